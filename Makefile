@@ -1,0 +1,69 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+
+# Needs only python3 (3.11 or newer) with pip and venv. Every target sets itself up in .venv.
+# All paths are relative, so the checkout may lie in a folder with spaces in its name.
+
+PYTHON ?= python3
+PY := .venv/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check --quiet install
+CODE := sidecar trainer tests benchmarks
+PURE := $(notdir $(wildcard $(addprefix sidecar/mwatch/,model parse state detect decide checks)))
+# A new package or a new version changes what the installation must know.
+INSTALLED := pyproject.toml $(wildcard sidecar/*/__init__.py trainer/*/__init__.py)
+
+# `make COV=1 test` also measures the coverage of the pure packages.
+COVERAGE := $(if $(COV),$(foreach p,$(PURE),--cov=mwatch.$(p)) --cov-report=term-missing)
+
+# Goals run one after the other even under -j: `make -j clean test` has one meaning.
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench clean FORCE
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)$$/\1	\2/p' Makefile | expand -t 8
+
+demo: .venv/core ## show what mwatch reads in three recorded failures
+	@MWATCH=.venv/bin/mwatch sh docs/demo.sh
+
+test: .venv/dev ## run the tests (COV=1: with coverage of the pure packages)
+	$(PY) -m pytest -q $(COVERAGE)
+
+check: .venv/dev ## lint, formatting, types, contract tests
+	$(PY) -m ruff check $(CODE)
+	$(PY) -m ruff format --check $(CODE)
+	$(PY) -m mypy --strict $(CODE)
+	$(PY) -m pytest -q tests/contract
+
+bench: .venv/dev ## run the benchmarks
+	PYTHONPATH=tests $(PY) -m benchmarks
+
+clean: ## remove .venv, caches and build leftovers
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.*
+	rm -rf htmlcov build dist *.egg-info
+	find $(CODE) -type d \( -name __pycache__ -o -name '*.egg-info' \) -prune -exec rm -rf {} +
+
+# .venv/core holds the path of the checkout it was made in. A copied or moved .venv still points
+# at its old checkout, so it is made again.
+ifneq ($(shell cat .venv/core 2>/dev/null),$(CURDIR))
+.venv/core: FORCE
+endif
+
+.venv/core: $(INSTALLED)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	    echo 'mwatch needs Python 3.11 or newer: install it, or name it with make PYTHON=...' >&2; \
+	    exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	    echo 'mwatch needs the Python module venv: install it (Debian: python3-venv)' >&2; exit 1; }
+	@echo 'mwatch: setting up .venv (under a minute)' >&2
+	@test -e $@ && test "$$(cat $@)" = "$$(pwd -P)" && $(PY) -c '' || $(PYTHON) -m venv --clear .venv
+	@$(PIP) --editable .
+	@pwd -P > $@
+
+.venv/dev: .venv/core
+	@echo 'mwatch: adding the tools for development to .venv (under a minute)' >&2
+	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+FORCE:

@@ -1,0 +1,126 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Lines per second of mwatch and of mtail, on the same files, after the same values.
+
+Start-up is taken off: each program is also run on a file with a single line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from benchmarks.make_logs import iterations, make_log
+from benchmarks.measure import REPEATS, Usage, python, run
+from benchmarks.row import Row
+from benchmarks.ten_fields import FIELDS, check_equal
+from debian_tools import debian_tool
+
+PROGRAM = Path(__file__).parent / "mtail" / "megatron.mtail"
+_METRIC = re.compile(r"^(\w+)\{[^}]*\} (\S+)$", re.MULTILINE)
+Command = Callable[[Path], list[str]]
+
+
+def read_command(log: Path) -> list[str]:
+    return python("-m", "benchmarks.read_events", str(log))
+
+
+def parse_command(log: Path) -> list[str]:
+    return python("-m", "mwatch", "parse", str(log))
+
+
+def mtail_command(log: Path) -> list[str]:
+    # Its JSON cannot hold a NaN.
+    shot = ["--one_shot", "--one_shot_format", "prometheus"]
+    quiet = ["--logtostderr", "--address", "127.0.0.1", "--port", "0"]
+    tool = debian_tool("mtail", "mtail")
+    return [str(tool), *shot, *quiet, "--progs", str(PROGRAM), "--logs", str(log)]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """CPU seconds on a log, of them start-up, and what the program printed."""
+
+    whole: Usage
+    start_seconds: float
+    lines: int
+
+    @property
+    def net_seconds(self) -> float:
+        return max(self.whole.cpu_seconds - self.start_seconds, 1e-9)
+
+    @property
+    def rate(self) -> float:
+        return self.lines / self.net_seconds
+
+    def __str__(self) -> str:
+        return f"{self.rate / 1e6:.3f} M lines/s"
+
+
+class Race:
+    """One log and what each program needs for it; everything is run once, when first asked."""
+
+    def __init__(self, name: str, lines: int) -> None:
+        self.name = name
+        self.lines = lines
+        self.log = make_log(name, lines)
+
+    @cached_property
+    def theirs(self) -> Cost:
+        return self._cost(mtail_command)
+
+    @cached_property
+    def ours(self) -> Cost:
+        cost = self._cost(read_command)
+        check_equal(
+            json.loads(cost.whole.output), _metrics(self.theirs.whole.output), self.log.name
+        )
+        return cost
+
+    @cached_property
+    def printed(self) -> Cost:
+        return self._cost(parse_command, keep_output=False)
+
+    def _cost(self, command: Command, *, keep_output: bool = True) -> Cost:
+        with tempfile.TemporaryDirectory() as folder:
+            single = Path(folder) / "single.log"
+            single.write_text(next(iterations(1)))
+            start = run(command(single), keep_output=keep_output, tries=REPEATS)
+        whole = run(command(self.log), keep_output=keep_output, tries=REPEATS)
+        return Cost(whole, start.cpu_seconds, self.lines)
+
+
+def _metrics(exposition: bytes) -> dict[str, float]:
+    found = _METRIC.findall(exposition.decode())
+    return {name: float(value) for name, value in found if name in FIELDS}
+
+
+def read_row(race: Race, *, target: float) -> Row:
+    """The reader alone: events are made, nothing is printed."""
+    ratio = race.ours.rate / race.theirs.rate
+    return _row(f"read {race.name}", race, race.ours, target=f">= {target:g}x", met=ratio >= target)
+
+
+def parse_row(race: Race) -> Row:
+    """The command, which prints each event as JSON."""
+    return _row(f"parse {race.name}", race, race.printed)
+
+
+def _row(name: str, race: Race, ours: Cost, *, target: str = "", met: bool | None = None) -> Row:
+    theirs = race.theirs
+    note = (
+        f"{race.lines} lines; CPU s {ours.net_seconds:.2f} and {theirs.net_seconds:.2f}, "
+        f"start-up taken off: {ours.start_seconds:.2f} and {theirs.start_seconds:.2f}"
+    )
+    ratio = ours.rate / theirs.rate
+    return Row(name, str(ours), str(theirs), ratio, target, met, note)
+
+
+def rows(races: Sequence[tuple[Race, float]]) -> list[Row]:
+    read = [read_row(race, target=target) for race, target in races]
+    return read + [parse_row(race) for race, _ in races]

@@ -1,0 +1,159 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`mwatch faults`: lists the fault catalogue, or explains one entry of it.
+
+Exit codes: 0 done, 2 unknown id, bad catalogue file or bad usage. It reads no log: what a log
+holds is the business of `mwatch parse`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from mwatch.model.fault import AvoidNode, Blame, CatalogueEntry, RestartHelps, Role
+
+WIDTH = 100
+
+_ROLES = {
+    Role.ROOT: "the cause, when nothing earlier explains it",
+    Role.CASCADE: "a consequence, look for an earlier or another rank's error",
+    Role.CONFIRMATION: "evidence that supports or narrows down another finding",
+    Role.BENIGN: "looks like a fault and is none",
+}
+_RESTARTS = {
+    RestartHelps.YES: "on the same nodes",
+    RestartHelps.NO: "it fails again until it is mended",
+    RestartHelps.MAYBE: "once is worth a try",
+    RestartHelps.ELSEWHERE: "only without this node",
+}
+_AVOIDANCE = {
+    AvoidNode.YES: "at once",
+    AvoidNode.NO: "the node is not the reason",
+    AvoidNode.REPEAT: "when it comes back on the same GPU or node within a day",
+}
+
+
+def faults(
+    fault_id: Annotated[
+        str | None, typer.Argument(metavar="ID", help="Entry to explain: xid-79, xid79 or 79.")
+    ] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    role: Annotated[Role | None, typer.Option(help="List this role only.")] = None,
+    blame: Annotated[Blame | None, typer.Option(help="List this blame only.")] = None,
+    catalogue: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="TOML file of your own entries; may be repeated."),
+    ] = None,
+) -> None:
+    """List the faults mwatch knows, or explain one.
+
+    RESTART tells whether a restart helps: yes, no, maybe, or elsewhere (on other nodes).
+
+    Examples: 'mwatch faults 79' and 'mwatch faults --role root --blame gpu'.
+    """
+    entries = _load(catalogue or ())
+    if fault_id is None:
+        shown = [entry for entry in entries if _wanted(entry, role, blame)]
+        _write(_json([_plain(entry) for entry in shown]) if as_json else _table(shown))
+        return
+    if role is not None or blame is not None:
+        _fail("give an ID or a filter, not both")
+    entry = _find(fault_id, entries)
+    _write(_json(_plain(entry)) if as_json else _explanation(entry))
+
+
+def _load(extra: Sequence[Path]) -> tuple[CatalogueEntry, ...]:
+    from mwatch.app.catalogue import load
+
+    try:
+        return load(extra)
+    except ValueError as problem:
+        _fail(str(problem))
+
+
+def _wanted(entry: CatalogueEntry, role: Role | None, blame: Blame | None) -> bool:
+    return role in (None, entry.role) and blame in (None, entry.blame)
+
+
+def _find(asked: str, entries: Sequence[CatalogueEntry]) -> CatalogueEntry:
+    by_id = {entry.id: entry for entry in entries}
+    name = asked.strip().lower()
+    if number := re.fullmatch(r"(?:xid)?[ _-]?0*([0-9]{1,4})", name):
+        name = f"xid-{number[1]}"
+    if name not in by_id:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, by_id, n=4, cutoff=0.5)
+        hint = f"; near it: {', '.join(near)}" if near else ""
+        _fail(f"no entry {asked[:60]!r} in the catalogue{hint}; 'mwatch faults' lists all")
+    return by_id[name]
+
+
+def _plain(entry: CatalogueEntry) -> dict[str, object]:
+    from dataclasses import asdict
+
+    return asdict(entry)
+
+
+def _json(value: object) -> str:
+    from json import dumps
+
+    return dumps(value, indent=2)
+
+
+def _table(entries: Sequence[CatalogueEntry]) -> str:
+    head = ("ID", "ROLE", "BLAME", "RESTART", "TITLE")
+    rows = [(e.id, e.role, e.blame, e.restart_helps, e.title) for e in entries]
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(4)]
+    lines = []
+    for row in [head, *rows]:
+        cells = [text.ljust(width) for text, width in zip(row, widths, strict=False)]
+        line = "  ".join([*cells, row[4]])
+        lines.append(line if len(line) <= WIDTH else line[: WIDTH - 3] + "...")
+    return "\n".join(lines)
+
+
+def _explanation(entry: CatalogueEntry) -> str:
+    what = [f"Xid {entry.xid} in the kernel log"] if entry.xid is not None else entry.patterns
+    fields: list[tuple[str, Sequence[str]]] = [
+        ("role", [f"{entry.role}: {_ROLES[entry.role]}"]),
+        ("blame", [entry.blame]),
+        ("restart helps", [f"{entry.restart_helps}: {_RESTARTS[entry.restart_helps]}"]),
+        ("avoid node", [f"{entry.avoid_node}: {_AVOIDANCE[entry.avoid_node]}"]),
+        ("mend", [entry.mend]),
+        ("matches", what),
+        ("example", entry.examples[:1]),
+        ("runbook", [f"runbooks/{entry.runbook}.md"]),
+        ("source", [entry.source]),
+        ("defined in", [entry.origin]),
+    ]
+    lines = [f"{entry.id}: {entry.title}", ""]
+    for name, values in fields:
+        for index, value in enumerate(values):
+            lines.append(f"{name if index == 0 else '':<15}{value}")
+    return "\n".join(lines)
+
+
+def _write(text: str) -> None:
+    """To standard output; a reader that has seen enough (`| head`) is no error."""
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The interpreter flushes again at exit and would complain then.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _fail(message: str) -> NoReturn:
+    line = " ".join(f"mwatch faults: {message}".split())
+    typer.echo(line.encode("ascii", "backslashreplace").decode("ascii"), err=True)
+    raise typer.Exit(2)

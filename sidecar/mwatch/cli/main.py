@@ -1,0 +1,59 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The list of commands, and the one place where errors become exit codes.
+
+Exit codes: 0 fine, 1 a finding, 2 usage or bad input, 3 cannot see, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from mwatch import __version__
+from mwatch.cli.faults import faults
+from mwatch.cli.parse import parse
+from mwatch.errors import MwatchError
+
+app = typer.Typer(
+    name="mwatch",
+    help="Says what is wrong with a Megatron-LM training run, and who is to blame.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(parse)
+app.command()(faults)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"mwatch {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
+    ),
+) -> None:
+    """Says what is wrong with a Megatron-LM training run, and who is to blame."""
+
+
+def main() -> None:
+    try:
+        app()
+    except MwatchError as error:
+        print(f"mwatch: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output went away (`| head`); the interpreter must not flush to it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)

@@ -1,0 +1,83 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`mwatch parse`: a trainer's log as JSON lines."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+if TYPE_CHECKING:
+    from mwatch.model.event import Flavour
+
+
+class FlavourOption(StrEnum):
+    AUTO = "auto"
+    MEGATRON = "megatron"
+    DEEPSPEED = "deepspeed"
+    BRIDGE = "bridge"
+    COMPOSER = "composer"
+    TORCHTITAN = "torchtitan"
+
+
+def parse(
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILE...|-]", help="Log files; - or nothing: standard input."),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on as the files grow, through rotation.")
+    ] = False,
+    flavour: Annotated[
+        FlavourOption, typer.Option(help="Which trainer wrote the log.")
+    ] = FlavourOption.AUTO,
+    since_line: Annotated[
+        int, typer.Option(min=1, help="Print events of this line and later ones only.")
+    ] = 1,
+    catalogue: Annotated[
+        list[Path] | None, typer.Option(help="A fault catalogue of your own (TOML); repeatable.")
+    ] = None,
+) -> None:
+    """Print what a trainer's log says, one JSON object a line.
+
+    A summary with counts by event goes to standard error.
+
+    Example: mwatch parse trainer.log | jq -c 'select(.event == "iteration")'
+    """
+    if not files and sys.stdin.isatty():
+        raise typer.BadParameter("name a log file, or pipe a log in", param_hint="FILE")
+    _run(files or ["-"], follow, flavour, since_line, catalogue or [])
+
+
+def _run(
+    files: list[str], follow: bool, flavour: FlavourOption, since_line: int, catalogues: list[Path]
+) -> None:
+    from mwatch.app import parse as app
+
+    forced = None if flavour is FlavourOption.AUTO else cast("Flavour", flavour.value)
+    grammar = app.make_grammar(catalogues, forced)
+    summary = app.Summary()
+    writer = app.EventWriter(sys.stdout.buffer, summary, since_line)
+    try:
+        if follow and "-" not in files:
+            app.follow_files(files, grammar, writer, summary)
+        else:
+            progress = _show_progress if sys.stderr.isatty() else None
+            app.parse_files(files, grammar, writer, summary, progress)
+    finally:
+        for problem in summary.problems:
+            print(f"mwatch: {problem}", file=sys.stderr)
+        print(f"mwatch: {summary}", file=sys.stderr)
+    if summary.problems:
+        raise typer.Exit(2)
+
+
+def _show_progress(file: str, done: int, size: int) -> None:
+    share = f" of {size / 1e6:.0f} MB ({done / size:.0%})" if size else ""
+    print(
+        f"\r\x1b[Kmwatch: {file}: {done / 1e6:.0f} MB{share}", end="\r", file=sys.stderr, flush=True
+    )

@@ -1,0 +1,240 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a trainer's output says, one value per fact.
+
+Events are named tuples, not dataclasses: the reader makes several hundred thousand iteration
+events a second, and a tuple costs a fifth of a frozen dataclass. `None` means "not printed".
+Numbers may be NaN or infinite; `mwatch.model.wire` turns those into text for JSON.
+
+A line number counts physical lines of its file from 1. `rank` is the *global* rank where a
+prefix of the line gives one; torchrun's `[default7]:` is a local rank and therefore no rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+Flavour = Literal["megatron", "deepspeed", "bridge", "composer", "torchtitan"]
+Edge = Literal["begin", "mark", "end", "failed"]
+Scalar = float | int | str | None
+
+
+class Iteration(NamedTuple):
+    """One line that reports training steps.
+
+    `covers` is how many iterations the averages and counters of the line speak for. A line
+    with `first_of_process` covers one iteration, and from core_v0.16 on the next line covers
+    that iteration again: summing `skipped` over lines must drop the overlap.
+    """
+
+    iteration: int
+    total_iterations: int | None
+    timestamp: str | None
+    consumed_samples: int | None
+    elapsed_ms: float | None
+    learning_rate: float | None
+    global_batch_size: int | None
+    losses: Mapping[str, float]
+    loss_scale: float | None
+    grad_norm: float | None
+    num_zeros: float | None
+    params_norm: float | None
+    throughput_tflops: float | None
+    skipped: int | None
+    nan: int | None
+    covers: int | None
+    first_of_process: bool
+    extra: Mapping[str, Scalar]
+    rank: int | None
+    file: str
+    line: int
+    flavour: Flavour
+
+
+class Batch(Iteration):
+    """A Composer console block, which reports the latest batch in the fields of `Iteration`."""
+
+    __slots__ = ()
+
+
+class Validation(NamedTuple):
+    """An evaluation result. PPL 4.851652E+08 is exp(20): saturated or NaN."""
+
+    iteration: int | None
+    dataset: str | None
+    losses: Mapping[str, float]
+    perplexities: Mapping[str, float]
+    timestamp: str | None
+    rank: int | None
+    file: str
+    line: int
+    flavour: Flavour
+
+
+class Phase(NamedTuple):
+    """A boundary between phases; `text` is the marker as printed."""
+
+    name: str
+    edge: Edge
+    text: str
+    timestamp: str | None
+    rank: int | None
+    file: str
+    line: int
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint line. For an asynchronous save `mark` means queued, only `end` is durable."""
+
+    op: Literal["save", "load", "delete"]
+    edge: Edge
+    iteration: int | None
+    path: str | None
+    is_async: bool | None
+    text: str
+    timestamp: str | None
+    rank: int | None
+    file: str
+    line: int
+
+
+class Fault(NamedTuple):
+    """A line that matches an entry of the fault catalogue."""
+
+    id: str
+    node: str | None
+    gpu: str | None
+    text: str
+    timestamp: str | None
+    rank: int | None
+    file: str
+    line: int
+
+
+class Error(NamedTuple):
+    """One traceback, torchelastic block or launcher report.
+
+    `rank` is the rank that failed first, as far as the text tells.
+    """
+
+    kind: Literal["traceback", "elastic", "restart", "launcher"]
+    error: str | None
+    message: str
+    where: str | None
+    exit_code: int | None
+    signal: str | None
+    restart_count: int | None
+    host: str | None
+    pid: int | None
+    timestamp: str | None
+    rank: int | None
+    file: str
+    line: int
+
+
+class Overflow(NamedTuple):
+    """A DeepSpeed loss-scaler message. Equal scales mean that only hysteresis was spent."""
+
+    scale_before: float | None
+    scale_after: float | None
+    hysteresis: int | None
+    timestamp: str | None
+    rank: int | None
+    file: str
+    line: int
+
+
+class Timers(NamedTuple):
+    """Megatron's timer report: name → (smallest, largest) milliseconds across ranks."""
+
+    values: Mapping[str, tuple[float, float]]
+    timestamp: str | None
+    rank: int | None
+    file: str
+    line: int
+
+
+class Straggler(NamedTuple):
+    """`--log-straggler` report: measure → (value, rank)."""
+
+    measures: Mapping[str, tuple[float, int]]
+    timestamp: str | None
+    rank: int | None
+    file: str
+    line: int
+
+
+class Exit(NamedTuple):
+    """The trainer says that it stops, and why."""
+
+    reason: str
+    iteration: int | None
+    text: str
+    timestamp: str | None
+    rank: int | None
+    file: str
+    line: int
+
+
+class Arguments(NamedTuple):
+    """The printed argument block, or the part of it that later stages use."""
+
+    world_size: int | None
+    tensor_parallel: int | None
+    pipeline_parallel: int | None
+    context_parallel: int | None
+    expert_parallel: int | None
+    data_parallel: int | None
+    log_interval: int | None
+    precision: str | None
+    save: str | None
+    load: str | None
+    save_interval: int | None
+    eval_interval: int | None
+    train_iters: int | None
+    exit_interval: int | None
+    global_batch_size: int | None
+    micro_batch_size: int | None
+    async_save: bool | None
+    version: str | None
+    extra: Mapping[str, Scalar]
+    timestamp: str | None
+    rank: int | None
+    file: str
+    line: int
+
+
+Event = (
+    Iteration
+    | Batch
+    | Validation
+    | Phase
+    | Checkpoint
+    | Fault
+    | Error
+    | Overflow
+    | Timers
+    | Straggler
+    | Exit
+    | Arguments
+)
+EVENT_TYPES: tuple[type[Event], ...] = (
+    Iteration,
+    Batch,
+    Validation,
+    Phase,
+    Checkpoint,
+    Fault,
+    Error,
+    Overflow,
+    Timers,
+    Straggler,
+    Exit,
+    Arguments,
+)
+
+
+def event_name(kind: type[Event]) -> str:
+    """The value of `event` in JSON."""
+    return kind.__name__.lower()

@@ -1,0 +1,59 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""One entry of the fault catalogue: what a message means and what mends it.
+
+An entry never says what to *do* with a job; `role` says how much a line may be blamed. A
+collective timeout is a `cascade`: the rank that prints it is usually a victim.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    ROOT = "root"
+    CASCADE = "cascade"
+    CONFIRMATION = "confirmation"
+    BENIGN = "benign"
+
+
+class Blame(StrEnum):
+    GPU = "gpu"
+    NODE = "node"
+    FABRIC = "fabric"
+    STORAGE = "storage"
+    JOB = "job"
+    USER = "user"
+
+
+class RestartHelps(StrEnum):
+    YES = "yes"
+    NO = "no"
+    MAYBE = "maybe"
+    ELSEWHERE = "elsewhere"  # on another node
+
+
+class AvoidNode(StrEnum):
+    YES = "yes"
+    NO = "no"
+    REPEAT = "repeat"  # when it comes back on the same GPU within a day
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueEntry:
+    id: str
+    title: str
+    patterns: tuple[str, ...]
+    role: Role
+    blame: Blame
+    restart_helps: RestartHelps
+    avoid_node: AvoidNode
+    mend: str
+    runbook: str
+    source: str
+    examples: tuple[str, ...]
+    xid: int | None
+    origin: str
+    """`file:line` of the entry, for error messages and `mwatch faults ID`."""

@@ -1,0 +1,164 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoint lines of Megatron (rank 0), of every release, and the lines of `progress.txt`.
+
+"Successfully saved" is printed after the tracker file was written. With asynchronous saving it
+comes many iterations later; an iteration that was queued is remembered until then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+from mwatch.model.event import Checkpoint, Edge, Event, Phase
+from mwatch.parse.context import MAX_TEXT, Context, Recogniser
+from mwatch.parse.line import Line, stamp
+
+_MAX_SCHEDULED = 64
+_IN_PATH = r"(?P<path>\S+(?: \S+)*?)"
+_N = r"(?P<n>\d{1,18})"
+_LAYOUT = r"(?: \[ [^\]\n]{1,200} \])?"
+
+
+class Form(NamedTuple):
+    trigger: str
+    pattern: re.Pattern[str]
+    op: Literal["save", "load", "delete"]
+    edge: Edge
+    is_async: bool | None = None
+
+
+def _form(
+    trigger: str,
+    pattern: str,
+    op: Literal["save", "load", "delete"],
+    edge: Edge,
+    is_async: bool | None = None,
+) -> Form:
+    return Form(trigger, re.compile(pattern), op, edge, is_async)
+
+
+FORMS = (
+    _form(
+        "saving checkpoint at iteration",
+        rf"saving checkpoint at iteration +{_N} to {_IN_PATH}(?: in \S+ format)?\s*$",
+        "save", "begin",
+    ),
+    _form(
+        "scheduled an async checkpoint save at iteration",
+        rf"scheduled an async checkpoint save at iteration +{_N} to {_IN_PATH}\s*$",
+        "save", "mark", True,
+    ),
+    _form(
+        "successfully saved ",
+        rf"successfully saved (?:local )?checkpoint (?:from|at) iteration +{_N}"
+        rf"(?: to {_IN_PATH}{_LAYOUT})?\s*$",
+        "save", "end",
+    ),
+    _form(
+        "successfully loaded ",
+        rf"successfully loaded checkpoint from {_IN_PATH}{_LAYOUT} at iteration +{_N}",
+        "load", "end",
+    ),
+    _form(
+        "checkpoint from ",
+        rf"loading (?:release )?(?:distributed )?checkpoint from {_IN_PATH}"
+        rf"(?: at iteration +{_N})?\s*$",
+        "load", "begin",
+    ),
+    _form(
+        "successfully deleted checkpoint",
+        rf"successfully deleted checkpoint from iteration +{_N}(?: at {_IN_PATH})?\s*$",
+        "delete", "end",
+    ),
+    _form(
+        "when trying to delete checkpoint",
+        rf"when trying to delete checkpoint(?: from iteration +{_N})?", "delete", "failed",
+    ),
+    _form(
+        "could not find the metadata file",
+        rf"could not find the metadata file {_IN_PATH}\s*$", "load", "failed",
+    ),
+    _form("could not load the checkpoint", r"could not load the checkpoint", "load", "failed"),
+)  # fmt: skip
+_RANDOM = "will not load any checkpoints and will start from random"
+
+
+def _read(line: Line, context: Context) -> Iterable[Event]:
+    if _RANDOM in line.text:
+        context.coverage.resumes_from(0)
+    for form in FORMS:
+        found = form.pattern.search(line.text) if form.trigger in line.text else None
+        if found:
+            yield _event(form, found, line, context)
+            return
+
+
+def _event(form: Form, found: re.Match[str], line: Line, context: Context) -> Checkpoint:
+    groups = found.groupdict()
+    iteration = int(groups["n"]) if groups.get("n") else None
+    is_async = form.is_async
+    if form.op == "save" and iteration is not None:
+        is_async = _track(form.edge, iteration, context)
+    if form.op == "load" and form.edge == "end" and iteration is not None:
+        context.coverage.resumes_from(iteration)
+    path = groups.get("path")
+    path = None if path in {None, "None"} else path[:MAX_TEXT]
+    text = line.body.strip()[:MAX_TEXT]
+    return Checkpoint(
+        form.op, form.edge, iteration, path, is_async, text, stamp(line.text), line.rank,
+        context.file, line.number,
+    )  # fmt: skip
+
+
+def _track(edge: Edge, iteration: int, context: Context) -> bool | None:
+    """Whether the save of `iteration` is asynchronous, as far as it is known by now."""
+    if edge == "mark":
+        if len(context.scheduled) >= _MAX_SCHEDULED:
+            context.scheduled.pop()
+        context.scheduled.add(iteration)
+        return True
+    if edge == "end":
+        queued = iteration in context.scheduled
+        context.scheduled.discard(iteration)
+        return queued
+    return context.async_save
+
+
+_PROGRESS = re.compile(
+    r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)\tJob ID: [^\t\n]*\t# GPUs: \d+\t"
+    r"(Starting job|Saved checkpoint|Saving async checkpoint|Saved async checkpoint"
+    r"|Saved async local checkpoint|Deleted checkpoint)(?:\tIteration: (\d{1,18}))?"
+)
+_PROGRESS_FORMS: dict[str, tuple[Literal["save", "delete"], Edge, bool | None]] = {
+    "Saved checkpoint": ("save", "end", False),
+    "Saving async checkpoint": ("save", "mark", True),
+    "Saved async checkpoint": ("save", "end", True),
+    "Saved async local checkpoint": ("save", "end", True),
+    "Deleted checkpoint": ("delete", "end", None),
+}
+
+
+def _read_progress(line: Line, context: Context) -> Iterable[Event]:
+    found = _PROGRESS.search(line.text)
+    if not found:
+        return
+    when = f"{found[1]}T{found[2]}"
+    if found[3] == "Starting job":
+        yield Phase("starting", "begin", found[3], when, line.rank, context.file, line.number)
+        return
+    op, edge, is_async = _PROGRESS_FORMS[found[3]]
+    iteration = int(found[4]) if found[4] else None
+    yield Checkpoint(
+        op, edge, iteration, None, is_async, found[3], when, line.rank, context.file, line.number
+    )
+
+
+RECOGNISER = Recogniser(
+    (*(re.escape(form.trigger) for form in FORMS if form.trigger != "checkpoint from "),
+     r"loading (?:release )?(?:distributed )?checkpoint from ", re.escape(_RANDOM)),
+    _read,
+)  # fmt: skip
+PROGRESS = Recogniser((r"# GPUs: \d",), _read_progress)

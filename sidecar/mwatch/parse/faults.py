@@ -1,0 +1,75 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Lines that match an entry of the fault catalogue.
+
+Benign entries beat all others, else the longest match wins: a specific entry says more of the
+line than a general one. An Xid is found by its number, whether the catalogue knows it or not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
+
+from mwatch.model.event import Fault
+from mwatch.model.fault import CatalogueEntry, Role
+from mwatch.parse.context import MAX_TEXT, Context
+from mwatch.parse.line import Line, stamp
+from mwatch.parse.literals import literals
+
+XID_TRIGGER = r"NVRM: Xid \("
+_XID = re.compile(
+    r"(?:(?P<node>[\w.-]{1,80}) (?:kernel|nvidia-\w+): [^\n]{0,60}?)?NVRM: Xid "
+    r"\((?:PCI:)?(?P<gpu>[0-9a-fA-F:.]{4,20})[^)\n]{0,80}\)[^\n]{0,40}?: (?P<xid>\d{1,5})\b"
+)
+UNKNOWN_XID = "xid-unknown"
+
+
+class FaultMatcher:
+    """`triggers` is what the block scanner looks for; an index into it comes back as a hit."""
+
+    def __init__(self, catalogue: Sequence[CatalogueEntry]) -> None:
+        self._xids = {entry.xid: entry.id for entry in catalogue if entry.xid is not None}
+        self._candidates: dict[str, list[tuple[CatalogueEntry, str]]] = {}
+        for entry in catalogue:
+            for pattern in entry.patterns:
+                for text in literals(pattern):
+                    self._candidates.setdefault(text, []).append((entry, pattern))
+        self._texts = list(self._candidates)
+        self.triggers = (*map(re.escape, self._texts), XID_TRIGGER)
+
+    def read(self, line: Line, context: Context, hits: Iterable[int]) -> Iterable[Fault]:
+        """`hits`: indices into `triggers` that the scanner saw in this line."""
+        found: list[tuple[tuple[bool, int], CatalogueEntry, re.Match[str]]] = []
+        for hit in hits:
+            if hit == len(self._texts):
+                yield from self._xid_faults(line, context)
+                continue
+            for entry, pattern in self._candidates[self._texts[hit]]:
+                match = re.search(pattern, line.text)  # `re` keeps the few that occur compiled
+                if match:
+                    weight = (entry.role is Role.BENIGN, match.end() - match.start())
+                    found.append((weight, entry, match))
+        if found:
+            _, entry, match = max(found, key=itemgetter(0))
+            groups = match.groupdict()
+            rank = groups.get("rank")
+            yield _fault(
+                entry.id, groups.get("node"), groups.get("gpu"),
+                int(rank) if rank else line.rank, line, context,
+            )  # fmt: skip
+
+    def _xid_faults(self, line: Line, context: Context) -> Iterable[Fault]:
+        for found in _XID.finditer(line.text):
+            known = self._xids.get(int(found["xid"]))
+            yield _fault(
+                known or UNKNOWN_XID, found["node"], found["gpu"], line.rank, line, context
+            )
+
+
+def _fault(
+    id: str, node: str | None, gpu: str | None, rank: int | None, line: Line, context: Context
+) -> Fault:
+    text = line.body.strip()[:MAX_TEXT]
+    return Fault(id, node, gpu, text, stamp(line.text), rank, context.file, line.number)

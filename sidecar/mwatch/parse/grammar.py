@@ -1,0 +1,81 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""All recognisers, the catalogue and the scanner: what is built once and serves many files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mwatch.model.event import Flavour
+from mwatch.model.fault import CatalogueEntry
+from mwatch.parse import (
+    arguments,
+    checkpoints,
+    composer,
+    deepspeed,
+    elastic,
+    markers,
+    megatron,
+    nemo,
+    timers,
+    torchtitan,
+    tracebacks,
+    validation,
+)
+from mwatch.parse.context import Recogniser
+from mwatch.parse.faults import FaultMatcher
+from mwatch.parse.scan import Hit, Scanner
+
+ALL: tuple[Recogniser, ...] = (
+    megatron.RECOGNISER,
+    nemo.PRINTER,
+    nemo.BAR,
+    deepspeed.STEP,
+    deepspeed.OVERFLOW,
+    torchtitan.RECOGNISER,
+    composer.RECOGNISER,
+    validation.RECOGNISER,
+    markers.BARRIERS,
+    markers.LINES,
+    markers.EXITS,
+    markers.BRIDGE,
+    checkpoints.RECOGNISER,
+    checkpoints.PROGRESS,
+    arguments.RECOGNISER,
+    arguments.VERSION,
+    timers.RECOGNISER,
+    timers.STRAGGLER,
+    tracebacks.RECOGNISER,
+    elastic.ROOT_CAUSE,
+    elastic.WORKER_FAILED,
+    elastic.RESTART,
+    elastic.CRASHED,
+)
+
+
+class Grammar:
+    def __init__(
+        self, catalogue: Sequence[CatalogueEntry] = (), flavour: Flavour | None = None
+    ) -> None:
+        self.flavour = flavour
+        self.faults = FaultMatcher(catalogue)
+        used = [r for r in ALL if not (flavour and r.flavours and flavour not in r.flavours)]
+        self._owners = [r for r in used for _ in r.triggers]
+        patterns = [trigger for r in used for trigger in r.triggers]
+        self.first_fault = len(patterns)
+        self._scanner = Scanner([*patterns, *self.faults.triggers])
+
+    def scan(self, block: bytes) -> list[Hit]:
+        return self._scanner.scan(block)
+
+    def recognisers(self, hits: set[int]) -> list[Recogniser]:
+        """The owners of the hits, each once, in the order of `ALL`."""
+        owners = (self._owners[hit] for hit in sorted(hits) if hit < self.first_fault)
+        return list(dict.fromkeys(owners))
+
+    def is_only_step(self, hits: set[int]) -> bool:
+        """Nothing but the Megatron step line was seen in this line."""
+        return len(hits) == 1 and self._is_step(next(iter(hits)))
+
+    def _is_step(self, hit: int) -> bool:
+        return hit < self.first_fault and self._owners[hit] is megatron.RECOGNISER

@@ -1,0 +1,185 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Iteration lines that look like the last one, read at the speed of the regular expression.
+
+A run prints the same keys for hours. From one line that was read the slow way this builds a
+pattern that accepts exactly the same keys in the same order. It reads single lines, or a whole
+block at once; what does not fit falls back to the slow way, and both must agree.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import chain
+from operator import itemgetter, sub
+from typing import NamedTuple
+
+from mwatch.model.event import Iteration
+from mwatch.parse.coverage import Coverage
+from mwatch.parse.fields import KNOWN, is_count, split_segment, squeeze
+
+_HEAD = re.compile(
+    r"(?P<lead>[^|\n]*?)(?P<stamp>\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{6})?\] )?"
+    r"iteration +\d{1,18}/ *\d{1,18} \|"
+)
+# Wide on purpose: "anything but the delimiter" is the fastest to match, and what was matched is
+# checked when it is converted.
+_STAMP = rb"\[([^\]]*)\] "
+_NO_STAMP = rb"()"
+_STEP = rb"iteration ([^/]*)/([^|]*)\|"
+_STAMP_TEXT = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{6})?")
+_OTHER = rb"|([^\n]*\n)"
+Row = tuple[bytes, ...]
+"""Timestamp (may be empty), iteration, total, one text per slot; last, a line that did not fit."""
+FIRST_SLOT = 3
+
+
+class Slot(NamedTuple):
+    """Where the value of one segment goes, and how it is converted."""
+
+    kind: str  # "field", "loss" or "extra"
+    name: str
+    conversion: str  # "int", "float", "number" (whole if it looks so) or "seconds"
+
+    def convert(self, text: bytes) -> float | int:
+        if self.conversion == "float":
+            return float(text)
+        if self.conversion == "int":
+            return int(text)
+        if self.conversion == "seconds":
+            return float(text) * 1000.0
+        return int(text) if text.strip().isdigit() else float(text)
+
+
+class Layout:
+    def __init__(self, pattern: re.Pattern[bytes], slots: Sequence[Slot], model: Iteration) -> None:
+        self.pattern = pattern
+        self.slots = slots
+        self.model = model
+        self._underscores = pattern.pattern.count(b"_")
+
+    def same_as(self, other: Layout) -> bool:
+        return self.pattern == other.pattern and self.model.rank == other.model.rank
+
+    def one(self, block: bytes, start: int, line: int, coverage: Coverage) -> Iteration | None:
+        """The event of the line at `start`; None if it is of another layout."""
+        found = self.pattern.match(block, start)
+        if not found or found.lastindex == self.pattern.groups:
+            return None
+        if self._has_odd_underscores(found[0], 1):
+            return None
+        row = found.groups()
+        covers = steady_covers([row], coverage)
+        event = self.decode(row, line, covers[0]) if covers else None
+        if event:
+            coverage.advance(event.iteration, covers[0])
+        return event
+
+    def all(self, block: bytes) -> list[Row]:
+        """The rows of a block, if each of its lines has this layout; else nothing."""
+        if not (block.endswith(b"\n") and self._fits(block, 0)):
+            return []
+        second = block.find(b"\n") + 1
+        if second < len(block) and not self._fits(block, second):
+            return []  # a cheap look before the whole block is tried
+        rows: list[Row] = self.pattern.findall(block)
+        if any(map(itemgetter(-1), rows)) or self._has_odd_underscores(block, len(rows)):
+            return []
+        return rows
+
+    def _has_odd_underscores(self, text: bytes, lines: int) -> bool:
+        """Whether a value holds one: float() would read 1_0 as ten."""
+        return b"_" in text and text.count(b"_") != self._underscores * lines
+
+    def _fits(self, block: bytes, start: int) -> bool:
+        found = self.pattern.match(block, start)
+        return found is not None and found.lastindex != self.pattern.groups
+
+    def decode(self, row: Row, line: int, covers: int) -> Iteration | None:
+        """The event of one row; None where only the slow way can read a value."""
+        known: dict[str, float | int] = {}
+        losses: dict[str, float] = {}
+        extra: dict[str, float | int | str | None] = {}
+        try:
+            for slot, text in zip(self.slots, row[FIRST_SLOT:-1], strict=True):
+                value = slot.convert(text)
+                if slot.kind == "field":
+                    known[slot.name] = value
+                elif slot.kind == "loss":
+                    losses[slot.name] = value
+                else:
+                    extra[slot.name] = value
+            total = int(row[2])
+            timestamp = stamp_text(row[0])
+        except ValueError:
+            return None
+        return self.model._replace(
+            iteration=int(row[1]),
+            total_iterations=total,
+            timestamp=timestamp,
+            losses=losses,
+            covers=covers,
+            first_of_process=False,
+            extra=extra,
+            line=line,
+            **known,  # type: ignore[arg-type]
+        )
+
+
+def steady_covers(rows: Sequence[Row], coverage: Coverage) -> list[int]:
+    """What each line covers, if all simply cover what lies between them; else nothing."""
+    previous, interval = coverage.steady, coverage.log_interval
+    if previous is None:
+        return []
+    try:
+        iterations = list(map(int, map(itemgetter(1), rows)))
+    except ValueError:
+        return []
+    covers = list(map(sub, iterations, chain((previous,), iterations)))
+    if min(covers) < 1 or (interval is not None and max(covers) > interval):
+        return []  # a restart, or a line was lost
+    return covers
+
+
+def stamp_text(text: bytes) -> str | None:
+    """A row's timestamp in ISO form; ValueError where the brackets held something else."""
+    if not text:
+        return None
+    if not _STAMP_TEXT.fullmatch(text):
+        raise ValueError(text)
+    return text.decode("ascii").replace(" ", "T")
+
+
+def learn(text: str, event: Iteration) -> Layout | None:
+    """The layout of a line that was read the slow way; None if it is no plain one."""
+    head = _HEAD.match(text)
+    if not head or (event.timestamp is not None) != bool(head["stamp"]) or not text.isascii():
+        return None
+    *segments, tail = text[head.end() :].split("|")
+    slots: list[Slot] = []
+    stamp = _STAMP if head["stamp"] else _NO_STAMP
+    pattern = b"(?m)^(?:" + re.escape(head["lead"].encode()) + stamp + _STEP
+    for segment in segments:
+        parts = split_segment(segment)
+        slot = _slot(parts[0], event) if parts else None
+        if parts is None or slot is None or slot in slots:
+            return None
+        slots.append(slot)
+        key = segment[: len(segment) - len(parts[1])]
+        pattern += re.escape(key.encode()) + rb"([^|]*)\|"
+    if tail.strip() or not slots:
+        return None
+    return Layout(re.compile(pattern + rb"[ \t\r]*\n" + _OTHER + b")"), slots, event)
+
+
+def _slot(key: str, event: Iteration) -> Slot | None:
+    meaning = KNOWN.get(squeeze(key))
+    if meaning:
+        if getattr(event, meaning.field) is None or f"{key} average" in event.extra:
+            return None
+        plain = "int" if is_count(meaning.field) else "float"
+        return Slot("field", meaning.field, plain if meaning.factor == 1.0 else "seconds")
+    if key in event.losses:
+        return Slot("loss", key, "float")
+    return Slot("extra", key, "number") if isinstance(event.extra.get(key), int | float) else None

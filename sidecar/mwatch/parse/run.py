@@ -1,0 +1,133 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A block of iteration lines of one layout, decoded when somebody looks.
+
+Finding the lines costs a third of turning them into events. Who wants one event, or one column,
+pays for no more; who iterates gets all events, converted column by column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import repeat
+from operator import itemgetter
+from typing import overload
+
+from mwatch.model.event import Iteration
+from mwatch.parse.coverage import Cover, Coverage
+from mwatch.parse.iteration import read_heads, to_event
+from mwatch.parse.layout import FIRST_SLOT, Layout, Row, stamp_text, steady_covers
+from mwatch.parse.line import Line
+
+_MAKE: Callable[[Iterable[object]], Iteration] = partial(tuple.__new__, Iteration)
+"""`Iteration._make` at half its cost; the rows have the right length by construction."""
+_BUILT_IN: dict[str, Callable[[bytes], float | int]] = {"float": float, "int": int}
+
+
+class Run(Sequence[Iteration]):
+    def __init__(
+        self,
+        layout: Layout,
+        block: bytes,
+        rows: Sequence[Row],
+        covers: Sequence[int],
+        first_line: int,
+    ) -> None:
+        self._block = block
+        self._layout = layout
+        self._rows = rows
+        self._covers = covers
+        self._first_line = first_line
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Iteration: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Iteration]: ...
+    def __getitem__(self, index: int | slice) -> Iteration | Sequence[Iteration]:
+        if isinstance(index, slice):
+            return list(self)[index]
+        position = range(len(self._rows))[index]
+        line = self._first_line + position
+        event = self._layout.decode(self._rows[position], line, self._covers[position])
+        return event or self._read_slowly()[position]
+
+    def __iter__(self) -> Iterator[Iteration]:
+        try:
+            values = self._columns()
+        except ValueError:
+            return iter(self._read_slowly())
+        model = self._layout.model._asdict()
+        ordered = (values.get(name) or repeat(model[name]) for name in Iteration._fields)
+        return map(_MAKE, zip(*ordered, strict=False))  # repeat() has no end
+
+    def _read_slowly(self) -> list[Iteration]:
+        """For a value that only the slow way can read."""
+        model = self._layout.model
+        events = []
+        for number, text in enumerate(self._block.decode("ascii", "replace").splitlines()):
+            (reading,) = read_heads(text)
+            line = Line(text, text, self._first_line + number, "", model.rank)
+            cover = Cover(self._covers[number], False)
+            events.append(to_event(reading, line, model.file, model.flavour, cover))
+        return events
+
+    def column(self, field: str) -> list[float | int]:
+        """The values of one field of `Iteration`; KeyError if these lines do not print it."""
+        for index, slot in enumerate(self._layout.slots):
+            if slot.kind == "field" and slot.name == field:
+                return list(self._convert(index))
+        raise KeyError(field)
+
+    def _convert(self, slot: int) -> Iterable[float | int]:
+        """Most columns hold one text for hours; that is converted once."""
+        texts = list(map(itemgetter(slot + FIRST_SLOT), self._rows))
+        convert = self._layout.slots[slot].convert
+        if texts.count(texts[0]) == len(texts):
+            return repeat(convert(texts[0]), len(texts))
+        return list(map(_BUILT_IN.get(self._layout.slots[slot].conversion, convert), texts))
+
+    def _columns(self) -> dict[str, Iterable[object]]:
+        rows, slots = self._rows, self._layout.slots
+        losses: dict[str, Iterable[object]] = {}
+        extras: dict[str, Iterable[object]] = {}
+        values: dict[str, Iterable[object]] = {
+            "iteration": list(map(int, map(itemgetter(1), rows))),
+            "total_iterations": list(map(int, map(itemgetter(2), rows))),
+            "covers": self._covers,
+            "first_of_process": repeat(False),
+            "line": range(self._first_line, self._first_line + len(rows)),
+        }
+        for index, slot in enumerate(slots):
+            kinds = {"loss": losses, "extra": extras, "field": values}
+            kinds[slot.kind][slot.name] = self._convert(index)
+        values["losses"] = _dicts(losses)
+        values["extra"] = _dicts(extras)
+        if self._layout.model.timestamp is not None:
+            values["timestamp"] = list(map(stamp_text, map(itemgetter(0), rows)))
+        return values
+
+
+def _dicts(columns: dict[str, Iterable[object]]) -> Iterable[dict[str, object]]:
+    if not columns:
+        return repeat({})
+    if len(columns) == 1:
+        ((name, values),) = columns.items()
+        return [{name: value} for value in values]
+    return (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+
+
+def read_run(
+    layouts: Iterable[Layout], block: bytes, first_line: int, coverage: Coverage
+) -> Run | None:
+    """The block as one run, if every line has the same known layout and no surprises."""
+    for layout in layouts:
+        rows = layout.all(block)
+        covers = steady_covers(rows, coverage) if rows else []
+        if covers:
+            coverage.advance(int(rows[-1][1]), covers[-1])
+            return Run(layout, block, rows, covers, first_line)
+    return None

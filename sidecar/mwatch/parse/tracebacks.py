@@ -1,0 +1,101 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Python tracebacks: one event each, with the error that came first.
+
+In a chain ("During handling of the above exception, …") the first error is the cause and the
+rest are its consequences. torchrun's own traceback ends in a ChildFailedError, which says
+nothing itself; its block is read in `elastic`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from mwatch.model.event import Error, Event
+from mwatch.parse.context import MAX_TEXT, Block, Context, Recogniser
+from mwatch.parse.line import Line, stamp
+
+_OPEN = "Traceback (most recent call last):"
+_FRAME = re.compile(r'\s*File "([^"\n]{1,500})", line (\d+)(?:, in (.{1,200}))?')
+_ERROR = re.compile(r"([A-Za-z_][\w.]{0,200})(?:: ?(.*))?")
+_CHAIN = (
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+)
+_LAUNCHER = "ChildFailedError"
+_MAX_LINES = 2000
+
+
+class _Traceback(Block):
+    tolerates = 3
+
+    def __init__(self, line: Line, context: Context) -> None:
+        self._line = line
+        self._context = context
+        self._where: str | None = None
+        self._error: tuple[str, str] | None = None
+        self._lines = 0
+        self._in_frames = True
+        self._launcher = False
+
+    def feed(self, line: Line) -> bool:
+        self._lines += 1
+        if self._lines > _MAX_LINES:
+            self.done = True
+            return False
+        body = line.body
+        if body.startswith(_CHAIN) or not body.strip():
+            return True
+        if body.startswith(_OPEN):
+            self._in_frames, self.patience = True, Block.patience
+            return self._error is not None
+        if self._in_frames:
+            return self._feed_frame(body)
+        return False
+
+    def _feed_frame(self, body: str) -> bool:
+        if body[0] in " \t":
+            frame = _FRAME.match(body)
+            if frame and self._error is None:
+                self._where = f"{frame[1]}:{frame[2]}" + (f" in {frame[3]}" if frame[3] else "")
+            return True
+        found = _ERROR.fullmatch(body.rstrip())
+        if not found:
+            return False
+        self._in_frames = False
+        self.patience = 10  # only a chained exception may still follow
+        self._launcher = self._launcher or found[1].endswith(_LAUNCHER)
+        if self._error is None:
+            self._error = (found[1], (found[2] or "")[:MAX_TEXT])
+        return True
+
+    def finish(self) -> Iterable[Event]:
+        if self._launcher or not (self._error or self._where):
+            return
+        name, message = self._error or (None, "")
+        line = self._line
+        yield Error(
+            kind="traceback",
+            error=name,
+            message=message,
+            where=self._where,
+            exit_code=None,
+            signal=None,
+            restart_count=None,
+            host=None,
+            pid=None,
+            timestamp=stamp(line.text),
+            rank=line.rank,
+            file=self._context.file,
+            line=line.number,
+        )
+
+
+def _read(line: Line, context: Context) -> Iterable[Event]:
+    if line.text.rstrip().endswith(_OPEN):  # not one that is quoted inside a line
+        context.opened = _Traceback(line, context)
+    return ()
+
+
+RECOGNISER = Recogniser((re.escape(_OPEN),), _read)

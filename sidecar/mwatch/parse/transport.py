@@ -1,0 +1,98 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""From raw bytes to clean blocks of whole lines: cut lines, colours, progress bars, CRI headers.
+
+Chunks may end anywhere. A line longer than `MAX_LINE` is passed on in pieces, cut where no
+step line is torn in two, so memory stays bounded whatever the line lengths are.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+MAX_LINE = 1 << 18
+_OVERLAP = 1 << 13
+_ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)?|[@-Z\\^_])")
+_LONE_RETURN = re.compile(rb"\r(?!\n)")
+_CRI = re.compile(
+    rb"(?m)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) (std(?:out|err)) ([FP]) ?"
+)
+_STEP_WORDS = (b"iteration", b"step:", b"Epoch ", b"Training epoch", b"batch=")
+
+
+class Lines(NamedTuple):
+    """A block of whole lines. `shifts`: from an offset on, line numbers differ by this much."""
+
+    block: bytes
+    shifts: tuple[tuple[int, int], ...] = ()
+
+
+class Transport:
+    def __init__(self) -> None:
+        self._carry = b""
+        self._cri: bool | None = None
+        self._partial: dict[bytes, bytes] = {}
+
+    def feed(self, chunk: bytes) -> list[Lines]:
+        data = self._carry + chunk if self._carry else chunk
+        cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        self._carry = data[cut:]
+        blocks = [self._clean(data[:cut])] if cut else []
+        if len(self._carry) > MAX_LINE:
+            cut = _safe_cut(self._carry)
+            blocks.append(self._clean(self._carry[:cut]))
+            self._carry = self._carry[cut:]
+        return blocks
+
+    def close(self) -> list[Lines]:
+        """The rest: a last line without a newline, and CRI pieces that were never completed."""
+        rest, self._carry = self._carry, b""
+        blocks = [self._clean(rest)] if rest else []
+        blocks += [Lines(piece) for piece in self._partial.values() if piece]
+        self._partial = {}
+        return blocks
+
+    def _clean(self, block: bytes) -> Lines:
+        if b"\0" in block:
+            block = block.replace(b"\0", b"")  # a hole that a truncated file leaves
+        if b"\x1b" in block:
+            block = _ANSI.sub(b"", block)
+        if self._cri is None and block.strip():
+            self._cri = bool(_CRI.match(block.lstrip()))
+        if self._cri:
+            return self._join_cri(block)
+        if b"\r" in block:
+            return _split_returns(block)
+        return Lines(block)
+
+    def _join_cri(self, block: bytes) -> Lines:
+        if not self._partial and not any(found[2] == b"P" for found in _CRI.finditer(block)):
+            return Lines(_CRI.sub(b"", block))
+        out = bytearray()
+        shifts: list[tuple[int, int]] = []
+        for raw in block.splitlines(keepends=True):
+            header = _CRI.match(raw)
+            text = raw[header.end() :] if header else raw
+            stream = header[1] if header else b""
+            if header and header[2] == b"P":
+                piece = self._partial.get(stream, b"") + text.rstrip(b"\r\n")
+                self._partial[stream] = piece[-MAX_LINE:]
+                shifts.append((len(out) + 1, 1))
+            else:
+                out += self._partial.pop(stream, b"") + text
+        return Lines(bytes(out), tuple(shifts))
+
+
+def _split_returns(block: bytes) -> Lines:
+    """A lone carriage return (a progress bar) ends a piece, not a physical line."""
+    block = block.replace(b"\r\n", b"\n")
+    shifts = tuple((found.end(), -1) for found in _LONE_RETURN.finditer(block))
+    return Lines(block.replace(b"\r", b"\n"), shifts)
+
+
+def _safe_cut(line: bytes) -> int:
+    """Where an endless line may be cut: before the last step line that may be incomplete."""
+    window = len(line) - _OVERLAP
+    last = max(line.rfind(word, window) for word in _STEP_WORDS)
+    return last if last > 0 else len(line) - 512

@@ -1,0 +1,88 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""One path as one endless stream: through rotation, truncation, deletion and re-creation.
+
+- Rotation (the path names another file): the old file is read to its end, then the new one from
+  its start.
+- Truncation (the file is shorter than what was read, or begins with other bytes): read from the
+  start again. What was written and cut away between two polls is lost; no tailer can see it.
+- Deletion: the open file is read on until the path comes back.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+_CHUNK = 1 << 18
+_FINGERPRINT = 256
+
+
+class Poll(NamedTuple):
+    """New bytes; `restarted` when they are the beginning of another file or of a rewritten one."""
+
+    data: bytes
+    restarted: bool = False
+
+
+class LogTail:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd: int | None = None
+        self._inode: tuple[int, int] | None = None
+        self._offset = 0
+        self._head = b""
+        self._opens = 0
+
+    def poll(self) -> Poll:
+        """At most one chunk. OSError only for what will not mend itself (no permission)."""
+        if self._fd is None:
+            if not self._open():
+                return Poll(b"")
+            return Poll(self._read(), restarted=self._opens > 1)
+        if self._was_rewritten():
+            self._offset, self._head = 0, b""
+            return Poll(self._read(), restarted=True)
+        data = self._read()
+        if not data and self._was_replaced():
+            self.close()
+            return self.poll()
+        return Poll(data)
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _open(self) -> bool:
+        try:
+            self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        status = os.fstat(self._fd)
+        self._inode = (status.st_dev, status.st_ino)
+        self._offset, self._head = 0, b""
+        self._opens += 1
+        return True
+
+    def _read(self) -> bytes:
+        assert self._fd is not None
+        data = os.pread(self._fd, _CHUNK, self._offset)
+        if len(self._head) < _FINGERPRINT and self._offset == len(self._head):
+            self._head += data[: _FINGERPRINT - len(self._head)]
+        self._offset += len(data)
+        return data
+
+    def _was_rewritten(self) -> bool:
+        assert self._fd is not None
+        if os.fstat(self._fd).st_size < self._offset:
+            return True
+        return os.pread(self._fd, len(self._head), 0) != self._head
+
+    def _was_replaced(self) -> bool:
+        try:
+            status = os.stat(self.path)
+        except FileNotFoundError:
+            return False  # deleted: wait until it comes back
+        return (status.st_dev, status.st_ino) != self._inode

@@ -1,0 +1,170 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`mwatch faults` as a user sees it: the list, one entry, JSON, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from mwatch.cli.faults import faults
+
+SIDECAR = Path(__file__).resolve().parents[2] / "sidecar"
+PROGRAM = """
+import typer
+from mwatch.cli.faults import faults
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app.command()(faults)
+app()
+"""
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app.command()(faults)
+
+MINE = """[[fault]]
+id = 'flux-drained'
+title = 'Flux is drained \u26a1'
+patterns = ['flux capacitor drained']
+role = 'root'
+blame = 'node'
+restart_helps = 'no'
+avoid_node = 'no'
+mend = 'Charge it.'
+runbook = 'gpu-hardware'
+source = 'a test'
+examples = ['flux capacitor drained']
+"""
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def run_piped(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        env={**os.environ, "PYTHONPATH": str(SIDECAR), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_the_list_is_aligned_and_fits_100_columns() -> None:
+    lines = run().stdout.splitlines()
+    assert lines[0].split() == ["ID", "ROLE", "BLAME", "RESTART", "TITLE"]
+    assert len(lines) > 140
+    assert max(map(len, lines)) <= 100
+    column = lines[0].index("TITLE")
+    assert all(line[column - 2 : column] == "  " and line[column] != " " for line in lines)
+
+
+def test_the_filters_narrow_the_list() -> None:
+    shown = run("--role", "benign", "--json").stdout
+    assert {entry["role"] for entry in json.loads(shown)} == {"benign"}
+    both = json.loads(run("--role", "root", "--blame", "gpu", "--json").stdout)
+    assert {(entry["role"], entry["blame"]) for entry in both} == {("root", "gpu")}
+
+
+def test_an_unknown_role_is_bad_usage() -> None:
+    assert run("--role", "culprit").exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["xid-79", "79", "xid79", "XID 79", "Xid-79", "079"])
+def test_an_xid_is_found_by_any_spelling(name: str) -> None:
+    done = run(name)
+    assert done.exit_code == 0
+    assert done.stdout.startswith("xid-79: GPU fell off the bus\n")
+
+
+def test_an_entry_is_explained_with_all_that_is_known() -> None:
+    text = run("cuda-out-of-memory").stdout
+    for expected in [
+        "role           root: the cause",
+        "blame          job",
+        "restart helps  no: it fails again",
+        "avoid node     no",
+        "mend           Lower the micro-batch",
+        "matches        CUDA out of memory\n               HIP out of memory",
+        "example        [rank0]: torch.OutOfMemoryError",
+        "runbook        runbooks/out-of-memory.md",
+        "source         ",
+        "defined in     catalogue/memory.toml:",
+    ]:
+        assert expected in text
+
+
+def test_json_of_one_entry_is_one_object() -> None:
+    entry = json.loads(run("79", "--json").stdout)
+    assert (entry["id"], entry["xid"], entry["avoid_node"]) == ("xid-79", 79, "yes")
+
+
+def test_an_unknown_id_names_its_neighbours_in_one_line() -> None:
+    done = run("cuda-out-of-memroy")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert "cuda-out-of-memory" in done.stderr
+
+
+def test_an_id_like_nothing_is_told_so() -> None:
+    done = run("qqqqqqqqqqqqqqqq")
+    assert done.exit_code == 2
+    assert "near it" not in done.stderr
+    assert "'mwatch faults' lists all" in done.stderr
+
+
+def test_an_id_and_a_filter_exclude_each_other() -> None:
+    done = run("79", "--role", "root")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+
+
+def test_entries_of_ones_own_are_shown(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text(MINE, "utf-8")
+    text = run("flux-drained", "--catalogue", str(mine)).stdout
+    assert "Charge it." in text
+    assert f"defined in     {mine}:1" in text
+
+
+def test_a_bad_catalogue_is_one_line_and_exit_2(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text(MINE.replace("'root'", "'rooot'"), "utf-8")
+    done = run("--catalogue", str(mine))
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert f"{mine}:1: entry 'flux-drained': role is 'rooot'; use one of root" in done.stderr
+
+
+def test_a_catalogue_that_is_not_there_is_one_line_and_exit_2() -> None:
+    done = run("--catalogue", "/nowhere/mine.toml")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "/nowhere/mine.toml: cannot be read" in done.stderr
+
+
+def test_help_has_an_example() -> None:
+    assert "mwatch faults 79" in run("--help").stdout
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    with run_piped("--json") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(timeout=20) == 0
+
+
+def test_a_terminal_without_unicode_gets_escapes(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text(MINE, "utf-8")
+    with run_piped("flux-drained", "--catalogue", str(mine), PYTHONIOENCODING="ascii") as process:
+        out, err = process.communicate(timeout=20)
+    assert err == ""
+    assert "Flux is drained \\u26a1" in out

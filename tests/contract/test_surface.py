@@ -1,0 +1,51 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The frozen list of commands, arguments and flags.
+
+A new flag is a promise. Whoever adds one adds it here, to the README and to the changelog.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import typer
+from typer.main import get_command
+
+from mwatch.cli.main import app
+
+HELP = {"-h", "--help"}
+SURFACE = {
+    "parse": HELP | {"FILE...|-", "--follow", "-f", "--flavour", "--since-line", "--catalogue"},
+    "faults": HELP | {"ID", "--json", "--role", "--blame", "--catalogue"},
+}
+# Typer brings its own copy of click, whose types have no public name.
+PROGRAM: Any = get_command(app)
+CONTEXT = typer.Context(PROGRAM, info_name="mwatch", **PROGRAM.context_settings)
+
+
+def surface_of(command: Any, context: typer.Context) -> set[str]:
+    """Every long and short flag, and every argument by the name in its help."""
+    names: set[str] = set()
+    for parameter in command.get_params(context):
+        if parameter.param_type_name == "argument":
+            names.add((parameter.metavar or parameter.name.upper()).strip("[]"))
+        else:
+            names.update(parameter.opts + parameter.secondary_opts)
+    return names
+
+
+def test_there_are_these_commands_and_no_others() -> None:
+    assert sorted(PROGRAM.list_commands(CONTEXT)) == sorted(SURFACE)
+
+
+def test_the_flags_of_mwatch_itself() -> None:
+    assert surface_of(PROGRAM, CONTEXT) == HELP | {"--version"}
+
+
+@pytest.mark.parametrize("name", SURFACE)
+def test_the_arguments_and_flags_of(name: str) -> None:
+    command = PROGRAM.get_command(CONTEXT, name)
+    context = typer.Context(command, parent=CONTEXT, info_name=name)
+    assert surface_of(command, context) == SURFACE[name]
