@@ -11,17 +11,17 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.iteration_lines import Run
 from benchmarks.noise import noise
+from benchmarks.progress import Progress
 
 SEED = 20260301
 _SHARE = 100
 """One line in so many is an iteration line."""
-_PROGRESS_LINES = 100_000
+_PROGRESS_LINES = 10_000
 _SOURCES = ("make_logs.py", "iteration_lines.py", "noise.py")
 _DASHES = "-" * 104 + "\n"
 _TIMERS = (
@@ -122,9 +122,9 @@ def _generator_hash() -> str:
 
 
 def _write(path: Path, name: str, lines: int) -> None:
+    progress = Progress(f"writing {name}.log, lines", lines)
     with path.open("w", encoding="utf-8", newline="\n", buffering=1 << 20) as out:
         for count, line in enumerate(_MAKERS[name](lines), 1):
             out.write(line)
             if count % _PROGRESS_LINES == 0 or count == lines:
-                print(f"\rwriting {name}.log: {count} of {lines} lines", end="", file=sys.stderr)
-    print(file=sys.stderr)
+                progress.tell(count)

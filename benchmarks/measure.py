@@ -18,12 +18,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 ROOT = Path(__file__).resolve().parents[1]
 REPEATS = 3
 _LIMIT_SECONDS = 1800.0
-Feed = Callable[[BinaryIO], None]
+Feed = Callable[[IO[bytes]], None]
 
 
 class ChildFailed(RuntimeError):
@@ -62,19 +62,18 @@ def _run(command: Sequence[str], feed: Feed | None, keep_output: bool) -> Usage:
             stdin=subprocess.PIPE if feed else subprocess.DEVNULL,
             stdout=output if keep_output else subprocess.DEVNULL,
             stderr=errors,
-            preexec_fn=_stay_on_one_core,  # noqa: PLW1509 (no threads are running yet)
+            preexec_fn=_stay_on_one_core,
         )
         guard = threading.Timer(_LIMIT_SECONDS, child.kill)
         guard.start()
         try:
-            if feed and child.stdin:
-                _feed(feed, child.stdin)
+            left_early = feed is not None and not _feed(feed, child.stdin)
             _, status, cost = os.wait4(child.pid, 0)
         finally:
             guard.cancel()
         wall = time.monotonic() - began
         child.returncode = os.waitstatus_to_exitcode(status)
-        if child.returncode:
+        if child.returncode or left_early:
             errors.seek(0)
             said = errors.read().decode("utf-8", "replace").strip()
             raise ChildFailed(f"{' '.join(command)} ended with {child.returncode}:\n{said}")
@@ -83,12 +82,15 @@ def _run(command: Sequence[str], feed: Feed | None, keep_output: bool) -> Usage:
         return Usage(cpu, wall, cost.ru_maxrss * 1024, output.read())
 
 
-def _feed(feed: Feed, pipe: BinaryIO) -> None:
+def _feed(feed: Feed, pipe: IO[bytes] | None) -> bool:
+    """Whether the child took all of it."""
+    assert pipe is not None
     try:
         with pipe:
             feed(pipe)
     except BrokenPipeError:
-        pass  # the exit status of the child says more
+        return False
+    return True
 
 
 def _stay_on_one_core() -> None:

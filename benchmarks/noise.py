@@ -17,12 +17,11 @@ Template = Callable[[int, str], str]
 _PATH = "/opt/megatron/megatron/core"
 _SITE = "/usr/local/lib/python3.12/dist-packages"
 _WARNINGS = (
-    f"{_PATH}/pipeline_parallel/schedules.py:225: UserWarning: The AccumulateGrad node's stream "
-    "does not match the stream of the node that produced the incoming gradient.\n"
-    "  Variable._execution_engine.run_backward(\n",
-    f"{_SITE}/torch/distributed/c10d_logger.py:83: UserWarning: barrier(): using the device under "
-    "current context. You can specify `device_id` to mute this warning.\n"
-    "  return func(*args, **kwargs)\n",
+    f"{_SITE}/torch/nn/modules/module.py:1784: UserWarning: Full backward hook is firing when "
+    "gradients are computed with respect to module outputs since no inputs require gradients.\n"
+    "  warnings.warn(\n",
+    f"{_SITE}/torch/optim/lr_scheduler.py:209: UserWarning: Detected call of `lr_scheduler.step()` "
+    "before `optimizer.step()`.\n  return func(*args, **kwargs)\n",
     f"{_PATH}/tensor_parallel/layers.py:687: UserWarning: When using async grad allreduce it is "
     "recommended to set CUDA_DEVICE_MAX_CONNECTIONS to 1 for maximum speedup\n  warnings.warn(\n",
     f"{_PATH}/transformer/moe/token_dispatcher.py:412: FutureWarning: `torch.cuda.amp.custom_fwd"
@@ -68,7 +67,7 @@ def _communicator(bits: int, _now: str) -> str:
     return (
         f"{_nccl(bits)}ncclCommSplit comm 0x55{bits >> 20:x} rank {rank & 7} nranks 8 "
         f"cudaDev {rank & 7} nvmlDev {rank & 7} busId {0x18000 + (rank & 7) * 0x11000:x} "
-        f"parent 0x55{bits >> 21:x} splitCount {bits >> 50 & 15} color {rank >> 3} - Init COMPLETE\n"
+        f"parent 0x55{bits >> 21:x} splitCount {bits >> 50 & 15} color {rank >> 3} - Init done\n"
     )
 
 

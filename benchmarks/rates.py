@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -103,12 +103,12 @@ def _metrics(exposition: bytes) -> dict[str, float]:
 def read_row(race: Race, *, target: float) -> Row:
     """The reader alone: events are made, nothing is printed."""
     ratio = race.ours.rate / race.theirs.rate
-    return _row(f"read {race.name}", race, race.ours, target=f">= {target:g}x", met=ratio >= target)
+    return _row(f"read-{race.name}", race, race.ours, target=f">= {target:g}x", met=ratio >= target)
 
 
 def parse_row(race: Race) -> Row:
     """The command, which prints each event as JSON."""
-    return _row(f"parse {race.name}", race, race.printed)
+    return _row(f"parse-{race.name}", race, race.printed)
 
 
 def _row(name: str, race: Race, ours: Cost, *, target: str = "", met: bool | None = None) -> Row:
@@ -119,8 +119,3 @@ def _row(name: str, race: Race, ours: Cost, *, target: str = "", met: bool | Non
     )
     ratio = ours.rate / theirs.rate
     return Row(name, str(ours), str(theirs), ratio, target, met, note)
-
-
-def rows(races: Sequence[tuple[Race, float]]) -> list[Row]:
-    read = [read_row(race, target=target) for race, target in races]
-    return read + [parse_row(race) for race, _ in races]

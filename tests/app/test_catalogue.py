@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mwatch.app.catalogue import MAX_FILE_BYTES, load, read
-from mwatch.app.catalogue_patterns import check_pattern, literals
+from mwatch.app.catalogue_patterns import check_pattern
 from mwatch.app.catalogue_text import MAX_ENTRIES, tables
 from mwatch.model.fault import AvoidNode, Blame, RestartHelps, Role
+from mwatch.parse.literals import literals
 
 GOOD = {
     "id": "'flux-drained'",

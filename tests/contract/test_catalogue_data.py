@@ -12,9 +12,9 @@ import hyperscan
 import pytest
 
 from mwatch.app.catalogue import packaged_files, read
-from mwatch.app.catalogue_patterns import literals
 from mwatch.app.catalogue_text import tables
 from mwatch.model.fault import CatalogueEntry, Role
+from mwatch.parse.literals import literals
 
 RUNBOOKS = Path(__file__).resolve().parents[2] / "runbooks"
 SECTIONS = ["Meaning", "Impact", "Diagnosis", "Mitigation"]

@@ -21,7 +21,11 @@ LAYOUT = "[ t 1/8, gtp_remat 1/1, p 1/4 ]"
         ("saving checkpoint at iteration     163 to /ck in torch_dist format", "/ck", None),
         ("saving checkpoint at iteration     163 to /ck in torch format", "/ck", None),
         ("saving checkpoint at iteration     163 to /ck", "/ck", None),
-        ("saving checkpoint at iteration     163 to /my runs/a in torch format", "/my runs/a", None),
+        (
+            "saving checkpoint at iteration     163 to /my runs/a in torch format",
+            "/my runs/a",
+            None,
+        ),
         (f"{NEW} saving checkpoint at iteration     163 to None in torch_dist format", None, WHEN),
         ("saving checkpoint at iteration 12345678 to s3://b/ck in zarr format", "s3://b/ck", None),
     ],
@@ -178,9 +182,7 @@ RATES = (
         ),
     ],
 )  # fmt: skip
-def test_progress_txt_tells_of_saves(
-    text: str, op: str, edge: str, is_async: bool | None
-) -> None:
+def test_progress_txt_tells_of_saves(text: str, op: str, edge: str, is_async: bool | None) -> None:
     event = one(f"{JOB}{text}\n", Checkpoint)
     assert (event.op, event.edge, event.iteration) == (op, edge, 20)
     assert (event.is_async, event.timestamp) == (is_async, "2026-11-15T00:38:27")

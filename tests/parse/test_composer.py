@@ -72,7 +72,10 @@ def test_a_step_that_was_skipped_has_no_loss_line() -> None:
 
 
 def test_values_of_any_kind_keep_their_text() -> None:
-    text = BLOCK + "\t Train notes: 'warm up'\n\t Train sizes: [1, 2]\n\t Train w: Tensor of shape (3,)\n"
+    text = (
+        BLOCK
+        + "\t Train notes: 'warm up'\n\t Train sizes: [1, 2]\n\t Train w: Tensor of shape (3,)\n"
+    )
     extra = one(text, Batch).extra
     assert (extra["notes"], extra["sizes"]) == ("'warm up'", "[1, 2]")
     assert extra["w"] == "Tensor of shape (3,)"

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from builders import MICRO_STAMP, log, megatron_line, started, steps
+from builders import MICRO_STAMP, events, log, megatron_line, only, started, steps
 from mwatch.model.event import Iteration
 
 Cover = tuple[int, int | None, bool]
@@ -91,6 +91,16 @@ def test_iterations_to_skip_are_not_covered() -> None:
     assert covers(text)[2:] == [(30, 5, False), (40, 10, False)]
 
 
+def test_each_later_jump_is_not_covered_either() -> None:
+    def line(iteration: int, skipped: int) -> str:
+        samples = f" skipped samples: {skipped * 32:12d} | elapsed time per"
+        return megatron_line(iteration).replace(" elapsed time per", samples)
+
+    lines = [line(30, 5), line(40, 5), line(50, 5), line(60, 8), line(70, 8), line(80, 12)]
+    text = started(10) + log(old(10), old(20), *lines)
+    assert [cover for _, cover, _ in covers(text)] == [10, 10, 5, 10, 10, 7, 10, 6]
+
+
 def test_a_lost_line_does_not_stretch_the_next_one() -> None:
     text = started(10) + log(old(10), old(20), old(40), old(50))
     assert covers(text)[1:] == [(20, 10, False), (40, 10, False), (50, 10, False)]
@@ -103,9 +113,7 @@ def test_a_restart_in_the_same_log_begins_a_process() -> None:
 
 
 def test_a_restart_that_reaches_the_iteration_where_it_died_is_no_duplicate() -> None:
-    text = (
-        started(10) + log(old(10), old(20)) + started(10, load="/ck@10") + log(old(20), old(30))
-    )
+    text = started(10) + log(old(10), old(20)) + started(10, load="/ck@10") + log(old(20), old(30))
     assert covers(text)[2:] == [(20, 10, True), (30, 10, False)]
 
 
@@ -154,9 +162,7 @@ def test_no_checkpoint_found_is_a_fresh_start() -> None:
 
 
 def test_the_interval_may_change_with_a_restart() -> None:
-    text = (
-        started(10) + log(old(10), old(20)) + started(5, load="/ck@20") + log(old(25), old(30))
-    )
+    text = started(10) + log(old(10), old(20)) + started(5, load="/ck@20") + log(old(25), old(30))
     assert covers(text)[2:] == [(25, 5, True), (30, 5, False)]
 
 
@@ -166,11 +172,9 @@ def test_coverage_does_not_depend_on_how_the_bytes_come() -> None:
     whole = covers(text)
     data = text.encode()
     for size in (1, 7, 100, 333, 4096):
-        assert [c for c in _chunked(data, size)] == whole
+        assert _chunked(data, size) == whole
 
 
 def _chunked(data: bytes, size: int) -> list[Cover]:
-    from builders import events, only
-
     found = only(events(data, chunk=size), Iteration)
     return [(step.iteration, step.covers, step.first_of_process) for step in found]

@@ -85,7 +85,9 @@ def test_any_chunking_gives_the_same_events() -> None:
 
 
 def test_a_log_that_begins_inside_a_line_is_still_known_as_cri() -> None:
-    text = log("d norm: 0.791 |", cri(PLAIN[:100], tag="P"), cri(PLAIN[100:]), cri(megatron_line(611)))
+    text = log(
+        "d norm: 0.791 |", cri(PLAIN[:100], tag="P"), cri(PLAIN[100:]), cri(megatron_line(611))
+    )
     found = steps(text)
     assert [event.iteration for event in found] == [610, 611]
     assert bare(found[0]) == PLAIN_EVENT
@@ -98,7 +100,12 @@ def test_progress_bars_inside_cri_lines_are_split() -> None:
         cri("\r".join(bar.format(n=number, g=number - 1) for number in (5, 6, 7))),
         cri(megatron_line(8)),
     )
-    assert [(event.iteration, event.line) for event in steps(text)] == [(5, 1), (6, 1), (7, 1), (8, 2)]
+    assert [(event.iteration, event.line) for event in steps(text)] == [
+        (5, 1),
+        (6, 1),
+        (7, 1),
+        (8, 2),
+    ]
 
 
 def test_a_piece_that_never_ends_is_given_at_the_close() -> None:

@@ -193,7 +193,9 @@ def test_nanotron_prints_si_suffixes_and_no_last_bar() -> None:
 
 
 def test_bridge_is_known_by_its_attention_logit() -> None:
-    line = megatron_line().replace(" number of skipped", " max attention logit: 12.345 | number of skipped")
+    line = megatron_line().replace(
+        " number of skipped", " max attention logit: 12.345 | number of skipped"
+    )
     event = one(line, Iteration)
     assert (event.flavour, event.extra) == ("bridge", {"max attention logit": 12.345})
 

@@ -181,7 +181,9 @@ def test_a_loss_is_known_by_place_and_format_not_by_name(key: str) -> None:
 def test_a_number_in_loss_format_outside_the_losses_is_an_extra(place: str) -> None:
     segment = " entropy: 1.500000E+00 |"
     line = (
-        megatron_line(before_rate=segment) if place == "before_rate" else megatron_line(tail=segment)
+        megatron_line(before_rate=segment)
+        if place == "before_rate"
+        else megatron_line(tail=segment)
     )
     event = one(line, Iteration)
     assert event.losses == {"lm loss": 6.002230}

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from builders import log, none, one
+from builders import log, many, none, one
 from mwatch.model.event import Exit, Iteration, Phase
 
 WHEN = "2026-11-15 00:42:05.275377"
@@ -96,9 +96,8 @@ def test_a_rank_prefix_gives_the_rank() -> None:
 
 
 def test_two_glued_barriers_are_two_phases() -> None:
-    from builders import many
-
-    text = f"[after dataloaders are built] datetime: {WHEN} [after training is done] datetime: {WHEN} \n\n"
+    first = f"[after dataloaders are built] datetime: {WHEN} "
+    text = f"{first}[after training is done] datetime: {WHEN} \n\n"
     assert [event.text for event in many(text, Phase)] == [
         "after dataloaders are built", "after training is done",
     ]  # fmt: skip

@@ -78,9 +78,16 @@ def test_a_bar_in_iterations_per_second_gives_milliseconds() -> None:
 def test_bars_divided_by_carriage_returns_share_a_line() -> None:
     bars = "\r".join(BAR.replace("795", str(n)).replace("794.0", f"{n - 1}.0") for n in (7, 8, 9))
     text = bars + "\n" + log(megatron_line(10))
-    assert [(event.iteration, event.line) for event in steps(text)] == [(7, 1), (8, 1), (9, 1), (10, 2)]
+    assert [(event.iteration, event.line) for event in steps(text)] == [
+        (7, 1),
+        (8, 1),
+        (9, 1),
+        (10, 2),
+    ]
 
 
 def test_a_watchdog_message_glued_to_a_bar_is_no_obstacle() -> None:
-    glued = BAR + "[E ProcessGroupNCCL.cpp:474] [Rank 1] Watchdog caught collective operation timeout"
+    glued = (
+        BAR + "[E ProcessGroupNCCL.cpp:474] [Rank 1] Watchdog caught collective operation timeout"
+    )
     assert one(glued + "\n", Iteration).iteration == 795

@@ -45,14 +45,20 @@ def test_mfu_may_be_not_available() -> None:
 
 
 def test_colours_are_taken_away() -> None:
-    line = LINE.replace("step: 14", "\x1b[31mstep: 14").replace("loss:  3", "\x1b[38;2;180;60;0mloss:  3")
+    line = LINE.replace("step: 14", "\x1b[31mstep: 14").replace(
+        "loss:  3", "\x1b[38;2;180;60;0mloss:  3"
+    )
     line = line.replace("  memory", "\x1b[39m  memory")
     assert one(line, Iteration) == one(LINE, Iteration)
 
 
 def test_each_rank_that_prints_a_step_gives_an_event_of_the_same_coverage() -> None:
     text = log(LINE.replace("14", "13"), LINE, f"[rank1]:{LINE}")
-    assert [(event.iteration, event.covers) for event in steps(text)] == [(13, None), (14, 1), (14, 1)]
+    assert [(event.iteration, event.covers) for event in steps(text)] == [
+        (13, None),
+        (14, 1),
+        (14, 1),
+    ]
 
 
 def test_nan_and_infinite_values_are_read() -> None:

@@ -61,7 +61,9 @@ def test_every_prefix_at_once_is_read() -> None:
 
 
 def test_colours_are_taken_away() -> None:
-    line = "\x1b[31m[default7]:\x1b[39m" + megatron_line().replace("lm loss", "\x1b[1mlm\x1b[0m loss")
+    line = "\x1b[31m[default7]:\x1b[39m" + megatron_line().replace(
+        "lm loss", "\x1b[1mlm\x1b[0m loss"
+    )
     event = one(line.replace("6.0", "\x1b[38;2;180;60;0m6.0") + "\x1b[0m\n", Iteration)
     assert event.losses == {"lm loss": 6.002230}
     assert (event.nan, event.extra) == (0, {})
@@ -81,18 +83,26 @@ def test_a_hole_of_zero_bytes_is_skipped() -> None:
 def test_two_heads_in_one_line_are_two_events() -> None:
     text = megatron_line(10) + megatron_line(11, stamp="2025-09-07 23:58:48") + "\n\n"
     found = steps(text + log(megatron_line(12)))
-    assert [(e.iteration, e.line, e.extra) for e in found] == [(10, 1, {}), (11, 1, {}), (12, 3, {})]
+    assert [(e.iteration, e.line, e.extra) for e in found] == [
+        (10, 1, {}),
+        (11, 1, {}),
+        (12, 3, {}),
+    ]
     assert [e.timestamp for e in found[:2]] == ["2025-09-07T23:58:47", "2025-09-07T23:58:48"]
 
 
 def test_a_memory_report_glued_in_front_leaves_the_line_whole() -> None:
-    memory = "[Rank 3] (after 10 iterations) memory (MB) | allocated: 584.37 | max reserved: 1270.00"
+    memory = (
+        "[Rank 3] (after 10 iterations) memory (MB) | allocated: 584.37 | max reserved: 1270.00"
+    )
     event = one(memory + megatron_line() + "\n", Iteration)
     assert bare(event) == bare(one(megatron_line(), Iteration))
 
 
 def test_a_message_glued_behind_leaves_no_trace_in_the_event() -> None:
-    overflow = "[2022-01-19 13:09:13,305] [INFO] [x.py:1:step] [deepscale] OVERFLOW! Rank 0 Skipping"
+    overflow = (
+        "[2022-01-19 13:09:13,305] [INFO] [x.py:1:step] [deepscale] OVERFLOW! Rank 0 Skipping"
+    )
     found = events(megatron_line() + overflow + "\n\n")
     assert [type(event) for event in found] == [Iteration, Overflow]
     assert bare(only(found, Iteration)[0]) == bare(one(megatron_line(), Iteration))
@@ -124,7 +134,9 @@ def test_invalid_utf8_is_no_obstacle() -> None:
 
 
 def test_text_in_other_scripts_stays_readable() -> None:
-    data = f"节点-3 {megatron_line()}\n  successfully saved checkpoint from iteration 5 to /数据/ck\n"
+    data = (
+        f"节点-3 {megatron_line()}\n  successfully saved checkpoint from iteration 5 to /数据/ck\n"
+    )
     found = events(data)
     assert [type(event) for event in found] == [Iteration, Checkpoint]
     assert only(found, Checkpoint)[0].path == "/数据/ck"
@@ -152,8 +164,15 @@ def test_a_long_line_full_of_heads_gives_each_once() -> None:
 
 def test_progress_bars_do_not_disturb_line_numbers() -> None:
     bar = "".join(f"\rloading shards: {share:3d}%|##########|" for share in range(0, 100, 10))
-    text = log(megatron_line(1), bar, megatron_line(2), bar + "\r" + megatron_line(3), megatron_line(4))
-    assert [(event.iteration, event.line) for event in steps(text)] == [(1, 1), (2, 3), (3, 4), (4, 5)]
+    text = log(
+        megatron_line(1), bar, megatron_line(2), bar + "\r" + megatron_line(3), megatron_line(4)
+    )
+    assert [(event.iteration, event.line) for event in steps(text)] == [
+        (1, 1),
+        (2, 3),
+        (3, 4),
+        (4, 5),
+    ]
 
 
 def test_trailing_blanks_and_tabs_are_ignored() -> None:

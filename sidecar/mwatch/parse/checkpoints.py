@@ -156,9 +156,5 @@ def _read_progress(line: Line, context: Context) -> Iterable[Event]:
     )
 
 
-RECOGNISER = Recogniser(
-    (*(re.escape(form.trigger) for form in FORMS if form.trigger != "checkpoint from "),
-     r"loading (?:release )?(?:distributed )?checkpoint from ", re.escape(_RANDOM)),
-    _read,
-)  # fmt: skip
-PROGRESS = Recogniser((r"# GPUs: \d",), _read_progress)
+RECOGNISER = Recogniser((*(re.escape(form.trigger) for form in FORMS), re.escape(_RANDOM)), _read)
+PROGRESS = Recogniser((r"# GPUs: ",), _read_progress)

@@ -168,6 +168,6 @@ ROOT_CAUSE = Recogniser(
 WORKER_FAILED = Recogniser((r"failed \(exitcode: ",), _read_worker_failed)
 RESTART = Recogniser((r"will restart worker group",), _read_restart)
 CRASHED = Recogniser(
-    (r"crashed with exit code", r"exited with code -?\d", r"exits with return code ="),
+    (r"crashed with exit code", r"exited with code ", r"exits with return code ="),
     _read_crashed,
 )

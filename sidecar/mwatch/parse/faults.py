@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from operator import itemgetter
 
 from mwatch.model.event import Fault
@@ -31,23 +32,34 @@ class FaultMatcher:
 
     def __init__(self, catalogue: Sequence[CatalogueEntry]) -> None:
         self._xids = {entry.xid: entry.id for entry in catalogue if entry.xid is not None}
-        self._candidates: dict[str, list[tuple[CatalogueEntry, str]]] = {}
+        candidates: dict[str, list[tuple[CatalogueEntry, str]]] = {}
         for entry in catalogue:
             for pattern in entry.patterns:
                 for text in literals(pattern):
-                    self._candidates.setdefault(text, []).append((entry, pattern))
-        self._texts = list(self._candidates)
-        self.triggers = (*map(re.escape, self._texts), XID_TRIGGER)
+                    candidates.setdefault(text, []).append((entry, pattern))
+        self._candidates = list(candidates.values())
+        self.triggers = (*map(re.escape, candidates), XID_TRIGGER)
+
+    def may_match(self, hits: Iterable[int], block: bytes, start: int, end: int) -> bool:
+        """Whether one of the patterns behind the hits fits these bytes."""
+        for hit in hits:
+            if hit == len(self._candidates):
+                return True
+            for _, pattern in self._candidates[hit]:
+                if "^" in pattern or _as_bytes(pattern).search(block, start, end):
+                    return True  # an anchor looks behind the prefix, which is not known here
+        return False
 
     def read(self, line: Line, context: Context, hits: Iterable[int]) -> Iterable[Fault]:
         """`hits`: indices into `triggers` that the scanner saw in this line."""
         found: list[tuple[tuple[bool, int], CatalogueEntry, re.Match[str]]] = []
         for hit in hits:
-            if hit == len(self._texts):
+            if hit == len(self._candidates):
                 yield from self._xid_faults(line, context)
                 continue
-            for entry, pattern in self._candidates[self._texts[hit]]:
-                match = re.search(pattern, line.text)  # `re` keeps the few that occur compiled
+            for entry, pattern in self._candidates[hit]:
+                # `re` keeps the few patterns that occur compiled
+                match = re.search(pattern, line.text) or re.search(pattern, line.body)
                 if match:
                     weight = (entry.role is Role.BENIGN, match.end() - match.start())
                     found.append((weight, entry, match))
@@ -66,6 +78,11 @@ class FaultMatcher:
             yield _fault(
                 known or UNKNOWN_XID, found["node"], found["gpu"], line.rank, line, context
             )
+
+
+@lru_cache(maxsize=1024)
+def _as_bytes(pattern: str) -> re.Pattern[bytes]:
+    return re.compile(pattern.encode(), re.MULTILINE)
 
 
 def _fault(

@@ -62,7 +62,11 @@ class Grammar:
         used = [r for r in ALL if not (flavour and r.flavours and flavour not in r.flavours)]
         self._owners = [r for r in used for _ in r.triggers]
         patterns = [trigger for r in used for trigger in r.triggers]
-        self.first_fault = len(patterns)
+        self._first_fault = len(patterns)
+        self.step_hits = frozenset(
+            index for index, owner in enumerate(self._owners) if owner is megatron.RECOGNISER
+        )
+        """The hits that mean nothing but a Megatron step line."""
         self._scanner = Scanner([*patterns, *self.faults.triggers])
 
     def scan(self, block: bytes) -> list[Hit]:
@@ -70,12 +74,16 @@ class Grammar:
 
     def recognisers(self, hits: set[int]) -> list[Recogniser]:
         """The owners of the hits, each once, in the order of `ALL`."""
-        owners = (self._owners[hit] for hit in sorted(hits) if hit < self.first_fault)
+        owners = (self._owners[hit] for hit in sorted(hits) if hit < self._first_fault)
         return list(dict.fromkeys(owners))
 
-    def is_only_step(self, hits: set[int]) -> bool:
-        """Nothing but the Megatron step line was seen in this line."""
-        return len(hits) == 1 and self._is_step(next(iter(hits)))
+    def fault_hits(self, hits: set[int]) -> list[int]:
+        """Of the hits, those of the catalogue, as indices into its triggers."""
+        first = self._first_fault
+        return [hit - first for hit in sorted(hits) if hit >= first]
 
-    def _is_step(self, hit: int) -> bool:
-        return hit < self.first_fault and self._owners[hit] is megatron.RECOGNISER
+    def is_no_fault(self, hits: list[int], block: bytes, start: int, end: int) -> bool:
+        """Only texts of the catalogue were seen, and none of their patterns fits: a cheap look."""
+        if min(hits) < self._first_fault:
+            return False
+        return not self.faults.may_match(self.fault_hits(set(hits)), block, start, end)

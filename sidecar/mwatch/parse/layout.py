@@ -10,12 +10,13 @@ block at once; what does not fit falls back to the slow way, and both must agree
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import chain
 from operator import itemgetter, sub
 from typing import NamedTuple
 
-from mwatch.model.event import Iteration
+from mwatch.model.event import Iteration, Scalar
 from mwatch.parse.coverage import Coverage
 from mwatch.parse.fields import KNOWN, is_count, split_segment, squeeze
 
@@ -33,6 +34,20 @@ _OTHER = rb"|([^\n]*\n)"
 Row = tuple[bytes, ...]
 """Timestamp (may be empty), iteration, total, one text per slot; last, a line that did not fit."""
 FIRST_SLOT = 3
+_INDEX = {name: index for index, name in enumerate(Iteration._fields)}
+MAKE: Callable[[Iterable[object]], Iteration] = partial(tuple.__new__, Iteration)
+"""`Iteration._make` at half its cost; the rows have the right length by construction."""
+
+
+Convert = Callable[[bytes], float | int]
+
+
+def _seconds(text: bytes) -> float:
+    return float(text) * 1000.0
+
+
+def _number(text: bytes) -> float | int:
+    return int(text) if text.strip().isdigit() else float(text)
 
 
 class Slot(NamedTuple):
@@ -40,16 +55,7 @@ class Slot(NamedTuple):
 
     kind: str  # "field", "loss" or "extra"
     name: str
-    conversion: str  # "int", "float", "number" (whole if it looks so) or "seconds"
-
-    def convert(self, text: bytes) -> float | int:
-        if self.conversion == "float":
-            return float(text)
-        if self.conversion == "int":
-            return int(text)
-        if self.conversion == "seconds":
-            return float(text) * 1000.0
-        return int(text) if text.strip().isdigit() else float(text)
+    convert: Convert
 
 
 class Layout:
@@ -58,6 +64,9 @@ class Layout:
         self.slots = slots
         self.model = model
         self._underscores = pattern.pattern.count(b"_")
+        self._plan = [
+            (_INDEX.get(slot.name, -1) if slot.kind == "field" else -1, slot) for slot in slots
+        ]
 
     def same_as(self, other: Layout) -> bool:
         return self.pattern == other.pattern and self.model.rank == other.model.rank
@@ -67,13 +76,18 @@ class Layout:
         found = self.pattern.match(block, start)
         if not found or found.lastindex == self.pattern.groups:
             return None
-        if self._has_odd_underscores(found[0], 1):
+        previous, row = coverage.steady, found.groups()
+        if previous is None or self._has_odd_underscores(found[0], 1):
             return None
-        row = found.groups()
-        covers = steady_covers([row], coverage)
-        event = self.decode(row, line, covers[0]) if covers else None
+        try:
+            covers = int(row[1]) - previous
+        except ValueError:
+            return None
+        if covers < 1 or covers > (coverage.log_interval or covers):
+            return None  # a restart, or a line was lost
+        event = self.decode(row, line, covers)
         if event:
-            coverage.advance(event.iteration, covers[0])
+            coverage.advance(event.iteration, covers)
         return event
 
     def all(self, block: bytes) -> list[Row]:
@@ -98,33 +112,28 @@ class Layout:
 
     def decode(self, row: Row, line: int, covers: int) -> Iteration | None:
         """The event of one row; None where only the slow way can read a value."""
-        known: dict[str, float | int] = {}
+        values: list[object] = list(self.model)
         losses: dict[str, float] = {}
-        extra: dict[str, float | int | str | None] = {}
+        extra: dict[str, Scalar] = {}
         try:
-            for slot, text in zip(self.slots, row[FIRST_SLOT:-1], strict=True):
-                value = slot.convert(text)
-                if slot.kind == "field":
-                    known[slot.name] = value
+            for (index, slot), text in zip(self._plan, row[FIRST_SLOT:-1], strict=True):
+                if index >= 0:
+                    values[index] = slot.convert(text)
                 elif slot.kind == "loss":
-                    losses[slot.name] = value
+                    losses[slot.name] = slot.convert(text)
                 else:
-                    extra[slot.name] = value
-            total = int(row[2])
-            timestamp = stamp_text(row[0])
+                    extra[slot.name] = slot.convert(text)
+            values[0] = int(row[1])
+            values[1] = int(row[2])
+            values[2] = stamp_text(row[0])
         except ValueError:
             return None
-        return self.model._replace(
-            iteration=int(row[1]),
-            total_iterations=total,
-            timestamp=timestamp,
-            losses=losses,
-            covers=covers,
-            first_of_process=False,
-            extra=extra,
-            line=line,
-            **known,  # type: ignore[arg-type]
-        )
+        values[_INDEX["losses"]] = losses
+        values[_INDEX["covers"]] = covers
+        values[_INDEX["first_of_process"]] = False
+        values[_INDEX["extra"]] = extra
+        values[_INDEX["line"]] = line
+        return MAKE(values)
 
 
 def steady_covers(rows: Sequence[Row], coverage: Coverage) -> list[int]:
@@ -178,8 +187,8 @@ def _slot(key: str, event: Iteration) -> Slot | None:
     if meaning:
         if getattr(event, meaning.field) is None or f"{key} average" in event.extra:
             return None
-        plain = "int" if is_count(meaning.field) else "float"
-        return Slot("field", meaning.field, plain if meaning.factor == 1.0 else "seconds")
+        plain: Convert = int if is_count(meaning.field) else float
+        return Slot("field", meaning.field, plain if meaning.factor == 1.0 else _seconds)
     if key in event.losses:
-        return Slot("loss", key, "float")
-    return Slot("extra", key, "number") if isinstance(event.extra.get(key), int | float) else None
+        return Slot("loss", key, float)
+    return Slot("extra", key, _number) if isinstance(event.extra.get(key), int | float) else None

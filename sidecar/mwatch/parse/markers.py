@@ -101,7 +101,9 @@ def _read_bridge(line: Line, context: Context) -> Iterable[Event]:
     return ()
 
 
-BARRIERS = Recogniser((r"\] datetime: \d",), _read_barrier)
+BARRIERS = Recogniser((r"\] datetime: ",), _read_barrier)
 LINES = Recogniser(tuple(re.escape(mark.text) for mark in _LINES), _read_line)
-EXITS = Recogniser((r"exiting (?:the )?program ", *map(re.escape, _EXITS)), _read_exit)
-BRIDGE = Recogniser((r"Step Time : [\d.]+s GPU utilization",), _read_bridge)
+EXITS = Recogniser(
+    ("exiting program ", "exiting the program ", *map(re.escape, _EXITS)), _read_exit
+)
+BRIDGE = Recogniser((r"s GPU utilization: ",), _read_bridge)

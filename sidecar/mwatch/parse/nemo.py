@@ -72,5 +72,5 @@ def _read_bar(line: Line, context: Context) -> Iterable[Event]:
         yield _event(line, context, fields, step, total)
 
 
-PRINTER = Recogniser((r"Training epoch \d+, iteration \d",), _read_printer, frozenset({"bridge"}))
+PRINTER = Recogniser((r"Training epoch ",), _read_printer, frozenset({"bridge"}))
 BAR = Recogniser((r"reduced_train_loss=",), _read_bar, frozenset({"bridge"}))

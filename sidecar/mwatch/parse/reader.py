@@ -69,50 +69,60 @@ class Reader:
 
     def _read(self, lines: Lines) -> Sequence[Event]:
         block = lines.block
-        first = self.lines + 1
         if not self._lanes and not lines.shifts:
-            run = read_run(self._layouts, block, first, self._context.coverage)
+            run = read_run(self._layouts, block, self.lines + 1, self._context.coverage)
             if run:
                 self.lines += len(run)
                 return run
-        self.lines += block.count(b"\n") + sum(delta for _, delta in lines.shifts)
-        return list(self._walk(lines, first))
+        return list(self._walk(lines))
 
-    def _walk(self, lines: Lines, number: int) -> Iterator[Event]:
+    def _walk(self, lines: Lines) -> Iterator[Event]:
         block = lines.block
         hits = self._grammar.scan(block)
         shifts = list(reversed(lines.shifts))
         index = position = 0
+        number = self.lines + 1
         while position < len(block):
             start = position
             if not self._lanes:
                 if index == len(hits):
-                    return
+                    break
                 start = max(position, block.rfind(b"\n", position, hits[index][0]) + 1)
             number += block.count(b"\n", position, start)
             while shifts and shifts[-1][0] <= start:
                 number += shifts.pop()[1]
             end = block.find(b"\n", start)
             end = len(block) if end < 0 else end
-            seen = set()
+            seen = []
             while index < len(hits) and hits[index][0] <= end:
-                seen.add(hits[index][1])
+                seen.append(hits[index][1])
                 index += 1
             yield from self._line(block, start, end, number, seen)
             position = end + 1
-            number += 1
+            number += end < len(block)
+        self.lines = number - 1 + block.count(b"\n", position) + sum(delta for _, delta in shifts)
 
     def _line(
-        self, block: bytes, start: int, end: int, number: int, seen: set[int]
+        self, block: bytes, start: int, end: int, number: int, seen: list[int]
     ) -> Iterable[Event]:
-        if not self._lanes and self._grammar.is_only_step(seen):
-            for layout in self._layouts:
-                event = layout.one(block, start, number, self._context.coverage)
+        if not self._lanes:
+            if seen[1:] == [] and seen[0] in self._grammar.step_hits:
+                event = self._step(block, start, number)
                 if event:
                     return (event,)
+            elif self._grammar.is_no_fault(seen, block, start, end):
+                return ()
         text = block[start:end].decode("utf-8", "replace")
-        line = split_prefix(text.rstrip("\r"), number)
-        return self._read_line(line, seen)
+        return self._read_line(split_prefix(text.rstrip("\r"), number), set(seen))
+
+    def _step(self, block: bytes, start: int, number: int) -> Iteration | None:
+        for index, layout in enumerate(self._layouts):
+            event = layout.one(block, start, number, self._context.coverage)
+            if event:
+                if index:
+                    self._layouts.insert(0, self._layouts.pop(index))  # it will be the next too
+                return event
+        return None
 
     def _read_line(self, line: Line, seen: set[int]) -> Iterator[Event]:
         belongs = False
@@ -130,8 +140,7 @@ class Reader:
                 if len(events) == 1 and type(events[0]) is Iteration:
                     self._learn(line.text, events[0])
         if not (belongs and line.body[:1].isspace()):  # source code quoted in a traceback
-            first = self._grammar.first_fault
-            faults = [hit - first for hit in sorted(seen) if hit >= first]
+            faults = self._grammar.fault_hits(seen)
             yield from self._grammar.faults.read(line, self._context, faults)
 
     def _lane_of(self, line: Line) -> str | None:

@@ -17,13 +17,20 @@ Hit = tuple[int, int]
 """Offset of the end of a match, and the index of its pattern."""
 
 
+# Never in a log. With a text as short as this among 500 longer ones Hyperscan picks another
+# matcher, which is two and a half times as fast here (530 and 1,330 MB/s on one core).
+_SHORT = r"\x01\x02\x03\x04"
+
+
 class Scanner:
     def __init__(self, patterns: Sequence[str]) -> None:
+        self._ignored = len(patterns)
+        expressions = [*(_plain(pattern).encode() for pattern in patterns), _SHORT.encode()]
         self._database = hyperscan.Database()
         self._database.compile(
-            expressions=[_plain(pattern).encode() for pattern in patterns],
-            ids=list(range(len(patterns))),
-            elements=len(patterns),
+            expressions=expressions,
+            ids=list(range(len(expressions))),
+            elements=len(expressions),
             flags=hyperscan.HS_FLAG_MULTILINE,
         )
 
@@ -31,7 +38,8 @@ class Scanner:
         hits: list[Hit] = []
 
         def report(index: int, _start: int, end: int, _flags: int, _context: object) -> None:
-            hits.append((end, index))
+            if index != self._ignored:
+                hits.append((end, index))
 
         self._database.scan(block, match_event_handler=report)
         return hits

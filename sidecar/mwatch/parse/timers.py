@@ -81,4 +81,4 @@ def _pairs(text: str) -> Iterable[tuple[str, str, str]]:
 
 
 RECOGNISER = Recogniser((r"across ranks \(ms\):", r"time \(ms\) \|"), _read)
-STRAGGLER = Recogniser((r"M[nx]Rtt/Rnk",), _read_straggler)
+STRAGGLER = Recogniser((r"Rtt/Rnk",), _read_straggler)

@@ -56,4 +56,4 @@ def _dataset(name: str, draw: str | None) -> str:
     return last.removeprefix("validation-").removeprefix("validation_") or "validation"
 
 
-RECOGNISER = Recogniser((r"loss at iteration +\d", r"loss at the end of training"), _read)
+RECOGNISER = Recogniser((r"loss at iteration ", r"loss at the end of training"), _read)

@@ -1,0 +1,131 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Feeds damaged lines to the reader: it must not raise, and must say the same every time.
+
+Each batch is read three times: whole, whole again, and in chunks of random sizes. The events,
+encoded as `mwatch parse` prints them, and the line count must be the same. Prints a JSON report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import random
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+
+from benchmarks.fuzz_lines import Source, seed_records
+from benchmarks.progress import Progress
+from benchmarks.shrink import shrink
+from mwatch.app.catalogue import load
+from mwatch.app.parse import encode
+from mwatch.parse.grammar import Grammar
+from mwatch.parse.reader import Reader
+
+_BATCH = 5000
+_SHRUNK = 3
+"""So many failing inputs of a kind are made small; the rest is only counted."""
+_TRIES = 8
+
+
+@dataclass
+class Report:
+    lines: int = 0
+    mutated: int = 0
+    readers: int = 0
+    read_bytes: int = 0
+    read_seconds: float = 0.0
+    failures: dict[str, int] = field(default_factory=dict)
+    smallest: list[dict[str, str]] = field(default_factory=list)
+
+
+class Fuzzer:
+    def __init__(self, grammar: Grammar, report: Report) -> None:
+        self._grammar = grammar
+        self._report = report
+
+    def check(self, data: bytes, seed: int) -> None:
+        problem = self._problem(data, [seed])
+        if problem is None:
+            return
+        count = self._report.failures.get(problem, 0)
+        self._report.failures[problem] = count + 1
+        if count < _SHRUNK:
+            small = shrink(data, lambda part: self._problem(part, range(_TRIES)) == problem)
+            self._report.smallest.append({"problem": problem, "input": repr(small)})
+            print(f"{problem}: {small[:2000]!r}", file=sys.stderr)
+
+    def _problem(self, data: bytes, seeds: Iterable[int]) -> str | None:
+        whole = self._outcome([data])
+        if whole.startswith("raised"):
+            return whole
+        if self._outcome([data]) != whole:
+            return "a second pass differs"
+        if any(self._outcome(chunks(data, seed)) != whole for seed in seeds):
+            return "chunks differ from the whole"
+        return None
+
+    def _outcome(self, parts: Iterable[bytes]) -> str:
+        """A hash of all events, or the exception."""
+        began = time.process_time()
+        digest = hashlib.sha256()
+        reader = Reader(self._grammar, "fuzz")
+        try:
+            for part in parts:
+                self._report.read_bytes += len(part)
+                digest.update(b"".join(map(encode, reader.feed(part))))
+            digest.update(b"".join(map(encode, reader.close())))
+        except Exception as error:  # what a fuzzer is for
+            return f"raised {type(error).__name__}: {error}"[:200]
+        self._report.read_seconds += time.process_time() - began
+        self._report.readers += 1
+        return f"{digest.hexdigest()} {reader.lines}"
+
+
+def chunks(data: bytes, seed: int) -> Iterator[bytes]:
+    """Seed 0 stands for single bytes."""
+    chance = random.Random(seed)
+    largest = chance.choice((1, 7, 300, 5000, 300_000)) if seed else 1
+    position = 0
+    while position < len(data):
+        size = chance.randint(1, largest)
+        yield data[position : position + size]
+        position += size
+
+
+def fuzz(mutations: int, singles: int, seed: int) -> Report:
+    catalogue = load()
+    report = Report()
+    fuzzer = Fuzzer(Grammar(catalogue, None), report)
+    records = seed_records(example for entry in catalogue for example in entry.examples)
+    source = Source(seed, records)
+    progress = Progress("damaged lines", mutations)
+    while report.mutated < mutations:
+        batch = source.batch(min(_BATCH, mutations))
+        report.lines += batch.lines
+        report.mutated += batch.mutated
+        fuzzer.check(batch.data, 1 + report.lines)
+        progress.tell(report.mutated)
+    for number in range(singles):
+        line = source.single()
+        report.lines += 1
+        report.mutated += 1
+        fuzzer.check(line, 1 + number)
+    return report
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mutations", type=int, default=1_000_000)
+    parser.add_argument("--singles", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    report = fuzz(options.mutations, options.singles, options.seed)
+    json.dump(asdict(report), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

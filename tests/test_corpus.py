@@ -1,0 +1,87 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Recorded logs of real runs: each folder of `corpus` holds a log and what must be read in it.
+
+`expect.json` names every event in one short line, in the order of the log's lines.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders import events
+from mwatch.model.event import Event, event_name
+
+CORPUS = Path(__file__).parent / "corpus"
+INCIDENTS = sorted(folder.name for folder in CORPUS.iterdir())
+
+
+def _step(event: Any) -> str:
+    losses = ", ".join(f"{name} {value:.6E}" for name, value in event.losses.items()) or "no loss"
+    first = " first" if event.first_of_process else ""
+    skipped = f" skipped {event.skipped}" if event.skipped else ""
+    total = event.total_iterations
+    return f"{event.iteration}/{total} covers {event.covers}{first}{skipped} {losses}"
+
+
+def _validation(event: Any) -> str:
+    losses = ", ".join(f"{name} {value:.6E}" for name, value in event.losses.items())
+    return f"{event.iteration} {event.dataset} {losses}"
+
+
+def _checkpoint(event: Any) -> str:
+    how = {True: " async", False: "", None: ""}[event.is_async]
+    return f"{event.op} {event.edge} {event.iteration} {event.path}{how}"
+
+
+def _error(event: Any) -> str:
+    code = "" if event.exit_code is None else f" code {event.exit_code}"
+    return f"{event.kind} {event.error} rank {event.rank}{code}"
+
+
+def _arguments(event: Any) -> str:
+    return f"{event.precision} world {event.world_size} interval {event.log_interval}"
+
+
+FORMS: dict[str, Callable[[Any], str]] = {
+    "iteration": _step,
+    "batch": _step,
+    "validation": _validation,
+    "checkpoint": _checkpoint,
+    "error": _error,
+    "arguments": _arguments,
+    "phase": lambda event: f"{event.name} {event.edge}",
+    "fault": lambda event: f"{event.id} rank {event.rank}",
+    "exit": lambda event: f"{event.reason} {event.iteration}",
+    "timers": lambda event: " ".join(sorted(event.values)),
+    "straggler": lambda event: " ".join(sorted(event.measures)),
+    "overflow": lambda event: f"{event.scale_before} {event.scale_after}",
+}
+
+
+def compact(found: list[Event]) -> list[str]:
+    ordered = sorted(found, key=lambda event: event.line)
+    return [f"{e.line} {(name := event_name(type(e)))} {FORMS[name](e)}" for e in ordered]
+
+
+@pytest.mark.parametrize("incident", INCIDENTS)
+def test_the_log_reads_as_expected(incident: str) -> None:
+    folder = CORPUS / incident
+    expected = json.loads((folder / "expect.json").read_text())["events"]
+    assert compact(events((folder / "trainer.log").read_bytes(), faults=True)) == expected
+
+
+@pytest.mark.parametrize("incident", INCIDENTS)
+def test_the_log_reads_the_same_in_small_pieces(incident: str) -> None:
+    data = (CORPUS / incident / "trainer.log").read_bytes()
+    assert events(data, faults=True, chunk=997) == events(data, faults=True)
+
+
+@pytest.mark.parametrize("incident", INCIDENTS)
+def test_the_folder_is_small(incident: str) -> None:
+    assert (CORPUS / incident / "trainer.log").stat().st_size <= 60_000
