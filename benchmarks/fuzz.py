@@ -29,6 +29,7 @@ _BATCH = 5000
 _SHRUNK = 3
 """So many failing inputs of a kind are made small; the rest is only counted."""
 _TRIES = 8
+_PASSES = 3
 
 
 @dataclass
@@ -48,7 +49,11 @@ class Fuzzer:
         self._report = report
 
     def check(self, data: bytes, seed: int) -> None:
+        began = time.process_time()
         problem = self._problem(data, [seed])
+        self._report.read_seconds += time.process_time() - began
+        self._report.read_bytes += _PASSES * len(data)
+        self._report.readers += _PASSES
         if problem is None:
             return
         count = self._report.failures.get(problem, 0)
@@ -70,18 +75,14 @@ class Fuzzer:
 
     def _outcome(self, parts: Iterable[bytes]) -> str:
         """A hash of all events, or the exception."""
-        began = time.process_time()
         digest = hashlib.sha256()
         reader = Reader(self._grammar, "fuzz")
         try:
             for part in parts:
-                self._report.read_bytes += len(part)
                 digest.update(b"".join(map(encode, reader.feed(part))))
             digest.update(b"".join(map(encode, reader.close())))
         except Exception as error:  # what a fuzzer is for
             return f"raised {type(error).__name__}: {error}"[:200]
-        self._report.read_seconds += time.process_time() - began
-        self._report.readers += 1
         return f"{digest.hexdigest()} {reader.lines}"
 
 

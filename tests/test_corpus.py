@@ -65,8 +65,9 @@ FORMS: dict[str, Callable[[Any], str]] = {
 
 
 def compact(found: list[Event]) -> list[str]:
-    ordered = sorted(found, key=lambda event: event.line)
-    return [f"{e.line} {(name := event_name(type(e)))} {FORMS[name](e)}" for e in ordered]
+    """One line an event, by line number and then by text."""
+    said = [(e.line, name, FORMS[name](e)) for e in found for name in [event_name(type(e))]]
+    return [f"{line} {name} {text}" for line, name, text in sorted(said)]
 
 
 @pytest.mark.parametrize("incident", INCIDENTS)

@@ -32,8 +32,11 @@ def runs(draw: st.DrawFn) -> list[str]:
         line = megatron_line(
             first + step * draw(st.sampled_from([1, 1, 1, 5])), 99_999_999, stamp=stamps,
             losses="" if missing else f" lm loss: {loss} | z_loss: {loss} |",
-            change={"grad norm": None if missing else norm, "elapsed time per iteration (ms)":
-                    f"{draw(floats):.1f}", "number of skipped iterations": f"{draw(st.integers(0, 12)):3d}"},
+            change={
+                "grad norm": None if missing else norm,
+                "elapsed time per iteration (ms)": f"{draw(floats):.1f}",
+                "number of skipped iterations": f"{draw(st.integers(0, 12)):3d}",
+            },
             tail=extra,
         )  # fmt: skip
         lines.append(prefix + (line.replace("(ms)", "(s)") if seconds else line))

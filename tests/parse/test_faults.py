@@ -58,9 +58,11 @@ def test_a_benign_entry_wins_over_a_longer_one() -> None:
 
 def test_a_quiet_line_gives_no_fault() -> None:
     text = log(
-        megatron_line(1), "  error_injection_rate ............ 0", "torchelastic_error_file ... None",
-        "WARNING:megatron.core.rerun_state_machine:Setting RerunStateMachine mode RerunMode.DISABLED",
-    )  # fmt: skip
+        megatron_line(1),
+        "  error_injection_rate ............ 0",
+        "  torchelastic_error_file ......... None",
+        "WARNING:rerun_state_machine:Setting RerunStateMachine mode RerunMode.DISABLED",
+    )
     roles = {found.id: found.role for found in SHIPPED}
     assert [fault.id for fault in faults(text) if roles[fault.id] is not Role.BENIGN] == []
 

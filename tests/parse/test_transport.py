@@ -113,7 +113,7 @@ def test_a_line_cut_at_every_byte_gives_the_same_events(newline: str) -> None:
     text = log("training ...", megatron_line(9), megatron_line(10), SAVED, megatron_line(11))
     data = text.replace("\n", newline).encode()
     expected = events(data)
-    assert len(expected) == 4
+    assert len(expected) == 5
     grammar = Grammar()
     for cut in range(len(data)):
         reader = Reader(grammar, "trainer.log")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from mwatch.model.event import Checkpoint, Edge, Event, Phase
@@ -18,6 +19,7 @@ from mwatch.parse.line import Line, stamp
 
 _MAX_SCHEDULED = 64
 _IN_PATH = r"(?P<path>\S+(?: \S+)*?)"
+_END = r"(?=\s*$|  )"  # two blanks: the next line was glued on
 _N = r"(?P<n>\d{1,18})"
 _LAYOUT = r"(?: \[ [^\]\n]{1,200} \])?"
 
@@ -43,18 +45,18 @@ def _form(
 FORMS = (
     _form(
         "saving checkpoint at iteration",
-        rf"saving checkpoint at iteration +{_N} to {_IN_PATH}(?: in \S+ format)?\s*$",
+        rf"saving checkpoint at iteration +{_N} to {_IN_PATH}(?: in \S+ format)?{_END}",
         "save", "begin",
     ),
     _form(
         "scheduled an async checkpoint save at iteration",
-        rf"scheduled an async checkpoint save at iteration +{_N} to {_IN_PATH}\s*$",
+        rf"scheduled an async checkpoint save at iteration +{_N} to {_IN_PATH}{_END}",
         "save", "mark", True,
     ),
     _form(
         "successfully saved ",
         rf"successfully saved (?:local )?checkpoint (?:from|at) iteration +{_N}"
-        rf"(?: to {_IN_PATH}{_LAYOUT})?\s*$",
+        rf"(?: to {_IN_PATH}{_LAYOUT})?{_END}",
         "save", "end",
     ),
     _form(
@@ -62,15 +64,16 @@ FORMS = (
         rf"successfully loaded checkpoint from {_IN_PATH}{_LAYOUT} at iteration +{_N}",
         "load", "end",
     ),
+    _form("successfully loaded ", r"successfully loaded (?P<path>/\S+)\s*$", "load", "end"),
     _form(
         "checkpoint from ",
         rf"loading (?:release )?(?:distributed )?checkpoint from {_IN_PATH}"
-        rf"(?: at iteration +{_N})?\s*$",
+        rf"(?: at iteration +{_N})?{_END}",
         "load", "begin",
     ),
     _form(
         "successfully deleted checkpoint",
-        rf"successfully deleted checkpoint from iteration +{_N}(?: at {_IN_PATH})?\s*$",
+        rf"successfully deleted checkpoint from iteration +{_N}(?: at {_IN_PATH})?{_END}",
         "delete", "end",
     ),
     _form(
@@ -79,7 +82,7 @@ FORMS = (
     ),
     _form(
         "could not find the metadata file",
-        rf"could not find the metadata file {_IN_PATH}\s*$", "load", "failed",
+        rf"could not find the metadata file {_IN_PATH}{_END}", "load", "failed",
     ),
     _form("could not load the checkpoint", r"could not load the checkpoint", "load", "failed"),
 )  # fmt: skip
@@ -89,11 +92,14 @@ _RANDOM = "will not load any checkpoints and will start from random"
 def _read(line: Line, context: Context) -> Iterable[Event]:
     if _RANDOM in line.text:
         context.coverage.resumes_from(0)
-    for form in FORMS:
-        found = form.pattern.search(line.text) if form.trigger in line.text else None
-        if found:
-            yield _event(form, found, line, context)
-            return
+    found = [
+        (match.start(), form, match)
+        for form in FORMS
+        if form.trigger in line.text
+        for match in form.pattern.finditer(line.text)
+    ]
+    for _, form, match in sorted(found, key=itemgetter(0)):
+        yield _event(form, match, line, context)
 
 
 def _event(form: Form, found: re.Match[str], line: Line, context: Context) -> Checkpoint:

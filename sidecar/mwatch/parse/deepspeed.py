@@ -22,7 +22,7 @@ _STEP = re.compile(
 )
 _SCALE = re.compile(
     r"[Aa]ttempted loss scale: ([\d.e+]+)(?:, (?:reducing to ([\d.e+]+)"
-    r"|but hysteresis is (\d+)\. Reducing hysteresis to (\d+)))?"
+    r"|but hysteresis is (\d{1,9})\. Reducing hysteresis to (\d{1,9})))?"
 )
 
 

@@ -49,9 +49,11 @@ KNOWN: dict[str, Meaning] = {
 }
 # Printed as %.6E by upstream and yet no loss.
 _NO_LOSS = frozenset({"decoupledlearningrate", "valloss"})
+_BEFORE_LOSSES = frozenset({"learning_rate", "global_batch_size", "throughput_tflops"})
 _LOSS_FORMAT = re.compile(r"\s*-?(?:\d\.\d{6}E[+-]\d{2,3}|INF|NAN)\s*")
 _LOSS_NAME = re.compile(r"loss$", re.I)
 _SEPARATOR = re.compile(r"[:=]")
+_OLD_RATE = re.compile(r"(?<=learning rate) +(?=\d)")  # the first releases had no colon there
 _MAX_KEY = 80
 _MAX_EXTRAS = 64
 
@@ -63,6 +65,7 @@ class Fields:
         self.known: dict[str, float] = {}
         self.losses: dict[str, float] = {}
         self.extra: dict[str, Scalar] = {}
+        self._among_losses = False
 
     def count(self, name: str) -> int | None:
         return whole(self.known.get(name))
@@ -71,13 +74,22 @@ class Fields:
         squeezed = squeeze(key)
         meaning = KNOWN.get(squeezed)
         if meaning:
+            self._among_losses = meaning.field in _BEFORE_LOSSES
             self._add_known(key, meaning, value)
-        elif is_loss(squeezed, value) and len(self.losses) < _MAX_EXTRAS:
+        elif self._is_loss(squeezed, value) and len(self.losses) < _MAX_EXTRAS:
             amount = number(value)
             if amount is not None:
                 self.losses[key[:_MAX_KEY]] = amount
         elif len(self.extra) < _MAX_EXTRAS:
             self.extra[key[:_MAX_KEY]] = scalar(value)
+
+    def _is_loss(self, squeezed: str, value: str) -> bool:
+        """By its format between batch size and loss scale; by its name anywhere, for the forks."""
+        if squeezed in _NO_LOSS:
+            return False
+        if self._among_losses and _LOSS_FORMAT.fullmatch(value):
+            return True
+        return bool(_LOSS_NAME.search(squeezed)) and number(value) is not None
 
     def _add_known(self, key: str, meaning: Meaning, value: str) -> None:
         amount = number(value)
@@ -95,22 +107,13 @@ def squeeze(key: str) -> str:
     return "".join(key.split()).replace("_", "").lower()
 
 
-def is_loss(squeezed: str, value: str) -> bool:
-    """Losses are known by their format, or by their name where a fork prints them plainly."""
-    if squeezed in _NO_LOSS:
-        return False
-    return bool(_LOSS_FORMAT.fullmatch(value)) or bool(
-        _LOSS_NAME.search(squeezed) and number(value) is not None
-    )
-
-
 def is_count(field: str) -> bool:
     return field in _COUNTS
 
 
 def split_segment(segment: str) -> tuple[str, str] | None:
     """`key: value` or `key=value`; None where it is neither."""
-    found = _SEPARATOR.search(segment)
+    found = _SEPARATOR.search(segment) or _OLD_RATE.search(segment)
     if not found:
         return None
     key = " ".join(segment[: found.start()].split())

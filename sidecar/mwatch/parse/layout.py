@@ -19,6 +19,7 @@ from typing import NamedTuple
 from mwatch.model.event import Iteration, Scalar
 from mwatch.parse.coverage import Coverage
 from mwatch.parse.fields import KNOWN, is_count, split_segment, squeeze
+from mwatch.parse.numbers import MAX_COUNT
 
 _HEAD = re.compile(
     r"(?P<lead>[^|\n]*?)(?P<stamp>\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{6})?\] )?"
@@ -29,6 +30,7 @@ _HEAD = re.compile(
 _STAMP = rb"\[([^\]]*)\] "
 _NO_STAMP = rb"()"
 _STEP = rb"iteration ([^/]*)/([^|]*)\|"
+_WHOLE = re.compile(rb"-?\d{1,17}")
 _STAMP_TEXT = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{6})?")
 _OTHER = rb"|([^\n]*\n)"
 Row = tuple[bytes, ...]
@@ -47,7 +49,14 @@ def _seconds(text: bytes) -> float:
 
 
 def _number(text: bytes) -> float | int:
-    return int(text) if text.strip().isdigit() else float(text)
+    return int(text) if _WHOLE.fullmatch(text.strip()) else float(text)
+
+
+def count(text: bytes) -> int:
+    value = int(text)
+    if abs(value) >= MAX_COUNT:
+        raise ValueError(text)
+    return value
 
 
 class Slot(NamedTuple):
@@ -165,6 +174,8 @@ def learn(text: str, event: Iteration) -> Layout | None:
     head = _HEAD.match(text)
     if not head or (event.timestamp is not None) != bool(head["stamp"]) or not text.isascii():
         return None
+    if "skipped samples" in event.extra:
+        return None  # iterations are jumped over: what a line covers is no plain difference
     *segments, tail = text[head.end() :].split("|")
     slots: list[Slot] = []
     stamp = _STAMP if head["stamp"] else _NO_STAMP
@@ -187,7 +198,7 @@ def _slot(key: str, event: Iteration) -> Slot | None:
     if meaning:
         if getattr(event, meaning.field) is None or f"{key} average" in event.extra:
             return None
-        plain: Convert = int if is_count(meaning.field) else float
+        plain: Convert = count if is_count(meaning.field) else float
         return Slot("field", meaning.field, plain if meaning.factor == 1.0 else _seconds)
     if key in event.losses:
         return Slot("loss", key, float)

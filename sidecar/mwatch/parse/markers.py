@@ -40,6 +40,7 @@ _LINES = (
     Mark("using world size: ", "starting", "begin", True),
     Mark("> initializing torch distributed", "starting", "mark", True),
     Mark("done with setup", "starting", "end", True),
+    Mark("training ...", "starting", "mark", True),
     Mark("setting training iterations to", "starting", "mark", True),
     Mark("time to initialize megatron (seconds)", "starting", "mark", True),
     Mark("Evaluating on ", "evaluating", "begin"),
@@ -73,13 +74,19 @@ def _exit(bye: re.Match[str], text: str, when: str | None, line: Line, context: 
 
 
 def _read_line(line: Line, context: Context) -> Iterable[Event]:
+    body = line.body.strip()
     for mark in _LINES:
-        if mark.text in line.text:
+        if body.startswith(mark.text):
             if mark.starts_process:
                 context.coverage.process_started()
-            text = line.body.strip()[:MAX_TEXT]
             yield Phase(
-                mark.name, mark.edge, text, stamp(line.text), line.rank, context.file, line.number
+                mark.name,
+                mark.edge,
+                body[:MAX_TEXT],
+                stamp(line.text),
+                line.rank,
+                context.file,
+                line.number,
             )
             return
 

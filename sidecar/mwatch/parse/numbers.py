@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import re
 
-_PLAIN = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf(?:inity)?)", re.I)
-_GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
-_SCALED = re.compile(r"([-+]?\d+\.?\d*)([KMGTP])B?")
-_UNIT = re.compile(r"([-+]?\d+\.?\d*(?:[eE][-+]?\d+)?) ?(?:%|ms|s|TFLOPS?|W|J)")
+_PLAIN = re.compile(
+    r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf(?:inity)?)", re.I | re.A
+)
+_GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?", re.A)
+_SCALED = re.compile(r"([-+]?\d+\.?\d*)([KMGTP])B?", re.A)
+_UNIT = re.compile(r"([-+]?\d+\.?\d*(?:[eE][-+]?\d+)?) ?(?:%|ms|s|TFLOPS?|W|J)", re.A)
+_WHOLE = re.compile(r"-?\d{1,17}", re.A)
 _SCALE = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _MAX_TEXT = 200
+MAX_COUNT = 10**18
 
 
 def number(text: str) -> float | None:
@@ -46,7 +50,7 @@ def pair(text: str) -> tuple[float, float] | None:
 
 def whole(value: float | None) -> int | None:
     """`value` as a count; None where it is no count."""
-    return int(value) if value is not None and value == value and abs(value) < 1e18 else None
+    return int(value) if value is not None and abs(value) < MAX_COUNT else None
 
 
 def scalar(text: str) -> float | int | str | None:
@@ -54,7 +58,7 @@ def scalar(text: str) -> float | int | str | None:
     text = text.strip()
     if text in {"N/A", "None", ""}:
         return None
-    if text.lstrip("-").isdigit() and len(text) < 18:
+    if _WHOLE.fullmatch(text):
         return int(text)
     value = number(text)
     return text[:_MAX_TEXT] if value is None else value

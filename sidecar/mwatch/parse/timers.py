@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from mwatch.model.event import Event, Straggler, Timers
 from mwatch.parse.context import Block, Context, Recogniser
 from mwatch.parse.line import Line, stamp
+from mwatch.parse.numbers import number
 
 _F = r"(-?\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)"
 _OPEN = re.compile(r"times? across ranks \(ms\):\s*$")
@@ -21,7 +22,7 @@ _MIN_MAX = re.compile(rf"\s+(\S[^:]{{0,99}}?)[ .]*: \({_F}, {_F}\)\s*")
 _MAX = re.compile(rf"\s+(\S[^:]{{0,99}}?)[ .]*: {_F}\s*")
 _NAME = re.compile(r"\s+(\S[^:]{0,99}?)[ .]*:\s*")
 _RANK = re.compile(rf"\s+rank\s+(\d+)\s*: {_F}\s*")
-_OLD = re.compile(r"time \(ms\)((?: \| [^|\n]{1,100}: [\d.]+)+)")
+_OLD = re.compile(r"time \(ms\)((?: \| [^|\n]{1,100}: \d+\.?\d*)+)")
 _OLD_FIELD = re.compile(rf"\| ([^|:]{{1,100}}): {_F}")
 _STRAGGLER = re.compile(r"(M[nx]\w{1,8})/Rnk: *([-\d.]+) ?[A-Za-z%/]*?/(\d{1,7})(?= |\||$)")
 _MAX_TIMERS = 200
@@ -69,15 +70,13 @@ def _read(line: Line, context: Context) -> Iterable[Event]:
 
 
 def _read_straggler(line: Line, context: Context) -> Iterable[Event]:
-    measures = {name: (float(value), int(rank)) for name, value, rank in _pairs(line.text)}
+    measures: dict[str, tuple[float, int]] = {}
+    for name, text, rank in _STRAGGLER.findall(line.text):
+        value = number(text)
+        if value is not None:
+            measures[name] = (value, int(rank))
     if measures:
         yield Straggler(measures, stamp(line.text), line.rank, context.file, line.number)
-
-
-def _pairs(text: str) -> Iterable[tuple[str, str, str]]:
-    for name, value, rank in _STRAGGLER.findall(text):
-        if value.strip(".-"):
-            yield name, value, rank
 
 
 RECOGNISER = Recogniser((r"across ranks \(ms\):", r"time \(ms\) \|"), _read)

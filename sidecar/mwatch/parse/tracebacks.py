@@ -38,6 +38,7 @@ class _Traceback(Block):
         self._lines = 0
         self._in_frames = True
         self._launcher = False
+        self._chained = False
 
     def feed(self, line: Line) -> bool:
         self._lines += 1
@@ -45,11 +46,16 @@ class _Traceback(Block):
             self.done = True
             return False
         body = line.body
-        if body.startswith(_CHAIN) or not body.strip():
+        if body.startswith(_CHAIN):
+            self._chained = True
+            return True
+        if not body.strip():
             return True
         if body.startswith(_OPEN):
+            belongs, self._chained = self._chained, False
             self._in_frames, self.patience = True, Block.patience
-            return self._error is not None
+            self.done = not belongs
+            return belongs
         if self._in_frames:
             return self._feed_frame(body)
         return False

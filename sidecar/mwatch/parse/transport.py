@@ -14,11 +14,14 @@ from typing import NamedTuple
 MAX_LINE = 1 << 18
 _OVERLAP = 1 << 13
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)?|[@-Z\\^_])")
-_LONE_RETURN = re.compile(rb"\r(?!\n)")
+_LINE_END = re.compile(rb"\r+\n")
+_LONE_RETURN = re.compile(rb"\r")
 _CRI = re.compile(
     rb"(?m)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) (std(?:out|err)) ([FP]) ?"
 )
-_STEP_WORDS = (b"iteration", b"step:", b"Epoch ", b"Training epoch", b"batch=")
+_STEP_HEAD = re.compile(
+    rb"(?:\[[^\]\n]{10,40}\] )?(?:iteration[ :=]+\d|step: |Epoch \d|Training epoch |\[batch=)"
+)
 
 
 class Lines(NamedTuple):
@@ -32,7 +35,9 @@ class Transport:
     def __init__(self) -> None:
         self._carry = b""
         self._cri: bool | None = None
-        self._partial: dict[bytes, bytes] = {}
+        self._partial: dict[bytes, tuple[bytes, int]] = {}
+        self._physical = 0
+        """Physical lines of a CRI log so far."""
 
     def feed(self, chunk: bytes) -> list[Lines]:
         data = self._carry + chunk if self._carry else chunk
@@ -49,7 +54,9 @@ class Transport:
         """The rest: a last line without a newline, and CRI pieces that were never completed."""
         rest, self._carry = self._carry, b""
         blocks = [self._clean(rest)] if rest else []
-        blocks += [Lines(piece) for piece in self._partial.values() if piece]
+        for piece, first in self._partial.values():
+            back = self._physical + 1 - first  # it is numbered as the line in which it began
+            blocks.append(Lines(piece, ((0, -back), (len(piece) + 1, back - 1))))
         self._partial = {}
         return blocks
 
@@ -68,31 +75,37 @@ class Transport:
 
     def _join_cri(self, block: bytes) -> Lines:
         if not self._partial and not any(found[2] == b"P" for found in _CRI.finditer(block)):
+            self._physical += block.count(b"\n")
             return Lines(_CRI.sub(b"", block))
         out = bytearray()
         shifts: list[tuple[int, int]] = []
         for raw in block.splitlines(keepends=True):
+            self._physical += raw.endswith(b"\n")
             header = _CRI.match(raw)
             text = raw[header.end() :] if header else raw
             stream = header[1] if header else b""
             if header and header[2] == b"P":
-                piece = self._partial.get(stream, b"") + text.rstrip(b"\r\n")
-                self._partial[stream] = piece[-MAX_LINE:]
-                shifts.append((len(out) + 1, 1))
+                before, first = self._partial.get(stream, (b"", self._physical))
+                piece = before + text.rstrip(b"\r\n")
+                self._partial[stream] = (piece[-MAX_LINE:], first)
+                shifts.append((len(out), 1))  # a line of the file that is none here
             else:
-                out += self._partial.pop(stream, b"") + text
-        return Lines(bytes(out), tuple(shifts))
+                before, first = self._partial.pop(stream, (b"", self._physical))
+                shifts.append((len(out), first - self._physical))
+                out += before + text
+                shifts.append((len(out), self._physical - first))
+        return Lines(bytes(out), tuple(shift for shift in shifts if shift[1]))
 
 
 def _split_returns(block: bytes) -> Lines:
     """A lone carriage return (a progress bar) ends a piece, not a physical line."""
-    block = block.replace(b"\r\n", b"\n")
+    block = _LINE_END.sub(b"\n", block)
     shifts = tuple((found.end(), -1) for found in _LONE_RETURN.finditer(block))
     return Lines(block.replace(b"\r", b"\n"), shifts)
 
 
 def _safe_cut(line: bytes) -> int:
-    """Where an endless line may be cut: before the last step line that may be incomplete."""
-    window = len(line) - _OVERLAP
-    last = max(line.rfind(word, window) for word in _STEP_WORDS)
-    return last if last > 0 else len(line) - 512
+    """Where an endless line may be cut: before the last step line, which may be incomplete."""
+    window = max(0, len(line) - _OVERLAP)
+    heads = [found.start() for found in _STEP_HEAD.finditer(line, window)]
+    return heads[-1] if heads and heads[-1] > 0 else len(line) - 512

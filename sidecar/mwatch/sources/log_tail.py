@@ -46,8 +46,10 @@ class LogTail:
             return Poll(self._read(), restarted=True)
         data = self._read()
         if not data and self._was_replaced():
-            self.close()
-            return self.poll()
+            data = self._read()  # written between the first look and the rotation
+            if not data:
+                self.close()
+                return self.poll()
         return Poll(data)
 
     def close(self) -> None:
