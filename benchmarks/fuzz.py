@@ -29,6 +29,7 @@ _BATCH = 5000
 _SHRUNK = 3
 """So many failing inputs of a kind are made small; the rest is only counted."""
 _TRIES = 8
+_CHEAP_BYTES = 40_000
 _PASSES = 3
 
 
@@ -59,7 +60,7 @@ class Fuzzer:
         count = self._report.failures.get(problem, 0)
         self._report.failures[problem] = count + 1
         if count < _SHRUNK:
-            small = shrink(data, lambda part: self._problem(part, range(_TRIES)) == problem)
+            small = shrink(data, lambda part: self._problem(part, _seeds(part)) == problem)
             self._report.smallest.append({"problem": problem, "input": repr(small)})
             print(f"{problem}: {small[:2000]!r}", file=sys.stderr)
 
@@ -87,14 +88,18 @@ class Fuzzer:
 
 
 def chunks(data: bytes, seed: int) -> Iterator[bytes]:
-    """Seed 0 stands for single bytes."""
+    """Chunks of sizes from one byte to thousands; seed 0 stands for single bytes."""
     chance = random.Random(seed)
-    largest = chance.choice((1, 7, 300, 5000, 300_000)) if seed else 1
     position = 0
     while position < len(data):
-        size = chance.randint(1, largest)
+        size = chance.randint(1, chance.choice((1, 8, 300, 5000))) if seed else 1
         yield data[position : position + size]
         position += size
+
+
+def _seeds(data: bytes) -> range:
+    """How to chunk a part of a failing input: every cut is tried where that is cheap."""
+    return range(_TRIES) if len(data) < _CHEAP_BYTES else range(1, _TRIES)
 
 
 def fuzz(mutations: int, singles: int, seed: int) -> Report:

@@ -51,7 +51,7 @@ def values(found: list[Iteration]) -> list[str]:
     return [repr(neutral(event)) for event in found]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(runs(), st.sampled_from([None, 1, 100, 1000]))
 def test_a_run_reads_like_its_lines(lines: list[str], chunk: int | None) -> None:
     together = only(events(log(*lines), chunk=chunk), Iteration)
@@ -60,7 +60,7 @@ def test_a_run_reads_like_its_lines(lines: list[str], chunk: int | None) -> None
     assert [event.line for event in together] == list(range(1, len(lines) + 1))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(runs(), runs())
 def test_two_interleaved_runs_read_like_their_lines(first: list[str], second: list[str]) -> None:
     mixed = [line for both in zip(first, second, strict=False) for line in both]
@@ -69,7 +69,7 @@ def test_two_interleaved_runs_read_like_their_lines(first: list[str], second: li
     assert values(together) == values(alone)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(runs())
 def test_other_lines_in_between_change_nothing(lines: list[str]) -> None:
     noise = "WARNING: something happened on another rank"

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import gc
+import json
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -62,7 +64,11 @@ class EventWriter:
 
 
 def encode(event: Event) -> bytes:
-    return orjson.dumps(to_wire(event), option=orjson.OPT_APPEND_NEWLINE)
+    record = to_wire(event)
+    try:
+        return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+    except orjson.JSONEncodeError:  # half a character in a text: the slow encoder escapes it
+        return json.dumps(record).encode() + b"\n"
 
 
 def make_grammar(catalogues: Sequence[Path], flavour: Flavour | None) -> Grammar:
@@ -84,7 +90,7 @@ def parse_files(
     gc.set_threshold(100_000)
     told = time.monotonic()
     for file in files:
-        reader = Reader(grammar, "stdin" if file == STDIN else file)
+        reader = Reader(grammar, "stdin" if file == STDIN else _shown(file))
         try:
             for chunk in read_chunks(file):
                 writer.write(reader.feed(chunk.data))
@@ -98,6 +104,11 @@ def parse_files(
     writer.flush()
 
 
+def _shown(file: str) -> str:
+    """A file name may be any bytes; JSON needs text."""
+    return os.fsencode(file).decode("utf-8", "replace")
+
+
 def follow_files(
     files: Sequence[str],
     grammar: Grammar,
@@ -106,7 +117,7 @@ def follow_files(
     wait: Callable[[float], None] = time.sleep,
 ) -> None:
     """Writes events as the files grow, until interrupted; a file may appear later."""
-    tails = [(Reader(grammar, file), LogTail(Path(file))) for file in files]
+    tails = [(Reader(grammar, _shown(file)), LogTail(Path(file))) for file in files]
     idle = 0
     try:
         while True:
