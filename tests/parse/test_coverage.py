@@ -91,6 +91,25 @@ def test_iterations_to_skip_are_not_covered() -> None:
     assert covers(text)[2:] == [(30, 5, False), (40, 10, False)]
 
 
+def test_a_jump_over_a_boundary_makes_the_next_line_cover_more_than_an_interval() -> None:
+    """Iterations 5 to 7 and 12 skipped, interval 2: 12 prints nothing and resets nothing."""
+
+    def line(iteration: int, skipped: int) -> str:
+        samples = f" skipped samples: {skipped * 32:12d} | elapsed time per"
+        return new(iteration).replace(" elapsed time per", samples)
+
+    lines = [
+        new(1, 4000.0),
+        new(2, 2100.0),
+        new(4),
+        line(8, 3),
+        line(10, 3),
+        line(14, 4),
+        line(16, 4),
+    ]
+    assert [cover for _, cover, _ in covers(started(2) + log(*lines))] == [1, 2, 2, 1, 2, 3, 2]
+
+
 def test_each_later_jump_is_not_covered_either() -> None:
     def line(iteration: int, skipped: int) -> str:
         samples = f" skipped samples: {skipped * 32:12d} | elapsed time per"

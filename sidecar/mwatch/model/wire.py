@@ -17,7 +17,6 @@ from mwatch.model.event import EVENT_TYPES, Event, event_name
 
 _RENAMED = {"is_async": "async"}
 _TYPES = {event_name(kind): kind for kind in EVENT_TYPES}
-_KEYS = {kind: tuple(_RENAMED.get(name, name) for name in kind._fields) for kind in EVENT_TYPES}
 _NUMBERS = frozenset(
     {
         "elapsed_ms", "learning_rate", "loss_scale", "grad_norm", "num_zeros", "params_norm",
@@ -27,29 +26,36 @@ _NUMBERS = frozenset(
 _MAPS = frozenset({"losses", "extra", "values", "measures", "perplexities"})
 
 
+class _Plan:
+    """Of one kind of event: its keys, and where numbers stand that may be NaN or infinite."""
+
+    def __init__(self, kind: type[Event]) -> None:
+        self.keys = ("event", *(_RENAMED.get(name, name) for name in kind._fields))
+        self.numbers = [index for index, name in enumerate(kind._fields) if name in _NUMBERS]
+        self.maps = [index for index, name in enumerate(kind._fields) if name in _MAPS]
+
+    def is_finite(self, event: tuple[Any, ...]) -> bool:
+        """Whether all numbers are plain; a sum is finite only if its parts are."""
+        total: float = sum(filter(None, [event[index] for index in self.numbers]))
+        for index in self.maps:
+            for value in event[index].values():
+                if isinstance(value, tuple):
+                    total += sum(value)
+                elif isinstance(value, float):
+                    total += value
+        return math.isfinite(total)
+
+
+_PLANS = {kind: _Plan(kind) for kind in EVENT_TYPES}
+
+
 def to_wire(event: Event) -> dict[str, Any]:
-    keys = _KEYS[type(event)]
-    record: dict[str, Any] = {
-        "event": event_name(type(event)),
-        **dict(zip(keys, event, strict=True)),
-    }
-    if not _is_finite(record):
-        return {key: _finite(value) for key, value in record.items()}
-    return record
-
-
-def _is_finite(record: dict[str, Any]) -> bool:
-    """Whether all numbers are plain; a sum is finite only if its parts are."""
-    total = 0.0
-    for key in record.keys() & _NUMBERS:
-        total += record[key] or 0.0
-    for key in record.keys() & _MAPS:
-        for value in record[key].values():
-            if isinstance(value, tuple):
-                total += sum(value)
-            elif isinstance(value, float):
-                total += value
-    return math.isfinite(total)
+    kind = type(event)
+    plan = _PLANS[kind]
+    record = dict(zip(plan.keys, (event_name(kind), *event), strict=True))
+    if plan.is_finite(event):
+        return record
+    return {key: _finite(value) for key, value in record.items()}
 
 
 def _finite(value: Any) -> Any:
@@ -65,7 +71,7 @@ def from_wire(record: Mapping[str, Any]) -> Event:
     kind = _TYPES.get(str(record.get("event")))
     if kind is None:
         raise ValueError(f"no such event: {record.get('event')!r}; known: {', '.join(_TYPES)}")
-    values = [_restore(key, record.get(key)) for key in _KEYS[kind]]
+    values = [_restore(key, record.get(key)) for key in _PLANS[kind].keys[1:]]
     event: Event = kind(*values)
     return event
 
