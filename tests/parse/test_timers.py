@@ -99,3 +99,21 @@ def test_the_straggler_report_names_a_rank_for_each_measure() -> None:
         "MnEtpt": (296.02, 0), "MxEtpt": (297.32, 7),
     }  # fmt: skip
     assert event.timestamp == "2024-03-14T22:07:05"
+
+
+def test_warnings_of_the_other_stream_may_stand_between_head_and_values() -> None:
+    """Seen under torchrun's tee: 20 lines of standard error came in between."""
+    noise = [
+        part for _ in range(10) for part in ("/w/x.py:25: UserWarning: old", "  warnings.warn(")
+    ]
+    text = log(
+        "[default0]:INFO:megatron.core.timers:(min, max) time across ranks (ms):",
+        *(f"[default0]:{line}" for line in noise),
+        f"[default0]:{dotted('model-and-optimizer-setup')}: (68.26, 68.26)",
+        f"[default0]:{dotted('train/valid/test-data-iterators-setup')}: (150.60, 150.60)",
+        "[default0]:training ...",
+    )
+    assert one(text, Timers).values == {
+        "model-and-optimizer-setup": (68.26, 68.26),
+        "train/valid/test-data-iterators-setup": (150.6, 150.6),
+    }

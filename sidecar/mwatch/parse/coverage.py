@@ -98,6 +98,6 @@ class Coverage:
         if self._previous is None:
             return None
         covers = iteration - self._previous - jumped
-        if self.log_interval is not None:
+        if self.log_interval is not None and not jumped:
             covers = min(covers, self.log_interval)  # a line in between was lost
         return max(covers, 1)

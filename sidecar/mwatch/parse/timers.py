@@ -29,7 +29,9 @@ _MAX_TIMERS = 200
 
 
 class _Report(Block):
-    tolerates = 1
+    tolerates = (
+        50  # the head goes through `logging`, the values do not: another stream gets between
+    )
 
     def __init__(self, line: Line, context: Context) -> None:
         self._line = line
@@ -48,6 +50,8 @@ class _Report(Block):
             self._values[found[1]] = (float(found[2]), float(found[2]))
         elif found := _NAME.fullmatch(line.body):
             self._name = found[1]
+        if found:
+            self.tolerates = 1
         return found is not None
 
     def _widen(self, name: str, value: float) -> None:
