@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import json
 import random
+import re
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -31,6 +32,10 @@ _SHRUNK = 3
 _TRIES = 8
 _CHEAP_BYTES = 40_000
 _PASSES = 3
+_SLOW_SECONDS = 1.0
+_SLOW_BYTES = 100_000
+"""A smaller input must be read three times within that time."""
+_RUN = re.compile(rb"(.{1,3}?)\1{30,}", re.DOTALL)
 
 
 @dataclass
@@ -52,7 +57,10 @@ class Fuzzer:
     def check(self, data: bytes, seed: int) -> None:
         began = time.process_time()
         problem = self._problem(data, [seed])
-        self._report.read_seconds += time.process_time() - began
+        took = time.process_time() - began
+        if problem is None and took > _SLOW_SECONDS and len(data) < _SLOW_BYTES:
+            problem = f"slow: over {_SLOW_SECONDS:g} s"
+        self._report.read_seconds += took
         self._report.read_bytes += _PASSES * len(data)
         self._report.readers += _PASSES
         if problem is None:
@@ -60,9 +68,12 @@ class Fuzzer:
         count = self._report.failures.get(problem, 0)
         self._report.failures[problem] = count + 1
         if count < _SHRUNK:
-            small = shrink(data, lambda part: self._problem(part, _seeds(part)) == problem)
-            self._report.smallest.append({"problem": problem, "input": repr(small)})
-            print(f"{problem}: {small[:2000]!r}", file=sys.stderr)
+            small = data
+            if not problem.startswith("slow"):  # slow to make small, and seldom needed
+                small = shrink(data, lambda part: self._problem(part, _seeds(part)) == problem)
+            shown = _abridged(small)
+            self._report.smallest.append({"problem": problem, "input": shown})
+            print(f"{problem}: {shown}", file=sys.stderr)
 
     def _problem(self, data: bytes, seeds: Iterable[int]) -> str | None:
         whole = self._outcome([data])
@@ -95,6 +106,12 @@ def chunks(data: bytes, seed: int) -> Iterator[bytes]:
         size = chance.randint(1, chance.choice((1, 8, 300, 5000))) if seed else 1
         yield data[position : position + size]
         position += size
+
+
+def _abridged(data: bytes) -> str:
+    """Long runs of the same one to three bytes as a product."""
+    runs = _RUN.sub(lambda found: b"<%r * %d>" % (found[1], len(found[0]) // len(found[1])), data)
+    return repr(runs[:2000])
 
 
 def _seeds(data: bytes) -> range:

@@ -15,12 +15,14 @@ from typing import NamedTuple
 
 from benchmarks.iteration_lines import Run
 from benchmarks.measure import ROOT
-from benchmarks.mutate import mutate
+from benchmarks.mutate import mutate, stretch
 
 Record = list[bytes]
 _SEEDS = Path(__file__).parent / "seeds.txt"
 _CORPUS = ROOT / "tests" / "corpus"
 _CORPUS_LINES = 12
+_STRETCHED = 0.1
+"""Share of the single lines."""
 _STAMP = b"2026-03-01T00:17:09.669794202Z "
 
 
@@ -58,6 +60,8 @@ class Source:
     def single(self) -> bytes:
         """One damaged line, with or without its newline."""
         line = mutate(self._chance, self._any_line(), self._any_line())
+        if self._chance.random() < _STRETCHED:
+            line = stretch(self._chance, self._any_line())
         return line + b"\n" if self._chance.random() < 0.8 else line
 
     def _any_line(self) -> bytes:

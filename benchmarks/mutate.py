@@ -106,3 +106,10 @@ def mutate(chance: random.Random, line: bytes, other: bytes) -> bytes:
     for _ in range(chance.choice((1, 1, 1, 2, 3))):
         line = chance.choice(_MUTATIONS)(chance, line, other)
     return line
+
+
+def stretch(chance: random.Random, line: bytes) -> bytes:
+    """One to three bytes of `line` repeated 20,000 times: slow patterns take for ever on it."""
+    start = chance.randrange(max(len(line), 1))
+    end = start + chance.choice((1, 1, 2, 3))
+    return line[:start] + line[start:end] * 20_000 + line[end:]

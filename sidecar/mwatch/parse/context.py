@@ -12,9 +12,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from mwatch.model.event import Event, Flavour, Iteration
+from mwatch.model.event import Error, Event, Flavour, Iteration
 from mwatch.parse.coverage import Coverage
-from mwatch.parse.line import Line
+from mwatch.parse.line import Line, stamp
 
 MAX_TEXT = 2000
 """Bound of every text that an event carries."""
@@ -72,6 +72,24 @@ class Context:
         )  # fmt: skip
         event = blank._replace(**values)
         return event if covers is None else event._replace(covers=covers)
+
+    def error(self, line: Line, **values: Any) -> Error:
+        blank = Error(
+            kind="launcher",
+            error=None,
+            message="",
+            where=None,
+            exit_code=None,
+            signal=None,
+            restart_count=None,
+            host=None,
+            pid=None,
+            timestamp=stamp(line.text),
+            rank=line.rank,
+            file=self.file,
+            line=line.number,
+        )
+        return blank._replace(**values)
 
 
 class Recogniser(NamedTuple):

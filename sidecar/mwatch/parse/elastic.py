@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
 
-from mwatch.model.event import Error, Event
+from mwatch.model.event import Event
 from mwatch.parse.context import MAX_TEXT, Block, Context, Recogniser
 from mwatch.parse.line import Line, stamp
 
@@ -42,25 +41,6 @@ _CRASHED = re.compile(
 
 def signal_name(exit_code: int | None) -> str | None:
     return _SIGNALS.get(-exit_code) if exit_code is not None and exit_code < 0 else None
-
-
-def _error(line: Line, context: Context, **values: Any) -> Error:
-    blank = Error(
-        kind="launcher",
-        error=None,
-        message="",
-        where=None,
-        exit_code=None,
-        signal=None,
-        restart_count=None,
-        host=None,
-        pid=None,
-        timestamp=stamp(line.text),
-        rank=line.rank,
-        file=context.file,
-        line=line.number,
-    )
-    return blank._replace(**values)
 
 
 class _RootCause(Block):
@@ -96,9 +76,8 @@ class _RootCause(Block):
         time = values.get("time")
         message = self._error[2] if self._error else values.get("traceback", "")
         message = "" if (message or "").startswith(_NO_TRACEBACK) else message
-        yield _error(
+        yield self._context.error(
             self._line,
-            self._context,
             kind="elastic",
             error=self._error[1] if self._error else None,
             message=(message or "")[:MAX_TEXT],
@@ -133,9 +112,8 @@ def _read_restart(line: Line, context: Context) -> Iterable[Event]:
         return
     context.coverage.process_started()
     code, context.exit_code = context.exit_code, None
-    yield _error(
+    yield context.error(
         line,
-        context,
         kind="restart",
         message=found[0],
         exit_code=code,
@@ -151,9 +129,8 @@ def _read_crashed(line: Line, context: Context) -> Iterable[Event]:
         pid = groups["pid"] or groups["pid3"]
         rank = groups["rank"] or groups["rank2"]
         if code:
-            yield _error(
+            yield context.error(
                 line,
-                context,
                 message=found[0],
                 exit_code=code,
                 signal=signal_name(code),

@@ -152,6 +152,7 @@ def steady_covers(rows: Sequence[Row], coverage: Coverage) -> list[int]:
         return []
     try:
         iterations = list(map(int, map(itemgetter(1), rows)))
+        list(map(int, set(map(itemgetter(2), rows))))  # the totals, of which there is mostly one
     except ValueError:
         return []
     covers = list(map(sub, iterations, chain((previous,), iterations)))

@@ -106,7 +106,7 @@ class Reader:
         self, block: bytes, start: int, end: int, number: int, seen: list[int]
     ) -> Iterable[Event]:
         if not self._lanes:
-            if seen[1:] == [] and seen[0] in self._grammar.step_hits:
+            if len(seen) == 1 and seen[0] in self._grammar.step_hits:
                 event = self._step(block, start, number)
                 if event:
                     return (event,)

@@ -63,11 +63,12 @@ class Run(Sequence[Iteration]):
         """For a value that only the slow way can read."""
         model = self._layout.model
         events = []
-        for number, text in enumerate(self._block.decode("ascii", "replace").splitlines()):
-            (reading,) = read_heads(text)
+        for number, text in enumerate(self._block.decode("utf-8", "replace").split("\n")[:-1]):
             line = Line(text, text, self._first_line + number, "", model.rank)
             cover = Cover(self._covers[number], False)
-            events.append(to_event(reading, line, model.file, model.flavour, cover))
+            for reading in read_heads(text.rstrip("\r")):
+                events.append(to_event(reading, line, model.file, model.flavour, cover))
+                cover = Cover(None, False)  # of a second head, glued into a value
         return events
 
     def column(self, field: str) -> list[float | int]:

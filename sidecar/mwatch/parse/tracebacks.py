@@ -12,9 +12,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from mwatch.model.event import Error, Event
+from mwatch.model.event import Event
 from mwatch.parse.context import MAX_TEXT, Block, Context, Recogniser
-from mwatch.parse.line import Line, stamp
+from mwatch.parse.line import Line
 
 _OPEN = "Traceback (most recent call last):"
 _FRAME = re.compile(r'\s*File "([^"\n]{1,500})", line (\d+)(?:, in (.{1,200}))?')
@@ -80,21 +80,8 @@ class _Traceback(Block):
         if self._launcher or not (self._error or self._where):
             return
         name, message = self._error or (None, "")
-        line = self._line
-        yield Error(
-            kind="traceback",
-            error=name,
-            message=message,
-            where=self._where,
-            exit_code=None,
-            signal=None,
-            restart_count=None,
-            host=None,
-            pid=None,
-            timestamp=stamp(line.text),
-            rank=line.rank,
-            file=self._context.file,
-            line=line.number,
+        yield self._context.error(
+            self._line, kind="traceback", error=name, message=message, where=self._where
         )
 
 

@@ -34,7 +34,8 @@ class Lines(NamedTuple):
 class Transport:
     def __init__(self) -> None:
         self._carry = b""
-        self._cri: bool | None = None
+        self._cri = False
+        self._undecided = 2  # lines to look at; the first may be the rest of a cut one
         self._partial: dict[bytes, tuple[bytes, int]] = {}
         self._physical = 0
         """Physical lines of a CRI log so far."""
@@ -65,13 +66,19 @@ class Transport:
             block = block.replace(b"\0", b"")  # a hole that a truncated file leaves
         if b"\x1b" in block:
             block = _ANSI.sub(b"", block)
-        if self._cri is None and block.strip():
-            self._cri = bool(_CRI.match(block.lstrip()))
+        if self._undecided:
+            self._decide(block)
         if self._cri:
             return self._join_cri(block)
         if b"\r" in block:
             return _split_returns(block)
         return Lines(block)
+
+    def _decide(self, block: bytes) -> None:
+        for line in block.split(b"\n", 2)[:2]:
+            if line and self._undecided:
+                self._undecided -= 1
+                self._cri = self._cri or bool(_CRI.match(line))
 
     def _join_cri(self, block: bytes) -> Lines:
         if not self._partial and not any(found[2] == b"P" for found in _CRI.finditer(block)):
