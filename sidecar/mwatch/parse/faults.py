@@ -46,7 +46,8 @@ class FaultMatcher:
             if hit == len(self._candidates):
                 return True
             for _, pattern in self._candidates[hit]:
-                if "^" in pattern or _as_bytes(pattern).search(block, start, end):
+                anchored = "^" in pattern.replace("[^", "")
+                if anchored or _as_bytes(pattern).search(block, start, end):
                     return True  # an anchor looks behind the prefix, which is not known here
         return False
 

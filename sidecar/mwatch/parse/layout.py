@@ -80,25 +80,6 @@ class Layout:
     def same_as(self, other: Layout) -> bool:
         return self.pattern == other.pattern and self.model.rank == other.model.rank
 
-    def one(self, block: bytes, start: int, line: int, coverage: Coverage) -> Iteration | None:
-        """The event of the line at `start`; None if it is of another layout."""
-        found = self.pattern.match(block, start)
-        if not found or found.lastindex == self.pattern.groups:
-            return None
-        previous, row = coverage.steady, found.groups()
-        if previous is None or self._has_odd_underscores(found[0], 1):
-            return None
-        try:
-            covers = int(row[1]) - previous
-        except ValueError:
-            return None
-        if covers < 1 or covers > (coverage.log_interval or covers):
-            return None  # a restart, or a line was lost
-        event = self.decode(row, line, covers)
-        if event:
-            coverage.advance(event.iteration, covers)
-        return event
-
     def all(self, block: bytes) -> list[Row]:
         """The rows of a block, if each of its lines has this layout; else nothing."""
         if not (block.endswith(b"\n") and self._fits(block, 0)):

@@ -9,18 +9,28 @@ short way through `layout`.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from typing import NamedTuple
 
 from mwatch.model.event import Event, Iteration
 from mwatch.parse.context import Block, Context
 from mwatch.parse.grammar import Grammar
 from mwatch.parse.layout import Layout, learn
 from mwatch.parse.line import Line, split_prefix
-from mwatch.parse.run import read_run
+from mwatch.parse.run import Run, read_run
 from mwatch.parse.transport import Lines, Transport
 
 _MAX_LANES = 64
 _MAX_LAYOUTS = 4
+
+
+class Spot(NamedTuple):
+    """A line of a block that is worth a look, and what the scanner saw in it."""
+
+    start: int
+    end: int
+    number: int
+    hits: list[int]
 
 
 class _Lane:
@@ -47,7 +57,8 @@ class Reader:
 
     def batches(self, chunk: bytes) -> Iterator[Sequence[Event]]:
         """The events in pieces, of which a `Run` decodes only what is looked at."""
-        return map(self._read, self._transport.feed(chunk))
+        for lines in self._transport.feed(chunk):
+            yield from self._read(lines)
 
     def settle(self) -> list[Event]:
         """Nothing came for a while: what is open will not be continued."""
@@ -63,20 +74,54 @@ class Reader:
     def close(self) -> list[Event]:
         events: list[Event] = []
         for lines in self._transport.close():
-            events += self._read(lines)
+            events += (event for batch in self._read(lines) for event in batch)
             self.lines += not lines.block.endswith(b"\n")
         return events + self.settle()
 
-    def _read(self, lines: Lines) -> Sequence[Event]:
+    def _read(self, lines: Lines) -> Iterator[Sequence[Event]]:
         block = lines.block
-        if not self._lanes and not lines.shifts:
-            run = read_run(self._layouts, block, self.lines + 1, self._context.coverage)
-            if run:
-                self.lines += len(run)
-                return run
-        return list(self._walk(lines))
+        if not self._lanes and not lines.shifts and (run := self._dense_run(block)):
+            yield run
+            return
+        steps: list[Spot] = []
+        for spot in self._walk(lines):
+            if self._is_step(spot, block):
+                steps.append(spot)
+                continue
+            if not self._lanes and self._grammar.is_no_fault(
+                spot.hits, block, spot.start, spot.end
+            ):
+                continue
+            yield from self._steps(steps, block)
+            steps = []
+            yield self._line(spot, block)
+        yield from self._steps(steps, block)
 
-    def _walk(self, lines: Lines) -> Iterator[Event]:
+    def _dense_run(self, block: bytes) -> Run | None:
+        """The block, if it holds nothing but lines of one layout."""
+        lines = range(self.lines + 1, self.lines + 1 + len(block))  # as many as there can be
+        run = read_run(self._layouts, block, lines, self._context.coverage)
+        self.lines += len(run) if run else 0
+        return run
+
+    def _steps(self, spots: list[Spot], block: bytes) -> Iterator[Sequence[Event]]:
+        """Step lines that follow each other, in as few runs as possible."""
+        if not spots:
+            return
+        text = b"".join([block[spot.start : spot.end + 1] for spot in spots])
+        numbers = [spot.number for spot in spots]
+        run = read_run(self._layouts, text, numbers, self._context.coverage)
+        if run:
+            yield run
+        elif len(spots) == 1:
+            yield self._line(spots[0], block)
+        else:
+            middle = len(spots) // 2
+            yield from self._steps(spots[:middle], block)
+            yield from self._steps(spots[middle:], block)
+
+    def _walk(self, lines: Lines) -> Iterator[Spot]:
+        """The lines worth a look; while a block is open, all lines."""
         block = lines.block
         hits = self._grammar.scan(block)
         shifts = list(reversed(lines.shifts))
@@ -97,32 +142,25 @@ class Reader:
             while index < len(hits) and hits[index][0] <= end:
                 seen.append(hits[index][1])
                 index += 1
-            yield from self._line(block, start, end, number, seen)
+            yield Spot(start, end, number, seen)
             position = end + 1
             number += end < len(block)
         self.lines = number - 1 + block.count(b"\n", position) + sum(delta for _, delta in shifts)
 
-    def _line(
-        self, block: bytes, start: int, end: int, number: int, seen: list[int]
-    ) -> Iterable[Event]:
-        if not self._lanes:
-            if len(seen) == 1 and seen[0] in self._grammar.step_hits:
-                event = self._step(block, start, number)
-                if event:
-                    return (event,)
-            elif self._grammar.is_no_fault(seen, block, start, end):
-                return ()
-        text = block[start:end].decode("utf-8", "replace")
-        return self._read_line(split_prefix(text.rstrip("\r"), number), set(seen))
+    def _is_step(self, spot: Spot, block: bytes) -> bool:
+        """A whole step line and nothing else; one that was cut opens a block, so it cannot wait."""
+        hits = spot.hits
+        return (
+            len(hits) == 1
+            and hits[0] in self._grammar.step_hits
+            and not self._lanes
+            and block.endswith(b"|", spot.start, spot.end)
+        )
 
-    def _step(self, block: bytes, start: int, number: int) -> Iteration | None:
-        for index, layout in enumerate(self._layouts):
-            event = layout.one(block, start, number, self._context.coverage)
-            if event:
-                if index:
-                    self._layouts.insert(0, self._layouts.pop(index))  # it will be the next too
-                return event
-        return None
+    def _line(self, spot: Spot, block: bytes) -> list[Event]:
+        text = block[spot.start : spot.end].decode("utf-8", "replace")
+        line = split_prefix(text.rstrip("\r"), spot.number)
+        return list(self._read_line(line, set(spot.hits)))
 
     def _read_line(self, line: Line, seen: set[int]) -> Iterator[Event]:
         belongs = False

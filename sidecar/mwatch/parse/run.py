@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A block of iteration lines of one layout, decoded when somebody looks.
+"""Iteration lines of one layout with no other event between them, decoded when somebody looks.
 
 Finding the lines costs a third of turning them into events. Who wants one event, or one column,
 pays for no more; who iterates gets all events, converted column by column.
@@ -27,13 +27,13 @@ class Run(Sequence[Iteration]):
         block: bytes,
         rows: Sequence[Row],
         covers: Sequence[int],
-        first_line: int,
+        lines: Sequence[int],
     ) -> None:
-        self._block = block
         self._layout = layout
+        self._block = block
         self._rows = rows
         self._covers = covers
-        self._first_line = first_line
+        self._lines = lines
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -46,8 +46,9 @@ class Run(Sequence[Iteration]):
         if isinstance(index, slice):
             return list(self)[index]
         position = range(len(self._rows))[index]
-        line = self._first_line + position
-        event = self._layout.decode(self._rows[position], line, self._covers[position])
+        event = self._layout.decode(
+            self._rows[position], self._lines[position], self._covers[position]
+        )
         return event or self._read_slowly()[position]
 
     def __iter__(self) -> Iterator[Iteration]:
@@ -63,10 +64,12 @@ class Run(Sequence[Iteration]):
         """For a value that only the slow way can read."""
         model = self._layout.model
         events = []
-        for number, text in enumerate(self._block.decode("utf-8", "replace").split("\n")[:-1]):
-            line = Line(text, text, self._first_line + number, "", model.rank)
-            cover = Cover(self._covers[number], False)
-            for reading in read_heads(text.rstrip("\r")):
+        texts = self._block.split(b"\n")[:-1]
+        for raw, number, covers in zip(texts, self._lines, self._covers, strict=False):
+            text = raw.decode("utf-8", "replace").rstrip("\r")
+            line = Line(text, text, number, "", model.rank)
+            cover = Cover(covers, False)
+            for reading in read_heads(text):
                 events.append(to_event(reading, line, model.file, model.flavour, cover))
                 cover = Cover(None, False)  # of a second head, glued into a value
         return events
@@ -95,7 +98,7 @@ class Run(Sequence[Iteration]):
             "total_iterations": list(map(int, map(itemgetter(2), rows))),
             "covers": self._covers,
             "first_of_process": repeat(False),
-            "line": range(self._first_line, self._first_line + len(rows)),
+            "line": self._lines,
         }
         for index, slot in enumerate(slots):
             kinds = {"loss": losses, "extra": extras, "field": values}
@@ -117,13 +120,16 @@ def _dicts(columns: dict[str, Iterable[object]]) -> Iterable[dict[str, object]]:
 
 
 def read_run(
-    layouts: Iterable[Layout], block: bytes, first_line: int, coverage: Coverage
+    layouts: Iterable[Layout], block: bytes, lines: Sequence[int], coverage: Coverage
 ) -> Run | None:
-    """The block as one run, if every line has the same known layout and no surprises."""
+    """The block as one run, if every line has the same known layout and no surprises.
+
+    `lines` are the numbers of its lines.
+    """
     for layout in layouts:
         rows = layout.all(block)
         covers = steady_covers(rows, coverage) if rows else []
         if covers:
             coverage.advance(int(rows[-1][1]), covers[-1])
-            return Run(layout, block, rows, covers, first_line)
+            return Run(layout, block, rows, covers, lines)
     return None
