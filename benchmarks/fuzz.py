@@ -13,10 +13,12 @@ import hashlib
 import json
 import random
 import re
+import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from types import FrameType
 
 from benchmarks.fuzz_lines import Source, seed_records
 from benchmarks.progress import Progress
@@ -33,8 +35,8 @@ _TRIES = 8
 _CHEAP_BYTES = 40_000
 _PASSES = 3
 _SLOW_SECONDS = 1.0
-_SLOW_BYTES = 100_000
-"""A smaller input must be read three times within that time."""
+_SLOW_SECONDS_PER_BYTE = 2e-5
+"""Who needs longer than both together hangs on some input; healthy is a hundredth of it."""
 _RUN = re.compile(rb"(.{1,3}?)\1{30,}", re.DOTALL)
 
 
@@ -49,6 +51,14 @@ class Report:
     smallest: list[dict[str, str]] = field(default_factory=list)
 
 
+class TooSlow(Exception):
+    """A pattern backtracks."""
+
+
+def _give_up(_signal: int, _frame: FrameType | None) -> None:
+    raise TooSlow("the time limit")
+
+
 class Fuzzer:
     def __init__(self, grammar: Grammar, report: Report) -> None:
         self._grammar = grammar
@@ -57,10 +67,7 @@ class Fuzzer:
     def check(self, data: bytes, seed: int) -> None:
         began = time.process_time()
         problem = self._problem(data, [seed])
-        took = time.process_time() - began
-        if problem is None and took > _SLOW_SECONDS and len(data) < _SLOW_BYTES:
-            problem = f"slow: over {_SLOW_SECONDS:g} s"
-        self._report.read_seconds += took
+        self._report.read_seconds += time.process_time() - began
         self._report.read_bytes += _PASSES * len(data)
         self._report.readers += _PASSES
         if problem is None:
@@ -68,33 +75,35 @@ class Fuzzer:
         count = self._report.failures.get(problem, 0)
         self._report.failures[problem] = count + 1
         if count < _SHRUNK:
-            small = data
-            if not problem.startswith("slow"):  # slow to make small, and seldom needed
-                small = shrink(data, lambda part: self._problem(part, _seeds(part)) == problem)
+            small = shrink(data, lambda part: self._problem(part, _seeds(part)) == problem)
             shown = _abridged(small)
             self._report.smallest.append({"problem": problem, "input": shown})
             print(f"{problem}: {shown}", file=sys.stderr)
 
     def _problem(self, data: bytes, seeds: Iterable[int]) -> str | None:
-        whole = self._outcome([data])
+        limit = _SLOW_SECONDS + _SLOW_SECONDS_PER_BYTE * len(data)
+        whole = self._outcome([data], limit)
         if whole.startswith("raised"):
             return whole
-        if self._outcome([data]) != whole:
+        if self._outcome([data], limit) != whole:
             return "a second pass differs"
-        if any(self._outcome(chunks(data, seed)) != whole for seed in seeds):
+        if any(self._outcome(chunks(data, seed), limit) != whole for seed in seeds):
             return "chunks differ from the whole"
         return None
 
-    def _outcome(self, parts: Iterable[bytes]) -> str:
+    def _outcome(self, parts: Iterable[bytes], limit: float) -> str:
         """A hash of all events, or the exception."""
         digest = hashlib.sha256()
         reader = Reader(self._grammar, "fuzz")
+        signal.setitimer(signal.ITIMER_VIRTUAL, limit)
         try:
             for part in parts:
                 digest.update(b"".join(map(encode, reader.feed(part))))
             digest.update(b"".join(map(encode, reader.close())))
         except Exception as error:  # what a fuzzer is for
             return f"raised {type(error).__name__}: {error}"[:200]
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         return f"{digest.hexdigest()} {reader.lines}"
 
 
@@ -146,6 +155,7 @@ def main() -> None:
     parser.add_argument("--singles", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    signal.signal(signal.SIGVTALRM, _give_up)
     report = fuzz(options.mutations, options.singles, options.seed)
     json.dump(asdict(report), sys.stdout)
 

@@ -80,7 +80,8 @@ def test_the_log_reads_as_expected(incident: str) -> None:
 @pytest.mark.parametrize("incident", INCIDENTS)
 def test_the_log_reads_the_same_in_small_pieces(incident: str) -> None:
     data = (CORPUS / incident / "trainer.log").read_bytes()
-    assert events(data, faults=True, chunk=997) == events(data, faults=True)
+    pieces, whole = events(data, faults=True, chunk=997), events(data, faults=True)
+    assert list(map(repr, pieces)) == list(map(repr, whole))  # a NaN equals no other
 
 
 @pytest.mark.parametrize("incident", INCIDENTS)

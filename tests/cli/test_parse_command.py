@@ -18,14 +18,22 @@ from typing import Any
 import pytest
 
 from builders import log, megatron_line
+from mwatch.app.inputs import CHUNK
 
 PARSE = (sys.executable, "-m", "mwatch", "parse")
+UNPRIVILEGED = """
+import runpy, unprivileged
+with unprivileged.unprivileged():
+    runpy.run_module("mwatch", run_name="__main__")
+"""
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
-def run(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: str | Path, stdin: str = "", command: tuple[str, ...] = PARSE
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*PARSE, *map(str, arguments)], input=stdin, capture_output=True, text=True,
+        [*command, *map(str, arguments)], input=stdin, capture_output=True, text=True,
         env=ENVIRONMENT, timeout=20, check=False,
     )  # fmt: skip
 
@@ -104,11 +112,30 @@ def test_a_compressed_file_is_refused_with_the_command_that_reads_it(tmp_path: P
     refused(run(path), "compressed", "zcat")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
 @pytest.mark.parametrize("follow", [(), ("--follow",)])
 def test_an_unreadable_file_is_refused(trainer_log: Path, follow: tuple[str, ...]) -> None:
     trainer_log.chmod(0)
-    refused(run(*follow, trainer_log), "trainer.log", "mode")
+    command = (sys.executable, "-c", UNPRIVILEGED, "parse")
+    refused(run(*follow, trainer_log, command=command), "trainer.log", "mode")
+
+
+def test_a_file_that_shrinks_gives_what_was_there_and_is_refused(tmp_path: Path) -> None:
+    """The first piece has more events than a pipe holds: the command waits for its reader."""
+    path = tmp_path / "trainer.log"
+    count = CHUNK // 512
+    path.write_text(log(*(f"{megatron_line(number):<511}" for number in range(1, 3 * count))))
+    with subprocess.Popen(
+        [*PARSE, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=ENVIRONMENT,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert next_step(process) == (1, 1)
+        path.write_text("")
+        out, errors = process.stdout.read(), process.stderr.read()
+    assert [json.loads(line)["line"] for line in out.splitlines()] == list(range(2, count + 1))
+    done = subprocess.CompletedProcess(process.args, process.returncode, out, errors)
+    refused(done, "trainer.log", "shrank", "use --follow")
 
 
 @pytest.mark.parametrize(

@@ -4,20 +4,19 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from mwatch.sources.log_tail import LogTail, Poll
+from unprivileged import unprivileged
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
 def test_a_file_that_may_not_be_read_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "trainer.log"
     path.write_bytes(b"one\n")
     path.chmod(0)
-    with pytest.raises(PermissionError):
+    with unprivileged(), pytest.raises(PermissionError):
         LogTail(path).poll()
 
 
@@ -39,7 +38,7 @@ def test_a_file_that_loses_its_permission_is_read_on(tmp_path: Path) -> None:
     path.write_bytes(b"one\n")
     tail = LogTail(path)
     tail.poll()
-    with path.open("ab", buffering=0) as writer:
+    with path.open("ab", buffering=0) as writer, unprivileged():
         path.chmod(0)
         writer.write(b"two\n")
         assert tail.poll() == Poll(b"two\n")
