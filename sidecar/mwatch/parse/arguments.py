@@ -60,6 +60,7 @@ _TEXTS = frozenset({"save", "load"})
 
 class _ArgumentBlock(Block):
     tolerates = 20  # warnings of other ranks land between the lines
+    survives = True
 
     def __init__(self, line: Line, context: Context) -> None:
         self._line = line

@@ -27,6 +27,8 @@ class Block(ABC):
     """How many foreign lines in a row may stand inside before the block is given up."""
     patience = 500
     """For how many lines of the file the block may wait for its next line."""
+    survives = False
+    """Another block may begin inside it: one process writes two streams into one lane."""
     any_lane = False
     """Its next line may come without the prefix that the first one had."""
     done = False

@@ -33,7 +33,7 @@ class Spot(NamedTuple):
     hits: list[int]
 
 
-class _Lane:
+class _Open:
     """An open block and how long it has waited for its next line."""
 
     def __init__(self, block: Block, line: int) -> None:
@@ -47,7 +47,7 @@ class Reader:
         self._grammar = grammar
         self._context = Context(file, grammar.flavour)
         self._transport = Transport()
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[str, list[_Open]] = {}
         self._layouts: list[Layout] = []
         self.lines = 0
         """Physical lines that ended so far."""
@@ -62,7 +62,12 @@ class Reader:
 
     def settle(self) -> list[Event]:
         """Nothing came for a while: what is open will not be continued."""
-        return [event for lane in list(self._lanes) for event in self._close(lane)]
+        return [
+            event
+            for lane, blocks in list(self._lanes.items())
+            for opened in blocks.copy()
+            for event in self._close(lane, opened)
+        ]
 
     def restart(self) -> list[Event]:
         """The file was rotated or rewritten: lines count from 1 again, the run goes on."""
@@ -185,40 +190,48 @@ class Reader:
         if line.lane in self._lanes:
             return line.lane
         newest = next(reversed(self._lanes), None)
-        loose = newest is not None and not line.lane and self._lanes[newest].block.any_lane
+        loose = newest is not None and not line.lane and self._lanes[newest][-1].block.any_lane
         return newest if loose else None
 
     def _feed_lane(self, name: str, line: Line) -> Generator[Event, None, bool]:
-        """Offer the line to an open block; returns whether it took it."""
-        lane = self._lanes[name]
-        belongs = lane.block.feed(line)
-        if belongs:
-            lane.foreign = 0
-            lane.last_line = line.number
-            self._lanes[name] = self._lanes.pop(name)  # the oldest stays first
-        elif line.body.strip():
-            lane.foreign += 1
-        if lane.block.done or lane.foreign > lane.block.tolerates:
-            yield from self._close(name)
+        """Offer the line to the open blocks, innermost first; returns whether one took it."""
+        belongs = False
+        for opened in reversed(self._lanes[name].copy()):
+            belongs = opened.block.feed(line)
+            if belongs:
+                opened.foreign = 0
+                opened.last_line = line.number
+            elif line.body.strip():
+                opened.foreign += 1
+            if opened.block.done or opened.foreign > opened.block.tolerates:
+                yield from self._close(name, opened)
+            if belongs:
+                break
         return belongs
 
     def _open(self, line: Line) -> Iterator[Event]:
         block, self._context.opened = self._context.opened, None
         assert block is not None
-        yield from self._close(line.lane)
+        for opened in self._lanes.get(line.lane, []).copy():
+            if not opened.block.survives or type(opened.block) is type(block):
+                yield from self._close(line.lane, opened)
         if len(self._lanes) >= _MAX_LANES:
-            yield from self._close(next(iter(self._lanes)))
-        self._lanes[line.lane] = _Lane(block, line.number)
+            oldest = next(iter(self._lanes))
+            for opened in self._lanes[oldest].copy():
+                yield from self._close(oldest, opened)
+        self._lanes.setdefault(line.lane, []).append(_Open(block, line.number))
 
-    def _close(self, lane: str) -> Iterator[Event]:
-        opened = self._lanes.pop(lane, None)
-        if opened:
-            yield from opened.block.finish()
+    def _close(self, lane: str, opened: _Open) -> Iterator[Event]:
+        self._lanes[lane].remove(opened)
+        if not self._lanes[lane]:
+            del self._lanes[lane]
+        yield from opened.block.finish()
 
     def _forget(self, number: int) -> Iterator[Event]:
-        for name, lane in list(self._lanes.items()):
-            if number - lane.last_line > lane.block.patience:
-                yield from self._close(name)
+        for lane, blocks in list(self._lanes.items()):
+            for opened in blocks.copy():
+                if number - opened.last_line > opened.block.patience:
+                    yield from self._close(lane, opened)
 
     def _learn(self, text: str, event: Iteration) -> None:
         layout = learn(text, event)

@@ -26,6 +26,7 @@ _OLD = re.compile(r"time \(ms\)((?: \| [^|\n]{1,100}: \d+\.?\d*)+)")
 _OLD_FIELD = re.compile(rf"\| ([^|:]{{1,100}}): {_F}")
 _STRAGGLER = re.compile(r"(M[nx]\w{1,8})/Rnk: *([-\d.]+) ?[A-Za-z%/]*?/(\d{1,7})(?= |\||$)")
 _MAX_TIMERS = 200
+_AT_START = "model-and-optimizer-setup"
 
 
 class _Report(Block):
@@ -52,6 +53,8 @@ class _Report(Block):
             self._name = found[1]
         if found:
             self.tolerates = 1
+            if found[1] == _AT_START:
+                self._context.coverage.process_started()  # all that a last rank says of its start
         return found is not None
 
     def _widen(self, name: str, value: float) -> None:
