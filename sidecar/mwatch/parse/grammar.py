@@ -63,10 +63,9 @@ class Grammar:
         self._owners = [r for r in used for _ in r.triggers]
         patterns = [trigger for r in used for trigger in r.triggers]
         self._first_fault = len(patterns)
-        self.step_hits = frozenset(
-            index for index, owner in enumerate(self._owners) if owner is megatron.RECOGNISER
-        )
-        """The hits that mean nothing but a Megatron step line."""
+        self._only_step = [
+            [index] for index, owner in enumerate(self._owners) if owner is megatron.RECOGNISER
+        ]
         self._scanner = Scanner([*patterns, *self.faults.triggers])
 
     def scan(self, block: bytes) -> list[Hit]:
@@ -82,8 +81,13 @@ class Grammar:
         first = self._first_fault
         return [hit - first for hit in sorted(hits) if hit >= first]
 
+    def is_step(self, hits: list[int]) -> bool:
+        """A Megatron step line was seen, and nothing else."""
+        return hits in self._only_step
+
     def is_no_fault(self, hits: list[int], block: bytes, start: int, end: int) -> bool:
         """Only texts of the catalogue were seen, and none of their patterns fits: a cheap look."""
-        if min(hits) < self._first_fault:
-            return False
-        return not self.faults.may_match(self.fault_hits(set(hits)), block, start, end)
+        first = self._first_fault
+        return min(hits) >= first and not self.faults.may_match(
+            [hit - first for hit in hits], block, start, end
+        )

@@ -10,7 +10,6 @@ short way through `layout`.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from typing import NamedTuple
 
 from mwatch.model.event import Event, Iteration
 from mwatch.parse.context import Block, Context
@@ -24,13 +23,9 @@ _MAX_LANES = 64
 _MAX_LAYOUTS = 4
 
 
-class Spot(NamedTuple):
-    """A line of a block that is worth a look, and what the scanner saw in it."""
-
-    start: int
-    end: int
-    number: int
-    hits: list[int]
+_BAR = ord("|")
+Spot = tuple[int, int, int, list[int]]
+"""A line of a block that is worth a look: start, end, line number, what the scanner saw in it."""
 
 
 class _Open:
@@ -89,16 +84,9 @@ class Reader:
             yield run
             return
         steps: list[Spot] = []
-        for spot in self._walk(lines):
-            if self._is_step(spot, block):
-                steps.append(spot)
-                continue
-            if not self._lanes and self._grammar.is_no_fault(
-                spot.hits, block, spot.start, spot.end
-            ):
-                continue
+        for spot in self._walk(lines, steps):
             yield from self._steps(steps, block)
-            steps = []
+            steps.clear()
             yield self._line(spot, block)
         yield from self._steps(steps, block)
 
@@ -113,8 +101,8 @@ class Reader:
         """Step lines that follow each other, in as few runs as possible."""
         if not spots:
             return
-        text = b"".join([block[spot.start : spot.end + 1] for spot in spots])
-        numbers = [spot.number for spot in spots]
+        text = b"".join([block[start : end + 1] for start, end, _, _ in spots])
+        numbers = [number for _, _, number, _ in spots]
         run = read_run(self._layouts, text, numbers, self._context.coverage)
         if run:
             yield run
@@ -125,11 +113,14 @@ class Reader:
             yield from self._steps(spots[:middle], block)
             yield from self._steps(spots[middle:], block)
 
-    def _walk(self, lines: Lines) -> Iterator[Spot]:
-        """The lines worth a look; while a block is open, all lines."""
-        block = lines.block
+    def _walk(self, lines: Lines, steps: list[Spot]) -> Iterator[Spot]:
+        """The lines worth a look; while a block is open, all lines.
+
+        Whole step lines are not given but left in `steps`: they are read together later. A step
+        line that was cut opens a block, so it cannot wait.
+        """
+        block, shifts = lines.block, list(reversed(lines.shifts))
         hits = self._grammar.scan(block)
-        shifts = list(reversed(lines.shifts))
         index = position = 0
         number = self.lines + 1
         while position < len(block):
@@ -138,34 +129,29 @@ class Reader:
                 if index == len(hits):
                     break
                 start = max(position, block.rfind(b"\n", position, hits[index][0]) + 1)
-            number += block.count(b"\n", position, start)
-            while shifts and shifts[-1][0] <= start:
-                number += shifts.pop()[1]
             end = block.find(b"\n", start)
             end = len(block) if end < 0 else end
             seen = []
             while index < len(hits) and hits[index][0] <= end:
                 seen.append(hits[index][1])
                 index += 1
-            yield Spot(start, end, number, seen)
+            if not self._lanes and self._grammar.is_no_fault(seen, block, start, end):
+                continue
+            number += block.count(b"\n", position, start)
+            while shifts and shifts[-1][0] <= start:
+                number += shifts.pop()[1]
+            if self._grammar.is_step(seen) and not self._lanes and block[end - 1] == _BAR:
+                steps.append((start, end, number, seen))
+            else:
+                yield start, end, number, seen
             position = end + 1
             number += end < len(block)
         self.lines = number - 1 + block.count(b"\n", position) + sum(delta for _, delta in shifts)
 
-    def _is_step(self, spot: Spot, block: bytes) -> bool:
-        """A whole step line and nothing else; one that was cut opens a block, so it cannot wait."""
-        hits = spot.hits
-        return (
-            len(hits) == 1
-            and hits[0] in self._grammar.step_hits
-            and not self._lanes
-            and block.endswith(b"|", spot.start, spot.end)
-        )
-
     def _line(self, spot: Spot, block: bytes) -> list[Event]:
-        text = block[spot.start : spot.end].decode("utf-8", "replace")
-        line = split_prefix(text.rstrip("\r"), spot.number)
-        return list(self._read_line(line, set(spot.hits)))
+        start, end, number, hits = spot
+        text = block[start:end].decode("utf-8", "replace")
+        return list(self._read_line(split_prefix(text.rstrip("\r"), number), set(hits)))
 
     def _read_line(self, line: Line, seen: set[int]) -> Iterator[Event]:
         belongs = False

@@ -68,11 +68,11 @@ class Transport:
             block = _ANSI.sub(b"", block)
         if self._undecided:
             self._decide(block)
-        if self._cri:
-            return self._join_cri(block)
-        if b"\r" in block:
-            return _split_returns(block)
-        return Lines(block)
+        returns = b"\r" in block
+        if returns:
+            block = _LINE_END.sub(b"\n", block)
+        lines = self._join_cri(block) if self._cri else Lines(block)
+        return _split_returns(lines) if returns else lines
 
     def _decide(self, block: bytes) -> None:
         for line in block.split(b"\n", 2)[:2]:
@@ -104,11 +104,10 @@ class Transport:
         return Lines(bytes(out), tuple(shift for shift in shifts if shift[1]))
 
 
-def _split_returns(block: bytes) -> Lines:
+def _split_returns(lines: Lines) -> Lines:
     """A lone carriage return (a progress bar) ends a piece, not a physical line."""
-    block = _LINE_END.sub(b"\n", block)
-    shifts = tuple((found.end(), -1) for found in _LONE_RETURN.finditer(block))
-    return Lines(block.replace(b"\r", b"\n"), shifts)
+    breaks = [(found.end(), -1) for found in _LONE_RETURN.finditer(lines.block)]
+    return Lines(lines.block.replace(b"\r", b"\n"), tuple(sorted([*lines.shifts, *breaks])))
 
 
 def _safe_cut(line: bytes) -> int:
