@@ -35,7 +35,7 @@ class Coverage:
         if not self._starting:
             self._starting, self._base = True, None
         if log_interval is not None:
-            self.log_interval = log_interval
+            self.log_interval = log_interval if log_interval > 0 else None
 
     def resumes_from(self, iteration: int) -> None:
         self._starting, self._base = True, iteration

@@ -25,6 +25,8 @@ _XID = re.compile(
     r"\((?:PCI:)?(?P<gpu>[0-9a-fA-F:.]{4,20})[^)\n]{0,80}\)[^\n]{0,40}?: (?P<xid>\d{1,5})\b"
 )
 UNKNOWN_XID = "xid-unknown"
+_WINDOW = 1000
+"""How far from its fixed text a pattern may reach: no line is long enough to stop the reader."""
 
 
 class FaultMatcher:
@@ -37,6 +39,7 @@ class FaultMatcher:
             for pattern in entry.patterns:
                 for text in literals(pattern):
                     candidates.setdefault(text, []).append((entry, pattern))
+        self._texts = list(candidates)
         self._candidates = list(candidates.values())
         self.triggers = (*map(re.escape, candidates), XID_TRIGGER)
 
@@ -45,9 +48,11 @@ class FaultMatcher:
         for hit in hits:
             if hit == len(self._candidates):
                 return True
+            near = block.find(self._texts[hit].encode(), start, end)
+            low, high = max(start, near - _WINDOW), min(end, near + _WINDOW)
             for _, pattern in self._candidates[hit]:
                 anchored = "^" in pattern.replace("[^", "")
-                if anchored or _as_bytes(pattern).search(block, start, end):
+                if anchored or _as_bytes(pattern).search(block, low, high):
                     return True  # an anchor looks behind the prefix, which is not known here
         return False
 
@@ -58,9 +63,11 @@ class FaultMatcher:
             if hit == len(self._candidates):
                 yield from self._xid_faults(line, context)
                 continue
+            near = line.text.find(self._texts[hit])
+            text = line.text[max(0, near - _WINDOW) : near + _WINDOW]
             for entry, pattern in self._candidates[hit]:
                 # `re` keeps the few patterns that occur compiled
-                match = re.search(pattern, line.text) or re.search(pattern, line.body)
+                match = re.search(pattern, text) or re.search(pattern, line.body[:_WINDOW])
                 if match:
                     weight = (entry.role is Role.BENIGN, match.end() - match.start())
                     found.append((weight, entry, match))

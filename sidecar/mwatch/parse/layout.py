@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, repeat
 from operator import itemgetter, sub
 from typing import NamedTuple
 
@@ -31,7 +31,8 @@ _STAMP = rb"\[([^\]]*)\] "
 _NO_STAMP = rb"()"
 _STEP = rb"iteration ([^/]*)/([^|]*)\|"
 _WHOLE = re.compile(rb"-?\d{1,17}")
-_STAMP_TEXT = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{6})?")
+_STAMP_TEXTS = re.compile(rb"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{6})?\n)+")
+_VALUE = rb"([^|]{0,24})\|"  # longer is no number, and may hide another message
 _OTHER = rb"|([^\n]*\n)"
 Row = tuple[bytes, ...]
 """Timestamp (may be empty), iteration, total, one text per slot; last, a line that did not fit."""
@@ -52,11 +53,15 @@ def _number(text: bytes) -> float | int:
     return int(text) if _WHOLE.fullmatch(text.strip()) else float(text)
 
 
-def count(text: bytes) -> int:
-    value = int(text)
-    if abs(value) >= MAX_COUNT:
-        raise ValueError(text)
-    return value
+def counts(texts: Iterable[bytes]) -> list[int]:
+    values = list(map(int, texts))
+    if max(values) >= MAX_COUNT or min(values) <= -MAX_COUNT:
+        raise ValueError("a count out of all bounds")
+    return values
+
+
+def _count(text: bytes) -> int:
+    return counts((text,))[0]
 
 
 class Slot(NamedTuple):
@@ -65,6 +70,12 @@ class Slot(NamedTuple):
     kind: str  # "field", "loss" or "extra"
     name: str
     convert: Convert
+
+    def convert_all(self, texts: list[bytes]) -> Iterable[float | int]:
+        """Most columns hold one text for hours; that is converted once."""
+        if texts.count(texts[0]) == len(texts):
+            return repeat(self.convert(texts[0]), len(texts))
+        return counts(texts) if self.convert is _count else list(map(self.convert, texts))
 
 
 class Layout:
@@ -115,7 +126,7 @@ class Layout:
                     extra[slot.name] = slot.convert(text)
             values[0] = int(row[1])
             values[1] = int(row[2])
-            values[2] = stamp_text(row[0])
+            values[2] = stamp_texts(row[:1])[0] if row[0] else None
         except ValueError:
             return None
         values[_INDEX["losses"]] = losses
@@ -142,13 +153,12 @@ def steady_covers(rows: Sequence[Row], coverage: Coverage) -> list[int]:
     return covers
 
 
-def stamp_text(text: bytes) -> str | None:
-    """A row's timestamp in ISO form; ValueError where the brackets held something else."""
-    if not text:
-        return None
-    if not _STAMP_TEXT.fullmatch(text):
-        raise ValueError(text)
-    return text.decode("ascii").replace(" ", "T")
+def stamp_texts(texts: Iterable[bytes]) -> list[str]:
+    """Timestamps in ISO form; ValueError where the brackets held something else."""
+    joined = b"\n".join(texts) + b"\n"
+    if not _STAMP_TEXTS.fullmatch(joined):
+        raise ValueError(joined[:80])
+    return joined.decode("ascii").replace(" ", "T").split("\n")[:-1]
 
 
 def learn(text: str, event: Iteration) -> Layout | None:
@@ -169,7 +179,7 @@ def learn(text: str, event: Iteration) -> Layout | None:
             return None
         slots.append(slot)
         key = segment[: len(segment) - len(parts[1])]
-        pattern += re.escape(key.encode()) + rb"([^|]*)\|"
+        pattern += re.escape(key.encode()) + _VALUE
     if tail.strip() or not slots:
         return None
     return Layout(re.compile(pattern + rb"[ \t\r]*\n" + _OTHER + b")"), slots, event)
@@ -180,7 +190,7 @@ def _slot(key: str, event: Iteration) -> Slot | None:
     if meaning:
         if getattr(event, meaning.field) is None or f"{key} average" in event.extra:
             return None
-        plain: Convert = count if is_count(meaning.field) else float
+        plain: Convert = _count if is_count(meaning.field) else float
         return Slot("field", meaning.field, plain if meaning.factor == 1.0 else _seconds)
     if key in event.losses:
         return Slot("loss", key, float)

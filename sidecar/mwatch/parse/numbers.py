@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import re
 
+_DECIMAL = r"\d+(?:\.\d*)?"
 _PLAIN = re.compile(
-    r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf(?:inity)?)", re.I | re.A
+    rf"[-+]?(?:{_DECIMAL}|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf(?:inity)?)", re.I | re.A
 )
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?", re.A)
-_SCALED = re.compile(r"([-+]?\d+\.?\d*)([KMGTP])B?", re.A)
-_UNIT = re.compile(r"([-+]?\d+\.?\d*(?:[eE][-+]?\d+)?) ?(?:%|ms|s|TFLOPS?|W|J)", re.A)
+_SCALED = re.compile(rf"([-+]?{_DECIMAL})([KMGTP])B?", re.A)
+_UNIT = re.compile(rf"([-+]?{_DECIMAL}(?:[eE][-+]?\d+)?) ?(?:%|ms|s|TFLOPS?|W|J)", re.A)
 _WHOLE = re.compile(r"-?\d{1,17}", re.A)
 _SCALE = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _MAX_TEXT = 200
+_MAX_NUMBER = 64
 MAX_COUNT = 10**18
 
 
 def number(text: str) -> float | None:
     """The number that `text` spells, or None."""
     text = text.strip()
+    if len(text) > _MAX_NUMBER:
+        return None
     if _PLAIN.fullmatch(text):
         return float(text)
     if _GROUPED.fullmatch(text):

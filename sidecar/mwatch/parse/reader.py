@@ -154,6 +154,8 @@ class Reader:
         return list(self._read_line(split_prefix(text.rstrip("\r"), number), set(hits)))
 
     def _read_line(self, line: Line, seen: set[int]) -> Iterator[Event]:
+        if not line.text.strip():
+            return
         belongs = False
         if self._lanes:
             yield from self._forget(line.number)
@@ -187,7 +189,7 @@ class Reader:
             if belongs:
                 opened.foreign = 0
                 opened.last_line = line.number
-            elif line.body.strip():
+            else:
                 opened.foreign += 1
             if opened.block.done or opened.foreign > opened.block.tolerates:
                 yield from self._close(name, opened)

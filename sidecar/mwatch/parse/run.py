@@ -16,7 +16,7 @@ from typing import overload
 from mwatch.model.event import Iteration
 from mwatch.parse.coverage import Cover, Coverage
 from mwatch.parse.iteration import read_heads, to_event
-from mwatch.parse.layout import FIRST_SLOT, MAKE, Layout, Row, stamp_text, steady_covers
+from mwatch.parse.layout import FIRST_SLOT, MAKE, Layout, Row, stamp_texts, steady_covers
 from mwatch.parse.line import Line
 
 
@@ -82,12 +82,8 @@ class Run(Sequence[Iteration]):
         raise KeyError(field)
 
     def _convert(self, slot: int) -> Iterable[float | int]:
-        """Most columns hold one text for hours; that is converted once."""
         texts = list(map(itemgetter(slot + FIRST_SLOT), self._rows))
-        convert = self._layout.slots[slot].convert
-        if texts.count(texts[0]) == len(texts):
-            return repeat(convert(texts[0]), len(texts))
-        return list(map(convert, texts))
+        return self._layout.slots[slot].convert_all(texts)
 
     def _columns(self) -> dict[str, Iterable[object]]:
         rows, slots = self._rows, self._layout.slots
@@ -106,7 +102,7 @@ class Run(Sequence[Iteration]):
         values["losses"] = _dicts(losses)
         values["extra"] = _dicts(extras)
         if self._layout.model.timestamp is not None:
-            values["timestamp"] = list(map(stamp_text, map(itemgetter(0), rows)))
+            values["timestamp"] = stamp_texts(map(itemgetter(0), rows))
         return values
 
 

@@ -16,13 +16,13 @@ from mwatch.parse.context import Block, Context, Recogniser
 from mwatch.parse.line import Line, stamp
 from mwatch.parse.numbers import number
 
-_F = r"(-?\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)"
+_F = r"(-?\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|nan|inf)"
 _OPEN = re.compile(r"times? across ranks \(ms\):\s*$")
 _MIN_MAX = re.compile(rf"\s+(\S[^:]{{0,99}}?)[ .]*: \({_F}, {_F}\)\s*")
 _MAX = re.compile(rf"\s+(\S[^:]{{0,99}}?)[ .]*: {_F}\s*")
 _NAME = re.compile(r"\s+(\S[^:]{0,99}?)[ .]*:\s*")
 _RANK = re.compile(rf"\s+rank\s+(\d+)\s*: {_F}\s*")
-_OLD = re.compile(r"time \(ms\)((?: \| [^|\n]{1,100}: \d+\.?\d*)+)")
+_OLD = re.compile(r"time \(ms\)((?: \| [^|\n]{1,100}: \d{1,40}(?:\.\d{0,40})?)+)")
 _OLD_FIELD = re.compile(rf"\| ([^|:]{{1,100}}): {_F}")
 _STRAGGLER = re.compile(r"(M[nx]\w{1,8})/Rnk: *([-\d.]+) ?[A-Za-z%/]*?/(\d{1,7})(?= |\||$)")
 _MAX_TIMERS = 200

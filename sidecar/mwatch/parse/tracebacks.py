@@ -49,8 +49,6 @@ class _Traceback(Block):
         if body.startswith(_CHAIN):
             self._chained = True
             return True
-        if not body.strip():
-            return True
         if body.startswith(_OPEN):
             belongs, self._chained = self._chained, False
             self._in_frames, self.patience = True, Block.patience

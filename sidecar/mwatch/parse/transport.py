@@ -17,7 +17,8 @@ _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]{0,200}(?:\x07|\
 _LINE_END = re.compile(rb"\r+\n")
 _LONE_RETURN = re.compile(rb"\r")
 _CRI = re.compile(
-    rb"(?m)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) (std(?:out|err)) ([FP]) ?"
+    rb"(?m)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)"
+    rb" (std(?:out|err)) ([FP])(?: |$)"
 )
 _STEP_HEAD = re.compile(
     rb"(?:\[[^\]\n]{10,40}\] )?(?:iteration[ :=]+\d|step: |Epoch \d|Training epoch |\[batch=)"
@@ -95,7 +96,7 @@ class Transport:
                 before, first = self._partial.get(stream, (b"", self._physical))
                 piece = before + text.rstrip(b"\r\n")
                 self._partial[stream] = (piece[-MAX_LINE:], first)
-                shifts.append((len(out), 1))  # a line of the file that is none here
+                shifts.append((len(out), int(raw.endswith(b"\n"))))  # a line that is none here
             else:
                 before, first = self._partial.pop(stream, (b"", self._physical))
                 shifts.append((len(out), first - self._physical))

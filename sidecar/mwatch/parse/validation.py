@@ -16,12 +16,14 @@ from mwatch.parse.line import Line, stamp
 from mwatch.parse.numbers import number
 
 _HEAD = re.compile(
-    r"(?P<set>[\w./-]+(?: [\w./-]+)?) loss at (?:iteration +(?P<iteration>\d{1,18})"
-    r"|the end of training)(?: on (?P<draw>[^|\n]{1,120}))?\s*\|"
+    r" loss at (?:iteration +(?P<iteration>\d{1,18})|the end of training)"
+    r"(?: on (?P<draw>[^|\n]{1,120}))?\s{0,9}\|"
 )
 _VALUE = re.compile(
-    r"([A-Za-z][\w .\-/]{0,60}?) (value|PPL) *[:=] *([-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|\w+))"
+    r" (?P<kind>value|PPL) ?[:=] {0,9}"
+    r"(?P<number>[-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|[A-Za-z]{3,8}))"
 )
+_MAX_NAME = 60
 _SET = re.compile(r"(validation|test|train|valid)(?: set)?$")
 
 
@@ -31,13 +33,13 @@ def _read(line: Line, context: Context) -> Iterable[Event]:
         end = heads[index + 1].start() if index + 1 < len(heads) else len(line.text)
         losses: dict[str, float] = {}
         perplexities: dict[str, float] = {}
-        for name, kind, text in _VALUE.findall(line.text[head.end() - 1 : end]):
-            value = number(text)
-            if value is not None:
-                (losses if kind == "value" else perplexities)[name] = value
+        for name, kind, value in _values(line.text[head.end() - 1 : end]):
+            (losses if kind == "value" else perplexities)[name] = value
         yield Validation(
             iteration=int(head["iteration"]) if head["iteration"] else None,
-            dataset=_dataset(head["set"], head["draw"]),
+            dataset=_dataset(
+                line.text[max(0, head.start() - _MAX_NAME) : head.start()], head["draw"]
+            ),
             losses=losses,
             perplexities=perplexities,
             timestamp=stamp(line.text),
@@ -48,11 +50,22 @@ def _read(line: Line, context: Context) -> Iterable[Event]:
         )
 
 
+def _values(text: str) -> Iterable[tuple[str, str, float]]:
+    """`lm loss value: 2.7 | lm loss PPL: 14.3 |`; one fork forgets the bar between the two."""
+    before = 0
+    for found in _VALUE.finditer(text):
+        name = text[before : found.start()].rpartition("|")[2].strip()
+        before = found.end()
+        value = number(found["number"])
+        if name and value is not None:
+            yield name[-_MAX_NAME:], found["kind"], value
+
+
 def _dataset(name: str, draw: str | None) -> str:
     """`validation`, `test`, or the set's own name (`validation-web` is `web`)."""
     if draw and (found := _SET.search(draw.strip())):
         return found[1]
-    last = name.split()[-1]
+    last = name.split()[-1] if name.split() else "validation"
     return last.removeprefix("validation-").removeprefix("validation_") or "validation"
 
 
