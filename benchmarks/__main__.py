@@ -47,6 +47,8 @@ def measurements(size: Size) -> dict[str, Callable[[], Row]]:
     return {
         "read-iterations": lambda: rates.read_row(iterations(), target=_READ_ITERATIONS),
         "read-noisy": lambda: rates.read_row(noisy(), target=_READ_NOISY),
+        "read-iterations-tuned": lambda: rates.tuned_row(iterations()),
+        "read-noisy-tuned": lambda: rates.tuned_row(noisy()),
         "parse-iterations": lambda: rates.parse_row(iterations()),
         "parse-noisy": lambda: rates.parse_row(noisy()),
         "memory": lambda: memory.row(size.stream_bytes),

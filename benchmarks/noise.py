@@ -176,7 +176,31 @@ def _warning(bits: int, _now: str) -> str:
     return _WARNINGS[bits & 3]
 
 
+def _parameter(bits: int, _now: str) -> str:
+    part = ("mlp.linear_fc1.weight", "mlp.linear_fc2.bias", "self_attention.linear_qkv.weight")
+    return f"\tmodule.decoder.layers.{bits & 63}.{part[bits >> 8 & 1]}\n"
+
+
+def _samples(bits: int, _now: str) -> str:
+    return f"> total number of samples: {bits & 0xFFFFFF}, epochs: {bits >> 30 & 3}\n"
+
+
+def _size(bits: int, _now: str) -> str:
+    return f"Number of parameters in layer {bits & 63} in billions: {bits >> 8 & 7}.{bits & 63}\n"
+
+
+def _queue(bits: int, _now: str) -> str:
+    return f"rank {bits & 63}: prefetch queue {bits >> 8 & 7}/8\n"
+
+
+def _kernel(bits: int, _now: str) -> str:
+    return f"> compiling fused kernel {bits & 63} done in {bits >> 8 & 31}.{bits >> 16 & 7} s\n"
+
+
+_SHORT = (_parameter, _parameter, _samples, _size, _queue, _queue, _kernel)
+# Lines of 187 real logs are 68 bytes long on average, half of them under 58.
 _TEMPLATES: tuple[Template, ...] = (
+    *(_SHORT * 8),
     *(_p2p, _p2p, _p2p, _network, _network, _network, _collective, _collective, _collective),
     *(_communicator, _channels, _tree, _memory, _memory, _buckets, _dataset, _dataset),
     *(_loader, _loader, _loader, _loader, _tokenizer, _upload, _upload, _tracker, _tracker),
@@ -189,7 +213,7 @@ def noise(chance: random.Random, now: str, lines: int) -> list[str]:
     texts: list[str] = []
     bits = chance.getrandbits
     while len(texts) < lines:
-        draw = bits(69)
-        made = _TEMPLATES[draw & 31](draw >> 5, now)
+        draw = bits(80)
+        made = _TEMPLATES[(draw & 0xFFFF) % len(_TEMPLATES)](draw >> 16, now)
         texts.extend(made.splitlines(keepends=True))
     return texts[:lines]

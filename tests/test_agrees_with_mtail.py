@@ -15,8 +15,8 @@ from builders import events, only
 from mwatch.model.event import Iteration
 
 TESTS = Path(__file__).parent
-PROGRAM = TESTS.parent / "benchmarks" / "mtail" / "megatron.mtail"
-METRIC = re.compile(r"^(\w+)\{prog=\"megatron\.mtail\"\} (\S+)$", re.MULTILINE)
+PROGRAM = TESTS.parent / "benchmarks" / "mtail" / "plain.mtail"
+METRIC = re.compile(r"^(\w+)\{prog=\"plain\.mtail\"\} (\S+)$", re.MULTILINE)
 FIELDS = (
     "iteration", "total_iterations", "consumed_samples", "elapsed_ms", "learning_rate",
     "global_batch_size", "lm_loss", "loss_scale", "grad_norm", "skipped",

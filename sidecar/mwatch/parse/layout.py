@@ -3,8 +3,9 @@
 """Iteration lines that look like the last one, read at the speed of the regular expression.
 
 A run prints the same keys for hours. From one line that was read the slow way this builds a
-pattern that accepts exactly the same keys in the same order. It reads single lines, or a whole
-block at once; what does not fit falls back to the slow way, and both must agree.
+pattern that accepts exactly the same keys in the same order, for a whole block at once; what does
+not fit falls back to the slow way, and both must agree. A tight layout also takes the values that
+hardly ever change (the total, the batch size, the NaN counter) for fixed text, which is faster.
 """
 
 from __future__ import annotations
@@ -20,22 +21,24 @@ from mwatch.model.event import Iteration, Scalar
 from mwatch.parse.coverage import Coverage
 from mwatch.parse.fields import KNOWN, is_count, split_segment, squeeze
 from mwatch.parse.numbers import MAX_COUNT
+from mwatch.parse.transport import count_lines
 
 _HEAD = re.compile(
     r"(?P<lead>[^|\n]*?)(?P<stamp>\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{6})?\] )?"
-    r"iteration +\d{1,18}/ *\d{1,18} \|"
+    r"iteration +\d{1,18}/(?P<total> *\d{1,18} )\|"
 )
 # Wide on purpose: "anything but the delimiter" is the fastest to match, and what was matched is
 # checked when it is converted.
 _STAMP = rb"\[([^\]]*)\] "
 _NO_STAMP = rb"()"
-_STEP = rb"iteration ([^/]*)/([^|]*)\|"
+_STEP = rb"iteration ([^/]*)/"
+_TOTAL = rb"([^|]*)\|"
+_STEADY = frozenset({"global_batch_size", "nan"})
 _WHOLE = re.compile(rb"-?\d{1,17}")
 _STAMP_TEXTS = re.compile(rb"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{6})?\n)+")
 _VALUE = rb"([^|]{0,24})\|"  # longer is no number, and may hide another message
-_OTHER = rb"|([^\n]*\n)"
 Row = tuple[bytes, ...]
-"""Timestamp (may be empty), iteration, total, one text per slot; last, a line that did not fit."""
+"""Timestamp and total (both may be empty) around the iteration; then one text per slot."""
 FIRST_SLOT = 3
 _INDEX = {name: index for index, name in enumerate(Iteration._fields)}
 MAKE: Callable[[Iterable[object]], Iteration] = partial(tuple.__new__, Iteration)
@@ -79,8 +82,11 @@ class Slot(NamedTuple):
 
 
 class Layout:
-    def __init__(self, pattern: re.Pattern[bytes], slots: Sequence[Slot], model: Iteration) -> None:
+    def __init__(
+        self, pattern: re.Pattern[bytes], slots: Sequence[Slot], model: Iteration, is_tight: bool
+    ) -> None:
         self.pattern = pattern
+        self.is_tight = is_tight
         self.slots = slots
         self.model = model
         self._underscores = pattern.pattern.count(b"_")
@@ -93,23 +99,19 @@ class Layout:
 
     def all(self, block: bytes) -> list[Row]:
         """The rows of a block, if each of its lines has this layout; else nothing."""
-        if not (block.endswith(b"\n") and self._fits(block, 0)):
+        fits = self.pattern.match
+        if not (block.endswith(b"\n") and fits(block)):
             return []
         second = block.find(b"\n") + 1
-        if second < len(block) and not self._fits(block, second):
+        if second < len(block) and not fits(block, second):
             return []  # a cheap look before the whole block is tried
         rows: list[Row] = self.pattern.findall(block)
-        if any(map(itemgetter(-1), rows)) or self._has_odd_underscores(block, len(rows)):
-            return []
-        return rows
+        lines = count_lines(block)
+        return [] if lines != len(rows) or self._has_odd_underscores(block, lines) else rows
 
     def _has_odd_underscores(self, text: bytes, lines: int) -> bool:
         """Whether a value holds one: float() would read 1_0 as ten."""
         return b"_" in text and text.count(b"_") != self._underscores * lines
-
-    def _fits(self, block: bytes, start: int) -> bool:
-        found = self.pattern.match(block, start)
-        return found is not None and found.lastindex != self.pattern.groups
 
     def decode(self, row: Row, line: int, covers: int) -> Iteration | None:
         """The event of one row; None where only the slow way can read a value."""
@@ -117,7 +119,7 @@ class Layout:
         losses: dict[str, float] = {}
         extra: dict[str, Scalar] = {}
         try:
-            for (index, slot), text in zip(self._plan, row[FIRST_SLOT:-1], strict=True):
+            for (index, slot), text in zip(self._plan, row[FIRST_SLOT:], strict=True):
                 if index >= 0:
                     values[index] = slot.convert(text)
                 elif slot.kind == "loss":
@@ -125,7 +127,7 @@ class Layout:
                 else:
                     extra[slot.name] = slot.convert(text)
             values[0] = int(row[1])
-            values[1] = int(row[2])
+            values[1] = int(row[2]) if row[2] else self.model.total_iterations
             values[2] = stamp_texts(row[:1])[0] if row[0] else None
         except ValueError:
             return None
@@ -144,7 +146,7 @@ def steady_covers(rows: Sequence[Row], coverage: Coverage) -> list[int]:
         return []
     try:
         iterations = list(map(int, map(itemgetter(1), rows)))
-        list(map(int, set(map(itemgetter(2), rows))))  # the totals, of which there is mostly one
+        list(map(int, filter(None, set(map(itemgetter(2), rows)))))  # totals: mostly only one
     except ValueError:
         return []
     covers = list(map(sub, iterations, chain((previous,), iterations)))
@@ -161,7 +163,7 @@ def stamp_texts(texts: Iterable[bytes]) -> list[str]:
     return joined.decode("ascii").replace(" ", "T").split("\n")[:-1]
 
 
-def learn(text: str, event: Iteration) -> Layout | None:
+def learn(text: str, event: Iteration, *, tight: bool = False) -> Layout | None:
     """The layout of a line that was read the slow way; None if it is no plain one."""
     head = _HEAD.match(text)
     if not head or (event.timestamp is not None) != bool(head["stamp"]) or not text.isascii():
@@ -171,18 +173,22 @@ def learn(text: str, event: Iteration) -> Layout | None:
     *segments, tail = text[head.end() :].split("|")
     slots: list[Slot] = []
     stamp = _STAMP if head["stamp"] else _NO_STAMP
-    pattern = b"(?m)^(?:" + re.escape(head["lead"].encode()) + stamp + _STEP
+    total = re.escape(head["total"].encode()) + rb"()\|" if tight else _TOTAL
+    pattern = b"(?m)^" + re.escape(head["lead"].encode()) + stamp + _STEP + total
     for segment in segments:
         parts = split_segment(segment)
         slot = _slot(parts[0], event) if parts else None
         if parts is None or slot is None or slot in slots:
             return None
+        if tight and slot.name in _STEADY:
+            pattern += re.escape(segment.encode()) + rb"\|"
+            continue
         slots.append(slot)
         key = segment[: len(segment) - len(parts[1])]
         pattern += re.escape(key.encode()) + _VALUE
     if tail.strip() or not slots:
         return None
-    return Layout(re.compile(pattern + rb"[ \t\r]*\n" + _OTHER + b")"), slots, event)
+    return Layout(re.compile(pattern + rb"[ \t\r]*\n"), slots, event, tight)
 
 
 def _slot(key: str, event: Iteration) -> Slot | None:

@@ -17,7 +17,7 @@ from mwatch.parse.grammar import Grammar
 from mwatch.parse.layout import Layout, learn
 from mwatch.parse.line import Line, split_prefix
 from mwatch.parse.run import Run, read_run
-from mwatch.parse.transport import Lines, Transport
+from mwatch.parse.transport import Lines, Transport, count_lines
 
 _MAX_LANES = 64
 _MAX_LAYOUTS = 4
@@ -44,6 +44,7 @@ class Reader:
         self._transport = Transport()
         self._lanes: dict[str, list[_Open]] = {}
         self._layouts: list[Layout] = []
+        self._tight: Layout | None = None
         self.lines = 0
         """Physical lines that ended so far."""
 
@@ -93,8 +94,15 @@ class Reader:
     def _dense_run(self, block: bytes) -> Run | None:
         """The block, if it holds nothing but lines of one layout."""
         lines = range(self.lines + 1, self.lines + 1 + len(block))  # as many as there can be
-        run = read_run(self._layouts, block, lines, self._context.coverage)
+        run = self._run(block, lines)
         self.lines += len(run) if run else 0
+        return run
+
+    def _run(self, block: bytes, lines: Sequence[int]) -> Run | None:
+        layouts = [self._tight, *self._layouts] if self._tight else self._layouts
+        run = read_run(layouts, block, lines, self._context.coverage)
+        if run:
+            self._tight = run.tighten() or self._tight
         return run
 
     def _steps(self, spots: list[Spot], block: bytes) -> Iterator[Sequence[Event]]:
@@ -103,7 +111,7 @@ class Reader:
             return
         text = b"".join([block[start : end + 1] for start, end, _, _ in spots])
         numbers = [number for _, _, number, _ in spots]
-        run = read_run(self._layouts, text, numbers, self._context.coverage)
+        run = self._run(text, numbers)
         if run:
             yield run
         elif len(spots) == 1:
@@ -137,7 +145,7 @@ class Reader:
                 index += 1
             if not self._lanes and self._grammar.is_no_fault(seen, block, start, end):
                 continue
-            number += block.count(b"\n", position, start)
+            number += count_lines(block[position:start])
             while shifts and shifts[-1][0] <= start:
                 number += shifts.pop()[1]
             if self._grammar.is_step(seen) and not self._lanes and block[end - 1] == _BAR:
@@ -146,7 +154,7 @@ class Reader:
                 yield start, end, number, seen
             position = end + 1
             number += end < len(block)
-        self.lines = number - 1 + block.count(b"\n", position) + sum(delta for _, delta in shifts)
+        self.lines = number - 1 + count_lines(block[position:]) + sum(delta for _, delta in shifts)
 
     def _line(self, spot: Spot, block: bytes) -> list[Event]:
         start, end, number, hits = spot
@@ -154,7 +162,7 @@ class Reader:
         return list(self._read_line(split_prefix(text.rstrip("\r"), number), set(hits)))
 
     def _read_line(self, line: Line, seen: set[int]) -> Iterator[Event]:
-        if not line.text.strip():
+        if not line.body.strip():
             return
         belongs = False
         if self._lanes:

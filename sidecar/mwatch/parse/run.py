@@ -16,8 +16,10 @@ from typing import overload
 from mwatch.model.event import Iteration
 from mwatch.parse.coverage import Cover, Coverage
 from mwatch.parse.iteration import read_heads, to_event
-from mwatch.parse.layout import FIRST_SLOT, MAKE, Layout, Row, stamp_texts, steady_covers
+from mwatch.parse.layout import FIRST_SLOT, MAKE, Layout, Row, learn, stamp_texts, steady_covers
 from mwatch.parse.line import Line
+
+_WORTH_TIGHTENING = 16  # lines: making a pattern costs as much as reading some hundred
 
 
 class Run(Sequence[Iteration]):
@@ -79,7 +81,17 @@ class Run(Sequence[Iteration]):
         for index, slot in enumerate(self._layout.slots):
             if slot.kind == "field" and slot.name == field:
                 return list(self._convert(index))
-        raise KeyError(field)
+        value = getattr(self._layout.model, field)
+        if value is None:
+            raise KeyError(field)
+        return [value] * len(self)
+
+    def tighten(self) -> Layout | None:
+        """A faster layout for lines like the last one; None where that cannot be gained."""
+        if self._layout.is_tight or len(self) < _WORTH_TIGHTENING:
+            return None
+        last = self._block.rstrip(b"\n").rpartition(b"\n")[2]
+        return learn(last.decode("ascii", "replace"), self[-1], tight=True)
 
     def _convert(self, slot: int) -> Iterable[float | int]:
         texts = list(map(itemgetter(slot + FIRST_SLOT), self._rows))
@@ -91,11 +103,12 @@ class Run(Sequence[Iteration]):
         extras: dict[str, Iterable[object]] = {}
         values: dict[str, Iterable[object]] = {
             "iteration": list(map(int, map(itemgetter(1), rows))),
-            "total_iterations": list(map(int, map(itemgetter(2), rows))),
             "covers": self._covers,
             "first_of_process": repeat(False),
             "line": self._lines,
         }
+        if rows[0][2]:
+            values["total_iterations"] = list(map(int, map(itemgetter(2), rows)))
         for index, slot in enumerate(slots):
             kinds = {"loss": losses, "extra": extras, "field": values}
             kinds[slot.kind][slot.name] = self._convert(index)

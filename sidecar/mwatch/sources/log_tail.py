@@ -15,7 +15,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-_CHUNK = 1 << 18
+_CHUNK = 1 << 17
 _FINGERPRINT = 256
 
 
