@@ -127,33 +127,35 @@ class Reader:
         Whole step lines are not given but left in `steps`: they are read together later. A step
         line that was cut opens a block, so it cannot wait.
         """
-        block, shifts = lines.block, list(reversed(lines.shifts))
+        block, lanes, size = lines.block, self._lanes, len(lines.block)
+        shifts = list(reversed(lines.shifts))
         hits = self._grammar.scan(block)
         index = position = 0
         number = self.lines + 1
-        while position < len(block):
+        while position < size:
             start = position
-            if not self._lanes:
+            if not lanes:
                 if index == len(hits):
                     break
                 start = max(position, block.rfind(b"\n", position, hits[index][0]) + 1)
             end = block.find(b"\n", start)
-            end = len(block) if end < 0 else end
+            end = size if end < 0 else end
             seen = []
             while index < len(hits) and hits[index][0] <= end:
                 seen.append(hits[index][1])
                 index += 1
-            if not self._lanes and self._grammar.is_no_fault(seen, block, start, end):
+            waits = not lanes and self._grammar.is_step(seen) and block[end - 1] == _BAR
+            if not (lanes or waits) and self._grammar.is_no_fault(seen, block, start, end):
                 continue
             number += count_lines(block[position:start])
             while shifts and shifts[-1][0] <= start:
                 number += shifts.pop()[1]
-            if self._grammar.is_step(seen) and not self._lanes and block[end - 1] == _BAR:
+            if waits:
                 steps.append((start, end, number, seen))
             else:
                 yield start, end, number, seen
             position = end + 1
-            number += end < len(block)
+            number += end < size
         self.lines = number - 1 + count_lines(block[position:]) + sum(delta for _, delta in shifts)
 
     def _line(self, spot: Spot, block: bytes) -> list[Event]:
