@@ -32,11 +32,12 @@ read_with() {
     }
 }
 
-# scene SENTENCE INCIDENT EVENTS: the first events of these kinds (an extended regular expression).
+# scene SENTENCE INCIDENT EVENTS: the events of these kinds (an extended regular expression), without
+# the messages that the catalogue knows as harmless.
 scene() {
     log=tests/corpus/$2/trainer.log
-    printf '\n%s\n\n$ mwatch parse %s | grep -E '\''"event":"(%s)"'\''\n' "$1" "$log" "$3"
-    read_with parse "$log" >"$events"
+    printf '\n%s\n\n$ mwatch parse %s | grep -E '\''"event":"(%s)"'\'' | grep -v benign\n' "$1" "$log" "$3"
+    read_with parse "$log" | grep -v '"role":"benign"' >"$events"
     grep -E "\"event\":\"($3)\"" "$events" | head -n 4 | sed 's/^\(.\{240\}\).*$/\1 .../' || true
 }
 

@@ -100,12 +100,13 @@ class Checkpoint(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A line that matches an entry of the fault catalogue."""
+    """A line that matches an entry of the fault catalogue; `role` is that entry's."""
 
     id: str
     node: str | None
     gpu: str | None
     text: str
+    role: str
     timestamp: str | None
     rank: int | None
     file: str

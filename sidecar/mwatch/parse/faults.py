@@ -33,7 +33,7 @@ class FaultMatcher:
     """`triggers` is what the block scanner looks for; an index into it comes back as a hit."""
 
     def __init__(self, catalogue: Sequence[CatalogueEntry]) -> None:
-        self._xids = {entry.xid: entry.id for entry in catalogue if entry.xid is not None}
+        self._xids = {entry.xid: entry for entry in catalogue if entry.xid is not None}
         candidates: dict[str, list[tuple[CatalogueEntry, str]]] = {}
         for entry in catalogue:
             for pattern in entry.patterns:
@@ -75,17 +75,19 @@ class FaultMatcher:
             _, entry, match = max(found, key=itemgetter(0))
             groups = match.groupdict()
             rank = groups.get("rank")
-            yield _fault(
-                entry.id, groups.get("node"), groups.get("gpu"),
-                int(rank) if rank else line.rank, line, context,
-            )  # fmt: skip
+            fault = _fault(entry.id, entry.role, line, context)
+            yield fault._replace(
+                node=groups.get("node"),
+                gpu=groups.get("gpu"),
+                rank=int(rank) if rank else line.rank,
+            )
 
     def _xid_faults(self, line: Line, context: Context) -> Iterable[Fault]:
         for found in _XID.finditer(line.text):
             known = self._xids.get(int(found["xid"]))
-            yield _fault(
-                known or UNKNOWN_XID, found["node"], found["gpu"], line.rank, line, context
-            )
+            id, role = (known.id, known.role) if known else (UNKNOWN_XID, Role.ROOT)
+            fault = _fault(id, role, line, context)
+            yield fault._replace(node=found["node"], gpu=found["gpu"])
 
 
 @lru_cache(maxsize=1024)
@@ -93,8 +95,8 @@ def _as_bytes(pattern: str) -> re.Pattern[bytes]:
     return re.compile(pattern.encode(), re.MULTILINE)
 
 
-def _fault(
-    id: str, node: str | None, gpu: str | None, rank: int | None, line: Line, context: Context
-) -> Fault:
+def _fault(id: str, role: Role, line: Line, context: Context) -> Fault:
     text = line.body.strip()[:MAX_TEXT]
-    return Fault(id, node, gpu, text, stamp(line.text), rank, context.file, line.number)
+    return Fault(
+        id, None, None, text, role.value, stamp(line.text), line.rank, context.file, line.number
+    )
