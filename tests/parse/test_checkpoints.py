@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoint lines of every release (log-formats 2.1) and `progress.txt` (2.2)."""
+"""Checkpoint lines of every release, and `progress.txt`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Composer's console blocks (log-formats 5.4)."""
+"""Composer's console blocks."""
 
 from __future__ import annotations
 

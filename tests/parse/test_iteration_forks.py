@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The iteration lines of Megatron's forks and relatives (log-formats 5.1 to 5.3)."""
+"""The iteration lines of Megatron's forks and relatives."""
 
 from __future__ import annotations
 
@@ -263,3 +263,16 @@ def test_overflow_lines_between_iteration_lines_are_all_read() -> None:
     text = log(*(part for n in range(5) for part in (megatron_line(n + 7), overflow)))
     assert [event.line for event in many(text, Overflow)] == [2, 4, 6, 8, 10]
     assert [event.iteration for event in steps(text)] == [7, 8, 9, 10, 11]
+
+
+def test_a_run_without_an_end_prints_no_total() -> None:
+    event = one(
+        " iteration      123 | consumed samples:  500 | elapsed time per iteration (ms): 12.5 |"
+        " lm loss: 2.000000E+00 | grad norm: 1.000 |\n",
+        Iteration,
+    )
+    assert (event.iteration, event.total_iterations, event.elapsed_ms) == (123, None, 12.5)
+
+
+def test_a_checkpoint_or_validation_line_is_no_step_without_a_total() -> None:
+    none(" validation loss at iteration 50 | lm loss value: 1.0E+00 |\n", Iteration)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream Megatron's iteration line, release by release (log-formats 1)."""
+"""Upstream Megatron's iteration line, release by release."""
 
 from __future__ import annotations
 

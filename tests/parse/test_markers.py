@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Markers that bound the phases of a run, and exits (log-formats 2)."""
+"""Markers that bound the phases of a run, and exits."""
 
 from __future__ import annotations
 

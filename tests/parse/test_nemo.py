@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""NeMo's step lines, which count from zero (log-formats 5.1)."""
+"""NeMo's step lines, which count from zero."""
 
 from __future__ import annotations
 

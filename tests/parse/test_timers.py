@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Megatron's timer reports in four forms, and the straggler report (log-formats 2)."""
+"""Megatron's timer reports in four forms, and the straggler report."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""torchtitan's step lines (log-formats 5.5)."""
+"""torchtitan's step lines."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Validation results (log-formats 2 and 5.2)."""
+"""Validation results."""
 
 from __future__ import annotations
 
@@ -79,3 +79,18 @@ def test_a_result_between_iteration_lines_is_in_its_place() -> None:
     assert [(type(e), e.line) for e in events(text)] == [
         (Iteration, 1), (Validation, 3), (Iteration, 5),
     ]  # fmt: skip
+
+
+def test_gpt_neox_calls_them_results_and_the_perplexity_a_value() -> None:
+    event = one(
+        " validation results at iteration 100 | lm_loss value: 6.912345E+00 |"
+        " lm_loss_ppl value: 1.004000E+03 |\n",
+        Validation,
+    )
+    assert (event.iteration, event.losses) == (100, {"lm_loss": 6.912345})
+    assert event.perplexities == {"lm_loss": 1004.0}
+
+
+def test_a_set_in_brackets_names_the_data() -> None:
+    event = one("validation loss at iteration 238 [web] | lm loss value: 2.1E+00 |\n", Validation)
+    assert (event.dataset, event.losses) == ("web", {"lm loss": 2.1})

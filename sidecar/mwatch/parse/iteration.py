@@ -17,8 +17,10 @@ from mwatch.parse.coverage import Cover, Coverage
 from mwatch.parse.fields import KNOWN, Fields, read_segments, split_segment, squeeze
 from mwatch.parse.line import Line, stamp
 
-TRIGGERS = (r"iteration[ :=]+\d+ ?/ *\d",)
-HEAD = re.compile(r"(?<![\w-])iteration[ :=]+(\d{1,18}) ?/ *(\d{1,18})\s*\|")
+TRIGGERS = (r"iteration[ :=]+\d+ ?/ *\d", r"iteration +\d+ *\| (?:consumed|elapsed) ")
+HEAD = re.compile(
+    r"(?<![\w-])iteration[ :=]+(\d{1,18})(?: ?/ *(\d{1,18})\s*\|| *\|(?= (?:consumed|elapsed) ))"
+)
 _NEMO = re.compile(r"epoch \d+, $")
 _BEFORE_HEAD = re.compile(r"(samples/sec): ([\d.]+) \|\s*$")  # gpt-neox
 _OWN_STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d(?:\.\d{1,9})?)\]\s*$")
@@ -31,7 +33,7 @@ class Reading(NamedTuple):
     """One head and what follows it; `cut` when the line ended before its last `|`."""
 
     iteration: int
-    total: int
+    total: int | None
     timestamp: str | None
     keeps_first: bool
     fields: Fields
@@ -62,7 +64,8 @@ def _read(text: str, head: re.Match[str], end: int) -> Reading:
     timestamp = f"{own[1]}T{own[2]}" if own else stamp(text[: head.start()])
     cut = not plain_style and "nan" not in fields.known and bool(tail.strip())
     keeps_first = own is not None and "." in own[2]
-    return Reading(int(head[1]), int(head[2]), timestamp, keeps_first, fields, cut, plain_style)
+    total = int(head[2]) if head[2] else None
+    return Reading(int(head[1]), total, timestamp, keeps_first, fields, cut, plain_style)
 
 
 def continues(text: str, following: str) -> bool:

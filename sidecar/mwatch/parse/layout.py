@@ -29,10 +29,10 @@ _HEAD = re.compile(
 )
 # Wide on purpose: "anything but the delimiter" is the fastest to match, and what was matched is
 # checked when it is converted.
-_STAMP = rb"\[([^\]]*)\] "
+_STAMP = rb"\[(20[^\]]{17,24})\] "
 _NO_STAMP = rb"()"
-_STEP = rb"iteration ([^/]*)/"
-_TOTAL = rb"([^|]*)\|"
+_STEP = rb"iteration +(\d{1,18})/"
+_TOTAL = rb" *(\d{1,18}) \|"
 _STEADY = frozenset({"global_batch_size", "nan"})
 _WHOLE = re.compile(rb"-?\d{1,17}")
 _STAMP_TEXTS = re.compile(rb"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{6})?\n)+")
@@ -126,11 +126,11 @@ class Layout:
                     losses[slot.name] = slot.convert(text)
                 else:
                     extra[slot.name] = slot.convert(text)
-            values[0] = int(row[1])
-            values[1] = int(row[2]) if row[2] else self.model.total_iterations
             values[2] = stamp_texts(row[:1])[0] if row[0] else None
         except ValueError:
             return None
+        values[0] = int(row[1])
+        values[1] = int(row[2]) if row[2] else self.model.total_iterations
         values[_INDEX["losses"]] = losses
         values[_INDEX["covers"]] = covers
         values[_INDEX["first_of_process"]] = False
@@ -144,11 +144,7 @@ def steady_covers(rows: Sequence[Row], coverage: Coverage) -> list[int]:
     previous, interval = coverage.steady, coverage.log_interval
     if previous is None:
         return []
-    try:
-        iterations = list(map(int, map(itemgetter(1), rows)))
-        list(map(int, filter(None, set(map(itemgetter(2), rows)))))  # totals: mostly only one
-    except ValueError:
-        return []
+    iterations = list(map(int, map(itemgetter(1), rows)))
     covers = list(map(sub, iterations, chain((previous,), iterations)))
     if min(covers) < 1 or (interval is not None and max(covers) > interval):
         return []  # a restart, or a line was lost

@@ -172,6 +172,7 @@ class Reader:
             lane = self._lane_of(line)
             if lane is not None:
                 belongs = yield from self._feed_lane(lane, line)
+        flavour = self._context.flavour
         if not belongs:
             for recogniser in self._grammar.recognisers(seen):
                 events = list(recogniser.read(line, self._context))
@@ -180,6 +181,8 @@ class Reader:
                 yield from events
                 if len(events) == 1 and type(events[0]) is Iteration:
                     self._learn(line.text, events[0])
+        if self._context.flavour != flavour:
+            self._layouts, self._tight = [], None  # they were learnt for another one
         if not (belongs and line.body[:1].isspace()):  # source code quoted in a traceback
             faults = self._grammar.fault_hits(seen)
             yield from self._grammar.faults.read(line, self._context, faults)

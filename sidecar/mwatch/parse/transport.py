@@ -15,9 +15,10 @@ MAX_LINE = 1 << 18
 _OVERLAP = 1 << 13
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _LINE_END = re.compile(rb"\r+\n")
+_ANY_END = re.compile(rb"[\r\n]+")
 _LONE_RETURN = re.compile(rb"\r")
 _CRI = re.compile(
-    rb"(?m)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)"
+    rb"(?m)(?:^|(?<=\r))\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)"
     rb" (std(?:out|err)) ([FP])(?: |$)"
 )
 _STEP_HEAD = re.compile(
@@ -85,7 +86,7 @@ class Transport:
         return _split_returns(lines) if returns else lines
 
     def _decide(self, block: bytes) -> None:
-        for line in block.split(b"\n", 2)[:2]:
+        for line in _ANY_END.split(block, 4):
             if line and self._undecided:
                 self._undecided -= 1
                 self._cri = self._cri or bool(_CRI.match(line))

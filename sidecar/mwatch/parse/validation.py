@@ -16,8 +16,8 @@ from mwatch.parse.line import Line, stamp
 from mwatch.parse.numbers import number
 
 _HEAD = re.compile(
-    r" loss at (?:iteration +(?P<iteration>\d{1,18})|the end of training)"
-    r"(?: on (?P<draw>[^|\n]{1,120}))?\s{0,9}\|"
+    r" (?:loss|results) at (?:iteration +(?P<iteration>\d{1,18})|the end of training)"
+    r"(?: \[(?P<set>[^\]|\n]{1,60})\])?(?: on (?P<draw>[^|\n]{1,120}))?\s{0,9}\|"
 )
 _VALUE = re.compile(
     r" (?P<kind>value|PPL) ?[:=] {0,9}"
@@ -37,9 +37,7 @@ def _read(line: Line, context: Context) -> Iterable[Event]:
             (losses if kind == "value" else perplexities)[name] = value
         yield Validation(
             iteration=int(head["iteration"]) if head["iteration"] else None,
-            dataset=_dataset(
-                line.text[max(0, head.start() - _MAX_NAME) : head.start()], head["draw"]
-            ),
+            dataset=head["set"] or _dataset(line.text[: head.start()], head["draw"]),
             losses=losses,
             perplexities=perplexities,
             timestamp=stamp(line.text),
@@ -58,15 +56,19 @@ def _values(text: str) -> Iterable[tuple[str, str, float]]:
         before = found.end()
         value = number(found["number"])
         if name and value is not None:
-            yield name[-_MAX_NAME:], found["kind"], value
+            loss, ppl, _ = name[-_MAX_NAME:].partition("_ppl")  # gpt-neox: `lm_loss_ppl value:`
+            yield loss, "PPL" if ppl else found["kind"], value
 
 
 def _dataset(name: str, draw: str | None) -> str:
     """`validation`, `test`, or the set's own name (`validation-web` is `web`)."""
     if draw and (found := _SET.search(draw.strip())):
         return found[1]
-    last = name.split()[-1] if name.split() else "validation"
+    words = name[-_MAX_NAME:].split()
+    last = words[-1] if words else "validation"
     return last.removeprefix("validation-").removeprefix("validation_") or "validation"
 
 
-RECOGNISER = Recogniser((r"loss at iteration ", r"loss at the end of training"), _read)
+RECOGNISER = Recogniser(
+    (r"loss at iteration ", r"loss at the end of training", r"results at iteration "), _read
+)
