@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from mwatch.model.event import Event, Overflow
 from mwatch.parse.context import Context, Recogniser
 from mwatch.parse.line import Line, stamp
-from mwatch.parse.numbers import number, scalar
+from mwatch.parse.numbers import number, scalar, seconds_to_ms
 
 _NUMBER = r"([-+]?[\w.+-]+)"
 _STEP = re.compile(
@@ -35,7 +35,7 @@ def _read_step(line: Line, context: Context) -> Iterable[Event]:
             None,
             "deepspeed",
             timestamp=stamp(line.text),
-            elapsed_ms=None if seconds is None else seconds * 1000,
+            elapsed_ms=None if seconds is None else seconds_to_ms(seconds),
             losses={} if loss is None else {"loss": loss},
             extra={"samples/sec": scalar(found[4])} if found[4] else {},
         )

@@ -13,14 +13,14 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from mwatch.model.event import Scalar
-from mwatch.parse.numbers import number, pair, scalar, whole
+from mwatch.parse.numbers import number, pair, scalar, seconds_to_ms, whole
 
 
 class Meaning(NamedTuple):
-    """Where a known key's value goes, and the factor that brings it to our unit."""
+    """Where a known key's value goes; times in seconds become milliseconds."""
 
     field: str
-    factor: float = 1.0
+    in_seconds: bool = False
 
 
 _COUNTS = frozenset({"consumed_samples", "global_batch_size", "skipped", "nan"})
@@ -28,9 +28,9 @@ KNOWN: dict[str, Meaning] = {
     "consumedsamples": Meaning("consumed_samples"),
     "elapsedtimeperiteration(ms)": Meaning("elapsed_ms"),
     "elapsedtimeperiterationms": Meaning("elapsed_ms"),
-    "elapsedtimeperiteration(s)": Meaning("elapsed_ms", 1000.0),
-    "trainsteptimingins": Meaning("elapsed_ms", 1000.0),
-    "itertime(s)": Meaning("elapsed_ms", 1000.0),
+    "elapsedtimeperiteration(s)": Meaning("elapsed_ms", in_seconds=True),
+    "trainsteptimingins": Meaning("elapsed_ms", in_seconds=True),
+    "itertime(s)": Meaning("elapsed_ms", in_seconds=True),
     "throughputpergpu(tflop/s/gpu)": Meaning("throughput_tflops"),
     "computepergpu(tflop/s/gpu)": Meaning("throughput_tflops"),
     "approxflopspergpu": Meaning("throughput_tflops"),
@@ -100,7 +100,8 @@ class Fields:
         if amount is None:
             self.extra[key] = scalar(value)  # kept as text: unreadable is not absent
         else:
-            self.known[meaning.field] = amount * meaning.factor
+            scaled = seconds_to_ms(amount) if meaning.in_seconds else amount
+            self.known[meaning.field] = scaled
 
 
 def squeeze(key: str) -> str:

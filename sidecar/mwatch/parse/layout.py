@@ -20,7 +20,7 @@ from typing import NamedTuple
 from mwatch.model.event import Iteration, Scalar
 from mwatch.parse.coverage import Coverage
 from mwatch.parse.fields import KNOWN, is_count, split_segment, squeeze
-from mwatch.parse.numbers import MAX_COUNT
+from mwatch.parse.numbers import MAX_COUNT, seconds_to_ms
 from mwatch.parse.transport import count_lines
 
 _HEAD = re.compile(
@@ -49,7 +49,7 @@ Convert = Callable[[bytes], float | int]
 
 
 def _seconds(text: bytes) -> float:
-    return float(text) * 1000.0
+    return seconds_to_ms(float(text))
 
 
 def _number(text: bytes) -> float | int:
@@ -193,7 +193,7 @@ def _slot(key: str, event: Iteration) -> Slot | None:
         if getattr(event, meaning.field) is None or f"{key} average" in event.extra:
             return None
         plain: Convert = _count if is_count(meaning.field) else float
-        return Slot("field", meaning.field, plain if meaning.factor == 1.0 else _seconds)
+        return Slot("field", meaning.field, _seconds if meaning.in_seconds else plain)
     if key in event.losses:
         return Slot("loss", key, float)
     return Slot("extra", key, _number) if isinstance(event.extra.get(key), int | float) else None

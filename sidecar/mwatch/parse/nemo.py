@@ -15,11 +15,11 @@ from mwatch.model.event import Event
 from mwatch.parse.context import Context, Recogniser
 from mwatch.parse.fields import Fields, read_segments
 from mwatch.parse.line import Line, stamp
-from mwatch.parse.numbers import number, whole
+from mwatch.parse.numbers import number, seconds_to_ms, whole
 
 _PRINTER = re.compile(r"Training epoch (\d{1,9}), iteration (\d{1,18})/(\d{1,18}) \|([^\n]*)")
 _BAR = re.compile(r"Epoch (\d{1,9}): [^\n]{0,200}?(\d{1,18})/(\d{1,18}) \[([^\]\n]{0,2000})\]?")
-_RATE = re.compile(r"(\d+\.?\d*)(s/it|it/s)")
+_RATE = re.compile(r"(\d{1,12}(?:\.\d{0,12})?)(s/it|it/s)")
 
 
 def _event(line: Line, context: Context, fields: Fields, step: int, total: int | None) -> Event:
@@ -60,11 +60,10 @@ def _read_bar(line: Line, context: Context) -> Iterable[Event]:
                 fields.add(key, value)
         if not fields.losses:
             continue
-        if rate := _RATE.search(found[4]):
-            amount = float(rate[1])
-            fields.known["elapsed_ms"] = (
-                amount * 1000 if rate[2] == "s/it" else 1000 / amount if amount else float("nan")
-            )
+        rate = _RATE.search(found[4])
+        if rate and float(rate[1]):
+            seconds = float(rate[1]) if rate[2] == "s/it" else 1 / float(rate[1])
+            fields.known["elapsed_ms"] = seconds_to_ms(seconds)
         fields.extra["epoch"] = int(found[1])
         global_step = whole(number(str(fields.extra.get("global_step", ""))))
         total = int(found[3]) if found[1] == "0" else None

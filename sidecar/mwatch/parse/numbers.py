@@ -52,6 +52,11 @@ def pair(text: str) -> tuple[float, float] | None:
     return None if now is None or mean is None else (now, mean)
 
 
+def seconds_to_ms(seconds: float) -> float:
+    """Without the dust of the multiplication: 0.74567 s is 745.67 ms."""
+    return round(seconds * 1000.0, 6)
+
+
 def whole(value: float | None) -> int | None:
     """`value` as a count; None where it is no count."""
     return int(value) if value is not None and abs(value) < MAX_COUNT else None
