@@ -13,6 +13,7 @@ import sys
 import typer
 
 from mwatch import __version__
+from mwatch.cli.checkpoints import checkpoints
 from mwatch.cli.faults import faults
 from mwatch.cli.parse import parse
 from mwatch.errors import MwatchError
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 app.command()(parse)
 app.command()(faults)
+app.command()(checkpoints)
 
 
 def _version(wanted: bool) -> None:

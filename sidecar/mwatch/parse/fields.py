@@ -100,8 +100,9 @@ class Fields:
         if amount is None:
             self.extra[key] = scalar(value)  # kept as text: unreadable is not absent
         else:
+            exact = scalar(value) if is_count(meaning.field) else None
             scaled = seconds_to_ms(amount) if meaning.in_seconds else amount
-            self.known[meaning.field] = scaled
+            self.known[meaning.field] = exact if isinstance(exact, int) else scaled
 
 
 def squeeze(key: str) -> str:

@@ -1,0 +1,151 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`mwatch checkpoints`: what a save folder holds, with ages and with what a person should know.
+
+The reading itself is in `mwatch_trainer.checkpoint`, which the wrapper uses too. Here a clock and
+words are added. It cannot know whether a save is still running, only that a file changed lately.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from mwatch.errors import InputError
+from mwatch_trainer.checkpoint import (
+    NON_PERSISTENT,
+    TRACKER,
+    Checkpoint,
+    Listing,
+    State,
+    has_checkpoints,
+    list_checkpoints,
+    looks_like_checkpoint,
+)
+
+RUNNING_SECONDS = 900.0
+"""A file that changed within it may belong to a save that still runs; the slowest took minutes."""
+_MAX_FOLDERS = 50  # subfolders that are searched for a hint
+_MAX_ENTRIES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    folder: str
+    observed_at: float
+    listing: Listing
+    notes: tuple[str, ...]
+
+    @property
+    def newest_complete(self) -> Checkpoint | None:
+        return next((each for each in self.listing.checkpoints if is_complete(each)), None)
+
+    @property
+    def exit_code(self) -> int:
+        if not self.listing.checkpoints:
+            return 3
+        return 0 if self.newest_complete else 1
+
+    def age_seconds(self, checkpoint: Checkpoint) -> float | None:
+        newest = checkpoint.newest_mtime
+        return None if newest is None else self.observed_at - newest
+
+    def to_json(self) -> dict[str, Any]:
+        listing = self.listing
+        return {
+            "folder": self.folder,
+            "observed_at": self.observed_at,
+            "checkpoints": [
+                {**each._asdict(), "age_seconds": self.age_seconds(each)}
+                for each in listing.checkpoints
+            ],
+            "pointers": [each._asdict() for each in listing.pointers],
+            "leftovers": [each._asdict() for each in listing.leftovers],
+            "left_out": listing.left_out,
+            "is_cut": listing.is_cut,
+            "notes": list(self.notes),
+        }
+
+
+def is_complete(checkpoint: Checkpoint) -> bool:
+    return checkpoint.state is State.COMPLETE
+
+
+def look(folder: str, clock: Callable[[], float]) -> Report:
+    """InputError where `folder` is no folder or cannot be listed."""
+    try:
+        if not stat.S_ISDIR(os.stat(folder).st_mode):
+            raise InputError(f"{folder}: is no folder; name the folder that the trainer saves to")
+        listing = list_checkpoints(folder)
+        hint = None if listing.checkpoints else _hint(folder)
+    except FileNotFoundError:
+        raise InputError(f"{folder}: no such folder; check the path and the mount") from None
+    except PermissionError:
+        raise InputError(f"{folder}: may not be read; check its mode and owner") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder}: cannot be read ({error}); check the path") from error
+    now = clock()
+    return Report(folder, now, listing, (*([hint] if hint else []), *_notes(listing, now)))
+
+
+def _notes(listing: Listing, now: float) -> Iterator[str]:
+    yield from _pointer_notes(listing)
+    for each in listing.checkpoints[:1]:
+        newest = each.newest_mtime
+        if not is_complete(each) and newest is not None and now - newest < RUNNING_SECONDS:
+            yield f"{each.name} changed lately: its save may still be running"
+    for leftover in listing.leftovers:
+        if leftover.kind == NON_PERSISTENT:
+            yield f"{leftover.name} holds {leftover.files} files of non-persistent checkpoints"
+        else:
+            yield f"{leftover.name} was left behind by a save that was stopped"
+    if listing.left_out:
+        yield f"{listing.left_out} older checkpoints were not looked at"
+    if listing.is_cut:
+        yield "the folder has too many entries: some were not looked at"
+
+
+def _pointer_notes(listing: Listing) -> Iterator[str]:
+    states = {each.name: each.state for each in listing.checkpoints}
+    is_megatron = any(name == "release" or name.startswith("iter_") for name in states)
+    if is_megatron and all(pointer.file != TRACKER for pointer in listing.pointers):
+        yield f"there is no {TRACKER}: Megatron finds no checkpoint here and starts from random"
+    for pointer in listing.pointers:
+        if pointer.problem is not None:
+            yield f"{pointer.file} {pointer.problem}"
+        elif pointer.checkpoint is None:
+            yield f"{pointer.file} names {pointer.value}, which is not here"
+        elif states.get(pointer.checkpoint, State.COMPLETE) is not State.COMPLETE:
+            state = states[pointer.checkpoint].value
+            yield f"{pointer.file} names {pointer.checkpoint}, which is {state}"
+
+
+def _hint(folder: str) -> str:
+    """Why nothing was found, and what the person may have meant."""
+    if looks_like_checkpoint(folder):
+        above = os.path.dirname(os.path.abspath(folder))
+        return f"this folder is one checkpoint itself: name the folder above it, {above}"
+    with os.scandir(folder) as entries:
+        names = sorted(entry.name for entry in islice(entries, _MAX_ENTRIES))
+    if not names:
+        return "the folder is empty"
+    inside = [name for name in names[:_MAX_FOLDERS] if _holds_checkpoints(folder, name)]
+    if inside:
+        more = f" and {len(inside) - 1} more folders" if len(inside) > 1 else ""
+        return f"there are checkpoints one folder deeper: in {inside[0]}{more}"
+    known = "iter_0000020/, release/, ep0-ba100-rank0.pt, ep0-ba100/"
+    return f"nothing here has a name that Megatron-LM or Composer gives a checkpoint: {known}"
+
+
+def _holds_checkpoints(folder: str, name: str) -> bool:
+    path = os.path.join(folder, name)
+    if os.path.islink(path):
+        return False
+    try:
+        return has_checkpoints(path)
+    except OSError:
+        return False

@@ -1,0 +1,120 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`mwatch checkpoints`: the checkpoints of a folder, complete or why not.
+
+Exit codes: 0 at least one is complete, 1 there are some and none is complete, 2 bad usage or a
+folder that cannot be read, 3 nothing there that it knows. It reads no tensors: a complete
+checkpoint has all its bytes, which need not be the right ones.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from mwatch.app.checkpoints import Report
+
+_HEAD = ("ITERATION", "STATE", "SIZE", "AGE", "FORMAT", "TRACKER", "REASON")
+
+
+def checkpoints(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="What --save or save_folder names.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the checkpoints of a folder: complete, or why not.
+
+    Reads Megatron-LM (torch_dist and legacy) and Composer checkpoints, and changes nothing.
+    TRACKER marks the one that the trainer itself would load. Unverified means that it could not
+    be checked.
+
+    Exit code: 0 one is complete, 1 none is, 2 not a readable folder, 3 no checkpoint found.
+
+    Example: mwatch checkpoints /data/ckpt
+    """
+    import time
+
+    from mwatch.app.checkpoints import look
+
+    report = look(folder, time.time)
+    if as_json:
+        import json
+
+        _write(json.dumps(report.to_json(), indent=2))
+    else:
+        _write(render(report))
+    raise typer.Exit(report.exit_code)
+
+
+def render(report: Report) -> str:
+    """The table, what else there is to know, and the answer in the last line."""
+    rows = [_HEAD, *_rows(report)] if report.listing.checkpoints else []
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    notes = [f"note: {_plain(note)}" for note in report.notes]
+    return "\n".join([*lines, *notes, _answer(report)])
+
+
+def _rows(report: Report) -> list[tuple[str, ...]]:
+    return [
+        (
+            str(each.iteration) if each.name.startswith("iter_") else each.name,
+            each.state.value,
+            ("> " if each.is_cut else "") + size(each.bytes),
+            age(report.age_seconds(each)),
+            each.format.value,
+            "*" if each.tracked else "",
+            _plain(each.reason or ""),
+        )
+        for each in report.listing.checkpoints
+    ]
+
+
+def _answer(report: Report) -> str:
+    found = report.listing.checkpoints
+    if not found:
+        return f"no checkpoint found in {_plain(report.folder)}"
+    if report.newest_complete is None:
+        return f"none of {len(found)} checkpoints is complete"
+    count = sum(each.state is report.newest_complete.state for each in found)
+    newest = report.newest_complete.name
+    return f"{count} of {len(found)} checkpoints complete, the newest is {newest}"
+
+
+def size(count: int) -> str:
+    for power, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
+        if count >= 10**power:
+            amount = count / 10**power
+            return f"{amount:.1f} {unit}" if amount < 9.95 else f"{amount:.0f} {unit}"
+    return f"{count} B"
+
+
+def age(seconds: float | None) -> str:
+    if seconds is None:
+        return "?"
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def _plain(text: str) -> str:
+    """A name in a folder may hold anything; a terminal must not obey it."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def _write(text: str) -> None:
+    """To standard output; a reader that has seen enough (`| head`) is no error."""
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The interpreter flushes again at exit and would complain then.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
