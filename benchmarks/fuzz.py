@@ -120,7 +120,7 @@ def chunks(data: bytes, seed: int) -> Iterator[bytes]:
 def _abridged(data: bytes) -> str:
     """Long runs of the same one to three bytes as a product."""
     runs = _RUN.sub(lambda found: b"<%r * %d>" % (found[1], len(found[0]) // len(found[1])), data)
-    return repr(runs[:20000])
+    return repr(runs[:2000])
 
 
 def _seeds(data: bytes) -> range:

@@ -101,8 +101,10 @@ def _notes(listing: Listing, now: float) -> Iterator[str]:
     for leftover in listing.leftovers:
         if leftover.kind == NON_PERSISTENT:
             yield f"{leftover.name} holds {leftover.files} files of non-persistent checkpoints"
-        else:
-            yield f"{leftover.name} was left behind by a save that was stopped"
+    stray = [leftover.name for leftover in listing.leftovers if leftover.kind != NON_PERSISTENT]
+    if stray:
+        more = f" and {len(stray) - 1} more were" if len(stray) > 1 else " was"
+        yield f"{stray[0]}{more} left behind by a save that was stopped"
     if listing.left_out:
         yield f"{listing.left_out} older checkpoints were not looked at"
     if listing.is_cut:

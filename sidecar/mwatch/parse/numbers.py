@@ -20,7 +20,7 @@ _WHOLE = re.compile(r"-?\d{1,17}", re.A)
 _SCALE = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _MAX_TEXT = 200
 _MAX_NUMBER = 64
-MAX_COUNT = 10**18
+MAX_COUNT = 10**17
 
 
 def number(text: str) -> float | None:
