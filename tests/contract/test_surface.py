@@ -18,6 +18,7 @@ from mwatch.cli.main import app
 HELP = {"-h", "--help"}
 SURFACE = {
     "parse": HELP | {"FILE...|-", "--follow", "-f", "--flavour", "--since-line", "--catalogue"},
+    "checkpoints": HELP | {"DIR", "--json"},
     "faults": HELP | {"ID", "--json", "--role", "--blame", "--catalogue"},
 }
 # Typer brings its own copy of click, whose types have no public name.

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The wrapper that will run beside the trainer, inside any training container.
+"""What runs inside other people's training containers, where mwatch is a guest.
 
-It is a guest there: standard library only, Python 3.8 syntax, nothing from `mwatch`.
-There is nothing in it yet.
+Standard library only, Python 3.8 syntax, and nothing of the package `mwatch`: it must work in any
+training image. So far it can look at checkpoints; the wrapper around the trainer will live here.
 """

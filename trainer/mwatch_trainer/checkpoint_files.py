@@ -14,7 +14,7 @@ import os
 import re
 import stat
 import zipfile
-from typing import Dict, List, NamedTuple, Optional
+from typing import BinaryIO, NamedTuple
 
 MAX_FILES = 100_000  # 32,768 ranks with three files each
 MAX_DEPTH = 4  # Megatron's own folders are one deep, tokenizers two
@@ -34,9 +34,9 @@ class Contents:
     """What lies in one folder; paths are relative to it."""
 
     def __init__(self) -> None:
-        self.files: Dict[str, File] = {}
-        self.folders: List[str] = []
-        self.problems: Dict[str, str] = {}
+        self.files: dict[str, File] = {}
+        self.folders: list[str] = []
+        self.problems: dict[str, str] = {}
         """Path -> why it could not be looked at; `.` is the folder itself."""
         self.is_cut = False
         """There are more files than were looked at."""
@@ -46,11 +46,15 @@ class Contents:
         return sum(file.bytes for file in self.files.values())
 
     @property
-    def newest_mtime(self) -> Optional[float]:
+    def newest_mtime(self) -> float | None:
         return max((file.mtime for file in self.files.values()), default=None)
 
+    def has(self, folder: str, path: str) -> bool:
+        """Also of a file that lies beyond those that were looked at."""
+        return path in self.files or (self.is_cut and os.path.exists(os.path.join(folder, path)))
+
     @property
-    def temporary(self) -> List[str]:
+    def temporary(self) -> list[str]:
         return sorted(path for path in self.files if is_temporary(os.path.basename(path)))
 
 
@@ -73,13 +77,11 @@ def look_through(folder: str, max_files: int = MAX_FILES) -> Contents:
                         break
                     _look_at(entry, os.path.join(inside, entry.name), contents, waiting)
         except OSError as error:
-            contents.problems[inside or "."] = said(error)
+            contents.problems[inside or "."] = f"cannot be listed: {said(error)}"
     return contents
 
 
-def _look_at(
-    entry: os.DirEntry[str], path: str, contents: Contents, waiting: List[str]
-) -> None:
+def _look_at(entry: os.DirEntry[str], path: str, contents: Contents, waiting: list[str]) -> None:
     try:
         if entry.is_dir(follow_symlinks=False):
             contents.folders.append(path)
@@ -88,7 +90,8 @@ def _look_at(
             return
         status = entry.stat()
     except OSError as error:
-        contents.problems[path] = "is a link to nothing" if _is_link(entry) else said(error)
+        unseen = f"cannot be looked at: {said(error)}"
+        contents.problems[path] = "is a link to nothing" if _is_link(entry) else unseen
         return
     if stat.S_ISREG(status.st_mode):
         contents.files[path] = File(status.st_size, status.st_mtime)
@@ -109,31 +112,38 @@ def said(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
-def read_bounded(path: str, max_bytes: int) -> bytes:
-    """A regular file as a whole; OSError for any other, and for one that is larger."""
-    # Without O_NONBLOCK a named pipe of this name would hold us for ever.
+def open_regular(path: str) -> BinaryIO:
+    """OSError for what is no regular file: a named pipe would hold us for ever."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file")
+        return os.fdopen(descriptor, "rb")
+    except OSError:
+        os.close(descriptor)
+        raise
+
+
+def read_bounded(path: str, max_bytes: int) -> bytes:
+    """A regular file as a whole; OSError for any other, and for one that is larger."""
+    with open_regular(path) as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
-        raise OSError(errno.EFBIG, "it is larger than {} bytes".format(max_bytes))
+        raise OSError(errno.EFBIG, f"it is larger than {max_bytes} bytes")
     return data
 
 
 class TorchFile(NamedTuple):
     """One file of `torch.save`: `flaw` is certain, `doubt` means that it could not be checked."""
 
-    flaw: Optional[str] = None
-    doubt: Optional[str] = None
+    flaw: str | None = None
+    doubt: str | None = None
 
 
 def check_torch_file(path: str) -> TorchFile:
     """A zip is written front to back, so one with its directory at the end was finished."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
+        with open_regular(path) as file:
             start = file.read(len(_OLD_TORCH_START))
             is_zip = zipfile.is_zipfile(file)
     except FileNotFoundError:
@@ -141,7 +151,7 @@ def check_torch_file(path: str) -> TorchFile:
     except zipfile.BadZipFile:
         return TorchFile(flaw="is damaged")
     except OSError as error:
-        return TorchFile(doubt="cannot be read: {}".format(said(error)))
+        return TorchFile(doubt=f"cannot be read: {said(error)}")
     if not start:
         return TorchFile(flaw="is empty")
     if is_zip:

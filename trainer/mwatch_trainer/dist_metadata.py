@@ -7,7 +7,7 @@ It cannot know whether the tensors behind the index are right, only where they h
 
 from __future__ import annotations
 
-from typing import Any, Dict, NamedTuple, Tuple
+from typing import Any, NamedTuple
 
 from mwatch_trainer.inert_pickle import Pairs, Thing, UnreadablePickle, read_pickle, shown
 
@@ -17,7 +17,7 @@ _MAX_ATTRIBUTES = 64  # torch's objects have five; looking one up must stay chea
 
 
 class Index(NamedTuple):
-    shards: Dict[str, int]
+    shards: dict[str, int]
     """Path inside the checkpoint -> how many bytes the file must have at least."""
     has_common_state: bool
     """Megatron's own state is among the entries (older releases keep it in `common.pt`)."""
@@ -26,14 +26,14 @@ class Index(NamedTuple):
 def read_index(data: bytes, max_bytes: int = MAX_BYTES, max_steps: int = MAX_STEPS) -> Index:
     """Which files the checkpoint consists of. UnreadablePickle where that cannot be told."""
     if len(data) > max_bytes:
-        raise UnreadablePickle("is larger than {} bytes".format(max_bytes))
+        raise UnreadablePickle(f"is larger than {max_bytes} bytes")
     top = read_pickle(data, max_steps)
     if not isinstance(top, Thing) or not top.kind.name.endswith("Metadata"):
         raise UnreadablePickle("holds no torch Metadata")
     entries = _contents(_state(top).get("storage_data"))
     if not entries:
         raise UnreadablePickle("names no shard")
-    shards: Dict[str, int] = {}
+    shards: dict[str, int] = {}
     has_common_state = False
     for place in range(0, len(entries), 2):
         path, end = _shard(entries[place + 1])
@@ -50,18 +50,16 @@ def _contents(value: Any) -> Pairs:
 
 
 def _state(value: Any) -> Pairs:
-    """The attributes of an object; slots are pickled as the second of a pair."""
+    """The attributes of an object."""
     state = value.state if isinstance(value, Thing) else None
-    if isinstance(state, tuple) and len(state) == 2:
-        state = state[1] if state[0] is None else state[0]
     if not isinstance(state, Pairs):
         return Pairs()
     if len(state) > 2 * _MAX_ATTRIBUTES:
-        raise UnreadablePickle("has an object of more than {} values".format(_MAX_ATTRIBUTES))
+        raise UnreadablePickle(f"has an object of more than {_MAX_ATTRIBUTES} values")
     return state
 
 
-def _shard(info: Any) -> Tuple[str, int]:
+def _shard(info: Any) -> tuple[str, int]:
     state = _state(info)
     path, offset, length = (state.get(key) for key in ("relative_path", "offset", "length"))
     if not isinstance(path, str) or type(offset) is not int or type(length) is not int:
@@ -69,5 +67,5 @@ def _shard(info: Any) -> Tuple[str, int]:
     if offset < 0 or length < 0 or offset + length >= 1 << 63:
         raise UnreadablePickle("has an entry whose offset or length no file can have")
     if not path or path.startswith("/") or "\0" in path or ".." in path.split("/"):
-        raise UnreadablePickle("names a file outside its folder: {}".format(shown(path)))
+        raise UnreadablePickle(f"names a file outside its folder: {shown(path)}")
     return path, offset + length

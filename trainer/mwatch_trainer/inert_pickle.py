@@ -14,15 +14,17 @@ It knows the steps of protocols 2 to 5 that torch's index uses, and refuses the 
 from __future__ import annotations
 
 import struct
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, List
 
 _TREES = frozenset({"torch", "megatron", "nvidia_resiliency_ext", "composer", "numpy"})
 _PATHS = frozenset({"Path", "PosixPath", "PurePath", "PurePosixPath"})
-# Enum members are pickled by getattr in Python 3.11; here it is a name like any other.
+# Protocols 2 and 3 name a nested class by getattr; here that is a name like any other.
 _PLAIN = frozenset(
-    "bool bytearray bytes complex dict float frozenset getattr int list object range set slice "
-    "str tuple".split()
-)
+    {
+        "bool", "bytearray", "bytes", "complex", "dict", "float", "frozenset", "getattr", "int",
+        "list", "object", "range", "set", "slice", "str", "tuple",
+    }
+)  # fmt: skip
 _NAMES = {
     "builtins": _PLAIN,
     "__builtin__": _PLAIN,
@@ -57,7 +59,7 @@ class Thing:
     def __init__(self, kind: Name) -> None:
         self.kind = kind
         self.state: Any = None
-        self.items: Optional[Pairs] = None
+        self.items: Pairs | None = None
 
 
 class Pairs(List[Any]):
@@ -93,9 +95,9 @@ class _Machine:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
-        self._stack: List[Any] = []
-        self._marks: List[int] = []
-        self._memo: Dict[int, Any] = {}
+        self._stack: list[Any] = []
+        self._marks: list[int] = []
+        self._memo: dict[int, Any] = {}
 
     def run(self, max_steps: int) -> Any:
         data = self._data
@@ -109,9 +111,9 @@ class _Machine:
             self._at += 1
             step = steps.get(code)
             if step is None:
-                raise UnreadablePickle("holds step 0x{:02x}, unknown in an index".format(code))
+                raise UnreadablePickle(f"holds step 0x{code:02x}, unknown in an index")
             step(self)
-        raise UnreadablePickle("takes more than {} steps".format(max_steps))
+        raise UnreadablePickle(f"takes more than {max_steps} steps")
 
     def _take(self, count: int) -> bytes:
         start = self._at
@@ -129,7 +131,7 @@ class _Machine:
             raise IndexError
         return self._take(end + 1 - self._at)[:-1].decode()
 
-    def _since_mark(self) -> List[Any]:
+    def _since_mark(self) -> list[Any]:
         mark = self._marks.pop()
         items = self._stack[mark:]
         del self._stack[mark:]
@@ -191,7 +193,7 @@ class _Machine:
     def appends(self) -> None:
         self._extend(self._since_mark())
 
-    def _extend(self, items: List[Any]) -> None:
+    def _extend(self, items: list[Any]) -> None:
         target = self._stack[-1]
         if not isinstance(target, Thing):  # the elements of a list-like object are not needed
             _exactly(list, target).extend(items)
@@ -203,10 +205,12 @@ class _Machine:
     def set_items(self) -> None:
         self._update(self._since_mark())
 
-    def _update(self, pairs: List[Any]) -> None:
+    def _update(self, pairs: list[Any]) -> None:
         target = self._stack[-1]
         if isinstance(target, Thing):
-            target.items = target = Pairs() if target.items is None else target.items
+            if target.items is None:
+                target.items = Pairs()
+            target = target.items
         if len(pairs) % 2:
             raise IndexError
         _exactly(Pairs, target).extend(pairs)
@@ -221,8 +225,8 @@ class _Machine:
 
     def _name(self, module: str, name: str) -> None:
         if module.partition(".")[0] not in _TREES and name not in _NAMES.get(module, ()):
-            whole = shown("{}.{}".format(module, name))
-            raise UnreadablePickle("names {}, which no index of torch holds".format(whole))
+            whole = shown(f"{module}.{name}")
+            raise UnreadablePickle(f"names {whole}, which no index of torch holds")
         self._stack.append(Name(module, name))
 
     def make(self, arguments: int) -> None:
@@ -241,7 +245,7 @@ def _exactly(kind: Any, value: Any) -> Any:
 
 
 _Step = Callable[[_Machine], None]
-_STEPS: Dict[int, _Step] = {
+_STEPS: dict[int, _Step] = {
     0x80: lambda m: m.skip(1),  # PROTO
     0x95: lambda m: m.skip(8),  # FRAME: a hint for readers of streams
     ord("("): _Machine.mark,

@@ -1,0 +1,168 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`mwatch checkpoints` as a person runs it: a real process, its output and its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from checkpoint_builders import sparse, torch_dist, track
+from mwatch.cli.checkpoints import age, size
+
+COMMAND = (sys.executable, "-m", "mwatch", "checkpoints")
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+UNPRIVILEGED = """
+import runpy, unprivileged
+with unprivileged.unprivileged():
+    runpy.run_module("mwatch", run_name="__main__")
+"""
+
+
+def run(
+    *arguments: str | Path, command: tuple[str, ...] = COMMAND, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*command, *map(str, arguments)], capture_output=True, text=True, timeout=20, check=False,
+        env={**ENVIRONMENT, **environment},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Path:
+    folder = tmp_path / "save"
+    torch_dist(folder, 20)
+    sparse(torch_dist(folder, 40) / "__0_0.distcp", 1_000_000)
+    (folder / "iter_0000060").mkdir()
+    track(folder, 40)
+    return folder
+
+
+def test_the_table_has_the_newest_first_and_the_answer_last(save: Path) -> None:
+    done = run(save)
+    assert (done.returncode, done.stderr) == (0, "")
+    head, *rows, first_note, second_note, answer = done.stdout.splitlines()
+    assert head.split() == ["ITERATION", "STATE", "SIZE", "AGE", "FORMAT", "TRACKER", "REASON"]
+    assert [row.split()[:2] for row in rows] == [
+        ["60", "incomplete"], ["40", "incomplete"], ["20", "complete"],
+    ]  # fmt: skip
+    assert "__0_0.distcp is too short: 1000000 of at least 409991887 bytes" in rows[1]
+    assert rows[1].split()[6:8] == ["torch_dist", "*"]
+    assert "410 MB" in rows[2]
+    assert first_note.endswith("names iter_0000040, which is incomplete")
+    assert "may still be running" in second_note
+    assert answer == "1 of 3 checkpoints complete, the newest is iter_0000020"
+
+
+def test_json_has_the_same_objects(save: Path) -> None:
+    done = run("--json", save)
+    assert (done.returncode, done.stderr) == (0, "")
+    record = json.loads(done.stdout)
+    found = [(each["iteration"], each["state"], each["tracked"]) for each in record["checkpoints"]]
+    assert found == [(60, "incomplete", False), (40, "incomplete", True), (20, "complete", False)]
+
+
+def test_none_complete_is_exit_1(save: Path) -> None:
+    (save / "iter_0000020" / ".metadata").write_bytes(b"garbage")
+    done = run(save)
+    assert done.returncode == 1
+    assert "unverified" in done.stdout
+    assert done.stdout.endswith("none of 3 checkpoints is complete\n")
+
+
+@pytest.mark.parametrize("option", [(), ("--json",)])
+def test_nothing_that_it_knows_is_exit_3(tmp_path: Path, option: tuple[str, ...]) -> None:
+    done = run(*option, tmp_path)
+    assert (done.returncode, done.stderr) == (3, "")
+    assert "the folder is empty" in done.stdout
+    if not option:
+        assert done.stdout.endswith(f"no checkpoint found in {tmp_path}\n")
+
+
+def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    """Exit 2 and one line that says what to do."""
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    for word in words:
+        assert word in done.stderr
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    refused(run(tmp_path / "nowhere"), "nowhere", "no such folder")
+
+
+def test_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    refused(run(tmp_path / "file"), "is no folder")
+
+
+@pytest.mark.parametrize("option", [(), ("--json",)])
+def test_a_folder_that_may_not_be_read_is_refused(save: Path, option: tuple[str, ...]) -> None:
+    save.chmod(0)
+    command = (sys.executable, "-c", UNPRIVILEGED, "checkpoints")
+    try:
+        refused(run(*option, save, command=command), "may not be read", "mode")
+    finally:
+        save.chmod(0o700)
+
+
+@pytest.mark.parametrize("arguments", [(), ("--colour", "."), (".", ".")])
+def test_wrong_usage_is_exit_2(arguments: tuple[str, ...]) -> None:
+    done = run(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+
+
+def test_help_has_an_example_and_the_exit_codes() -> None:
+    text = run("--help").stdout
+    assert "mwatch checkpoints /data/ckpt" in text
+    assert "3 no" in text
+
+
+def test_names_cannot_write_to_the_terminal(tmp_path: Path) -> None:
+    folder = torch_dist(tmp_path, 20, {"__0_0.distcp": 1})
+    (folder / "\x1b]0;owned\x07.tmp").write_text("x")
+    bad = os.path.join(os.fsencode(folder), b"\xff.tmp")
+    with open(bad, "w"):
+        pass
+    for option, shown in (((), "\\x1b]0;owned\\x07.tmp"), (("--json",), "\\udcff.tmp")):
+        done = run(*option, tmp_path, PYTHONIOENCODING="ascii")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "\x1b" not in done.stdout
+        assert shown in done.stdout
+
+
+def test_a_reader_that_goes_away_is_no_error(save: Path) -> None:
+    with subprocess.Popen(
+        [*COMMAND, str(save)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=20) == 0
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (409_991_887, "410 MB"),
+     (5 * 10**15, "5000 TB")],
+)  # fmt: skip
+def test_sizes_are_short(count: int, text: str) -> None:
+    assert size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "?"), (-5, "0 s"), (0.4, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"),
+        (172_800, "2 d"),
+    ],
+)  # fmt: skip
+def test_ages_are_short(seconds: float | None, text: str) -> None:
+    assert age(seconds) == text
