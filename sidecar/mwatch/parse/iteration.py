@@ -17,7 +17,7 @@ from mwatch.parse.coverage import Cover, Coverage
 from mwatch.parse.fields import KNOWN, Fields, read_segments, split_segment, squeeze
 from mwatch.parse.line import Line, stamp
 
-TRIGGERS = (r"iteration[ :=]+\d+ ?/ *\d", r"iteration +\d+ *\| (?:consumed|elapsed) ")
+TRIGGERS = (r"iteration[ :=]+\d+ ?(?:/ *\d|\| [ce])",)
 HEAD = re.compile(
     r"(?<![\w-])iteration[ :=]+(\d{1,18})(?: ?/ *(\d{1,18})\s*\|| *\|(?= (?:consumed|elapsed) ))"
 )
