@@ -5,8 +5,6 @@
 from __future__ import annotations
 
 import re
-import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -224,14 +222,3 @@ def test_the_plain_layout_is_never_read_otherwise_than_toml(lines: list[str]) ->
             tables(text, "x")
     else:
         assert tables(text, "x") == expected["fault"]
-
-
-@pytest.mark.skipif(sys.gettrace() is not None, reason="measuring coverage takes longer")
-def test_loading_is_quick() -> None:
-    """The limit is 40 ms; the best of five tries, for a busy machine."""
-    tries = []
-    for _ in range(5):
-        start = time.perf_counter()
-        load()
-        tries.append(time.perf_counter() - start)
-    assert min(tries) < 0.04

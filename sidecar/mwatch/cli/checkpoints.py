@@ -9,11 +9,11 @@ checkpoint has all its bytes, which need not be the right ones.
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from mwatch.cli.output import write
 
 if TYPE_CHECKING:
     from mwatch.app.checkpoints import Report
@@ -43,9 +43,9 @@ def checkpoints(
     if as_json:
         import json
 
-        _write(json.dumps(report.to_json(), indent=2))
+        write(json.dumps(report.to_json(), indent=2))
     else:
-        _write(render(report))
+        write(render(report))
     raise typer.Exit(report.exit_code)
 
 
@@ -107,14 +107,3 @@ def age(seconds: float | None) -> str:
 def _plain(text: str) -> str:
     """A name in a folder may hold anything; a terminal must not obey it."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-
-
-def _write(text: str) -> None:
-    """To standard output; a reader that has seen enough (`| head`) is no error."""
-    encoding = sys.stdout.encoding or "utf-8"
-    try:
-        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The interpreter flushes again at exit and would complain then.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

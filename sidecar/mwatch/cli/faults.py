@@ -8,15 +8,14 @@ holds is the business of `mwatch parse`.
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
+from mwatch.cli.output import write
 from mwatch.model.fault import AvoidNode, Blame, CatalogueEntry, RestartHelps, Role
 
 WIDTH = 100
@@ -62,12 +61,12 @@ def faults(
     entries = _load(catalogue or ())
     if fault_id is None:
         shown = [entry for entry in entries if _wanted(entry, role, blame)]
-        _write(_json([_plain(entry) for entry in shown]) if as_json else _table(shown))
+        write(_json([_plain(entry) for entry in shown]) if as_json else _table(shown))
         return
     if role is not None or blame is not None:
         _fail("give an ID or a filter, not both")
     entry = _find(fault_id, entries)
-    _write(_json(_plain(entry)) if as_json else _explanation(entry))
+    write(_json(_plain(entry)) if as_json else _explanation(entry))
 
 
 def _load(extra: Sequence[Path]) -> tuple[CatalogueEntry, ...]:
@@ -140,17 +139,6 @@ def _explanation(entry: CatalogueEntry) -> str:
         for index, value in enumerate(values):
             lines.append(f"{name if index == 0 else '':<15}{value}")
     return "\n".join(lines)
-
-
-def _write(text: str) -> None:
-    """To standard output; a reader that has seen enough (`| head`) is no error."""
-    encoding = sys.stdout.encoding or "utf-8"
-    try:
-        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The interpreter flushes again at exit and would complain then.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str) -> NoReturn:

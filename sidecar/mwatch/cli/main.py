@@ -7,7 +7,6 @@ Exit codes: 0 fine, 1 a finding, 2 usage or bad input, 3 cannot see, 130 interru
 
 from __future__ import annotations
 
-import os
 import sys
 
 import typer
@@ -15,6 +14,7 @@ import typer
 from mwatch import __version__
 from mwatch.cli.checkpoints import checkpoints
 from mwatch.cli.faults import faults
+from mwatch.cli.output import reader_left
 from mwatch.cli.parse import parse
 from mwatch.errors import MwatchError
 
@@ -56,6 +56,5 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        # The reader of our output went away (`| head`); the interpreter must not flush to it again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        reader_left()
         sys.exit(0)
