@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).resolve().parents[1]
-REPEATS = 3
+REPEATS = 5
 _LIMIT_SECONDS = 7200.0
 Feed = Callable[[IO[bytes]], None]
 

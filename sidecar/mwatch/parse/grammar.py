@@ -63,9 +63,10 @@ class Grammar:
         self._owners = [r for r in used for _ in r.triggers]
         patterns = [trigger for r in used for trigger in r.triggers]
         self._first_fault = len(patterns)
-        self._only_step = [
-            [index] for index, owner in enumerate(self._owners) if owner is megatron.RECOGNISER
+        self.step_hits = [
+            index for index, owner in enumerate(self._owners) if owner is megatron.RECOGNISER
         ]
+        """What is seen in a Megatron step line and in no other."""
         self._scanner = Scanner([*patterns, *self.faults.triggers])
 
     def scan(self, block: bytes) -> list[Hit]:
@@ -81,13 +82,11 @@ class Grammar:
         first = self._first_fault
         return [hit - first for hit in sorted(hits) if hit >= first]
 
-    def is_step(self, hits: list[int]) -> bool:
-        """A Megatron step line was seen, and nothing else."""
-        return hits in self._only_step
-
     def is_no_fault(self, hits: list[int], block: bytes, start: int, end: int) -> bool:
         """Only texts of the catalogue were seen, and none of their patterns fits: a cheap look."""
         first = self._first_fault
-        return min(hits) >= first and not self.faults.may_match(
-            [hit - first for hit in hits], block, start, end
+        return (
+            hits[0] >= first
+            and min(hits) >= first
+            and not self.faults.may_match([hit - first for hit in hits], block, start, end)
         )

@@ -129,7 +129,7 @@ class Reader:
         """
         block, lanes, size = lines.block, self._lanes, len(lines.block)
         shifts = list(reversed(lines.shifts))
-        hits = self._grammar.scan(block)
+        hits, step_hits = self._grammar.scan(block), self._grammar.step_hits
         index = position = 0
         number = self.lines + 1
         while position < size:
@@ -144,7 +144,7 @@ class Reader:
             while index < len(hits) and hits[index][0] <= end:
                 seen.append(hits[index][1])
                 index += 1
-            waits = not lanes and self._grammar.is_step(seen) and block[end - 1] == _BAR
+            waits = seen == step_hits and not lanes and block[end - 1] == _BAR
             if not (lanes or waits) and self._grammar.is_no_fault(seen, block, start, end):
                 continue
             number += count_lines(block[position:start])
