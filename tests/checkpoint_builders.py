@@ -14,6 +14,8 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
+from mwatch_trainer.checkpoint import Checkpoint, State, list_checkpoints
+
 REAL_INDEX = Path(__file__).parent / "data" / "core_v0.20-dot-metadata.bin"
 REAL_SHARD = "__0_0.distcp"
 REAL_SHARD_BYTES = 409_991_887
@@ -104,3 +106,14 @@ def legacy(save: Path, iteration: int, *ranks: str, files: tuple[str, ...] = ())
 
 def track(save: Path, value: object) -> None:
     (save / "latest_checkpointed_iteration.txt").write_text(str(value))
+
+
+def only(save: Path) -> Checkpoint:
+    """The one checkpoint of a folder."""
+    (checkpoint,) = list_checkpoints(str(save)).checkpoints
+    return checkpoint
+
+
+def verdict(save: Path) -> tuple[State, str | None]:
+    checkpoint = only(save)
+    return checkpoint.state, checkpoint.reason

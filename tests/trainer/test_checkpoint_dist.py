@@ -14,24 +14,16 @@ from checkpoint_builders import (
     REAL_SHARD_BYTES,
     config,
     index_of,
+    only,
     sparse,
     torch_dist,
     torch_file,
+    verdict,
 )
-from mwatch_trainer.checkpoint import Checkpoint, Format, State, list_checkpoints
+from mwatch_trainer.checkpoint import Format, State, list_checkpoints
 from unprivileged import unprivileged
 
 FOUR = {f"__{rank}_{part}.distcp": 1000 for rank in (0, 1) for part in (0, 1)}
-
-
-def only(save: Path) -> Checkpoint:
-    (checkpoint,) = list_checkpoints(str(save)).checkpoints
-    return checkpoint
-
-
-def verdict(save: Path) -> tuple[State, str | None]:
-    checkpoint = only(save)
-    return checkpoint.state, checkpoint.reason
 
 
 def test_a_checkpoint_with_its_recorded_index_is_complete(tmp_path: Path) -> None:

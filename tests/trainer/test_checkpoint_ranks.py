@@ -8,21 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from checkpoint_builders import OLD_TORCH, index_of, legacy, sparse, torch_file
-from mwatch_trainer.checkpoint import Checkpoint, Format, State, list_checkpoints
+from checkpoint_builders import OLD_TORCH, index_of, legacy, only, sparse, torch_file, verdict
+from mwatch_trainer.checkpoint import Format, State
 from unprivileged import unprivileged
 
 GRID = tuple(f"mp_rank_{tensor:02d}_{stage:03d}" for tensor in (0, 1) for stage in (0, 1, 2))
-
-
-def only(save: Path) -> Checkpoint:
-    (checkpoint,) = list_checkpoints(str(save)).checkpoints
-    return checkpoint
-
-
-def verdict(save: Path) -> tuple[State, str | None]:
-    checkpoint = only(save)
-    return checkpoint.state, checkpoint.reason
 
 
 @pytest.mark.parametrize(

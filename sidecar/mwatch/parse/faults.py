@@ -51,9 +51,9 @@ class FaultMatcher:
             near = block.find(self._texts[hit].encode(), start, end)
             low, high = max(start, near - _WINDOW), min(end, near + _WINDOW)
             for _, pattern in self._candidates[hit]:
-                anchored = "^" in pattern.replace("[^", "")
-                if anchored or _as_bytes(pattern).search(block, low, high):
-                    return True  # an anchor looks behind the prefix, which is not known here
+                in_bytes = _as_bytes(pattern)
+                if in_bytes is None or in_bytes.search(block, low, high):
+                    return True
         return False
 
     def read(self, line: Line, context: Context, hits: Iterable[int]) -> Iterable[Fault]:
@@ -91,8 +91,10 @@ class FaultMatcher:
 
 
 @lru_cache(maxsize=1024)
-def _as_bytes(pattern: str) -> re.Pattern[bytes]:
-    return re.compile(pattern.encode(), re.MULTILINE)
+def _as_bytes(pattern: str) -> re.Pattern[bytes] | None:
+    """None for an anchored one: it may fit behind a prefix, which is not known in a block."""
+    anchored = "^" in pattern.replace("[^", "")
+    return None if anchored else re.compile(pattern.encode(), re.MULTILINE)
 
 
 def _fault(id: str, role: Role, line: Line, context: Context) -> Fault:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from mwatch.model.event import Flavour
 from mwatch.model.fault import CatalogueEntry
@@ -77,16 +77,12 @@ class Grammar:
         owners = (self._owners[hit] for hit in sorted(hits) if hit < self._first_fault)
         return list(dict.fromkeys(owners))
 
-    def fault_hits(self, hits: set[int]) -> list[int]:
+    def fault_hits(self, hits: Collection[int]) -> list[int]:
         """Of the hits, those of the catalogue, as indices into its triggers."""
         first = self._first_fault
         return [hit - first for hit in sorted(hits) if hit >= first]
 
     def is_no_fault(self, hits: list[int], block: bytes, start: int, end: int) -> bool:
         """Only texts of the catalogue were seen, and none of their patterns fits: a cheap look."""
-        first = self._first_fault
-        return (
-            hits[0] >= first
-            and min(hits) >= first
-            and not self.faults.may_match([hit - first for hit in hits], block, start, end)
-        )
+        faults = self.fault_hits(hits)
+        return len(faults) == len(hits) and not self.faults.may_match(faults, block, start, end)

@@ -90,9 +90,7 @@ class Layout:
         self.slots = slots
         self.model = model
         self._underscores = pattern.pattern.count(b"_")
-        self._plan = [
-            (_INDEX.get(slot.name, -1) if slot.kind == "field" else -1, slot) for slot in slots
-        ]
+        self._plan = [(_INDEX[slot.name] if slot.kind == "field" else -1, slot) for slot in slots]
 
     def same_as(self, other: Layout) -> bool:
         return self.pattern == other.pattern and self.model.rank == other.model.rank
@@ -126,11 +124,11 @@ class Layout:
                     losses[slot.name] = slot.convert(text)
                 else:
                     extra[slot.name] = slot.convert(text)
-            values[2] = stamp_texts(row[:1])[0] if row[0] else None
+            values[_INDEX["timestamp"]] = stamp_texts(row[:1])[0] if row[0] else None
         except ValueError:
             return None
-        values[0] = int(row[1])
-        values[1] = int(row[2]) if row[2] else self.model.total_iterations
+        values[_INDEX["iteration"]] = int(row[1])
+        values[_INDEX["total_iterations"]] = int(row[2]) if row[2] else self.model.total_iterations
         values[_INDEX["losses"]] = losses
         values[_INDEX["covers"]] = covers
         values[_INDEX["first_of_process"]] = False

@@ -21,8 +21,6 @@ from mwatch.parse.transport import Lines, Transport, count_lines
 
 _MAX_LANES = 64
 _MAX_LAYOUTS = 4
-
-
 _BAR = ord("|")
 Spot = tuple[int, int, int, list[int]]
 """A line of a block that is worth a look: start, end, line number, what the scanner saw in it."""
@@ -58,12 +56,7 @@ class Reader:
 
     def settle(self) -> list[Event]:
         """Nothing came for a while: what is open will not be continued."""
-        return [
-            event
-            for lane, blocks in list(self._lanes.items())
-            for opened in blocks.copy()
-            for event in self._close(lane, opened)
-        ]
+        return [event for lane in list(self._lanes) for event in self._close_lane(lane)]
 
     def restart(self) -> list[Event]:
         """The file was rotated or rewritten: lines count from 1 again, the run goes on."""
@@ -217,10 +210,12 @@ class Reader:
             if not opened.block.survives or type(opened.block) is type(block):
                 yield from self._close(line.lane, opened)
         if len(self._lanes) >= _MAX_LANES:
-            oldest = next(iter(self._lanes))
-            for opened in self._lanes[oldest].copy():
-                yield from self._close(oldest, opened)
+            yield from self._close_lane(next(iter(self._lanes)))
         self._lanes.setdefault(line.lane, []).append(_Open(block, line.number))
+
+    def _close_lane(self, lane: str) -> Iterator[Event]:
+        for opened in self._lanes[lane].copy():
+            yield from self._close(lane, opened)
 
     def _close(self, lane: str, opened: _Open) -> Iterator[Event]:
         self._lanes[lane].remove(opened)
