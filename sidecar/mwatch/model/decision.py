@@ -1,0 +1,77 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The one thing to do about an attempt, and the memory of what was done before."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from mwatch.model.finding import Cause, Finding
+
+MAX_ACTS = 256
+
+
+class Action(StrEnum):
+    NONE = "none"
+    RESTART = "restart"
+    STOP = "stop"
+
+
+class Witness(NamedTuple):
+    """One voice for (or against) an action."""
+
+    name: str
+    agrees: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`action` is what shall be done at `act_at`; before that moment it may still be withdrawn.
+
+    NONE with a finding: watched, but not acted on, and `reason` says why.
+    """
+
+    action: Action
+    cause: Cause
+    attempt: int
+    reason: str
+    resume_from: int | None = None
+    """Iteration of the checkpoint; None: from the beginning, or nothing to resume."""
+    resume_reason: str = ""
+    act_at: float | None = None
+    finding: Finding | None = None
+    witnesses: tuple[Witness, ...] = ()
+    quarantine_from: int | None = None
+    """Checkpoints of this iteration and later ones are not to be trusted."""
+    avoid_node: bool = False
+    spends_budget: bool = True
+    proposal: str | None = None
+    """What a person may want to do, such as a flag to add."""
+
+
+class Act(NamedTuple):
+    """An action that was carried out (or, when only observing, would have been)."""
+
+    at: float
+    attempt: int
+    action: Action
+    cause: Cause
+    fingerprint: str
+    resume_from: int | None
+    iteration: int | None
+    """The furthest iteration that the attempt reached."""
+    spends_budget: bool
+
+
+@dataclass(slots=True)
+class Record:
+    """What survives attempts, and the controller: kept in its ledger."""
+
+    acts: deque[Act] = field(default_factory=lambda: deque(maxlen=MAX_ACTS))
+
+    def of_attempt(self, attempt: int) -> Act | None:
+        return next((act for act in self.acts if act.attempt == attempt), None)

@@ -1,0 +1,125 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong, since when, and who is to blame: the answer of a detector.
+
+A finding asserts a state and names its evidence. It never says what to do about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from mwatch.model.observation import Sight
+
+if TYPE_CHECKING:
+    from mwatch.model.job import Job
+    from mwatch.model.settings import Settings
+
+MAX_EVIDENCE = 8
+
+
+class Severity(StrEnum):
+    INFO = "info"
+    WARNING = "warning"
+    """Somebody should look: a ticket."""
+    CRITICAL = "critical"
+    """The run is lost or losing: a page."""
+
+
+class Cause(StrEnum):
+    """The values of `verdict.cause`."""
+
+    HEALTHY = "healthy"
+    FINISHED = "finished"
+    HANG = "hang"
+    FABRIC = "fabric"
+    KILLED = "killed"
+    LOST_POD = "lost_pod"
+    STORAGE = "storage"
+    CRASH = "crash"
+    FINISHED_EARLY = "finished_early"
+    HARDWARE = "hardware"
+    RERUN = "rerun"
+    """Exit 16: Megatron asks to be resumed, to tell a bad GPU from bad code."""
+    NAN = "nan"
+    LOSS_SCALE_COLLAPSE = "loss_scale_collapse"
+    LOSS_SPIKE = "loss_spike"
+    CHECKPOINT = "checkpoint"
+    RESUME_DIVERGED = "resume_diverged"
+    OOM = "oom"
+    USER_ERROR = "user_error"
+    DATA = "data"
+    STARTED_FROM_RANDOM = "started_from_random"
+    SLOW = "slow"
+    LOSS_STUCK = "loss_stuck"
+    CHECKPOINT_OVERDUE = "checkpoint_overdue"
+    BLIND = "blind"
+    UNKNOWN = "unknown"
+    UNSCHEDULABLE = "unschedulable"
+    IMAGE = "image"
+    VOLUME = "volume"
+    PREEMPTED = "preempted"
+    DRAINED = "drained"
+    SUSPENDED = "suspended"
+    DELETED_BY_USER = "deleted_by_user"
+
+
+class CulpritState(StrEnum):
+    NEVER_JOINED = "never_joined"
+    STUCK = "stuck"
+    SILENT = "silent"
+    BEHIND = "behind"
+    ALL_EQUAL = "all_equal"
+    OUT_OF_STEP = "out_of_step"
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """Who; None where unknown. `rank` None with ALL_EQUAL: nobody in particular."""
+
+    rank: int | None = None
+    state: CulpritState | None = None
+    coordinates: Mapping[str, int] = field(default_factory=dict)
+    pod: str | None = None
+    node: str | None = None
+    gpu_uuid: str | None = None
+    xid: int | None = None
+
+
+class Evidence(NamedTuple):
+    file: str | None
+    line: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    detector: str
+    cause: Cause
+    severity: Severity
+    summary: str
+    """One sentence for the on-call."""
+    since_time: float | None = None
+    since_iteration: int | None = None
+    """The first iteration that the first bad line covers."""
+    confidence: float = 1.0
+    culprit: Culprit | None = None
+    evidence: tuple[Evidence, ...] = ()
+    cannot_heal: bool = False
+    """Proof that waiting is useless: process dead or stopped, fatal Xid, never joined, desync."""
+    fault: str | None = None
+    """Catalogue entry that names the root cause."""
+    fingerprint: str = ""
+    """Equal when the same thing happens again in another attempt; no numbers, ranks or times."""
+
+
+class Detector(NamedTuple):
+    name: str
+    needs: frozenset[Sight]
+    """Any one of these must be up, else there is no verdict; empty: sees for itself."""
+    detect: Callable[[Job, Settings], list[Finding]]
+    runbook: str
+    """File name of the page in `runbooks/`, without `.md`."""

@@ -1,0 +1,32 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Robust statistics of small samples; nothing here knows about training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+_MAD_TO_SIGMA = 1.4826  # of a normal distribution
+
+
+def quantile(values: Iterable[float], share: float) -> float:
+    """By linear interpolation; ValueError of an empty sample."""
+    ordered = sorted(values)
+    if not ordered:
+        raise ValueError("no values")
+    place = share * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def median(values: Iterable[float]) -> float:
+    return quantile(values, 0.5)
+
+
+def spread(values: Iterable[float]) -> float:
+    """The median distance from the median, as a standard deviation."""
+    sample = list(values)
+    middle = median(sample)
+    return _MAD_TO_SIGMA * median(abs(value - middle) for value in sample)
