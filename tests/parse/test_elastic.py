@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from builders import log, many, megatron_line, one, steps
-from mwatch.model.event import Error
+from builders import log, many, megatron_line, none, one, steps
+from mwatch.model.event import Error, Exit
 
 LAUNCHER = (
     "Traceback (most recent call last):",
@@ -137,3 +137,18 @@ def test_the_launcher_of_composer_names_rank_and_code(
 def test_a_worker_that_failed_without_a_restart_is_no_event_of_its_own() -> None:
     line = "failed (exitcode: 1) local_rank: 0 (pid: 962) of binary: /venv/bin/python3"
     assert many(log(line), Error) == []
+
+
+def test_the_shells_last_word_is_a_launcher_error_with_the_signal() -> None:
+    error = one("exit code 137\n", Error)
+    assert (error.kind, error.exit_code, error.signal) == ("launcher", 137, "SIGKILL")
+    assert one("command terminated with exit code 1\n", Error).exit_code == 1
+
+
+def test_an_exit_code_of_zero_is_a_good_bye_not_an_error() -> None:
+    none("exit code 0\n", Error)
+    assert one("exit code 0\n", Exit).reason == "status"
+
+
+def test_an_exit_code_inside_a_sentence_is_somebody_elses() -> None:
+    none("worker 3 said: exit code 137 is bad\n", Error)

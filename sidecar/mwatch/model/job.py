@@ -145,6 +145,8 @@ class Attempt:
     """When the iteration last rose or the phase last changed."""
     line_at: float | None = None
     """When the last iteration line came."""
+    best_before: int | None = None
+    """The furthest iteration of the attempts before it: up to there it repeats."""
     resumed_from: int | None = None
     load: LoadState = "unknown"
     load_iteration: int | None = None

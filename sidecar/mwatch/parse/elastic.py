@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from mwatch.model.event import Event
+from mwatch.model.event import Event, Exit
 from mwatch.parse.context import MAX_TEXT, Block, Context, Recogniser
 from mwatch.parse.line import Line, stamp
 
@@ -29,6 +29,9 @@ _NO_TRACEBACK = "To enable traceback see:"
 _WORKER_FAILED = re.compile(r"failed \(exitcode: (-?\d{1,9})\)")
 _RESTART = re.compile(
     r"Worker group \w+\. (\d{1,9})/(\d{1,9}) attempts left; will restart worker group"
+)
+_STATUS = re.compile(
+    r"(?:command terminated with )?(?:process )?exit(?:ed with)? (?:code|status):? (\d{1,3})", re.I
 )
 _CRASHED = re.compile(
     r"(?:Rank (?P<rank>\d{1,7}) crashed with exit code (?P<code>-?\d{1,9})"
@@ -143,6 +146,22 @@ ROOT_CAUSE = Recogniser(
     (r"Root Cause \(first observed failure\):", r"Root Cause:"), _read_root_cause
 )
 WORKER_FAILED = Recogniser((r"failed \(exitcode: ",), _read_worker_failed)
+def _read_status(line: Line, context: Context) -> Iterable[Event]:
+    """The shell's or kubectl's last word on the training command."""
+    found = _STATUS.fullmatch(line.body.strip())
+    if not found:
+        return
+    code = int(found[1])
+    if code == 0:
+        yield Exit(
+            "status", None, found[0], stamp(line.text), line.rank, context.file, line.number
+        )
+        return
+    signal = signal_name(128 - code) if code > 128 else None
+    yield context.error(line, message=found[0], exit_code=code, signal=signal)
+
+
+STATUS = Recogniser((r"exit code \d", r"exit code: \d", r"exit status \d"), _read_status)
 RESTART = Recogniser((r"will restart worker group",), _read_restart)
 CRASHED = Recogniser(
     (r"crashed with exit code", r"exited with code ", r"exits with return code ="),

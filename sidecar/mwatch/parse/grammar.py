@@ -50,6 +50,7 @@ ALL: tuple[Recogniser, ...] = (
     elastic.WORKER_FAILED,
     elastic.RESTART,
     elastic.CRASHED,
+    elastic.STATUS,
 )
 
 

@@ -1,0 +1,129 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Attempts: who opens one, who joins it, and what is left of it when it is over.
+
+Pods restart at different moments, and most print nothing when they do. So a stream that starts
+anew opens an attempt only if it took part in the current one; otherwise it joins. What a
+stream says before it has joined belongs to the attempt it was in: it is late.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+
+from mwatch.model.job import MAX_EARLIER_STEPS, Attempt, Job, Step, Stream
+from mwatch.model.observation import AttemptStart
+from mwatch.model.phase import JobPhase
+from mwatch.state import ledger
+
+KEPT_STEPS = 256
+"""Of an attempt that is over."""
+
+
+def open_first(job: Job, at: float) -> None:
+    if not job.has_started:
+        job.has_started = True
+        job.now = at
+        job.attempt = _new(1, at)
+        job.timeline.attempt = max(job.timeline.attempt, 1)
+        ledger.attempt_started(job, at)
+
+
+def _new(number: int, at: float) -> Attempt:
+    return Attempt(number, at, phase_since=at, progress_at=at)
+
+
+def is_current(job: Job, stream: Stream, at: float) -> bool:
+    """Whether what `stream` says at `at` is about the current attempt; joins it if so."""
+    attempt = job.attempt
+    if stream.attempt < attempt.number:
+        if stream.attempt and at < attempt.started_at:
+            return False
+        join(job, stream)
+    return True
+
+
+def join(job: Job, stream: Stream) -> None:
+    stream.attempt = job.attempt.number
+    stream.last_iteration = None
+    job.attempt.streams.add(stream.name)
+
+
+def start(job: Job, stream: Stream, at: float, number: int | None = None) -> None:
+    """`stream` starts its command, or its workers, anew."""
+    current = job.attempt
+    if number is not None and number <= current.number:
+        if stream.attempt < number == current.number:
+            join(job, stream)
+        return  # an older attempt: late
+    took_part = stream.attempt == current.number
+    if took_part or number is not None:
+        if number is not None and _is_blank(job):
+            _rename(job, number)
+        else:
+            _replace(job, number or current.number + 1, at)
+    join(job, stream)
+
+
+def _is_blank(job: Job) -> bool:
+    """Its number is a guess: the first attempt that is seen need not be the first there was."""
+    return not job.past and job.attempt.number == 1 and job.attempt.iteration is None
+
+
+def _rename(job: Job, number: int) -> None:
+    for name in job.attempt.streams:
+        job.streams[name].attempt = number
+    job.attempt.number = job.timeline.attempt = number
+
+
+def end(job: Job, at: float) -> None:
+    """Nothing more will come of the current attempt; a later call changes nothing."""
+    attempt = job.attempt
+    if attempt.ended_at is None:
+        attempt.ended_at = max(at, attempt.started_at)
+        ledger.attempt_ended(job, attempt.ended_at)
+
+
+def _replace(job: Job, number: int, at: float) -> None:
+    ended = job.attempt
+    end(job, ended.ended_at or max(ended.progress_at, last_word(job, ended)))
+    _remember(job, ended)
+    job.past.append(ended)
+    job.attempt = _new(number, max(at, ended.ended_at or at))
+    job.attempt.best_before = job.best_iteration
+    job.timeline.attempt = max(job.timeline.attempt, number)
+    ledger.attempt_started(job, job.attempt.started_at)
+
+
+def last_word(job: Job, attempt: Attempt) -> float:
+    """When any of its streams last said something."""
+    said = [job.streams[name].last_at for name in attempt.streams]
+    return max((at for at in said if at is not None), default=attempt.started_at)
+
+
+def _remember(job: Job, attempt: Attempt) -> None:
+    """Keeps what a recomputed iteration is held against; drops what only a live attempt needs."""
+    earlier = job.earlier_steps
+    for step in attempt.steps:
+        earlier.pop(step.iteration, None)  # the newest word comes last
+        earlier[step.iteration] = step
+    while len(earlier) > MAX_EARLIER_STEPS:
+        del earlier[next(iter(earlier))]
+    newest: deque[Step] = deque(attempt.steps, maxlen=KEPT_STEPS)
+    attempt.steps = newest
+    attempt.signs.clear()
+    attempt.ranks.clear()
+    attempt.save = None
+    if attempt.phase is not JobPhase.ENDED:
+        attempt.phase = JobPhase.ENDED
+
+
+def fold_start(job: Job, stream: Stream, at: float, started: AttemptStart) -> None:
+    start(job, stream, at, started.attempt)
+    if job.attempt.number != stream.attempt:
+        return
+    if started.resume_from is not None:
+        job.attempt.resumed_from = started.resume_from
+    if started.world_size is not None:
+        job.layout = replace(job.layout, world_size=started.world_size)

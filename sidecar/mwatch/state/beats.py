@@ -1,0 +1,97 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Probe records: how far each rank is, and what rank 0 is doing.
+
+The lowest rank that beats speaks for the phase of the job: saving and evaluating are done by
+all ranks together, and rank 0 is the one that the log also tells about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mwatch.model.job import MAX_RANKS, Attempt, Job, RankState, Stream
+from mwatch.model.observation import Beat
+from mwatch.model.phase import JobPhase
+from mwatch.state import attempts, phases, steps
+
+_TRAINING = frozenset({"training", "collective", "data", "compute"})
+_PHASES = {phase.value: phase for phase in JobPhase}
+
+
+def fold(job: Job, stream: Stream, at: float, beat: Beat) -> None:
+    if beat.attempt is not None and beat.attempt != job.attempt.number:
+        attempts.start(job, stream, at, beat.attempt)
+        if beat.attempt != job.attempt.number:
+            return  # a process of an attempt that is over
+    elif not attempts.is_current(job, stream, at):
+        return
+    attempt = job.attempt
+    if attempt.phase is JobPhase.ENDED:
+        return
+    _know_world(job, beat)
+    state = attempt.ranks.get(beat.rank)
+    if state is None:
+        if len(attempt.ranks) >= MAX_RANKS:
+            return
+        state = attempt.ranks[beat.rank] = _new(at, stream, beat)
+    else:
+        _update(state, at, stream, beat)
+    if beat.iteration is not None:
+        _progress(job, attempt, at, beat.iteration)
+    if beat.rank == min(attempt.ranks) and at >= attempt.phase_since:
+        _follow(job, attempt, at, beat)
+
+
+def _know_world(job: Job, beat: Beat) -> None:
+    if job.layout.world_size is None and beat.world_size is not None:
+        job.layout = replace(job.layout, world_size=beat.world_size)
+
+
+def _new(at: float, stream: Stream, beat: Beat) -> RankState:
+    return RankState(
+        beat.rank, at, beat.iteration, at, at, beat.phase, beat.stack, beat.pid, stream.name
+    )
+
+
+def _update(state: RankState, at: float, stream: Stream, beat: Beat) -> None:
+    if at < state.at:
+        return
+    if beat.iteration != state.iteration:
+        state.iteration = beat.iteration
+        state.progressed_at = state.moved_at = at
+    if beat.phase != state.phase or beat.stack != state.stack:
+        state.phase, state.stack = beat.phase, beat.stack
+        state.moved_at = at
+    state.at = at
+    state.pid = beat.pid
+    state.stream = stream.name
+
+
+def _progress(job: Job, attempt: Attempt, at: float, iteration: int) -> None:
+    """The first value is where the attempt stands; it has done something when that rises."""
+    if attempt.iteration is None:
+        attempt.iteration = iteration
+        if attempt.resumed_from is None and iteration > 0:
+            attempt.resumed_from = iteration
+    elif iteration > attempt.iteration:
+        if attempt.first_iteration is None:
+            attempt.first_iteration = attempt.iteration + 1
+        steps.advance(job, at, iteration)
+        if attempt.phase in (JobPhase.STARTING, JobPhase.LOADING, JobPhase.FIRST_STEP):
+            phases.enter(job, at, JobPhase.TRAINING)
+
+
+def _follow(job: Job, attempt: Attempt, at: float, beat: Beat) -> None:
+    if beat.phase in _TRAINING:
+        if attempt.phase in (JobPhase.SAVING, JobPhase.EVALUATING) and attempt.save is None:
+            phases.enter(job, at, phases.resting(attempt))
+        elif attempt.phase in (JobPhase.STARTING, JobPhase.LOADING):
+            phases.enter(job, at, JobPhase.FIRST_STEP)
+        return
+    phase = _PHASES.get(beat.phase)
+    if phase in (None, JobPhase.ENDED, JobPhase.FIRST_STEP):
+        return
+    is_backwards = phase in (JobPhase.QUEUED, JobPhase.SCHEDULING, JobPhase.STARTING)
+    if not (is_backwards and not phases.is_before_steps(attempt)):
+        phases.enter(job, at, phase)

@@ -1,0 +1,174 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints by the log and by the folder, and which line of history they belong to."""
+
+from __future__ import annotations
+
+from mwatch.model.event import Checkpoint
+from mwatch.model.fault import Blame, Role
+from mwatch.model.job import MAX_CHECKPOINTS, Attempt, Job, KnownCheckpoint, Save, Stream
+from mwatch.model.observation import Stored
+from mwatch.model.phase import JobPhase
+from mwatch.model.timeline import Rollback
+from mwatch.state import attempts, phases
+
+_NOTHING_THERE = "could not find the metadata file"
+_NOT_THE_CHECKPOINT = frozenset({Blame.GPU, Blame.NODE, Blame.FABRIC})
+
+
+def fold(job: Job, stream: Stream, at: float, said: Checkpoint) -> None:
+    stream.prints_checkpoints = True
+    if not attempts.is_current(job, stream, at):
+        return
+    if said.op == "save":
+        if job.past and phases.is_before_steps(job.attempt):
+            _late_save(job, at, said)
+        else:
+            _save(job, at, said)
+    elif said.op == "load":
+        _load(job, at, said)
+    elif said.edge == "end" and said.iteration in job.checkpoints:
+        job.checkpoints[said.iteration].stored = "missing"
+
+
+def _late_save(job: Job, at: float, said: Checkpoint) -> None:
+    """Nobody saves before the first step: the pipe of the dead process is being emptied."""
+    if said.edge == "end" and said.iteration is not None:
+        _know_saved(job, at, said.iteration, job.past[-1].number)
+
+
+def _save(job: Job, at: float, said: Checkpoint) -> None:
+    attempt = job.attempt
+    if said.edge == "begin":
+        is_first = attempt.saves_done == 0
+        attempt.save = Save(
+            said.iteration, at, bool(said.is_async), None, is_first, said.file, said.line
+        )
+        phases.enter(job, at, JobPhase.SAVING)
+    elif said.edge == "mark":
+        if attempt.save is None:
+            attempt.save = Save(said.iteration, at, True, file=said.file, line=said.line)
+        attempt.save.is_async = True
+        attempt.save.queued_at = at
+        _leave_saving(job, at)
+    elif said.edge == "end":
+        _saved(job, at, said)
+    else:
+        attempt.save = None
+        _leave_saving(job, at)
+
+
+def _saved(job: Job, at: float, said: Checkpoint) -> None:
+    attempt = job.attempt
+    if attempt.phase is JobPhase.SAVING and not _is_queued(attempt):
+        phases.enter(job, at, phases.resting(attempt))
+    if attempt.phase is JobPhase.ASYNC_FINALIZE:
+        phases.enter(job, at, phases.resting(attempt))
+    if attempt.save is not None and attempt.save.iteration in (said.iteration, None):
+        attempt.save = None
+    attempt.saves_done += 1
+    attempt.last_save_at = at
+    if said.iteration is not None:
+        _know_saved(job, at, said.iteration, attempt.number)
+
+
+def _know_saved(job: Job, at: float, iteration: int, attempt: int) -> None:
+    """Written anew: what was known of an older one of the same number is of no use."""
+    job.checkpoints.pop(iteration, None)
+    job.checkpoints[iteration] = KnownCheckpoint(iteration, at, attempt, is_saved=True)
+    while len(job.checkpoints) > MAX_CHECKPOINTS:
+        del job.checkpoints[next(iter(job.checkpoints))]
+
+
+def _is_queued(attempt: Attempt) -> bool:
+    return attempt.save is not None and attempt.save.queued_at is not None
+
+
+def _leave_saving(job: Job, at: float) -> None:
+    if job.attempt.phase is JobPhase.SAVING:
+        phases.enter(job, at, phases.resting(job.attempt))
+
+
+def _load(job: Job, at: float, said: Checkpoint) -> None:
+    attempt = job.attempt
+    if said.edge == "begin":
+        attempt.load = "begun"
+        attempt.load_iteration = said.iteration
+        if attempt.first_iteration is None:
+            phases.enter(job, at, JobPhase.LOADING)
+    elif said.edge == "end":
+        attempt.load = "loaded"
+        if said.iteration in job.checkpoints:
+            job.checkpoints[said.iteration].load_failed = False  # an error before was caught
+        if said.iteration is not None:
+            attempt.load_iteration = attempt.resumed_from = said.iteration
+            _continue_from(job, at, said.iteration)
+        _leave_loading(job, at)
+    elif _NOTHING_THERE in said.text:
+        attempt.load = "random"
+        _leave_loading(job, at)
+    else:
+        _load_failed(job)
+
+
+def _leave_loading(job: Job, at: float) -> None:
+    if job.attempt.phase is JobPhase.LOADING:
+        phases.enter(job, at, JobPhase.STARTING)
+
+
+def _load_failed(job: Job, is_bad: bool = True) -> None:
+    attempt = job.attempt
+    attempt.load = "failed" if is_bad else "begun"
+    if attempt.load_iteration is not None:
+        number = attempt.load_iteration
+        known = job.checkpoints.setdefault(number, KnownCheckpoint(number))
+        known.load_failed = is_bad
+
+
+def judge_load(job: Job) -> None:
+    """After an error, a fault or the end of a process: was it the checkpoint's fault?
+
+    Not of a sick machine, a kill, or too little memory; those may be told after the error.
+    """
+    attempt = job.attempt
+    if attempt.phase is not JobPhase.LOADING or attempt.load not in ("begun", "failed"):
+        return
+    if not attempt.errors and not attempt.gone:
+        return
+    roots = [seen.entry for seen in attempt.faults if seen.fault.role == Role.ROOT]
+    is_machine = any(entry is not None and entry.blame in _NOT_THE_CHECKPOINT for entry in roots)
+    is_memory = any("memory" in seen.fault.id for seen in attempt.faults)
+    is_kill = any(seen.error.signal for seen in attempt.errors) or any(
+        gone.exit.signal for gone in attempt.gone.values()
+    )
+    _load_failed(job, is_bad=not (is_machine or is_memory or is_kill))
+
+
+def _continue_from(job: Job, at: float, iteration: int) -> None:
+    """Whatever is newer than the point of a resume is of a line that nobody continues."""
+    newer = [
+        known for number, known in job.checkpoints.items()
+        if number > iteration and not known.is_abandoned and known.attempt != job.attempt.number
+    ]  # fmt: skip
+    if not newer:
+        return
+    reason = f"attempt {job.attempt.number} resumed from {iteration}"
+    job.timeline.rollbacks.append(Rollback(at, iteration, None, reason))
+    for known in newer:
+        known.is_abandoned = True
+
+
+def fold_stored(job: Job, stored: Stored) -> None:
+    """The folder is the truth of what is there; what the log alone knows may be elsewhere."""
+    there = {each.iteration: each for each in stored.checkpoints}
+    for number, known in job.checkpoints.items():
+        if number not in there:
+            known.stored = "missing"
+    for number in sorted(there)[-MAX_CHECKPOINTS:]:
+        seen = there[number]
+        known = job.checkpoints.setdefault(number, KnownCheckpoint(number))
+        known.stored = seen.state
+        known.stored_reason = seen.reason
+        known.written_at = seen.written_at
+        written = seen.written_at if seen.written_at is not None else known.saved_at
+        known.is_abandoned = job.timeline.is_abandoned(number, written)

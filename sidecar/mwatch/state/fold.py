@@ -1,0 +1,117 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`fold(job, observed)`: one observation more is known. Returns the job that it was given, changed.
+
+Missing and late observations are accepted; only a new attempt goes backwards. A caller that
+wants to keep an old state copies it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mwatch.model.event import (
+    Arguments,
+    Batch,
+    Checkpoint,
+    Error,
+    Exit,
+    Fault,
+    Iteration,
+    Overflow,
+    Phase,
+    Straggler,
+    Timers,
+    Validation,
+)
+from mwatch.model.job import Job, SightState, SignSeen, Stream
+from mwatch.model.observation import (
+    AttemptStart,
+    Beat,
+    Observed,
+    ProcessExit,
+    Sight,
+    SightChange,
+    Sign,
+    Stored,
+)
+from mwatch.state import attempts, beats, checkpoints, endings, evaluation, layout, markers, steps
+
+MAX_STREAMS = 8192
+
+Fold = Callable[[Job, Stream, float, Any], None]
+
+
+def fold(job: Job, observed: Observed) -> Job:
+    at, name, what = observed
+    stream = job.streams.get(name)
+    if stream is None:
+        if len(job.streams) >= MAX_STREAMS:
+            return job
+        stream = job.streams[name] = Stream(name)
+    kind = type(what)
+    attempts.open_first(job, at)
+    if kind in _LOG:
+        _see(job, Sight.LOG, at)
+    job.now = max(job.now, at)
+    _FOLDS[kind](job, stream, at, what)
+    stream.last_at = at
+    return job
+
+
+def _see(job: Job, sight: Sight, at: float) -> None:
+    state = job.sights.get(sight)
+    if state is None or not state.is_up:
+        job.sights[sight] = SightState(True, at, "seen")
+
+
+def _beat(job: Job, stream: Stream, at: float, beat: Beat) -> None:
+    _see(job, Sight.PROBE, at)
+    beats.fold(job, stream, at, beat)
+
+
+def _stored(job: Job, stream: Stream, at: float, stored: Stored) -> None:
+    _see(job, Sight.CHECKPOINTS, at)
+    checkpoints.fold_stored(job, stored)
+
+
+def _sign(job: Job, stream: Stream, at: float, sign: Sign) -> None:
+    if attempts.is_current(job, stream, at):
+        job.attempt.signs[sign.source, sign.rank, stream.name] = SignSeen(at, stream.name, sign)
+
+
+def _sight(job: Job, stream: Stream, at: float, change: SightChange) -> None:
+    job.sights[change.sight] = SightState(change.is_up, at, change.reason)
+
+
+def _nothing(job: Job, stream: Stream, at: float, what: object) -> None:
+    """The lines themselves carry what is needed of it."""
+
+
+_FOLDS: dict[type, Fold] = {
+    Iteration: steps.fold,
+    Batch: steps.fold,
+    Validation: evaluation.fold_validation,
+    Timers: evaluation.fold_timers,
+    Phase: markers.fold,
+    Checkpoint: checkpoints.fold,
+    Fault: endings.fold_fault,
+    Error: endings.fold_error,
+    Exit: endings.fold_exit,
+    ProcessExit: endings.fold_process_exit,
+    Overflow: _nothing,
+    Straggler: markers.fold_straggler,
+    Arguments: layout.fold,
+    Beat: _beat,
+    Sign: _sign,
+    Stored: _stored,
+    SightChange: _sight,
+    AttemptStart: attempts.fold_start,
+}
+_LOG = frozenset(
+    {
+        Iteration, Batch, Validation, Timers, Phase, Checkpoint, Fault, Error, Exit, Overflow,
+        Straggler, Arguments,
+    }
+)  # fmt: skip

@@ -1,0 +1,55 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Moves an attempt from phase to phase, and tells those who keep count of the time."""
+
+from __future__ import annotations
+
+from mwatch.model.job import Attempt, Job
+from mwatch.model.phase import JobPhase, Slot
+from mwatch.state import calibrate, ledger
+
+_SLOTS = {
+    JobPhase.STARTING: Slot.STARTING,
+    JobPhase.LOADING: Slot.LOADING,
+    JobPhase.FIRST_STEP: Slot.FIRST_STEP,
+    JobPhase.EVALUATING: Slot.EVALUATING,
+    JobPhase.ASYNC_FINALIZE: Slot.ASYNC_FINALIZE,
+    JobPhase.STOPPING: Slot.STOPPING,
+}
+_BEFORE_STEPS = frozenset({JobPhase.QUEUED, JobPhase.SCHEDULING, JobPhase.STARTING})
+
+
+def enter(job: Job, at: float, phase: JobPhase) -> None:
+    """Only a new attempt leaves ENDED."""
+    attempt = job.attempt
+    before = attempt.phase
+    if before is phase or before is JobPhase.ENDED:
+        return
+    at = max(at, attempt.phase_since)
+    slot = slot_of(attempt)
+    if slot is not None and phase is not JobPhase.ENDED:
+        calibrate.phase_ended(job, slot, at - attempt.phase_since)
+    attempt.phase = phase
+    attempt.phase_since = at
+    attempt.progress_at = max(attempt.progress_at, at)
+    ledger.phase_changed(job, at, before)
+
+
+def slot_of(attempt: Attempt) -> Slot | None:
+    """What the current phase is learnt as; None: lines tell more than the phase's length."""
+    if attempt.phase is JobPhase.SAVING:
+        return Slot.SAVING if attempt.saves_done else Slot.FIRST_SAVE
+    return _SLOTS.get(attempt.phase)
+
+
+def resting(attempt: Attempt) -> JobPhase:
+    """Where an attempt is when a save, load or evaluation is over."""
+    if attempt.exit is not None or attempt.is_done:
+        return JobPhase.STOPPING
+    if attempt.iteration is not None and attempt.first_iteration is not None:
+        return JobPhase.TRAINING
+    return JobPhase.STARTING
+
+
+def is_before_steps(attempt: Attempt) -> bool:
+    return attempt.phase in _BEFORE_STEPS

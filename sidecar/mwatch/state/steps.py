@@ -1,0 +1,123 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Iteration lines to steps: progress, true counters, and the notice of an unseen restart."""
+
+from __future__ import annotations
+
+from mwatch.model.event import Iteration
+from mwatch.model.job import Attempt, Job, Step, Stream
+from mwatch.model.phase import JobPhase
+from mwatch.state import attempts, calibrate, ledger, phases
+
+_QUIET_PHASES = frozenset({JobPhase.STOPPING, JobPhase.ENDED})
+
+
+def fold(job: Job, stream: Stream, at: float, line: Iteration) -> None:
+    stream.prints_iterations = True
+    if not _belongs(job, stream, at, line):
+        return
+    attempt = job.attempt
+    step = _step(job, stream, at, line)
+    _count(job, attempt, step)
+    _enter_training(job, attempt, step)
+    calibrate.step_reported(job, step)
+    ledger.step_reported(job, step)
+    _advance(job, attempt, step)
+
+
+def _belongs(job: Job, stream: Stream, at: float, line: Iteration) -> bool:
+    """Whether it is news of the current attempt; opens a new one for a line that goes back."""
+    last = stream.last_iteration
+    if stream.attempt == job.attempt.number and last is not None:
+        is_back = line.iteration < last or line.first_of_process
+        if is_back and at >= (job.attempt.line_at or at):
+            attempts.start(job, stream, at)
+        elif line.iteration <= last:
+            return False  # late, or a second copy
+    elif not attempts.is_current(job, stream, at):
+        return False
+    stream.last_iteration = line.iteration
+    newest = job.attempt.steps[-1] if job.attempt.steps else None
+    return newest is None or newest.iteration < line.iteration
+
+
+def _step(job: Job, stream: Stream, at: float, line: Iteration) -> Step:
+    attempt = job.attempt
+    before = attempt.steps[-1] if attempt.steps else None
+    fresh = line.iteration - before.iteration if before else None
+    covers = line.covers or fresh or _first_covers(job, line)
+    new = covers if fresh is None else min(covers, fresh)
+    printed = line.skipped or 0
+    again = before is not None and before.is_first_of_process and new < covers
+    return Step(
+        at=at,
+        iteration=line.iteration,
+        covers=covers,
+        new=new,
+        seconds=None if line.elapsed_ms is None else line.elapsed_ms / 1000.0,
+        losses=line.losses,
+        loss_scale=line.loss_scale,
+        grad_norm=line.grad_norm,
+        learning_rate=line.learning_rate,
+        consumed_samples=line.consumed_samples,
+        batch_size=line.global_batch_size,
+        skipped=max(0, printed - before.skipped_printed) if again and before else printed,
+        skipped_printed=printed,
+        nan=line.nan or 0,
+        throughput_tflops=line.throughput_tflops,
+        is_first_of_process=line.first_of_process,
+        flavour=line.flavour,
+        stream=stream.name,
+        file=line.file,
+        line=line.line,
+    )
+
+
+def _first_covers(job: Job, line: Iteration) -> int:
+    """Of a first line that does not tell: up to the last boundary, or since the resume."""
+    interval = job.layout.log_interval or 1
+    since_resume = line.iteration - (job.attempt.resumed_from or 0)
+    return max(1, min(interval, since_resume))
+
+
+def _count(job: Job, attempt: Attempt, step: Step) -> None:
+    attempt.steps.append(step)
+    attempt.skipped += step.skipped
+    attempt.nan += step.nan
+    if attempt.first_iteration is None:
+        attempt.first_iteration = step.first_covered
+
+
+def _enter_training(job: Job, attempt: Attempt, step: Step) -> None:
+    """A line proves that steps are done; where the steps began nobody may have said."""
+    if attempt.phase in _QUIET_PHASES:
+        return
+    if phases.is_before_steps(attempt) or attempt.phase is JobPhase.LOADING:
+        known = (step.seconds or 0.0) * step.new
+        phases.enter(job, max(attempt.phase_since, step.at - known), JobPhase.FIRST_STEP)
+    save = attempt.save
+    saved_at = save.iteration if save else None
+    if attempt.phase is not JobPhase.SAVING or saved_at is None or step.iteration > saved_at:
+        phases.enter(job, step.at, JobPhase.TRAINING)
+
+
+def _advance(job: Job, attempt: Attempt, step: Step) -> None:
+    attempt.line_at = step.at
+    advance(job, step.at, step.iteration)
+
+
+def advance(job: Job, at: float, iteration: int) -> None:
+    """`iteration` is finished."""
+    attempt = job.attempt
+    if attempt.iteration is not None and iteration <= attempt.iteration:
+        return
+    attempt.iteration = iteration
+    attempt.progress_at = max(attempt.progress_at, at)
+    best = job.best_iteration
+    if best is None or iteration > best:
+        job.best_iteration = iteration
+        if best is not None and best == attempt.best_before:
+            calibrate.attempt_progressed(job)
+    total = job.layout.total_iterations
+    if total is not None and iteration >= total:
+        attempt.is_done = True

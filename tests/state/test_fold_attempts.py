@@ -1,0 +1,116 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""When an attempt ends and the next begins, whoever tells it."""
+
+from __future__ import annotations
+
+from fold_builders import RESTARTS, WORLD, Story, loaded, loading, saved, saving
+from mwatch.model.observation import AttemptStart, ProcessExit
+from mwatch.model.phase import JobPhase
+
+
+def numbers(story: Story) -> list[int]:
+    return [*(past.number for past in story.job.past), story.job.attempt.number]
+
+
+def test_a_run_without_restarts_is_one_attempt() -> None:
+    story = Story().says(WORLD).trains(1, 2, 3)
+    assert numbers(story) == [1]
+    assert story.job.attempt.iteration == 3
+
+
+def test_a_start_after_steps_opens_an_attempt() -> None:
+    story = Story().says(WORLD).trains(1, 2, 3).wait(60).says(WORLD)
+    assert numbers(story) == [1, 2]
+    assert story.job.attempt.iteration is None
+    assert story.job.attempt.phase is JobPhase.STARTING
+
+
+def test_an_iteration_that_goes_back_opens_an_attempt() -> None:
+    story = Story().trains(1, 2, 3, 4).wait(60).trains(3, 4)
+    assert numbers(story) == [1, 2]
+    assert story.job.past[0].iteration == 4
+    assert story.job.attempt.first_iteration == 3
+
+
+def test_torchruns_own_restart_opens_an_attempt() -> None:
+    story = Story().says(WORLD).trains(1, 2).says(*RESTARTS).wait(5).says(WORLD)
+    assert numbers(story) == [1, 2]
+
+
+def test_a_start_that_failed_and_starts_again_is_two_attempts() -> None:
+    story = Story().says(WORLD).sees(ProcessExit(1, None, None)).wait(10).says(WORLD)
+    assert numbers(story) == [1, 2]
+
+
+def test_a_second_copy_of_a_line_is_no_restart() -> None:
+    story = Story().trains(1, 2, 3).says("", stream="pod-1").trains(3, stream="pod-1")
+    assert numbers(story) == [1]
+    assert len(story.job.attempt.steps) == 3
+
+
+def test_pods_that_restart_together_open_one_attempt() -> None:
+    story = Story().says(WORLD).trains(1, 2, 3, stream="pod-1").wait(60)
+    story.says(WORLD, loading(2), loaded(2)).wait(5).trains(3, 4, stream="pod-1")
+    assert numbers(story) == [1, 2]
+    assert story.job.attempt.streams == {"pod-0", "pod-1"}
+    assert story.job.attempt.resumed_from == 2
+
+
+def test_the_last_words_of_a_pod_that_lags_belong_to_the_old_attempt() -> None:
+    story = Story().says(WORLD).trains(1, 2, stream="pod-1")
+    died = story.at
+    story.wait(30).says(WORLD)
+    story.at = died
+    story.says("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB.",
+               stream="pod-1")  # fmt: skip
+    assert story.job.attempt.faults == []
+    assert [seen.fault.id for seen in story.job.past[0].faults] == ["cuda-out-of-memory"]
+
+
+def test_the_wrapper_gives_attempts_their_numbers() -> None:
+    story = Story().sees(AttemptStart(7, 400, 16))
+    assert numbers(story) == [7]
+    assert story.job.attempt.resumed_from == 400
+    assert story.job.layout.world_size == 16
+    story.trains(401).sees(AttemptStart(8, 400, 16))
+    assert numbers(story) == [7, 8]
+
+
+def test_an_attempt_that_another_pod_opened_is_joined_not_opened_again() -> None:
+    story = Story().sees(AttemptStart(2, None, None)).trains(1)
+    story.sees(AttemptStart(2, None, None), stream="pod-1")
+    assert numbers(story) == [2]
+    assert story.job.attempt.streams == {"pod-0", "pod-1"}
+
+
+def test_a_wrapper_that_comes_back_late_changes_nothing() -> None:
+    story = Story().sees(AttemptStart(5, None, None)).trains(1, 2)
+    story.sees(AttemptStart(4, None, None), stream="pod-1")
+    assert numbers(story) == [5]
+
+
+def test_nothing_open_survives_an_attempt() -> None:
+    story = Story().says(WORLD).trains(1, 2).says(saving(2)).wait(5)
+    story.beats(0, 2, "saving").says(WORLD)
+    attempt = story.job.attempt
+    assert attempt.save is None
+    assert attempt.ranks == {}
+    assert attempt.signs == {}
+    assert story.job.past[0].save is None
+
+
+def test_what_a_dead_process_left_in_the_pipe_does_not_start_the_new_one() -> None:
+    story = Story().says(WORLD).trains(1, 2).says(*RESTARTS, saving(2), saved(2)).wait(5)
+    story.says(WORLD)
+    assert numbers(story) == [1, 2]
+    assert story.job.attempt.phase is JobPhase.STARTING
+    assert story.job.checkpoints[2].is_saved
+    assert story.job.checkpoints[2].attempt == 1
+
+
+def test_an_attempt_knows_how_far_the_ones_before_it_came() -> None:
+    story = Story().trains(1, 2, 3, 4).wait(60).trains(3)
+    assert story.job.attempt.best_before == 4
+    assert story.job.best_iteration == 4
+    assert story.job.earlier_steps[4].iteration == 4

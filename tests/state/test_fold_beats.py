@@ -1,0 +1,66 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Probe records: progress and phases of a job whose log is silent."""
+
+from __future__ import annotations
+
+from fold_builders import Story
+from mwatch.model.observation import AttemptStart
+from mwatch.model.phase import JobPhase
+
+
+def phase(story: Story) -> str:
+    return story.job.attempt.phase.value
+
+
+def test_the_first_record_says_where_the_attempt_stands() -> None:
+    story = Story().beats(0, 400, "first-step")
+    assert story.job.attempt.iteration == 400
+    assert story.job.attempt.resumed_from == 400
+    assert story.job.attempt.first_iteration is None
+
+
+def test_a_rising_iteration_is_training() -> None:
+    story = Story().beats(0, 400).wait(5).beats(0, 401)
+    assert story.job.attempt.phase is JobPhase.TRAINING
+    assert story.job.attempt.first_iteration == 401
+    assert story.job.attempt.progress_at == story.at
+
+
+def test_a_record_without_news_is_no_progress() -> None:
+    story = Story().beats(0, 400).wait(5).beats(0, 401)
+    moved = story.at
+    story.wait(5).beats(0, 401)
+    rank = story.job.attempt.ranks[0]
+    assert (rank.progressed_at, rank.at) == (moved, story.at)
+    assert story.job.attempt.progress_at == moved
+
+
+def test_rank_0_speaks_for_the_phase() -> None:
+    story = Story().beats(0, 4).beats(1, 4).wait(1).beats(0, 5).beats(1, 5)
+    assert phase(story.wait(1).beats(1, 5, "saving")) == "training"
+    assert phase(story.wait(1).beats(0, 5, "saving")) == "saving"
+    assert phase(story.wait(1).beats(0, 5, "compute")) == "training"
+
+
+def test_a_record_of_an_older_attempt_is_dropped() -> None:
+    story = Story().sees(AttemptStart(3, None, None)).beats(0, 9, attempt=2)
+    assert story.job.attempt.ranks == {}
+
+
+def test_a_record_of_a_newer_attempt_opens_it() -> None:
+    story = Story().sees(AttemptStart(3, None, None)).beats(0, 9, attempt=3)
+    story.wait(60).beats(0, 4, attempt=4)
+    assert story.job.attempt.number == 4
+    assert story.job.attempt.ranks[0].iteration == 4
+
+
+def test_a_record_older_than_the_last_one_changes_nothing() -> None:
+    story = Story().beats(0, 4).wait(5).beats(0, 6)
+    story.at -= 3
+    story.beats(0, 5)
+    assert story.job.attempt.ranks[0].iteration == 6
+
+
+def test_the_probe_tells_the_world_size() -> None:
+    assert Story().beats(0, 4).job.layout.world_size == 2

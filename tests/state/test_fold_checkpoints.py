@@ -1,0 +1,105 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which checkpoints there are, by log and folder, and which line of history they are of."""
+
+from __future__ import annotations
+
+from fold_builders import READY, WORLD, Story, loaded, loading, saved, saving
+from mwatch.model.observation import ProcessExit, Stored, StoredCheckpoint
+
+CANNOT = (
+    "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory"
+)
+TRACE = ("Traceback (most recent call last):", '  File "a.py", line 1, in load', "    read()")
+
+
+def saves(story: Story, *iterations: int) -> Story:
+    for iteration in iterations:
+        story.trains(iteration).says(saving(iteration)).wait(1).says(saved(iteration))
+    return story
+
+
+def resumes(story: Story, iteration: int) -> Story:
+    return story.wait(60).says(WORLD, loading(iteration), loaded(iteration), READY)
+
+
+def folder(*states: tuple[int, str, float]) -> Stored:
+    return Stored("/ckpt", tuple(StoredCheckpoint(n, s, None, 1, at) for n, s, at in states))
+
+
+def test_a_save_whose_end_never_comes_is_no_checkpoint() -> None:
+    story = saves(Story(), 10).trains(20).says(saving(20))
+    assert [n for n, known in story.job.checkpoints.items() if known.is_saved] == [10]
+
+
+def test_after_a_rollback_the_newer_ones_are_abandoned_for_ever() -> None:
+    """Roll back from 600 to 400, then crash at 450: the old 600 never comes back."""
+    story = saves(Story().says(WORLD), 400, 500, 600)
+    resumes(story, 400).trains(401, 450)
+    assert [n for n, known in story.job.checkpoints.items() if known.is_abandoned] == [500, 600]
+    assert [rollback.to_iteration for rollback in story.job.timeline.rollbacks] == [400]
+    resumes(story, 400)
+    assert story.job.checkpoints[600].is_abandoned
+
+
+def test_one_written_anew_after_a_rollback_counts() -> None:
+    story = saves(resumes(saves(Story().says(WORLD), 400, 500, 600), 400), 500)
+    assert not story.job.checkpoints[500].is_abandoned
+    assert story.job.checkpoints[600].is_abandoned
+
+
+def test_a_resume_from_the_newest_is_no_rollback() -> None:
+    story = resumes(saves(Story().says(WORLD), 400, 500), 500)
+    assert list(story.job.timeline.rollbacks) == []
+    assert not any(known.is_abandoned for known in story.job.checkpoints.values())
+
+
+def test_the_folder_tells_abandoned_ones_by_when_they_were_written() -> None:
+    story = resumes(saves(Story().says(WORLD), 400, 500, 600), 400)
+    when = story.job.timeline.rollbacks[0].at
+    story.sees(folder((400, "complete", when - 90), (500, "complete", when + 90),
+                      (600, "complete", when - 60)))  # fmt: skip
+    assert [n for n, known in story.job.checkpoints.items() if known.is_abandoned] == [600]
+
+
+def test_a_checkpoint_that_is_not_in_the_folder_is_missing() -> None:
+    story = saves(Story(), 10, 20).sees(folder((20, "incomplete", 0.0)))
+    assert story.job.checkpoints[10].stored == "missing"
+    assert story.job.checkpoints[20].stored == "incomplete"
+
+
+def test_an_error_while_loading_marks_the_checkpoint() -> None:
+    story = saves(Story().says(WORLD), 10, 20).wait(9).says(WORLD, loading(20), *TRACE, CANNOT)
+    story.sees(ProcessExit(1, None, None))
+    assert story.job.attempt.load == "failed"
+    assert story.job.checkpoints[20].load_failed
+    assert not story.job.checkpoints[10].load_failed
+
+
+def test_an_error_that_was_caught_does_not() -> None:
+    story = saves(Story().says(WORLD), 20).wait(9)
+    story.says(WORLD, loading(20), *TRACE, CANNOT, loaded(20))
+    assert story.job.attempt.load == "loaded"
+    assert not story.job.checkpoints[20].load_failed
+
+
+def test_a_kill_while_loading_does_not_blame_the_checkpoint() -> None:
+    story = saves(Story().says(WORLD), 20).wait(9).says(WORLD, loading(20))
+    story.sees(ProcessExit(137, "SIGKILL", None))
+    assert not story.job.checkpoints[20].load_failed
+
+
+def test_running_out_of_memory_while_loading_does_not_blame_the_checkpoint() -> None:
+    story = saves(Story().says(WORLD), 20).wait(9)
+    story.says(WORLD, loading(20), *TRACE, "torch.OutOfMemoryError: CUDA out of memory. Tried to")
+    story.sees(ProcessExit(1, None, None))
+    assert not story.job.checkpoints[20].load_failed
+
+
+def test_nothing_to_load_is_a_start_from_random() -> None:
+    story = Story().says(
+        WORLD,
+        "WARNING: could not find the metadata file /ckpt/latest_checkpointed_iteration.txt",
+        "    will not load any checkpoints and will start from random",
+    )
+    assert story.job.attempt.load == "random"

@@ -1,0 +1,121 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which phase an attempt is in, by the log alone."""
+
+from __future__ import annotations
+
+from fold_builders import DONE, READY, WORLD, Story, line, loaded, loading, queued, saved, saving
+from mwatch.model.observation import ProcessExit
+from mwatch.model.phase import JobPhase, Slot
+
+BYE = "[exiting program after receiving SIGTERM.] datetime: 2025-09-07 23:59:00 "
+
+
+def phase(story: Story) -> JobPhase:
+    return story.job.attempt.phase
+
+
+def test_from_start_to_the_first_step() -> None:
+    story = Story().says(WORLD)
+    assert phase(story) is JobPhase.STARTING
+    story.says(loading(5))
+    assert phase(story) is JobPhase.LOADING
+    story.says(loaded(5))
+    assert phase(story) is JobPhase.STARTING
+    story.says(READY)
+    assert phase(story) is JobPhase.FIRST_STEP
+    story.wait(30).says(line(6))
+    assert phase(story) is JobPhase.TRAINING
+    assert story.job.attempt.phase_since == story.at
+
+
+def test_a_synchronous_save_is_a_phase_until_it_is_done() -> None:
+    story = Story().trains(1, 2).says(saving(2)).wait(9)
+    assert phase(story) is JobPhase.SAVING
+    story.says(saved(2))
+    assert phase(story) is JobPhase.TRAINING
+    assert story.job.attempt.saves_done == 1
+    assert story.job.attempt.save is None
+
+
+def test_an_asynchronous_save_stays_open_while_training_goes_on() -> None:
+    story = Story().trains(1, 2).says(saving(2)).wait(1).says(queued(2))
+    assert phase(story) is JobPhase.TRAINING
+    assert story.job.attempt.save is not None
+    story.trains(3, 4).says(saved(2))
+    assert story.job.attempt.save is None
+    assert story.job.checkpoints[2].is_saved
+
+
+def test_a_step_after_the_saved_one_proves_that_the_save_is_over() -> None:
+    story = Story().trains(1, 2).says(saving(2)).trains(3)
+    assert phase(story) is JobPhase.TRAINING
+
+
+def test_a_line_of_the_saved_step_that_comes_late_does_not_end_the_save() -> None:
+    story = Story().trains(1).says(saving(2)).trains(2, stream="pod-1")
+    assert phase(story) is JobPhase.SAVING
+
+
+def test_a_good_bye_is_stopping_and_the_end_of_the_command_is_the_end() -> None:
+    story = Story().trains(1, 2).says(BYE)
+    assert phase(story) is JobPhase.STOPPING
+    story.says("exit code 0")
+    assert phase(story) is JobPhase.ENDED
+    assert story.job.attempt.ended_at == story.at
+    assert not story.job.attempt.is_done
+
+
+def test_a_last_save_after_training_goes_back_to_stopping() -> None:
+    story = Story().trains(1, 2).says(DONE, saving(2)).wait(3)
+    assert phase(story) is JobPhase.SAVING
+    story.says(saved(2))
+    assert phase(story) is JobPhase.STOPPING
+    assert story.job.attempt.is_done
+
+
+def test_the_last_iteration_is_the_end_of_training() -> None:
+    assert (
+        Story()
+        .says(
+            "------------------------ arguments ------------------------",
+            "  train_iters ..................................... 3",
+            "-------------------- end of arguments ---------------------",
+        )
+        .trains(1, 2, 3)
+        .job.attempt.is_done
+    )
+
+
+def test_a_dead_pod_ends_the_gang() -> None:
+    story = Story().trains(1).says("", stream="pod-1").sees(ProcessExit(137, "SIGKILL", None))
+    assert phase(story) is JobPhase.ENDED
+
+
+def test_a_pod_that_ended_well_ends_nothing_while_others_go_on() -> None:
+    story = Story().trains(1).trains(2, stream="pod-1")
+    story.sees(ProcessExit(0, None, None), stream="pod-1")
+    assert phase(story) is JobPhase.TRAINING
+    story.sees(ProcessExit(0, None, None))
+    assert phase(story) is JobPhase.ENDED
+
+
+def test_an_evaluation_that_only_its_timer_tells_of_is_booked_when_it_was() -> None:
+    story = Story().trains(1, 2)
+    story.says(
+        " validation loss at iteration 2 | lm loss value: 6.0E+00 | lm loss PPL: 4.0E+02 | ",
+        "(min, max) time across ranks (ms):",
+        "    evaluate .......................................: (4000.00, 4000.00)",
+        line(3, seconds=1.0),
+    )
+    assert list(story.job.calibration.durations[Slot.EVALUATING]) == [4.0]
+    assert story.job.attempt.evaluations == 1
+
+
+def test_a_validation_that_is_nan_is_remembered_with_its_iteration() -> None:
+    story = (
+        Story()
+        .trains(1, 2)
+        .says(" validation loss at iteration 2 | lm loss value: NAN | lm loss PPL: 4.851652E+08 | ")
+    )
+    assert story.job.attempt.bad_validation_at == 2
