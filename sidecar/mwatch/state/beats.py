@@ -39,7 +39,8 @@ def fold(job: Job, stream: Stream, at: float, beat: Beat) -> None:
         _update(state, at, stream, beat)
     if beat.iteration is not None:
         _progress(job, attempt, at, beat.iteration)
-    if beat.rank == min(attempt.ranks) and at >= attempt.phase_since:
+    lead = 0 if 0 in attempt.ranks else min(attempt.ranks)
+    if beat.rank == lead and at >= attempt.phase_since:
         _follow(job, attempt, at, beat)
 
 
