@@ -19,10 +19,10 @@ COVERAGE := $(if $(COV),$(foreach p,$(PURE),--cov=mwatch.$(p)) --cov-report=term
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench clean FORCE
+.PHONY: help demo test check bench scorecard clean FORCE
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)$$/\1	\2/p' Makefile | expand -t 8
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)$$/\1	\2/p' Makefile | expand -t 11
 
 demo: .venv/core ## show what mwatch reads in three recorded failures
 	@MWATCH=.venv/bin/mwatch sh docs/demo.sh
@@ -38,6 +38,14 @@ check: .venv/dev ## lint, formatting, types, contract tests
 
 bench: .venv/dev ## run the benchmarks
 	PYTHONPATH=tests $(PY) -m benchmarks
+
+# One run again, with its story: PYTHONPATH=tests .venv/bin/python -m sim --seed N --verbose
+RUNS ?= 10000
+SEED ?= 1
+JOBS ?= 2
+
+scorecard: .venv/dev ## judge mwatch on simulated jobs (RUNS=10000 SEED=1 JOBS=2): SCORECARD.md
+	PYTHONPATH=tests $(PY) -m sim --runs $(RUNS) --seed $(SEED) --jobs $(JOBS) --out SCORECARD.md
 
 clean: ## remove .venv, caches and build leftovers
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.*

@@ -32,7 +32,7 @@ PURE = ("model", *PURE_STAGES)
 # new package, and whoever adds it says here what it may see.
 _EVERYWHERE = frozenset({"mwatch.__version__", "mwatch.errors", "mwatch.stats"})
 _STAGE = _EVERYWHERE | {"mwatch.model"}
-_SHARED = frozenset({"mwatch_trainer.contract", "mwatch_trainer.checkpoint"})
+_SHARED = frozenset(f"mwatch_trainer.{each}" for each in ("contract", "checkpoint", "timeline"))
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "__init__": frozenset(),
     "__main__": frozenset({"mwatch.cli"}),

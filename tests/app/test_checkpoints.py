@@ -12,7 +12,9 @@ import pytest
 
 from checkpoint_builders import torch_dist, torch_file, track
 from mwatch.app.checkpoints import RUNNING_SECONDS, Report, look
+from mwatch.app.timeline import to_text
 from mwatch.errors import InputError
+from mwatch.model.timeline import Rollback, Timeline
 from unprivileged import unprivileged
 
 SHARDS = {"__0_0.distcp": 10}
@@ -112,16 +114,91 @@ def test_the_report_is_json(tmp_path: Path) -> None:
     saved(tmp_path, 20)
     record = json.loads(json.dumps(report(tmp_path).to_json()))
     assert set(record) == {
-        "folder", "observed_at", "checkpoints", "pointers", "leftovers", "left_out", "is_cut",
-        "notes",
+        "folder", "observed_at", "checkpoints", "resume_from", "has_timeline", "pointers",
+        "leftovers", "left_out", "is_cut", "notes",
     }  # fmt: skip
     assert record["checkpoints"] == [
         {
             "name": "iter_0000020", "format": "torch_dist", "iteration": 20, "state": "complete",
             "reason": None, "bytes": record["checkpoints"][0]["bytes"], "files": 3,
             "newest_mtime": WRITTEN, "tracked": False, "is_cut": False, "age_seconds": 7200.0,
+            "standing": "good",
         }
     ]  # fmt: skip
+
+
+def put_timeline(save: Path, *rollbacks: tuple[float, int], first_bad: int | None = None) -> None:
+    known = Timeline()
+    for at, to_iteration in rollbacks:
+        known.roll_back(Rollback(at, to_iteration, None, "loss went missing"))
+    if first_bad is not None:
+        known.suspect(WRITTEN, first_bad, "loss went missing")
+    (save / ".mwatch").mkdir()
+    (save / ".mwatch" / "timeline.json").write_text(to_text(known))
+
+
+def standings(save: Path) -> dict[str, str | None]:
+    found = report(save)
+    return {each.name: found.standing(each) for each in found.listing.checkpoints}
+
+
+def resume_from(save: Path) -> str | None:
+    found = report(save).resume_from
+    return None if found is None else found.name
+
+
+def test_without_a_timeline_what_is_complete_is_good(tmp_path: Path) -> None:
+    saved(tmp_path, 20)
+    saved(tmp_path, 40, complete=False)
+    assert standings(tmp_path) == {"iter_0000040": None, "iter_0000020": "good"}
+    assert report(tmp_path).to_json()["has_timeline"] is False
+
+
+def test_after_a_rollback_the_old_line_is_abandoned_and_the_new_one_good(tmp_path: Path) -> None:
+    for iteration in (20, 40, 60):
+        saved(tmp_path, iteration)
+    put_timeline(tmp_path, (WRITTEN + 100, 20))
+    assert standings(tmp_path) == {
+        "iter_0000060": "abandoned", "iter_0000040": "abandoned", "iter_0000020": "good",
+    }  # fmt: skip
+    for path in [*(tmp_path / "iter_0000040").rglob("*")]:
+        os.utime(path, (WRITTEN + 500, WRITTEN + 500))
+    assert standings(tmp_path)["iter_0000040"] == "good"
+    assert resume_from(tmp_path) == "iter_0000040"
+
+
+def test_from_the_first_bad_sign_on_checkpoints_are_suspect(tmp_path: Path) -> None:
+    for iteration in (20, 40, 60):
+        saved(tmp_path, iteration)
+    track(tmp_path, 60)
+    put_timeline(tmp_path, first_bad=40)
+    assert list(standings(tmp_path).values()) == ["suspect", "suspect", "good"]
+    assert (resume_from(tmp_path), report(tmp_path).exit_code) == ("iter_0000020", 0)
+    assert report(tmp_path).notes == (
+        "from iteration 40 on checkpoints are suspect (loss went missing): no rollback yet",
+    )
+
+
+def test_nothing_good_is_exit_1(tmp_path: Path) -> None:
+    saved(tmp_path, 40)
+    put_timeline(tmp_path, (WRITTEN + 100, 20))
+    assert (resume_from(tmp_path), report(tmp_path).exit_code) == (None, 1)
+
+
+def test_what_could_not_be_verified_is_not_called_good(tmp_path: Path) -> None:
+    (saved(tmp_path, 20) / ".metadata").write_bytes(b"garbage")
+    assert standings(tmp_path) == {"iter_0000020": "unknown"}
+    put_timeline(tmp_path, (4e9, 10))
+    assert standings(tmp_path) == {"iter_0000020": "abandoned"}
+
+
+def test_a_broken_timeline_leaves_the_standing_open(tmp_path: Path) -> None:
+    saved(tmp_path, 20)
+    (tmp_path / ".mwatch").mkdir()
+    (tmp_path / ".mwatch" / "timeline.json").write_text("{")
+    assert standings(tmp_path) == {"iter_0000020": "unknown"}
+    assert (resume_from(tmp_path), report(tmp_path).exit_code) == (None, 0)
+    assert report(tmp_path).notes[0].startswith(".mwatch/timeline.json does not parse")
 
 
 def hint(save: Path) -> str:

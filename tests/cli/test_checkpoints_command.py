@@ -43,20 +43,33 @@ def save(tmp_path: Path) -> Path:
     return folder
 
 
+def rollback(*, to_iteration: int) -> dict[str, object]:
+    return {"at": 4e9, "to_iteration": to_iteration, "first_bad": None, "reason": "", "marked": []}
+
+
+def put_timeline(save: Path, rollbacks: object) -> None:
+    (save / ".mwatch").mkdir()
+    text = json.dumps({"version": 1, "attempt": 2, "rollbacks": rollbacks})
+    (save / ".mwatch" / "timeline.json").write_text(text)
+
+
 def test_the_table_has_the_newest_first_and_the_answer_last(save: Path) -> None:
     done = run(save)
     assert (done.returncode, done.stderr) == (0, "")
     head, *rows, first_note, second_note, answer = done.stdout.splitlines()
-    assert head.split() == ["ITERATION", "STATE", "SIZE", "AGE", "FORMAT", "TRACKER", "REASON"]
-    assert [row.split()[:2] for row in rows] == [
-        ["60", "incomplete"], ["40", "incomplete"], ["20", "complete"],
+    assert head.split() == [
+        "ITERATION", "STATE", "STANDING", "SIZE", "AGE", "FORMAT", "TRACKER", "REASON",
+    ]  # fmt: skip
+    assert [row.split()[:3] for row in rows] == [
+        ["60", "incomplete", "-"], ["40", "incomplete", "-"], ["20", "complete", "good,"],
     ]  # fmt: skip
     assert "__0_0.distcp is too short: 1000000 of at least 409991887 bytes" in rows[1]
-    assert rows[1].split()[6:8] == ["torch_dist", "*"]
+    assert rows[1].split()[7:9] == ["torch_dist", "*"]
+    assert "good, resume" in rows[2]
     assert "410 MB" in rows[2]
     assert first_note.endswith("names iter_0000040, which is incomplete")
     assert "may still be running" in second_note
-    assert answer == "1 of 3 checkpoints complete, the newest is iter_0000020"
+    assert answer == "1 of 3 checkpoints complete, resume from iter_0000020"
 
 
 def test_json_has_the_same_objects(save: Path) -> None:
@@ -65,6 +78,33 @@ def test_json_has_the_same_objects(save: Path) -> None:
     record = json.loads(done.stdout)
     found = [(each["iteration"], each["state"], each["tracked"]) for each in record["checkpoints"]]
     assert found == [(60, "incomplete", False), (40, "incomplete", True), (20, "complete", False)]
+
+
+def test_a_rollback_in_the_timeline_takes_a_checkpoint_out(save: Path) -> None:
+    torch_dist(save, 80)
+    put_timeline(save, [rollback(to_iteration=40)])
+    done = run(save)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[1].split()[:3] == ["80", "complete", "abandoned"]
+    assert done.stdout.endswith("2 of 4 checkpoints complete, resume from iter_0000020\n")
+    record = json.loads(run("--json", save).stdout)
+    assert [each["standing"] for each in record["checkpoints"]] == ["abandoned", None, None, "good"]
+    assert (record["resume_from"], record["has_timeline"]) == ("iter_0000020", True)
+
+
+def test_nothing_good_is_exit_1(save: Path) -> None:
+    put_timeline(save, [rollback(to_iteration=0)])
+    done = run(save)
+    assert done.returncode == 1
+    assert done.stdout.endswith("1 of 3 checkpoints complete, none of them good\n")
+
+
+def test_a_broken_timeline_is_a_note(save: Path) -> None:
+    put_timeline(save, "\x1b[31m")
+    done = run(save)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "note: .mwatch/timeline.json holds no list of rollbacks" in done.stdout
+    assert done.stdout.endswith("is iter_0000020; whether it is good is not known\n")
 
 
 def test_none_complete_is_exit_1(save: Path) -> None:
@@ -119,9 +159,11 @@ def test_wrong_usage_is_exit_2(arguments: tuple[str, ...]) -> None:
 
 
 def test_help_has_an_example_and_the_exit_codes() -> None:
-    text = run("--help").stdout
+    text = " ".join(run("--help").stdout.split())
     assert "mwatch checkpoints /data/ckpt" in text
-    assert "3 no" in text
+    assert "3 none found" in text
+    for word in ("good", "suspect", "abandoned", "timeline.json"):
+        assert word in text
 
 
 def test_names_cannot_write_to_the_terminal(tmp_path: Path) -> None:

@@ -16,7 +16,10 @@ from typer.main import get_command
 from mwatch.cli.main import app
 
 HELP = {"-h", "--help"}
+RECORDED = HELP | {"DIR|LOG...|-", "--json", "--checkpoints", "--until", "--policy", "--catalogue"}
 SURFACE = {
+    "diagnose": RECORDED,
+    "replay": RECORDED | {"--report"},
     "parse": HELP | {"FILE...|-", "--follow", "-f", "--flavour", "--since-line", "--catalogue"},
     "checkpoints": HELP | {"DIR", "--json"},
     "faults": HELP | {"ID", "--json", "--role", "--blame", "--catalogue"},

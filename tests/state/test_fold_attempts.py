@@ -114,3 +114,17 @@ def test_an_attempt_knows_how_far_the_ones_before_it_came() -> None:
     assert story.job.attempt.best_before == 4
     assert story.job.best_iteration == 4
     assert story.job.earlier_steps[4].iteration == 4
+
+
+def test_an_attempt_that_never_stepped_is_not_taken_for_its_successor() -> None:
+    story = Story().sees(AttemptStart(1, None, None)).wait(900).sees(AttemptStart(2, None, None))
+    assert numbers(story) == [1, 2]
+
+
+def test_an_end_that_is_told_late_is_of_the_attempt_that_ended() -> None:
+    story = Story().sees(AttemptStart(1, None, None))
+    story.sees(AttemptStart(1, None, None), stream="pod-1").trains(1)
+    story.wait(60).sees(AttemptStart(2, None, None)).wait(120)
+    story.sees(ProcessExit(None, None, "NodeLost"), stream="pod-1")
+    assert story.job.attempt.gone == {}
+    assert "pod-1" in story.job.past[0].gone

@@ -74,19 +74,6 @@ def test_a_last_save_after_training_goes_back_to_stopping() -> None:
     assert story.job.attempt.is_done
 
 
-def test_the_last_iteration_is_the_end_of_training() -> None:
-    assert (
-        Story()
-        .says(
-            "------------------------ arguments ------------------------",
-            "  train_iters ..................................... 3",
-            "-------------------- end of arguments ---------------------",
-        )
-        .trains(1, 2, 3)
-        .job.attempt.is_done
-    )
-
-
 def test_a_dead_pod_ends_the_gang() -> None:
     story = Story().trains(1).says("", stream="pod-1").sees(ProcessExit(137, "SIGKILL", None))
     assert phase(story) is JobPhase.ENDED
@@ -119,3 +106,9 @@ def test_a_validation_that_is_nan_is_remembered_with_its_iteration() -> None:
         .says(" validation loss at iteration 2 | lm loss value: NAN | lm loss PPL: 4.851652E+08 | ")
     )
     assert story.job.attempt.bad_validation_at == 2
+
+
+def test_a_pod_without_the_arguments_knows_the_last_iteration_by_its_lines() -> None:
+    story = Story().trains(998, 999)
+    assert not story.job.attempt.is_done
+    assert story.trains(1000).job.attempt.is_done

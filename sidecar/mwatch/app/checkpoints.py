@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch checkpoints`: what a save folder holds, with ages and with what a person should know.
+"""`mwatch checkpoints`: what a save folder holds, and which of it a run may be resumed from.
 
-The reading itself is in `mwatch_trainer.checkpoint`, which the wrapper uses too. Here a clock and
-words are added. It cannot know whether a save is still running, only that a file changed lately.
+The reading itself is in `mwatch_trainer`, which the wrapper uses too. Here a clock, words and the
+standing are added. It cannot know whether a save is still running, only that a file changed
+lately; nor of a rollback that nobody wrote into the timeline.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from mwatch.app import timeline
 from mwatch.errors import InputError
+from mwatch.model.timeline import Standing
 from mwatch_trainer.checkpoint import (
     NON_PERSISTENT,
     TRACKER,
@@ -39,16 +42,38 @@ class Report:
     observed_at: float
     listing: Listing
     notes: tuple[str, ...]
+    timeline: timeline.Found
 
     @property
     def newest_complete(self) -> Checkpoint | None:
         return next((each for each in self.listing.checkpoints if is_complete(each)), None)
 
     @property
+    def resume_from(self) -> Checkpoint | None:
+        """The newest that is good; None while a broken timeline leaves that open."""
+        good = (each for each in self.listing.checkpoints if self.standing(each) is Standing.GOOD)
+        return next(good, None)
+
+    @property
     def exit_code(self) -> int:
         if not self.listing.checkpoints:
             return 3
-        return 0 if self.newest_complete else 1
+        is_unknown = self.timeline.is_broken and self.newest_complete is not None
+        return 0 if self.resume_from is not None or is_unknown else 1
+
+    def standing(self, checkpoint: Checkpoint) -> Standing | None:
+        """None of one that is incomplete: it stands nowhere. Without a timeline there never was
+        a rollback, and what is complete is good."""
+        if checkpoint.state is State.INCOMPLETE:
+            return None
+        if self.timeline.is_broken:
+            return Standing.UNKNOWN
+        found = Standing.GOOD
+        if self.timeline.timeline is not None:
+            iteration = checkpoint.iteration or 0
+            found = self.timeline.timeline.standing(iteration, checkpoint.newest_mtime)
+        is_sure = is_complete(checkpoint) or found is not Standing.GOOD
+        return found if is_sure else Standing.UNKNOWN
 
     def age_seconds(self, checkpoint: Checkpoint) -> float | None:
         newest = checkpoint.newest_mtime
@@ -60,9 +85,15 @@ class Report:
             "folder": self.folder,
             "observed_at": self.observed_at,
             "checkpoints": [
-                {**each._asdict(), "age_seconds": self.age_seconds(each)}
+                {
+                    **each._asdict(),
+                    "age_seconds": self.age_seconds(each),
+                    "standing": self.standing(each),
+                }
                 for each in listing.checkpoints
             ],
+            "resume_from": self.resume_from.name if self.resume_from else None,
+            "has_timeline": self.timeline.timeline is not None,
             "pointers": [each._asdict() for each in listing.pointers],
             "leftovers": [each._asdict() for each in listing.leftovers],
             "left_out": listing.left_out,
@@ -82,6 +113,7 @@ def look(folder: str, clock: Callable[[], float]) -> Report:
             raise InputError(f"{folder}: is no folder; name the folder that the trainer saves to")
         listing = list_checkpoints(folder)
         hint = None if listing.checkpoints else _hint(folder)
+        history = timeline.find(folder)
     except FileNotFoundError:
         raise InputError(f"{folder}: no such folder; check the path and the mount") from None
     except PermissionError:
@@ -89,7 +121,17 @@ def look(folder: str, clock: Callable[[], float]) -> Report:
     except (OSError, ValueError) as error:
         raise InputError(f"{folder}: cannot be read ({error}); check the path") from error
     now = clock()
-    return Report(folder, now, listing, (*([hint] if hint else []), *_notes(listing, now)))
+    said = [each for each in (hint, history.problem) if each is not None]
+    said += _timeline_notes(history)
+    return Report(folder, now, listing, (*said, *_notes(listing, now)), history)
+
+
+def _timeline_notes(history: timeline.Found) -> Iterator[str]:
+    known = history.timeline
+    if known is not None and known.quarantine is not None:
+        bad = known.quarantine
+        why = f" ({bad.reason})" if bad.reason else ""
+        yield f"from iteration {bad.first_bad} on checkpoints are suspect{why}: no rollback yet"
 
 
 def _notes(listing: Listing, now: float) -> Iterator[str]:

@@ -14,12 +14,13 @@ from mwatch.errors import InputError
 
 CHUNK = 1 << 17  # what stays in a core's cache while it is looked at several times
 STDIN = "-"
-_COMPRESSED = {
+COMPRESSED = {
     b"\x1f\x8b": "zcat",
     b"(\xb5/\xfd": "zstdcat",
     b"BZh": "bzcat",
     b"\xfd7zXZ": "xzcat",
 }
+"""How a packed file begins, and what unpacks it."""
 _BINARY_SHARE = 0.3
 _TEXT = bytes({7, 8, 9, 10, 12, 13, 27, *range(0x20, 0x7F), *range(0x80, 0x100)})
 
@@ -31,15 +32,23 @@ class Chunk(NamedTuple):
     """Bytes of the file when it was opened; 0 for a pipe."""
 
 
-def read_chunks(file: str) -> Iterator[Chunk]:
-    """The file in pieces. InputError, possibly after some pieces, where it is not whole."""
+def shown(file: str) -> str:
+    """A file name may be any bytes; JSON needs text."""
+    return os.fsencode(file).decode("utf-8", "replace")
+
+
+def read_chunks(file: str, command: str = "parse") -> Iterator[Chunk]:
+    """The file in pieces. InputError, possibly after some pieces, where it is not whole.
+
+    `command` is who reads, for advice.
+    """
     with _open(file) as stream:
         status = os.fstat(stream.fileno())
         size = status.st_size if stat.S_ISREG(status.st_mode) else 0
         done = 0
         while data := _read(stream, file):
             if not done:
-                _refuse_compressed(data, file)
+                _refuse_compressed(data, file, command)
             done += len(data)
             yield Chunk(data, done, size)
     if not done:
@@ -81,9 +90,9 @@ def _read(stream: BinaryIO, file: str) -> bytes:
         raise InputError(f"{file}: {error.strerror}; check the disk or the mount") from error
 
 
-def _refuse_compressed(data: bytes, file: str) -> None:
-    for magic, tool in _COMPRESSED.items():
+def _refuse_compressed(data: bytes, file: str, command: str) -> None:
+    for magic, tool in COMPRESSED.items():
         if data.startswith(magic):
-            raise InputError(f"{file}: is compressed; try: {tool} {file} | mwatch parse -")
+            raise InputError(f"{file}: is compressed; try: {tool} {file} | mwatch {command} -")
     if looks_binary(data):
         raise InputError(f"{file}: is no text; name the log that the trainer printed")

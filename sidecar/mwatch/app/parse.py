@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +16,7 @@ from typing import BinaryIO
 import orjson
 
 from mwatch.app.catalogue import load
-from mwatch.app.inputs import STDIN, read_chunks
+from mwatch.app.inputs import STDIN, read_chunks, shown
 from mwatch.errors import InputError
 from mwatch.model.event import Event, Flavour, event_name
 from mwatch.model.wire import to_wire
@@ -90,7 +89,7 @@ def parse_files(
     gc.set_threshold(100_000)
     told = time.monotonic()
     for file in files:
-        reader = Reader(grammar, "stdin" if file == STDIN else _shown(file))
+        reader = Reader(grammar, "stdin" if file == STDIN else shown(file))
         try:
             for chunk in read_chunks(file):
                 writer.write(reader.feed(chunk.data))
@@ -104,11 +103,6 @@ def parse_files(
     writer.flush()
 
 
-def _shown(file: str) -> str:
-    """A file name may be any bytes; JSON needs text."""
-    return os.fsencode(file).decode("utf-8", "replace")
-
-
 def follow_files(
     files: Sequence[str],
     grammar: Grammar,
@@ -117,7 +111,7 @@ def follow_files(
     wait: Callable[[float], None] = time.sleep,
 ) -> None:
     """Writes events as the files grow, until interrupted; a file may appear later."""
-    tails = [(Reader(grammar, _shown(file)), LogTail(Path(file))) for file in files]
+    tails = [(Reader(grammar, shown(file)), LogTail(Path(file))) for file in files]
     idle = 0
     try:
         while True:

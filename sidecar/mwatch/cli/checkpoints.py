@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch checkpoints`: the checkpoints of a folder, complete or why not.
+"""`mwatch checkpoints`: the checkpoints of a folder, complete or why not, good or not.
 
-Exit codes: 0 at least one is complete, 1 there are some and none is complete, 2 bad usage or a
-folder that cannot be read, 3 nothing there that it knows. It reads no tensors: a complete
-checkpoint has all its bytes, which need not be the right ones.
+Exit codes: 0 there is one to resume from, 1 there are some and none is complete and good, 2 bad
+usage or a folder that cannot be read, 3 nothing there that it knows. It reads no tensors: a
+complete checkpoint has all its bytes, which need not be the right ones.
 """
 
 from __future__ import annotations
@@ -17,21 +17,27 @@ from mwatch.cli.output import write
 
 if TYPE_CHECKING:
     from mwatch.app.checkpoints import Report
+    from mwatch.model.timeline import Standing
 
-_HEAD = ("ITERATION", "STATE", "SIZE", "AGE", "FORMAT", "TRACKER", "REASON")
+_HEAD = ("ITERATION", "STATE", "STANDING", "SIZE", "AGE", "FORMAT", "TRACKER", "REASON")
 
 
 def checkpoints(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="What --save or save_folder names.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the checkpoints of a folder: complete, or why not.
+    """List the checkpoints of a folder: complete or why not, good or not.
 
     Reads Megatron-LM (torch_dist and legacy) and Composer checkpoints, and changes nothing.
     TRACKER marks the one that the trainer itself would load. Unverified means that it could not
     be checked.
 
-    Exit code: 0 one is complete, 1 none is, 2 not a readable folder, 3 no checkpoint found.
+    STANDING is what .mwatch/timeline.json says, where mwatch keeps it: good; suspect, for
+    numbers had gone bad before it was written; abandoned, for a rollback went behind it. "resume"
+    marks the newest good one. Without that file no rollback is known, and what is complete is
+    good; with a broken one the standing is unknown.
+
+    Exit code: 0 one can be resumed from, 1 none can, 2 not a readable folder, 3 none found.
 
     Example: mwatch checkpoints /data/ckpt
     """
@@ -62,10 +68,12 @@ def render(report: Report) -> str:
 
 
 def _rows(report: Report) -> list[tuple[str, ...]]:
+    resume = report.resume_from
     return [
         (
             str(each.iteration) if each.name.startswith("iter_") else each.name,
             each.state.value,
+            _standing(report.standing(each), is_resume=each is resume),
             ("> " if each.is_cut else "") + size(each.bytes),
             age(report.age_seconds(each)),
             each.format.value,
@@ -76,15 +84,26 @@ def _rows(report: Report) -> list[tuple[str, ...]]:
     ]
 
 
+def _standing(standing: Standing | None, *, is_resume: bool) -> str:
+    if standing is None:
+        return "-"
+    return f"{standing.value}, resume" if is_resume else standing.value
+
+
 def _answer(report: Report) -> str:
     found = report.listing.checkpoints
     if not found:
         return f"no checkpoint found in {_plain(report.folder)}"
-    if report.newest_complete is None:
+    newest, resume = report.newest_complete, report.resume_from
+    if newest is None:
         return f"none of {len(found)} checkpoints is complete"
-    count = sum(each.state is report.newest_complete.state for each in found)
-    newest = report.newest_complete.name
-    return f"{count} of {len(found)} checkpoints complete, the newest is {newest}"
+    count = sum(each.state is newest.state for each in found)
+    said = f"{count} of {len(found)} checkpoints complete"
+    if report.timeline.is_broken:
+        return f"{said}, the newest is {newest.name}; whether it is good is not known"
+    if resume is None:
+        return f"{said}, none of them good"
+    return f"{said}, resume from {resume.name}"
 
 
 def size(count: int) -> str:

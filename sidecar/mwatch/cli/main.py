@@ -13,9 +13,11 @@ import typer
 
 from mwatch import __version__
 from mwatch.cli.checkpoints import checkpoints
+from mwatch.cli.diagnose import diagnose
 from mwatch.cli.faults import faults
 from mwatch.cli.output import reader_left
 from mwatch.cli.parse import parse
+from mwatch.cli.replay import replay
 from mwatch.errors import MwatchError
 
 app = typer.Typer(
@@ -27,6 +29,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(diagnose)
+app.command()(replay)
 app.command()(parse)
 app.command()(faults)
 app.command()(checkpoints)

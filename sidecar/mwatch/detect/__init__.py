@@ -1,39 +1,69 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""One detector per file: a job in, findings out. `ALL` is the list of them."""
+"""One detector per file: a job in, findings out. `ALL` is the list of them.
+
+A detector is a file with a `DETECTOR`; the other files hold what several of them ask.
+"""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-
+from mwatch.detect import (
+    blind,
+    checkpoint_incomplete,
+    checkpoint_overdue,
+    crash_loop,
+    crashed,
+    fabric_fault,
+    finished_early,
+    gpu_fault,
+    grad_norm_bad,
+    loss_missing,
+    loss_scale_collapse,
+    loss_spike,
+    loss_stuck,
+    no_progress,
+    rank_silent,
+    resume_diverged,
+    skip_rate,
+    slow,
+    stalled,
+    started_from_random,
+    straggler,
+)
 from mwatch.model.finding import Detector, Finding
 from mwatch.model.job import Job
 from mwatch.model.settings import Settings
 
-# PLACEHOLDER until all detectors exist
-ALL: tuple[Detector, ...] = ()
-
-
-def _load() -> tuple[Detector, ...]:
-    found = []
-    for info in pkgutil.iter_modules(__path__):
-        try:
-            module = importlib.import_module(f"{__name__}.{info.name}")
-        except Exception:
-            continue
-        if hasattr(module, "DETECTOR"):
-            found.append(module.DETECTOR)
-    return tuple(found)
+ALL: tuple[Detector, ...] = (
+    stalled.DETECTOR,
+    rank_silent.DETECTOR,
+    gpu_fault.DETECTOR,
+    fabric_fault.DETECTOR,
+    crashed.DETECTOR,
+    finished_early.DETECTOR,
+    crash_loop.DETECTOR,
+    no_progress.DETECTOR,
+    started_from_random.DETECTOR,
+    resume_diverged.DETECTOR,
+    checkpoint_incomplete.DETECTOR,
+    checkpoint_overdue.DETECTOR,
+    loss_missing.DETECTOR,
+    grad_norm_bad.DETECTOR,
+    loss_scale_collapse.DETECTOR,
+    skip_rate.DETECTOR,
+    loss_spike.DETECTOR,
+    loss_stuck.DETECTOR,
+    slow.DETECTOR,
+    straggler.DETECTOR,
+    blind.DETECTOR,
+)
 
 
 def run(job: Job, settings: Settings) -> list[Finding]:
     """What all detectors say that can see anything."""
-    global ALL
-    ALL = ALL or _load()
+    seen = {sight for sight, state in job.sights.items() if state.is_up}
     findings: list[Finding] = []
     for detector in ALL:
-        if detector.needs and not any(job.sees(sight) for sight in detector.needs):
-            continue
-        findings += detector.detect(job, settings)
+        if not detector.needs or not seen.isdisjoint(detector.needs):
+            findings += detector.detect(job, settings)
     return findings

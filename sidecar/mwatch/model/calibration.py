@@ -4,60 +4,170 @@
 
 Kept as JSON beside the checkpoints, under the key of the layout. Bounded: a few dozen newest
 durations of each kind. A deadline is a robust quantile times a factor, between a floor and a
-ceiling; before there is data it is a documented default.
+ceiling; before there is data it is a documented default. It cannot know whether the job was
+ever healthy: what was slow from the beginning is the usual.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import math
 from dataclasses import dataclass, field
 
 from mwatch.model.phase import Slot
-from mwatch.model.settings import DeadlineSettings, Settings
-from mwatch.stats import median, quantile
+from mwatch.model.sample import Sample
+from mwatch.model.settings import DeadlineSettings, Settings, SlowSettings
 
 MAX_DURATIONS = 64
 MAX_STEPS = 512
+MAX_RECENT = 64
+MAX_SHAPES = 8
+"""Layouts that are kept: an elastic job comes back to the sizes that it had."""
+_FEW_LINES = 3  # are enough if each is the mean of many steps
+_MANY_ITERATIONS = 100
+_SOME_LINES = 8
+_UPDATE_LINES = 16  # then only now and then: a spread costs more than all the rest
+_SLOW_RATIO = SlowSettings().ratio
+_SIGMAS = 4.0
+_MAX_SECONDS = 30 * 86400.0
+_OUTLIERS = 3  # a storage stall now and then must not stretch the deadline for hours
 
 
-def _durations() -> dict[Slot, deque[float]]:
-    return {slot: deque(maxlen=MAX_DURATIONS) for slot in Slot}
+def _durations() -> dict[Slot, Sample]:
+    return {slot: Sample(MAX_DURATIONS) for slot in Slot}
 
 
 @dataclass(slots=True)
 class Calibration:
     key: str = ""
-    durations: dict[Slot, deque[float]] = field(default_factory=_durations)
+    durations: dict[Slot, Sample] = field(default_factory=_durations)
     """Seconds that each finished phase took; TRAINING: seconds between iteration lines."""
-    steps: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_STEPS))
-    """Seconds of one step, without first steps of a process."""
-    recomputed: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_DURATIONS))
+    steps: Sample = field(default_factory=lambda: Sample(MAX_STEPS))
+    """Seconds of one step by each line, without first steps of a process."""
+    rises: Sample = field(default_factory=lambda: Sample(MAX_STEPS))
+    """Seconds from one rise of the iteration to the next, as the probe sees them: a line of 100
+    steps hides its slowest one."""
+    recomputed: Sample = field(default_factory=lambda: Sample(MAX_DURATIONS))
     """Seconds that each resume spent on iterations that had been done before."""
+    recent: Sample = field(default_factory=lambda: Sample(MAX_RECENT))
+    """Steps at the current batch size, without slow ones: a job that stays slow does not become
+    usual."""
+    recent_iterations: int = 0
+    """That they speak for, and those before them."""
+    _recent_lines: int = 0
+    best_step: float | None = None
+    """Median of `recent`; None while they are too few."""
+    best_spread: float = 0.0
+    batch_size: int | None = None
+    """That the times are of."""
+    log_interval: int | None = None
+    seen: tuple[object, ...] = ()
+    """What had happened by the last line; not kept."""
+    disturbed: int = 0
+    """Lines in a row that had a save or an evaluation inside; not kept."""
+    others: dict[str, Calibration] = field(default_factory=dict)
+    """What was learnt in other layouts, by their keys, the newest last."""
 
     def learn(self, slot: Slot, seconds: float) -> None:
-        if seconds >= 0:
+        if 0 <= seconds <= _MAX_SECONDS:
             self.durations[slot].append(seconds)
 
+    def learn_step(self, seconds: float, iterations: int = 1) -> None:
+        if not 0 < seconds <= _MAX_SECONDS:
+            return
+        self.steps.append(seconds)
+        if self.best_step is not None and seconds > self.slow_above(self.best_step):
+            return
+        self.recent.append(seconds)
+        self.recent_iterations += iterations
+        self._recent_lines += 1
+        lines = len(self.recent)
+        is_enough = lines >= _FEW_LINES and self.recent_iterations >= _MANY_ITERATIONS
+        is_due = lines < _UPDATE_LINES or self._recent_lines % _UPDATE_LINES == 0
+        if (is_enough or lines >= _SOME_LINES) and is_due:
+            self.best_step, self.best_spread = self.recent.median(), self.recent.spread()
+
+    def slow_above(self, usual: float) -> float:
+        """Seconds of a step; what is below may be chance."""
+        return max(_SLOW_RATIO * usual, usual + _SIGMAS * self.best_spread)
+
     def step_median(self) -> float | None:
-        return median(self.steps) if self.steps else None
+        return self.steps.median()
+
+    def usual_step(self) -> float | None:
+        """Of one step at the current batch size, when nothing is slow."""
+        return self.best_step or self.recent.median() or self.steps.median()
 
     def step_p99(self) -> float | None:
-        return quantile(self.steps, 0.99) if self.steps else None
+        known = (
+            self.steps.quantile_without_outliers(0.99, _OUTLIERS),
+            self.rises.quantile_without_outliers(0.99, _OUTLIERS),
+        )
+        return max((each for each in known if each is not None), default=None)
 
     def deadline(self, slot: Slot, settings: Settings) -> float:
         """Seconds after which this phase counts as stalled."""
         rule: DeadlineSettings = settings.deadlines.of(slot)
-        seen = self.durations[slot]
-        if not seen:
+        seen = self.durations[slot].quantile(settings.deadlines.quantile)
+        if seen is None:
             return rule.default_seconds
-        learnt = quantile(seen, settings.deadlines.quantile) * rule.factor
-        return min(max(learnt, rule.floor_seconds), rule.ceiling_seconds)
+        return min(max(seen * rule.factor, rule.floor_seconds), rule.ceiling_seconds)
 
     def restart_cost(self, settings: Settings) -> float:
-        """Seconds that a restart of this job costs: start, load, first step, recomputed steps."""
+        """Seconds that a restart of this job costs: start, load, first step, recomputed steps.
+
+        A job that has not come through a first step yet has not shown its cost.
+        """
         slots = (Slot.STARTING, Slot.LOADING, Slot.FIRST_STEP)
-        known = [median(self.durations[slot]) for slot in slots if self.durations[slot]]
-        if not known:
-            return settings.act.default_restart_cost_seconds
-        again = median(self.recomputed) if self.recomputed else 0.0
-        return max(sum(known) + again, settings.act.min_restart_cost_seconds)
+        cost = sum(self.durations[slot].median() or 0.0 for slot in slots)
+        cost += self.recomputed.median() or 0.0
+        if not self.durations[Slot.FIRST_STEP]:
+            return max(cost, settings.act.default_restart_cost_seconds)
+        return max(cost, settings.act.min_restart_cost_seconds)
+
+    def resize_batch(self, batch_size: int) -> None:
+        """Steps of a larger batch take longer by at most its share; a smaller one is waited for."""
+        if self.batch_size is not None and batch_size != self.batch_size:
+            growth = max(1.0, batch_size / self.batch_size)
+            for sample in (self.steps, self.rises, self.durations[Slot.TRAINING]):
+                sample.scale(growth)
+            self.recent.clear()
+            self.recent_iterations = self._recent_lines = 0
+            self.best_step = None
+        self.batch_size = batch_size
+
+    def space_lines(self, log_interval: int) -> None:
+        if self.log_interval is not None and log_interval != self.log_interval:
+            self.durations[Slot.TRAINING].scale(log_interval / self.log_interval)
+        self.log_interval = log_interval
+
+    def in_layout(self, key: str) -> Calibration:
+        """What is known of the layout `key`; nothing is, of one that is new.
+
+        A key that only says more than the one before (`tp=?`, then `tp=2`) is the same layout.
+        """
+        if not self.key or key == self.key or _says_more(key, self.key):
+            self.key = key
+            self.others.pop(key, None)
+            return self
+        others, self.others = self.others, {}
+        found = others.pop(key, None) or Calibration(key)
+        others[self.key] = self
+        while len(others) >= MAX_SHAPES:
+            del others[next(iter(others))]
+        found.others = others
+        return found
+
+
+def _says_more(key: str, before: str) -> bool:
+    parts, known = key.split(), before.split()
+    return len(parts) == len(known) and all(
+        old == new or (old.endswith("=?") and new.startswith(old[:-1]))
+        for new, old in zip(parts, known, strict=True)
+    )
+
+
+def is_duration(value: object) -> bool:
+    """Whether a stored value can be one: a sane number of seconds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) and 0 <= value <= _MAX_SECONDS

@@ -65,6 +65,9 @@ class Act(NamedTuple):
     iteration: int | None
     """The furthest iteration that the attempt reached."""
     spends_budget: bool
+    first_bad: int | None = None
+    """Of a rollback: the iteration that the numbers were first bad at; None: no rollback."""
+    quarantine_from: int | None = None
 
 
 @dataclass(slots=True)

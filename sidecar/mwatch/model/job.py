@@ -135,6 +135,8 @@ class Attempt:
     number: int
     """From 1."""
     started_at: float
+    is_numbered: bool = False
+    """Somebody who counts attempts gave it its number; else it is counted by what is seen."""
     phase: JobPhase = JobPhase.STARTING
     phase_since: float = 0.0
     first_iteration: int | None = None

@@ -19,6 +19,8 @@ from mwatch.state import ledger
 
 KEPT_STEPS = 256
 """Of an attempt that is over."""
+LAST_WORDS_SECONDS = 30.0
+"""A pod that is taken down may print its errors so long after another one started anew."""
 
 
 def open_first(job: Job, at: float) -> None:
@@ -44,6 +46,17 @@ def is_current(job: Job, stream: Stream, at: float) -> bool:
     return True
 
 
+def is_last_word(job: Job, stream: Stream, at: float) -> bool:
+    """Whether bad news of a stream that has not said anything in this attempt is of the last one.
+
+    Its end is often told after the others have started again.
+    """
+    attempt = job.attempt
+    if stream.attempt in (0, attempt.number):
+        return False
+    return attempt.is_numbered or at < attempt.started_at + LAST_WORDS_SECONDS
+
+
 def join(job: Job, stream: Stream) -> None:
     stream.attempt = job.attempt.number
     stream.last_iteration = None
@@ -53,22 +66,25 @@ def join(job: Job, stream: Stream) -> None:
 def start(job: Job, stream: Stream, at: float, number: int | None = None) -> None:
     """`stream` starts its command, or its workers, anew."""
     current = job.attempt
-    if number is not None and number <= current.number:
-        if stream.attempt < number == current.number:
-            join(job, stream)
-        return  # an older attempt: late
-    took_part = stream.attempt == current.number
-    if took_part or number is not None:
-        if number is not None and _is_blank(job):
+    if number is None:
+        if stream.attempt == current.number:
+            _replace(job, current.number + 1, at)
+        join(job, stream)
+        return
+    if number > current.number:
+        if _is_blank(job):
             _rename(job, number)
         else:
-            _replace(job, number or current.number + 1, at)
-    join(job, stream)
+            _replace(job, number, at)
+    if number == job.attempt.number:
+        job.attempt.is_numbered = True
+        if stream.attempt < number:
+            join(job, stream)
 
 
 def _is_blank(job: Job) -> bool:
     """Its number is a guess: the first attempt that is seen need not be the first there was."""
-    return not job.past and job.attempt.number == 1 and job.attempt.iteration is None
+    return not job.past and not job.attempt.is_numbered and job.attempt.iteration is None
 
 
 def _rename(job: Job, number: int) -> None:

@@ -1,20 +1,92 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Learns how long things take in this job, from what the fold sees end."""
+"""Learns how long things take in this job, from what the fold sees end.
+
+What is no usual step teaches nothing: the first of a process, a line of skipped steps, one
+across a change of the batch size, one with a save or an evaluation inside. A job that saves
+between any two lines would never teach anything, so there they count.
+"""
 
 from __future__ import annotations
 
 from mwatch.model.job import Job, Step
-from mwatch.model.phase import Slot
+from mwatch.model.phase import JobPhase, Slot
+from mwatch.state.step_time import own_seconds
+
+_STARVED = 8  # steps known; fewer, and a line with a save inside is better than nothing
+_ALWAYS = 4  # lines in a row with a save inside: there are no others
+_BEAT_SECONDS = 1.0
 
 
 def phase_ended(job: Job, slot: Slot, seconds: float) -> None:
-    """A phase of `job.attempt` has ended in the usual way."""
+    """A phase of `job.attempt` has ended in the usual way; 0: nobody knows how long it took."""
+    if seconds > 0:
+        job.calibration.learn(slot, seconds)
 
 
 def step_reported(job: Job, step: Step) -> None:
     """The newest line of `job.attempt.steps`."""
+    calibration, attempt = job.calibration, job.attempt
+    before = attempt.steps[-2] if len(attempt.steps) > 1 else None
+    is_disturbed = _is_disturbed(job)
+    calibration.disturbed = calibration.disturbed + 1 if is_disturbed else 0
+    if job.layout.log_interval is not None and job.layout.log_interval > 0:
+        calibration.space_lines(job.layout.log_interval)
+    if step.batch_size:
+        calibration.resize_batch(step.batch_size)
+    if before is None or not _is_usual(step, before):
+        return
+    if 0 < calibration.disturbed < _ALWAYS and len(calibration.steps) >= _STARVED:
+        return
+    gap = step.at - before.at
+    seconds = own_seconds(step, before)
+    if seconds is None and not is_disturbed:
+        seconds = gap / step.new
+    if seconds is None or seconds <= 0:
+        return
+    calibration.learn_step(seconds, step.new)
+    all_of_it = seconds * step.new
+    calibration.learn(Slot.TRAINING, all_of_it if is_disturbed else max(gap, all_of_it))
+
+
+def _is_disturbed(job: Job) -> bool:
+    """A save or an evaluation has begun or ended since the last line."""
+    attempt = job.attempt
+    began = attempt.save.began_at if attempt.save is not None else None
+    seen = (attempt.number, attempt.evaluations, attempt.saves_done, began)
+    before, job.calibration.seen = job.calibration.seen, seen
+    return bool(before) and before != seen
+
+
+def _is_usual(step: Step, before: Step) -> bool:
+    is_skipped = step.skipped >= step.new
+    return not step.is_first_of_process and not is_skipped and step.batch_size == before.batch_size
+
+
+def iteration_rose(job: Job, at: float) -> None:
+    """The probe tells that an iteration is finished; called before `progress_at` is moved.
+
+    It looks once a second, so up to one beat of what it sees is not the step's.
+    """
+    attempt = job.attempt
+    if attempt.phase is JobPhase.TRAINING and attempt.progress_at > attempt.phase_since:
+        seconds = at - attempt.progress_at - _BEAT_SECONDS
+        if seconds > 0:
+            job.calibration.rises.append(seconds)
 
 
 def attempt_progressed(job: Job) -> None:
-    """`job.attempt` has just passed what earlier attempts had reached."""
+    """`job.attempt` has just passed what earlier attempts had reached.
+
+    After a good-bye with a last save there is nothing to do again: that is not what a restart
+    of a sick job costs.
+    """
+    attempt = job.attempt
+    step = job.calibration.usual_step()
+    if attempt.best_before is None or attempt.first_iteration is None or step is None:
+        return
+    if job.past and job.past[-1].exit is not None:
+        return
+    again = attempt.best_before - attempt.first_iteration + 1
+    if again >= 0:
+        job.calibration.recomputed.append(again * step)

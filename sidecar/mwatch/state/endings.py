@@ -27,7 +27,7 @@ _ASKED_NOTHING = "status"
 
 def _attempt(job: Job, stream: Stream, at: float) -> Attempt | None:
     """The attempt that this stream is in; an old one for a stream that is late."""
-    if attempts.is_current(job, stream, at):
+    if not attempts.is_last_word(job, stream, at) and attempts.is_current(job, stream, at):
         return job.attempt
     return next((past for past in job.past if past.number == stream.attempt), None)
 

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mwatch.model.event import Iteration
 from mwatch.model.job import Attempt, Job, Step, Stream
 from mwatch.model.phase import JobPhase
@@ -17,6 +19,8 @@ def fold(job: Job, stream: Stream, at: float, line: Iteration) -> None:
     if not _belongs(job, stream, at, line):
         return
     attempt = job.attempt
+    if line.total_iterations not in (None, job.layout.total_iterations):
+        job.layout = replace(job.layout, total_iterations=line.total_iterations)
     step = _step(job, stream, at, line)
     _count(job, attempt, step)
     _enter_training(job, attempt, step)

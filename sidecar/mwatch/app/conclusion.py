@@ -1,0 +1,179 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is to be said about a recorded run once it was played.
+
+The verdict describes the run as it is at the end of the recording: that of the last attempt,
+with what mwatch would have done about it. A recording ends where its files end. Whether the run
+went on after that is not known, unless the person says so or a file was written a moment ago.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+
+from mwatch.app.advice import advise
+from mwatch.app.engine import Assessment
+from mwatch.app.player import Player
+from mwatch.app.recording import Recording
+from mwatch.app.report import AttemptReport, Report
+from mwatch.decide.decide import decide
+from mwatch.decide.verdict import verdict
+from mwatch.model.decision import Action, Decision, Record
+from mwatch.model.finding import Cause
+from mwatch.model.job import Attempt
+from mwatch.model.ledger import Ledger
+from mwatch.model.observation import Sight
+from mwatch.model.verdict import Verdict
+from mwatch.state import ledger
+
+_FRESH_SECONDS = 60.0
+_FRESH_GAPS = 3.0
+_SENT_SIGNALS = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
+"""Somebody sends them; the others are a process's own doing."""
+_SILENT_END = "ended without a word: nothing tells how"
+
+
+def conclude(recording: Recording, player: Player, *, is_up: bool, now: float) -> Report:
+    """`is_up`: the person said that the run was still there at the end."""
+    engine, job = player.engine, player.engine.job
+    ended = player.last
+    assert ended is not None  # something was played
+    ledger.settle(job, job.now)
+    decision, acted_at = _decision(player, ended)
+    said = verdict(job, ended.findings, decision)
+    if said.cause is Cause.HEALTHY and not is_up and not _is_fresh(recording, player, now):
+        said, decision = _broken_off(player, decision)
+    job_attempts = [*job.past, job.attempt]
+    return Report(
+        verdict=said,
+        decision=decision,
+        acted_at=acted_at,
+        advice=advise(said.cause, decision.finding, job.catalogue),
+        findings=ended.findings,
+        incidents=tuple(engine.incidents),
+        attempts=tuple(_attempt(player, each, said, decision) for each in job_attempts),
+        ledger=job.ledger,
+        world_size=job.layout.world_size,
+        timeline=tuple(sorted(player.chronicle.entries, key=lambda entry: entry.at)),
+        files=_files(recording),
+        lines=recording.lines,
+        first_at=job_attempts[0].started_at,
+        last_at=player.at,
+        is_relative=recording.is_relative,
+        notes=tuple(recording.notes),
+        iteration=job.attempt.iteration,
+        total_iterations=job.layout.total_iterations or player.chronicle.total_iterations,
+        left_out=player.chronicle.left_out,
+    )
+
+
+def nothing_read(recording: Recording) -> Report:
+    """No line of the input is one that mwatch knows."""
+    if recording.streams:
+        where = "the file" if len(_files(recording)) == 1 else f"{len(_files(recording))} files"
+        text = f"no line of a trainer was found in {where}"
+    else:
+        text = recording.notes[0] if recording.notes else "there is nothing to read"
+    said = Verdict(Cause.BLIND, text, confidence=0.0)
+    return Report(
+        verdict=said,
+        decision=Decision(Action.NONE, Cause.BLIND, 0, "nothing can be seen"),
+        acted_at=None,
+        advice=advise(Cause.BLIND, None, {}),
+        findings=(),
+        incidents=(),
+        attempts=(),
+        ledger=Ledger(),
+        world_size=None,
+        timeline=(),
+        files=_files(recording),
+        lines=recording.lines,
+        first_at=None,
+        last_at=None,
+        is_relative=False,
+        notes=tuple(note for note in recording.notes if note != text),
+    )
+
+
+def _files(recording: Recording) -> tuple[str, ...]:
+    return tuple(file.shown for stream in recording.streams for file in stream.files)
+
+
+def _decision(player: Player, ended: Assessment) -> tuple[Decision, float | None]:
+    """The action that was (or would be) taken on the last attempt, if its reason still stands."""
+    engine, job = player.engine, player.engine.job
+    number = job.attempt.number
+    done = player.enacted.get(number)
+    if done is None:
+        return ended.decision, None
+    taken, at = done
+    others = deque(act for act in engine.record.acts if act.attempt != number)
+    afresh = decide(job, ended.findings, Record(others), engine.settings)
+    newest = next(
+        (each for each in ended.findings
+         if taken.finding and (each.detector, each.cause) == (taken.finding.detector, taken.cause)),
+        None,
+    )  # fmt: skip
+    if newest is None and afresh.cause is not taken.cause:
+        return afresh, None
+    if job.sees(Sight.CHECKPOINTS) and afresh.action is not Action.NONE:
+        return afresh, at  # the folder knows better than the log what can be loaded
+    return replace(taken, finding=newest or taken.finding), at
+
+
+def _is_fresh(recording: Recording, player: Player, now: float) -> bool:
+    """Whether somebody was still writing: then silence of the log means nothing yet."""
+    attempt = player.engine.job.attempt
+    steps = list(attempt.steps)[-2:]
+    gap = steps[1].at - steps[0].at if len(steps) == 2 else 0.0
+    written = recording.written_at
+    if written is None and not recording.is_relative:
+        written = player.at
+    return written is not None and 0 <= now - written <= _FRESH_SECONDS + _FRESH_GAPS * gap
+
+
+def _broken_off(player: Player, decision: Decision) -> tuple[Verdict, Decision]:
+    attempt = player.engine.job.attempt
+    place = "" if attempt.iteration is None else f" after iteration {attempt.iteration}"
+    text = f"the log breaks off{place} ({attempt.phase.value}) and nothing tells how the run ended"
+    last = attempt.faults[-1] if attempt.faults else None
+    if last is not None and last.entry is not None and last.at >= attempt.progress_at:
+        text += f"; last it said: {last.entry.title}"
+    said = Verdict(Cause.UNKNOWN, text, confidence=0.0)
+    return said, replace(decision, cause=Cause.UNKNOWN, reason=text)
+
+
+def _told_by_launcher(attempt: Attempt) -> tuple[Cause, str] | None:
+    """torchrun says why it restarts its workers in the line that begins the next attempt."""
+    said = attempt.errors[-1].error if attempt.errors else None
+    if said is None or said.kind != "restart" or said.exit_code is None:
+        return None
+    by_signal = said.signal in _SENT_SIGNALS
+    how = said.signal or f"exit code {said.exit_code}"
+    return (Cause.KILLED if by_signal else Cause.CRASH, f"torchrun restarted its workers: {how}")
+
+
+def _attempt(player: Player, attempt: Attempt, said: Verdict, decision: Decision) -> AttemptReport:
+    is_last = attempt is player.engine.job.attempt
+    cause, summary = said.cause, said.summary
+    about: Decision | None = decision
+    if not is_last:
+        ending = player.endings.get(attempt.number)
+        taken = player.enacted.get(attempt.number)
+        cause, summary = _told_by_launcher(attempt) or (Cause.UNKNOWN, _SILENT_END)
+        about = None
+        if ending is not None and ending.verdict.cause is not Cause.HEALTHY:
+            cause, summary = ending.verdict.cause, ending.verdict.summary
+            about = taken[0] if taken else ending.decision
+    return AttemptReport(
+        attempt.number,
+        attempt.started_at,
+        attempt.ended_at,
+        attempt.first_iteration,
+        attempt.iteration,
+        attempt.resumed_from,
+        cause,
+        summary,
+        about,
+    )

@@ -1,0 +1,206 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Plays a recording to the engine as if it happened now, and keeps what it would have done.
+
+A live watcher looks once a second. Here a look is made at most once a second of the log's time,
+where something was said that is worth it (`screen`), and inside a silence at the moment when
+the answer changes: found by halving, within a second or a fiftieth of the silence. Nothing is
+acted on: the run goes on as recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from mwatch import detect
+from mwatch.app.chronicle import Chronicle
+from mwatch.app.engine import Assessment, Engine
+from mwatch.app.screen import Screen
+from mwatch.decide.decide import decide
+from mwatch.decide.verdict import verdict
+from mwatch.model.decision import Action, Decision
+from mwatch.model.event import Arguments, Error, Iteration, Phase
+from mwatch.model.observation import Observed
+from mwatch.model.verdict import Verdict
+from mwatch.stats import median
+
+_LOOK_SECONDS = 1.0
+_SHARE = 0.02
+_USUAL_GAPS = 32
+_LIKE_OTHERS = 1.25
+"""A gap no longer than so many usual ones hides nothing: no deadline is shorter."""
+MAX_ATTEMPTS = 256
+
+
+class Ending(NamedTuple):
+    """How an attempt stood when it was last looked at."""
+
+    verdict: Verdict
+    decision: Decision
+
+
+class Player:
+    def __init__(self, engine: Engine, chronicle: Chronicle) -> None:
+        self.engine = engine
+        self.chronicle = chronicle
+        self.endings: dict[int, Ending] = {}
+        self.enacted: dict[int, tuple[Decision, float]] = {}
+        """By attempt: what would have been done, and when."""
+        self.last: Assessment | None = None
+        self.at: float | None = None
+        """The newest moment that was played."""
+        self.looks = 0
+        self._screen = Screen()
+        self._looked_at = float("-inf")
+        self._is_stale = False
+        """Something worth a look was said within a second of the last one."""
+        self._due: float | None = None
+        """When the decision that stands would be carried out."""
+        self._gaps: list[float] = []
+        self._line_at: float | None = None
+        self._usual = 0.0
+
+    def play(self, recording: Iterable[Observed]) -> None:
+        for observed in recording:
+            self.tell(observed)
+
+    def tell(self, observed: Observed) -> None:
+        at, _, what = observed
+        was_news = False
+        if self.at is not None and at > self.at:
+            was_news = self._pass(self.at, at)
+        if self._is_stale and isinstance(what, Phase | Arguments | Error):
+            self._look(self.at or at)  # it may end the attempt: see how that one stood
+        job = self.engine.job
+        number = job.attempt.number
+        self.engine.tell(observed)
+        self.at = at if self.at is None or at > self.at else self.at
+        if job.attempt.number != number:
+            self._attempt_began()
+        self.chronicle.note(job, observed)
+        if isinstance(what, Iteration):
+            self._learn_gap(at)
+            self._is_stale |= was_news or self._screen.wants_line(what)
+        else:
+            self._is_stale |= was_news or self._screen.wants(what)
+        if self._is_stale and self.at - self._looked_at >= _LOOK_SECONDS:
+            self._look(self.at)
+
+    def finish(self, until: float | None = None) -> Assessment | None:
+        """The input has ended. `until`: the run was still up then, and had said nothing more."""
+        if self.at is None:
+            return None
+        if until is not None and until > self.at:
+            self._pass(self.at, until)
+            self.at = until
+        assessment = self._look(self.at)
+        if until is None:
+            self._settle(assessment.decision)
+        return self.last
+
+    def _settle(self, decision: Decision) -> None:
+        """A death is acted on after a wait, in which the log says no more."""
+        waits = decision.act_at is not None and decision.action is not Action.NONE
+        if waits and self.engine.record.of_attempt(decision.attempt) is None:
+            self._enact(decision, max(decision.act_at or 0.0, self.engine.job.now))
+
+    def _attempt_began(self) -> None:
+        self._screen.attempt_began()
+        self._gaps.clear()
+        self._line_at = self._due = None
+        self._usual = 0.0
+        for kept in (self.endings, self.enacted):
+            while len(kept) > MAX_ATTEMPTS:
+                del kept[next(iter(kept))]
+
+    def _learn_gap(self, at: float) -> None:
+        gaps = self._gaps
+        if self._line_at is not None:
+            gaps.append(at - self._line_at)
+            if len(gaps) == _USUAL_GAPS:
+                self._usual = median(gaps) * _LIKE_OTHERS
+                gaps.clear()
+        self._line_at = at
+
+    def _pass(self, start: float, end: float) -> bool:
+        """From `start` to `end` nothing was said; returns whether that itself was news."""
+        if self._is_stale and end - self._looked_at >= _LOOK_SECONDS:
+            self._look(min(end, max(start, self._looked_at + _LOOK_SECONDS)))
+        if self._due is not None:
+            self._act_within(end)
+        silence = end - start
+        if silence <= _LOOK_SECONDS or silence <= self._usual:
+            return False
+        was_news = False
+        begun = max(start, self._looked_at)
+        while end - begun > _LOOK_SECONDS and self._differs(end):
+            begun = self._first_change(start, begun, end)
+            self._look(begun)
+            self._act_within(end)
+            was_news = True
+        return was_news
+
+    def _act_within(self, end: float) -> None:
+        if self._due is not None and self._due <= end:
+            self._look(max(self._due, self._looked_at))
+
+    def _first_change(self, start: float, low: float, high: float) -> float:
+        while high - low > max(_LOOK_SECONDS, _SHARE * (low - start)):
+            middle = (low + high) / 2
+            if self._differs(middle):
+                high = middle
+            else:
+                low = middle
+        return high
+
+    def _differs(self, at: float) -> bool:
+        """Whether a look at `at` would say something new; changes nothing."""
+        if self.last is None:
+            return True
+        engine, job = self.engine, self.engine.job
+        before, job.now = job.now, max(job.now, at)
+        try:
+            findings = detect.run(job, engine.settings)
+            decision = decide(job, findings, engine.record, engine.settings)
+        finally:
+            job.now = before
+        return _gist(Assessment(at, tuple(findings), decision)) != _gist(self.last)
+
+    def _look(self, at: float) -> Assessment:
+        assessment = self.engine.look(at)
+        is_news = self.last is None or _gist(assessment) != _gist(self.last)
+        self.last = assessment
+        self.looks += 1
+        self._looked_at = max(self._looked_at, at)
+        self._is_stale = False
+        self._screen.looked(is_news=is_news)
+        if is_news:
+            number = self.engine.job.attempt.number
+            said = verdict(self.engine.job, assessment.findings, assessment.decision)
+            self.endings[number] = Ending(said, assessment.decision)
+        self._consider(assessment.decision)
+        return assessment
+
+    def _consider(self, decision: Decision) -> None:
+        self._due = None
+        if decision.action is Action.NONE:
+            return
+        if self.engine.record.of_attempt(decision.attempt) is not None:
+            return
+        if decision.act_at is None or decision.act_at <= self.engine.job.now:
+            self._enact(decision, self.engine.job.now)
+        else:
+            self._due = decision.act_at
+
+    def _enact(self, decision: Decision, at: float) -> None:
+        self.engine.enact(decision, at)
+        self.enacted[decision.attempt] = (decision, at)
+        self.chronicle.enacted(decision, at)
+
+
+def _gist(assessment: Assessment) -> tuple[object, ...]:
+    """What makes an answer another one: who found what, and what is to be done."""
+    found = {(each.detector, each.cause, each.severity) for each in assessment.findings}
+    decision = assessment.decision
+    return (frozenset(found), decision.action, decision.cause, decision.attempt)

@@ -1,0 +1,99 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What `mwatch replay` and `mwatch diagnose` share: their arguments, and the way to a report."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mwatch.cli.output import write
+
+if TYPE_CHECKING:
+    from mwatch.app.report import Report
+
+_PROGRESS_SECONDS = 0.5
+
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[DIR|LOG...|-]",
+        help="Log files (one per pod, per attempt), folders of them, or - for standard input.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Checkpoints = Annotated[
+    list[str] | None,
+    typer.Option(metavar="DIR", help="A folder that the trainer saves to; may be repeated."),
+]
+Until = Annotated[
+    str | None,
+    typer.Option(metavar="TIME|now", help="The run was still up then: silence until then counts."),
+]
+Policy = Annotated[Path | None, typer.Option(metavar="FILE", help="Thresholds of your own (TOML).")]
+Catalogue = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="FILE", help="A fault catalogue of your own (TOML); may be repeated."),
+]
+
+
+def make_report(
+    names: list[str] | None,
+    checkpoints: list[str] | None,
+    until: str | None,
+    policy: Path | None,
+    catalogue: list[Path] | None,
+) -> Report:
+    """InputError, or a wrong usage, where it cannot be had."""
+    if not names and sys.stdin.isatty():
+        raise typer.BadParameter("name a log file or a folder, or pipe a log in", param_hint="LOG")
+    from mwatch.app.policy import load
+    from mwatch.app.replay import Request, replay
+    from mwatch.model.settings import Settings
+
+    request = Request(
+        names or ["-"],
+        checkpoints or [],
+        until,
+        Settings() if policy is None else load(policy),
+        catalogue or [],
+    )
+    progress = _Shown() if sys.stderr.isatty() else None
+    try:
+        return replay(request, time.time(), progress)
+    finally:
+        if progress:
+            progress.clear()
+
+
+class _Shown:
+    """Progress on standard error, about twice a second."""
+
+    def __init__(self) -> None:
+        self._told = time.monotonic()
+        self._has_told = False
+
+    def __call__(self, done: int, size: int) -> None:
+        if time.monotonic() - self._told < _PROGRESS_SECONDS:
+            return
+        self._told = time.monotonic()
+        self._has_told = True
+        share = f" of {size / 1e6:.0f} MB ({done / size:.0%})" if size else ""
+        self._put(f"mwatch: {done / 1e6:.0f} MB{share}\r")
+
+    def clear(self) -> None:
+        if self._has_told:
+            self._put("")
+
+    def _put(self, text: str) -> None:
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def write_json(report: Report) -> None:
+    from mwatch.app.report_text import to_json
+
+    write(to_json(report))

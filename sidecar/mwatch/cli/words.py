@@ -1,0 +1,75 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Times, durations, shares and culprits as people read them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mwatch.app.report import Report
+    from mwatch.model.decision import Decision
+    from mwatch.model.finding import Culprit, Evidence
+
+
+def clock(report: Report, at: float | None, *, with_date: bool = True) -> str:
+    """`2026-11-15 04:12:40`, or `+72 s` of a log that prints no times."""
+    if at is None:
+        return "?"
+    if report.is_relative:
+        return f"+{duration(at)}"
+    from mwatch.app.report import iso
+
+    text = iso(at).replace("T", " ")[:19]
+    return text if with_date else text[-8:]
+
+
+def duration(seconds: float) -> str:
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    whole = round(seconds)
+    if whole < 7200:
+        return f"{whole // 60} min {whole % 60} s"
+    if whole < 48 * 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def share(part: float, whole: float) -> str:
+    return f"{part / whole:.1%}" if whole > 0 else "?"
+
+
+def who(culprit: Culprit | None) -> str | None:
+    """`rank 3 (tp 1 pp 0 dp 0), pod worker-1, node a-17: behind`; None: nobody is named."""
+    if culprit is None:
+        return None
+    places = " ".join(f"{name} {value}" for name, value in culprit.coordinates.items())
+    parts = [
+        None if culprit.rank is None else f"rank {culprit.rank}" + (f" ({places})" * bool(places)),
+        culprit.pod and f"pod {culprit.pod}",
+        culprit.node and f"node {culprit.node}",
+        culprit.gpu_uuid and f"GPU {culprit.gpu_uuid}",
+        None if culprit.xid is None else f"Xid {culprit.xid}",
+    ]
+    named = ", ".join(part for part in parts if part)
+    state = culprit.state and culprit.state.value.replace("_", " ")
+    return ": ".join(part for part in (named, state) if part) or None
+
+
+def place(evidence: Evidence) -> str:
+    if evidence.file is None:
+        return ""
+    return evidence.file if evidence.line is None else f"{evidence.file}:{evidence.line}"
+
+
+def deed(decision: Decision) -> str:
+    """What mwatch would do, as an infinitive."""
+    if decision.action.value == "none":
+        return "do nothing"
+    if decision.action.value == "stop":
+        return "stop the job"
+    if decision.resume_from is None:
+        return "restart from the beginning"
+    return f"restart from checkpoint {decision.resume_from}"

@@ -1,0 +1,123 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is done about each cause: the table of the design, as data.
+
+It knows neither the job nor its past: who may overrule a rule (a missing witness, an empty
+budget, no checkpoint) is in the other files of this package.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mwatch.model.decision import Action
+from mwatch.model.finding import Cause, Severity
+
+GIVE_UP_EXIT_CODE = 93
+"""The wrapper says by it that no restart is wanted."""
+
+LOOP_DETECTORS = frozenset({"crash_loop", "no_progress"})
+"""They judge the past attempts: what would be a restart becomes a stop."""
+
+
+class Proof(StrEnum):
+    """What must be shown before a finding is acted on."""
+
+    NONE = "none"
+    """Nothing is done anyway."""
+    OWN = "own"
+    """The finding is the proof: numbers do not lie, and do not heal."""
+    DEATH = "death"
+    """The process is gone. Refuted by training that goes on."""
+    SILENCE = "silence"
+    """Progress is silent, and an independent witness agrees; a death is one."""
+
+
+class Resume(StrEnum):
+    NONE = "none"
+    NEWEST = "newest"
+    BEFORE_BAD = "before_bad"
+    """A rollback: older than the first bad sign."""
+    BEFORE_FAILED = "before_failed"
+    """Older than the one that could not be loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    action: Action
+    proof: Proof
+    resume: Resume = Resume.NONE
+    counts_as_no_progress: bool = True
+    """A restart for this cause that leads nowhere is held against the job."""
+    spends_budget: bool = True
+    avoid_node: bool = False
+    acts_from: Severity = Severity.CRITICAL
+    explains_all: bool = False
+    """Somebody outside the job did it, for a reason: whatever else is seen follows from it."""
+
+
+_WATCHED = Rule(Action.NONE, Proof.NONE, spends_budget=False)
+_OUTSIDE = Rule(Action.NONE, Proof.NONE, spends_budget=False, explains_all=True)
+_STALL = Rule(Action.RESTART, Proof.SILENCE, Resume.NEWEST)
+_DEATH = Rule(Action.RESTART, Proof.DEATH, Resume.NEWEST)
+_END = Rule(Action.RESTART, Proof.DEATH, Resume.NEWEST, acts_from=Severity.WARNING)
+_ROLLBACK = Rule(Action.RESTART, Proof.OWN, Resume.BEFORE_BAD)
+_STOP = Rule(Action.STOP, Proof.DEATH, spends_budget=False)
+
+RULES: dict[Cause, Rule] = {
+    Cause.HEALTHY: _WATCHED,
+    Cause.FINISHED: _WATCHED,
+    Cause.HANG: _STALL,
+    Cause.FABRIC: _STALL,
+    Cause.LOST_POD: _STALL,
+    Cause.STORAGE: _STALL,
+    Cause.KILLED: _END,
+    Cause.CRASH: _DEATH,
+    Cause.FINISHED_EARLY: _END,
+    Cause.HARDWARE: Rule(Action.RESTART, Proof.SILENCE, Resume.NEWEST, avoid_node=True),
+    Cause.RERUN: Rule(
+        Action.RESTART,
+        Proof.DEATH,
+        Resume.NEWEST,
+        counts_as_no_progress=False,
+        acts_from=Severity.WARNING,
+    ),
+    Cause.NAN: _ROLLBACK,
+    Cause.LOSS_SCALE_COLLAPSE: _ROLLBACK,
+    Cause.LOSS_SPIKE: _ROLLBACK,
+    # Each restart tries another checkpoint: they run out before it becomes a loop.
+    Cause.CHECKPOINT: Rule(
+        Action.RESTART, Proof.SILENCE, Resume.BEFORE_FAILED, counts_as_no_progress=False
+    ),
+    Cause.OOM: _STOP,
+    Cause.USER_ERROR: _STOP,
+    Cause.DATA: _STOP,
+    Cause.STARTED_FROM_RANDOM: Rule(Action.STOP, Proof.OWN, spends_budget=False),
+    Cause.RESUME_DIVERGED: _WATCHED,
+    Cause.SLOW: _WATCHED,
+    Cause.LOSS_STUCK: _WATCHED,
+    Cause.CHECKPOINT_OVERDUE: _WATCHED,
+    Cause.BLIND: _WATCHED,
+    Cause.UNKNOWN: _WATCHED,
+    Cause.UNSCHEDULABLE: _OUTSIDE,
+    Cause.IMAGE: _OUTSIDE,
+    Cause.VOLUME: _OUTSIDE,
+    Cause.PREEMPTED: _OUTSIDE,
+    Cause.DRAINED: _OUTSIDE,
+    Cause.SUSPENDED: _OUTSIDE,
+    Cause.DELETED_BY_USER: _OUTSIDE,
+}
+
+_LEVELS = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
+
+
+def level(severity: Severity) -> int:
+    """Higher is worse."""
+    return _LEVELS.index(severity)
+
+
+def acts(cause: Cause, severity: Severity) -> bool:
+    """Whether the table wants anything done about such a finding."""
+    rule = RULES[cause]
+    return rule.action is not Action.NONE and level(severity) >= level(rule.acts_from)

@@ -1,0 +1,56 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a job is called that nothing is wrong with: healthy, finished, or not known.
+
+Blind is not healthy: a job of which nothing can be read is unknown.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mwatch.decide import resume
+from mwatch.model.finding import Cause
+from mwatch.model.job import Job
+from mwatch.model.phase import JobPhase
+
+_ASKED = frozenset({"interval", "duration", "evaluation-time-limit"})
+"""Reasons of the trainer's good-bye that the user gave it."""
+
+
+class Calm(NamedTuple):
+    cause: Cause
+    reason: str
+
+
+def judge(job: Job) -> Calm:
+    attempt = job.attempt
+    if not job.has_started:
+        return Calm(Cause.UNKNOWN, "nothing was seen yet")
+    if attempt.is_done:
+        return Calm(Cause.FINISHED, f"training is done{_at(job)}")
+    if ended_as_asked(job):
+        return Calm(Cause.FINISHED, f"training ended as it was asked to{_at(job)}")
+    if attempt.phase is JobPhase.ENDED:
+        return Calm(Cause.UNKNOWN, "the attempt is over, and nobody said why")
+    if not any(sight.is_up for sight in job.sights.values()):
+        return Calm(Cause.UNKNOWN, "nothing of the job can be read")
+    return Calm(Cause.HEALTHY, f"nothing is wrong ({attempt.phase}{_at(job)})")
+
+
+def ended_as_asked(job: Job) -> bool:
+    said = job.attempt.exit
+    return said is not None and said.exit.reason in _ASKED
+
+
+def is_finished(job: Job) -> bool:
+    """Done, and what was trained is kept: what happens after that needs no mending."""
+    attempt = job.attempt
+    if attempt.save is not None or not (attempt.is_done or ended_as_asked(job)):
+        return False
+    return not job.checkpoints or resume.choose(job, before=None).iteration == attempt.iteration
+
+
+def _at(job: Job) -> str:
+    iteration = job.attempt.iteration
+    return "" if iteration is None else f", iteration {iteration}"

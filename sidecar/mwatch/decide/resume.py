@@ -1,0 +1,190 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which checkpoint to go on from, and why, in words.
+
+Never an incomplete one, one that could not be loaded, or one of an abandoned line. Where the
+folder is in sight its state counts, else the word of the log (an asynchronous save that was only
+queued is no save). It cannot know whether the numbers inside are good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
+
+from mwatch.model.job import Attempt, Job, KnownCheckpoint
+from mwatch.model.observation import Sight
+
+_MAX_NAMED = 4
+
+
+class Choice(NamedTuple):
+    iteration: int | None
+    """None: there is none to go on from."""
+    reason: str
+    nothing_complete: bool = False
+    """Checkpoints were written, and none of them can be used."""
+
+
+def choose(job: Job, *, before: int | None, limit: str = "") -> Choice:
+    """The newest usable checkpoint below iteration `before`; `limit` says in words what that is."""
+    known = _known(job)
+    fitting = [each for each in known if before is None or each.iteration < before]
+    usable = [each for each in fitting if refusal(job, each) is None]
+    sure = [each for each in usable if each.stored != "unverified"]
+    chosen = max(sure or usable, key=lambda each: each.iteration, default=None)
+    if chosen is not None:
+        return Choice(chosen.iteration, _praise(job, chosen, known, before, limit))
+    if not any(_was_written(job, each) for each in known):
+        return Choice(None, _why_none(job))
+    passed = _passed_over(job, known, before)
+    place = f" {limit}" if limit else ""
+    return Choice(None, f"no checkpoint{place} can be used: {passed}", nothing_complete=True)
+
+
+def before_failed(job: Job) -> Choice:
+    """Older than the one that the attempt could not load.
+
+    Where nobody said which one that was, it was the newest: the trainer loads no other.
+    """
+    attempt = job.attempt
+    if attempt.load == "loaded":
+        return choose(job, before=None)  # a newer one is bad, and known to be
+    failed = attempt.resumed_from if attempt.load_iteration is None else attempt.load_iteration
+    if failed is None:
+        failed = choose(job, before=None).iteration
+    limit = "" if failed is None else f"before {failed}"
+    choice = choose(job, before=failed, limit=limit)
+    if choice.iteration is None and not choice.nothing_complete:
+        reason = "a checkpoint could not be loaded, and no older one is known"
+        return Choice(None, reason, nothing_complete=True)  # it may hold weeks of work
+    return choice
+
+
+def older_than_attempt(job: Job) -> Choice:
+    """The newest usable checkpoint that was there before the current attempt began."""
+    attempt = job.attempt
+    older = {
+        number: known
+        for number, known in job.checkpoints.items()
+        if _is_older(known, attempt)
+        and known.stored != "unverified"
+        and refusal(job, known) is None
+    }
+    newest = max(older, default=None)
+    if newest is None:
+        return Choice(None, "no usable checkpoint is older than this attempt")
+    return Choice(newest, f"checkpoint {newest}: it was there before attempt {attempt.number}")
+
+
+def has_none_before(job: Job, iteration: int) -> bool:
+    """Whether nothing was ever written below `iteration`, so that going back to the beginning
+    loses no more than that. Old checkpoints that were pruned are guessed by the distance
+    between those that are left."""
+    attempts = [*job.past, job.attempt]
+    if any(attempt.resumed_from for attempt in attempts):
+        return False
+    written = sorted(each.iteration for each in _known(job) if _was_written(job, each))
+    if not written:
+        return True
+    gaps = [later - earlier for earlier, later in pairwise(written)]
+    interval = job.layout.save_interval or min(gaps, default=written[0])
+    return written[0] >= iteration and interval >= iteration
+
+
+def refusal(job: Job, known: KnownCheckpoint) -> str | None:
+    """Why a checkpoint is not to be used; None: it may be."""
+    written_at = known.saved_at if known.written_at is None else known.written_at
+    if known.load_failed:
+        return "not loadable"
+    if known.is_abandoned or job.timeline.is_abandoned(known.iteration, written_at):
+        return "of an abandoned line"
+    if known.stored is None:
+        return None if known.is_saved else "not finished"
+    if known.stored in ("complete", "unverified"):
+        return None
+    return "gone" if known.stored == "missing" else "incomplete"
+
+
+def _known(job: Job) -> list[KnownCheckpoint]:
+    """With those that an attempt resumed from or set out to load: the trainer took them for
+    saved, and where the folder is out of sight nobody knows better.
+
+    Without iteration 0: Megatron may save it (after exit 16) and refuses to load it.
+    """
+    found = {number: known for number, known in job.checkpoints.items() if number}
+    for attempt in [] if job.sees(Sight.CHECKPOINTS) else [*job.past, job.attempt]:
+        if attempt.load in ("failed", "random"):
+            continue
+        for number in filter(None, (attempt.resumed_from, attempt.load_iteration)):
+            known = found.get(number, KnownCheckpoint(number))
+            found[number] = replace(known, is_saved=True)
+    return [found[number] for number in sorted(found)]
+
+
+def _why_none(job: Job) -> str:
+    """Nothing known is not nothing there: an attempt may die before it says what it loads."""
+    attempts = [*job.past, job.attempt]
+    began_anew = any(
+        attempt.load == "random" or attempt.first_iteration in (0, 1) for attempt in attempts
+    )
+    if began_anew or job.sees(Sight.CHECKPOINTS):
+        return "no checkpoint was ever written: from the beginning"
+    return "no checkpoint is known: as the trainer itself would start"
+
+
+def _is_older(known: KnownCheckpoint, attempt: Attempt) -> bool:
+    if known.attempt is not None:
+        return known.attempt < attempt.number
+    moment = known.saved_at if known.written_at is None else known.written_at
+    return moment is not None and moment < attempt.started_at
+
+
+def _was_written(job: Job, known: KnownCheckpoint) -> bool:
+    """A save that the attempt died in is the first of nothing."""
+    save = job.attempt.save
+    is_open = save is not None and save.iteration == known.iteration
+    if known.stored in (None, "incomplete") and not known.is_saved:
+        return known.load_failed or (known.stored is not None and not is_open)
+    return True
+
+
+def _praise(
+    job: Job,
+    chosen: KnownCheckpoint,
+    known: Iterable[KnownCheckpoint],
+    before: int | None,
+    limit: str,
+) -> str:
+    place = f" {limit}" if limit else ""
+    if chosen.stored == "unverified":
+        what = f"nothing verified exists{place}, and this one is the newest that may be complete"
+    elif chosen.stored == "complete":
+        what = f"the newest complete one{place}"
+    else:
+        what = f"the newest one{place} that the log says was saved"
+    newer = [each for each in known if each.iteration > chosen.iteration]
+    passed = _passed_over(job, newer, before)
+    return f"checkpoint {chosen.iteration}: {what}" + (f"; {passed}" if passed else "")
+
+
+def _passed_over(job: Job, known: Iterable[KnownCheckpoint], before: int | None) -> str:
+    """Why not the others, newest first: `600 is newer than that, 500 is incomplete`."""
+    why: dict[str, list[int]] = {}
+    for each in sorted(known, key=lambda each: -each.iteration):
+        reason = refusal(job, each)
+        if reason is None:
+            is_newer = before is not None and each.iteration >= before
+            reason = "newer than that" if is_newer else "unverified"
+        why.setdefault(reason, []).append(each.iteration)
+    return ", ".join(f"{_named(numbers)} {reason}" for reason, numbers in why.items())
+
+
+def _named(numbers: list[int]) -> str:
+    shown = [str(number) for number in numbers[:_MAX_NAMED]]
+    if len(numbers) > _MAX_NAMED:
+        return f"{', '.join(shown)} and {len(numbers) - _MAX_NAMED} more are"
+    verb = "is" if len(shown) == 1 else "are"
+    return f"{' and '.join(shown)} {verb}"

@@ -1,0 +1,97 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a job is over, has gone silent, or goes on: by its own progress.
+
+The log and the probe tell of the same thing, iterations, and are one witness. Silence of both
+while neither can be read is no silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mwatch.decide.policy import RULES, Proof
+from mwatch.model.finding import Cause, Finding
+from mwatch.model.job import Job
+from mwatch.model.observation import Sight
+from mwatch.model.phase import JobPhase, Slot
+from mwatch.model.settings import Settings
+
+_STALL_DETECTORS = frozenset({"stalled"})
+"""They hold the silence against the deadline of the phase, so nobody need do it again."""
+_DEATH_DETECTORS = frozenset({"crashed", "finished_early"})
+_BEFORE_STARTING = frozenset({JobPhase.QUEUED, JobPhase.SCHEDULING, JobPhase.ENDED})
+
+
+def is_over(job: Job) -> bool:
+    """A process of the gang has failed: the others can only wait for it.
+
+    A pod that is gone, and nobody can tell how, may have been of the attempt before.
+    """
+    attempt = job.attempt
+    died = any(gone.exit.exit_code or gone.exit.signal for gone in attempt.gone.values())
+    return attempt.phase is JobPhase.ENDED or died
+
+
+def tells_a_death(finding: Finding) -> bool:
+    """Rather than a silence. A hang never does: somebody else must have seen its end."""
+    if RULES[finding.cause].proof is Proof.SILENCE and finding.cause is not Cause.HANG:
+        return finding.detector in _DEATH_DETECTORS
+    return RULES[finding.cause].proof is Proof.DEATH
+
+
+def is_sick(finding: Finding) -> bool:
+    """A GPU that fell off the bus does not come back, whatever else still prints."""
+    return finding.cause is Cause.HARDWARE and finding.cannot_heal
+
+
+def usual_seconds(job: Job, settings: Settings) -> float:
+    """How long a healthy job may be silent in this phase."""
+    attempt = job.attempt
+    is_followed = job.sees(Sight.PROBE) and job.calibration.step_p99() is not None
+    if attempt.phase is JobPhase.TRAINING and is_followed:
+        return step_seconds(job, settings)
+    if attempt.phase in _BEFORE_STARTING:
+        slot = Slot.STARTING
+    elif attempt.phase is JobPhase.SAVING and not attempt.saves_done:
+        slot = Slot.FIRST_SAVE
+    else:
+        slot = Slot(attempt.phase.value)
+    return job.calibration.deadline(slot, settings)
+
+
+def step_seconds(job: Job, settings: Settings) -> float:
+    """What a few steps take: news under way may still arrive for so long."""
+    slowest = job.calibration.step_p99() or 0.0
+    return max(settings.hang.probe_floor_seconds, settings.hang.probe_factor * slowest)
+
+
+def last_progress(job: Job) -> float:
+    attempt = job.attempt
+    return max(attempt.progress_at, attempt.phase_since, attempt.started_at)
+
+
+def silent_seconds(job: Job) -> float:
+    return max(0.0, job.now - last_progress(job))
+
+
+def is_silent(job: Job, findings: Iterable[Finding], settings: Settings) -> bool:
+    stalls = (finding for finding in findings if finding.detector in _STALL_DETECTORS)
+    if any(went_on_seconds(job, stall, settings) is None for stall in stalls):
+        return True
+    return silent_seconds(job) >= usual_seconds(job, settings)
+
+
+def is_readable(job: Job) -> bool:
+    return job.sees(Sight.LOG) or job.sees(Sight.PROBE)
+
+
+def went_on_seconds(job: Job, finding: Finding, settings: Settings) -> float | None:
+    """How long after the finding training still did iterations; None: it did not."""
+    attempt = job.attempt
+    moments = [rank.progressed_at for rank in attempt.ranks.values() if rank.iteration is not None]
+    moments += [] if attempt.line_at is None else [attempt.line_at]
+    if finding.since_time is None or not moments:
+        return None
+    later = max(moments) - finding.since_time
+    return later if later > step_seconds(job, settings) else None

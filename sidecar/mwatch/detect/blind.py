@@ -1,0 +1,126 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""mwatch cannot see how the job is. That is neither healthy nor hung, and somebody must know.
+
+Either no source is there, or all fell silent at once, or the output is in a format that nobody
+here understands. What the job does meanwhile is not known, and nothing is claimed of it.
+"""
+
+from __future__ import annotations
+
+from mwatch.detect import evidence
+from mwatch.detect.probe import watched
+from mwatch.detect.stall import stall
+from mwatch.model.finding import Cause, Detector, Evidence, Finding, Severity
+from mwatch.model.job import Job, Step
+from mwatch.model.observation import Sight
+from mwatch.model.phase import JobPhase, Slot
+from mwatch.model.settings import Settings
+
+_NOTHING_TO_SEE = frozenset({JobPhase.QUEUED, JobPhase.SCHEDULING, JobPhase.ENDED})
+_TELLING = (Sight.LOG, Sight.PROBE)
+"""The sights that show progress; the others only witness."""
+
+
+def detect(job: Job, settings: Settings) -> list[Finding]:
+    attempt = job.attempt
+    if attempt.phase in _NOTHING_TO_SEE or attempt.ended_at is not None or attempt.is_done:
+        return []
+    if not any(job.sees(sight) for sight in _TELLING):
+        return _no_sight(job, settings)
+    return _all_silent(job, settings) or _no_lines(job, settings) or _no_loss(job, settings)
+
+
+def _no_sight(job: Job, settings: Settings) -> list[Finding]:
+    lost = [(sight, job.sights[sight]) for sight in _TELLING if sight in job.sights]
+    if lost:
+        why = ", ".join(f"{sight.value}: {state.reason}" for sight, state in lost)
+        since = max(state.since for _, state in lost)
+        return [_finding(job, "sources", f"nothing of the job can be seen ({why})", since)]
+    since = job.attempt.started_at
+    if job.has_started and job.now - since < settings.hang.blind_after_seconds:
+        return []
+    text = "nothing of the job can be seen: neither its log nor a probe"
+    return [_finding(job, "sources", text, since or None)]
+
+
+def _all_silent(job: Job, settings: Settings) -> list[Finding]:
+    probe = watched(job, settings)
+    if not probe.is_dark:
+        return []
+    found = stall(job, settings)
+    if job.sees(Sight.LOG) and (found is None or not found.is_unseen):
+        return []
+    if job.now - probe.newest < settings.hang.blind_after_seconds:
+        return []
+    text = f"all {len(probe.silent)} probes fell silent at once, and so did the log"
+    return [_finding(job, "silence", text, probe.newest)]
+
+
+def _no_lines(job: Job, settings: Settings) -> list[Finding]:
+    """A trainer runs, and no iteration of it was ever understood."""
+    attempt = job.attempt
+    if attempt.steps or any(rank.iteration is not None for rank in attempt.ranks.values()):
+        return []
+    if any(stream.prints_iterations for stream in job.streams.values()):
+        return []
+    if not job.sees(Sight.LOG) or not _runs_unseen(job):
+        return []
+    since = attempt.started_at
+    if since <= 0 or job.now - since < job.calibration.deadline(Slot.FIRST_STEP, settings):
+        return []
+    text = "no iteration line was ever understood: another format, or not the last rank's log"
+    return [_finding(job, "no-lines", text, since)]
+
+
+def _runs_unseen(job: Job) -> bool:
+    """Otherwise a start or a first step that takes too long is a stall."""
+    phase, layout = job.attempt.phase, job.layout
+    if phase is JobPhase.STARTING:
+        return layout.log_interval is None and layout.world_size is None
+    return phase not in (JobPhase.LOADING, JobPhase.FIRST_STEP, JobPhase.STOPPING)
+
+
+def _no_loss(job: Job, settings: Settings) -> list[Finding]:
+    """From its first line on: either a format without it, or NaN from the beginning."""
+    steps = job.attempt.steps
+    if not steps or steps[-1].losses or len(steps) < settings.hang.unknown_lines:
+        return []
+    is_from_the_first = steps[0].first_covered <= (job.attempt.first_iteration or 0)
+    if not is_from_the_first or any(step.losses for step in (*steps, *job.earlier_steps.values())):
+        return []
+    bare = [step for step in steps if not _is_all_skipped(step)]
+    if len(bare) < settings.hang.unknown_lines:
+        return []
+    text = f"no loss in any of {len(bare)} iteration lines: another format, or NaN from the start"
+    first = bare[0]
+    seen = (evidence.of_step(first),)
+    return [_finding(job, "no-loss", text, first.at, first.first_covered, seen)]
+
+
+def _is_all_skipped(step: Step) -> bool:
+    """While fp16 warms down every step is skipped, and no loss is printed."""
+    return step.skipped_printed >= step.covers
+
+
+def _finding(
+    job: Job,
+    what: str,
+    text: str,
+    since: float | None,
+    iteration: int | None = None,
+    seen: tuple[Evidence, ...] = (),
+) -> Finding:
+    return Finding(
+        detector="blind",
+        cause=Cause.BLIND,
+        severity=Severity.WARNING,
+        summary=text,
+        since_time=since,
+        since_iteration=iteration,
+        evidence=seen,
+        fingerprint=f"blind/{what}",
+    )
+
+
+DETECTOR = Detector(name="blind", needs=frozenset(), detect=detect, runbook="collective-timeout")

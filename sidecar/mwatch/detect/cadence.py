@@ -1,0 +1,122 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""How often this job prints an iteration line, learnt from its newest lines.
+
+A gap with a save or an evaluation in it is no usual gap. Where output is buffered, lines come
+in bursts and most gaps are nothing: then only the longest one tells. The printed time of a step
+leaves saves and evaluations out, so it is the better guide while the batch size ramps.
+"""
+
+from __future__ import annotations
+
+from itertools import islice, pairwise
+from typing import NamedTuple
+
+from mwatch.model.job import Job, Step
+from mwatch.stats import median
+
+RECENT_LINES = 32
+STEP_LINES = 8
+_BURST = 0.5  # of what the steps take: lines that come faster than that were waiting in a buffer
+
+
+class Cadence(NamedTuple):
+    gap: float
+    """Seconds from one line to the next, as a rule."""
+    iterations: int
+    """That the next line will be away from the last."""
+    longest: float
+    """The longest gap of late, whatever was in it."""
+
+
+def cadence(job: Job) -> Cadence | None:
+    """None: too little was printed to tell."""
+    lines = _recent(job, RECENT_LINES)
+    pairs = [(a, b) for a, b in pairwise(lines) if b.iteration > a.iteration and b.at >= a.at]
+    apart = _apart(job, pairs)
+    if apart is None:
+        return None
+    gaps = [b.at - a.at for a, b in pairs]
+    plain = [pair for pair in pairs if not _holds_more_than_steps(job, *pair)]
+    usual = [(b.at - a.at) / (b.iteration - a.iteration) * apart for a, b in plain]
+    step = step_seconds(job)
+    known = [] if step is None else [step * apart]
+    if _comes_in_bursts(plain):
+        known += gaps
+    elif usual:
+        known.append(median(usual))
+    gap = max(known or gaps, default=None)
+    return None if gap is None else Cadence(gap, apart, max(gaps, default=gap))
+
+
+def _comes_in_bursts(pairs: list[tuple[Step, Step]]) -> bool:
+    """Most lines come much sooner after the one before than their steps can have taken."""
+    shares = [
+        (b.at - a.at) / (b.seconds * (b.iteration - a.iteration))
+        for a, b in pairs
+        if b.seconds and b.seconds > 0
+    ]
+    return bool(shares) and median(shares) < _BURST
+
+
+def _apart(job: Job, pairs: list[tuple[Step, Step]]) -> int | None:
+    """The extra first line of a process stands off the interval."""
+    on_time = [b.iteration - a.iteration for a, b in pairs if not a.is_first_of_process]
+    if len(on_time) >= 2 or (on_time and job.layout.log_interval is None):
+        return max(1, round(median(on_time)))
+    interval = job.layout.log_interval
+    return interval if interval and interval > 0 else None
+
+
+def step_seconds(job: Job) -> float | None:
+    """Of the next step: the newest lines by the sample, times the batch size that is due."""
+    lines = [line for line in _recent(job, STEP_LINES) if line.seconds]
+    known = [(line.seconds or 0.0, line.batch_size) for line in filter(is_warm, lines)]
+    known = known or [(line.seconds or 0.0, line.batch_size) for line in lines]
+    if not known:
+        return None
+    sizes = [size for _, size in known if size]
+    if len(sizes) < len(known):
+        return median(seconds for seconds, _ in known)
+    per_sample = median(seconds / size for seconds, size in known if size)
+    return per_sample * _due_size(sizes)
+
+
+def slowest_step(job: Job) -> float | None:
+    """Of the newest lines, where calibration has learnt nothing: all were skipped, for one."""
+    lines = (line for line in _recent(job, STEP_LINES) if line.seconds and is_warm(line))
+    return max((line.seconds or 0.0 for line in lines), default=None)
+
+
+def is_warm(line: Step) -> bool:
+    """Not the first step of a process, and no line that counts it once more."""
+    return not line.is_first_of_process and line.new >= line.covers
+
+
+def _due_size(sizes: list[int]) -> int:
+    """While the batch ramps, the next line may be of the size after this one."""
+    risen = [b - a for a, b in pairwise(sizes) if b > a]
+    return sizes[-1] + (risen[-1] if risen else 0)
+
+
+def _holds_more_than_steps(job: Job, before: Step, after: Step) -> bool:
+    layout = job.layout
+    done = range(before.iteration, after.iteration)
+    if any(has_multiple(done, each) for each in (layout.save_interval, layout.eval_interval)):
+        return True
+    return any(iteration in done for iteration in job.checkpoints)
+
+
+def has_multiple(iterations: range, interval: int | None) -> bool:
+    return multiples(iterations, interval) > 0
+
+
+def multiples(iterations: range, interval: int | None) -> int:
+    """How many of these iterations an interval falls on."""
+    if not interval or interval < 0 or not iterations:
+        return 0
+    return iterations[-1] // interval - (max(iterations[0], 1) - 1) // interval
+
+
+def _recent(job: Job, count: int) -> list[Step]:
+    return list(islice(reversed(job.attempt.steps), count))[::-1]

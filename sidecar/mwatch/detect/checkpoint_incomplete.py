@@ -1,0 +1,112 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A checkpoint cannot be loaded, or the newest one is not whole.
+
+A save that is under way leaves a half-written folder: that is normal, and so, nearly, is the one
+that a killed attempt leaves behind. It is an emergency only where the job wants to load it.
+Without a look into the folder only the attempt to load tells.
+"""
+
+from __future__ import annotations
+
+from mwatch.detect.evidence import of_error, of_fault
+from mwatch.detect.root_cause import has_trained, root_cause
+from mwatch.model.finding import Cause, Detector, Evidence, Finding, Severity
+from mwatch.model.job import Attempt, Job, KnownCheckpoint
+from mwatch.model.observation import Sight
+from mwatch.model.phase import JobPhase
+from mwatch.model.settings import Settings
+
+_BAD = ("incomplete", "missing")
+_ITS_FAULT = (Cause.CHECKPOINT, Cause.CRASH, Cause.UNKNOWN)
+
+
+def detect(job: Job, settings: Settings) -> list[Finding]:
+    attempt = job.attempt
+    if not has_trained(attempt) and attempt.load in ("begun", "failed"):
+        target = job.checkpoints.get(attempt.load_iteration or -1)
+        if attempt.load == "failed":
+            return [_not_loaded(job, "could not be loaded")] if _is_its_fault(job) else []
+        if target is not None and target.stored in _BAD:
+            return [_not_loaded(job, f"is {target.stored} and is being loaded")]
+    if job.sees(Sight.CHECKPOINTS) and job.checkpoints:
+        return _newest(job, settings)
+    return []
+
+
+def _is_its_fault(job: Job) -> bool:
+    """An error while loading may also be the machine's, or the settings'."""
+    root = root_cause(job)
+    return root is None or root.cause in _ITS_FAULT
+
+
+def _not_loaded(job: Job, what: str) -> Finding:
+    attempt = job.attempt
+    number = attempt.load_iteration
+    which = "" if number is None else f" of iteration {number}"
+    return Finding(
+        detector="checkpoint_incomplete",
+        cause=Cause.CHECKPOINT,
+        severity=Severity.CRITICAL,
+        summary=f"The checkpoint{which} {what}{_reason(job, number)}.",
+        since_time=attempt.phase_since,
+        since_iteration=number,
+        confidence=0.9,
+        evidence=_evidence(attempt),
+        cannot_heal=attempt.phase is JobPhase.ENDED,
+        fault=_fault(attempt),
+        fingerprint=f"checkpoint/load {number}",
+    )
+
+
+def _reason(job: Job, number: int | None) -> str:
+    known = job.checkpoints.get(number) if number is not None else None
+    return f" ({known.stored_reason})" if known and known.stored_reason else ""
+
+
+def _evidence(attempt: Attempt) -> tuple[Evidence, ...]:
+    faults = [of_fault(seen) for seen in attempt.faults if seen.fault.id.startswith("checkpoint-")]
+    return tuple(faults + [of_error(seen) for seen in attempt.errors])[:3]
+
+
+def _fault(attempt: Attempt) -> str | None:
+    ids = (seen.fault.id for seen in attempt.faults if seen.fault.role == "root")
+    return next((fault for fault in ids if fault.startswith("checkpoint-")), None)
+
+
+def _newest(job: Job, settings: Settings) -> list[Finding]:
+    newest = job.checkpoints[max(job.checkpoints)]
+    if newest.stored != "incomplete" or newest.is_abandoned or _is_being_saved(job, newest):
+        return []
+    settled = settings.checkpoints.settle_seconds
+    is_over = job.attempt.phase is JobPhase.ENDED
+    if not is_over and newest.written_at is not None and job.now - newest.written_at < settled:
+        return []
+    why = f" ({newest.stored_reason})" if newest.stored_reason else ""
+    return [
+        Finding(
+            detector="checkpoint_incomplete",
+            cause=Cause.CHECKPOINT,
+            severity=Severity.WARNING,
+            summary=f"The newest checkpoint, of iteration {newest.iteration}, is incomplete{why}.",
+            since_time=newest.written_at or newest.saved_at,
+            since_iteration=newest.iteration,
+            confidence=0.8,
+            fingerprint="checkpoint/newest",
+        )
+    ]
+
+
+def _is_being_saved(job: Job, known: KnownCheckpoint) -> bool:
+    save = job.attempt.save
+    if save is None or job.attempt.phase is JobPhase.ENDED:
+        return False
+    return save.iteration is None or save.iteration == known.iteration
+
+
+DETECTOR = Detector(
+    name="checkpoint_incomplete",
+    needs=frozenset({Sight.CHECKPOINTS, Sight.LOG}),
+    detect=detect,
+    runbook="checkpoint",
+)

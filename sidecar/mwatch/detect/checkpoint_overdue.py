@@ -1,0 +1,108 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Training goes on, but no checkpoint has been finished for far too long.
+
+The usual distance is the save interval, else what this job's own saves show. A run that was never
+told to save is left alone, and so is one whose checkpoint lines and folder nobody can see.
+"""
+
+from __future__ import annotations
+
+from itertools import islice, pairwise
+
+from mwatch.model.finding import Cause, Detector, Evidence, Finding, Severity
+from mwatch.model.job import Job
+from mwatch.model.observation import Sight
+from mwatch.model.settings import Settings
+from mwatch.stats import median
+
+_LEARNT_FROM = 16
+
+
+def detect(job: Job, settings: Settings) -> list[Finding]:
+    done = job.attempt.iteration
+    if done is None or job.attempt.exit is not None or job.attempt.is_done:
+        return []
+    distance = _distance(job)
+    if distance is None or distance <= 0:
+        return []
+    allowed = settings.checkpoints.overdue_factor * distance
+    if done - _newest_known(job) <= allowed:
+        return []
+    last = _last_saved(job)
+    if done - last <= allowed or not _is_visible(job):
+        return []
+    return [_finding(job, done, last, distance)]
+
+
+def _distance(job: Job) -> float | None:
+    layout = job.layout
+    if layout.save_interval is not None:
+        return layout.save_interval if layout.save_folder is not None else None
+    if len(job.checkpoints) < 3:
+        return None
+    newest = sorted(islice(reversed(job.checkpoints), _LEARNT_FROM))
+    return median(later - each for each, later in pairwise(newest))
+
+
+def _newest_known(job: Job) -> int:
+    """A quick guess, good enough to see that all is well."""
+    if not job.checkpoints:
+        return _base(job)
+    known = next(reversed(job.checkpoints.values()))
+    done = job.attempt.iteration or 0
+    is_there = known.is_saved or known.stored == "complete"
+    counts = is_there and known.iteration <= done and not known.is_abandoned
+    return known.iteration if counts else _base(job)
+
+
+def _base(job: Job) -> int:
+    """Where the attempt began: what it has not done cannot be lost."""
+    attempt = job.attempt
+    return attempt.resumed_from or max(0, (attempt.first_iteration or 1) - 1)
+
+
+def _last_saved(job: Job) -> int:
+    done = job.attempt.iteration or 0
+    saved = (
+        known.iteration
+        for known in job.checkpoints.values()
+        if (known.is_saved or known.stored in ("complete", "unverified"))
+        and known.iteration <= done
+        and not known.is_abandoned
+    )
+    return max([_base(job), *saved])
+
+
+def _is_visible(job: Job) -> bool:
+    """Rank 0 alone prints checkpoint lines; its log may not be among those that are read."""
+    return job.sees(Sight.CHECKPOINTS) or any(
+        stream.prints_checkpoints for stream in job.streams.values()
+    )
+
+
+def _finding(job: Job, done: int, last: int, distance: float) -> Finding:
+    save = job.attempt.save
+    begun = f"; a save of iteration {save.iteration} was begun and not ended" if save else ""
+    return Finding(
+        detector="checkpoint_overdue",
+        cause=Cause.CHECKPOINT_OVERDUE,
+        severity=Severity.WARNING,
+        summary=(
+            f"The last finished checkpoint is of iteration {last}, now is {done}; "
+            f"usual is one every {distance:g}{begun}."
+        ),
+        since_time=job.attempt.last_save_at,
+        since_iteration=last + round(distance),
+        confidence=0.8,
+        evidence=(Evidence(save.file, save.line, "save begun"),) if save else (),
+        fingerprint="checkpoint_overdue",
+    )
+
+
+DETECTOR = Detector(
+    name="checkpoint_overdue",
+    needs=frozenset({Sight.LOG, Sight.CHECKPOINTS}),
+    detect=detect,
+    runbook="checkpoint",
+)

@@ -1,0 +1,67 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Attempt after attempt dies of the same thing within a short time.
+
+Told by the class of the root cause, not by its words. With progress in between it is a nuisance
+that somebody should mend; without, another restart is of no use. A hang leaves no word, so
+attempts that hang are counted by `no_progress` alone.
+"""
+
+from __future__ import annotations
+
+from mwatch.detect.attempts import Death, Ended, death, failures, is_over
+from mwatch.model.finding import MAX_EVIDENCE, Cause, Detector, Finding, Severity
+from mwatch.model.job import Job
+from mwatch.model.observation import Sight
+from mwatch.model.settings import Settings
+
+
+def detect(job: Job, settings: Settings) -> list[Finding]:
+    if not job.past and not is_over(job.attempt):
+        return []
+    same = _same(failures(job), settings)
+    if len(same) < settings.act.max_same_fingerprint:
+        return []
+    first, died = same[0]
+    has_progressed = any(ended.has_progressed for ended, _ in same[1:])
+    is_hopeless = is_over(job.attempt) and not has_progressed
+    text = f"{len(same)} attempts in a row died of the same: {died.key}"
+    return [
+        Finding(
+            detector="crash_loop",
+            cause=Cause.CRASH,
+            severity=Severity.CRITICAL if is_hopeless else Severity.WARNING,
+            summary=text + ("; each got further, though" if has_progressed else ""),
+            since_time=first.attempt.ended_at or first.attempt.started_at,
+            since_iteration=first.attempt.iteration,
+            confidence=0.9,
+            evidence=tuple(each.evidence for _, each in same[-MAX_EVIDENCE:]),
+            fault=died.fault,
+            fingerprint=f"crash-loop/{died.key}",
+        )
+    ]
+
+
+def _same(ended: list[Ended], settings: Settings) -> list[tuple[Ended, Death]]:
+    """The newest ones that died alike, oldest first."""
+    found: list[tuple[Ended, Death]] = []
+    for each in reversed(ended):
+        died = death(each.attempt)
+        if died is None or (found and died.key != found[0][1].key):
+            break
+        if found and _end(found[0][0]) - _end(each) > settings.act.window_seconds:
+            break
+        found.append((each, died))
+    return found[::-1]
+
+
+def _end(ended: Ended) -> float:
+    return ended.attempt.ended_at or ended.attempt.progress_at
+
+
+DETECTOR = Detector(
+    name="crash_loop",
+    needs=frozenset({Sight.LOG, Sight.PROBE, Sight.PROCESS}),
+    detect=detect,
+    runbook="process-crash",
+)

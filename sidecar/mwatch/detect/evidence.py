@@ -1,0 +1,86 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Turns what was seen into the lines that a finding shows as its proof.
+
+The text is made of what the job keeps: of an iteration line that is its numbers, not its words.
+"""
+
+from __future__ import annotations
+
+from mwatch.model.event import Straggler
+from mwatch.model.finding import Evidence
+from mwatch.model.job import ErrorSeen, ExitSeen, FaultSeen, ProcessGone, SignSeen, Step
+
+MAX_TEXT = 240
+
+
+def of_step(step: Step) -> Evidence:
+    parts = [f"iteration {step.iteration}"]
+    if step.seconds is not None:
+        parts.append(f"{step.seconds:.3f} s per iteration")
+    parts += [f"{name}: {value:.6g}" for name, value in step.losses.items()]
+    if step.loss_scale is not None:
+        parts.append(f"loss scale: {step.loss_scale:g}")
+    if step.grad_norm is not None:
+        parts.append(f"grad norm: {step.grad_norm:g}")
+    if step.skipped_printed:
+        parts.append(f"skipped: {step.skipped_printed}")
+    if step.nan:
+        parts.append(f"nan: {step.nan}")
+    return _of_line(step.file, step.line, " | ".join(parts))
+
+
+def of_fault(seen: FaultSeen) -> Evidence:
+    return _of_line(seen.fault.file, seen.fault.line, seen.fault.text)
+
+
+def of_error(seen: ErrorSeen) -> Evidence:
+    error = seen.error
+    named = f"{error.error}: {error.message}" if error.error else error.message
+    if not named:
+        code = "" if error.exit_code is None else f" with exit code {error.exit_code}"
+        named = f"{error.kind}{code}"
+    return _of_line(error.file, error.line, named)
+
+
+def of_exit(seen: ExitSeen) -> Evidence:
+    return _of_line(seen.exit.file, seen.exit.line, seen.exit.text or seen.exit.reason)
+
+
+def of_gone(seen: ProcessGone) -> Evidence:
+    """No line of a log: the parent of the process, or Kubernetes, said it."""
+    told = (
+        None if seen.exit.exit_code is None else f"exit code {seen.exit.exit_code}",
+        seen.exit.signal,
+        seen.exit.reason,
+    )
+    said = ", ".join(part for part in told if part) or "no reason given"
+    return Evidence(None, None, _short(f"{seen.stream}: the command has ended ({said})"))
+
+
+def of_sign(seen: SignSeen) -> Evidence:
+    where = "" if seen.sign.rank is None else f" of rank {seen.sign.rank}"
+    return Evidence(None, None, _short(f"{seen.sign.source}{where}: {seen.sign.text}"))
+
+
+def of_text(text: str) -> Evidence:
+    """Of something that stands in no file, such as what the probes show together."""
+    return Evidence(None, None, _short(text))
+
+
+def of_straggler(report: Straggler) -> Evidence:
+    said = ", ".join(f"{name} {value:g} on rank {rank}" for name, (value, rank) in _told(report))
+    return _of_line(report.file, report.line, said)
+
+
+def _told(report: Straggler) -> list[tuple[str, tuple[float, int]]]:
+    return list(report.measures.items())[:8]
+
+
+def _of_line(file: str, line: int, text: str) -> Evidence:
+    return Evidence(file or None, line or None, _short(text))
+
+
+def _short(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= MAX_TEXT else flat[: MAX_TEXT - 1] + "…"

@@ -1,0 +1,141 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What an exit code, a word of Kubernetes or the class of an exception says about the cause.
+
+The weakest kind of evidence: it is asked only where no line of the log tells more.
+"""
+
+from __future__ import annotations
+
+import re
+
+from mwatch.model.finding import Cause
+
+RERUN_EXIT = 16
+FAILED_RESULT_EXIT = 17
+WORKER_FAILED = "elastic-worker-failed"
+"""Id of torchelastic's line about one worker; its report may never come."""
+_WORKER = re.compile(r"exitcode: (-?\d{1,5})")
+_FIRST_SIGNAL, _LAST_SIGNAL = 128, 160
+_WRAPPED = {216: RERUN_EXIT, 217: FAILED_RESULT_EXIT}
+"""As `mwatch-run` passes them on where it acts."""
+_NUMBERS = {
+    "SIGHUP": 1, "SIGINT": 2, "SIGILL": 4, "SIGABRT": 6, "SIGBUS": 7, "SIGFPE": 8, "SIGKILL": 9,
+    "SIGSEGV": 11, "SIGTERM": 15,
+}  # fmt: skip
+_SIGNALS = {2: Cause.DELETED_BY_USER, 9: Cause.KILLED, 15: Cause.KILLED}
+_CODES = {
+    2: Cause.USER_ERROR,  # argparse
+    RERUN_EXIT: Cause.RERUN,
+    FAILED_RESULT_EXIT: Cause.HARDWARE,
+    126: Cause.USER_ERROR,
+    127: Cause.USER_ERROR,
+}
+_REASONS = (
+    (re.compile(r"oom[-_ ]?kill|out of memory", re.I), Cause.OOM),
+    (re.compile(r"preempt|spot|reclaim", re.I), Cause.PREEMPTED),
+    (re.compile(r"suspend", re.I), Cause.SUSPENDED),
+    (re.compile(r"drain|shutdown|shut down|terminat(?:ed|ing) node|NodeAffinity", re.I),
+     Cause.DRAINED),
+    (re.compile(r"evict|node ?lost|NotReady|unreachable|lost", re.I), Cause.LOST_POD),
+    (re.compile(r"delet|cancel|scale[d -]?down", re.I), Cause.DELETED_BY_USER),
+    (re.compile(r"image", re.I), Cause.IMAGE),
+    (re.compile(r"unschedul|OutOf|Admission", re.I), Cause.UNSCHEDULABLE),
+    (re.compile(r"volume|mount", re.I), Cause.VOLUME),
+    (re.compile(r"DeadlineExceeded", re.I), Cause.FINISHED_EARLY),
+)  # fmt: skip
+_CASCADES = frozenset(
+    {
+        "DistBackendError", "DistNetworkError", "DistStoreError", "DistError", "ChildFailedError",
+        "ConnectionResetError", "ConnectionRefusedError", "ConnectionAbortedError",
+        "BrokenPipeError", "RendezvousConnectionError", "RendezvousClosedError",
+    }
+)  # fmt: skip
+_NAMES = frozenset(
+    {
+        "ImportError", "ModuleNotFoundError", "NameError", "SyntaxError", "IndentationError",
+        "UnboundLocalError",
+    }
+)  # fmt: skip
+_CODE = _NAMES | {"AttributeError", "NotImplementedError", "TypeError"}
+_MISMATCH = re.compile(
+    r"do(?:es)? not match|mismatch|checkpoint ?value|parameter group|argument|unexpected key"
+    r"|missing key|incompatible|not supported",
+    re.I,
+)
+_PROGRAMMING = _CODE | {
+    "AssertionError", "IndexError", "KeyError", "ValueError", "ZeroDivisionError",
+}  # fmt: skip
+
+
+def signal_of(exit_code: int | None) -> int | None:
+    """The signal that ended it: torchelastic prints -9, a shell 137."""
+    if exit_code is None:
+        return None
+    if exit_code < 0:
+        return -exit_code
+    is_shell = _FIRST_SIGNAL < exit_code < _LAST_SIGNAL
+    return exit_code - _FIRST_SIGNAL if is_shell else None
+
+
+def plain(exit_code: int | None, signal: str | None = None) -> int | None:
+    """Without what the wrapper added to it; None for a good end."""
+    if exit_code:
+        return _WRAPPED.get(exit_code, exit_code)
+    return -_NUMBERS.get(signal, 1) if signal else None
+
+
+def exit_of_worker(text: str) -> int | None:
+    """As torchelastic prints it: `failed (exitcode: -9) local_rank: 0`."""
+    found = _WORKER.search(text)
+    return plain(int(found[1])) if found else None
+
+
+def cause_of_exit(exit_code: int | None) -> Cause:
+    signal = signal_of(exit_code)
+    if signal is not None:
+        return _SIGNALS.get(signal, Cause.CRASH)
+    return _CODES.get(plain(exit_code) or 0, Cause.CRASH)
+
+
+def cause_of_reason(reason: str | None) -> Cause | None:
+    """Of the words of Kubernetes or the wrapper; None where they say nothing."""
+    if not reason:
+        return None
+    return next((cause for pattern, cause in _REASONS if pattern.search(reason)), None)
+
+
+def is_cascade(error: str | None) -> bool:
+    """Raised because another process went away first."""
+    return _last_part(error) in _CASCADES
+
+
+def cause_of_error(error: str | None, *, has_trained: bool) -> Cause:
+    """An exception that no entry of the catalogue knows.
+
+    A programming error before the first step comes back at every start; one after thousands of
+    steps may be the data or the machine, and is worth another try. A name that is not there will
+    never be.
+    """
+    name = _last_part(error)
+    if name == "KeyboardInterrupt":
+        return Cause.DELETED_BY_USER
+    if name == "SignalException":
+        return Cause.KILLED
+    if name == "MemoryError":
+        return Cause.OOM
+    is_ours = name in _NAMES or (name in _PROGRAMMING and not has_trained)
+    return Cause.USER_ERROR if is_ours else Cause.CRASH
+
+
+def cause_of_load_error(error: str | None, message: str) -> Cause:
+    """While a checkpoint was being loaded: a damaged file raises all sorts of things.
+
+    Settings that differ from the checkpoint's fail with an older one too.
+    """
+    is_ours = _last_part(error) in _CODE or _MISMATCH.search(message)
+    return Cause.USER_ERROR if is_ours else Cause.CHECKPOINT
+
+
+def _last_part(error: str | None) -> str:
+    return (error or "").rpartition(".")[2]

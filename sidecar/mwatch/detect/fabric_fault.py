@@ -1,0 +1,119 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The network between the ranks reports an error: InfiniBand, EFA, NVLink, a link that is down.
+
+Flaps heal by themselves, and a peer that died looks like a path that is gone. So a line is
+worth a page only when the job has stopped too, and nothing else went wrong before it.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from mwatch.detect import evidence, xid
+from mwatch.detect.progress import iteration_at, went_on
+from mwatch.detect.stall import stall
+from mwatch.model.fault import AvoidNode, Blame, RestartHelps, Role
+from mwatch.model.finding import Cause, Culprit, Detector, Finding, Severity
+from mwatch.model.job import FaultSeen, Job
+from mwatch.model.observation import Sight
+from mwatch.model.phase import JobPhase
+from mwatch.model.settings import Settings
+
+FLAP_SECONDS = 300.0  # network alerts are tolerated until there are two within five minutes
+_ONE_EVENT_SECONDS = 5.0
+_NONFATAL = "nonfatal"
+_MAX_EVIDENCE = 4
+
+
+def detect(job: Job, settings: Settings) -> list[Finding]:
+    faults = [seen for seen in job.attempt.faults if _is_fabric(seen)]
+    if not faults:
+        return []
+    faults.sort(key=lambda seen: seen.at)
+    lasting = [seen for seen in faults if not went_on(job, seen.at, settings)]
+    is_outlived = not lasting or job.attempt.is_done
+    first = (faults if is_outlived else lasting)[0]
+    severity = _severity(job, faults, first, is_outlived, settings)
+    rank = first.fault.rank
+    return [
+        Finding(
+            detector="fabric_fault",
+            cause=Cause.FABRIC,
+            severity=severity,
+            summary=_summary(first, len(faults), is_outlived),
+            since_time=first.at,
+            since_iteration=iteration_at(job.attempt, first.at),
+            confidence=0.8 if severity is Severity.CRITICAL else 0.5,
+            culprit=Culprit(
+                rank=rank,
+                coordinates={} if rank is None else job.layout.coordinates(rank),
+                pod=first.stream,
+                node=first.fault.node,
+                xid=xid.number(first),
+            ),
+            evidence=tuple(evidence.of_fault(seen) for seen in faults[:_MAX_EVIDENCE]),
+            cannot_heal=severity is Severity.CRITICAL and _is_fatal(first),
+            fault=first.fault.id,
+            fingerprint=f"fabric/{first.fault.id}",
+        )
+    ]
+
+
+def _is_fabric(seen: FaultSeen) -> bool:
+    entry = seen.entry
+    if entry is None or entry.role is not Role.ROOT or entry.blame is not Blame.FABRIC:
+        return False
+    return entry.xid is None or _NONFATAL not in seen.fault.text.lower().replace("-", "")
+
+
+def _severity(
+    job: Job, faults: list[FaultSeen], first: FaultSeen, is_outlived: bool, settings: Settings
+) -> Severity:
+    if is_outlived:
+        return Severity.WARNING if _flaps(faults) else Severity.INFO
+    if _follows_another(job, first):
+        return Severity.WARNING
+    attempt = job.attempt
+    is_over = attempt.phase is JobPhase.ENDED or attempt.ended_at is not None
+    if is_over or _is_fatal(first) or stall(job, settings) is not None:
+        return Severity.CRITICAL
+    return Severity.WARNING
+
+
+def _flaps(faults: list[FaultSeen]) -> bool:
+    """Twice in five minutes; the lines that all ranks print of one event count once."""
+    events = [faults[0].at]
+    for seen in faults:
+        if seen.at - events[-1] > _ONE_EVENT_SECONDS:
+            events.append(seen.at)
+    return any(b - a <= FLAP_SECONDS for a, b in pairwise(events))
+
+
+def _follows_another(job: Job, first: FaultSeen) -> bool:
+    """A root cause of another kind came before: its peers only see that the path is gone."""
+    attempt = job.attempt
+    roots = (seen for seen in attempt.faults if seen.entry and seen.entry.role is Role.ROOT)
+    if any(seen.at <= first.at and not _is_fabric(seen) for seen in roots):
+        return True
+    return any(seen.at < first.at for seen in attempt.errors)
+
+
+def _is_fatal(seen: FaultSeen) -> bool:
+    entry = seen.entry
+    told = (entry.avoid_node, entry.restart_helps) if entry is not None else None
+    return told == (AvoidNode.YES, RestartHelps.ELSEWHERE)
+
+
+def _summary(first: FaultSeen, count: int, is_outlived: bool) -> str:
+    title = first.entry.title if first.entry is not None else first.fault.id
+    text = f"{title} on {xid.node(first)}" + (f", {count} reports" if count > 1 else "")
+    return f"{text}; the job went on" if is_outlived else text
+
+
+DETECTOR = Detector(
+    name="fabric_fault",
+    needs=frozenset({Sight.LOG, Sight.FABRIC}),
+    detect=detect,
+    runbook="fabric",
+)

@@ -1,0 +1,86 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The trainer left in good order before its last iteration, and nobody had asked for that.
+
+A Kubernetes Job reads Succeeded then. Asked for are an exit interval, an exit duration and the
+time limit of an evaluation. A SIGTERM (with its save) and the termination request of a cluster's
+autoresume are not. Where the last iteration is not known, an exit code of 0 is believed.
+"""
+
+from __future__ import annotations
+
+from mwatch.detect.evidence import of_exit, of_gone
+from mwatch.detect.exit_causes import cause_of_reason
+from mwatch.detect.root_cause import has_trained, root_cause
+from mwatch.model.finding import Cause, Detector, Evidence, Finding, Severity
+from mwatch.model.job import Attempt, Job
+from mwatch.model.observation import Sight
+from mwatch.model.settings import Settings
+
+ASKED = frozenset({"interval", "duration", "evaluation-time-limit"})
+_CREDIBLE = 0.7
+"""Less is a complaint about a peer, which a tidy end brings too."""
+_SAID = {
+    "signal": "after a termination signal",
+    "terminated": "as the cluster's autoresume asked",
+}
+
+
+def detect(job: Job, settings: Settings) -> list[Finding]:
+    attempt = job.attempt
+    if attempt.is_done or (attempt.exit is None and not attempt.gone):
+        return []
+    if any(cause_of_reason(gone.exit.reason) for gone in attempt.gone.values()):
+        return []  # somebody said why it ended: see crashed
+    if attempt.exit is not None:
+        reason = attempt.exit.exit.reason
+        if reason in ASKED:
+            return []
+        how = _SAID.get(reason, f"({reason})")
+        return [_finding(job, how, attempt.exit.at, of_exit(attempt.exit))]
+    if not _all_left_with_zero(attempt) or not _is_before_the_end(job):
+        return []
+    if (root := root_cause(job)) is not None and root.confidence >= _CREDIBLE:
+        return []  # a failure that ends with 0: see crashed
+    last = max(attempt.gone.values(), key=lambda gone: gone.at)
+    return [_finding(job, "with exit code 0", last.at, of_gone(last))]
+
+
+def _all_left_with_zero(attempt: Attempt) -> bool:
+    ends = attempt.gone.values()
+    return attempt.streams <= attempt.gone.keys() and all(
+        gone.exit.exit_code == 0 and gone.exit.signal is None for gone in ends
+    )
+
+
+def _is_before_the_end(job: Job) -> bool:
+    total = job.layout.total_iterations
+    attempt = job.attempt
+    if total is None or max(attempt.iteration or 0, attempt.resumed_from or 0) >= total:
+        return False
+    return has_trained(attempt) or not attempt.evaluations  # `--skip-train` only evaluates
+
+
+def _finding(job: Job, how: str, at: float, evidence: Evidence) -> Finding:
+    done, total = job.attempt.iteration or 0, job.layout.total_iterations
+    of_total = f" of {total}" if total else ""
+    return Finding(
+        detector="finished_early",
+        cause=Cause.FINISHED_EARLY,
+        severity=Severity.CRITICAL,
+        summary=f"Training ended after iteration {done}{of_total} {how}.",
+        since_time=at,
+        since_iteration=done + 1,
+        confidence=0.95,
+        evidence=(evidence,),
+        cannot_heal=True,
+        fingerprint=f"finished_early/{how}",
+    )
+
+
+DETECTOR = Detector(
+    name="finished_early",
+    needs=frozenset({Sight.LOG, Sight.PROCESS}),
+    detect=detect,
+    runbook="process-crash",
+)

@@ -1,0 +1,106 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The gradient norm is NaN or infinite, or has run away from what is usual in this run.
+
+Megatron prints it without a filter, of the last iteration only, and leaves it out when that was
+skipped for an overflow. A norm of 0.000 for ever is how some fp16 pipelines print it: no sign.
+"""
+
+from __future__ import annotations
+
+import math
+
+from mwatch.detect.baseline import may_stand_out, window
+from mwatch.detect.evidence import of_step
+from mwatch.detect.main_loss import is_all_skipped, told_loss
+from mwatch.detect.streak import first_iteration, streak_start
+from mwatch.model.finding import Cause, Detector, Finding, Severity
+from mwatch.model.job import Job, Step
+from mwatch.model.observation import Sight
+from mwatch.model.settings import NumberSettings, Settings
+from mwatch.stats import median
+
+
+def detect(job: Job, settings: Settings) -> list[Finding]:
+    steps = job.attempt.steps
+    newest = steps[-1] if steps else None
+    if newest is None or newest.grad_norm is None:
+        return []
+    norm = newest.grad_norm
+    rules = settings.numbers
+    if math.isfinite(norm):
+        far = norm > rules.grad_norm_floor and may_stand_out(
+            steps, norm, rules.grad_norm_factor, rules.grad_norm_lines, _usable
+        )
+        return _runaway(job, rules) if far else []
+    return [] if is_all_skipped(newest) else [_not_finite(job, rules)]
+
+
+def _not_finite(job: Job, rules: NumberSettings) -> Finding:
+    steps = job.attempt.steps
+    start = streak_start(steps, _is_not_finite)
+    first, newest = steps[start], steps[-1]
+    is_lost = (
+        math.isnan(first.grad_norm or 0.0)
+        or len(steps) - start >= rules.grad_norm_inf_lines
+        or told_loss(newest) is None
+    )
+    since = first_iteration(steps, start)
+    return Finding(
+        detector="grad_norm_bad",
+        cause=Cause.NAN,
+        severity=Severity.CRITICAL if is_lost else Severity.WARNING,
+        summary=f"The gradient norm is {first.grad_norm} since iteration {since}.",
+        since_time=first.at,
+        since_iteration=since,
+        confidence=1.0 if is_lost else 0.6,
+        evidence=tuple(of_step(steps[index]) for index in sorted({start, len(steps) - 1})),
+        fingerprint="nan/gradients",
+    )
+
+
+def _is_not_finite(step: Step) -> bool:
+    return step.grad_norm is not None and not math.isfinite(step.grad_norm)
+
+
+def _usable(step: Step) -> float | None:
+    """A norm that can be compared with: 0 is a display, not a measure."""
+    norm = step.grad_norm
+    return norm if norm is not None and 0.0 < norm < math.inf else None
+
+
+def _runaway(job: Job, rules: NumberSettings) -> list[Finding]:
+    steps = window(job.attempt.steps)
+    norms = [(step, norm) for step in steps if (norm := _usable(step)) is not None]
+    low = sorted(norm for _, norm in norms)[len(norms) // 5]
+    cut = max(rules.grad_norm_floor, math.sqrt(rules.grad_norm_factor) * low)
+    start = next((i + 1 for i in range(len(norms) - 1, -1, -1) if norms[i][1] <= cut), 0)
+    before = [norm for _, norm in norms[max(0, start - rules.baseline_lines) : start]]
+    if len(before) < rules.baseline_lines // 2 or len(norms) - start < rules.grad_norm_lines:
+        return []
+    usual = median(before)
+    limit = max(rules.grad_norm_floor, rules.grad_norm_factor * usual)
+    if any(norm <= limit for _, norm in norms[-rules.grad_norm_lines :]):
+        return []
+    first, newest = norms[start][0], steps[-1]
+    return [
+        Finding(
+            detector="grad_norm_bad",
+            cause=Cause.LOSS_SPIKE,
+            severity=Severity.WARNING,
+            summary=(
+                f"The gradient norm is {newest.grad_norm:.3g}, usual is {usual:.3g}, "
+                f"since iteration {first.iteration}."
+            ),
+            since_time=first.at,
+            since_iteration=first.first_covered,
+            confidence=0.7,
+            evidence=(of_step(first), of_step(newest)),
+            fingerprint="loss_spike/gradients",
+        )
+    ]
+
+
+DETECTOR = Detector(
+    name="grad_norm_bad", needs=frozenset({Sight.LOG}), detect=detect, runbook="numerics"
+)

@@ -1,0 +1,161 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The loss is NaN: printed so, or gone from the line, as Megatron hides it.
+
+Megatron prints a mean loss only when it is not below zero, and no comparison with NaN is true,
+so the field vanishes while both counters stay 0. A line whose steps were all skipped says
+nothing. A run that has never printed a loss is left alone unless its gradients are NaN too: it
+may be a format that nobody knows. What cannot be seen is a mean that turned negative from afar.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import islice
+
+from mwatch.detect.evidence import of_step
+from mwatch.detect.main_loss import is_all_skipped, main_loss, told_loss
+from mwatch.detect.streak import first_iteration, streak_start
+from mwatch.model.finding import Cause, Detector, Finding, Severity
+from mwatch.model.job import Job, Step
+from mwatch.model.observation import Sight
+from mwatch.model.settings import NumberSettings, Settings
+
+_HIDES_NAN = frozenset({"megatron", "bridge", "deepspeed"})
+_BEFORE = 16
+"""Lines before the gap that show whether this run prints its loss each time."""
+_MOST = 0.75
+_RECENT = 32
+
+
+def detect(job: Job, settings: Settings) -> list[Finding]:
+    attempt = job.attempt
+    steps = attempt.steps
+    if steps and told_loss(steps[-1]) is None:
+        return _missing(job, settings.numbers)
+    if attempt.bad_validation_at is None:
+        return []
+    if steps and steps[-1].iteration > attempt.bad_validation_at:
+        return []  # a finite loss came after it: the weights are sound, the data is not
+    return [_bad_validation(attempt.bad_validation_at, steps[-1] if steps else None)]
+
+
+def _missing(job: Job, rules: NumberSettings) -> list[Finding]:
+    steps = job.attempt.steps
+    if not any(map(_is_bad, islice(reversed(steps), _RECENT))):
+        return []  # nothing but skipped steps lately: see loss_scale_collapse
+    start = streak_start(steps, lambda step: told_loss(step) is None)
+    first = next((index for index in range(start, len(steps)) if _is_bad(steps[index])), None)
+    if first is None or not _is_enough(job, start, rules):
+        return []
+    bad, newest = steps[first], steps[-1]
+    since = _since(job, start, first)
+    is_sure = main_loss(bad) is not None or not _has_finite_gradients(newest)
+    how = "is not printed any more" if main_loss(bad) is None else f"is {main_loss(bad)}"
+    return [
+        Finding(
+            detector="loss_missing",
+            cause=Cause.NAN,
+            severity=Severity.CRITICAL,
+            summary=f"The loss {how} since iteration {since}: it is NaN or infinite.",
+            since_time=bad.at,
+            since_iteration=since,
+            confidence=1.0 if is_sure else 0.9,
+            evidence=tuple(of_step(step) for step in _shown(job, start, first)),
+            fingerprint="nan/loss",
+        )
+    ]
+
+
+def _since(job: Job, start: int, first: int) -> int:
+    """A validation that was NaN after the last good line spoke first."""
+    steps = job.attempt.steps
+    validated = job.attempt.bad_validation_at
+    since = first_iteration(steps, first)
+    if validated is None or validated < (steps[start - 1].iteration if start else 1):
+        return since
+    return min(since, validated)
+
+
+def _shown(job: Job, start: int, first: int) -> Iterator[Step]:
+    """The last good line, the first bad one and the newest."""
+    steps = job.attempt.steps
+    for index in sorted({*([start - 1] if start else []), first, len(steps) - 1}):
+        yield steps[index]
+
+
+def _is_bad(step: Step) -> bool:
+    """Says that the loss is not finite; a line that says nothing is not bad."""
+    loss = main_loss(step)
+    if loss is not None:
+        return not math.isfinite(loss)
+    return step.flavour in _HIDES_NAN and not is_all_skipped(step)
+
+
+def _is_enough(job: Job, start: int, rules: NumberSettings) -> bool:
+    steps = job.attempt.steps
+    newest = steps[-1]
+    trailing = (step for step in islice(reversed(steps), len(steps) - start) if _is_bad(step))
+    bad = list(islice(trailing, rules.loss_missing_unsure_lines))
+    needed = rules.loss_missing_lines
+    if _is_unsure(job, bad[0]):
+        needed = max(needed, rules.loss_missing_unsure_lines)
+    if len(bad) < needed:
+        return False
+    if main_loss(bad[0]) is not None:
+        return True
+    before = steps[start - 1] if start else None
+    if _has_finite_gradients(newest) and _may_be_negative(before, rules):
+        return False
+    return _used_to_print(job, start) or _has_bad_gradients(bad[0])
+
+
+def _is_unsure(job: Job, step: Step) -> bool:
+    if main_loss(step) is None:  # a line that was cut off has lost more than the loss
+        return step.loss_scale is None and step.grad_norm is None
+    is_scaled = job.layout.precision == "fp16" or (step.loss_scale or 0.0) > 1.0
+    return is_scaled and step.flavour not in ("megatron", "bridge")
+
+
+def _may_be_negative(before: Step | None, rules: NumberSettings) -> bool:
+    loss = told_loss(before) if before else None
+    return loss is not None and abs(loss) < rules.loss_near_zero
+
+
+def _used_to_print(job: Job, start: int) -> bool:
+    """In most lines before the gap; of a fresh attempt, in what earlier ones printed last."""
+    steps = job.attempt.steps
+    before = [steps[index] for index in range(max(0, start - _BEFORE), start)]
+    before = before or list(islice(reversed(job.earlier_steps.values()), _BEFORE))
+    telling = [step for step in before if not is_all_skipped(step)]
+    told = sum(told_loss(step) is not None for step in telling)
+    return told > 0 and told >= _MOST * len(telling)
+
+
+def _has_finite_gradients(step: Step) -> bool:
+    return step.grad_norm is not None and math.isfinite(step.grad_norm)
+
+
+def _has_bad_gradients(step: Step) -> bool:
+    return step.grad_norm is not None and not math.isfinite(step.grad_norm)
+
+
+def _bad_validation(iteration: int, newest: Step | None) -> Finding:
+    """One witness: an empty validation set gives NaN too. The next line will tell."""
+    return Finding(
+        detector="loss_missing",
+        cause=Cause.NAN,
+        severity=Severity.WARNING,
+        summary=f"The validation loss at iteration {iteration} is NaN or infinite.",
+        since_time=newest.at if newest else None,
+        since_iteration=iteration,
+        confidence=0.5,
+        evidence=(of_step(newest),) if newest else (),
+        fingerprint="nan/validation",
+    )
+
+
+DETECTOR = Detector(
+    name="loss_missing", needs=frozenset({Sight.LOG}), detect=detect, runbook="numerics"
+)

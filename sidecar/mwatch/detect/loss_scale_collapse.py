@@ -1,0 +1,164 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The fp16 loss scale has collapsed: at its minimum Megatron skips for ever, without a word.
+
+Normal are the warm-down from 2^32 (16 to 18 skips in a row at the start of an attempt) and about
+2 skips in 1000 steps after that. Not normal: skips that go on at the minimum, more skips in a
+row than any warm-down needs (the learning rate stands still while samples are consumed), and,
+once warm, many halvings in few steps. The printed scale is that of a line's last iteration, so
+with a long log interval only the minimum and the skips tell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from itertools import islice, takewhile
+
+from mwatch.detect.evidence import of_step
+from mwatch.detect.main_loss import is_all_skipped
+from mwatch.detect.streak import skips_start
+from mwatch.model.finding import Cause, Detector, Finding, Severity
+from mwatch.model.job import Job, Step
+from mwatch.model.observation import Sight
+from mwatch.model.settings import NumberSettings, Settings
+
+_NEWEST = 3
+"""Lines; a skip in one of them means that skips go on."""
+_NEAR = 64
+_FROM_THE_TOP = 33
+"""Skips from 2^32 to 1, one of which only spends hysteresis."""
+_FLOOR_SKIPS = 8
+"""Skips in a row at one scale: no hysteresis that anybody sets is so patient."""
+_LONG_SLIDE = 10
+"""Windows that a slide of many halvings may take."""
+
+
+def detect(job: Job, settings: Settings) -> list[Finding]:
+    steps = job.attempt.steps
+    newest = steps[-1] if steps else None
+    if newest is None or newest.loss_scale is None:
+        return []
+    scale = newest.loss_scale
+    if not newest.skipped and not _is_sliding(steps, scale):
+        return []
+    if not _is_dynamic(job):
+        return []
+    return _collapse(job, scale, settings.numbers)
+
+
+def _is_sliding(steps: deque[Step], scale: float) -> bool:
+    """Without a skip in the newest line: at the minimum, or in a fork whose counters stay 0."""
+    if scale <= 1.0:
+        return any(step.skipped for step in islice(reversed(steps), _NEWEST))
+    return len(steps) > 1 and (steps[-2].loss_scale or 0.0) > scale
+
+
+def _is_dynamic(job: Job) -> bool:
+    """Off unless another scale above 1 was seen: bf16 prints 1.0, and a constant never moves."""
+    if job.layout.is_dynamic_scale is not None:
+        return job.layout.is_dynamic_scale
+    steps = job.attempt.steps
+    near = islice(reversed(steps), _NEAR)
+    known = (*near, steps[0], *islice(reversed(job.earlier_steps.values()), _NEAR))
+    scales = {step.loss_scale for step in known if step.loss_scale is not None}
+    return any(scale > 1.0 and scale != steps[-1].loss_scale for scale in scales)
+
+
+def _collapse(job: Job, scale: float, rules: NumberSettings) -> list[Finding]:
+    steps = job.attempt.steps
+    if _is_at_minimum(steps, scale):
+        return [_finding(job, rules, f"is at its minimum {scale:g}, and steps are still skipped")]
+    if _skips_in_a_row(steps, rules) > rules.warm_down_skips:
+        return [_finding(job, rules, f"is {scale:g}, and every step is skipped")]
+    warm = _warm_down(job, rules)
+    span = rules.collapse_window_iterations
+    long = _halvings(steps, _LONG_SLIDE * span, warm)
+    if long >= rules.slide_halvings:
+        return [_finding(job, rules, f"was halved {long} times in one slide")]
+    short = _halvings(steps, span, warm)
+    if short >= rules.collapse_halvings:
+        said = f"was halved {short} times in {span} steps"
+        return [_finding(job, rules, said, Severity.WARNING)]
+    return []
+
+
+def _is_at_minimum(steps: deque[Step], lowest: float) -> bool:
+    """Counts the skips at the lowest scale, without those that brought it there."""
+    near = islice(reversed(steps), _NEAR)
+    if lowest > 1.0:  # `--min-loss-scale` is not always 1
+        stuck = list(takewhile(lambda s: s.loss_scale == lowest and is_all_skipped(s), near))
+        return sum(step.skipped for step in stuck[:-1]) >= _FLOOR_SKIPS
+    here = list(takewhile(lambda step: step.loss_scale == lowest, near))
+    before = steps[-1 - len(here)].loss_scale if len(here) < len(steps) else None
+    spent = _log2(before, lowest) if before is not None else 0
+    if before is None and here[-1].first_covered <= 1:
+        spent = _FROM_THE_TOP
+    return sum(step.skipped for step in here) - spent >= 2
+
+
+def _skips_in_a_row(steps: deque[Step], rules: NumberSettings) -> int:
+    skipped = 0
+    for step in takewhile(is_all_skipped, reversed(steps)):
+        skipped += step.skipped
+        if skipped > rules.warm_down_skips:
+            break
+    return skipped
+
+
+def _warm_down(job: Job, rules: NumberSettings) -> int:
+    """How many of the attempt's first lines belong to it: until a while without any skip."""
+    steps = job.attempt.steps
+    first = job.attempt.first_iteration
+    if first is not None and steps[0].first_covered > first:
+        return 0  # they are no longer kept
+    clean, before = 0, None
+    for index, step in enumerate(steps):
+        is_fall = before is not None and (step.loss_scale or 0.0) < before
+        clean = 0 if step.skipped or is_fall else clean + step.new
+        if clean >= rules.collapse_window_iterations:
+            return index
+        before = step.loss_scale
+    return len(steps)
+
+
+def _halvings(steps: deque[Step], span: int, warm: int) -> int:
+    """In the newest `span` iterations, after the warm-down and since the scale last grew."""
+    lowest = highest = steps[-1].loss_scale or 0.0
+    for index in range(len(steps) - 1, max(warm, len(steps) - span) - 1, -1):
+        span -= steps[index].new
+        before = steps[index - 1].loss_scale if index else None
+        if span < 0 or before is None or before < highest:
+            break
+        highest = before
+    return _log2(highest, lowest)
+
+
+def _log2(high: float, low: float) -> int:
+    is_fall = 0.0 < low < high < math.inf
+    return round(math.log2(high / low)) if is_fall else 0
+
+
+def _finding(
+    job: Job, rules: NumberSettings, said: str, severity: Severity = Severity.CRITICAL
+) -> Finding:
+    steps = job.attempt.steps
+    first = steps[skips_start(steps, rules.collapse_window_iterations)]
+    newest = steps[-1]
+    since = first.iteration - first.new + 1
+    return Finding(
+        detector="loss_scale_collapse",
+        cause=Cause.LOSS_SCALE_COLLAPSE,
+        severity=severity,
+        summary=f"The loss scale {said}; the slide began in iteration {since}.",
+        since_time=first.at,
+        since_iteration=since,
+        confidence=1.0 if severity is Severity.CRITICAL else 0.6,
+        evidence=(of_step(first), of_step(newest)),
+        fingerprint="loss_scale_collapse",
+    )
+
+
+DETECTOR = Detector(
+    name="loss_scale_collapse", needs=frozenset({Sight.LOG}), detect=detect, runbook="numerics"
+)

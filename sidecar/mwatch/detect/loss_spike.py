@@ -1,0 +1,108 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The loss has jumped up and stays there.
+
+Short spikes heal by themselves and are not told. A spike that begins with the first line of an
+attempt may be another data set as well as bad weights: it is told, but not as an emergency.
+What is usual is learnt from this attempt and, for a young one, from what earlier ones printed.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+from mwatch.detect.baseline import WINDOW, may_stand_out, window
+from mwatch.detect.evidence import of_step
+from mwatch.detect.main_loss import told_loss
+from mwatch.model.finding import Cause, Detector, Finding, Severity
+from mwatch.model.job import Job, Step
+from mwatch.model.observation import Sight
+from mwatch.model.settings import NumberSettings, Settings
+from mwatch.stats import median, quantile, spread
+
+_CHEAP_SHARE = 0.85
+"""Of the ratio: a single older line may lie above its neighbours by its noise."""
+_RECENT = 5
+_LATELY = 10
+
+
+class _Told(NamedTuple):
+    step: Step
+    loss: float
+
+
+def detect(job: Job, settings: Settings) -> list[Finding]:
+    steps = job.attempt.steps
+    rules = settings.numbers
+    if len(steps) < rules.spike_lines:
+        return []
+    loss = told_loss(steps[-1])
+    if loss is None or loss <= 0.0:
+        return []
+    ratio = max(1.0, rules.spike_ratio * _CHEAP_SHARE)
+    if may_stand_out(steps, loss, ratio, rules.spike_lines, told_loss):
+        return _spike(job, rules)
+    if job.earlier_steps and len(steps) < WINDOW:
+        last = told_loss(next(reversed(job.earlier_steps.values())))
+        return _spike(job, rules) if last is not None and loss > ratio * last else []
+    return []
+
+
+def _spike(job: Job, rules: NumberSettings) -> list[Finding]:
+    told = _history(job)
+    recent = median(each.loss for each in told[-_RECENT:])
+    cut = (quantile((each.loss for each in told), 0.2) + recent) / 2
+    start = next((i + 1 for i in range(len(told) - 1, -1, -1) if told[i].loss <= cut), 0)
+    before = told[max(0, start - rules.baseline_lines) : start]
+    spike = told[start:]
+    if len(spike) < rules.spike_lines or len(before) < rules.baseline_lines // 2:
+        return []
+    usual = median(each.loss for each in before[-_LATELY:])  # it may have been falling fast
+    limit = max(rules.spike_ratio * usual, usual + rules.spike_sigmas * _noise(before))
+    peak = quantile((each.loss for each in spike), 0.9)
+    if any(each.loss <= limit for each in spike[-rules.spike_lines :]):
+        return []
+    if recent < (usual + peak) / 2:
+        return []  # it is on its way back
+    return [_finding(job, spike, usual, recent)]
+
+
+def _history(job: Job) -> list[_Told]:
+    """What the newest lines told, oldest first; of a young attempt, after what came before it."""
+    lines = window(job.attempt.steps)
+    if len(lines) < WINDOW:
+        first = lines[0].iteration
+        older = sorted(number for number in job.earlier_steps if number < first)
+        lines = [job.earlier_steps[number] for number in older[len(lines) - WINDOW :]] + lines
+    return [_Told(step, loss) for step in lines if (loss := told_loss(step)) is not None]
+
+
+def _noise(before: list[_Told]) -> float:
+    """From line to line, so that a loss that still falls does not count as noisy."""
+    changes = [later.loss - each.loss for each, later in pairwise(before)]
+    return float(spread(changes) / 2**0.5)
+
+
+def _finding(job: Job, spike: list[_Told], usual: float, recent: float) -> Finding:
+    first, newest = spike[0].step, spike[-1].step
+    is_from_the_start = first.iteration <= job.attempt.steps[0].iteration
+    return Finding(
+        detector="loss_spike",
+        cause=Cause.LOSS_SPIKE,
+        severity=Severity.WARNING if is_from_the_start else Severity.CRITICAL,
+        summary=(
+            f"The loss jumped from {usual:.4g} to {recent:.4g} at iteration {first.iteration} "
+            f"and stays there ({len(spike)} lines)."
+        ),
+        since_time=first.at,
+        since_iteration=first.first_covered,
+        confidence=0.6 if is_from_the_start else 0.9,
+        evidence=(of_step(first), of_step(newest)),
+        fingerprint="loss_spike/loss",
+    )
+
+
+DETECTOR = Detector(
+    name="loss_spike", needs=frozenset({Sight.LOG}), detect=detect, runbook="numerics"
+)

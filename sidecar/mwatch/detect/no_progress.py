@@ -1,0 +1,60 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Attempt after attempt fails before it gets further than the ones before: a loop.
+
+Each may print a perfect first line. While the newest attempt still runs it may yet be the one
+that gets through, so it is only warned of; why they fail is not known here.
+"""
+
+from __future__ import annotations
+
+from itertools import takewhile
+
+from mwatch.detect.attempts import death, failures, is_over, reached
+from mwatch.model.finding import MAX_EVIDENCE, Cause, Detector, Finding, Severity
+from mwatch.model.job import Attempt, Job
+from mwatch.model.observation import Sight
+from mwatch.model.settings import Settings
+
+
+def detect(job: Job, settings: Settings) -> list[Finding]:
+    if not job.past and not is_over(job.attempt):
+        return []
+    newest_first = reversed(failures(job))
+    lost = [each.attempt for each in takewhile(lambda each: not each.has_progressed, newest_first)]
+    if len(lost) < settings.act.max_without_progress:
+        return []
+    lost.reverse()
+    first = lost[0]
+    told = [found.evidence for found in map(death, lost) if found is not None]
+    done = reached(first)
+    return [
+        Finding(
+            detector="no_progress",
+            cause=Cause.CRASH,
+            severity=Severity.CRITICAL if is_over(job.attempt) else Severity.WARNING,
+            summary=_summary(job, lost),
+            since_time=first.started_at,
+            since_iteration=None if done is None else done + 1,
+            confidence=0.9,
+            evidence=tuple(told[-MAX_EVIDENCE:]),
+            fingerprint="no-progress",
+        )
+    ]
+
+
+def _summary(job: Job, lost: list[Attempt]) -> str:
+    best = "before any iteration" if job.best_iteration is None else f"at {job.best_iteration}"
+    ends = {reached(attempt) for attempt in lost}
+    text = f"{len(lost)} attempts in a row did not get further than the furthest, {best}"
+    if len(ends) == 1 and (same := ends.pop()) is not None:
+        text += f"; each ended after iteration {same}"
+    return text
+
+
+DETECTOR = Detector(
+    name="no_progress",
+    needs=frozenset({Sight.LOG, Sight.PROBE, Sight.PROCESS}),
+    detect=detect,
+    runbook="process-crash",
+)

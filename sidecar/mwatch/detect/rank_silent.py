@@ -1,0 +1,138 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A rank's probe no longer writes while those of other ranks do.
+
+The process is stopped, dead, or holds the GIL; or only its probe is broken, which is so when
+the job goes on without it. All probes silent at once is not seen here: that is `blind`.
+"""
+
+from __future__ import annotations
+
+from mwatch.detect import evidence
+from mwatch.detect.probe import Watched, watched
+from mwatch.detect.progress import last_iteration_at, last_progress, step_limit
+from mwatch.detect.ranks import silent_suspect
+from mwatch.detect.stall import fresh_signs
+from mwatch.detect.watchdog import given_up
+from mwatch.detect.who import culprit, leaves
+from mwatch.model.finding import Cause, Detector, Finding, Severity
+from mwatch.model.job import Job, RankState, SignSeen
+from mwatch.model.observation import Sight, SignState
+from mwatch.model.phase import JobPhase
+from mwatch.model.settings import Settings
+
+_OVER = frozenset({JobPhase.STOPPING, JobPhase.ENDED})
+_BUSY = frozenset(
+    {
+        JobPhase.STARTING,
+        JobPhase.LOADING,
+        JobPhase.FIRST_STEP,
+        JobPhase.SAVING,
+        JobPhase.ASYNC_FINALIZE,
+    }
+)
+"""Index builds, unpickling and writing hold the GIL for minutes: silence there is usual."""
+_STOPPED = frozenset({SignState.STOPPED, SignState.DEAD})
+
+
+def detect(job: Job, settings: Settings) -> list[Finding]:
+    attempt = job.attempt
+    is_over = attempt.ended_at is not None or attempt.exit is not None or attempt.is_done
+    if is_over or attempt.phase in _OVER:
+        return []
+    probe = watched(job, settings)
+    suspect = silent_suspect(probe)
+    if suspect is None or suspect.rank is None:
+        return []
+    ended = given_up(job, last_progress(attempt))
+    if leaves(job, suspect, ended, settings.hang.beat_silence_seconds):
+        return []
+    rank = attempt.ranks[suspect.rank]
+    proof = _proof(job, rank, settings)
+    if proof is None and _goes_on(job, rank, settings):
+        return [_broken_probe(rank)]
+    cause = Cause.LOST_POD if _is_pod_lost(job, probe, rank, settings) else Cause.HANG
+    is_usual = proof is None and (rank.phase in _BUSY or attempt.phase in _BUSY)
+    quiet = probe.quiet[rank.rank]
+    if is_usual and quiet < settings.hang.blind_after_seconds:
+        return []
+    seen = () if proof is None else (evidence.of_sign(proof),)
+    return [
+        Finding(
+            detector="rank_silent",
+            cause=cause,
+            severity=Severity.WARNING if is_usual else Severity.CRITICAL,
+            summary=_summary(probe, rank, quiet, cause),
+            since_time=rank.at,
+            since_iteration=None if rank.iteration is None else rank.iteration + 1,
+            confidence=0.9 if proof else 0.3 if is_usual else 0.6,
+            culprit=culprit(job, suspect),
+            evidence=(*seen, evidence.of_text(suspect.text)),
+            cannot_heal=proof is not None,
+            fingerprint=f"{cause.value}/rank-silent",
+        )
+    ]
+
+
+def _summary(probe: Watched, rank: RankState, quiet: float, cause: Cause) -> str:
+    more = len(probe.silent) - 1
+    who = f"rank {rank.rank}" + (f" and {more} more" if more else "")
+    if cause is Cause.LOST_POD:
+        return f"pod {rank.stream} is gone: {who} silent for {quiet:.0f} s, and nothing else of it"
+    return f"{who} silent for {quiet:.0f} s: stopped, or holding the GIL, while others go on"
+
+
+def _proof(job: Job, rank: RankState, settings: Settings) -> SignSeen | None:
+    signs = (seen for seen in fresh_signs(job, rank.at, settings) if seen.sign.state in _STOPPED)
+    return next(
+        (
+            seen
+            for seen in signs
+            if seen.sign.rank == rank.rank
+            or (seen.sign.rank is None and seen.stream == rank.stream)
+        ),
+        None,
+    )
+
+
+def _goes_on(job: Job, rank: RankState, settings: Settings) -> bool:
+    """No rank gets further than one iteration without this one."""
+    last = last_iteration_at(job.attempt)
+    margin = step_limit(job, settings) or settings.deadlines.training.default_seconds
+    hang = settings.hang
+    return (
+        last is not None
+        and last - rank.at > margin + hang.beat_silence_seconds + hang.clock_seconds
+    )
+
+
+def _broken_probe(rank: RankState) -> Finding:
+    return Finding(
+        detector="rank_silent",
+        cause=Cause.BLIND,
+        severity=Severity.WARNING,
+        summary=f"the probe of rank {rank.rank} is silent, and training goes on: only it is broken",
+        since_time=rank.at,
+        confidence=0.8,
+        fingerprint="blind/probe-of-one-rank",
+    )
+
+
+def _is_pod_lost(job: Job, probe: Watched, rank: RankState, settings: Settings) -> bool:
+    """All its ranks and all else of it stopped together. One rank alone may just be stopped."""
+    if any(other.stream == rank.stream for other in probe.beating):
+        return False
+    stream = job.streams.get(rank.stream)
+    together = [other.at for other in probe.silent if other.stream == rank.stream]
+    if stream is None or stream.last_at is None or len(together) < 2:
+        return False
+    moment = 2 * settings.hang.look_seconds
+    return max(together) - min(together) <= moment and stream.last_at - max(together) <= moment
+
+
+DETECTOR = Detector(
+    name="rank_silent",
+    needs=frozenset({Sight.PROBE}),
+    detect=detect,
+    runbook="collective-timeout",
+)

@@ -1,0 +1,211 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Iterations that were done again after a resume do not give what they gave before.
+
+Only lines that speak for the same iterations and the same batch size are compared. The learning
+rate and the consumed samples must agree; the loss and the gradient norm may differ by some of
+their noise, for kernels need not add in the same order. Steps skipped by a loss scaler shift
+the learning rate: where there are any, it is not compared. Why it diverged is a guess.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple
+
+from mwatch.detect.evidence import of_step
+from mwatch.detect.main_loss import told_loss
+from mwatch.model.finding import Cause, Detector, Finding, Severity
+from mwatch.model.job import Job, Step
+from mwatch.model.observation import Sight
+from mwatch.model.settings import NumberSettings, Settings
+from mwatch.stats import spread
+
+_RATE_DIGITS = 2e-3
+"""Old releases print the rate with four digits."""
+_NORM_RATIO = 2.0
+_WALK = 256
+_MEAN_OF = 16
+"""Lines at most whose mean difference is held against the noise."""
+
+
+class _Difference(NamedTuple):
+    name: str
+    guess: str
+    old: Step
+    new: Step
+
+
+def detect(job: Job, settings: Settings) -> list[Finding]:
+    steps = job.attempt.steps
+    if not job.earlier_steps or not steps:
+        return []
+    last = _last_recomputed(job)
+    if last is None:
+        return []
+    rules = settings.numbers
+    difference = _exact(job, last) or _noisy(job, last, rules)
+    return [] if difference is None else [_finding(job, difference)]
+
+
+def _last_recomputed(job: Job) -> int | None:
+    """Index of the newest line whose iteration an earlier attempt had printed too."""
+    steps, earlier = job.attempt.steps, job.earlier_steps
+    if steps[-1].iteration in earlier:
+        return len(steps) - 1
+    furthest = next(reversed(earlier))
+    if not steps[0].iteration <= furthest < steps[-1].iteration:
+        return None
+    index = _bisect(steps, furthest)
+    return index if steps[index].iteration in earlier else None
+
+
+def _bisect(steps: deque[Step], iteration: int) -> int:
+    """Index of the last line up to `iteration`."""
+    low, high = 0, len(steps)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if steps[middle].iteration <= iteration:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _pair(job: Job, index: int) -> tuple[Step, Step] | None:
+    """Old and new, where they can be compared."""
+    new = job.attempt.steps[index]
+    old = job.earlier_steps.get(new.iteration)
+    if old is None or old.covers != new.covers or old.batch_size != new.batch_size:
+        return None
+    return old, new
+
+
+def _exact(job: Job, last: int) -> _Difference | None:
+    pair = _pair(job, last)
+    found = pair and _exact_difference(job, *pair)
+    while found and last > 0:
+        last -= 1
+        pair = _pair(job, last)
+        earlier = pair and _exact_difference(job, *pair)
+        if not earlier:
+            break
+        found = earlier
+    return found or None
+
+
+def _exact_difference(job: Job, old: Step, new: Step) -> _Difference | None:
+    consumed = (old.consumed_samples, new.consumed_samples)
+    if None not in consumed and consumed[0] != consumed[1]:
+        return _Difference("consumed samples", "the data position", old, new)
+    before, now = old.learning_rate, new.learning_rate
+    if before is None or now is None or _has_skips(job, old):
+        return None
+    if math.isclose(before, now, rel_tol=_RATE_DIGITS, abs_tol=1e-12):
+        return None
+    return _Difference("learning rate", "the optimizer or scheduler state", old, new)
+
+
+def _has_skips(job: Job, old: Step) -> bool:
+    is_scaled = (old.loss_scale or 0.0) > 1.0
+    return is_scaled or job.attempt.skipped > 0 or any(past.skipped for past in job.past)
+
+
+def _noisy(job: Job, last: int, rules: NumberSettings) -> _Difference | None:
+    loss = _Noisy(job, rules, told_loss, rules.diverged_ratio)
+    if first := loss.first(last):
+        return _Difference("loss", "the weights, the data or a silent corruption", *first)
+    norm = _Noisy(job, rules, _norm, _NORM_RATIO)
+    if first := norm.first(last):
+        return _Difference("gradient norm", "the weights or the data", *first)
+    return None
+
+
+def _norm(step: Step) -> float | None:
+    return step.grad_norm if step.grad_norm and math.isfinite(step.grad_norm) else None
+
+
+class _Noisy:
+    """Compares one number that is not the same twice."""
+
+    def __init__(
+        self,
+        job: Job,
+        rules: NumberSettings,
+        read: Callable[[Step], float | None],
+        least_ratio: float,
+    ) -> None:
+        self._job = job
+        self._rules = rules
+        self._read = read
+        self._ratio = least_ratio
+        self._sigma: float | None = None
+
+    def first(self, last: int) -> tuple[Step, Step] | None:
+        """Where it began to differ; None unless so many comparable lines in a row do."""
+        gaps: list[float] = []
+        found = None
+        is_diverged = False
+        for index in range(last, max(-1, last - _WALK), -1):
+            pair = _pair(self._job, index)
+            if pair is None:
+                continue
+            gap = self._gap(*pair)
+            if gap is None:
+                break
+            gaps.append(gap)
+            found = pair
+            is_diverged = is_diverged or self._is_beyond_noise(gaps, pair[0])
+        return found if is_diverged else None
+
+    def _gap(self, old: Step, new: Step) -> float | None:
+        """None: they agree, or one of them says nothing."""
+        before, now = self._read(old), self._read(new)
+        if before is None or now is None or abs(now - before) <= self._ratio * abs(before):
+            return None
+        return now - before
+
+    def _is_beyond_noise(self, gaps: list[float], around: Step) -> bool:
+        """The same batches differ by less than other batches do, and not always to one side."""
+        if not self._rules.diverged_lines <= len(gaps) <= _MEAN_OF:
+            return False
+        if self._sigma is None:
+            self._sigma = self._noise(around)
+        limit = self._rules.diverged_sigmas * self._sigma / math.sqrt(len(gaps))
+        return abs(sum(gaps) / len(gaps)) > limit
+
+    def _noise(self, around: Step) -> float:
+        """Of the earlier lines nearest to that one, from line to line."""
+        nearest = sorted(self._job.earlier_steps, key=lambda n: abs(n - around.iteration))
+        chosen = sorted(nearest[: self._rules.baseline_lines])
+        told = [self._read(self._job.earlier_steps[number]) for number in chosen]
+        known = [value for value in told if value is not None]
+        changes = [later - value for value, later in pairwise(known)]
+        return float(spread(changes) / 2**0.5) if changes else math.inf
+
+
+def _finding(job: Job, difference: _Difference) -> Finding:
+    name, guess, old, new = difference
+    since = new.first_covered
+    return Finding(
+        detector="resume_diverged",
+        cause=Cause.RESUME_DIVERGED,
+        severity=Severity.WARNING,
+        summary=(
+            f"After the resume the {name} differs from iteration {since} on: "
+            f"{guess} may not be what it was."
+        ),
+        since_time=new.at,
+        since_iteration=since,
+        confidence=0.7,
+        evidence=(of_step(old), of_step(new)),
+        fingerprint=f"resume_diverged/{name}",
+    )
+
+
+DETECTOR = Detector(
+    name="resume_diverged", needs=frozenset({Sight.LOG}), detect=detect, runbook="checkpoint"
+)

@@ -1,0 +1,296 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which of the many last words of an attempt names the cause: by role, not by loudness.
+
+In this order: what Kubernetes or the wrapper said; Megatron's own exits 16 and 17; the earliest
+fault that may be blamed, or the earliest exception if that came before it; memory that the kernel
+reports; the signal; and at last the cascade, in which every rank complains about another.
+Trouble that training survived is not considered. A cause that nobody printed stays unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from mwatch.detect.exit_causes import (
+    FAILED_RESULT_EXIT,
+    RERUN_EXIT,
+    WORKER_FAILED,
+    cause_of_error,
+    cause_of_exit,
+    cause_of_load_error,
+    cause_of_reason,
+    exit_of_worker,
+    is_cascade,
+    plain,
+    signal_of,
+)
+from mwatch.detect.fault_causes import cause_of
+from mwatch.model.event import Error, Fault
+from mwatch.model.fault import Role
+from mwatch.model.finding import Cause
+from mwatch.model.job import Attempt, ErrorSeen, FaultSeen, Job, ProcessGone, Step
+from mwatch.model.observation import ProcessExit
+
+_BEFORE_SECONDS = 60.0
+"""Another rank's line may still come after the fault that ends them all."""
+_SAME_TEXT = 40
+_GENERIC = frozenset({"assertion-failed", "te-assertion", "cuda-unknown-error"})
+_VAGUE = _GENERIC | {"checkpoint-load-exit-zero"}
+"""Any other root fault says more; the reason of a failed load is in the lines after it."""
+_MEMORY = frozenset({"k8s-oom-killed", "host-oom-cgroup", "host-oom-node"})
+_NAN = re.compile(r"found (?:NaN|Inf)\b|unexpected result (?:nan|-?inf)", re.I)
+_REPORTS = ("elastic", "launcher")
+_SIGABRT, _SIGTERM = 6, 15
+_SHOT = frozenset({4, 7, 8, 9, 11})
+"""Signals that no process sends itself in Python: ILL, BUS, FPE, KILL, SEGV."""
+
+
+class RootCause(NamedTuple):
+    cause: Cause
+    at: float
+    fault: FaultSeen | None = None
+    error: ErrorSeen | None = None
+    gone: ProcessGone | None = None
+    confidence: float = 0.9
+
+
+def is_after(last: Step | None, at: float, file: str, line: int) -> bool:
+    """Whether something was printed after the newest iteration line."""
+    if last is None:
+        return True
+    return line > last.line if file == last.file else at > last.at
+
+
+def has_trained(attempt: Attempt) -> bool:
+    """It has done a step of its own; the probe tells an iteration before that."""
+    return bool(attempt.steps) or attempt.first_iteration is not None
+
+
+def _explains(fault: FaultSeen, seen: ErrorSeen) -> bool:
+    """Whether the fault's line is the last line of that traceback, of whichever rank."""
+    error = seen.error
+    text = fault.fault.text
+    if error.message and error.message[:_SAME_TEXT] in text:
+        return True
+    return not error.message and bool(error.error) and str(error.error) in text
+
+
+def _telling(seen: ErrorSeen) -> tuple[int, int, float]:
+    """Order of reports: a worker that aborts or is told to stop follows another's death."""
+    code = plain(seen.error.exit_code, seen.error.signal)
+    number = signal_of(code)
+    if code in (RERUN_EXIT, FAILED_RESULT_EXIT):
+        place = 0
+    elif number in _SHOT:
+        place = 1
+    else:
+        place = {_SIGABRT: 3, _SIGTERM: 4}.get(number or 0, 2)
+    return _REPORTS.index(seen.error.kind), place, seen.at
+
+
+def root_cause(job: Job) -> RootCause | None:
+    """None: nothing that could end an attempt was seen after its last step."""
+    seen = _Seen(job, is_narrow=True)
+    told = (
+        seen.told_by_reason()
+        or seen.told_by_rerun()
+        or seen.told_first()
+        or seen.told_by_memory()
+        or seen.told_by_signal()
+        or seen.told_by_cascade()
+    )
+    if told is not None:
+        return told
+    if not seen.has_ended:
+        return seen.told_at_all()
+    # A pipe that was flushed late puts lines of steps after the traceback that ended them.
+    return _Seen(job, is_narrow=False).told_first() or seen.told_by_exit()
+
+
+class _Seen:
+    """What was seen since training last moved."""
+
+    def __init__(self, job: Job, *, is_narrow: bool) -> None:
+        attempt = job.attempt
+        self._last = attempt.steps[-1] if attempt.steps and is_narrow else None
+        self._has_trained = has_trained(attempt)
+        self._was_loading = not self._has_trained and attempt.load in ("begun", "failed")
+        self._gone = sorted(attempt.gone.values(), key=lambda gone: gone.at)
+        self._errors = [
+            seen
+            for seen in attempt.errors
+            if seen.error.kind in _REPORTS or self._counts(seen.at, seen.error)
+        ]
+        self._faults = [seen for seen in attempt.faults if self._counts(seen.at, seen.fault)]
+        self._code = self._exit_code()
+
+    def _counts(self, at: float, what: Fault | Error) -> bool:
+        last = self._last
+        if last is None or is_after(last, at, what.file, what.line):
+            return True
+        return what.file != last.file and at >= last.at - _BEFORE_SECONDS
+
+    def _exit_code(self) -> int | None:
+        """torchrun's own is 1 whatever happened: its report comes first."""
+        ends: list[Error | ProcessExit] = [seen.error for seen in self._reports()]
+        ends += [gone.exit for gone in self._gone]
+        codes = [plain(end.exit_code, end.signal) for end in ends]
+        codes += [exit_of_worker(seen.fault.text) for seen in self._worker_failures()]
+        return next((code for code in codes if code is not None), None)
+
+    def _worker_failures(self) -> Iterator[FaultSeen]:
+        return (seen for seen in self._faults if seen.fault.id == WORKER_FAILED)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._code is not None or any(seen.error.kind in _REPORTS for seen in self._errors)
+
+    def _ids(self) -> set[str]:
+        return {seen.fault.id for seen in self._faults}
+
+    def told_by_reason(self) -> RootCause | None:
+        for gone in self._gone:
+            if cause := cause_of_reason(gone.exit.reason):
+                return RootCause(cause, gone.at, gone=gone, confidence=0.95)
+        return None
+
+    def told_by_rerun(self) -> RootCause | None:
+        """Megatron asks for a resume (16), or has judged a result to be wrong (17)."""
+        ids = self._ids()
+        if self._code == RERUN_EXIT or "rerun-checkpoint-exit" in ids:
+            return self._of_rerun(Cause.RERUN)
+        if self._code != FAILED_RESULT_EXIT and "rerun-failed-exit" not in ids:
+            return None
+        return self._of_rerun(Cause.NAN if "rerun-application-error" in ids else Cause.HARDWARE)
+
+    def _of_rerun(self, cause: Cause) -> RootCause:
+        verdicts = [seen for seen in self._faults if seen.entry and cause_of(seen.entry) is cause]
+        named = [seen for seen in verdicts if seen.fault.gpu is not None] or verdicts
+        error = next((seen for seen in self._errors if seen.error.exit_code), None)
+        at = named[0].at if named else error.at if error else self._first_gone_at()
+        return RootCause(cause, at, named[0] if named else None, error)
+
+    def _first_gone_at(self) -> float:
+        return self._gone[0].at if self._gone else 0.0
+
+    def told_first(self) -> RootCause | None:
+        fault, error = self._first_root(), self._first_error()
+        if fault is not None and fault.fault.id in _GENERIC:
+            error = min(self._tracebacks(), key=self._order, default=None)
+            return self._of_error(error) if error else self._of_generic(fault)
+        if fault is not None and (error is None or self._order(fault) <= self._order(error)):
+            return self._of_fault(fault)
+        if error is None or self._was_shot():
+            return None
+        return self._of_error(error)
+
+    def _was_shot(self) -> bool:
+        """torchrun saw the first process die by a signal: what others raised came after that."""
+        first = next(self._reports(), None)
+        return first is not None and signal_of(first.error.exit_code) in _SHOT
+
+    def _of_fault(self, seen: FaultSeen) -> RootCause:
+        assert seen.entry is not None
+        raised = next((each for each in self._tracebacks() if _explains(seen, each)), None)
+        error = raised or next(self._reports(), None)
+        return RootCause(cause_of(seen.entry), seen.at, seen, error, confidence=0.95)
+
+    def _of_generic(self, seen: FaultSeen) -> RootCause:
+        cause = Cause.NAN if _NAN.search(seen.fault.text) else Cause.CRASH
+        return RootCause(cause, seen.at, seen, next(self._reports(), None), confidence=0.6)
+
+    def _of_error(self, seen: ErrorSeen) -> RootCause:
+        name, message = seen.error.error, seen.error.message
+        if _NAN.search(message):
+            return RootCause(Cause.NAN, seen.at, error=seen)
+        if self._was_loading:
+            return RootCause(cause_of_load_error(name, message), seen.at, error=seen)
+        cause = cause_of_error(name, has_trained=self._has_trained)
+        return RootCause(cause, seen.at, error=seen, confidence=0.7)
+
+    def _first_root(self) -> FaultSeen | None:
+        roots = [
+            seen for seen in self._faults if seen.entry is not None and seen.entry.role is Role.ROOT
+        ]
+        named = [seen for seen in roots if seen.fault.id not in _VAGUE]
+        return min(named or roots, key=self._order, default=None)
+
+    def _first_error(self) -> ErrorSeen | None:
+        """Of the exceptions that no fault explains."""
+        own = [
+            seen
+            for seen in self._tracebacks()
+            if not any(_explains(fault, seen) for fault in self._faults)
+        ]
+        return min(own, key=self._order, default=None)
+
+    def _tracebacks(self) -> list[ErrorSeen]:
+        """Without those that another process caused."""
+        return [
+            seen
+            for seen in self._errors
+            if seen.error.kind == "traceback" and not is_cascade(seen.error.error)
+        ]
+
+    @staticmethod
+    def _order(seen: FaultSeen | ErrorSeen) -> tuple[float, int]:
+        what = seen.fault if isinstance(seen, FaultSeen) else seen.error
+        return seen.at, what.line
+
+    def told_by_memory(self) -> RootCause | None:
+        seen = next((seen for seen in self._faults if seen.fault.id in _MEMORY), None)
+        return RootCause(Cause.OOM, seen.at, seen, next(self._reports(), None)) if seen else None
+
+    def told_by_signal(self) -> RootCause | None:
+        number = signal_of(self._code)
+        if number is None or (number == _SIGABRT and self._first_cascade() is not None):
+            return None  # torch's watchdog ends a process by SIGABRT
+        return self._of_code()
+
+    def told_by_cascade(self) -> RootCause | None:
+        seen = self._first_cascade()
+        if seen is None or seen.entry is None:
+            return None
+        report = next(self._reports(), None)
+        return RootCause(cause_of(seen.entry), seen.at, seen, report, confidence=0.6)
+
+    def _first_cascade(self) -> FaultSeen | None:
+        """A collective that timed out says more than a launcher that tidies up."""
+        cascades = [
+            seen for seen in self._faults
+            if seen.entry is not None and seen.entry.role is Role.CASCADE
+            and cause_of(seen.entry) in (Cause.HANG, Cause.FABRIC, Cause.KILLED, Cause.LOST_POD)
+        ]  # fmt: skip
+        hangs = [seen for seen in cascades if seen.entry and cause_of(seen.entry) is Cause.HANG]
+        return min(hangs or cascades, key=self._order, default=None)
+
+    def told_at_all(self) -> RootCause | None:
+        """Only consequences were printed, and nobody has seen an end."""
+        error = next((seen for seen in self._errors if seen.error.kind == "traceback"), None)
+        fault = next((seen for seen in self._faults if seen.fault.role == Role.CASCADE), None)
+        first = error or fault
+        return RootCause(Cause.CRASH, first.at, fault, error, confidence=0.5) if first else None
+
+    def told_by_exit(self) -> RootCause:
+        if self._code is not None:
+            return self._of_code()
+        report = next(self._reports())
+        return RootCause(Cause.CRASH, report.at, error=report, confidence=0.5)
+
+    def _of_code(self) -> RootCause:
+        cause = cause_of_exit(self._code)
+        report = next(self._reports(), None)
+        gone = next((each for each in self._gone if each.exit.exit_code or each.exit.signal), None)
+        if report or gone:
+            at = report.at if report else gone.at if gone else 0.0
+            return RootCause(cause, at, error=report, gone=gone, confidence=0.8)
+        failed = next(self._worker_failures())
+        return RootCause(cause, failed.at, failed, confidence=0.8)
+
+    def _reports(self) -> Iterator[ErrorSeen]:
+        """Of launchers, the most telling first: each pod's names the first failure of that pod."""
+        found = [seen for seen in self._errors if seen.error.kind in _REPORTS]
+        return iter(sorted(found, key=_telling))

@@ -1,0 +1,92 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Nothing was finished for longer than the phase allows: a hang, in whichever phase.
+
+A fabric is never blamed here: all ranks equal is a reason to look at it, not a proof.
+"""
+
+from __future__ import annotations
+
+from mwatch.detect import evidence
+from mwatch.detect.progress import next_iteration
+from mwatch.detect.stall import Stall, stall
+from mwatch.detect.who import Named, who
+from mwatch.model.finding import (
+    MAX_EVIDENCE,
+    Cause,
+    Culprit,
+    CulpritState,
+    Detector,
+    Finding,
+    Severity,
+)
+from mwatch.model.job import Job
+from mwatch.model.observation import Sight
+from mwatch.model.settings import Settings
+
+_PER_WITNESS = 0.15
+_LEAST, _MOST = 0.1, 0.99
+
+_WORDS = {
+    CulpritState.NEVER_JOINED: "never joined",
+    CulpritState.STUCK: "joined and is stuck",
+    CulpritState.SILENT: "has stopped or is silent",
+    CulpritState.BEHIND: "is behind the others",
+    CulpritState.OUT_OF_STEP: "is out of step",
+}
+
+
+def detect(job: Job, settings: Settings) -> list[Finding]:
+    found = stall(job, settings)
+    if found is None or found.is_unseen:
+        return []
+    named = who(job, found, settings)
+    last = [evidence.of_step(job.attempt.steps[-1])] if job.attempt.steps else []
+    return [
+        Finding(
+            detector="stalled",
+            cause=Cause.HANG,
+            severity=Severity.CRITICAL,
+            summary=_summary(job, found, named),
+            since_time=found.since,
+            since_iteration=next_iteration(job.attempt),
+            confidence=_confidence(found, named),
+            culprit=named.culprit,
+            evidence=(*last, *named.evidence)[:MAX_EVIDENCE],
+            cannot_heal=named.cannot_heal,
+            fault=None if found.given_up is None else found.given_up.fault.id,
+            fingerprint=f"hang/{job.attempt.phase.value}",
+        )
+    ]
+
+
+def _summary(job: Job, found: Stall, named: Named) -> str:
+    silent = job.now - found.since
+    text = f"no progress for {silent:.0f} s in phase {job.attempt.phase.value}"
+    if found.given_up is not None:
+        text += ", and a watchdog of the trainer has given up"
+    else:
+        text += f" (allowed: {found.limit:.0f} s)"
+    if named.culprit is not None:
+        text += f"; {_words(named.culprit)}"
+    return f"{text}; {found.note}" if found.note else text
+
+
+def _words(culprit: Culprit) -> str:
+    if culprit.state is None or culprit.state is CulpritState.ALL_EQUAL:
+        return "all ranks are equal: look at the fabric or the storage"
+    name = culprit.pod if culprit.rank is None else f"rank {culprit.rank}"
+    return f"{name or 'a process'} {_WORDS[culprit.state]}"
+
+
+def _confidence(found: Stall, named: Named) -> float:
+    value = found.confidence + _PER_WITNESS * (named.agree - named.disagree)
+    return round(min(max(value, _LEAST), _MOST), 2)
+
+
+DETECTOR = Detector(
+    name="stalled",
+    needs=frozenset({Sight.LOG, Sight.PROBE}),
+    detect=detect,
+    runbook="collective-timeout",
+)

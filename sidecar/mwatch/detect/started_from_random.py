@@ -1,0 +1,100 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Training began from random weights although there was something to continue.
+
+Megatron says so in one line and goes on; its next save then covers the old line of checkpoints.
+A first start into an empty folder prints the same words and is normal. What lies in a folder
+that nobody can see is not known: then earlier attempts and their logs are all there is.
+"""
+
+from __future__ import annotations
+
+from mwatch.detect.evidence import of_fault
+from mwatch.model.finding import Cause, Detector, Evidence, Finding, Severity
+from mwatch.model.job import Attempt, Job, KnownCheckpoint
+from mwatch.model.observation import Sight
+from mwatch.model.settings import Settings
+
+_SAID = ("checkpoint-none-found", "checkpoint-tracker-missing")
+
+
+def detect(job: Job, settings: Settings) -> list[Finding]:
+    attempt = job.attempt
+    if attempt.load == "random":
+        return _judge(job, "found no checkpoint and started from random weights")
+    if attempt.load == "unknown" and attempt.first_iteration == 1 and attempt.number > 1:
+        return _judge(job, "started again at iteration 1")
+    return []
+
+
+def _judge(job: Job, did: str) -> list[Finding]:
+    is_anew = bool(job.past) and job.past[-1].is_done  # it had finished: perhaps a new run
+    there = _newest_there(job)
+    if there is not None:
+        what = f"although the checkpoint of iteration {there} is there"
+        return [_finding(job, did, what, Severity.WARNING if is_anew else Severity.CRITICAL)]
+    resumed = [past.resumed_from for past in job.past if past.resumed_from]
+    if resumed and not is_anew:
+        what = f"although an earlier attempt resumed from iteration {max(resumed)}"
+        return [_finding(job, did, what, Severity.CRITICAL)]
+    lost = 0 if is_anew else max((past.iteration or 0 for past in job.past), default=0)
+    if lost:
+        what = f"and {lost} iterations of earlier attempts are lost: no checkpoint is known"
+        return [_finding(job, did, what, Severity.WARNING)]
+    if _wanted_another_folder(job):
+        what = "although --load names another folder than --save"
+        return [_finding(job, did, what, Severity.WARNING)]
+    return []
+
+
+def _newest_there(job: Job) -> int | None:
+    if not job.past and not job.sees(Sight.CHECKPOINTS):
+        return None  # all that is known was saved by this very attempt
+    there = (known.iteration for known in job.checkpoints.values() if _was_there(job, known))
+    return max(there, default=None)
+
+
+def _was_there(job: Job, known: KnownCheckpoint) -> bool:
+    """Complete as far as anybody knows, part of this line, and older than this attempt."""
+    if known.is_abandoned or known.load_failed:
+        return False
+    if known.stored is not None and known.stored != "complete":
+        return False
+    attempt = job.attempt
+    if known.attempt is not None:
+        return known.attempt < attempt.number
+    if known.iteration > (attempt.iteration or 0):
+        return True
+    return known.written_at is not None and known.written_at < attempt.started_at
+
+
+def _wanted_another_folder(job: Job) -> bool:
+    load, save = job.layout.load_folder, job.layout.save_folder
+    return job.attempt.load == "random" and load is not None and save is not None and load != save
+
+
+def _finding(job: Job, did: str, what: str, severity: Severity) -> Finding:
+    attempt = job.attempt
+    return Finding(
+        detector="started_from_random",
+        cause=Cause.STARTED_FROM_RANDOM,
+        severity=severity,
+        summary=f"Attempt {attempt.number} {did} {what}.",
+        since_time=attempt.started_at,
+        since_iteration=1,
+        confidence=0.9 if severity is Severity.CRITICAL else 0.6,
+        evidence=_evidence(attempt),
+        fingerprint="started_from_random",
+    )
+
+
+def _evidence(attempt: Attempt) -> tuple[Evidence, ...]:
+    return tuple(of_fault(seen) for seen in attempt.faults if seen.fault.id in _SAID)[:2]
+
+
+DETECTOR = Detector(
+    name="started_from_random",
+    needs=frozenset({Sight.LOG}),
+    detect=detect,
+    runbook="checkpoint",
+)

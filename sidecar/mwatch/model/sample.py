@@ -1,0 +1,86 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The newest numbers of one kind, kept in order, so that asking for a quantile costs nothing.
+
+A run of millions of lines asks at each of them. What is no finite number is not kept.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from mwatch.stats import spread
+
+
+class Sample:
+    __slots__ = ("_newest", "_ordered", "maxlen")
+
+    def __init__(self, maxlen: int, values: Iterable[float] = ()) -> None:
+        self.maxlen = maxlen
+        self._newest: deque[float] = deque()
+        self._ordered: list[float] = []
+        self.extend(values)
+
+    def __len__(self) -> int:
+        return len(self._ordered)
+
+    def __iter__(self) -> Iterator[float]:
+        """The oldest first."""
+        return iter(self._newest)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sample) and self._newest == other._newest
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Sample({self.maxlen}, {list(self._newest)})"
+
+    def append(self, value: float) -> None:
+        if not math.isfinite(value):
+            return
+        if len(self._newest) >= self.maxlen:
+            oldest = self._newest.popleft()
+            del self._ordered[bisect_left(self._ordered, oldest)]
+        self._newest.append(value)
+        insort(self._ordered, value)
+
+    def extend(self, values: Iterable[float]) -> None:
+        for value in values:
+            self.append(value)
+
+    def clear(self) -> None:
+        self._newest.clear()
+        self._ordered.clear()
+
+    def scale(self, factor: float) -> None:
+        values = [value * factor for value in self._newest]
+        self.clear()
+        self.extend(values)
+
+    def quantile(self, share: float) -> float | None:
+        """By linear interpolation; None of an empty sample."""
+        return self._at(share * (len(self._ordered) - 1))
+
+    def median(self) -> float | None:
+        return self.quantile(0.5)
+
+    def spread(self) -> float:
+        """The median distance from the median, as a standard deviation; 0 of an empty sample."""
+        return spread(self._ordered) if self._ordered else 0.0
+
+    def quantile_without_outliers(self, share: float, outliers: int) -> float | None:
+        """At most so many of the largest numbers, and no more than a tenth, have no say."""
+        last = len(self._ordered) - 1
+        return self._at(min(share * last, last - min(outliers, len(self._ordered) // 10)))
+
+    def _at(self, place: float) -> float | None:
+        ordered = self._ordered
+        if not ordered:
+            return None
+        low = math.floor(place)
+        high = min(low + 1, len(ordered) - 1)
+        return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

@@ -1,0 +1,264 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the time between two iteration lines was.
+
+Megatron stops its interval timer for saves and evaluations, so a line says how much of the time
+was steps; the phases in between say what the rest was. Releases before mid-2024 do not stop it,
+and some forks never: there the usual step tells that a save is counted in.
+"""
+
+from __future__ import annotations
+
+from mwatch.model.job import Job, Step
+from mwatch.model.ledger import Ledger, Pace, Parts, Span, Spent, Unjudged
+from mwatch.state.slow_time import is_slow, judge, leave_unjudged, slow_part, usual_step
+from mwatch.state.step_time import own_seconds
+from mwatch.state.time_parts import (
+    SAME_MOMENT,
+    add,
+    fit,
+    redone_share,
+    spans_within,
+    split_stall,
+    split_untimed,
+)
+
+_MAX_OWED = 60.0
+_JITTER = 2.0  # stamps are cut to seconds; a reader looks about once a second
+_HALF_BEAT = 0.5  # the probe sees the end of a step by so much too late, on average
+_EDGES = 0.2  # of a save or an evaluation may have gone unseen
+_COUNTED_IN = 0.1  # above the usual by this share, with a save inside: the timer ran on
+
+
+def book_line(job: Job, step: Step, at: float) -> None:
+    """`step` is the newest line of `job.attempt.steps`, printed at `at`."""
+    ledger, attempt = job.ledger, job.attempt
+    before = attempt.steps[-2] if len(attempt.steps) > 1 else None
+    if before is None:
+        _first_line(job, step, at)
+    else:
+        own = _next_line(job, step, at, own_seconds(step, before))
+        _keep_pace(ledger.pace, step, own, job.layout.log_interval)
+    ledger.pace.furthest = max(ledger.pace.furthest, step.iteration)
+
+
+def book_usual_line(job: Job, step: Step, at: float) -> bool:
+    """The short way for most lines of most jobs: nothing but new steps at usual speed, and no
+    news since the line before. False: this line is not so."""
+    ledger = job.ledger
+    opened, pace, usual = ledger.open, ledger.pace, job.calibration.best_step
+    if usual is None or step.seconds is None or step.covers != step.new or pace.slow_lines:
+        return False
+    if opened.spans or opened.stall is not None or opened.head is not None:
+        return False
+    if step.iteration - step.new < pace.redone_until or pace.unjudged:
+        return False
+    if len(job.attempt.steps) < 2 or job.attempt.evaluations != opened.evaluations:
+        return False
+    told, room = step.seconds * step.new, at - ledger.booked_at
+    owed = told + pace.owed - room
+    if not -_JITTER < owed < _MAX_OWED or not 0 < step.seconds <= usual * ledger.slow_ratio:
+        return False
+    pace.owed = owed
+    slow_part(job, step.new, told - step.new * usual, usual)
+    pace.furthest = max(pace.furthest, step.iteration)
+    _keep_pace(pace, step, step.seconds, job.layout.log_interval)
+    ledger.book({Spent.TRAINING: room}, at)
+    return True
+
+
+def _keep_pace(pace: Pace, step: Step, own: float, log_interval: int | None) -> None:
+    if own > 0:
+        pace.step_seconds = min(own, pace.newest_seconds or own)  # one line may hold a stall
+        pace.newest_seconds = own
+    pace.interval = log_interval or max(step.new, pace.interval or 1)
+
+
+def _first_line(job: Job, step: Step, at: float) -> None:
+    """The first step is in it: what it took above the others is known when others are known."""
+    ledger = job.ledger
+    pace, span = ledger.pace, at - ledger.booked_at
+    usual = usual_step(job)
+    redone = redone_share(pace, step.iteration, step.new)
+    parts, _ = spans_within(ledger.open, ledger.booked_at, at)
+    room = span - sum(parts.values())
+    rest = ledger.open.head.spent if ledger.open.head is not None else Spent.FIRST_STEP
+    told = room if step.seconds is None else step.seconds * step.new
+    if pace.first_step_seconds > 0:  # the probe has seen it end; the line counts it in
+        others = step.new - 1
+        claim = max(0.0, min(room, told - pace.first_step_seconds + _HALF_BEAT)) if others else 0.0
+        _add_steps(parts, claim, redone)
+        first_step = pace.first_step_seconds + room - claim
+        first = Unjudged(1, Spent.FIRST_STEP, Spent.FIRST_STEP, first_step, redone)
+        if others and claim > 0:
+            leave_unjudged(pace, Unjudged(others, Spent.TRAINING, Spent.SLOW, claim, redone))
+        inside = claim / others if others and claim > 0 else None
+    else:
+        claim = min(room, told)
+        booked_as = Spent.FIRST_STEP if step.new == 1 else Spent.TRAINING
+        if booked_as is Spent.FIRST_STEP:
+            add(parts, booked_as, claim)
+        else:
+            _add_steps(parts, claim, redone)
+        first = Unjudged(step.new, booked_as, Spent.FIRST_STEP, claim, redone)
+        inside = None
+    if rest is Spent.FIRST_STEP:
+        add(pace.spare, rest, room - claim)
+    ledger.book(fit(parts, span, rest), at)
+    pace.owed = 0.0
+    pace.step_seconds = inside or usual or pace.step_seconds or step.seconds
+    pace.interval = job.layout.log_interval or pace.interval or (step.new if step.new > 1 else None)
+    leave_unjudged(pace, first)
+    if usual is not None:
+        judge(job, usual)
+
+
+def _next_line(job: Job, step: Step, at: float, own: float | None) -> float:
+    """Seconds that one of its steps took, without what was counted in by mistake."""
+    ledger = job.ledger
+    pace, span = ledger.pace, at - ledger.booked_at
+    usual = usual_step(job)
+    if usual is not None and pace.unjudged:
+        judge(job, usual)
+    parts, untimed = spans_within(ledger.open, ledger.booked_at, at)
+    if job.attempt.evaluations > ledger.open.evaluations and Spent.EVALUATING not in parts:
+        untimed.add(Spent.EVALUATING)
+    room = span - sum(parts.values())
+    told = room
+    if own is not None:
+        told = own * step.new
+        told += min(max(room - told, 0.0), own * _unprinted(job))
+    elif usual and untimed:
+        told = usual * step.new
+    expected = usual and step.new * max(usual, pace.step_seconds or 0.0)
+    if parts and own is not None and (told > room or not untimed):
+        known, parts = parts, _stretch(parts, span, told, expected)
+        room = span - sum(parts.values())
+        told = min(told, room)
+        _carry_over(ledger, known, parts, at)
+    if untimed and expected is not None and _ran_on(told, room, expected):
+        told = expected
+    trained = _trained(job, parts, untimed, room, told)
+    told = min(told, trained + _JITTER)
+    slow = _add_trained(job, parts, step, trained, told, usual)
+    if room > _JITTER or parts:
+        _may_reclaim(pace, parts)
+    ledger.book(fit(parts, span, Spent.IDLE), at)
+    if slow > 0:
+        ledger.move(Spent.TRAINING, Spent.SLOW, slow)
+    if pace.owed > _JITTER and pace.spare:
+        _reclaim(ledger)
+    return told / step.new
+
+
+def _may_reclaim(pace: Pace, parts: Parts) -> None:
+    """A save that seems to have taken all the time may have been over long before: the log that
+    tells its end was late, and so are the lines after it."""
+    for spent in (Spent.SAVING, Spent.EVALUATING):
+        pace.spare.pop(spent, None)
+        add(pace.spare, spent, parts.get(spent, 0.0))
+
+
+def _reclaim(ledger: Ledger) -> None:
+    """Lines that had waited come all at once: what nothing explained were their steps."""
+    pace = ledger.pace
+    for spent in (Spent.IDLE, Spent.FIRST_STEP, Spent.EVALUATING, Spent.SAVING):
+        if spent not in pace.spare:
+            continue
+        seconds = min(pace.owed, pace.spare[spent])
+        ledger.move(spent, Spent.TRAINING, seconds)
+        pace.owed -= seconds
+        pace.spare[spent] -= seconds
+
+
+def _unprinted(job: Job) -> int:
+    """Iterations between the last two lines that neither speaks for: a line was lost, or they
+    were skipped and took no time."""
+    before, step = job.attempt.steps[-2], job.attempt.steps[-1]
+    return max(0, step.iteration - before.iteration - step.new)
+
+
+def _carry_over(ledger: Ledger, known: Parts, parts: Parts, at: float) -> None:
+    """A save that had no room beside the steps may be one of after the line: clocks differ."""
+    for spent, seconds in known.items():
+        if parts.get(spent, 0.0) < seconds / 2:
+            ledger.open.spans.append(Span(spent, at + SAME_MOMENT, at + SAME_MOMENT))
+
+
+def _stretch(parts: Parts, span: float, told: float, expected: float | None) -> Parts:
+    """Whoever saw a save begin and end saw it late, and an evaluation may be known by its end
+    only; the timer of the steps is exact, unless it ran on."""
+    known = sum(parts.values())
+    room = span - known
+    if told > room:
+        ran_on = expected is not None and told > expected * (1 + _COUNTED_IN) + _JITTER
+        sure = expected if expected is not None and ran_on else told
+        wanted = min(known, max(span - sure, 0.0))
+    else:
+        wanted = known + min(room - told, max(_JITTER, known * _EDGES))
+    share = wanted / known
+    return {spent: seconds * share for spent, seconds in parts.items()}
+
+
+def _ran_on(told: float, room: float, expected: float) -> bool:
+    """The steps took all of the time, and more than they should: a save is counted in."""
+    return told > room - _JITTER and told > expected * (1 + _COUNTED_IN) + _JITTER
+
+
+def _trained(job: Job, parts: Parts, untimed: set[Spent], room: float, told: float) -> float:
+    """How much of `room` was steps; what was not goes to `parts`."""
+    opened, pace = job.ledger.open, job.ledger.pace
+    claim = told + pace.owed
+    trained = max(0.0, min(claim, room))
+    if untimed:
+        pace.owed = min(claim - trained, _MAX_OWED)
+        left = split_untimed(untimed, room - trained, job.calibration)
+        for spent, seconds in left.items():
+            add(parts, spent, seconds)
+        return trained
+    if claim > room - _JITTER:
+        pace.owed = min(claim - room, _MAX_OWED)
+        return room
+    pace.owed = min(claim, 0.0)
+    if opened.stall is not None:
+        _add_stall(job.ledger, parts, room - trained)
+    else:
+        add(parts, Spent.IDLE, room - trained)
+        add(pace.spare, Spent.IDLE, room - trained)
+    return trained
+
+
+def _add_stall(ledger: Ledger, parts: Parts, seconds: float) -> None:
+    """A stall that healed, of so many seconds, somewhere since the last line."""
+    stall = ledger.open.stall
+    if stall is not None:
+        begin = ledger.booked_at
+        for spent, part in split_stall(stall, begin, begin + seconds).items():
+            add(parts, spent, part)
+
+
+def _add_steps(parts: Parts, seconds: float, redone: float) -> None:
+    add(parts, Spent.RECOMPUTED, seconds * redone)
+    add(parts, Spent.TRAINING, seconds * (1 - redone))
+
+
+def _add_trained(
+    job: Job, parts: Parts, step: Step, trained: float, told: float, usual: float | None
+) -> float:
+    """Steps go to `parts`; the answer is how much of good time was slow, by what the line told.
+
+    `told` may have had no room yet: the slow part of it is then in what is still owed.
+    """
+    ledger = job.ledger
+    redone = redone_share(ledger.pace, step.iteration, step.new)
+    above = told - step.new * usual if usual else 0.0
+    if usual and ledger.open.stall is not None and is_slow(job, step.new, above, usual):
+        lost = min(above, trained)
+        _add_stall(ledger, parts, lost)
+        _add_steps(parts, trained - lost, redone)
+        return 0.0
+    _add_steps(parts, trained, redone)
+    if usual is None:
+        leave_unjudged(ledger.pace, Unjudged(step.new, Spent.TRAINING, Spent.SLOW, trained, redone))
+        return 0.0
+    return slow_part(job, step.new, above * (1 - redone), usual)

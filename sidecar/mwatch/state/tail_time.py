@@ -1,0 +1,218 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the time after the last line was: of an attempt that ends, or as it looks now.
+
+With the probe it is known when an iteration was last finished. From the log alone it is known
+only that the next line did not come: an attempt that ended before it was due had worked until
+then; one that was silent for longer stood still since some moment before it was due, and half
+the way is the best guess.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mwatch.model.job import Attempt, Job
+from mwatch.model.ledger import Ledger, Parts, Spent
+from mwatch.model.observation import Sight
+from mwatch.model.phase import JobPhase
+from mwatch.state.slow_time import usual_step
+from mwatch.state.time_parts import (
+    SAME_MOMENT,
+    add,
+    fit,
+    redone_share,
+    spans_within,
+    split_stall,
+    split_untimed,
+)
+
+_LATE = 1.3  # times the usual gap, and a little: a line may be late without a stall
+_GRACE_SECONDS = 2.0
+
+_AFTER_STEPS = frozenset({Spent.IDLE, Spent.RESTARTING})
+PHASES = {
+    JobPhase.QUEUED: Spent.QUEUED,
+    JobPhase.SCHEDULING: Spent.QUEUED,
+    JobPhase.STARTING: Spent.STARTING,
+    JobPhase.LOADING: Spent.LOADING,
+    JobPhase.FIRST_STEP: Spent.FIRST_STEP,
+    JobPhase.SAVING: Spent.SAVING,
+    JobPhase.ASYNC_FINALIZE: Spent.SAVING,
+    JobPhase.EVALUATING: Spent.EVALUATING,
+}
+
+
+class Tail(NamedTuple):
+    parts: Parts
+    reported: float
+    """The last iteration that a line has told of."""
+    reached: float
+    """The last iteration that was done in it, as far as can be told; 0: nobody knows."""
+    worked_seconds: float
+    unseen_seconds: float
+    """Likely worked on after `at`: nobody said anything between the last line and the end."""
+
+
+def read_tail(job: Job, at: float) -> Tail:
+    """The time from `booked_at` to `at`; changes nothing."""
+    ledger, opened = job.ledger, job.ledger.open
+    begin = ledger.booked_at
+    parts: Parts = {}
+    if opened.head is not None:
+        begin = min(max(opened.head.ended_at, begin), at)
+        add(parts, opened.head.spent, begin - ledger.booked_at)
+    span = at - begin
+    spans, untimed = spans_within(opened, begin, at)
+    for spent, seconds in spans.items():
+        add(parts, spent, seconds)
+    free = span - sum(spans.values())
+    phase = spent_in(job, opened.phase)
+    inside = 0.0
+    if phase is not None:
+        inside = min(max(at - max(opened.phase_began, begin), 0.0), free)
+        _add_phase(ledger, parts, phase, inside, at)
+    rest = free - inside
+    has_ended = any(each.spent in _AFTER_STEPS for each in opened.spans)
+    trained = _trained(job, rest, at, is_cut=phase is not None or has_ended)
+    step, reported = ledger.pace.step_seconds, _reported(job.attempt)
+    if opened.stall is None and opened.head is None:
+        trained += _take_from(parts, _finished(job) * (step or 0.0) - rest)
+    iterations = trained / step if step else 0.0
+    redone = redone_share(ledger.pace, reported + iterations, iterations)
+    slow = _slow_share(job)
+    add(parts, Spent.RECOMPUTED, trained * redone)
+    add(parts, Spent.SLOW, trained * (1 - redone) * slow)
+    add(parts, Spent.TRAINING, trained * (1 - redone) * (1 - slow))
+    _add_lost(job, parts, untimed, rest - trained, at - inside)
+    reached = reported + iterations if reported or job.attempt.steps else 0.0
+    parts = fit(parts, at - ledger.booked_at, Spent.IDLE)
+    return Tail(parts, reported, reached, trained, _unseen(job, rest))
+
+
+def _slow_share(job: Job) -> float:
+    """The job was slow when the last line came, and will have been slow after it."""
+    pace, usual = job.ledger.pace, usual_step(job)
+    if usual is None or not pace.newest_seconds or not pace.is_slow:
+        return 0.0
+    return max(0.0, 1.0 - usual / pace.newest_seconds)
+
+
+def _finished(job: Job) -> float:
+    """Iterations after the last line that are known to be done, by the probe or by the end."""
+    attempt, total = job.attempt, job.layout.total_iterations
+    if not attempt.steps:
+        return 0.0
+    known = max(attempt.iteration or 0, total or 0) if attempt.is_done else attempt.iteration or 0
+    return max(0.0, known - _reported(attempt))
+
+
+def _take_from(parts: Parts, seconds: float) -> float:
+    """Saves and evaluations that look longer than they were: clocks differ, and where nobody
+    saw an evaluation begin it seems to begin with the line before."""
+    total = sum(parts.values())
+    taken = min(max(seconds, 0.0), total)
+    for spent in parts:
+        parts[spent] *= 1 - taken / total
+    return taken
+
+
+def spent_in(job: Job, phase: JobPhase) -> Spent | None:
+    """None: lines tell more than the phase."""
+    if phase is JobPhase.STOPPING:
+        return Spent.IDLE if job.attempt.is_done else Spent.RESTARTING
+    return PHASES.get(phase)
+
+
+def _add_phase(ledger: Ledger, parts: Parts, spent: Spent, seconds: float, at: float) -> None:
+    stall = ledger.open.stall
+    if stall is None:
+        add(parts, spent, seconds)
+        return
+    for part, length in split_stall(stall, at - seconds, at).items():
+        add(parts, part, length)
+
+
+def _reported(attempt: Attempt) -> float:
+    if attempt.steps:
+        return attempt.steps[-1].iteration
+    return (attempt.first_iteration or 1) - 1
+
+
+def _gap(ledger: Ledger) -> float | None:
+    pace = ledger.pace
+    return None if pace.step_seconds is None else pace.step_seconds * (pace.interval or 1)
+
+
+def _trained(job: Job, rest: float, at: float, *, is_cut: bool) -> float:
+    """`is_cut`: a phase that only follows finished steps has begun."""
+    ledger, attempt = job.ledger, job.attempt
+    total = job.layout.total_iterations
+    if total is not None and _reported(attempt) >= total:
+        return 0.0
+    if is_cut:
+        return rest
+    if job.sees(Sight.PROBE):
+        return max(0.0, rest - (at - _last_step_at(job)))
+    gap = _gap(ledger)
+    if gap is None:
+        return 0.0 if ledger.open.stall is not None else rest
+    alive = max(0.0, rest - (at - _died_at(job, at)))
+    if ledger.open.stall is not None or alive > gap * _LATE + _GRACE_SECONDS:
+        alive = min(alive, gap / 2)
+    unprinted = (ledger.pace.interval or 1) - 1  # one more, and a line would have come
+    return min(_whole_steps(ledger, alive), unprinted * (ledger.pace.step_seconds or 0.0))
+
+
+def _last_step_at(job: Job) -> float:
+    """As the probe saw it; a phase that has just ended is the work of all ranks too."""
+    known = [rank.progressed_at for rank in job.attempt.ranks.values() if rank.iteration]
+    return max([*known, job.ledger.booked_at, job.ledger.open.phase_began])
+
+
+def _whole_steps(ledger: Ledger, seconds: float) -> float:
+    """A step that was not finished is lost."""
+    step = ledger.pace.step_seconds
+    return seconds // step * step if step else seconds
+
+
+def _died_at(job: Job, at: float) -> float:
+    """When the first error since the last line was printed; `at` where there was none.
+
+    An error without a time of its own has that of the line before it: it tells nothing.
+    """
+    attempt, begin = job.attempt, job.ledger.booked_at
+    errors = [seen.at for seen in attempt.errors] + [seen.at for seen in attempt.faults]
+    return min((each for each in errors if begin < each <= at), default=at)
+
+
+def _add_lost(job: Job, parts: Parts, untimed: set[Spent], seconds: float, until: float) -> None:
+    """Neither a phase nor steps."""
+    opened = job.ledger.open
+    if seconds <= 0:
+        return
+    if opened.stall is not None:
+        for spent, part in split_stall(opened.stall, until - seconds, until).items():
+            add(parts, spent, part)
+    elif untimed:
+        for spent, part in split_untimed(untimed, seconds, job.calibration).items():
+            add(parts, spent, part)
+    elif job.attempt.is_done:
+        add(parts, Spent.IDLE, seconds)
+    else:
+        dying = min(seconds, until - _died_at(job, until))
+        hung = seconds - dying
+        step = job.ledger.pace.step_seconds or 0.0
+        if hung <= step * _LATE + _GRACE_SECONDS:
+            dying, hung = seconds, 0.0
+        add(parts, Spent.RESTARTING, dying)
+        add(parts, Spent.HANG_UNDETECTED, hung)
+
+
+def _unseen(job: Job, rest: float) -> float:
+    """The next line would have come: on average half of the way to it was done."""
+    attempt, gap = job.attempt, _gap(job.ledger)
+    is_quiet = rest < SAME_MOMENT and job.ledger.open.phase is JobPhase.TRAINING
+    if not is_quiet or gap is None or usual_step(job) is None or job.sees(Sight.PROBE):
+        return 0.0
+    return 0.0 if attempt.is_done or attempt.exit is not None else gap / 2

@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Small sums over parts of time: whatever was guessed, the parts are never negative and add up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mwatch.model.calibration import Calibration
+from mwatch.model.ledger import Open, Pace, Parts, Spent, Stall
+from mwatch.model.phase import Slot
+
+SAME_MOMENT = 1e-3
+_SLOTS = {Spent.SAVING: Slot.SAVING, Spent.EVALUATING: Slot.EVALUATING}
+
+
+def add(parts: Parts, spent: Spent, seconds: float) -> None:
+    if seconds > 0:
+        parts[spent] = parts.get(spent, 0.0) + seconds
+
+
+def fit(parts: Parts, span: float, rest: Spent) -> Parts:
+    """The same parts, made to fill `span`: what is too much is cut evenly."""
+    total = sum(parts.values())
+    if total > span:
+        share = span / total
+        return {spent: seconds * share for spent, seconds in parts.items() if share > 0}
+    add(parts, rest, span - total)
+    return parts
+
+
+def spans_within(opened: Open, begin: float, end: float) -> tuple[Parts, set[Spent]]:
+    """How long saves and evaluations took between two moments, and which took nobody knows
+    how long."""
+    parts: Parts = {}
+    untimed: set[Spent] = set()
+    for spent, began, ended in opened.spans:
+        if ended - began > SAME_MOMENT:
+            add(parts, spent, min(ended, end) - max(began, begin))
+        elif began <= end:
+            untimed.add(spent)
+    total = sum(parts.values())
+    if total > end - begin:
+        parts = fit(parts, end - begin, Spent.IDLE)
+    return parts, untimed - parts.keys()
+
+
+def split_stall(stall: Stall, begin: float, end: float) -> Parts:
+    """Time in which nothing moved: nobody knew, it was being looked at, it was decided."""
+    detected = min(max(stall.detected_at, begin), end)
+    decided = end if stall.decided_at is None else min(max(stall.decided_at, detected), end)
+    parts: Parts = {}
+    add(parts, Spent.HANG_UNDETECTED, detected - begin)
+    add(parts, Spent.DETECTING, decided - detected)
+    add(parts, Spent.WAITING_TO_ACT, end - decided)
+    return parts
+
+
+def split_untimed(spents: Iterable[Spent], seconds: float, calibration: Calibration) -> Parts:
+    """Saves and evaluations share what is left, by how long each usually takes."""
+    usual = {
+        spent: calibration.durations[_SLOTS[spent]].median() if spent in _SLOTS else None
+        for spent in sorted(spents)
+    }
+    if any(each is None for each in usual.values()):
+        return {spent: seconds / len(usual) for spent in usual}
+    total = sum(each or 0.0 for each in usual.values())
+    if total <= 0:
+        return {spent: seconds / len(usual) for spent in usual}
+    return {spent: seconds * (each or 0.0) / total for spent, each in usual.items()}
+
+
+def redone_share(pace: Pace, last: float, iterations: float) -> float:
+    """Of the iterations up to and with `last`, how many an earlier attempt had done."""
+    if iterations <= 0:
+        return 0.0
+    again = pace.redone_until - (last - iterations)
+    return min(max(again / iterations, 0.0), 1.0)

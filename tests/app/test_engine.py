@@ -1,0 +1,103 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The core, wired: what is told in comes out as findings, one decision, and incidents."""
+
+from __future__ import annotations
+
+from builders import events
+from fold_builders import READY, WORLD, line, loaded, loading, saved, saving
+from job_builders import entries
+from mwatch.app.engine import Assessment, Engine
+from mwatch.model.decision import Action
+from mwatch.model.finding import Cause
+from mwatch.model.observation import Observed, ProcessExit
+
+START = 1_000_000.0
+
+
+class Watch:
+    """An engine that is told one line a second, and looks after each."""
+
+    def __init__(self) -> None:
+        self.engine = Engine("run", entries())
+        self.at = START
+        self._text = ""
+        self._told = 0
+
+    def says(self, *lines: str) -> Assessment:
+        for each in lines:
+            self.at += 1
+            self._text += f"{each}\n"
+            told = events(self._text, faults=True)
+            for event in told[self._told :]:
+                self.engine.tell(Observed(self.at, "pod-0", event))
+            self._told = len(told)
+        return self.engine.look(self.at)
+
+
+def healthy(*iterations: int) -> list[str]:
+    return [line(n, losses=f" lm loss: {6 - n / 100:.6E} |") for n in iterations]
+
+
+def sick(*iterations: int) -> list[str]:
+    return [line(iteration, losses="", change={"grad norm": "nan"}) for iteration in iterations]
+
+
+def rolled_back() -> Watch:
+    """NaN from 7 on, with checkpoints at 3, 6 and 8; the decision was carried out."""
+    watch = Watch()
+    watch.says(WORLD, READY, *healthy(1, 2, 3), saving(3), saved(3), *healthy(4, 5, 6))
+    watch.says(saving(6), saved(6), *sick(7, 8), saving(8), saved(8))
+    decision = watch.says(*sick(9)).decision
+    assert (decision.action, decision.resume_from) == (Action.RESTART, 6)
+    watch.engine.enact(decision, watch.at)
+    return watch
+
+
+def test_a_healthy_run_is_left_alone() -> None:
+    watch = Watch()
+    assessment = watch.says(WORLD, READY, *healthy(*range(1, 30)))
+    assert assessment.findings == ()
+    assert assessment.decision.action is Action.NONE
+    assert assessment.decision.cause is Cause.HEALTHY
+    assert not watch.engine.incidents
+
+
+def test_an_attempt_has_one_action() -> None:
+    watch = rolled_back()
+    again = watch.says(*sick(10))
+    assert again.decision.action is Action.NONE
+    watch.engine.enact(again.decision, watch.at)
+    assert len(watch.engine.record.acts) == 1
+
+
+def test_an_incident_runs_from_its_first_finding_to_the_end_of_the_attempt() -> None:
+    watch = rolled_back()
+    (incident,) = {each.cause: each for each in watch.engine.incidents}.values()
+    assert incident.cause is Cause.NAN
+    assert incident.attempt == 1
+    assert incident.detected_at <= watch.at
+    assert incident.closed_at is None
+    watch.says(WORLD, loading(6), loaded(6), READY, *healthy(7, 8))
+    assert all(each.closed_at is not None for each in watch.engine.incidents)
+
+
+def test_what_was_written_after_the_first_bad_sign_is_never_resumed_from() -> None:
+    watch = rolled_back()
+    watch.says(WORLD, loading(6), loaded(6), READY, *healthy(7))
+    watch.engine.tell(Observed(watch.at, "pod-0", ProcessExit(137, "SIGKILL", None)))
+    watch.at += 60
+    decision = watch.engine.look(watch.at).decision
+    assert (decision.action, decision.cause) == (Action.RESTART, Cause.KILLED)
+    assert decision.resume_from == 6
+    assert watch.engine.job.checkpoints[8].is_abandoned
+
+
+def test_looking_twice_changes_nothing() -> None:
+    watch = Watch()
+    first = watch.says(WORLD, READY, *healthy(1, 2, 3), *sick(4, 5))
+    second = watch.engine.look(watch.at)
+    assert first == second
+    assert len({(each.attempt, each.finding.detector) for each in watch.engine.incidents}) == len(
+        watch.engine.incidents
+    )

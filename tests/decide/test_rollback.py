@@ -1,0 +1,131 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers that went bad: how far back, how often, and what a person is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from decide_builders import act, decided, finding, record, running
+from job_builders import add_checkpoints, steps
+from mwatch.decide.decide import enact
+from mwatch.decide.rollback import first_bad
+from mwatch.model.decision import Act, Action
+from mwatch.model.finding import Cause
+from mwatch.model.job import Job
+from mwatch.model.layout import Layout
+from mwatch.model.settings import CheckpointSettings, Settings
+
+
+def bad_since(iteration: int | None, *checkpoints: int, last: int = 650, **more: Any) -> Job:
+    built = running(last, **more)
+    add_checkpoints(built, *checkpoints)
+    return built
+
+
+@pytest.mark.parametrize(
+    ("margin", "first", "expected"),
+    [(1, 401, 400), (1, 400, 300), (2, 401, 300), (100, 500, 400), (100, 499, 300), (0, 400, 300)],
+)
+def test_the_margin_counts_from_the_first_bad_iteration(
+    margin: int, first: int, expected: int
+) -> None:
+    built = bad_since(first, 300, 400, 500)
+    settings = Settings(checkpoints=CheckpointSettings(margin_iterations=margin))
+    decision = decided(built, finding(Cause.NAN, since_iteration=first), settings=settings)
+    assert decision.resume_from == expected
+
+
+def test_where_nobody_tells_the_first_bad_iteration_the_whole_attempt_is_suspect() -> None:
+    nan = finding(Cause.NAN)
+    assert first_bad(running(650, first_iteration=401), nan) == 401
+    assert first_bad(running(650, first_iteration=None, resumed_from=300), nan) == 301
+    assert first_bad(running(650, first_iteration=None), nan) == 1
+
+
+def test_before_the_first_checkpoint_it_goes_back_to_the_beginning() -> None:
+    decision = decided(bad_since(15, 20, 40, last=60), finding(Cause.NAN, since_iteration=15))
+    assert (decision.action, decision.resume_from) == (Action.RESTART, None)
+    assert decision.quarantine_from == 1
+    assert decision.resume_reason == (
+        "none was written before the first bad iteration 15: from the beginning"
+    )
+
+
+def test_thousands_of_iterations_are_not_thrown_away_without_being_told_to() -> None:
+    built = bad_since(8990, 9000, 9500, last=9600)
+    decision = decided(built, finding(Cause.NAN, since_iteration=8990))
+    assert decision.action is Action.STOP
+    assert "no checkpoint before the first bad iteration 8990 can be used" in decision.reason
+
+
+def back(attempt: int, bad: int, to: int | None) -> Act:
+    return act(attempt, 650, cause=Cause.NAN, first_bad=bad, resume_from=to)
+
+
+@pytest.mark.parametrize("again", [401, 451, 472])
+def test_the_same_samples_failing_twice_are_proposed_to_be_skipped(again: int) -> None:
+    built = bad_since(again, 400, number=2)
+    nan = finding(Cause.NAN, since_iteration=again)
+    decision = decided(built, nan, acts=(back(1, 451, 400),))
+    assert decision.action is Action.STOP
+    assert "the same samples failed twice" in decision.reason
+    assert decision.proposal is not None
+    assert "resume from checkpoint 400 with --iterations-to-skip" in decision.proposal
+
+
+@pytest.mark.parametrize("again", [473, 640])
+def test_other_samples_are_worth_another_rollback(again: int) -> None:
+    built = bad_since(again, 400, number=2)
+    nan = finding(Cause.NAN, since_iteration=again)
+    decision = decided(built, nan, acts=(back(1, 451, 400),))
+    assert (decision.action, decision.resume_from) == (Action.RESTART, 400)
+
+
+def test_the_iterations_to_skip_are_those_of_the_bad_line() -> None:
+    built = running(650, number=2)
+    built.attempt.steps.clear()
+    built.attempt.steps.extend(steps([2.0, None], first=450, covers=3))
+    nan = finding(Cause.NAN, since_iteration=449)
+    decision = decided(built, nan, acts=(back(1, 449, None),))
+    assert decision.proposal is not None
+    assert "resume from the beginning with --iterations-to-skip 449 450 451," in decision.proposal
+    assert "the rollback to the beginning" in decision.reason
+
+
+def test_a_long_line_is_not_written_out() -> None:
+    layout = Layout(log_interval=100)
+    built = bad_since(501, 400, number=2, layout=layout)
+    built.attempt.steps.clear()
+    nan = finding(Cause.NAN, since_iteration=501)
+    decision = decided(built, nan, acts=(back(1, 501, 400),))
+    assert decision.proposal is not None
+    assert "--iterations-to-skip 501 502 ... 600," in decision.proposal
+
+
+def test_rollbacks_are_capped() -> None:
+    built = bad_since(6000, 5000, last=6100, number=4)
+    nan = finding(Cause.NAN, since_iteration=6000)
+    done = (back(1, 1000, 900), back(2, 2000, 1900), back(3, 3000, 2900))
+    assert decided(built, nan, acts=done[:2]).action is Action.RESTART
+    decision = decided(built, nan, acts=done)
+    assert decision.action is Action.STOP
+    assert "3 rollbacks were made already" in decision.reason
+
+
+def test_a_crash_is_no_rollback() -> None:
+    built = bad_since(6000, 5000, last=6100, number=4)
+    nan = finding(Cause.NAN, since_iteration=6000)
+    crashes = tuple(act(number, number * 100) for number in (1, 2, 3))
+    assert decided(built, nan, acts=crashes).action is Action.RESTART
+
+
+def test_a_rollback_is_written_down_with_its_first_bad_iteration() -> None:
+    built = bad_since(451, 400, 500)
+    done = record()
+    decision = decided(built, finding(Cause.NAN, since_iteration=451))
+    written = enact(done, decision, built, at=built.now)
+    assert (written.first_bad, written.resume_from, written.quarantine_from) == (451, 400, 401)
+    assert list(done.acts) == [written]

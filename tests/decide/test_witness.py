@@ -1,0 +1,220 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Two witnesses before an action: who is believed, who is missing, who disagrees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from decide_builders import (
+    CPU,
+    DEAD,
+    FLAT,
+    GPU,
+    MOVING,
+    PROCESS,
+    RAS,
+    RECORDER,
+    STOPPED,
+    decided,
+    finding,
+    running,
+)
+from job_builders import START, add_sign, fault, rank
+from mwatch.decide.signs import AGREES, TIMEOUT_FAULTS
+from mwatch.model.decision import Action, Decision
+from mwatch.model.finding import Cause
+from mwatch.model.job import Job
+from mwatch.model.observation import Sight, SignSource, SignState
+from mwatch.model.phase import JobPhase
+
+
+def hang(built: Job, **change: Any) -> Decision:
+    usual = {"since_time": built.attempt.progress_at}
+    return decided(built, finding(Cause.HANG, **(usual | change)))
+
+
+AGREEING = [(source, state) for source, states in AGREES.items() for state in sorted(states)]
+SILENT_ONES = [
+    (source, state)
+    for source in SignSource
+    for state in SignState
+    if state not in AGREES[source] and state is not MOVING
+]
+
+
+@pytest.mark.parametrize(("source", "state"), AGREEING)
+def test_a_silent_job_with_an_independent_witness_is_restarted(
+    source: SignSource, state: SignState
+) -> None:
+    built = running(silent=400, sights=(Sight.LOG,))
+    add_sign(built, source, state, rank=3)
+    decision = hang(built)
+    assert decision.action is Action.RESTART
+    assert [each.agrees for each in decision.witnesses] == [True, True]
+    assert f"{source} of rank 3 agrees" in decision.reason
+
+
+@pytest.mark.parametrize(("source", "state"), SILENT_ONES)
+def test_a_sign_that_says_nothing_is_no_witness(source: SignSource, state: SignState) -> None:
+    built = running(silent=400)
+    add_sign(built, source, state)
+    decision = hang(built)
+    assert decision.action is Action.NONE
+    assert f"{source} says {state}" in decision.reason
+
+
+def test_silence_alone_is_not_acted_on_and_the_reason_names_what_is_missing() -> None:
+    decision = hang(running(silent=4000))
+    assert decision.action is Action.NONE
+    assert decision.reason == (
+        "not acted on: progress is silent for 4000 s, and no independent witness can be heard"
+    )
+
+
+def test_the_probe_does_not_vouch_for_progress_that_it_read() -> None:
+    built = running(silent=400)
+    built.attempt.ranks = {n: rank(n, 100, at=built.attempt.progress_at) for n in range(8)}
+    add_sign(built, SignSource.STACKS, SignState.STUCK)
+    assert hang(built).action is Action.NONE
+
+
+def test_a_word_that_is_too_old_does_not_count() -> None:
+    built = running(silent=400)
+    add_sign(built, CPU, FLAT, at=built.now - 121)
+    decision = hang(built)
+    assert decision.action is Action.NONE
+    assert "cpu_time has not spoken since" in decision.reason
+
+
+def test_a_word_from_before_the_last_progress_speaks_of_another_time() -> None:
+    built = running(silent=60)
+    add_sign(built, CPU, FLAT, at=built.attempt.progress_at - 1)
+    assert hang(built, cannot_heal=True).action is Action.NONE
+
+
+@pytest.mark.parametrize("state", [DEAD, SignState.NEVER_JOINED, SignState.OUT_OF_STEP])
+def test_what_is_told_once_counts_until_something_moves(state: SignState) -> None:
+    source = PROCESS if state is DEAD else RECORDER
+    built = running(silent=400)
+    add_sign(built, source, state, rank=3, at=built.attempt.progress_at - 2)
+    assert hang(built).action is Action.RESTART
+    built.attempt.progress_at += 300
+    assert hang(built).action is Action.NONE
+
+
+@pytest.mark.parametrize("source", [GPU, RAS, RECORDER, SignSource.TENSORBOARD, CPU])
+def test_a_witness_that_sees_it_move_is_shown_and_nothing_is_done(source: SignSource) -> None:
+    built = running(silent=4000)
+    add_sign(built, GPU, FLAT, rank=1)
+    add_sign(built, source, MOVING, text="it moves")
+    decision = hang(built)
+    assert decision.action is Action.NONE
+    assert decision.reason.endswith(f"but {source}: it moves")
+    assert [each.agrees for each in decision.witnesses] == [True, True, False]
+
+
+def test_a_process_that_is_alive_may_hang_all_the_same() -> None:
+    built = running(silent=400)
+    add_sign(built, PROCESS, MOVING)
+    add_sign(built, CPU, FLAT)
+    assert hang(built).action is Action.RESTART
+
+
+@pytest.mark.parametrize("state", [STOPPED, DEAD])
+def test_ranks_that_spin_do_not_excuse_the_one_that_is_stopped(state: SignState) -> None:
+    built = running(silent=400)
+    add_sign(built, PROCESS, state, rank=3)
+    add_sign(built, CPU, MOVING, rank=0)
+    assert hang(built).action is Action.RESTART
+
+
+def test_a_pod_that_is_stopped_is_not_excused_by_another_one() -> None:
+    built = running(silent=400)
+    add_sign(built, PROCESS, STOPPED, stream="pod-1")
+    add_sign(built, CPU, MOVING, stream="pod-0")
+    assert hang(built).action is Action.RESTART
+
+
+def test_a_rank_that_is_busy_itself_may_still_arrive() -> None:
+    built = running(silent=400)
+    add_sign(built, RECORDER, SignState.NEVER_JOINED, rank=3)
+    built.attempt.phase = JobPhase.LOADING
+    add_sign(built, CPU, MOVING, rank=3)
+    assert hang(built).action is Action.NONE
+
+
+@pytest.mark.parametrize(
+    ("phase", "action"),
+    [(JobPhase.TRAINING, Action.RESTART), (JobPhase.SAVING, Action.NONE)],
+)
+def test_a_busy_cpu_spins_while_training_and_works_while_saving(
+    phase: JobPhase, action: Action
+) -> None:
+    built = running(silent=4000, phase=phase)
+    add_sign(built, RAS, FLAT)
+    add_sign(built, CPU, MOVING)
+    assert hang(built).action is action
+
+
+def test_activity_from_before_a_death_does_not_undo_it() -> None:
+    built = running(silent=400)
+    add_sign(built, GPU, MOVING, at=built.now - 10)
+    add_sign(built, PROCESS, DEAD, rank=3, at=built.now - 5)
+    assert hang(built).action is Action.RESTART
+
+
+@pytest.mark.parametrize("id", sorted(TIMEOUT_FAULTS))
+def test_a_timeout_inside_the_job_is_a_second_witness(id: str) -> None:
+    built = running(silent=700)
+    built.attempt.faults += [fault(id, at=built.now - 5), fault(id, at=built.now - 4)]
+    add_sign(built, CPU, MOVING)
+    decision = hang(built)
+    assert decision.action is Action.RESTART
+    assert [each.name for each in decision.witnesses] == ["progress", "log"]
+
+
+def test_a_timeout_before_the_last_progress_was_outlived() -> None:
+    built = running(silent=400)
+    built.attempt.faults.append(fault("collective-timeout", at=START + 120))
+    assert hang(built).action is Action.NONE
+
+
+def test_a_fault_of_a_newer_catalogue_is_named_by_its_id() -> None:
+    built = running(silent=400)
+    newer = fault("gloo-timeout", at=built.now)._replace(entry=None)
+    built.attempt.faults.append(newer)
+    assert "log agrees (gloo-timeout)" in hang(built).reason
+
+
+@pytest.mark.parametrize("cause", [Cause.FABRIC, Cause.LOST_POD, Cause.STORAGE, Cause.HARDWARE])
+def test_causes_inferred_from_silence_need_the_same_proof(cause: Cause) -> None:
+    built = running(silent=4000)
+    silent = finding(cause, detector="rank_silent")
+    assert decided(built, silent).action is Action.NONE
+    add_sign(built, GPU, FLAT)
+    assert decided(built, silent).action is Action.RESTART
+
+
+def test_a_job_that_still_makes_progress_is_not_hung_whatever_the_others_say() -> None:
+    built = running(silent=2)
+    add_sign(built, PROCESS, STOPPED, rank=3)
+    decision = decided(built, finding(Cause.LOST_POD, detector="rank_silent", cannot_heal=True))
+    assert decision.action is Action.NONE
+    assert decision.reason == "not acted on: the last progress was 2 s ago, which is usual"
+
+
+def test_an_old_stall_is_no_silence_where_iterations_came_after_it() -> None:
+    built = running(silent=2)
+    add_sign(built, CPU, FLAT)
+    assert hang(built, since_time=START + 150).action is Action.NONE
+
+
+def test_without_sight_of_progress_its_silence_means_nothing() -> None:
+    built = running(silent=4000, sights=(Sight.GPU,))
+    add_sign(built, GPU, FLAT)
+    decision = hang(built)
+    assert decision.action is Action.NONE
+    assert decision.reason == "not acted on: nobody can read whether there is progress"

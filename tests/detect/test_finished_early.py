@@ -1,0 +1,105 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Exit code 0 does not mean finished."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from job_builders import START, fault, found, job, steps
+from mwatch.detect.finished_early import DETECTOR
+from mwatch.model.event import Exit
+from mwatch.model.finding import Cause, Severity
+from mwatch.model.job import ExitSeen, Job, ProcessGone
+from mwatch.model.layout import Layout
+from mwatch.model.observation import ProcessExit, Sight
+
+
+def bye(reason: str) -> ExitSeen:
+    said = Exit(reason, None, f"exiting: {reason}", None, None, "trainer.log", 99)
+    return ExitSeen(START + 500, "pod-0", said)
+
+
+def gone(stream: str = "pod-0", code: int | None = 0, **more: Any) -> ProcessGone:
+    end = ProcessExit(code, more.get("signal"), more.get("reason"))
+    return ProcessGone(START + 600, stream, end)
+
+
+def left(*ends: ProcessGone, **more: Any) -> Job:
+    lines = more.pop("lines", steps([2.0] * 30))
+    return job(lines, gone={end.stream: end for end in ends}, **more)
+
+
+def test_a_signal_ends_it_early() -> None:
+    (finding,) = found(DETECTOR, job(steps([2.0] * 30), exit=bye("signal")))
+    assert (finding.cause, finding.severity) == (Cause.FINISHED_EARLY, Severity.CRITICAL)
+    assert finding.since_iteration == 31
+    assert finding.since_time == START + 500
+    assert finding.cannot_heal
+    assert finding.evidence[0].line == 99
+
+
+@pytest.mark.parametrize("reason", ["terminated", "something new"])
+def test_other_reasons_that_nobody_asked_for_count_too(reason: str) -> None:
+    assert len(found(DETECTOR, job(steps([2.0] * 30), exit=bye(reason)))) == 1
+
+
+@pytest.mark.parametrize("reason", ["interval", "duration", "evaluation-time-limit"])
+def test_what_the_user_asked_for_is_no_finding(reason: str) -> None:
+    assert found(DETECTOR, job(steps([2.0] * 30), exit=bye(reason))) == []
+    assert found(DETECTOR, left(gone(), exit=bye(reason))) == []
+
+
+def test_exit_code_0_in_the_middle_is_early() -> None:
+    (finding,) = found(DETECTOR, left(gone()))
+    assert finding.since_iteration == 31
+    assert "30 of 1000" in finding.summary
+
+
+def test_a_job_that_is_done_is_done() -> None:
+    assert found(DETECTOR, left(gone(), is_done=True)) == []
+    assert found(DETECTOR, left(gone(), iteration=1000)) == []
+    assert found(DETECTOR, left(gone(), lines=[], resumed_from=1000)) == []
+    assert found(DETECTOR, job(steps([2.0] * 30))) == []
+
+
+def test_all_pods_must_have_left() -> None:
+    both = {"streams": {"pod-0", "pod-1"}}
+    assert found(DETECTOR, left(gone(), **both)) == []
+    assert len(found(DETECTOR, left(gone(), gone("pod-1"), **both))) == 1
+
+
+def test_a_pod_that_failed_is_a_crash() -> None:
+    assert found(DETECTOR, left(gone(code=1))) == []
+    assert found(DETECTOR, left(gone(code=None, signal="SIGKILL"))) == []
+
+
+def test_a_failure_that_ends_with_0_is_told_elsewhere() -> None:
+    seen = [fault("checkpoint-load-exit-zero")]
+    assert found(DETECTOR, left(gone(), lines=[], faults=seen, load="failed")) == []
+
+
+def test_a_complaint_about_a_peer_does_not_hide_it() -> None:
+    peer = fault("store-peer-gone", at=START + 590, line=300)
+    assert len(found(DETECTOR, left(gone(), faults=[peer]))) == 1
+
+
+def test_where_somebody_said_why_it_is_told_elsewhere() -> None:
+    assert found(DETECTOR, left(gone(reason="Preempted"), exit=bye("signal"))) == []
+
+
+def test_without_a_last_iteration_exit_code_0_is_believed() -> None:
+    assert found(DETECTOR, left(gone(), layout=Layout())) == []
+
+
+def test_a_run_that_only_evaluates_has_no_iterations() -> None:
+    assert found(DETECTOR, left(gone(), lines=[], evaluations=2)) == []
+    (finding,) = found(DETECTOR, left(gone(), lines=[]))
+    assert finding.since_iteration == 1
+
+
+def test_blind_means_no_verdict() -> None:
+    assert found(DETECTOR, left(gone(), sights=())) == []
+    assert len(found(DETECTOR, left(gone(), sights=(Sight.PROCESS,)))) == 1

@@ -1,0 +1,183 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The loss is NaN, as Megatron hides it and as others print it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from job_builders import found, job, step, steps
+from mwatch.detect.loss_missing import DETECTOR
+from mwatch.model.finding import Cause, Severity
+from mwatch.model.job import MAX_STEPS, Step
+from mwatch.model.layout import Layout
+
+NAN, INF = math.nan, math.inf
+
+
+def missing(lines: list[Step], **more: Any) -> list[tuple[int | None, str]]:
+    findings = found(DETECTOR, job(lines, **more))
+    return [(finding.since_iteration, finding.severity) for finding in findings]
+
+
+def test_a_loss_that_vanished_is_nan() -> None:
+    (finding,) = found(DETECTOR, job(steps([2.1, 2.0, None, None])))
+    assert (finding.cause, finding.severity) == (Cause.NAN, Severity.CRITICAL)
+    assert finding.since_iteration == 3
+    assert finding.since_time == step(3).at
+    assert [each.line for each in finding.evidence] == [2, 3, 4]
+
+
+def test_one_line_is_enough_and_a_loss_that_came_back_closes_it() -> None:
+    assert missing(steps([2.1, None])) == [(2, "critical")]
+    assert missing(steps([2.1, None, 2.0])) == []
+
+
+def test_no_log_no_verdict() -> None:
+    assert found(DETECTOR, job(steps([2.1, None]), sights=())) == []
+    assert found(DETECTOR, job()) == []
+
+
+def test_all_steps_skipped_says_nothing() -> None:
+    old = step(20, loss=None, covers=10, skipped=10, loss_scale=8.0, grad_norm=None)
+    new = step(20, loss=0.0, covers=10, skipped=10, loss_scale=8.0, grad_norm=None)
+    for silent in (old, new):
+        assert missing([step(10, covers=10), silent]) == []
+
+
+def test_fewer_skips_than_steps_and_no_loss_is_nan() -> None:
+    bad = step(20, loss=None, covers=10, skipped=9)
+    assert missing([step(10, covers=10), bad]) == [(11, "critical")]
+
+
+def test_lines_that_say_nothing_do_not_move_the_beginning() -> None:
+    silent = [step(n, loss=None, skipped=1, grad_norm=None) for n in (3, 4)]
+    lines = [*steps([2.1, 2.0]), *silent, step(5, loss=None)]
+    assert missing(lines) == [(5, "critical")]
+    assert missing([*lines, step(6, loss=None, skipped=1)]) == [(5, "critical")]
+
+
+def test_the_first_step_of_a_process_is_not_blamed_twice() -> None:
+    first = step(11, is_first_of_process=True)
+    both = step(12, loss=None, covers=2, new=1)  # core_v0.16 on: speaks for 11 and 12
+    assert missing([first, both]) == [(12, "critical")]
+
+
+@pytest.mark.parametrize("loss", [NAN, INF, -INF])
+@pytest.mark.parametrize("flavour", ["megatron", "deepspeed", "torchtitan", "composer", "bridge"])
+def test_a_printed_nan_or_infinity_is_believed_in_every_format(loss: float, flavour: str) -> None:
+    lines = [*steps([2.0, 2.0], flavour=flavour), step(3, loss=loss, flavour=flavour)]
+    assert missing(lines) == [(3, "critical")]
+
+
+def test_a_scaler_outside_megatron_may_skip_a_nan() -> None:
+    lines = steps([2.0, NAN, NAN, NAN], flavour="deepspeed", loss_scale=65536.0)
+    assert missing(lines[:3]) == []
+    assert missing(lines) == [(2, "critical")]
+    composer = steps([2.0, NAN, NAN, NAN], flavour="composer", loss_scale=None)
+    fp16 = Layout(precision="fp16")
+    assert missing(composer[:3], layout=fp16) == []
+    assert missing(composer, layout=fp16) == [(2, "critical")]
+
+
+@pytest.mark.parametrize("flavour", ["composer", "torchtitan"])
+def test_formats_that_print_nan_hide_nothing(flavour: str) -> None:
+    assert missing(steps([2.0, 2.0, None, None], flavour=flavour)) == []
+
+
+def test_side_losses_come_and_go() -> None:
+    experts = {"lm loss": 2.0, "load_balancing_loss": 1.0}
+    lines = [step(1, losses=experts), step(2, losses={"lm loss": 2.0})]
+    assert missing(lines) == []
+    assert missing([step(1, losses=experts), step(2, losses={"z_loss": 1.0})]) == [(2, "critical")]
+
+
+@pytest.mark.parametrize("name", ["lm_loss", "reduced_train_loss", "reward", "sop loss"])
+def test_the_key_is_the_scripts_choice(name: str) -> None:
+    lines = [step(1, losses={name: 2.0}), step(2, losses={})]
+    assert missing(lines) == [(2, "critical")]
+    assert missing(lines[:1]) == []
+
+
+def test_a_loss_that_is_often_absent_is_not_missed() -> None:
+    lines = steps([0.3, None, 0.2, None, 0.3, None, 0.1, None], grad_norm=1.0)
+    assert missing(lines) == []
+
+
+def test_a_loss_near_zero_may_have_turned_negative() -> None:
+    assert missing(steps([0.04, 0.03, None])) == []
+    assert missing([*steps([0.04, 0.03]), step(3, loss=None, grad_norm=NAN)]) == [(3, "critical")]
+
+
+def test_a_line_that_was_cut_off_is_no_sign() -> None:
+    cut = [step(n, loss=None, loss_scale=None, grad_norm=None) for n in (3, 4, 5)]
+    assert missing([*steps([2.0, 2.0]), *cut[:2]]) == []
+    assert missing([*steps([2.0, 2.0]), *cut]) == [(3, "critical")]
+
+
+def test_nan_from_the_first_line_on_needs_its_gradients() -> None:
+    assert missing(steps([None, None], grad_norm=NAN)) == [(1, "critical")]
+    assert missing(steps([None, None])) == []  # a format that prints no loss at all
+
+
+def test_a_resume_from_poisoned_weights_is_held_against_the_earlier_attempt() -> None:
+    resumed = job(steps([None], first=101), number=2)
+    resumed.earlier_steps = {100: step(100)}
+    (finding,) = found(DETECTOR, resumed)
+    assert finding.since_iteration == 101
+
+
+def test_a_bad_validation_alone_is_one_witness() -> None:
+    assert missing(steps([2.0, 2.0]), bad_validation_at=2) == [(2, "warning")]
+    assert missing([], bad_validation_at=5) == [(5, "warning")]
+
+
+def test_a_finite_loss_after_it_clears_the_validation() -> None:
+    assert missing(steps([2.0, 2.0, 2.0]), bad_validation_at=2) == []
+
+
+def test_a_bad_validation_before_the_first_bad_line_moves_the_beginning() -> None:
+    lines = [step(100, covers=100), step(200, loss=None, covers=100, grad_norm=NAN)]
+    assert missing(lines, bad_validation_at=150) == [(101, "critical")]
+    assert missing(lines, bad_validation_at=100) == [(100, "critical")]
+    assert missing(lines, bad_validation_at=50) == [(101, "critical")]
+    assert missing(lines[1:], bad_validation_at=100) == [(100, "critical")]
+
+
+def test_finite_gradients_lower_the_confidence() -> None:
+    (sure,) = found(DETECTOR, job([step(1), step(2, loss=None, grad_norm=NAN)]))
+    (less,) = found(DETECTOR, job([step(1), step(2, loss=None)]))
+    assert sure.confidence > less.confidence
+
+
+def test_a_long_dead_run_keeps_its_beginning() -> None:
+    lines = [*steps([2.0] * 500), *steps([None] * 1400, first=501, grad_norm=NAN)]
+    assert missing(lines) == [(501, "critical")]
+
+
+def test_skips_only_for_ever_are_not_nan() -> None:
+    lines = [*steps([2.0] * 10), *steps([None] * 100, first=11, skipped=1, grad_norm=None)]
+    assert missing(lines) == []
+
+
+@given(
+    good=st.integers(1, 300),
+    bad=st.integers(1, MAX_STEPS - 300),
+    covers=st.sampled_from([1, 10, 100]),
+)
+def test_the_beginning_is_right_whatever_the_lengths(good: int, bad: int, covers: int) -> None:
+    lines = [
+        step(n * covers, covers=covers, loss=2.0 if n <= good else None)
+        for n in range(1, good + bad + 1)
+    ]
+    assert missing(lines) == [(good * covers + 1, "critical")]
+
+
+@given(st.lists(st.floats(0.06, 20.0), min_size=1, max_size=40))
+def test_finite_losses_are_never_nan(losses: list[float]) -> None:
+    assert missing(steps(losses)) == []

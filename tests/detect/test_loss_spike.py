@@ -1,0 +1,145 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The loss jumps up and stays; what comes back, or was always so, is no spike."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from job_builders import found, job, step, steps
+from mwatch.detect.loss_spike import DETECTOR
+from mwatch.model.finding import Cause, Finding, Severity
+from mwatch.model.job import Job, Step
+
+
+def flat(count: int, level: float = 2.0, sigma: float = 0.03, seed: int = 3) -> list[float]:
+    draw = random.Random(seed)
+    return [level + draw.gauss(0.0, sigma) for _ in range(count)]
+
+
+def falling(count: int, seed: int = 5) -> list[float]:
+    draw = random.Random(seed)
+    return [2.0 + 8.5 / (1 + n / 40) + draw.gauss(0.0, 0.05) for n in range(count)]
+
+
+def spike(losses: Sequence[float | None]) -> list[Finding]:
+    return found(DETECTOR, job(steps(losses)))
+
+
+def first_seen(losses: Sequence[float]) -> int | None:
+    """The line after which it is told, line by line."""
+    lines = steps(losses)
+    built = job(lines[:1])
+    for count, line in enumerate(lines[1:], 2):
+        built.attempt.steps.append(line)
+        if found(DETECTOR, built):
+            return count
+    return None
+
+
+def test_a_jump_that_stays_is_told_after_some_lines() -> None:
+    losses = flat(100) + flat(30, 3.5)
+    assert first_seen(losses) == 120
+    (finding,) = spike(losses)
+    assert (finding.cause, finding.severity) == (Cause.LOSS_SPIKE, Severity.CRITICAL)
+    assert finding.since_iteration == 101
+    assert finding.since_time == step(101).at
+
+
+def test_the_beginning_is_what_its_first_line_covers() -> None:
+    lines = [step(10 * n, covers=10, loss=loss) for n, loss in enumerate(flat(100), 1)]
+    lines += [step(10 * n, covers=10, loss=4.0) for n in range(101, 125)]
+    (finding,) = found(DETECTOR, job(lines))
+    assert finding.since_iteration == 1001
+
+
+def test_a_short_spike_heals() -> None:
+    assert spike(flat(100) + flat(19, 3.5)) == []
+    assert spike(flat(100) + flat(25, 3.5) + flat(3)) == []
+
+
+def test_a_spike_on_its_way_back_is_left_alone() -> None:
+    back = [2.0 + 6.0 * 0.93**n for n in range(25)]
+    assert spike(flat(100) + back) == []
+
+
+def test_a_slow_rise_is_a_spike_when_it_is_high_enough() -> None:
+    rise = [2.0 + 0.05 * n for n in range(80)]
+    (finding,) = spike(flat(100) + rise)
+    assert 101 <= (finding.since_iteration or 0) <= 150
+
+
+def test_a_spike_out_of_a_fast_fall_is_seen() -> None:
+    fall = [4.0 + 5.5 * 0.97**n for n in range(75)]
+    assert first_seen(fall + flat(40, 7.5)) == 95
+
+
+def test_higher_by_less_than_the_ratio_is_quiet() -> None:
+    assert spike(flat(100) + flat(50, 2.5)) == []
+
+
+def test_higher_by_less_than_the_noise_is_quiet() -> None:
+    assert spike(flat(100, sigma=0.4) + flat(50, 3.0, sigma=0.4)) == []
+
+
+def test_no_log_no_verdict() -> None:
+    built = job(steps(flat(100) + flat(30, 3.5)), sights=())
+    assert found(DETECTOR, built) == []
+    assert found(DETECTOR, job()) == []
+
+
+def test_too_short_a_history_has_no_usual_loss() -> None:
+    assert spike(flat(20) + flat(30, 3.5)) == []
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_warm_up_and_noise_are_never_a_spike(seed: int) -> None:
+    assert first_seen(falling(500, seed)) is None
+    assert first_seen(flat(500, sigma=0.3, seed=seed)) is None
+
+
+def test_lines_without_a_loss_neither_count_nor_break_it() -> None:
+    lines = steps([*flat(100), *flat(10, 3.5)])
+    lines += [step(n, loss=None, skipped=1) for n in range(111, 116)]
+    built = job([*lines, *steps(flat(12, 3.5), first=116)])
+    assert [finding.since_iteration for finding in found(DETECTOR, built)] == [101]
+    built.attempt.steps.append(step(128, loss=None, skipped=1))
+    assert found(DETECTOR, built) == []
+
+
+def test_a_spike_that_has_become_usual_is_no_longer_told() -> None:
+    assert len(spike(flat(100) + flat(250, 3.5))) == 1
+    assert spike(flat(100) + flat(450, 3.5)) == []
+
+
+def resumed(earlier: list[float], lines: list[Step]) -> Job:
+    built = job(lines, number=2)
+    built.earlier_steps = {line.iteration: line for line in steps(earlier)}
+    return built
+
+
+def test_a_resume_at_the_old_loss_is_quiet() -> None:
+    assert found(DETECTOR, resumed(falling(300), steps(flat(40, 3.2), first=250))) == []
+
+
+def test_a_rollback_is_held_against_what_came_before_its_point() -> None:
+    earlier = [3.0] * 100 + [2.0] * 100
+    assert found(DETECTOR, resumed(earlier, steps(flat(40, 3.0), first=90))) == []
+
+
+def test_a_spike_from_the_first_line_of_an_attempt_on_is_a_warning() -> None:
+    (finding,) = found(DETECTOR, resumed(flat(100), steps(flat(25, 4.0), first=101)))
+    assert (finding.severity, finding.since_iteration) == (Severity.WARNING, 101)
+
+
+def test_a_young_attempt_learns_from_the_one_before() -> None:
+    lines = steps(flat(10) + flat(25, 4.0), first=101)
+    (finding,) = found(DETECTOR, resumed(flat(100), lines))
+    assert (finding.severity, finding.since_iteration) == (Severity.CRITICAL, 111)
+
+
+def test_a_loss_that_is_not_above_zero_has_no_ratio() -> None:
+    assert spike([-1.0] * 100 + [0.0] * 30) == []
