@@ -232,3 +232,10 @@ def test_pods_in_another_zone_are_brought_together(tmp_path: Path) -> None:
     assert (report.verdict.cause, report.decision.resume_from) == (Cause.KILLED, 100)
     assert len(report.attempts) == 1
     assert report.ledger.wall_seconds == pytest.approx(run.at, abs=10.0)
+
+
+def test_a_warning_does_not_hide_that_the_log_breaks_off(tmp_path: Path) -> None:
+    run = RunLog().start().steps(1, 150, loss=" lm loss: 2.000000E+00 |")
+    report = judged(put(tmp_path, "a.log", run))
+    assert (report.verdict.cause, report.exit_code) == (Cause.LOSS_STUCK, 1)
+    assert any("breaks off after iteration 150" in note for note in report.notes)

@@ -13,6 +13,7 @@ from job_builders import START, found, job, step
 from mwatch.detect.resume_diverged import DETECTOR
 from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.job import Attempt, Job, Step
+from mwatch.model.timeline import Rollback
 
 
 def earlier(count: int = 200, seed: int = 1, **more: Any) -> list[Step]:
@@ -88,6 +89,24 @@ def test_it_is_still_told_when_new_iterations_have_begun() -> None:
     assert finding.since_iteration == 151
     assert diverged(old, [*new, *fresh]) == []
     assert diverged(old, fresh) == []
+
+
+def test_what_is_better_than_before_is_a_spike_that_did_not_come_again() -> None:
+    old = earlier()
+    sick = [line._replace(losses={"lm loss": 6.0}, grad_norm=90.0) for line in old[160:]]
+    assert diverged([*old[:160], *sick], same(old, 150)) == []
+
+
+def test_iterations_that_a_rollback_undid_are_not_compared() -> None:
+    old = earlier()
+    built = resumed(old, same(old, 150, learning_rate=2e-4))
+    built.timeline.rollbacks.append(Rollback(START + 4000, 150, 151, "nan"))
+    assert found(DETECTOR, built) == []
+    built.timeline.rollbacks[0] = Rollback(START + 4000, 150, 190, "nan")
+    built.attempt.steps.pop()
+    assert found(DETECTOR, built) == []  # the newest pairs are beyond it
+    built.timeline.rollbacks[0] = Rollback(START + 4000, 150, None, "a person's wish")
+    assert len(found(DETECTOR, built)) == 1
 
 
 def test_the_learning_rate_must_agree_at_once() -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 from job_builders import START, error, fault, job, steps
-from mwatch.detect.root_cause import RootCause, is_after, root_cause
+from mwatch.detect.afterwards import is_after
+from mwatch.detect.root_cause import RootCause, root_cause
 from mwatch.model.finding import Cause
 from mwatch.model.job import ErrorSeen, FaultSeen, ProcessGone
 from mwatch.model.observation import ProcessExit
@@ -165,7 +166,9 @@ def test_trouble_that_training_survived_is_not_considered() -> None:
 
 def test_a_pipe_that_was_flushed_late_does_not_hide_the_traceback() -> None:
     early = fault("checkpoint-worker-failed", at=START + 101, line=3)
-    assert cause(early, elastic(1)).cause is Cause.STORAGE
+    assert cause(early, elastic(1)).cause is Cause.CRASH  # training survived it
+    raising = raised("RuntimeError", early.fault.text[-30:], at=START + 101, line=2, rank=0)
+    assert cause(early, raising, elastic(1)).cause is Cause.STORAGE
 
 
 def test_nothing_that_could_end_it_is_no_cause() -> None:

@@ -138,3 +138,21 @@ def test_syntax_errors_are_read() -> None:
         "SyntaxError: '(' was never closed",
     )
     assert one(text, Error).error == "SyntaxError"
+
+
+@pytest.mark.parametrize(
+    ("functions", "during"),
+    [
+        (["pretrain", "load_checkpoint", "_load_base_checkpoint", "read"], "load"),
+        (["train", "save_checkpoint_and_time", "save_checkpoint", "write"], "save"),
+        (["train", "train_step", "forward_step"], "step"),
+        (["train", "evaluate_and_print_results", "evaluate", "forward_step"], "evaluate"),
+        (["main", "parse"], None),
+    ],
+)
+def test_what_the_trainer_was_doing_is_told_by_the_frames(
+    functions: list[str], during: str | None
+) -> None:
+    frames = [f'  File "a.py", line 1, in {function}' for function in functions]
+    text = log("Traceback (most recent call last):", *frames, "EOFError", "")
+    assert one(text, Error).during == during

@@ -15,7 +15,7 @@ from random import Random
 
 from sim.shape import Shape
 
-_TABLE = 4096
+_TABLE = 1024
 _LARGEST = 2.0**32
 
 

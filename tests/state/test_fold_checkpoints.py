@@ -103,3 +103,24 @@ def test_nothing_to_load_is_a_start_from_random() -> None:
         "    will not load any checkpoints and will start from random",
     )
     assert story.job.attempt.load == "random"
+
+
+LOAD = (
+    "Traceback (most recent call last):",
+    '  File "checkpointing.py", line 1, in load_checkpoint',
+    '  File "serialization.py", line 2, in read',
+)
+
+
+def test_a_load_that_nobody_announced_is_told_by_its_traceback() -> None:
+    story = saves(Story().says(WORLD), 10, 20).wait(9).says(WORLD, *LOAD, "EOFError", "exit code 1")
+    assert story.job.attempt.load == "failed"
+    assert story.job.checkpoints[20].load_failed
+    assert not story.job.checkpoints[10].load_failed
+
+
+def test_a_folder_in_the_message_names_the_checkpoint() -> None:
+    missing = "FileNotFoundError: [Errno 2] No such file or directory: '/ckpt/iter_0000040'"
+    story = saves(Story().says(WORLD), 10, 20).wait(9).says(WORLD, *LOAD, missing, "exit code 1")
+    assert story.job.attempt.load_iteration == 40
+    assert not story.job.checkpoints[20].load_failed

@@ -42,8 +42,13 @@ def conclude(recording: Recording, player: Player, *, is_up: bool, now: float) -
     ledger.settle(job, job.now)
     decision, acted_at = _decision(player, ended)
     said = verdict(job, ended.findings, decision)
-    if said.cause is Cause.HEALTHY and not is_up and not _is_fresh(recording, player, now):
-        said, decision = _broken_off(player, decision)
+    if not is_up and not _is_over(job.attempt) and not _is_fresh(recording, player, now):
+        words = _broken_off(job.attempt)
+        if said.cause is Cause.HEALTHY:
+            said = Verdict(Cause.UNKNOWN, words, confidence=0.0)
+            decision = replace(decision, cause=Cause.UNKNOWN, reason=words)
+        elif decision.action is Action.NONE:
+            recording.notes.append(words)
     job_attempts = [*job.past, job.attempt]
     return Report(
         verdict=said,
@@ -133,15 +138,17 @@ def _is_fresh(recording: Recording, player: Player, now: float) -> bool:
     return written is not None and 0 <= now - written <= _FRESH_SECONDS + _FRESH_GAPS * gap
 
 
-def _broken_off(player: Player, decision: Decision) -> tuple[Verdict, Decision]:
-    attempt = player.engine.job.attempt
+def _is_over(attempt: Attempt) -> bool:
+    return attempt.is_done or attempt.exit is not None or attempt.ended_at is not None
+
+
+def _broken_off(attempt: Attempt) -> str:
     place = "" if attempt.iteration is None else f" after iteration {attempt.iteration}"
     text = f"the log breaks off{place} ({attempt.phase.value}) and nothing tells how the run ended"
     last = attempt.faults[-1] if attempt.faults else None
     if last is not None and last.entry is not None and last.at >= attempt.progress_at:
         text += f"; last it said: {last.entry.title}"
-    said = Verdict(Cause.UNKNOWN, text, confidence=0.0)
-    return said, replace(decision, cause=Cause.UNKNOWN, reason=text)
+    return text
 
 
 def _told_by_launcher(attempt: Attempt) -> tuple[Cause, str] | None:

@@ -13,6 +13,7 @@ from mwatch.cli.words import clock, deed, duration, place, share, who
 
 if TYPE_CHECKING:
     from mwatch.app.chronicle import Entry
+    from mwatch.app.engine import Incident
     from mwatch.app.report import Report
     from mwatch.model.finding import Finding
 
@@ -41,15 +42,9 @@ def _title(text: str) -> Iterator[Line]:
 
 def _timeline(report: Report) -> Iterator[Line]:
     told = [(entry.at, entry.kind, _told(report, entry)) for entry in report.timeline]
-    for incident in report.incidents:
-        healed = incident.closed_at is not None and incident.attempt == report.attempts[-1].number
-        finding = incident.finding
-        text = f"{finding.cause.value}: {finding.summary}"
-        told.append((incident.detected_at, "incident", text))
-        if healed and incident.acted_at is None and incident.closed_at is not None:
-            told.append((incident.closed_at, "healed", f"{finding.cause.value}: no longer so"))
+    told += _incidents(report)
     told.sort(key=lambda each: each[0])
-    yield from _title("TIMELINE" + (" (seconds from the first line)" if report.is_relative else ""))
+    yield from _title("TIMELINE" + (" (from the first line)" if report.is_relative else ""))
     left_out = max(0, len(told) - _MAX_TIMELINE)
     half = _MAX_TIMELINE // 2
     kept = told if not left_out else [*told[:half], *told[-half:]]
@@ -61,6 +56,24 @@ def _timeline(report: Report) -> Iterator[Line]:
         shown = whole if whole[:10] != date else whole[11:].rjust(len(whole))
         date = date if report.is_relative else whole[:10]
         yield [(f"  {shown}  ", "dim"), (text, _KINDS.get(kind, ""))]
+
+
+def _incidents(report: Report) -> Iterator[tuple[float, str, str]]:
+    """What came and went again and again is told once."""
+    groups: dict[tuple[int, str, str], list[Incident]] = {}
+    for each in report.incidents:
+        key = (each.attempt, each.finding.detector, each.cause.value)
+        groups.setdefault(key, []).append(each)
+    for (_, _, cause), group in groups.items():
+        first, last = group[0], group[-1]
+        text = f"{cause}: {first.finding.summary}"
+        if len(group) > 1:
+            text = f"{cause}, {len(group)} times until {clock(report, last.detected_at)}: "
+            text += last.finding.summary
+        yield first.detected_at, "incident", text
+        has_healed = last.closed_at is not None and last.attempt == report.attempts[-1].number
+        if has_healed and last.acted_at is None and last.closed_at is not None:
+            yield last.closed_at, "healed", f"{cause}: no longer so"
 
 
 def _told(report: Report, entry: Entry) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 
+from mwatch.detect.afterwards import has_trained
 from mwatch.detect.evidence import of_error, of_fault, of_gone
 from mwatch.detect.last_words import (
     REPORTS,
@@ -19,7 +20,7 @@ from mwatch.detect.last_words import (
     is_sure,
     left_in_order,
 )
-from mwatch.detect.root_cause import RootCause, has_trained, root_cause
+from mwatch.detect.root_cause import RootCause, root_cause
 from mwatch.model.finding import MAX_EVIDENCE, Cause, Culprit, Detector, Evidence, Finding, Severity
 from mwatch.model.job import Attempt, Job
 from mwatch.model.observation import Sight

@@ -19,6 +19,9 @@ _WORKER = re.compile(r"exitcode: (-?\d{1,5})")
 _FIRST_SIGNAL, _LAST_SIGNAL = 128, 160
 _WRAPPED = {216: RERUN_EXIT, 217: FAILED_RESULT_EXIT}
 """As `mwatch-run` passes them on where it acts."""
+SIGABRT, _SIGTERM = 6, 15
+SHOT = frozenset({4, 7, 8, 9, 11})
+"""Signals that no process sends itself in Python: ILL, BUS, FPE, KILL, SEGV."""
 _NUMBERS = {
     "SIGHUP": 1, "SIGINT": 2, "SIGILL": 4, "SIGABRT": 6, "SIGBUS": 7, "SIGFPE": 8, "SIGKILL": 9,
     "SIGSEGV": 11, "SIGTERM": 15,
@@ -89,6 +92,15 @@ def exit_of_worker(text: str) -> int | None:
     """As torchelastic prints it: `failed (exitcode: -9) local_rank: 0`."""
     found = _WORKER.search(text)
     return plain(int(found[1])) if found else None
+
+
+def place_of_exit(exit_code: int | None, signal: str | None) -> int:
+    """How much it tells: a worker that aborts or is told to stop follows another's death."""
+    code = plain(exit_code, signal)
+    if code in (RERUN_EXIT, FAILED_RESULT_EXIT):
+        return 0
+    number = signal_of(code)
+    return 1 if number in SHOT else {SIGABRT: 3, _SIGTERM: 4}.get(number or 0, 2)
 
 
 def cause_of_exit(exit_code: int | None) -> Cause:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 
+from mwatch.detect.afterwards import has_trained, is_after
 from mwatch.detect.exit_causes import cause_of_reason
 from mwatch.detect.finished_early import ASKED
-from mwatch.detect.root_cause import has_trained, is_after
 from mwatch.model.fault import Blame, Role
 from mwatch.model.job import Attempt, ErrorSeen, FaultSeen, Job
 from mwatch.model.observation import Sight

@@ -81,7 +81,16 @@ def _pair(job: Job, index: int) -> tuple[Step, Step] | None:
     old = job.earlier_steps.get(new.iteration)
     if old is None or old.covers != new.covers or old.batch_size != new.batch_size:
         return None
-    return old, new
+    return None if _was_bad(job, old) else (old, new)
+
+
+def _was_bad(job: Job, old: Step) -> bool:
+    """It was printed after numbers went bad: that the new one differs is the purpose."""
+    return any(
+        rollback.first_bad is not None and old.at <= rollback.at
+        and old.iteration >= rollback.first_bad
+        for rollback in job.timeline.rollbacks
+    )  # fmt: skip
 
 
 def _exact(job: Job, last: int) -> _Difference | None:
@@ -162,20 +171,23 @@ class _Noisy:
         return found if is_diverged else None
 
     def _gap(self, old: Step, new: Step) -> float | None:
-        """None: they agree, or one of them says nothing."""
+        """None: no worse than it was, or one of them says nothing.
+
+        A number that is better than before is a spike that did not come again.
+        """
         before, now = self._read(old), self._read(new)
-        if before is None or now is None or abs(now - before) <= self._ratio * abs(before):
+        if before is None or now is None or now - before <= self._ratio * abs(before):
             return None
         return now - before
 
     def _is_beyond_noise(self, gaps: list[float], around: Step) -> bool:
-        """The same batches differ by less than other batches do, and not always to one side."""
+        """The same batches differ by less than other batches do."""
         if not self._rules.diverged_lines <= len(gaps) <= _MEAN_OF:
             return False
         if self._sigma is None:
             self._sigma = self._noise(around)
         limit = self._rules.diverged_sigmas * self._sigma / math.sqrt(len(gaps))
-        return abs(sum(gaps) / len(gaps)) > limit
+        return sum(gaps) / len(gaps) > limit
 
     def _noise(self, around: Step) -> float:
         """Of the earlier lines nearest to that one, from line to line."""

@@ -14,9 +14,12 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from mwatch.detect.afterwards import has_trained, is_after
 from mwatch.detect.exit_causes import (
     FAILED_RESULT_EXIT,
     RERUN_EXIT,
+    SHOT,
+    SIGABRT,
     WORKER_FAILED,
     cause_of_error,
     cause_of_exit,
@@ -24,6 +27,7 @@ from mwatch.detect.exit_causes import (
     cause_of_reason,
     exit_of_worker,
     is_cascade,
+    place_of_exit,
     plain,
     signal_of,
 )
@@ -31,7 +35,7 @@ from mwatch.detect.fault_causes import cause_of
 from mwatch.model.event import Error, Fault
 from mwatch.model.fault import Role
 from mwatch.model.finding import Cause
-from mwatch.model.job import Attempt, ErrorSeen, FaultSeen, Job, ProcessGone, Step
+from mwatch.model.job import ErrorSeen, FaultSeen, Job, ProcessGone
 from mwatch.model.observation import ProcessExit
 
 _BEFORE_SECONDS = 60.0
@@ -43,9 +47,6 @@ _VAGUE = _GENERIC | {"checkpoint-load-exit-zero"}
 _MEMORY = frozenset({"k8s-oom-killed", "host-oom-cgroup", "host-oom-node"})
 _NAN = re.compile(r"found (?:NaN|Inf)\b|unexpected result (?:nan|-?inf)", re.I)
 _REPORTS = ("elastic", "launcher")
-_SIGABRT, _SIGTERM = 6, 15
-_SHOT = frozenset({4, 7, 8, 9, 11})
-"""Signals that no process sends itself in Python: ILL, BUS, FPE, KILL, SEGV."""
 
 
 class RootCause(NamedTuple):
@@ -57,18 +58,6 @@ class RootCause(NamedTuple):
     confidence: float = 0.9
 
 
-def is_after(last: Step | None, at: float, file: str, line: int) -> bool:
-    """Whether something was printed after the newest iteration line."""
-    if last is None:
-        return True
-    return line > last.line if file == last.file else at > last.at
-
-
-def has_trained(attempt: Attempt) -> bool:
-    """It has done a step of its own; the probe tells an iteration before that."""
-    return bool(attempt.steps) or attempt.first_iteration is not None
-
-
 def _explains(fault: FaultSeen, seen: ErrorSeen) -> bool:
     """Whether the fault's line is the last line of that traceback, of whichever rank."""
     error = seen.error
@@ -78,22 +67,14 @@ def _explains(fault: FaultSeen, seen: ErrorSeen) -> bool:
     return not error.message and bool(error.error) and str(error.error) in text
 
 
-def _telling(seen: ErrorSeen) -> tuple[int, int, float]:
-    """Order of reports: a worker that aborts or is told to stop follows another's death."""
-    code = plain(seen.error.exit_code, seen.error.signal)
-    number = signal_of(code)
-    if code in (RERUN_EXIT, FAILED_RESULT_EXIT):
-        place = 0
-    elif number in _SHOT:
-        place = 1
-    else:
-        place = {_SIGABRT: 3, _SIGTERM: 4}.get(number or 0, 2)
-    return _REPORTS.index(seen.error.kind), place, seen.at
+def _place_of_report(seen: ErrorSeen) -> tuple[int, int, float]:
+    error = seen.error
+    return _REPORTS.index(error.kind), place_of_exit(error.exit_code, error.signal), seen.at
 
 
 def root_cause(job: Job) -> RootCause | None:
     """None: nothing that could end an attempt was seen after its last step."""
-    seen = _Seen(job, is_narrow=True)
+    seen = _Seen(job)
     told = (
         seen.told_by_reason()
         or seen.told_by_rerun()
@@ -106,16 +87,19 @@ def root_cause(job: Job) -> RootCause | None:
         return told
     if not seen.has_ended:
         return seen.told_at_all()
-    # A pipe that was flushed late puts lines of steps after the traceback that ended them.
-    return _Seen(job, is_narrow=False).told_first() or seen.told_by_exit()
+    return _Seen(job, has_late_lines=True).told_first() or seen.told_by_exit()
 
 
 class _Seen:
-    """What was seen since training last moved."""
+    """What was seen since training last moved.
 
-    def __init__(self, job: Job, *, is_narrow: bool) -> None:
+    A pipe that was flushed late puts lines of steps after the traceback that ended them: with
+    `has_late_lines` whatever a rank did not catch counts, wherever it stands.
+    """
+
+    def __init__(self, job: Job, *, has_late_lines: bool = False) -> None:
         attempt = job.attempt
-        self._last = attempt.steps[-1] if attempt.steps and is_narrow else None
+        self._last = attempt.steps[-1] if attempt.steps else None
         self._has_trained = has_trained(attempt)
         self._was_loading = not self._has_trained and attempt.load in ("begun", "failed")
         self._gone = sorted(attempt.gone.values(), key=lambda gone: gone.at)
@@ -125,6 +109,12 @@ class _Seen:
             if seen.error.kind in _REPORTS or self._counts(seen.at, seen.error)
         ]
         self._faults = [seen for seen in attempt.faults if self._counts(seen.at, seen.fault)]
+        if has_late_lines:
+            uncaught = [seen for seen in attempt.errors if seen.error.rank is not None]
+            self._errors = [seen for seen in uncaught if seen.error.kind == "traceback"]
+            self._faults = [
+                seen for seen in attempt.faults if any(_explains(seen, e) for e in self._errors)
+            ]
         self._code = self._exit_code()
 
     def _counts(self, at: float, what: Fault | Error) -> bool:
@@ -169,7 +159,7 @@ class _Seen:
     def _of_rerun(self, cause: Cause) -> RootCause:
         verdicts = [seen for seen in self._faults if seen.entry and cause_of(seen.entry) is cause]
         named = [seen for seen in verdicts if seen.fault.gpu is not None] or verdicts
-        error = next((seen for seen in self._errors if seen.error.exit_code), None)
+        error = next(self._reports(), None)
         at = named[0].at if named else error.at if error else self._first_gone_at()
         return RootCause(cause, at, named[0] if named else None, error)
 
@@ -190,7 +180,7 @@ class _Seen:
     def _was_shot(self) -> bool:
         """torchrun saw the first process die by a signal: what others raised came after that."""
         first = next(self._reports(), None)
-        return first is not None and signal_of(first.error.exit_code) in _SHOT
+        return first is not None and signal_of(first.error.exit_code) in SHOT
 
     def _of_fault(self, seen: FaultSeen) -> RootCause:
         assert seen.entry is not None
@@ -246,7 +236,7 @@ class _Seen:
 
     def told_by_signal(self) -> RootCause | None:
         number = signal_of(self._code)
-        if number is None or (number == _SIGABRT and self._first_cascade() is not None):
+        if number is None or (number == SIGABRT and self._first_cascade() is not None):
             return None  # torch's watchdog ends a process by SIGABRT
         return self._of_code()
 
@@ -293,4 +283,4 @@ class _Seen:
     def _reports(self) -> Iterator[ErrorSeen]:
         """Of launchers, the most telling first: each pod's names the first failure of that pod."""
         found = [seen for seen in self._errors if seen.error.kind in _REPORTS]
-        return iter(sorted(found, key=_telling))
+        return iter(sorted(found, key=_place_of_report))

@@ -116,7 +116,9 @@ class Fault(NamedTuple):
 class Error(NamedTuple):
     """One traceback, torchelastic block or launcher report.
 
-    `rank` is the rank that failed first, as far as the text tells.
+    `rank` is the rank that failed first, as far as the text tells. `during` is what the trainer
+    was doing, by the functions that a traceback went through: `load`, `save`, `evaluate`, `data`
+    or `step`.
     """
 
     kind: Literal["traceback", "elastic", "restart", "launcher"]
@@ -128,6 +130,7 @@ class Error(NamedTuple):
     restart_count: int | None
     host: str | None
     pid: int | None
+    during: str | None
     timestamp: str | None
     rank: int | None
     file: str

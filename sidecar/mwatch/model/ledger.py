@@ -71,6 +71,7 @@ class Unjudged(NamedTuple):
     seconds: float
     redone: float
     """Share of the iterations that had been done before."""
+    batch_size: int | None
 
 
 class UnknownReach(NamedTuple):

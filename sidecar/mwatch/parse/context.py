@@ -86,6 +86,7 @@ class Context:
             restart_count=None,
             host=None,
             pid=None,
+            during=None,
             timestamp=stamp(line.text),
             rank=line.rank,
             file=self.file,

@@ -24,6 +24,14 @@ _CHAIN = (
     "The above exception was the direct cause of the following exception:",
 )
 _LAUNCHER = "ChildFailedError"
+_DURING = {
+    "load": re.compile(r"_?load_(?:\w+_)?checkpoint|_load_(?:\w+_)?base_checkpoint"),
+    "save": re.compile(r"_?save_checkpoint\w*|maybe_finalize_async_save|_?save_(?:\w+_)?ckpt"),
+    "evaluate": re.compile(r"evaluate(?:_and_print_results)?|eval_forward"),
+    "data": re.compile(r"build_train_valid_test_\w+|train_valid_test_datasets_provider"),
+    "step": re.compile(r"train_step|forward_step|forward_backward_\w+"),
+}
+"""Functions of the trainers, the most telling first: a save is part of a training loop."""
 _MAX_LINES = 2000
 
 
@@ -35,6 +43,7 @@ class _Traceback(Block):
         self._context = context
         self._where: str | None = None
         self._error: tuple[str, str] | None = None
+        self._during: set[str] = set()
         self._lines = 0
         self._in_frames = True
         self._launcher = False
@@ -61,6 +70,8 @@ class _Traceback(Block):
     def _feed_frame(self, body: str) -> bool:
         if body[0] in " \t":
             frame = _FRAME.match(body)
+            if frame and frame[3]:
+                self._note(frame[3].strip())
             if frame and self._error is None:
                 self._where = f"{frame[1]}:{frame[2]}" + (f" in {frame[3]}" if frame[3] else "")
             return True
@@ -74,12 +85,20 @@ class _Traceback(Block):
             self._error = (found[1], (found[2] or "")[:MAX_TEXT])
         return True
 
+    def _note(self, function: str) -> None:
+        self._during.update(name for name, known in _DURING.items() if known.fullmatch(function))
+
     def finish(self) -> Iterable[Event]:
         if self._launcher or not (self._error or self._where):
             return
         name, message = self._error or (None, "")
         yield self._context.error(
-            self._line, kind="traceback", error=name, message=message, where=self._where
+            self._line,
+            kind="traceback",
+            error=name,
+            message=message,
+            where=self._where,
+            during=next((each for each in _DURING if each in self._during), None),
         )
 
 

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
-from mwatch.model.event import Checkpoint
+import re
+
+from mwatch.model.event import Checkpoint, Error
 from mwatch.model.fault import Blame, Role
 from mwatch.model.job import MAX_CHECKPOINTS, Attempt, Job, KnownCheckpoint, Save, Stream
 from mwatch.model.observation import Stored
@@ -12,6 +14,7 @@ from mwatch.model.phase import JobPhase
 from mwatch.model.timeline import Rollback
 from mwatch.state import attempts, phases
 
+_FOLDER = re.compile(r"\biter_(\d{7,12})\b")
 _NOTHING_THERE = "could not find the metadata file"
 _NOT_THE_CHECKPOINT = frozenset({Blame.GPU, Blame.NODE, Blame.FABRIC})
 
@@ -131,10 +134,14 @@ def judge_load(job: Job) -> None:
     Not of a sick machine, a kill, or too little memory; those may be told after the error.
     """
     attempt = job.attempt
-    if attempt.phase is not JobPhase.LOADING or attempt.load not in ("begun", "failed"):
+    raised = [seen.error for seen in attempt.errors if seen.error.during == "load"]
+    is_loading = attempt.phase is JobPhase.LOADING and attempt.load in ("begun", "failed")
+    if not (raised or is_loading) or attempt.load in ("loaded", "random"):
         return
     if not attempt.errors and not attempt.gone:
         return
+    if attempt.load_iteration is None:
+        attempt.load_iteration = _meant(job, raised)
     roots = [seen.entry for seen in attempt.faults if seen.fault.role == Role.ROOT]
     is_machine = any(entry is not None and entry.blame in _NOT_THE_CHECKPOINT for entry in roots)
     is_memory = any("memory" in seen.fault.id for seen in attempt.faults)
@@ -142,6 +149,17 @@ def judge_load(job: Job) -> None:
         gone.exit.signal for gone in attempt.gone.values()
     )
     _load_failed(job, is_bad=not (is_machine or is_memory or is_kill))
+
+
+def _meant(job: Job, raised: list[Error]) -> int | None:
+    """Which checkpoint was to be loaded, where no line has said so: named, or the newest."""
+    for error in raised:
+        if named := _FOLDER.search(error.message):
+            return int(named[1])
+    return max(
+        (number for number, known in job.checkpoints.items() if not known.is_abandoned),
+        default=None,
+    )
 
 
 def _continue_from(job: Job, at: float, iteration: int) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from mwatch.model.job import Job, Step
 from mwatch.model.ledger import Ledger, Pace, Parts, Span, Spent, Unjudged
-from mwatch.state.slow_time import is_slow, judge, leave_unjudged, slow_part, usual_step
+from mwatch.state.slow_time import judge, leave_unjudged, noise, slow_part, usual_step
 from mwatch.state.step_time import own_seconds
 from mwatch.state.time_parts import (
     SAME_MOMENT,
@@ -57,7 +57,8 @@ def book_usual_line(job: Job, step: Step, at: float) -> bool:
         return False
     told, room = step.seconds * step.new, at - ledger.booked_at
     owed = told + pace.owed - room
-    if not -_JITTER < owed < _MAX_OWED or not 0 < step.seconds <= usual * ledger.slow_ratio:
+    most = _JITTER if pace.spare else _MAX_OWED
+    if not -_JITTER < owed < most or not 0 < step.seconds <= usual * ledger.slow_ratio:
         return False
     pace.owed = owed
     slow_part(job, step.new, told - step.new * usual, usual)
@@ -78,20 +79,21 @@ def _first_line(job: Job, step: Step, at: float) -> None:
     """The first step is in it: what it took above the others is known when others are known."""
     ledger = job.ledger
     pace, span = ledger.pace, at - ledger.booked_at
-    usual = usual_step(job)
+    usual, size = usual_step(job), step.batch_size
     redone = redone_share(pace, step.iteration, step.new)
     parts, _ = spans_within(ledger.open, ledger.booked_at, at)
     room = span - sum(parts.values())
     rest = ledger.open.head.spent if ledger.open.head is not None else Spent.FIRST_STEP
-    told = room if step.seconds is None else step.seconds * step.new
+    own = own_seconds(step, None)
+    told = room if own is None else own * step.new
     if pace.first_step_seconds > 0:  # the probe has seen it end; the line counts it in
         others = step.new - 1
         claim = max(0.0, min(room, told - pace.first_step_seconds + _HALF_BEAT)) if others else 0.0
         _add_steps(parts, claim, redone)
         first_step = pace.first_step_seconds + room - claim
-        first = Unjudged(1, Spent.FIRST_STEP, Spent.FIRST_STEP, first_step, redone)
+        first = Unjudged(1, Spent.FIRST_STEP, Spent.FIRST_STEP, first_step, redone, size)
         if others and claim > 0:
-            leave_unjudged(pace, Unjudged(others, Spent.TRAINING, Spent.SLOW, claim, redone))
+            leave_unjudged(pace, Unjudged(others, Spent.TRAINING, Spent.SLOW, claim, redone, size))
         inside = claim / others if others and claim > 0 else None
     else:
         claim = min(room, told)
@@ -100,13 +102,13 @@ def _first_line(job: Job, step: Step, at: float) -> None:
             add(parts, booked_as, claim)
         else:
             _add_steps(parts, claim, redone)
-        first = Unjudged(step.new, booked_as, Spent.FIRST_STEP, claim, redone)
+        first = Unjudged(step.new, booked_as, Spent.FIRST_STEP, claim, redone, size)
         inside = None
     if rest is Spent.FIRST_STEP:
         add(pace.spare, rest, room - claim)
     ledger.book(fit(parts, span, rest), at)
     pace.owed = 0.0
-    pace.step_seconds = inside or usual or pace.step_seconds or step.seconds
+    pace.step_seconds = inside or usual or pace.step_seconds or own
     pace.interval = job.layout.log_interval or pace.interval or (step.new if step.new > 1 else None)
     leave_unjudged(pace, first)
     if usual is not None:
@@ -139,14 +141,13 @@ def _next_line(job: Job, step: Step, at: float, own: float | None) -> float:
     if untimed and expected is not None and _ran_on(told, room, expected):
         told = expected
     trained = _trained(job, parts, untimed, room, told)
-    told = min(told, trained + _JITTER)
-    slow = _add_trained(job, parts, step, trained, told, usual)
+    slow = _add_trained(job, parts, step, trained, min(told, trained + _JITTER), usual)
     if room > _JITTER or parts:
         _may_reclaim(pace, parts)
     ledger.book(fit(parts, span, Spent.IDLE), at)
     if slow > 0:
         ledger.move(Spent.TRAINING, Spent.SLOW, slow)
-    if pace.owed > _JITTER and pace.spare:
+    if pace.spare and room < told / 2 and pace.owed > _JITTER:
         _reclaim(ledger)
     return told / step.new
 
@@ -252,13 +253,14 @@ def _add_trained(
     ledger = job.ledger
     redone = redone_share(ledger.pace, step.iteration, step.new)
     above = told - step.new * usual if usual else 0.0
-    if usual and ledger.open.stall is not None and is_slow(job, step.new, above, usual):
+    if usual and ledger.open.stall is not None and above > noise(job, step.new, usual):
         lost = min(above, trained)
         _add_stall(ledger, parts, lost)
         _add_steps(parts, trained - lost, redone)
         return 0.0
     _add_steps(parts, trained, redone)
     if usual is None:
-        leave_unjudged(ledger.pace, Unjudged(step.new, Spent.TRAINING, Spent.SLOW, trained, redone))
+        steps = (step.new, Spent.TRAINING, Spent.SLOW, trained, redone, step.batch_size)
+        leave_unjudged(ledger.pace, Unjudged(*steps))
         return 0.0
     return slow_part(job, step.new, above * (1 - redone), usual)

@@ -15,7 +15,7 @@ _FEW_LINES = 3
 _MAX_UNJUDGED = 16
 _SLOW_LINES = 3
 _SLOW_ITERATIONS = 8
-_NOISE = 0.05
+_NOISE = 0.1
 _SIGMAS = 4.0
 _GROSS_SECONDS = 5.0
 _TAIL_STEPS = 5.0
@@ -38,8 +38,10 @@ def judge(job: Job, usual: float) -> None:
     """A usual step is known now: what earlier lines took above it is told apart."""
     ledger = job.ledger
     waiting, ledger.pace.unjudged = ledger.pace.unjudged, []
+    size = job.calibration.batch_size
     for each in waiting:
-        steps = min(each.seconds, each.iterations * usual)
+        smaller = min(1.0, each.batch_size / size) if each.batch_size and size else 1.0
+        steps = min(each.seconds, each.iterations * usual * smaller)
         above, redone = each.seconds - steps, each.redone
         if each.booked_as is Spent.FIRST_STEP:
             ledger.move(Spent.FIRST_STEP, Spent.TRAINING, steps * (1 - redone))
@@ -72,9 +74,8 @@ def slow_part(job: Job, iterations: int, above: float, usual: float) -> float:
     """Of what a line took above the usual. What the first slow lines were is known after a few
     more, and the lines at both ends of a slow time are slow in part."""
     pace, steps = job.ledger.pace, iterations * usual
-    chance = _SIGMAS * job.calibration.best_spread * iterations
-    if not is_slow(job, iterations, above, usual):
-        edge = above if above > max(steps * _NOISE, chance / 2) else 0.0
+    if above <= max(steps * (job.ledger.slow_ratio - 1), noise(job, iterations, usual)):
+        edge = above if above > noise(job, iterations, usual) / 2 else 0.0
         was_slow, pace.is_slow = pace.is_slow, False
         pace.slow_lines = pace.slow_iterations = 0
         pace.slow_seconds = 0.0 if was_slow else edge
@@ -88,10 +89,9 @@ def slow_part(job: Job, iterations: int, above: float, usual: float) -> float:
     return before + above if pace.is_slow else 0.0
 
 
-def is_slow(job: Job, iterations: int, above: float, usual: float) -> bool:
-    """By itself; a slow time is more than one such line."""
-    chance = _SIGMAS * job.calibration.best_spread * iterations
-    return above > max(iterations * usual * (job.ledger.slow_ratio - 1), chance)
+def noise(job: Job, iterations: int, usual: float) -> float:
+    """So much above the usual is chance."""
+    return iterations * max(_NOISE * usual, _SIGMAS * job.calibration.best_spread)
 
 
 def is_gross(job: Job, above: float, usual: float) -> bool:
