@@ -56,7 +56,7 @@ def _not_loaded(job: Job, what: str) -> Finding:
         evidence=_evidence(attempt),
         cannot_heal=attempt.phase is JobPhase.ENDED,
         fault=_fault(attempt),
-        fingerprint=f"checkpoint/load {number}",
+        fingerprint="checkpoint/load",
     )
 
 

@@ -230,6 +230,9 @@ class Reader:
                     yield from self._close(lane, opened)
 
     def _learn(self, text: str, event: Iteration) -> None:
+        raw = f"{text}\n".encode("utf-8", "replace")
+        if any(known.all(raw) for known in self._layouts):
+            return  # it took the long way for another reason; making a pattern is dear
         layout = learn(text, event)
         if layout and not any(layout.same_as(known) for known in self._layouts):
             self._layouts = [layout, *self._layouts[: _MAX_LAYOUTS - 1]]

@@ -26,6 +26,7 @@ _OLD = re.compile(r"time \(ms\)((?: \| [^|\n]{1,100}: \d{1,40}(?:\.\d{0,40})?)+)
 _OLD_FIELD = re.compile(rf"\| ([^|:]{{1,100}}): {_F}")
 _STRAGGLER = re.compile(r"(M[nx]\w{1,8})/Rnk: *([-\d.]+) ?[A-Za-z%/]*?/(\d{1,7})(?= |\||$)")
 _MAX_TIMERS = 200
+_STEP = " iteration "
 _AT_START = "model-and-optimizer-setup"
 
 
@@ -55,6 +56,8 @@ class _Report(Block):
             self.tolerates = 1
             if found[1] == _AT_START:
                 self._context.coverage.process_started()  # all that a last rank says of its start
+        elif self._values and _STEP in line.text:
+            self.done = True  # the next lines are read together again
         return found is not None
 
     def _widen(self, name: str, value: float) -> None:

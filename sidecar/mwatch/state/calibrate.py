@@ -39,7 +39,7 @@ def step_reported(job: Job, step: Step) -> None:
     if 0 < calibration.disturbed < _ALWAYS and len(calibration.steps) >= _STARVED:
         return
     gap = step.at - before.at
-    seconds = own_seconds(step, before)
+    seconds = own_seconds(step, before, is_second=len(attempt.steps) == 2)
     if seconds is None and not is_disturbed:
         seconds = gap / step.new
     if seconds is None or seconds <= 0:

@@ -37,7 +37,8 @@ def book_line(job: Job, step: Step, at: float) -> None:
     if before is None:
         _first_line(job, step, at)
     else:
-        own = _next_line(job, step, at, own_seconds(step, before))
+        own = own_seconds(step, before, is_second=len(attempt.steps) == 2)
+        own = _next_line(job, step, at, own)
         _keep_pace(ledger.pace, step, own, job.layout.log_interval)
     ledger.pace.furthest = max(ledger.pace.furthest, step.iteration)
 
@@ -53,7 +54,7 @@ def book_usual_line(job: Job, step: Step, at: float) -> bool:
         return False
     if step.iteration - step.new < pace.redone_until or pace.unjudged:
         return False
-    if len(job.attempt.steps) < 2 or job.attempt.evaluations != opened.evaluations:
+    if len(job.attempt.steps) < 3 or job.attempt.evaluations != opened.evaluations:
         return False
     told, room = step.seconds * step.new, at - ledger.booked_at
     owed = told + pace.owed - room

@@ -18,7 +18,8 @@ _SLOW_ITERATIONS = 8
 _NOISE = 0.1
 _SIGMAS = 4.0
 _GROSS_SECONDS = 5.0
-_TAIL_STEPS = 5.0
+_LEAST_TAIL_STEPS = 2.5
+_MOST_TAIL_STEPS = 5.0
 _TAIL_SIGMAS = 20.0
 
 
@@ -96,5 +97,6 @@ def noise(job: Job, iterations: int, usual: float) -> float:
 
 def is_gross(job: Job, above: float, usual: float) -> bool:
     """More than the heavy tail of a noisy job: something stood still."""
-    tail = min(max(_TAIL_SIGMAS * job.calibration.best_spread, usual), _TAIL_STEPS * usual)
+    tail = _TAIL_SIGMAS * job.calibration.best_spread
+    tail = min(max(tail, _LEAST_TAIL_STEPS * usual), _MOST_TAIL_STEPS * usual)
     return above > max(_GROSS_SECONDS, tail)

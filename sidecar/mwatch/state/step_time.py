@@ -8,10 +8,8 @@ import math
 
 from mwatch.model.job import Step
 
-_JITTER = 1.5  # of printed times: they may be cut to seconds
 
-
-def own_seconds(step: Step, before: Step | None) -> float | None:
+def own_seconds(step: Step, before: Step | None, *, is_second: bool = False) -> float | None:
     """Of one of the `new` iterations. Since core_v0.16 the mean of the second line of a process
     holds its slow first iteration once more."""
     printed = step.seconds
@@ -21,11 +19,17 @@ def own_seconds(step: Step, before: Step | None) -> float | None:
         return printed
     again = step.covers - step.new
     if again > 0 and before.is_first_of_process:
-        rest = (printed * step.covers - before.seconds * again) / step.new
-        return rest if rest > 0 else printed
-    if before.new == 1 and printed * step.new > step.at - before.at + _JITTER:
-        # A first line that does not look like one, after a resume that its pod tells nothing of:
-        # more than the time there was, and less than nothing only if it was not so.
-        rest = (printed * (step.new + 1) - before.seconds) / step.new
-        return rest if 0 < rest < printed else printed
+        return _without(step, printed * step.covers, before.seconds * again) or printed
+    if is_second and before.new == 1:
+        # A pod that tells nothing of the resume before it prints a first line that does not look
+        # like one. The clock shows whether the second line counts it in.
+        gap = step.at - before.at
+        rest = _without(step, printed * (step.new + 1), before.seconds)
+        if rest and abs(rest * step.new - gap) < abs(printed * step.new - gap) / 2:
+            return rest
     return printed
+
+
+def _without(step: Step, all_of_it: float, counted_again: float) -> float | None:
+    rest = (all_of_it - counted_again) / step.new
+    return rest if rest > 0 else None
