@@ -101,3 +101,22 @@ def test_looking_twice_changes_nothing() -> None:
     assert len({(each.attempt, each.finding.detector) for each in watch.engine.incidents}) == len(
         watch.engine.incidents
     )
+
+
+def test_what_an_attempt_saved_with_bad_numbers_is_not_resumed_from_by_the_next() -> None:
+    """Nobody acted in time: a person went on from the newest one, which is poisoned."""
+    watch = Watch()
+    watch.says(WORLD, READY, *healthy(1, 2, 3), saving(3), saved(3))
+    watch.says(*sick(4, 5), saving(5), saved(5))
+    decision = watch.says(WORLD, loading(5), loaded(5), READY, *sick(6)).decision
+    assert (decision.cause, decision.resume_from) == (Cause.NAN, 3)
+
+
+def test_bad_numbers_began_where_they_were_first_seen() -> None:
+    watch = Watch()
+    watch.says(WORLD, READY, *healthy(1, 2, 3), *sick(4))
+    watch.engine.job.attempt.steps.popleft()
+    for _ in range(3):
+        watch.engine.job.attempt.steps.popleft()
+    (missing,) = [f for f in watch.says(*sick(5)).findings if f.detector == "grad_norm_bad"]
+    assert missing.since_iteration == 4

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from decide_builders import act, decided, died, finding
-from job_builders import START, add_checkpoints
-from mwatch.decide.resume import choose, has_none_before, older_than_attempt
+from job_builders import START, add_checkpoints, fault
+from mwatch.decide.resume import before_failed, choose, has_none_before, older_than_attempt
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
-from mwatch.model.job import Attempt, Job, Save, SightState
+from mwatch.model.job import Attempt, Job, KnownCheckpoint, Save, SightState
 from mwatch.model.layout import Layout
 from mwatch.model.observation import Sight
 from mwatch.model.timeline import Rollback
@@ -241,3 +241,16 @@ def test_one_corrupt_checkpoint_after_another_is_no_loop() -> None:
     acts = [act(number, cause=Cause.CHECKPOINT, fingerprint="checkpoint/x") for number in (1, 2, 3)]
     decision = decided(built, finding(Cause.CHECKPOINT), acts=tuple(acts))
     assert (decision.action, decision.resume_from) == (Action.RESTART, 40)
+
+
+def test_a_tracker_that_is_garbage_does_not_put_the_checkpoints_in_doubt() -> None:
+    built = died(faults=[fault("checkpoint-tracker-invalid")], load="failed")
+    add_checkpoints(built, 10, 20, 30)
+    assert before_failed(built).iteration == 30
+
+
+def test_a_tracker_that_names_what_never_was_does_not_either() -> None:
+    built = died(load="failed", load_iteration=40)
+    add_checkpoints(built, 10, 20, 30)
+    built.checkpoints[40] = KnownCheckpoint(40, load_failed=True)
+    assert before_failed(built).iteration == 30

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from decide_builders import act, decided, finding, record, running
-from job_builders import add_checkpoints, steps
+from job_builders import add_checkpoints, step, steps
 from mwatch.decide.decide import enact
-from mwatch.decide.rollback import first_bad
+from mwatch.decide.rollback import first_bad, target
 from mwatch.model.decision import Act, Action
 from mwatch.model.finding import Cause
 from mwatch.model.job import Job
 from mwatch.model.layout import Layout
 from mwatch.model.settings import CheckpointSettings, Settings
+from mwatch.model.timeline import Rollback
 
 
 def bad_since(iteration: int | None, *checkpoints: int, last: int = 650, **more: Any) -> Job:
@@ -129,3 +130,25 @@ def test_a_rollback_is_written_down_with_its_first_bad_iteration() -> None:
     written = enact(done, decision, built, at=built.now)
     assert (written.first_bad, written.resume_from, written.quarantine_from) == (451, 400, 401)
     assert list(done.acts) == [written]
+
+
+def test_numbers_that_go_bad_where_they_were_good_before_put_the_loaded_one_in_doubt() -> None:
+    built = running(32, resumed_from=30)
+    add_checkpoints(built, 10, 20, 30)
+    nan = finding(Cause.NAN, since_iteration=32)
+    assert target(built, nan, Settings()).iteration == 30
+    built.earlier_steps[32] = step(32, at=built.attempt.started_at - 10)
+    choice = target(built, nan, Settings())
+    assert choice.iteration == 20
+    assert "passed iteration 32" in choice.reason
+
+
+def test_bad_numbers_of_an_earlier_attempt_prove_nothing() -> None:
+    built = running(32, resumed_from=30)
+    add_checkpoints(built, 10, 20, 30)
+    nan = finding(Cause.NAN, since_iteration=32)
+    built.earlier_steps[32] = step(32, at=built.attempt.started_at - 10, loss=float("nan"))
+    assert target(built, nan, Settings()).iteration == 30
+    built.earlier_steps[32] = step(32, at=built.attempt.started_at - 10)
+    built.timeline.rollbacks.append(Rollback(0.0, 30, 31, "nan"))
+    assert target(built, nan, Settings()).iteration == 30

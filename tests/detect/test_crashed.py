@@ -99,7 +99,7 @@ def test_the_probe_tells_an_iteration_before_the_first_step() -> None:
     built = dying(raised("TypeError", "no"), lines=[], iteration=504, resumed_from=504)
     assert crash(built) == [(Cause.USER_ERROR, Severity.CRITICAL)]
     built.attempt.first_iteration = 505
-    assert crash(built) == [(Cause.CRASH, Severity.WARNING)]
+    assert crash(built) == [(Cause.USER_ERROR, Severity.WARNING)]
 
 
 def test_a_watched_job_is_given_a_moment() -> None:

@@ -79,25 +79,37 @@ def test_words_of_kubernetes(reason: str | None, cause: Cause | None) -> None:
     assert cause_of_reason(reason) is cause
 
 
-def test_programming_errors_are_the_users_before_the_first_step() -> None:
-    assert cause_of_error("TypeError", has_trained=False) is Cause.USER_ERROR
-    assert cause_of_error("TypeError", has_trained=True) is Cause.CRASH
-    assert cause_of_error("NameError", has_trained=True) is Cause.USER_ERROR
-    assert cause_of_error("RuntimeError", has_trained=False) is Cause.CRASH
-    assert cause_of_error(None, has_trained=False) is Cause.CRASH
+def test_programming_errors_come_back_with_the_same_samples() -> None:
+    for name in ("TypeError", "KeyError", "NameError", "torch.cuda.AssertionError"):
+        assert cause_of_error(name) is Cause.USER_ERROR
+    assert cause_of_error("RuntimeError") is Cause.CRASH
+    assert cause_of_error(None) is Cause.CRASH
+
+
+def test_a_file_that_cannot_be_written_is_the_storage() -> None:
+    assert cause_of_error("NotADirectoryError", "[Errno 20]", "save") is Cause.STORAGE
+    assert cause_of_error("NotADirectoryError", "[Errno 20]") is Cause.CRASH
 
 
 def test_exceptions_that_name_their_cause() -> None:
-    assert cause_of_error("KeyboardInterrupt", has_trained=True) is Cause.DELETED_BY_USER
-    assert cause_of_error("MemoryError", has_trained=True) is Cause.OOM
+    assert cause_of_error("KeyboardInterrupt") is Cause.DELETED_BY_USER
+    assert cause_of_error("MemoryError") is Cause.OOM
     signal = "torch.distributed.elastic.multiprocessing.api.SignalException"
-    assert cause_of_error(signal, has_trained=True) is Cause.KILLED
+    assert cause_of_error(signal) is Cause.KILLED
+    worker = "DataLoader worker (pid 2964) is killed by signal: Terminated. "
+    assert cause_of_error("RuntimeError", worker) is Cause.KILLED
 
 
 def test_what_a_damaged_checkpoint_raises_is_not_the_users_fault() -> None:
     assert cause_of_load_error("KeyError", "'optimizer'") is Cause.CHECKPOINT
     assert cause_of_load_error("json.decoder.JSONDecodeError", "Expecting") is Cause.CHECKPOINT
     assert cause_of_load_error("NameError", "name 'x'") is Cause.USER_ERROR
+    assert cause_of_load_error("OSError", "[Errno 22] Invalid argument") is Cause.CHECKPOINT
+    assert cause_of_load_error("TypeError", "'NoneType' object") is Cause.CHECKPOINT
+    lost = "Missing key in checkpoint state_dict: args."
+    assert cause_of_load_error("RuntimeError", lost) is Cause.CHECKPOINT
+    other = "Missing key in checkpoint state_dict: embedding.weight."
+    assert cause_of_load_error("RuntimeError", other) is Cause.USER_ERROR
     told = "class input value 960 and checkpointvalue 720 do not match"
     assert cause_of_load_error("AssertionError", told) is Cause.USER_ERROR
 

@@ -189,3 +189,14 @@ def test_lines_between_the_printed_ones_have_nothing_to_be_held_against() -> Non
     old = [step(n, loss=3.0) for n in range(10, 200, 10)]
     new = [step(n, loss=9.0) for n in range(155, 240, 10)]
     assert diverged(old, new) == []
+
+
+def test_a_count_that_began_at_0_again_after_a_load_is_told() -> None:
+    old = earlier(20)
+    built = resumed(old, same(old, 0), load="loaded", resumed_from=None)
+    built.past[0].saves_done = 2
+    assert found(DETECTOR, built) == []
+    built.attempt.resumed_from = 0
+    (finding,) = found(DETECTOR, built)
+    assert finding.since_iteration == 1
+    assert "--finetune" in finding.summary

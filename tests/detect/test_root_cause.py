@@ -115,7 +115,7 @@ def test_an_exception_that_came_before_the_fault_is_the_cause() -> None:
         fault("store-connect-timeout", at=LATE + 9, line=300),
         elastic(1),
     )
-    assert (told.cause, told.fault) == (Cause.CRASH, None)
+    assert (told.cause, told.fault) == (Cause.USER_ERROR, None)
 
 
 def test_an_exception_is_explained_by_the_fault_in_its_text() -> None:
@@ -124,7 +124,7 @@ def test_an_exception_is_explained_by_the_fault_in_its_text() -> None:
     assert told.cause is Cause.OOM
     assert told.error is not None
     bare = fault("assertion-failed", at=LATE, line=140, text="AssertionError")
-    assert cause(raised("AssertionError", line=100), bare).cause is Cause.CRASH
+    assert cause(raised("AssertionError", line=100), bare).cause is Cause.USER_ERROR
 
 
 def test_a_peer_that_went_away_is_not_blamed_first() -> None:
@@ -196,3 +196,15 @@ def test_after_means_further_down_the_same_file_or_later_in_another() -> None:
     assert not is_after(last, last.at + 9, last.file, last.line)
     assert is_after(last, last.at + 9, "other.log", 0)
     assert not is_after(last, last.at, "other.log", 99)
+
+
+def test_where_an_error_was_raised_says_more_than_a_file_that_is_not_there() -> None:
+    missing = fault("data-file-not-found", at=LATE, line=100)
+    told = raised("CheckpointException", "ranks:dict_keys([0])", at=LATE, line=99, during="load")
+    assert cause(told, missing, elastic(1), lines=[]).cause is Cause.CHECKPOINT
+
+
+def test_a_load_that_ran_out_of_memory_is_not_the_checkpoints_fault() -> None:
+    memory = fault("cuda-out-of-memory", at=LATE, line=100)
+    told = raised("OutOfMemoryError", "CUDA", at=LATE, line=99, during="load")
+    assert cause(told, memory, elastic(1), lines=[]).cause is Cause.OOM

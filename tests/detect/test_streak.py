@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from job_builders import step
-from mwatch.detect.streak import first_iteration, skips_start, streak_start
+from mwatch.detect.streak import first_iteration, skips_start, slide_start, streak_start
 from mwatch.model.job import Step
 
 
@@ -51,3 +51,13 @@ def test_what_the_line_before_covered_is_not_covered_again() -> None:
     again = deque([step(10), step(12, covers=3)])
     assert first_iteration(again, 1) == 11
     assert first_iteration(deque([step(12, covers=3)]), 0) == 10
+
+
+def test_a_slide_does_not_reach_back_over_steps_that_went_well() -> None:
+    assert slide_start(lines(1, 1, 0, 0, 0, 1, 1, 1, 1), gap=20) == 5
+    assert slide_start(lines(1, 1, 1, 1), gap=20) == 0
+
+
+def test_a_few_skips_in_a_row_are_no_slide() -> None:
+    for told in (lines(0, 1, 0, 1, 0), lines(0, 1, 0, 1, 1)):
+        assert slide_start(told, gap=5) == skips_start(told, gap=5)

@@ -15,6 +15,8 @@ from sim.truth import Truth, truth_of
 from sim.watch import Watch
 
 _HEALS = frozenset({"stall_heals", "stall_all_heals"})
+_NEWS = 5.0
+"""Seconds that news of a step may take to reach the engine."""
 _LOOPS = 2
 """Restarts after which a fault that always comes back may be given up."""
 
@@ -62,11 +64,14 @@ class ActJudge:
                 self._regain = (stage.now, stage.iteration or 0, stage.attempt + 1)
 
     def _active(self) -> list[Incident]:
+        """A stall that has just healed counts: until the next step is done nobody can know."""
         stage = self._watch.stage
+        unknown = stage.now - 2.0 * stage.shape.step_seconds - _NEWS
         return [
             each
             for each in stage.incidents
-            if each.attempt == stage.attempt and each.healed_at is None
+            if each.attempt == stage.attempt
+            and (each.healed_at is None or each.healed_at >= unknown)
         ]
 
     def _truth(self, incident: Incident) -> Truth:
@@ -122,6 +127,11 @@ class ActJudge:
         bad = [each.iteration for each in active if self._truth(each).rolls_back]
         return min(bad, default=None)
 
+    def _first_covered(self, bad: int | None) -> int | None:
+        """The first iteration of the line that tells of a bad one: nobody knows more."""
+        interval = self._watch.plan.shape.log_interval
+        return None if bad is None else (bad - 1) // interval * interval + 1
+
     def _judge_checkpoint(self, decision: Decision, active: list[Incident]) -> None:
         folder, chosen = self._watch.stage.folder, decision.resume_from
         before = self._first_bad(active)
@@ -130,8 +140,8 @@ class ActJudge:
         why = None
         if chosen is not None:
             why = folder.why_unfit(chosen, before)
-        elif newest is not None:
-            why = f"from the beginning, though {newest} is fit"
+        elif known := folder.fit(self._first_covered(before)):
+            why = f"from the beginning, though {known[-1]} is fit"
         if why is not None:
             self._outcome.wrong_checkpoints.append(
                 f"{chosen} for {decision.cause}: {why}; it said: {decision.resume_reason}"

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
@@ -45,7 +46,8 @@ def collapse(chance: Random) -> Plan:
 def loss_spike(chance: Random) -> Plan:
     shape = draw_shape(chance, lines=150, precision="bf16")
     where = some_iteration(chance, shape, 0.45, 0.65)
-    fault = Fault("spike_stays", iteration=where, size=chance.uniform(2.0, 6.0))
+    level = shape.loss_floor + shape.loss_height * math.exp(-where / shape.loss_tau)
+    fault = Fault("spike_stays", iteration=where, size=level * chance.uniform(0.5, 2.5))
     return _plan("loss spike that stays", chance, shape, fault)
 
 

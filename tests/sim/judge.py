@@ -111,6 +111,15 @@ class Judge:
             case.verdict = decision.cause
         self._blame(case, decision)
 
+    def _hear(self, case: Case, decision: Decision) -> None:
+        """The newest verdict counts, but a true one is not taken back by a mere warning."""
+        heals = case.kind in ("stall_heals", "stall_all_heals", "blind")
+        is_told = case.verdict in case.accepted and case.detected_after is not None
+        if decision.cause in case.accepted or (not is_told and decision.cause not in _WELL):
+            if decision.cause not in _WELL or heals:
+                case.verdict = decision.cause
+            self._blame(case, decision)
+
     def _blame(self, case: Case, decision: Decision) -> None:
         """The newest word counts: what is known grows."""
         if decision.finding is not None:

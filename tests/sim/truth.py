@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from mwatch.model.decision import Action
@@ -68,27 +69,36 @@ KINDS: dict[str, Truth] = {
     "drained": _truth(C.DRAINED, _NONE),
     "deleted": _truth(C.DELETED_BY_USER, _NONE),
 }
+_WELL = (C.HEALTHY, C.FINISHED)
 _ASKED = frozenset({"preempted", "drained", "deleted"})
 
 
 def truth_of(incident: Incident, shape: Shape, eyes: Eyes) -> Truth:
-    """Where nobody sees how a pod ended, an ending that was asked for is just an ending."""
-    kind = incident.fault.kind
-    truth = KINDS[kind]
-    if kind in _ASKED and not eyes.exits:
+    """What can be known differs with what can be seen, and with when it happens."""
+    kind, truth = incident.fault.kind, KINDS[incident.fault.kind]
+    if kind in _ASKED and not eyes.exits:  # nobody sees how a pod ended: it is just gone
         return _truth(C.KILLED, _RESTART, C.FINISHED_EARLY, C.CRASH, C.UNKNOWN, C.HANG)
-    if kind == "blind" and incident.fault.variant == "probe":
-        return _truth(C.BLIND, _NONE, C.HEALTHY, C.FINISHED, C.HANG, C.UNKNOWN)
-    if kind in ("hang", "hang_all") and incident.phase is JobPhase.STOPPING:
-        # the training is done and saved: to call it finished is true as well
-        return truth._replace(accepted=truth.accepted | {C.HEALTHY, C.FINISHED})
-    if kind == "hang" and not (eyes.process or eyes.cpu or eyes.gpu) and shape.pod_ranks == 1:
-        return truth._replace(accepted=truth.accepted | {C.LOST_POD})  # all of it is silent
+    if kind == "nan_guard" and shape.release.guard != "rerun":
+        return truth._replace(accepted=frozenset({C.NAN}))
+    also = frozenset(_also(incident, shape, eyes))
     if kind == "user_error" and incident.phase is JobPhase.TRAINING:
         # an exception after many good steps may be the data or the machine: once more is fair
         return truth._replace(accepted=truth.accepted | {C.CRASH}, actions=_STOP | _RESTART)
-    if shape.max_restarts:  # torchrun mends it before anybody else can
-        return truth._replace(accepted=truth.accepted | {C.HEALTHY, C.FINISHED})
-    if kind == "nan_guard" and shape.release.guard != "rerun":
-        return truth._replace(accepted=frozenset({C.NAN}))
-    return truth
+    return truth._replace(accepted=truth.accepted | also)
+
+
+def _also(incident: Incident, shape: Shape, eyes: Eyes) -> Iterator[C]:
+    """Verdicts that are true as well."""
+    fault, phase = incident.fault, incident.phase
+    is_done = incident.iteration >= shape.total
+    if is_done and phase in (JobPhase.STOPPING, JobPhase.EVALUATING):
+        yield from _WELL  # the training is done and saved
+    if shape.max_restarts:
+        yield from _WELL  # torchrun mends it before anybody else can
+    if fault.kind == "blind" and (fault.variant == "probe" or not eyes.probe):
+        yield from _WELL  # the log goes on; or it stops, as it does in a long save
+    if phase is JobPhase.STARTING and fault.part == 0 and not eyes.probe:
+        yield C.BLIND  # nothing was ever printed
+    is_alone = shape.pod_ranks == 1 and not (eyes.process or eyes.cpu or eyes.gpu)
+    if fault.kind == "hang" and is_alone:
+        yield C.LOST_POD  # all of the pod is silent

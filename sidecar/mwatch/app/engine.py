@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from mwatch import detect
 from mwatch.decide.decide import decide, enact
+from mwatch.decide.policy import RULES, Resume
 from mwatch.model.decision import Action, Decision, Record
 from mwatch.model.fault import CatalogueEntry
 from mwatch.model.finding import Cause, Finding, Severity
@@ -70,7 +71,8 @@ class Engine:
     def look(self, now: float) -> Assessment:
         job = self.job
         job.now = max(job.now, now)
-        findings = detect.run(job, self.settings)
+        self._close_old()
+        findings = [self._with_memory(each) for each in detect.run(job, self.settings)]
         decision = decide(job, findings, self.record, self.settings)
         self._keep(findings, decision)
         return Assessment(job.now, tuple(findings), decision)
@@ -83,16 +85,22 @@ class Engine:
         enact(self.record, decision, job, at)
         if decision.quarantine_from is not None:
             first_bad = decision.finding.since_iteration if decision.finding else None
-            job.timeline.rollbacks.append(
-                Rollback(at, decision.resume_from or 0, first_bad, decision.reason)
-            )
-            for number, known in job.checkpoints.items():
-                if number >= decision.quarantine_from:
-                    known.is_abandoned = True
+            self._give_up(at, decision.quarantine_from - 1, first_bad, decision.reason)
         for incident in self._open.values():
             if incident.attempt == decision.attempt and incident.cause is decision.cause:
                 incident.acted_at = at
                 incident.decision = decision
+
+    def _with_memory(self, finding: Finding) -> Finding:
+        """Of bad numbers a detector sees the newest lines only: what began before, began then."""
+        if RULES[finding.cause].resume is not Resume.BEFORE_BAD:
+            return finding
+        key = (self.job.attempt.number, finding.detector, finding.cause)
+        known = self._open.get(key)
+        first = known.finding.since_iteration if known else None
+        if known is None or first is None or (finding.since_iteration or first + 1) <= first:
+            return finding
+        return replace(finding, since_iteration=first, since_time=known.finding.since_time)
 
     def _keep(self, findings: Sequence[Finding], decision: Decision) -> None:
         """Incidents open with a finding, learn what was decided, and close when it is gone."""
@@ -111,6 +119,30 @@ class Engine:
             self._judge(incident, decision)
         for key in [key for key in self._open if key not in seen]:
             self._open.pop(key).closed_at = now
+
+    def _close_old(self) -> None:
+        """Nothing open survives an attempt."""
+        for key in [key for key in self._open if key[0] != self.job.attempt.number]:
+            incident = self._open.pop(key)
+            incident.closed_at = self.job.attempt.started_at
+            self._distrust(incident)
+
+    def _distrust(self, incident: Incident) -> None:
+        """The attempt ended with bad numbers: what it saved since they went bad is poisoned."""
+        finding = incident.finding
+        bad = finding.since_iteration
+        is_bad = RULES[incident.cause].resume is Resume.BEFORE_BAD
+        if not is_bad or finding.severity is not Severity.CRITICAL or bad is None:
+            return
+        self._give_up(self.job.attempt.started_at, bad - 1, bad, finding.summary)
+
+    def _give_up(self, at: float, to: int, first_bad: int | None, reason: str) -> None:
+        """What was written above iteration `to` before `at` is of a line nobody continues."""
+        timeline = self.job.timeline
+        timeline.rollbacks.append(Rollback(at, to, first_bad, reason))
+        for number, known in self.job.checkpoints.items():
+            written = known.saved_at if known.written_at is None else known.written_at
+            known.is_abandoned = known.is_abandoned or timeline.is_abandoned(number, written)
 
     def _judge(self, incident: Incident, decision: Decision) -> None:
         finding = decision.finding

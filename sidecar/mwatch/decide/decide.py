@@ -203,7 +203,11 @@ def _restart(case: _Case) -> Decision:
 
 
 def _choice(case: _Case) -> resume.Choice:
-    if case.rule.resume is Resume.BEFORE_BAD:
+    bad = rollback.first_bad(case.job, case.finding)
+    is_rerun = case.finding.cause is Cause.RERUN
+    if case.rule.resume is Resume.BEFORE_BAD or (
+        is_rerun and case.job.attempt.resumed_from and rollback.was_good_before(case.job, bad)
+    ):
         return rollback.target(case.job, case.finding, case.settings)
     if case.rule.resume is Resume.BEFORE_FAILED:
         return resume.before_failed(case.job)

@@ -18,6 +18,7 @@ from mwatch.model.job import Attempt, Job, KnownCheckpoint
 from mwatch.model.observation import Sight
 
 _MAX_NAMED = 4
+_BAD_TRACKER = frozenset({"checkpoint-tracker-invalid", "checkpoint-no-iteration"})
 
 
 class Choice(NamedTuple):
@@ -53,6 +54,8 @@ def before_failed(job: Job) -> Choice:
     if attempt.load == "loaded":
         return choose(job, before=None)  # a newer one is bad, and known to be
     failed = attempt.resumed_from if attempt.load_iteration is None else attempt.load_iteration
+    if _was_misled(job, failed):
+        return choose(job, before=None)
     if failed is None:
         failed = choose(job, before=None).iteration
     limit = "" if failed is None else f"before {failed}"
@@ -61,6 +64,14 @@ def before_failed(job: Job) -> Choice:
         reason = "a checkpoint could not be loaded, and no older one is known"
         return Choice(None, reason, nothing_complete=True)  # it may hold weeks of work
     return choice
+
+
+def _was_misled(job: Job, failed: int | None) -> bool:
+    """The tracker is garbage, or names a checkpoint that never was: the others are as good."""
+    if failed is None:
+        return any(seen.fault.id in _BAD_TRACKER for seen in job.attempt.faults)
+    known = job.checkpoints.get(failed)
+    return known is not None and not known.is_saved and known.stored in (None, "missing")
 
 
 def older_than_attempt(job: Job) -> Choice:

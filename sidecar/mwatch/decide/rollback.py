@@ -9,6 +9,8 @@ written before iteration N + 1 was done.
 
 from __future__ import annotations
 
+import math
+
 from mwatch.decide import progress, resume
 from mwatch.model.decision import Act, Record
 from mwatch.model.finding import Finding
@@ -31,11 +33,33 @@ def first_bad(job: Job, finding: Finding) -> int:
 def target(job: Job, finding: Finding, settings: Settings) -> resume.Choice:
     bad = first_bad(job, finding)
     before = bad - max(1, settings.checkpoints.margin_iterations) + 1
-    choice = resume.choose(job, before=before, limit=f"before the first bad iteration {bad}")
+    limit = f"before the first bad iteration {bad}"
+    loaded = job.attempt.resumed_from
+    if loaded and was_good_before(job, bad):
+        before = min(before, loaded)
+        limit = f"before {loaded}, for an earlier attempt passed iteration {bad} in good health"
+    choice = resume.choose(job, before=before, limit=limit)
     if choice.nothing_complete and resume.has_none_before(job, before):
         reason = f"none was written before the first bad iteration {bad}: from the beginning"
         return resume.Choice(None, reason)
     return choice
+
+
+def was_good_before(job: Job, bad: int) -> bool:
+    """The same samples did no harm the first time: what was loaded is not what was saved."""
+    old = job.earlier_steps.get(bad)
+    if old is None or not old.losses or old.at >= job.attempt.started_at:
+        return False
+    is_finite = all(map(math.isfinite, old.losses.values()))
+    return is_finite and math.isfinite(old.grad_norm or 0.0) and not _was_rolled_back(job, bad)
+
+
+def _was_rolled_back(job: Job, bad: int) -> bool:
+    """Numbers that were bad, or may have been, before an earlier rollback prove nothing."""
+    return any(
+        rollback.first_bad is not None and bad >= rollback.first_bad
+        for rollback in job.timeline.rollbacks
+    )
 
 
 def refusal(job: Job, record: Record, finding: Finding, settings: Settings) -> str | None:

@@ -18,7 +18,6 @@ from mwatch.model.finding import Cause, Culprit, Finding, Severity
 from mwatch.model.job import Job
 from mwatch.model.verdict import Verdict
 
-
 _UNEXPECTED = "rerun-unexpected-result"
 _NOT_FINITE = re.compile(r"Unexpected result -?(?:nan|inf)\b", re.IGNORECASE)
 

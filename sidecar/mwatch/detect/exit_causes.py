@@ -60,14 +60,25 @@ _NAMES = frozenset(
         "UnboundLocalError",
     }
 )  # fmt: skip
-_CODE = _NAMES | {"AttributeError", "NotImplementedError", "TypeError"}
 _MISMATCH = re.compile(
-    r"do(?:es)? not match|mismatch|checkpoint ?value|parameter group|argument|unexpected key"
-    r"|missing key|incompatible|not supported",
+    r"do(?:es)? not match|mismatch|checkpoint ?value|parameter group|unexpected key"
+    r"|missing key(?! in checkpoint state_dict: args\b)|(?:keyword|positional) argument"
+    r"|incompatible|not supported",
     re.I,
 )
-_PROGRAMMING = _CODE | {
-    "AssertionError", "IndexError", "KeyError", "ValueError", "ZeroDivisionError",
+"""The arguments are in every checkpoint of Megatron: without them it is the file that is bad."""
+_TERMINATED = re.compile(
+    r"DataLoader worker \(pid\(?s?\)? ?[^)]*\) is killed by signal: Terminated"
+)
+_FILES = frozenset(
+    {
+        "OSError", "IOError", "FileExistsError", "FileNotFoundError", "IsADirectoryError",
+        "NotADirectoryError", "PermissionError", "TimeoutError", "BlockingIOError",
+    }
+)  # fmt: skip
+_PROGRAMMING = _NAMES | {
+    "AssertionError", "AttributeError", "IndexError", "KeyError", "NotImplementedError",
+    "TypeError", "ValueError", "ZeroDivisionError",
 }  # fmt: skip
 
 
@@ -122,22 +133,23 @@ def is_cascade(error: str | None) -> bool:
     return _last_part(error) in _CASCADES
 
 
-def cause_of_error(error: str | None, *, has_trained: bool) -> Cause:
+def cause_of_error(error: str | None, message: str = "", during: str | None = None) -> Cause:
     """An exception that no entry of the catalogue knows.
 
-    A programming error before the first step comes back at every start; one after thousands of
-    steps may be the data or the machine, and is worth another try. A name that is not there will
-    never be.
+    A programming error comes back with the same samples: a restart does not mend it.
     """
     name = _last_part(error)
+    if during == "save" and name in _FILES:
+        return Cause.STORAGE
+    if _TERMINATED.search(message):
+        return Cause.KILLED  # the signal was meant for all of them
     if name == "KeyboardInterrupt":
         return Cause.DELETED_BY_USER
     if name == "SignalException":
         return Cause.KILLED
     if name == "MemoryError":
         return Cause.OOM
-    is_ours = name in _NAMES or (name in _PROGRAMMING and not has_trained)
-    return Cause.USER_ERROR if is_ours else Cause.CRASH
+    return Cause.USER_ERROR if name in _PROGRAMMING else Cause.CRASH
 
 
 def cause_of_load_error(error: str | None, message: str) -> Cause:
@@ -145,7 +157,7 @@ def cause_of_load_error(error: str | None, message: str) -> Cause:
 
     Settings that differ from the checkpoint's fail with an older one too.
     """
-    is_ours = _last_part(error) in _CODE or _MISMATCH.search(message)
+    is_ours = _last_part(error) in _NAMES or _MISMATCH.search(message)
     return Cause.USER_ERROR if is_ours else Cause.CHECKPOINT
 
 

@@ -40,6 +40,7 @@ EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
     Cause.RERUN: (
         "rerun-checkpoint-exit", "rerun-reproducible", "rerun-second-run", "rerun-same-gpu",
     ),
+    Cause.HANG: ("store-wait-timeout",),
     Cause.LOSS_SCALE_COLLAPSE: ("loss-scale-at-minimum",),
     Cause.LOSS_SPIKE: ("grad-norm-too-large", "loss-spike-composer"),
     Cause.STARTED_FROM_RANDOM: ("checkpoint-none-found", "checkpoint-tracker-missing"),

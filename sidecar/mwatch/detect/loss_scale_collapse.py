@@ -17,7 +17,7 @@ from itertools import islice, takewhile
 
 from mwatch.detect.evidence import of_step
 from mwatch.detect.main_loss import is_all_skipped
-from mwatch.detect.streak import skips_start
+from mwatch.detect.streak import slide_start
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
 from mwatch.model.observation import Sight
@@ -143,7 +143,7 @@ def _finding(
     job: Job, rules: NumberSettings, said: str, severity: Severity = Severity.CRITICAL
 ) -> Finding:
     steps = job.attempt.steps
-    first = steps[skips_start(steps, rules.collapse_window_iterations)]
+    first = steps[slide_start(steps, rules.collapse_window_iterations)]
     newest = steps[-1]
     since = first.iteration - first.new + 1
     return Finding(

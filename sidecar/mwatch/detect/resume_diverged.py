@@ -43,12 +43,36 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     steps = job.attempt.steps
     if not job.earlier_steps or not steps:
         return []
+    if _was_reset(job):
+        return [_of_reset(job)]
     last = _last_recomputed(job)
     if last is None:
         return []
     rules = settings.numbers
     difference = _exact(job, last) or _noisy(job, last, rules)
     return [] if difference is None else [_finding(job, difference)]
+
+
+def _was_reset(job: Job) -> bool:
+    """A checkpoint was loaded, and the count began at 0 again: `--finetune` on a resume."""
+    attempt = job.attempt
+    is_reset = attempt.load == "loaded" and attempt.resumed_from == 0
+    return is_reset and any(past.saves_done for past in job.past)
+
+
+def _of_reset(job: Job) -> Finding:
+    return Finding(
+        detector="resume_diverged",
+        cause=Cause.RESUME_DIVERGED,
+        severity=Severity.WARNING,
+        summary="A checkpoint was loaded, but iterations are counted from 0 again: a flag of a "
+        "first start (--finetune) was left on.",
+        since_time=job.attempt.started_at,
+        since_iteration=1,
+        confidence=0.8,
+        evidence=(of_step(job.attempt.steps[0]),),
+        fingerprint="resume_diverged/reset",
+    )
 
 
 def _last_recomputed(job: Job) -> int | None:

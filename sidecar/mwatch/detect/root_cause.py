@@ -31,6 +31,7 @@ from mwatch.detect.exit_causes import (
     plain,
     signal_of,
 )
+from mwatch.detect.explains import explains
 from mwatch.detect.fault_causes import cause_of
 from mwatch.model.event import Error, Fault
 from mwatch.model.fault import Role
@@ -40,10 +41,11 @@ from mwatch.model.observation import ProcessExit
 
 _BEFORE_SECONDS = 60.0
 """Another rank's line may still come after the fault that ends them all."""
-_SAME_TEXT = 40
 _GENERIC = frozenset({"assertion-failed", "te-assertion", "cuda-unknown-error"})
 _VAGUE = _GENERIC | {"checkpoint-load-exit-zero"}
 """Any other root fault says more; the reason of a failed load is in the lines after it."""
+_STRONGER = frozenset({Cause.OOM, Cause.HARDWARE, Cause.STORAGE, Cause.FABRIC, Cause.KILLED})
+"""Causes that explain why a good checkpoint could not be read."""
 _MEMORY = frozenset({"k8s-oom-killed", "host-oom-cgroup", "host-oom-node"})
 _NAN = re.compile(r"found (?:NaN|Inf)\b|unexpected result (?:nan|-?inf)", re.I)
 _REPORTS = ("elastic", "launcher")
@@ -56,15 +58,6 @@ class RootCause(NamedTuple):
     error: ErrorSeen | None = None
     gone: ProcessGone | None = None
     confidence: float = 0.9
-
-
-def _explains(fault: FaultSeen, seen: ErrorSeen) -> bool:
-    """Whether the fault's line is the last line of that traceback, of whichever rank."""
-    error = seen.error
-    text = fault.fault.text
-    if error.message and error.message[:_SAME_TEXT] in text:
-        return True
-    return not error.message and bool(error.error) and str(error.error) in text
 
 
 def _place_of_report(seen: ErrorSeen) -> tuple[int, int, float]:
@@ -113,7 +106,7 @@ class _Seen:
             uncaught = [seen for seen in attempt.errors if seen.error.rank is not None]
             self._errors = [seen for seen in uncaught if seen.error.kind == "traceback"]
             self._faults = [
-                seen for seen in attempt.faults if any(_explains(seen, e) for e in self._errors)
+                seen for seen in attempt.faults if any(explains(seen, e) for e in self._errors)
             ]
         self._code = self._exit_code()
 
@@ -167,6 +160,26 @@ class _Seen:
         return self._gone[0].at if self._gone else 0.0
 
     def told_first(self) -> RootCause | None:
+        return self._told_by_load() or self._told_by_first()
+
+    def _told_by_load(self) -> RootCause | None:
+        """A load that failed: a fault that fits any file says less than where it was raised."""
+        if self._has_trained:
+            return None
+        raised = [seen for seen in self._tracebacks() if seen.error.during == "load"]
+        if not raised:
+            return None
+        known = [
+            seen
+            for seen in self._named_roots()
+            if seen.entry
+            and (seen.entry.runbook == "checkpoint" or cause_of(seen.entry) in _STRONGER)
+        ]
+        if known:
+            return self._of_fault(min(known, key=self._order))
+        return self._of_error(min(raised, key=self._order))
+
+    def _told_by_first(self) -> RootCause | None:
         fault, error = self._first_root(), self._first_error()
         if fault is not None and fault.fault.id in _GENERIC:
             error = min(self._tracebacks(), key=self._order, default=None)
@@ -184,7 +197,7 @@ class _Seen:
 
     def _of_fault(self, seen: FaultSeen) -> RootCause:
         assert seen.entry is not None
-        raised = next((each for each in self._tracebacks() if _explains(seen, each)), None)
+        raised = next((each for each in self._tracebacks() if explains(seen, each)), None)
         error = raised or next(self._reports(), None)
         return RootCause(cause_of(seen.entry), seen.at, seen, error, confidence=0.95)
 
@@ -196,24 +209,26 @@ class _Seen:
         name, message = seen.error.error, seen.error.message
         if _NAN.search(message):
             return RootCause(Cause.NAN, seen.at, error=seen)
-        if self._was_loading:
+        if self._was_loading or (seen.error.during == "load" and not self._has_trained):
             return RootCause(cause_of_load_error(name, message), seen.at, error=seen)
-        cause = cause_of_error(name, has_trained=self._has_trained)
+        cause = cause_of_error(name, message, seen.error.during)
         return RootCause(cause, seen.at, error=seen, confidence=0.7)
 
+    def _roots(self) -> list[FaultSeen]:
+        return [seen for seen in self._faults if seen.entry and seen.entry.role is Role.ROOT]
+
+    def _named_roots(self) -> list[FaultSeen]:
+        return [seen for seen in self._roots() if seen.fault.id not in _VAGUE]
+
     def _first_root(self) -> FaultSeen | None:
-        roots = [
-            seen for seen in self._faults if seen.entry is not None and seen.entry.role is Role.ROOT
-        ]
-        named = [seen for seen in roots if seen.fault.id not in _VAGUE]
-        return min(named or roots, key=self._order, default=None)
+        return min(self._named_roots() or self._roots(), key=self._order, default=None)
 
     def _first_error(self) -> ErrorSeen | None:
         """Of the exceptions that no fault explains."""
         own = [
             seen
             for seen in self._tracebacks()
-            if not any(_explains(fault, seen) for fault in self._faults)
+            if not any(explains(fault, seen) for fault in self._faults)
         ]
         return min(own, key=self._order, default=None)
 

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from mwatch.detect.evidence import of_step
-from mwatch.detect.streak import skips_start
+from mwatch.detect.streak import slide_start
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
 from mwatch.model.observation import Sight
@@ -45,7 +45,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     if seen.skipped < rules.skip_least or rate < rules.skip_rate:
         return []
     steps = attempt.steps
-    first, newest = steps[skips_start(steps, int(_CLEAN / rules.skip_rate))], steps[-1]
+    first, newest = steps[slide_start(steps, int(_CLEAN / rules.skip_rate))], steps[-1]
     since = first.iteration - first.new + 1
     is_lost = rate >= rules.skip_rate_lost
     cause = _cause(job, seen)

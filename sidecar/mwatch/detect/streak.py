@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 
 from mwatch.model.job import Step
 
 _NEAR = 32
 _FAR = 1100
 _FEW = 20
+_RUN = 4
 
 
 def streak_start(steps: deque[Step], is_in: Callable[[Step], bool]) -> int:
@@ -60,9 +62,30 @@ def skips_start(steps: deque[Step], gap: int) -> int:
             first, clean = index, 0
         else:
             clean += steps[index].new
+    return _with_the_line_it_began_in(steps, first)
+
+
+def slide_start(steps: deque[Step], gap: int) -> int:
+    """Index of the line in which a run of little but skips began.
+
+    A warm-down that ended shortly before, or skips that healed, are no part of it. Where there is
+    no such run, or a short one, as `skips_start`.
+    """
+    first = streak_start(steps, _is_mostly_skipped)
+    newest = islice(steps, max(first, len(steps) - _RUN), None)
+    if sum(step.skipped for step in newest) < _RUN:
+        return skips_start(steps, gap)
+    return _with_the_line_it_began_in(steps, first)
+
+
+def _with_the_line_it_began_in(steps: deque[Step], first: int) -> int:
     before = steps[first - 1] if first else None
     ends_with_one = before is not None and before.skipped > 0 and before.grad_norm is None
     return first - 1 if ends_with_one else first
+
+
+def _is_mostly_skipped(step: Step) -> bool:
+    return step.skipped * 2 > step.new
 
 
 def _has_many_skips(step: Step) -> bool:

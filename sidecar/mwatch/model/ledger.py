@@ -134,7 +134,6 @@ class Pace:
     slow_seconds: float = 0.0
     """Of lines in a row that may be the begin of a slow time, or chance."""
 
-
     def start_over(self, redone_until: float) -> None:
         """A new attempt: what went on in the last one is over."""
         self.redone_until = redone_until

@@ -146,6 +146,8 @@ ROOT_CAUSE = Recogniser(
     (r"Root Cause \(first observed failure\):", r"Root Cause:"), _read_root_cause
 )
 WORKER_FAILED = Recogniser((r"failed \(exitcode: ",), _read_worker_failed)
+
+
 def _read_status(line: Line, context: Context) -> Iterable[Event]:
     """The shell's or kubectl's last word on the training command."""
     found = _STATUS.fullmatch(line.body.strip())
@@ -153,9 +155,7 @@ def _read_status(line: Line, context: Context) -> Iterable[Event]:
         return
     code = int(found[1])
     if code == 0:
-        yield Exit(
-            "status", None, found[0], stamp(line.text), line.rank, context.file, line.number
-        )
+        yield Exit("status", None, found[0], stamp(line.text), line.rank, context.file, line.number)
         return
     signal = signal_name(128 - code) if code > 128 else None
     yield context.error(line, message=found[0], exit_code=code, signal=signal)

@@ -9,10 +9,10 @@ phase ends. It cannot see work on an iteration that was never finished: that cou
 from __future__ import annotations
 
 from mwatch.model.job import Job, Step
-from mwatch.model.ledger import Head, Ledger, Open, Span, Spent, Stall, UnknownReach
+from mwatch.model.ledger import Head, Ledger, Open, Parts, Span, Spent, Stall, UnknownReach
 from mwatch.model.observation import Sight
 from mwatch.model.phase import JobPhase
-from mwatch.state.line_time import book_line, book_usual_line
+from mwatch.state.line_time import SKEW, book_line, book_usual_line
 from mwatch.state.slow_time import usual_step
 from mwatch.state.tail_time import PHASES, read_tail, spent_in
 from mwatch.state.time_parts import SAME_MOMENT, fit, spans_within
@@ -155,7 +155,7 @@ def _book_all(job: Job, at: float, spent: Spent) -> None:
     _reopen(job, at)
 
 
-def _book_tail(job: Job, at: float) -> None:
+def _book_tail(job: Job, at: float) -> Parts:
     ledger = job.ledger
     ledger.weigh(job.layout.world_size)
     tail = read_tail(job, at)
@@ -167,12 +167,26 @@ def _book_tail(job: Job, at: float) -> None:
         pace.furthest = max(pace.furthest, tail.reached, job.attempt.iteration or 0)
     pace.unseen_seconds = tail.unseen_seconds
     _reopen(job, at)
+    return tail.parts
 
 
 def _close(job: Job, at: float) -> None:
-    _book_tail(job, at)
+    _square(job.ledger, _book_tail(job, at))
     job.ledger.is_closed = True
     job.ledger.is_over = job.attempt.is_done
+
+
+def _square(ledger: Ledger, parts: Parts) -> None:
+    """Lines have told of more or less than was booked: the clock of the pod that prints them
+    differs from that of the pod that told of the begin and the end."""
+    owed, ledger.pace.owed = ledger.pace.owed, 0.0
+    if owed < 0:
+        ledger.move(Spent.TRAINING, Spent.IDLE, -owed)
+    for spent in (Spent.IDLE, Spent.RESTARTING):
+        seconds = min(owed, SKEW, parts.get(spent, 0.0))
+        if seconds > 0:
+            ledger.move(spent, Spent.TRAINING, seconds)
+            owed -= seconds
 
 
 def _reopen(job: Job, at: float) -> None:

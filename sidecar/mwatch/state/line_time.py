@@ -25,6 +25,7 @@ from mwatch.state.time_parts import (
 
 _MAX_OWED = 60.0
 _JITTER = 2.0  # stamps are cut to seconds; a reader looks about once a second
+SKEW = 5.0  # between the clocks of two pods
 _HALF_BEAT = 0.5  # the probe sees the end of a step by so much too late, on average
 _EDGES = 0.2  # of a save or an evaluation may have gone unseen
 _COUNTED_IN = 0.1  # above the usual by this share, with a save inside: the timer ran on
@@ -87,10 +88,12 @@ def _first_line(job: Job, step: Step, at: float) -> None:
     rest = ledger.open.head.spent if ledger.open.head is not None else Spent.FIRST_STEP
     own = own_seconds(step, None)
     told = room if own is None else own * step.new
+    owed = 0.0
     if pace.first_step_seconds > 0:  # the probe has seen it end; the line counts it in
         others = step.new - 1
         claim = max(0.0, min(room, told - pace.first_step_seconds + _HALF_BEAT)) if others else 0.0
         _add_steps(parts, claim, redone)
+        owed = min(max(0.0, told - pace.first_step_seconds - room), SKEW) if others else 0.0
         first_step = pace.first_step_seconds + room - claim
         first = Unjudged(1, Spent.FIRST_STEP, Spent.FIRST_STEP, first_step, redone, size)
         if others and claim > 0:
@@ -108,7 +111,7 @@ def _first_line(job: Job, step: Step, at: float) -> None:
     if rest is Spent.FIRST_STEP:
         add(pace.spare, rest, room - claim)
     ledger.book(fit(parts, span, rest), at)
-    pace.owed = 0.0
+    pace.owed = owed
     pace.step_seconds = inside or usual or pace.step_seconds or own
     pace.interval = job.layout.log_interval or pace.interval or (step.new if step.new > 1 else None)
     leave_unjudged(pace, first)
@@ -143,13 +146,14 @@ def _next_line(job: Job, step: Step, at: float, own: float | None) -> float:
         told = expected
     trained = _trained(job, parts, untimed, room, told)
     slow = _add_trained(job, parts, step, trained, min(told, trained + _JITTER), usual)
-    if room > _JITTER or parts:
-        _may_reclaim(pace, parts)
     ledger.book(fit(parts, span, Spent.IDLE), at)
     if slow > 0:
         ledger.move(Spent.TRAINING, Spent.SLOW, slow)
-    if pace.spare and room < told / 2 and pace.owed > _JITTER:
+    is_late = room < told / 2
+    if pace.spare and is_late and pace.owed > _JITTER:
         _reclaim(ledger)
+    if not is_late:
+        _may_reclaim(pace, parts)
     return told / step.new
 
 
@@ -197,7 +201,7 @@ def _stretch(parts: Parts, span: float, told: float, expected: float | None) -> 
         sure = expected if expected is not None and ran_on else told
         wanted = min(known, max(span - sure, 0.0))
     else:
-        wanted = known + min(room - told, max(_JITTER, known * _EDGES))
+        wanted = known + min(room - told, max(SKEW, known * _EDGES))
     share = wanted / known
     return {spent: seconds * share for spent, seconds in parts.items()}
 

@@ -31,7 +31,8 @@ def enter(job: Job, at: float, phase: JobPhase) -> None:
         calibrate.phase_ended(job, slot, at - attempt.phase_since)
     attempt.phase = phase
     attempt.phase_since = at
-    attempt.progress_at = max(attempt.progress_at, at)
+    if phase is not JobPhase.ENDED:
+        attempt.progress_at = max(attempt.progress_at, at)
     ledger.phase_changed(job, at, before)
 
 

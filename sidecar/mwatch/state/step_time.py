@@ -20,7 +20,7 @@ def own_seconds(step: Step, before: Step | None, *, is_second: bool = False) -> 
     again = step.covers - step.new
     if again > 0 and before.is_first_of_process:
         return _without(step, printed * step.covers, before.seconds * again) or printed
-    if is_second and before.new == 1:
+    if is_second:
         # A pod that tells nothing of the resume before it prints a first line that does not look
         # like one. The clock shows whether the second line counts it in.
         gap = step.at - before.at

@@ -153,7 +153,11 @@ def _trained(job: Job, rest: float, at: float, *, is_cut: bool) -> float:
     if is_cut:
         return rest
     if job.sees(Sight.PROBE):
-        return max(0.0, rest - (at - _last_step_at(job)))
+        worked = max(0.0, rest - (at - _last_step_at(job)))
+        step = ledger.pace.step_seconds
+        if step is None or not attempt.steps:
+            return worked
+        return min(worked, _finished(job) * step * _LATE)  # its clock may be ahead of the line's
     gap = _gap(ledger)
     if gap is None:
         return 0.0 if ledger.open.stall is not None else rest
