@@ -48,6 +48,13 @@ def test_what_is_no_usual_step_teaches_nothing(odd: dict[str, Any]) -> None:
     assert len(taught(odd).calibration.steps) == 11
 
 
+def test_a_job_that_skips_from_its_first_step_on_is_learnt_all_the_same() -> None:
+    told = job()
+    for number in range(1, 20):
+        say(told, number, skipped=1)
+    assert len(told.calibration.steps) == 8
+
+
 def test_a_line_in_which_some_steps_were_skipped_counts() -> None:
     assert len(taught({"covers": 10, "skipped": 4}).calibration.steps) == 12
 

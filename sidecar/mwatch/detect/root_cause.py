@@ -27,11 +27,10 @@ from mwatch.detect.exit_causes import (
     cause_of_reason,
     exit_of_worker,
     is_cascade,
-    place_of_exit,
     plain,
     signal_of,
 )
-from mwatch.detect.explains import explains
+from mwatch.detect.explains import REPORTS, explains, place_of_report
 from mwatch.detect.fault_causes import cause_of
 from mwatch.model.event import Error, Fault
 from mwatch.model.fault import Role
@@ -48,7 +47,6 @@ _STRONGER = frozenset({Cause.OOM, Cause.HARDWARE, Cause.STORAGE, Cause.FABRIC, C
 """Causes that explain why a good checkpoint could not be read."""
 _MEMORY = frozenset({"k8s-oom-killed", "host-oom-cgroup", "host-oom-node"})
 _NAN = re.compile(r"found (?:NaN|Inf)\b|unexpected result (?:nan|-?inf)", re.I)
-_REPORTS = ("elastic", "launcher")
 
 
 class RootCause(NamedTuple):
@@ -58,11 +56,6 @@ class RootCause(NamedTuple):
     error: ErrorSeen | None = None
     gone: ProcessGone | None = None
     confidence: float = 0.9
-
-
-def _place_of_report(seen: ErrorSeen) -> tuple[int, int, float]:
-    error = seen.error
-    return _REPORTS.index(error.kind), place_of_exit(error.exit_code, error.signal), seen.at
 
 
 def root_cause(job: Job) -> RootCause | None:
@@ -99,7 +92,7 @@ class _Seen:
         self._errors = [
             seen
             for seen in attempt.errors
-            if seen.error.kind in _REPORTS or self._counts(seen.at, seen.error)
+            if seen.error.kind in REPORTS or self._counts(seen.at, seen.error)
         ]
         self._faults = [seen for seen in attempt.faults if self._counts(seen.at, seen.fault)]
         if has_late_lines:
@@ -129,7 +122,7 @@ class _Seen:
 
     @property
     def has_ended(self) -> bool:
-        return self._code is not None or any(seen.error.kind in _REPORTS for seen in self._errors)
+        return self._code is not None or any(seen.error.kind in REPORTS for seen in self._errors)
 
     def _ids(self) -> set[str]:
         return {seen.fault.id for seen in self._faults}
@@ -297,5 +290,5 @@ class _Seen:
 
     def _reports(self) -> Iterator[ErrorSeen]:
         """Of launchers, the most telling first: each pod's names the first failure of that pod."""
-        found = [seen for seen in self._errors if seen.error.kind in _REPORTS]
-        return iter(sorted(found, key=_place_of_report))
+        found = [seen for seen in self._errors if seen.error.kind in REPORTS]
+        return iter(sorted(found, key=place_of_report))

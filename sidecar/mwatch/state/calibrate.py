@@ -4,7 +4,8 @@
 
 What is no usual step teaches nothing: the first of a process, a line of skipped steps, one
 across a change of the batch size, one with a save or an evaluation inside. A job that saves
-between any two lines would never teach anything, so there they count.
+between any two lines, or that skips from its first step on, would never teach anything: while
+little is known, and where nothing else comes, those count too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from mwatch.model.job import Job, Step
 from mwatch.model.phase import JobPhase, Slot
 from mwatch.state.step_time import own_seconds
 
-_STARVED = 8  # steps known; fewer, and a line with a save inside is better than nothing
+_STARVED = 8  # steps known; fewer, and a poor line is better than nothing
 _ALWAYS = 4  # lines in a row with a save inside: there are no others
 _BEAT_SECONDS = 1.0
 
@@ -36,7 +37,8 @@ def step_reported(job: Job, step: Step) -> None:
         calibration.resize_batch(step.batch_size)
     if before is None or not _is_usual(step, before):
         return
-    if 0 < calibration.disturbed < _ALWAYS and len(calibration.steps) >= _STARVED:
+    is_poor = step.skipped >= step.new or 0 < calibration.disturbed < _ALWAYS
+    if is_poor and len(calibration.steps) >= _STARVED:
         return
     gap = step.at - before.at
     seconds = own_seconds(step, before, is_second=len(attempt.steps) == 2)
@@ -59,8 +61,8 @@ def _is_disturbed(job: Job) -> bool:
 
 
 def _is_usual(step: Step, before: Step) -> bool:
-    is_skipped = step.skipped >= step.new
-    return not step.is_first_of_process and not is_skipped and step.batch_size == before.batch_size
+    is_same = step.batch_size == before.batch_size
+    return is_same and not step.is_first_of_process and step.new > 0
 
 
 def iteration_rose(job: Job, at: float) -> None:

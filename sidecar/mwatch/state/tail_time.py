@@ -10,6 +10,7 @@ the way is the best guess.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from mwatch.model.job import Attempt, Job
@@ -64,6 +65,8 @@ def read_tail(job: Job, at: float) -> Tail:
         add(parts, opened.head.spent, begin - ledger.booked_at)
     span = at - begin
     spans, untimed = spans_within(opened, begin, at)
+    if job.attempt.evaluations > opened.evaluations and opened.phase is not JobPhase.EVALUATING:
+        untimed.add(Spent.EVALUATING)
     for spent, seconds in spans.items():
         add(parts, spent, seconds)
     free = span - sum(spans.values())
@@ -151,7 +154,7 @@ def _trained(job: Job, rest: float, at: float, *, is_cut: bool) -> float:
     if total is not None and _reported(attempt) >= total:
         return 0.0
     if is_cut:
-        return rest
+        return min(rest, _most_unprinted(job))
     if job.sees(Sight.PROBE):
         worked = max(0.0, rest - (at - _last_step_at(job)))
         step = ledger.pace.step_seconds
@@ -166,6 +169,15 @@ def _trained(job: Job, rest: float, at: float, *, is_cut: bool) -> float:
         alive = min(alive, gap / 2)
     unprinted = (ledger.pace.interval or 1) - 1  # one more, and a line would have come
     return min(_whole_steps(ledger, alive), unprinted * (ledger.pace.step_seconds or 0.0))
+
+
+def _most_unprinted(job: Job) -> float:
+    """Seconds of steps that may be done though no line has told of them."""
+    attempt, pace = job.attempt, job.ledger.pace
+    if pace.step_seconds is None or not attempt.steps:
+        return math.inf
+    known = _finished(job) if attempt.is_done or job.sees(Sight.PROBE) else 0.0
+    return (known or pace.interval or 1) * pace.step_seconds * _LATE + _GRACE_SECONDS
 
 
 def _last_step_at(job: Job) -> float:
