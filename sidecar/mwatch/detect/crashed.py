@@ -12,8 +12,8 @@ import re
 
 from mwatch.detect.afterwards import has_trained
 from mwatch.detect.evidence import of_error, of_fault, of_gone
+from mwatch.detect.explains import REPORTS
 from mwatch.detect.last_words import (
-    REPORTS,
     is_credible,
     is_proven,
     is_quiet,

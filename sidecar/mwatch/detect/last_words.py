@@ -13,6 +13,7 @@ import re
 
 from mwatch.detect.afterwards import has_trained, is_after
 from mwatch.detect.exit_causes import cause_of_reason
+from mwatch.detect.explains import REPORTS
 from mwatch.detect.finished_early import ASKED
 from mwatch.model.fault import Blame, Role
 from mwatch.model.job import Attempt, ErrorSeen, FaultSeen, Job
@@ -20,7 +21,6 @@ from mwatch.model.observation import Sight
 from mwatch.model.phase import Slot
 from mwatch.model.settings import Settings
 
-REPORTS = ("elastic", "launcher")
 _DEADLY = re.compile(
     r"checkpoint-(?:load-exit-zero|tracker-invalid|no-iteration|no-rng-state|no-optimizer"
     r"|version-invalid|required-missing)|rerun-(?:checkpoint|failed)-exit|nan-.*"

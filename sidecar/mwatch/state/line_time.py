@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from mwatch.model.job import Job, Step
 from mwatch.model.ledger import Ledger, Pace, Parts, Span, Spent, Unjudged
-from mwatch.state.slow_time import judge, leave_unjudged, noise, slow_part, usual_step
+from mwatch.state.slow_time import is_gross, judge, leave_unjudged, slow_part, usual_step
 from mwatch.state.step_time import own_seconds
 from mwatch.state.time_parts import (
     SAME_MOMENT,
@@ -79,7 +79,9 @@ def _keep_pace(pace: Pace, step: Step, own: float, log_interval: int | None) -> 
 
 def _first_line(job: Job, step: Step, at: float) -> None:
     """The first step is in it: what it took above the others is known when others are known."""
-    ledger = job.ledger
+    ledger, resumed_from = job.ledger, job.attempt.resumed_from
+    if resumed_from is not None and 0 < step.iteration - resumed_from < step.new:
+        step = step._replace(new=step.iteration - resumed_from)  # its pod knew of no resume
     pace, span = ledger.pace, at - ledger.booked_at
     usual, size = usual_step(job), step.batch_size
     redone = redone_share(pace, step.iteration, step.new)
@@ -258,7 +260,7 @@ def _add_trained(
     ledger = job.ledger
     redone = redone_share(ledger.pace, step.iteration, step.new)
     above = told - step.new * usual if usual else 0.0
-    if usual and ledger.open.stall is not None and above > noise(job, step.new, usual):
+    if usual and ledger.open.stall is not None and is_gross(job, above, usual):
         lost = min(above, trained)
         _add_stall(ledger, parts, lost)
         _add_steps(parts, trained - lost, redone)

@@ -64,7 +64,8 @@ def _judge_reach(job: Job, usual: float) -> None:
     reached = before.reported + before.seconds / usual
     pace.furthest = max(pace.furthest, reached)
     if len(lines) > 1:
-        begin = max(pace.redone_until, (job.attempt.first_iteration or 1) - 1)
+        first = (job.attempt.first_iteration or 1) - 1
+        begin = max(pace.redone_until, first, job.attempt.resumed_from or 0)
         again = min(reached, lines[-2].iteration) - begin
         if again > 0:
             job.ledger.move(Spent.TRAINING, Spent.RECOMPUTED, again * usual)
