@@ -32,6 +32,7 @@ def test_the_incident_is_judged_rightly(incident: str) -> None:
         "since_iteration": report.verdict.since_iteration,
         "action": report.decision.action.value,
         "resume_from": report.decision.resume_from,
+        "rank": report.verdict.culprit.rank if report.verdict.culprit else None,
     }
     assert {key: found[key] for key in expected} == expected
     is_fine = expected["cause"] in ("finished", "healthy")

@@ -20,7 +20,8 @@ from mwatch.state.calibration_json import VERSION, from_json, to_json
 FIRST_VERSION = """
 {"version": 1, "layouts": [
   {"key": "world=4 tp=1", "batch_size": null, "log_interval": null, "best_step": null,
-   "best_spread": 0.0, "durations": {}, "steps": [2.0], "rises": [], "recomputed": [], "recent": []},
+   "best_spread": 0.0, "durations": {}, "steps": [2.0], "rises": [], "recomputed": [],
+   "recent": []},
   {"key": "world=8 tp=2", "batch_size": 256, "log_interval": 100, "best_step": 0.98,
    "best_spread": 0.02,
    "durations": {"saving": [8.0, 9.0], "first-save": [18.0]},
@@ -93,7 +94,8 @@ def test_what_is_not_ours_teaches_nothing(document: Any) -> None:
     "change",
     [{"key": ""}, {"key": 5}, {"key": "x" * 300}, {"durations": []}, {"durations": {"saving": 7}},
      {"durations": {"saving": [-1]}}, {"steps": ["1"]}, {"steps": [True]}, {"steps": [1e99]},
-     {"steps": [float("nan")]}, {"recent": None}, {"best_step": "fast"}, {"best_step": -1}, {"best_spread": None}],
+     {"steps": [float("nan")]}, {"recent": None}, {"best_step": "fast"}, {"best_step": -1},
+     {"best_spread": None}],
 )  # fmt: skip
 def test_a_damaged_layout_is_left_out_and_the_others_are_read(change: dict[str, Any]) -> None:
     document = json.loads(FIRST_VERSION)

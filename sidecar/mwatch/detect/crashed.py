@@ -20,7 +20,9 @@ from mwatch.detect.last_words import (
     is_sure,
     left_in_order,
 )
+from mwatch.detect.progress import last_progress
 from mwatch.detect.root_cause import RootCause, root_cause
+from mwatch.detect.who import absent_suspect, culprit
 from mwatch.model.finding import MAX_EVIDENCE, Cause, Culprit, Detector, Evidence, Finding, Severity
 from mwatch.model.job import Attempt, Job
 from mwatch.model.observation import Sight
@@ -109,6 +111,9 @@ def _named(root: RootCause) -> int | None:
 
 
 def _culprit(job: Job, root: RootCause) -> Culprit | None:
+    if root.cause is Cause.HANG:  # the ranks that complain have waited for another one
+        suspect = absent_suspect(job, last_progress(job.attempt))
+        return culprit(job, suspect) if suspect else None
     fault = root.fault.fault if root.fault else None
     error = root.error.error if root.error else None
     rank = next((each.rank for each in (fault, error) if each and each.rank is not None), None)

@@ -25,6 +25,7 @@ GIVEN_UP = frozenset(
     }
 )
 """After these lines the process is taken down: nothing can heal any more."""
+_WAITED = frozenset({"collective-timeout", "gloo-timeout"})
 STUCK_HERE = frozenset({"watchdog-heartbeat", "watchdog-stuck"})
 """These blame the very process that prints them: a stuck CUDA or NCCL call, or the GIL."""
 
@@ -55,6 +56,18 @@ def least_enqueued(job: Job, since: float) -> FaultSeen | None:
         if behind and len(behind) * 2 <= len(reports):
             return min(behind, key=lambda report: report[0])[1]
     return None
+
+
+def absentee(job: Job, since: float) -> int | None:
+    """The only rank of the job that did not wait in a collective until it timed out."""
+    world = job.layout.world_size or 0
+    waited = {
+        seen.fault.rank
+        for seen in _since(job, since)
+        if seen.fault.id in _WAITED and seen.fault.rank is not None
+    }
+    absent = [rank for rank in range(world) if rank not in waited] if len(waited) < world else []
+    return absent[0] if len(absent) == 1 and world > 1 else None
 
 
 def _since(job: Job, since: float) -> list[FaultSeen]:

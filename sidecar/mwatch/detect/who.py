@@ -86,6 +86,7 @@ def _suspect(
         or ranks.missing_suspect(probe, world, job.attempt.phase)
         or ranks.behind_suspect(probe)
         or _by_watchdog(watchdog.least_enqueued(job, stall.since), CulpritState.BEHIND)
+        or absent_suspect(job, stall.since)
     )
     equal = next((seen for seen in signs if seen.sign.state is SignState.ALL_EQUAL), None)
     if found is None and equal is not None:
@@ -140,6 +141,14 @@ def _rank(job: Job, seen: SignSeen) -> int | None:
         return seen.sign.rank
     there = (rank.rank for rank in job.attempt.ranks.values() if rank.stream == seen.stream)
     return min(there, default=None)
+
+
+def absent_suspect(job: Job, since: float) -> Suspect | None:
+    rank = watchdog.absentee(job, since)
+    if rank is None:
+        return None
+    text = "every other rank waited in a collective until it timed out"
+    return Suspect(rank, CulpritState.NEVER_JOINED, text)
 
 
 def _by_watchdog(seen: FaultSeen | None, state: CulpritState) -> Suspect | None:

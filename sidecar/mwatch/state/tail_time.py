@@ -160,7 +160,7 @@ def _trained(job: Job, rest: float, at: float, *, is_cut: bool) -> float:
         step = ledger.pace.step_seconds
         if step is None or not attempt.steps:
             return worked
-        return min(worked, _finished(job) * step * _LATE)  # its clock may be ahead of the line's
+        return min(worked, _finished(job) * step)  # its clock may be ahead of the line's
     gap = _gap(ledger)
     if gap is None:
         return 0.0 if ledger.open.stall is not None else rest
@@ -176,8 +176,9 @@ def _most_unprinted(job: Job) -> float:
     attempt, pace = job.attempt, job.ledger.pace
     if pace.step_seconds is None or not attempt.steps:
         return math.inf
-    known = _finished(job) if attempt.is_done or job.sees(Sight.PROBE) else 0.0
-    return (known or pace.interval or 1) * pace.step_seconds * _LATE + _GRACE_SECONDS
+    if attempt.is_done or job.sees(Sight.PROBE):
+        return _finished(job) * pace.step_seconds
+    return (pace.interval or 1) * pace.step_seconds * _LATE + _GRACE_SECONDS
 
 
 def _last_step_at(job: Job) -> float:
