@@ -24,7 +24,7 @@ COVERAGE := $(if $(COV),$(foreach p,$(PURE),--cov=mwatch.$(p)) --cov-report=term
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)$$/\1	\2/p' Makefile | expand -t 11
 
-demo: .venv/core ## show what mwatch reads in three recorded failures
+demo: .venv/core ## show what mwatch says of four recorded failures
 	@MWATCH=.venv/bin/mwatch sh docs/demo.sh
 
 test: .venv/dev ## run the tests (COV=1: with coverage of the pure packages)

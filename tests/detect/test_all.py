@@ -27,6 +27,9 @@ def test_every_file_with_a_detector_is_in_the_list_under_its_own_name() -> None:
 def test_every_detector_has_a_runbook_and_tests(detector: Detector) -> None:
     assert (RUNBOOKS / f"{detector.runbook}.md").is_file()
     assert list(Path(__file__).parent.glob(f"test_{detector.name}*.py"))
+    index = (RUNBOOKS / "README.md").read_text()
+    rows = [row for row in index.splitlines() if f"`{detector.name}`" in row]
+    assert len(rows) == 1 and f"({detector.runbook}.md)" in rows[0]
 
 
 def test_a_healthy_job_has_no_findings() -> None:

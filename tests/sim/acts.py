@@ -112,6 +112,8 @@ class ActJudge:
 
     def _may_stop(self, active: list[Incident]) -> bool:
         stage = self._watch.stage
+        if self._outcome.restarts >= self._watch.engine.settings.act.restarts_per_window:
+            return True  # a policy of its owner, whatever the cause
         for incident in active:
             if Action.STOP in self._truth(incident).actions:
                 return True
@@ -133,7 +135,7 @@ class ActJudge:
         return None if bad is None else (bad - 1) // interval * interval + 1
 
     def _judge_checkpoint(self, decision: Decision, active: list[Incident]) -> None:
-        folder, chosen = self._watch.stage.folder, decision.resume_from
+        folder, chosen = self._watch.stage.folder, self._watch.resume_of(decision)
         before = self._first_bad(active)
         fit = folder.fit(before)
         newest = fit[-1] if fit else None

@@ -18,6 +18,7 @@ from sim.watch import Watch
 _WELL = frozenset({Cause.HEALTHY, Cause.FINISHED})
 _GRACE = 60.0
 """Seconds after a stall has healed in which a word about it is not false."""
+_MAY_END_WELL = frozenset({"stall_heals", "stall_all_heals", "blind"})
 _PROBE_FLOOR = 5.0
 _LOOK = 1.0
 
@@ -106,19 +107,17 @@ class Judge:
                 case.noticed_after = now - incident.at
             if finding.cause in case.accepted and case.detected_after is None:
                 case.detected_after = now - incident.at
-        decision = assessment.decision
-        if decision.cause not in _WELL or case.kind in ("stall_heals", "stall_all_heals", "blind"):
-            case.verdict = decision.cause
-        self._blame(case, decision)
+        self._hear(case, assessment.decision)
 
     def _hear(self, case: Case, decision: Decision) -> None:
         """The newest verdict counts, but a true one is not taken back by a mere warning."""
-        heals = case.kind in ("stall_heals", "stall_all_heals", "blind")
-        is_told = case.verdict in case.accepted and case.detected_after is not None
-        if decision.cause in case.accepted or (not is_told and decision.cause not in _WELL):
-            if decision.cause not in _WELL or heals:
-                case.verdict = decision.cause
-            self._blame(case, decision)
+        is_well = decision.cause in _WELL
+        is_told = case.detected_after is not None and case.verdict in case.accepted
+        if decision.cause not in case.accepted and (is_well or is_told):
+            return
+        if not is_well or case.kind in _MAY_END_WELL:
+            case.verdict = decision.cause
+        self._blame(case, decision)
 
     def _blame(self, case: Case, decision: Decision) -> None:
         """The newest word counts: what is known grows."""

@@ -46,12 +46,14 @@ class Case:
     @property
     def is_missed(self) -> bool:
         """Nobody would have known."""
-        return self.is_fault and self.noticed_after is None and Cause.HEALTHY not in self.accepted
+        is_told = self.noticed_after is not None or self.verdict in self.accepted
+        return self.is_fault and not is_told
 
     @property
     def is_wrong(self) -> bool:
         """Something was said, and it was not true."""
-        return self.is_fault and not self.is_missed and self.verdict not in self.accepted
+        is_told = self.noticed_after is not None
+        return self.is_fault and is_told and self.verdict not in self.accepted
 
     @property
     def blames_wrongly(self) -> bool:

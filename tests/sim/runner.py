@@ -27,6 +27,8 @@ _AFTER_WORD = 200.0
 _LONG_PHASE = 7400.0
 """Longer than the longest default deadline."""
 _TRAINING_PATIENCE = 900.0
+_YOUNG_PATIENCE = 2000.0
+"""Of a log that has not yet shown how often it is written: longer than the default."""
 _DULL_AFTER = 40.0
 _QUIET = (JobPhase.STARTING, JobPhase.LOADING, JobPhase.FIRST_STEP)
 
@@ -111,7 +113,8 @@ class Runner:
         waited = stage.now - incident.at
         if not self.judge.is_detected(incident):
             in_training = incident.phase is JobPhase.TRAINING
-            patience = max(_TRAINING_PATIENCE, 20 * self.plan.shape.step_seconds)
+            least = _TRAINING_PATIENCE if self.plan.eyes.probe else _YOUNG_PATIENCE
+            patience = max(least, 20 * self.plan.shape.step_seconds)
             return waited > (patience if in_training else _LONG_PHASE)
         if self.plan.acts and decision.action is not Action.NONE:
             return decision.act_at is not None and stage.now > decision.act_at + _AFTER_WORD

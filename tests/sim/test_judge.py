@@ -117,10 +117,18 @@ def test_a_half_written_checkpoint_is_wrong() -> None:
 
 
 def test_from_the_beginning_is_wrong_where_a_checkpoint_is_fit() -> None:
+    watch, judge = watched(Fault("nan", iteration=12))
+    pass_time(watch, judge, 50)
+    judge.acted(replace(restart(None, Cause.NAN), quarantine_from=12))
+    assert "though 10 is fit" in judge.outcome.wrong_checkpoints[0]
+
+
+def test_where_nothing_is_chosen_the_trainer_takes_its_newest() -> None:
     watch, judge = watched(HANG)
     pass_time(watch, judge, 60)
     judge.acted(restart(None))
-    assert "though 10 is fit" in judge.outcome.wrong_checkpoints[0]
+    assert watch.resume_of(restart(None)) == 10
+    assert judge.outcome.wrong_checkpoints == []
 
 
 def test_a_fault_that_nobody_names_is_missed() -> None:

@@ -157,4 +157,11 @@ class Watch:
         if decision.action is Action.RESTART:
             wait = self.world.chance.uniform(3.0, 12.0)
             shape = self.plan.shape
-            self.world.launch(self.stage.now + wait, decision.resume_from, shape.max_restarts)
+            resume_from = self.resume_of(decision)
+            self.world.launch(self.stage.now + wait, resume_from, shape.max_restarts)
+
+    def resume_of(self, decision: Decision) -> int | None:
+        """Nothing chosen and nothing forbidden: the trainer loads what its tracker names."""
+        if decision.resume_from is None and decision.quarantine_from is None:
+            return self.world.newest()
+        return decision.resume_from

@@ -150,3 +150,12 @@ def test_a_resume_after_a_good_bye_or_of_unknown_length_teaches_nothing() -> Non
     told.past.append(Attempt(1, START, exit=ExitSeen(START, "pod-0", None)))  # type: ignore[arg-type]
     calibrate.attempt_progressed(told)
     assert not told.calibration.recomputed
+
+
+def test_a_resume_from_beyond_the_furthest_teaches_nothing() -> None:
+    told = taught()
+    told.attempt.best_before, told.attempt.first_iteration = 100, 801
+    calibrate.attempt_progressed(told)
+    assert not told.calibration.recomputed
+    say(told, 13, batch_size=None)
+    assert told.calibration.batch_size == 32

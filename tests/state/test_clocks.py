@@ -133,3 +133,22 @@ def test_only_the_beginning_of_a_long_stream_is_read() -> None:
 
     assert estimate_offsets({"a": endless(), "b": []}, max_events=5000) == {"a": 0.0, "b": 0.0}
     assert read <= 5001
+
+
+def test_asynchronous_saves_are_no_anchors() -> None:
+    streams = run(0.0)
+    said = Checkpoint("save", "begin", 50, "/ck", True, "", STAMP, None, "log", 1)
+    streams["rank-0"] = [mark(0), Observed(START + 900, "rank-0", said)]
+    assert estimate_offsets(streams)["rank-0"] == 0.0
+
+
+def test_bounds_that_are_apart_by_little_meet_in_the_middle() -> None:
+    lines = [line("last", at, at) for at in range(10, 500, 10)]
+    other = [line("b", at + (100 if at < 250 else 104), at) for at in range(10, 500, 10)]
+    assert estimate_offsets({"last": lines, "b": other})["b"] == pytest.approx(-102, abs=0.1)
+
+
+def test_a_save_without_its_line_bounds_nothing() -> None:
+    streams = run(500.0)
+    streams["rank-0"] = [save(5, "begin", 55), save(6, "end", 55)]
+    assert estimate_offsets(streams)["rank-0"] == 0.0

@@ -11,7 +11,7 @@ from ledger_turns import Story
 from mwatch.model.job import Job
 from mwatch.model.layout import Layout
 from mwatch.model.ledger import Spent
-from mwatch.model.phase import JobPhase
+from mwatch.model.phase import JobPhase, Slot
 from mwatch.state import ledger
 
 
@@ -178,3 +178,25 @@ def test_late_and_repeated_hooks_do_no_harm() -> None:
     ledger.step_reported(empty, step(1))
     ledger.attempt_ended(empty, START)
     assert empty.ledger.goodput is None
+
+
+def test_a_save_among_lines_without_a_time_of_a_step_is_told_by_the_usual_one() -> None:
+    story = Story().trained().enter(90, JobPhase.SAVING).enter(90, JobPhase.TRAINING)
+    story.line(109, 70, None)
+    assert story.spent() == {"starting": 20, "first_step": 10, "training": 70, "saving": 9}
+
+
+def test_a_save_and_an_evaluation_share_by_how_long_each_usually_takes() -> None:
+    story = Story().trained()
+    for slot, seconds in ((Slot.SAVING, 1.0), (Slot.EVALUATING, 3.0)):
+        story.job.calibration.learn(slot, seconds)
+    for phase in (JobPhase.SAVING, JobPhase.EVALUATING):
+        story.enter(90, phase).enter(90, JobPhase.TRAINING)
+    story.line(108, 70)
+    assert (story.spent()["saving"], story.spent()["evaluating"]) == (2, 6)
+    for slot in (Slot.SAVING, Slot.EVALUATING):
+        story.job.calibration.durations[slot].scale(0.0)
+    for phase in (JobPhase.SAVING, JobPhase.EVALUATING):
+        story.enter(108, phase).enter(108, JobPhase.TRAINING)
+    story.line(126, 80)
+    assert (story.spent()["saving"], story.spent()["evaluating"]) == (6, 10)

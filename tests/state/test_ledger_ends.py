@@ -8,10 +8,13 @@ import pytest
 
 from job_builders import START, error, rank
 from ledger_turns import Story
-from mwatch.model.job import ExitSeen, SightState
+from mwatch.model.event import Exit
+from mwatch.model.job import ExitSeen, Save, SightState
 from mwatch.model.observation import Sight
 from mwatch.model.phase import JobPhase
 from mwatch.state import ledger
+
+BYE = Exit("signal", None, "", None, None, "log", 1)
 
 
 def test_the_parts_of_a_hang_that_ends_an_attempt() -> None:
@@ -93,7 +96,54 @@ def test_time_stops_when_training_is_done() -> None:
 def test_a_good_bye_is_part_of_the_restart() -> None:
     story = Story().trained()
     story.enter(93, JobPhase.SAVING).enter(97, JobPhase.TRAINING)
-    story.job.attempt.exit = ExitSeen(START + 97, "pod-0", None)  # type: ignore[arg-type]
+    story.job.attempt.exit = ExitSeen(START + 97, "pod-0", BYE)
     story.enter(97, JobPhase.STOPPING).enter(103, JobPhase.ENDED).end(103)
     spent = story.spent()
     assert (spent["training"], spent["saving"], spent["restarting"]) == (63, 4, 6)
+
+
+def test_an_attempt_that_dies_after_its_steps_began_and_before_any_line() -> None:
+    story = Story().enter(20, JobPhase.FIRST_STEP).enter(30, JobPhase.TRAINING).end(50)
+    assert story.spent() == {"starting": 20, "first_step": 10, "training": 20}
+    stuck = Story().enter(20, JobPhase.FIRST_STEP).enter(30, JobPhase.TRAINING)
+    ledger.stall_judged(stuck.job, detected_at=START + 40, decided_at=None)
+    assert stuck.end(50).spent() == {
+        "starting": 20, "first_step": 10, "hang_undetected": 10, "detecting": 10,
+    }  # fmt: skip
+
+
+def test_a_phase_that_ends_an_attempt_without_any_line() -> None:
+    story = Story().enter(20, JobPhase.FIRST_STEP).enter(30, JobPhase.TRAINING)
+    story.enter(34, JobPhase.SAVING).enter(40, JobPhase.ENDED)
+    assert story.spent() == {"starting": 20, "first_step": 10, "training": 4, "saving": 6}
+
+
+def test_the_probe_alone_tells_how_long_an_attempt_worked() -> None:
+    story = Story().enter(20, JobPhase.FIRST_STEP).enter(30, JobPhase.TRAINING)
+    story.job.sights[Sight.PROBE] = SightState(True, START, "seen")
+    story.job.attempt.ranks[0] = rank(0, 9, at=START + 99, progressed_at=START + 80)
+    spent = story.end(100).spent()
+    assert (spent["training"], spent["hang_undetected"]) == (50, 20)
+
+
+def test_a_save_and_a_good_bye_tell_of_iterations_that_no_line_has_told_of() -> None:
+    story = Story().trained()
+    story.job.attempt.exit = ExitSeen(START + 100, "pod-0", BYE._replace(iteration=65))
+    story.enter(90, JobPhase.EVALUATING).enter(97, JobPhase.TRAINING)
+    story.enter(98, JobPhase.STOPPING).enter(100, JobPhase.ENDED)
+    assert story.spent()["training"] == pytest.approx(65)
+    saved = Story().trained()
+    saved.job.attempt.save = Save(64, START + 94, False)
+    saved.enter(90, JobPhase.EVALUATING).enter(94, JobPhase.SAVING).enter(99, JobPhase.ENDED)
+    assert saved.spent()["training"] == pytest.approx(64)
+
+
+def test_what_few_lines_tell_is_enough_at_the_end() -> None:
+    story = Story().enter(20, JobPhase.FIRST_STEP).line(40, 10, 2.0).line(50, 20)
+    assert story.end(50).spent() == {"starting": 20, "first_step": 10, "training": 20}
+
+
+def test_an_attempt_that_has_shown_only_its_first_step_was_faster_than_that() -> None:
+    story = Story().enter(20, JobPhase.FIRST_STEP)
+    story.line(50, 1, 30.0, new=1, is_first_of_process=True)
+    assert story.end(350).spent()["training"] == 15

@@ -128,7 +128,7 @@ class Pace:
     unseen_seconds: float = 0.0
     """Likely worked on between the last word of an attempt and its end, which nobody saw."""
     slow_lines: int = 0
-    slow_iterations: int = 0
+    slow_iterations: float = 0
     is_slow: bool = False
     """The last line was."""
     slow_seconds: float = 0.0

@@ -83,13 +83,11 @@ def start(job: Job, stream: Stream, at: float, number: int | None = None) -> Non
 
 
 def _is_blank(job: Job) -> bool:
-    """Its number is a guess: the first attempt that is seen need not be the first there was."""
-    return not job.past and not job.attempt.is_numbered and job.attempt.iteration is None
+    """Nobody has said anything yet: the first attempt that is seen need not be the first."""
+    return not job.past and not job.attempt.streams
 
 
 def _rename(job: Job, number: int) -> None:
-    for name in job.attempt.streams:
-        job.streams[name].attempt = number
     job.attempt.number = job.timeline.attempt = number
 
 

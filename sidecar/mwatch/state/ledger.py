@@ -12,10 +12,10 @@ from mwatch.model.job import Job, Step
 from mwatch.model.ledger import Head, Ledger, Open, Parts, Span, Spent, Stall, UnknownReach
 from mwatch.model.observation import Sight
 from mwatch.model.phase import JobPhase
-from mwatch.state.line_time import SKEW, book_line, book_usual_line
-from mwatch.state.slow_time import usual_step
+from mwatch.state.line_time import book_line, book_usual_line
+from mwatch.state.slow_time import judge, usual_step
 from mwatch.state.tail_time import PHASES, read_tail, spent_in
-from mwatch.state.time_parts import SAME_MOMENT, fit, spans_within
+from mwatch.state.time_parts import SAME_MOMENT, SKEW, fit, spans_within
 
 _BEFORE_STEPS = frozenset(
     {
@@ -66,6 +66,8 @@ def phase_changed(job: Job, at: float, before: JobPhase) -> None:
     at = max(at, ledger.booked_at)
     _book_head(ledger)
     phase = job.attempt.phase
+    if phase is JobPhase.STOPPING:
+        _judge_by_few(job)
     if phase is JobPhase.ENDED:
         _close(job, at)
     elif phase is JobPhase.STOPPING and ledger.open.stall is not None:
@@ -171,9 +173,17 @@ def _book_tail(job: Job, at: float) -> Parts:
 
 
 def _close(job: Job, at: float) -> None:
+    _judge_by_few(job)
     _square(job.ledger, _book_tail(job, at))
     job.ledger.is_closed = True
     job.ledger.is_over = job.attempt.is_done
+
+
+def _judge_by_few(job: Job) -> None:
+    """No more lines will come."""
+    usual = job.calibration.usual_step()
+    if usual is not None and job.ledger.pace.unjudged:
+        judge(job, usual)
 
 
 def _square(ledger: Ledger, parts: Parts) -> None:

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from mwatch.model.job import Job, Step
 from mwatch.model.ledger import Ledger, Pace, Parts, Span, Spent, Unjudged
+from mwatch.state.first_line import book_first_line
 from mwatch.state.slow_time import is_gross, judge, leave_unjudged, slow_part, usual_step
 from mwatch.state.step_time import own_seconds
 from mwatch.state.time_parts import (
     SAME_MOMENT,
+    SKEW,
     add,
+    add_steps,
     fit,
     redone_share,
     spans_within,
@@ -25,9 +28,11 @@ from mwatch.state.time_parts import (
 
 _MAX_OWED = 60.0
 _JITTER = 2.0  # stamps are cut to seconds; a reader looks about once a second
-SKEW = 5.0  # between the clocks of two pods
-_HALF_BEAT = 0.5  # the probe sees the end of a step by so much too late, on average
 _EDGES = 0.2  # of a save or an evaluation may have gone unseen
+_RECLAIMED = (
+    Spent.IDLE, Spent.WAITING_TO_ACT, Spent.DETECTING, Spent.HANG_UNDETECTED, Spent.FIRST_STEP,
+    Spent.EVALUATING, Spent.SAVING,
+)  # fmt: skip
 _COUNTED_IN = 0.1  # above the usual by this share, with a save inside: the timer ran on
 
 
@@ -36,7 +41,7 @@ def book_line(job: Job, step: Step, at: float) -> None:
     ledger, attempt = job.ledger, job.attempt
     before = attempt.steps[-2] if len(attempt.steps) > 1 else None
     if before is None:
-        _first_line(job, step, at)
+        book_first_line(job, step, at)
     else:
         own = own_seconds(step, before, is_second=len(attempt.steps) == 2)
         own = _next_line(job, step, at, own)
@@ -77,50 +82,6 @@ def _keep_pace(pace: Pace, step: Step, own: float, log_interval: int | None) -> 
     pace.interval = log_interval or max(step.new, pace.interval or 1)
 
 
-def _first_line(job: Job, step: Step, at: float) -> None:
-    """The first step is in it: what it took above the others is known when others are known."""
-    ledger, resumed_from = job.ledger, job.attempt.resumed_from
-    if resumed_from is not None and 0 < step.iteration - resumed_from < step.new:
-        step = step._replace(new=step.iteration - resumed_from)  # its pod knew of no resume
-    pace, span = ledger.pace, at - ledger.booked_at
-    usual, size = usual_step(job), step.batch_size
-    redone = redone_share(pace, step.iteration, step.new)
-    parts, _ = spans_within(ledger.open, ledger.booked_at, at)
-    room = span - sum(parts.values())
-    rest = ledger.open.head.spent if ledger.open.head is not None else Spent.FIRST_STEP
-    own = own_seconds(step, None)
-    told = room if own is None else own * step.new
-    owed = 0.0
-    if pace.first_step_seconds > 0:  # the probe has seen it end; the line counts it in
-        others = step.new - 1
-        claim = max(0.0, min(room, told - pace.first_step_seconds + _HALF_BEAT)) if others else 0.0
-        _add_steps(parts, claim, redone)
-        owed = min(max(0.0, told - pace.first_step_seconds - room), SKEW) if others else 0.0
-        first_step = pace.first_step_seconds + room - claim
-        first = Unjudged(1, Spent.FIRST_STEP, Spent.FIRST_STEP, first_step, redone, size)
-        if others and claim > 0:
-            leave_unjudged(pace, Unjudged(others, Spent.TRAINING, Spent.SLOW, claim, redone, size))
-        inside = claim / others if others and claim > 0 else None
-    else:
-        claim = min(room, told)
-        booked_as = Spent.FIRST_STEP if step.new == 1 else Spent.TRAINING
-        if booked_as is Spent.FIRST_STEP:
-            add(parts, booked_as, claim)
-        else:
-            _add_steps(parts, claim, redone)
-        first = Unjudged(step.new, booked_as, Spent.FIRST_STEP, claim, redone, size)
-        inside = None
-    if rest is Spent.FIRST_STEP:
-        add(pace.spare, rest, room - claim)
-    ledger.book(fit(parts, span, rest), at)
-    pace.owed = owed
-    pace.step_seconds = inside or usual or pace.step_seconds or own
-    pace.interval = job.layout.log_interval or pace.interval or (step.new if step.new > 1 else None)
-    leave_unjudged(pace, first)
-    if usual is not None:
-        judge(job, usual)
-
-
 def _next_line(job: Job, step: Step, at: float, own: float | None) -> float:
     """Seconds that one of its steps took, without what was counted in by mistake."""
     ledger = job.ledger
@@ -132,13 +93,13 @@ def _next_line(job: Job, step: Step, at: float, own: float | None) -> float:
     if job.attempt.evaluations > ledger.open.evaluations and Spent.EVALUATING not in parts:
         untimed.add(Spent.EVALUATING)
     room = span - sum(parts.values())
-    told = room
+    told, count = room, float(step.new)
     if own is not None:
-        told = own * step.new
-        told += min(max(room - told, 0.0), own * _unprinted(job))
+        count += min(max(room / own - count, 0.0), _unprinted(job))
+        told = own * count
     elif usual and untimed:
-        told = usual * step.new
-    expected = usual and step.new * max(usual, pace.step_seconds or 0.0)
+        told = usual * count
+    expected = usual and count * max(usual, pace.step_seconds or 0.0)
     if parts and own is not None and (told > room or not untimed):
         known, parts = parts, _stretch(parts, span, told, expected)
         room = span - sum(parts.values())
@@ -147,7 +108,7 @@ def _next_line(job: Job, step: Step, at: float, own: float | None) -> float:
     if untimed and expected is not None and _ran_on(told, room, expected):
         told = expected
     trained = _trained(job, parts, untimed, room, told)
-    slow = _add_trained(job, parts, step, trained, min(told, trained + _JITTER), usual)
+    slow = _add_trained(job, parts, count, trained, min(told, trained + _JITTER), usual)
     ledger.book(fit(parts, span, Spent.IDLE), at)
     if slow > 0:
         ledger.move(Spent.TRAINING, Spent.SLOW, slow)
@@ -156,7 +117,7 @@ def _next_line(job: Job, step: Step, at: float, own: float | None) -> float:
         _reclaim(ledger)
     if not is_late:
         _may_reclaim(pace, parts)
-    return told / step.new
+    return told / count
 
 
 def _may_reclaim(pace: Pace, parts: Parts) -> None:
@@ -170,9 +131,7 @@ def _may_reclaim(pace: Pace, parts: Parts) -> None:
 def _reclaim(ledger: Ledger) -> None:
     """Lines that had waited come all at once: what nothing explained were their steps."""
     pace = ledger.pace
-    for spent in (Spent.IDLE, Spent.FIRST_STEP, Spent.EVALUATING, Spent.SAVING):
-        if spent not in pace.spare:
-            continue
+    for spent in [each for each in _RECLAIMED if each in pace.spare]:
         seconds = min(pace.owed, pace.spare[spent])
         ledger.move(spent, Spent.TRAINING, seconds)
         pace.owed -= seconds
@@ -215,7 +174,7 @@ def _ran_on(told: float, room: float, expected: float) -> bool:
 
 def _trained(job: Job, parts: Parts, untimed: set[Spent], room: float, told: float) -> float:
     """How much of `room` was steps; what was not goes to `parts`."""
-    opened, pace = job.ledger.open, job.ledger.pace
+    pace = job.ledger.pace
     claim = told + pace.owed
     trained = max(0.0, min(claim, room))
     if untimed:
@@ -228,46 +187,37 @@ def _trained(job: Job, parts: Parts, untimed: set[Spent], room: float, told: flo
         pace.owed = min(claim - room, _MAX_OWED)
         return room
     pace.owed = min(claim, 0.0)
-    if opened.stall is not None:
-        _add_stall(job.ledger, parts, room - trained)
-    else:
-        add(parts, Spent.IDLE, room - trained)
-        add(pace.spare, Spent.IDLE, room - trained)
+    for spent, seconds in _unexplained(job.ledger, room - trained).items():
+        add(parts, spent, seconds)
+        add(pace.spare, spent, seconds)
     return trained
 
 
-def _add_stall(ledger: Ledger, parts: Parts, seconds: float) -> None:
-    """A stall that healed, of so many seconds, somewhere since the last line."""
-    stall = ledger.open.stall
-    if stall is not None:
-        begin = ledger.booked_at
-        for spent, part in split_stall(stall, begin, begin + seconds).items():
-            add(parts, spent, part)
-
-
-def _add_steps(parts: Parts, seconds: float, redone: float) -> None:
-    add(parts, Spent.RECOMPUTED, seconds * redone)
-    add(parts, Spent.TRAINING, seconds * (1 - redone))
+def _unexplained(ledger: Ledger, seconds: float) -> Parts:
+    """A stall that healed, somewhere since the last line, if anybody saw one."""
+    stall, begin = ledger.open.stall, ledger.booked_at
+    if stall is None:
+        return {Spent.IDLE: seconds}
+    return split_stall(stall, begin, begin + seconds)
 
 
 def _add_trained(
-    job: Job, parts: Parts, step: Step, trained: float, told: float, usual: float | None
+    job: Job, parts: Parts, count: float, trained: float, told: float, usual: float | None
 ) -> float:
-    """Steps go to `parts`; the answer is how much of good time was slow, by what the line told.
-
-    `told` may have had no room yet: the slow part of it is then in what is still owed.
-    """
-    ledger = job.ledger
-    redone = redone_share(ledger.pace, step.iteration, step.new)
-    above = told - step.new * usual if usual else 0.0
+    """`count` steps go to `parts`; the answer is how much of good time was slow, by what the line
+    told. That may have had no room yet: the slow part of it is then in what is still owed."""
+    ledger, step = job.ledger, job.attempt.steps[-1]
+    redone = redone_share(ledger.pace, step.iteration, count)
+    above = told - count * usual if usual else 0.0
     if usual and ledger.open.stall is not None and is_gross(job, above, usual):
         lost = min(above, trained)
-        _add_stall(ledger, parts, lost)
-        _add_steps(parts, trained - lost, redone)
+        for spent, seconds in _unexplained(ledger, lost).items():
+            add(parts, spent, seconds)
+        add_steps(parts, trained - lost, redone)
         return 0.0
-    _add_steps(parts, trained, redone)
+    add_steps(parts, trained, redone)
     if usual is None:
         steps = (step.new, Spent.TRAINING, Spent.SLOW, trained, redone, step.batch_size)
         leave_unjudged(ledger.pace, Unjudged(*steps))
         return 0.0
-    return slow_part(job, step.new, above * (1 - redone), usual)
+    return slow_part(job, count, above * (1 - redone), usual)

@@ -72,7 +72,7 @@ def _judge_reach(job: Job, usual: float) -> None:
     pace.redone_until = max(pace.redone_until, reached)
 
 
-def slow_part(job: Job, iterations: int, above: float, usual: float) -> float:
+def slow_part(job: Job, iterations: float, above: float, usual: float) -> float:
     """Of what a line took above the usual. What the first slow lines were is known after a few
     more, and the lines at both ends of a slow time are slow in part."""
     pace, steps = job.ledger.pace, iterations * usual
@@ -91,7 +91,7 @@ def slow_part(job: Job, iterations: int, above: float, usual: float) -> float:
     return before + above if pace.is_slow else 0.0
 
 
-def noise(job: Job, iterations: int, usual: float) -> float:
+def noise(job: Job, iterations: float, usual: float) -> float:
     """So much above the usual is chance."""
     return iterations * max(_NOISE * usual, _SIGMAS * job.calibration.best_spread)
 

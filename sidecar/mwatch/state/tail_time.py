@@ -102,12 +102,20 @@ def _slow_share(job: Job) -> float:
 
 
 def _finished(job: Job) -> float:
-    """Iterations after the last line that are known to be done, by the probe or by the end."""
+    """Iterations after the last line that are known to be done: by the probe, a save, the end."""
     attempt, total = job.attempt, job.layout.total_iterations
     if not attempt.steps:
         return 0.0
-    known = max(attempt.iteration or 0, total or 0) if attempt.is_done else attempt.iteration or 0
-    return max(0.0, known - _reported(attempt))
+    reported = _reported(attempt)
+    saved = [known.iteration for known in job.checkpoints.values()
+             if known.attempt == attempt.number]  # fmt: skip
+    saved += [attempt.save.iteration or 0] if attempt.save is not None else []
+    left = attempt.exit.exit.iteration if attempt.exit is not None else None
+    seen = max(0.0, max([attempt.iteration or 0, left or 0, *saved]) - reported)
+    if not attempt.is_done or total is None:
+        return seen
+    unprinted = (job.ledger.pace.interval or 1) - 1  # one more, and a line would have come
+    return max(seen, min(total - reported, unprinted))
 
 
 def _take_from(parts: Parts, seconds: float) -> float:
@@ -178,7 +186,7 @@ def _most_unprinted(job: Job) -> float:
         return math.inf
     if attempt.is_done or job.sees(Sight.PROBE):
         return _finished(job) * pace.step_seconds
-    return (pace.interval or 1) * pace.step_seconds * _LATE + _GRACE_SECONDS
+    return max(_finished(job), (pace.interval or 1) - 1) * pace.step_seconds * _LATE
 
 
 def _last_step_at(job: Job) -> float:

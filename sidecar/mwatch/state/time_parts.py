@@ -11,12 +11,19 @@ from mwatch.model.ledger import Open, Pace, Parts, Spent, Stall
 from mwatch.model.phase import Slot
 
 SAME_MOMENT = 1e-3
+SKEW = 5.0
+"""Seconds that the clocks of two pods may differ by."""
 _SLOTS = {Spent.SAVING: Slot.SAVING, Spent.EVALUATING: Slot.EVALUATING}
 
 
 def add(parts: Parts, spent: Spent, seconds: float) -> None:
     if seconds > 0:
         parts[spent] = parts.get(spent, 0.0) + seconds
+
+
+def add_steps(parts: Parts, seconds: float, redone: float) -> None:
+    add(parts, Spent.RECOMPUTED, seconds * redone)
+    add(parts, Spent.TRAINING, seconds * (1 - redone))
 
 
 def fit(parts: Parts, span: float, rest: Spent) -> Parts:
@@ -62,10 +69,8 @@ def split_untimed(spents: Iterable[Spent], seconds: float, calibration: Calibrat
         spent: calibration.durations[_SLOTS[spent]].median() if spent in _SLOTS else None
         for spent in sorted(spents)
     }
-    if any(each is None for each in usual.values()):
-        return {spent: seconds / len(usual) for spent in usual}
     total = sum(each or 0.0 for each in usual.values())
-    if total <= 0:
+    if None in usual.values() or total <= 0:
         return {spent: seconds / len(usual) for spent in usual}
     return {spent: seconds * (each or 0.0) / total for spent, each in usual.items()}
 
