@@ -112,3 +112,13 @@ def test_a_pod_without_the_arguments_knows_the_last_iteration_by_its_lines() -> 
     story = Story().trains(998, 999)
     assert not story.job.attempt.is_done
     assert story.trains(1000).job.attempt.is_done
+
+
+def test_an_evaluation_that_the_probe_saw_is_not_told_again_by_its_timer() -> None:
+    story = Story().trains(1, 2).beats(0, 2).wait(1).beats(0, 2, "evaluating").wait(19)
+    story.beats(0, 2, "compute").says(
+        "(min, max) time across ranks (ms):",
+        "    evaluate .......................................: (19000.00, 19000.00)",
+        line(3),
+    )
+    assert story.job.attempt.progress_at == story.at

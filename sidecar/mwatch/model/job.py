@@ -176,6 +176,8 @@ class Attempt:
     nan: int = 0
     straggler: Straggler | None = None
     evaluations: int = 0
+    saw_evaluating: bool = False
+    """Somebody told of an evaluation while it went on, since the last iteration line."""
     bad_validation_at: int | None = None
     """Iteration of the first validation that gave NaN or infinity."""
     ended_at: float | None = None

@@ -25,7 +25,7 @@ def fold_validation(job: Job, stream: Stream, at: float, result: Validation) -> 
         )
     if attempt.phase is JobPhase.EVALUATING:
         phases.enter(job, at, phases.resting(attempt))
-    elif attempt.phase is JobPhase.TRAINING:
+    elif attempt.phase is JobPhase.TRAINING and not attempt.saw_evaluating:
         _look_back(job, attempt.phase_since, at)
 
 
@@ -35,6 +35,8 @@ def fold_timers(job: Job, stream: Stream, at: float, timers: Timers) -> None:
         return
     seconds = timers.values[_TIMER][1] / 1000.0
     attempt = job.attempt
+    if attempt.saw_evaluating:
+        return  # its time is booked already
     if attempt.phase is JobPhase.TRAINING and math.isfinite(seconds) and seconds > 0:
         began = max(attempt.phase_since, attempt.line_at or at)
         if at - began < seconds:

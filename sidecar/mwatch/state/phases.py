@@ -31,6 +31,7 @@ def enter(job: Job, at: float, phase: JobPhase) -> None:
         calibrate.phase_ended(job, slot, at - attempt.phase_since)
     attempt.phase = phase
     attempt.phase_since = at
+    attempt.saw_evaluating = attempt.saw_evaluating or phase is JobPhase.EVALUATING
     if phase is not JobPhase.ENDED:
         attempt.progress_at = max(attempt.progress_at, at)
     ledger.phase_changed(job, at, before)

@@ -107,6 +107,7 @@ def _enter_training(job: Job, attempt: Attempt, step: Step) -> None:
 
 def _advance(job: Job, attempt: Attempt, step: Step) -> None:
     attempt.line_at = step.at
+    attempt.saw_evaluating = attempt.phase is JobPhase.EVALUATING
     advance(job, step.at, step.iteration)
 
 
