@@ -139,7 +139,7 @@ class Engine:
     def _give_up(self, at: float, to: int, first_bad: int | None, reason: str) -> None:
         """What was written above iteration `to` before `at` is of a line nobody continues."""
         timeline = self.job.timeline
-        timeline.rollbacks.append(Rollback(at, to, first_bad, reason))
+        timeline.roll_back(Rollback(at, to, first_bad, reason))
         for number, known in self.job.checkpoints.items():
             written = known.saved_at if known.written_at is None else known.written_at
             known.is_abandoned = known.is_abandoned or timeline.is_abandoned(number, written)

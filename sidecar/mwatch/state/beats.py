@@ -13,7 +13,7 @@ from dataclasses import replace
 from mwatch.model.job import MAX_RANKS, Attempt, Job, RankState, Stream
 from mwatch.model.observation import Beat
 from mwatch.model.phase import JobPhase
-from mwatch.state import attempts, phases, steps
+from mwatch.state import attempts, calibrate, phases, steps
 
 _TRAINING = frozenset({"training", "collective", "data", "compute"})
 _PHASES = {phase.value: phase for phase in JobPhase}
@@ -78,6 +78,7 @@ def _progress(job: Job, attempt: Attempt, at: float, iteration: int) -> None:
     elif iteration > attempt.iteration:
         if attempt.first_iteration is None:
             attempt.first_iteration = attempt.iteration + 1
+        calibrate.iteration_rose(job, at)
         steps.advance(job, at, iteration)
         if attempt.phase in (JobPhase.STARTING, JobPhase.LOADING, JobPhase.FIRST_STEP):
             phases.enter(job, at, JobPhase.TRAINING)

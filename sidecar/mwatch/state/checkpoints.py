@@ -171,7 +171,7 @@ def _continue_from(job: Job, at: float, iteration: int) -> None:
     if not newer:
         return
     reason = f"attempt {job.attempt.number} resumed from {iteration}"
-    job.timeline.rollbacks.append(Rollback(at, iteration, None, reason))
+    job.timeline.roll_back(Rollback(at, iteration, None, reason))
     for known in newer:
         known.is_abandoned = True
 

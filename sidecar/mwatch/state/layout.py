@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from mwatch.model.calibration import Calibration
 from mwatch.model.event import Arguments
 from mwatch.model.job import Job, Stream
 from mwatch.model.layout import Layout
@@ -34,18 +33,10 @@ def fold(job: Job, stream: Stream, at: float, said: Arguments) -> None:
         save_folder=said.save,
         load_folder=said.load,
     )
-    _relearn(job)
+    job.calibration = job.calibration.in_layout(job.layout.key)
 
 
 def _is_dynamic(said: Arguments) -> bool | None:
     if said.precision is None:
         return None
     return said.precision == "fp16" and said.extra.get("loss_scale") in (None, "None")
-
-
-def _relearn(job: Job) -> None:
-    """Times of another shape say nothing of this one."""
-    key = job.layout.key
-    if job.calibration.key and job.calibration.key != key:
-        job.calibration = Calibration(key)
-    job.calibration.key = key

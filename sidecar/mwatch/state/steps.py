@@ -50,6 +50,8 @@ def _step(job: Job, stream: Stream, at: float, line: Iteration) -> Step:
     before = attempt.steps[-1] if attempt.steps else None
     fresh = line.iteration - before.iteration if before else None
     covers = line.covers or fresh or _first_covers(job, line)
+    if before is None and attempt.resumed_from is not None:
+        covers = max(1, min(covers, line.iteration - attempt.resumed_from))
     new = covers if fresh is None else min(covers, fresh)
     printed = line.skipped or 0
     again = before is not None and before.is_first_of_process and new < covers
