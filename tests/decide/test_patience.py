@@ -149,7 +149,7 @@ def test_the_first_save_of_a_process_is_given_its_own_time() -> None:
     first = decided(built, finding(Cause.CRASH, since_time=built.now))
     built.attempt.saves_done = 1
     later = decided(built, finding(Cause.CRASH, since_time=built.now))
-    assert (first.act_at, later.act_at) == (built.now + 1800, built.now + 120)
+    assert (first.act_at, later.act_at) == (built.now + 1800, built.now + 300)
 
 
 def test_a_gpu_that_is_lost_is_not_waited_for() -> None:

@@ -172,3 +172,8 @@ def test_lines_that_are_no_longer_kept_are_no_warm_down() -> None:
     assert found(DETECTOR, young) == []
     old = job(told, layout=FP16, first_iteration=1)
     assert len(found(DETECTOR, old)) == 1
+
+
+def test_a_first_line_that_was_lost_does_not_end_the_warm_down() -> None:
+    told = [step(2 + n, skipped=1, loss_scale=2.0 ** (31 - n)) for n in range(12)]
+    assert found(DETECTOR, job(told, layout=FP16, first_iteration=1)) == []

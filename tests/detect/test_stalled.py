@@ -64,7 +64,7 @@ def test_nothing_is_expected_of_a_job_that_does_not_run(phase: JobPhase) -> None
 
 def test_the_first_save_of_a_process_is_not_held_against_later_ones() -> None:
     """Seen: 18 s, then 0.7 s."""
-    built = silent(JobPhase.SAVING, 130.0)
+    built = silent(JobPhase.SAVING, 310.0)
     built.calibration.durations[Slot.SAVING].extend([0.7] * 20)
     assert found(DETECTOR, built) == []
     built.attempt.saves_done = 1
@@ -152,3 +152,11 @@ def test_probes_and_log_silent_at_once_is_blind_and_not_a_hang() -> None:
     add_sign(built, SignSource.PROCESS, SignState.STOPPED, rank=0)
     (finding,) = found(DETECTOR, built)
     assert finding.cannot_heal
+
+
+def test_a_watchdog_that_barks_after_training_is_done_is_let_bark() -> None:
+    barks = fault("watchdog-stuck", at=START + 700)
+    built = silent(JobPhase.STOPPING, 60.0, faults=[barks], is_done=True)
+    assert found(DETECTOR, built) == []
+    built.attempt.save = Save(5, START, is_async=False)
+    assert len(found(DETECTOR, built)) == 1

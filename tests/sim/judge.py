@@ -19,6 +19,8 @@ _WELL = frozenset({Cause.HEALTHY, Cause.FINISHED})
 _GRACE = 60.0
 """Seconds after a stall has healed in which a word about it is not false."""
 _MAY_END_WELL = frozenset({"stall_heals", "stall_all_heals", "blind"})
+_FEW_STEPS = 10
+"""Of a younger job nobody knows how long a step takes."""
 _PROBE_FLOOR = 5.0
 _LOOK = 1.0
 
@@ -69,7 +71,7 @@ class Judge:
         """DESIGN 5, plus one look and what the clocks are off; None: there is no usual step yet."""
         plan, steps = self._watch.plan, self._watch.stage.done.steps
         shape, eyes = plan.shape, plan.eyes
-        if len(steps) < 5:
+        if len(steps) < max(_FEW_STEPS, 2 * shape.log_interval):
             return None
         late = 2 * _LOOK + 2 * max(map(abs, eyes.skews), default=0.0)
         if eyes.probe:

@@ -128,3 +128,10 @@ def test_an_end_that_is_told_late_is_of_the_attempt_that_ended() -> None:
     story.sees(ProcessExit(None, None, "NodeLost"), stream="pod-1")
     assert story.job.attempt.gone == {}
     assert "pod-1" in story.job.past[0].gone
+
+
+def test_ranks_that_print_the_same_first_step_are_one_attempt() -> None:
+    head = "[rank{}]:[titan] 2025-01-01 00:00:0{} - root - INFO - "
+    step = "step:  1  loss: 12.24  memory: 9.46GiB(9.96%)  tps: 1,192  tflops: 6.9  mfu: 2.2%"
+    story = Story().says(head.format(0, 1) + step).wait(1).says(head.format(1, 2) + step)
+    assert numbers(story) == [1]

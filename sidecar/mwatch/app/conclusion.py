@@ -20,7 +20,7 @@ from mwatch.app.report import AttemptReport, Report
 from mwatch.decide.decide import decide
 from mwatch.decide.verdict import verdict
 from mwatch.model.decision import Action, Decision, Record
-from mwatch.model.finding import Cause
+from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.job import Attempt
 from mwatch.model.ledger import Ledger
 from mwatch.model.observation import Sight
@@ -40,9 +40,12 @@ def conclude(recording: Recording, player: Player, *, is_up: bool, now: float) -
     ended = player.last
     assert ended is not None  # something was played
     ledger.settle(job, job.now)
+    breaks_off = not (is_up or _is_over(job.attempt) or _is_fresh(recording, player, now))
+    if breaks_off:
+        ended = _as_the_end(player, ended)
     decision, acted_at = _decision(player, ended)
     said = verdict(job, ended.findings, decision)
-    if not is_up and not _is_over(job.attempt) and not _is_fresh(recording, player, now):
+    if breaks_off:
         words = _broken_off(job.attempt)
         if said.cause is Cause.HEALTHY:
             said = Verdict(Cause.UNKNOWN, words, confidence=0.0)
@@ -71,6 +74,20 @@ def conclude(recording: Recording, player: Player, *, is_up: bool, now: float) -
         total_iterations=job.layout.total_iterations or player.chronicle.total_iterations,
         left_out=player.chronicle.left_out,
     )
+
+
+def _as_the_end(player: Player, ended: Assessment) -> Assessment:
+    engine = player.engine
+    findings = tuple(map(_as_last_words, ended.findings))
+    decision = decide(engine.job, findings, engine.record, engine.settings)
+    return ended._replace(findings=findings, decision=decision)
+
+
+def _as_last_words(finding: Finding) -> Finding:
+    """A traceback may have been caught; not one that a log ends with which nobody writes on."""
+    if finding.detector != "crashed" or finding.severity is not Severity.WARNING:
+        return finding
+    return replace(finding, severity=Severity.CRITICAL, cannot_heal=True)
 
 
 def nothing_read(recording: Recording) -> Report:

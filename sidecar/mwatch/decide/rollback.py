@@ -66,7 +66,8 @@ def refusal(job: Job, record: Record, finding: Finding, settings: Settings) -> s
     """Why going back once more is of no use; None: it may be."""
     done = [act for act in progress.restarts(record) if act.first_bad is not None]
     bad = first_bad(job, finding)
-    again = _same_samples(job, done, bad, settings)
+    ever = [act for act in record.acts if act.first_bad is not None]  # a stop mends no data
+    again = _same_samples(job, ever, bad, settings)
     if again is not None:
         return (
             f"the same samples failed twice: the numbers went bad at iteration {bad}, and at "

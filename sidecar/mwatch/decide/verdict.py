@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 
 from mwatch.decide import primary
+from mwatch.decide.policy import RULES, Proof
 from mwatch.model.decision import Decision
 from mwatch.model.finding import Cause, Culprit, Finding, Severity
 from mwatch.model.job import Job
@@ -32,12 +33,14 @@ def verdict(job: Job, findings: Sequence[Finding], decision: Decision) -> Verdic
         lead.summary,
         since_iteration=lead.since_iteration,
         since_time=lead.since_time,
-        culprit=lead.culprit or _culprit(job, findings),
+        culprit=lead.culprit or _culprit(job, decision, findings),
         confidence=lead.confidence,
     )
 
 
-def _culprit(job: Job, findings: Sequence[Finding]) -> Culprit | None:
+def _culprit(job: Job, decision: Decision, findings: Sequence[Finding]) -> Culprit | None:
+    if RULES[decision.cause].proof is Proof.OWN:
+        return None  # who was killed later did not spoil the numbers
     named = (
         each.culprit
         for each in primary.ranked(job, findings)

@@ -110,7 +110,7 @@ def _warm_down(job: Job, rules: NumberSettings) -> int:
     """How many of the attempt's first lines belong to it: until a while without any skip."""
     steps = job.attempt.steps
     first = job.attempt.first_iteration
-    if first is not None and steps[0].first_covered > first:
+    if first is not None and steps[0].first_covered > first + rules.warm_down_skips:
         return 0  # they are no longer kept
     clean, before = 0, None
     for index, step in enumerate(steps):

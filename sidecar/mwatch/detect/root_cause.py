@@ -40,6 +40,7 @@ from mwatch.model.observation import ProcessExit
 
 _BEFORE_SECONDS = 60.0
 """Another rank's line may still come after the fault that ends them all."""
+_CHECKPOINT_FILE = re.compile(r"/iter_\d{7}\b|\.distcp\b|/mp_rank_\d\d")
 _GENERIC = frozenset({"assertion-failed", "te-assertion", "cuda-unknown-error"})
 _VAGUE = _GENERIC | {"checkpoint-load-exit-zero"}
 """Any other root fault says more; the reason of a failed load is in the lines after it."""
@@ -192,7 +193,11 @@ class _Seen:
         assert seen.entry is not None
         raised = next((each for each in self._tracebacks() if explains(seen, each)), None)
         error = raised or next(self._reports(), None)
-        return RootCause(cause_of(seen.entry), seen.at, seen, error, confidence=0.95)
+        is_shard = not self._has_trained and _CHECKPOINT_FILE.search(seen.fault.text)
+        cause = cause_of(seen.entry)
+        if is_shard and cause is Cause.DATA:
+            cause = Cause.CHECKPOINT
+        return RootCause(cause, seen.at, seen, error, confidence=0.95)
 
     def _of_generic(self, seen: FaultSeen) -> RootCause:
         cause = Cause.NAN if _NAN.search(seen.fault.text) else Cause.CRASH

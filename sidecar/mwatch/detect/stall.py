@@ -41,7 +41,8 @@ def stall(job: Job, settings: Settings) -> Stall | None:
     since = last_progress(attempt)
     if since <= 0:
         return None
-    ended = given_up(job, since) if attempt.faults else None
+    is_through = attempt.is_done and attempt.save is None  # a watchdog may still bark at the end
+    ended = given_up(job, since) if attempt.faults and not is_through else None
     if ended is not None:
         return Stall(since, 0.0, _GIVEN_UP, "", ended, False)
     return _outlasted(job, since, settings)

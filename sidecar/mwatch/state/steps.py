@@ -11,6 +11,8 @@ from mwatch.model.job import Attempt, Job, Step, Stream
 from mwatch.model.phase import JobPhase
 from mwatch.state import attempts, calibrate, ledger, phases
 
+_COPY_SECONDS = 5.0
+"""Several ranks may print the same step; no process starts anew in so short a time."""
 _QUIET_PHASES = frozenset({JobPhase.STOPPING, JobPhase.ENDED})
 
 
@@ -33,8 +35,9 @@ def _belongs(job: Job, stream: Stream, at: float, line: Iteration) -> bool:
     """Whether it is news of the current attempt; opens a new one for a line that goes back."""
     last = stream.last_iteration
     if stream.attempt == job.attempt.number and last is not None:
+        is_copy = line.iteration == last and at - (job.attempt.line_at or at) < _COPY_SECONDS
         is_back = line.iteration < last or line.first_of_process
-        if is_back and at >= (job.attempt.line_at or at):
+        if is_back and not is_copy and at >= (job.attempt.line_at or at):
             attempts.start(job, stream, at)
         elif line.iteration <= last:
             return False  # late, or a second copy
