@@ -72,16 +72,16 @@ EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
     Cause.FABRIC: ("dns-failure", "etcd-unreachable"),
     Cause.SLOW: ("nccl-uses-tcp", "nccl-no-ib-device", "k8s-readiness-failed"),
     Cause.KILLED: ("process-killed", "k8s-liveness-failed", "elastic-death-signal"),
-    Cause.OOM: ("k8s-oom-killed",),
+    Cause.OOM: ("k8s-oom-killed", "slurm-out-of-memory"),
     Cause.DELETED_BY_USER: ("keyboard-interrupt",),
     Cause.IMAGE: ("k8s-image-pull",),
     Cause.UNSCHEDULABLE: (
         "k8s-unschedulable", "k8s-no-gpu-free", "k8s-no-rdma-free", "k8s-quota-exceeded",
     ),
     Cause.VOLUME: ("k8s-mount-failed", "k8s-claim-missing"),
-    Cause.PREEMPTED: ("k8s-preempted",),
+    Cause.PREEMPTED: ("k8s-preempted", "slurm-preempted"),
     Cause.DRAINED: ("k8s-node-shutdown",),
-    Cause.FINISHED_EARLY: ("k8s-deadline",),
+    Cause.FINISHED_EARLY: ("k8s-deadline", "slurm-time-limit"),
 }  # fmt: skip
 """By id, where the family is wrong."""
 

@@ -27,7 +27,7 @@ _DEADLY = re.compile(
     r"|loss-scale-at-minimum|process-(?:segfault.*|bus-error|aborted|killed|cpp-exception"
     r"|illegal-instruction|heap-corrupted)|arguments-.*|script-missing|syntax-error|elastic-.*"
     r"|launcher-rank-crashed|collective-timeout|nccl-teardown|watchdog-.*|gil-hang|monitor-ends-.*"
-    r"|k8s-(?:oom-killed|evicted|preempted|node-shutdown|deadline)|keyboard-interrupt"
+    r"|k8s-(?:oom-killed|evicted|preempted|node-shutdown|deadline)|keyboard-interrupt|slurm-.*"
 )
 """Ids of faults after which their process does not go on."""
 _SAVES_FIRST = "Saving a checkpoint and exiting now"
