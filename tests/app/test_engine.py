@@ -120,3 +120,10 @@ def test_bad_numbers_began_where_they_were_first_seen() -> None:
         watch.engine.job.attempt.steps.popleft()
     (missing,) = [f for f in watch.says(*sick(5)).findings if f.detector == "grad_norm_bad"]
     assert missing.since_iteration == 4
+
+
+def test_a_save_that_ends_after_the_rollback_was_decided_is_poisoned_too() -> None:
+    watch = rolled_back()
+    watch.says(saving(9), saved(9))
+    watch.says(WORLD, loading(6), loaded(6), READY, *healthy(7))
+    assert watch.engine.job.checkpoints[9].is_abandoned

@@ -13,6 +13,8 @@ from mwatch.model.decision import Action
 from mwatch.model.event import Exit
 from mwatch.model.finding import Cause
 from mwatch.model.job import ExitSeen, Job, Save
+from mwatch.model.layout import Layout
+from mwatch.model.observation import SignSource, SignState
 from mwatch.model.phase import JobPhase
 from mwatch.model.settings import Settings
 
@@ -181,3 +183,11 @@ def test_the_catalogue_tells_how_to_mend_what_keeps_coming_back() -> None:
     proposals = [decided(died(code=93), each).proposal for each in (known, unknown)]
     assert proposals[0] is not None
     assert proposals[0] != proposals[1] == "find the cause, then start again"
+
+
+def test_processes_that_are_gone_at_the_last_iteration_may_have_finished() -> None:
+    built = running(999, silent=400, layout=Layout(world_size=8, total_iterations=1000))
+    add_sign(built, SignSource.PROCESS, SignState.DEAD, rank=0)
+    assert decided(built, finding(Cause.HANG, cannot_heal=True)).action is Action.NONE
+    built.layout = Layout(world_size=8, total_iterations=2000)
+    assert decided(built, finding(Cause.HANG, cannot_heal=True)).action is Action.RESTART

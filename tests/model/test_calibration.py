@@ -39,8 +39,8 @@ def test_a_deadline_is_the_usual_long_one_times_a_factor() -> None:
 def test_a_few_saves_that_took_ages_do_not_make_the_deadline() -> None:
     known = Calibration()
     for number in range(MAX_DURATIONS):
-        known.learn(Slot.SAVING, 2000.0 if number in (5, 20, 40) else 60.0)
-    assert known.deadline(Slot.SAVING, SETTINGS) == 180
+        known.learn(Slot.SAVING, 2000.0 if number in (5, 20, 40) else 120.0)
+    assert known.deadline(Slot.SAVING, SETTINGS) == 360
 
 
 def test_absurd_durations_teach_nothing() -> None:

@@ -124,3 +124,10 @@ def test_a_folder_in_the_message_names_the_checkpoint() -> None:
     story = saves(Story().says(WORLD), 10, 20).wait(9).says(WORLD, *LOAD, missing, "exit code 1")
     assert story.job.attempt.load_iteration == 40
     assert not story.job.checkpoints[20].load_failed
+
+
+def test_a_checkpoint_that_the_folder_shows_before_the_log_is_of_this_attempt() -> None:
+    story = resumes(saves(Story().says(WORLD), 400, 500), 400)
+    story.wait(60).sees(folder((500, "complete", story.at)))
+    assert story.job.checkpoints[500].attempt == 2
+    assert not story.job.checkpoints[500].is_abandoned

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from mwatch import detect
 from mwatch.decide.decide import decide, enact
 from mwatch.decide.policy import RULES, Resume
-from mwatch.model.decision import Action, Decision, Record
+from mwatch.model.decision import Act, Action, Decision, Record
 from mwatch.model.fault import CatalogueEntry
 from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.job import Job
@@ -64,6 +64,7 @@ class Engine:
         self.record = Record()
         self.incidents: deque[Incident] = deque(maxlen=MAX_INCIDENTS)
         self._open: dict[tuple[int, str, Cause], Incident] = {}
+        self._attempt = 0
 
     def tell(self, observed: Observed) -> None:
         fold(self.job, observed)
@@ -122,10 +123,19 @@ class Engine:
 
     def _close_old(self) -> None:
         """Nothing open survives an attempt."""
+        if self._attempt != self.job.attempt.number:
+            self._finish_rollback(self.record.of_attempt(self._attempt))
+            self._attempt = self.job.attempt.number
         for key in [key for key in self._open if key[0] != self.job.attempt.number]:
             incident = self._open.pop(key)
             incident.closed_at = self.job.attempt.started_at
             self._distrust(incident)
+
+    def _finish_rollback(self, act: Act | None) -> None:
+        """A save that was under way may have ended between the action and the last breath."""
+        if act is not None and act.quarantine_from is not None:
+            at, to = self.job.attempt.started_at, act.quarantine_from - 1
+            self._give_up(at, to, act.first_bad, "saved while the restart was under way")
 
     def _distrust(self, incident: Incident) -> None:
         """The attempt ended with bad numbers: what it saved since they went bad is poisoned."""
