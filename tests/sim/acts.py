@@ -51,9 +51,8 @@ class ActJudge:
             text = f"{decision.action} ({decision.cause}): {why}; it said: {decision.reason}"
             outcome.false_kills.append(text)
         elif not self._is_right(decision, active):
-            kind = active[-1].fault.kind if active else "the normal end"
             outcome.wrong_actions.append(
-                f"{decision.action} for {kind}; it said: {decision.reason}"
+                f"{decision.action} for {active[-1].fault.kind}; it said: {decision.reason}"
             )
         if decision.action is Action.RESTART:
             self._judge_checkpoint(decision, active)
@@ -82,8 +81,6 @@ class ActJudge:
         return frozenset(action for each in active for action in self._truth(each).actions)
 
     def _is_right(self, decision: Decision, active: list[Incident]) -> bool:
-        if not active:
-            return False
         if decision.action is Action.STOP:
             return self._may_stop(active)
         return decision.action in self._right(active) or active[-1].fault.kind in _HEALS
@@ -91,9 +88,7 @@ class ActJudge:
     def _why_false(self, decision: Decision, active: list[Incident]) -> str | None:
         stage = self._watch.stage
         if stage.has_finished:
-            # needless, but no kill, where the last lines have not come yet: all ranks are gone
-            is_needless = self._watch.delivery.is_behind and decision.action is Action.RESTART
-            return None if is_needless else "the training had finished"
+            return "the training had finished"
         if not active:
             return "nothing was wrong"
         incident = active[-1]

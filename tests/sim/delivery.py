@@ -68,11 +68,6 @@ class Delivery:
         for tail in self._tails:
             yield from tail.read(self._stage.now)
 
-    @property
-    def is_behind(self) -> bool:
-        """Lines were printed that nobody has read yet."""
-        return bool(self._stage.printed) or any(tail.waiting for tail in self._tails)
-
     def _collect(self) -> None:
         eyes = self._eyes
         for pod, lines in self._stage.printed.items():

@@ -20,7 +20,6 @@ _GRACE = 60.0
 """Seconds after a stall has healed in which a word about it is not false."""
 _MAY_END_WELL = frozenset({"stall_heals", "stall_all_heals", "blind"})
 _FEW_STEPS = 10
-_FEW_LINES = 5
 """Of a younger job nobody knows how long a step takes."""
 _PROBE_FLOOR = 5.0
 _LOOK = 1.0
@@ -77,19 +76,10 @@ class Judge:
         late = 2 * _LOOK + 2 * max(map(abs, eyes.skews), default=0.0)
         if eyes.probe:
             return max(_PROBE_FLOOR, 3.0 * quantile(steps, 0.99)) + late
-        if len(steps) < _FEW_LINES * shape.log_interval or self._may_be_busy():
+        if len(steps) < 3 * shape.log_interval:
             return None
         late += eyes.delay(shape.pods - 1)
         return max(_PROBE_FLOOR, 2.0 * shape.log_interval * quantile(steps, 0.95)) + late
-
-    def _may_be_busy(self) -> bool:
-        """A save or an evaluation is due before the next line: its silence would look the same."""
-        shape, iteration = self._watch.plan.shape, self._watch.stage.iteration or 0
-        last = iteration // shape.log_interval * shape.log_interval
-        return any(
-            each and (last + shape.log_interval) // each > last // each
-            for each in (shape.eval_interval, shape.save_interval)
-        )
 
     def _is_open(self, incident: Incident) -> bool:
         stage = self._watch.stage

@@ -47,7 +47,7 @@ class Watch:
         self.names = [f"pod-{number}" for number in self._numbers(chance)]
         wanted = {fault.rank for fault in plan.faults}
         ranks = probed_ranks(plan.shape, wanted)
-        self.delivery = Delivery(self.stage, plan.eyes, self.names, chance)
+        self._delivery = Delivery(self.stage, plan.eyes, self.names, chance)
         self._probe = Probe(self.stage, plan.eyes, ranks, chance)
         self._witnesses = Witnesses(self.stage, plan.eyes, ranks, chance)
         self._folder_at = 0.0
@@ -81,7 +81,7 @@ class Watch:
             yield from self._go_blind()
             return
         yield from self._due_starts()
-        yield from self.delivery.read()
+        yield from self._delivery.read()
         yield from self._exits()
         if eyes.probe and "probe" not in blinded:
             yield from self._probe.read(self.names, self._token)
