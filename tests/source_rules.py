@@ -32,7 +32,18 @@ PURE = ("model", *PURE_STAGES)
 # new package, and whoever adds it says here what it may see.
 _EVERYWHERE = frozenset({"mwatch.__version__", "mwatch.errors", "mwatch.stats"})
 _STAGE = _EVERYWHERE | {"mwatch.model"}
-_SHARED = frozenset(f"mwatch_trainer.{each}" for each in ("contract", "checkpoint", "timeline"))
+_SHARED = frozenset(
+    f"mwatch_trainer.{each}"
+    for each in (
+        "contract",
+        "checkpoint",
+        "timeline",
+        "probe_record",
+        "inert_pickle",
+        "scrub",
+        "control_client",
+    )
+)
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "__init__": frozenset(),
     "__main__": frozenset({"mwatch.cli"}),
@@ -181,7 +192,7 @@ def guest_breaches(source: Source) -> list[str]:
         ast.parse(source.text, filename=source.path, feature_version=(3, 8))
     except SyntaxError as error:
         return [f"{source.path}:{error.lineno}: not Python 3.8: {error.msg}"]
-    known = (sys.stdlib_module_names - STDLIB_AFTER_3_8) | {"mwatch_trainer"}
+    known = (sys.stdlib_module_names - STDLIB_AFTER_3_8) | {"mwatch_trainer", "sitecustomize"}
     return [
         f"{source.path}:{line}: mwatch_trainer may not import {name}"
         for line, name in imported(source)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from checkpoint_builders import OLD_TORCH, index_of, legacy, only, sparse, torch_file, verdict
-from mwatch_trainer.checkpoint import Format, State
+from mwatch_trainer.checkpoint import Format, State, list_checkpoints, verify
 from unprivileged import unprivileged
 
 GRID = tuple(f"mp_rank_{tensor:02d}_{stage:03d}" for tensor in (0, 1) for stage in (0, 1, 2))
@@ -169,3 +169,52 @@ def test_a_sharded_composer_checkpoint_is_complete_with_all_its_shards(tmp_path:
     assert (found.format, found.state) == (Format.COMPOSER_SHARDED, State.COMPLETE)
     sparse(folder / "__1_0.distcp", 699)
     assert "__1_0.distcp is too short" in str(only(tmp_path).reason)
+
+
+def heavy(save: Path, iteration: int, *ranks: str, bytes_each: int = 1000) -> None:
+    """Only the sizes of what lies beside the model file differ."""
+    folder = legacy(save, iteration, *ranks)
+    for rank in ranks:
+        (folder / rank / "optim.bin").write_bytes(b"x" * bytes_each)
+
+
+def states(save: Path) -> dict[int | None, tuple[State, str | None]]:
+    found = list_checkpoints(str(save)).checkpoints
+    return {each.iteration: (each.state, each.reason) for each in found}
+
+
+BOTH = ("mp_rank_00", "mp_rank_01")
+
+
+def test_a_rank_that_the_checkpoints_beside_it_have_is_missing(tmp_path: Path) -> None:
+    for iteration in (100, 200, 400):
+        heavy(tmp_path, iteration, *BOTH)
+    heavy(tmp_path, 300, "mp_rank_00")
+    heavy(tmp_path, 500, "mp_rank_00")
+    why = (State.INCOMPLETE, "mp_rank_01 is missing, which iter_0000400 has")
+    assert states(tmp_path)[300] == why
+    assert states(tmp_path)[500] == why
+    assert states(tmp_path)[400] == (State.COMPLETE, None)
+    alone = verify(str(tmp_path), "iter_0000500")
+    assert alone is not None
+    assert (alone.state, alone.reason) == why
+
+
+def test_a_row_of_the_grid_that_is_gone_is_named(tmp_path: Path) -> None:
+    heavy(tmp_path, 100, *GRID)
+    heavy(tmp_path, 200, *GRID[:3])
+    why = "mp_rank_01_000 is missing, which iter_0000100 has"
+    assert states(tmp_path)[200] == (State.INCOMPLETE, why)
+
+
+def test_a_job_that_was_continued_with_fewer_ranks_holds_as_many_bytes(tmp_path: Path) -> None:
+    heavy(tmp_path, 100, *BOTH, bytes_each=100_000)
+    heavy(tmp_path, 200, "mp_rank_00", bytes_each=200_000)
+    assert {state for state, _ in states(tmp_path).values()} == {State.COMPLETE}
+
+
+def test_a_larger_grid_later_says_nothing_of_one_with_other_bytes(tmp_path: Path) -> None:
+    heavy(tmp_path, 100, "mp_rank_00", bytes_each=200_000)
+    heavy(tmp_path, 200, *BOTH, bytes_each=100_000)
+    legacy(tmp_path, 300, "mp_rank_00_000", "mp_rank_00_001")  # pipeline, not tensor
+    assert {state for state, _ in states(tmp_path).values()} == {State.COMPLETE}

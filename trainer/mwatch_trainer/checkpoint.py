@@ -23,28 +23,27 @@ from mwatch_trainer.checkpoint_files import (
     File,
     is_temporary,
     look_through,
-    read_bounded,
     said,
 )
 from mwatch_trainer.checkpoint_folder import judge_folder, looks_like_checkpoint
+from mwatch_trainer.checkpoint_neighbours import lost_rank
+from mwatch_trainer.checkpoint_pointers import TRACKER, Pointer, find_pointers, read_tracker
 from mwatch_trainer.checkpoint_ranks import judge_composer_files
 from mwatch_trainer.checkpoint_verdict import Format, State, Verdict
 
 __all__ = [
-    "Checkpoint", "Format", "Leftover", "Listing", "Pointer", "State", "has_checkpoints",
-    "list_checkpoints", "looks_like_checkpoint", "read_tracker", "verify",
+    "TRACKER", "Checkpoint", "Format", "Leftover", "Listing", "Name", "Pointer", "State",
+    "has_checkpoints", "list_checkpoints", "list_names", "looks_like_checkpoint", "read_tracker",
+    "verify",
 ]  # fmt: skip
 
-TRACKER = "latest_checkpointed_iteration.txt"
 NON_PERSISTENT = "non_persistent"
 MAX_CHECKPOINTS = 200  # a large index takes a second to read
 MAX_ENTRIES = 100_000  # of the save folder; Composer puts every rank's file there
 MAX_LEFTOVERS = 100
-_MAX_TRACKER_BYTES = 256  # Megatron writes up to 20
 _MEGATRON = re.compile(r"iter_([0-9]{1,18})|release", re.ASCII)
 _COMPOSER_FILE = re.compile(r"(ep[0-9]{1,9}-ba([0-9]{1,18}))-rank([0-9]{1,7})(\.[\w.]+)?", re.ASCII)
 _COMPOSER_FOLDER = re.compile(r"ep[0-9]{1,9}-ba([0-9]{1,18})", re.ASCII)
-_LATEST = re.compile(r"latest(-sharded)?-rank[0-9]{1,7}(\.[\w.]+)?", re.ASCII)
 
 
 class Checkpoint(NamedTuple):
@@ -63,17 +62,6 @@ class Checkpoint(NamedTuple):
     """The trainer's own pointer names it."""
     is_cut: bool
     """It has more files than were looked at: `bytes` and `files` are lower bounds."""
-
-
-class Pointer(NamedTuple):
-    """What the trainer itself would load."""
-
-    file: str
-    value: str | None
-    """`20`, `release`, or where a link of Composer leads; None where it cannot be read."""
-    checkpoint: str | None
-    """The name of the checkpoint in this folder that it means; None where there is none."""
-    problem: str | None
 
 
 class Leftover(NamedTuple):
@@ -95,6 +83,13 @@ class Listing(NamedTuple):
     """The folder has more entries than were looked at."""
 
 
+class Name(NamedTuple):
+    name: str
+    iteration: int | None
+    files: tuple[str, ...]
+    """Composer's files, one for each rank; empty for a folder."""
+
+
 class _Candidate:
     def __init__(self, name: str, iteration: int | None) -> None:
         self.name = name
@@ -108,15 +103,14 @@ def list_checkpoints(
 ) -> Listing:
     """OSError where the folder itself cannot be listed."""
     names = sorted(_names(folder))
-    candidates = _candidates(names[:MAX_ENTRIES])
-    candidates.sort(key=lambda each: -1 if each.iteration is None else each.iteration, reverse=True)
-    pointers = _pointers(folder, names[:MAX_ENTRIES], candidates)
+    candidates = _newest_first(_candidates(names[:MAX_ENTRIES]))
+    pointers = find_pointers(folder, names[:MAX_ENTRIES], _meant(candidates))
     tracked = {pointer.checkpoint for pointer in pointers}
     checkpoints: list[Checkpoint] = []
     leftovers = list(_leftovers_beside(folder, names, max_files))
     for candidate in candidates[:max_checkpoints]:
         contents = _contents(folder, candidate, max_files)
-        checkpoint = _checkpoint(folder, candidate, contents, tracked)
+        checkpoint = _checkpoint(folder, candidate, contents, tracked, candidates)
         if _is_foreign(checkpoint):
             continue
         checkpoints.append(checkpoint)
@@ -133,32 +127,22 @@ def list_checkpoints(
 def verify(folder: str, name: str, max_files: int = MAX_FILES) -> Checkpoint | None:
     """One checkpoint of the folder by its name; None where there is none of that name."""
     names = sorted(_names(folder))
-    candidates = _candidates(names)
-    tracked = {pointer.checkpoint for pointer in _pointers(folder, names, candidates)}
+    candidates = _newest_first(_candidates(names))
+    pointers = find_pointers(folder, names, _meant(candidates))
+    tracked = {pointer.checkpoint for pointer in pointers}
     for candidate in candidates:
         if candidate.name == name:
-            return _checkpoint(folder, candidate, _contents(folder, candidate, max_files), tracked)
+            contents = _contents(folder, candidate, max_files)
+            return _checkpoint(folder, candidate, contents, tracked, candidates)
     return None
 
 
-def read_tracker(folder: str) -> Pointer | None:
-    """What Megatron's tracker says; None where there is none."""
-    try:
-        text = read_bounded(os.path.join(folder, TRACKER), _MAX_TRACKER_BYTES).decode("ascii")
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        return Pointer(TRACKER, None, None, f"cannot be read: {said(error)}")
-    except UnicodeDecodeError:
-        return Pointer(TRACKER, None, None, "holds no number and no `release`")
-    value = text.strip()
-    if not value:
-        return Pointer(TRACKER, None, None, "is empty")
-    if value == "release":
-        return Pointer(TRACKER, value, None, None)
-    if re.fullmatch(r"[0-9]{1,18}", value, re.ASCII):
-        return Pointer(TRACKER, str(int(value)), None, None)
-    return Pointer(TRACKER, None, None, f"holds {value[:40]!a}, no number")
+def list_names(folder: str) -> list[Name]:
+    """What is there by its names alone, the newest first: no checkpoint is looked into.
+    OSError where the folder itself cannot be listed."""
+    found = _candidates(sorted(_names(folder))[:MAX_ENTRIES])
+    names = [Name(each.name, each.iteration, tuple(each.ranks.values())) for each in found]
+    return sorted(names, key=lambda each: each.iteration or 0, reverse=True)
 
 
 def has_checkpoints(folder: str) -> bool:
@@ -190,31 +174,19 @@ def _candidates(names: list[str]) -> list[_Candidate]:
     return list(found.values())
 
 
-def _pointers(folder: str, names: list[str], candidates: list[_Candidate]) -> tuple[Pointer, ...]:
+def _newest_first(candidates: list[_Candidate]) -> list[_Candidate]:
+    """`release` has no number, and comes last."""
+    order = [(-1 if each.iteration is None else each.iteration, each) for each in candidates]
+    return [each for _, each in sorted(order, key=lambda pair: pair[0], reverse=True)]
+
+
+def _meant(candidates: list[_Candidate]) -> dict[str, str]:
+    """By the name of each file and folder, the checkpoint that it belongs to."""
     meant: dict[str, str] = {}
     for candidate in candidates:
         meant[candidate.name] = candidate.name
         meant.update((name, candidate.name) for name in candidate.ranks.values())
-    found = []
-    tracker = read_tracker(folder)
-    if tracker:
-        value = tracker.value
-        name = f"iter_{int(value):07d}" if value and value.isdigit() else str(value)
-        found.append(tracker._replace(checkpoint=meant.get(name)))
-    for name in names:
-        if _LATEST.fullmatch(name) and len(found) <= MAX_LEFTOVERS:
-            found.append(_link(folder, name, meant))
-    return tuple(found)
-
-
-def _link(folder: str, name: str, meant: dict[str, str]) -> Pointer:
-    try:
-        target = os.readlink(os.path.join(folder, name))
-    except OSError:
-        return Pointer(name, None, None, "is no link")
-    # Not resolved further: what a link in the target's own path leads to is another folder.
-    inside = os.path.relpath(os.path.join(folder, target), folder)
-    return Pointer(name, target, meant.get(inside), None)
+    return meant
 
 
 def _contents(folder: str, candidate: _Candidate, max_files: int) -> Contents:
@@ -231,9 +203,17 @@ def _contents(folder: str, candidate: _Candidate, max_files: int) -> Contents:
 
 
 def _checkpoint(
-    folder: str, candidate: _Candidate, contents: Contents, tracked: set[str | None]
+    folder: str,
+    candidate: _Candidate,
+    contents: Contents,
+    tracked: set[str | None],
+    candidates: list[_Candidate],
 ) -> Checkpoint:
     verdict = _judge(folder, candidate, contents)
+    if verdict.format is Format.LEGACY and verdict.state is State.COMPLETE:
+        numbered = [each.name for each in candidates if each.iteration is not None]
+        lost = lost_rank(folder, candidate.name, contents, numbered)
+        verdict = verdict if lost is None else Verdict(Format.LEGACY, State.INCOMPLETE, lost)
     newest = contents.newest_mtime
     if newest is None:
         with contextlib.suppress(OSError):

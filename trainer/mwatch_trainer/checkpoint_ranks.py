@@ -3,7 +3,7 @@
 """Checkpoints of one `torch.save` file per rank: Megatron's legacy format, and Composer's.
 
 It cannot know how many ranks there should be: a grid that lost its whole last row or column looks
-like a smaller grid.
+like a smaller grid. `checkpoint_neighbours` asks those beside it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _check_grid(ranks: set[Rank]) -> None:
         # Stops one past the ranks that are there, however large a number in a name is.
         for rank in itertools.product(*sides):
             if rank not in present:
-                raise Flaw(f"{_folder_of(rank)} is missing")
+                raise Flaw(f"{folder_of(rank)} is missing")
     shortest = min(map(len, ranks), default=0)
     shorter = {rank for rank in ranks if len(rank) == shortest}
     for length, grid in _by_length(ranks):
@@ -95,7 +95,7 @@ def _check_grid(ranks: set[Rank]) -> None:
         if stems != shorter:
             stem = min(stems ^ shorter)
             rank = stem if stem not in shorter else stem + (0,) * (length - len(stem))
-            raise Flaw(f"{_folder_of(rank)} is missing")
+            raise Flaw(f"{folder_of(rank)} is missing")
 
 
 def _by_length(ranks: set[Rank]) -> Iterator[tuple[int, list[Rank]]]:
@@ -103,7 +103,7 @@ def _by_length(ranks: set[Rank]) -> Iterator[tuple[int, list[Rank]]]:
         yield length, sorted(rank for rank in ranks if len(rank) == length)
 
 
-def _folder_of(rank: Rank) -> str:
+def folder_of(rank: Rank) -> str:
     return f"mp_rank_{rank[0]:02d}" + "".join(f"_{part:03d}" for part in rank[1:])
 
 

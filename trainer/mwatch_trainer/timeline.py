@@ -5,7 +5,8 @@
 The file holds the newest attempt's number (the fencing token), the attempts and where they
 resumed, the rollbacks, and a quarantine that no rollback has ended yet. A rollback that cannot
 be read may be the one that abandons the newest checkpoint, so a file that is damaged there is
-`Broken` as a whole; a damaged attempt is only left out. Writes nothing.
+`Broken` as a whole; a damaged attempt is only left out. It is written by the wrapper that owns
+the attempt (`claim`), and by nobody else.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from typing import Any, Mapping, NamedTuple
+from typing import Any, Mapping, NamedTuple, Sequence
 
 from mwatch_trainer.checkpoint_files import read_bounded, said
 
@@ -105,8 +106,11 @@ def parse(data: bytes) -> Timeline:
     )
 
 
-def to_text(timeline: Timeline) -> str:
-    """As it is written. No rollback is left out: whoever adds one keeps their number small."""
+def to_text(timeline: Timeline, claim: Mapping[str, Any] | None = None) -> str:
+    """As it is written. No rollback is left out: whoever adds one keeps their number small.
+
+    `claim` is what the owner of the attempt tells the job's other wrappers.
+    """
     rollbacks = [
         {**each._asdict(), "reason": each.reason[:_MAX_REASON], "marked": _marks(each)}
         for each in timeline.rollbacks
@@ -119,8 +123,31 @@ def to_text(timeline: Timeline) -> str:
         "rollbacks": rollbacks,
         "quarantine": quarantine
         and {**quarantine._asdict(), "reason": quarantine.reason[:_MAX_REASON]},
+        **({} if claim is None else {"claim": claim}),
     }
     return json.dumps(document, indent=1) + "\n"
+
+
+def with_rollbacks(timeline: Timeline, more: Sequence[Rollback]) -> Timeline:
+    """Each one once. A rollback to before the quarantine ends it."""
+    known = {(each.at, each.to_iteration) for each in timeline.rollbacks}
+    new = tuple(each for each in more if (each.at, each.to_iteration) not in known)
+    if not new:
+        return timeline
+    held = timeline.quarantine
+    if held is not None and any(each.to_iteration < held.first_bad for each in new):
+        held = None
+    return timeline._replace(rollbacks=timeline.rollbacks + new, quarantine=held)
+
+
+def rollback_of(entry: Any) -> Rollback:
+    """As a decision names it. Raises Broken."""
+    return _rollback(entry)
+
+
+def quarantine_of(entry: Any) -> Quarantine:
+    """As a decision names it. Raises Broken."""
+    return _quarantine(entry)
 
 
 def _marks(rollback: Rollback) -> list[list[float]]:

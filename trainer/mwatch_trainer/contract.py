@@ -1,0 +1,66 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Names of what lies on the volume that the training container shares with its watcher.
+
+`$MWATCH_DIR` is written by the wrapper and the probe and read by the sidecar; only `decision.json`
+goes the other way. Every JSON file has a `version`, is replaced as a whole (a reader sees the old
+one or the new one) and is read with a bound. A reader ignores keys that it does not know.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Mapping
+
+VERSION = 1
+MAX_JSON_BYTES = 1 << 20
+
+DIR_VARIABLE = "MWATCH_DIR"
+ATTEMPT_VARIABLE = "MWATCH_ATTEMPT"
+"""Set by the wrapper for the trainer, so that the probe's records name their attempt."""
+
+ATTEMPT = "attempt.json"
+DECISION = "decision.json"
+LOG = "trainer.log"
+CONTROL = "control"
+PROBE_FOLDER = "probe"
+PROBE_PREFIX = "rank-"
+DUMPS_FOLDER = "dumps"
+DUMP_REQUEST = "request.json"
+NODE_FOLDER = "node"
+NODE_PROCESSES = "processes.json"
+NODE_GPUS = "gpus.json"
+
+OBSERVE = "observe"
+ACT = "act"
+MODES = (OBSERVE, ACT)
+
+
+def write_json(path: str, document: Mapping[str, Any]) -> None:
+    """Replaces `path` in one step, also for a reader on another machine. Raises OSError."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    text = json.dumps({"version": VERSION, **document}, indent=1) + "\n"
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        try:
+            os.unlink(temporary)
+        except OSError:
+            pass
+        raise
+
+
+def read_json(path: str) -> dict[str, Any] | None:
+    """The object in `path`; None where there is none, or nothing that can be used."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_JSON_BYTES + 1)
+        document = json.loads(data.decode("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) and len(data) <= MAX_JSON_BYTES else None

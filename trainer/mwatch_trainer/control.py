@@ -1,0 +1,151 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The wrapper's control socket: one JSON object a line, one answer each.
+
+`status`, `dump` (evidence of every rank now), `stop` and `restart` (in place, only in act). Answers
+at once to `stop`: that the trainer has ended is seen by the end of the wrapper. A caller that says
+nothing, or too much, is left after some seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+from typing import Any, Callable, Mapping
+
+from mwatch_trainer import contract
+from mwatch_trainer.asks import RESTART, STOP, Ask, Asks
+from mwatch_trainer.dumps import BadName, Dumps
+from mwatch_trainer.socket_path import listen, short_path
+
+MAX_REQUEST_BYTES = 1 << 16
+_MAX_CALLERS = 8
+_CALLER_SECONDS = 5.0
+_DEFAULT_GRACE_SECONDS = 30.0
+_MAX_GRACE_SECONDS = 3600.0
+_DEFAULT_DUMP_SECONDS = 5.0
+_MAX_DUMP_SECONDS = 60.0
+# In a pod the volume is the pod's own, and the sidecar may be another user.
+_MODE_ALONE, _MODE_IN_POD = 0o600, 0o666
+
+
+class Refused(ValueError):
+    """The request cannot be served; the text is the answer."""
+
+
+class Control:
+    def __init__(
+        self,
+        directory: str,
+        mode: str,
+        asks: Asks,
+        dumps: Dumps,
+        status: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        self.error = ""
+        self._directory, self._mode, self._asks = directory, mode, asks
+        self._dumps, self._status = dumps, status
+        self._callers = threading.Semaphore(_MAX_CALLERS)
+        self._server: socket.socket | None = None
+        self._inode = 0
+        try:
+            self._server = listen(directory, contract.CONTROL, _socket_mode())
+            self._inode = os.stat(os.path.join(directory, contract.CONTROL)).st_ino
+        except OSError as error:
+            self.error = error.strerror or str(error)
+            return
+        threading.Thread(target=self._run, name="mwatch-control", daemon=True).start()
+
+    def close(self) -> None:
+        """The socket goes, unless a later wrapper has put its own there."""
+        if self._server is None:
+            return
+        self._server.close()
+        folder = self._directory
+        with contextlib.suppress(OSError), short_path(folder, contract.CONTROL) as path:
+            if os.lstat(path).st_ino == self._inode:
+                os.unlink(path)
+
+    def answer(self, line: bytes) -> dict[str, Any]:
+        """Never raises."""
+        try:
+            request = json.loads(line.decode("utf-8"))
+            if not isinstance(request, dict):
+                raise Refused("the request is no object")
+            return {"ok": True, **self._served(request)}
+        except (Refused, BadName) as error:
+            return {"ok": False, "error": str(error)}
+        except (ValueError, RecursionError):
+            return {"ok": False, "error": "the request is no JSON"}
+        except OSError as error:
+            return {"ok": False, "error": error.strerror or str(error)}
+
+    def _served(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        op = request.get("op")
+        if op == "status":
+            return self._status()
+        if op == "dump":
+            seconds = _number(request, "seconds", _DEFAULT_DUMP_SECONDS, _MAX_DUMP_SECONDS)
+            return self._dumps.take(_text(request, "id", ""), seconds)
+        if op in (STOP, RESTART):
+            if op == RESTART and self._mode != contract.ACT:
+                raise Refused("a restart in place needs --act")
+            grace = _number(request, "grace_seconds", _DEFAULT_GRACE_SECONDS, _MAX_GRACE_SECONDS)
+            reason = _text(request, "reason", "no reason was given")[:500]
+            self._asks.put(Ask(op, reason, grace, request.get("save") is True))
+            return {"accepted": op, "grace_seconds": grace}
+        raise Refused(f"unknown op {str(op)[:40]!r}; there are status, dump, stop, restart")
+
+    def _run(self) -> None:
+        server = self._server
+        while server is not None:
+            try:
+                caller, _ = server.accept()
+            except OSError:
+                return
+            if not self._callers.acquire(blocking=False):
+                caller.close()
+                continue
+            threading.Thread(target=self._serve, args=(caller,), daemon=True).start()
+
+    def _serve(self, caller: socket.socket) -> None:
+        try:
+            with caller, contextlib.suppress(OSError):
+                caller.settimeout(_CALLER_SECONDS)
+                data = b""
+                while len(data) <= MAX_REQUEST_BYTES:
+                    line, newline, rest = data.partition(b"\n")
+                    if newline:
+                        data = rest
+                        caller.sendall(json.dumps(self.answer(line)).encode() + b"\n")
+                        continue
+                    chunk = caller.recv(1 << 14)
+                    if not chunk:
+                        return
+                    data += chunk
+                caller.sendall(b'{"ok": false, "error": "the request is too long"}\n')
+        finally:
+            self._callers.release()
+
+
+def _socket_mode() -> int:
+    in_pod = os.getpid() == 1 or "KUBERNETES_SERVICE_HOST" in os.environ
+    return _MODE_IN_POD if in_pod else _MODE_ALONE
+
+
+def _number(request: Mapping[str, Any], name: str, default: float, most: float) -> float:
+    value = request.get(name, default)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= most:
+        raise Refused(f"{name} must be between 0 and {most:g}")
+    return float(value)
+
+
+def _text(request: Mapping[str, Any], name: str, default: str) -> str:
+    value = request.get(name, default)
+    if not isinstance(value, str):
+        raise Refused(f"{name} must be a text")
+    return value

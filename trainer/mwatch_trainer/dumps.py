@@ -1,0 +1,201 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Evidence of every rank, on request and within a bound: stacks and flight recorders.
+
+The probes are asked by a file and write `dumps/ID/rank-N.*`. A rank that does not answer in time
+holds its GIL or is stopped: it gets its dump signal, which needs no GIL. Whoever still says nothing
+is named in `missing.json`, with what /proc says of it. Old dumps go when there are too many.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import threading
+import time
+from typing import Any, NamedTuple
+
+from mwatch_trainer import contract, probe_record, processes
+from mwatch_trainer.probe_record import Record
+from mwatch_trainer.probe_signal import stacks_name
+from mwatch_trainer.proc_facts import catches, facts_of
+from mwatch_trainer.tree import Tree
+
+MAX_DUMPS = 8
+MAX_BYTES = 64 << 20
+_MAX_RANKS = 512
+_SIGNAL_SECONDS = 2.0
+_LOOK_SECONDS = 0.05
+_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}", re.ASCII)
+_KEPT = {"recorder"}  # torch's own dumps, written without being asked
+
+
+class BadName(ValueError):
+    pass
+
+
+class _Rank(NamedTuple):
+    record: Record
+    is_alive: bool
+
+
+class Dumps:
+    def __init__(self, directory: str, tree: Tree, proc: str = "/proc") -> None:
+        self._directory = directory
+        self._folder = os.path.join(directory, contract.DUMPS_FOLDER)
+        self._tree, self._proc = tree, proc
+        self._one_at_a_time = threading.Lock()
+
+    def take(self, name: str, seconds: float) -> dict[str, Any]:
+        """Which ranks answered, and where it lies. Raises OSError, and ValueError for the name."""
+        name = name or time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+        if not _ID.fullmatch(name) or name in _KEPT:
+            raise BadName(f"{name!r} is no name for a dump")
+        with self._one_at_a_time:
+            return self._take(name, seconds)
+
+    def _take(self, name: str, seconds: float) -> dict[str, Any]:
+        folder = os.path.join(self._folder, name)
+        self._make_room(name)
+        os.makedirs(folder, exist_ok=True)
+        ranks = self._ranks()
+        request = os.path.join(self._folder, contract.DUMP_REQUEST)
+        contract.write_json(request, {"id": name, "asked_at": time.time()})
+        alive = {number for number, rank in ranks.items() if rank.is_alive}
+        _wait(lambda: alive <= self._answered(folder, alive), seconds)
+        silent = alive - self._answered(folder, alive)
+        by_signal = self._signal({number: ranks[number].record for number in silent}, folder)
+        self._write_processes(folder)
+        missing = [
+            {"rank": number, "why": "its process has ended" if not rank.is_alive else "no answer"}
+            for number, rank in sorted(ranks.items())
+            if not rank.is_alive or number not in self._answered(folder, alive)
+        ]
+        contract.write_json(os.path.join(folder, "missing.json"), {"ranks": missing})
+        answered = sorted(self._answered(folder, alive))
+        return {
+            "id": name,
+            "folder": folder,
+            "ranks": answered,
+            "by_signal": sorted(by_signal),
+            "missing": missing,
+        }
+
+    def _ranks(self) -> dict[int, _Rank]:
+        """Of this attempt's probes; a record of a process that is not below us is an old one."""
+        below = {(each.pid, each.started) for each in self._tree.processes()}
+        found: dict[int, _Rank] = {}
+        folder = os.path.join(self._directory, contract.PROBE_FOLDER)
+        for name in _listed(folder)[:_MAX_RANKS]:
+            if not name.startswith(contract.PROBE_PREFIX):
+                continue
+            record = _record(os.path.join(folder, name))
+            if record is not None:
+                is_alive = (record.pid, record.started) in below
+                found[record.rank] = _Rank(record, is_alive)
+        newest = max((each.record.attempt for each in found.values()), default=0)
+        return {
+            number: each
+            for number, each in found.items()
+            if each.is_alive or each.record.attempt == newest
+        }
+
+    def _answered(self, folder: str, ranks: set[int]) -> set[int]:
+        names = set(_listed(folder))
+        return {number for number in ranks if f"rank-{number}.stacks.txt" in names}
+
+    def _signal(self, silent: dict[int, Record], folder: str) -> set[int]:
+        """Those whose stacks came by the signal; they are put where the others' lie."""
+        sizes: dict[int, int] = {}
+        for number, record in silent.items():
+            process = processes.read(record.pid, self._proc)
+            is_same = process is not None and process.started == record.started
+            if not is_same or not catches(record.pid, record.dump_signal, self._proc):
+                continue
+            sizes[number] = _size(self._signal_path(number))
+            with contextlib.suppress(OSError):
+                os.kill(record.pid, record.dump_signal)
+        if not sizes:
+            return set()
+        _wait(lambda: all(_size(self._signal_path(each)) > sizes[each] for each in sizes),
+              _SIGNAL_SECONDS)  # fmt: skip
+        _wait(lambda: False, 2 * _LOOK_SECONDS)  # it writes line by line: let it end
+        came = {each for each in sizes if _size(self._signal_path(each)) > sizes[each]}
+        for number in came:
+            target = os.path.join(folder, f"rank-{number}.stacks.txt")
+            _copy_tail(self._signal_path(number), sizes[number], target)
+        return came
+
+    def _signal_path(self, rank: int) -> str:
+        return os.path.join(self._folder, stacks_name(rank))
+
+    def _write_processes(self, folder: str) -> None:
+        facts = [facts_of(each, self._proc) for each in self._tree.processes()]
+        document = {"at": time.time(), "processes": facts[: processes.MAX_PROCESSES]}
+        contract.write_json(os.path.join(folder, "processes.json"), document)
+
+    def _make_room(self, name: str) -> None:
+        kept = [each for each in self._by_age() if each != name]
+        sizes = {each: _folder_bytes(os.path.join(self._folder, each)) for each in kept}
+        while kept and (len(kept) >= MAX_DUMPS or sum(sizes[each] for each in kept) > MAX_BYTES):
+            shutil.rmtree(os.path.join(self._folder, kept.pop(0)), ignore_errors=True)
+
+    def _by_age(self) -> list[str]:
+        """Folders of dumps, the oldest first."""
+        paths = {each: os.path.join(self._folder, each) for each in _listed(self._folder)}
+        folders = [each for each in paths if os.path.isdir(paths[each]) and each not in _KEPT]
+        return sorted(folders, key=lambda each: _mtime(paths[each]))
+
+
+def _wait(is_done: Any, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while not is_done() and time.monotonic() < until:
+        time.sleep(_LOOK_SECONDS)
+
+
+def _record(path: str) -> Record | None:
+    for _ in range(5):  # torn while it is being written
+        try:
+            with open(path, "rb") as file:
+                record = probe_record.unpack(file.read(probe_record.SIZE))
+        except OSError:
+            return None
+        if record is not None:
+            return record
+    return None
+
+
+def _copy_tail(source: str, start: int, target: str) -> None:
+    with contextlib.suppress(OSError):
+        with open(source, "rb") as file:
+            file.seek(start)
+            data = file.read(1 << 20)
+        with open(target, "wb") as file:
+            file.write(b"# by its dump signal: the probe did not answer\n" + data)
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def _mtime(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+def _folder_bytes(folder: str) -> int:
+    return sum(_size(os.path.join(folder, name)) for name in _listed(folder))

@@ -1,0 +1,225 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The wrapper of node 0: chooses the checkpoint, takes the number, and tells the others.
+
+Nothing is written beside the checkpoints before the number is owned, but for the call that the
+job's other wrappers answer. Where the volume cannot be written at all, a job of one node starts
+without a token (its saves will fail by themselves), and a job of several does not start.
+"""
+
+from __future__ import annotations
+
+import os
+
+from mwatch_trainer import choice, contract, keep, save_folder, start, tracker
+from mwatch_trainer import claim as claims
+from mwatch_trainer import timeline as timelines
+from mwatch_trainer.checkpoint import NON_PERSISTENT, State
+from mwatch_trainer.exit_table import FENCED, GIVE_UP, NOT_AGREED
+from mwatch_trainer.join import Caller
+from mwatch_trainer.order import Order, to_claim
+from mwatch_trainer.plan import Plan
+from mwatch_trainer.preparation import Preparation, Refused
+from mwatch_trainer.save_folder import View
+from mwatch_trainer.timeline import GOOD, Attempt, Rollback, Timeline
+
+_SAME_MACHINE_SECONDS = 10.0
+
+
+def lead(work: Preparation, told: Order | None, save: str) -> Plan:
+    return _Lead(work, told, save).plan()
+
+
+class _Lead:
+    def __init__(self, work: Preparation, told: Order | None, save: str) -> None:
+        self.work = work
+        self.told = told
+        self.save = save
+        work.number = told.number if told is not None else max(work.number, work.top + 1)
+        self.timeline = self._after(work.timeline, ())
+        self.chosen, self.view = self._choose()
+        self.begun = self._begin()
+
+    def plan(self) -> Plan:
+        work, seen = self.work, self.chosen.checkpoint
+        work.changes += self.begun.changes
+        agreed = self._agreed()
+        self._take(agreed)
+        self._set_tracker()
+        self._clear_non_persistent()
+        self._protect()
+        return work.answer(
+            argv=self.begun.argv,
+            resume_from=seen.iteration if seen is not None and self.begun.is_chosen else None,
+            resume_reason=self.chosen.reason,
+            not_before=agreed.not_before,
+            changes=tuple(work.changes),
+        )
+
+    def _after(self, timeline: Timeline, lying: tuple[save_folder.Candidate, ...]) -> Timeline:
+        """The timeline with what was ordered."""
+        told = self.told
+        if told is None:
+            return timeline
+        rollbacks = [_marked(each, lying) for each in told.rollbacks]
+        timeline = timelines.with_rollbacks(timeline, rollbacks)
+        if told.quarantine is not None:
+            timeline = timeline._replace(quarantine=told.quarantine)
+        return timeline
+
+    def _choose(self) -> tuple[choice.Choice, View]:
+        told, run = self.told, self.work.run
+        try:
+            view = save_folder.look(self.save, self.timeline)
+        except OSError as error:
+            raise Refused(f"{self.save} cannot be listed: {error}", NOT_AGREED) from None
+        if told is None or not told.has_choice:
+            is_first = self.work.number == 1
+            chosen = choice.by_rule(is_first, run.resumes_itself, view, self.timeline)
+            if chosen.refused is not None:
+                raise Refused(chosen.refused, GIVE_UP)
+            return chosen, view
+        if told.from_beginning:
+            return choice.Choice(choice.BEGIN, told.reason or "the run begins again"), view
+        if told.resume_from is None:
+            seen = save_folder.pointed(view) if run.resumes_itself else None
+            return choice.Choice(choice.AS_IS, told.reason or "as it was given", seen), view
+        view = wait_for(self.work, told, told.resume_from, self.save, self.timeline)
+        return choice.by_order(told.resume_from, view, told.reason), view
+
+    def _begin(self) -> start.Start:
+        seen, run = self.chosen.checkpoint, self.work.run
+        after = -1 if seen is None else seen.iteration
+        has_newer = any(each.iteration > after for each in self.view.candidates)
+        return start.of_choice(run, self.chosen.kind, seen, has_newer, run.by_step)
+
+    def _agreed(self) -> Order:
+        seen = self.chosen.checkpoint
+        resumed = seen if self.chosen.kind == choice.RESUME else None
+        return Order(
+            self.work.number,
+            "node 0",
+            None if resumed is None else resumed.iteration,
+            self.chosen.kind == choice.BEGIN,
+            not_before=None if self.told is None else self.told.not_before,
+            reason=self.chosen.reason,
+            name=None if resumed is None else resumed.name,
+            may_be_unverified=resumed is None or resumed.state is not State.COMPLETE,
+            by_step=self.work.run.by_step,
+        )
+
+    def _take(self, agreed: Order) -> None:
+        """The number is owned after this."""
+        work, seen = self.work, self.chosen.checkpoint
+        resumed_from = seen.iteration if seen is not None and self.begun.is_chosen else None
+        noted = Attempt(work.number, work.clock.wall(), resumed_from)
+        try:
+            call, heard = self._gather()
+
+            def text(timeline: Timeline) -> str:
+                after = self._after(timeline, self.view.candidates)
+                attempts = (*after.attempts, noted)
+                after = after._replace(attempt=work.number, attempts=attempts)
+                return timelines.to_text(after, to_claim(agreed, call, heard))
+
+            claims.take(self.save, work.number, work.top, text)
+        except claims.Taken as error:
+            raise Refused(f"this is not the newest attempt: {error}", FENCED) from None
+        except timelines.Broken as error:
+            raise Refused(f"{timelines.path_of(self.save)} {error}", GIVE_UP) from None
+        except OSError as error:
+            why = f"{self.save} cannot be written: {error.strerror or error}"
+            if work.run.place.nnodes > 1:
+                raise Refused(why, NOT_AGREED) from None
+            work.changes.append(f"{why}; started without a fencing token")
+
+    def _gather(self) -> tuple[str | None, dict[str, str]]:
+        """The words of the other nodes; not needed where each has its own order."""
+        work = self.work
+        nnodes = work.run.place.nnodes
+        if nnodes <= 1 or self.told is not None:
+            return None, {}
+        _, top = claims.current(self.save)
+        if top > work.top:
+            raise claims.Taken(f"attempt {top} has begun since")
+        caller = Caller(self.save, nnodes)
+        caller.call()
+        if not work.wait(lambda: not caller.missing()):
+            missing = ", ".join(map(str, caller.missing()[:8]))
+            bound = f"{work.options.wait_seconds:g} s"
+            raise Refused(f"node {missing} of {nnodes} did not come within {bound}", NOT_AGREED)
+        return caller.word, caller.heard()
+
+    def _set_tracker(self) -> None:
+        wanted = self.begun.tracker
+        try:
+            if wanted == start.NO_TRACKER:
+                done = tracker.set_aside(self.save, self.work.number)
+            elif wanted is not None:
+                done = tracker.point_at(self.save, int(wanted), self.work.number)
+            else:
+                done = None
+        except OSError as error:
+            why = f"the tracker of {self.save} cannot be changed: {error.strerror or error}"
+            raise Refused(why, NOT_AGREED) from None
+        self.work.changes += [] if done is None else [done]
+
+    def _clear_non_persistent(self) -> None:
+        """Megatron prefers a non-persistent checkpoint that is not older than the chosen one."""
+        seen, folder = self.chosen.checkpoint, os.path.join(self.save, NON_PERSISTENT)
+        if self.chosen.kind == choice.AS_IS or self.work.run.is_composer:
+            return
+        try:
+            own = save_folder.pointed(save_folder.look(folder, self.timeline))
+            if own is None or (seen is not None and own.iteration < seen.iteration):
+                return
+            is_good = own.standing == GOOD and own.state is not State.INCOMPLETE
+            if is_good and self.chosen.kind == choice.RESUME:
+                text = (
+                    f"Megatron resumes from its newer non-persistent {own.name}, if it is told to"
+                )
+                self.work.changes.append(text)
+                return
+            done = tracker.set_non_persistent_aside(self.save, self.work.number)
+        except OSError as error:
+            done = f"{folder} cannot be looked into: {error.strerror or error}"
+        self.work.changes += [] if done is None else [done]
+
+    def _protect(self) -> None:
+        """The checkpoint of a rollback: nothing newer is good."""
+        seen = self.chosen.checkpoint
+        if self.chosen.kind != choice.RESUME or seen is None:
+            return
+        newer = [each for each in self.view.candidates if each.iteration > seen.iteration]
+        if not any(each.standing != GOOD for each in newer):
+            return
+        problem = keep.protect(self.save, seen.name)
+        done = f"protected {seen.name} in {timelines.FOLDER}/{keep.KEEP}"
+        self.work.changes.append(problem or done)
+
+
+def _marked(rollback: Rollback, lying: tuple[save_folder.Candidate, ...]) -> Rollback:
+    """With what lies there now: its times come from this file system, not from a clock."""
+    marks = set(rollback.marked)
+    for each in lying:
+        if each.iteration > rollback.to_iteration and each.written_at is not None:
+            marks.add((each.iteration, each.written_at))
+    return rollback._replace(marked=tuple(sorted(marks)))
+
+
+def wait_for(work: Preparation, told: Order, iteration: int, save: str, timeline: Timeline) -> View:
+    """Until this machine sees that checkpoint whole, or as whole as can be told."""
+    bound = work.options.wait_seconds
+    if told.by == contract.DECISION:  # whoever wrote it looks at the same file system
+        bound = min(bound, _SAME_MACHINE_SECONDS)
+    views: list[View] = []
+
+    def is_seen() -> bool:
+        views.append(save_folder.look_for(save, timeline, iteration))
+        seen = save_folder.find(views[-1], iteration)
+        return seen is not None and seen.state is not State.INCOMPLETE
+
+    if not work.wait(is_seen, bound):
+        why = f"checkpoint {iteration} of {save} is not seen whole here within {bound:g} s"
+        raise Refused(why, NOT_AGREED)
+    return views[-1]

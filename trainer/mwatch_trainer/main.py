@@ -1,0 +1,60 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`mwatch-run`: from the command line to an exit code.
+
+Whatever goes wrong inside mwatch itself, the training command runs: as a last resort without
+any of mwatch, its signals passed on and its own exit code returned.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Sequence
+
+from mwatch_trainer import child
+from mwatch_trainer.options import Options, parse
+from mwatch_trainer.say import say
+from mwatch_trainer.version import VERSION
+from mwatch_trainer.wrapper import Wrapper
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Raises SystemExit for --help, --version and a wrong command line."""
+    _occupy_standard_files()
+    given = sys.argv[1:] if arguments is None else arguments
+    options = parse(given, os.environ, VERSION)
+    wrapper: Wrapper | None = None
+    try:
+        wrapper = Wrapper(options)
+        return wrapper.run()
+    except Exception as error:  # ours; the trainer must not pay for it
+        say(f"internal error, the command goes on without mwatch: {type(error).__name__}: {error}")
+        return _without_mwatch(options, wrapper)
+
+
+def _without_mwatch(options: Options, wrapper: Wrapper | None) -> int:
+    process = wrapper.child if wrapper is not None else None
+    if process is None:
+        try:
+            process = child.start(options.command, os.environ, None, None)
+        except child.CannotStart as error:
+            say(str(error))
+            return error.code
+    if wrapper is None:
+        return child.shell_code(process.wait())
+    while process.returncode is None:
+        for number in wrapper.signals.wait(1.0):
+            child.forward(process, number)
+        process.poll()
+    return child.shell_code(process.returncode)
+
+
+def _occupy_standard_files() -> None:
+    """A closed stdin, stdout or stderr: else a pipe of ours would get its number."""
+    while True:
+        fd = os.open(os.devnull, os.O_RDWR)
+        if fd > 2:
+            os.close(fd)
+            return
+        os.set_inheritable(fd, True)

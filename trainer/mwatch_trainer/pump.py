@@ -1,0 +1,212 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A process of its own that carries the trainer's output to where it would have gone.
+
+It is apart from the wrapper so that the wrapper may be busy, broken or killed: a pipe that nobody
+reads would stop the trainer, and one without a reader would kill it by SIGPIPE.
+
+Each stream: what the trainer wrote is offered to the wrapper for its copy, without ever waiting,
+and then written to the sink, byte for byte. What the wrapper does not take in time waits in a
+backlog of a few MiB; when that is full the oldest goes, is counted, and a mark with the number
+stands in its place, so that the newest output, which tells why a trainer died, is always kept.
+A sink that is closed or full loses bytes, which are counted; the trainer writes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import select
+import signal
+import struct
+import threading
+import time
+from collections import deque
+from typing import Sequence
+
+CHUNK_BYTES = 1 << 20
+BACKLOG_BYTES = 8 << 20
+_MERGE_BYTES = 1 << 16
+_FLUSH_SECONDS = 5.0
+# A busy trainer is read every millisecond instead of at each write: it then finds no sleeping
+# reader to wake, and 1 ms of 200 MB/s fills a fifth of the pipe.
+_PAUSE_SECONDS = 0.001
+_BUSY_GAP_SECONDS = 0.002
+_F_GETPIPE_SZ = 1032
+
+COUNTERS = struct.Struct("<6Q")
+"""Of one stream: idle (1: nothing in hand), read, passed, lost, dropped from the copy, waiting."""
+MARK_TAIL = b" bytes were not copied\n"
+"""A gap in the copy is the mark, a number and this. It may stand behind the start of a line whose
+end is in the gap, and what follows it up to the next newline is the end of another."""
+
+
+class Stream:
+    def __init__(self, source: int, sink: int, copy: int, shared: mmap.mmap, slot: int) -> None:
+        self.source, self.sink, self.copy = source, sink, copy
+        self._shared, self._at = shared, slot * COUNTERS.size
+        self.read = self.passed = self.lost = 0
+        self._is_sink_open = True
+        self._buffer = bytearray(CHUNK_BYTES)
+        self._view = memoryview(self._buffer)
+        self._may_pause = _pipe_size(source) >= CHUNK_BYTES
+
+    def run(self, mark: bytes) -> None:
+        copy = Copy(self.copy, mark)
+        last = 0.0
+        while True:
+            self._tell(copy, idle=1)
+            self._wait(copy)
+            self._tell(copy, idle=0)
+            try:
+                size = os.readv(self.source, [self._buffer])
+            except OSError:
+                break
+            if not size:
+                break
+            self.read += size
+            data = self._view[:size]
+            copy.offer(data)
+            self._pass(data)
+            now = time.monotonic()
+            if self._may_pause and size < CHUNK_BYTES // 2 and now - last < _BUSY_GAP_SECONDS:
+                time.sleep(_PAUSE_SECONDS)
+                now = time.monotonic()
+            last = now
+        self._tell(copy, idle=1)
+        copy.flush(_FLUSH_SECONDS)
+        self._tell(copy, idle=1)
+
+    def _wait(self, copy: Copy) -> None:
+        poll = select.poll()
+        poll.register(self.source, select.POLLIN)
+        if copy.waiting:
+            poll.register(self.copy, select.POLLOUT)
+        while True:
+            ready = dict(poll.poll())
+            if self.copy in ready:
+                copy.push()
+                if not copy.waiting:
+                    poll.unregister(self.copy)
+                self._tell(copy, idle=1)
+            if self.source in ready:
+                return
+
+    def _pass(self, data: memoryview) -> None:
+        at = 0
+        while at < len(data) and self._is_sink_open:
+            try:
+                at += os.write(self.sink, data[at:])
+            except BlockingIOError:  # somebody else made the sink non-blocking
+                waiter = select.poll()
+                waiter.register(self.sink, select.POLLOUT)
+                waiter.poll(1000)
+            except OSError as error:
+                self._is_sink_open = error.errno not in (errno.EPIPE, errno.EBADF)
+                break  # a full disk may have room again for the next chunk
+        self.passed += at
+        self.lost += len(data) - at
+
+    def _tell(self, copy: Copy, idle: int) -> None:
+        numbers = (idle, self.read, self.passed, self.lost, copy.dropped, copy.waiting)
+        COUNTERS.pack_into(self._shared, self._at, *numbers)
+
+
+class Copy:
+    """The way to the wrapper, which may be slow, or gone."""
+
+    def __init__(self, fd: int, mark: bytes) -> None:
+        self.fd = fd
+        self.dropped = 0
+        self.waiting = 0
+        self._mark = mark
+        self._gap = 0
+        self._chunks: deque[bytearray] = deque()
+        self._is_open = True
+
+    def offer(self, data: memoryview) -> None:
+        if not self._is_open:
+            return
+        self.push()
+        sent = 0 if self.waiting else self._write(data)
+        if sent < len(data) and self._is_open:
+            self._keep(data[sent:])
+
+    def push(self) -> None:
+        """As much of the backlog as is taken now."""
+        while self._chunks and self._is_open:
+            if self._gap:
+                mark = self._mark + str(self._gap).encode() + MARK_TAIL
+                if not self._write(memoryview(mark)):  # short enough to go whole or not at all
+                    return
+                self._gap = 0
+            first = self._chunks[0]
+            sent = self._write(memoryview(first))
+            self.waiting -= sent
+            if sent < len(first):
+                self._chunks[0] = first[sent:]
+                return
+            self._chunks.popleft()
+
+    def flush(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while self.waiting and self._is_open and time.monotonic() < until:
+            waiter = select.poll()
+            waiter.register(self.fd, select.POLLOUT)
+            waiter.poll(100)
+            self.push()
+        os.close(self.fd)
+
+    def _keep(self, data: memoryview) -> None:
+        if self._chunks and len(self._chunks[-1]) < _MERGE_BYTES:
+            self._chunks[-1] += data
+        else:
+            self._chunks.append(bytearray(data))
+        self.waiting += len(data)
+        while self.waiting > BACKLOG_BYTES:
+            lost = len(self._chunks.popleft())
+            self.waiting -= lost
+            self.dropped += lost
+            self._gap += lost
+
+    def _write(self, data: memoryview) -> int:
+        try:
+            return os.write(self.fd, data)
+        except BlockingIOError:
+            return 0
+        except OSError:  # the wrapper is gone
+            self._is_open = False
+            self.waiting = 0
+            self._chunks.clear()
+            return 0
+
+
+def _pipe_size(fd: int) -> int:
+    try:
+        return fcntl.fcntl(fd, _F_GETPIPE_SZ)
+    except OSError:
+        return 0
+
+
+def main(arguments: Sequence[str]) -> None:
+    """MARK COUNTERS-FD, then SOURCE:SINK:COPY for each stream."""
+    for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_IGN)  # it ends when nobody can write any more
+    mark = arguments[0].encode()
+    texts = arguments[2:]
+    shared = mmap.mmap(int(arguments[1]), COUNTERS.size * len(texts))
+    streams = []
+    for slot, text in enumerate(texts):
+        source, sink, copy = map(int, text.split(":"))
+        os.set_blocking(copy, False)
+        streams.append(Stream(source, sink, copy, shared, slot))
+    threads = [threading.Thread(target=each.run, args=(mark,)) for each in streams[1:]]
+    for thread in threads:
+        thread.start()
+    streams[0].run(mark)
+    for thread in threads:
+        thread.join()

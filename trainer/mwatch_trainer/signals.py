@@ -1,0 +1,77 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Signals as numbers in a pipe, so that one loop sees them in order with everything else.
+
+Handlers do nothing and are taken back by exec, so the trainer starts with the same signals as
+without mwatch; what was ignored at the start (nohup) stays ignored for both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+
+_NOT_OURS = {"SIGKILL", "SIGSTOP", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGABRT"}
+_QUIET = {"SIGPIPE", "SIGXFSZ", "SIGURG", "SIGTTIN", "SIGTTOU", "SIGCONT", "SIGSYS", "SIGVTALRM"}
+_QUIET |= {"SIGPROF", "SIGXCPU", "SIGIO", "SIGPOLL"}
+
+ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+"""What people and systems send to end a process."""
+
+
+class Signals:
+    """Install once, in the main thread, before any other thread."""
+
+    def __init__(self) -> None:
+        self._reading, self._writing = os.pipe()
+        os.set_blocking(self._reading, False)
+        os.set_blocking(self._writing, False)
+        for number in signal.Signals:
+            if number.name in _NOT_OURS | _QUIET or signal.getsignal(number) is signal.SIG_IGN:
+                continue
+            with contextlib.suppress(OSError, ValueError):
+                signal.signal(number, _nothing)
+        # A default SIGCHLD is "ignored" in one sense and must still wake the loop.
+        signal.signal(signal.SIGCHLD, _nothing)
+        signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
+
+    def wake(self) -> None:
+        """From any thread: the loop looks around. The number 0 is no signal."""
+        with contextlib.suppress(OSError):
+            os.write(self._writing, b"\0")
+
+    def wait(self, seconds: float) -> list[int]:
+        """The signals that came, oldest first; waits for the first at most that long."""
+        with contextlib.suppress(OSError):
+            select.select([self._reading], [], [], max(seconds, 0.0))
+        numbers = b""
+        with contextlib.suppress(OSError):
+            numbers = os.read(self._reading, 4096)
+        return [each for each in numbers if each]
+
+
+def is_from_terminal() -> bool:
+    """Whether Ctrl-C would have reached every process of the command, not only the first."""
+    try:
+        fd = os.open("/dev/tty", os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(fd) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _nothing(_number: int, _frame: object) -> None:
+    pass

@@ -1,0 +1,76 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Starts the probe in the ranks of a training job; `mwatch-run` puts this folder on PYTHONPATH.
+
+Python imports the first `sitecustomize` that it finds, so this one takes itself away and imports
+the next, as if it had never been there. Whatever goes wrong with the probe, the program starts
+as it would have started. It cannot reach a Python run with -E, -I or -S.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+def _load_package() -> None:
+    """The package around this file.
+
+    Not by way of `sys.path`: what else lies there must not come before the standard library.
+    """
+    from _frozen_importlib import _load  # type: ignore[attr-defined]
+    from _frozen_importlib_external import PathFinder
+
+    root = os.path.dirname(os.path.dirname(_FOLDER))
+    spec = PathFinder.find_spec("mwatch_trainer", [root])
+    if spec is not None:
+        _load(spec)
+
+
+def _start_probe() -> None:
+    try:
+        _start_in_a_rank()
+    except Exception:
+        return  # a guest: training goes on without the probe
+
+
+def _start_in_a_rank() -> None:
+    folder = os.environ.get("MWATCH_DIR")
+    if not folder or os.environ.get("MWATCH_PROBE") == "0":
+        return
+    _load_package()
+    from mwatch_trainer import rank_process
+
+    command = rank_process.command_of_this_process()
+    standing = rank_process.standing(os.environ, os.getpid(), command)
+    if standing == rank_process.RANK:
+        from mwatch_trainer import probe
+
+        probe.start(folder)
+    elif standing == rank_process.MAYBE:
+        from mwatch_trainer import late_start
+
+        late_start.wait_for_torch(folder)
+    else:
+        for name in ("mwatch_trainer.rank_process", "mwatch_trainer"):
+            del sys.modules[name]
+
+
+def _import_the_next() -> None:
+    """Errors of that one are its own: Python says of them what it would have said."""
+    sys.path[:] = [each for each in sys.path if os.path.abspath(each or ".") != _FOLDER]
+    me = sys.modules.pop(__name__)
+    try:
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+    finally:
+        sys.modules.setdefault(__name__, me)  # the import of this file asks for it at its end
+
+
+if __name__ == "sitecustomize":
+    _start_probe()
+    _import_the_next()

@@ -1,0 +1,158 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The pipes between one child, the pump that carries its output on, and the wrapper's copy.
+
+Where stdout and stderr of the wrapper are one file, the child gets one pipe for both, so that even
+their order is as it would be without mwatch. The wrapper holds the reading ends open: if the pump
+dies, the child waits for the next one instead of being killed by SIGPIPE.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import subprocess
+import tempfile
+from typing import NamedTuple
+
+from mwatch_trainer import own_process, pump
+from mwatch_trainer.linux import bytes_waiting, enlarge_pipe
+
+STDOUT, STDERR = 1, 2
+
+
+class Counts(NamedTuple):
+    """Of one stream, in bytes."""
+
+    is_idle: int
+    read: int = 0
+    passed: int = 0
+    lost: int = 0
+    """Could not be written to where they should go."""
+    dropped: int = 0
+    """Not copied, because the copy was too slow."""
+    waiting: int = 0
+
+
+class Pipe(NamedTuple):
+    reading: int
+    writing: int
+
+
+class Tee:
+    """Raises OSError where a pipe or the process cannot be had; nothing is left open then."""
+
+    def __init__(self) -> None:
+        self.mark = f"mwatch-gap:{os.urandom(12).hex()}:"
+        self.copies: list[int] = []
+        """Reading ends for the copy, to be closed by whoever reads them."""
+        self._sinks = [STDOUT] if is_one_file(STDOUT, STDERR) else [STDOUT, STDERR]
+        self._sources: list[Pipe] = []
+        self._shared_fd, self._shared = -1, mmap.mmap(-1, 1)
+        self.process: subprocess.Popen[bytes] | None = None
+        try:
+            self._shared_fd = _shared_file(pump.COUNTERS.size * len(self._sinks))
+            self._shared = mmap.mmap(self._shared_fd, 0)
+            for _ in self._sinks:
+                self._sources.append(_pipe())
+            self.start_pump()
+        except OSError:
+            self.close()
+            raise
+
+    @property
+    def stdout(self) -> int:
+        """For the child."""
+        return self._sources[0].writing
+
+    @property
+    def stderr(self) -> int:
+        return self._sources[-1].writing
+
+    def start_pump(self) -> None:
+        """The first, or another one where it died. Leaves its ends of the copy in `copies`."""
+        copies: list[Pipe] = []
+        self.copies = []
+        try:
+            for _ in self._sinks:
+                copies.append(_pipe())
+            streams = [
+                f"{source.reading}:{sink}:{copy.writing}"
+                for source, sink, copy in zip(self._sources, self._sinks, copies)
+            ]
+            fds = [self._shared_fd, *(each.reading for each in self._sources)]
+            fds += [each.writing for each in copies]
+            arguments = [self.mark, str(self._shared_fd), *streams]
+            self.process = own_process.start("pump", arguments, fds)
+        except OSError:
+            _close(*(each.reading for each in copies))
+            raise
+        finally:
+            _close(*(each.writing for each in copies))
+        self.copies = [each.reading for each in copies]
+
+    def child_has_started(self) -> None:
+        """The child alone holds the writing ends from now on."""
+        _close(*(each.writing for each in self._sources))
+        self._sources = [Pipe(each.reading, -1) for each in self._sources]
+
+    def counts(self) -> list[Counts]:
+        size = pump.COUNTERS.size
+        slots = range(0, size * len(self._sources), size)
+        return [Counts(*pump.COUNTERS.unpack_from(self._shared, slot)) for slot in slots]
+
+    @property
+    def is_passed_on(self) -> bool:
+        """All that was written before this call has reached its sink."""
+        try:
+            if any(bytes_waiting(each.reading) for each in self._sources):
+                return False
+        except OSError:
+            return True
+        # Empty first, idle second: the pump says that it is busy before it empties the pipe.
+        return all(each.is_idle for each in self.counts())
+
+    @property
+    def is_copied(self) -> bool:
+        """The pump holds nothing back for the copy."""
+        return not any(each.waiting for each in self.counts())
+
+    def close(self) -> None:
+        _close(self._shared_fd, *(fd for each in self._sources for fd in each))
+        self._shared_fd = -1
+        self._sources = []
+
+
+def is_one_file(one: int, other: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(one), os.fstat(other))
+    except OSError:
+        return False
+
+
+def _pipe() -> Pipe:
+    pipe = Pipe(*os.pipe())
+    enlarge_pipe(pipe.writing, pump.CHUNK_BYTES)
+    return pipe
+
+
+def _shared_file(size: int) -> int:
+    if hasattr(os, "memfd_create"):  # not in every build of Python 3.8
+        fd = os.memfd_create("mwatch-pump")
+    else:
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    try:
+        os.truncate(fd, size)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _close(*fds: int) -> None:
+    for fd in fds:
+        if fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(fd)

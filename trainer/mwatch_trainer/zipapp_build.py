@@ -1,0 +1,67 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Makes `mwatch-run` one file: `python -m mwatch_trainer.zipapp_build mwatch-run.pyz`.
+
+The file runs in any image with Python 3.8 or newer, by itself or as `python3 mwatch-run.pyz`. The
+same sources give the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import zipfile
+from typing import Iterator, Sequence
+
+_START = b"#!/usr/bin/env python3\n"
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_PACKAGE = os.path.dirname(os.path.abspath(__file__))
+_MAIN = "mwatch_trainer/__main__.py"
+
+
+def build(target: str) -> None:
+    """Raises OSError."""
+    temporary = f"{target}.{os.getpid()}.tmp"
+    with open(temporary, "wb") as file:
+        file.write(_START)
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, path in sorted(_sources()):
+                with open(path, "rb") as source:
+                    data = source.read()
+                _add(archive, name, data)
+                if name == _MAIN:
+                    _add(archive, "__main__.py", data)
+    os.chmod(temporary, 0o755)
+    os.replace(temporary, target)
+
+
+def _sources() -> Iterator[tuple[str, str]]:
+    for folder, folders, files in os.walk(_PACKAGE):
+        folders[:] = [each for each in folders if each != "__pycache__"]
+        for file in files:
+            if file.endswith(".py"):
+                path = os.path.join(folder, file)
+                yield os.path.relpath(path, os.path.dirname(_PACKAGE)), path
+
+
+def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
+    entry = zipfile.ZipInfo(name, _EPOCH)
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    entry.external_attr = 0o644 << 16
+    archive.writestr(entry, data)
+
+
+def main(arguments: Sequence[str]) -> int:
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        print("usage: python -m mwatch_trainer.zipapp_build FILE.pyz", file=sys.stderr)
+        return 2
+    try:
+        build(arguments[0])
+    except OSError as error:
+        print(f"zipapp_build: {arguments[0]}: {error.strerror}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
