@@ -1,0 +1,42 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m mwatch_gpt`, or `torchrun --nproc-per-node 2 -m mwatch_gpt`: trains a small GPT.
+
+Arguments are read before torch is loaded, so that `--help` and a mistake answer at once.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import time
+
+from mwatch_gpt import arguments
+
+_NEEDED = ("torch", "megatron.core")
+
+
+def main() -> None:
+    started = time.time()
+    args = arguments.parse(sys.argv[1:])
+    missing = [name for name in _NEEDED if not _is_installed(name)]
+    if missing:
+        sys.exit(f"mwatch_gpt: {missing[0]} is not installed: pip install 'mwatch[demo]'")
+    from mwatch_gpt import device
+
+    # Megatron must be loaded for its device before anything of ours imports it.
+    chosen = device.prepare()
+    from mwatch_gpt.pretrain import pretrain
+
+    pretrain(args, chosen, started)
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The training loop: one step after the other, with what comes between them.
+
+The names of the functions are Megatron's, so that a stack tells the same story.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from megatron.core import parallel_state, tensor_parallel
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.rerun_state_machine import get_rerun_state_machine
+
+from mwatch_gpt import progress
+from mwatch_gpt.checkpointing import save_checkpoint
+from mwatch_gpt.console import print_datetime
+from mwatch_gpt.evaluation import evaluate_and_print_results
+from mwatch_gpt.forward import ForwardStep, get_batch
+from mwatch_gpt.run_state import RunState
+from mwatch_gpt.training_log import Step, TrainingLog
+
+
+def train(run: RunState, train_data: Any, valid_data: Any, writer: Any, started: float) -> None:
+    """Until the last iteration, or by SystemExit where a flag, a signal or a guard says so."""
+    args, timers = run.args, run.timers
+    log = TrainingLog(args, timers, writer)
+    run.model.train()
+    get_rerun_state_machine().current_iteration = run.iteration
+    timers("interval-time", log_level=0).start(barrier=True)
+    print_datetime("before the start of training step")
+    progress.phase = "first-step"
+    is_first = True
+    while run.iteration < args.train_iters:
+        run.saves.finish(blocking=False)
+        if run.iteration in args.iterations_to_skip:
+            _pass_over(run, train_data)
+            continue
+        step = train_step(run, train_data, is_first=is_first)
+        _count(run)
+        progress.phase = "training"
+        log.record(step, run.iteration, is_first=is_first)
+        is_first = False
+        if args.eval_interval and run.iteration % args.eval_interval == 0 and args.eval_iters:
+            with _untimed(run):
+                prefix = f"iteration {run.iteration}"
+                evaluate_and_print_results(run, prefix, valid_data, writer)
+        if (code := _checkpoint_and_decide_exit(run, started)) is not None:
+            _leave(run, code)
+    run.saves.finish(blocking=True)
+    if writer:
+        writer.flush()
+
+
+def train_step(run: RunState, data_iterator: Any, *, is_first: bool) -> Step:
+    args = run.args
+    number = run.iteration + 1
+    if is_first:
+        run.faults.first_step(number)
+    run.faults.before_step(number, run.model)
+    machine = get_rerun_state_machine()
+    while machine.should_run_forward_backward(data_iterator):
+        run.model.zero_grad_buffer()
+        run.optimizer.zero_grad()
+        reports = _forward_backward(run, data_iterator)
+    should_save, should_exit, code = machine.should_checkpoint_and_exit()
+    if should_save and args.save:
+        _save_and_time(run, data_iterator)
+    if should_exit:
+        _leave(run, code)
+    run.timers("optimizer", log_level=1).start()
+    is_updated, grad_norm, zeros = run.optimizer.step()
+    run.timers("optimizer").stop()
+    if is_updated:
+        run.schedule.step(increment=args.global_batch_size)
+    return Step(
+        losses=_mean_losses(reports),
+        learning_rate=run.optimizer.param_groups[0]["lr"],
+        loss_scale=float(run.optimizer.get_loss_scale()),
+        grad_norm=grad_norm,
+        num_zeros=zeros,
+        params_norm=_params_norm(run) if args.log_params_norm else None,
+        is_skipped=not is_updated,
+    )
+
+
+def _forward_backward(run: RunState, data_iterator: Any) -> Any:
+    args = run.args
+    return get_forward_backward_func()(
+        forward_step_func=ForwardStep(run),
+        data_iterator=data_iterator,
+        model=[run.model],
+        num_microbatches=run.microbatches,
+        seq_length=args.seq_length,
+        micro_batch_size=args.micro_batch_size,
+        forward_only=False,
+    )
+
+
+def _mean_losses(reports: list[dict[str, Any]]) -> dict[str, float]:
+    """Over the whole batch, the same on every rank."""
+    means = {}
+    for name in reports[0]:
+        pair = torch.vstack([report[name] for report in reports]).sum(dim=0)
+        torch.distributed.all_reduce(pair, group=parallel_state.get_data_parallel_group())
+        means[name] = float(pair[0] / pair[1])
+    return means
+
+
+def _params_norm(run: RunState) -> float:
+    squares = torch.zeros(1, device=torch.cuda.current_device())
+    for parameter in run.bare_model.parameters():
+        if tensor_parallel.layers.param_is_not_tensor_parallel_duplicate(parameter):
+            squares += parameter.detach().float().pow(2).sum()
+    group = parallel_state.get_tensor_model_parallel_group()
+    torch.distributed.all_reduce(squares, group=group)
+    return float(squares.sqrt())
+
+
+def _count(run: RunState) -> None:
+    """An iteration is over, for everyone who looks."""
+    run.iteration += 1
+    run.args.consumed_train_samples += run.args.global_batch_size
+    run.flops += run.args.flops_per_iteration
+    progress.iteration = run.iteration
+
+
+def _pass_over(run: RunState, train_data: Any) -> None:
+    """`--iterations-to-skip`: the data is consumed, nothing is learnt, nothing is printed."""
+    for _ in range(run.microbatches):
+        get_batch(train_data)
+    train_data.advance()
+    run.args.skipped_train_samples += run.args.global_batch_size
+    _count(run)
+
+
+@contextlib.contextmanager
+def _untimed(run: RunState) -> Iterator[None]:
+    """Evaluation and saving are no part of the time per iteration."""
+    run.timers("interval-time").stop()
+    yield
+    run.timers("interval-time", log_level=0).start(barrier=True)
+
+
+def _save_and_time(run: RunState, data_iterator: Any = None) -> None:
+    with _untimed(run):
+        run.timers("save-checkpoint", log_level=0).start(barrier=True)
+        save_checkpoint(run, data_iterator)
+        run.timers("save-checkpoint").stop(barrier=True)
+        run.timers.log(["save-checkpoint"])
+        samples = run.args.consumed_train_samples
+        run.progress_log.saved(run.iteration, run.flops, samples, is_async=run.args.async_save)
+
+
+def _checkpoint_and_decide_exit(run: RunState, started: float) -> int | None:
+    """The exit code where this was the last iteration of the process."""
+    args, iteration = run.args, run.iteration
+    reason = None
+    if args.exit_signal_handler and run.signal_flag.is_raised_anywhere():
+        reason = "exiting program after receiving SIGTERM."
+    elif args.exit_duration_in_mins and _is_time_over(args.exit_duration_in_mins, started):
+        reason = f"exiting program after {(time.time() - started) / 60.0} minutes"
+    elif args.exit_interval and iteration % args.exit_interval == 0:
+        reason = f"exiting program at iteration {iteration}"
+    code = run.faults.exit_code(iteration)
+    is_due = args.save_interval and iteration % args.save_interval == 0
+    if args.save and (is_due or reason or code):
+        _save_and_time(run)
+    if reason:
+        print_datetime(reason)
+        return 0
+    return code
+
+
+def _is_time_over(minutes: float, started: float) -> bool:
+    is_over = int((time.time() - started) / 60.0 > minutes)
+    answer = torch.tensor([is_over], device=torch.cuda.current_device())
+    torch.distributed.all_reduce(answer, op=torch.distributed.ReduceOp.MAX)
+    return bool(answer.item())
+
+
+def _leave(run: RunState, code: int) -> None:
+    run.saves.finish(blocking=True)
+    torch.distributed.destroy_process_group()
+    sys.exit(code)
