@@ -29,6 +29,7 @@ _UPDATE_LINES = 16  # then only now and then: a spread costs more than all the r
 _SLOW_RATIO = SlowSettings().ratio
 _SIGMAS = 4.0
 _MAX_SECONDS = 30 * 86400.0
+_ENOUGH_STEPS = 32
 _OUTLIERS = 3  # a storage stall now and then must not stretch the deadline for hours
 
 
@@ -98,11 +99,13 @@ class Calibration:
         return self.best_step or self.recent.median() or self.steps.median()
 
     def step_p99(self) -> float | None:
-        known = (
-            self.steps.quantile_without_outliers(0.99, _OUTLIERS),
-            self.rises.quantile_without_outliers(0.99, _OUTLIERS),
-        )
-        return max((each for each in known if each is not None), default=None)
+        """By the lines; what the probe saw counts where a line is a mean of several steps. Its
+        clock is another one."""
+        lines = self.steps.quantile_without_outliers(0.99, _OUTLIERS)
+        if self.log_interval == 1 and len(self.steps) >= _ENOUGH_STEPS:
+            return lines
+        rises = self.rises.quantile_without_outliers(0.99, _OUTLIERS)
+        return max((each for each in (lines, rises) if each is not None), default=None)
 
     def deadline(self, slot: Slot, settings: Settings) -> float:
         """Seconds after which this phase counts as stalled."""

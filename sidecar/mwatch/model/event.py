@@ -181,6 +181,10 @@ class Exit(NamedTuple):
     line: int
 
 
+ASKED_EXITS = frozenset({"interval", "duration", "evaluation-time-limit"})
+"""Reasons of an exit that the user gave the trainer."""
+
+
 class Arguments(NamedTuple):
     """The printed argument block, or the part of it that later stages use."""
 

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from mwatch.model.calibration import Calibration
 from mwatch.model.event import Error, Exit, Fault, Flavour, Straggler
-from mwatch.model.fault import CatalogueEntry
+from mwatch.model.fault import CatalogueEntry, Role
 from mwatch.model.layout import Layout
 from mwatch.model.ledger import Ledger
 from mwatch.model.observation import ProcessExit, Sight, Sign, SignSource
@@ -72,6 +72,11 @@ class FaultSeen(NamedTuple):
     entry: CatalogueEntry | None
     """None: an id that the catalogue does not know (an older or newer sidecar)."""
 
+    @property
+    def is_root(self) -> bool:
+        """It may be the cause of what came after it."""
+        return self.entry is not None and self.entry.role is Role.ROOT
+
 
 class ErrorSeen(NamedTuple):
     at: float
@@ -95,6 +100,12 @@ class SignSeen(NamedTuple):
     at: float
     stream: str
     sign: Sign
+    first_at: float | None = None
+    """When this witness began to say so, without another word in between; None: at `at`."""
+
+    @property
+    def since(self) -> float:
+        return self.at if self.first_at is None else self.first_at
 
 
 @dataclass(slots=True)
@@ -176,6 +187,8 @@ class Attempt:
     nan: int = 0
     straggler: Straggler | None = None
     evaluations: int = 0
+    evaluations_before: int = 0
+    """Of these, told before the last iteration line."""
     saw_evaluating: bool = False
     """Somebody told of an evaluation while it went on, since the last iteration line."""
     bad_validation_at: int | None = None
@@ -183,6 +196,16 @@ class Attempt:
     ended_at: float | None = None
     streams: set[str] = field(default_factory=set)
     """That have said anything in this attempt."""
+
+    @property
+    def last_progress(self) -> float:
+        """When an iteration was finished or a phase began; 0: no time is known."""
+        return max(self.progress_at, self.phase_since, self.started_at)
+
+    @property
+    def is_finished(self) -> bool:
+        """Done, and kept: what dies while the last save is open takes that save with it."""
+        return self.is_done and self.save is None
 
 
 @dataclass(slots=True)
@@ -203,6 +226,11 @@ class KnownCheckpoint:
     load_failed: bool = False
     """An attempt tried to load it and could not."""
     is_abandoned: bool = False
+
+    @property
+    def made_at(self) -> float | None:
+        """When it was written: the folder knows better than the log."""
+        return self.saved_at if self.written_at is None else self.written_at
 
 
 class SightState(NamedTuple):

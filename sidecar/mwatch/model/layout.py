@@ -26,6 +26,7 @@ class Layout:
     async_save: bool | None = None
     save_folder: str | None = None
     load_folder: str | None = None
+    sequence_length: int | None = None
 
     @property
     def key(self) -> str:
@@ -33,9 +34,9 @@ class Layout:
         parts = (self.world_size, self.tensor, self.pipeline, self.context, self.expert)
         return "world={} tp={} pp={} cp={} ep={}".format(*("?" if p is None else p for p in parts))
 
-    def coordinates(self, rank: int) -> dict[str, int]:
-        """Megatron's default order tp-cp-ep-dp-pp; empty where the shape is not known."""
-        if not self.world_size or not 0 <= rank < self.world_size:
+    def coordinates(self, rank: int | None) -> dict[str, int]:
+        """Megatron's default order tp-cp-ep-dp-pp; empty where rank or shape are not known."""
+        if rank is None or not self.world_size or not 0 <= rank < self.world_size:
             return {}
         tensor, context = self.tensor or 1, self.context or 1
         stage_size = self.world_size // (self.pipeline or 1)

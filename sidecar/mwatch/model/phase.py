@@ -38,3 +38,13 @@ class Slot(StrEnum):
     ASYNC_FINALIZE = "async-finalize"
     EVALUATING = "evaluating"
     STOPPING = "stopping"
+
+
+_SLOTS = {slot.value: slot for slot in Slot}
+
+
+def slot_of(phase: JobPhase, saves_done: int) -> Slot | None:
+    """By which deadline a phase is judged; None: it has none of its own."""
+    if phase is JobPhase.SAVING and not saves_done:
+        return Slot.FIRST_SAVE
+    return _SLOTS.get(phase.value)

@@ -85,6 +85,8 @@ class NumberSettings:
     """Where a line may have been cut off, or a loss scaler outside Megatron skips the step."""
     loss_near_zero: float = 0.05
     """Megatron hides negative means too: a loss so near zero may only have changed its sign."""
+    loss_zero_sigmas: float = 6.0
+    """Nearer to zero than so many times its own noise is near, too."""
     grad_norm_factor: float = 50.0
     """Runaway: so many times the usual norm, for grad_norm_lines in a row."""
     grad_norm_lines: int = 5
@@ -163,6 +165,7 @@ class ActSettings:
     max_stall_seconds: float = 1800.0
     """However much a restart costs: what has not healed in half an hour rarely does."""
     lost_pod_seconds: float = 60.0
+    """What a pod said last may reach us so long after it is gone."""
 
 
 @dataclass(frozen=True, slots=True)

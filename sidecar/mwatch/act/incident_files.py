@@ -1,0 +1,118 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The folder of incidents: one folder each, with its record and its evidence, bounded.
+
+`<root>/ID/incident.json` is replaced in one step. When there are too many, or they are too large,
+the oldest go, as a whole; the one that was just written stays. Nothing is touched whose name is
+not that of an incident.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mwatch.act.private_file import make_private_folder, write_private
+from mwatch.model.incident import IncidentRecord, from_json, is_incident_id, to_json
+from mwatch_trainer.scrub import Scrubber
+
+FILE = "incident.json"
+MAX_INCIDENTS = 64
+MAX_BYTES = 1 << 30
+"""Of all evidence of a run: less than one checkpoint of a small model."""
+_MAX_RECORD_BYTES = 1 << 20
+
+
+class Incidents(NamedTuple):
+    records: tuple[IncidentRecord, ...]
+    """The oldest first."""
+    broken: tuple[str, ...]
+    """Names of those that cannot be read."""
+
+
+class IncidentFiles:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        patterns: Sequence[str] = (),
+        max_incidents: int = MAX_INCIDENTS,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        """`root` holds one folder for each incident: `<save>/.mwatch/incidents`, for instance.
+        `patterns` are the user's own secrets."""
+        self._root = root
+        self._patterns = patterns
+        self._max_incidents = max_incidents
+        self._max_bytes = max_bytes
+
+    def folder(self, id: str) -> Path:
+        """ValueError for what is no id: it becomes a path."""
+        if not is_incident_id(id):
+            raise ValueError(f"{id!r} is not the name of an incident")
+        return self._root / id
+
+    def write(self, record: IncidentRecord) -> Path:
+        """Also of one that was written before. Raises OSError."""
+        folder = self.folder(record.id)
+        make_private_folder(folder)
+        body = self._scrubbed(to_json(record))
+        write_private(folder / FILE, json.dumps(body, indent=1).encode() + b"\n")
+        self.prune(keep=record.id)
+        return folder / FILE
+
+    def read(self) -> Incidents:
+        records, broken = [], []
+        for name in self._names():
+            try:
+                with (self._root / name / FILE).open("rb") as file:
+                    data = file.read(_MAX_RECORD_BYTES)
+                records.append(from_json(json.loads(data)))
+            except FileNotFoundError:
+                continue  # evidence is saved before the record
+            except (OSError, ValueError, RecursionError):
+                broken.append(name)
+        return Incidents(tuple(records), tuple(broken))
+
+    def prune(self, *, keep: str | None = None) -> None:
+        """The oldest beyond the bounds go; one that cannot be removed stays."""
+        names = self._names()
+        sizes = {name: _size(self._root / name) for name in names}
+        total, count = sum(sizes.values()), len(names)
+        for name in names:
+            if count <= self._max_incidents and total <= self._max_bytes:
+                return
+            if name != keep:
+                shutil.rmtree(self._root / name, ignore_errors=True)
+                total, count = total - sizes[name], count - 1
+
+    def _scrubbed(self, value: Any) -> Any:
+        """Text by text, so that it is the same JSON."""
+        if isinstance(value, str):
+            return Scrubber(self._patterns).text(value)
+        if isinstance(value, dict):
+            return {key: self._scrubbed(inner) for key, inner in value.items()}
+        return [self._scrubbed(each) for each in value] if isinstance(value, list) else value
+
+    def _names(self) -> list[str]:
+        """Of all incidents, the oldest first."""
+        try:
+            found = os.listdir(self._root)
+        except FileNotFoundError:
+            return []
+        return sorted(filter(is_incident_id, found))
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for above, _, files in os.walk(folder):
+        for file in files:
+            try:
+                total += os.lstat(os.path.join(above, file)).st_size
+            except OSError:
+                continue
+    return total

@@ -1,0 +1,188 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A run at one moment, in values that no longer change: what every exporter reads.
+
+It is taken by the loop that owns the job, so that a scrape in another thread never sees a job
+that is just being changed. None: not known, and then nothing is exported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from mwatch.model.decision import Action, Decision
+from mwatch.model.finding import Cause, Finding, Severity
+from mwatch.model.gpu import Gpu
+from mwatch.model.job import Job, KnownCheckpoint, Step
+from mwatch.model.ledger import Spent
+from mwatch.model.phase import JobPhase
+
+MAX_RANKS = 1024
+MAX_LOSSES = 32
+
+
+class SourceState(NamedTuple):
+    is_up: bool
+    read_at: float | None
+    """When it was last read well."""
+
+
+class RankSnapshot(NamedTuple):
+    rank: int
+    iteration: int | None
+    beat_at: float
+
+
+class SavedCheckpoint(NamedTuple):
+    iteration: int
+    written_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Of the newest line. A loss that it does not print is gone: so Megatron shows NaN."""
+
+    losses: Mapping[str, float] = field(default_factory=dict)
+    loss_scale: float | None = None
+    grad_norm: float | None = None
+    learning_rate: float | None = None
+    step_seconds: float | None = None
+    throughput_tflops: float | None = None
+    tokens_per_second: float | None = None
+    consumed_samples: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    run: str
+    at: float
+    attempt: int
+    attempt_started_at: float | None
+    phase: JobPhase | None
+    """None: nothing was ever seen of the job."""
+    iteration: int | None
+    total_iterations: int | None
+    world_size: int | None
+    progress_at: float | None
+    hang_deadline_seconds: float | None
+    numbers: Numbers
+    skipped: int
+    """In this attempt, as `nan`."""
+    nan: int
+    findings: tuple[Finding, ...]
+    decision: Decision | None
+    incidents: Mapping[tuple[Cause, Action], int]
+    """All that are over or were acted on, since this watcher started."""
+    restarts_left: int | None
+    latest_checkpoint: SavedCheckpoint | None
+    good_checkpoint: SavedCheckpoint | None
+    """The newest that is known to be whole and of the line that is being continued."""
+    goodput: float | None
+    spent_seconds: Mapping[Spent, float]
+    ranks: tuple[RankSnapshot, ...]
+    gpus: tuple[Gpu, ...]
+    sources: Mapping[str, SourceState]
+
+    @property
+    def is_blind(self) -> bool:
+        return any(finding.cause is Cause.BLIND for finding in self.findings)
+
+    @property
+    def severities(self) -> dict[str, Severity]:
+        """Of each detector that has found something, the worst."""
+        order = list(Severity)
+        worst: dict[str, Severity] = {}
+        for each in self.findings:
+            known = worst.get(each.detector, each.severity)
+            worst[each.detector] = max(known, each.severity, key=order.index)
+        return worst
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the job itself does not hold."""
+
+    findings: tuple[Finding, ...] = ()
+    decision: Decision | None = None
+    hang_deadline_seconds: float | None = None
+    incidents: Mapping[tuple[Cause, Action], int] = field(default_factory=dict)
+    restarts_left: int | None = None
+    gpus: tuple[Gpu, ...] = ()
+    sources: Mapping[str, SourceState] = field(default_factory=dict)
+
+
+def take(job: Job, around: Surroundings, *, at: float) -> Snapshot:
+    attempt = job.attempt
+    has_started = job.has_started
+    return Snapshot(
+        run=job.run,
+        at=at,
+        attempt=attempt.number,
+        attempt_started_at=attempt.started_at if has_started else None,
+        phase=attempt.phase if has_started else None,
+        iteration=attempt.iteration,
+        total_iterations=job.layout.total_iterations,
+        world_size=job.layout.world_size,
+        progress_at=attempt.progress_at if has_started else None,
+        hang_deadline_seconds=around.hang_deadline_seconds,
+        numbers=_numbers(attempt.steps[-1], job.layout.sequence_length)
+        if attempt.steps
+        else Numbers(),
+        skipped=attempt.skipped,
+        nan=attempt.nan,
+        findings=around.findings,
+        decision=around.decision,
+        incidents=dict(around.incidents),
+        restarts_left=around.restarts_left,
+        latest_checkpoint=_newest(job.checkpoints.values()),
+        good_checkpoint=_newest(each for each in job.checkpoints.values() if _is_good(job, each)),
+        goodput=job.ledger.goodput,
+        spent_seconds=dict(job.ledger.booked),
+        ranks=_ranks(job),
+        gpus=around.gpus,
+        sources=dict(around.sources),
+    )
+
+
+def _numbers(last: Step, sequence_length: int | None) -> Numbers:
+    tokens = None
+    if sequence_length and last.batch_size and last.seconds:
+        tokens = last.batch_size * sequence_length / last.seconds
+    return Numbers(
+        losses=dict(list(last.losses.items())[:MAX_LOSSES]),
+        loss_scale=last.loss_scale,
+        grad_norm=last.grad_norm,
+        learning_rate=last.learning_rate,
+        step_seconds=last.seconds,
+        throughput_tflops=last.throughput_tflops,
+        tokens_per_second=tokens,
+        consumed_samples=last.consumed_samples,
+    )
+
+
+def _newest(known: Iterable[KnownCheckpoint]) -> SavedCheckpoint | None:
+    """Of those that are there, as far as anybody can tell; whole or not."""
+    there = [each for each in known if _is_there(each)]
+    if not there:
+        return None
+    newest = max(there, key=lambda each: each.iteration)
+    written = newest.saved_at if newest.written_at is None else newest.written_at
+    return SavedCheckpoint(newest.iteration, written)
+
+
+def _is_there(known: KnownCheckpoint) -> bool:
+    return known.stored != "missing" if known.stored is not None else known.is_saved
+
+
+def _is_good(job: Job, known: KnownCheckpoint) -> bool:
+    is_whole = known.stored == "complete" if known.stored is not None else known.is_saved
+    is_bad = known.is_abandoned or known.load_failed or job.timeline.is_suspect(known.iteration)
+    return is_whole and not is_bad
+
+
+def _ranks(job: Job) -> tuple[RankSnapshot, ...]:
+    numbers = sorted(job.attempt.ranks)[:MAX_RANKS]
+    found = [job.attempt.ranks[number] for number in numbers]
+    return tuple(RankSnapshot(each.rank, each.iteration, each.at) for each in found)

@@ -1,0 +1,218 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The processes of the trainer (`node/processes.json`): who is stopped or dead, whose CPU rests.
+
+Alive is not moving, and busy is not progress: a rank that waits for another one may spin. A rank
+counts as busy when its own process or any below it (data loader, writer of a checkpoint) is. That
+all processes are gone at once is the end of the command, which the wrapper tells; it is no death
+of a rank.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from mwatch.model.observation import Observed, Sign, SignSource, SignState
+from mwatch.model.reading import Ok, Reading
+from mwatch.sources.node_file import NodeFile, number, objects, text, whole
+from mwatch.sources.rank_pids import read_rank_pids
+from mwatch_trainer.contract import NODE_FOLDER, NODE_PROCESSES
+
+MAX_PROCESSES = 4096
+WINDOW_SECONDS = 5.0
+FLAT_SHARE = 0.02
+"""Of one core. A rank that sleeps in a collective uses less than 0.01 with its probe, torch's
+watchdogs and a metrics client; one that works or spins uses most of a core."""
+_MAX_SAMPLES = 64
+_GONE = frozenset({"Z", "X", "x"})
+_STOPPED = "T"
+"""By a signal. `t` is a debugger, which lets go again."""
+
+Key = tuple[int, int]
+"""Pid and start: a pid alone may be used again."""
+
+
+class Process(NamedTuple):
+    pid: int
+    parent: int | None
+    started: int
+    rank: int | None
+    is_rank: bool
+    name: str
+    state: str
+    cpu_seconds: float | None
+
+    @property
+    def key(self) -> Key:
+        return self.pid, self.started
+
+
+class _Moment(NamedTuple):
+    monotonic: float
+    cpu_seconds: dict[Key, float]
+
+
+class NodeProcesses:
+    def __init__(
+        self, folder: str, stream: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`folder` is `$MWATCH_DIR`."""
+        self._volume = folder
+        self._file = NodeFile(os.path.join(folder, NODE_FOLDER, NODE_PROCESSES), clock)
+        self._stream = stream
+        self._moments: deque[_Moment] = deque(maxlen=_MAX_SAMPLES)
+        self._ranks: dict[int, Key] = {}
+        """Main process of each rank, as last seen alive."""
+        self._everybody: set[Key] = set()
+        self._probed: set[int] = set()
+        """Ranks whose own process the probe has named: nobody else is taken for them."""
+        self._odd: dict[int, SignState] = {}
+        """Ranks that were told to be stopped or dead."""
+
+    @property
+    def ranks(self) -> dict[int, int]:
+        """Rank of each pid that is a rank's main process now."""
+        return {pid: rank for rank, (pid, _) in self._ranks.items()}
+
+    def read(self) -> Reading[tuple[Observed, ...]]:
+        match self._file.read():
+            case Ok(sample):
+                if not sample.is_new:
+                    return Ok(())
+                found = self._with_probe(_processes(sample.body))
+                signs = tuple(self._signs(found, sample.monotonic))
+                return Ok(tuple(Observed(sample.at, self._stream, sign) for sign in signs))
+            case other:
+                return other
+
+    def _with_probe(self, found: list[Process]) -> list[Process]:
+        named = read_rank_pids(self._volume)
+        self._probed.update(named[each.key] for each in found if each.key in named)
+        return [
+            each._replace(rank=named[each.key], is_rank=True)
+            if each.key in named
+            else each._replace(is_rank=each.is_rank and each.rank not in self._probed)
+            for each in found
+        ]
+
+    def _signs(self, found: list[Process], monotonic: float) -> Iterator[Sign]:
+        everybody = {each.key for each in found if each.state not in _GONE}
+        if not everybody:
+            return  # the command has ended
+        if not everybody & self._everybody:
+            self._forget()  # another command: nobody of it has died
+        self._everybody = everybody
+        alive = _main_processes(found)
+        yield from self._states(alive)
+        yield from self._deaths(alive)
+        self._ranks.update((rank, each.key) for rank, each in alive.items())
+        yield from self._cpu(found, alive, monotonic)
+
+    def _forget(self) -> None:
+        self._ranks.clear()
+        self._probed.clear()
+        self._odd.clear()
+        self._moments.clear()
+
+    def _states(self, alive: dict[int, Process]) -> Iterator[Sign]:
+        """Stopped ranks at each sample; that one goes on again is told once."""
+        for rank, process in sorted(alive.items()):
+            if process.state == _STOPPED:
+                self._odd[rank] = SignState.STOPPED
+                words = f"rank {rank} (pid {process.pid}) is stopped by a signal (state T)"
+                yield Sign(SignSource.PROCESS, SignState.STOPPED, rank, words)
+            elif (odd := self._odd.pop(rank, None)) is not None:
+                # Only a rank that is there again takes back a death; not to be seen would not.
+                state = SignState.MOVING if odd is SignState.DEAD else SignState.UNKNOWN
+                words = f"rank {rank} (pid {process.pid}) is alive"
+                yield Sign(SignSource.PROCESS, state, rank, words)
+
+    def _deaths(self, alive: dict[int, Process]) -> Iterator[Sign]:
+        """Told once: it lasts until the rank has a process again."""
+        for rank in sorted(self._ranks.keys() - alive.keys()):
+            if self._odd.get(rank) is not SignState.DEAD:
+                self._odd[rank] = SignState.DEAD
+                words = f"the process of rank {rank} (pid {self._ranks[rank][0]}) is gone"
+                yield Sign(SignSource.PROCESS, SignState.DEAD, rank, words)
+
+    def _cpu(
+        self, found: list[Process], alive: dict[int, Process], monotonic: float
+    ) -> Iterator[Sign]:
+        spent = {each.key: each.cpu_seconds for each in found if each.cpu_seconds is not None}
+        before = self._window(monotonic)
+        self._moments.append(_Moment(monotonic, spent))
+        if before is None:
+            return
+        seconds = monotonic - before.monotonic
+        below = _descendants(found)
+        for rank, process in sorted(alive.items()):
+            if process.key not in before.cpu_seconds or process.key not in spent:
+                continue  # younger than the window
+            shares = [
+                (spent[each.key] - before.cpu_seconds.get(each.key, 0.0)) / seconds
+                for each in (process, *below.get(process.pid, ()))
+                if each.key in spent
+            ]
+            yield _cpu_sign(rank, max(shares), seconds)
+
+    def _window(self, monotonic: float) -> _Moment | None:
+        """The newest sample that is old enough; those before it are of no use any more."""
+        found = None
+        while self._moments and monotonic - self._moments[0].monotonic >= WINDOW_SECONDS:
+            found = self._moments.popleft()
+        if found is not None:
+            self._moments.appendleft(found)
+        return found
+
+
+def _cpu_sign(rank: int, share: float, seconds: float) -> Sign:
+    state = SignState.FLAT if share < FLAT_SHARE else SignState.MOVING
+    words = f"rank {rank} used {share:.0%} of a core in the last {seconds:.0f} s"
+    return Sign(SignSource.CPU_TIME, state, rank, words)
+
+
+def _main_processes(found: list[Process]) -> dict[int, Process]:
+    """Of each rank that lives. Should two claim to be one, the older is it: children inherit."""
+    chosen: dict[int, Process] = {}
+    for each in sorted(found, key=lambda process: process.started, reverse=True):
+        if each.rank is not None and each.is_rank and each.state not in _GONE:
+            chosen[each.rank] = each
+    return chosen
+
+
+def _descendants(found: list[Process]) -> dict[int, list[Process]]:
+    """By the pid of a rank's main process: all below it, up to the next rank."""
+    mains = {each.pid for each in found if each.is_rank}
+    parents = {each.pid: each.parent for each in found}
+    below: dict[int, list[Process]] = {}
+    for each in found:
+        above, steps = each.parent, 0
+        while above is not None and above not in mains and steps < len(found):
+            above, steps = parents.get(above), steps + 1
+        if above in mains and above is not None and not each.is_rank:
+            below.setdefault(above, []).append(each)
+    return below
+
+
+def _processes(body: dict[str, Any]) -> list[Process]:
+    found = []
+    for each in objects(body.get("processes"), MAX_PROCESSES):
+        pid = whole(each.get("pid"))
+        if pid is not None:
+            found.append(
+                Process(
+                    pid,
+                    whole(each.get("ppid")),
+                    whole(each.get("started")) or 0,
+                    whole(each.get("rank")),
+                    each.get("is_rank") is True,
+                    text(each.get("name")) or "",
+                    text(each.get("state")) or "",
+                    number(each.get("cpu_seconds")),
+                )
+            )
+    return found

@@ -1,0 +1,180 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The records of the probes (`probe/rank-N`): what each rank of this pod is doing.
+
+How old a record is, is told by the machine's monotonic clock, which the containers of a pod
+share. A record that lies ahead of it (of before a reboot, or of a sandbox with a clock of its
+own) is aged by when it was last seen to change, and counts only when it has changed.
+
+Only records of the newest start of the ranks count: those of an older attempt, or of before
+torchrun started its workers anew, lie there until their rank writes again. A record that stands
+still gives no Beat: whether the rank is stopped, holds the GIL or is gone, the probe cannot say.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from mwatch.model.observation import Beat, Observed
+from mwatch.model.reading import Absent, Failed, Ok, Reading
+from mwatch_trainer.contract import PROBE_FOLDER, PROBE_PREFIX
+from mwatch_trainer.probe_record import SIZE, Record, unpack
+
+MAX_RECORDS = 4096
+"""Of one pod; a rank for each of its GPUs is 16 at most, tests on CPU have more."""
+_TRIES = 3
+_AHEAD_SECONDS = 1.0
+
+
+class RankReading(NamedTuple):
+    beat: Beat
+    age_seconds: float
+    """Since the record was written."""
+    is_new: bool
+    """Not the one that the last read gave."""
+    record: Record
+
+
+class _Seen(NamedTuple):
+    key: tuple[int, int, int]
+    """Pid, its start, ticks: what changes with every record."""
+    at: float
+
+
+class ProbeFolder:
+    def __init__(self, folder: str) -> None:
+        """`folder` is `$MWATCH_DIR`."""
+        self._path = os.path.join(folder, PROBE_FOLDER)
+        self._seen: dict[int, _Seen] = {}
+        self._start: tuple[int, int] | None = None
+        self.gone: frozenset[int] = frozenset()
+        """Ranks that had a record since they were last started, and have none now."""
+
+    def read(
+        self, now_monotonic: float, attempt: int | None = None
+    ) -> Reading[tuple[RankReading, ...]]:
+        """By rank. `attempt` is the one that runs now; None: the newest that is found."""
+        try:
+            records = list(_records(self._path))
+        except FileNotFoundError:
+            return Absent("no rank has written a record")
+        except OSError as error:
+            return Failed(f"{PROBE_FOLDER}: {error.strerror or error}")
+        if attempt is not None:
+            records = [record for record in records if record.attempt == attempt]
+        if not records:
+            return Absent("no rank of this attempt has written a record")
+        newest = max(map(_start, records))
+        if newest != self._start:
+            self._start = newest
+            self._seen.clear()
+        current = [record for record in records if _start(record) == newest]
+        found = [self._reading(record, now_monotonic) for record in current]
+        there = {each.beat.rank for each in found}
+        self.gone = frozenset(self._seen.keys() - there)
+        return Ok(tuple(sorted(found, key=lambda each: each.beat.rank)))
+
+    def _reading(self, record: Record, now: float) -> RankReading:
+        key = (record.pid, record.started, record.ticks)
+        seen = self._seen.get(record.rank)
+        age = now - record.monotonic
+        is_ahead = age < -_AHEAD_SECONDS
+        is_new = not is_ahead if seen is None else seen.key != key
+        if seen is None or seen.key != key:
+            seen = self._seen[record.rank] = _Seen(key, now)
+        if is_ahead:
+            age = now - seen.at
+        return RankReading(_beat(record), max(age, 0.0), is_new, record)
+
+
+class Probe:
+    """The same as observations: a Beat for each record that is new."""
+
+    def __init__(
+        self,
+        folder: str,
+        stream: str,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """`folder` is `$MWATCH_DIR`."""
+        self._folder = ProbeFolder(folder)
+        self._stream = stream
+        self._clock = clock
+        self._wall = wall
+        self.ranks: tuple[RankReading, ...] = ()
+        """As last read, the silent ones too."""
+
+    @property
+    def gone(self) -> frozenset[int]:
+        return self._folder.gone
+
+    def read(self, attempt: int | None = None) -> Reading[tuple[Observed, ...]]:
+        match self._folder.read(self._clock(), attempt):
+            case Ok(ranks):
+                self.ranks = ranks
+                now = self._wall()
+                return Ok(
+                    tuple(
+                        Observed(now - each.age_seconds, self._stream, each.beat)
+                        for each in ranks
+                        if each.is_new
+                    )
+                )
+            case other:
+                self.ranks = ()
+                return other
+
+
+def _records(path: str) -> Iterator[Record]:
+    """Those that can be read; raises OSError where the folder cannot be listed."""
+    with os.scandir(path) as entries:
+        names = [entry.name for _, entry in zip(range(MAX_RECORDS), entries, strict=False)]
+    for name in names:
+        number = name.removeprefix(PROBE_PREFIX)
+        if number == name or not number.isdecimal():
+            continue
+        record = _whole_record(os.path.join(path, name))
+        if record is not None and record.rank == int(number):
+            yield record
+
+
+def _whole_record(path: str) -> Record | None:
+    for _ in range(_TRIES):  # one that is being written is torn
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            return None
+        try:
+            record = unpack(os.read(descriptor, SIZE))
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+        if record is not None:
+            return record
+    return None
+
+
+def _start(record: Record) -> tuple[int, int]:
+    """Which start of the ranks it is of: by the wrapper, and by torchrun inside of that."""
+    return record.attempt, record.restart_count
+
+
+def _beat(record: Record) -> Beat:
+    return Beat(
+        rank=record.rank,
+        world_size=_known(record.world_size),
+        iteration=_known(record.iteration),
+        phase=record.phase,
+        stack=record.stack,
+        pid=record.pid,
+        attempt=_known(record.attempt),
+    )
+
+
+def _known(number: int) -> int | None:
+    return None if number < 0 else number

@@ -1,0 +1,146 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the wrapper says of itself (`attempt.json`): an attempt begins, and how its command ended.
+
+Each is told once. A wrapper that is killed leaves its last word behind: the file then still says
+that the command runs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from mwatch.model.observation import AttemptStart, Observed, ProcessExit
+from mwatch.model.reading import Absent, Failed, Ok, Reading
+from mwatch.sources.node_file import number, text, whole
+from mwatch_trainer.contract import ATTEMPT, read_json
+
+_MAX_WORDS = 1000
+_MAX_CHANGES = 64
+_NO_MEMORY = re.compile(r"\boom\b|memory for this container was used up|kernel killed .*no memory")
+"""Of the host; a GPU that has too little is told by the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    code: int | None
+    signal: str | None
+    """By name: SIGKILL."""
+    reason: str | None
+    returned: int | None
+    """What the wrapper itself exits with."""
+    at: float
+    asked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WrapperState:
+    attempt: int
+    mode: str
+    started_at: float
+    pid: int | None
+    host: str | None
+    node_rank: int | None
+    nnodes: int | None
+    changes: tuple[str, ...]
+    """What was, or when only observing would have been, changed about the command."""
+    resume_from: int | None
+    resume_reason: str | None
+    save: str | None
+    """The checkpoint folder."""
+    exit: Ended | None
+    is_final: bool
+
+
+class WrapperFile:
+    def __init__(self, folder: str, stream: str) -> None:
+        """`folder` is `$MWATCH_DIR`."""
+        self._path = os.path.join(folder, ATTEMPT)
+        self._stream = stream
+        self._started: tuple[int, float] | None = None
+        self._is_ended = False
+        self.state: WrapperState | None = None
+        """As last read."""
+
+    def read(self) -> Reading[tuple[Observed, ...]]:
+        body = read_json(self._path)
+        if body is None:
+            if not os.path.exists(self._path):
+                return Absent(f"there is no {ATTEMPT}: no wrapper has started yet")
+            return Failed(f"{ATTEMPT} cannot be read")
+        state = _state(body)
+        if state is None:
+            return Failed(f"{ATTEMPT} names no attempt")
+        self.state = state
+        return Ok(tuple(self._news(state)))
+
+    def _news(self, state: WrapperState) -> Iterator[Observed]:
+        started = (state.attempt, state.started_at)
+        if started != self._started:
+            self._started = started
+            self._is_ended = False
+            start = AttemptStart(state.attempt, state.resume_from, None)
+            yield Observed(state.started_at, self._stream, start)
+        ended = state.exit
+        if ended is not None and not self._is_ended:
+            self._is_ended = True
+            gone = ProcessExit(ended.code, ended.signal, _word(ended.reason))
+            yield Observed(max(ended.at, state.started_at), self._stream, gone)
+
+
+def _word(reason: str | None) -> str | None:
+    """Kubernetes' word where it is the same thing; else the log tells more than our sentence."""
+    return "OOMKilled" if reason and _NO_MEMORY.search(reason) else None
+
+
+def _state(body: dict[str, Any]) -> WrapperState | None:
+    attempt, started_at = whole(body.get("attempt")), number(body.get("started_at"))
+    if attempt is None or started_at is None:
+        return None
+    changes = body.get("changes")
+    return WrapperState(
+        attempt,
+        text(body.get("mode")) or "",
+        started_at,
+        whole(body.get("pid")),
+        text(body.get("host")),
+        whole(body.get("node_rank")),
+        whole(body.get("nnodes")),
+        tuple(str(each)[:_MAX_WORDS] for each in changes[:_MAX_CHANGES])
+        if isinstance(changes, list)
+        else (),
+        whole(body.get("resume_from")),
+        text(body.get("resume_reason"), _MAX_WORDS),
+        text(body.get("save"), _MAX_WORDS),
+        _ended(body.get("exit"), started_at),
+        body.get("final") is True,
+    )
+
+
+def _ended(found: object, started_at: float) -> Ended | None:
+    if not isinstance(found, dict):
+        return None
+    at = number(found.get("at"))
+    return Ended(
+        whole(found.get("code")),
+        _signal_name(found.get("signal")),
+        text(found.get("reason"), _MAX_WORDS),
+        whole(found.get("returned")),
+        started_at if at is None else at,
+        found.get("asked") is True,
+    )
+
+
+def _signal_name(found: object) -> str | None:
+    value = whole(found)
+    if value is None:
+        return text(found)
+    try:
+        return signal.Signals(value).name
+    except ValueError:
+        return f"signal {value}"
