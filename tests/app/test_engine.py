@@ -127,3 +127,43 @@ def test_a_save_that_ends_after_the_rollback_was_decided_is_poisoned_too() -> No
     watch.says(saving(9), saved(9))
     watch.says(WORLD, loading(6), loaded(6), READY, *healthy(7))
     assert watch.engine.job.checkpoints[9].is_abandoned
+
+
+def test_a_peek_changes_nothing() -> None:
+    watch = Watch()
+    watch.says(WORLD, READY, *healthy(*range(1, 30)))
+    later = watch.engine.peek(watch.at + 4000)
+    assert [each.detector for each in later.findings] == ["stalled"]
+    assert watch.engine.job.now == watch.at
+    assert not watch.engine.incidents
+    assert watch.engine.look(watch.at + 4000).findings == later.findings
+
+
+def silent_and_then(what: str | ProcessExit) -> Watch:
+    """Nothing for a minute, in which the silence is noticed; then `what`."""
+    watch = Watch()
+    watch.says(WORLD, READY, *healthy(*range(1, 30)))
+    watch.at += 60
+    watch.engine.look(watch.at)
+    assert [each.cause for each in watch.engine.incidents] == [Cause.HANG]
+    watch.at += 1
+    if isinstance(what, str):
+        watch.says(what)
+    else:
+        watch.engine.tell(Observed(watch.at, "pod-0", what))
+        watch.engine.look(watch.at)
+    return watch
+
+
+def test_the_silence_before_a_death_is_the_same_incident() -> None:
+    watch = silent_and_then(ProcessExit(137, "SIGKILL", None))
+    (incident,) = watch.engine.incidents
+    assert incident.cause is Cause.KILLED
+    assert incident.detected_at == watch.at - 1
+
+
+def test_a_silence_that_healed_before_a_death_was_another_thing() -> None:
+    watch = silent_and_then(*healthy(30))
+    watch.engine.tell(Observed(watch.at + 1, "pod-0", ProcessExit(137, "SIGKILL", None)))
+    watch.engine.look(watch.at + 1)
+    assert [each.cause for each in watch.engine.incidents] == [Cause.HANG, Cause.KILLED]

@@ -141,6 +141,15 @@ def test_a_log_that_is_being_written_is_healthy(tmp_path: Path) -> None:
     file = put(tmp_path, "a.log", RunLog().start().steps(1, 150))
     report = judged(file, now=file.stat().st_mtime + 5.0)
     assert (report.verdict.cause, report.exit_code) == (Cause.HEALTHY, 0)
+    assert report.verdict.summary.endswith(
+        "(training, iteration 150); the log was written 5 s ago, so the run is taken as still up"
+    )
+
+
+def test_until_before_the_end_of_the_log_is_an_input_error(tmp_path: Path) -> None:
+    file = put(tmp_path, "a.log", RunLog().start().steps(1, 150))
+    with pytest.raises(InputError, match="the log goes on until 2026-01-07T"):
+        judged(file, until="2026-01-07T08:00:00")
 
 
 def test_until_makes_a_silence_a_hang(tmp_path: Path) -> None:

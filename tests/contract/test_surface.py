@@ -18,8 +18,13 @@ from mwatch.cli.main import app
 HELP = {"-h", "--help"}
 RECORDED = HELP | {"DIR|LOG...|-", "--json", "--checkpoints", "--until", "--policy", "--catalogue"}
 SURFACE = {
+    "demo": HELP | {"--quick", "--runs", "--port", "--plain", "--json"},
+    "run": HELP
+    | {"-- CMD...", "--act", "--policy", "--name", "--runs", "--checkpoints", "--port", "--grace"}
+    | {"--plain", "--json", "--no-probe"},
     "diagnose": RECORDED,
     "replay": RECORDED | {"--report"},
+    "report": (RECORDED - {"DIR|LOG...|-"}) | {"RUN|DIR|LOG...|-", "--out", "--title"},
     "parse": HELP | {"FILE...|-", "--follow", "-f", "--flavour", "--since-line", "--catalogue"},
     "checkpoints": HELP | {"DIR", "--json"},
     "faults": HELP | {"ID", "--json", "--role", "--blame", "--catalogue"},

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
+from typing import NamedTuple
 
 from mwatch.app.advice import advise
 from mwatch.app.engine import Assessment
@@ -31,34 +32,29 @@ _FRESH_SECONDS = 60.0
 _FRESH_GAPS = 3.0
 _SENT_SIGNALS = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
 """Somebody sends them; the others are a process's own doing."""
+_TAKEN_AS_UP = "the log was written {:.0f} s ago, so the run is taken as still up"
 _SILENT_END = "ended without a word: nothing tells how"
+
+
+class _End(NamedTuple):
+    said: Verdict
+    decision: Decision
+    acted_at: float | None
+    findings: tuple[Finding, ...]
 
 
 def conclude(recording: Recording, player: Player, *, is_up: bool, now: float) -> Report:
     """`is_up`: the person said that the run was still there at the end."""
     engine, job = player.engine, player.engine.job
-    ended = player.last
-    assert ended is not None  # something was played
     ledger.settle(job, job.now)
-    breaks_off = not (is_up or _is_over(job.attempt) or _is_fresh(recording, player, now))
-    if breaks_off:
-        ended = _as_the_end(player, ended)
-    decision, acted_at = _decision(player, ended)
-    said = verdict(job, ended.findings, decision)
-    if breaks_off:
-        words = _broken_off(job.attempt)
-        if said.cause is Cause.HEALTHY:
-            said = Verdict(Cause.UNKNOWN, words, confidence=0.0)
-            decision = replace(decision, cause=Cause.UNKNOWN, reason=words)
-        elif decision.action is Action.NONE:
-            recording.notes.append(words)
+    said, decision, acted_at, findings = _end(recording, player, is_up=is_up, now=now)
     job_attempts = [*job.past, job.attempt]
     return Report(
         verdict=said,
         decision=decision,
         acted_at=acted_at,
         advice=advise(said.cause, decision.finding, job.catalogue),
-        findings=ended.findings,
+        findings=findings,
         incidents=tuple(engine.incidents),
         attempts=tuple(_attempt(player, each, said, decision) for each in job_attempts),
         ledger=job.ledger,
@@ -74,6 +70,32 @@ def conclude(recording: Recording, player: Player, *, is_up: bool, now: float) -
         total_iterations=job.layout.total_iterations or player.chronicle.total_iterations,
         left_out=player.chronicle.left_out,
     )
+
+
+def _end(recording: Recording, player: Player, *, is_up: bool, now: float) -> _End:
+    """What is to be said, and whether that rests on when the file was last written."""
+    ended, attempt = player.last, player.engine.job.attempt
+    assert ended is not None  # something was played
+    is_open = not (is_up or _is_over(attempt))
+    age = _age(recording, player, now) if is_open else None
+    breaks_off = is_open and not _is_fresh(player, age)
+    if breaks_off:
+        ended = _as_the_end(player, ended)
+    decision, acted_at = _decision(player, ended)
+    said = verdict(player.engine.job, ended.findings, decision)
+    if breaks_off:
+        words = _broken_off(attempt)
+        if said.cause is Cause.HEALTHY:
+            recording.notes += [each.summary for each in ended.findings]
+            said = Verdict(Cause.UNKNOWN, words, confidence=0.0)
+            decision = replace(decision, cause=Cause.UNKNOWN, reason=words)
+        elif decision.action is Action.NONE:
+            recording.notes.append(words)
+    elif age is not None and said.cause is Cause.HEALTHY:
+        said = replace(said, summary=f"{said.summary}; {_TAKEN_AS_UP.format(age)}")
+    elif age is not None:
+        recording.notes.append(_TAKEN_AS_UP.format(age))
+    return _End(said, decision, acted_at, ended.findings)
 
 
 def _as_the_end(player: Player, ended: Assessment) -> Assessment:
@@ -144,19 +166,23 @@ def _decision(player: Player, ended: Assessment) -> tuple[Decision, float | None
     return replace(taken, finding=newest or taken.finding), at
 
 
-def _is_fresh(recording: Recording, player: Player, now: float) -> bool:
-    """Whether somebody was still writing: then silence of the log means nothing yet."""
-    attempt = player.engine.job.attempt
-    steps = list(attempt.steps)[-2:]
-    gap = steps[1].at - steps[0].at if len(steps) == 2 else 0.0
+def _age(recording: Recording, player: Player, now: float) -> float | None:
+    """Seconds since anybody wrote to the log; None where nothing tells."""
     written = recording.written_at
     if written is None and not recording.is_relative:
         written = player.at
-    return written is not None and 0 <= now - written <= _FRESH_SECONDS + _FRESH_GAPS * gap
+    return None if written is None or now < written else now - written
+
+
+def _is_fresh(player: Player, age: float | None) -> bool:
+    """Whether somebody was still writing: then silence of the log means nothing yet."""
+    steps = list(player.engine.job.attempt.steps)[-2:]
+    gap = steps[1].at - steps[0].at if len(steps) == 2 else 0.0
+    return age is not None and age <= _FRESH_SECONDS + _FRESH_GAPS * gap
 
 
 def _is_over(attempt: Attempt) -> bool:
-    return attempt.is_done or attempt.exit is not None or attempt.ended_at is not None
+    return attempt.is_finished or attempt.exit is not None or attempt.ended_at is not None
 
 
 def _broken_off(attempt: Attempt) -> str:

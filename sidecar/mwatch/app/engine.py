@@ -28,6 +28,8 @@ from mwatch.state import ledger
 from mwatch.state.fold import fold
 
 MAX_INCIDENTS = 256
+_DEATH = frozenset({"crashed", "finished_early"})
+_SILENCE = frozenset({"stalled", "rank_silent"})
 
 
 class Assessment(NamedTuple):
@@ -78,6 +80,17 @@ class Engine:
         self._keep(findings, decision)
         return Assessment(job.now, tuple(findings), decision)
 
+    def peek(self, at: float) -> Assessment:
+        """What a look at `at` would say, if nothing came until then; changes nothing."""
+        job = self.job
+        before, job.now = job.now, max(job.now, at)
+        try:
+            findings = [self._with_memory(each) for each in detect.run(job, self.settings)]
+            decision = decide(job, findings, self.record, self.settings)
+        finally:
+            job.now = before
+        return Assessment(at, tuple(findings), decision)
+
     def enact(self, decision: Decision, at: float) -> None:
         """`decision` was carried out at `at`: the attempt it is about has its one action."""
         if self.record.of_attempt(decision.attempt) is not None:
@@ -120,6 +133,27 @@ class Engine:
             self._judge(incident, decision)
         for key in [key for key in self._open if key not in seen]:
             self._open.pop(key).closed_at = now
+        if self.job.attempt.ended_at is not None:
+            self._absorb_silence()
+
+    def _absorb_silence(self) -> None:
+        """The silence before a death was its first sign: one thing, and found then."""
+        deaths = [each for each in self._open.values() if each.finding.detector in _DEATH]
+        if not deaths:
+            return
+        first, since = deaths[0], self.job.attempt.progress_at
+        absorbed = [
+            each
+            for each in self.incidents
+            if each.attempt == first.attempt
+            and each.finding.detector in _SILENCE
+            and each.decided_at is None
+            and each.detected_at >= since
+        ]
+        if absorbed:
+            first.detected_at = min(first.detected_at, *(each.detected_at for each in absorbed))
+            kept = [each for each in self.incidents if not any(each is one for one in absorbed)]
+            self.incidents = deque(kept, maxlen=MAX_INCIDENTS)
 
     def _close_old(self) -> None:
         """Nothing open survives an attempt."""
@@ -151,8 +185,8 @@ class Engine:
         timeline = self.job.timeline
         timeline.roll_back(Rollback(at, to, first_bad, reason))
         for number, known in self.job.checkpoints.items():
-            written = known.saved_at if known.written_at is None else known.written_at
-            known.is_abandoned = known.is_abandoned or timeline.is_abandoned(number, written)
+            is_lost = timeline.is_abandoned(number, known.made_at)
+            known.is_abandoned = known.is_abandoned or is_lost
 
     def _judge(self, incident: Incident, decision: Decision) -> None:
         finding = decision.finding

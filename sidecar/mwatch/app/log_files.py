@@ -73,7 +73,6 @@ class _Search:
         self._logs = 0
         self._entries = 0
         self._left_out = 0
-        self._dumps = 0
         self._compressed: list[str] = []
 
     def add(self, file: LogFile, identity: tuple[int, int] | None) -> None:
@@ -124,8 +123,7 @@ class _Search:
         text = shown(name)
         is_dump = bool(_DUMP.fullmatch(entry.name))
         if is_dump and entry.name.endswith((".pickle", ".pkl", ".json")):
-            self._dumps += 1
-            return
+            return  # read by `flight`
         is_packed = entry.name.endswith((".gz", ".zst", ".xz", ".bz2"))
         if not is_packed and (entry.name in _NO_LOG or not _LOG.fullmatch(entry.name)):
             return
@@ -137,8 +135,6 @@ class _Search:
             return
         if head.startswith(tuple(COMPRESSED)):
             self._compressed.append(text)
-        elif is_dump and head.startswith(b"\x80"):
-            self._dumps += 1
         elif head and not looks_binary(head) and not head.startswith(b"\x80"):
             if len(self.files) >= self._max_files:
                 self._left_out += 1
@@ -153,8 +149,6 @@ class _Search:
         if self._compressed:
             more = f" and {len(self._compressed) - 1} more" if len(self._compressed) > 1 else ""
             yield f"{self._compressed[0]}{more}: compressed, not read; unpack first"
-        if self._dumps:
-            yield f"{self._dumps} flight-recorder dumps are there; this release does not read them"
 
 
 def _entries(folder: str) -> Iterator[os.DirEntry[str]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mwatch.app.stamps import Stamps
+from mwatch.app.zones import QUARTER, zone_step
 from mwatch.model.event import (
     Arguments,
     Batch,
@@ -28,9 +29,7 @@ from mwatch.model.observation import Observed
 
 MAX_HELD = 20_000
 """Events without a time before the first stamp; more than any start-up prints."""
-_QUARTER = 900.0  # zones differ by multiples of it
 _STEPPED = 60.0  # what goes back by less is disorder, not another clock
-_WIDEST_ZONE = 14 * 3600.0
 _SURE = 5.0
 _TICK = 1e-3
 _LONGEST = 30 * 86400.0
@@ -148,8 +147,8 @@ class Moments:
                 self._shift += last + took(event) - at
                 return last + took(event)
             return last
-        if at - last > _QUARTER - _SURE and self._steps_in_a_row:
-            added = _zone_step(at - last - took(event))
+        if at - last > QUARTER - _SURE and self._steps_in_a_row:
+            added = max(0.0, zone_step(at - last - took(event), _SURE))
             self._shift -= added
             at -= added
         return at
@@ -164,7 +163,7 @@ class Moments:
         if type(event) not in _OWN:
             at -= self._foreign
         if limit is not None and at > limit:
-            self._foreign += _zone_step(at - limit, 2 * _STEPPED)
+            self._foreign += zone_step(at - limit, 2 * _STEPPED)
             at = limit
         return max(at, last)
 
@@ -227,10 +226,3 @@ def _is_result(event: Event) -> bool:
     if isinstance(event, Checkpoint):
         return event.edge != "begin"
     return isinstance(event, Validation)
-
-
-def _zone_step(seconds: float, tolerance: float = _SURE) -> float:
-    """The multiple of a quarter of an hour that `seconds` is; 0 where it is none."""
-    nearest = round(seconds / _QUARTER) * _QUARTER
-    is_zone = 0 < nearest <= _WIDEST_ZONE and abs(seconds - nearest) <= tolerance
-    return nearest if is_zone else 0.0

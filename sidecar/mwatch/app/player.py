@@ -11,16 +11,15 @@ acted on: the run goes on as recorded.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from mwatch import detect
 from mwatch.app.chronicle import Chronicle
 from mwatch.app.engine import Assessment, Engine
 from mwatch.app.screen import Screen
-from mwatch.decide.decide import decide
 from mwatch.decide.verdict import verdict
 from mwatch.model.decision import Action, Decision
 from mwatch.model.event import Arguments, Error, Iteration, Phase
+from mwatch.model.job import Job
 from mwatch.model.observation import Observed
 from mwatch.model.verdict import Verdict
 from mwatch.stats import median
@@ -40,9 +39,20 @@ class Ending(NamedTuple):
     decision: Decision
 
 
+class Listener(Protocol):
+    """Is told all that the engine is told, and what comes of it."""
+
+    def note(self, job: Job, observed: Observed) -> None: ...
+    def assessed(self, assessment: Assessment) -> None: ...
+    def enacted(self, decision: Decision, at: float) -> None: ...
+
+
 class Player:
-    def __init__(self, engine: Engine, chronicle: Chronicle) -> None:
+    def __init__(
+        self, engine: Engine, chronicle: Chronicle, listener: Listener | None = None
+    ) -> None:
         self.engine = engine
+        self._listener = listener
         self.chronicle = chronicle
         self.endings: dict[int, Ending] = {}
         self.enacted: dict[int, tuple[Decision, float]] = {}
@@ -79,6 +89,8 @@ class Player:
         if job.attempt.number != number:
             self._attempt_began()
         self.chronicle.note(job, observed)
+        if self._listener:
+            self._listener.note(job, observed)
         if isinstance(what, Iteration):
             self._learn_gap(at)
             self._is_stale |= was_news or self._screen.wants_line(what)
@@ -156,16 +168,7 @@ class Player:
 
     def _differs(self, at: float) -> bool:
         """Whether a look at `at` would say something new; changes nothing."""
-        if self.last is None:
-            return True
-        engine, job = self.engine, self.engine.job
-        before, job.now = job.now, max(job.now, at)
-        try:
-            findings = detect.run(job, engine.settings)
-            decision = decide(job, findings, engine.record, engine.settings)
-        finally:
-            job.now = before
-        return _gist(Assessment(at, tuple(findings), decision)) != _gist(self.last)
+        return self.last is None or _gist(self.engine.peek(at)) != _gist(self.last)
 
     def _look(self, at: float) -> Assessment:
         assessment = self.engine.look(at)
@@ -179,6 +182,8 @@ class Player:
             number = self.engine.job.attempt.number
             said = verdict(self.engine.job, assessment.findings, assessment.decision)
             self.endings[number] = Ending(said, assessment.decision)
+        if self._listener:
+            self._listener.assessed(assessment)
         self._consider(assessment.decision)
         return assessment
 
@@ -197,6 +202,8 @@ class Player:
         self.engine.enact(decision, at)
         self.enacted[decision.attempt] = (decision, at)
         self.chronicle.enacted(decision, at)
+        if self._listener:
+            self._listener.enacted(decision, at)
 
 
 def _gist(assessment: Assessment) -> tuple[object, ...]:

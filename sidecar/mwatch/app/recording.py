@@ -20,6 +20,7 @@ from mwatch.app.log_files import LogFile, find
 from mwatch.app.loose_lines import place
 from mwatch.app.moments import Moments
 from mwatch.app.succession import StreamPlan, plan
+from mwatch.app.zones import zone_step
 from mwatch.errors import InputError
 from mwatch.model.event import Event
 from mwatch.model.observation import Observed, Stored, StoredCheckpoint
@@ -30,8 +31,6 @@ from mwatch.state.clocks import estimate_offsets
 from mwatch.state.merge import merge
 from mwatch_trainer.checkpoint import Listing, list_checkpoints
 
-_QUARTER = 900.0
-_WIDEST_ZONE = 14 * 3600.0
 _NEAR = 120.0
 _LATER = 300.0
 _LINE = attrgetter("line")
@@ -141,9 +140,7 @@ class Recording:
         written = self.written_at
         if written is None or self.is_relative:
             return 0.0
-        nearest = round((written - last) / _QUARTER) * _QUARTER
-        is_zone = abs(nearest) <= _WIDEST_ZONE and abs(written - last - nearest) <= _NEAR
-        return nearest if is_zone else 0.0
+        return zone_step(written - last, _NEAR)
 
     def rollbacks(self, last: float) -> Iterator[Rollback]:
         """What mwatch itself wrote beside the checkpoints, by the clock of the log."""

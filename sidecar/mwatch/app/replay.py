@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,9 +14,11 @@ from mwatch.app import catalogue
 from mwatch.app.chronicle import Chronicle
 from mwatch.app.conclusion import conclude, nothing_read
 from mwatch.app.engine import Engine
-from mwatch.app.player import Player
+from mwatch.app.flight import Flight, gather
+from mwatch.app.flight_verdict import Testimony
+from mwatch.app.player import Listener, Player
 from mwatch.app.recording import Progress, Recording, open_recording
-from mwatch.app.report import Report
+from mwatch.app.report import Report, iso
 from mwatch.errors import InputError
 from mwatch.model.settings import Settings
 from mwatch.parse.grammar import Grammar
@@ -36,7 +38,12 @@ class Request:
     catalogues: Sequence[Path] = ()
 
 
-def replay(request: Request, now: float, progress: Progress | None = None) -> Report:
+def replay(
+    request: Request,
+    now: float,
+    progress: Progress | None = None,
+    listener: Listener | None = None,
+) -> Report:
     """InputError for what cannot be read; a folder without logs gives a report that says so."""
     until = None if request.until is None else moment(request.until, now)
     try:
@@ -44,22 +51,37 @@ def replay(request: Request, now: float, progress: Progress | None = None) -> Re
     except ValueError as error:
         raise InputError(str(error)) from error
     grammar = Grammar(entries, None)
-    recording = open_recording(request.names, request.checkpoints, grammar, now)
+    flight, names = gather(request.names)
+    recording = open_recording(names, request.checkpoints, grammar, now)
     engine = Engine("replay", {entry.id: entry for entry in entries}, request.settings)
-    player = Player(engine, Chronicle())
+    player = Player(engine, Chronicle(), listener)
     gc.freeze()  # events hold no cycles: collecting among them only costs time
     gc.set_threshold(100_000)
     player.play(recording.observed(progress))
     last = player.at
     if last is None:
-        return nothing_read(recording)
+        return _by_dumps_alone(nothing_read(recording), flight)
     for rollback in recording.rollbacks(last):
         engine.job.timeline.roll_back(rollback)
     for observed in recording.stored(last):
         engine.tell(observed)
     up_until = _in_log_time(request, until, recording, last)
+    if flight is None:
+        player.finish(up_until)
+        return conclude(recording, player, is_up=up_until is not None, now=now)
+    heard = Testimony(flight, engine.job, last, is_relative=recording.is_relative)
+    recording.notes += heard.notes
+    player.play(heard.observed(recording.streams[0].name))
+    up_until = max(filter(None, (up_until, heard.up_until())), default=None)
     player.finish(up_until)
-    return conclude(recording, player, is_up=up_until is not None, now=now)
+    return heard.judged(conclude(recording, player, is_up=up_until is not None, now=now))
+
+
+def _by_dumps_alone(report: Report, flight: Flight | None) -> Report:
+    if flight is None:
+        return report
+    heard = Testimony(flight)
+    return heard.judged(replace(report, notes=(*report.notes, *heard.notes)))
 
 
 def moment(text: str, now: float) -> float:
@@ -82,4 +104,9 @@ def _in_log_time(
     if recording.is_relative:
         recording.notes.append("the log prints no times, so --until says nothing about it")
         return None
-    return until - recording.clock_ahead(last) if request.until == NOW else until
+    if request.until == NOW:
+        return until - recording.clock_ahead(last)
+    if until < last:
+        mend = "give a later time, or leave the later files out"
+        raise InputError(f"--until {request.until}: the log goes on until {iso(last)}; {mend}")
+    return until

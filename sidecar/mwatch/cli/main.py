@@ -13,11 +13,14 @@ import typer
 
 from mwatch import __version__
 from mwatch.cli.checkpoints import checkpoints
+from mwatch.cli.demo import demo
 from mwatch.cli.diagnose import diagnose
 from mwatch.cli.faults import faults
 from mwatch.cli.output import reader_left
 from mwatch.cli.parse import parse
 from mwatch.cli.replay import replay
+from mwatch.cli.report import report
+from mwatch.cli.run import run
 from mwatch.errors import MwatchError
 
 app = typer.Typer(
@@ -29,8 +32,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(demo)
+app.command()(run)
 app.command()(diagnose)
 app.command()(replay)
+app.command()(report)
 app.command()(parse)
 app.command()(faults)
 app.command()(checkpoints)

@@ -14,6 +14,7 @@ import typer
 from mwatch.cli.output import write
 
 if TYPE_CHECKING:
+    from mwatch.app.player import Listener
     from mwatch.app.report import Report
 
 _PROGRESS_SECONDS = 0.5
@@ -47,6 +48,7 @@ def make_report(
     until: str | None,
     policy: Path | None,
     catalogue: list[Path] | None,
+    listener: Listener | None = None,
 ) -> Report:
     """InputError, or a wrong usage, where it cannot be had."""
     if not names and sys.stdin.isatty():
@@ -64,7 +66,7 @@ def make_report(
     )
     progress = _Shown() if sys.stderr.isatty() else None
     try:
-        return replay(request, time.time(), progress)
+        return replay(request, time.time(), progress, listener)
     finally:
         if progress:
             progress.clear()

@@ -1,0 +1,135 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""One volume, watched: everything that can be seen of a wrapper and its trainer, as observations.
+
+The order within one look matters: that an attempt began is told before what it printed, and that
+its command ended only after its last line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from mwatch.app.clock import Clock
+from mwatch.app.live_log import LiveLog
+from mwatch.model.fault import CatalogueEntry
+from mwatch.model.gpu import Gpu
+from mwatch.model.observation import AttemptStart, Beat, Observed, Sight
+from mwatch.model.reading import Absent, Ok, Reading
+from mwatch.model.snapshot import SourceState
+from mwatch.parse.grammar import Grammar
+from mwatch.sources.checkpoint_dir import CheckpointDir
+from mwatch.sources.node_gpus import NodeGpus
+from mwatch.sources.node_processes import NodeProcesses
+from mwatch.sources.probe import Probe
+from mwatch.sources.sighted import Read, Sighted
+from mwatch.sources.wrapper_state import WrapperFile, WrapperState
+from mwatch_trainer import contract
+
+_LOOK_NOW_SECONDS = 10.0
+
+
+class Live:
+    def __init__(
+        self,
+        volume: Path,
+        stream: str,
+        grammar: Grammar,
+        catalogue: Mapping[str, CatalogueEntry],
+        clock: Clock,
+        save: Path | None = None,
+    ) -> None:
+        self.clock = clock
+        self._volume = str(volume)
+        self.stream = stream
+        self._catalogue = catalogue
+        self._log = LiveLog(volume / contract.LOG, grammar, stream, clock)
+        self._sources = {"log": Sighted("log", stream, self._log.read, Sight.LOG)}
+        self._wrapper = WrapperFile(self._volume, stream)
+        self._wrapper_source = Sighted("wrapper", stream, self._wrapper.read)
+        self.save: Path | None = None
+        """Where the job saves, once that is known."""
+        self._folder: CheckpointDir | None = None
+        self._see_attempt()
+        if save is not None:
+            self._see_save(save)
+
+    @property
+    def wrapper(self) -> WrapperState | None:
+        return self._wrapper.state
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        return self._gpus.gpus
+
+    @property
+    def sources(self) -> dict[str, SourceState]:
+        every = [self._wrapper_source, *self._sources.values()]
+        return {each.name: SourceState(each.is_up, each.read_at) for each in every}
+
+    def read(self) -> list[Observed]:
+        """What is new, in the order in which it is to be told."""
+        now = self.clock.now()
+        told = self._wrapper_source.look(now)
+        starts = [each for each in told if isinstance(each.what, AttemptStart)]
+        ends = [each for each in told if not isinstance(each.what, AttemptStart)]
+        if starts:
+            self._see_attempt()
+        state = self._wrapper.state
+        if self._folder is None and state is not None and state.save is not None:
+            self._see_save(Path(state.save))
+        seen = [each for source in self._sources.values() for each in source.look(now)]
+        return [*starts, *seen, *ends]
+
+    def rest(self) -> list[Observed]:
+        """The command has ended: its last words, and what it left in its save folder."""
+        return [*self._log.rest(), *self.read(), *self.stored_now()]
+
+    def stored_now(self) -> tuple[Observed, ...]:
+        """A fresh look into the save folder, before a checkpoint is chosen; waits for it."""
+        if self._folder is None:
+            return ()
+        found = self._folder.look_now(_LOOK_NOW_SECONDS)
+        return found.value if isinstance(found, Ok) else ()
+
+    def close(self) -> None:
+        self._log.close()
+
+    def _see_attempt(self) -> None:
+        """Nothing that was seen of processes survives an attempt."""
+        processes = NodeProcesses(self._volume, self.stream)
+        self._gpus = NodeGpus(
+            self._volume, self.stream, self._catalogue, ranks=lambda: processes.ranks
+        )
+        self._probe = Probe(self._volume, self.stream, wall=self.clock.now)
+        self._add("probe", self._beats, Sight.PROBE)
+        self._add("processes", processes.read, Sight.PROCESS)
+        self._add("gpus", self._gpus.read, Sight.GPU)
+
+    def _beats(self) -> Reading[tuple[Observed, ...]]:
+        """Of this wrapper's attempt. The log tells when torchrun starts its workers anew, which
+        opens an attempt that the wrapper does not count: so the number is left out."""
+        state = self._wrapper.state
+        if state is None:
+            return Absent("no wrapper has started yet")
+        match self._probe.read(state.attempt):
+            case Ok(seen):
+                return Ok(tuple(map(_uncounted, seen)))
+            case other:
+                return other
+
+    def _see_save(self, save: Path) -> None:
+        self.save = save
+        self._folder = CheckpointDir(str(save), self.stream)
+        self._add("checkpoints", self._folder.read, Sight.CHECKPOINTS)
+
+    def _add(self, name: str, read: Read, sight: Sight) -> None:
+        self._sources[name] = Sighted(name, self.stream, read, sight)
+
+
+def _uncounted(observed: Observed) -> Observed:
+    beat = observed.what
+    return (
+        observed._replace(what=beat._replace(attempt=None)) if isinstance(beat, Beat) else observed
+    )

@@ -1,0 +1,86 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Puts a local run together: its folder, engine, eyes and metrics, and whoever looks on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from mwatch.app import catalogue, policy, run_folder
+from mwatch.app.clock import Clock
+from mwatch.app.engine import Engine
+from mwatch.app.live import Live
+from mwatch.app.local_run import LocalRun, Watched
+from mwatch.app.run_folder import RunFolder
+from mwatch.app.run_metrics import serve
+from mwatch.app.run_record import RunRecord
+from mwatch.app.run_view import Ended, View
+from mwatch.app.run_watch import RunWatch
+from mwatch.model.settings import Settings
+from mwatch.parse.grammar import Grammar
+
+STREAM = "local"
+
+MakeView = Callable[[RunFolder, str], View]
+"""Of the run's folder, and where more can be seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    argv: Sequence[str]
+    is_act: bool = False
+    policy: Path | None = None
+    settings: Settings | None = None
+    """Instead of a policy file."""
+    name: str | None = None
+    parent: Path = Path("runs")
+    folder: RunFolder | None = None
+    """Made already; then `name` and `parent` say nothing."""
+    save: Path | None = None
+    port: int | None = 9401
+    """For /metrics; None: nowhere."""
+    grace_seconds: float = 30.0
+    has_probe: bool = True
+    shows_output: bool = False
+
+
+def run(request: RunRequest, make_view: MakeView) -> Ended:
+    """InputError before anything is started; after that, the end of the run."""
+    settings = request.settings or Settings()
+    if request.policy is not None:
+        settings = policy.load(request.policy)
+    entries = catalogue.load([])
+    known = {entry.id: entry for entry in entries}
+    grammar = Grammar(entries, None)
+    clock = Clock()
+    folder = request.folder
+    if folder is None:
+        folder = run_folder.make(request.parent, request.name, request.argv, clock.now())
+    watched = Watched(
+        argv=request.argv,
+        folder=folder,
+        is_act=request.is_act,
+        grace_seconds=request.grace_seconds,
+        wrapper_options=_options(request),
+        shows_output=request.shows_output,
+    )
+    engine = Engine(folder.name, known, settings)
+    live = Live(folder.volume, STREAM, grammar, known, clock, request.save)
+    with ExitStack() as stack:
+        metrics = stack.enter_context(serve(request.port, engine, live))
+        view = make_view(folder, metrics.where or str(folder.path))
+        record = RunRecord(folder, request.argv, engine, clock, is_act=request.is_act)
+        watch = RunWatch(folder, engine, live, record, metrics, view, is_act=request.is_act)
+        return LocalRun(watched, watch, view).run()
+
+
+def _options(request: RunRequest) -> list[str]:
+    options = ["--grace", f"{request.grace_seconds:g}"]
+    if request.save is not None:
+        options += ["--checkpoints", str(request.save)]
+    if not request.has_probe:
+        options.append("--no-probe")
+    return options

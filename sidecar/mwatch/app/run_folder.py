@@ -1,0 +1,88 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`runs/<name>/`: what a watched run leaves behind, and the volume it shares with its wrapper.
+
+A name that is taken gets a number; nothing of an earlier run is ever written over. Ended runs
+are the user's to delete.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+
+from mwatch.errors import InputError
+
+_MAX_NAME = 64
+_MOST_OF_A_NAME = 1000
+_VALUE_FLAGS = frozenset({"-m", "--module"})
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def volume(self) -> Path:
+        return self.path / "volume"
+
+    @property
+    def story(self) -> Path:
+        return self.path / "story.json"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def incidents(self) -> Path:
+        return self.path / "incidents"
+
+
+def make(parent: Path, name: str | None, argv: Sequence[str], now: float) -> RunFolder:
+    """InputError where it cannot be made."""
+    wanted = _safe(name) if name else f"{_program(argv)}-{datetime.fromtimestamp(now):%m%d-%H%M%S}"
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for number in range(1, _MOST_OF_A_NAME):
+            folder = parent / (wanted if number == 1 else f"{wanted}-{number}")
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                continue
+            (folder / "volume").mkdir()
+            return RunFolder(folder.resolve())
+    except OSError as error:
+        mend = "name another folder with --runs"
+        raise InputError(f"{parent}: cannot be written to ({error.strerror}); {mend}") from error
+    raise InputError(f"{parent}: has too many runs named {wanted}; give another --name")
+
+
+def _safe(name: str) -> str:
+    if name in (".", "..") or not re.fullmatch(r"[\w.+-]+", name) or len(name) > _MAX_NAME:
+        raise InputError(
+            f"--name {name}: use letters, digits, dots and dashes, at most {_MAX_NAME}"
+        )
+    return name
+
+
+def _program(argv: Sequence[str]) -> str:
+    """What the run is called: the script, or the module, that is trained with."""
+    for flag, value in pairwise(argv):
+        if flag in _VALUE_FLAGS:
+            return _short(value.rpartition(".")[2])
+    script = next((each for each in argv if each.endswith(".py")), argv[0])
+    return _short(os.path.basename(script).removesuffix(".py"))
+
+
+def _short(name: str) -> str:
+    return re.sub(r"[^\w.+-]+", "-", name).strip("-.")[: _MAX_NAME // 2] or "run"

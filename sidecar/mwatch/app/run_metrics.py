@@ -1,0 +1,95 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`/metrics` and `/healthz` of a run that this process watches.
+
+The loop leaves a snapshot at each look; a scrape reads the newest one in a thread of its own and
+never waits for the loop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mwatch.app.engine import Assessment, Engine
+from mwatch.app.live import Live
+from mwatch.decide import budget
+from mwatch.detect.patience import Patience, patience
+from mwatch.detect.probe import watched
+from mwatch.export.http import Server
+from mwatch.export.pages import standard_pages
+from mwatch.model.decision import Action
+from mwatch.model.finding import Cause
+from mwatch.model.phase import JobPhase
+from mwatch.model.snapshot import Snapshot, Surroundings, take
+
+
+class RunMetrics:
+    def __init__(self, engine: Engine, live: Live) -> None:
+        self._engine = engine
+        self._live = live
+        self._newest: Snapshot | None = None
+        self._ticked = time.monotonic()
+        self.where: str | None = None
+        """The address; None: nobody asked for one, or none could be had."""
+        self.problem: str | None = None
+
+    def looked(self, assessment: Assessment) -> None:
+        engine, live = self._engine, self._live
+        limit = self._patience()
+        around = Surroundings(
+            findings=assessment.findings,
+            decision=assessment.decision,
+            hang_deadline_seconds=None if limit is None else limit.seconds,
+            incidents=self._incidents(),
+            restarts_left=self._restarts_left(),
+            gpus=live.gpus,
+            sources=live.sources,
+        )
+        self._newest = take(engine.job, around, at=assessment.at)
+        self._ticked = time.monotonic()
+
+    def snapshots(self) -> list[Snapshot]:
+        return [] if self._newest is None else [self._newest]
+
+    def since_tick(self) -> float:
+        return time.monotonic() - self._ticked
+
+    def _patience(self) -> Patience | None:
+        job, settings = self._engine.job, self._engine.settings
+        if job.attempt.phase in (JobPhase.ENDED, JobPhase.QUEUED, JobPhase.SCHEDULING):
+            return None
+        return patience(job, watched(job, settings), settings)
+
+    def _incidents(self) -> dict[tuple[Cause, Action], int]:
+        over = (each for each in self._engine.incidents if each.closed_at or each.acted_at)
+        return Counter(
+            (each.cause, each.decision.action if each.acted_at and each.decision else Action.NONE)
+            for each in over
+        )
+
+    def _restarts_left(self) -> int:
+        engine = self._engine
+        used = budget.spent(engine.record, engine.job.now, engine.settings.act)
+        return max(0, engine.settings.act.restarts_per_window - used)
+
+
+@contextmanager
+def serve(port: int | None, engine: Engine, live: Live) -> Iterator[RunMetrics]:
+    """A port that cannot be had is said, and no reason not to train."""
+    metrics = RunMetrics(engine, live)
+    server = None
+    if port is not None:
+        try:
+            pages = standard_pages(snapshots=metrics.snapshots, since_tick=metrics.since_tick)
+            server = Server(pages, port=port)
+            metrics.where = f"http://127.0.0.1:{server.port}/metrics"
+        except OSError as error:
+            metrics.problem = f"no metrics: port {port} cannot be had ({error.strerror or error})"
+    try:
+        yield metrics
+    finally:
+        if server is not None:
+            server.close()

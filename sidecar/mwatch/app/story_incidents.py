@@ -1,0 +1,227 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What went wrong, one entry a trouble: several detectors may find the same thing, and again.
+
+Findings of one attempt with one cause are one incident, as long as they overlap in time. The
+one that mwatch decided on leads; the others are voices. What a restart cost is known once the
+next attempt has begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from mwatch.app.advice import advise
+from mwatch.app.engine import Incident
+from mwatch.app.story_parts import (
+    MAX_EXCERPTS,
+    AttemptStory,
+    EvidenceFile,
+    Excerpt,
+    IncidentStory,
+    Voice,
+    WitnessStory,
+    short,
+)
+from mwatch.model.decision import Action, Decision
+from mwatch.model.fault import CatalogueEntry
+from mwatch.model.finding import Culprit, Finding
+
+MAX_INCIDENTS = 256
+MAX_FILES = 64
+_EXCERPT = 600
+
+Number = TypeVar("Number", int, float)
+Key = tuple[int, str]
+Files = Mapping[Key, Sequence[EvidenceFile]]
+
+
+def key_of(incident: Incident) -> Key:
+    return (incident.attempt, incident.cause.value)
+
+
+def tell(
+    incidents: Sequence[Incident],
+    attempts: Mapping[int, AttemptStory],
+    recovered: Mapping[int, float],
+    files: Files,
+    catalogue: Mapping[str, CatalogueEntry],
+) -> tuple[IncidentStory, ...]:
+    """In the order of their detection. `recovered`: by attempt, when its loss was made good."""
+    groups: dict[Key, list[Incident]] = {}
+    for each in incidents:
+        groups.setdefault(key_of(each), []).append(each)
+    told = [
+        _told(episode, attempts, recovered, files.get(key, ()), catalogue)
+        for key, group in groups.items()
+        for episode in _episodes(group)
+    ]
+    return tuple(_without_echoes(sorted(told, key=lambda each: each.detected_at)))
+
+
+def _without_echoes(told: Sequence[IncidentStory]) -> list[IncidentStory]:
+    """What came in an attempt whose end was decided on, and asked for nothing more, belongs to
+    what was decided on: a job that is stopped dies."""
+    kept: list[IncidentStory] = []
+    for each in told:
+        cause = next((i for i, one in enumerate(kept) if _is_echo(each, one)), None)
+        if cause is None:
+            kept.append(each)
+        else:
+            kept[cause] = replace(kept[cause], voices=(*kept[cause].voices, *each.voices))
+    return kept
+
+
+def _is_echo(each: IncidentStory, first: IncidentStory) -> bool:
+    decided = first.decided_at
+    is_after = decided is not None and each.detected_at >= decided
+    is_alike = each.attempt == first.attempt and each.decided_at is None
+    return is_after and is_alike and each.action == Action.NONE and each.acted_at is None
+
+
+def _episodes(group: Sequence[Incident]) -> list[list[Incident]]:
+    """What overlaps in time is one; so is what came and went again and again of itself."""
+    episodes: list[list[Incident]] = []
+    ends = 0.0
+    for each in sorted(group, key=lambda each: each.detected_at):
+        if episodes and (each.detected_at <= ends or not _is_decided(*episodes[-1], each)):
+            episodes[-1].append(each)
+        else:
+            episodes.append([each])
+        ends = max(ends, float("inf") if each.closed_at is None else each.closed_at)
+    return episodes
+
+
+def _is_decided(*incidents: Incident) -> bool:
+    return any(each.decided_at is not None or each.acted_at is not None for each in incidents)
+
+
+def _told(
+    group: Sequence[Incident],
+    attempts: Mapping[int, AttemptStory],
+    recovered: Mapping[int, float],
+    files: Sequence[EvidenceFile],
+    catalogue: Mapping[str, CatalogueEntry],
+) -> IncidentStory:
+    lead = _lead(group)
+    finding, decision = lead.finding, lead.decision
+    action = decision.action if decision else Action.NONE
+    is_decisive = lead.acted_at is not None or action is not Action.NONE
+    resumed, lost = _cost(lead, attempts) if is_decisive else (None, None)
+    next_step = advise(lead.cause, finding, catalogue)
+    culprits = (each.finding.culprit for each in (lead, *group))
+    return IncidentStory(
+        attempt=lead.attempt,
+        cause=lead.cause.value,
+        severity=max((each.finding.severity for each in group), key=_weight).value,
+        summary=short(finding.summary),
+        since_iteration=_least(each.finding.since_iteration for each in group),
+        since_at=_least(each.finding.since_time for each in group),
+        detected_at=min(each.detected_at for each in group),
+        decided_at=_least(each.decided_at for each in group),
+        acted_at=_least(each.acted_at for each in group),
+        closed_at=_closed(group),
+        recovered_at=recovered.get(lead.attempt) if is_decisive else None,
+        times=max(sum(each.finding.detector == name for each in group) for name in _names(group)),
+        confidence=finding.confidence,
+        culprit=next((words for each in culprits if (words := who(each))), None),
+        action=action.value,
+        resume_from=decision.resume_from if decision else None,
+        reason=short(decision.reason) if decision else "",
+        resume_reason=short(decision.resume_reason) if decision else "",
+        resumed_from=resumed,
+        lost_steps=lost,
+        proposal=short(decision.proposal) if decision and decision.proposal else None,
+        advice=next_step.step,
+        runbook=next_step.runbook,
+        witnesses=_witnesses(decision),
+        voices=_voices(group, lead),
+        files=tuple(files)[:MAX_FILES],
+    )
+
+
+def _lead(group: Sequence[Incident]) -> Incident:
+    """What was acted on, else what was decided on, else what spoke first."""
+
+    def rank(each: Incident) -> tuple[bool, bool, float]:
+        return each.decided_at is None, each.acted_at is None, each.detected_at
+
+    return min(group, key=rank)
+
+
+def _cost(lead: Incident, attempts: Mapping[int, AttemptStory]) -> tuple[int | None, int | None]:
+    """The checkpoint that the next attempt began with, and the steps between it and the end; of
+    the last attempt, what the chosen checkpoint would cost."""
+    own, following = attempts.get(lead.attempt), attempts.get(lead.attempt + 1)
+    reached = own.last_iteration if own else None
+    resumed = following.resumed_from if following else None
+    if following and resumed is None and following.first_iteration is not None:
+        resumed = following.first_iteration - 1
+    begun = resumed
+    if begun is None and lead.decision and not following:
+        begun = lead.decision.resume_from or 0
+    if reached is None or begun is None or not _restarts(lead, following):
+        return resumed, None
+    return resumed, max(0, reached - begun)
+
+
+def _restarts(lead: Incident, following: AttemptStory | None) -> bool:
+    is_restart = lead.decision is not None and lead.decision.action is Action.RESTART
+    return following is not None or is_restart
+
+
+def _closed(group: Sequence[Incident]) -> float | None:
+    """When the last voice fell silent; None: one still speaks."""
+    moments = [each.closed_at for each in group]
+    ended = [each for each in moments if each is not None]
+    return max(ended) if len(ended) == len(moments) else None
+
+
+def _names(group: Sequence[Incident]) -> set[str]:
+    return {each.finding.detector for each in group}
+
+
+def _weight(severity: object) -> int:
+    return ("info", "warning", "critical").index(str(severity))
+
+
+def _least(values: Iterable[Number | None]) -> Number | None:
+    return min((each for each in values if each is not None), default=None)
+
+
+def _voices(group: Sequence[Incident], lead: Incident) -> tuple[Voice, ...]:
+    newest = {each.finding.detector: each.finding for each in (*group, lead)}
+    first = newest.pop(lead.finding.detector)
+    return tuple(_voice(each) for each in (first, *newest.values()))
+
+
+def _voice(finding: Finding) -> Voice:
+    lines = tuple(
+        Excerpt(each.file and short(each.file, 300), each.line, short(each.text, _EXCERPT))
+        for each in finding.evidence[:MAX_EXCERPTS]
+    )
+    return Voice(finding.detector, short(finding.summary), finding.severity.value, lines)
+
+
+def _witnesses(decision: Decision | None) -> tuple[WitnessStory, ...]:
+    said = decision.witnesses if decision else ()
+    return tuple(WitnessStory(each.name, each.agrees, short(each.text)) for each in said[:16])
+
+
+def who(culprit: Culprit | None) -> str | None:
+    """`rank 3 (tp 1, dp 0) on node a-17: behind`; None: nobody is named."""
+    if culprit is None:
+        return None
+    places = ", ".join(f"{name} {value}" for name, value in culprit.coordinates.items())
+    parts = [
+        None if culprit.rank is None else f"rank {culprit.rank}" + f" ({places})" * bool(places),
+        culprit.pod and f"pod {culprit.pod}",
+        culprit.node and f"node {culprit.node}",
+        culprit.gpu_uuid and f"GPU {culprit.gpu_uuid}",
+        None if culprit.xid is None else f"Xid {culprit.xid}",
+    ]
+    named = ", ".join(part for part in parts if part)
+    state = culprit.state and culprit.state.value.replace("_", " ")
+    return short(": ".join(part for part in (named, state) if part), 300) or None

@@ -1,0 +1,120 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`mwatch report`: one HTML page of a run, from its folder or from recorded logs.
+
+Exit codes: 0 healthy or finished, 1 something is wrong, 2 bad usage or an input that cannot be
+read, 3 it cannot be told.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mwatch.cli.output import write
+from mwatch.cli.recorded import AsJson, Catalogue, Checkpoints, Policy, Until, make_report
+
+if TYPE_CHECKING:
+    from mwatch.app.story import Story
+
+_PAGE = "report.html"
+_FINE = frozenset({"healthy", "finished"})
+_UNSEEN = frozenset({"unknown", "blind"})
+
+Runs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[RUN|DIR|LOG...|-]",
+        help="The folder or name of a run of `mwatch run`; or log files, as for `mwatch replay`.",
+    ),
+]
+
+
+def report(
+    names: Runs = None,
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The page; RUN/report.html, or ./report.html, where not given."
+        ),
+    ] = None,
+    title: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="What the page is called: the run's name.")
+    ] = None,
+    as_json: AsJson = False,
+    checkpoints: Checkpoints = None,
+    until: Until = None,
+    policy: Policy = None,
+    catalogue: Catalogue = None,
+) -> None:
+    """Write one HTML page of a run: curves with incidents on them, attempts, goodput, evidence.
+
+    The page needs nothing else: mail it, keep it, open it. Nothing of the run is changed.
+
+    Exit code: 0 healthy or finished, 1 something is wrong, 2 bad input, 3 it cannot be told.
+
+    Example: mwatch report runs/pretrain_gpt --out monday.html
+    """
+    from mwatch.app.html_page import check_target, write_page
+    from mwatch.app.html_report import render
+
+    kept = _kept(names or [])
+    target = out or (kept.parent / _PAGE if kept else Path(_PAGE))
+    check_target(target)
+    if kept is not None:
+        from mwatch.app.story_json import read
+
+        story = read(kept)
+    else:
+        story = _replayed(names, checkpoints, until, policy, catalogue)
+    size = write_page(render(story, title or ""), target)
+    _tell(story, target, size, as_json=as_json)
+    raise typer.Exit(3 if story.cause in _UNSEEN else 0 if story.cause in _FINE else 1)
+
+
+def _kept(names: list[str]) -> Path | None:
+    """The story that `mwatch run` left, where one run is named, by its folder or its name."""
+    from mwatch.app.story_json import NAME
+
+    if len(names) != 1 or names == ["-"]:
+        return None
+    named = Path(names[0])
+    places = [named, named / NAME] if named.exists() else [Path("runs") / named / NAME]
+    return next((each for each in places if each.name == NAME and each.is_file()), None)
+
+
+def _replayed(
+    names: list[str] | None,
+    checkpoints: list[str] | None,
+    until: str | None,
+    policy: Path | None,
+    catalogue: list[Path] | None,
+) -> Story:
+    from mwatch.app.replayed_story import told
+    from mwatch.app.story import StoryRecorder
+
+    first = Path(names[0]) if names and names != ["-"] else None
+    recorder = StoryRecorder(first.resolve().stem if first else "recorded run", "replay")
+    return told(recorder, make_report(names, checkpoints, until, policy, catalogue, recorder))
+
+
+def _tell(story: Story, target: Path, size: int, *, as_json: bool) -> None:
+    if as_json:
+        import json
+
+        said = {
+            "report": str(target),
+            "bytes": size,
+            "run": story.run,
+            "verdict": {"cause": story.cause, "summary": story.summary},
+            "incidents": len(story.incidents),
+            "goodput": story.goodput,
+        }
+        write(json.dumps(said, indent=2))
+        return
+    number = len(story.incidents)
+    incidents = f"{number} incident" + "s" * (number != 1)
+    write(f"{target} ({size / 1e3:.0f} kB): {story.cause.replace('_', ' ')}, {incidents}")

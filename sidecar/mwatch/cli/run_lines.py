@@ -1,0 +1,82 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A watched run in plain lines on standard error: one for each thing that a person should know.
+
+The trainer's own output goes its own way, untouched. With `as_json` each line is one object.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from mwatch.cli.terminal import plain
+from mwatch.cli.words import deed, duration, who
+
+if TYPE_CHECKING:
+    from mwatch.app.engine import Assessment, Incident
+    from mwatch.app.run_view import Ended
+    from mwatch.model.decision import Decision
+    from mwatch.model.job import Job
+
+
+class RunLines:
+    def __init__(self, *, as_json: bool = False) -> None:
+        self._as_json = as_json
+
+    def began(self, number: int, resume_from: int | None, reason: str) -> None:
+        start = "" if resume_from is None else f" from checkpoint {resume_from}"
+        because = f": {reason}" if reason else ""
+        self._say(
+            f"attempt {number} starts{start}{because}",
+            event="attempt", attempt=number, resume_from=resume_from, reason=reason,
+        )  # fmt: skip
+
+    def looked(self, job: Job, assessment: Assessment) -> None:
+        """Lines are for news only."""
+
+    def found(self, incident: Incident) -> None:
+        finding = incident.finding
+        culprit = who(finding.culprit)
+        name = f"; {culprit}" if culprit else ""
+        self._say(
+            f"{finding.severity.value}: {incident.cause.value}: {finding.summary}{name}",
+            event="incident", attempt=incident.attempt, cause=incident.cause.value,
+            severity=finding.severity.value, detector=finding.detector, summary=finding.summary,
+            since_iteration=finding.since_iteration, culprit=culprit,
+        )  # fmt: skip
+
+    def closed(self, incident: Incident) -> None:
+        lasted = (incident.closed_at or incident.detected_at) - incident.detected_at
+        self._say(
+            f"{incident.cause.value} is over after {duration(lasted)}",
+            event="over", attempt=incident.attempt, cause=incident.cause.value, seconds=lasted,
+        )  # fmt: skip
+
+    def acted(self, decision: Decision, is_real: bool, evidence: str | None) -> None:
+        would = "" if is_real else "would "
+        why = f" ({decision.resume_reason})" if decision.resume_reason else ""
+        saved = f"; evidence in {evidence}" if evidence else ""
+        self._say(
+            f"{would}{deed(decision)}{why}: {decision.reason}{saved}",
+            event="action", attempt=decision.attempt, action=decision.action.value,
+            is_done=is_real, cause=decision.cause.value, resume_from=decision.resume_from,
+            reason=decision.reason, resume_reason=decision.resume_reason, evidence=evidence,
+        )  # fmt: skip
+
+    def noted(self, text: str) -> None:
+        self._say(text, event="note", summary=text)
+
+    def printed(self, data: bytes) -> None:
+        """It has gone to our own output already."""
+
+    def ended(self, ended: Ended) -> None:
+        self._say(
+            f"ended: {ended.summary} (exit code {ended.exit_code})",
+            event="end", exit_code=ended.exit_code, summary=ended.summary,
+        )  # fmt: skip
+
+    def _say(self, text: str, **record: Any) -> None:
+        line = json.dumps(record) if self._as_json else f"mwatch: {plain(text)}"
+        print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,138 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`mwatch report` as a person runs it: a real process, its output, and the page it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mwatch.app import story_json
+from mwatch.app.story import StoryRecorder
+from recorded import RunLog
+from story_builders import replayed
+
+PATHS = [str(Path(path).resolve()) for path in sys.path if path]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS)}
+UNPRIVILEGED = """
+import runpy, unprivileged
+with unprivileged.unprivileged():
+    runpy.run_module("mwatch", run_name="__main__")
+"""
+
+
+def run(
+    folder: Path, *arguments: str, stdin: str = "", program: tuple[str, ...] = ("-m", "mwatch")
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *program, "report", *arguments], cwd=folder, input=stdin,
+        capture_output=True, text=True, env=ENVIRONMENT, timeout=30, check=False,
+    )  # fmt: skip
+
+
+def killed() -> str:
+    return str(RunLog(total=400).start().steps(1, 100).save(100).steps(101, 150).killed())
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    """A folder as `mwatch run` leaves it."""
+    folder = tmp_path / "runs" / "tuesday"
+    folder.mkdir(parents=True)
+    log = str(RunLog(total=100).start().steps(1, 100).save(100).done())
+    story_json.write(replayed(tmp_path, log, "tuesday"), folder / "story.json")
+    return folder
+
+
+def test_a_recorded_log_becomes_a_page_beside_the_person(tmp_path: Path) -> None:
+    (tmp_path / "trainer.log").write_text(killed())
+    done = run(tmp_path, "trainer.log")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith("report.html (")
+    assert done.stdout.endswith("kB): killed, 1 incident\n")
+    page = (tmp_path / "report.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert "<title>trainer · mwatch</title>" in page
+
+
+def test_a_run_folder_becomes_a_page_inside_it(kept: Path, tmp_path: Path) -> None:
+    done = run(tmp_path, "runs/tuesday")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "<title>tuesday · mwatch</title>" in (kept / "report.html").read_text()
+    assert sorted(each.name for each in kept.iterdir()) == ["report.html", "story.json"]
+
+
+@pytest.mark.parametrize("name", ["tuesday", "runs/tuesday/story.json"])
+def test_a_run_may_be_named_by_its_name_or_its_story(name: str, kept: Path, tmp_path: Path) -> None:
+    assert run(tmp_path, name).returncode == 0
+    assert (kept / "report.html").is_file()
+
+
+def test_the_page_may_be_written_elsewhere_with_another_title(kept: Path, tmp_path: Path) -> None:
+    done = run(tmp_path, str(kept), "--out", "a.html", "--title", "Tuesday's run")
+    assert done.returncode == 0
+    assert "<title>Tuesday&#x27;s run · mwatch</title>" in (tmp_path / "a.html").read_text()
+    assert not (kept / "report.html").exists()
+
+
+def test_json_tells_where_the_page_is_and_what_it_says(kept: Path, tmp_path: Path) -> None:
+    done = run(tmp_path, str(kept), "--json")
+    said = json.loads(done.stdout)
+    assert said["bytes"] == (kept / "report.html").stat().st_size
+    assert said["report"] == str(kept / "report.html")
+    assert (said["verdict"]["cause"], said["incidents"]) == ("finished", 0)
+
+
+def test_a_log_may_be_piped_in(tmp_path: Path) -> None:
+    done = run(tmp_path, "-", stdin=killed())
+    assert done.returncode == 1
+    assert "recorded run" in (tmp_path / "report.html").read_text()
+
+
+def test_a_run_of_which_nothing_was_seen_is_exit_3(tmp_path: Path) -> None:
+    story_json.write(StoryRecorder("empty").story(), tmp_path / "story.json")
+    assert run(tmp_path, "story.json").returncode == 3
+    assert (tmp_path / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere"], "no such file"),
+        (["broken"], "story.json: is no JSON"),
+        (["trainer.log", "--out", "page.pdf"], "name it .html"),
+        (["trainer.log", "--out", "broken"], "is a folder"),
+        (["trainer.log", "--out", "no/page.html"], "there is no folder no"),
+        (["trainer.log", "--policy", "trainer.log"], "trainer.log"),
+    ],
+)
+def test_bad_input_is_exit_2_in_one_line(tmp_path: Path, arguments: list[str], said: str) -> None:
+    (tmp_path / "trainer.log").write_text(killed())
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "story.json").write_text("{")
+    done = run(tmp_path, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not list(tmp_path.rglob("*.html"))
+
+
+def test_a_folder_that_may_not_be_written_to_is_told_with_its_mend(kept: Path) -> None:
+    kept.chmod(0o555)
+    try:
+        done = run(kept, str(kept), program=("-c", UNPRIVILEGED))
+    finally:
+        kept.chmod(0o755)
+    assert (done.returncode, "--out" in done.stderr) == (2, True)
+
+
+def test_an_old_page_is_replaced(kept: Path, tmp_path: Path) -> None:
+    (kept / "report.html").write_text("old")
+    assert run(tmp_path, str(kept)).returncode == 0
+    assert (kept / "report.html").read_text() != "old"
+    assert len(list(kept.glob(".report*"))) == 0
