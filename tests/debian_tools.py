@@ -96,7 +96,7 @@ def debian_tool(
     if not unpacked.is_dir():
         try:
             home.mkdir(parents=True, exist_ok=True)
-            with _locked(home / "lock"):
+            with locked(home / "lock"):
                 if not unpacked.is_dir():
                     _fetch(package, binary, unpacked, run)
         except (CommandFailed, OSError) as error:
@@ -112,7 +112,7 @@ def _fetch(package: str, binary: str, unpacked: Path, run: Run) -> None:
     print(f"mwatch: fetching {binary} (Debian package {package})", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(dir=unpacked.parent, prefix=".fetch-") as name:
         aside = Path(name)
-        _download(package, aside, run)
+        apt_get(["download", package], aside, run)
         archives = sorted(aside.glob("*.deb"))
         if not archives:
             raise CommandFailed("apt-get download left no .deb file")
@@ -121,12 +121,12 @@ def _fetch(package: str, binary: str, unpacked: Path, run: Run) -> None:
         root.rename(unpacked)
 
 
-def _download(package: str, folder: Path, run: Run) -> None:
+def apt_get(words: Sequence[str], folder: Path, run: Run) -> None:
     """With the system's package lists, else (none, or too old) with lists of our own."""
     # A sandboxed download could not write here, in a folder of the user's.
     apt = ["apt-get", "-q", "-o", "APT::Sandbox::User=root"]
     try:
-        run([*apt, "download", package], folder, DOWNLOAD_SECONDS)
+        run([*apt, *words], folder, DOWNLOAD_SECONDS)
         return
     except CommandAbsent:
         raise
@@ -137,11 +137,11 @@ def _download(package: str, folder: Path, run: Run) -> None:
     apt += ["-o", f"Dir::State::Lists={folder}/lists", "-o", f"Dir::Cache={folder}/cache"]
     apt += ["-o", "Acquire::Languages=none"]
     run([*apt, "update"], folder, UPDATE_SECONDS)
-    run([*apt, "download", package], folder, DOWNLOAD_SECONDS)
+    run([*apt, *words], folder, DOWNLOAD_SECONDS)
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """One fetch at a time; the kernel frees the lock of a process that dies."""
     deadline = time.monotonic() + LOCK_SECONDS
     with path.open("w") as file:

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from decide_builders import CPU, FLAT, act, decided, died, finding, record, running
@@ -108,6 +110,14 @@ def test_nothing_seen_is_unknown_and_so_is_nothing_to_see_with() -> None:
 
 def test_an_end_that_nobody_explains_is_unknown() -> None:
     assert calm(died(code=0)) is Cause.UNKNOWN
+
+
+def test_an_exit_code_of_0_within_the_last_log_interval_is_the_end() -> None:
+    built = died(995, code=0)
+    built.layout = replace(built.layout, log_interval=10)
+    assert calm(built) is Cause.FINISHED
+    built.layout = replace(built.layout, log_interval=5)
+    assert calm(built) is Cause.UNKNOWN
 
 
 def test_blind_is_shown_as_blind() -> None:

@@ -37,6 +37,13 @@ def test_a_healthy_job_is_healthy_for_sure() -> None:
     assert said.summary == "nothing is wrong (training, iteration 100)"
 
 
+def test_what_only_informs_is_said_beside_a_good_verdict() -> None:
+    odd = finding(Cause.NAN, severity=Severity.INFO, summary="The validation loss is NaN.")
+    said = judged(running(), odd)
+    assert said.cause is Cause.HEALTHY
+    assert said.summary.endswith("(training, iteration 100). The validation loss is NaN")
+
+
 def test_a_job_that_is_done_is_finished_whatever_came_after() -> None:
     said = judged(died(is_done=True), finding(Cause.CRASH))
     assert said.cause is Cause.FINISHED

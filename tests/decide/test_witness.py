@@ -159,6 +159,49 @@ def test_a_busy_cpu_spins_while_training_and_works_while_saving(
     assert hang(built).action is action
 
 
+def spinning(**change: Any) -> Job:
+    """All GPUs are flat, and the CPU of rank 0 is busy; the probe sees it wait since the stall."""
+    built = running(silent=4000, **change)
+    for number in range(2):
+        add_sign(built, GPU, FLAT, rank=number)
+    add_sign(built, CPU, MOVING, rank=0)
+    since = built.attempt.progress_at
+    built.attempt.ranks[0] = rank(0, 100, at=built.now, moved_at=since, phase="collective")
+    return built
+
+
+def test_a_rank_that_waits_in_a_collective_spins_and_does_not_excuse_flat_gpus() -> None:
+    decision = hang(spinning())
+    assert decision.action is Action.RESTART
+    assert all(each.agrees for each in decision.witnesses)
+
+
+@pytest.mark.parametrize("source", [RAS, RECORDER])
+def test_collectives_that_all_are_in_explain_a_busy_cpu(source: SignSource) -> None:
+    built = spinning()
+    built.attempt.ranks.clear()
+    assert hang(built).action is Action.NONE
+    add_sign(built, source, SignState.ALL_EQUAL)
+    assert hang(built).action is Action.RESTART
+
+
+def test_a_busy_rank_that_does_not_wait_in_a_collective_may_be_at_work() -> None:
+    for phase, stood in (("data", 4000), ("compute", 4000), ("collective", 2)):
+        built = spinning()
+        built.attempt.ranks[0] = rank(0, 100, at=built.now, moved_at=built.now - stood, phase=phase)
+        assert hang(built).action is Action.NONE
+
+
+def test_one_gpu_that_works_is_enough_to_wait() -> None:
+    built = spinning()
+    add_sign(built, GPU, MOVING, rank=1)
+    assert hang(built).action is Action.NONE
+
+
+def test_a_busy_cpu_is_at_work_outside_of_steps_whatever_the_gpus_do() -> None:
+    assert hang(spinning(phase=JobPhase.FIRST_STEP)).action is Action.NONE
+
+
 def test_activity_from_before_a_death_does_not_undo_it() -> None:
     built = running(silent=400)
     add_sign(built, GPU, MOVING, at=built.now - 10)

@@ -154,7 +154,9 @@ def test_finished_is_finished_whatever_dies_after_it() -> None:
         (Cause.KILLED, Severity.CRITICAL)
     ]
     queued = Save(10, LATE - 5, True, queued_at=LATE - 4)
-    assert crash(dying(elastic(-9), is_done=True, save=queued)) == []
+    assert crash(dying(elastic(-9), is_done=True, save=queued)) == [
+        (Cause.KILLED, Severity.CRITICAL)
+    ]  # it takes the queued save with it
 
 
 @pytest.mark.parametrize("reason", ["interval", "signal"])
@@ -244,6 +246,15 @@ def test_consequences_alone_are_a_crash_of_unknown_cause() -> None:
     assert (aborted.cause, aborted.fault) == (Cause.CRASH, "process-aborted")
     peer = one(dying(raised("torch.distributed.DistBackendError", "NCCL error", rank=1)))
     assert (peer.cause, peer.confidence) == (Cause.CRASH, 0.5)
+
+
+def test_who_complains_of_another_rank_is_not_blamed() -> None:
+    lost = said("nccl-remote-error", rank=5)
+    assert lost.fault.role == "cascade"
+    assert one(dying(lost, elastic(1))).culprit is None
+    named = one(dying(lost, elastic(1, rank=2))).culprit
+    assert named is not None
+    assert named.rank == 2
 
 
 def test_a_gpu_that_is_named_by_its_uuid_is_passed_on() -> None:

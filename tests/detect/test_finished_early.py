@@ -94,6 +94,13 @@ def test_without_a_last_iteration_exit_code_0_is_believed() -> None:
     assert found(DETECTOR, left(gone(), layout=Layout())) == []
 
 
+def test_the_last_iterations_may_be_too_few_for_a_line() -> None:
+    layout = Layout(log_interval=10, total_iterations=35)
+    assert found(DETECTOR, left(gone(), layout=layout)) == []
+    layout = Layout(log_interval=10, total_iterations=40)
+    assert len(found(DETECTOR, left(gone(), layout=layout))) == 1
+
+
 def test_a_run_that_only_evaluates_has_no_iterations() -> None:
     assert found(DETECTOR, left(gone(), lines=[], evaluations=2)) == []
     (finding,) = found(DETECTOR, left(gone(), lines=[]))

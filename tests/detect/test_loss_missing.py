@@ -114,6 +114,17 @@ def test_a_loss_near_zero_may_have_turned_negative() -> None:
     assert missing([*steps([0.04, 0.03]), step(3, loss=None, grad_norm=NAN)]) == [(3, "critical")]
 
 
+def test_a_loss_whose_noise_reaches_zero_may_have_turned_negative() -> None:
+    """An objective of reinforcement learning: its sign means nothing."""
+    policy = [0.52, 0.31, 0.74, 0.18, 0.45, 0.66, 0.23, 0.58, 0.12, 0.4]
+    assert missing(steps([*policy, None])) == []
+    assert missing(steps([*policy, None, None, None, 0.2, None])) == []
+    bad = step(11, loss=None, grad_norm=NAN)
+    assert missing([*steps(policy), bad]) == [(11, "critical")]
+    language = [2.5 + 0.1 * loss for loss in policy]
+    assert missing(steps([*language, None])) == [(11, "critical")]
+
+
 def test_a_line_that_was_cut_off_is_no_sign() -> None:
     cut = [step(n, loss=None, loss_scale=None, grad_norm=None) for n in (3, 4, 5)]
     assert missing([*steps([2.0, 2.0]), *cut[:2]]) == []
@@ -137,8 +148,8 @@ def test_a_bad_validation_alone_is_one_witness() -> None:
     assert missing([], bad_validation_at=5) == [(5, "warning")]
 
 
-def test_a_finite_loss_after_it_clears_the_validation() -> None:
-    assert missing(steps([2.0, 2.0, 2.0]), bad_validation_at=2) == []
+def test_a_finite_loss_after_it_blames_the_validation_data() -> None:
+    assert missing(steps([2.0, 2.0, 2.0]), bad_validation_at=2) == [(2, "info")]
 
 
 def test_a_bad_validation_before_the_first_bad_line_moves_the_beginning() -> None:

@@ -77,6 +77,14 @@ def test_a_spike_out_of_a_fast_fall_is_seen() -> None:
     assert first_seen(fall + flat(40, 7.5)) == 95
 
 
+@pytest.mark.parametrize("after", range(21, 40))
+def test_an_early_spike_is_told_whenever_somebody_looks(after: int) -> None:
+    """A fast job prints several lines between two looks."""
+    begin = [4.0 + 6.5 * 0.97**n for n in range(88)]
+    high = [7.2 * 0.997**n for n in range(after)]
+    assert len(spike(begin + high)) == 1
+
+
 def test_higher_by_less_than_the_ratio_is_quiet() -> None:
     assert spike(flat(100) + flat(50, 2.5)) == []
 

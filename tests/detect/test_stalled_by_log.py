@@ -134,10 +134,21 @@ def test_an_evaluation_between_two_lines_that_gave_its_result_is_over() -> None:
 
 def test_each_of_several_data_sets_gives_a_result() -> None:
     layout = Layout(log_interval=10, eval_interval=100, total_iterations=10_000)
-    built = training(lines(20), layout, evaluations=3)
+    built = training(lines(20), layout, evaluations=3, evaluations_before=2)
     assert found(DETECTOR, silent_for(built, 1000.0)) == [], "two sets at 100, one of two at 200"
-    built.attempt.evaluations = 6
-    assert found(DETECTOR, silent_for(built, 1000.0)) == [], "it could be six sets at 100"
+    built.attempt.evaluations = 4
+    assert len(found(DETECTOR, silent_for(built, 41.0))) == 1
+    built.attempt.evaluations = built.attempt.evaluations_before = 6
+    assert found(DETECTOR, silent_for(built, 1000.0)) == [], "six sets at 100"
+
+
+def test_the_first_lines_of_a_pod_that_tells_no_start_are_no_usual_ones() -> None:
+    begun = [
+        step(1, at=START + 2, seconds=17.0),
+        step(10, at=START + 20, covers=9, seconds=3.5),
+    ]
+    built = training([*begun, *lines(3)[1:]], Layout(log_interval=10, total_iterations=10_000))
+    assert len(found(DETECTOR, silent_for(built, 41.0))) == 1
 
 
 def test_a_run_that_skipped_a_due_evaluation_does_not_evaluate() -> None:

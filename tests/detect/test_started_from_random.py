@@ -71,6 +71,16 @@ def test_a_checkpoint_in_the_folder_makes_the_first_attempt_critical() -> None:
     assert severities(built) == [Severity.CRITICAL]
 
 
+def test_the_folder_knows_better_than_a_guess_who_wrote_a_checkpoint() -> None:
+    built = again(ended(), sights=BOTH)
+    add_checkpoints(built, 40, attempt=2, stored="complete", written_at=START - 500)
+    assert severities(built) == [Severity.CRITICAL]
+    built.checkpoints[40].attempt = 1  # a number that the log had given to another one
+    built.checkpoints[40].written_at = START + 500
+    built.past.clear()
+    assert severities(built) == []
+
+
 def test_checkpoints_that_nobody_would_load_do_not_count() -> None:
     for spoilt in (
         {"is_abandoned": True},

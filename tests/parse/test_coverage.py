@@ -62,6 +62,15 @@ def test_an_extra_first_line_that_falls_on_the_interval_covers_one() -> None:
     assert covers(text) == [(1010, 1, True), (1020, 11, False), (1030, 10, False)]
 
 
+def test_a_lost_line_after_the_extra_first_one_took_the_double_count_with_it() -> None:
+    text = started(10) + log(new(1, 4000.0), new(20), new(30))
+    assert covers(text) == [(1, 1, True), (20, 10, False), (30, 10, False)]
+    text = started(10, load="/ck@1003") + log(new(1004, 4000.0), new(1020), new(1030))
+    assert covers(text) == [(1004, 1, True), (1020, 10, False), (1030, 10, False)]
+    text = started(1) + log(new(1, 4000.0), new(3), new(4))
+    assert covers(text) == [(1, 1, True), (3, 1, False), (4, 1, False)]
+
+
 def test_with_interval_one_the_second_line_covers_two() -> None:
     text = started(1) + log(new(1, 1102.5), new(2, 631.2), new(3, 124.5), new(4, 140.9))
     assert covers(text) == [(1, 1, True), (2, 2, False), (3, 1, False), (4, 1, False)]

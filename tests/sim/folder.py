@@ -22,6 +22,11 @@ class Saved:
     """The line of history that wrote it; a rollback opens the next one."""
 
     @property
+    def changed_at(self) -> float:
+        """As the files show; of one that is half written the newest may be of its first second."""
+        return self.began_at if self.written_at is None else self.written_at
+
+    @property
     def is_complete(self) -> bool:
         return self.written_at is not None
 

@@ -68,7 +68,11 @@ class Judge:
         return case
 
     def _bound(self) -> float | None:
-        """DESIGN 5, plus one look and what the clocks are off; None: there is no usual step yet."""
+        """DESIGN 5, plus one look and what the clocks are off.
+
+        None: there is no usual step yet; or, without the probe, an evaluation is due before the
+        next line, and is as silent as a hang.
+        """
         plan, steps = self._watch.plan, self._watch.stage.done.steps
         shape, eyes = plan.shape, plan.eyes
         if len(steps) < max(_FEW_STEPS, 2 * shape.log_interval):
@@ -76,10 +80,17 @@ class Judge:
         late = 2 * _LOOK + 2 * max(map(abs, eyes.skews), default=0.0)
         if eyes.probe:
             return max(_PROBE_FLOOR, 3.0 * quantile(steps, 0.99)) + late
-        if len(steps) < 3 * shape.log_interval:
+        if len(steps) < 3 * shape.log_interval or self._evaluates_unseen():
             return None
         late += eyes.delay(shape.pods - 1)
         return max(_PROBE_FLOOR, 2.0 * shape.log_interval * quantile(steps, 0.95)) + late
+
+    def _evaluates_unseen(self) -> bool:
+        shape, done = self._watch.plan.shape, self._watch.stage.iteration or 0
+        if not shape.eval_interval:
+            return False
+        next_line = (done // shape.log_interval + 1) * shape.log_interval
+        return (done // shape.eval_interval + 1) * shape.eval_interval < next_line
 
     def _is_open(self, incident: Incident) -> bool:
         stage = self._watch.stage

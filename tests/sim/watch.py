@@ -137,7 +137,7 @@ class Watch:
                 "complete" if entry.is_complete else "incomplete",
                 None if entry.is_complete else "metadata.json is missing",
                 400_000_000,
-                entry.written_at,
+                entry.changed_at,
             )
             for number, entry in sorted(self.stage.folder.saved.items())
         )

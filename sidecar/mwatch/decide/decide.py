@@ -14,6 +14,7 @@ from typing import NamedTuple
 from mwatch.decide import (
     budget,
     fingerprint,
+    late_words,
     patience,
     primary,
     proposals,
@@ -38,7 +39,6 @@ from mwatch.model.decision import Action, Decision, Record, Witness
 from mwatch.model.fault import AvoidNode
 from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.job import Job
-from mwatch.model.observation import SignState
 from mwatch.model.settings import Settings
 
 __all__ = ["decide", "enact"]
@@ -100,8 +100,8 @@ def _about(case: _Case) -> Decision:
     if rule.proof is not Proof.OWN and _came_after_the_end(case):
         reason = f"{quiet.judge(job).reason}; what came after it does not matter"
         return _nothing(job, Cause.FINISHED, reason, finding)
-    if rule.proof is Proof.SILENCE and _may_be_done(job):
-        reason = "not acted on: it was in its last iterations, and its last lines may be late"
+    if (may_be := late_words.may_be_done(job, finding)) is not None:
+        reason = f"not acted on: {may_be}, and its last lines may be late"
         return _nothing(job, finding.cause, reason, finding)
     judged = witness.judge(job, finding, case.findings, case.settings)
     if not judged.is_proven:
@@ -128,15 +128,6 @@ def _came_after_the_end(case: _Case) -> bool:
     if not is_death or not quiet.is_finished(case.job):
         return False
     return case.job.attempt.is_done or case.finding.cause is not Cause.FINISHED_EARLY
-
-
-def _may_be_done(job: Job) -> bool:
-    """Its processes are gone, as they would be after the end; nobody saw how they ended."""
-    attempt, total = job.attempt, job.layout.total_iterations
-    if total is None or attempt.iteration is None or silence.is_over(job):
-        return False
-    is_near = attempt.iteration >= total - max(2, job.layout.log_interval or 1)
-    return is_near and any(seen.sign.state is SignState.DEAD for seen in attempt.signs.values())
 
 
 def _gave_up(job: Job) -> bool:

@@ -4,12 +4,13 @@
 
 A stall that could heal is left alone until it has cost as much as a restart of this job would.
 A crash that only the log tells of waits until training would have shown itself again: a
-traceback may have been caught. What cannot heal waits for the backoff alone.
+traceback may have been caught. What cannot heal waits for the backoff alone, and where nobody
+saw how the processes ended, for their last words.
 """
 
 from __future__ import annotations
 
-from mwatch.decide import silence
+from mwatch.decide import late_words, silence
 from mwatch.decide.policy import RULES, Proof
 from mwatch.model.finding import CulpritState, Finding
 from mwatch.model.job import Job
@@ -28,7 +29,9 @@ def act_at(
     """The same at each look, as long as nothing moves: looking again does not put it off."""
     earliest = _began(job, finding) + backoff_seconds
     wait = _wait_seconds(job, finding, lost_iterations, settings)
-    return max(earliest, silence.last_progress(job) + wait) if wait else earliest
+    if wait:
+        earliest = max(earliest, job.attempt.last_progress + wait)
+    return max(earliest, late_words.heard_out_at(job, finding, settings) or earliest)
 
 
 def _wait_seconds(job: Job, finding: Finding, lost: int, settings: Settings) -> float:
@@ -65,6 +68,6 @@ def _unseen_load_seconds(job: Job) -> float:
 
 def _began(job: Job, finding: Finding) -> float:
     """The end of the attempt if it is over: the first sign of it may be hours older."""
-    since = silence.last_progress(job) if finding.since_time is None else finding.since_time
+    since = job.attempt.last_progress if finding.since_time is None else finding.since_time
     ended = job.attempt.ended_at
     return since if ended is None else max(since, ended)

@@ -10,12 +10,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mwatch.decide import resume
+from mwatch.model.event import ASKED_EXITS
 from mwatch.model.finding import Cause
 from mwatch.model.job import Job
 from mwatch.model.phase import JobPhase
-
-_ASKED = frozenset({"interval", "duration", "evaluation-time-limit"})
-"""Reasons of the trainer's good-bye that the user gave it."""
 
 
 class Calm(NamedTuple):
@@ -27,10 +25,12 @@ def judge(job: Job) -> Calm:
     attempt = job.attempt
     if not job.has_started:
         return Calm(Cause.UNKNOWN, "nothing was seen yet")
-    if attempt.is_done:
+    if attempt.is_finished:
         return Calm(Cause.FINISHED, f"training is done{_at(job)}")
     if ended_as_asked(job):
         return Calm(Cause.FINISHED, f"training ended as it was asked to{_at(job)}")
+    if attempt.phase is JobPhase.ENDED and _left_with_zero_at_the_end(job):
+        return Calm(Cause.FINISHED, f"its processes ended with exit code 0{_at(job)}")
     if attempt.phase is JobPhase.ENDED:
         return Calm(Cause.UNKNOWN, "the attempt is over, and nobody said why")
     if not any(sight.is_up for sight in job.sights.values()):
@@ -38,15 +38,24 @@ def judge(job: Job) -> Calm:
     return Calm(Cause.HEALTHY, f"nothing is wrong ({attempt.phase}{_at(job)})")
 
 
+def _left_with_zero_at_the_end(job: Job) -> bool:
+    """The last iterations were too few for a line of their own."""
+    done, total = job.attempt.iteration, job.layout.total_iterations
+    if done is None or total is None or total - done >= (job.layout.log_interval or 1):
+        return False
+    ends = [gone.exit for gone in job.attempt.gone.values()]
+    return bool(ends) and all(end.exit_code == 0 and not end.signal for end in ends)
+
+
 def ended_as_asked(job: Job) -> bool:
     said = job.attempt.exit
-    return said is not None and said.exit.reason in _ASKED
+    return said is not None and said.exit.reason in ASKED_EXITS
 
 
 def is_finished(job: Job) -> bool:
     """Done, and what was trained is kept: what happens after that needs no mending."""
     attempt = job.attempt
-    if attempt.save is not None or not (attempt.is_done or ended_as_asked(job)):
+    if attempt.save is not None or not (attempt.is_finished or ended_as_asked(job)):
         return False
     return not job.checkpoints or resume.choose(job, before=None).iteration == attempt.iteration
 

@@ -107,10 +107,9 @@ def has_none_before(job: Job, iteration: int) -> bool:
 
 def refusal(job: Job, known: KnownCheckpoint) -> str | None:
     """Why a checkpoint is not to be used; None: it may be."""
-    written_at = known.saved_at if known.written_at is None else known.written_at
     if known.load_failed:
         return "not loadable"
-    if known.is_abandoned or job.timeline.is_abandoned(known.iteration, written_at):
+    if known.is_abandoned or job.timeline.is_abandoned(known.iteration, known.made_at):
         return "of an abandoned line"
     if known.stored is None:
         return None if known.is_saved else "not finished"
@@ -149,8 +148,7 @@ def _why_none(job: Job) -> str:
 def _is_older(known: KnownCheckpoint, attempt: Attempt) -> bool:
     if known.attempt is not None:
         return known.attempt < attempt.number
-    moment = known.saved_at if known.written_at is None else known.written_at
-    return moment is not None and moment < attempt.started_at
+    return known.made_at is not None and known.made_at < attempt.started_at
 
 
 def _was_written(job: Job, known: KnownCheckpoint) -> bool:

@@ -3,7 +3,8 @@
 """What the independent witnesses of a stall say, and which of them contradict it.
 
 Being busy is not progress: a rank that waits for another one spins on its CPU. So CPU time that
-moves contradicts a flat GPU, but neither a stopped rank nor a collective that does not end.
+moves contradicts neither a stopped rank nor a collective that does not end; a flat GPU only while
+nobody knows that the busy rank stands in a collective.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ _LASTING = frozenset({SignState.DEAD, SignState.NEVER_JOINED, SignState.OUT_OF_S
 """Told once, by a dump or a death; only progress takes it back."""
 _BUSY = frozenset({SignSource.CPU_TIME, SignSource.STACKS})
 _COLLECTIVES = frozenset({SignSource.NCCL_RAS, SignSource.FLIGHT_RECORDER})
+_IN_LINE = frozenset({SignState.ALL_EQUAL, SignState.FLAT})
+_WAITING = "collective"
+"""Where the probe sees a rank that waits for others."""
 _SPINNING_PHASES = frozenset({JobPhase.TRAINING, JobPhase.EVALUATING})
 """In the others a busy CPU does real work: it compiles, reads or writes."""
 
@@ -75,7 +79,12 @@ def hear(job: Job, finding: Finding, settings: Settings) -> Heard:
     agreeing = [seen for seen in signs if _agrees(job, seen)]
     told = (*_faults(job, finding, settings), *_gone(job, settings))
     moving = [seen for seen in signs if seen.sign.state is SignState.MOVING]
-    against = [seen for seen in moving if _contradicts(job, seen, agreeing, is_told=bool(told))]
+    spinning = [seen for seen in moving if _only_spins(job, seen, signs, settings)]
+    against = [
+        seen
+        for seen in moving
+        if seen not in spinning and _contradicts(job, seen, agreeing, is_told=bool(told))
+    ]
     return Heard(
         (*told, *(_witness(seen, True) for seen in agreeing)),
         tuple(_witness(seen, False) for seen in against),
@@ -89,9 +98,9 @@ def _counts(job: Job, seen: SignSeen, settings: Settings) -> bool:
     News of a step that was under way when a rank died may still come after its death.
     """
     if seen.sign.state in _LASTING:
-        return seen.at >= silence.last_progress(job) - silence.step_seconds(job, settings)
+        return seen.at >= job.attempt.last_progress - silence.step_seconds(job, settings)
     is_fresh = job.now - seen.at <= settings.hang.sign_seconds
-    return is_fresh and seen.at >= silence.last_progress(job)
+    return is_fresh and seen.at >= job.attempt.last_progress
 
 
 def _agrees(job: Job, seen: SignSeen) -> bool:
@@ -113,6 +122,27 @@ def _contradicts(job: Job, moving: SignSeen, agreeing: list[SignSeen], *, is_tol
     return not (waits and job.attempt.phase in _SPINNING_PHASES)
 
 
+def _only_spins(job: Job, moving: SignSeen, signs: list[SignSeen], settings: Settings) -> bool:
+    """No GPU works, and whoever is busy is known to wait in a collective."""
+    if moving.sign.source is not SignSource.CPU_TIME or job.attempt.phase not in _SPINNING_PHASES:
+        return False
+    gpus = [seen.sign.state for seen in signs if seen.sign.source is SignSource.GPU_ACTIVITY]
+    if SignState.MOVING in gpus or gpus.count(SignState.FLAT) * 2 <= len(gpus):
+        return False
+    if any(seen.sign.source in _COLLECTIVES and seen.sign.state in _IN_LINE for seen in signs):
+        return True
+    ranks = [
+        rank
+        for rank in job.attempt.ranks.values()
+        if moving.sign.rank == rank.rank
+        or (moving.sign.rank is None and moving.stream == rank.stream)
+    ]
+    stands = silence.step_seconds(job, settings)
+    return bool(ranks) and all(
+        rank.phase == _WAITING and rank.at - rank.moved_at >= stands for rank in ranks
+    )
+
+
 def _is_of_others(seen: SignSeen, moving: SignSeen) -> bool:
     """One rank, or one pod, that explains why the busy one waits."""
     if seen.sign.state not in _NAMES_A_RANK:
@@ -124,7 +154,7 @@ def _is_of_others(seen: SignSeen, moving: SignSeen) -> bool:
 
 def _faults(job: Job, finding: Finding, settings: Settings) -> Iterator[Witness]:
     """The first line of each kind that came with or after the last progress."""
-    earliest = silence.last_progress(job) - silence.step_seconds(job, settings)
+    earliest = job.attempt.last_progress - silence.step_seconds(job, settings)
     wanted = TIMEOUT_FAULTS | ({finding.fault} if finding.fault else set())
     told: set[str] = set()
     for seen in job.attempt.faults:
@@ -136,7 +166,7 @@ def _faults(job: Job, finding: Finding, settings: Settings) -> Iterator[Witness]
 
 def _gone(job: Job, settings: Settings) -> Iterator[Witness]:
     """Pods that are gone, and did not say that all was well."""
-    earliest = silence.last_progress(job) - silence.step_seconds(job, settings)
+    earliest = job.attempt.last_progress - silence.step_seconds(job, settings)
     for gone in job.attempt.gone.values():
         if gone.exit.exit_code != 0 and gone.at >= earliest:
             yield Witness("process", True, f"{gone.stream}: {gone.exit.reason or 'gone'}")

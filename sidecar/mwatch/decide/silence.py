@@ -14,13 +14,12 @@ from mwatch.decide.policy import RULES, Proof
 from mwatch.model.finding import Cause, Finding
 from mwatch.model.job import Job
 from mwatch.model.observation import Sight
-from mwatch.model.phase import JobPhase, Slot
+from mwatch.model.phase import JobPhase, Slot, slot_of
 from mwatch.model.settings import Settings
 
 _STALL_DETECTORS = frozenset({"stalled"})
 """They hold the silence against the deadline of the phase, so nobody need do it again."""
 _DEATH_DETECTORS = frozenset({"crashed", "finished_early"})
-_BEFORE_STARTING = frozenset({JobPhase.QUEUED, JobPhase.SCHEDULING, JobPhase.ENDED})
 
 
 def is_over(job: Job) -> bool:
@@ -51,12 +50,7 @@ def usual_seconds(job: Job, settings: Settings) -> float:
     is_followed = job.sees(Sight.PROBE) and job.calibration.step_p99() is not None
     if attempt.phase is JobPhase.TRAINING and is_followed:
         return step_seconds(job, settings)
-    if attempt.phase in _BEFORE_STARTING:
-        slot = Slot.STARTING
-    elif attempt.phase is JobPhase.SAVING and not attempt.saves_done:
-        slot = Slot.FIRST_SAVE
-    else:
-        slot = Slot(attempt.phase.value)
+    slot = slot_of(attempt.phase, attempt.saves_done) or Slot.STARTING
     return job.calibration.deadline(slot, settings)
 
 
@@ -66,13 +60,8 @@ def step_seconds(job: Job, settings: Settings) -> float:
     return max(settings.hang.probe_floor_seconds, settings.hang.probe_factor * slowest)
 
 
-def last_progress(job: Job) -> float:
-    attempt = job.attempt
-    return max(attempt.progress_at, attempt.phase_since, attempt.started_at)
-
-
 def silent_seconds(job: Job) -> float:
-    return max(0.0, job.now - last_progress(job))
+    return max(0.0, job.now - job.attempt.last_progress)
 
 
 def is_silent(job: Job, findings: Iterable[Finding], settings: Settings) -> bool:

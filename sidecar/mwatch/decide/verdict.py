@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import islice
 
 from mwatch.decide import primary
 from mwatch.decide.policy import RULES, Proof
@@ -27,7 +28,7 @@ def verdict(job: Job, findings: Sequence[Finding], decision: Decision) -> Verdic
     lead = decision.finding
     if lead is None or decision.cause is Cause.FINISHED:
         confidence = 0.0 if decision.cause is Cause.UNKNOWN else 1.0
-        return Verdict(decision.cause, decision.reason, confidence=confidence)
+        return Verdict(decision.cause, decision.reason + _remark(findings), confidence=confidence)
     return Verdict(
         _stumbled_over(job) if decision.cause is Cause.RERUN else decision.cause,
         lead.summary,
@@ -36,6 +37,12 @@ def verdict(job: Job, findings: Sequence[Finding], decision: Decision) -> Verdic
         culprit=lead.culprit or _culprit(job, decision, findings),
         confidence=lead.confidence,
     )
+
+
+def _remark(findings: Sequence[Finding]) -> str:
+    """Nobody is woken for what only informs; who looks shall know all the same."""
+    told = (each.summary for each in findings if each.severity is Severity.INFO)
+    return "".join(f". {summary.rstrip('. ')}" for summary in islice(told, 1))
 
 
 def _culprit(job: Job, decision: Decision, findings: Sequence[Finding]) -> Culprit | None:

@@ -12,13 +12,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mwatch.detect import evidence
-from mwatch.model.event import Error
-from mwatch.model.fault import Role
+from mwatch.model.event import ASKED_EXITS, Error
 from mwatch.model.finding import Evidence
 from mwatch.model.job import Attempt, Job
 from mwatch.model.phase import JobPhase
 
-_ASKED_EXITS = frozenset({"interval", "duration", "evaluation-time-limit", "signal"})
+_ASKED_EXITS = ASKED_EXITS | {"signal"}
 _ASKED_REASONS = frozenset({"preempted", "deleted", "suspended", "drained"})
 _RERUN_EXITS = frozenset({16, 216})
 """Megatron asks to be resumed once; 216 is what the wrapper makes of it."""
@@ -91,7 +90,7 @@ def _attempts(job: Job) -> Iterator[Attempt]:
 
 def death(attempt: Attempt) -> Death | None:
     """None: it left no word."""
-    roots = [seen for seen in attempt.faults if seen.entry and seen.entry.role is Role.ROOT]
+    roots = [seen for seen in attempt.faults if seen.is_root]
     if roots:
         first = min(roots, key=lambda seen: seen.at)
         return Death(first.fault.id, first.fault.id, evidence.of_fault(first))

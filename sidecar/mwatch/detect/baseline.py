@@ -16,7 +16,6 @@ from itertools import islice
 from mwatch.model.job import Step
 
 WINDOW = 400
-_MIDDLE = 120
 
 Reading = Callable[[Step], float | None]
 
@@ -24,15 +23,16 @@ Reading = Callable[[Step], float | None]
 def may_stand_out(steps: deque[Step], value: float, ratio: float, near: int, read: Reading) -> bool:
     """False: at no sampled older line was the value so low that `value` could stand out.
 
-    What stands out for up to WINDOW lines has at least one of the sampled lines before it.
+    Each sample is twice as far away as the one before, so one of them lies among the lines just
+    before what stands out: those further back may be higher, as at the begin of a training.
     """
     count = len(steps)
-    for back in (near, _MIDDLE, WINDOW - 1):
-        if back >= count:
-            break
+    back = max(1, near)
+    while back < min(count, WINDOW):
         older = read(steps[-1 - back])
         if older is not None and value > ratio * older:
             return True
+        back *= 2
     if near < count < WINDOW:
         first = read(steps[0])
         return first is not None and value > ratio * first

@@ -9,10 +9,11 @@ here understands. What the job does meanwhile is not known, and nothing is claim
 from __future__ import annotations
 
 from mwatch.detect import evidence
+from mwatch.detect.main_loss import is_all_skipped
 from mwatch.detect.probe import watched
 from mwatch.detect.stall import stall
 from mwatch.model.finding import Cause, Detector, Evidence, Finding, Severity
-from mwatch.model.job import Job, Step
+from mwatch.model.job import Job
 from mwatch.model.observation import Sight
 from mwatch.model.phase import JobPhase, Slot
 from mwatch.model.settings import Settings
@@ -89,18 +90,13 @@ def _no_loss(job: Job, settings: Settings) -> list[Finding]:
     is_from_the_first = steps[0].first_covered <= (job.attempt.first_iteration or 0)
     if not is_from_the_first or any(step.losses for step in (*steps, *job.earlier_steps.values())):
         return []
-    bare = [step for step in steps if not _is_all_skipped(step)]
+    bare = [step for step in steps if not is_all_skipped(step)]
     if len(bare) < settings.hang.unknown_lines:
         return []
     text = f"no loss in any of {len(bare)} iteration lines: another format, or NaN from the start"
     first = bare[0]
     seen = (evidence.of_step(first),)
     return [_finding(job, "no-loss", text, first.at, first.first_covered, seen)]
-
-
-def _is_all_skipped(step: Step) -> bool:
-    """While fp16 warms down every step is skipped, and no loss is printed."""
-    return step.skipped_printed >= step.covers
 
 
 def _finding(

@@ -71,8 +71,7 @@ def _apart(job: Job, pairs: list[tuple[Step, Step]]) -> int | None:
 def step_seconds(job: Job) -> float | None:
     """Of the next step: the newest lines by the sample, times the batch size that is due."""
     lines = [line for line in _recent(job, STEP_LINES) if line.seconds]
-    known = [(line.seconds or 0.0, line.batch_size) for line in filter(is_warm, lines)]
-    known = known or [(line.seconds or 0.0, line.batch_size) for line in lines]
+    known = [(line.seconds or 0.0, line.batch_size) for line in _warm(job, lines) or lines]
     if not known:
         return None
     sizes = [size for _, size in known if size]
@@ -84,8 +83,16 @@ def step_seconds(job: Job) -> float | None:
 
 def slowest_step(job: Job) -> float | None:
     """Of the newest lines, where calibration has learnt nothing: all were skipped, for one."""
-    lines = (line for line in _recent(job, STEP_LINES) if line.seconds and is_warm(line))
-    return max((line.seconds or 0.0 for line in lines), default=None)
+    lines = [line for line in _recent(job, STEP_LINES) if line.seconds]
+    return max((line.seconds or 0.0 for line in _warm(job, lines)), default=None)
+
+
+def _warm(job: Job, lines: list[Step]) -> list[Step]:
+    """Without the first two of the attempt, where others are there: a pod that tells nothing of
+    the start prints the first step in them, and does not say so."""
+    warm = [line for line in lines if is_warm(line)]
+    cold = list(islice(job.attempt.steps, 2))
+    return [line for line in warm if line not in cold] or warm
 
 
 def is_warm(line: Step) -> bool:

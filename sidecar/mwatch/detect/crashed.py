@@ -20,9 +20,9 @@ from mwatch.detect.last_words import (
     is_sure,
     left_in_order,
 )
-from mwatch.detect.progress import last_progress
 from mwatch.detect.root_cause import RootCause, root_cause
 from mwatch.detect.who import absent_suspect, culprit
+from mwatch.model.fault import Role
 from mwatch.model.finding import MAX_EVIDENCE, Cause, Culprit, Detector, Evidence, Finding, Severity
 from mwatch.model.job import Attempt, Job
 from mwatch.model.observation import Sight
@@ -112,11 +112,13 @@ def _named(root: RootCause) -> int | None:
 
 def _culprit(job: Job, root: RootCause) -> Culprit | None:
     if root.cause is Cause.HANG:  # the ranks that complain have waited for another one
-        suspect = absent_suspect(job, last_progress(job.attempt))
+        suspect = absent_suspect(job, job.attempt.last_progress)
         return culprit(job, suspect) if suspect else None
     fault = root.fault.fault if root.fault else None
     error = root.error.error if root.error else None
-    rank = next((each.rank for each in (fault, error) if each and each.rank is not None), None)
+    rank = error.rank if error else None
+    if fault is not None and fault.rank is not None and fault.role != Role.CASCADE:
+        rank = fault.rank  # who complains of another is not to blame
     host = error.host if error and error.host != "localhost" else None
     node = (fault.node if fault else None) or host
     entry = root.fault.entry if root.fault else None
@@ -126,7 +128,7 @@ def _culprit(job: Job, root: RootCause) -> Culprit | None:
     seen = root.fault or root.error or root.gone
     return Culprit(
         rank=rank,
-        coordinates=job.layout.coordinates(rank) if rank is not None else {},
+        coordinates=job.layout.coordinates(rank),
         pod=seen.stream if seen else None,
         node=node,
         gpu_uuid=gpu,

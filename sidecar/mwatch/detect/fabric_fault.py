@@ -12,12 +12,11 @@ from itertools import pairwise
 
 from mwatch.detect import evidence, xid
 from mwatch.detect.progress import iteration_at, went_on
-from mwatch.detect.stall import stall
+from mwatch.detect.stall import has_stopped
 from mwatch.model.fault import AvoidNode, Blame, RestartHelps, Role
 from mwatch.model.finding import Cause, Culprit, Detector, Finding, Severity
 from mwatch.model.job import FaultSeen, Job
 from mwatch.model.observation import Sight
-from mwatch.model.phase import JobPhase
 from mwatch.model.settings import Settings
 
 FLAP_SECONDS = 300.0  # network alerts are tolerated until there are two within five minutes
@@ -47,7 +46,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
             confidence=0.8 if severity is Severity.CRITICAL else 0.5,
             culprit=Culprit(
                 rank=rank,
-                coordinates={} if rank is None else job.layout.coordinates(rank),
+                coordinates=job.layout.coordinates(rank),
                 pod=first.stream,
                 node=first.fault.node,
                 xid=xid.number(first),
@@ -74,9 +73,7 @@ def _severity(
         return Severity.WARNING if _flaps(faults) else Severity.INFO
     if _follows_another(job, first):
         return Severity.WARNING
-    attempt = job.attempt
-    is_over = attempt.phase is JobPhase.ENDED or attempt.ended_at is not None
-    if is_over or _is_fatal(first) or stall(job, settings) is not None:
+    if _is_fatal(first) or has_stopped(job, settings):
         return Severity.CRITICAL
     return Severity.WARNING
 
@@ -93,7 +90,7 @@ def _flaps(faults: list[FaultSeen]) -> bool:
 def _follows_another(job: Job, first: FaultSeen) -> bool:
     """A root cause of another kind came before: its peers only see that the path is gone."""
     attempt = job.attempt
-    roots = (seen for seen in attempt.faults if seen.entry and seen.entry.role is Role.ROOT)
+    roots = (seen for seen in attempt.faults if seen.is_root)
     if any(seen.at <= first.at and not _is_fabric(seen) for seen in roots):
         return True
     return any(seen.at < first.at for seen in attempt.errors)

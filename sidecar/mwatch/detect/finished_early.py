@@ -13,12 +13,12 @@ from mwatch.detect.afterwards import has_trained
 from mwatch.detect.evidence import of_exit, of_gone
 from mwatch.detect.exit_causes import cause_of_reason
 from mwatch.detect.root_cause import root_cause
+from mwatch.model.event import ASKED_EXITS
 from mwatch.model.finding import Cause, Detector, Evidence, Finding, Severity
 from mwatch.model.job import Attempt, Job
 from mwatch.model.observation import Sight
 from mwatch.model.settings import Settings
 
-ASKED = frozenset({"interval", "duration", "evaluation-time-limit"})
 _CREDIBLE = 0.7
 """Less is a complaint about a peer, which a tidy end brings too."""
 _SAID = {
@@ -35,7 +35,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
         return []  # somebody said why it ended: see crashed
     if attempt.exit is not None:
         reason = attempt.exit.exit.reason
-        if reason in ASKED:
+        if reason in ASKED_EXITS:
             return []
         how = _SAID.get(reason, f"({reason})")
         return [_finding(job, how, attempt.exit.at, of_exit(attempt.exit))]
@@ -57,8 +57,11 @@ def _all_left_with_zero(attempt: Attempt) -> bool:
 def _is_before_the_end(job: Job) -> bool:
     total = job.layout.total_iterations
     attempt = job.attempt
-    if total is None or max(attempt.iteration or 0, attempt.resumed_from or 0) >= total:
+    if total is None:
         return False
+    done = max(attempt.iteration or 0, attempt.resumed_from or 0)
+    if done >= total or (attempt.steps and total - done < (job.layout.log_interval or 1)):
+        return False  # the last ones are too few for a line
     return has_trained(attempt) or not attempt.evaluations  # `--skip-train` only evaluates
 
 

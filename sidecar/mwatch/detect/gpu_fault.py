@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from mwatch.detect import evidence, xid
 from mwatch.detect.progress import iteration_at, went_on
-from mwatch.detect.stall import stall
+from mwatch.detect.stall import has_stopped
 from mwatch.model.fault import Blame, RestartHelps, Role
 from mwatch.model.finding import Cause, Culprit, Detector, Finding, Severity
 from mwatch.model.job import FaultSeen, Job
 from mwatch.model.observation import Sight
-from mwatch.model.phase import JobPhase
 from mwatch.model.settings import Settings
 
 MAX_FINDINGS = 8
@@ -70,7 +69,7 @@ def _finding(job: Job, seen: FaultSeen, burst: list[FaultSeen], settings: Settin
     attempt = job.attempt
     is_outlived = went_on(job, seen.at, settings) or attempt.is_done
     is_fatal = any(map(xid.is_fatal, burst)) and not is_outlived
-    is_down = is_fatal or (not is_outlived and _has_stopped(job, settings))
+    is_down = is_fatal or (not is_outlived and has_stopped(job, settings))
     rank = seen.fault.rank
     return Finding(
         detector="gpu_fault",
@@ -82,7 +81,7 @@ def _finding(job: Job, seen: FaultSeen, burst: list[FaultSeen], settings: Settin
         confidence=0.95 if any(map(xid.is_fatal, burst)) else 0.6,
         culprit=Culprit(
             rank=rank,
-            coordinates={} if rank is None else job.layout.coordinates(rank),
+            coordinates=job.layout.coordinates(rank),
             pod=seen.stream,
             node=seen.fault.node,
             gpu_uuid=seen.fault.gpu,
@@ -93,12 +92,6 @@ def _finding(job: Job, seen: FaultSeen, burst: list[FaultSeen], settings: Settin
         fault=seen.fault.id,
         fingerprint=f"hardware/{seen.fault.id}",
     )
-
-
-def _has_stopped(job: Job, settings: Settings) -> bool:
-    attempt = job.attempt
-    is_over = attempt.phase is JobPhase.ENDED or attempt.ended_at is not None
-    return is_over or stall(job, settings) is not None
 
 
 def _summary(seen: FaultSeen, burst: list[FaultSeen], is_outlived: bool) -> str:

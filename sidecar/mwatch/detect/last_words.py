@@ -14,7 +14,7 @@ import re
 from mwatch.detect.afterwards import has_trained, is_after
 from mwatch.detect.exit_causes import cause_of_reason
 from mwatch.detect.explains import REPORTS
-from mwatch.detect.finished_early import ASKED
+from mwatch.model.event import ASKED_EXITS
 from mwatch.model.fault import Blame, Role
 from mwatch.model.job import Attempt, ErrorSeen, FaultSeen, Job
 from mwatch.model.observation import Sight
@@ -56,11 +56,11 @@ def _is_last(attempt: Attempt, at: float, file: str, line: int) -> bool:
 def left_in_order(attempt: Attempt) -> bool:
     """It had finished, or said good-bye: what dies after that is only the process."""
     if attempt.is_done:
-        return attempt.save is None or attempt.save.queued_at is not None
+        return attempt.is_finished
     if attempt.exit is None:
         return False
     is_told = any(cause_of_reason(gone.exit.reason) for gone in attempt.gone.values())
-    return attempt.exit.exit.reason in ASKED or not is_told
+    return attempt.exit.exit.reason in ASKED_EXITS or not is_told
 
 
 def is_proven(attempt: Attempt) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, pairwise
 
 from mwatch.detect.evidence import of_step
 from mwatch.detect.main_loss import is_all_skipped, main_loss, told_loss
@@ -21,10 +21,12 @@ from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
 from mwatch.model.observation import Sight
 from mwatch.model.settings import NumberSettings, Settings
+from mwatch.stats import median, spread
 
 _HIDES_NAN = frozenset({"megatron", "bridge", "deepspeed"})
 _BEFORE = 16
 """Lines before the gap that show whether this run prints its loss each time."""
+_FEW = 5
 _MOST = 0.75
 _RECENT = 32
 
@@ -36,8 +38,6 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
         return _missing(job, settings.numbers)
     if attempt.bad_validation_at is None:
         return []
-    if steps and steps[-1].iteration > attempt.bad_validation_at:
-        return []  # a finite loss came after it: the weights are sound, the data is not
     return [_bad_validation(attempt.bad_validation_at, steps[-1] if steps else None)]
 
 
@@ -105,8 +105,7 @@ def _is_enough(job: Job, start: int, rules: NumberSettings) -> bool:
         return False
     if main_loss(bad[0]) is not None:
         return True
-    before = steps[start - 1] if start else None
-    if _has_finite_gradients(newest) and _may_be_negative(before, rules):
+    if _has_finite_gradients(newest) and _may_be_negative(job, start, rules):
         return False
     return _used_to_print(job, start) or _has_bad_gradients(bad[0])
 
@@ -118,9 +117,17 @@ def _is_unsure(job: Job, step: Step) -> bool:
     return is_scaled and step.flavour not in ("megatron", "bridge")
 
 
-def _may_be_negative(before: Step | None, rules: NumberSettings) -> bool:
-    loss = told_loss(before) if before else None
-    return loss is not None and abs(loss) < rules.loss_near_zero
+def _may_be_negative(job: Job, start: int, rules: NumberSettings) -> bool:
+    """Zero was near: by itself, or by how much the loss changes from line to line. The objective
+    of reinforcement learning has no sign."""
+    steps = job.attempt.steps
+    told = [told_loss(steps[index]) for index in range(max(0, start - _BEFORE), start)]
+    known = [loss for loss in told if loss is not None]
+    if not known or told[-1] is None:
+        return False
+    changes = [later - each for each, later in pairwise(known)]
+    noise = spread(changes) / 2**0.5 if len(changes) >= _FEW else 0.0
+    return abs(median(known[-_FEW:])) < max(rules.loss_near_zero, rules.loss_zero_sigmas * noise)
 
 
 def _used_to_print(job: Job, start: int) -> bool:
@@ -142,12 +149,16 @@ def _has_bad_gradients(step: Step) -> bool:
 
 
 def _bad_validation(iteration: int, newest: Step | None) -> Finding:
-    """One witness: an empty validation set gives NaN too. The next line will tell."""
+    """One witness: an empty validation set gives NaN too. The next line will tell: where it is
+    finite the weights are sound, and nobody need be woken for the validation data."""
+    is_sound = newest is not None and newest.iteration > iteration
+    text = f"The validation loss at iteration {iteration} is NaN or infinite"
+    mend = "; the training loss stayed finite, so look at the validation data"
     return Finding(
         detector="loss_missing",
         cause=Cause.NAN,
-        severity=Severity.WARNING,
-        summary=f"The validation loss at iteration {iteration} is NaN or infinite.",
+        severity=Severity.INFO if is_sound else Severity.WARNING,
+        summary=f"{text}{mend if is_sound else ''}.",
         since_time=newest.at if newest else None,
         since_iteration=iteration,
         confidence=0.5,

@@ -13,23 +13,15 @@ from typing import NamedTuple
 from mwatch.detect.cadence import Cadence, cadence, has_multiple, multiples, step_seconds
 from mwatch.detect.probe import Watched, is_behind_the_log, prompt
 from mwatch.detect.progress import step_limit
-from mwatch.model.job import Attempt, Job, Step
+from mwatch.model.job import Job, Step
 from mwatch.model.observation import Sight
-from mwatch.model.phase import JobPhase, Slot
+from mwatch.model.phase import JobPhase, Slot, slot_of
 from mwatch.model.settings import Settings
 
 _PROBE = 0.7
 _LOG = 0.5
 _CAREFUL = 0.3
 
-_SLOTS = {
-    JobPhase.STARTING: Slot.STARTING,
-    JobPhase.LOADING: Slot.LOADING,
-    JobPhase.FIRST_STEP: Slot.FIRST_STEP,
-    JobPhase.ASYNC_FINALIZE: Slot.ASYNC_FINALIZE,
-    JobPhase.EVALUATING: Slot.EVALUATING,
-    JobPhase.STOPPING: Slot.STOPPING,
-}
 _ASIDE = frozenset({JobPhase.SAVING, JobPhase.EVALUATING, JobPhase.ASYNC_FINALIZE})
 
 
@@ -60,18 +52,17 @@ def _knows_nothing(job: Job) -> bool:
     return job.attempt.phase is JobPhase.STARTING and is_unknown
 
 
-def save_slot(attempt: Attempt) -> Slot:
-    return Slot.FIRST_SAVE if attempt.saves_done == 0 else Slot.SAVING
-
-
 def _deadline(job: Job, phase: JobPhase, settings: Settings) -> float:
-    save = job.calibration.deadline(save_slot(job.attempt), settings)
-    if phase is JobPhase.SAVING:
-        return save
-    seconds = job.calibration.deadline(_SLOTS[phase], settings)
+    seconds = _learnt(job, phase, settings)
     if phase is JobPhase.STOPPING and job.attempt.save is not None:
-        return seconds + save
+        return seconds + _learnt(job, JobPhase.SAVING, settings)
     return seconds
+
+
+def _learnt(job: Job, phase: JobPhase, settings: Settings) -> float:
+    slot = slot_of(phase, job.attempt.saves_done)
+    assert slot is not None  # stall() asks for no other phase
+    return job.calibration.deadline(slot, settings)
 
 
 def _first_step_by_log(job: Job, settings: Settings) -> Patience:
@@ -167,7 +158,7 @@ def _are_told(job: Job, last: Step, open_now: range, interval: int) -> bool:
     before = multiples(range(first, last.iteration), interval)
     if before and not told and not job.calibration.durations[Slot.EVALUATING]:
         return True  # it was due and did not come: this run does not evaluate
-    each = max(1, told // before) if before else 1
+    each = max(1, job.attempt.evaluations_before // before) if before else 1
     return told >= each * multiples(range(first, open_now.stop), interval)
 
 
@@ -175,5 +166,5 @@ def _save(job: Job, last: Step, known: Cadence, settings: Settings) -> float:
     if _shows_saves(job):
         return 0.0
     if has_multiple(_unprinted(job, last, known), job.layout.save_interval):
-        return job.calibration.deadline(save_slot(job.attempt), settings)
+        return _learnt(job, JobPhase.SAVING, settings)
     return 0.0

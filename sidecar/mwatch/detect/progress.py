@@ -9,11 +9,6 @@ from mwatch.model.job import Attempt, Job
 from mwatch.model.settings import HangSettings, Settings
 
 
-def last_progress(attempt: Attempt) -> float:
-    """When an iteration was finished or a phase began; 0: no time is known."""
-    return max(attempt.progress_at, attempt.phase_since, attempt.started_at)
-
-
 def last_iteration_at(attempt: Attempt) -> float | None:
     """When an iteration was last seen to be finished, by anybody."""
     seen = [] if attempt.line_at is None else [attempt.line_at]

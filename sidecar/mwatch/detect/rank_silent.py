@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from mwatch.detect import evidence
 from mwatch.detect.probe import Watched, watched
-from mwatch.detect.progress import last_iteration_at, last_progress, step_limit
+from mwatch.detect.progress import last_iteration_at, step_limit
 from mwatch.detect.ranks import silent_suspect
 from mwatch.detect.stall import fresh_signs
 from mwatch.detect.watchdog import given_up
@@ -44,7 +44,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     suspect = silent_suspect(probe)
     if suspect is None or suspect.rank is None:
         return []
-    ended = given_up(job, last_progress(attempt))
+    ended = given_up(job, attempt.last_progress)
     if leaves(job, suspect, ended, settings.hang.beat_silence_seconds):
         return []
     rank = attempt.ranks[suspect.rank]

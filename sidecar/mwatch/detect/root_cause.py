@@ -213,7 +213,7 @@ class _Seen:
         return RootCause(cause, seen.at, error=seen, confidence=0.7)
 
     def _roots(self) -> list[FaultSeen]:
-        return [seen for seen in self._faults if seen.entry and seen.entry.role is Role.ROOT]
+        return [seen for seen in self._faults if seen.is_root]
 
     def _named_roots(self) -> list[FaultSeen]:
         return [seen for seen in self._roots() if seen.fault.id not in _VAGUE]

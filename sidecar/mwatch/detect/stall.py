@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from mwatch.detect.patience import patience
 from mwatch.detect.probe import is_behind_the_log, standstill, watched
-from mwatch.detect.progress import last_progress
 from mwatch.detect.watchdog import given_up
 from mwatch.model.job import FaultSeen, Job, SignSeen
 from mwatch.model.observation import SignState
@@ -38,14 +37,21 @@ def stall(job: Job, settings: Settings) -> Stall | None:
     attempt = job.attempt
     if attempt.phase in _NEVER or attempt.ended_at is not None or not job.has_started:
         return None
-    since = last_progress(attempt)
+    since = attempt.last_progress
     if since <= 0:
         return None
-    is_through = attempt.is_done and attempt.save is None  # a watchdog may still bark at the end
-    ended = given_up(job, since) if attempt.faults and not is_through else None
+    is_quiet = not attempt.faults or attempt.is_finished  # a watchdog may still bark at the end
+    ended = None if is_quiet else given_up(job, since)
     if ended is not None:
         return Stall(since, 0.0, _GIVEN_UP, "", ended, False)
     return _outlasted(job, since, settings)
+
+
+def has_stopped(job: Job, settings: Settings) -> bool:
+    """Nothing comes of the attempt any more: it is over, or stalled."""
+    attempt = job.attempt
+    is_over = attempt.phase is JobPhase.ENDED or attempt.ended_at is not None
+    return is_over or stall(job, settings) is not None
 
 
 def _least(settings: Settings) -> float:

@@ -61,11 +61,11 @@ def _was_there(job: Job, known: KnownCheckpoint) -> bool:
     if known.stored is not None and known.stored != "complete":
         return False
     attempt = job.attempt
+    if known.written_at is not None:  # the folder's word: who has written it is often a guess
+        return known.written_at < attempt.started_at
     if known.attempt is not None:
         return known.attempt < attempt.number
-    if known.iteration > (attempt.iteration or 0):
-        return True
-    return known.written_at is not None and known.written_at < attempt.started_at
+    return known.iteration > (attempt.iteration or 0)
 
 
 def _wanted_another_folder(job: Job) -> bool:

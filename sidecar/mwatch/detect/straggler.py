@@ -12,7 +12,7 @@ import math
 
 from mwatch.detect import evidence
 from mwatch.detect.probe import watched
-from mwatch.detect.progress import last_progress, step_limit
+from mwatch.detect.progress import step_limit
 from mwatch.detect.ranks import Suspect
 from mwatch.detect.who import culprit
 from mwatch.model.event import Straggler
@@ -69,7 +69,7 @@ def _late(job: Job, settings: Settings) -> Finding | None:
     """A rank that is iterations behind while the job as a whole moves."""
     step = job.calibration.step_median()
     limit = step_limit(job, settings)
-    if step is None or limit is None or job.now - last_progress(job.attempt) >= limit:
+    if step is None or limit is None or job.now - job.attempt.last_progress >= limit:
         return None
     probe = watched(job, settings)
     moving = [rank for rank in probe.beating if rank.iteration is not None]

@@ -57,7 +57,7 @@ class Coverage:
         if self._starting or restarted or (self._previous is None and iteration == 1):
             cover = self._first(iteration, elapsed_ms, keeps_first=keeps_first)
         elif self._unreset:
-            cover = Cover(self._second(iteration, elapsed_ms), False)
+            cover = Cover(self._second(iteration, elapsed_ms, max(0, jumped)), False)
             self._unreset = None
         else:
             cover = Cover(self._later(iteration, max(0, jumped)), False)
@@ -86,9 +86,12 @@ class Coverage:
         self._starting, self._base = False, None
         return Cover(covers, True)
 
-    def _second(self, iteration: int, elapsed_ms: float | None) -> int:
+    def _second(self, iteration: int, elapsed_ms: float | None, jumped: int) -> int:
         assert self._unreset is not None
         first, first_ms = self._unreset
+        interval = self.log_interval
+        if interval and not jumped and iteration > (first // interval + 1) * interval:
+            return min(iteration - first, interval)  # the line that counted it in was lost
         including = iteration - first + 1
         if first_ms and elapsed_ms is not None and elapsed_ms * including < first_ms * 0.99:
             return including - 1  # the fixed release: the first step is not in this mean

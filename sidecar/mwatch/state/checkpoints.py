@@ -190,5 +190,4 @@ def fold_stored(job: Job, stored: Stored) -> None:
         known.written_at = seen.written_at
         if seen.written_at is not None and seen.written_at > job.attempt.started_at:
             known.attempt = job.attempt.number  # anew, before its line of the log has come
-        written = seen.written_at if seen.written_at is not None else known.saved_at
-        known.is_abandoned = job.timeline.is_abandoned(number, written)
+        known.is_abandoned = job.timeline.is_abandoned(number, known.made_at)

@@ -34,6 +34,7 @@ from mwatch.model.observation import (
     Sight,
     SightChange,
     Sign,
+    SignState,
     Stored,
 )
 from mwatch.state import attempts, beats, checkpoints, endings, evaluation, layout, markers, steps
@@ -77,8 +78,17 @@ def _stored(job: Job, stream: Stream, at: float, stored: Stored) -> None:
 
 
 def _sign(job: Job, stream: Stream, at: float, sign: Sign) -> None:
-    if attempts.is_current(job, stream, at):
-        job.attempt.signs[sign.source, sign.rank, stream.name] = SignSeen(at, stream.name, sign)
+    if not attempts.is_current(job, stream, at):
+        return
+    key = (sign.source, sign.rank, stream.name)
+    before = job.attempt.signs.get(key)
+    since = at
+    if before is not None:
+        if before.sign.state is SignState.DEAD and sign.state is SignState.UNKNOWN:
+            return  # who no longer answers does not take back a death
+        if before.sign.state is sign.state:
+            since = before.since
+    job.attempt.signs[key] = SignSeen(at, stream.name, sign, since)
 
 
 def _sight(job: Job, stream: Stream, at: float, change: SightChange) -> None:

@@ -16,6 +16,7 @@ def fold(job: Job, stream: Stream, at: float, said: Arguments) -> None:
     if not attempts.is_current(job, stream, at):
         return
     before = job.layout
+    length = said.extra.get("seq_length")
     job.layout = Layout(
         world_size=said.world_size or before.world_size,
         tensor=said.tensor_parallel,
@@ -32,6 +33,7 @@ def fold(job: Job, stream: Stream, at: float, said: Arguments) -> None:
         async_save=said.async_save,
         save_folder=said.save,
         load_folder=said.load,
+        sequence_length=length if isinstance(length, int) else before.sequence_length,
     )
     job.calibration = job.calibration.in_layout(job.layout.key)
 

@@ -5,17 +5,9 @@
 from __future__ import annotations
 
 from mwatch.model.job import Attempt, Job
-from mwatch.model.phase import JobPhase, Slot
+from mwatch.model.phase import JobPhase, Slot, slot_of
 from mwatch.state import calibrate, ledger
 
-_SLOTS = {
-    JobPhase.STARTING: Slot.STARTING,
-    JobPhase.LOADING: Slot.LOADING,
-    JobPhase.FIRST_STEP: Slot.FIRST_STEP,
-    JobPhase.EVALUATING: Slot.EVALUATING,
-    JobPhase.ASYNC_FINALIZE: Slot.ASYNC_FINALIZE,
-    JobPhase.STOPPING: Slot.STOPPING,
-}
 _BEFORE_STEPS = frozenset({JobPhase.QUEUED, JobPhase.SCHEDULING, JobPhase.STARTING})
 
 
@@ -26,8 +18,8 @@ def enter(job: Job, at: float, phase: JobPhase) -> None:
     if before is phase or before is JobPhase.ENDED:
         return
     at = max(at, attempt.phase_since)
-    slot = slot_of(attempt)
-    if slot is not None and phase is not JobPhase.ENDED:
+    slot = slot_of(before, attempt.saves_done)
+    if slot and slot is not Slot.TRAINING and phase is not JobPhase.ENDED:  # lines tell of steps
         calibrate.phase_ended(job, slot, at - attempt.phase_since)
     attempt.phase = phase
     attempt.phase_since = at
@@ -35,13 +27,6 @@ def enter(job: Job, at: float, phase: JobPhase) -> None:
     if phase is not JobPhase.ENDED:
         attempt.progress_at = max(attempt.progress_at, at)
     ledger.phase_changed(job, at, before)
-
-
-def slot_of(attempt: Attempt) -> Slot | None:
-    """What the current phase is learnt as; None: lines tell more than the phase's length."""
-    if attempt.phase is JobPhase.SAVING:
-        return Slot.SAVING if attempt.saves_done else Slot.FIRST_SAVE
-    return _SLOTS.get(attempt.phase)
 
 
 def resting(attempt: Attempt) -> JobPhase:

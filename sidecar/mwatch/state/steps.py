@@ -113,6 +113,7 @@ def _enter_training(job: Job, attempt: Attempt, step: Step) -> None:
 def _advance(job: Job, attempt: Attempt, step: Step) -> None:
     attempt.line_at = step.at
     attempt.saw_evaluating = attempt.phase is JobPhase.EVALUATING
+    attempt.evaluations_before = attempt.evaluations
     advance(job, step.at, step.iteration)
 
 

@@ -1,0 +1,182 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The process groups of a job, put together from the recordings of its ranks.
+
+NCCL records who is in a group. gloo does not: there, members are those that recorded in it, and
+what the other groups of the same description say (`flight_cuts`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from mwatch.model.collective import Dump
+from mwatch.parse import flight_cuts
+
+MAX_WORLD = 1 << 20
+_DEFAULT = "default_pg"
+
+Ranks = tuple[int, ...]
+
+
+class Key(NamedTuple):
+    """Names are used again, so the ranks belong to it where they were recorded."""
+
+    name: str
+    description: str
+    ranks: Ranks
+
+
+class Group(NamedTuple):
+    name: str
+    description: str
+    members: Ranks
+    """In the order of the group where that was recorded, else by rank."""
+    possible: frozenset[int]
+    """Others that may belong to it: nothing tells."""
+    has_p2p: bool
+
+    @property
+    def label(self) -> str:
+        return f"{self.description} {self.name}" if self.description else f"group {self.name}"
+
+
+class Groups(NamedTuple):
+    all: Sequence[Group]
+    places: Mapping[tuple[int, str], int]
+    """By rank, and the name that this rank has for the group: where it is in `all`."""
+    world: int
+
+
+class _Seen:
+    """What the recordings say of one group."""
+
+    def __init__(self) -> None:
+        self.recorded: set[int] = set()
+        self.has_p2p = False
+
+
+def put_together(dumps: Mapping[int, Dump], world: int | None) -> Groups:
+    keys = _keys(dumps)
+    groups: dict[Key, _Seen] = defaultdict(_Seen)
+    for rank, dump in dumps.items():
+        for name, group in dump.groups.items():
+            seen = groups[keys[rank, name]]
+            seen.has_p2p |= group.has_p2p
+            if group.last or group.has_p2p:
+                seen.recorded.add(rank)
+    size = _world(dumps, groups, world)
+    found: dict[Key, Group] = {}
+    for key, seen in groups.items():
+        if key.ranks:
+            found[key] = Group(key.name, key.description, key.ranks, frozenset(), seen.has_p2p)
+    for family in _families(groups):
+        found.update(_complete(family, groups, size))
+    order = {key: place for place, key in enumerate(found)}
+    places = {where: order[key] for where, key in keys.items()}
+    return Groups(tuple(found.values()), places, size)
+
+
+def _keys(dumps: Mapping[int, Dump]) -> dict[tuple[int, str], Key]:
+    """One key for one group, whatever its members call it.
+
+    The same ranks may have another name on another rank: then the first of those in one rank's
+    order is the first in the other's.
+    """
+    names: dict[tuple[str, Ranks], dict[int, list[str]]] = defaultdict(dict)
+    keys: dict[tuple[int, str], Key] = {}
+    for rank, dump in dumps.items():
+        for name, group in dump.groups.items():
+            keys[rank, name] = Key(name, group.description, group.ranks or ())
+            if group.ranks:
+                names[group.description, group.ranks].setdefault(rank, []).append(name)
+    for (description, ranks), by_rank in names.items():
+        lists = {rank: sorted(found, key=_natural) for rank, found in by_rank.items()}
+        first = lists[min(lists)]
+        if all(found == first for found in lists.values()):
+            continue
+        for rank, found in lists.items():
+            if len(found) == len(first):
+                for own, other in zip(found, first, strict=True):
+                    keys[rank, own] = Key(other, description, ranks)
+    return keys
+
+
+def _natural(name: str) -> tuple[int, str]:
+    return (int(name), name) if name.isdecimal() and len(name) < 10 else (1 << 30, name)
+
+
+def _world(dumps: Mapping[int, Dump], groups: Mapping[Key, _Seen], world: int | None) -> int:
+    """As told; else the least that explains what was recorded."""
+    named = max((max(key.ranks) for key in groups if key.ranks), default=-1)
+    least = max(named, *dumps, 0) + 1
+    if world is not None and world >= least:
+        return min(world, MAX_WORLD)
+    if named >= 0:
+        return min(least, MAX_WORLD)
+    cut = [[groups[key].recorded for key in family] for family in _families(groups)]
+    for size in range(least, min(2 * least, MAX_WORLD) + 1):
+        if all(flight_cuts.fits(family, size) for family in cut):
+            return size
+    return min(least, MAX_WORLD)
+
+
+def _families(groups: Mapping[Key, _Seen]) -> Iterator[list[Key]]:
+    """Groups of one kind whose ranks were not recorded; no rank is in two of a family.
+
+    Groups without a description are told apart by the order in which they were made.
+    """
+    by_description: dict[str, list[Key]] = defaultdict(list)
+    for key in groups:
+        if not key.ranks:
+            by_description[key.description].append(key)
+    for alike in by_description.values():
+        family: list[Key] = []
+        taken: set[int] = set()
+        for key in sorted(alike, key=lambda key: _natural(key.name)):
+            if taken & groups[key].recorded:
+                yield family
+                family, taken = [], set()
+            family.append(key)
+            taken |= groups[key].recorded
+        yield family
+
+
+def _complete(
+    family: list[Key], groups: Mapping[Key, _Seen], world: int
+) -> Iterator[tuple[Key, Group]]:
+    recorded = [groups[key].recorded for key in family]
+    cells = flight_cuts.complete(recorded, world)
+    taken = set().union(*recorded)
+    for key, seen, cell in zip(family, recorded, cells, strict=True):
+        name, description, _ = key
+        members, possible = frozenset(seen), frozenset[int]()
+        if _DEFAULT in (name, description) or (name == "0" and len(family) == 1):
+            members = frozenset(range(world))
+        elif cell is not None:
+            members = cell
+        else:
+            possible = frozenset(range(world)) - taken
+        ranks = tuple(sorted(members))
+        yield key, Group(name, description, ranks, possible, groups[key].has_p2p)
+
+
+_DIMENSIONS = {
+    "TENSOR_MODEL_PARALLEL_GROUP": "tp",
+    "PIPELINE_MODEL_PARALLEL_GROUP": "pp",
+    "DATA_PARALLEL_GROUP": "dp",
+    "CONTEXT_PARALLEL_GROUP": "cp",
+    "EXPERT_MODEL_PARALLEL_GROUP": "ep",
+}
+"""Megatron's own descriptions."""
+
+
+def coordinates(groups: Groups, rank: int) -> dict[str, int]:
+    found = {}
+    for group in groups.all:
+        name = _DIMENSIONS.get(group.description)
+        if name and not group.possible and rank in group.members:
+            found[name] = group.members.index(rank)
+    return found

@@ -1,0 +1,222 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The records of a flight-recorder dump, one by one: what was called, and whether it is over.
+
+The libraries differ. NCCL says `completed` when the GPU is through; a record that was retired
+without it has timed out. gloo never says so: there, retired is over. Sends and receives that
+were batched are never updated one by one: the `coalesced` record after them speaks for all.
+gloo does not record sends and receives at all.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+from mwatch.model.collective import Operation
+
+_BY_EVENTS = frozenset({"nccl", "rccl", "xccl"})
+"""Libraries whose records follow the device's events."""
+_P2P = re.compile(r"(send|recv)\w* (\d{1,9})(->|<-)(\d{1,9})")
+UNKNOWN_PEER = (-1, -1)
+_BATCH = "coalesced"
+"""How the record ends in its name that stands for all of a batch: `ALLGATHER_coalesced` too."""
+_SENT = frozenset({"all_reduce", "allreduce_coalesced", "broadcast", "reduce", "_reduce_oop"})
+_SCATTERED = frozenset({"reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single"})
+_GATHERED = frozenset({"all_gather", "_all_gather_base", "all_gather_single"})
+"""What of an operation is the same on every member: its input, or its output. Of the others
+(all_to_all, gather, scatter, …) every rank may have its own sizes."""
+_MAX_TENSORS = 64
+_MAX_DIMENSIONS = 16
+_MAX_TEXT = 200
+
+
+class Recorded(NamedTuple):
+    record: int
+    group: str
+    description: str
+    library: str
+    kind: str
+    peer: tuple[int, int] | None
+    collective_number: int
+    p2p_number: int
+    shape: str
+    state: str
+    is_retired: bool
+    at: float | None
+    timeout_seconds: float | None
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any], place: int) -> Recorded | None:
+        title = entry.get("profiling_name")
+        if not isinstance(title, str):
+            return None
+        library, _, call = title.rpartition(":")
+        kind, _, _ = call.partition(" ")
+        name, description = group_of(entry)
+        number = _integer(entry.get("collective_seq_id", entry.get("seq_id")))
+        return cls(
+            _or(_integer(entry.get("record_id")), place),
+            sys.intern(name),
+            sys.intern(description),
+            library,
+            sys.intern(kind[:60]),
+            _peer(call, entry.get("is_p2p") is True),
+            _or(number, _or(_integer(entry.get("op_id")), 0)),
+            _or(_integer(entry.get("p2p_seq_id")), _or(number, 0)),
+            _shape(kind, entry),
+            text(entry.get("state")),
+            entry.get("retired") is True,
+            _moment(entry),
+            _seconds(entry.get("timeout_ms")),
+        )
+
+    @property
+    def is_over(self) -> bool:
+        done = self.state == "completed"
+        return done or (self.is_retired and self.library not in _BY_EVENTS)
+
+
+def is_past(entry: Mapping[str, Any]) -> bool:
+    """An older collective that is over: nobody will ask about it."""
+    if entry.get("state") == "completed":
+        return not text(entry.get("profiling_name")).endswith(_BATCH)
+    is_over = entry.get("retired") is True and entry.get("is_p2p") is not True
+    library = text(entry.get("profiling_name")).partition(":")[0]
+    return is_over and library not in _BY_EVENTS
+
+
+def operations(records: Sequence[Recorded]) -> list[Operation]:
+    """In the order of the rank. What was batched is over when the batch is."""
+    over = _ends_of_batches(records)
+    later_is_over: set[tuple[object, ...]] = set()
+    found = []
+    for place in range(len(records) - 1, -1, -1):
+        record = records[place]
+        is_over = over.get(place, record.is_over) or _channel(record) in later_is_over
+        if is_over and record.library in _BY_EVENTS:
+            later_is_over.add(_channel(record))  # one stream: what came before is over too
+        if place in over or not _is_end_of_p2p_batch(record, place, over):
+            found.append(_operation(record, is_over))
+    found.reverse()
+    return found
+
+
+def _ends_of_batches(records: Sequence[Recorded]) -> dict[int, bool]:
+    """By place of a batched record: whether its batch is over."""
+    over: dict[int, bool] = {}
+    open_batches: dict[str, tuple[int, int, bool]] = {}
+    for place in range(len(records) - 1, -1, -1):
+        record = records[place]
+        if record.kind.endswith(_BATCH):
+            open_batches[record.group] = (*_numbers(record), record.is_over)
+            continue
+        batch = open_batches.get(record.group)
+        if batch is not None and _numbers(record) == batch[:2]:
+            over[place] = batch[2]
+        elif batch is not None:
+            del open_batches[record.group]
+    return over
+
+
+def _is_end_of_p2p_batch(record: Recorded, place: int, over: Mapping[int, bool]) -> bool:
+    """The batched records before it say more: with whom."""
+    return record.kind.endswith(_BATCH) and record.peer is not None and (place - 1) in over
+
+
+def _numbers(record: Recorded) -> tuple[int, int]:
+    return record.collective_number, record.p2p_number
+
+
+def _channel(record: Recorded) -> tuple[object, ...]:
+    if record.peer is None:
+        return (record.group,)
+    return (record.group, record.kind, record.peer)
+
+
+def _operation(record: Recorded, is_over: bool) -> Operation:
+    is_p2p = record.peer is not None
+    return Operation(
+        record.record,
+        record.group,
+        record.p2p_number if is_p2p else record.collective_number,
+        record.kind,
+        record.peer,
+        record.shape,
+        is_over,
+        is_over and record.state != "completed" and record.library not in _BY_EVENTS,
+        record.state == "started",
+        record.at,
+        record.timeout_seconds,
+    )
+
+
+def group_of(entry: Mapping[str, Any]) -> tuple[str, str]:
+    told = entry.get("process_group")
+    if isinstance(told, list | tuple) and told:
+        return text(told[0]), text(told[1]) if len(told) > 1 else ""
+    return text(told) or text(entry.get("pg_id")) or "0", ""
+
+
+def _peer(call: str, is_p2p: bool) -> tuple[int, int] | None:
+    """From and to: `send 0->1` and `recv 1<-0` are the two ends of one transfer."""
+    found = _P2P.match(call)
+    if found is None:
+        return UNKNOWN_PEER if is_p2p else None
+    first, second = int(found[2]), int(found[4])
+    return (first, second) if found[3] == "->" else (second, first)
+
+
+def _shape(kind: str, entry: Mapping[str, Any]) -> str:
+    """Elements and types of what must be equal on all members; empty where nothing must."""
+    if kind in _SENT or kind in _SCATTERED:
+        side = "input"
+    elif kind in _GATHERED:
+        side = "output"
+    else:
+        return ""
+    sizes = entry.get(f"{side}_sizes")
+    types = entry.get(f"{side}_dtypes")
+    if not isinstance(sizes, list):
+        return ""
+    counts = ",".join(str(_elements(each)) for each in sizes[:_MAX_TENSORS])
+    names = types[:_MAX_TENSORS] if isinstance(types, list) else ()
+    kinds = ",".join(dict.fromkeys(each for each in names if isinstance(each, str)))
+    return sys.intern(f"{counts} {kinds}".strip())
+
+
+def _elements(sizes: object) -> int:
+    if not isinstance(sizes, list | tuple):
+        return 0
+    return prod(_or(_integer(each), 0) for each in sizes[:_MAX_DIMENSIONS])
+
+
+def _moment(entry: Mapping[str, Any]) -> float | None:
+    nanoseconds = _integer(entry.get("time_created_ns"))
+    if nanoseconds:
+        return nanoseconds / 1e9
+    microseconds = _integer(entry.get("time_created_us"))
+    return microseconds / 1e6 if microseconds else None
+
+
+def _seconds(value: object) -> float | None:
+    milliseconds = _integer(value)
+    return milliseconds / 1e3 if milliseconds and milliseconds > 0 else None
+
+
+def text(value: object) -> str:
+    """Of a text or a number; anything else could be of any size once it is printed."""
+    if isinstance(value, str):
+        return value[:_MAX_TEXT]
+    return "" if _integer(value) is None else str(value)
+
+
+def _integer(value: object) -> int | None:
+    return value if type(value) is int and abs(value) < 1 << 63 else None
+
+
+def _or(value: int | None, other: int) -> int:
+    return other if value is None else value

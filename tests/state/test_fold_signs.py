@@ -1,0 +1,36 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The newest word of each witness, and since when it says so."""
+
+from __future__ import annotations
+
+from fold_builders import START, Story
+from mwatch.model.job import SignSeen
+from mwatch.model.observation import Sign, SignSource, SignState
+
+
+def says(story: Story, state: SignState) -> SignSeen:
+    story.wait(5).sees(Sign(SignSource.PROCESS, state, 0, state.value))
+    return story.job.attempt.signs[SignSource.PROCESS, 0, "pod-0"]
+
+
+def test_the_same_word_again_is_newer_but_not_news() -> None:
+    story = Story()
+    says(story, SignState.STOPPED)
+    seen = says(story, SignState.STOPPED)
+    assert (seen.at, seen.since) == (START + 10, START + 5)
+
+
+def test_another_word_counts_from_its_own_moment() -> None:
+    story = Story()
+    says(story, SignState.STOPPED)
+    assert says(story, SignState.DEAD).since == START + 10
+
+
+def test_who_no_longer_answers_does_not_take_back_a_death() -> None:
+    story = Story()
+    says(story, SignState.DEAD)
+    assert says(story, SignState.UNKNOWN).sign.state is SignState.DEAD
+    assert says(story, SignState.DEAD).since == START + 5
+    says(story, SignState.MOVING)
+    assert says(story, SignState.UNKNOWN).sign.state is SignState.UNKNOWN
