@@ -24,10 +24,10 @@ COVERAGE := $(if $(COV),$(foreach p,$(PURE),--cov=mwatch.$(p)) --cov-report=term
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)$$/\1	\2/p' Makefile | expand -t 11
 
-demo: .venv/core ## show what mwatch says of four recorded failures
-	@MWATCH=.venv/bin/mwatch sh docs/demo.sh
+demo: .venv/demo ## train a real small GPT, break it in five ways, see it come back (QUICK=1: two)
+	@.venv/bin/mwatch demo $(if $(QUICK),--quick)
 
-test: .venv/dev ## run the tests (COV=1: with coverage of the pure packages)
+test: .venv/dev .venv/demo ## run the tests (COV=1: with coverage of the pure packages)
 	$(PY) -m pytest -q $(COVERAGE)
 
 check: .venv/dev ## lint, formatting, types, contract tests
@@ -72,6 +72,11 @@ endif
 .venv/dev: .venv/core
 	@echo 'mwatch: adding the tools for development to .venv (under a minute)' >&2
 	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+.venv/demo: .venv/core
+	@echo 'mwatch: adding torch and megatron-core to .venv (4.7 GB, some two minutes)' >&2
+	@$(PIP) --editable '.[demo]'
 	@touch $@
 
 FORCE:

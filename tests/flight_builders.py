@@ -82,18 +82,22 @@ class Flight:
     def world(self) -> int:
         return len(self.groups["world"][0])
 
+    def __post_init__(self) -> None:
+        self._done = dict.fromkeys(range(self.world), 0)
+        self._places: dict[tuple[int, str], tuple[str, tuple[int, ...]]] = {}
+        number = 0
+        for kind, made in self.groups.items():
+            for group in made:
+                for rank in group:
+                    self._places[rank, kind] = (str(number), group)
+                number += 1
+
     def members(self, rank: int, kind: str) -> tuple[int, ...]:
-        return next(group for group in self.groups[kind] if rank in group)
+        return self._places[rank, kind][1]
 
     def name(self, rank: int, kind: str) -> str:
         """Numbered in the order in which the groups were made, as torch does."""
-        number = 0
-        for each, made in self.groups.items():
-            for group in made:
-                if each == kind and rank in group:
-                    return str(number)
-                number += 1
-        raise KeyError(kind)
+        return self._places[rank, kind][0]
 
     def play(self, program: Callable[[int], Sequence[Call]]) -> Flight:
         """Until nobody gets any further."""
@@ -120,7 +124,7 @@ class Flight:
         now: float,
     ) -> bool:
         made = self.log[rank]
-        is_full = sum(not each.is_done for each in made) >= self.ahead
+        is_full = len(made) - self._done[rank] >= self.ahead
         if is_full or len(made) >= min(len(calls), self.stops.get(rank, len(calls))):
             return False
         call = calls[len(made)]
@@ -131,12 +135,14 @@ class Flight:
         return True
 
     def head(self, rank: int) -> Played | None:
-        return next((each for each in self.log[rank] if not each.is_done), None)
+        made, place = self.log[rank], self._done[rank]
+        return made[place] if place < len(made) else None
 
     def _finish(self, rank: int) -> bool:
         ours = self.head(rank)
         if ours is None:
             return False
+        others: tuple[int, ...]
         if ours.call.to is not None:
             others = (rank, ours.call.to)
         else:
@@ -144,10 +150,16 @@ class Flight:
         theirs = [self.head(other) for other in others]
         if not all(each is not None and self._matches(ours, each) for each in theirs):
             return False
-        for each in theirs:
+        if ours.call.to is not None and not self._are_ends_of_one(rank, ours, theirs[1]):
+            return False
+        for other, each in zip(others, theirs, strict=True):
             assert each is not None
             each.is_done = True
+            self._done[other] += 1
         return True
+
+    def _are_ends_of_one(self, rank: int, ours: Played, theirs: Played | None) -> bool:
+        return theirs is not None and theirs.call.to == rank and theirs.call.kind != ours.call.kind
 
     def _matches(self, ours: Played, theirs: Played) -> bool:
         if ours.call.to is not None:
@@ -161,7 +173,7 @@ class Flight:
         first = len(self.log[rank]) - len(made)
         if self.library == "gloo":  # which does not record sends and receives
             made = [each for each in made if each.call.to is None]
-        head = self.head(rank)
+        head = next((each for each in made if not each.is_done), None)
         entries = [
             entry(self, rank, each, first + place, version, is_head=each is head)
             for place, each in enumerate(made)

@@ -63,14 +63,15 @@ def test_packed_logs_are_named(tmp_path: Path) -> None:
     assert note == "a.log.gz: compressed, not read; unpack first"
 
 
-def test_flight_recorder_dumps_are_counted(tmp_path: Path) -> None:
+def test_flight_recorder_dumps_and_stacks_are_no_logs(tmp_path: Path) -> None:
     put(tmp_path, "a.log")
     put(tmp_path, "dumps/rank-0.pickle", pickle.dumps({"entries": []}))
     put(tmp_path, "dumps/rank-1.json", "{}")
+    put(tmp_path, "dumps/rank-1.stacks.txt", "main thread (most recent call first):\n")
     put(tmp_path, "dumps/nccl_trace_rank_2", pickle.dumps({"entries": []}))
     found = find([str(tmp_path)])
     assert [file.shown for file in found.files] == ["a.log"]
-    assert found.notes == ("3 flight-recorder dumps are there; this release does not read them",)
+    assert found.notes == ()
 
 
 def test_a_folder_of_checkpoints_is_noticed_one_folder_deeper(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from mwatch.app import story_json
 from mwatch.app.story import Story, StoryRecorder
 from mwatch.app.story_parts import Clock
+from mwatch.app.story_series import Bucket, Span
 from mwatch.errors import InputError
 from recorded import RunLog
 from story_builders import by_chance, replayed
@@ -81,6 +82,16 @@ def test_any_story_survives(seed: int) -> None:
 def test_no_number_of_a_story_is_nan(story: Story) -> None:
     data = story_json.to_json(replace(story, goodput=float("nan")))
     assert json.loads(data)["story"]["goodput"] is None
+
+
+def test_whatever_was_printed_can_be_read_again(story: Story) -> None:
+    huge = Span(-1.7e308, 1.7e308, 1.7e308, 3)
+    wild = replace(
+        story, run="x" * 5000, wall_seconds=1.7e308, series=(Bucket(1, 1, 9, 0.0, 1.0, huge),)
+    )
+    again = story_json.from_json(story_json.to_json(wild))
+    assert again.series[0].loss == Span(-1e300, 1e300, 1e300, 3)
+    assert len(again.run) == 2000
 
 
 def broken(story: Story, change: dict[str, Any]) -> bytes:

@@ -41,6 +41,11 @@ class _Handler(BaseHTTPRequestHandler):
         if isinstance(answer, int):
             self.send_error(answer)
             return
+        if isinstance(answer, str):
+            self.send_response(302)
+            self.send_header("Location", answer)
+            self.end_headers()
+            return
         body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         self.send_response(200)
         self.end_headers()
@@ -126,6 +131,12 @@ def test_an_answer_about_an_attempt_that_ran_here_is_waited_out(
     controller.answers = [{"attempt": 3, "resume_from": 10}, {"attempt": 4, "resume_from": 20}]
     plan = act(run, tmp_path / "v", environ=controller.environ, wait=10.0)
     assert (plan.number, plan.resume_from) == (4, 20)
+
+
+def test_the_token_is_taken_nowhere_else(controller: Controller) -> None:
+    controller.answers = ["/elsewhere", {}]
+    assert ask(address(controller.environ) or "", {"MWATCH_TOKEN": "t"}) is None
+    assert len(controller.asked) == 1
 
 
 def test_the_token_comes_from_the_environment_or_a_file(

@@ -43,8 +43,9 @@ while True:
     try: asked = json.load(open(folder + "/dumps/request.json"))["id"]
     except (OSError, ValueError): asked = None
     if asked and answers[rank] == "probe":
-        os.makedirs(f"{folder}/dumps/{asked}", exist_ok=True)
-        open(f"{folder}/dumps/{asked}/rank-{rank}.stacks.txt", "w").write("stacks")
+        path = f"{folder}/dumps/{asked}/rank-{rank}.stacks.txt"
+        with open(path + ".tmp", "w") as file: file.write("stacks")
+        os.replace(path + ".tmp", path)
     time.sleep(0.02)
 """
 CODE = RANKS.replace("sys.argv[0]", "open('/proc/self/cmdline').read().split(chr(0))[2]")

@@ -7,6 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from attempt_builders import megatron
 from mwatch_trainer.argv import find_program
@@ -56,6 +58,20 @@ def test_a_name_that_begins_alike_is_left_alone() -> None:
 def test_without_a_step_an_old_one_is_taken_away() -> None:
     edit = resume(["--load", "/c", "--ckpt-step", "5"], "/c", 30, False)
     assert edit.args == ("--load", "/c")
+
+
+FLAGS = st.sampled_from(["--lr", "--fp16", "--data-path", "--loader", "--save-interval", "--loss"])
+VALUES = st.text(st.characters(blacklist_categories=["Cs"]), max_size=8).map(
+    lambda x: x.lstrip("-")
+)
+
+
+@given(st.lists(st.one_of(FLAGS, VALUES), max_size=12), st.booleans())
+def test_all_other_arguments_stay_byte_equal(args: list[str], by_step: bool) -> None:
+    mixed = ["--finetune", *args[:6], "--no-load-optim", *args[6:], "--save", "/c"]
+    edit = resume(mixed, "/c", 30, by_step)
+    added = ("--load", "/c", "--ckpt-step", "30")[: 4 if by_step else 2]
+    assert edit.args == (*args, "--save", "/c", *added)
 
 
 def test_a_fork_keeps_its_own_name_of_the_flag() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from probe_builders import SITE, beat_after, finished, running
+from probe_builders import SITE, beat_after, finished, record_of, running
 
 BACKWARD = "import sys\ndef backward():\n    sys.stdin.readline()\n"
 GROUP = """
@@ -101,11 +101,12 @@ def test_workers_of_a_single_process_that_trains_are_no_ranks(
     code = """
 import subprocess, sys, torch.autograd
 torch.autograd.backward()
-worker = "import sys, threading, torch; print(threading.active_count())"
-print(subprocess.run([sys.executable, "-", "--multiprocessing-fork"], input=worker,
-                     capture_output=True, text=True).stdout, end="")
+worker = "import time, torch; time.sleep(2.2)"
+subprocess.run([sys.executable, "-c", worker, "--multiprocessing-fork"])
 """
     with running(code, volume, path) as child:
-        beat_after(volume)
-        code_, out, err = finished(child)
-    assert (code_, out, err) == (0, "1\n", "")
+        beat = beat_after(volume)
+        assert finished(child) == (0, "", "")
+    last = record_of(volume)
+    assert last is not None
+    assert (beat.pid, last.pid) == (child.pid, child.pid)

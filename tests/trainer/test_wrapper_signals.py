@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -239,7 +240,12 @@ def test_it_works_as_the_first_process_of_a_container(tmp_path: Path) -> None:
 
 
 def test_a_signal_before_the_start_ends_the_wait(tmp_path: Path) -> None:
-    decision = {"version": 1, "attempt": 1, "resume_from": None, "from_beginning": False}
+    decision: dict[str, Any] = {
+        "version": 1,
+        "attempt": 1,
+        "resume_from": None,
+        "from_beginning": False,
+    }
     decision.update(not_before=time.time() + 600, reason="wait", rollbacks=[], quarantine=None)
     (tmp_path / "decision.json").write_text(json.dumps(decision))
     save = tmp_path / "save"

@@ -7,7 +7,9 @@ Arguments are read before torch is loaded, so that `--help` and a mistake answer
 
 from __future__ import annotations
 
+import gc
 import importlib.util
+import os
 import sys
 import time
 
@@ -22,12 +24,18 @@ def main() -> None:
     missing = [name for name in _NEEDED if not _is_installed(name)]
     if missing:
         sys.exit(f"mwatch_gpt: {missing[0]} is not installed: pip install 'mwatch[demo]'")
+    if args.distributed_backend == "gloo":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # gloo cannot reduce what lies on a GPU
+    # What is loaded stays. Looking for garbage in it costs half a second here, a second at the end.
+    gc.disable()
     from mwatch_gpt import device
 
     # Megatron must be loaded for its device before anything of ours imports it.
     chosen = device.prepare()
     from mwatch_gpt.pretrain import pretrain
 
+    gc.freeze()
+    gc.enable()
     pretrain(args, chosen, started)
 
 

@@ -65,7 +65,7 @@ TRAINING = (
         "--rerun-mode", str, "validate_results",
         "what follows a bad result", ("disabled", "validate_results", "report_stats"),
     ),
-    Flag("--distributed-backend", str, None, "nccl on GPUs, else gloo", ("nccl", "gloo")),
+    Flag("--distributed-backend", str, None, "nccl on GPUs, gloo on CPU", ("nccl", "gloo")),
     Flag("--distributed-timeout-minutes", float, 10.0, "for a collective"),
     Flag("--distributed-timeout-seconds", float, None, "the same, finer; ours, not Megatron's"),
 )  # fmt: skip

@@ -42,8 +42,10 @@ def _complete(args: argparse.Namespace) -> None:
     args.rank = int(os.environ.get("RANK", "0"))
     args.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     args.world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    _refuse_less_than_one(args)
     _complete_layout(args)
     _complete_batch(args)
+    _refuse_a_bad_split(args.split)
     if args.fp16 and args.bf16:
         raise ValueError("--fp16 and --bf16 exclude each other")
     kind = "float16" if args.fp16 else "bfloat16" if args.bf16 else "float32"
@@ -61,6 +63,17 @@ def _complete(args: argparse.Namespace) -> None:
     _complete_faults(args)
 
 
+def _refuse_less_than_one(args: argparse.Namespace) -> None:
+    may_be_zero = {"eval_iters", "num_workers", "lr_warmup_iters", "timing_log_level", "seed"}
+    for flags in argument_groups.GROUPS.values():
+        for flag in flags:
+            name = flag.name.removeprefix("--").replace("-", "_")
+            if flag.type is not int or (value := getattr(args, name)) is None:
+                continue
+            if value < (0 if name in may_be_zero else 1):
+                raise ValueError(f"{flag.name} {value} is too small")
+
+
 def _complete_layout(args: argparse.Namespace) -> None:
     tensor = args.tensor_model_parallel_size
     args.pipeline_model_parallel_size = args.context_parallel_size = 1
@@ -72,6 +85,15 @@ def _complete_layout(args: argparse.Namespace) -> None:
             raise ValueError(f"--{name.replace('_', '-')} must be a multiple of {tensor}")
     if args.hidden_size % args.num_attention_heads:
         raise ValueError("--hidden-size must be a multiple of --num-attention-heads")
+
+
+def _refuse_a_bad_split(split: str) -> None:
+    try:
+        parts = [float(part) for part in split.split(",")]
+    except ValueError:
+        parts = []
+    if len(parts) > 3 or not parts or min(parts) < 0 or parts[0] <= 0:
+        raise ValueError(f"--split {split} is not three shares like 90,5,5, the first above zero")
 
 
 def _complete_batch(args: argparse.Namespace) -> None:

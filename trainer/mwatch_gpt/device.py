@@ -48,7 +48,8 @@ class _CudaIsCpu(TorchFunctionMode):  # type: ignore[misc]
 def prepare() -> torch.device:
     """Picks the device and loads Megatron for it, once per process."""
     if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        rank = int(os.environ.get("LOCAL_RANK", "0"))
+        torch.cuda.set_device(rank % torch.cuda.device_count())
         return torch.device("cuda", torch.cuda.current_device())
     # More threads than cores make the ranks of one machine wait for each other.
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))

@@ -47,7 +47,7 @@ def train(run: RunState, train_data: Any, valid_data: Any, writer: Any, started:
         progress.phase = "training"
         log.record(step, run.iteration, is_first=is_first)
         is_first = False
-        if args.eval_interval and run.iteration % args.eval_interval == 0 and args.eval_iters:
+        if args.eval_iters and valid_data and run.iteration % args.eval_interval == 0:
             with _untimed(run):
                 prefix = f"iteration {run.iteration}"
                 evaluate_and_print_results(run, prefix, valid_data, writer)

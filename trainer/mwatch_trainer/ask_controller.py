@@ -25,6 +25,13 @@ _MAX_BYTES = 1 << 20
 _SECONDS = 5.0
 
 
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """The token is for the controller alone."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
 def address(environ: Mapping[str, str]) -> str | None:
     """None where no controller was named."""
     base, job = environ.get(CONTROLLER, "").rstrip("/"), environ.get(JOB, "")
@@ -40,7 +47,7 @@ def ask(url: str, environ: Mapping[str, str]) -> dict[str, Any] | None:
     token = _token(environ)
     if token:
         request.add_header("Authorization", f"Bearer {token}")
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
     try:
         with opener.open(request, timeout=_SECONDS) as response:
             if response.status != 200:

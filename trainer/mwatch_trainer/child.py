@@ -13,9 +13,10 @@ import errno
 import os
 import signal
 import subprocess
-from typing import Mapping, Sequence
+from typing import Mapping, NoReturn, Sequence
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # what a shell returns
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 
 
 class CannotStart(Exception):
@@ -29,7 +30,7 @@ class CannotStart(Exception):
 def start(
     argv: Sequence[str], env: Mapping[str, str], stdout: int | None, stderr: int | None
 ) -> subprocess.Popen[bytes]:
-    """Raises CannotStart."""
+    """Raises CannotStart, and OSError where only the means for a process of its own are missing."""
     try:
         return subprocess.Popen(
             list(argv),
@@ -43,10 +44,22 @@ def start(
         where = "no such command" if os.path.isdir(".") else "the working folder is gone"
         raise CannotStart(f"{argv[0]}: {where}", NOT_FOUND) from None
     except (OSError, ValueError) as error:
+        if getattr(error, "errno", None) in _NO_ROOM:
+            raise
         said = getattr(error, "strerror", None) or str(error)
         if getattr(error, "errno", None) == errno.E2BIG:
             said = "the arguments and the environment are too long"
         raise CannotStart(f"{argv[0]}: {said}", NOT_EXECUTABLE) from None
+
+
+def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+    """The command in place of this process. Raises CannotStart."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, the command must not
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvpe(argv[0], list(argv), dict(env))
+    except OSError as error:
+        raise CannotStart(f"{argv[0]}: {error.strerror}", NOT_EXECUTABLE) from None
 
 
 def shell_code(returncode: int) -> int:

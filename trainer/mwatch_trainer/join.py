@@ -65,8 +65,11 @@ class Answerer:
 
     def look(self) -> Mapping[str, Any] | None:
         """Answers a new call. The claim, once there is one that names this node's word."""
-        document = contract.read_json(timeline.path_of(self._save)) or {}
-        claim = document.get("claim")
+        path = timeline.path_of(self._save)
+        document = contract.read_json(path)
+        if document is None and os.path.lexists(path):
+            return None  # what it says may be that this call was used
+        claim = (document or {}).get("claim")
         claim = claim if isinstance(claim, dict) else {}
         heard = claim.get("heard")
         if isinstance(heard, dict) and heard.get(str(self._node)) == self.word:

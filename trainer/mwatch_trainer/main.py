@@ -35,14 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _without_mwatch(options: Options, wrapper: Wrapper | None) -> int:
     process = wrapper.child if wrapper is not None else None
-    if process is None:
+    if wrapper is None or process is None:
         try:
-            process = child.start(options.command, os.environ, None, None)
+            child.become(options.command, os.environ)
         except child.CannotStart as error:
             say(str(error))
             return error.code
-    if wrapper is None:
-        return child.shell_code(process.wait())
     while process.returncode is None:
         for number in wrapper.signals.wait(1.0):
             child.forward(process, number)

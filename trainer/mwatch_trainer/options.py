@@ -12,7 +12,7 @@ from typing import Mapping, NamedTuple, NoReturn, Sequence
 from mwatch_trainer import contract, scrub
 
 DEFAULT_DIR = "/mwatch"
-DEFAULT_GRACE_SECONDS = 30.0
+DEFAULT_GRACE_SECONDS = 25.0  # under the 30 s after which Kubernetes kills us too
 DEFAULT_LOG_BYTES = 256 << 20
 _MIN_LOG_BYTES = 4096
 _MODE_VARIABLE = "MWATCH_MODE"

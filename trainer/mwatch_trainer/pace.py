@@ -10,8 +10,8 @@ from __future__ import annotations
 import threading
 import time
 
-SHARE = 0.1
-BURST_SECONDS = 2.0
+SHARE = 0.05
+BURST_SECONDS = 0.25
 
 
 class Pace:

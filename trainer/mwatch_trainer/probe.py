@@ -71,6 +71,8 @@ class Probe:
         self._dumps: list[threading.Thread] = []
         if is_sure:
             self._become_a_rank()
+            # Only here, before the program: a thread that sets a variable can break a getenv.
+            os.environ[rank_process.OWNER_VARIABLE] = rank_process.mark(os.environ, self._pid)
 
     def begin(self) -> None:
         self._thread = self._start(self._run)
@@ -132,7 +134,6 @@ class Probe:
             rank, world = _place_in_the_group() or (0, 1)
             told = Identity(rank, told.local_rank, world, told.restart_count)
         self._identity = told
-        os.environ[rank_process.OWNER_VARIABLE] = rank_process.mark(os.environ, self._pid)
 
     def _claim(self) -> bool:
         """Whether the record can be written: the file is there, and it is ours."""

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The record of one rank in `$MWATCH_DIR/probe/rank-N`: fixed size, written in place.
 
-The probe maps the file and overwrites it once a second; a reader takes a copy at any moment.
-`sequence` is odd while the record is being written and stands at both ends, so a copy whose two
-numbers differ, or are odd, is torn: read it again. Numbers that are not known are -1.
+The probe overwrites the file once a second; a reader reads or maps it at any moment. `sequence`
+stands at both ends and rises by two with each record, so a copy whose two numbers differ, or are
+odd, is torn: read it again. Numbers that are not known are -1.
 """
 
 from __future__ import annotations

@@ -19,6 +19,8 @@ LINES = 32
 """So many innermost places have their line, which costs more to find than all the rest."""
 _LIBRARIES = ("/torch/", "/lib/python3", "/mwatch_trainer/", "<frozen", "<string>")
 _SITE = "/site-packages/"
+_DULL = frozenset(("__torch_function__", "_call_impl", "_wrapped_call_impl", "<module>"))
+"""Every call of a model goes through these; a module that imports another one waits for it."""
 
 Place = Tuple[CodeType, int, Dict[str, Any]]
 """The function, its line (0: not looked up), and the variables of its module."""
@@ -65,7 +67,8 @@ def where(stack: Stack) -> str:
     """The innermost place outside of libraries, else the innermost."""
     for place in stack[:LINES]:
         file = place[0].co_filename
-        if not any(part in file for part in _LIBRARIES) or _is_of_a_trainer(file):
+        is_library = any(part in file for part in _LIBRARIES) and not _is_of_a_trainer(file)
+        if not is_library and place[0].co_name not in _DULL:
             return _said(place)
     return _said(stack[0]) if stack else ""
 

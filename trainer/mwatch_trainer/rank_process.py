@@ -9,7 +9,7 @@ process that finds the mark of another pid with the same words is a child, one w
 
 `RANK` with `LOCAL_RANK` is what launchers give their workers. `RANK` alone is not enough: on
 Kubernetes it is the number of the pod, and torchrun itself has it. Such a process, and one
-without either, may be a rank: it is one when it is seen to train.
+without either, may be a rank: it is one when it is seen to train, which its children are not.
 
 What this cannot know: a worker that runs the real trainer as its own child, with the same words.
 Every Python process under the wrapper reads this file, so it imports nothing that is not there.

@@ -24,6 +24,8 @@ VERSION = 1
 MAX_BYTES = 1 << 20
 MAX_ATTEMPTS = 64
 MAX_MARKED = 256
+MAX_ROLLBACKS = 64
+"""With all their marks they stay within `MAX_BYTES`."""
 _MAX_REASON = 500
 _MAX_NUMBER = 10**15
 
@@ -137,7 +139,8 @@ def with_rollbacks(timeline: Timeline, more: Sequence[Rollback]) -> Timeline:
     held = timeline.quarantine
     if held is not None and any(each.to_iteration < held.first_bad for each in new):
         held = None
-    return timeline._replace(rollbacks=timeline.rollbacks + new, quarantine=held)
+    rollbacks = (timeline.rollbacks + new)[-MAX_ROLLBACKS:]
+    return timeline._replace(rollbacks=rollbacks, quarantine=held)
 
 
 def rollback_of(entry: Any) -> Rollback:

@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 from mwatch.act.incident_files import IncidentFiles
 from mwatch.app import html_report, run_folder, story_json
-from mwatch.app.local_run import INTERRUPTED
 from mwatch.app.run import MakeView, RunRequest, run
 from mwatch.app.run_folder import RunFolder
 from mwatch.errors import InputError
@@ -160,7 +159,7 @@ def demo(*, quick: bool, parent: Path, port: int | None, shows: bool, view: Make
         folders.append(folder)
         rows += _rows(folder, training.faults)
         codes.append(ended.exit_code)
-        if ended.exit_code == INTERRUPTED:
+        if ended.exit_code > 128:  # a person has had enough
             break
     return Result(folders, rows, time.monotonic() - began, codes)
 

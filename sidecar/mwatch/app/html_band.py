@@ -61,13 +61,15 @@ def marks(frame: Frame) -> str:
 def pins(frame: Frame) -> str:
     """The numbers of the incidents, each a link to what is told about it."""
     numbered = list(enumerate(frame.story.incidents, 1))
+    if not numbered:
+        return ""
     by_time = [(number, each, frame.time.place(since(each))) for number, each in numbered]
     by_step = [
         (number, each, frame.step.place(float(each.since_iteration)))
         for number, each in numbered
         if each.since_iteration is not None
     ]
-    rows = max(len(set(_rows([x for *_, x in of]))) for of in (by_time, by_step)) if numbered else 0
+    rows = max(len(set(_rows([x for *_, x in of]))) for of in (by_time, by_step))
     return (
         f'<nav class="pins" aria-label="Incidents" style="--rows:{max(1, rows)}">'
         f"{_pins(by_time, 'by-time')}{_pins(by_step, 'by-step')}</nav>"

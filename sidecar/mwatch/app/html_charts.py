@@ -24,12 +24,14 @@ from mwatch.app.html_curves import (
 from mwatch.app.html_scale import HEIGHT, Tick, Up, labels_up, linear, logarithmic
 from mwatch.app.html_text import DASH, count, esc, many, power_of_two, seconds, value
 from mwatch.app.story_series import Span
-from mwatch.stats import median
+from mwatch.stats import median, quantile
 
 _WIDE = 20.0
 """A range so many times the middle is told on a logarithmic axis."""
 _HIGHEST = 2.0
 """Steps of more than so many times the usual are shown at the top: the first ones are slow."""
+_MOST_OF = 0.95
+"""Unless more than the rest are so long."""
 _ROWS = 24
 
 
@@ -68,13 +70,15 @@ def charts(frame: Frame, marks: str, below: str) -> Iterator[str]:
             yield _figure(frame, chart, spans, marks, below if chart.is_tall else "")
 
 
-def _axis(chart: Chart, spans: list[Span]) -> Up:
-    lows, highs = [each.low for each in spans], [each.high for each in spans]
+def _axis(frame: Frame, chart: Chart, spans: list[Span]) -> Up:
+    checks = [each.loss for each in frame.story.validations] if chart.id == "loss" else []
+    lows, highs = [each.low for each in spans] + checks, [each.high for each in spans] + checks
     middle = median([each.mean for each in spans])
     if chart.id == "loss-scale":
         return logarithmic(lows, highs, 1.6)
     if chart.id == "step-time":
-        most = max(min(max(highs), _HIGHEST * middle), min(lows))
+        usual = max(_HIGHEST * middle, quantile([each.mean for each in spans], _MOST_OF))
+        most = max(min(max(highs), usual), min(lows))
         return Up(0.0, most * 1.12 or 1.0)
     if min(lows) > 0 and max(highs) > _WIDE * middle:
         return logarithmic(lows, highs)
@@ -82,7 +86,7 @@ def _axis(chart: Chart, spans: list[Span]) -> Up:
 
 
 def _figure(frame: Frame, chart: Chart, spans: list[Span], marks: str, below: str) -> str:
-    up = _axis(chart, spans)
+    up = _axis(frame, chart, spans)
     ticks = labels_up(up, chart.name, 5 if chart.is_tall else 3)
     drawn = [curve(frame, chart.pick, up, across) for across in (frame.time_of, frame.step_of)]
     checks = _evaluations(frame, up) if chart.id == "loss" else ("", "")

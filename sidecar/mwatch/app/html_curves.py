@@ -8,7 +8,8 @@ Steps that a later attempt did again are drawn apart: they were lost.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import NamedTuple
 
 from mwatch.app.html_scale import HEIGHT, Across, Up
@@ -54,7 +55,7 @@ class Frame:
 
 
 def frame(story: Story) -> Frame:
-    buckets = thinned(story.series, MAX_DRAWN)
+    buckets = thinned(spread(story.series), MAX_DRAWN)
     moments = [story.started_at, story.ended_at]
     moments += [each for span in story.phases for each in (span.began_at, span.ended_at)]
     moments += [each for one in buckets for each in (one.began_at, one.ended_at)]
@@ -68,6 +69,29 @@ def frame(story: Story) -> Frame:
         Across(float(min(steps, default=0)), float(max(steps, default=1))),
         _forks(story),
     )
+
+
+def spread(buckets: Sequence[Bucket]) -> list[Bucket]:
+    """Lines that were read, or stamped, at one moment were not printed at one: they are told over
+    the time that their steps took, as far as there is room since the line before."""
+    told: list[Bucket] = []
+    for (attempt, at), group in groupby(buckets, key=lambda each: (each.attempt, each.ended_at)):
+        batch = list(group)
+        long = [_seconds(each) for each in batch]
+        before = told[-1].ended_at if told and told[-1].attempt == attempt else at - sum(long)
+        room = max(0.0, at - before)
+        share = min(1.0, room / sum(long)) if sum(long) > 0 else 0.0
+        left = sum(long) * share
+        for each, seconds in zip(batch, long, strict=True):
+            left -= seconds * share
+            is_whole = each.began_at < each.ended_at or len(batch) == 1
+            told.append(each if is_whole else replace(each, began_at=at - left, ended_at=at - left))
+    return told
+
+
+def _seconds(bucket: Bucket) -> float:
+    span = bucket.step_seconds
+    return 0.0 if span is None else max(0.0, span.mean) * max(1, bucket.last - bucket.first + 1)
 
 
 def thinned(buckets: Sequence[Bucket], most: int) -> list[Bucket]:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
 from mwatch.app.html_text import DASH, Detail, cause_name, count, duration, esc, steps, wait, when
@@ -147,16 +147,24 @@ def _facts(story: Story, each: IncidentStory, detail: Detail) -> Iterator[tuple[
             ),
         )
     if each.files:
-        yield "Files", "<br>".join(_file(one, detail) for one in each.files[: detail.entries])
+        yield "Files", _files(each.files[: detail.entries], detail)
     page = f" (runbooks/{each.runbook}.md)" if each.runbook else ""
     if each.advice:
         yield "Next", detail.cut(each.advice + page)
 
 
-def _file(each: EvidenceFile, detail: Detail) -> str:
-    """A link from where the page lies by default: the folder of the run."""
-    link = quote(each.path[:1000], errors="replace")
-    return f'<a href="{esc(link)}">{detail.cut(each.path)}</a> {detail.cut(each.about)}'
+def _files(files: Sequence[EvidenceFile], detail: Detail) -> str:
+    """Links from where the page lies by default, the folder of the run; each folder told once."""
+    folders: dict[str, list[str]] = {}
+    for each in files:
+        folder, _, name = each.path[:1000].rpartition("/")
+        link = esc(quote(each.path[:1000], errors="replace"))
+        about = f" ({detail.cut(each.about)})" if each.about else ""
+        folders.setdefault(folder, []).append(f'<a href="{link}">{detail.cut(name)}</a>{about}')
+    return "<br>".join(
+        (f'<span class="dim">{detail.cut(folder)}/</span> ' if folder else "") + ", ".join(names)
+        for folder, names in folders.items()
+    )
 
 
 def _voice(voice: Voice, detail: Detail) -> str:

@@ -57,7 +57,8 @@ def header(story: Story, title: str) -> str:
         zone = f" {clock.zone}" if clock.zone else ""
         begun = when(story.started_at, clock)
         span = f"{begun}{zone}, {duration(story.ended_at - story.started_at)}"
-    command = f"<p><code>{esc(story.command)}</code></p>" if story.command else ""
+    command = f"<details><summary>Command</summary><code>{esc(story.command)}</code></details>"
+    command = command if story.command else ""
     return (
         f'<header><p class="brand">{_MARK}mwatch</p><h1>{esc(title)}</h1>'
         f'<p class="state"><span class="pill {tone}">{esc(name)}</span> {esc(story.summary)}</p>'

@@ -37,8 +37,8 @@ stroke:var(--accent);stroke-width:2;stroke-linecap:round;stroke-linejoin:round}
 .pill{display:inline-block;padding:2px 11px;border-radius:99px;color:#fff;font-weight:600;
 font-size:14px;margin-right:4px;background:var(--dim)}
 .pill.good{background:#12805c}.pill.bad{background:#c4283b}.pill.warn{background:#a95b0a}
-header code{display:inline-block;max-width:100%;background:var(--tint);border-radius:6px;
-padding:3px 8px;max-height:6em;overflow:auto}
+header details{color:var(--dim);font-size:14px}
+header code{display:block;background:var(--tint);border-radius:8px;padding:8px 12px;margin-top:4px}
 section,.panel{background:var(--card);border:1px solid var(--line);border-radius:14px;
 padding:20px 22px;margin-top:18px}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px;

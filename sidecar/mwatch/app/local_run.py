@@ -17,6 +17,7 @@ from pathlib import Path
 
 from mwatch.app import wrapper
 from mwatch.app.engine import Assessment
+from mwatch.app.interrupts import Interrupted, interrupts
 from mwatch.app.next_attempt import NextAttempt
 from mwatch.app.printed import Printed
 from mwatch.app.run_folder import RunFolder
@@ -29,10 +30,9 @@ from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause
 
 _TICK_SECONDS = 0.5
-_SETTLE_SECONDS = 3.0
+_SETTLE_SECONDS = 1.0
 """After the end of the command: its last lines are read, and what they mean is decided."""
 _USER_MENDS = frozenset({Cause.USER_ERROR, Cause.OOM, Cause.DATA})
-INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,14 @@ class LocalRun:
         self._failed: set[str] = set()
 
     def run(self) -> Ended:
-        """Until the command has ended for good. KeyboardInterrupt is part of it."""
+        """Until the command has ended for good, or a person or the system ends it (Ctrl-C)."""
+        with interrupts():
+            ended = self._run()
+        self._watch.end()
+        self._view.ended(ended)
+        return ended
+
+    def _run(self) -> Ended:
         try:
             self._watch.begin()
             self._start(None)
@@ -73,12 +80,10 @@ class LocalRun:
                 spent = time.monotonic() - began
                 if ended is None and spent < _TICK_SECONDS:
                     time.sleep(_TICK_SECONDS - spent)
-        except KeyboardInterrupt:
-            ended = self._interrupted()
+        except Interrupted as interrupted:
+            ended = self._interrupted(interrupted.exit_code)
         finally:
             self._leave()
-        self._watch.end()
-        self._view.ended(ended)
         return ended
 
     def _start(self, decision: Decision | None) -> None:
@@ -163,17 +168,19 @@ class LocalRun:
         if is_pending or now - self._gone_at < _SETTLE_SECONDS:
             return None
         job = self._watch.engine.job
+        if job.attempt.is_done and not code_now:
+            return Ended(0, f"training is done, iteration {job.attempt.iteration}", True)
         said = verdict(job, assessment.findings, assessment.decision)
         return Ended(code_now, said.summary, said.cause in (Cause.FINISHED, Cause.HEALTHY))
 
-    def _interrupted(self) -> Ended:
+    def _interrupted(self, exit_code: int) -> Ended:
         if self._wrapper is not None and self._wrapper.exit_code is None:
             self._view.noted("interrupted: ending the run (again: at once)")
             try:
                 self._wrapper.stop("interrupted by a person", self._watched.grace_seconds)
-            except KeyboardInterrupt:
+            except Interrupted:
                 self._wrapper.kill()
-        return Ended(INTERRUPTED, "interrupted", False)
+        return Ended(exit_code, "interrupted", False)
 
     def _show_output(self) -> None:
         if self._printed is not None:

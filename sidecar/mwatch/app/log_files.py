@@ -32,7 +32,8 @@ _NO_LOG = frozenset(
         "vocab.txt", "LICENSE", "Makefile", "Dockerfile", "README", "README.txt",
     }
 )  # fmt: skip
-_DUMP = re.compile(r"(?:.*[_-])?rank[_-]?\d+(?:\.(?:pickle|pkl|json))?", re.I)
+_STACKS = re.compile(r"rank-\d+\.stacks\.txt")
+"""What the probe writes beside the dumps of the flight recorder, which `flight` reads."""
 
 
 class LogFile(NamedTuple):
@@ -121,11 +122,9 @@ class _Search:
 
     def _consider(self, entry: os.DirEntry[str], name: str) -> None:
         text = shown(name)
-        is_dump = bool(_DUMP.fullmatch(entry.name))
-        if is_dump and entry.name.endswith((".pickle", ".pkl", ".json")):
-            return  # read by `flight`
         is_packed = entry.name.endswith((".gz", ".zst", ".xz", ".bz2"))
-        if not is_packed and (entry.name in _NO_LOG or not _LOG.fullmatch(entry.name)):
+        is_other = entry.name in _NO_LOG or _STACKS.fullmatch(entry.name)
+        if not is_packed and (is_other or not _LOG.fullmatch(entry.name)):
             return
         try:
             status = os.stat(entry.path)

@@ -92,8 +92,12 @@ class Screen:
         odd = bool(known) and losses.keys() != known.keys()
         for name, loss in losses.items():
             usual = known.get(name)
-            odd |= usual is not None and not loss <= usual + _HIGHER * abs(usual)
-            known[name] = _follow(usual, loss) or 0.0
+            if usual is None or not math.isfinite(loss):
+                odd |= usual is not None
+                known[name] = _follow(usual, loss) or 0.0
+            else:
+                odd |= loss > usual + _HIGHER * abs(usual)
+                known[name] = usual + _MEMORY * (loss - usual)
         return odd
 
 

@@ -31,6 +31,7 @@ from mwatch.model.finding import Culprit, Finding
 
 MAX_INCIDENTS = 256
 MAX_FILES = 64
+MAX_WITNESSES = 16
 _EXCERPT = 600
 
 Number = TypeVar("Number", int, float)
@@ -112,7 +113,7 @@ def _told(
     resumed, lost = _cost(lead, attempts) if is_decisive else (None, None)
     next_step = advise(lead.cause, finding, catalogue)
     culprits = (each.finding.culprit for each in (lead, *group))
-    return IncidentStory(
+    told = IncidentStory(
         attempt=lead.attempt,
         cause=lead.cause.value,
         severity=max((each.finding.severity for each in group), key=_weight).value,
@@ -127,18 +128,28 @@ def _told(
         times=max(sum(each.finding.detector == name for each in group) for name in _names(group)),
         confidence=finding.confidence,
         culprit=next((words for each in culprits if (words := who(each))), None),
-        action=action.value,
-        resume_from=decision.resume_from if decision else None,
-        reason=short(decision.reason) if decision else "",
-        resume_reason=short(decision.resume_reason) if decision else "",
         resumed_from=resumed,
         lost_steps=lost,
-        proposal=short(decision.proposal) if decision and decision.proposal else None,
         advice=next_step.step,
         runbook=next_step.runbook,
-        witnesses=_witnesses(decision),
         voices=_voices(group, lead),
         files=tuple(files)[:MAX_FILES],
+    )
+    return told if decision is None else _decided(told, decision)
+
+
+def _decided(told: IncidentStory, decision: Decision) -> IncidentStory:
+    return replace(
+        told,
+        action=decision.action.value,
+        resume_from=decision.resume_from,
+        reason=short(decision.reason),
+        resume_reason=short(decision.resume_reason),
+        proposal=short(decision.proposal) if decision.proposal else None,
+        witnesses=tuple(
+            WitnessStory(each.name, each.agrees, short(each.text))
+            for each in decision.witnesses[:MAX_WITNESSES]
+        ),
     )
 
 
@@ -203,11 +214,6 @@ def _voice(finding: Finding) -> Voice:
         for each in finding.evidence[:MAX_EXCERPTS]
     )
     return Voice(finding.detector, short(finding.summary), finding.severity.value, lines)
-
-
-def _witnesses(decision: Decision | None) -> tuple[WitnessStory, ...]:
-    said = decision.witnesses if decision else ()
-    return tuple(WitnessStory(each.name, each.agrees, short(each.text)) for each in said[:16])
 
 
 def who(culprit: Culprit | None) -> str | None:

@@ -29,7 +29,8 @@ NAME = "story.json"
 MAX_BYTES = 16 << 20
 _MAX_ITEMS = 4096
 _MAX_NUMBER = 1e300
-_DIGITS = 7
+_DIGITS = 10
+"""The first loss scale of fp16, 4294967296, has so many."""
 
 
 class _Wrong(Exception):
@@ -90,8 +91,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_plain(each) for each in value]
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+        return _held(value) if math.isfinite(value) else None
+    if isinstance(value, str):
+        return value[:MAX_WORDS].encode("utf-8", "replace").decode()
+    return value
 
 
 def _row(bucket: Bucket) -> list[Any]:
@@ -109,7 +112,12 @@ def _row(bucket: Bucket) -> list[Any]:
 
 
 def _cut(value: float) -> float:
-    return float(f"{value:.{_DIGITS}g}")
+    return float(f"{_held(value):.{_DIGITS}g}")
+
+
+def _held(value: float) -> float:
+    """What is larger is not read again."""
+    return min(_MAX_NUMBER, max(-_MAX_NUMBER, value))
 
 
 def _read(kind: Any, value: Any, where: str) -> Any:

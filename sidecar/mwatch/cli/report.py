@@ -64,12 +64,7 @@ def report(
     kept = _kept(names or [])
     target = out or (kept.parent / _PAGE if kept else Path(_PAGE))
     check_target(target)
-    if kept is not None:
-        from mwatch.app.story_json import read
-
-        story = read(kept)
-    else:
-        story = _replayed(names, checkpoints, until, policy, catalogue)
+    story = _read(kept) if kept else _replayed(names, checkpoints, until, policy, catalogue)
     size = write_page(render(story, title or ""), target)
     _tell(story, target, size, as_json=as_json)
     raise typer.Exit(3 if story.cause in _UNSEEN else 0 if story.cause in _FINE else 1)
@@ -84,6 +79,12 @@ def _kept(names: list[str]) -> Path | None:
     named = Path(names[0])
     places = [named, named / NAME] if named.exists() else [Path("runs") / named / NAME]
     return next((each for each in places if each.name == NAME and each.is_file()), None)
+
+
+def _read(kept: Path) -> Story:
+    from mwatch.app.story_json import read
+
+    return read(kept)
 
 
 def _replayed(

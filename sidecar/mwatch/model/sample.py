@@ -1,14 +1,14 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The newest numbers of one kind, kept in order, so that asking for a quantile costs nothing.
+"""The newest numbers of one kind, put in order when somebody asks.
 
-A run of millions of lines asks at each of them. What is no finite number is not kept.
+A run of millions of lines adds one at each of them and asks rarely. What is no finite number is
+not kept.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Iterator
 
@@ -20,12 +20,13 @@ class Sample:
 
     def __init__(self, maxlen: int, values: Iterable[float] = ()) -> None:
         self.maxlen = maxlen
-        self._newest: deque[float] = deque()
-        self._ordered: list[float] = []
+        self._newest: deque[float] = deque(maxlen=maxlen)
+        self._ordered: list[float] | None = None
+        """None: something was added since they were put in order."""
         self.extend(values)
 
     def __len__(self) -> int:
-        return len(self._ordered)
+        return len(self._newest)
 
     def __iter__(self) -> Iterator[float]:
         """The oldest first."""
@@ -40,13 +41,9 @@ class Sample:
         return f"Sample({self.maxlen}, {list(self._newest)})"
 
     def append(self, value: float) -> None:
-        if not math.isfinite(value):
-            return
-        if len(self._newest) >= self.maxlen:
-            oldest = self._newest.popleft()
-            del self._ordered[bisect_left(self._ordered, oldest)]
-        self._newest.append(value)
-        insort(self._ordered, value)
+        if -math.inf < value < math.inf:
+            self._newest.append(value)
+            self._ordered = None
 
     def extend(self, values: Iterable[float]) -> None:
         for value in values:
@@ -54,7 +51,7 @@ class Sample:
 
     def clear(self) -> None:
         self._newest.clear()
-        self._ordered.clear()
+        self._ordered = None
 
     def scale(self, factor: float) -> None:
         values = [value * factor for value in self._newest]
@@ -63,24 +60,26 @@ class Sample:
 
     def quantile(self, share: float) -> float | None:
         """By linear interpolation; None of an empty sample."""
-        return self._at(share * (len(self._ordered) - 1))
+        return self._at(share * (len(self._newest) - 1))
 
     def median(self) -> float | None:
         return self.quantile(0.5)
 
     def spread(self) -> float:
         """The median distance from the median, as a standard deviation; 0 of an empty sample."""
-        return spread(self._ordered) if self._ordered else 0.0
+        return spread(self._newest) if self._newest else 0.0
 
     def quantile_without_outliers(self, share: float, outliers: int) -> float | None:
         """At most so many of the largest numbers, and no more than a tenth, have no say."""
-        last = len(self._ordered) - 1
-        return self._at(min(share * last, last - min(outliers, len(self._ordered) // 10)))
+        last = len(self._newest) - 1
+        return self._at(min(share * last, last - min(outliers, len(self._newest) // 10)))
 
     def _at(self, place: float) -> float | None:
-        ordered = self._ordered
-        if not ordered:
+        if not self._newest:
             return None
+        ordered = self._ordered
+        if ordered is None:
+            ordered = self._ordered = sorted(self._newest)
         low = math.floor(place)
         high = min(low + 1, len(ordered) - 1)
         return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

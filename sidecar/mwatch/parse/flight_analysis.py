@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from mwatch.model.collective import Analysis, Blame, Dump, GroupPlace, RankPlace
 from mwatch.model.observation import Sign, SignSource, SignState
-from mwatch.parse.flight_blame import blame
+from mwatch.parse.flight_blame import blame, lost_alone
 from mwatch.parse.flight_chain import Chains, End
 from mwatch.parse.flight_groups import Groups, put_together
 from mwatch.parse.flight_waits import Meeting, Standing
@@ -70,9 +70,20 @@ def analyse(dumps: Mapping[int, Dump], world_size: int | None = None) -> Analysi
     chains = Chains(standing)
     if standing.old:
         return _moving(standing, missing, notes)
-    if not chains.ends:
-        return _nobody_waits(standing, missing, notes)
-    return _concluded(chains, missing, notes)
+    if chains.ends:
+        return _concluded(chains, missing, notes)
+    idle = _nobody_waits(standing, missing, notes)
+    lost = lost_alone(chains)
+    if not lost:
+        return idle
+    first = lost[0]
+    return idle._replace(
+        state=first.state,
+        summary=first.text,
+        confidence=first.confidence,
+        blamed=tuple(lost),
+        since=idle.last_at,
+    )
 
 
 def _left_behind(standing: Standing) -> frozenset[int]:

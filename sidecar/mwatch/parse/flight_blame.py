@@ -47,7 +47,7 @@ def blame(chains: Chains) -> list[Blame]:
     for end in chains.ends:
         found += _of_end(chains, end)
     if found:
-        found += _lost(chains)
+        found += _lost(chains, chains.standing.groups.world - 1)
     standing = chains.standing
     idle = [each.rank for each in found if each.state is SignState.NEVER_JOINED]
     found.sort(key=lambda each: _order(each, _is_unexplained(standing, each, idle)))
@@ -216,9 +216,16 @@ def _where(chains: Chains, rank: int) -> str:
     return meeting_text(chains.standing, meeting)
 
 
-def _lost(chains: Chains) -> Iterator[Blame]:
+def lost_alone(chains: Chains) -> list[Blame]:
+    """Nobody waits, and one rank left no dump: the others may have stopped because it died."""
+    missing = chains.standing.groups.world - len(chains.standing.dumps)
+    found = list(_lost(chains, _MAX_COMPARED)) if missing == 1 else []
+    return [each._replace(confidence=_RING) for each in found]
+
+
+def _lost(chains: Chains, largest: int) -> Iterator[Blame]:
     """A rank without a dump, where several stopped right after an operation with it: gloo ends
-    an operation for those that are left when one of them dies."""
+    an operation for those that are left when one of them dies. `largest`: of its group."""
     standing = chains.standing
     partners: dict[int, list[int]] = defaultdict(list)
     for rank, dump in standing.dumps.items():
@@ -226,13 +233,12 @@ def _lost(chains: Chains) -> Iterator[Blame]:
         if rank in standing.current or last is None or not last.may_have_failed:
             continue
         group = standing.groups.all[standing.groups.places[rank, last.group]]
-        for other in group.members if len(group.members) <= _MAX_COMPARED else ():
+        for other in group.members if len(group.members) <= min(largest, _MAX_COMPARED) else ():
             if other not in standing.dumps:
                 partners[other].append(rank)
     for rank, left in partners.items():
         if len(left) > 1:
-            waiting = len(left) + len(standing.current)
-            yield _lost_or_provoked(chains, rank, left, waiting)
+            yield _lost_or_provoked(chains, rank, left, len(left) + len(standing.current))
 
 
 def _lost_or_provoked(chains: Chains, rank: int, left: list[int], waiting: int) -> Blame:

@@ -56,6 +56,12 @@ class _Seen:
     def __init__(self) -> None:
         self.recorded: set[int] = set()
         self.has_p2p = False
+        self.is_waited_in = False
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Nobody waits for himself: another member was not seen."""
+        return self.is_waited_in and len(self.recorded) == 1
 
 
 def put_together(dumps: Mapping[int, Dump], world: int | None) -> Groups:
@@ -67,6 +73,9 @@ def put_together(dumps: Mapping[int, Dump], world: int | None) -> Groups:
             seen.has_p2p |= group.has_p2p
             if group.last or group.has_p2p:
                 seen.recorded.add(rank)
+        first = next((each for each in dump.operations if not each.is_done), None)
+        if first is not None:
+            groups[keys[rank, first.group]].is_waited_in = True
     size = _world(dumps, groups, world)
     found: dict[Key, Group] = {}
     for key, seen in groups.items():
@@ -109,14 +118,19 @@ def _natural(name: str) -> tuple[int, str]:
 
 
 def _world(dumps: Mapping[int, Dump], groups: Mapping[Key, _Seen], world: int | None) -> int:
-    """As told; else the least that explains what was recorded."""
+    """As told; else the least that explains why some groups were seen with fewer members."""
     named = max((max(key.ranks) for key in groups if key.ranks), default=-1)
     least = max(named, *dumps, 0) + 1
     if world is not None and world >= least:
         return min(world, MAX_WORLD)
     if named >= 0:
         return min(least, MAX_WORLD)
-    cut = [[groups[key].recorded for key in family] for family in _families(groups)]
+    cut = [
+        [groups[key].recorded for key in family]
+        for family in _families(groups)
+        if len({len(groups[key].recorded) for key in family}) > 1
+        or any(groups[key].is_cut_short for key in family)
+    ]
     for size in range(least, min(2 * least, MAX_WORLD) + 1):
         if all(flight_cuts.fits(family, size) for family in cut):
             return size

@@ -33,6 +33,7 @@ _RECLAIMED = (
     Spent.IDLE, Spent.WAITING_TO_ACT, Spent.DETECTING, Spent.HANG_UNDETECTED, Spent.FIRST_STEP,
     Spent.EVALUATING, Spent.SAVING,
 )  # fmt: skip
+_ASIDE = (Spent.SAVING, Spent.EVALUATING)
 _COUNTED_IN = 0.1  # above the usual by this share, with a save inside: the timer ran on
 
 
@@ -64,9 +65,12 @@ def book_usual_line(job: Job, step: Step, at: float) -> bool:
         return False
     told, room = step.seconds * step.new, at - ledger.booked_at
     owed = told + pace.owed - room
-    most = _JITTER if pace.spare else _MAX_OWED
-    if not -_JITTER < owed < most or not 0 < step.seconds <= usual * ledger.slow_ratio:
+    if not -_JITTER < owed < _MAX_OWED or not 0 < step.seconds <= usual * ledger.slow_ratio:
         return False
+    if pace.spare and owed >= _JITTER:
+        if not told / 2 <= room or told > room + _JITTER:
+            return False
+        _may_reclaim(pace, {})
     pace.owed = owed
     slow_part(job, step.new, told - step.new * usual, usual)
     pace.furthest = max(pace.furthest, step.iteration)
@@ -123,9 +127,11 @@ def _next_line(job: Job, step: Step, at: float, own: float | None) -> float:
 def _may_reclaim(pace: Pace, parts: Parts) -> None:
     """A save that seems to have taken all the time may have been over long before: the log that
     tells its end was late, and so are the lines after it."""
-    for spent in (Spent.SAVING, Spent.EVALUATING):
-        pace.spare.pop(spent, None)
-        add(pace.spare, spent, parts.get(spent, 0.0))
+    for spent in _ASIDE:
+        if spent in pace.spare:
+            del pace.spare[spent]
+        if spent in parts:
+            add(pace.spare, spent, parts[spent])
 
 
 def _reclaim(ledger: Ledger) -> None:

@@ -75,9 +75,9 @@ def _judge_reach(job: Job, usual: float) -> None:
 def slow_part(job: Job, iterations: float, above: float, usual: float) -> float:
     """Of what a line took above the usual. What the first slow lines were is known after a few
     more, and the lines at both ends of a slow time are slow in part."""
-    pace, steps = job.ledger.pace, iterations * usual
-    if above <= max(steps * (job.ledger.slow_ratio - 1), noise(job, iterations, usual)):
-        edge = above if above > noise(job, iterations, usual) / 2 else 0.0
+    pace, steps, chance = job.ledger.pace, iterations * usual, noise(job, iterations, usual)
+    if above <= max(steps * (job.ledger.slow_ratio - 1), chance):
+        edge = above if above > chance / 2 else 0.0
         was_slow, pace.is_slow = pace.is_slow, False
         pace.slow_lines = pace.slow_iterations = 0
         pace.slow_seconds = 0.0 if was_slow else edge

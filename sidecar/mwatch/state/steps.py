@@ -58,27 +58,27 @@ def _step(job: Job, stream: Stream, at: float, line: Iteration) -> Step:
     new = covers if fresh is None else min(covers, fresh)
     printed = line.skipped or 0
     again = before is not None and before.is_first_of_process and new < covers
-    return Step(
-        at=at,
-        iteration=line.iteration,
-        covers=covers,
-        new=new,
-        seconds=None if line.elapsed_ms is None else line.elapsed_ms / 1000.0,
-        losses=line.losses,
-        loss_scale=line.loss_scale,
-        grad_norm=line.grad_norm,
-        learning_rate=line.learning_rate,
-        consumed_samples=line.consumed_samples,
-        batch_size=line.global_batch_size,
-        skipped=max(0, printed - before.skipped_printed) if again and before else printed,
-        skipped_printed=printed,
-        nan=line.nan or 0,
-        throughput_tflops=line.throughput_tflops,
-        is_first_of_process=line.first_of_process,
-        flavour=line.flavour,
-        stream=stream.name,
-        file=line.file,
-        line=line.line,
+    return Step(  # by place: this is done for each of millions of lines
+        at,
+        line.iteration,
+        covers,
+        new,
+        None if line.elapsed_ms is None else line.elapsed_ms / 1000.0,
+        line.losses,
+        line.loss_scale,
+        line.grad_norm,
+        line.learning_rate,
+        line.consumed_samples,
+        line.global_batch_size,
+        max(0, printed - before.skipped_printed) if again and before else printed,
+        printed,
+        line.nan or 0,
+        line.throughput_tflops,
+        line.first_of_process,
+        line.flavour,
+        stream.name,
+        line.file,
+        line.line,
     )
 
 
