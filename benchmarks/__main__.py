@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-from benchmarks import memory, rates, robustness, startup
+from benchmarks import hang, memory, probe, rates, robustness, startup, wrapper
 from benchmarks.measure import REPEATS, ChildFailed
 from benchmarks.row import Row, as_record, table
 from benchmarks.ten_fields import Disagreement
@@ -28,9 +28,11 @@ class Size(NamedTuple):
     stream_bytes: int = 1_000_000_000
     mutations: int = 1_000_000
     singles: int = 20_000
+    printed_bytes: int = 600_000_000
+    hangs: int = 4
 
 
-_QUICK = Size(30_000, 150_000, 100_000_000, 20_000, 1000)
+_QUICK = Size(30_000, 150_000, 100_000_000, 20_000, 1000, 200_000_000, 2)
 _READ_ITERATIONS = 10.0
 _READ_NOISY = 20.0
 
@@ -44,6 +46,10 @@ def measurements(size: Size) -> dict[str, Callable[[], Row]]:
     def noisy() -> rates.Race:
         return rates.Race("noisy", size.noisy_lines)
 
+    @cache
+    def hangs() -> hang.Trial:
+        return hang.Trial(size.hangs)
+
     return {
         "read-iterations": lambda: rates.read_row(iterations(), target=_READ_ITERATIONS),
         "read-noisy": lambda: rates.read_row(noisy(), target=_READ_NOISY),
@@ -54,6 +60,11 @@ def measurements(size: Size) -> dict[str, Callable[[], Row]]:
         "memory": lambda: memory.row(size.stream_bytes),
         "help": startup.row,
         "fuzz": lambda: robustness.row(size.mutations, size.singles),
+        "probe-tick": probe.row,
+        "probe-no-rank": probe.start_row,
+        "wrapper": lambda: wrapper.row(size.printed_bytes),
+        "hang": lambda: hangs().row(),
+        "hang-heartbeats": lambda: hangs().heartbeats_row(),
     }
 
 

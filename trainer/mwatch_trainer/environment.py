@@ -14,6 +14,7 @@ from typing import Mapping
 
 import mwatch_trainer
 from mwatch_trainer import contract
+from mwatch_trainer.rank_process import OWNER_VARIABLE
 
 PROBE_SWITCH = "MWATCH_PROBE"
 SITE = "site"
@@ -33,6 +34,7 @@ def of_child(
 ) -> tuple[dict[str, str], list[str]]:
     """The whole environment, and what could not be done."""
     env = dict(environ)
+    env.pop(OWNER_VARIABLE, None)  # of a rank that started us: ours are ranks of their own
     problems: list[str] = []
     for names, value in _ALWAYS:
         _set(env, names, value)

@@ -79,7 +79,8 @@ class Player:
         at, _, what = observed
         was_news = False
         if self.at is not None and at > self.at:
-            was_news = self._pass(self.at, at)
+            is_dull = at - self.at <= max(_LOOK_SECONDS, self._usual) and self._due is None
+            was_news = (self._is_stale or not is_dull) and self._pass(self.at, at)
         if self._is_stale and isinstance(what, Phase | Arguments | Error):
             self._look(self.at or at)  # it may end the attempt: see how that one stood
         job = self.engine.job

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mwatch.app.engine import Assessment, Engine
+from mwatch.app.engine import Assessment, Engine, Incident
 from mwatch.app.live import Live
 from mwatch.decide import budget
 from mwatch.detect.patience import Patience, patience
@@ -32,6 +32,7 @@ class RunMetrics:
         self._live = live
         self._newest: Snapshot | None = None
         self._ticked = time.monotonic()
+        self._over: Counter[tuple[Cause, Action]] = Counter()
         self.where: str | None = None
         """The address; None: nobody asked for one, or none could be had."""
         self.problem: str | None = None
@@ -43,13 +44,19 @@ class RunMetrics:
             findings=assessment.findings,
             decision=assessment.decision,
             hang_deadline_seconds=None if limit is None else limit.seconds,
-            incidents=self._incidents(),
+            incidents=self._over,
             restarts_left=self._restarts_left(),
             gpus=live.gpus,
             sources=live.sources,
         )
         self._newest = take(engine.job, around, at=assessment.at)
         self._ticked = time.monotonic()
+
+    def closed(self, incident: Incident) -> None:
+        """It is over, by itself or by what was done: it counts once, for good."""
+        done = incident.decision if incident.acted_at is not None else None
+        action = Action.NONE if done is None else done.action
+        self._over[incident.cause, action] += 1
 
     def snapshots(self) -> list[Snapshot]:
         return [] if self._newest is None else [self._newest]
@@ -62,13 +69,6 @@ class RunMetrics:
         if job.attempt.phase in (JobPhase.ENDED, JobPhase.QUEUED, JobPhase.SCHEDULING):
             return None
         return patience(job, watched(job, settings), settings)
-
-    def _incidents(self) -> dict[tuple[Cause, Action], int]:
-        over = (each for each in self._engine.incidents if each.closed_at or each.acted_at)
-        return Counter(
-            (each.cause, each.decision.action if each.acted_at and each.decision else Action.NONE)
-            for each in over
-        )
 
     def _restarts_left(self) -> int:
         engine = self._engine

@@ -125,6 +125,7 @@ class RunWatch:
         for incident in [each for each in self._open if each.closed_at is not None]:
             self._open.remove(incident)
             self._close(incident)
+            self._metrics.closed(incident)
             if incident.acted_at is None:
                 self._view.closed(incident)
 

@@ -40,6 +40,11 @@ class Sample:
     def __repr__(self) -> str:
         return f"Sample({self.maxlen}, {list(self._newest)})"
 
+    @property
+    def is_full(self) -> bool:
+        """The next number drives out the oldest."""
+        return len(self._newest) == self.maxlen
+
     def append(self, value: float) -> None:
         if -math.inf < value < math.inf:
             self._newest.append(value)

@@ -51,9 +51,10 @@ def blame(chains: Chains) -> list[Blame]:
     standing = chains.standing
     idle = [each.rank for each in found if each.state is SignState.NEVER_JOINED]
     found.sort(key=lambda each: _order(each, _is_unexplained(standing, each, idle)))
+    once = {each.rank: each for each in reversed(found)}
     placed = (
         each._replace(coordinates=coordinates(standing.groups, each.rank))
-        for each in found[:_MAX_BLAMED]
+        for each in [each for each in found if once[each.rank] is each][:_MAX_BLAMED]
     )
     return _weighed(list(placed))
 

@@ -24,12 +24,12 @@ LAST_WORDS_SECONDS = 30.0
 
 
 def open_first(job: Job, at: float) -> None:
-    if not job.has_started:
-        job.has_started = True
-        job.now = at
-        job.attempt = _new(1, at)
-        job.timeline.attempt = max(job.timeline.attempt, 1)
-        ledger.attempt_started(job, at)
+    """Something was seen for the first time."""
+    job.has_started = True
+    job.now = at
+    job.attempt = _new(1, at)
+    job.timeline.attempt = max(job.timeline.attempt, 1)
+    ledger.attempt_started(job, at)
 
 
 def _new(number: int, at: float) -> Attempt:

@@ -17,6 +17,8 @@ from mwatch.state.step_time import own_seconds
 _STARVED = 8  # steps known; fewer, and a poor line is better than nothing
 _ALWAYS = 4  # lines in a row with a save inside: there are no others
 _BEAT_SECONDS = 1.0
+_CLOSE_SECONDS = 1.0  # lines that come faster say the same: once enough are known, one in five
+_EVERY = 5
 
 
 def phase_ended(job: Job, slot: Slot, seconds: float) -> None:
@@ -37,10 +39,12 @@ def step_reported(job: Job, step: Step) -> None:
         calibration.resize_batch(step.batch_size)
     if before is None or not _is_usual(step, before):
         return
+    gap = step.at - before.at
+    if gap < _CLOSE_SECONDS and step.line % _EVERY and calibration.steps.is_full:
+        return
     is_poor = step.skipped >= step.new or 0 < calibration.disturbed < _ALWAYS
     if is_poor and len(calibration.steps) >= _STARVED:
         return
-    gap = step.at - before.at
     seconds = own_seconds(step, before, is_second=len(attempt.steps) == 2)
     if seconds is None and not is_disturbed:
         seconds = gap / step.new

@@ -52,10 +52,12 @@ def fold(job: Job, observed: Observed) -> Job:
             return job
         stream = job.streams[name] = Stream(name)
     kind = type(what)
-    attempts.open_first(job, at)
+    if not job.has_started:
+        attempts.open_first(job, at)
     if kind in _LOG:
         _see(job, Sight.LOG, at)
-    job.now = max(job.now, at)
+    if at > job.now:
+        job.now = at
     _FOLDS[kind](job, stream, at, what)
     stream.last_at = at
     return job
