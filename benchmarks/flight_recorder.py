@@ -16,7 +16,6 @@ import time
 
 from flight_builders import Flight, layout, steps
 from flight_format import pickled
-
 from mwatch.parse.flight_analysis import analyse
 from mwatch.parse.flight_recorder import read_dump
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flight_format import entry
+from flight_format import entry, in_batch
 
 T0 = 1_794_000_000.0
 
@@ -72,6 +72,8 @@ class Flight:
     library: str = "nccl"
     ahead: int = 1
     described: bool = True
+    batched: bool = False
+    """Sends and receives are handed over as batches of one, as Megatron does."""
     stops: dict[int, int] = field(default_factory=dict)
     """By rank: how many calls it makes before it stops for good."""
     instead: dict[tuple[int, int], Call] = field(default_factory=dict)
@@ -174,10 +176,12 @@ class Flight:
         if self.library == "gloo":  # which does not record sends and receives
             made = [each for each in made if each.call.to is None]
         head = next((each for each in made if not each.is_done), None)
-        entries = [
-            entry(self, rank, each, first + place, version, is_head=each is head)
-            for place, each in enumerate(made)
-        ]
+        entries: list[dict[str, Any]] = []
+        for each in made:
+            number = first + len(entries)
+            found = entry(self, rank, each, number, version, is_head=each is head)
+            is_batch = self.batched and each.call.to is not None
+            entries += in_batch(found, each.is_done) if is_batch else [found]
         return {
             "version": version,
             "pg_config": self._config(rank),

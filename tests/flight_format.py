@@ -48,6 +48,21 @@ def entry(
     return found if version.startswith("2") else _of_torch_2_3(found)
 
 
+def in_batch(found: dict[str, Any], is_done: bool) -> list[dict[str, Any]]:
+    """As NCCL records a batch of one: only its end is ever brought up to date, and that does not
+    say that it is one of sends."""
+    first = found | {"state": "scheduled", "retired": False}
+    end = found | {
+        "record_id": found["record_id"] + 1,
+        "profiling_name": "nccl:coalesced",
+        "input_sizes": [],
+        "output_sizes": [],
+        "is_p2p": False,
+        "state": "completed" if is_done else "scheduled",
+    }
+    return [first, end]
+
+
 def _of_torch_2_3(found: dict[str, Any]) -> dict[str, Any]:
     """One number for all, and neither the types nor whether it is a send."""
     number = found["collective_seq_id"] or found["p2p_seq_id"]

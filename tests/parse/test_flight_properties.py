@@ -36,6 +36,7 @@ def dumps(flight: Flight, buffer: int = 2000) -> dict[int, Dump]:
     calls=st.integers(0, 20),
     ahead=st.integers(1, 6),
     buffer=st.sampled_from([12, 2000]),
+    is_batched=st.booleans(),
 )
 def test_whoever_stops_is_named_with_and_without_its_own_dump(
     shape: tuple[int, int, int],
@@ -44,10 +45,12 @@ def test_whoever_stops_is_named_with_and_without_its_own_dump(
     calls: int,
     ahead: int,
     buffer: int,
+    is_batched: bool,
 ) -> None:
     tp, pp, dp = shape
     culprit = min(int(place * tp * pp * dp), tp * pp * dp - 1)
-    flight = Flight(layout(tp, pp, dp), library, ahead, stops={culprit: calls})
+    flight = Flight(layout(tp, pp, dp), library, ahead, batched=is_batched)
+    flight.stops[culprit] = calls
     flight.play(pipeline(flight, 7) if pp > 1 and library == "nccl" else steps(8))
     whole = dumps(flight, buffer)
     found = analyse(whole)

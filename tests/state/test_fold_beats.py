@@ -64,3 +64,15 @@ def test_a_record_older_than_the_last_one_changes_nothing() -> None:
 
 def test_the_probe_tells_the_world_size() -> None:
     assert Story().beats(0, 4).job.layout.world_size == 2
+
+
+def test_a_probe_that_is_earlier_than_the_log_opens_no_second_attempt() -> None:
+    story = Story().sees(AttemptStart(1, None, None)).beats(0, 0, "starting").wait(3)
+    story.says("using world size: 2, data-parallel size: 2, tensor-model-parallel size: 1")
+    assert story.job.attempt.number == 1
+    assert not story.job.past
+
+
+def test_passing_through_the_end_of_an_asynchronous_save_is_not_staying_there() -> None:
+    story = Story().beats(0, 4).wait(1).beats(0, 5).wait(1).beats(0, 5, "async-finalize")
+    assert phase(story.wait(1).beats(0, 6, "compute")) == "training"

@@ -62,7 +62,8 @@ def test_an_end_by_a_signal_is_told_as_a_shell_tells_it(tmp_path: Path, number: 
 
 
 def test_a_command_that_is_not_there_is_127_and_one_that_cannot_run_126(tmp_path: Path) -> None:
-    ended = run(tmp_path, "no-such-command-at-all")
+    plain = environ(PATH="/usr/bin:/bin")
+    ended = run(tmp_path, "no-such-command-at-all", env=plain)
     assert (ended.code, ended.err) == (
         127,
         b"mwatch-run: no-such-command-at-all: no such command\n",

@@ -29,6 +29,7 @@ _MAX_RANKS = 512
 _SIGNAL_SECONDS = 2.0
 _LOOK_SECONDS = 0.05
 _ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}", re.ASCII)
+_STOPPED = ("T", "t")
 _KEPT = {"recorder"}  # torch's own dumps, written without being asked
 
 
@@ -38,7 +39,22 @@ class BadName(ValueError):
 
 class _Rank(NamedTuple):
     record: Record
-    is_alive: bool
+    state: str | None
+    """Of its process; None: it has ended."""
+
+    @property
+    def is_alive(self) -> bool:
+        return self.state is not None
+
+    @property
+    def can_answer(self) -> bool:
+        return self.is_alive and self.state not in _STOPPED
+
+    @property
+    def why(self) -> str:
+        if not self.is_alive:
+            return "its process has ended"
+        return "no answer" if self.can_answer else "stopped by a signal (state T)"
 
 
 class Dumps:
@@ -63,18 +79,18 @@ class Dumps:
         ranks = self._ranks()
         request = os.path.join(self._folder, contract.DUMP_REQUEST)
         contract.write_json(request, {"id": name, "asked_at": time.time()})
-        alive = {number for number, rank in ranks.items() if rank.is_alive}
-        _wait(lambda: alive <= self._answered(folder, alive), seconds)
-        silent = alive - self._answered(folder, alive)
+        able = {number for number, rank in ranks.items() if rank.can_answer}
+        _wait(lambda: able <= self._answered(folder, able), seconds)
+        silent = able - self._answered(folder, able)
         by_signal = self._signal({number: ranks[number].record for number in silent}, folder)
         self._write_processes(folder)
         missing = [
-            {"rank": number, "why": "its process has ended" if not rank.is_alive else "no answer"}
+            {"rank": number, "why": rank.why}
             for number, rank in sorted(ranks.items())
-            if not rank.is_alive or number not in self._answered(folder, alive)
+            if number not in self._answered(folder, able)
         ]
         contract.write_json(os.path.join(folder, "missing.json"), {"ranks": missing})
-        answered = sorted(self._answered(folder, alive))
+        answered = sorted(self._answered(folder, able))
         return {
             "id": name,
             "folder": folder,
@@ -85,7 +101,7 @@ class Dumps:
 
     def _ranks(self) -> dict[int, _Rank]:
         """Of this attempt's probes; a record of a process that is not below us is an old one."""
-        below = {(each.pid, each.started) for each in self._tree.processes()}
+        below = {(each.pid, each.started): each.state for each in self._tree.processes()}
         found: dict[int, _Rank] = {}
         folder = os.path.join(self._directory, contract.PROBE_FOLDER)
         for name in _listed(folder)[:_MAX_RANKS]:
@@ -93,8 +109,7 @@ class Dumps:
                 continue
             record = _record(os.path.join(folder, name))
             if record is not None:
-                is_alive = (record.pid, record.started) in below
-                found[record.rank] = _Rank(record, is_alive)
+                found[record.rank] = _Rank(record, below.get((record.pid, record.started)))
         newest = max((each.record.attempt for each in found.values()), default=0)
         return {
             number: each

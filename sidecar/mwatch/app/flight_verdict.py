@@ -130,8 +130,7 @@ class Testimony:
         if self.is_old:
             return report
         if said.cause is Cause.HANG:
-            culprit = said.culprit or self.culprit()
-            return replace(report, verdict=replace(said, culprit=culprit))
+            return replace(report, verdict=replace(said, culprit=self._completed(said.culprit)))
         if said.cause not in _OPEN or not self._stands_still():
             return report
         finding = self._finding(report)
@@ -152,6 +151,15 @@ class Testimony:
             advice=advise(Cause.HANG, finding, {}),
             findings=(finding, *report.findings),
         )
+
+    def _completed(self, known: Culprit | None) -> Culprit | None:
+        """Where the engine names nobody, or does not know the place of whom it names."""
+        ours = self.culprit()
+        if known is None or (known.rank is None and ours is not None and ours.rank is not None):
+            return ours
+        if ours is not None and ours.rank == known.rank and not known.coordinates:
+            return replace(known, coordinates=ours.coordinates)
+        return known
 
     def _finding(self, report: Report) -> Finding:
         analysis = self.analysis

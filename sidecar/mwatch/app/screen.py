@@ -75,12 +75,18 @@ class Screen:
         elapsed, norm, scale = line.elapsed_ms, line.grad_norm, line.loss_scale
         if elapsed is not None:
             usual = self._elapsed
-            odd |= usual is not None and not elapsed <= _SLOWER * usual
-            self._elapsed = _follow(usual, elapsed)
+            if usual is not None and -math.inf < elapsed <= _SLOWER * usual:
+                self._elapsed = usual + _MEMORY * (elapsed - usual)
+            else:
+                odd |= usual is not None
+                self._elapsed = _follow(usual, elapsed)
         if norm is not None or self._norm is not None:
             usual = self._norm
-            odd |= norm is None or (usual is not None and not norm <= _STEEPER * usual)
-            self._norm = _follow(usual, norm)
+            if usual is not None and norm is not None and -math.inf < norm <= _STEEPER * usual:
+                self._norm = usual + _MEMORY * (norm - usual)
+            else:
+                odd |= norm is None or usual is not None
+                self._norm = _follow(usual, norm)
         if scale is not None:
             odd |= self._scale is not None and scale < self._scale
             self._scale = scale

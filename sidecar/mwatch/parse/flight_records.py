@@ -4,8 +4,8 @@
 
 The libraries differ. NCCL says `completed` when the GPU is through; a record that was retired
 without it has timed out. gloo never says so: there, retired is over. Sends and receives that
-were batched are never updated one by one: the `coalesced` record after them speaks for all.
-gloo does not record sends and receives at all.
+were batched are never updated one by one: the `coalesced` record after them speaks for all, and
+does not say itself that it is one of sends. gloo does not record sends and receives at all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BY_EVENTS = frozenset({"nccl", "rccl", "xccl"})
 _P2P = re.compile(r"(send|recv)\w* (\d{1,9})(->|<-)(\d{1,9})")
 UNKNOWN_PEER = (-1, -1)
 _BATCH = "coalesced"
-"""How the record ends in its name that stands for all of a batch: `ALLGATHER_coalesced` too."""
+"""The record that stands for all of a batch; some are named `ALLGATHER_coalesced` and the like."""
 _SENT = frozenset({"all_reduce", "allreduce_coalesced", "broadcast", "reduce", "_reduce_oop"})
 _SCATTERED = frozenset({"reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single"})
 _GATHERED = frozenset({"all_gather", "_all_gather_base", "all_gather_single"})
@@ -97,12 +97,18 @@ def operations(records: Sequence[Recorded]) -> list[Operation]:
     for place in range(len(records) - 1, -1, -1):
         record = records[place]
         is_over = over.get(place, record.is_over) or _channel(record) in later_is_over
-        if is_over and record.library in _BY_EVENTS:
+        if is_over and record.library in _BY_EVENTS and record.kind != _BATCH:
             later_is_over.add(_channel(record))  # one stream: what came before is over too
-        if place in over or not _is_end_of_p2p_batch(record, place, over):
+        if record.kind != _BATCH or _stands_alone(records, place, over):
             found.append(_operation(record, is_over))
     found.reverse()
     return found
+
+
+def _stands_alone(records: Sequence[Recorded], place: int, over: Mapping[int, bool]) -> bool:
+    """The batched records before it say more: with whom. Without them it tells at least that
+    something is open."""
+    return (place - 1) not in over and not records[place].is_over
 
 
 def _ends_of_batches(records: Sequence[Recorded]) -> dict[int, bool]:
@@ -111,7 +117,7 @@ def _ends_of_batches(records: Sequence[Recorded]) -> dict[int, bool]:
     open_batches: dict[str, tuple[int, int, bool]] = {}
     for place in range(len(records) - 1, -1, -1):
         record = records[place]
-        if record.kind.endswith(_BATCH):
+        if _ends_a_batch(record.kind):
             open_batches[record.group] = (*_numbers(record), record.is_over)
             continue
         batch = open_batches.get(record.group)
@@ -122,9 +128,8 @@ def _ends_of_batches(records: Sequence[Recorded]) -> dict[int, bool]:
     return over
 
 
-def _is_end_of_p2p_batch(record: Recorded, place: int, over: Mapping[int, bool]) -> bool:
-    """The batched records before it say more: with whom."""
-    return record.kind.endswith(_BATCH) and record.peer is not None and (place - 1) in over
+def _ends_a_batch(kind: str) -> bool:
+    return kind == _BATCH or (kind.endswith(_BATCH) and kind[0].isupper())
 
 
 def _numbers(record: Recorded) -> tuple[int, int]:
@@ -138,13 +143,13 @@ def _channel(record: Recorded) -> tuple[object, ...]:
 
 
 def _operation(record: Recorded, is_over: bool) -> Operation:
-    is_p2p = record.peer is not None
+    peer = UNKNOWN_PEER if record.kind == _BATCH else record.peer
     return Operation(
         record.record,
         record.group,
-        record.p2p_number if is_p2p else record.collective_number,
+        record.collective_number if peer is None else record.p2p_number,
         record.kind,
-        record.peer,
+        peer,
         record.shape,
         is_over,
         is_over and record.state != "completed" and record.library not in _BY_EVENTS,

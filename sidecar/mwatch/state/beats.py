@@ -86,7 +86,9 @@ def _progress(job: Job, attempt: Attempt, at: float, iteration: int) -> None:
 
 def _follow(job: Job, attempt: Attempt, at: float, beat: Beat) -> None:
     if beat.phase in _TRAINING:
-        if attempt.phase in (JobPhase.SAVING, JobPhase.EVALUATING) and attempt.save is None:
+        is_aside = attempt.phase in (JobPhase.SAVING, JobPhase.EVALUATING)
+        has_returned = attempt.phase is JobPhase.ASYNC_FINALIZE  # a look at each iteration's end
+        if has_returned or (is_aside and attempt.save is None):
             phases.enter(job, at, phases.resting(attempt))
         elif attempt.phase in (JobPhase.STARTING, JobPhase.LOADING):
             phases.enter(job, at, JobPhase.FIRST_STEP)

@@ -33,9 +33,10 @@ def step_reported(job: Job, step: Step) -> None:
     before = attempt.steps[-2] if len(attempt.steps) > 1 else None
     is_disturbed = _is_disturbed(job)
     calibration.disturbed = calibration.disturbed + 1 if is_disturbed else 0
-    if job.layout.log_interval is not None and job.layout.log_interval > 0:
-        calibration.space_lines(job.layout.log_interval)
-    if step.batch_size:
+    interval = job.layout.log_interval
+    if interval != calibration.log_interval and interval is not None and interval > 0:
+        calibration.space_lines(interval)
+    if step.batch_size != calibration.batch_size and step.batch_size:
         calibration.resize_batch(step.batch_size)
     if before is None or not _is_usual(step, before):
         return

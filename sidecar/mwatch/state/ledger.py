@@ -87,7 +87,8 @@ def step_reported(job: Job, step: Step) -> None:
     ledger = job.ledger
     if ledger.started_at is None or ledger.is_closed or step.new < 1:
         return
-    ledger.weigh(job.layout.world_size)
+    if ledger.world_size != job.layout.world_size:
+        ledger.weigh(job.layout.world_size)
     at = max(step.at, ledger.booked_at)
     if ledger.open.head is not None and ledger.open.head.ended_at < at - SAME_MOMENT:
         _book_head(ledger)

@@ -72,7 +72,9 @@ def book_usual_line(job: Job, step: Step, at: float) -> bool:
             return False
         _may_reclaim(pace, {})
     pace.owed = owed
-    slow_part(job, step.new, told - step.new * usual, usual)
+    above = told - step.new * usual
+    if above > 0 or pace.slow_seconds:
+        slow_part(job, step.new, above, usual)
     pace.furthest = max(pace.furthest, step.iteration)
     _keep_pace(pace, step, step.seconds, job.layout.log_interval)
     ledger.book({Spent.TRAINING: room}, at)

@@ -33,7 +33,7 @@ def is_new_process(job: Job, stream: Stream) -> bool:
     attempt = job.attempt
     if stream.attempt != attempt.number:
         return True
-    has_begun = not phases.is_before_steps(attempt) or attempt.iteration is not None
+    has_begun = not phases.is_before_steps(attempt) or attempt.first_iteration is not None
     return has_begun or attempt.ended_at is not None or bool(attempt.errors)
 
 

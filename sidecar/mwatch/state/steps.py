@@ -25,7 +25,8 @@ def fold(job: Job, stream: Stream, at: float, line: Iteration) -> None:
         job.layout = replace(job.layout, total_iterations=line.total_iterations)
     step = _step(job, stream, at, line)
     _count(job, attempt, step)
-    _enter_training(job, attempt, step)
+    if attempt.phase is not JobPhase.TRAINING:
+        _enter_training(job, attempt, step)
     calibrate.step_reported(job, step)
     ledger.step_reported(job, step)
     _advance(job, attempt, step)
@@ -99,7 +100,7 @@ def _count(job: Job, attempt: Attempt, step: Step) -> None:
 
 def _enter_training(job: Job, attempt: Attempt, step: Step) -> None:
     """A line proves that steps are done; where the steps began nobody may have said."""
-    if attempt.phase is JobPhase.TRAINING or attempt.phase in _QUIET_PHASES:
+    if attempt.phase in _QUIET_PHASES:
         return
     if phases.is_before_steps(attempt) or attempt.phase is JobPhase.LOADING:
         known = (step.seconds or 0.0) * step.new
