@@ -78,13 +78,9 @@ def pickled(value: object) -> bytes:
     return bytes(out) + b"."
 
 
-def _push(value: object, out: bytearray, known: dict[str, int]) -> None:
+def _push(value: object, out: bytearray, known: dict[object, int]) -> None:
     if isinstance(value, dict):
-        out += b"}("
-        for key, each in value.items():
-            _push(key, out, known)
-            _push(each, out, known)
-        out += b"u"
+        _push_dict(value, out, known)
     elif isinstance(value, list):
         out += b"]("
         for each in value:
@@ -96,19 +92,38 @@ def _push(value: object, out: bytearray, known: dict[str, int]) -> None:
             _push(each, out, known)
         out += b"\x86"
     elif isinstance(value, str):
-        _push_text(value, out, known)
+        if not _recall(value, out, known):
+            text = value.encode()
+            out += b"X" + struct.pack("<I", len(text)) + text
+            _keep(value, out, known)
     else:
         _push_number(value, out)
 
 
-def _push_text(value: str, out: bytearray, known: dict[str, int]) -> None:
-    if value in known:
-        place = known[value]
-        out += b"h" + bytes([place]) if place < 256 else b"j" + struct.pack("<I", place)
+def _push_dict(value: dict[str, Any], out: bytearray, known: dict[object, int]) -> None:
+    """A frame of a stack is spelt out once, as a text is."""
+    is_frame = "filename" in value
+    if is_frame and _recall(id(value), out, known):
         return
-    place = known[value] = len(known)
-    text = value.encode()
-    out += b"X" + struct.pack("<I", len(text)) + text
+    out += b"}("
+    for key, each in value.items():
+        _push(key, out, known)
+        _push(each, out, known)
+    out += b"u"
+    if is_frame:
+        _keep(id(value), out, known)
+
+
+def _recall(what: object, out: bytearray, known: dict[object, int]) -> bool:
+    place = known.get(what)
+    if place is None:
+        return False
+    out += b"h" + bytes([place]) if place < 256 else b"j" + struct.pack("<I", place)
+    return True
+
+
+def _keep(what: object, out: bytearray, known: dict[object, int]) -> None:
+    place = known[what] = len(known)
     out += b"q" + bytes([place]) if place < 256 else b"r" + struct.pack("<I", place)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -169,3 +170,34 @@ def test_the_dump_of_one_request_on_the_volume_gives_signs(tmp_path: Path) -> No
         (0, SignState.STUCK),
     ]
     assert signs_of(tmp_path, "case-2") == []
+
+
+def test_a_rank_whose_recording_is_still_being_written_is_waited_for_and_not_accused(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "dumps" / "case-1"
+    put(folder, hung(), [1, 2, 3])
+    for rank in range(4):
+        (folder / f"rank-{rank}.stacks.txt").write_text("main thread\n")
+    missing = Flight(layout(tp=2, dp=2), stops={0: 4}).play(steps(8))
+    put(folder, missing, [1, 2, 3])
+    early = signs_of(tmp_path, "case-1", wait_seconds=0.0)
+    assert [(each.rank, each.state) for each in early] == [(None, SignState.FLAT)]
+    writer = threading.Timer(0.3, lambda: put(folder, missing, [0]))
+    writer.start()
+    found = signs_of(tmp_path, "case-1", wait_seconds=5.0)
+    writer.join()
+    assert (found[0].rank, found[0].state) == (0, SignState.NEVER_JOINED)
+
+
+def test_who_was_asked_in_vain_is_named_and_who_is_of_another_pod_is_not(tmp_path: Path) -> None:
+    flight = Flight(layout(tp=2, dp=4), stops={1: 4}).play(steps(8))
+    folder = tmp_path / "dumps" / "case-1"
+    put(folder, flight, [0, 2, 3])
+    assert signs_of(tmp_path, "case-1", 8)[0].state is SignState.FLAT
+    (folder / "missing.json").write_text('{"version": 1, "ranks": [{"rank": 1, "why": "T"}]}')
+    found = signs_of(tmp_path, "case-1", 8)[0]
+    assert (found.rank, found.state) == (1, SignState.STOPPED)
+    assert "did not answer" in found.text
+    (folder / "missing.json").write_text('{"version": 1, "ranks": []}')
+    assert signs_of(tmp_path, "case-1", 8)[0].state is SignState.FLAT

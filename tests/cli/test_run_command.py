@@ -73,7 +73,7 @@ def started(line: list[str], tmp_path: Path) -> Iterator[subprocess.Popen[bytes]
         try:
             yield process
         finally:
-            process.kill()
+            process.terminate()  # killed, it would leave the training behind: as it should
             process.wait(PATIENCE)
 
 
@@ -188,7 +188,8 @@ def test_training_goes_on_when_the_watcher_is_killed(tmp_path: Path) -> None:
 
 def test_metrics_are_served_while_it_runs(tmp_path: Path) -> None:
     line = trainer("--train-iters", "100000")
-    with started(command(tmp_path, "--port", "19461", then=line), tmp_path):
+    options = ("--port", "19461", "--grace", "1")
+    with started(command(tmp_path, *options, then=line), tmp_path):
         file = tmp_path / "said"
         until(lambda: "/metrics" in file.read_text("utf-8"))
         (where,) = [

@@ -78,3 +78,9 @@ def test_processes_that_are_gone_in_the_last_iterations_may_have_finished() -> N
 def test_a_crash_in_the_last_iterations_is_a_crash() -> None:
     built = died(999)
     assert decided(built, finding(Cause.CRASH)).action is Action.RESTART
+
+
+def test_what_the_log_tells_of_its_end_is_not_waited_for() -> None:
+    built = died(code=0)
+    told = finding(Cause.CHECKPOINT, detector="crashed", since_time=built.now)
+    assert decided(built, told).act_at == built.now + 10

@@ -215,6 +215,14 @@ def test_gloo_ends_what_a_killed_rank_was_in_so_the_one_without_a_dump_is_named(
     assert analyse(dumps(whole, without=[2])).blamed == (), "NCCL says that it went well"
 
 
+def test_an_operation_that_gloo_ended_by_an_error_is_no_sign_that_the_job_went_on() -> None:
+    """Rank 1 is killed before its data-parallel call; rank 0 is thrown out of the next one."""
+    flight = Flight(layout(tp=2, dp=2), "gloo", stops={1: 5}).play(steps(8))
+    flight.log[0][-1].is_done = True
+    found = analyse(dumps(flight, without=[1]))
+    assert (found.state, blamed(found)[0]) == (SignState.STOPPED, 1)
+
+
 def test_without_any_dump_nothing_is_known() -> None:
     found = analyse({}, 8)
     assert (found.state, found.confidence) == (SignState.UNKNOWN, 0.0)

@@ -9,6 +9,7 @@ import json
 import time
 from contextlib import suppress
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from flight_builders import Flight, layout, pipeline, steps
 from flight_format import pickled
 from mwatch.model.collective import Dump
 from mwatch.model.observation import SignState
+from mwatch.parse import flight_recorder
 from mwatch.parse.flight_analysis import analyse, signs
 from mwatch.parse.flight_pickle import UnreadableDump
 from mwatch.parse.flight_recorder import read_dump
@@ -93,14 +95,17 @@ def test_a_job_that_is_caught_in_step_blames_nobody(
 @settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_damaged_bytes_are_read_or_refused_and_analysed_all_the_same(data: st.DataObject) -> None:
-    document = Flight(layout(tp=2), stops={1: 4}).play(steps(2)).dump(0)
+    library = data.draw(st.sampled_from(["nccl", "gloo"]))
+    document = Flight(layout(tp=2), library, stops={1: 9}).play(steps(4)).dump(0)
     whole = pickled(document) if data.draw(st.booleans()) else json.dumps(document).encode()
     damaged = bytearray(whole[: data.draw(st.integers(0, len(whole)))])
     for _ in range(data.draw(st.integers(0, 8))):
         if damaged:
             damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     try:
-        found = read_dump(bytes(damaged), 0)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(flight_recorder, "LOOKED_AT", data.draw(st.sampled_from([2, 320])))
+            found = read_dump(bytes(damaged), 0)
     except UnreadableDump as error:
         assert str(error) and "\n" not in str(error)
         return

@@ -124,6 +124,14 @@ def test_an_old_one_that_is_not_over_is_kept_among_many_new_ones() -> None:
     assert [each.record for each in found if not each.is_done] == [3]
 
 
+def test_a_group_of_old_records_only_is_known_by_its_description() -> None:
+    document = Flight(layout(tp=2), library="gloo").play(steps(400)).dump(0)
+    for each in document["entries"][:9]:
+        each["process_group"] = ("7", "EMBEDDING_GROUP")
+    for found in (dump_of(document), read_dump(json.dumps(document).encode(), 0)):
+        assert found.groups["7"].description == "EMBEDDING_GROUP"
+
+
 def test_torch_2_3_had_one_number_for_all() -> None:
     flight = played(stops={1: 6})
     found = dump_of(flight.dump(0, version="1.5")).operations

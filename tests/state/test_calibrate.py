@@ -55,6 +55,14 @@ def test_a_job_that_skips_from_its_first_step_on_is_learnt_all_the_same() -> Non
     assert len(told.calibration.steps) == 8
 
 
+def test_of_lines_that_come_fast_one_in_five_is_enough_once_many_are_known() -> None:
+    told = job()
+    for number in range(1, 1001):
+        say(told, number, at=START + 0.1 * number, seconds=0.1 if number < 600 else 0.2)
+    newest = list(told.calibration.steps)
+    assert (len(newest), newest.count(0.2)) == (512, 81)
+
+
 def test_a_line_in_which_some_steps_were_skipped_counts() -> None:
     assert len(taught({"covers": 10, "skipped": 4}).calibration.steps) == 12
 

@@ -40,6 +40,22 @@ def test_the_users_settings_stay_under_either_name(tmp_path: Path) -> None:
     assert "TORCH_FR_BUFFER_SIZE" not in env and "TORCH_FR_DUMP_TEMP_FILE" not in env
 
 
+def test_a_place_for_dumps_is_no_wish_for_a_dump_at_every_exit(tmp_path: Path) -> None:
+    """Megatron fills in what is missing beside it, and its ranks then hang when they exit."""
+    env, _ = of_child({"TORCH_INCLUDE_ONLY_ACTIVE": "1"}, str(tmp_path), 1, True)
+    assert env["TORCH_NCCL_EXTRA_DUMP_ON_EXEC"] == "0"
+    assert env["TORCH_INCLUDE_STACK_TRACE"] == "1" and env["TORCH_INCLUDE_ONLY_ACTIVE"] == "1"
+    own, _ = of_child({"TORCH_FR_DUMP_TEMP_FILE": "/local/fr_"}, str(tmp_path), 1, True)
+    assert "TORCH_NCCL_EXTRA_DUMP_ON_EXEC" not in own
+
+
+def test_megatrons_own_flag_for_the_place_of_dumps_is_left_to_work(tmp_path: Path) -> None:
+    for words in (["--flight-recorder-dump-path", "/fr"], ["--flight-recorder-dump-path=/fr"]):
+        env, _ = of_child({}, str(tmp_path), 1, True, ["pretrain_gpt.py", *words])
+        assert "TORCH_FR_DUMP_TEMP_FILE" not in env
+        assert "TORCH_NCCL_DEBUG_INFO_TEMP_FILE" not in env
+
+
 def test_the_users_python_path_follows_ours_byte_for_byte(tmp_path: Path) -> None:
     site = site_folder(str(tmp_path))
     env, _ = of_child({"PYTHONPATH": ":/a::/b"}, str(tmp_path), 1, True)

@@ -88,7 +88,7 @@ import sys, threading, time, torch
 deadline = time.monotonic() + 20
 while threading.active_count() < 2 and time.monotonic() < deadline: time.sleep(0.01)
 time.sleep(1.2)
-print(threading.active_count(), [each for each in sys.meta_path if "mwatch" in repr(each)])
+print(threading.active_count(), [each for each in sys.meta_path if "mwatch_trainer" in repr(each)])
 """
     with running(code, volume, path) as child:
         assert finished(child) == (0, "2 []\n", "")

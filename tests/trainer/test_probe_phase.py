@@ -31,6 +31,13 @@ RESULTS = (TRAINING, "evaluate_and_print_results")
 LOAD = (CHECKPOINTING, "load_checkpoint")
 
 
+@pytest.fixture(autouse=True)
+def _no_trainer_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests of the same process may have imported one."""
+    for name in probe_phase._KNOWN_TRAINERS:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
 @pytest.mark.parametrize(
     ("places", "expected"),
     [
@@ -104,6 +111,15 @@ def test_a_known_trainer_that_is_only_imported_is_starting(
 ) -> None:
     monkeypatch.setitem(sys.modules, "megatron.training", ModuleType("megatron.training"))
     assert PhaseReader().read(stack(MAIN, (C10D, "init_process_group"))) == "starting"
+
+
+def test_the_import_of_what_saves_is_no_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes seconds on a cold disk, and a save before the first step would be another run."""
+    monkeypatch.setitem(sys.modules, "megatron.training", ModuleType("megatron.training"))
+    for name in ("state_dict_saver", "state_dict_loader"):
+        file = f"{SITE}/torch/distributed/checkpoint/{name}.py"
+        assert PhaseReader().read(stack(MAIN, (file, "<module>"), ("x.py", "f"))) == "starting"
+        assert PhaseReader().read(stack(MAIN, (file, "save"))) in ("saving", "loading")
 
 
 def test_functions_of_the_same_name_elsewhere_mean_nothing() -> None:

@@ -36,7 +36,7 @@ if sys.argv[1] == "launcher":
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 print("ready", flush=True)
 signal.sigwait([signal.SIGTERM])
-print("saved", os.environ["RANK"], flush=True)
+os.write(1, b"saved " + os.environ["RANK"].encode() + b"\\n")
 """
 
 
@@ -84,6 +84,25 @@ def test_a_stop_with_a_save_asks_the_ranks_and_not_their_launcher(tmp_path: Path
         assert ask(str(tmp_path), request)["ok"] is True
         assert wrapper.wait(LIMIT_SECONDS) == 0
     assert {b"saved 0", b"saved 1"} <= set(log(tmp_path).splitlines())
+
+
+RESTARTS = """
+import os, subprocess, sys
+for n in range(100):
+    code = "import time; print('ready', flush=True); time.sleep(60)"
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "RANK": "0"},
+                   start_new_session=True)
+"""
+
+
+def test_a_launcher_that_starts_its_ranks_again_is_asked_too(tmp_path: Path) -> None:
+    with running(tmp_path, *python(RESTARTS)) as wrapper:
+        ready(tmp_path)
+        request = {"op": "stop", "grace_seconds": 60, "save": True}
+        assert ask(str(tmp_path), request)["ok"] is True
+        assert wrapper.wait(LIMIT_SECONDS) == 143
+        until(lambda: not descendants(wrapper.pid))
+    assert log(tmp_path).count(b"ready") <= 2
 
 
 def test_a_stopped_rank_does_not_hold_up_a_stop(tmp_path: Path) -> None:

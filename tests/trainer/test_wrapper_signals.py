@@ -105,12 +105,15 @@ def test_the_command_leads_its_own_session_and_has_default_signals(tmp_path: Pat
     code = "import os; print(os.getsid(0) == os.getpid()); print(open('/proc/self/status').read())"
     out = run(tmp_path, *python(code)).out
     assert out.startswith(b"True\n")
-    ignored = int(
-        next(each for each in out.split(b"\n") if each.startswith(b"SigIgn")).split()[1], 16
-    )
     python_itself = 1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1
-    assert ignored & ~python_itself == 0
+    before = _ignored(Path("/proc/self/status").read_bytes())
+    assert _ignored(out) & ~(python_itself | before) == 0
     assert b"SigBlk:\t0000000000000000" in out
+
+
+def _ignored(status: bytes) -> int:
+    (line,) = [each for each in status.split(b"\n") if each.startswith(b"SigIgn")]
+    return int(line.split()[1], 16)
 
 
 def test_what_was_ignored_before_stays_ignored(tmp_path: Path) -> None:
@@ -145,7 +148,7 @@ def test_after_the_grace_everything_is_killed(tmp_path: Path) -> None:
         below = descendants(child_pid(tmp_path))
         wrapper.terminate()
         assert wrapper.wait(LIMIT_SECONDS) == 137
-        assert len(below) >= 2
+        assert below
         until(lambda: not any(map(is_alive, below)))
 
 

@@ -49,6 +49,54 @@ def test_without_open_files_to_spare_the_command_runs_all_the_same(
     assert b"Traceback" not in done.stderr
 
 
+def test_where_no_pump_can_be_had_the_wrapper_carries_the_output_itself(tmp_path: Path) -> None:
+    code = (
+        "import sys\nsys.executable = '/bin/false'\nfrom mwatch_trainer.main import main\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    printer = "for n in range(20000): print('%06d' % n)"
+    options = ["--dir", str(tmp_path), "--", *python(printer)]
+    done = subprocess.run(
+        python(code, *options),
+        env=environ(),
+        capture_output=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout == b"".join(b"%06d\n" % n for n in range(20000))
+    assert (tmp_path / "trainer.log").read_bytes() == done.stdout
+
+
+def test_a_trainer_whose_wrapper_was_killed_ends_before_the_next_attempt(tmp_path: Path) -> None:
+    code = "import os\nprint('pid', os.getpid(), flush=True)\nos.setsid()\n" + STEPS
+    words = ["sh", "-c", '"$@" & wait', "sh", *python(code)]
+    with running(tmp_path, *words, options=["--act"]) as first:
+        assert first.stdout is not None
+        rank = int(first.stdout.readline().split()[1])
+        child_pid(tmp_path)
+        first.kill()
+        first.wait(LIMIT_SECONDS)
+        assert is_alive(rank)
+        with running(tmp_path, *words, options=["--act"]) as second:
+            assert second.stdout is not None
+            second.stdout.readline()
+            assert not is_alive(rank)
+            assert ask(str(tmp_path), {"op": "stop", "grace_seconds": 5})["ok"] is True
+            assert second.wait(LIMIT_SECONDS) >= 128
+
+
+def test_a_second_wrapper_leaves_the_first_ones_trainer_alone_while_it_lives(
+    tmp_path: Path,
+) -> None:
+    with running(tmp_path, *python(STEPS), options=["--act"]) as first:
+        child = child_pid(tmp_path)
+        with running(tmp_path, "sh", "-c", "echo second", options=["--act"]) as second:
+            assert second.wait(LIMIT_SECONDS) is not None
+        assert is_alive(child)
+        assert first.poll() is None
+
+
 STEPS = "import time\nprint('ready', flush=True)\nwhile True: time.sleep(0.05)"
 
 

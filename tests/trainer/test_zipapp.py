@@ -7,6 +7,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,24 @@ def test_it_can_be_started_by_its_own_name_from_a_relative_path(tmp_path: Path, 
     finally:
         kill(wrapper.pid)
     assert (wrapper.returncode, err) == (143, b"")
+
+
+@pytest.mark.parametrize("missing", ["wrapper", "pump", "node_facts", "attempt", "exit_codes"])
+def test_a_damaged_file_still_runs_the_command(tmp_path: Path, pyz: Path, missing: str) -> None:
+    damaged = tmp_path / "damaged.pyz"
+    with zipfile.ZipFile(pyz) as whole, zipfile.ZipFile(damaged, "w") as part:
+        for name in whole.namelist():
+            if name != f"mwatch_trainer/{missing}.py":
+                part.writestr(name, whole.read(name))
+    done = subprocess.run(
+        [sys.executable, str(damaged), "--dir", str(tmp_path / "dir"), "--", "sh", "-c", "exit 16"],
+        env=environ(PYTHONPATH=""),
+        capture_output=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 16
+    assert b"Traceback" not in done.stderr
 
 
 def test_the_same_sources_give_the_same_file(tmp_path: Path, pyz: Path) -> None:

@@ -41,7 +41,7 @@ def prepare(
             started_before(last) + 1, tuple(argv), {}, (why,), resume_reason="as it was given"
         )
     env, problems = environment.of_child(
-        environ, options.directory, plan.number, options.with_probe
+        environ, options.directory, plan.number, options.with_probe, argv
     )
     return plan._replace(env=env, changes=(*plan.changes, *problems))
 

@@ -12,7 +12,7 @@ import socket
 import threading
 from typing import Any, Mapping, Sequence
 
-from mwatch_trainer import contract
+from mwatch_trainer import contract, processes
 from mwatch_trainer.attempt import Plan
 from mwatch_trainer.scrub import Scrubber
 
@@ -57,12 +57,14 @@ def document(
 ) -> dict[str, Any]:
     """Without the times and the exit, which come from the wrapper."""
     scrubber = Scrubber(patterns)
+    myself = processes.read(os.getpid())
     return {
         "attempt": plan.number,
         "mode": mode,
         "pid": pid,
         "pgid": pid,  # it leads its own session
         "wrapper_pid": os.getpid(),
+        "wrapper_started": myself.started if myself is not None else None,
         "host": socket.gethostname(),
         "node_rank": plan.node_rank,
         "nnodes": plan.nnodes,

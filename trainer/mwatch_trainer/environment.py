@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import pkgutil
-from typing import Mapping
+from typing import Mapping, Sequence
 
 import mwatch_trainer
 from mwatch_trainer import contract
@@ -27,10 +27,24 @@ _ALWAYS = (
     (("PYTHONUNBUFFERED",), "1"),
 )
 _DUMP_NAMES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+# As torch itself has them. Megatron (core_v0.19 on) takes a place for dumps as a wish for its own
+# choice of these, one of which is a dump at the end of every run: that keeps the ranks from
+# exiting until torch's monitor gives up.
+_WITH_DUMPS = (
+    (("TORCH_NCCL_EXTRA_DUMP_ON_EXEC",), "0"),
+    (("TORCH_INCLUDE_STACK_TRACE",), "1"),
+    (("TORCH_INCLUDE_ONLY_ACTIVE",), "0"),
+)
+_DUMP_FLAG = "--flight-recorder-dump-path"
+"""Megatron's. It gives way to the variables, so where the user has it they are not set."""
 
 
 def of_child(
-    environ: Mapping[str, str], directory: str | None, attempt: int, with_probe: bool
+    environ: Mapping[str, str],
+    directory: str | None,
+    attempt: int,
+    with_probe: bool,
+    argv: Sequence[str] = (),
 ) -> tuple[dict[str, str], list[str]]:
     """The whole environment, and what could not be done."""
     env = dict(environ)
@@ -42,16 +56,28 @@ def of_child(
     if directory is None:
         return env, problems
     env[contract.DIR_VARIABLE] = directory
-    dumps = os.path.join(directory, contract.DUMPS_FOLDER, _RECORDER_DUMPS)
-    try:
-        os.makedirs(dumps, exist_ok=True)
-        _set(env, _DUMP_NAMES, os.path.join(dumps, "rank-"))
-    except OSError as error:
-        problems.append(f"the flight recorder keeps its own place: {error.strerror}")
+    if not any(str(word).partition("=")[0] == _DUMP_FLAG for word in argv):
+        problem = _keep_dumps(env, directory)
+        problems += [problem] if problem else []
     if with_probe and environ.get(PROBE_SWITCH, "1") != "0":
         problem = _add_probe(env, directory)
         problems += [problem] if problem else []
     return env, problems
+
+
+def _keep_dumps(env: dict[str, str], directory: str) -> str | None:
+    """What torch dumps by itself, at a timeout, lands on the volume."""
+    if any(name in env for name in _DUMP_NAMES):
+        return None
+    dumps = os.path.join(directory, contract.DUMPS_FOLDER, _RECORDER_DUMPS)
+    try:
+        os.makedirs(dumps, exist_ok=True)
+    except OSError as error:
+        return f"the flight recorder keeps its own place: {error.strerror}"
+    _set(env, _DUMP_NAMES, os.path.join(dumps, "rank-"))
+    for names, value in _WITH_DUMPS:
+        _set(env, names, value)
+    return None
 
 
 def _set(env: dict[str, str], names: tuple[str, ...], value: str) -> None:

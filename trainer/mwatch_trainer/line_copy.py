@@ -95,6 +95,7 @@ class LineCopy:
             self._pace.hold()
         for stream in list(self._streams.values()):
             self._end(stream)
+        self._selector.close()
 
     def _take(self, stream: _Stream) -> None:
         try:

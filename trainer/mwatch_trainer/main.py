@@ -2,21 +2,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mwatch-run`: from the command line to an exit code.
 
-Whatever goes wrong inside mwatch itself, the training command runs: as a last resort without
-any of mwatch, its signals passed on and its own exit code returned.
+Whatever goes wrong inside mwatch itself, the training command runs: as a last resort this process
+becomes it, or, where it runs already, only passes its signals on and returns its exit code.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Sequence
+from typing import TYPE_CHECKING, Sequence
 
 from mwatch_trainer import child
 from mwatch_trainer.options import Options, parse
 from mwatch_trainer.say import say
 from mwatch_trainer.version import VERSION
-from mwatch_trainer.wrapper import Wrapper
+
+if TYPE_CHECKING:
+    from mwatch_trainer.wrapper import Wrapper
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,6 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(given, os.environ, VERSION)
     wrapper: Wrapper | None = None
     try:
+        # Here, for what cannot be imported must not keep the command from running either.
+        from mwatch_trainer.wrapper import Wrapper
+
         wrapper = Wrapper(options)
         return wrapper.run()
     except Exception as error:  # ours; the trainer must not pay for it

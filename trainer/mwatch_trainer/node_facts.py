@@ -101,7 +101,6 @@ def main(arguments: Sequence[str]) -> None:
     die_with_parent(signal.SIGKILL)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
-    _be_quiet()
     with contextlib.suppress(OSError):
         os.nice(10)
     folder = os.path.join(directory, contract.NODE_FOLDER)
@@ -128,10 +127,3 @@ def _gpu_sample() -> Callable[[], Mapping[str, Any]]:
         return found[0].sample()
 
     return sample
-
-
-def _be_quiet() -> None:
-    """Nothing of this process, not even of the driver's library, is the trainer's output."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in (1, 2):
-        os.dup2(null, fd)

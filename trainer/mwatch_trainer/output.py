@@ -20,7 +20,7 @@ from mwatch_trainer.tee import Tee
 
 _COPY_SECONDS = 10.0  # only a flood just before the end needs more than a moment of it
 _DISK_SECONDS = 2.0
-_MAX_PUMPS = 8
+_MAX_PUMPS = 3
 _LOOK_SECONDS = 0.01
 
 
@@ -65,16 +65,18 @@ class Output:
     def look_after_pump(self) -> None:
         """Another one where it was killed: the child would wait for ever with its pipe full."""
         tee = self.tee
-        if tee is None or self.pump_pid is not None or self._pumps >= _MAX_PUMPS:
+        if tee is None or self.pump_pid is not None or tee.is_pumped_here:
             return
         if tee.process is not None and tee.process.returncode == 0:
             return  # the child has closed its streams
         self._pumps += 1
         try:
-            tee.start_pump()
-        except OSError as error:
-            say(f"the output cannot be carried on: {error.strerror or error}")
-            return
+            if self._pumps > _MAX_PUMPS:
+                tee.pump_here()
+            else:
+                tee.start_pump()
+        except OSError:
+            return  # the next round tries again
         self._adopt_pump(tee)
 
     def counts(self) -> dict[str, Any]:
@@ -94,11 +96,11 @@ class Output:
         """Until all that the child printed has reached its sink, or `is_over`; then the copy."""
         tee = self.tee
         self._copy.hurry()
-        while tee is not None and self.pump_pid is not None and not tee.is_passed_on:
-            if is_over():
-                break
+        while tee is not None and not tee.is_passed_on and not is_over():
             self._reaper.reap()
             self.look_after_pump()
+            if self.pump_pid is None and not tee.is_pumped_here:
+                break
             time.sleep(_LOOK_SECONDS)
         until = time.monotonic() + _COPY_SECONDS
         while tee is not None and not tee.is_copied and time.monotonic() < until:
@@ -118,7 +120,7 @@ class Output:
         self.tee.close()
 
     def _adopt_pump(self, tee: Tee) -> None:
-        if tee.process is not None:
+        if tee.process is not None and tee.process.returncode is None:
             self._reaper.watch(tee.process)
         self._copy.add(tee.copies, tee.mark)
 

@@ -26,13 +26,18 @@ _RUN = (
 def start(
     module: str, arguments: Sequence[str], fds: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
-    """`main(arguments)` of `module`; it inherits stdout, stderr and `fds`. Raises OSError."""
+    """`main(arguments)` of `module`, which inherits `fds`. Raises OSError.
+
+    What it prints, and be it the end of a broken one, is no part of the trainer's output.
+    """
     # -I would ignore PYTHONHOME, without which such an interpreter does not find its library.
     flags = ["-S"] if "PYTHONHOME" in os.environ else ["-S", "-I"]
     name = f"{__package__}.{module}"
     return subprocess.Popen(
         [sys.executable, *flags, "-c", _RUN, ROOT, name, *arguments],
         stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         pass_fds=tuple(fds),
         start_new_session=True,
     )

@@ -100,10 +100,11 @@ def flight_recorders() -> list[tuple[str, bytes]]:
 
 
 def _call(dump: Callable[..., Any] | None) -> bytes | None:
-    """Up to torch 2.4 it takes no arguments."""
+    """All collectives, without their stacks: resolving those takes many seconds, and where each
+    rank stands now is in its own stacks. Up to torch 2.4 it takes no arguments."""
     if dump is None:
         return None
-    for arguments in ((True, True, False), ()):
+    for arguments in ((True, False, False), ()):
         try:
             data = dump(*arguments)
         except TypeError:

@@ -163,5 +163,7 @@ def _meaning_of(file: str, function: str) -> str:
     for end, meaning in _FUNCTIONS.get(function, ()):
         if file.endswith(end) or (end.endswith("/") and end in file):
             return meaning
+    if function == "<module>":
+        return UNKNOWN  # it is being imported
     rule: tuple[str, str] | None = _FILES.get(file.rpartition("/")[2])
     return rule[1] if rule is not None and file.endswith(rule[0]) else UNKNOWN

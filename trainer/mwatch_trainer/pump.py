@@ -204,9 +204,17 @@ def main(arguments: Sequence[str]) -> None:
         source, sink, copy = map(int, text.split(":"))
         os.set_blocking(copy, False)
         streams.append(Stream(source, sink, copy, shared, slot))
-    threads = [threading.Thread(target=each.run, args=(mark,)) for each in streams[1:]]
+    threads = [threading.Thread(target=_run_or_die, args=(each, mark)) for each in streams[1:]]
     for thread in threads:
         thread.start()
-    streams[0].run(mark)
+    _run_or_die(streams[0], mark)
     for thread in threads:
         thread.join()
+
+
+def _run_or_die(stream: Stream, mark: bytes) -> None:
+    """One stream alone must not stand still: the wrapper replaces a pump that has died."""
+    try:
+        stream.run(mark)
+    except BaseException:
+        os._exit(1)

@@ -17,7 +17,7 @@ from mwatch_trainer.asks import FENCE, Ask
 from mwatch_trainer.processes import Process
 from mwatch_trainer.tree import Tree, send
 
-_AFTER_RANKS_SECONDS = 2.0
+_AFTER_RANKS_SECONDS = 10.0  # torchrun takes some to leave by itself
 _KILL_AGAIN_SECONDS = 0.5
 
 
@@ -72,11 +72,12 @@ class Stopping:
             self._follow_ranks(now)
 
     def _follow_ranks(self, now: float) -> None:
-        alive = {(each.pid, each.started) for each in self._tree.processes()}
-        if any((each.pid, each.started) in alive for each in self._ranks):
+        ours = {(each.pid, each.started) for each in self._ranks}
+        alive = {(each.pid, each.started) for each in self._tree.ranks()}
+        if ours & alive:
             return
         self._ranks_gone_at = self._ranks_gone_at or now
-        if now - self._ranks_gone_at >= _AFTER_RANKS_SECONDS:
+        if alive or now - self._ranks_gone_at >= _AFTER_RANKS_SECONDS:
             self._ranks = []
             self._signal_child(signal.SIGTERM)
 

@@ -19,7 +19,7 @@ from mwatch_trainer.asks import FENCE, RESTART, SIGNAL, Ask, Asks
 from mwatch_trainer.reaper import Reaper
 from mwatch_trainer.signals import ENDING, Signals, is_from_terminal, name_of
 from mwatch_trainer.stopping import Stopping
-from mwatch_trainer.tree import Tree
+from mwatch_trainer.tree import Tree, send
 
 _FROM_KEYBOARD = (signal.SIGINT, signal.SIGQUIT)
 LEFTOVER_SECONDS = 5.0
@@ -77,6 +77,9 @@ class Supervision:
             return 0
         first = self.stopping.first
         is_late = self.stopping.has_killed or (first is not None and first.kind == FENCE)
+        for rank in self._tree.ranks():
+            # Without their launcher they are no gang; asked, they might begin a save and be cut.
+            send(rank, signal.SIGKILL)
         if not is_late:
             self._tree.signal(signal.SIGTERM)
         kill_at = time.monotonic() + (0.0 if is_late else LEFTOVER_SECONDS)

@@ -14,6 +14,7 @@ import mmap
 import os
 import subprocess
 import tempfile
+import threading
 from typing import NamedTuple
 
 from mwatch_trainer import own_process, pump
@@ -47,11 +48,14 @@ class Tee:
         self.mark = f"mwatch-gap:{os.urandom(12).hex()}:"
         self.copies: list[int] = []
         """Reading ends for the copy, to be closed by whoever reads them."""
-        self._sinks = [STDOUT] if is_one_file(STDOUT, STDERR) else [STDOUT, STDERR]
+        self._sinks: list[int] = []
         self._sources: list[Pipe] = []
         self._shared_fd, self._shared = -1, mmap.mmap(-1, 1)
         self.process: subprocess.Popen[bytes] | None = None
+        self.is_pumped_here = False
         try:
+            for fd in (STDOUT,) if is_one_file(STDOUT, STDERR) else (STDOUT, STDERR):
+                self._sinks.append(os.dup(fd))
             self._shared_fd = _shared_file(pump.COUNTERS.size * len(self._sinks))
             self._shared = mmap.mmap(self._shared_fd, 0)
             for _ in self._sinks:
@@ -81,7 +85,7 @@ class Tee:
                 f"{source.reading}:{sink}:{copy.writing}"
                 for source, sink, copy in zip(self._sources, self._sinks, copies)
             ]
-            fds = [self._shared_fd, *(each.reading for each in self._sources)]
+            fds = [self._shared_fd, *self._sinks, *(each.reading for each in self._sources)]
             fds += [each.writing for each in copies]
             arguments = [self.mark, str(self._shared_fd), *streams]
             self.process = own_process.start("pump", arguments, fds)
@@ -91,6 +95,18 @@ class Tee:
         finally:
             _close(*(each.writing for each in copies))
         self.copies = [each.reading for each in copies]
+
+    def pump_here(self) -> None:
+        """In threads of the wrapper, where no pump can be had: then it may not be killed."""
+        self.is_pumped_here = True
+        self.copies = []
+        for slot, (source, sink) in enumerate(zip(self._sources, self._sinks)):
+            copy = _pipe()
+            os.set_blocking(copy.writing, False)
+            self.copies.append(copy.reading)
+            stream = pump.Stream(os.dup(source.reading), sink, copy.writing, self._shared, slot)
+            mark = self.mark.encode()
+            threading.Thread(target=stream.run, args=(mark,), daemon=True).start()
 
     def child_has_started(self) -> None:
         """The child alone holds the writing ends from now on."""
@@ -119,9 +135,11 @@ class Tee:
         return not any(each.waiting for each in self.counts())
 
     def close(self) -> None:
-        _close(self._shared_fd, *(fd for each in self._sources for fd in each))
+        if self.is_pumped_here:
+            return  # its threads may still write
+        _close(self._shared_fd, *self._sinks, *(fd for each in self._sources for fd in each))
         self._shared_fd = -1
-        self._sources = []
+        self._sources, self._sinks = [], []
 
 
 def is_one_file(one: int, other: int) -> bool:

@@ -16,6 +16,7 @@ import time
 from typing import Any, Mapping
 
 from mwatch_trainer import attempt, attempt_file, child, contract, exit_codes
+from mwatch_trainer.abandoned import end_abandoned
 from mwatch_trainer.asks import STOP, Asks
 from mwatch_trainer.attempt import Plan
 from mwatch_trainer.fence import Fence
@@ -151,6 +152,10 @@ class Wrapper:
         plans: list[Plan] = []
 
         def prepare() -> None:
+            if self._is_acting and options.directory is not None:
+                ended = end_abandoned(options.directory)
+                if ended:
+                    say(f"killed {ended} processes of an attempt whose wrapper had been killed")
             plans.append(attempt.prepare(self.options.command, self._environ(), options))
             self.signals.wake()
 

@@ -2,9 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time that never jumps: the wall clock as it was at the start, and monotonic time since.
 
-Durations must not change when somebody sets the clock; people and files want wall time. Both
-come from one place, so a moment of the monotonic clock (of a probe's record) can be told as a
-moment of the run.
+Durations must not change when somebody sets the clock; people and files want wall time. After
+the clock was set the two differ, by `drift`.
 """
 
 from __future__ import annotations
@@ -20,9 +19,6 @@ class Clock:
         """Seconds since 1970, by the wall clock of the start."""
         return time.monotonic() + self._ahead
 
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    def at(self, monotonic: float) -> float:
-        """The moment of a monotonic time of this machine."""
-        return monotonic + self._ahead
+    def drift(self) -> float:
+        """Seconds by which the wall clock was set forward since the start; back: negative."""
+        return time.time() - self.now()

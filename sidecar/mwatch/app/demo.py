@@ -30,6 +30,7 @@ from mwatch.model.settings import ActSettings, CheckpointSettings, DeadlineSetti
 
 _NEEDED = ("torch", "megatron.core")
 _SAVE_INTERVAL = 20
+_INTERRUPTED = frozenset({129, 130, 143})
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,11 @@ class Result(NamedTuple):
     """Of the trainings."""
 
     @property
+    def interrupted_by(self) -> int | None:
+        """The exit code that says so, where a person has had enough."""
+        return next((code for code in self.exit_codes if code in _INTERRUPTED), None)
+
+    @property
     def is_fine(self) -> bool:
         return not any(self.exit_codes) and all(row.is_recovered for row in self.rows)
 
@@ -159,7 +165,7 @@ def demo(*, quick: bool, parent: Path, port: int | None, shows: bool, view: Make
         folders.append(folder)
         rows += _rows(folder, training.faults)
         codes.append(ended.exit_code)
-        if ended.exit_code > 128:  # a person has had enough
+        if ended.exit_code in _INTERRUPTED:
             break
     return Result(folders, rows, time.monotonic() - began, codes)
 

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from mwatch.app.inputs import STDIN, shown
-from mwatch.model.collective import Analysis, Dump
+from mwatch.model.collective import Analysis, Attendance, Dump
 from mwatch.model.reading import Ok
 from mwatch.parse.flight_analysis import analyse
 from mwatch.parse.flight_pickle import UnreadableDump
 from mwatch.parse.flight_recorder import merged, read_dump
-from mwatch.sources.flight_dumps import DumpFile, as_dump, find_dumps, read_dump_file
+from mwatch.sources.flight_dumps import DumpFile, as_dump, attendance, find_dumps, read_dump_file
 
 _SAME_TIME_SECONDS = 900.0
 _MAX_NOTES = 3
@@ -32,9 +32,10 @@ class Flight(NamedTuple):
     taken_at: float | None
     """When the newest file was written: about when it was asked for, unless it was copied."""
     notes: tuple[str, ...]
+    attendance: Attendance = Attendance()
 
     def analysis(self, world_size: int | None = None) -> Analysis:
-        return analyse(self.dumps, world_size)
+        return analyse(self.dumps, world_size, self.attendance)
 
 
 def gather(names: Sequence[str]) -> tuple[Flight | None, list[str]]:
@@ -75,7 +76,18 @@ def _read(files: Iterable[DumpFile], notes: list[str]) -> Flight | None:
     if not dumps:
         return Flight({}, None, tuple(notes[: _MAX_NOTES + 1])) if notes else None
     written = max(file.written_at for each in chosen.values() for file in each)
-    return Flight(dumps, written, _bounded(notes))
+    folders = {file.folder for each in chosen.values() for file in each}
+    return Flight(dumps, written, _bounded(notes), _attendance(folders))
+
+
+def _attendance(folders: Iterable[str]) -> Attendance:
+    """Of all nodes together; asked in vain only where every folder tells."""
+    told = [attendance(folder) for folder in folders]
+    answered = frozenset[int]().union(*(each.answered for each in told))
+    missing = [each.unanswered for each in told if each.unanswered is not None]
+    if len(missing) < len(told):
+        return Attendance(answered)
+    return Attendance(answered, frozenset[int]().union(*missing))
 
 
 def _bounded(notes: list[str]) -> tuple[str, ...]:

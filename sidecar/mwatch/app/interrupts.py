@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signals that ask a run to end, as one exception in the main thread.
 
-The command has a session of its own and does not see them: it is for us to end it in order.
+The command has a session of its own and does not see them: it is for us to end it in order. What
+must not be torn in the middle (a process has been started, and nobody knows it yet) is done while
+they are held; they are not lost by that.
 """
 
 from __future__ import annotations
@@ -24,22 +26,48 @@ class Interrupted(BaseException):
         self.exit_code = 128 + number
 
 
+class Interrupts:
+    def __init__(self) -> None:
+        self._holds = 0
+        self._pending: int | None = None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """What comes meanwhile is raised at the end."""
+        self._holds += 1
+        try:
+            yield
+        finally:
+            self._holds -= 1
+            number = self._pending
+            if number is not None and not self._holds:
+                self._pending = None
+                raise Interrupted(number)
+
+    def ignore(self) -> None:
+        """From now on the end is under way, and cannot be made quicker."""
+        self._holds += 1
+
+    def came(self, number: int, frame: FrameType | None = None) -> None:
+        if not self._holds:
+            raise Interrupted(number)
+        if self._pending is None:
+            self._pending = number
+
+
 @contextmanager
-def interrupts() -> Iterator[None]:
+def interrupts() -> Iterator[Interrupts]:
     """Each signal raises Interrupted; one that is ignored (`nohup`) stays so."""
+    caught = Interrupts()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield caught
         return
     before = {each: signal.getsignal(each) for each in _SIGNALS}
-    chosen = [each for each, handler in before.items() if handler is not signal.SIG_IGN]
+    chosen = [each for each, handler in before.items() if handler not in (signal.SIG_IGN, None)]
     try:
         for each in chosen:
-            signal.signal(each, _raise)
-        yield
+            signal.signal(each, caught.came)
+        yield caught
     finally:
         for each in chosen:
             signal.signal(each, before[each])
-
-
-def _raise(number: int, frame: FrameType | None) -> None:
-    raise Interrupted(number)

@@ -3,7 +3,8 @@
 """One volume, watched: everything that can be seen of a wrapper and its trainer, as observations.
 
 The order within one look matters: that an attempt began is told before what it printed, and that
-its command ended only after its last line.
+its command ended only after its last line. Times that others wrote are brought to our own clock:
+whoever sets the clock of the machine must not make an hour of silence.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from mwatch.model.reading import Absent, Ok, Reading
 from mwatch.model.snapshot import SourceState
 from mwatch.parse.grammar import Grammar
 from mwatch.sources.checkpoint_dir import CheckpointDir
+from mwatch.sources.node_file import STALE_SECONDS
 from mwatch.sources.node_gpus import NodeGpus
 from mwatch.sources.node_processes import NodeProcesses
 from mwatch.sources.probe import Probe
@@ -48,8 +50,11 @@ class Live:
         self._sources = {"log": Sighted("log", stream, self._log.read, Sight.LOG)}
         self._wrapper = WrapperFile(self._volume, stream)
         self._wrapper_source = Sighted("wrapper", stream, self._wrapper.read)
+        self._last_look = clock.now()
         self.save: Path | None = None
         """Where the job saves, once that is known."""
+        self.errors: list[Exception] = []
+        """Sources that failed in a way nobody thought of, for whoever tells it."""
         self._folder: CheckpointDir | None = None
         self._see_attempt()
         if save is not None:
@@ -71,16 +76,19 @@ class Live:
     def read(self) -> list[Observed]:
         """What is new, in the order in which it is to be told."""
         now = self.clock.now()
-        told = self._wrapper_source.look(now)
+        told = [self._since_last_look(each, now) for each in self._look(self._wrapper_source, now)]
         starts = [each for each in told if isinstance(each.what, AttemptStart)]
         ends = [each for each in told if not isinstance(each.what, AttemptStart)]
+        self._last_look = now
         if starts:
             self._see_attempt()
         state = self._wrapper.state
         if self._folder is None and state is not None and state.save is not None:
             self._see_save(Path(state.save))
-        seen = [each for source in self._sources.values() for each in source.look(now)]
-        return [*starts, *seen, *ends]
+        seen = [each for source in self._sources.values() for each in self._look(source, now)]
+        if ends:
+            seen += self._log.rest()
+        return [*starts, *(_of_now(each, now) for each in seen), *ends]
 
     def rest(self) -> list[Observed]:
         """The command has ended: its last words, and what it left in its save folder."""
@@ -95,6 +103,18 @@ class Live:
 
     def close(self) -> None:
         self._log.close()
+
+    def _look(self, source: Sighted, now: float) -> list[Observed]:
+        """What one source hides must not hide the others."""
+        try:
+            return source.look(now)
+        except Exception as error:
+            self.errors.append(error)
+            return []
+
+    def _since_last_look(self, observed: Observed, now: float) -> Observed:
+        """It was not there at the last look."""
+        return observed._replace(at=min(max(observed.at, self._last_look), now))
 
     def _see_attempt(self) -> None:
         """Nothing that was seen of processes survives an attempt."""
@@ -121,11 +141,19 @@ class Live:
 
     def _see_save(self, save: Path) -> None:
         self.save = save
-        self._folder = CheckpointDir(str(save), self.stream)
+        self._folder = CheckpointDir(str(save), self.stream, wall=self.clock.now)
         self._add("checkpoints", self._folder.read, Sight.CHECKPOINTS)
 
     def _add(self, name: str, read: Read, sight: Sight) -> None:
         self._sources[name] = Sighted(name, self.stream, read, sight)
+
+
+def _of_now(observed: Observed, now: float) -> Observed:
+    """A source gives nothing that is older than that, whatever its wall clock says. How old a
+    record of a probe is, is known by a better clock."""
+    oldest = observed.at if isinstance(observed.what, Beat) else now - STALE_SECONDS
+    at = min(max(observed.at, oldest), now)
+    return observed if at == observed.at else observed._replace(at=at)
 
 
 def _uncounted(observed: Observed) -> Observed:

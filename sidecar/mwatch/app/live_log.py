@@ -3,12 +3,13 @@
 """The trainer's log as it grows: what was said, at the moment at which it was read.
 
 A live reader knows better than a printed time when a line came. A block (a traceback) that
-nobody continues for two seconds is taken as ended.
+nobody continues for two seconds is taken as ended. Of a flood each look reads a part; who prints
+more than is read for so long that the log is rotated away twice loses what lay between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
 from operator import attrgetter
 from pathlib import Path
 
@@ -21,8 +22,10 @@ from mwatch.parse.reader import Reader
 from mwatch.sources.log_tail import LogTail
 
 _SETTLE_SECONDS = 2.0
-_MAX_CHUNKS = 64
+_LOOK_SECONDS = 0.25
 """Of one look: a flood of output must not keep us from looking at anything else."""
+_REST_SECONDS = 20.0
+"""For all that is left at the end: the last words say why it ended."""
 _LINE = attrgetter("line")
 
 
@@ -37,9 +40,11 @@ class LiveLog:
 
     def read(self) -> Reading[tuple[Observed, ...]]:
         now = self._clock.now()
-        try:
-            events = list(self._read(now))
-        except OSError as error:
+        events, error = self._read(now, _LOOK_SECONDS)
+        is_quiet = self._grew_at is not None and now - self._grew_at > _SETTLE_SECONDS
+        if is_quiet and not self._is_settled:
+            events += self._settle()
+        if error is not None and not events:
             return Failed(f"{self._tail.path.name}: {error.strerror or error}")
         if self._grew_at is None:
             return Absent("nothing has been printed yet")
@@ -47,10 +52,9 @@ class LiveLog:
 
     def rest(self) -> tuple[Observed, ...]:
         """The command has ended: what is open is as long as it will be."""
-        reading = self.read()
-        said = reading.value if isinstance(reading, Ok) else ()
-        self._is_settled = True
-        return (*said, *self._at(self._clock.now(), _in_order(self._reader.settle())))
+        now = self._clock.now()
+        events, _ = self._read(now, _REST_SECONDS)
+        return self._at(now, events + self._settle())
 
     def close(self) -> None:
         self._tail.close()
@@ -58,20 +62,28 @@ class LiveLog:
     def _at(self, now: float, events: list[Event]) -> tuple[Observed, ...]:
         return tuple(Observed(now, self._stream, event) for event in events)
 
-    def _read(self, now: float) -> Iterator[Event]:
-        for _ in range(_MAX_CHUNKS):
-            poll = self._tail.poll()
-            if poll.restarted:
-                yield from _in_order(self._reader.restart())
-            if not poll.data:
-                break
-            self._grew_at = now
-            self._is_settled = False
-            yield from _in_order(self._reader.feed(poll.data))
-        is_quiet = self._grew_at is not None and now - self._grew_at > _SETTLE_SECONDS
-        if is_quiet and not self._is_settled:
-            self._is_settled = True
-            yield from _in_order(self._reader.settle())
+    def _read(self, now: float, seconds: float) -> tuple[list[Event], OSError | None]:
+        """Until there is no more, or for so long; with what came before an error."""
+        events: list[Event] = []
+        until = time.monotonic() + seconds
+        try:
+            while True:
+                poll = self._tail.poll()
+                if poll.restarted:
+                    events += _in_order(self._reader.restart())
+                if not poll.data:
+                    return events, None
+                self._grew_at = now
+                self._is_settled = False
+                events += _in_order(self._reader.feed(poll.data))
+                if time.monotonic() > until:
+                    return events, None
+        except OSError as error:
+            return events, error
+
+    def _settle(self) -> list[Event]:
+        self._is_settled = True
+        return _in_order(self._reader.settle())
 
 
 def _in_order(events: list[Event]) -> list[Event]:

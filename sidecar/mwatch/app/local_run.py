@@ -4,35 +4,42 @@
 
 One loop, twice a second: read what is new, look, act if it is due. Each attempt is a wrapper
 process of its own, as each is a container on Kubernetes. When only observing, the command runs
-as it was given, its exit code is ours, and what would have been done is written down.
+as it was given, its exit code is ours, and what would have been done is written down. A fault of
+mwatch itself is told; the command goes on.
 """
 
 from __future__ import annotations
 
+import signal
 import time
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mwatch.app import wrapper
 from mwatch.app.engine import Assessment
-from mwatch.app.interrupts import Interrupted, interrupts
+from mwatch.app.interrupts import Interrupted, Interrupts, interrupts
 from mwatch.app.next_attempt import NextAttempt
+from mwatch.app.own_faults import OwnFaults
 from mwatch.app.printed import Printed
 from mwatch.app.run_folder import RunFolder
 from mwatch.app.run_view import Ended, View
 from mwatch.app.run_watch import RunWatch
 from mwatch.decide.policy import GIVE_UP_EXIT_CODE
 from mwatch.decide.verdict import verdict
-from mwatch.errors import MwatchError
+from mwatch.errors import InputError
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause
+from mwatch.model.observation import ProcessExit
 
 _TICK_SECONDS = 0.5
 _SETTLE_SECONDS = 1.0
 """After the end of the command: its last lines are read, and what they mean is decided."""
+_START_SECONDS = 60.0
+"""A disk may have room again, or the machine a process to give."""
+_MOST_FAILURES = 5
 _USER_MENDS = frozenset({Cause.USER_ERROR, Cause.OOM, Cause.DATA})
+_USAGE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,90 +56,107 @@ class Watched:
     """The trainer's output goes through the view, not straight to our own output."""
 
 
+@dataclass(slots=True)
+class _Restart:
+    """Decided on; the old attempt has ended, the new one has not begun."""
+
+    decision: Decision
+    since: float
+    problem: str = ""
+
+
 class LocalRun:
-    def __init__(self, watched: Watched, watch: RunWatch, view: View) -> None:
+    def __init__(self, watched: Watched, watch: RunWatch, view: View, faults: OwnFaults) -> None:
         self._watched = watched
         self._watch = watch
         self._view = view
-        self._next = NextAttempt(watched.folder.volume, watch.engine.job)
+        self._faults = faults
+        self._next = NextAttempt(watched.folder.volume, watch.engine.job, watch.clock)
+        self._interrupts = Interrupts()
         self._wrapper: wrapper.Wrapper | None = None
         self._printed: Printed | None = None
         self._gone_at: float | None = None
+        self._restart: _Restart | None = None
         self._stopped_by: Decision | None = None
-        self._failed: set[str] = set()
+        self._is_told_lost = False
+        self._failures = 0
 
     def run(self) -> Ended:
         """Until the command has ended for good, or a person or the system ends it (Ctrl-C)."""
-        with interrupts():
-            ended = self._run()
-        self._watch.end()
-        self._view.ended(ended)
+        with interrupts() as self._interrupts:
+            try:
+                ended = self._run()
+            except Interrupted as interrupted:
+                ended = Ended(interrupted.exit_code, "interrupted", False)
+                self._stop_in_order()
+            self._leave()
+            self._view.ended(ended)
         return ended
 
     def _run(self) -> Ended:
         try:
-            self._watch.begin()
-            self._start(None)
-            ended = None
-            while ended is None:
-                began = time.monotonic()
-                ended = self._end(self._tick())
-                spent = time.monotonic() - began
-                if ended is None and spent < _TICK_SECONDS:
-                    time.sleep(_TICK_SECONDS - spent)
-        except Interrupted as interrupted:
-            ended = self._interrupted(interrupted.exit_code)
-        finally:
-            self._leave()
+            self._begin()
+        except InputError as error:
+            return Ended(_USAGE, str(error), False)
+        ended = None
+        while ended is None:
+            began = time.monotonic()
+            ended = self._turn()
+            spent = time.monotonic() - began
+            if ended is None and spent < _TICK_SECONDS:
+                time.sleep(_TICK_SECONDS - spent)
         return ended
 
-    def _start(self, decision: Decision | None) -> None:
-        chosen = self._next.choose(decision)
-        self._view.began(chosen.number, chosen.resume_from, chosen.reason)
-        self._gone_at = None
+    def _begin(self) -> None:
+        with self._faults.survived():
+            self._watch.begin()
+        self._start()
+
+    def _start(self) -> None:
+        """InputError where it cannot be."""
         watched = self._watched
         self._show_output()
-        self._wrapper = wrapper.start(
-            watched.argv,
-            watched.folder.volume,
-            is_act=watched.is_act,
-            options=watched.wrapper_options,
-            capture=watched.shows_output,
-        )
-        if self._wrapper.output is not None:
-            self._printed = Printed(self._wrapper.output)
+        with self._interrupts.held():
+            self._wrapper = wrapper.start(
+                watched.argv,
+                watched.folder.volume,
+                is_act=watched.is_act,
+                options=watched.wrapper_options,
+                capture=watched.shows_output,
+            )
+            if self._wrapper.output is not None:
+                self._printed = Printed(self._wrapper.output)
+        self._gone_at = None
+        self._is_told_lost = False
 
-    def _tick(self) -> Assessment | None:
-        """None: mwatch itself has failed. Then training goes on, and nothing is done to it."""
+    def _turn(self) -> Ended | None:
+        """Once around; what the run came to, if it is over."""
         try:
             self._show_output()
             assessment = self._watch.look()
             self._next.known(self._watch.recalled)
-            self._consider(assessment.decision)
-        except MwatchError:
-            raise
+            if self._restart is not None:
+                ended = self._start_again(self._restart)
+            else:
+                self._consider(assessment.decision)
+                ended = self._end(assessment)
+            self._failures = 0
         except Exception as error:
-            self._fail(error)
-            return None
-        return assessment
-
-    def _fail(self, error: Exception) -> None:
-        """A fault of ours is told once for each place that it comes from."""
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{Path(frame.filename).name}:{frame.lineno}"
-        if place not in self._failed:
-            self._failed.add(place)
-            text = f"mwatch failed at {place} ({type(error).__name__}: {error})"
-            self._view.noted(f"{text}: please report it; the training goes on, unwatched for now")
+            self._faults.tell(error)
+            self._failures += 1
+            return self._end_unseen()
+        return ended
 
     def _consider(self, decision: Decision) -> None:
         if not self._watch.is_due(decision):
             return
-        folder = self._watch.keeper.before_the_kill(decision)
+        evidence = None
+        with self._faults.survived():
+            evidence = self._watch.keeper.before_the_kill(decision)
         again = self._watch.look_closely().decision
-        if (again.action, again.cause) != (decision.action, decision.cause):
-            return  # while the evidence was saved, it healed or became something else
-        self._carry_out(again, folder)
+        is_same = (again.action, again.cause) == (decision.action, decision.cause)
+        if is_same:  # it may have healed, or become something else, while evidence was saved
+            self._carry_out(again, evidence)
 
     def _carry_out(self, decision: Decision, evidence: Path | None) -> None:
         is_act = self._watched.is_act
@@ -140,55 +164,114 @@ class LocalRun:
         self._view.acted(decision, is_act, None if evidence is None else str(evidence))
         if not is_act:
             return
-        if self._wrapper is not None and self._wrapper.exit_code is None:
-            self._wrapper.stop(decision.reason, 0.0)
-        self._watch.attempt_ended()
         if decision.action is Action.RESTART:
-            self._start(decision)
+            self._restart = _Restart(decision, time.monotonic())
         else:
             self._stopped_by = decision
+        if self._wrapper is not None and self._exit_code() is None:
+            self._wrapper.stop(decision.reason, 0.0)
+        if self._gone_at is None:
+            with self._faults.survived():
+                self._watch.attempt_ended()
 
-    def _end(self, assessment: Assessment | None) -> Ended | None:
+    def _start_again(self, restart: _Restart) -> Ended | None:
+        try:
+            left = [] if self._wrapper is None else self._wrapper.clear()
+            if left:  # two at a time would write over each other's checkpoints
+                pids = ", ".join(map(str, left[:8]))
+                raise InputError(f"processes of the last attempt do not end (pid {pids})")
+            self._next.choose(restart.decision)
+            self._start()
+        except InputError as error:
+            if time.monotonic() - restart.since > _START_SECONDS:
+                return Ended(GIVE_UP_EXIT_CODE, f"given up: {error}", False)
+            if str(error) != restart.problem:
+                restart.problem = str(error)
+                self._view.noted(f"the next attempt cannot start yet: {error}")
+            return None
+        self._restart = None
+        return None
+
+    def _end(self, assessment: Assessment) -> Ended | None:
         """What the run came to, if the command has ended and nothing is left to be done."""
         if self._stopped_by is not None:
-            cause = self._stopped_by.cause
-            code = 1 if cause in _USER_MENDS else GIVE_UP_EXIT_CODE
+            code = 1 if self._stopped_by.cause in _USER_MENDS else GIVE_UP_EXIT_CODE
             return Ended(code, self._stopped_by.reason, False)
-        code_now = None if self._wrapper is None else self._wrapper.exit_code
-        if code_now is None:
+        code_now = self._exit_code()
+        if code_now is None or self._restart is not None:
             return None
-        if assessment is None:
-            return Ended(code_now, "the command has ended; mwatch cannot say how", False)
         now = self._watch.clock.now()
         if self._gone_at is None:
             self._gone_at = now
-            self._watch.attempt_ended()
+            is_lost = self._wrapper is not None and self._wrapper.is_lost
+            self._watch.attempt_ended(_as_exit(code_now) if is_lost else None)
             return None
-        is_pending = assessment.decision.action is not Action.NONE and self._watched.is_act
-        if is_pending or now - self._gone_at < _SETTLE_SECONDS:
+        if now - self._gone_at < _SETTLE_SECONDS:
             return None
+        decision = assessment.decision
+        if decision.action is not Action.NONE:
+            if self._watched.is_act:
+                return None  # it is waited for
+            self._carry_out(decision, None)
         job = self._watch.engine.job
         if job.attempt.is_done and not code_now:
             return Ended(0, f"training is done, iteration {job.attempt.iteration}", True)
-        said = verdict(job, assessment.findings, assessment.decision)
+        said = verdict(job, assessment.findings, decision)
         return Ended(code_now, said.summary, said.cause in (Cause.FINISHED, Cause.HEALTHY))
 
-    def _interrupted(self, exit_code: int) -> Ended:
-        if self._wrapper is not None and self._wrapper.exit_code is None:
-            self._view.noted("interrupted: ending the run (again: at once)")
-            try:
+    def _end_unseen(self) -> Ended | None:
+        """Nothing can be judged at the moment: then nothing is done, and the end is the end."""
+        code = self._exit_code()
+        if code is None or self._failures < _MOST_FAILURES:
+            return None
+        return Ended(code, "the command has ended; mwatch cannot say how", False)
+
+    def _exit_code(self) -> int | None:
+        if self._wrapper is None:
+            return None
+        code = self._wrapper.exit_code
+        if self._wrapper.has_orphan and not self._is_told_lost:
+            self._is_told_lost = True
+            lost = "mwatch-run is gone; the training goes on, what it prints is no longer kept"
+            self._view.noted(lost)
+        return code
+
+    def _stop_in_order(self) -> None:
+        """After the first signal; the second one makes it quick, all others change nothing."""
+        try:
+            if self._wrapper is not None and self._wrapper.exit_code is None:
+                self._view.noted("interrupted: ending the run (again: at once)")
                 self._wrapper.stop("interrupted by a person", self._watched.grace_seconds)
-            except Interrupted:
-                self._wrapper.kill()
-        return Ended(exit_code, "interrupted", False)
+            with self._faults.survived():
+                self._show_output()
+                self._watch.attempt_ended()
+        except Interrupted:
+            self._interrupts.ignore()
 
     def _show_output(self) -> None:
         if self._printed is not None:
             self._view.printed(self._printed.take())
 
     def _leave(self) -> None:
-        """Whatever happened, nothing of ours is left running."""
-        if self._wrapper is not None:
-            self._wrapper.kill()
-        if self._printed is not None:
-            self._view.printed(self._printed.rest())
+        """Whatever happened, nothing of ours is left running. A signal only makes it quicker."""
+        try:
+            with self._interrupts.held():
+                if self._wrapper is not None:
+                    self._wrapper.kill()
+                if self._printed is not None:
+                    self._view.printed(self._printed.rest())
+            with self._faults.survived():
+                self._watch.end()
+        except Interrupted:
+            self._interrupts.ignore()
+            with self._faults.survived():
+                self._watch.end(is_hurried=True)
+
+
+def _as_exit(code: int) -> ProcessExit:
+    """As a shell tells it, back to what it was."""
+    try:
+        name = signal.Signals(code - 128).name if code > 128 else None
+    except ValueError:
+        name = None
+    return ProcessExit(None if name else code, name, None)

@@ -8,12 +8,14 @@ file has it all.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
 from collections import deque
+from contextlib import suppress
 from typing import IO
 
-_CHUNK = 1 << 16
+_CHUNK = 1 << 18
 _MAX_BYTES = 1 << 20
 
 
@@ -41,18 +43,18 @@ class Printed:
         return self.take()
 
     def _read(self) -> None:
-        fd = self._stream.fileno()
-        while True:
-            try:
-                data = os.read(fd, _CHUNK)
-            except OSError:
-                return
-            if not data:
-                return
-            with self._lock:
-                self._chunks.append(data)
-                self._held += len(data)
-                while self._held > _MAX_BYTES:
-                    dropped = len(self._chunks.popleft())
-                    self._held -= dropped
-                    self._lost += dropped
+        with self._stream:
+            fd = self._stream.fileno()
+            with suppress(OSError):  # more of a comfort: the share of pipe memory may be used up
+                fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _CHUNK)
+            while data := os.read(fd, _CHUNK):
+                self._keep(data)
+
+    def _keep(self, data: bytes) -> None:
+        with self._lock:
+            self._chunks.append(data)
+            self._held += len(data)
+            while self._held > _MAX_BYTES:
+                dropped = len(self._chunks.popleft())
+                self._held -= dropped
+                self._lost += dropped

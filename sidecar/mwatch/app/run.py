@@ -14,10 +14,11 @@ from mwatch.app.clock import Clock
 from mwatch.app.engine import Engine
 from mwatch.app.live import Live
 from mwatch.app.local_run import LocalRun, Watched
+from mwatch.app.own_faults import OwnFaults
 from mwatch.app.run_folder import RunFolder
 from mwatch.app.run_metrics import serve
 from mwatch.app.run_record import RunRecord
-from mwatch.app.run_view import Ended, View
+from mwatch.app.run_view import Ended, SafeView, View
 from mwatch.app.run_watch import RunWatch
 from mwatch.model.settings import Settings
 from mwatch.parse.grammar import Grammar
@@ -71,10 +72,13 @@ def run(request: RunRequest, make_view: MakeView) -> Ended:
     live = Live(folder.volume, STREAM, grammar, known, clock, request.save)
     with ExitStack() as stack:
         metrics = stack.enter_context(serve(request.port, engine, live))
-        view = make_view(folder, metrics.where or str(folder.path))
         record = RunRecord(folder, request.argv, engine, clock, is_act=request.is_act)
-        watch = RunWatch(folder, engine, live, record, metrics, view, is_act=request.is_act)
-        return LocalRun(watched, watch, view).run()
+        view = SafeView(make_view(folder, metrics.where or str(folder.path)))
+        if metrics.problem is not None:
+            view.noted(metrics.problem)
+        faults = OwnFaults(view.noted)
+        watch = RunWatch(folder, engine, live, record, metrics, view, faults, is_act=request.is_act)
+        return LocalRun(watched, watch, view, faults).run()
 
 
 def _options(request: RunRequest) -> list[str]:

@@ -20,7 +20,8 @@ from mwatch.errors import InputError
 
 _MAX_NAME = 64
 _MOST_OF_A_NAME = 1000
-_VALUE_FLAGS = frozenset({"-m", "--module"})
+_MODULE_FLAGS = frozenset({"-m", "--module"})
+_LAUNCHERS = ("torch.distributed.", "accelerate.", "deepspeed.", "composer.cli")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +78,12 @@ def _safe(name: str) -> str:
 
 def _program(argv: Sequence[str]) -> str:
     """What the run is called: the script, or the module, that is trained with."""
-    for flag, value in pairwise(argv):
-        if flag in _VALUE_FLAGS:
-            return _short(value.rpartition(".")[2])
-    script = next((each for each in argv if each.endswith(".py")), argv[0])
-    return _short(os.path.basename(script).removesuffix(".py"))
+    for before, word in pairwise(("", *argv)):
+        if before in _MODULE_FLAGS and not word.startswith(_LAUNCHERS):
+            return _short(word.rpartition(".")[2])
+        if word.endswith(".py"):
+            return _short(os.path.basename(word).removesuffix(".py"))
+    return _short(os.path.basename(argv[0] if argv else ""))
 
 
 def _short(name: str) -> str:

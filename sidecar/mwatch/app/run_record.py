@@ -25,6 +25,7 @@ from mwatch.model.timeline import Rollback
 from mwatch_trainer.scrub import scrub_text
 
 _STORY_SECONDS = 5.0
+_MEMORY_SECONDS = 5.0
 
 
 class RunRecord:
@@ -39,17 +40,21 @@ class RunRecord:
         self._story = StoryRecorder(folder.name, "act" if is_act else "observe", command)
         self._memory: Memory | None = None
         self._written_at = float("-inf")
-        self.problems: list[str] = []
+        self._problem: str | None = None
 
     def told(self, observed: Observed) -> None:
         self._story.note(self._engine.job, observed)
 
-    def recall(self, save: Path) -> list[Rollback]:
-        """It is now known where the job saves: what it learnt in its earlier life."""
-        self._memory = Memory(save)
-        rollbacks = self._memory.recall(self._engine.job)
-        self.problems += self._memory.problems
-        return rollbacks
+    def recall(self, save: Path) -> list[Rollback] | None:
+        """It is known where the job saves: what it learnt in its earlier life, once it is read."""
+        if self._memory is None:
+            self._memory = Memory(save)
+        return self._memory.recall(self._engine.job)
+
+    def wait_for_memory(self) -> None:
+        """Before something is decided by it, within a bound."""
+        if self._memory is not None:
+            self._memory.wait(_MEMORY_SECONDS)
 
     def looked(self, assessment: Assessment) -> None:
         self._story.assessed(assessment)
@@ -72,14 +77,16 @@ class RunRecord:
             self._memory.keep(self._engine.job)
 
     def end(self) -> None:
-        self.attempt_ended()
         self._write(is_over=True)
+
+    def problems(self) -> list[str]:
+        """What a person should know; may be told again."""
+        remembered = [] if self._memory is None else self._memory.problems()
+        return remembered if self._problem is None else [*remembered, self._problem]
 
     def _write(self, *, is_over: bool) -> None:
         try:
             story = self._story.story(self._clock.now(), is_over=is_over)
             story_json.write(story, self._folder.story)
         except OSError as error:
-            text = f"the story of the run cannot be written: {error.strerror or error}"
-            if text not in self.problems:
-                self.problems.append(text)
+            self._problem = f"the story of the run cannot be written: {error.strerror or error}"

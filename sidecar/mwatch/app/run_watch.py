@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Eyes and memory of a local run: it tells the engine what is seen, and everybody what it thinks.
 
-It starts and ends nothing; `local_run` does.
+It starts and ends nothing; `local_run` does. What is only told (story, records, metrics, view)
+may fail without taking the verdict with it.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ from pathlib import Path
 from mwatch.act.incident_files import IncidentFiles
 from mwatch.app.engine import Assessment, Engine, Incident
 from mwatch.app.evidence_collector import EvidenceCollector
-from mwatch.app.incident_keeper import IncidentKeeper
+from mwatch.app.incident_keeper import IncidentKeeper, Trouble
 from mwatch.app.live import Live
+from mwatch.app.own_faults import OwnFaults
 from mwatch.app.run_folder import RunFolder
 from mwatch.app.run_metrics import RunMetrics
 from mwatch.app.run_record import RunRecord
 from mwatch.app.run_view import View
 from mwatch.app.story_parts import EvidenceFile
 from mwatch.model.decision import Action, Decision
-from mwatch.model.observation import Observed, Sight, SightChange
+from mwatch.model.observation import AttemptStart, Observed, ProcessExit, Sight, SightChange
 from mwatch.model.timeline import Rollback
 
 
@@ -34,6 +36,7 @@ class RunWatch:
         record: RunRecord,
         metrics: RunMetrics,
         view: View,
+        faults: OwnFaults,
         *,
         is_act: bool,
     ) -> None:
@@ -47,11 +50,13 @@ class RunWatch:
         self._record = record
         self._metrics = metrics
         self._view = view
-        self._evidence = EvidenceCollector(folder.volume, live.stream, self.clock.now)
+        self._faults = faults
+        self._evidence = EvidenceCollector(
+            folder.volume, live.stream, self.clock.now, lambda: engine.job.attempt.number
+        )
         files = IncidentFiles(folder.incidents)
         self.keeper = IncidentKeeper(files, engine, self._evidence, is_act=is_act)
         self._open: list[Incident] = []
-        self._has_recalled = False
         self._noted: set[str] = set()
 
     def begin(self) -> None:
@@ -62,18 +67,22 @@ class RunWatch:
     def look(self) -> Assessment:
         self._tell(self._live.read())
         self._tell(self._evidence.signs())
-        self._recall()
+        with self._faults.survived():
+            self._recall()
         assessment = self.engine.look(self.clock.now())
-        self._note_incidents()
-        self.keeper.looked()
-        self._record.looked(assessment)
-        self._metrics.looked(assessment)
+        with self._faults.survived():
+            self._note_incidents()
+        with self._faults.survived():
+            self._record.looked(assessment)
+        with self._faults.survived():
+            self._metrics.looked(assessment)
         self._view.looked(self.engine.job, assessment)
         self._note_problems()
         return assessment
 
     def look_closely(self) -> Assessment:
         """Before something is done: with what lies in the save folder at this moment."""
+        self._record.wait_for_memory()
         self._tell(self._live.stored_now())
         return self.look()
 
@@ -86,36 +95,58 @@ class RunWatch:
     def enacted(self, decision: Decision) -> None:
         now = self.clock.now()
         self.engine.enact(decision, now)
-        self._record.enacted(decision, now)
-        self.keeper.acted(decision)
+        with self._faults.survived():
+            self._record.enacted(decision, now)
+            self.keeper.acted(decision)
 
-    def attempt_ended(self) -> None:
-        """The command is gone: its last words, and what it left."""
+    def attempt_ended(self, unseen: ProcessExit | None = None) -> None:
+        """The command is gone: its last words, and what it left. `unseen`: how it ended, where
+        its wrapper did not write that."""
         self._tell(self._live.rest())
-        self._record.attempt_ended()
+        if unseen is not None:
+            self._tell([Observed(self.clock.now(), self._live.stream, unseen)])
+        with self._faults.survived():
+            self._record.attempt_ended()
 
-    def end(self) -> None:
-        self._evidence.close()
-        for incident in self._open:
-            self._close(incident)
+    def end(self, *, is_hurried: bool = False) -> None:
+        """`is_hurried`: evidence that is still being saved is not waited for."""
+        if not is_hurried:
+            self._evidence.close()
+        with self._faults.survived():
+            for trouble in self.keeper.looked():
+                self._note_evidence(trouble)
+            for incident in self._open:
+                self._close(incident)
         self._note_problems()
-        self._record.end()
+        with self._faults.survived():
+            self._record.end()
         self._live.close()
 
     def _tell(self, seen: Iterable[Observed]) -> None:
         for observed in seen:
-            self.engine.tell(observed)
-            self._record.told(observed)
+            try:
+                self.engine.tell(observed)
+                self._record.told(observed)
+                if isinstance(observed.what, AttemptStart):
+                    self._began(observed.what)
+            except Exception as error:
+                self._faults.tell(error)
+
+    def _began(self, start: AttemptStart) -> None:
+        wrapper = self._live.wrapper
+        is_chosen = wrapper is not None and self._is_act
+        reason = (wrapper.resume_reason or "") if is_chosen and wrapper is not None else ""
+        number = start.attempt or self.engine.job.attempt.number
+        self._view.began(number, start.resume_from if is_chosen else None, reason)
 
     def _recall(self) -> None:
         """Once it is known where the job saves: what it left there in its earlier life."""
-        save = self._live.save
-        if save is not None and not self._has_recalled:
-            self._has_recalled = True
-            self.recalled = self._record.recall(save)
+        if self._live.save is not None:
+            found = self._record.recall(self._live.save)
+            self.recalled = self.recalled if found is None else found
 
     def _note_incidents(self) -> None:
-        for incident in self.engine.incidents:
+        for incident in list(self.engine.incidents):
             is_open = any(incident is each for each in self._open)
             if is_open or incident.closed_at is not None or self._is_our_doing(incident):
                 continue
@@ -125,9 +156,11 @@ class RunWatch:
         for incident in [each for each in self._open if each.closed_at is not None]:
             self._open.remove(incident)
             self._close(incident)
-            self._metrics.closed(incident)
-            if incident.acted_at is None:
-                self._view.closed(incident)
+        for incident in self._open:
+            if incident.decided_at is not None:  # before that it may yet become part of another
+                self._record.incident(incident, ())
+        for trouble in self.keeper.looked():
+            self._note_evidence(trouble)
 
     def _is_our_doing(self, incident: Incident) -> bool:
         """What is found after an action is its echo: a killed run looks killed."""
@@ -135,16 +168,31 @@ class RunWatch:
         return self._is_act and act is not None and incident.detected_at >= act.at
 
     def _close(self, incident: Incident) -> None:
-        self.keeper.close(incident)
         trouble = self.keeper.of(incident)
-        kept = trouble.record.evidence if trouble is not None else None
-        names = kept.files if kept is not None and trouble is not None else ()
-        root = Path(kept.folder) if kept is not None else self._folder.path
-        files = [EvidenceFile(_shown(root / name, self._folder.path)) for name in names]
-        self._record.incident(incident, files)
+        if trouble is None:
+            return  # it was the first sign of another one
+        if self.keeper.close(trouble):
+            self._view.closed(incident)
+        self._record.incident(incident, self._files(trouble))
+        if trouble.closed_at is not None and not trouble.is_counted:
+            trouble.is_counted = True
+            self._metrics.closed(trouble.lead)
+
+    def _note_evidence(self, trouble: Trouble) -> None:
+        for incident in trouble.incidents:
+            if incident.closed_at is not None or incident.decided_at is not None:
+                self._record.incident(incident, self._files(trouble))
+
+    def _files(self, trouble: Trouble) -> list[EvidenceFile]:
+        kept = trouble.record.evidence
+        paths = [] if kept is None else [Path(kept.folder) / name for name in kept.files]
+        return [EvidenceFile(_shown(each, self._folder.path)) for each in paths]
 
     def _note_problems(self) -> None:
-        for text in (*self._record.problems, *self.keeper.problems):
+        for errors in (self._live.errors, self._evidence.errors):
+            while errors:
+                self._faults.tell(errors.pop())
+        for text in (*self._record.problems(), *self.keeper.problems):
             if text not in self._noted:
                 self._noted.add(text)
                 self._record.noted(text)

@@ -3,7 +3,8 @@
 """One attempt of a local run: the wrapper around the training command, as a process of ours.
 
 It has a session of its own, so that Ctrl-C reaches only us and we end it in order. If we are
-killed it goes on, and so does the training.
+killed it goes on, and so does the training. If the wrapper itself is killed the training goes on
+too: its end is then seen here, and its output is no longer kept.
 """
 
 from __future__ import annotations
@@ -12,23 +13,35 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from mwatch.app import orphans
+from mwatch.app.orphans import Orphan
 from mwatch.errors import InputError
 from mwatch_trainer import contract
 from mwatch_trainer.control_client import ask
 
 _ASK_SECONDS = 2.0
 _AFTER_GRACE_SECONDS = 10.0
+_KILL_SECONDS = 5.0
+"""Within it a wrapper that was told to kill has killed, and has passed on the last words."""
+_LOOK_SECONDS = 0.05
+_MODE_VARIABLE = "MWATCH_MODE"
 
 
 class Wrapper:
     def __init__(self, process: subprocess.Popen[bytes], volume: Path) -> None:
         self._process = process
         self._volume = volume
+        self._code: int | None = None
+        self._orphan: Orphan | None = None
+        self._is_stopping = False
+        self.is_lost = False
+        """It is gone, and has not written how the command ended."""
 
     @property
     def output(self) -> IO[bytes] | None:
@@ -37,42 +50,79 @@ class Wrapper:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; a signal is told as a shell does."""
+        """None while the command runs; a signal is told as a shell does."""
+        if self._code is None:
+            self._code = self._look()
+        return self._code
+
+    @property
+    def has_orphan(self) -> bool:
+        """The command goes on without its wrapper."""
+        return self._orphan is not None and self._code is None
+
+    def _look(self) -> int | None:
         code = self._process.poll()
-        return code if code is None or code >= 0 else 128 - code
+        if code is None:
+            return None
+        own = code if code >= 0 else 128 - code
+        if not self.is_lost:
+            known = contract.read_json(str(self._volume / contract.ATTEMPT)) or {}
+            is_own = known.get("wrapper_pid") == self._process.pid
+            if is_own and known.get("exit"):
+                return own
+            self.is_lost = True
+            pid = known.get("pid") if is_own else None
+            self._orphan = Orphan(pid, self._volume) if isinstance(pid, int) else None
+        return own if self._orphan is None else self._orphan.exit_code(own)
 
     def stop(self, reason: str, grace_seconds: float) -> None:
         """The command and all its processes end: by themselves within the grace, or killed."""
-        request = {"op": "stop", "grace_seconds": grace_seconds, "save": grace_seconds > 0,
-                   "reason": reason}  # fmt: skip
+        self._is_stopping = True
         try:
-            if not self._has_agreed(request):
+            if self._process.poll() is not None:
+                self._stop_orphan(grace_seconds)
+                return
+            if not self._has_agreed(reason, grace_seconds):
                 self._signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(grace_seconds + _AFTER_GRACE_SECONDS)
         finally:
             self.kill()
 
-    def _has_agreed(self, request: dict[str, object]) -> bool:
-        try:
-            return bool(ask(str(self._volume), request, _ASK_SECONDS).get("ok"))
-        except (OSError, ValueError):
-            return False  # it is just starting, or just ending
-
     def kill(self) -> None:
-        """Nothing of it is left; does nothing where nothing is."""
-        if self._process.poll() is not None:
+        """Nothing of it is left; does nothing where it has ended by itself."""
+        if self.exit_code is not None and not self._is_stopping:
             return
-        known = contract.read_json(str(self._volume / contract.ATTEMPT)) or {}
-        group = known.get("pgid")
-        if isinstance(group, int) and group > 1 and known.get("wrapper_pid") == self._process.pid:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(group, signal.SIGKILL)
-        try:
-            self._process.wait(_ASK_SECONDS)  # it reaps the rest of the tree
-        except subprocess.TimeoutExpired:
-            self._signal(signal.SIGKILL)
-            self._process.wait(_AFTER_GRACE_SECONDS)
+        self._is_stopping = True
+        if self._process.poll() is None:
+            self._has_agreed("to be killed", 0.0)
+            try:
+                self._process.wait(_KILL_SECONDS)  # it ends the whole tree
+            except subprocess.TimeoutExpired:
+                self._signal(signal.SIGKILL)
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(_KILL_SECONDS)
+        orphans.kill(self._volume)
+
+    def clear(self) -> list[int]:
+        """Ends what it left behind, too; returns what cannot be ended."""
+        self._is_stopping = True
+        self.kill()
+        return orphans.of(self._volume)
+
+    def _stop_orphan(self, grace_seconds: float) -> None:
+        if self._orphan is None:
+            return
+        self._orphan.terminate()
+        until = time.monotonic() + grace_seconds
+        while self.exit_code is None and time.monotonic() < until:
+            time.sleep(_LOOK_SECONDS)
+
+    def _has_agreed(self, reason: str, grace_seconds: float) -> bool:
+        """False also where it is just starting, or just ending."""
+        request = {"op": "stop", "grace_seconds": grace_seconds, "save": grace_seconds > 0,
+                   "reason": reason}  # fmt: skip
+        return bool(ask(str(self._volume), request, _ASK_SECONDS).get("ok"))
 
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
@@ -83,14 +133,18 @@ def start(
     argv: Sequence[str], volume: Path, *, is_act: bool, options: Sequence[str], capture: bool
 ) -> Wrapper:
     """`capture`: the trainer's output is for us to show; else it goes where ours goes."""
-    mode = ["--act"] if is_act else []
-    command = [sys.executable, "-P", "-m", "mwatch_trainer", *mode, "--dir", str(volume), *options]
+    orphans.adopt()
+    mode = contract.ACT if is_act else contract.OBSERVE
+    flags = ["--act"] if is_act else []
+    command = [sys.executable, "-P", "-m", "mwatch_trainer", *flags, "--dir", str(volume), *options]
     try:
         process = subprocess.Popen(
             [*command, "--", *argv],
+            env={**os.environ, _MODE_VARIABLE: mode},  # whatever it says: we do what we say
             stdout=subprocess.PIPE if capture else None,
             stderr=subprocess.STDOUT if capture else None,
             start_new_session=True,
+            close_fds=False,  # ours are closed by exec; `--config <(...)` is for the command
         )
     except OSError as error:
         raise InputError(f"{sys.executable}: cannot be started ({error.strerror})") from error

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mwatch demo`: a real small training on this machine, broken in five ways and brought back.
 
-Exit codes: 0 only if every fault was recovered from and training reached its end, else 1.
+Exit codes: 0 only if every fault was recovered from and training reached its end, else 1; 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mwatch.cli.output import write
-from mwatch.cli.run import view_of
+from mwatch.cli.run import is_screen, view_of
 from mwatch.cli.words import duration
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 Quick = Annotated[bool, typer.Option("--quick", help="Two faults instead of five.")]
 Runs = Annotated[Path, typer.Option(metavar="DIR", help="Where the run is kept.")]
-Port = Annotated[int, typer.Option(metavar="N", help="For /metrics; 0: none.")]
+Port = Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="For /metrics; 0: none.")]
 Plain = Annotated[bool, typer.Option("--plain", help="Plain lines, also on a terminal.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
@@ -45,8 +46,7 @@ def demo(
     """
     from mwatch.app import demo as app
 
-    on_terminal = not (plain or as_json) and sys.stderr.isatty()
-
+    on_terminal = not (plain or as_json) and is_screen(sys.stderr)
     view = partial(view_of, is_act=True, on_terminal=on_terminal, as_json=as_json)
     result = app.demo(quick=quick, parent=runs, port=port or None, shows=True, view=view)
     if as_json:
@@ -57,7 +57,7 @@ def demo(
         from mwatch.cli.terminal import show
 
         show(_table(result))
-    raise typer.Exit(0 if result.is_fine else 1)
+    raise typer.Exit(result.interrupted_by or (0 if result.is_fine else 1))
 
 
 def _table(result: Result) -> list[list[tuple[str, str]]]:

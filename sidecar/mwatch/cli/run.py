@@ -2,16 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mwatch run`: a training command of this machine, watched and (with --act) brought back.
 
-Exit codes: when observing, the command's own; with --act 0 when training finished or ended as it
-was asked to, 1 what only its user can mend, 93 given up; 130 interrupted.
+Exit codes: when observing, the command's own (128 and its number for a signal); with --act 0 when
+training finished or ended as it was asked to, 1 what only its user can mend, 93 given up, else
+that of `mwatch-run --act`; 130 interrupted (SIGTERM: 143, SIGHUP: 129).
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
@@ -31,10 +33,14 @@ Checkpoints = Annotated[
     typer.Option(metavar="DIR", help="The trainer's save folder, where its arguments hide it."),
 ]
 Port = Annotated[
-    int, typer.Option(metavar="N", help="For /metrics; the next free one is taken. 0: none.")
+    int,
+    typer.Option(
+        metavar="N", min=0, max=65535, help="For /metrics, or the next that is free; 0: none."
+    ),
 ]
 Grace = Annotated[
-    float, typer.Option(metavar="SECONDS", help="For a last save when you press Ctrl-C.")
+    float,
+    typer.Option(metavar="SECONDS", min=0, max=3600, help="For a last save when you press Ctrl-C."),
 ]
 Plain = Annotated[bool, typer.Option("--plain", help="Plain lines, also on a terminal.")]
 AsJson = Annotated[bool, typer.Option("--json", help="What mwatch says as JSON lines.")]
@@ -70,10 +76,16 @@ def run(
     request = app.RunRequest(
         argv=command, is_act=act, policy=policy, name=name, parent=runs, save=checkpoints,
         port=port or None, grace_seconds=grace, has_probe=not no_probe,
-        shows_output=not (plain or as_json) and sys.stderr.isatty() and sys.stdout.isatty(),
+        shows_output=not (plain or as_json) and is_screen(sys.stderr, sys.stdout),
     )  # fmt: skip
     view = partial(view_of, is_act=act, on_terminal=request.shows_output, as_json=as_json)
     raise typer.Exit(app.run(request, view).exit_code)
+
+
+def is_screen(*streams: IO[str] | None) -> bool:
+    """Whether a panel can be drawn; a stream that was closed is None."""
+    are_terminals = all(each is not None and each.isatty() for each in streams)
+    return are_terminals and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
 
 
 def view_of(

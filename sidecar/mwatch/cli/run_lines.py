@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A watched run in plain lines on standard error: one for each thing that a person should know.
 
-The trainer's own output goes its own way, untouched. With `as_json` each line is one object.
+The trainer's own output goes its own way, untouched. With `as_json` each line is one object;
+each is written at once, so that what the trainer prints stands before or after it. A reader that
+has left is no error: nothing more is said then.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from mwatch.app.run_view import Ended
     from mwatch.model.decision import Decision
     from mwatch.model.job import Job
+
+_MAX_TEXT = 4000
 
 
 class RunLines:
@@ -78,5 +82,7 @@ class RunLines:
         )  # fmt: skip
 
     def _say(self, text: str, **record: Any) -> None:
-        line = json.dumps(record) if self._as_json else f"mwatch: {plain(text)}"
-        print(line, file=sys.stderr, flush=True)
+        line = json.dumps(record) if self._as_json else f"mwatch: {plain(text)[:_MAX_TEXT]}"
+        if sys.stderr is not None:
+            sys.stderr.write(line + "\n")
+            sys.stderr.flush()

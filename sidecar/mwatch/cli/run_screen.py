@@ -31,6 +31,9 @@ _NEWS = 6
 _SEVERITY_STYLES = {"info": "cyan", "warning": "yellow", "critical": "bold red"}
 _MAX_LINES = 400
 """Of the trainer's output, shown at one time: nobody reads more."""
+_MAX_COLUMNS = 2000
+_MAX_REST = 1 << 16
+"""Of a line that does not end."""
 
 
 class RunScreen:
@@ -43,7 +46,7 @@ class RunScreen:
         self._rows: list[Text] = [Text("starting", "dim")]
         self._rest = b""
         self._live = Live(
-            self._panel(), console=self._console, refresh_per_second=4, transient=True,
+            self._panel(), console=self._console, auto_refresh=False, transient=True,
             redirect_stdout=False, redirect_stderr=False,
         )  # fmt: skip
         self._live.start()
@@ -54,7 +57,7 @@ class RunScreen:
 
     def looked(self, job: Job, assessment: Assessment) -> None:
         self._rows = list(_rows(job, assessment))
-        self._live.update(self._panel())
+        self._live.update(self._panel(), refresh=True)
 
     def found(self, incident: Incident) -> None:
         finding = incident.finding
@@ -74,13 +77,23 @@ class RunScreen:
         self._tell(text, "yellow")
 
     def printed(self, data: bytes) -> None:
-        whole, _, self._rest = (self._rest + data).rpartition(b"\n")
-        lines = whole.split(b"\n")[-_MAX_LINES:] if whole else []
-        for line in lines:
-            self._console.print(Text(plain(line.decode("utf-8", "replace").rstrip("\r"))))
+        whole, newline, rest = (self._rest + data).rpartition(b"\n")
+        self._rest = rest[-_MAX_REST:]
+        if newline:
+            self._print(whole.split(b"\n"))
+
+    def _print(self, lines: list[bytes]) -> None:
+        """In one go: each print draws the panel anew."""
+        left_out = len(lines) - _MAX_LINES
+        texts = [_shown(line) for line in lines[-_MAX_LINES:]]
+        if left_out > 0:
+            texts.insert(0, f"... {left_out} lines not shown; they are in the log ...")
+        self._console.print(Text("\n".join(texts)))
 
     def ended(self, ended: Ended) -> None:
         self._live.stop()
+        if self._rest:
+            self._print([self._rest])
         for each in self._news:
             self._console.print(each)
         style = "bold green" if ended.is_recovered else "bold red"
@@ -89,7 +102,7 @@ class RunScreen:
     def _tell(self, text: str, style: str) -> None:
         stamp = time.strftime("%H:%M:%S")
         self._news.append(Text.assemble((f"{stamp} ", "dim"), (plain(text), style)))
-        self._live.update(self._panel())
+        self._live.update(self._panel(), refresh=True)
 
     def _panel(self) -> RenderableType:
         elapsed = duration(time.monotonic() - self._started)
@@ -97,6 +110,12 @@ class RunScreen:
         footer = Text(f"{elapsed} · {self._where}", "dim")
         return Panel(body, title=self._title, subtitle=footer, title_align="left",
                      subtitle_align="right", border_style="cyan")  # fmt: skip
+
+
+def _shown(line: bytes) -> str:
+    """Of a progress bar, what a terminal would have been left with."""
+    last = line.rstrip(b"\r").rpartition(b"\r")[2]
+    return plain(last[: 4 * _MAX_COLUMNS].decode("utf-8", "replace"))[:_MAX_COLUMNS]
 
 
 def _rows(job: Job, assessment: Assessment) -> list[Text]:

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from mwatch.model.decision import Decision
     from mwatch.model.finding import Culprit, Evidence
 
+_HERE = "local"
+"""The stream of a run on this machine: it has no pods."""
+
 
 def clock(report: Report, at: float | None, *, with_date: bool = True) -> str:
     """`2026-11-15 04:12:40`, or `+72 s` of a log that prints no times."""
@@ -48,7 +51,7 @@ def who(culprit: Culprit | None) -> str | None:
     places = " ".join(f"{name} {value}" for name, value in culprit.coordinates.items())
     parts = [
         None if culprit.rank is None else f"rank {culprit.rank}" + (f" ({places})" * bool(places)),
-        culprit.pod and f"pod {culprit.pod}",
+        culprit.pod and culprit.pod != _HERE and f"pod {culprit.pod}",
         culprit.node and f"node {culprit.node}",
         culprit.gpu_uuid and f"GPU {culprit.gpu_uuid}",
         None if culprit.xid is None else f"Xid {culprit.xid}",

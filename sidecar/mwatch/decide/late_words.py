@@ -9,7 +9,7 @@ code, an error or a good-bye knows more, and none of this is asked.
 
 from __future__ import annotations
 
-from mwatch.decide import resume
+from mwatch.decide import resume, silence
 from mwatch.decide.policy import RULES, Proof
 from mwatch.model.finding import Cause, Finding
 from mwatch.model.job import Job
@@ -49,11 +49,10 @@ def _gone(job: Job) -> list[float]:
 
 def _is_guessed(job: Job, finding: Finding) -> bool:
     """A finished job is taken for this while its last lines are missing."""
-    if (
-        finding.cause is not Cause.FINISHED_EARLY
-        and RULES[finding.cause].proof is not Proof.SILENCE
-    ):
-        return False
+    if finding.cause is not Cause.FINISHED_EARLY:
+        is_silence = RULES[finding.cause].proof is Proof.SILENCE
+        if not is_silence or silence.tells_a_death(finding):
+            return False
     attempt = job.attempt
     if attempt.errors or attempt.exit is not None:
         return False

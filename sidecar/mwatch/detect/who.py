@@ -17,7 +17,7 @@ from mwatch.detect.ranks import Suspect
 from mwatch.detect.stall import Stall, fresh_signs
 from mwatch.model.finding import Culprit, CulpritState, Evidence
 from mwatch.model.job import FaultSeen, Job, SignSeen
-from mwatch.model.observation import SignState
+from mwatch.model.observation import SignSource, SignState
 from mwatch.model.settings import Settings
 
 _NAMED = {
@@ -161,7 +161,7 @@ def _stream(suspect: Suspect, proof: SignSeen | None) -> str | None:
     """The pod of the witness is the pod of the rank only where it looked at the process."""
     if proof is None or suspect.state is not CulpritState.SILENT:
         return None
-    return proof.stream
+    return None if proof.sign.source is SignSource.FLIGHT_RECORDER else proof.stream
 
 
 def _evidence(

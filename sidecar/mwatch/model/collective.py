@@ -73,6 +73,15 @@ class Dump(NamedTuple):
         return max((each.at for each in self.operations if each.at is not None), default=None)
 
 
+class Attendance(NamedTuple):
+    """Whether ranks answered when they were asked for their stacks and their recording."""
+
+    answered: frozenset[int] = frozenset()
+    """They live, also where their recording has not come: it takes longer than the stacks."""
+    unanswered: frozenset[int] | None = None
+    """Asked in vain. None: nobody has told, so whoever left no dump may be elsewhere."""
+
+
 class Blame(NamedTuple):
     """A rank that others wait for, and which waits for nobody itself."""
 

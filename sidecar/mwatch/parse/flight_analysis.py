@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mwatch.model.collective import Analysis, Blame, Dump, GroupPlace, RankPlace
+from mwatch.model.collective import Analysis, Attendance, Blame, Dump, GroupPlace, RankPlace
 from mwatch.model.observation import Sign, SignSource, SignState
 from mwatch.parse.flight_blame import blame, lost_alone
 from mwatch.parse.flight_chain import Chains, End
@@ -36,6 +36,7 @@ _LEFT_BEHIND_SECONDS = 60.0
 _SIGN_CONFIDENCE = 0.45
 """Below it a rank is shown to people, and not named to the engine."""
 _TOGETHER = 0.5
+_NOBODY_ASKED = Attendance()
 _STATES = {
     "absent": SignState.NEVER_JOINED,
     "gone": SignState.UNKNOWN,
@@ -54,13 +55,17 @@ _HOW = {
 }
 
 
-def analyse(dumps: Mapping[int, Dump], world_size: int | None = None) -> Analysis:
+def analyse(
+    dumps: Mapping[int, Dump],
+    world_size: int | None = None,
+    attendance: Attendance = _NOBODY_ASKED,
+) -> Analysis:
     """`world_size`: None where nobody told; then it is taken from the recordings."""
     notes: list[str] = []
     ours = {rank: dumps[rank] for rank in sorted(dumps)}
     while True:
         groups = put_together(ours, world_size)
-        standing = Standing(ours, groups)
+        standing = Standing(ours, groups, attendance)
         left = _left_behind(standing)
         if not left:
             break

@@ -28,9 +28,11 @@ from mwatch.parse.flight_words import (
 )
 
 _PROVEN = 0.95
+_UNANSWERED = 0.9
 _NO_DUMP = 0.85
 _UNSURE = 0.6
 _MOST_MISSING = 0.4
+_NOT_COME = 0.3
 _OUT_OF_STEP = 0.9
 _INSIDE = 0.75
 _RING = 0.5
@@ -143,15 +145,30 @@ def _no_dump(chains: Chains, end: End, rank: int) -> Blame:
     standing = chains.standing
     meeting = _at(chains, rank)[0]
     text = (
-        f"rank {rank} left no dump, and others wait for it in "
+        f"rank {rank} {_why_no_dump(standing, rank)}, and others wait for it in "
         f"{meeting_text(standing, meeting)}: {_waiting_text(chains, meeting)}"
     )
-    confidence = _NO_DUMP
+    confidence = _sureness(standing, rank)
     if chains.held[meeting].how == "unsure":
-        confidence = _UNSURE
-    if 2 * len(standing.dumps) < standing.groups.world:
-        confidence = min(confidence, _MOST_MISSING)
+        confidence = min(confidence, _UNSURE)
     return Blame(rank, SignState.STOPPED, text, len(end.waiting), confidence)
+
+
+def _why_no_dump(standing: Standing, rank: int) -> str:
+    unanswered = standing.attendance.unanswered
+    if unanswered is not None and rank in unanswered:
+        return "did not answer when it was asked for a dump"
+    return "left no dump"
+
+
+def _sureness(standing: Standing, rank: int) -> float:
+    """That it is this rank which left no dump for a reason of its own."""
+    attendance = standing.attendance
+    if rank in attendance.answered:
+        return _NOT_COME
+    if attendance.unanswered is not None:
+        return _UNANSWERED if rank in attendance.unanswered else _MOST_MISSING
+    return _MOST_MISSING if 2 * len(standing.dumps) <= standing.groups.world else _NO_DUMP
 
 
 def _inside(chains: Chains, end: End, meeting: Meeting) -> Iterator[Blame]:

@@ -17,6 +17,8 @@ from mwatch.parse import flight_cuts
 
 MAX_WORLD = 1 << 20
 _DEFAULT = "default_pg"
+_FIRST = "0"
+"""torch counts groups as they are made: the first is that of all ranks."""
 
 Ranks = tuple[int, ...]
 
@@ -167,7 +169,7 @@ def _complete(
     for key, seen, cell in zip(family, recorded, cells, strict=True):
         name, description, _ = key
         members, possible = frozenset(seen), frozenset[int]()
-        if _DEFAULT in (name, description) or (name == "0" and len(family) == 1):
+        if _DEFAULT in (name, description) or name == _FIRST:
             members = frozenset(range(world))
         elif cell is not None:
             members = cell

@@ -18,14 +18,14 @@ from typing import Any
 import orjson
 
 from mwatch.model.collective import Dump, GroupSeen, Operation
-from mwatch.parse.flight_pickle import Pairs, UnreadableDump, load
-from mwatch.parse.flight_records import Recorded, group_of, is_past, operations, text
+from mwatch.parse.flight_pickle import Packed, Pairs, UnreadableDump, load
+from mwatch.parse.flight_records import GLANCED, Recorded, group_of, is_past, operations, text
 
 MAX_STEPS = 8_000_000
 """Of the pickle machine: 80,000 records, forty times the buffer of torch's default."""
 MAX_RECORDS = 100_000
 MAX_GROUPS = 4096
-LOOKED_AT = 512
+LOOKED_AT = 320
 """Newest records that are read in full; of those before, what is over only tells of its group."""
 KEPT = 192
 """Newest records that are kept: several steps of a group, or one step of a large model."""
@@ -87,6 +87,8 @@ def _decode(data: bytes) -> Any:
 
 def _plain(value: object) -> Mapping[str, Any] | None:
     """A dict with text keys, from either form; None where it is none."""
+    if isinstance(value, Packed):
+        value = value.unpacked()
     if isinstance(value, Pairs):
         keys = value[::2]
         if not set(map(type, keys)) <= _KEYS:
@@ -106,6 +108,11 @@ def _records(entries: Sequence[Any]) -> tuple[list[Recorded], dict[str, str]]:
     descriptions: dict[str, str] = {}
     newest = len(entries) - LOOKED_AT
     for place, entry in enumerate(entries):
+        if place < newest and isinstance(entry, Packed):
+            name = entry.glance("process_group")
+            is_known = isinstance(name, str) and name in descriptions
+            if is_known and is_past({key: entry.glance(key) for key in GLANCED}):
+                continue
         plain = _plain(entry)
         if plain is None:
             continue

@@ -80,6 +80,10 @@ class Recorded(NamedTuple):
         return done or (self.is_retired and self.library not in _BY_EVENTS)
 
 
+GLANCED = ("state", "profiling_name", "retired", "is_p2p")
+"""What `is_past` needs to know."""
+
+
 def is_past(entry: Mapping[str, Any]) -> bool:
     """An older collective that is over: nobody will ask about it."""
     if entry.get("state") == "completed":

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from mwatch.model.collective import Dump, Operation
+from mwatch.model.collective import Attendance, Dump, Operation
 from mwatch.parse.flight_groups import Group, Groups
 from mwatch.parse.flight_records import UNKNOWN_PEER
 
@@ -49,8 +49,9 @@ class Held(NamedTuple):
 class Standing:
     """Where every rank of a job stands."""
 
-    def __init__(self, dumps: Mapping[int, Dump], groups: Groups) -> None:
+    def __init__(self, dumps: Mapping[int, Dump], groups: Groups, attendance: Attendance) -> None:
         self.dumps = dumps
+        self.attendance = attendance
         self.groups = groups
         self.current: dict[int, Operation] = {}
         """By rank: what it waits in. A rank that is not here waits in nothing that is recorded."""
@@ -73,7 +74,8 @@ class Standing:
                     self._sent[key, operation.peer].setdefault(rank, operation)
             else:
                 self._numbered[key].setdefault(rank, {})[operation.number] = operation
-                if operation.is_done and operation.kind in _TOGETHER:
+                has_failed = operation.may_have_failed and operation is dump.operations[-1]
+                if operation.is_done and operation.kind in _TOGETHER and not has_failed:
                     self._ended[key] = max(self._ended.get(key, 0), operation.number)
             if not operation.is_done and rank not in self.current:
                 self.current[rank] = operation
@@ -153,7 +155,7 @@ class Standing:
             return Held(inside, "inside")
         possible = self.group(meeting).possible
         others = [rank for rank in possible if rank not in self.dumps]
-        if not others and len(there) == 1:
+        if not others:
             others = [rank for rank in possible if rank not in self.current]
         if others:
             return Held(tuple(sorted(others)), "unsure")

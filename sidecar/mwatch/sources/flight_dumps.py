@@ -15,7 +15,9 @@ import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from mwatch.model.collective import Attendance
 from mwatch.model.reading import Absent, Failed, Ok, Reading
+from mwatch_trainer.contract import read_json
 
 MAX_BYTES = 64 << 20
 """Of one file: torch's default buffer, with long stacks, is a hundredth of it."""
@@ -30,6 +32,7 @@ _NAME = re.compile(
 )
 _MARKS = (b"profiling_name", b"pg_config", b"pg_status")
 """Keys of which every dump has one near its beginning, in either form."""
+_STACKS = re.compile(r"rank-(\d{1,7})\.stacks\.txt")
 _SKIPPED = re.compile(r"\..*|iter_\d+|release|ep\d+-ba\d+")
 
 
@@ -85,6 +88,21 @@ def as_dump(path: str) -> DumpFile | None:
         (named["form"] or "").lower() == ".json",
         status.st_mtime,
     )
+
+
+def attendance(folder: str) -> Attendance:
+    """Who answered the request that this folder is of, as far as the wrapper wrote it down."""
+    try:
+        names = [entry.name for entry in _entries(folder)]
+    except OSError:
+        return Attendance()
+    answered = frozenset(int(found[1]) for found in map(_STACKS.fullmatch, names) if found)
+    told = read_json(os.path.join(folder, "missing.json"))
+    ranks = None if told is None else told.get("ranks")
+    if not isinstance(ranks, list):
+        return Attendance(answered)
+    missing = (each.get("rank") for each in ranks if isinstance(each, dict))
+    return Attendance(answered, frozenset(rank for rank in missing if isinstance(rank, int)))
 
 
 def read_dump_file(file: DumpFile) -> Reading[bytes]:

@@ -54,7 +54,7 @@ def fold(job: Job, observed: Observed) -> Job:
     kind = type(what)
     if not job.has_started:
         attempts.open_first(job, at)
-    if kind in _LOG and not job.sees(Sight.LOG):
+    if kind in _LOG:
         _see(job, Sight.LOG, at)
     if at > job.now:
         job.now = at
