@@ -1,201 +1,223 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch run` as a user starts it: real processes and signals, and a trainer that only prints."""
+"""`mwatch run` as a user starts it: real processes, and a trainer that only prints.
+
+Each run is made once and looked at by several tests.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-TRAINER = ROOT / "tests" / "printing_trainer.py"
-QUICK = """
+from attempt_builders import contents
+from live_runs import (
+    PATIENCE,
+    Finished,
+    command,
+    environment,
+    left_behind,
+    run,
+    started,
+    trainer,
+    until,
+)
+
+BINARY = (
+    "import os; os.write(1, bytes(range(256)) + 'ä→\\n'.encode()); os.write(2, b'\\xff no end')"
+)
+IMPATIENT = """
 [act]
-backoff_first_seconds = 0.2
-min_restart_cost_seconds = 0.5
-default_restart_cost_seconds = 0.5
-stall_factor = 1.0
+restarts_per_window = 2
+backoff_first_seconds = 0.1
+backoff_factor = 1.0
 """
-PATIENCE = 25.0
 
 
-def environment() -> dict[str, str]:
-    folders = os.pathsep.join(str(ROOT / name) for name in ("sidecar", "trainer"))
-    rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-    return {**os.environ, **rank, "PYTHONPATH": folders, "TERM": "dumb"}
+@pytest.fixture(scope="module")
+def observed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, Any, Path]:
+    """A run with saves that ends with exit code 7, and the same without mwatch."""
+    folder = tmp_path_factory.mktemp("observed")
+    flags = ["--train-iters", "8", "--exit-code", "7", "--save"]
+    bare = subprocess.run(
+        trainer(*flags, "ckpt"), capture_output=True, cwd=folder, env=environment(),
+        timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    (folder / "ckpt").rename(folder / "bare")
+    return run(command(folder, then=trainer(*flags, "ckpt")), folder), bare, folder
 
 
-def command(tmp_path: Path, *options: str, then: list[str]) -> list[str]:
-    policy = tmp_path / "policy.toml"
-    policy.write_text(QUICK, "utf-8")
-    runs = ["--runs", str(tmp_path / "runs"), "--name", "r", "--policy", str(policy)]
-    own = [sys.executable, "-m", "mwatch", "run", "--json", *runs, *options]
-    return [*own, "--", *then]
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Killed while mwatch observes, with the thresholds that are usual."""
+    folder = tmp_path_factory.mktemp("killed")
+    return run(command(folder, then=trainer("--then", "kill"), policy=""), folder)
 
 
-def trainer(*flags: str) -> list[str]:
-    return [sys.executable, str(TRAINER), *flags]
+@pytest.fixture(scope="module")
+def nan(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, Path]:
+    """NaN at 10, checkpoints every four iterations, mwatch acts."""
+    folder = tmp_path_factory.mktemp("nan")
+    flags = ["--save", "ckpt", "--load", "ckpt", "--then", "nan", "--state", "once"]
+    line = trainer(*flags, "--train-iters", "90")
+    ended = run(command(folder, "--act", then=line), folder)
+    return ended, folder / "ckpt"
 
 
-def run(line: list[str], tmp_path: Path) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        line, capture_output=True, timeout=PATIENCE, env=environment(), cwd=tmp_path, check=False
-    )
+@pytest.fixture(scope="module")
+def returned(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Killed once while mwatch acts."""
+    folder = tmp_path_factory.mktemp("returned")
+    line = trainer("--then", "kill", "--state", "once", "--save", "ckpt", "--load", "ckpt")
+    return run(command(folder, "--act", then=line), folder)
 
 
-def said(ended: subprocess.CompletedProcess[bytes]) -> list[dict[str, Any]]:
-    """What mwatch told, without what the trainer printed on the same stream."""
-    lines = ended.stderr.decode().splitlines()
-    return [json.loads(line) for line in lines if line.startswith('{"event"')]
-
-
-def of(ended: subprocess.CompletedProcess[bytes], event: str) -> list[dict[str, Any]]:
-    return [each for each in said(ended) if each["event"] == event]
-
-
-@contextmanager
-def started(line: list[str], tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    with (tmp_path / "said").open("wb") as file:
-        process = subprocess.Popen(
-            line, stdout=subprocess.DEVNULL, stderr=file, env=environment(), cwd=tmp_path
-        )
-        try:
-            yield process
-        finally:
-            process.terminate()  # killed, it would leave the training behind: as it should
-            process.wait(PATIENCE)
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not is_so():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.05)
-
-
-def attempt_of(tmp_path: Path) -> dict[str, Any]:
-    try:
-        text = (tmp_path / "runs" / "r" / "volume" / "attempt.json").read_text("utf-8")
-        found: dict[str, Any] = json.loads(text)
-    except (OSError, ValueError):
-        return {}
-    return found
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return "(zombie)" not in Path(f"/proc/{pid}/status").read_text("utf-8")
-    except OSError:
-        return False
-
-
-def test_observing_returns_the_exit_code_of_the_command_and_its_output_unchanged(
-    tmp_path: Path,
+def test_observing_returns_the_exit_code_and_the_output_unchanged(
+    observed: tuple[Finished, Any, Path],
 ) -> None:
-    line = trainer("--train-iters", "5", "--exit-code", "7")
+    ended, bare, _ = observed
+    assert ended.code == bare.returncode == 7
+    assert ended.out == bare.stdout
+
+
+def test_observing_leaves_the_command_and_its_checkpoints_as_they_are(
+    observed: tuple[Finished, Any, Path],
+) -> None:
+    ended, _, folder = observed
+    assert ended.attempt["argv"] == ended.attempt["ran"]
+    assert ended.attempt["mode"] == "observe"
+    with_mwatch, without = contents(folder / "ckpt"), contents(folder / "bare")
+    assert with_mwatch == without
+    assert not (folder / "ckpt" / ".mwatch").exists()
+
+
+def test_each_line_that_mwatch_says_is_an_object_of_its_own(
+    observed: tuple[Finished, Any, Path],
+) -> None:
+    ended, _, _ = observed
+    for line in ended.err.decode().splitlines():
+        assert isinstance(json.loads(line)["event"], str)
+    assert ended.said[-1]["event"] == "end"
+    assert ended.said[-1]["exit_code"] == 7
+
+
+def test_the_story_of_the_run_is_there_for_the_report(
+    observed: tuple[Finished, Any, Path],
+) -> None:
+    ended, _, _ = observed
+    assert ended.story["is_over"] is True
+    assert ended.story["iteration"] == 8
+    assert ended.story["mode"] == "observe"
+
+
+def test_bytes_of_any_kind_pass_through(tmp_path: Path) -> None:
+    line = [sys.executable, "-c", BINARY]
     bare = subprocess.run(line, capture_output=True, timeout=PATIENCE, check=False)
-    ended = run(command(tmp_path, then=line), tmp_path)
-    assert ended.returncode == bare.returncode == 7
-    assert ended.stdout == bare.stdout
+    ended = run(command(tmp_path, then=line, says="--plain"), tmp_path)
+    assert ended.out == bare.stdout
+    assert bare.stderr in ended.err
 
 
-def test_observing_says_what_would_have_been_done_and_does_not_do_it(tmp_path: Path) -> None:
-    ended = run(command(tmp_path, then=trainer("--then", "kill")), tmp_path)
-    assert ended.returncode == 137
-    (action,) = of(ended, "action")
-    assert action["is_done"] is False
-    assert action["action"] == "restart"
-    assert len(of(ended, "attempt")) == 1
+def test_observing_says_what_would_have_been_done_and_does_not_do_it(killed: Finished) -> None:
+    assert killed.code == 137
+    (action,) = killed.of("action")
+    assert (action["action"], action["is_done"]) == ("restart", False)
+    assert len(killed.of("attempt")) == 1
 
 
-def test_acting_brings_a_killed_run_to_its_end(tmp_path: Path) -> None:
-    line = trainer("--then", "kill", "--state", str(tmp_path / "once"))
-    ended = run(command(tmp_path, "--act", then=line), tmp_path)
-    assert ended.returncode == 0, ended.stderr.decode()
-    assert [each["attempt"] for each in of(ended, "attempt")] == [1, 2]
-    assert of(ended, "incident")[0]["cause"] == "killed"
-    assert of(ended, "end")[0]["exit_code"] == 0
+def test_an_incident_leaves_its_record_and_its_evidence(killed: Finished) -> None:
+    (record,) = killed.records
+    assert (record["cause"], record["action"]) == ("killed", "restart")
+    assert record["is_carried_out"] is False
+    assert "trainer.log" in record["evidence"]["files"]
+    (folder,) = (killed.folder / "incidents").iterdir()
+    assert "iteration        9/" in (folder / "trainer.log").read_text("utf-8")
+    (incident,) = killed.story["incidents"]
+    assert any(each["path"].endswith("trainer.log") for each in incident["files"])
+
+
+def test_acting_brings_a_killed_run_to_its_end(returned: Finished) -> None:
+    assert returned.code == 0, returned.err.decode()
+    assert [each["attempt"] for each in returned.of("attempt")] == [1, 2]
+    (incident,) = returned.of("incident")
+    assert incident["cause"] == "killed"
+    assert returned.of("attempt")[1]["resume_from"] == 8
+    assert returned.of("end")[0]["exit_code"] == 0
+    (record,) = returned.records
+    assert record["is_carried_out"] is True
+    assert record["times"]["first_new_iteration"] is not None
+
+
+def test_acting_goes_back_to_the_checkpoint_before_the_numbers_went_bad(
+    nan: tuple[Finished, Path],
+) -> None:
+    ended, save = nan
+    assert ended.code == 0, ended.err.decode()
+    decision = json.loads((ended.folder / "volume" / "decision.json").read_text("utf-8"))
+    assert (decision["attempt"], decision["resume_from"]) == (2, 8)
+    (rollback,) = decision["rollbacks"]
+    assert (rollback["to_iteration"], rollback["first_bad"]) == (8, 10)
+    (record,) = ended.records
+    assert (record["cause"], record["checkpoint"]["iteration"]) == ("nan", 8)
+    assert ended.attempt["resume_from"] == 8
+    assert ended.of("attempt")[1]["resume_from"] == 8
+    assert (save / "latest_checkpointed_iteration.txt").read_text() == "88"
+
+
+def test_the_rollback_is_written_down_beside_the_checkpoints(nan: tuple[Finished, Path]) -> None:
+    _, save = nan
+    timeline = json.loads((save / ".mwatch" / "timeline.json").read_text("utf-8"))
+    assert timeline["attempt"] == 2
+    assert [each["resumed_from"] for each in timeline["attempts"]] == [None, 8]
+    assert timeline["rollbacks"][0]["to_iteration"] == 8
+    assert (save / ".mwatch" / "calibration.json").exists()
 
 
 def test_acting_finds_a_stopped_process_and_starts_it_anew(tmp_path: Path) -> None:
-    line = trainer("--then", "stop", "--state", str(tmp_path / "once"))
+    line = trainer("--then", "stop", "--state", "once", "--save", "ckpt", "--load", "ckpt")
     ended = run(command(tmp_path, "--act", then=line), tmp_path)
-    assert ended.returncode == 0, ended.stderr.decode()
-    incident = of(ended, "incident")[0]
-    assert incident["cause"] == "hang"
-    assert "rank 0" in incident["culprit"]
+    assert ended.code == 0, ended.err.decode()
+    assert ended.of("incident")[0]["cause"] == "hang"
+    assert "rank 0" in ended.of("incident")[0]["culprit"]
+    assert [each["cause"] for each in ended.records] == ["hang"]
+    assert left_behind(tmp_path) == []
 
 
 def test_acting_stops_at_what_only_the_user_can_mend(tmp_path: Path) -> None:
     ended = run(command(tmp_path, "--act", then=trainer("--then", "raise")), tmp_path)
-    assert ended.returncode == 1, ended.stderr.decode()
-    assert len(of(ended, "attempt")) == 1
-    assert of(ended, "action")[0]["action"] == "stop"
+    assert ended.code == 1, ended.err.decode()
+    assert len(ended.of("attempt")) == 1
+    assert ended.of("action")[0]["action"] == "stop"
 
 
-def test_an_incident_leaves_its_record_and_its_evidence(tmp_path: Path) -> None:
-    run(command(tmp_path, then=trainer("--then", "kill")), tmp_path)
-    (folder,) = (tmp_path / "runs" / "r" / "incidents").iterdir()
-    record = json.loads((folder / "incident.json").read_text("utf-8"))
-    assert record["cause"] == "killed"
-    assert record["action"] == "restart"
-    assert record["is_carried_out"] is False
-    assert "iteration       10/" in (folder / "trainer.log").read_text("utf-8")
+def test_acting_gives_up_when_its_restarts_are_used_up(tmp_path: Path) -> None:
+    line = trainer("--then", "kill", "--at", "2")
+    ended = run(command(tmp_path, "--act", then=line, policy=IMPATIENT), tmp_path)
+    assert ended.code == 93, ended.err.decode()
+    assert len(ended.of("attempt")) == 3
+    assert ended.of("action")[-1]["action"] == "stop"
 
 
-def test_the_story_of_the_run_is_there_for_the_report(tmp_path: Path) -> None:
-    run(command(tmp_path, then=trainer("--train-iters", "8")), tmp_path)
-    story = json.loads((tmp_path / "runs" / "r" / "story.json").read_text("utf-8"))["story"]
-    assert story["cause"] == "finished"
-    assert story["iteration"] == 8
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_ends_the_run_and_leaves_nothing_behind(
-    tmp_path: Path, number: signal.Signals
-) -> None:
-    line = trainer("--train-iters", "100000", "--step-seconds", "0.05")
-    with started(command(tmp_path, "--grace", "1", then=line), tmp_path) as process:
-        until(lambda: bool(attempt_of(tmp_path).get("pid")))
-        known = attempt_of(tmp_path)
-        process.send_signal(number)
-        assert process.wait(PATIENCE) == 128 + number
-        assert not is_alive(known["pid"])
-        assert not is_alive(known["wrapper_pid"])
-
-
-def test_training_goes_on_when_the_watcher_is_killed(tmp_path: Path) -> None:
-    line = trainer("--train-iters", "60", "--step-seconds", "0.05")
-    with started(command(tmp_path, then=line), tmp_path) as process:
-        until(lambda: bool(attempt_of(tmp_path).get("pid")))
-        process.kill()
-        until(lambda: attempt_of(tmp_path).get("exit") is not None)
-    assert attempt_of(tmp_path)["exit"]["code"] == 0
-    log = (tmp_path / "runs" / "r" / "volume" / "trainer.log").read_text("utf-8")
-    assert "iteration       60/" in log
+def test_acting_does_not_take_an_early_exit_0_for_the_end(tmp_path: Path) -> None:
+    line = trainer("--then", "leave", "--state", "once")
+    ended = run(command(tmp_path, "--act", then=line), tmp_path)
+    assert ended.code == 0, ended.err.decode()
+    assert len(ended.of("attempt")) == 2
+    assert ended.of("incident")[0]["cause"] == "finished_early"
 
 
 def test_metrics_are_served_while_it_runs(tmp_path: Path) -> None:
     line = trainer("--train-iters", "100000")
-    options = ("--port", "19461", "--grace", "1")
-    with started(command(tmp_path, *options, then=line), tmp_path):
-        file = tmp_path / "said"
-        until(lambda: "/metrics" in file.read_text("utf-8"))
-        (where,) = [
-            part for part in file.read_text("utf-8").replace('"', " ").split()
-            if part.endswith("/metrics")
-        ]  # fmt: skip
+    with started(command(tmp_path, "--port", "19461", then=line), tmp_path) as running:
+        until(lambda: "/metrics" in running.said.read_text("utf-8"))
+        note = json.loads(running.said.read_text("utf-8").splitlines()[0])
+        where = note["summary"].split()[-1]
 
         def has_iteration() -> bool:
             with urlopen(where, timeout=5) as answer:
@@ -206,9 +228,9 @@ def test_metrics_are_served_while_it_runs(tmp_path: Path) -> None:
 
 def test_a_command_that_is_not_there_is_said_plainly(tmp_path: Path) -> None:
     ended = run(command(tmp_path, then=["no-such-program"]), tmp_path)
-    assert ended.returncode == 127
-    assert b"Traceback" not in ended.stderr
-    assert b"no-such-program" in ended.stderr
+    assert ended.code == 127
+    assert b"Traceback" not in ended.err
+    assert b"no-such-program" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -216,6 +238,8 @@ def test_a_command_that_is_not_there_is_said_plainly(tmp_path: Path) -> None:
     [
         (["--name", "../x", "--", "true"], "--name ../x"),
         (["--policy", "missing.toml", "--", "true"], "missing.toml"),
+        (["--port", "99999", "--", "true"], "--port"),
+        (["--grace", "-1", "--", "true"], "--grace"),
         ([], "name the command after --"),
     ],
 )
@@ -224,7 +248,15 @@ def test_bad_usage_starts_nothing_and_names_the_mend(
 ) -> None:
     line = [sys.executable, "-m", "mwatch", "run", "--runs", str(tmp_path / "runs"), *options]
     ended = run(line, tmp_path)
-    assert ended.returncode == 2
-    assert expected in ended.stderr.decode()
-    assert b"Traceback" not in ended.stderr
+    assert ended.code == 2
+    assert expected in ended.err.decode()
+    assert b"Traceback" not in ended.err
     assert not (tmp_path / "runs").exists()
+
+
+def test_help_says_how_it_is_used(tmp_path: Path) -> None:
+    ended = run([sys.executable, "-m", "mwatch", "run", "--help"], tmp_path)
+    assert ended.code == 0
+    text = ended.out.decode()
+    for word in ("--act", "--policy", "--json", "--no-probe", "-- CMD", "mwatch report"):
+        assert word in text

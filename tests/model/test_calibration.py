@@ -73,17 +73,6 @@ def test_the_probe_sees_the_slow_step_that_a_line_of_many_hides() -> None:
     assert known.step_median() == 1.0
 
 
-def test_where_each_step_has_a_line_the_clock_of_the_probe_has_little_say() -> None:
-    known = Calibration()
-    known.space_lines(1)
-    known.rises.extend([4.0] * 20)
-    known.learn_step(1.0)
-    assert known.step_p99() == 4.0
-    for _ in range(50):
-        known.learn_step(1.0)
-    assert known.step_p99() == 2.0
-
-
 def test_a_job_that_stays_slow_does_not_become_usual() -> None:
     known = Calibration()
     for number in range(600):

@@ -27,8 +27,9 @@ _AFTER_WORD = 200.0
 _LONG_PHASE = 7400.0
 """Longer than the longest default deadline."""
 _TRAINING_PATIENCE = 900.0
-_YOUNG_PATIENCE = 2000.0
-"""Of a log that has not yet shown how often it is written: longer than the default."""
+_YOUNG_PATIENCE = 4000.0
+"""Of a log that has not yet shown how often it is written, or how long an evaluation takes: longer
+than the defaults."""
 _DULL_AFTER = 40.0
 _QUIET = (JobPhase.STARTING, JobPhase.LOADING, JobPhase.FIRST_STEP)
 

@@ -46,6 +46,13 @@ while True:
         path = f"{folder}/dumps/{asked}/rank-{rank}.stacks.txt"
         with open(path + ".tmp", "w") as file: file.write("stacks")
         os.replace(path + ".tmp", path)
+    if asked and answers[rank] == "slowly":
+        place = f"{folder}/dumps/{asked}/rank-{rank}"
+        for kind in ("unfinished", "stacks.txt"): open(f"{place}.{kind}", "w").write("x")
+        time.sleep(0.5)
+        open(f"{place}.flight.pickle", "w").write("flight")
+        os.unlink(f"{place}.unfinished")
+        answers[rank] = "done"
     time.sleep(0.02)
 """
 CODE = RANKS.replace("sys.argv[0]", "open('/proc/self/cmdline').read().split(chr(0))[2]")
@@ -72,6 +79,17 @@ def test_every_rank_is_asked_and_the_silent_one_is_signalled(tmp_path: Path) -> 
     assert len(facts) == 4
     assert facts[0]["pid"] == top
     assert all(each["status"]["State"] for each in facts)
+
+
+def test_a_dump_is_over_when_the_recorders_are_there_too(tmp_path: Path) -> None:
+    with running(tmp_path, *python(CODE, str(tmp_path), json.dumps(["slowly"]))):
+        path = tmp_path / "trainer.log"
+        until(lambda: path.exists() and b"ready" in path.read_bytes())
+        answer = ask(str(tmp_path), {"op": "dump", "id": "first", "seconds": 10}, 20)
+        left = {each.name for each in (tmp_path / "dumps" / "first").iterdir()}
+    assert answer["ranks"] == [0]
+    assert {"rank-0.stacks.txt", "rank-0.flight.pickle"} <= left
+    assert "rank-0.unfinished" not in left
 
 
 def test_without_ranks_a_dump_is_quick_and_names_itself(tmp_path: Path) -> None:

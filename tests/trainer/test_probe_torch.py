@@ -177,4 +177,3 @@ def test_the_flight_recorders_of_gloo_show_who_did_not_join(seen: Seen) -> None:
     assert len(joined) == len(missing) + 1
     assert not joined[-1]["retired"]
     assert all(entry["retired"] for entry in missing)
-    assert joined[-1]["frames"]

@@ -18,6 +18,7 @@ import time
 from typing import Any, NamedTuple
 
 from mwatch_trainer import contract, probe_record, processes
+from mwatch_trainer.probe_dump import UNFINISHED
 from mwatch_trainer.probe_record import Record
 from mwatch_trainer.probe_signal import stacks_name
 from mwatch_trainer.proc_facts import catches, facts_of
@@ -80,7 +81,7 @@ class Dumps:
         request = os.path.join(self._folder, contract.DUMP_REQUEST)
         contract.write_json(request, {"id": name, "asked_at": time.time()})
         able = {number for number, rank in ranks.items() if rank.can_answer}
-        _wait(lambda: able <= self._answered(folder, able), seconds)
+        _wait(lambda: able <= self._finished(folder, able), seconds)
         silent = able - self._answered(folder, able)
         by_signal = self._signal({number: ranks[number].record for number in silent}, folder)
         self._write_processes(folder)
@@ -120,6 +121,12 @@ class Dumps:
     def _answered(self, folder: str, ranks: set[int]) -> set[int]:
         names = set(_listed(folder))
         return {number for number in ranks if f"rank-{number}.stacks.txt" in names}
+
+    def _finished(self, folder: str, ranks: set[int]) -> set[int]:
+        """Whose recorder is there too, where there is one: it takes longer than the stacks."""
+        answered = self._answered(folder, ranks)
+        names = set(_listed(folder))
+        return {number for number in answered if f"rank-{number}.{UNFINISHED}" not in names}
 
     def _signal(self, silent: dict[int, Record], folder: str) -> set[int]:
         """Those whose stacks came by the signal; they are put where the others' lie."""

@@ -26,6 +26,8 @@ _ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _RECORDERS = (("nccl", "_dump_nccl_trace"), ("gloo", "_dump_fr_trace"))
 """NCCL has a recorder of its own; the other one has gloo and whatever else records."""
 _HAS_ENTRIES = b"record_id"
+UNFINISHED = "unfinished"
+"""A file of this kind lies beside the stacks of a rank until all of its answer is there."""
 
 
 class Requests:
@@ -56,9 +58,15 @@ class Requests:
 def write_all(folder: str, rank: int, header: str) -> None:
     """Into `folder`, which is made where it is missing. Raises OSError."""
     os.makedirs(folder, exist_ok=True)
-    _write(os.path.join(folder, f"rank-{rank}.stacks.txt"), stacks(header).encode("utf-8"))
-    for name, data in flight_recorders():
-        _write(os.path.join(folder, f"rank-{rank}.{name}.pickle"), data)
+    unfinished = os.path.join(folder, f"rank-{rank}.{UNFINISHED}")
+    _write(unfinished, b"")
+    try:
+        _write(os.path.join(folder, f"rank-{rank}.stacks.txt"), stacks(header).encode("utf-8"))
+        for name, data in flight_recorders():
+            _write(os.path.join(folder, f"rank-{rank}.{name}.pickle"), data)
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(unfinished)
 
 
 def stacks(header: str) -> str:

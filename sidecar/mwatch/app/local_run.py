@@ -148,7 +148,7 @@ class LocalRun:
         return ended
 
     def _consider(self, decision: Decision) -> None:
-        if not self._watch.is_due(decision):
+        if not self._watch.is_due(decision) or self._watch.finished:
             return
         evidence = None
         with self._faults.survived():
@@ -208,14 +208,17 @@ class LocalRun:
             return None
         if now - self._gone_at < _SETTLE_SECONDS:
             return None
+        finished = None if code_now else self._watch.finished
         decision = assessment.decision
-        if decision.action is not Action.NONE:
+        if decision.action is not Action.NONE and finished is None:
             if self._watched.is_act:
                 return None  # it is waited for
             self._carry_out(decision, None)
         job = self._watch.engine.job
         if job.attempt.is_done and not code_now:
             return Ended(0, f"training is done, iteration {job.attempt.iteration}", True)
+        if finished is not None:
+            return Ended(0, finished, True)
         said = verdict(job, assessment.findings, decision)
         return Ended(code_now, said.summary, said.cause in (Cause.FINISHED, Cause.HEALTHY))
 

@@ -20,10 +20,9 @@ from mwatch.app.run_metrics import serve
 from mwatch.app.run_record import RunRecord
 from mwatch.app.run_view import Ended, SafeView, View
 from mwatch.app.run_watch import RunWatch
+from mwatch.model.observation import HERE
 from mwatch.model.settings import Settings
 from mwatch.parse.grammar import Grammar
-
-STREAM = "local"
 
 MakeView = Callable[[RunFolder, str], View]
 """Of the run's folder, and where more can be seen."""
@@ -69,7 +68,7 @@ def run(request: RunRequest, make_view: MakeView) -> Ended:
         shows_output=request.shows_output,
     )
     engine = Engine(folder.name, known, settings)
-    live = Live(folder.volume, STREAM, grammar, known, clock, request.save)
+    live = Live(folder.volume, HERE, grammar, known, clock, request.save)
     with ExitStack() as stack:
         metrics = stack.enter_context(serve(request.port, engine, live))
         record = RunRecord(folder, request.argv, engine, clock, is_act=request.is_act)

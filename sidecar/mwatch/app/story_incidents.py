@@ -28,6 +28,7 @@ from mwatch.app.story_parts import (
 from mwatch.model.decision import Action, Decision
 from mwatch.model.fault import CatalogueEntry
 from mwatch.model.finding import Culprit, Finding
+from mwatch.model.observation import HERE
 
 MAX_INCIDENTS = 256
 MAX_FILES = 64
@@ -223,7 +224,7 @@ def who(culprit: Culprit | None) -> str | None:
     places = ", ".join(f"{name} {value}" for name, value in culprit.coordinates.items())
     parts = [
         None if culprit.rank is None else f"rank {culprit.rank}" + f" ({places})" * bool(places),
-        culprit.pod and f"pod {culprit.pod}",
+        culprit.pod and culprit.pod != HERE and f"pod {culprit.pod}",
         culprit.node and f"node {culprit.node}",
         culprit.gpu_uuid and f"GPU {culprit.gpu_uuid}",
         None if culprit.xid is None else f"Xid {culprit.xid}",

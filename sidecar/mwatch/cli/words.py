@@ -6,13 +6,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mwatch.model.observation import HERE
+
 if TYPE_CHECKING:
     from mwatch.app.report import Report
     from mwatch.model.decision import Decision
     from mwatch.model.finding import Culprit, Evidence
-
-_HERE = "local"
-"""The stream of a run on this machine: it has no pods."""
 
 
 def clock(report: Report, at: float | None, *, with_date: bool = True) -> str:
@@ -51,7 +50,7 @@ def who(culprit: Culprit | None) -> str | None:
     places = " ".join(f"{name} {value}" for name, value in culprit.coordinates.items())
     parts = [
         None if culprit.rank is None else f"rank {culprit.rank}" + (f" ({places})" * bool(places)),
-        culprit.pod and culprit.pod != _HERE and f"pod {culprit.pod}",
+        culprit.pod and culprit.pod != HERE and f"pod {culprit.pod}",
         culprit.node and f"node {culprit.node}",
         culprit.gpu_uuid and f"GPU {culprit.gpu_uuid}",
         None if culprit.xid is None else f"Xid {culprit.xid}",

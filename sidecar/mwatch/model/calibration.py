@@ -29,8 +29,6 @@ _UPDATE_LINES = 16  # then only now and then: a spread costs more than all the r
 _SLOW_RATIO = SlowSettings().ratio
 _SIGMAS = 4.0
 _MAX_SECONDS = 30 * 86400.0
-_ENOUGH_STEPS = 32
-_SAY = 2.0
 _OUTLIERS = 3  # a storage stall now and then must not stretch the deadline for hours
 
 
@@ -100,15 +98,11 @@ class Calibration:
         return self.best_step or self.recent.median() or self.steps.median()
 
     def step_p99(self) -> float | None:
-        """By the lines, or by the probe: a line may be the mean of many steps. Where each step has
-        its line the probe has little say, for its clocks may differ."""
-        lines = self.steps.quantile_without_outliers(0.99, _OUTLIERS)
-        rises = self.rises.quantile_without_outliers(0.99, _OUTLIERS)
-        if lines is None or rises is None:
-            return lines if rises is None else rises
-        if self.log_interval == 1 and len(self.steps) >= _ENOUGH_STEPS:
-            rises = min(rises, _SAY * lines)
-        return max(lines, rises)
+        known = (
+            self.steps.quantile_without_outliers(0.99, _OUTLIERS),
+            self.rises.quantile_without_outliers(0.99, _OUTLIERS),
+        )
+        return max((each for each in known if each is not None), default=None)
 
     def deadline(self, slot: Slot, settings: Settings) -> float:
         """Seconds after which this phase counts as stalled."""

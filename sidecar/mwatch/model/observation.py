@@ -15,6 +15,10 @@ from typing import NamedTuple
 from mwatch.model.event import Event
 
 
+HERE = "local"
+"""The stream of a run on this machine, which has no pods."""
+
+
 class Beat(NamedTuple):
     """One probe record: what one rank's main thread is doing.
 

@@ -31,6 +31,7 @@ def fold(job: Job, stream: Stream, at: float, beat: Beat) -> None:
         return
     _know_world(job, beat)
     state = attempt.ranks.get(beat.rank)
+    before = at if state is None else state.progressed_at
     if state is None:
         if len(attempt.ranks) >= MAX_RANKS:
             return
@@ -38,7 +39,7 @@ def fold(job: Job, stream: Stream, at: float, beat: Beat) -> None:
     else:
         _update(state, at, stream, beat)
     if beat.iteration is not None:
-        _progress(job, attempt, at, beat.iteration)
+        _progress(job, attempt, at, beat.iteration, at - before)
     lead = 0 if 0 in attempt.ranks else min(attempt.ranks)
     if beat.rank == lead and at >= attempt.phase_since:
         _follow(job, attempt, at, beat)
@@ -69,8 +70,11 @@ def _update(state: RankState, at: float, stream: Stream, beat: Beat) -> None:
     state.stream = stream.name
 
 
-def _progress(job: Job, attempt: Attempt, at: float, iteration: int) -> None:
-    """The first value is where the attempt stands; it has done something when that rises."""
+def _progress(job: Job, attempt: Attempt, at: float, iteration: int, seconds: float) -> None:
+    """The first value is where the attempt stands; it has done something when that rises.
+
+    `seconds`: since the last rise of this very rank.
+    """
     if attempt.iteration is None:
         attempt.iteration = iteration
         if attempt.resumed_from is None and iteration > 0:
@@ -78,7 +82,7 @@ def _progress(job: Job, attempt: Attempt, at: float, iteration: int) -> None:
     elif iteration > attempt.iteration:
         if attempt.first_iteration is None:
             attempt.first_iteration = attempt.iteration + 1
-        calibrate.iteration_rose(job, at)
+        calibrate.iteration_rose(job, seconds)
         steps.advance(job, at, iteration)
         if attempt.phase in (JobPhase.STARTING, JobPhase.LOADING, JobPhase.FIRST_STEP):
             phases.enter(job, at, JobPhase.TRAINING)
@@ -86,9 +90,10 @@ def _progress(job: Job, attempt: Attempt, at: float, iteration: int) -> None:
 
 def _follow(job: Job, attempt: Attempt, at: float, beat: Beat) -> None:
     if beat.phase in _TRAINING:
-        is_aside = attempt.phase in (JobPhase.SAVING, JobPhase.EVALUATING)
-        has_returned = attempt.phase is JobPhase.ASYNC_FINALIZE  # a look at each iteration's end
-        if has_returned or (is_aside and attempt.save is None):
+        # ASYNC_FINALIZE: a look at each iteration's end
+        has_returned = attempt.phase in (JobPhase.ASYNC_FINALIZE, JobPhase.EVALUATING)
+        is_saved = attempt.phase is JobPhase.SAVING and attempt.save is None
+        if has_returned or is_saved:
             phases.enter(job, at, phases.resting(attempt))
         elif attempt.phase in (JobPhase.STARTING, JobPhase.LOADING):
             phases.enter(job, at, JobPhase.FIRST_STEP)

@@ -70,16 +70,16 @@ def _is_usual(step: Step, before: Step) -> bool:
     return is_same and not step.is_first_of_process and step.new > 0
 
 
-def iteration_rose(job: Job, at: float) -> None:
-    """The probe tells that an iteration is finished; called before `progress_at` is moved.
+def iteration_rose(job: Job, seconds: float) -> None:
+    """The probe tells that an iteration is finished, `seconds` after that rank's last one by its
+    own clock; called before `progress_at` is moved.
 
     It looks once a second, so up to one beat of what it sees is not the step's.
     """
     attempt = job.attempt
     if attempt.phase is JobPhase.TRAINING and attempt.progress_at > attempt.phase_since:
-        seconds = at - attempt.progress_at - _BEAT_SECONDS
-        if seconds > 0:
-            job.calibration.rises.append(seconds)
+        if seconds > _BEAT_SECONDS:
+            job.calibration.rises.append(seconds - _BEAT_SECONDS)
 
 
 def attempt_progressed(job: Job) -> None:

@@ -24,7 +24,8 @@ def fold_validation(job: Job, stream: Stream, at: float, result: Validation) -> 
             result.iteration if result.iteration is not None else attempt.iteration
         )
     if attempt.phase is JobPhase.EVALUATING:
-        phases.enter(job, at, phases.resting(attempt))
+        if not phases.is_seen_to_last(attempt, at):
+            phases.enter(job, at, phases.resting(attempt))
     elif attempt.phase is JobPhase.TRAINING and not attempt.saw_evaluating:
         _look_back(job, attempt.phase_since, at)
 

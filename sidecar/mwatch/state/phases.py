@@ -8,6 +8,9 @@ from mwatch.model.job import Attempt, Job
 from mwatch.model.phase import JobPhase, Slot, slot_of
 from mwatch.state import calibrate, ledger
 
+_FRESH_BEAT_SECONDS = 15.0
+"""Beats come once a second, by clocks that may differ."""
+_ASIDE = frozenset({JobPhase.SAVING, JobPhase.EVALUATING, JobPhase.ASYNC_FINALIZE})
 _BEFORE_STEPS = frozenset({JobPhase.QUEUED, JobPhase.SCHEDULING, JobPhase.STARTING})
 
 
@@ -40,3 +43,12 @@ def resting(attempt: Attempt) -> JobPhase:
 
 def is_before_steps(attempt: Attempt) -> bool:
     return attempt.phase in _BEFORE_STEPS
+
+
+def is_seen_to_last(attempt: Attempt, at: float) -> bool:
+    """The probe sees rank 0 save or evaluate just now. A line of what was before is late, and the
+    end will be told by the probe too, by the same clock as the begin."""
+    lead = attempt.ranks.get(0)
+    if lead is None or lead.phase != attempt.phase.value:
+        return False
+    return attempt.phase in _ASIDE and abs(at - lead.at) < _FRESH_BEAT_SECONDS

@@ -100,7 +100,7 @@ def _count(job: Job, attempt: Attempt, step: Step) -> None:
 
 def _enter_training(job: Job, attempt: Attempt, step: Step) -> None:
     """A line proves that steps are done; where the steps began nobody may have said."""
-    if attempt.phase in _QUIET_PHASES:
+    if attempt.phase in _QUIET_PHASES or phases.is_seen_to_last(attempt, step.at):
         return
     if phases.is_before_steps(attempt) or attempt.phase is JobPhase.LOADING:
         known = (step.seconds or 0.0) * step.new

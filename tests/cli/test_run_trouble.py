@@ -1,0 +1,264 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`mwatch run` when things go wrong around it: signals, kills, disks, readers that leave, floods."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from live_runs import (
+    PATIENCE,
+    Running,
+    command,
+    environment,
+    is_alive,
+    left_behind,
+    run,
+    started,
+    trainer,
+    until,
+)
+
+LONG = ("--train-iters", "100000", "--step-seconds", "0.05")
+FLOOD = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from printing_trainer import _print_line
+block = b"words of no meaning, and very many of them\\n" * 20000
+for step in range(1, 101):
+    sys.stdout.buffer.write(block)
+    sys.stdout.flush()
+    _print_line(step, 100, 0.01, False)
+print("[after training is done] datetime: 2026-11-15 09:00:10 ")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_ends_the_run_and_leaves_nothing_behind(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with started(command(tmp_path, "--grace", "5", then=trainer(*LONG)), tmp_path) as running:
+        known = running.starts()
+        running.process.send_signal(number)
+        ended = running.ends()
+        assert ended.code == 128 + number
+        assert not is_alive(known["pid"])
+        assert left_behind(tmp_path) == []
+    assert ended.of("end")[0]["summary"] == "interrupted"
+    assert ended.story["is_over"] is True
+    assert ended.of("incident") == [], "what we ended ourselves is no incident"
+
+
+def test_an_interrupt_before_the_command_runs_leaves_nothing_behind(tmp_path: Path) -> None:
+    with started(command(tmp_path, "--grace", "1", then=trainer(*LONG)), tmp_path) as running:
+        until(lambda: running.said.read_bytes())
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(PATIENCE) == 130
+        assert left_behind(tmp_path) == []
+
+
+def test_a_second_interrupt_kills_who_does_not_want_to_hear(tmp_path: Path) -> None:
+    line = trainer(*LONG, "--then", "deaf", "--at", "2")
+    with started(command(tmp_path, "--grace", "600", then=line), tmp_path) as running:
+        running.starts()
+        log = running.folder / "volume" / "trainer.log"
+        until(lambda: b"iteration        3/" in log.read_bytes())
+        running.process.send_signal(signal.SIGTERM)
+        until(lambda: b"ending the run" in running.said.read_bytes())
+        running.process.send_signal(signal.SIGTERM)
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(PATIENCE) == 143
+        assert left_behind(tmp_path) == []
+    assert b"Traceback" not in running.said.read_bytes()
+
+
+def test_training_goes_on_when_the_watcher_is_killed(tmp_path: Path) -> None:
+    line = trainer("--train-iters", "60", "--step-seconds", "0.03")
+    with started(command(tmp_path, then=line), tmp_path) as running:
+        running.starts()
+        running.process.kill()
+        until(lambda: running.attempt.get("exit"))
+        assert running.attempt["exit"]["code"] == 0
+        log = (running.folder / "volume" / "trainer.log").read_text("utf-8")
+        assert "iteration       60/" in log
+
+
+def kill_wrapper(running: Running) -> None:
+    known = running.starts()
+    os.kill(known["wrapper_pid"], signal.SIGKILL)
+    until(lambda: not is_alive(known["wrapper_pid"]))
+    assert is_alive(known["pid"])
+
+
+@pytest.mark.parametrize("code", [0, 9])
+def test_training_goes_on_when_the_wrapper_is_killed_and_its_end_is_seen(
+    tmp_path: Path, code: int
+) -> None:
+    flags = ("--train-iters", "60", "--step-seconds", "0.03", "--exit-code", str(code))
+    with started(command(tmp_path, then=trainer(*flags)), tmp_path) as running:
+        kill_wrapper(running)
+        ended = running.ends()
+    assert ended.code == code, ended.err.decode()
+    assert any("mwatch-run is gone" in each["summary"] for each in ended.of("note"))
+
+
+def test_an_interrupt_ends_a_training_that_has_lost_its_wrapper(tmp_path: Path) -> None:
+    line = trainer(*LONG)
+    with started(command(tmp_path, "--grace", "1", then=line), tmp_path) as running:
+        kill_wrapper(running)
+        until(lambda: b"is gone" in running.said.read_bytes())
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(PATIENCE) == 130
+        assert left_behind(tmp_path) == []
+
+
+def test_acting_brings_back_what_dies_without_its_wrapper(tmp_path: Path) -> None:
+    flags = ("--train-iters", "60", "--step-seconds", "0.03", "--save", "ckpt", "--load", "ckpt")
+    with started(command(tmp_path, "--act", then=trainer(*flags)), tmp_path) as running:
+        kill_wrapper(running)
+        os.kill(running.attempt["pid"], signal.SIGKILL)
+        ended = running.ends()
+    assert ended.code == 0, ended.err.decode()
+    assert [each["attempt"] for each in ended.of("attempt")] == [1, 2]
+    assert ended.of("incident")[0]["cause"] == "killed"
+
+
+def test_training_goes_on_when_nobody_reads_what_is_said(tmp_path: Path) -> None:
+    """`mwatch run ... 2>&1 | head -1`"""
+    reading, writing = os.pipe()
+    line = command(tmp_path, then=trainer("--train-iters", "40", "--then", "kill"))
+    process = subprocess.Popen(
+        line, env=environment(), cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=writing,
+        stderr=writing,
+    )  # fmt: skip
+    os.close(writing)
+    os.read(reading, 10)
+    os.close(reading)
+    assert process.wait(PATIENCE) == 137, "the code of the command"
+    attempt = json.loads((tmp_path / "runs/r/volume/attempt.json").read_text("utf-8"))
+    assert attempt["exit"]["signal"] == signal.SIGKILL
+    story = json.loads((tmp_path / "runs/r/story.json").read_text("utf-8"))["story"]
+    assert (story["is_over"], story["cause"]) == (True, "killed")
+
+
+def test_standard_streams_that_are_closed_are_no_reason_to_fail(tmp_path: Path) -> None:
+    words = command(tmp_path, then=trainer("--train-iters", "3"), says="--plain")
+    line = ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *words]
+    assert run(line, tmp_path).code == 0
+
+
+def test_what_is_given_on_standard_input_and_other_files_reaches_the_command(
+    tmp_path: Path,
+) -> None:
+    """`mwatch run -- train --config <(make-config) < data`"""
+    reading, writing = os.pipe()
+    os.write(writing, b"by another file\n")
+    os.close(writing)
+    done = subprocess.run(
+        command(tmp_path, then=["cat", "-", f"/dev/fd/{reading}"]), input=b"by stdin\n",
+        capture_output=True, timeout=PATIENCE, check=False, cwd=tmp_path, env=environment(),
+        pass_fds=[reading],
+    )  # fmt: skip
+    os.close(reading)
+    assert done.stdout == b"by stdin\nby another file\n"
+
+
+def test_a_run_folder_that_is_deleted_is_told_and_training_goes_on(tmp_path: Path) -> None:
+    line = trainer("--train-iters", "80", "--step-seconds", "0.03", "--then", "")
+    with started(command(tmp_path, then=line), tmp_path) as running:
+        running.starts()
+        shutil.rmtree(running.folder)
+        running.folder.parent.joinpath("r").touch()  # nor can it be made again
+        code = running.process.wait(PATIENCE)
+    assert code == 0
+    said = running.said.read_text("utf-8")
+    assert "Traceback" not in said
+    assert "cannot be written" in said
+
+
+def test_a_disk_that_is_full_is_told_and_training_comes_to_its_end(tmp_path: Path) -> None:
+    """A limit on the size of files: what is beyond it cannot be written."""
+    line = command(tmp_path, then=trainer("--train-iters", "60"))
+    done = subprocess.run(
+        line, capture_output=True, timeout=PATIENCE, check=False, cwd=tmp_path, env=environment(),
+        stdin=subprocess.DEVNULL,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout.count(b"] iteration") == 60
+    assert b"Traceback" not in done.stderr
+    assert b"cannot be written" in done.stderr
+
+
+def test_acting_does_not_start_anew_what_has_finished_unseen(tmp_path: Path) -> None:
+    """The log has no room for the last lines, and there is no probe: only the wrapper knows."""
+    line = command(tmp_path, "--act", "--no-probe", then=trainer("--train-iters", "60"))
+    done = subprocess.run(
+        line, capture_output=True, timeout=PATIENCE, check=False, cwd=tmp_path, env=environment(),
+        stdin=subprocess.DEVNULL,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stderr.count(b'"event": "attempt"') == 1
+    assert b"training finished" in done.stderr
+
+
+def test_acting_on_a_full_disk_ends_in_words_and_without_leftovers(tmp_path: Path) -> None:
+    """The decision cannot be written: nothing must be started without it."""
+    line = command(tmp_path, "--act", then=trainer(*LONG, "--then", "kill"))
+    with started(line, tmp_path) as running:
+        running.starts()
+        (running.folder / "volume" / "decision.json").mkdir()
+        until(lambda: b"cannot start yet" in running.said.read_bytes())
+        assert len(running.attempt) and running.attempt["attempt"] == 1
+        (running.folder / "volume" / "decision.json").rmdir()
+        until(lambda: running.attempt["attempt"] == 2)
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(PATIENCE) == 130
+        assert left_behind(tmp_path) == []
+
+
+def test_a_flood_of_output_is_passed_on_and_its_end_is_understood(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", FLOOD, str(Path(__file__).resolve().parents[1])]
+    line = command(tmp_path, then=words)
+    with (tmp_path / "out").open("wb") as out:
+        done = subprocess.run(
+            line, stdout=out, stderr=subprocess.PIPE, timeout=PATIENCE, check=False, cwd=tmp_path,
+            env=environment(),
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr.decode()
+    assert (tmp_path / "out").stat().st_size > 80 << 20
+    story = json.loads((tmp_path / "runs/r/story.json").read_text("utf-8"))["story"]
+    assert (story["iteration"], story["cause"]) == (100, "finished")
+
+
+def test_last_words_without_an_end_are_heard(tmp_path: Path) -> None:
+    ended = run(command(tmp_path, then=trainer("--then", "unfinished")), tmp_path)
+    assert ended.code == 3
+    assert ended.story["cause"] in ("crash", "unknown", "user_error")
+    log = (ended.folder / "volume" / "trainer.log").read_bytes()
+    assert b"it ends in the middle of a" in log
+
+
+def test_the_environment_does_not_make_an_observer_act(tmp_path: Path) -> None:
+    env = environment(MWATCH_MODE="act", MWATCH_DIR=str(tmp_path / "elsewhere"))
+    line = trainer("--train-iters", "4", "--save", "ckpt", "--load", "ckpt")
+    ended = run(command(tmp_path, then=line), tmp_path, env=env)
+    assert ended.attempt["mode"] == "observe"
+    assert not (tmp_path / "ckpt" / ".mwatch").exists()
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_no_probe_means_nothing_inside_the_trainer(tmp_path: Path) -> None:
+    ended = run(command(tmp_path, "--no-probe", then=trainer()), tmp_path)
+    assert ended.code == 0
+    assert not list(ended.folder.glob("volume/probe/*"))
