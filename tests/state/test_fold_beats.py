@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from fold_builders import Story
+from fold_builders import Story, line
 from mwatch.model.observation import AttemptStart
-from mwatch.model.phase import JobPhase
+from mwatch.model.phase import JobPhase, Slot
 
 
 def phase(story: Story) -> str:
@@ -76,3 +76,39 @@ def test_a_probe_that_is_earlier_than_the_log_opens_no_second_attempt() -> None:
 def test_passing_through_the_end_of_an_asynchronous_save_is_not_staying_there() -> None:
     story = Story().beats(0, 4).wait(1).beats(0, 5).wait(1).beats(0, 5, "async-finalize")
     assert phase(story.wait(1).beats(0, 6, "compute")) == "training"
+
+
+def evaluating() -> Story:
+    """The probe sees rank 0 evaluate since a second; the line before that has not come yet."""
+    story = Story().beats(0, 4).wait(2).beats(0, 5).wait(2).beats(0, 6)
+    return story.wait(1).beats(0, 6, "evaluating")
+
+
+def test_a_line_that_is_late_does_not_end_what_the_probe_sees_going_on() -> None:
+    story = evaluating().wait(1).says(line(6))
+    assert phase(story) == "evaluating"
+    assert not story.job.calibration.durations[Slot.EVALUATING]
+    story.wait(30).beats(0, 6, "evaluating").wait(1).beats(0, 6)
+    assert phase(story) == "training"
+    assert list(story.job.calibration.durations[Slot.EVALUATING]) == [32.0]
+
+
+def test_where_the_probe_has_gone_silent_a_line_counts() -> None:
+    assert phase(evaluating().wait(60).says(line(7))) == "training"
+
+
+def test_an_evaluation_ends_by_the_clock_that_it_began_by() -> None:
+    result = "validation loss at iteration 6 | lm loss value: 2.0E+00 | lm loss PPL: 7.3E+00 |"
+    story = evaluating().wait(9).beats(0, 6, "evaluating").says(result, stream="pod-9")
+    assert phase(story) == "evaluating"
+    assert story.job.attempt.evaluations == 1
+    assert phase(story.wait(1).beats(0, 6)) == "training"
+
+
+def test_how_long_an_iteration_took_is_told_by_the_clock_of_one_rank() -> None:
+    story = Story()
+    for number in range(4, 8):
+        ahead = 3.0 * (number % 2)  # the pod that tells first is a different one each time
+        story.wait(5.0 + ahead).beats(number % 2, number)
+        story.wait(-ahead).beats(1 - number % 2, number)
+    assert list(story.job.calibration.rises) == [4.0 + 3.0, 4.0]

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from mwatch.model.event import Event
 
-
 HERE = "local"
 """The stream of a run on this machine, which has no pods."""
 
