@@ -36,7 +36,7 @@ check: .venv/dev ## lint, formatting, types, contract tests
 	$(PY) -m mypy --strict $(CODE)
 	$(PY) -m pytest -q tests/contract
 
-bench: .venv/dev ## run the benchmarks
+bench: .venv/dev .venv/demo ## run the benchmarks
 	PYTHONPATH=tests $(PY) -m benchmarks
 
 # One run again, with its story: PYTHONPATH=tests .venv/bin/python -m sim --seed N --verbose

@@ -152,7 +152,8 @@ def _started(watcher: Watcher, folder: Path) -> Iterator[subprocess.Popen[bytes]
     process = subprocess.Popen(
         watcher.command(folder),
         cwd=folder,
-        env={**os.environ, **watcher.env, _MARK: mark},
+        # What is killed leaves its sockets behind.
+        env={**os.environ, **watcher.env, "TMPDIR": str(folder), _MARK: mark},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

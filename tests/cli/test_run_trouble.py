@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch run` when things go wrong around it: signals, kills, disks, readers that leave, floods."""
+"""`mwatch run` when things go wrong around it: signals, kills, disks, lost readers, floods."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from live_runs import (
     until,
 )
 
+pytestmark = pytest.mark.timeout(90)
 LONG = ("--train-iters", "100000", "--step-seconds", "0.05")
 FLOOD = """
 import sys
@@ -130,6 +132,45 @@ def test_acting_brings_back_what_dies_without_its_wrapper(tmp_path: Path) -> Non
     assert ended.code == 0, ended.err.decode()
     assert [each["attempt"] for each in ended.of("attempt")] == [1, 2]
     assert ended.of("incident")[0]["cause"] == "killed"
+
+
+def test_acting_gives_way_to_a_newer_attempt_and_does_not_come_back(tmp_path: Path) -> None:
+    """Another `mwatch run` has begun in the same save folder."""
+    line = trainer(*LONG, "--save", "ckpt", "--load", "ckpt")
+    with started(command(tmp_path, "--act", then=line), tmp_path) as running:
+        running.starts()
+        file = tmp_path / "ckpt" / ".mwatch" / "timeline.json"
+        until(file.exists)
+        file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | {"attempt": 99}))
+        ended = running.ends()
+        assert left_behind(tmp_path) == []
+    assert ended.code == 203, ended.err.decode()
+    assert len(ended.of("attempt")) == 1
+    assert "99" in ended.of("end")[0]["summary"]
+
+
+def test_acting_does_not_start_where_its_past_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "ckpt" / ".mwatch").mkdir(parents=True)
+    (tmp_path / "ckpt" / ".mwatch" / "timeline.json").write_text("{ half")
+    line = trainer("--save", "ckpt", "--load", "ckpt")
+    ended = run(command(tmp_path, "--act", then=line), tmp_path)
+    assert ended.code == 93, ended.err.decode()
+    assert "timeline.json" in ended.of("end")[0]["summary"]
+    assert ended.out == b""
+
+
+def test_a_watcher_that_was_stopped_does_not_blame_the_trainer(tmp_path: Path) -> None:
+    """Ctrl-Z: after `fg` it looks at a silence that it has made itself."""
+    line = trainer("--train-iters", "320", "--step-seconds", "0.03")
+    with started(command(tmp_path, "--act", then=line), tmp_path) as running:
+        running.starts()
+        running.process.send_signal(signal.SIGSTOP)
+        time.sleep(6.5)
+        running.process.send_signal(signal.SIGCONT)
+        ended = running.ends()
+    assert ended.code == 0, ended.err.decode()
+    assert len(ended.of("attempt")) == 1
+    assert ended.of("incident") == []
 
 
 def test_training_goes_on_when_nobody_reads_what_is_said(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 from job_builders import add_sign, fault, found, job, rank, steps
 from mwatch.detect.rank_silent import DETECTOR
 from mwatch.model.finding import Cause, CulpritState, Severity
-from mwatch.model.job import Job, ProcessGone, Stream
-from mwatch.model.observation import ProcessExit, Sight, SignSource, SignState
+from mwatch.model.job import Job, ProcessGone, SignSeen, Stream
+from mwatch.model.observation import ProcessExit, Sight, Sign, SignSource, SignState
 from mwatch.model.phase import JobPhase
 
 
@@ -186,3 +186,43 @@ def test_a_pod_whose_command_has_ended_is_not_silent() -> None:
     gone = ProcessGone(built.now, "pod-1", ProcessExit(1, None, None))
     built.attempt.gone["pod-1"] = gone
     assert found(DETECTOR, built) == []
+
+
+def stopped(built: Job, *ranks: int, since: float, looks: int = 2) -> Job:
+    """The kernel has shown these ranks to be stopped, once a second."""
+    for number in ranks:
+        pod = f"pod-{number // 4}"
+        sign = Sign(SignSource.PROCESS, SignState.STOPPED, number, "state T")
+        seen = SignSeen(since + looks - 1, pod, sign, since)
+        built.attempt.signs[SignSource.PROCESS, number, pod] = seen
+    return built
+
+
+def test_a_process_stopped_at_two_looks_is_named_without_waiting_for_its_probe() -> None:
+    built = beating()
+    last = built.now
+    (finding,) = found(DETECTOR, stopped(silence(built, 2.0, 5), 5, since=last + 0.8))
+    assert finding.cause is Cause.HANG
+    assert finding.severity is Severity.CRITICAL
+    assert finding.since_time == last
+    assert finding.culprit is not None
+    assert finding.culprit.rank == 5
+    assert "rank 5 silent for 2 s" in finding.summary
+    assert "state T" in finding.evidence[0].text
+
+
+def test_one_look_at_a_stopped_process_is_not_enough() -> None:
+    built = beating()
+    stop = built.now + 0.8
+    assert found(DETECTOR, stopped(silence(built, 1.5, 5), 5, since=stop, looks=1)) == []
+
+
+def test_a_rank_that_has_written_since_it_was_stopped_goes_on() -> None:
+    built = beating()
+    assert found(DETECTOR, stopped(silence(built, 3.0), 5, since=built.now - 2.0)) == []
+
+
+def test_a_job_that_is_stopped_as_a_whole_is_suspended_not_hung() -> None:
+    built = beating()
+    stop = built.now + 0.8
+    assert found(DETECTOR, stopped(silence(built, 3.0, *range(8)), *range(8), since=stop)) == []

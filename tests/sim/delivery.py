@@ -62,6 +62,11 @@ class Delivery:
         self._order = count()
         self._began = stage.now
 
+    @property
+    def is_under_way(self) -> bool:
+        """Lines that were printed have not been read yet."""
+        return any(tail.waiting for tail in self._tails)
+
     def read(self) -> Iterator[Observed]:
         """What the sidecars have read of the logs by now."""
         self._collect()

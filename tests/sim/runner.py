@@ -92,7 +92,7 @@ class Runner:
             self._over_since = stage.now
         waited = stage.now - self._over_since
         if stage.has_finished:
-            return waited >= _AFTER_END
+            return waited >= _AFTER_END and not self.watch.has_lines_to_come
         decision = self._decision
         if self.plan.acts and decision.action is not Action.NONE and decision.act_at:
             return stage.now > decision.act_at + _AFTER_DEATH

@@ -62,6 +62,10 @@ class Watch:
             chance.shuffle(numbers)
         return numbers
 
+    @property
+    def has_lines_to_come(self) -> bool:
+        return self._delivery.is_under_way and not self.stage.blinded
+
     def begin(self) -> None:
         first = self.plan.shape.first or None
         self.world.launch(self.stage.now, first, self.plan.shape.max_restarts)

@@ -81,6 +81,20 @@ def test_nothing_is_claimed_of_a_gpu_that_has_not_shown_a_plateau(bench: Bench) 
     assert bench.activity(gpu(power_watts=130.0)) == {None: SignState.UNKNOWN}
 
 
+def test_a_gpu_that_has_only_woken_up_has_not_shown_a_plateau(bench: Bench) -> None:
+    """As an H200 did: 78 W asleep, 123 W with a small model, 122 W in a collective that hung."""
+    bench.activity(gpu(power_watts=78.0, utilization=0.0))
+    assert bench.activity(gpu(power_watts=123.0, utilization=0.3)) == {None: SignState.UNKNOWN}
+    assert bench.activity(gpu(power_watts=122.0, utilization=1.0)) == {None: SignState.UNKNOWN}
+
+
+def test_a_collective_that_hangs_is_flat_beside_a_large_model(bench: Bench) -> None:
+    """As an H200 did: 390 W at work, 122 W in a collective that hung."""
+    bench.activity(gpu(power_watts=78.0, utilization=0.0))
+    assert bench.activity(gpu(power_watts=390.0, utilization=0.98)) == {None: SignState.MOVING}
+    assert bench.activity(gpu(power_watts=122.0, utilization=1.0)) == {None: SignState.FLAT}
+
+
 def test_between_the_levels_nothing_is_claimed(bench: Bench) -> None:
     bench.activity(idle())
     bench.activity(gpu())

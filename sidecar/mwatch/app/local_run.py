@@ -10,7 +10,6 @@ mwatch itself is told; the command goes on.
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +29,6 @@ from mwatch.decide.verdict import verdict
 from mwatch.errors import InputError
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause
-from mwatch.model.observation import ProcessExit
 
 _TICK_SECONDS = 0.5
 _SETTLE_SECONDS = 1.0
@@ -40,6 +38,12 @@ _START_SECONDS = 60.0
 _MOST_FAILURES = 5
 _USER_MENDS = frozenset({Cause.USER_ERROR, Cause.OOM, Cause.DATA})
 _USAGE = 2
+_FENCED = 203
+_LAST_WORDS = frozenset({_FENCED, GIVE_UP_EXIT_CODE})
+"""Of a wrapper that acts: a newer attempt has begun elsewhere, or it must not go on. Whoever
+started it anew would fight for the checkpoints."""
+_ASLEEP_SECONDS = 5.0
+"""A sleep that takes so much longer: we were stopped (Ctrl-Z), or the whole machine was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,7 @@ class LocalRun:
         self._stopped_by: Decision | None = None
         self._is_told_lost = False
         self._failures = 0
+        self._hold_until = 0.0
 
     def run(self) -> Ended:
         """Until the command has ended for good, or a person or the system ends it (Ctrl-C)."""
@@ -102,10 +107,18 @@ class LocalRun:
         while ended is None:
             began = time.monotonic()
             ended = self._turn()
-            spent = time.monotonic() - began
-            if ended is None and spent < _TICK_SECONDS:
-                time.sleep(_TICK_SECONDS - spent)
+            if ended is None:
+                self._sleep(_TICK_SECONDS - (time.monotonic() - began))
         return ended
+
+    def _sleep(self, seconds: float) -> None:
+        """Silence while we were not there is no proof: nothing is done for as long again."""
+        began = time.monotonic()
+        time.sleep(max(0.0, seconds))
+        asleep = time.monotonic() - began - seconds
+        if asleep > _ASLEEP_SECONDS:
+            self._hold_until = time.monotonic() + asleep
+            self._view.noted(f"not watched for {asleep:.0f} s: nothing is done for as long")
 
     def _begin(self) -> None:
         with self._faults.survived():
@@ -137,6 +150,8 @@ class LocalRun:
             self._next.known(self._watch.recalled)
             if self._restart is not None:
                 ended = self._start_again(self._restart)
+            elif self._watched.is_act and self._exit_code() in _LAST_WORDS:
+                ended = self._last_word()
             else:
                 self._consider(assessment.decision)
                 ended = self._end(assessment)
@@ -147,8 +162,15 @@ class LocalRun:
             return self._end_unseen()
         return ended
 
+    def _last_word(self) -> Ended:
+        code, said = self._exit_code() or _FENCED, self._watch.ended
+        self._watch.attempt_ended()
+        return Ended(code, (said.reason if said else None) or "the wrapper gave up", False)
+
     def _consider(self, decision: Decision) -> None:
         if not self._watch.is_due(decision) or self._watch.finished:
+            return
+        if time.monotonic() < self._hold_until and self._exit_code() is None:
             return
         evidence = None
         with self._faults.survived():
@@ -203,8 +225,8 @@ class LocalRun:
         now = self._watch.clock.now()
         if self._gone_at is None:
             self._gone_at = now
-            is_lost = self._wrapper is not None and self._wrapper.is_lost
-            self._watch.attempt_ended(_as_exit(code_now) if is_lost else None)
+            unseen = None if self._wrapper is None else self._wrapper.unseen_exit
+            self._watch.attempt_ended(unseen)
             return None
         if now - self._gone_at < _SETTLE_SECONDS:
             return None
@@ -269,12 +291,3 @@ class LocalRun:
             self._interrupts.ignore()
             with self._faults.survived():
                 self._watch.end(is_hurried=True)
-
-
-def _as_exit(code: int) -> ProcessExit:
-    """As a shell tells it, back to what it was."""
-    try:
-        name = signal.Signals(code - 128).name if code > 128 else None
-    except ValueError:
-        name = None
-    return ProcessExit(None if name else code, name, None)

@@ -75,7 +75,12 @@ def run(request: RunRequest, make_view: MakeView) -> Ended:
         view = SafeView(make_view(folder, metrics.where or str(folder.path)))
         if metrics.problem is not None:
             view.noted(metrics.problem)
-        faults = OwnFaults(view.noted)
+
+        def tell(text: str) -> None:
+            view.noted(text)
+            record.noted(text)
+
+        faults = OwnFaults(tell)
         watch = RunWatch(folder, engine, live, record, metrics, view, faults, is_act=request.is_act)
         return LocalRun(watched, watch, view, faults).run()
 

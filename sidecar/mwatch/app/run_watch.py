@@ -25,6 +25,7 @@ from mwatch.app.story_parts import EvidenceFile
 from mwatch.model.decision import Action, Decision
 from mwatch.model.observation import AttemptStart, Observed, ProcessExit, Sight, SightChange
 from mwatch.model.timeline import Rollback
+from mwatch.sources.wrapper_state import Ended as WrapperEnd
 
 _FINISHED = "training finished"
 """As `mwatch_trainer.exit_codes` puts it."""
@@ -99,12 +100,16 @@ class RunWatch:
     def finished(self) -> str | None:
         """How the command came to its end as it should, by the word of the wrapper: it has heard
         every line, also those that no disk took."""
-        wrapper = self._live.wrapper
-        ended = wrapper.exit if wrapper is not None else None
+        ended = self.ended
         if ended is None or ended.code != 0 or not ended.reason:
             return None
         is_end = ended.reason.startswith(_FINISHED) or (ended.asked and ended.returned == 0)
         return ended.reason if is_end else None
+
+    @property
+    def ended(self) -> WrapperEnd | None:
+        """How the newest attempt ended, as its wrapper wrote it."""
+        return None if self._live.wrapper is None else self._live.wrapper.exit
 
     def enacted(self, decision: Decision) -> None:
         now = self.clock.now()

@@ -22,6 +22,7 @@ from typing import IO
 from mwatch.app import orphans
 from mwatch.app.orphans import Orphan
 from mwatch.errors import InputError
+from mwatch.model.observation import ProcessExit
 from mwatch_trainer import contract
 from mwatch_trainer.control_client import ask
 
@@ -40,7 +41,7 @@ class Wrapper:
         self._code: int | None = None
         self._orphan: Orphan | None = None
         self._is_stopping = False
-        self.is_lost = False
+        self._is_lost = False
         """It is gone, and has not written how the command ended."""
 
     @property
@@ -60,17 +61,26 @@ class Wrapper:
         """The command goes on without its wrapper."""
         return self._orphan is not None and self._code is None
 
+    @property
+    def unseen_exit(self) -> ProcessExit | None:
+        """How the command ended, where the wrapper has not written that."""
+        code = self.exit_code
+        if code is None or not self._is_lost:
+            return None
+        name = {each.value: each.name for each in signal.Signals}.get(code - 128)
+        return ProcessExit(None if name else code, name, None)
+
     def _look(self) -> int | None:
         code = self._process.poll()
         if code is None:
             return None
         own = code if code >= 0 else 128 - code
-        if not self.is_lost:
+        if not self._is_lost:
             known = contract.read_json(str(self._volume / contract.ATTEMPT)) or {}
             is_own = known.get("wrapper_pid") == self._process.pid
             if is_own and known.get("exit"):
                 return own
-            self.is_lost = True
+            self._is_lost = True
             pid = known.get("pid") if is_own else None
             self._orphan = Orphan(pid, self._volume) if isinstance(pid, int) else None
         return own if self._orphan is None else self._orphan.exit_code(own)

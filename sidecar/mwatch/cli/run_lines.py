@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mwatch.app.engine import Assessment, Incident
     from mwatch.app.run_view import Ended
     from mwatch.model.decision import Decision
+    from mwatch.model.finding import Cause
     from mwatch.model.job import Job
 
 _MAX_TEXT = 4000
@@ -31,7 +32,7 @@ class RunLines:
 
     def began(self, number: int, resume_from: int | None, reason: str) -> None:
         start = "" if resume_from is None else f" from checkpoint {resume_from}"
-        because = f": {reason}" if reason else ""
+        because = f": {_without_number(reason, resume_from)}" if reason else ""
         self._say(
             f"attempt {number} starts{start}{because}",
             event="attempt", attempt=number, resume_from=resume_from, reason=reason,
@@ -45,7 +46,7 @@ class RunLines:
         culprit = who(finding.culprit)
         name = f"; {culprit}" if culprit else ""
         self._say(
-            f"{finding.severity.value}: {incident.cause.value}: {finding.summary}{name}",
+            f"{finding.severity.value}: {_words(incident.cause)}: {finding.summary}{name}",
             event="incident", attempt=incident.attempt, cause=incident.cause.value,
             severity=finding.severity.value, detector=finding.detector, summary=finding.summary,
             since_iteration=finding.since_iteration, culprit=culprit,
@@ -54,13 +55,14 @@ class RunLines:
     def closed(self, incident: Incident) -> None:
         lasted = (incident.closed_at or incident.detected_at) - incident.detected_at
         self._say(
-            f"{incident.cause.value} is over after {duration(lasted)}",
+            f"{_words(incident.cause)} is over after {duration(lasted)}",
             event="over", attempt=incident.attempt, cause=incident.cause.value, seconds=lasted,
         )  # fmt: skip
 
     def acted(self, decision: Decision, is_real: bool, evidence: str | None) -> None:
         would = "" if is_real else "would "
-        why = f" ({decision.resume_reason})" if decision.resume_reason else ""
+        told = _without_number(decision.resume_reason, decision.resume_from)
+        why = f" ({told})" if told else ""
         saved = f"; evidence in {evidence}" if evidence else ""
         self._say(
             f"{would}{deed(decision)}{why}: {decision.reason}{saved}",
@@ -86,3 +88,12 @@ class RunLines:
         if sys.stderr is not None:
             sys.stderr.write(line + "\n")
             sys.stderr.flush()
+
+
+def _words(cause: Cause) -> str:
+    return cause.value.replace("_", " ")
+
+
+def _without_number(reason: str, checkpoint: int | None) -> str:
+    """The checkpoint has just been named."""
+    return reason.removeprefix(f"checkpoint {checkpoint}: ")

@@ -88,7 +88,7 @@ class RunScreen:
         texts = [_shown(line) for line in lines[-_MAX_LINES:]]
         if left_out > 0:
             texts.insert(0, f"... {left_out} lines not shown; they are in the log ...")
-        self._console.print(Text("\n".join(texts)))
+        self._console.print(Text("\n".join(texts)), soft_wrap=True)
 
     def ended(self, ended: Ended) -> None:
         self._live.stop()

@@ -3,7 +3,8 @@
 """A rank's probe no longer writes while those of other ranks do.
 
 The process is stopped, dead, or holds the GIL; or only its probe is broken, which is so when
-the job goes on without it. All probes silent at once is not seen here: that is `blind`.
+the job goes on without it. All probes silent at once is not seen here: that is `blind`. One that
+the kernel shows to be stopped is believed at the second look: nothing slow looks like that.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from __future__ import annotations
 from mwatch.detect import evidence
 from mwatch.detect.probe import Watched, watched
 from mwatch.detect.progress import last_iteration_at, step_limit
-from mwatch.detect.ranks import silent_suspect
+from mwatch.detect.ranks import Suspect, silent_suspect
 from mwatch.detect.stall import fresh_signs
 from mwatch.detect.watchdog import given_up
 from mwatch.detect.who import culprit, leaves
-from mwatch.model.finding import Cause, Detector, Finding, Severity
+from mwatch.model.finding import Cause, CulpritState, Detector, Finding, Severity
 from mwatch.model.job import Job, RankState, SignSeen
 from mwatch.model.observation import Sight, SignState
 from mwatch.model.phase import JobPhase
@@ -41,7 +42,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     if is_over or attempt.phase in _OVER:
         return []
     probe = watched(job, settings)
-    suspect = silent_suspect(probe)
+    suspect = silent_suspect(probe) or _stopped_suspect(job, settings)
     if suspect is None or suspect.rank is None:
         return []
     ended = given_up(job, attempt.last_progress)
@@ -53,7 +54,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
         return [_broken_probe(rank)]
     cause = Cause.LOST_POD if _is_pod_lost(job, probe, rank, settings) else Cause.HANG
     is_usual = proof is None and (rank.phase in _BUSY or attempt.phase in _BUSY)
-    quiet = probe.quiet[rank.rank]
+    quiet = probe.quiet.get(rank.rank, job.now - rank.at)
     if is_usual and quiet < settings.hang.blind_after_seconds:
         return []
     seen = () if proof is None else (evidence.of_sign(proof),)
@@ -75,11 +76,26 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
 
 
 def _summary(probe: Watched, rank: RankState, quiet: float, cause: Cause) -> str:
-    more = len(probe.silent) - 1
+    more = max(len(probe.silent) - 1, 0)
     who = f"rank {rank.rank}" + (f" and {more} more" if more else "")
     if cause is Cause.LOST_POD:
         return f"pod {rank.stream} is gone: {who} silent for {quiet:.0f} s, and nothing else of it"
     return f"{who} silent for {quiet:.0f} s: stopped, or holding the GIL, while others go on"
+
+
+def _stopped_suspect(job: Job, settings: Settings) -> Suspect | None:
+    """Stopped at two looks in a row, and silent since, while another rank beats."""
+    look = settings.hang.look_seconds
+    newest = max((rank.at for rank in job.attempt.ranks.values()), default=0.0)
+    for seen in job.attempt.signs.values():
+        rank = None if seen.sign.rank is None else job.attempt.ranks.get(seen.sign.rank)
+        if rank is None or seen.sign.state is not SignState.STOPPED:
+            continue
+        is_lasting = seen.at - seen.since >= look / 2
+        if is_lasting and rank.at <= seen.since + look / 2 and newest - rank.at >= look:
+            text = f"probe: rank {rank.rank} has written nothing since, others go on"
+            return Suspect(rank.rank, CulpritState.SILENT, text)
+    return None
 
 
 def _proof(job: Job, rank: RankState, settings: Settings) -> SignSeen | None:

@@ -31,7 +31,7 @@ def fold(job: Job, stream: Stream, at: float, beat: Beat) -> None:
         return
     _know_world(job, beat)
     state = attempt.ranks.get(beat.rank)
-    before = at if state is None else state.progressed_at
+    before = 0.0 if state is None else state.progressed_at
     if state is None:
         if len(attempt.ranks) >= MAX_RANKS:
             return
@@ -39,7 +39,7 @@ def fold(job: Job, stream: Stream, at: float, beat: Beat) -> None:
     else:
         _update(state, at, stream, beat)
     if beat.iteration is not None:
-        _progress(job, attempt, at, beat.iteration, at - before)
+        _progress(job, attempt, at, beat.iteration, before)
     lead = 0 if 0 in attempt.ranks else min(attempt.ranks)
     if beat.rank == lead and at >= attempt.phase_since:
         _follow(job, attempt, at, beat)
@@ -70,10 +70,10 @@ def _update(state: RankState, at: float, stream: Stream, beat: Beat) -> None:
     state.stream = stream.name
 
 
-def _progress(job: Job, attempt: Attempt, at: float, iteration: int, seconds: float) -> None:
+def _progress(job: Job, attempt: Attempt, at: float, iteration: int, before: float) -> None:
     """The first value is where the attempt stands; it has done something when that rises.
 
-    `seconds`: since the last rise of this very rank.
+    `before`: the last rise of this very rank, by its own clock.
     """
     if attempt.iteration is None:
         attempt.iteration = iteration
@@ -82,7 +82,8 @@ def _progress(job: Job, attempt: Attempt, at: float, iteration: int, seconds: fl
     elif iteration > attempt.iteration:
         if attempt.first_iteration is None:
             attempt.first_iteration = attempt.iteration + 1
-        calibrate.iteration_rose(job, seconds)
+        if before > attempt.phase_since:
+            calibrate.iteration_rose(job, at - before)
         steps.advance(job, at, iteration)
         if attempt.phase in (JobPhase.STARTING, JobPhase.LOADING, JobPhase.FIRST_STEP):
             phases.enter(job, at, JobPhase.TRAINING)

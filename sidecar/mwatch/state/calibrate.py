@@ -77,9 +77,9 @@ def iteration_rose(job: Job, seconds: float) -> None:
     It looks once a second, so up to one beat of what it sees is not the step's.
     """
     attempt = job.attempt
-    if attempt.phase is JobPhase.TRAINING and attempt.progress_at > attempt.phase_since:
-        if seconds > _BEAT_SECONDS:
-            job.calibration.rises.append(seconds - _BEAT_SECONDS)
+    is_a_step = attempt.phase is JobPhase.TRAINING and attempt.progress_at > attempt.phase_since
+    if is_a_step and seconds > _BEAT_SECONDS:
+        job.calibration.rises.append(seconds - _BEAT_SECONDS)
 
 
 def attempt_progressed(job: Job) -> None:

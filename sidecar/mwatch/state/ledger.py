@@ -114,6 +114,8 @@ def stall_judged(job: Job, *, detected_at: float, decided_at: float | None) -> N
     if known is not None:
         detected_at = min(detected_at, known.detected_at)
         decided_at = decided_at if known.decided_at is None else known.decided_at
+    else:
+        _judge_by_few(job)
     opened.stall = Stall(detected_at, decided_at)
 
 
@@ -181,7 +183,7 @@ def _close(job: Job, at: float) -> None:
 
 
 def _judge_by_few(job: Job) -> None:
-    """No more lines will come."""
+    """No more lines will come, or none for long."""
     usual = job.calibration.usual_step()
     if usual is not None and job.ledger.pace.unjudged:
         judge(job, usual)

@@ -1,0 +1,123 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`mwatch demo` for real: a small training with megatron-core, broken twice and brought back."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from live_runs import environment, left_behind, until
+
+SECONDS = 240.0
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = sys.modules["megatron"] = None
+sys.argv = ["mwatch", *sys.argv[1:]]
+from mwatch.cli.main import main
+main()
+"""
+needs_torch = pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("torch", "megatron"))),
+    reason="needs the extra `demo` (torch and megatron-core)",
+)
+
+
+def environment_of_demo() -> dict[str, str]:
+    """Not that of a rank: torchrun gives its own."""
+    found = environment(OMP_NUM_THREADS="1")
+    return {name: text for name, text in found.items() if not name.endswith(("RANK", "_SIZE"))}
+
+
+def demo(folder: Path, *options: str) -> list[str]:
+    runs = ["--port", "0", "--runs", str(folder / "runs")]
+    return [sys.executable, "-m", "mwatch", "demo", "--quick", "--json", *runs, *options]
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    folder = tmp_path_factory.mktemp("demo")
+    ended = subprocess.run(
+        demo(folder), capture_output=True, timeout=SECONDS, cwd=folder, check=False,
+        env=environment_of_demo(), stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    return ended, folder
+
+
+@needs_torch
+def test_both_faults_are_recovered_from(quick: tuple[Any, Path]) -> None:
+    ended, _ = quick
+    assert ended.returncode == 0, ended.stderr.decode()[-4000:]
+    result = json.loads(ended.stdout)
+    assert result["is_fine"] is True
+    stop, nan = result["faults"]
+    assert stop["is_recovered"] and nan["is_recovered"]
+    assert (stop["cause"], stop["rank"], stop["resume_from"]) == ("hang", 1, 40)
+    assert (nan["cause"], nan["resume_from"]) == ("nan", 80)
+    assert stop["detected_after_seconds"] < 30
+
+
+@needs_torch
+def test_its_report_and_its_evidence_are_there(quick: tuple[Any, Path]) -> None:
+    ended, folder = quick
+    (report,) = json.loads(ended.stdout)["reports"]
+    page = Path(report).read_text("utf-8")
+    assert "</html>" in page
+    assert "checkpoint 40" in page
+    stacks = list((folder / "runs").glob("demo-bf16/incidents/*-hang/rank-*.stacks.txt"))
+    assert stacks, "what the other rank was doing"
+
+
+@needs_torch
+def test_what_was_said_on_the_way_is_one_object_a_line(quick: tuple[Any, Path]) -> None:
+    ended, _ = quick
+    events = [json.loads(line)["event"] for line in ended.stderr.decode().splitlines()]
+    assert events.count("attempt") == 3
+    assert events[-1] == "end"
+
+
+@needs_torch
+def test_nothing_of_it_is_left_running(quick: tuple[Any, Path]) -> None:
+    _, folder = quick
+    assert left_behind(folder) == []
+
+
+@needs_torch
+@pytest.mark.timeout(120)
+def test_control_c_ends_it_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        demo(tmp_path), env=environment_of_demo(), cwd=tmp_path, stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        log = tmp_path / "runs" / "demo-bf16" / "volume" / "trainer.log"
+        until(lambda: log.exists() and b"] iteration" in log.read_bytes(), 90)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert left_behind(tmp_path) == []
+    finally:
+        process.kill()
+        process.wait()
+        for pid in left_behind(tmp_path):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_without_torch_it_says_so_in_one_line_and_makes_nothing(tmp_path: Path) -> None:
+    line = [sys.executable, "-c", WITHOUT_TORCH, *demo(tmp_path)[3:]]
+    ended = subprocess.run(
+        line, capture_output=True, timeout=60, cwd=tmp_path, check=False,
+        env=environment_of_demo(), stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert ended.returncode == 2
+    (said,) = ended.stderr.decode().splitlines()
+    assert "torch and megatron.core" in said
+    assert "pip install 'mwatch[demo]'" in said
+    assert not (tmp_path / "runs").exists()
