@@ -19,7 +19,7 @@ COVERAGE := $(if $(COV),$(foreach p,$(PURE),--cov=mwatch.$(p)) --cov-report=term
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench scorecard clean FORCE
+.PHONY: help demo test check bench scorecard pyz clean FORCE
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)$$/\1	\2/p' Makefile | expand -t 11
@@ -46,6 +46,9 @@ JOBS ?= 2
 
 scorecard: .venv/dev ## judge mwatch on simulated jobs (RUNS=10000 SEED=1 JOBS=2): SCORECARD.md
 	PYTHONPATH=tests $(PY) -m sim --runs $(RUNS) --seed $(SEED) --jobs $(JOBS) --out SCORECARD.md
+
+pyz: .venv/core ## the wrapper for training images as one file: dist/mwatch-run.pyz
+	@mkdir -p dist && $(PY) -m mwatch_trainer.zipapp_build dist/mwatch-run.pyz
 
 clean: ## remove .venv, caches and build leftovers
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.*
