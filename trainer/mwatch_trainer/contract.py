@@ -9,6 +9,7 @@ one or the new one) and is read with a bound. A reader ignores keys that it does
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from typing import Any, Mapping
@@ -48,10 +49,8 @@ def write_json(path: str, document: Mapping[str, Any]) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        try:
+        with contextlib.suppress(OSError):
             os.unlink(temporary)
-        except OSError:
-            pass
         raise
 
 
