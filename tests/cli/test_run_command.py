@@ -227,10 +227,12 @@ def test_metrics_are_served_while_it_runs(tmp_path: Path) -> None:
 
 
 def test_a_command_that_is_not_there_is_said_plainly(tmp_path: Path) -> None:
-    ended = run(command(tmp_path, then=["no-such-program"]), tmp_path)
+    env = environment(PATH="/usr/bin:/bin")
+    ended = run(command(tmp_path, "--act", then=["no-such-program"]), tmp_path, env=env)
     assert ended.code == 127
     assert b"Traceback" not in ended.err
-    assert b"no-such-program" in ended.err
+    assert ended.of("end")[0]["summary"] == "no-such-program: no such command"
+    assert len(ended.of("attempt")) == 1
 
 
 @pytest.mark.parametrize(
@@ -260,3 +262,18 @@ def test_help_says_how_it_is_used(tmp_path: Path) -> None:
     text = ended.out.decode()
     for word in ("--act", "--policy", "--json", "--no-probe", "-- CMD", "mwatch report"):
         assert word in text
+
+
+def test_the_environment_does_not_make_an_observer_act(tmp_path: Path) -> None:
+    env = environment(MWATCH_MODE="act", MWATCH_DIR=str(tmp_path / "elsewhere"))
+    line = trainer("--train-iters", "4", "--save", "ckpt", "--load", "ckpt")
+    ended = run(command(tmp_path, then=line), tmp_path, env=env)
+    assert ended.attempt["mode"] == "observe"
+    assert not (tmp_path / "ckpt" / ".mwatch").exists()
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_no_probe_means_nothing_inside_the_trainer(tmp_path: Path) -> None:
+    ended = run(command(tmp_path, "--no-probe", then=trainer()), tmp_path)
+    assert ended.code == 0
+    assert not list(ended.folder.glob("volume/probe/*"))

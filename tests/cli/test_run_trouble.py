@@ -288,18 +288,3 @@ def test_last_words_without_an_end_are_heard(tmp_path: Path) -> None:
     assert ended.story["cause"] in ("crash", "unknown", "user_error")
     log = (ended.folder / "volume" / "trainer.log").read_bytes()
     assert b"it ends in the middle of a" in log
-
-
-def test_the_environment_does_not_make_an_observer_act(tmp_path: Path) -> None:
-    env = environment(MWATCH_MODE="act", MWATCH_DIR=str(tmp_path / "elsewhere"))
-    line = trainer("--train-iters", "4", "--save", "ckpt", "--load", "ckpt")
-    ended = run(command(tmp_path, then=line), tmp_path, env=env)
-    assert ended.attempt["mode"] == "observe"
-    assert not (tmp_path / "ckpt" / ".mwatch").exists()
-    assert not (tmp_path / "elsewhere").exists()
-
-
-def test_no_probe_means_nothing_inside_the_trainer(tmp_path: Path) -> None:
-    ended = run(command(tmp_path, "--no-probe", then=trainer()), tmp_path)
-    assert ended.code == 0
-    assert not list(ended.folder.glob("volume/probe/*"))

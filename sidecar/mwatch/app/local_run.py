@@ -19,16 +19,15 @@ from mwatch.app import wrapper
 from mwatch.app.engine import Assessment
 from mwatch.app.interrupts import Interrupted, Interrupts, interrupts
 from mwatch.app.next_attempt import NextAttempt
+from mwatch.app.outcome import NOT_AGREED, finished, last_word, outcome, stopped
 from mwatch.app.own_faults import OwnFaults
 from mwatch.app.printed import Printed
 from mwatch.app.run_folder import RunFolder
 from mwatch.app.run_view import Ended, View
 from mwatch.app.run_watch import RunWatch
 from mwatch.decide.policy import GIVE_UP_EXIT_CODE
-from mwatch.decide.verdict import verdict
 from mwatch.errors import InputError
 from mwatch.model.decision import Action, Decision
-from mwatch.model.finding import Cause
 
 _TICK_SECONDS = 0.5
 _SETTLE_SECONDS = 1.0
@@ -36,12 +35,8 @@ _SETTLE_SECONDS = 1.0
 _START_SECONDS = 60.0
 """A disk may have room again, or the machine a process to give."""
 _MOST_FAILURES = 5
-_USER_MENDS = frozenset({Cause.USER_ERROR, Cause.OOM, Cause.DATA})
+_MOST_TRIES = 3
 _USAGE = 2
-_FENCED = 203
-_LAST_WORDS = frozenset({_FENCED, GIVE_UP_EXIT_CODE})
-"""Of a wrapper that acts: a newer attempt has begun elsewhere, or it must not go on. Whoever
-started it anew would fight for the checkpoints."""
 _ASLEEP_SECONDS = 5.0
 """A sleep that takes so much longer: we were stopped (Ctrl-Z), or the whole machine was."""
 
@@ -85,6 +80,8 @@ class LocalRun:
         self._is_told_lost = False
         self._failures = 0
         self._hold_until = 0.0
+        self._decided: Decision | None = None
+        self._tries = 0
 
     def run(self) -> Ended:
         """Until the command has ended for good, or a person or the system ends it (Ctrl-C)."""
@@ -150,8 +147,8 @@ class LocalRun:
             self._next.known(self._watch.recalled)
             if self._restart is not None:
                 ended = self._start_again(self._restart)
-            elif self._watched.is_act and self._exit_code() in _LAST_WORDS:
-                ended = self._last_word()
+            elif self._watched.is_act and (ended := self._last_word()) is not None:
+                self._watch.attempt_ended()
             else:
                 self._consider(assessment.decision)
                 ended = self._end(assessment)
@@ -162,13 +159,11 @@ class LocalRun:
             return self._end_unseen()
         return ended
 
-    def _last_word(self) -> Ended:
-        code, said = self._exit_code() or _FENCED, self._watch.ended
-        self._watch.attempt_ended()
-        return Ended(code, (said.reason if said else None) or "the wrapper gave up", False)
+    def _last_word(self) -> Ended | None:
+        return last_word(self._exit_code(), self._watch.ended)
 
     def _consider(self, decision: Decision) -> None:
-        if not self._watch.is_due(decision) or self._watch.finished:
+        if not self._watch.is_due(decision) or finished(self._watch.ended):
             return
         if time.monotonic() < self._hold_until and self._exit_code() is None:
             return
@@ -188,6 +183,7 @@ class LocalRun:
             return
         if decision.action is Action.RESTART:
             self._restart = _Restart(decision, time.monotonic())
+            self._decided, self._tries = decision, 0
         else:
             self._stopped_by = decision
         if self._wrapper is not None and self._exit_code() is None:
@@ -217,8 +213,7 @@ class LocalRun:
     def _end(self, assessment: Assessment) -> Ended | None:
         """What the run came to, if the command has ended and nothing is left to be done."""
         if self._stopped_by is not None:
-            code = 1 if self._stopped_by.cause in _USER_MENDS else GIVE_UP_EXIT_CODE
-            return Ended(code, self._stopped_by.reason, False)
+            return stopped(self._stopped_by)
         code_now = self._exit_code()
         if code_now is None or self._restart is not None:
             return None
@@ -230,19 +225,23 @@ class LocalRun:
             return None
         if now - self._gone_at < _SETTLE_SECONDS:
             return None
-        finished = None if code_now else self._watch.finished
-        decision = assessment.decision
-        if decision.action is not Action.NONE and finished is None:
+        if self._watched.is_act and code_now == NOT_AGREED and self._try_again():
+            return None
+        wrapper_end, decision = self._watch.ended, assessment.decision
+        if decision.action is not Action.NONE and not finished(wrapper_end):
             if self._watched.is_act:
                 return None  # it is waited for
             self._carry_out(decision, None)
-        job = self._watch.engine.job
-        if job.attempt.is_done and not code_now:
-            return Ended(0, f"training is done, iteration {job.attempt.iteration}", True)
-        if finished is not None:
-            return Ended(0, finished, True)
-        said = verdict(job, assessment.findings, decision)
-        return Ended(code_now, said.summary, said.cause in (Cause.FINISHED, Cause.HEALTHY))
+        return outcome(code_now, self._watch.engine.job, assessment, wrapper_end)
+
+    def _try_again(self) -> bool:
+        """The wrapper did not see what was decided (storage shows things late): so it is told
+        once more, a few times."""
+        if self._decided is None or self._tries >= _MOST_TRIES:
+            return False
+        self._tries += 1
+        self._restart = _Restart(self._decided, time.monotonic())
+        return True
 
     def _end_unseen(self) -> Ended | None:
         """Nothing can be judged at the moment: then nothing is done, and the end is the end."""

@@ -69,7 +69,8 @@ class Player:
         """When the decision that stands would be carried out."""
         self._gaps: list[float] = []
         self._line_at: float | None = None
-        self._usual = 0.0
+        self._dull = _LOOK_SECONDS
+        """A silence that is no longer hides nothing."""
 
     def play(self, recording: Iterable[Observed]) -> None:
         for observed in recording:
@@ -78,9 +79,9 @@ class Player:
     def tell(self, observed: Observed) -> None:
         at, _, what = observed
         was_news = False
-        if self.at is not None and at > self.at:
-            is_dull = at - self.at <= max(_LOOK_SECONDS, self._usual) and self._due is None
-            was_news = (self._is_stale or not is_dull) and self._pass(self.at, at)
+        last = at if self.at is None else self.at
+        if at > last and (self._is_stale or self._due is not None or at - last > self._dull):
+            was_news = self._pass(last, at)
         if self._is_stale and isinstance(what, Phase | Arguments | Error):
             self._look(self.at or at)  # it may end the attempt: see how that one stood
         job = self.engine.job
@@ -122,7 +123,7 @@ class Player:
         self._screen.attempt_began()
         self._gaps.clear()
         self._line_at = self._due = None
-        self._usual = 0.0
+        self._dull = _LOOK_SECONDS
         for kept in (self.endings, self.enacted):
             while len(kept) > MAX_ATTEMPTS:
                 del kept[next(iter(kept))]
@@ -132,7 +133,7 @@ class Player:
         if self._line_at is not None:
             gaps.append(at - self._line_at)
             if len(gaps) == _USUAL_GAPS:
-                self._usual = median(gaps) * _LIKE_OTHERS
+                self._dull = max(_LOOK_SECONDS, median(gaps) * _LIKE_OTHERS)
                 gaps.clear()
         self._line_at = at
 
@@ -142,8 +143,7 @@ class Player:
             self._look(min(end, max(start, self._looked_at + _LOOK_SECONDS)))
         if self._due is not None:
             self._act_within(end)
-        silence = end - start
-        if silence <= _LOOK_SECONDS or silence <= self._usual:
+        if end - start <= self._dull:
             return False
         was_news = False
         begun = max(start, self._looked_at)

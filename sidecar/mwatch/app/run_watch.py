@@ -27,9 +27,6 @@ from mwatch.model.observation import AttemptStart, Observed, ProcessExit, Sight,
 from mwatch.model.timeline import Rollback
 from mwatch.sources.wrapper_state import Ended as WrapperEnd
 
-_FINISHED = "training finished"
-"""As `mwatch_trainer.exit_codes` puts it."""
-
 
 class RunWatch:
     def __init__(
@@ -95,16 +92,6 @@ class RunWatch:
             return False
         is_done = self.engine.record.of_attempt(decision.attempt) is not None
         return not is_done and (decision.act_at is None or decision.act_at <= self.clock.now())
-
-    @property
-    def finished(self) -> str | None:
-        """How the command came to its end as it should, by the word of the wrapper: it has heard
-        every line, also those that no disk took."""
-        ended = self.ended
-        if ended is None or ended.code != 0 or not ended.reason:
-            return None
-        is_end = ended.reason.startswith(_FINISHED) or (ended.asked and ended.returned == 0)
-        return ended.reason if is_end else None
 
     @property
     def ended(self) -> WrapperEnd | None:

@@ -95,11 +95,12 @@ class Screen:
     def _has_odd_loss(self, losses: Mapping[str, float]) -> bool:
         """A loss that is missing stays odd: Megatron hides NaN that way."""
         known = self._usual
-        odd = bool(known) and losses.keys() != known.keys()
+        is_begun = bool(known)
+        odd = is_begun and len(losses) != len(known)
         for name, loss in losses.items():
             usual = known.get(name)
             if usual is None or not math.isfinite(loss):
-                odd |= usual is not None
+                odd |= is_begun
                 known[name] = _follow(usual, loss) or 0.0
             else:
                 odd |= loss > usual + _HIGHER * abs(usual)

@@ -199,6 +199,16 @@ class Ledger:
             self.gpu_seconds[spent] = self.booked_gpu[spent]
         self.booked_at = self.settled_at = until
 
+    def book_all(self, spent: Spent, until: float) -> None:
+        """All of the time from `booked_at` to `until` was one thing."""
+        self._forget_open()
+        seconds = until - self.booked_at
+        booked, weighed = self.booked, self.booked_gpu
+        self.seconds[spent] = booked[spent] = booked[spent] + seconds
+        total = weighed[spent] + seconds * (self.world_size or 1)
+        self.gpu_seconds[spent] = weighed[spent] = total
+        self.booked_at = self.settled_at = until
+
     def move(self, source: Spent, target: Spent, seconds: float) -> None:
         """What had been booked as `source` has turned out to be `target`."""
         self._forget_open()

@@ -82,8 +82,8 @@ def _progress(job: Job, attempt: Attempt, at: float, iteration: int, before: flo
     elif iteration > attempt.iteration:
         if attempt.first_iteration is None:
             attempt.first_iteration = attempt.iteration + 1
-        if before > attempt.phase_since:
-            calibrate.iteration_rose(job, at - before)
+        if before > attempt.phase_since:  # beats get lost, and clocks differ: neither took time
+            calibrate.iteration_rose(job, at - max(before, attempt.progress_at))
         steps.advance(job, at, iteration)
         if attempt.phase in (JobPhase.STARTING, JobPhase.LOADING, JobPhase.FIRST_STEP):
             phases.enter(job, at, JobPhase.TRAINING)

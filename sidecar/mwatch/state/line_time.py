@@ -12,7 +12,14 @@ from __future__ import annotations
 from mwatch.model.job import Job, Step
 from mwatch.model.ledger import Ledger, Pace, Parts, Span, Spent, Unjudged
 from mwatch.state.first_line import book_first_line
-from mwatch.state.slow_time import is_gross, judge, leave_unjudged, slow_part, usual_step
+from mwatch.state.slow_time import (
+    SURELY_CHANCE,
+    is_gross,
+    judge,
+    leave_unjudged,
+    slow_part,
+    usual_step,
+)
 from mwatch.state.step_time import own_seconds
 from mwatch.state.time_parts import (
     SAME_MOMENT,
@@ -72,12 +79,12 @@ def book_usual_line(job: Job, step: Step, at: float) -> bool:
             return False
         _may_reclaim(pace, {})
     pace.owed = owed
-    above = told - step.new * usual
-    if above > 0 or pace.slow_seconds:
-        slow_part(job, step.new, above, usual)
+    steps = step.new * usual
+    if told > steps * SURELY_CHANCE or pace.slow_seconds:
+        slow_part(job, step.new, told - steps, usual)
     pace.furthest = max(pace.furthest, step.iteration)
     _keep_pace(pace, step, step.seconds, job.layout.log_interval)
-    ledger.book({Spent.TRAINING: room}, at)
+    ledger.book_all(Spent.TRAINING, at)
     return True
 
 

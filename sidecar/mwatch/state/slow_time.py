@@ -16,6 +16,8 @@ _MAX_UNJUDGED = 16
 _SLOW_LINES = 3
 _SLOW_ITERATIONS = 8
 _NOISE = 0.1
+SURELY_CHANCE = 1 + _NOISE / 2
+"""Times the usual: not even the edge of a slow time."""
 _SIGMAS = 4.0
 _GROSS_SECONDS = 5.0
 _LEAST_TAIL_STEPS = 2.5
