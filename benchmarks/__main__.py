@@ -63,6 +63,7 @@ def measurements(size: Size) -> dict[str, Callable[[], Row]]:
         "probe-tick": probe.row,
         "probe-no-rank": probe.start_row,
         "wrapper": lambda: wrapper.row(size.printed_bytes),
+        "wrapper-busy": lambda: wrapper.busy_row(size.printed_bytes),
         "hang": lambda: hangs().row(),
         "hang-heartbeats": lambda: hangs().heartbeats_row(),
     }
