@@ -160,11 +160,3 @@ def left_behind(folder: Path) -> list[int]:
             if wanted in words and int(place.name) != os.getpid():
                 found.append(int(place.name))
     return found
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in (b"Z", b"X")

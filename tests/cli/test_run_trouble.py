@@ -21,13 +21,13 @@ from live_runs import (
     Running,
     command,
     environment,
-    is_alive,
     left_behind,
     run,
     started,
     trainer,
     until,
 )
+from wrapper_runs import is_alive
 
 pytestmark = pytest.mark.timeout(90)
 LONG = ("--train-iters", "100000", "--step-seconds", "0.05")

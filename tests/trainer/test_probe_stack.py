@@ -68,7 +68,7 @@ def test_people_are_told_the_innermost_place_outside_of_libraries() -> None:
         place(f"{site}/torch/nn/modules/module.py", "_call_impl", 1),
         place("/usr/lib/python3.12/threading.py", "wait", 2),
         place(f"{site}/megatron/core/models/gpt/gpt_model.py", "forward", 3),
-        place("/work/pretrain_gpt.py", "forward_step", 4),
+        place("/workspace/pretrain_gpt.py", "forward_step", 4),
     ]
     assert where(stack) == "models/gpt/gpt_model.py:3 forward"
     assert where(stack[:2]) == "nn/modules/module.py:1 _call_impl"

@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 from megatron.core import parallel_state
-from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.rerun_state_machine import RerunMode, get_rerun_state_machine
 
 from mwatch_gpt import progress
 from mwatch_gpt.console import print_rank_0, print_rank_last
-from mwatch_gpt.forward import ForwardStep
+from mwatch_gpt.forward import pass_batch
 from mwatch_gpt.run_state import RunState
 
 _LARGEST_EXPONENT = 20
@@ -56,7 +55,7 @@ def evaluate(run: RunState, data_iterator: Any, *, is_verbose: bool) -> dict[str
             if is_verbose:
                 print_rank_0(f"Evaluating iter {number}/{args.eval_iters}")
             run.faults.in_evaluation(run.iteration)
-            for report in _forward_only(run, data_iterator):
+            for report in pass_batch(run, data_iterator, forward_only=True):
                 for name, pair in report.items():
                     sums[name] = sums.get(name, 0.0) + pair
             args.consumed_valid_samples += args.global_batch_size
@@ -67,16 +66,3 @@ def evaluate(run: RunState, data_iterator: Any, *, is_verbose: bool) -> dict[str
     run.timers.log(["evaluate"])
     machine.set_mode(mode)
     return {name: float(pair[0] / pair[1]) for name, pair in sums.items()}
-
-
-def _forward_only(run: RunState, data_iterator: Any) -> Any:
-    args = run.args
-    return get_forward_backward_func()(
-        forward_step_func=ForwardStep(run),
-        data_iterator=data_iterator,
-        model=[run.model],
-        num_microbatches=run.microbatches,
-        seq_length=args.seq_length,
-        micro_batch_size=args.micro_batch_size,
-        forward_only=True,
-    )

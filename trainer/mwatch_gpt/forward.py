@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.rerun_state_machine import get_rerun_state_machine
 
 from mwatch_gpt.run_state import RunState
@@ -34,6 +35,19 @@ class ForwardStep:
             _validate(total)
         report = torch.stack([total.detach(), count.to(total.dtype)])
         return total * self._factor, count, {"lm loss": report}
+
+
+def pass_batch(run: RunState, data_iterator: Any, *, forward_only: bool) -> Any:
+    """One global batch through Megatron's schedule."""
+    return get_forward_backward_func()(
+        forward_step_func=ForwardStep(run),
+        data_iterator=data_iterator,
+        model=[run.model],
+        num_microbatches=run.microbatches,
+        seq_length=run.args.seq_length,
+        micro_batch_size=run.args.micro_batch_size,
+        forward_only=forward_only,
+    )
 
 
 def get_batch(data_iterator: Any) -> dict[str, Any]:

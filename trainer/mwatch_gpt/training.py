@@ -15,14 +15,13 @@ from typing import Any
 
 import torch
 from megatron.core import parallel_state, tensor_parallel
-from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.rerun_state_machine import get_rerun_state_machine
 
 from mwatch_gpt import progress
 from mwatch_gpt.checkpointing import save_checkpoint
 from mwatch_gpt.console import print_datetime
 from mwatch_gpt.evaluation import evaluate_and_print_results
-from mwatch_gpt.forward import ForwardStep, get_batch
+from mwatch_gpt.forward import get_batch, pass_batch
 from mwatch_gpt.run_state import RunState
 from mwatch_gpt.training_log import Step, TrainingLog
 
@@ -68,7 +67,7 @@ def train_step(run: RunState, data_iterator: Any, *, is_first: bool) -> Step:
     while machine.should_run_forward_backward(data_iterator):
         run.model.zero_grad_buffer()
         run.optimizer.zero_grad()
-        reports = _forward_backward(run, data_iterator)
+        reports = pass_batch(run, data_iterator, forward_only=False)
     should_save, should_exit, code = machine.should_checkpoint_and_exit()
     if should_save and args.save:
         _save_and_time(run, data_iterator)
@@ -87,19 +86,6 @@ def train_step(run: RunState, data_iterator: Any, *, is_first: bool) -> Step:
         num_zeros=zeros,
         params_norm=_params_norm(run) if args.log_params_norm else None,
         is_skipped=not is_updated,
-    )
-
-
-def _forward_backward(run: RunState, data_iterator: Any) -> Any:
-    args = run.args
-    return get_forward_backward_func()(
-        forward_step_func=ForwardStep(run),
-        data_iterator=data_iterator,
-        model=[run.model],
-        num_microbatches=run.microbatches,
-        seq_length=args.seq_length,
-        micro_batch_size=args.micro_batch_size,
-        forward_only=False,
     )
 
 

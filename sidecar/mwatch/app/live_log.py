@@ -10,7 +10,6 @@ more than is read for so long that the log is rotated away twice loses what lay 
 from __future__ import annotations
 
 import time
-from operator import attrgetter
 from pathlib import Path
 
 from mwatch.app.clock import Clock
@@ -18,7 +17,7 @@ from mwatch.model.event import Event
 from mwatch.model.observation import Observed
 from mwatch.model.reading import Absent, Failed, Ok, Reading
 from mwatch.parse.grammar import Grammar
-from mwatch.parse.reader import Reader
+from mwatch.parse.reader import Reader, in_order
 from mwatch.sources.log_tail import LogTail
 
 _SETTLE_SECONDS = 2.0
@@ -26,7 +25,6 @@ _LOOK_SECONDS = 0.25
 """Of one look: a flood of output must not keep us from looking at anything else."""
 _REST_SECONDS = 20.0
 """For all that is left at the end: the last words say why it ended."""
-_LINE = attrgetter("line")
 
 
 class LiveLog:
@@ -70,12 +68,12 @@ class LiveLog:
             while True:
                 poll = self._tail.poll()
                 if poll.restarted:
-                    events += _in_order(self._reader.restart())
+                    events += in_order(self._reader.restart())
                 if not poll.data:
                     return events, None
                 self._grew_at = now
                 self._is_settled = False
-                events += _in_order(self._reader.feed(poll.data))
+                events += in_order(self._reader.feed(poll.data))
                 if time.monotonic() > until:
                     return events, None
         except OSError as error:
@@ -83,10 +81,4 @@ class LiveLog:
 
     def _settle(self) -> list[Event]:
         self._is_settled = True
-        return _in_order(self._reader.settle())
-
-
-def _in_order(events: list[Event]) -> list[Event]:
-    """A block is known when it ends, but was there before."""
-    events.sort(key=_LINE)
-    return events
+        return in_order(self._reader.settle())

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter
 
 from mwatch.app import timeline
 from mwatch.app.inputs import STDIN, read_chunks
@@ -22,18 +21,16 @@ from mwatch.app.moments import Moments
 from mwatch.app.succession import StreamPlan, plan
 from mwatch.app.zones import zone_step
 from mwatch.errors import InputError
-from mwatch.model.event import Event
 from mwatch.model.observation import Observed, Stored, StoredCheckpoint
 from mwatch.model.timeline import Rollback
 from mwatch.parse.grammar import Grammar
-from mwatch.parse.reader import Reader
+from mwatch.parse.reader import Reader, in_order
 from mwatch.state.clocks import estimate_offsets
 from mwatch.state.merge import merge
 from mwatch_trainer.checkpoint import Listing, list_checkpoints
 
 _NEAR = 120.0
 _LATER = 300.0
-_LINE = attrgetter("line")
 _REHEARSED = 50_000
 """Events of each stream that its clock is judged by: seconds of reading at the most."""
 
@@ -106,10 +103,10 @@ class Recording:
         for file in stream.files:
             reader = Reader(self._grammar, file.shown)
             for data in self._read(file):
-                yield from moments.observe(_in_order(reader.feed(data)))
+                yield from moments.observe(in_order(reader.feed(data)))
                 if progress:
                     progress(self._done, self._size)
-            yield from moments.observe(_in_order(reader.close()))
+            yield from moments.observe(in_order(reader.close()))
             self.lines += reader.lines
         yield from moments.rest()
 
@@ -178,12 +175,6 @@ def open_recording(
         _must_open(file)
     streams = plan(found.files, grammar) if found.files else []
     return Recording(streams, folders, found.notes, grammar, now)
-
-
-def _in_order(events: list[Event]) -> list[Event]:
-    """A block (an argument list, a traceback) is known when it ends, but was there before."""
-    events.sort(key=_LINE)
-    return events
 
 
 def _must_open(file: LogFile) -> None:

@@ -16,7 +16,8 @@ from mwatch.app.advice import Advice
 from mwatch.app.chronicle import Entry
 from mwatch.app.engine import Incident
 from mwatch.model.decision import Decision
-from mwatch.model.finding import Cause, Culprit, Finding
+from mwatch.model.finding import Cause, Finding
+from mwatch.model.incident import culprit_json
 from mwatch.model.ledger import Ledger
 from mwatch.model.verdict import Verdict
 
@@ -89,7 +90,7 @@ class Report:
                 "cause": said.cause.value,
                 "summary": said.summary,
                 "since": self._since(said.since_iteration, said.since_time),
-                "culprit": _culprit(said.culprit),
+                "culprit": culprit_json(said.culprit),
                 "confidence": said.confidence,
             },
             "decision": self._decision(self.decision) | {"at": self.time(self.acted_at)},
@@ -135,7 +136,7 @@ class Report:
             "summary": finding.summary,
             "since": self._since(finding.since_iteration, finding.since_time),
             "confidence": finding.confidence,
-            "culprit": _culprit(finding.culprit),
+            "culprit": culprit_json(finding.culprit),
             "evidence": [each._asdict() for each in finding.evidence],
             "cannot_heal": finding.cannot_heal,
             "fault": finding.fault,
@@ -200,17 +201,3 @@ def iso(at: float) -> str:
     except (ValueError, OverflowError, OSError):
         return f"{at:.3f}"
     return moment.isoformat(timespec="milliseconds" if moment.microsecond else "seconds")
-
-
-def _culprit(culprit: Culprit | None) -> dict[str, Any] | None:
-    if culprit is None:
-        return None
-    return {
-        "rank": culprit.rank,
-        "state": culprit.state and culprit.state.value,
-        "coordinates": dict(culprit.coordinates),
-        "pod": culprit.pod,
-        "node": culprit.node,
-        "gpu_uuid": culprit.gpu_uuid,
-        "xid": culprit.xid,
-    }

@@ -28,7 +28,6 @@ from mwatch.app.story_parts import (
 from mwatch.model.decision import Action, Decision
 from mwatch.model.fault import CatalogueEntry
 from mwatch.model.finding import Culprit, Finding
-from mwatch.model.observation import HERE
 
 MAX_INCIDENTS = 256
 MAX_FILES = 64
@@ -218,17 +217,6 @@ def _voice(finding: Finding) -> Voice:
 
 
 def who(culprit: Culprit | None) -> str | None:
-    """`rank 3 (tp 1, dp 0) on node a-17: behind`; None: nobody is named."""
-    if culprit is None:
-        return None
-    places = ", ".join(f"{name} {value}" for name, value in culprit.coordinates.items())
-    parts = [
-        None if culprit.rank is None else f"rank {culprit.rank}" + f" ({places})" * bool(places),
-        culprit.pod and culprit.pod != HERE and f"pod {culprit.pod}",
-        culprit.node and f"node {culprit.node}",
-        culprit.gpu_uuid and f"GPU {culprit.gpu_uuid}",
-        None if culprit.xid is None else f"Xid {culprit.xid}",
-    ]
-    named = ", ".join(part for part in parts if part)
-    state = culprit.state and culprit.state.value.replace("_", " ")
-    return short(": ".join(part for part in (named, state) if part), 300) or None
+    """`rank 3 (tp 1, dp 0), node a-17: behind`; None: nobody is named."""
+    named = None if culprit is None else culprit.told(", ")
+    return named and short(named, 300)

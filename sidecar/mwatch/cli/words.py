@@ -6,8 +6,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mwatch.model.observation import HERE
-
 if TYPE_CHECKING:
     from mwatch.app.report import Report
     from mwatch.model.decision import Decision
@@ -45,19 +43,7 @@ def share(part: float, whole: float) -> str:
 
 def who(culprit: Culprit | None) -> str | None:
     """`rank 3 (tp 1 pp 0 dp 0), pod worker-1, node a-17: behind`; None: nobody is named."""
-    if culprit is None:
-        return None
-    places = " ".join(f"{name} {value}" for name, value in culprit.coordinates.items())
-    parts = [
-        None if culprit.rank is None else f"rank {culprit.rank}" + (f" ({places})" * bool(places)),
-        culprit.pod and culprit.pod != HERE and f"pod {culprit.pod}",
-        culprit.node and f"node {culprit.node}",
-        culprit.gpu_uuid and f"GPU {culprit.gpu_uuid}",
-        None if culprit.xid is None else f"Xid {culprit.xid}",
-    ]
-    named = ", ".join(part for part in parts if part)
-    state = culprit.state and culprit.state.value.replace("_", " ")
-    return ": ".join(part for part in (named, state) if part) or None
+    return None if culprit is None else culprit.told(" ")
 
 
 def place(evidence: Evidence) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from mwatch.model.observation import Sight
+from mwatch.model.observation import HERE, Sight
 
 if TYPE_CHECKING:
     from mwatch.model.job import Job
@@ -87,6 +87,21 @@ class Culprit:
     node: str | None = None
     gpu_uuid: str | None = None
     xid: int | None = None
+
+    def told(self, between: str) -> str | None:
+        """`rank 3 (tp 1 pp 0), pod worker-1, node a-17: behind`; `between` stands between the
+        coordinates. None: nobody is named."""
+        places = between.join(f"{name} {value}" for name, value in self.coordinates.items())
+        parts = [
+            None if self.rank is None else f"rank {self.rank}" + f" ({places})" * bool(places),
+            self.pod and self.pod != HERE and f"pod {self.pod}",
+            self.node and f"node {self.node}",
+            self.gpu_uuid and f"GPU {self.gpu_uuid}",
+            None if self.xid is None else f"Xid {self.xid}",
+        ]
+        named = ", ".join(part for part in parts if part)
+        state = self.state and self.state.value.replace("_", " ")
+        return ": ".join(part for part in (named, state) if part) or None
 
 
 class Evidence(NamedTuple):

@@ -139,7 +139,7 @@ def to_json(record: IncidentRecord) -> dict[str, Any]:
         "confidence": record.confidence,
         "detector": record.detector,
         "fingerprint": record.fingerprint,
-        "culprit": None if culprit is None else _culprit_json(culprit),
+        "culprit": culprit_json(culprit),
         "witnesses": {
             "for": [each for each in heard if each["agrees"]],
             "against": [each for each in heard if not each["agrees"]],
@@ -157,7 +157,9 @@ def to_json(record: IncidentRecord) -> dict[str, Any]:
     }
 
 
-def _culprit_json(culprit: Culprit) -> dict[str, Any]:
+def culprit_json(culprit: Culprit | None) -> dict[str, Any] | None:
+    if culprit is None:
+        return None
     return {
         "rank": culprit.rank,
         "state": culprit.state and culprit.state.value,

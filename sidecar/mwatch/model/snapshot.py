@@ -168,8 +168,7 @@ def _newest(known: Iterable[KnownCheckpoint]) -> SavedCheckpoint | None:
     if not there:
         return None
     newest = max(there, key=lambda each: each.iteration)
-    written = newest.saved_at if newest.written_at is None else newest.written_at
-    return SavedCheckpoint(newest.iteration, written)
+    return SavedCheckpoint(newest.iteration, newest.made_at)
 
 
 def _is_there(known: KnownCheckpoint) -> bool:

@@ -10,6 +10,7 @@ short way through `layout`.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from operator import attrgetter
 
 from mwatch.model.event import Event, Iteration
 from mwatch.parse.context import Block, Context
@@ -22,8 +23,15 @@ from mwatch.parse.transport import Lines, Transport, count_lines
 _MAX_LANES = 64
 _MAX_LAYOUTS = 4
 _BAR = ord("|")
+_LINE = attrgetter("line")
 Spot = tuple[int, int, int, list[int]]
 """A line of a block that is worth a look: start, end, line number, what the scanner saw in it."""
+
+
+def in_order(events: list[Event]) -> list[Event]:
+    """A block (an argument list, a traceback) is known when it ends, but was there before."""
+    events.sort(key=_LINE)
+    return events
 
 
 class _Open:
