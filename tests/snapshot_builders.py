@@ -8,15 +8,48 @@ from dataclasses import replace
 
 import job_builders as build
 from mwatch.model.decision import Action
+from mwatch.model.fabric import FabricPort
 from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.gpu import Gpu
 from mwatch.model.job import Job
 from mwatch.model.ledger import Spent
-from mwatch.model.snapshot import Snapshot, SourceState, Surroundings, take
+from mwatch.model.nccl import Nccl
+from mwatch.model.snapshot import (
+    Own,
+    RankFacts,
+    Snapshot,
+    SourceState,
+    Storage,
+    Surroundings,
+    take,
+)
 
 GPU = Gpu(
-    0, "GPU-0", "NVIDIA H200", 3, 0.97, 64e9, 140e9, 612.5, 61.0, 1.98e9, ("SwPowerCap",), 2, 79
+    0,
+    "GPU-0",
+    "NVIDIA H200",
+    3,
+    0.97,
+    64e9,
+    140e9,
+    612.5,
+    61.0,
+    1.98e9,
+    ("SwPowerCap",),
+    2,
+    79,
+    tensor_active=0.41,
+    power_limit_watts=700.0,
+    ecc_corrected=5,
+    remapped_rows={"corrected": 1, "uncorrected": 0},
+    remap_pending=True,
+    remap_failed=False,
+    recovery_action=1,
+    nvlink_errors={"crc": 4},
+    pcie_replays=6,
+    throttled_seconds={"power": 12.5},
 )
+FACTS = RankFacts(321.5, 9e9, 48, {"collective": 30.0, "compute": 70.0})
 
 
 def busy_job() -> Job:
@@ -41,6 +74,14 @@ def busy_snapshot() -> Snapshot:
         restarts_left=3,
         gpus=(GPU, GPU._replace(number=1, uuid="GPU-1", rank=None, power_watts=None, xid=None)),
         sources={"log": SourceState(True, 7.0), "gpus": SourceState(False, None)},
+        is_acting=True,
+        ranks={0: FACTS},
+        nccl=Nccl(4, 1, 2, 9000),
+        fabric=(FabricPort("mlx5_0/1", True, 10**12, 10**11, {"link_downed": 1}),),
+        storage=Storage(3 * 10**12, 10**13),
+        checkpoint_sizes={8: 5 * 10**9},
+        tensorboard_iteration=9,
+        own=Own(build.START - 3, 1.5, 48e6, 2000, 10**6, {"log": 77}, 1),
     )
     return take(busy_job(), around, at=build.START + 120)
 

@@ -116,7 +116,7 @@ def test_the_worst_severity_of_a_finding_counts() -> None:
 def test_a_gpu_value_that_cannot_be_had_has_no_series() -> None:
     found = series(busy_snapshot())
     assert found["gpu_power_watts{UUID=GPU-0,gpu=0,rank=3}"] == 612.5
-    assert not any("GPU-1" in key and "power" in key for key in found)
+    assert not any("GPU-1" in key and "power_watts" in key for key in found)
     assert found["gpu_throttled{UUID=GPU-0,gpu=0,rank=3,reason=SwPowerCap}"] == 1
 
 

@@ -8,24 +8,17 @@ zero, so that an increase from the first event on can be seen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
 
-from mwatch.export import catalog
-from mwatch.export.catalog import Metric
+from mwatch.export import catalog, catalog_own
+from mwatch.export.measure_hardware import measure_hardware
+from mwatch.export.metric import Metric
+from mwatch.export.value import Value
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause, Severity
-from mwatch.model.gpu import Gpu
 from mwatch.model.ledger import Spent
 from mwatch.model.phase import JobPhase
 from mwatch.model.snapshot import Snapshot
-
-
-class Value(NamedTuple):
-    metric: Metric
-    labels: tuple[str, ...]
-    """In the order of the metric's labels."""
-    value: float
 
 
 def measure(snapshot: Snapshot) -> Iterator[Value]:
@@ -37,10 +30,9 @@ def measure(snapshot: Snapshot) -> Iterator[Value]:
     yield from _states(snapshot)
     yield from _checkpoints(snapshot)
     yield from _totals(snapshot)
-    yield from _ranks(snapshot)
-    for gpu in snapshot.gpus:
-        yield from _gpu(gpu)
+    yield from measure_hardware(snapshot)
     yield from _sources(snapshot)
+    yield from _own(snapshot)
 
 
 def _plain(snapshot: Snapshot) -> Iterator[tuple[Metric, float | None]]:
@@ -63,8 +55,13 @@ def _plain(snapshot: Snapshot) -> Iterator[tuple[Metric, float | None]]:
     yield catalog.HANG_DEADLINE, snapshot.hang_deadline_seconds
     yield catalog.RESTARTS_LEFT, snapshot.restarts_left
     yield catalog.GOODPUT, snapshot.goodput
-    yield catalog.BLIND, snapshot.is_blind
-    yield catalog.LOOK, snapshot.at
+    yield catalog_own.BLIND, snapshot.is_blind
+    yield catalog.TENSORBOARD_ITERATION, snapshot.tensorboard_iteration
+    if snapshot.storage is not None:
+        yield catalog.STORAGE_FREE, snapshot.storage.free_bytes
+        yield catalog.STORAGE_SIZE, snapshot.storage.size_bytes
+    yield catalog_own.LOOK, snapshot.at
+    yield catalog_own.ACTING, snapshot.is_acting
 
 
 def _losses(snapshot: Snapshot) -> Iterator[Value]:
@@ -89,6 +86,8 @@ def _checkpoints(snapshot: Snapshot) -> Iterator[Value]:
         yield Value(catalog.CHECKPOINT_ITERATION, (kind,), checkpoint.iteration)
         if checkpoint.written_at is not None:
             yield Value(catalog.CHECKPOINT_TIME, (kind,), checkpoint.written_at)
+        if checkpoint.size_bytes is not None:
+            yield Value(catalog.CHECKPOINT_SIZE, (kind,), checkpoint.size_bytes)
 
 
 _ALWAYS = [
@@ -107,38 +106,23 @@ def _totals(snapshot: Snapshot) -> Iterator[Value]:
             yield Value(catalog.BADPUT, (spent.value,), seconds)
 
 
-def _ranks(snapshot: Snapshot) -> Iterator[Value]:
-    for each in snapshot.ranks:
-        rank = str(each.rank)
-        yield Value(catalog.RANK_BEAT, (rank,), each.beat_at)
-        if each.iteration is not None:
-            yield Value(catalog.RANK_ITERATION, (rank,), each.iteration)
-
-
-_GPU: tuple[tuple[Metric, Callable[[Gpu], float | None]], ...] = (
-    (catalog.GPU_UTILIZATION, lambda gpu: gpu.utilization),
-    (catalog.GPU_MEMORY_USED, lambda gpu: gpu.memory_used_bytes),
-    (catalog.GPU_MEMORY, lambda gpu: gpu.memory_total_bytes),
-    (catalog.GPU_POWER, lambda gpu: gpu.power_watts),
-    (catalog.GPU_TEMPERATURE, lambda gpu: gpu.temperature_celsius),
-    (catalog.GPU_CLOCK, lambda gpu: gpu.sm_clock_hz),
-    (catalog.GPU_ECC, lambda gpu: gpu.ecc_uncorrected),
-    (catalog.GPU_XID, lambda gpu: gpu.xid),
-)
-
-
-def _gpu(gpu: Gpu) -> Iterator[Value]:
-    labels = ("" if gpu.rank is None else str(gpu.rank), str(gpu.number), gpu.uuid)
-    for metric, read in _GPU:
-        value = read(gpu)
-        if value is not None:
-            yield Value(metric, labels, value)
-    for reason in gpu.throttle:
-        yield Value(catalog.GPU_THROTTLED, (*labels, reason), 1)
-
-
 def _sources(snapshot: Snapshot) -> Iterator[Value]:
     for name, state in sorted(snapshot.sources.items()):
-        yield Value(catalog.SOURCE_UP, (name,), state.is_up)
+        yield Value(catalog_own.SOURCE_UP, (name,), state.is_up)
         if state.read_at is not None:
-            yield Value(catalog.SOURCE_READ, (name,), state.read_at)
+            yield Value(catalog_own.SOURCE_READ, (name,), state.read_at)
+
+
+def _own(snapshot: Snapshot) -> Iterator[Value]:
+    own = snapshot.own
+    if own is None:
+        return
+    yield Value(catalog_own.STARTED, (), own.started_at)
+    yield Value(catalog_own.LOG_LINES, (), own.log_lines)
+    yield Value(catalog_own.LOG_BYTES, (), own.log_bytes)
+    yield Value(catalog_own.OWN_ERRORS, (), own.errors)
+    yield Value(catalog_own.OWN_CPU, (), own.cpu_seconds)
+    if own.resident_bytes is not None:
+        yield Value(catalog_own.OWN_MEMORY, (), own.resident_bytes)
+    for source, amount in sorted(own.dropped.items()):
+        yield Value(catalog_own.DROPPED, (source,), amount)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 
 from mwatch.export import catalog
+from mwatch.export.metric import Metric
 
 _HEAD = """\
 # Metrics
@@ -31,7 +32,7 @@ def page() -> str:
     return _HEAD + "".join(rows)
 
 
-def _labels(metric: catalog.Metric) -> str:
+def _labels(metric: Metric) -> str:
     return " ".join(f"`{label}`" for label in metric.labels)
 
 

@@ -20,7 +20,9 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from mwatch.export import catalog
-from mwatch.export.measure import Value, measure
+from mwatch.export.measure import measure
+from mwatch.export.metric import Metric as Described
+from mwatch.export.value import Value
 from mwatch.model.snapshot import Snapshot
 from mwatch_trainer.scrub import Scrubber
 
@@ -72,7 +74,7 @@ class Exporter(Collector):
             return self._highest[key]
 
 
-def _family(metric: catalog.Metric) -> GaugeMetricFamily | CounterMetricFamily:
+def _family(metric: Described) -> GaugeMetricFamily | CounterMetricFamily:
     labels = ["run", *metric.labels]
     if metric.kind == "counter":
         return CounterMetricFamily(metric.name.removesuffix(_TOTAL), metric.help, labels=labels)

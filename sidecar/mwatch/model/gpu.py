@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 
@@ -27,3 +29,20 @@ class Gpu(NamedTuple):
     xid: int | None
     """The last one that was seen."""
     pids: tuple[int, ...] = ()
+    is_up: bool = True
+    """False: the driver no longer reaches it, and nothing else of it is known."""
+    tensor_active: float | None = None
+    """0 to 1: share of time that the tensor cores worked (GPM, Hopper and newer)."""
+    power_limit_watts: float | None = None
+    ecc_corrected: int | None = None
+    remapped_rows: Mapping[str, int] = MappingProxyType({})
+    """By the kind of error that made it necessary: `corrected`, `uncorrected`."""
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    recovery_action: int | None = None
+    """The driver's own word on what would mend it: 0 nothing, 1 reset the GPU, 2 reboot …"""
+    nvlink_errors: Mapping[str, int] = MappingProxyType({})
+    """Over all links: `replay`, `recovery`, `crc`."""
+    pcie_replays: int | None = None
+    throttled_seconds: Mapping[str, float] = MappingProxyType({})
+    """Since the driver was loaded, by reason."""

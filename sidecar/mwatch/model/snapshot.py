@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from mwatch.model.decision import Action, Decision
+from mwatch.model.fabric import FabricPort
 from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.gpu import Gpu
 from mwatch.model.job import Job, KnownCheckpoint, Step
 from mwatch.model.ledger import Spent
+from mwatch.model.nccl import Nccl
 from mwatch.model.phase import JobPhase
 
 MAX_RANKS = 1024
@@ -29,15 +32,49 @@ class SourceState(NamedTuple):
     """When it was last read well."""
 
 
+class RankFacts(NamedTuple):
+    """What the probe and the kernel tell of one rank besides its progress."""
+
+    cpu_seconds: float | None = None
+    """Of its process and all below it, in this attempt."""
+    resident_bytes: float | None = None
+    threads: int | None = None
+    seconds: Mapping[str, float] = MappingProxyType({})
+    """In this attempt, by what its main thread was seen doing."""
+
+
 class RankSnapshot(NamedTuple):
     rank: int
     iteration: int | None
     beat_at: float
+    facts: RankFacts = RankFacts()
+
+
+class Storage(NamedTuple):
+    """The file system that holds the checkpoints."""
+
+    free_bytes: int | None
+    size_bytes: int | None
+
+
+class Own(NamedTuple):
+    """The watcher itself."""
+
+    started_at: float
+    cpu_seconds: float
+    resident_bytes: float | None
+    log_lines: int = 0
+    log_bytes: int = 0
+    dropped: Mapping[str, int] = MappingProxyType({})
+    """Lost before anybody could look at it, by source, in that source's own unit."""
+    errors: int = 0
+    """Faults of ours that were survived."""
 
 
 class SavedCheckpoint(NamedTuple):
     iteration: int
     written_at: float | None
+    size_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +121,13 @@ class Snapshot:
     ranks: tuple[RankSnapshot, ...]
     gpus: tuple[Gpu, ...]
     sources: Mapping[str, SourceState]
+    is_acting: bool | None = None
+    """Whether anybody may act on this run; None: this watcher does not know."""
+    nccl: Nccl | None = None
+    fabric: tuple[FabricPort, ...] = ()
+    storage: Storage | None = None
+    tensorboard_iteration: int | None = None
+    own: Own | None = None
 
     @property
     def is_blind(self) -> bool:
@@ -111,6 +155,15 @@ class Surroundings:
     restarts_left: int | None = None
     gpus: tuple[Gpu, ...] = ()
     sources: Mapping[str, SourceState] = field(default_factory=dict)
+    is_acting: bool | None = None
+    ranks: Mapping[int, RankFacts] = field(default_factory=dict)
+    nccl: Nccl | None = None
+    fabric: tuple[FabricPort, ...] = ()
+    storage: Storage | None = None
+    checkpoint_sizes: Mapping[int, int] = field(default_factory=dict)
+    """Bytes by iteration, as far as the folder was looked at."""
+    tensorboard_iteration: int | None = None
+    own: Own | None = None
 
 
 def take(job: Job, around: Surroundings, *, at: float) -> Snapshot:
@@ -136,13 +189,21 @@ def take(job: Job, around: Surroundings, *, at: float) -> Snapshot:
         decision=around.decision,
         incidents=dict(around.incidents),
         restarts_left=around.restarts_left,
-        latest_checkpoint=_newest(job.checkpoints.values()),
-        good_checkpoint=_newest(each for each in job.checkpoints.values() if _is_good(job, each)),
+        latest_checkpoint=_newest(job.checkpoints.values(), around),
+        good_checkpoint=_newest(
+            (each for each in job.checkpoints.values() if _is_good(job, each)), around
+        ),
         goodput=job.ledger.goodput,
         spent_seconds=dict(job.ledger.booked),
-        ranks=_ranks(job),
+        ranks=_ranks(job, around.ranks),
         gpus=around.gpus,
         sources=dict(around.sources),
+        is_acting=around.is_acting,
+        nccl=around.nccl,
+        fabric=around.fabric,
+        storage=around.storage,
+        tensorboard_iteration=around.tensorboard_iteration,
+        own=around.own,
     )
 
 
@@ -162,13 +223,14 @@ def _numbers(last: Step, sequence_length: int | None) -> Numbers:
     )
 
 
-def _newest(known: Iterable[KnownCheckpoint]) -> SavedCheckpoint | None:
+def _newest(known: Iterable[KnownCheckpoint], around: Surroundings) -> SavedCheckpoint | None:
     """Of those that are there, as far as anybody can tell; whole or not."""
     there = [each for each in known if _is_there(each)]
     if not there:
         return None
     newest = max(there, key=lambda each: each.iteration)
-    return SavedCheckpoint(newest.iteration, newest.made_at)
+    size = around.checkpoint_sizes.get(newest.iteration)
+    return SavedCheckpoint(newest.iteration, newest.made_at, size)
 
 
 def _is_there(known: KnownCheckpoint) -> bool:
@@ -181,7 +243,10 @@ def _is_good(job: Job, known: KnownCheckpoint) -> bool:
     return is_whole and not is_bad
 
 
-def _ranks(job: Job) -> tuple[RankSnapshot, ...]:
+def _ranks(job: Job, facts: Mapping[int, RankFacts]) -> tuple[RankSnapshot, ...]:
     numbers = sorted(job.attempt.ranks)[:MAX_RANKS]
     found = [job.attempt.ranks[number] for number in numbers]
-    return tuple(RankSnapshot(each.rank, each.iteration, each.at) for each in found)
+    return tuple(
+        RankSnapshot(each.rank, each.iteration, each.at, facts.get(each.rank, RankFacts()))
+        for each in found
+    )

@@ -1,0 +1,18 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""One port of a network card that ranks speak over (RoCE, InfiniBand, EFA), as last read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class FabricPort(NamedTuple):
+    device: str
+    """Card and port: `mlx5_0/1`."""
+    is_up: bool | None
+    received_bytes: int | None
+    sent_bytes: int | None
+    errors: Mapping[str, int]
+    """Counters of trouble by the kernel's name for each, since the card was started."""
