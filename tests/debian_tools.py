@@ -141,9 +141,9 @@ def apt_get(words: Sequence[str], folder: Path, run: Run) -> None:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
     """One fetch at a time; the kernel frees the lock of a process that dies."""
-    deadline = time.monotonic() + LOCK_SECONDS
+    deadline = time.monotonic() + seconds
     with path.open("w") as file:
         while True:
             try:

@@ -1,0 +1,158 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The programs of a cluster, built from the Go module proxy into the user's cache.
+
+The whole of Kubernetes is one program that runs the component it is called as, so that what the
+components share is compiled and kept once. The first build takes about nine minutes on two
+cores. Nothing is downloaded that is not a Go module.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from debian_tools import locked, user_cache
+
+VERSION = "1.34.4"
+OPERATOR = "1.8.1"
+_SOURCE = Path(__file__).parent / "kube"
+_COMPONENTS = (
+    "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet",
+    "kubectl", "coredns",
+)  # fmt: skip
+_BUILD_SECONDS = 3600.0
+_NEWS_SECONDS = 30.0
+_GO = (1, 25)
+
+
+class GoMissing(RuntimeError):
+    """There is no Go, or one that is too old; the message names the mend."""
+
+
+def kubernetes() -> Path:
+    """Folder with every component of Kubernetes, kubectl, CoreDNS and helm."""
+    return _built("kubernetes", _source_key(), _build_kubernetes)
+
+
+def training_operator(version: str = OPERATOR) -> Path:
+    """Kubeflow's operator for PyTorchJob, as one file."""
+    package = "github.com/kubeflow/training-operator/cmd/training-operator.v1"
+
+    def build(folder: Path) -> None:
+        _go(["install", "-trimpath", "-ldflags", "-s -w", f"{package}@v{version}"], folder, folder)
+
+    folder = _built("training-operator", version, build)
+    return folder / "training-operator.v1"
+
+
+def module_folder(module: str, version: str) -> Path:
+    """Where the sources of a Go module lie: its CRDs and manifests are among them."""
+    done = subprocess.run(
+        [_go_program(), "mod", "download", "-json", f"{module}@v{version}"],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd="/",
+    )
+    line = next(each for each in done.stdout.splitlines() if '"Dir"' in each)
+    return Path(line.split('"')[3])
+
+
+def _source_key() -> str:
+    digest = hashlib.sha256(VERSION.encode())
+    for path in sorted(_SOURCE.iterdir()):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _build_kubernetes(folder: Path) -> None:
+    major, minor, _ = VERSION.split(".")
+    stamp = "k8s.io/component-base/version"
+    named = {"gitVersion": f"v{VERSION}", "gitMajor": major, "gitMinor": minor}
+    flags = " ".join(f"-X {stamp}.{name}={value}" for name, value in named.items())
+    with tempfile.TemporaryDirectory() as work:
+        source = Path(work) / "kube"
+        shutil.copytree(_SOURCE, source)
+        _go(["mod", "tidy"], folder, source)
+        packages = [".", "helm.sh/helm/v3/cmd/helm"]
+        _go(
+            ["build", "-trimpath", "-ldflags", f"-s -w {flags}", "-o", f"{folder}/", *packages],
+            folder,
+            source,
+        )
+    for name in _COMPONENTS:
+        (folder / name).symlink_to("kube")
+
+
+def _built(what: str, key: str, build: object) -> Path:
+    """Built aside, then renamed: the folder is whole or not there."""
+    home = user_cache().parent / "cluster"
+    folder = home / f"{what}-{key}"
+    if folder.is_dir():
+        return folder
+    home.mkdir(parents=True, exist_ok=True)
+    with locked(home / f"{what}.lock", _BUILD_SECONDS):
+        if not folder.is_dir():
+            print(f"mwatch: building {what} from Go modules", file=sys.stderr, flush=True)
+            with tempfile.TemporaryDirectory(dir=home, prefix=".build-") as aside:
+                target = Path(aside) / "bin"
+                target.mkdir()
+                assert callable(build)
+                build(target)
+                target.rename(folder)
+    return folder
+
+
+def _go(words: Sequence[str], folder: Path, work: Path) -> None:
+    """With a line now and then for who waits; its own output only when it fails."""
+    # Without the C library: these programs also run in images that have none.
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOBIN": str(folder)}
+    with tempfile.TemporaryFile() as output:
+        began = time.monotonic()
+        child = subprocess.Popen(
+            [_go_program(), *words],
+            cwd=work,
+            env=environment,
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+        )
+        while True:
+            try:
+                code = child.wait(_NEWS_SECONDS)
+                break
+            except subprocess.TimeoutExpired:
+                seconds = time.monotonic() - began
+                print(f"mwatch: go {words[0]}, {seconds:.0f} s", file=sys.stderr, flush=True)
+                if seconds > _BUILD_SECONDS:
+                    child.kill()
+            except BaseException:
+                child.kill()
+                child.wait()
+                raise
+        if code:
+            output.seek(0)
+            tail = output.read().decode(errors="replace")[-2000:]
+            raise RuntimeError(f"go {words[0]} ended with {code}:\n{tail}")
+
+
+def _go_program() -> str:
+    found = shutil.which("go")
+    if found is None:
+        raise GoMissing(f"no Go: install Go {_GO[0]}.{_GO[1]} or newer and put it on PATH")
+    said = subprocess.run(
+        [found, "env", "GOVERSION"], capture_output=True, text=True, timeout=20, cwd="/"
+    ).stdout.strip()
+    numbers = tuple(int(each) for each in said.removeprefix("go").split(".")[:2] if each.isdigit())
+    if numbers < _GO:
+        raise GoMissing(f"{found} is {said or 'unknown'}: install Go {_GO[0]}.{_GO[1]} or newer")
+    return found

@@ -1,0 +1,93 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The first process of the cluster's own PID namespace: starts what it is told, reaps, and takes
+everything with it.
+
+Orders come as JSON lines on standard input. When that ends, whoever gave the orders is done or
+dead: all processes are killed, their cgroups removed, and with this process the kernel takes the
+namespaces, their mounts and interfaces. Deaths are written to `ends.jsonl`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_END_SECONDS = 20.0
+
+
+def main(folder: Path, cgroup: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who started us
+    names: dict[int, str] = {}
+    threading.Thread(target=_reap, args=(folder, names), daemon=True).start()
+    for line in sys.stdin:
+        order = json.loads(line)
+        child = _start(order, folder)
+        names[child] = order["name"]
+    _end(cgroup)
+
+
+def _start(order: dict[str, Any], folder: Path) -> int:
+    with (folder / f"{order['name']}.log").open("ab") as log:
+        child = subprocess.Popen(
+            order["argv"],
+            cwd=folder,
+            env=order["environment"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    child.returncode = 0  # reaped by `_reap`: it must not be waited for once more
+    return child.pid
+
+
+def _reap(folder: Path, names: dict[int, str]) -> None:
+    while True:
+        try:
+            pid, status = os.wait()
+        except ChildProcessError:
+            time.sleep(0.2)  # nobody yet: there is no event to wait for
+            continue
+        if pid in names:
+            end = {"name": names[pid], "code": os.waitstatus_to_exitcode(status)}
+            with (folder / "ends.jsonl").open("a") as file:
+                file.write(json.dumps(end) + "\n")
+
+
+def _end(cgroup: str) -> None:
+    until = time.monotonic() + _END_SECONDS
+    while time.monotonic() < until:
+        try:
+            os.kill(-1, signal.SIGKILL)  # all but ourselves
+        except ProcessLookupError:
+            break
+        time.sleep(0.1)
+    found = [each for each in _CGROUPS.glob(f"**/{cgroup}") if each.is_dir()]
+    for root in found:
+        for path in sorted(root.glob("**/"), key=lambda each: -len(each.parts)):
+            _remove(path, until)
+
+
+def _remove(path: Path, until: float) -> None:
+    """A cgroup is busy for a moment after its last process."""
+    while time.monotonic() < until:
+        try:
+            os.rmdir(path)
+            return
+        except FileNotFoundError:
+            return
+        except OSError:
+            time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,112 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Network, mounts and processes of the cluster's own, and the way in for the tests.
+
+Whatever happens to the tests, nothing is left: see `cluster.init`. Needs root.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+_NEW_NETWORK = 0x40000000
+_START_SECONDS = 20.0
+_POLL_SECONDS = 0.1
+
+
+class ClusterBroken(RuntimeError):
+    """A part of the cluster did not come up, or died; the message has its last words."""
+
+
+class Namespaces:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.cgroup = f"mwatch-test-{os.getpid()}"
+        shared = ["--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
+        program = [sys.executable, "-m", "cluster.init", str(folder), self.cgroup]
+        tests = str(Path(__file__).parents[1])
+        self._child = subprocess.Popen(
+            ["unshare", *shared, *program],
+            env={**os.environ, "PYTHONPATH": tests},
+            stdin=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._first = self._first_process()
+
+    def start(self, name: str, argv: Sequence[str | Path], environment: Mapping[str, str]) -> None:
+        """In the background; what it prints goes to `NAME.log`."""
+        order = {"name": name, "argv": [*map(str, argv)], "environment": dict(environment)}
+        assert self._child.stdin is not None
+        self._child.stdin.write(json.dumps(order) + "\n")
+        self._child.stdin.flush()
+
+    def wait_for(self, what: str, is_there: Callable[[], bool], seconds: float) -> None:
+        """ClusterBroken as soon as a part has died, or when the time is over."""
+        until = time.monotonic() + seconds
+        while not is_there():
+            if dead := self.dead():
+                raise ClusterBroken(f"{dead} died while waiting for {what}: {self.tail(dead)}")
+            if time.monotonic() > until:
+                raise ClusterBroken(f"no {what} after {seconds:.0f} s; logs in {self.folder}")
+            time.sleep(_POLL_SECONDS)
+
+    def dead(self) -> str | None:
+        """The name of a part that has ended with an error."""
+        try:
+            lines = (self.folder / "ends.jsonl").read_text().splitlines()
+        except FileNotFoundError:
+            return None
+        ends = [json.loads(line) for line in lines]
+        return next((str(each["name"]) for each in ends if each["code"]), None)
+
+    def tail(self, name: str) -> str:
+        text = (self.folder / f"{name}.log").read_text(errors="replace")
+        return text[-1500:]
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """This thread, and all that it starts, in the network of the cluster."""
+        with open("/proc/self/ns/net", "rb") as home, open(self._network, "rb") as there:
+            _enter(there.fileno())
+            try:
+                yield
+            finally:
+                _enter(home.fileno())
+
+    def close(self) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        try:
+            self._child.wait(30)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait(10)
+
+    @property
+    def _network(self) -> str:
+        return f"/proc/{self._first}/ns/net"
+
+    def _first_process(self) -> int:
+        """`unshare` forks it, for only a child is in the new PID namespace."""
+        until = time.monotonic() + _START_SECONDS
+        children = Path(f"/proc/{self._child.pid}/task/{self._child.pid}/children")
+        while time.monotonic() < until and self._child.poll() is None:
+            if found := children.read_text().split():
+                return int(found[0])
+            time.sleep(0.01)
+        raise ClusterBroken("no namespaces of our own could be made: that needs root")
+
+
+def _enter(file: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(file, _NEW_NETWORK):
+        raise OSError(ctypes.get_errno(), "setns")
