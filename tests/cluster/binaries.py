@@ -17,12 +17,23 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from debian_tools import locked, user_cache
 
 VERSION = "1.34.4"
 OPERATOR = "1.8.1"
+OPERATOR_MODULE = "github.com/kubeflow/training-operator"
+MODULES = (
+    (OPERATOR_MODULE, "1.7.0"),
+    (OPERATOR_MODULE, OPERATOR),
+    (OPERATOR_MODULE, "1.9.2"),
+    ("sigs.k8s.io/jobset", "0.10.1"),
+    ("github.com/kubeflow/trainer/v2", "2.1.0"),
+    ("github.com/prometheus-operator/prometheus-operator", "0.85.0"),
+)
+"""Whose CRDs and manifests the tests use."""
 _SOURCE = Path(__file__).parent / "kube"
 _COMPONENTS = (
     "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet",
@@ -44,7 +55,7 @@ def kubernetes() -> Path:
 
 def training_operator(version: str = OPERATOR) -> Path:
     """Kubeflow's operator for PyTorchJob, as one file."""
-    package = "github.com/kubeflow/training-operator/cmd/training-operator.v1"
+    package = f"{OPERATOR_MODULE}/cmd/training-operator.v1"
 
     def build(folder: Path) -> None:
         _go(["install", "-trimpath", "-ldflags", "-s -w", f"{package}@v{version}"], folder, folder)
@@ -53,6 +64,15 @@ def training_operator(version: str = OPERATOR) -> Path:
     return folder / "training-operator.v1"
 
 
+def prepare() -> None:
+    """All that comes from the network, before the tests leave it for that of their cluster."""
+    kubernetes()
+    training_operator()
+    for module, version in MODULES:
+        module_folder(module, version)
+
+
+@cache
 def module_folder(module: str, version: str) -> Path:
     """Where the sources of a Go module lie: its CRDs and manifests are among them."""
     done = subprocess.run(

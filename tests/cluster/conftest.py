@@ -16,8 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster.binaries import GoMissing
+from cluster import operator
+from cluster.binaries import GoMissing, prepare
 from cluster.control_plane import ControlPlane
+from cluster.images import mwatch_image, trainer_image
 from cluster.kubectl import Kubectl
 from cluster.node import Node
 from debian_tools import ToolMissing
@@ -31,6 +33,7 @@ def _plane() -> Iterator[ControlPlane]:
         pytest.exit(f"a cluster for the tests needs root; or name one that you have in {GIVEN}", 2)
     with tempfile.TemporaryDirectory(prefix="mwatch-cluster-") as folder:
         try:
+            prepare()
             plane = ControlPlane(Path(folder))
         except (GoMissing, ToolMissing) as error:
             pytest.exit(f"{error}; or name a cluster that you have in {GIVEN}", 2)
@@ -57,5 +60,9 @@ def cluster(request: pytest.FixtureRequest) -> Kubectl:
         return Kubectl("kubectl", Path(given))
     made: ControlPlane = request.getfixturevalue("plane")
     made.start_controllers()
-    Node(made).start()
+    node = Node(made)
+    node.start()
+    for image in (mwatch_image(made.folder), trainer_image(made.folder)):
+        node.load(image)
+    operator.install(made, node)
     return made.kubectl

@@ -1,35 +1,59 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster of the tests is a real one, and leaves nothing behind."""
+"""The cluster of the tests is a real one: it judges, runs pods, and makes the pods of jobs."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 from cluster.binaries import VERSION
 from cluster.control_plane import ControlPlane
+from cluster.images import MWATCH
 from cluster.kubectl import Kubectl
 
+pytestmark = pytest.mark.timeout(180)
 
-@pytest.mark.timeout(180)
+
 def test_the_api_server_answers_and_judges(plane: ControlPlane) -> None:
     assert f"v{VERSION}" in plane.kubectl("version")
     assert plane.kubectl("auth", "can-i", "delete", "pods").strip() == "yes"
     assert plane.kubectl.answer("auth", "can-i", "delete", "pods", "--as", "nobody") is None
 
 
-@pytest.mark.timeout(180)
-def test_a_pod_runs_on_the_node(cluster: Kubectl) -> None:
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "first"},
-        "spec": {
-            "containers": [
-                {"name": "one", "image": "localhost/pause:1", "imagePullPolicy": "IfNotPresent"}
-            ]
-        },
+def test_a_pod_of_our_image_runs_and_ends(cluster: Kubectl) -> None:
+    spec = {"restartPolicy": "Never", "containers": [container("one", "--version")]}
+    cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": named("first"), "spec": spec})
+    cluster(
+        "wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/first", "--timeout=60s", seconds=70
+    )
+    assert cluster("logs", "first").startswith("mwatch ")
+    cluster("delete", "pod", "first")
+
+
+def test_the_operator_makes_the_pods_of_a_job_and_finishes_it(cluster: Kubectl) -> None:
+    template = {"spec": {"containers": [container("pytorch", "--version")]}}
+    replicas = {"replicas": 1, "restartPolicy": "OnFailure", "template": template}
+    job = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": named("short"),
+        "spec": {"pytorchReplicaSpecs": {"Master": replicas, "Worker": replicas}},
     }
-    cluster.apply(pod)
-    cluster("wait", "--for=condition=Ready", "pod/first", "--timeout=60s", seconds=70)
-    cluster("delete", "pod", "first", "--grace-period=0", "--force")
+    cluster.apply(job)
+    cluster("wait", "--for=condition=Succeeded", "pytorchjob/short", "--timeout=90s", seconds=100)
+    cluster("delete", "pytorchjob", "short")
+
+
+def named(name: str) -> dict[str, str]:
+    return {"name": name, "namespace": "default"}
+
+
+def container(name: str, *arguments: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "image": MWATCH,
+        "imagePullPolicy": "IfNotPresent",
+        "args": [*arguments],
+    }
