@@ -28,7 +28,7 @@ from source_rules import (
 MWATCH = read_sources("sidecar/mwatch")
 TRAINER = read_sources("trainer/mwatch_trainer")
 GPT = read_sources("trainer/mwatch_gpt")
-EVERYTHING = read_sources("sidecar", "trainer", "tests", "benchmarks")
+EVERYTHING = read_sources("sidecar", "trainer", "tests", "benchmarks", "alerts", "dashboards")
 
 
 def assert_kept(rule: Callable[[Source], list[str]], sources: Iterable[Source]) -> None:
@@ -68,7 +68,8 @@ def test_every_module_says_what_it_is_for() -> None:
 
 
 def test_every_file_with_comments_has_the_licence_header() -> None:
-    folders = ("sidecar", "trainer", "tests", "benchmarks", "docs", "manifests", "alerts", ".ci")
+    code = ("sidecar", "trainer", "tests", "benchmarks", "alerts", "dashboards")
+    folders = (*code, "docs", "manifests", ".ci")
     named = [ROOT / "Makefile", ROOT / "pyproject.toml", ROOT / ".ci" / "run"]
     found = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     commented = [path for path in found if path.suffix in (".py", ".sh", ".toml", ".yaml", ".yml")]

@@ -1,0 +1,177 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs and network of one run, by rank: which one differs from the others."""
+
+from __future__ import annotations
+
+from dashboards import gpu_promql as gpu
+from dashboards.board import Board, Panel, Query, Row, Step
+from dashboards.gpu_promql import by_gpu
+from dashboards.marks import marks
+from dashboards.promql import ONE_RUN, PODS, in_order, of, rate
+from dashboards.rank_panels import FABRIC, NCCL, RANKS
+from dashboards.states import ABOVE_ZERO_IS_BAD, GOOD_NO, GOOD_UP
+
+_NAME = gpu.LEGEND
+_RED = Step(None, "red")
+_UNCORRECTED = of("mwatch_gpu_ecc_uncorrected_errors_total", PODS)
+_CORRECTED = of("mwatch_gpu_ecc_corrected_errors_total", PODS)
+
+
+def _increase(metric: str, *labels: str) -> str:
+    return by_gpu(f"increase({of(metric, PODS)}[$__rate_interval])", *labels)
+
+
+HEAT = Row(
+    "GPUs: rank by time",
+    (
+        Panel(
+            "Utilisation", "heat", (Query(in_order(gpu.UTILIZATION), _NAME),), "percentunit",
+            "Healthy: 70 to 95 %; below 50 % something holds the GPU up. 0 on all: a hang. 0 on "
+            "some: they are out of step. A rank that waits for another in NCCL reads 100 % too: "
+            "see the tensor cores.",
+            alerts=("MwatchStalled",), low=0, high=1, width=12, height=9,
+            steps=(_RED, Step(0.01, "orange"), Step(0.5, "yellow"), Step(0.7, "green")),
+        ),
+        Panel(
+            "Tensor cores active", "heat", (Query(in_order(gpu.TENSOR), _NAME),), "percentunit",
+            "The true sign of work (Hopper and newer, or dcgm-exporter). The rank that stays "
+            "bright while the others go dark is the one they wait for.",
+            alerts=("MwatchStalled", "MwatchStraggler"), low=0, high=1, width=12, height=9,
+            steps=(_RED, Step(0.02, "orange"), Step(0.1, "yellow"), Step(0.2, "green")),
+        ),
+        Panel(
+            "Power", "heat", (Query(in_order(gpu.POWER), _NAME),), "watt",
+            "Near the limit under load (400 W on an A100, 700 W on an H100). A GPU that waits "
+            "draws visibly less.", width=12, height=9,
+            steps=(_RED, Step(150, "orange"), Step(300, "yellow"), Step(400, "green")),
+        ),
+        Panel(
+            "Temperature", "heat", (Query(in_order(gpu.TEMPERATURE), _NAME),), "celsius",
+            "Healthy: below 83 °C (A100).", alerts=("MwatchGpuHot",), width=12, height=9,
+            steps=(Step(None, "green"), Step(78, "yellow"), Step(83, "red")),
+        ),
+    ),
+)  # fmt: skip
+LOAD = Row(
+    "GPUs: load",
+    (
+        Panel(
+            "Memory used", "lines",
+            (
+                Query(gpu.MEMORY, _NAME),
+                Query(f"max({of('mwatch_gpu_memory_total_bytes', PODS)})", "there is"),
+            ),
+            "bytes", "Of the GPU.",
+        ),
+        Panel(
+            "Memory bandwidth (dcgm-exporter)", "lines", (Query(gpu.BANDWIDTH, _NAME),),
+            "percentunit", "Healthy: 40 to 70 %. Only dcgm-exporter gives it.", low=0, high=1,
+            steps=(Step(None, "yellow"), Step(0.4, "green"), Step(0.7, "yellow")),
+            when_empty="no dcgm-exporter",
+        ),
+        Panel(
+            "SM clock", "lines", (Query(gpu.CLOCK, _NAME),), "hertz",
+            "Equal on all GPUs of a job. One that is lower is throttled, and all wait for it.",
+            alerts=("MwatchGpuThrottled",),
+        ),
+        Panel(
+            "Power against its limit", "lines",
+            (
+                Query(
+                    f"{by_gpu(of('mwatch_gpu_power_watts', PODS))}\n"
+                    f" / {by_gpu(of('mwatch_gpu_power_limit_watts', PODS))}",
+                    _NAME,
+                ),
+            ),
+            "percentunit", "Near 1 under load.", low=0, high=1.1,
+        ),
+        Panel(
+            "Held down now, by reason", "heat",
+            (Query(by_gpu(of("mwatch_gpu_throttled", PODS), "reason"), _NAME + " {{reason}}"),),
+            "none", "The power cap is usual at full load; heat and power brake are not.",
+            alerts=("MwatchGpuThrottled",), when_empty="nothing holds a clock down",
+            steps=(Step(None, "green"), Step(0.5, "orange")),
+        ),
+        Panel(
+            "Share of time held down, by reason", "lines",
+            (
+                Query(
+                    by_gpu(rate(of("mwatch_gpu_throttled_seconds_total", PODS)), "reason"),
+                    _NAME + " {{reason}}",
+                ),
+            ),
+            "percentunit", "From the driver's own counters.", alerts=("MwatchGpuThrottled",),
+        ),
+    ),
+)  # fmt: skip
+FAULTS = Row(
+    "GPUs: faults",
+    (
+        Panel(
+            "Reached by the driver", "heat",
+            (Query(in_order(by_gpu(of("mwatch_gpu_up", PODS))), _NAME),), "none",
+            "0: it fell off the bus, or the driver lost it.", alerts=("MwatchGpuLost",),
+            states=GOOD_UP,
+        ),
+        Panel(
+            "Last Xid", "heat", (Query(gpu.XID, _NAME),), "none",
+            "The last Xid of each GPU. `mwatch faults xid-NN` says what it means.",
+            alerts=("MwatchGpuFault", "MwatchGpuSuspect"), steps=ABOVE_ZERO_IS_BAD,
+            when_empty="none",
+        ),
+        Panel(
+            "The driver asks for", "heat",
+            (Query(by_gpu(of("mwatch_gpu_recovery_action", PODS)), _NAME),), "none",
+            "0 nothing, 1 reset the GPU, 2 reboot the node, 3 drain peers, 4 drain and reset, 5 "
+            "recover the IMEX domain, 6 reset the bus, 7 reboot the system.",
+            alerts=("MwatchGpuResetDue",), steps=ABOVE_ZERO_IS_BAD,
+        ),
+        Panel(
+            "Memory errors", "lines",
+            (
+                Query(by_gpu(_UNCORRECTED), _NAME + " uncorrected"),
+                Query(by_gpu(_CORRECTED), _NAME + " corrected"),
+            ),
+            "none", "Since the driver was loaded. One that was not corrected ends the job.",
+            alerts=("MwatchGpuMemoryErrors",),
+        ),
+        Panel(
+            "Replaced rows", "lines",
+            (
+                Query(by_gpu(of("mwatch_gpu_remapped_rows", PODS), "kind"), _NAME + " {{kind}}"),
+            ),
+            "none", "Rows of memory that were replaced.", alerts=("MwatchGpuRowRemapFailed",),
+        ),
+        Panel(
+            "Row waits for a reset, or could not be replaced", "heat",
+            (
+                Query(by_gpu(of("mwatch_gpu_row_remap_pending", PODS)), _NAME + " waits"),
+                Query(gpu.REMAP_FAILED, _NAME + " failed"),
+            ),
+            "none", "Waits: reset the GPU when the job is over. Failed: change the GPU.",
+            alerts=("MwatchGpuRowRemapFailed", "MwatchGpuResetDue"), states=GOOD_NO,
+        ),
+        Panel(
+            "NVLink errors", "bars",
+            (Query(_increase("mwatch_gpu_nvlink_errors_total", "reason"), _NAME + " {{reason}}"),),
+            "none", "Of all links, by kind. Any that go on are a bad link.",
+            alerts=("MwatchNvlinkErrors",), width=12,
+        ),
+        Panel(
+            "PCIe packets sent again", "bars", (Query(gpu.PCIE_REPLAYS, _NAME),), "none",
+            "Some are usual; many slow the GPU down.", width=12,
+        ),
+    ),
+)  # fmt: skip
+
+BOARD = Board(
+    "gpu-network",
+    "mwatch-gpu-network",
+    "mwatch / GPU and network per rank",
+    "GPUs, NCCL and network of one run, by rank. Works with and without dcgm-exporter.",
+    (RANKS, HEAT, LOAD, FAULTS, NCCL, FABRIC),
+    many_runs=False,
+    has_pods=True,
+    annotations=marks(ONE_RUN),
+)

@@ -1,0 +1,94 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A dashboard as Grafana's JSON.
+
+The library places the panels. What it has no names for (title and text of an annotation made by
+Prometheus) is added to its JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from grafana_foundation_sdk.builders import dashboard
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models import dashboard as model
+
+from dashboards.board import Annotation, Board
+from dashboards.grafana_panels import SOURCE, build
+
+RUNBOOKS = "https://github.com/mwatch-dev/mwatch/blob/main/runbooks"
+"""Where the links to runbooks lead: a hidden variable of each dashboard, for those who keep their
+own. Alerts lead to the same place."""
+_SEEN = "mwatch_last_look_timestamp_seconds"
+_ALL = model.VariableOption(text="All", value="$__all")
+
+
+def text(board: Board) -> str:
+    """The file, to the last byte the same each time."""
+    made = _board(board).build()
+    plain: dict[str, Any] = json.loads(json.dumps(made, cls=JSONEncoder))
+    for found, annotation in zip(plain["annotations"]["list"], board.annotations, strict=True):
+        found |= {"titleFormat": annotation.title, "textFormat": annotation.text, "step": "60s"}
+    for number, panel in enumerate(plain["panels"], 1):
+        panel["id"] = number
+    return json.dumps(plain, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _board(board: Board) -> dashboard.Dashboard:
+    made = dashboard.Dashboard(board.title).uid(board.uid).description(board.description)
+    made.tags(["mwatch", "megatron"]).time("now-3h", "now").refresh("30s").timezone("browser")
+    made.tooltip(model.DashboardCursorSync.CROSSHAIR).editable()
+    made.variables(_variables(board)).annotations([_annotation(each) for each in board.annotations])
+    made.link(
+        dashboard.DashboardLink("mwatch").type(model.DashboardLinkType.DASHBOARDS).tags(["mwatch"])
+        .as_dropdown(True).include_vars(True).keep_time(True)
+    )  # fmt: skip
+    for row in board.rows:
+        made.with_row(dashboard.Row(row.title))
+        for panel in row.panels:
+            made.with_panel(build(panel))
+    return made
+
+
+def _variables(board: Board) -> list[Any]:
+    here = f'{_SEEN}{{namespace=~"$namespace"}}'
+    run = _query("run", "Job (run)", f"label_values({here}, run)")
+    if board.many_runs:
+        run = _all(run)
+    made: list[Any] = [
+        dashboard.DatasourceVariable("datasource").type("prometheus").label("Data source"),
+        _all(_query("namespace", "Namespace", f"label_values({_SEEN}, namespace)")),
+        run,
+    ]
+    if board.has_pods:
+        matches = "=~" if board.many_runs else "="
+        pods = f'{_SEEN}{{namespace=~"$namespace", run{matches}"$run"}}'
+        made.append(_all(_query("pod", "Pod", f"label_values({pods}, pod)")))
+    made.append(_runbooks())
+    return made
+
+
+def _query(name: str, label: str, query: str) -> dashboard.QueryVariable:
+    made = dashboard.QueryVariable(name).label(label).datasource(SOURCE).query(query)
+    return made.refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED).sort(
+        model.VariableSort.ALPHABETICAL_ASC
+    )
+
+
+def _all(variable: dashboard.QueryVariable) -> dashboard.QueryVariable:
+    """Several may be picked. All is `.*`: it also matches a label that is not there."""
+    return variable.multi(True).include_all(True).all_value(".*").current(_ALL)
+
+
+def _runbooks() -> dashboard.TextBoxVariable:
+    made = dashboard.TextBoxVariable("runbooks").label("Runbooks").default_value(RUNBOOKS)
+    return made.hide(model.VariableHide.HIDE_VARIABLE).current(
+        model.VariableOption(text=RUNBOOKS, value=RUNBOOKS)
+    )
+
+
+def _annotation(each: Annotation) -> dashboard.AnnotationQuery:
+    made = dashboard.AnnotationQuery().name(each.name).datasource(SOURCE).expr(each.expr)
+    return made.enable(True).icon_color(each.color)

@@ -1,0 +1,142 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The numbers of training, with the bands of health that operators use.
+
+Loss: falling, spikes of 10 to 20 % are usual. Gradient norm: 0.1 to 10; above 100 or at 0 is bad.
+Loss scale: 1 in bf16; in fp16 a fast fall is underflow. Step time: stable. The share of zero
+gradients is among the usual signals too, but Megatron prints it only when asked and mwatch does not
+export it.
+"""
+
+from __future__ import annotations
+
+from dashboards.board import Panel, Query, Row, Step
+from dashboards.promql import ONE_RUN, of, per_run
+
+_LOSS = of("mwatch_loss", ONE_RUN)
+_SCALE = of("mwatch_loss_scale", ONE_RUN)
+_STEP = of("mwatch_step_seconds", ONE_RUN)
+_GREEN, _YELLOW, _ORANGE, _RED = "green", "yellow", "orange", "red"
+
+LOSS = Panel(
+    "Loss",
+    "lines",
+    (Query(per_run(_LOSS, "loss"), "{{loss}}"),),
+    "none",
+    "Each loss of the newest iteration line. It should fall. A loss that is NaN is not printed by "
+    "Megatron, so its line ends.",
+    alerts=("MwatchLossMissing", "MwatchLossStuck", "MwatchResumeDiverged", "MwatchNumbersSuspect"),
+)
+LOSS_SPIKE = Panel(
+    "Loss above its median of 30 minutes",
+    "lines",
+    (
+        Query(
+            f"{per_run(_LOSS, 'loss')}\n"
+            f" / {per_run(f'quantile_over_time(0.5, {_LOSS}[30m])', 'loss')} - 1",
+            "{{loss}}",
+        ),
+    ),
+    "percentunit",
+    "Spikes of 10 to 20 % are usual and heal by themselves; above that, and lasting, they do not.",
+    alerts=("MwatchLossSpike",),
+    steps=(Step(None, _GREEN), Step(0.2, _YELLOW), Step(0.5, _RED)),
+)
+GRAD_NORM = Panel(
+    "Gradient norm",
+    "lines",
+    (Query(per_run(of("mwatch_grad_norm", ONE_RUN)), "gradient norm"),),
+    "none",
+    "Healthy: 0.1 to 10. Above 100, at 0, or infinite: the numbers are going bad.",
+    alerts=("MwatchLossMissing", "MwatchNumbersSuspect"),
+    steps=(
+        Step(None, _RED),
+        Step(1e-6, _YELLOW),
+        Step(0.1, _GREEN),
+        Step(10, _YELLOW),
+        Step(100, _RED),
+    ),
+    is_logarithmic=True,
+)
+LOSS_SCALE = Panel(
+    "Loss scale",
+    "lines",
+    (Query(per_run(_SCALE), "loss scale"),),
+    "none",
+    "1 in bf16. In fp16 it begins high, halves many times in the first steps, and then holds.",
+    alerts=("MwatchLossScaleCollapse",),
+    is_logarithmic=True,
+)
+HALVINGS = Panel(
+    "Halvings of the loss scale in 15 minutes",
+    "lines",
+    (Query(f"log2({per_run(f'max_over_time({_SCALE}[15m])')}\n / {per_run(_SCALE)})", "halvings"),),
+    "none",
+    "How far the scale is below its highest of the last 15 minutes, in powers of two. Halving on "
+    "and on is underflow.",
+    alerts=("MwatchLossScaleCollapse",),
+    steps=(Step(None, _GREEN), Step(3, _YELLOW), Step(8, _RED)),
+)
+SKIPS = Panel(
+    "Skipped and NaN iterations",
+    "bars",
+    (
+        Query(
+            per_run(
+                f"increase({of('mwatch_skipped_iterations_total', ONE_RUN)}[$__rate_interval])"
+            ),
+            "skipped",
+        ),
+        Query(
+            per_run(f"increase({of('mwatch_nan_iterations_total', ONE_RUN)}[$__rate_interval])"),
+            "NaN",
+        ),
+    ),
+    "none",
+    "Updates that were skipped. About 2 in 1000, and up to 18 when fp16 begins, are usual.",
+    alerts=("MwatchLossScaleCollapse", "MwatchNumbersSuspect"),
+)
+LEARNING_RATE = Panel(
+    "Learning rate",
+    "lines",
+    (Query(per_run(of("mwatch_learning_rate", ONE_RUN)), "learning rate"),),
+    "sci",
+    "It follows the schedule. Stuck while samples are consumed: every update is skipped.",
+    width=6,
+)
+STEP = Panel(
+    "Step time against its own median of an hour",
+    "lines",
+    (
+        Query(per_run(_STEP), "one iteration", "s"),
+        Query(per_run(f"quantile_over_time(0.5, {_STEP}[1h])"), "median of an hour", "s"),
+    ),
+    "s",
+    "Stable is healthy. One spike is a save or an evaluation; a new level is a slow rank, a "
+    "throttled GPU, or data.",
+    alerts=("MwatchSlow",),
+    width=6,
+)
+SPEED = Panel(
+    "Tokens per second",
+    "lines",
+    (Query(per_run(of("mwatch_tokens_per_second", ONE_RUN)), "tokens/s"),),
+    "short",
+    "Global batch size times sequence length, by the time of an iteration.",
+    width=6,
+)
+FLOPS = Panel(
+    "TFLOP/s for each GPU",
+    "lines",
+    (Query(per_run(of("mwatch_throughput_tflops", ONE_RUN)), "TFLOP/s"),),
+    "none",
+    "As Megatron prints it with --log-throughput; empty without that flag.",
+    when_empty="not printed",
+    width=6,
+)
+
+NUMBERS = Row(
+    "Numbers",
+    (LOSS, LOSS_SPIKE, GRAD_NORM, LOSS_SCALE, HALVINGS, SKIPS),
+)
+SPEEDS = Row("Speed", (STEP, SPEED, FLOPS, LEARNING_RATE))
