@@ -77,4 +77,11 @@ def _install(packages: Sequence[str], aside: Path, archives: Path) -> list[str]:
     for name in ("pkgcache", "srcpkgcache"):
         options += ["-o", f"Dir::Cache::{name}={aside / name}"]
     # One that is installed is fetched all the same: then the folder is whole everywhere.
-    return [*options, "--no-install-recommends", "--download-only", "--reinstall", "install", *packages]
+    return [
+        *options,
+        "--no-install-recommends",
+        "--download-only",
+        "--reinstall",
+        "install",
+        *packages,
+    ]

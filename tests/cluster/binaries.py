@@ -31,6 +31,7 @@ MODULES = (
     (OPERATOR_MODULE, "1.9.2"),
     ("sigs.k8s.io/jobset", "0.10.1"),
     ("github.com/kubeflow/trainer/v2", "2.1.0"),
+    ("sigs.k8s.io/kueue", "0.14.0"),
     ("github.com/prometheus-operator/prometheus-operator", "0.85.0"),
 )
 """Whose CRDs and manifests the tests use."""
@@ -66,8 +67,11 @@ def training_operator(version: str = OPERATOR) -> Path:
 
 def prepare() -> None:
     """All that comes from the network, before the tests leave it for that of their cluster."""
+    from cluster.jobset import jobset_manager  # which needs this module
+
     kubernetes()
     training_operator()
+    jobset_manager()
     for module, version in MODULES:
         module_folder(module, version)
 

@@ -79,6 +79,8 @@ class Node:
             "--cluster-cidr", addresses.PODS,
             "--conntrack-max-per-core", "0",
         )  # fmt: skip
+        # Without it the kubelet ends at once.
+        plane.namespaces.wait_for("containerd", self._socket.exists, 30)
         plane.run(
             "kubelet",
             "--config", "kubelet.yaml",
@@ -88,7 +90,6 @@ class Node:
             "--node-ip", addresses.NODE,
         )  # fmt: skip
         plane.run("coredns", "-conf", "Corefile")
-        plane.namespaces.wait_for("containerd", self._socket.exists, 30)
         self.load(self._pause())
         plane.wait_for("ready node", "get", "node", "node1", says=" Ready")
 

@@ -1,0 +1,245 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""How a job's gang is restarted, or why it must not be: a pure decision over what is known.
+
+The traps it goes around: a PyTorchJob with `Never` fails when a pod is being deleted, with
+`ExitCode` when such a pod leaves with a code below 128, with a `backoffLimit` when pods fail
+anew, and succeeds when its master leaves with 0; a Job counts each deleted pod as failed; Kueue
+owns `suspend` of what is in its queues; HyperPod replaces nodes and pods by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mwatch.act.gang_room import nodes_lack, quota_lacks
+from mwatch.model.gang import Plan, Refusal, Target, Way, Why
+from mwatch.model.kube_job import HYPERPOD_RESUME, INJECTED, PAUSE, JobKind, KubeJob
+from mwatch.model.kube_node import KubeNode
+from mwatch.model.kube_pod import KubePod
+from mwatch.model.kube_queue import KubeQuota, KubeWorkload
+
+OUR_OWN = (
+    "kubernetes.io/job-controller",
+    "", "kubeflow.org/training-operator", "jobset.sigs.k8s.io/jobset-controller",
+           "trainer.kubeflow.org/trainjob-controller")  # fmt: skip
+"""Values of `managedBy` that leave the job to the controller of this cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class GangFacts:
+    """Read for this decision, not long ago."""
+
+    pods: tuple[KubePod, ...]
+    sight_age_seconds: float | None
+    nodes: tuple[KubeNode, ...] | None = None
+    """None: we have no right to see them."""
+    quotas: tuple[KubeQuota, ...] | None = None
+    workload: KubeWorkload | None = None
+    can_in_place: bool = False
+    """Every pod's wrapper has said that it would."""
+    avoid: frozenset[str] = frozenset()
+    """Nodes that the new gang shall not be on."""
+    is_asked: bool = False
+    """By a person, who may also restart a job that mwatch only observes."""
+    blamed: str = ""
+    """UID of the pod to blame, where one is."""
+    max_sight_seconds: float = 30.0
+
+
+def plan(job: KubeJob, facts: GangFacts) -> Plan | Refusal:
+    for check in (_may, _sees, _alone, _admitted):
+        if (refusal := check(job, facts)) is not None:
+            return refusal
+    way = Way.IN_PLACE if _in_place(job, facts) else _OTHER_WAYS[job.kind](job, facts)
+    if isinstance(way, Refusal):
+        return way
+    if way is not Way.IN_PLACE and (refusal := _room(job, facts)) is not None:
+        return refusal
+    targets = tuple(Target(pod.name, pod.uid, pod.node) for pod in facts.pods)
+    return Plan(
+        way, job.kind, job.namespace, job.name, job.uid, targets,
+        first=_first(facts) if way is Way.FAIL_ONE else "", notes=tuple(_notes(job, facts, way)),
+    )  # fmt: skip
+
+
+def _may(job: KubeJob, facts: GangFacts) -> Refusal | None:
+    if job.is_deleting:
+        return Refusal(Why.DELETING, "the job is being deleted")
+    if job.finished:
+        return Refusal(Why.FINISHED, f"the job has ended: {job.finished}")
+    if job.is_suspended:
+        return Refusal(Why.SUSPENDED, "the job is suspended")
+    if PAUSE in job.annotations and not facts.is_asked:
+        return Refusal(Why.PAUSED, "a person has paused mwatch for this job")
+    if job.mode != "act" and not facts.is_asked:
+        return Refusal(Why.OBSERVING, "mwatch only observes this job")
+    if job.managed_by not in OUR_OWN:
+        return Refusal(Why.MANAGED_ELSEWHERE, f"the job is managed by {job.managed_by}")
+    return None
+
+
+def _sees(job: KubeJob, facts: GangFacts) -> Refusal | None:
+    age = facts.sight_age_seconds
+    if age is None or age > facts.max_sight_seconds:
+        told = "never" if age is None else f"{age:.0f} s ago"
+        return Refusal(Why.STALE_SIGHT, f"the cluster was last seen {told}")
+    if not facts.pods:
+        return Refusal(Why.NO_PODS, "the job has no pods that could be restarted")
+    return None
+
+
+def _alone(job: KubeJob, facts: GangFacts) -> Refusal | None:
+    """HyperPod's auto-resume deletes pods too, when it replaces a node."""
+    if job.annotations.get(HYPERPOD_RESUME) != "true":
+        return None
+    if facts.nodes is None:
+        return Refusal(Why.SECOND_ACTOR, "HyperPod's auto-resume is on and the nodes cannot be "
+                       "seen; install the rights to nodes, or turn one of the two off")  # fmt: skip
+    used = {pod.node for pod in facts.pods}
+    sick = [node.name for node in facts.nodes if node.name in used and node.is_replaced]
+    if sick:
+        return Refusal(Why.SECOND_ACTOR, f"HyperPod is replacing {', '.join(sick[:3])}")
+    return None
+
+
+def _admitted(job: KubeJob, facts: GangFacts) -> Refusal | None:
+    if not job.queue:
+        return None
+    work = facts.workload
+    if work is None:
+        return Refusal(Why.QUEUED, f"queue {job.queue} has no Workload of this job that we can see")
+    if work.evicted or not work.is_active or not work.is_admitted:
+        return Refusal(Why.QUEUED, f"queue {job.queue} has not admitted the job")
+    return None
+
+
+def _room(job: KubeJob, facts: GangFacts) -> Refusal | None:
+    lacks = quota_lacks(job, facts.pods, facts.quotas or ())
+    if lacks:
+        return Refusal(Why.QUOTA, lacks)
+    if facts.nodes is not None and (lacks := nodes_lack(job, facts.nodes, facts.avoid)):
+        return Refusal(Why.NODES, lacks)
+    return None
+
+
+def _in_place(job: KubeJob, facts: GangFacts) -> bool:
+    """Only where every pod runs, and on a node that may be kept."""
+    if not facts.can_in_place or len(facts.pods) < job.pods_wanted:
+        return False
+    bad = {node.name for node in facts.nodes or () if not node.is_ready or node.is_replaced}
+    return all(
+        pod.phase == "Running" and not pod.is_deleting and pod.node not in bad | facts.avoid
+        for pod in facts.pods
+    )
+
+
+def _pytorch_job(job: KubeJob, facts: GangFacts) -> Way | Refusal:
+    if not job.queue:
+        is_safe = _maps_codes(job) and not _is_strict(job) and job.backoff_limit is None
+        return Way.DELETE_PODS if is_safe else Way.SUSPEND_RESUME
+    if _is_strict(job):
+        return Refusal(Why.RESTART_POLICY, "a pod that is deleted fails this job (restartPolicy), "
+                       "and Kueue owns suspend; use OnFailure")  # fmt: skip
+    if job.backoff_limit == 0:
+        return Refusal(Why.BACKOFF_LIMIT, "backoffLimit 0 fails the job at the first pod that "
+                       "ends, and Kueue owns suspend; leave it out")  # fmt: skip
+    return Way.DELETE_PODS
+
+
+def _is_strict(job: KubeJob) -> bool:
+    """Whether a pod that is deleted fails the job."""
+    policies = {group.restart_policy for group in job.groups}
+    return "Never" in policies or ("ExitCode" in policies and not _maps_codes(job))
+
+
+def _maps_codes(job: KubeJob) -> bool:
+    """Whether a trainer's end by SIGTERM is 143 for sure: torchrun makes a 1 of it, and Megatron's
+    own handler a 0, which the operator takes for the success of the whole job."""
+    return INJECTED in job.annotations and job.mode == "act"
+
+
+def _batch_job(job: KubeJob, facts: GangFacts) -> Way | Refusal:
+    """Pods that a suspended Job takes away are not counted as failed; deleted ones are."""
+    if not job.queue:
+        return Way.SUSPEND_RESUME
+    limit = job.backoff_limit or 0
+    if job.failed_pods + len(facts.pods) <= limit:
+        return Way.DELETE_PODS
+    return Refusal(Why.BACKOFF_LIMIT, f"each deleted pod counts as failed ({job.failed_pods} have, "
+                   f"of {limit}), and Kueue owns suspend; raise backoffLimit")  # fmt: skip
+
+
+def _job_set(job: KubeJob, facts: GangFacts) -> Way | Refusal:
+    if _restarts_all(job):
+        return Way.FAIL_ONE
+    # One deleted pod counts as one failure of its Job; the Jobs of a part share its limit.
+    if all(
+        _pods_per_job(group.pods, group.jobs) <= (group.backoff_limit or 0) for group in job.groups
+    ):
+        return Way.DELETE_PODS
+    if not job.queue:
+        return Way.SUSPEND_RESUME
+    return Refusal(Why.BACKOFF_LIMIT, "the JobSet's failure policy would not restart it, and "
+                   "Kueue owns suspend; raise failurePolicy.maxRestarts")  # fmt: skip
+
+
+def _restarts_all(job: KubeJob) -> bool:
+    """Whether one failed pod makes the JobSet start all of itself anew."""
+    policy = job.failure_policy
+    if policy is None or any(group.backoff_limit != 0 for group in job.groups):
+        return False
+    actions = {_action(job, group.name) for group in job.groups}
+    if actions == {"RestartJobSetAndIgnoreMaxRestarts"}:
+        return True
+    usual = {"RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts"}
+    return actions <= usual and policy.restarts < policy.max_restarts
+
+
+def _action(job: KubeJob, part: str) -> str:
+    """Of the first rule that takes a Job of that part which went over its backoffLimit."""
+    assert job.failure_policy is not None
+    for rule in job.failure_policy.rules:
+        of_part = not rule.parts or part in rule.parts
+        of_reason = not rule.reasons or "BackoffLimitExceeded" in rule.reasons
+        if of_part and of_reason:
+            return rule.action
+    return "RestartJobSet"
+
+
+def _pods_per_job(pods: int, jobs: int) -> int:
+    return -(-pods // max(1, jobs))
+
+
+def _stateful_set(job: KubeJob, facts: GangFacts) -> Way | Refusal:
+    return Way.DELETE_PODS
+
+
+_OTHER_WAYS: dict[JobKind, Callable[[KubeJob, GangFacts], Way | Refusal]] = {
+    JobKind.PYTORCH_JOB: _pytorch_job,
+    JobKind.JOB: _batch_job,
+    JobKind.JOB_SET: _job_set,
+    JobKind.TRAIN_JOB: _job_set,
+    JobKind.STATEFUL_SET: _stateful_set,
+}
+
+
+def _first(facts: GangFacts) -> str:
+    """The one to blame, else any that can be told to end."""
+    uids = [pod.uid for pod in facts.pods if not pod.is_over and not pod.is_deleting]
+    uids = uids or [pod.uid for pod in facts.pods]
+    return facts.blamed if facts.blamed in uids else uids[0]
+
+
+def _notes(job: KubeJob, facts: GangFacts, way: Way) -> list[str]:
+    notes = []
+    if way is not Way.IN_PLACE and facts.nodes is None:
+        notes.append("nodes are not seen: whether enough are ready is not known")
+    if way is not Way.IN_PLACE and facts.quotas is None:
+        notes.append("quotas are not seen")
+    if way is Way.DELETE_PODS and job.backoff_limit is not None:
+        notes.append(f"backoffLimit is {job.backoff_limit}: pods that fail anew count")
+    if way is Way.DELETE_PODS and job.kind is JobKind.PYTORCH_JOB and not _maps_codes(job):
+        notes.append("without mwatch-run a pod that leaves with 0 may end the job as Succeeded")
+    return notes

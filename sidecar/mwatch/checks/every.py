@@ -1,0 +1,44 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""All checks that need the manifest alone, and the way to run them.
+
+Those that need the volume, the nodes or the log are made where these can be seen.
+"""
+
+from __future__ import annotations
+
+from mwatch.checks import (
+    command,
+    containers,
+    network,
+    parallelism,
+    references,
+    restart,
+    storage,
+)
+from mwatch.model.check import Check, Found, Level
+from mwatch.model.workload import Workload
+
+ALL: tuple[Check, ...] = (
+    *containers.CHECKS,
+    *parallelism.CHECKS,
+    *storage.CHECKS,
+    *restart.CHECKS,
+    *command.CHECKS,
+    *network.CHECKS,
+    *references.CHECKS,
+)
+_ORDER = (Level.ERROR, Level.WARNING, Level.INFO)
+
+
+def look(workload: Workload, checks: tuple[Check, ...] = ALL) -> list[Found]:
+    """The worst first; one sentence once, though several pods may be made from one template."""
+    found: dict[tuple[str, str], Found] = {}
+    for check in checks:
+        for seen in check.look(workload):
+            level = seen.level or check.level
+            job = f"{workload.kind}/{workload.name}"
+            line = workload.line(seen.path)
+            one = Found(check.id, level, job, seen.what, seen.mend, line)
+            found.setdefault((check.id, seen.what), one)
+    return sorted(found.values(), key=lambda each: _ORDER.index(each.level))

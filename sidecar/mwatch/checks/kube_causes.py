@@ -1,0 +1,266 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What Kubernetes itself did to a job, told apart from crashes: such causes spend no budget.
+
+Facts are pods, Events and nodes as the API server tells of them. A pod that somebody deletes is
+no cause of its own: the controller sees a lost pod, and the rest of the gang hangs. Events are
+forgotten after an hour, so what is older shows only in the pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from mwatch.model.finding import MAX_EVIDENCE, Cause, Culprit, Evidence, Finding, Severity
+from mwatch.model.kube_event import KubeEvent
+from mwatch.model.kube_facts import KubeFacts
+from mwatch.model.kube_job import KubeJob
+from mwatch.model.kube_node import KubeNode
+from mwatch.model.kube_pod import KubePod
+from mwatch.model.kube_queue import KubeWorkload
+from mwatch.model.phase import JobPhase
+
+UNSCHEDULED_SECONDS = 30.0
+"""A pod that a scheduler has just seen may find its place at the next look."""
+EVENT_SECONDS = 600.0
+_IMAGE = frozenset(
+    {
+        "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull",
+        "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed",
+    }
+)  # fmt: skip
+_VOLUME = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume", "ProvisioningFailed"})
+_CLAIM = ("persistentvolumeclaim", "volume node affinity", "volume count")
+_GATED = "SchedulingGated"
+_LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+
+
+def kube_causes(facts: KubeFacts) -> list[Finding]:
+    """Most telling first; a crash gives none."""
+    return [found for cause in ALL if (found := cause(facts)) is not None]
+
+
+def kube_phase(facts: KubeFacts) -> JobPhase | None:
+    """The phases that only Kubernetes knows; None: pods run, or there is nothing to run."""
+    job = facts.job
+    if job is None or job.finished or job.is_deleting:
+        return None
+    if job.is_suspended:
+        return JobPhase.QUEUED if job.queue and _is_waiting(facts.workload) else None
+    pods = [pod for pod in facts.pods if not pod.is_deleting]
+    if any(pod.unscheduled_reason == _GATED for pod in pods):
+        return JobPhase.QUEUED
+    waits = [pod for pod in pods if pod.phase == "Pending"]
+    return JobPhase.SCHEDULING if waits or len(pods) < job.pods_wanted else None
+
+
+def deleted_by_user(facts: KubeFacts) -> Finding | None:
+    if facts.job is None or facts.job.is_deleting:
+        return _found(Cause.DELETED_BY_USER, f"{facts.name} was deleted", facts)
+    going = [pod for pod in facts.pods if pod.is_deleting]
+    others = [pod for pod in going if pod.uid not in facts.ours and pod.disruption is None]
+    if not others or len(others) < len(facts.pods) or _is_ended(facts.job):
+        return None
+    if any(_on_lost_node(pod, facts.nodes) for pod in others):
+        return None
+    summary = f"all {len(others)} pods of {facts.name} are being deleted, and not by mwatch"
+    return _found(Cause.DELETED_BY_USER, summary, facts, others)
+
+
+def suspended(facts: KubeFacts) -> Finding | None:
+    job = facts.job
+    if job is None or job.is_deleting or not job.is_suspended or job.finished:
+        return None
+    if job.queue and _is_waiting(facts.workload):
+        return None  # it waits in its queue: a phase, not a cause
+    return _found(Cause.SUSPENDED, f"{facts.name} is suspended", facts)
+
+
+def preempted(facts: KubeFacts) -> Finding | None:
+    work = facts.workload
+    if work is not None and work.evicted:
+        summary = f"Kueue took {facts.name} off its nodes ({work.evicted}): {work.evicted_text}"
+        return _found(Cause.PREEMPTED, summary, facts)
+    pods = [pod for pod in facts.pods if _disrupted(pod) == "PreemptionByScheduler"]
+    said = _events(facts, {"Preempted"}, "Pod")
+    if not pods and not said:
+        return None
+    who = pods[0].name if pods else said[0].about_name
+    return _found(
+        Cause.PREEMPTED, f"{who} was preempted by pods that come first", facts, pods, said
+    )
+
+
+def drained(facts: KubeFacts) -> Finding | None:
+    pods = [pod for pod in facts.pods if _is_drained(pod, facts.nodes)]
+    if not pods:
+        return None
+    first = pods[0]
+    summary = f"{first.name} was asked to leave {first.node or 'its node'}: {_why_drained(first)}"
+    return _found(Cause.DRAINED, summary, facts, pods)
+
+
+def volume(facts: KubeFacts) -> Finding | None:
+    waits = {pod.name: pod for pod in facts.pods if pod.phase == "Pending" and not pod.is_deleting}
+    said = [each for each in _events(facts, _VOLUME, None) if _is_about(each, waits, facts)]
+    claims = [pod for pod in waits.values() if _is_claim(pod)]
+    if not said and not claims:
+        return None
+    pods = claims or [waits[each.about_name] for each in said if each.about_name in waits]
+    text = claims[0].unscheduled_text if claims else said[0].text
+    name = pods[0].name if pods else facts.name
+    return _found(Cause.VOLUME, f"{name} waits for a volume: {text}", facts, pods, said)
+
+
+def image(facts: KubeFacts) -> Finding | None:
+    pods = [pod for pod in facts.pods if _image_trouble(pod) and not pod.is_deleting]
+    if not pods:
+        return None
+    summary = f"{pods[0].name} cannot get its image: {_image_trouble(pods[0])}"
+    return _found(Cause.IMAGE, summary, facts, pods)
+
+
+def unschedulable(facts: KubeFacts) -> Finding | None:
+    pods = [pod for pod in facts.pods if _is_unscheduled(pod, facts.now) and not _is_claim(pod)]
+    said = [
+        each
+        for each in _events(facts, {"FailedCreate", "FailedCreatePod"}, None)
+        if "exceeded quota" in each.text and each.about_name == facts.name
+    ]
+    is_short = facts.job is not None and len(facts.pods) < facts.job.pods_wanted
+    if pods:
+        summary = f"{len(pods)} pods find no node: {pods[0].unscheduled_text}"
+        return _found(Cause.UNSCHEDULABLE, summary, facts, pods)
+    if said and is_short:
+        return _found(Cause.UNSCHEDULABLE, f"no room in the quota: {said[0].text}", facts, (), said)
+    return None
+
+
+ALL: tuple[Callable[[KubeFacts], Finding | None], ...] = (
+    deleted_by_user, suspended, preempted, drained, volume, image, unschedulable,
+)  # fmt: skip
+
+
+def _found(
+    cause: Cause,
+    summary: str,
+    facts: KubeFacts,
+    pods: Sequence[KubePod] = (),
+    events: Sequence[KubeEvent] = (),
+) -> Finding:
+    lines = [Evidence(f"pod/{pod.name}", None, _state(pod)) for pod in pods]
+    lines += [
+        Evidence(f"event/{each.about_name}", None, f"{each.reason}: {each.text}") for each in events
+    ]
+    times = [each for pod in pods for each in (_since(pod),) if each is not None]
+    times += [each.at for each in events if each.at is not None]
+    wanted = (Cause.SUSPENDED, Cause.DELETED_BY_USER)
+    return Finding(
+        detector=cause.value,
+        cause=cause,
+        severity=Severity.INFO if cause in wanted else Severity.WARNING,
+        summary=summary[:500],
+        since_time=min(times, default=None),
+        culprit=Culprit(pod=pods[0].name, node=pods[0].node or None) if pods else None,
+        evidence=tuple(lines[:MAX_EVIDENCE]),
+        fingerprint=f"kubernetes/{cause.value}",
+    )
+
+
+def _events(facts: KubeFacts, reasons: Iterable[str], kind: str | None) -> list[KubeEvent]:
+    """Newest first, and not older than what they can tell of."""
+    found = [
+        each
+        for each in facts.events
+        if each.reason in reasons
+        and (kind is None or each.about_kind == kind)
+        and (each.at is None or facts.now - each.at <= EVENT_SECONDS)
+    ]
+    return sorted(found, key=lambda each: -(each.at or 0.0))
+
+
+def _is_about(event: KubeEvent, waits: dict[str, KubePod], facts: KubeFacts) -> bool:
+    """A mount that failed and then went well is history: only a pod that waits counts."""
+    if event.about_kind == "Pod":
+        pod = waits.get(event.about_name)
+        return pod is not None and event.about_uid in ("", pod.uid)
+    return event.about_kind == "PersistentVolumeClaim" and bool(waits)
+
+
+def _is_waiting(workload: KubeWorkload | None) -> bool:
+    return workload is None or (workload.is_active and not workload.is_admitted)
+
+
+def _is_ended(job: KubeJob) -> bool:
+    """Its own controller takes the pods away."""
+    return bool(job.finished) or job.is_suspended
+
+
+def _disrupted(pod: KubePod) -> str:
+    return "" if pod.disruption is None else pod.disruption.reason
+
+
+def _is_drained(pod: KubePod, nodes: tuple[KubeNode, ...] | None) -> bool:
+    reason = _disrupted(pod)
+    if reason == "EvictionByEvictionAPI":
+        return True
+    if reason == "TerminationByKubelet":
+        return pod.reason == "Terminated" or "shutdown" in pod.text.lower()
+    if reason == "DeletionByTaintManager":
+        return not _on_lost_node(pod, nodes)
+    return False
+
+
+def _on_lost_node(pod: KubePod, nodes: tuple[KubeNode, ...] | None) -> bool:
+    """Without sight of the nodes a pod that a taint drives off is taken for lost."""
+    if nodes is None:
+        return _disrupted(pod) == "DeletionByTaintManager" or pod.reason == "NodeLost"
+    node = next((each for each in nodes if each.name == pod.node), None)
+    if node is None:
+        return bool(pod.node)
+    return not node.is_ready or any(taint.key in _LOST_NODE for taint in node.taints)
+
+
+def _why_drained(pod: KubePod) -> str:
+    said = pod.disruption.text if pod.disruption is not None else ""
+    return said or pod.text or "evicted"
+
+
+def _is_claim(pod: KubePod) -> bool:
+    text = pod.unscheduled_text.lower()
+    return pod.scheduled is False and any(word in text for word in _CLAIM)
+
+
+def _is_unscheduled(pod: KubePod, now: float) -> bool:
+    if pod.scheduled is not False or pod.is_deleting or pod.is_over:
+        return False
+    since = pod.unscheduled_since or pod.created_at
+    waited = since is None or now - since >= UNSCHEDULED_SECONDS
+    return pod.unscheduled_reason == "Unschedulable" and waited
+
+
+def _image_trouble(pod: KubePod) -> str:
+    for each in pod.containers:
+        if each.waiting in _IMAGE:
+            return f"{each.waiting} of {each.name}: {each.waiting_text}"
+    return ""
+
+
+def _state(pod: KubePod) -> str:
+    return "; ".join(_words(pod))[:300]
+
+
+def _words(pod: KubePod) -> Iterator[str]:
+    yield pod.phase + (", being deleted" if pod.is_deleting else "")
+    if pod.disruption is not None:
+        yield f"{pod.disruption.reason}: {pod.disruption.text}"
+    if pod.scheduled is False:
+        yield f"{pod.unscheduled_reason}: {pod.unscheduled_text}"
+    if trouble := _image_trouble(pod):
+        yield trouble
+
+
+def _since(pod: KubePod) -> float | None:
+    if pod.disruption is not None:
+        return pod.disruption.at
+    return pod.unscheduled_since if pod.scheduled is False else pod.created_at

@@ -1,0 +1,143 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Megatron's arithmetic: what does not divide ends the job in its first minute, on every GPU.
+
+DP = world / (TP x PP x CP); experts divide inside DP and play no part here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from mwatch.checks.pods import NPROC, gpus, has_arguments, training
+from mwatch.model.check import Check, Level, Seen
+from mwatch.model.workload import Path, Replica, Workload
+
+_UNEVEN = (
+    "--decoder-first-pipeline-num-layers",
+    "--decoder-last-pipeline-num-layers",
+    "--account-for-embedding-in-pipeline-split",
+    "--account-for-loss-in-pipeline-split",
+    "--pipeline-model-parallel-layout",
+    "--encoder-num-layers",
+)
+"""With one of these the stages need not be equal."""
+_RAMP = "--rampup-batch-size"
+
+
+class Shape(NamedTuple):
+    replica: Replica
+    tensor: int
+    pipeline: int
+    context: int
+    world: int | None
+    """None: pods or GPUs are no numbers in the text."""
+
+    @property
+    def model(self) -> int:
+        return self.tensor * self.pipeline * self.context
+
+    @property
+    def told(self) -> str:
+        return f"TP {self.tensor} x PP {self.pipeline} x CP {self.context} = {self.model}"
+
+    @property
+    def path(self) -> Path:
+        return self.replica.container_path
+
+
+def shape_of(workload: Workload) -> Shape | None:
+    """None where no argument of Megatron's stands in the manifest."""
+    replicas = training(workload)
+    first = next((each for each in replicas if has_arguments(each)), None)
+    if first is None:
+        return None
+    sizes = [
+        _size(first, f"--{name}-model-parallel-size") for name in ("tensor", "pipeline")
+    ]  # fmt: skip
+    context = _size(first, "--context-parallel-size")
+    if None in sizes or context is None:
+        return None  # an argument that only the shell knows
+    return Shape(first, sizes[0] or 1, sizes[1] or 1, context, _world(workload, replicas))
+
+
+def _size(replica: Replica, flag: str) -> int | None:
+    return replica.number(flag) if flag in replica.arguments else 1
+
+
+def _world(workload: Workload, replicas: list[Replica]) -> int | None:
+    total = 0
+    for each in replicas:
+        ranks = _ranks(workload, each)
+        if ranks is None or each.count is None:
+            return None
+        total += ranks * each.count
+    return total or None
+
+
+def _ranks(workload: Workload, replica: Replica) -> int | None:
+    """Of one pod: the launcher's flag, the operator's field, the GPUs."""
+    if any(each in replica.arguments for each in NPROC):
+        return replica.number(*NPROC) or gpus(replica)
+    field = str(workload.spec.get("nprocPerNode", ""))
+    return int(field) if field.isascii() and field.isdigit() else gpus(replica)
+
+
+def _world_size(workload: Workload) -> Iterator[Seen]:
+    shape = shape_of(workload)
+    if shape is not None and shape.world and shape.world % shape.model:
+        yield Seen(
+            shape.path,
+            f"the world size {shape.world} does not divide by {shape.told}",
+            f"use a multiple of {shape.model} GPUs, or smaller parallel sizes",
+        )
+
+
+def _batch(workload: Workload) -> Iterator[Seen]:
+    shape = shape_of(workload)
+    if shape is None or not shape.world or shape.world % shape.model:
+        return
+    whole = shape.replica.number("--global-batch-size")
+    micro = shape.replica.number("--micro-batch-size")
+    if not whole or not micro or _RAMP in shape.replica.arguments:
+        return
+    data = shape.world // shape.model
+    if whole % (micro * data):
+        yield Seen(
+            shape.path,
+            f"the global batch {whole} does not divide by micro batch {micro} x DP {data}",
+            f"use a multiple of {micro * data}",
+        )
+
+
+def _heads(workload: Workload) -> Iterator[Seen]:
+    shape = shape_of(workload)
+    heads = None if shape is None else shape.replica.number("--num-attention-heads")
+    if shape is not None and heads and heads % shape.tensor:
+        yield Seen(
+            shape.path,
+            f"{heads} attention heads do not divide by TP {shape.tensor}",
+            "choose another tensor-parallel size",
+        )
+
+
+def _layers(workload: Workload) -> Iterator[Seen]:
+    shape = shape_of(workload)
+    layers = None if shape is None else shape.replica.number("--num-layers")
+    if shape is None or not layers or any(each in shape.replica.arguments for each in _UNEVEN):
+        return
+    if layers % shape.pipeline:
+        yield Seen(
+            shape.path,
+            f"{layers} layers do not divide by PP {shape.pipeline}",
+            "choose another pipeline-parallel size",
+        )
+
+
+CHECKS = (
+    Check("world-size", Level.ERROR, "TP x PP x CP divides nodes x GPUs", _world_size),
+    Check("batch", Level.ERROR, "the global batch divides by micro batch x DP", _batch),
+    Check("heads", Level.ERROR, "attention heads divide by TP", _heads),
+    Check("layers", Level.ERROR, "layers divide by PP", _layers),
+)

@@ -1,0 +1,145 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the operator does when a pod ends, and who else restarts pods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mwatch.checks.pods import training
+from mwatch.model.check import Check, Level, Seen
+from mwatch.model.workload import Workload
+
+_SPEC_KEYS = {
+    "PyTorchJob": {"runPolicy", "elasticPolicy", "nprocPerNode", "pytorchReplicaSpecs"},
+}
+_AUTO_RESUME = "sagemaker.amazonaws.com/enable-job-auto-resume"
+_QUEUE = "kueue.x-k8s.io/queue-name"
+_MODE = "mwatch.dev/mode"
+
+
+def _backoff(workload: Workload) -> Iterator[Seen]:
+    limit, pods = _policy(workload).get("backoffLimit"), workload.pods
+    if workload.kind == "PyTorchJob" and isinstance(limit, int) and pods and limit < pods:
+        yield Seen(
+            ("spec", "runPolicy", "backoffLimit"),
+            f"backoffLimit {limit} is less than the {pods} pods: restarts are summed over all of "
+            "them, so one restart of the gang fails the job",
+            "leave it out, or give pods x restarts",
+        )
+
+
+def _restart_policy(workload: Workload) -> Iterator[Seen]:
+    if workload.kind != "PyTorchJob":
+        return
+    for each in training(workload):
+        path = (*each.path[:-1], "restartPolicy")
+        if each.is_wrapped:
+            continue
+        if each.restart_policy == "ExitCode":
+            yield Seen(
+                path,
+                f"{each.name} has restartPolicy ExitCode, but torchrun exits 1 for every failure "
+                "and also on SIGTERM: the job fails at the first one",
+                "use OnFailure, or mwatch inject, whose wrapper tells exit codes apart",
+            )
+        elif each.restart_policy == "Never":
+            yield Seen(
+                path,
+                f"{each.name} has restartPolicy Never: the first failure, or a deleted pod, "
+                "fails the job",
+                "use OnFailure",
+            )
+
+
+def _misplaced(workload: Workload) -> Iterator[Seen]:
+    """The API server drops what it does not know, without a word."""
+    known = _SPEC_KEYS.get(workload.kind)
+    for key in workload.spec if known else ():
+        if key not in (known or ()):
+            yield Seen(
+                ("spec", str(key)),
+                f"{key} at spec is dropped without a word",
+                f"put it at spec.runPolicy.{key}",
+            )
+
+
+def _auto_resume(workload: Workload) -> Iterator[Seen]:
+    if str(workload.annotations.get(_AUTO_RESUME, "")).lower() != "true":
+        return
+    if workload.annotations.get(_MODE) == "act":
+        yield Seen(
+            ("metadata", "annotations", _AUTO_RESUME),
+            "HyperPod's auto-resume and mwatch may both restart this job",
+            f"take one away: this annotation, or {_MODE}: observe",
+        )
+
+
+def _queue(workload: Workload) -> Iterator[Seen]:
+    if workload.labels.get(_QUEUE):
+        yield Seen(
+            ("metadata", "labels", _QUEUE),
+            "Kueue owns the suspend field of this job",
+            "nothing: mwatch restarts it by deleting pods, not by suspending it",
+        )
+
+
+def _elastic(workload: Workload) -> Iterator[Seen]:
+    policy = workload.spec.get("elasticPolicy")
+    if not isinstance(policy, Mapping):
+        return
+    path = ("spec", "elasticPolicy")
+    least, most = policy.get("minReplicas"), policy.get("maxReplicas")
+    if least != most:
+        yield Seen(
+            path,
+            f"elasticPolicy allows {least} to {most} replicas, but a Megatron layout has one size, "
+            "and the first worker that succeeds ends the job",
+            "take elasticPolicy away, or make both equal",
+        )
+    if isinstance(policy.get("maxRestarts"), int) and policy["maxRestarts"] > 0:
+        yield Seen(
+            (*path, "maxRestarts"),
+            f"torchrun may restart its ranks {policy['maxRestarts']} times inside the container, "
+            "unseen by Kubernetes",
+            "set it to 0 where mwatch acts",
+            Level.INFO,
+        )
+
+
+def _gang(workload: Workload) -> Iterator[Seen]:
+    if workload.kind != "JobSet":
+        return
+    for each in training(workload):
+        job = _at(workload.content, each.path[:-1])
+        limit = job.get("backoffLimit", 6) if isinstance(job, Mapping) else 6
+        if each.restart_policy != "Never" or limit != 0:
+            yield Seen(
+                each.path,
+                f"{each.name} has restartPolicy {each.restart_policy or 'OnFailure'} and "
+                f"backoffLimit {limit}: a pod that fails is retried alone, without its gang",
+                "use restartPolicy: Never, backoffLimit: 0 and a failurePolicy of the JobSet",
+            )
+
+
+def _policy(workload: Workload) -> Mapping[str, Any]:
+    found = workload.spec.get("runPolicy")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _at(content: Any, path: tuple[str | int, ...]) -> Any:
+    for key in path:
+        content = content[key]
+    return content
+
+
+CHECKS = (
+    Check("backoff-limit", Level.ERROR, "backoffLimit leaves room for the gang", _backoff),
+    Check("restart-policy", Level.WARNING, "the operator restarts a failed pod", _restart_policy),
+    Check("misplaced-policy", Level.ERROR, "no policy stands at the wrong level", _misplaced),
+    Check("auto-resume", Level.WARNING, "one actor alone restarts the job", _auto_resume),
+    Check("queue", Level.INFO, "the job is Kueue's", _queue),
+    Check("elastic", Level.WARNING, "the gang has one size", _elastic),
+    Check("jobset-gang", Level.WARNING, "a JobSet restarts its gang as one", _gang),
+)

@@ -1,0 +1,105 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What `inject` and `uninject` share: their arguments, and the ways out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mwatch.cli.output import write
+
+if TYPE_CHECKING:
+    from mwatch.app.inject import Changed
+    from mwatch.cli.terminal import Line
+    from mwatch.model.check import Found
+
+File = Annotated[
+    str, typer.Option("--file", "-f", metavar="FILE|-", help="The manifest; - is standard input.")
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write there, not to the screen.")
+]
+InPlace = Annotated[bool, typer.Option("--in-place", help="Write into FILE itself.")]
+Diff = Annotated[bool, typer.Option("--diff", help="Print what would change, and write nothing.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: objects, notes and findings.")]
+Only = Annotated[
+    list[str] | None, typer.Option(metavar="NAME", help="Only this job; may be repeated.")
+]
+_STYLES = (("+++", "bold"), ("---", "bold"), ("@@", "cyan"), ("+", "green"), ("-", "red"))
+_LEVELS = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+
+
+def target(file: str, out: Path | None, in_place: bool) -> Path | None:
+    """Where the manifest goes; None: to the screen."""
+    if file == "-" and sys.stdin.isatty():
+        raise typer.BadParameter("name a manifest, or pipe one in", param_hint="--file")
+    if not in_place:
+        return out
+    if file == "-" or out is not None:
+        raise typer.BadParameter("it needs a FILE, and no --out", param_hint="--in-place")
+    return Path(file)
+
+
+def hand_over(changed: Changed, out: Path | None, *, diff: bool, as_json: bool) -> None:
+    """The manifest to where it was asked for; notes and findings to standard error."""
+    from mwatch.app.inject import write as write_file
+
+    if as_json:
+        write(json.dumps(changed.as_json(), indent=2))
+        return
+    tell(changed)
+    if diff:
+        show_diff(changed)
+    elif out is not None:
+        write_file(out, changed.after)
+    else:
+        # The user's own text, byte for byte: nothing is taken out of it.
+        sys.stdout.buffer.write(changed.after.encode("utf-8"))
+        sys.stdout.buffer.flush()
+
+
+def tell(changed: Changed) -> None:
+    from mwatch.app.clean import clean
+
+    for each in changed.result.said:
+        print(f"mwatch: {clean(each)}", file=sys.stderr)
+    for found in changed.found:
+        print(f"mwatch: {clean(told(found, changed.file))}", file=sys.stderr)
+
+
+def told(found: Found, file: str) -> str:
+    """`job.yaml:12: error: ... ; mend: ...`."""
+    place = file if found.line is None else f"{file}:{found.line}"
+    return f"{place}: {found.level.value}: {found.what}; mend: {found.mend} [{found.check}]"
+
+
+def show_diff(changed: Changed) -> None:
+    """Coloured on a terminal alone; never cut."""
+    from mwatch.app.clean import clean
+
+    lines = [clean(each) for each in changed.diff()]
+    if not sys.stdout.isatty():
+        write("\n".join(lines))
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, emoji=False, markup=False, soft_wrap=True)
+    for line in lines:
+        console.print(
+            Text(line, next((style for mark, style in _STYLES if line.startswith(mark)), ""))
+        )
+
+
+def finding_lines(found: Found, file: str) -> list[Line]:
+    place = file if found.line is None else f"{file}:{found.line}"
+    style = _LEVELS[found.level.value]
+    return [
+        [(f"{found.level.value:<8}", style), (found.what, ""), (f"  [{found.check}]", "dim")],
+        [("        ", ""), (f"{place}; mend: {found.mend}", "dim")],
+    ]

@@ -1,0 +1,3 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Thin adapters to the Kubernetes API: the only code that speaks to it. Never in the sidecar."""

@@ -1,0 +1,153 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The way to an API server: from a kubeconfig, or from what a pod is given.
+
+The official package reads the configuration and gets the credentials (programs that print
+tokens too); the calls themselves are made in `kube.access`. A program for credentials that
+hangs is given up, and cannot be ended from here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import kubernetes.config
+from kubernetes.client import Configuration
+from kubernetes.client.rest import RESTClientObject
+from kubernetes.config import ConfigException
+
+from mwatch.kube.errors import NoCluster, NoCredentials
+
+_config: Any = kubernetes.config  # its functions have no types
+_CONFIG_SECONDS = 30.0
+_CONNECTIONS = 32
+_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_IN_POD = "KUBERNETES_SERVICE_HOST"
+_MEND = "set KUBECONFIG, or give --kubeconfig FILE and --context NAME"
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    host: str
+    pool: Any
+    """Of urllib3; safe to use from several threads."""
+    authorization: Callable[[], str | None]
+    """The newest value of the header: tokens are renewed by whoever made the configuration."""
+    namespace: str
+    """The one that the configuration names."""
+
+    def close(self) -> None:
+        self.pool.clear()
+
+
+def connect(
+    kubeconfig: str | None = None,
+    context: str | None = None,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    config_seconds: float = _CONFIG_SECONDS,
+) -> Connection:
+    """NoCluster or NoCredentials, each with its mend. Nothing is sent to the API server yet."""
+    given = kubeconfig or environ.get("KUBECONFIG")
+    default = Path(environ.get("HOME", "/")) / ".kube" / "config"
+    if given is None and context is None and _IN_POD in environ and not default.is_file():
+        return _made(_in_pod, _pod_namespace(), config_seconds)
+    file = given or str(default)
+    namespace = _named_namespace(file, context)
+    return _made(lambda target: _from_file(file, context, target), namespace, config_seconds)
+
+
+def _in_pod(target: Any) -> None:
+    try:
+        _config.load_incluster_config(client_configuration=target)
+    except ConfigException as error:
+        raise NoCluster(f"this pod has no service account to use: {error}") from None
+
+
+def _from_file(file: str, context: str | None, target: Any) -> None:
+    try:
+        _config.load_kube_config(
+            config_file=file, context=context, client_configuration=target, persist_config=False
+        )
+    except ConfigException as error:
+        raise NoCluster(f"no cluster: {_one_line(error)}; {_MEND}") from None
+
+
+def _made(load: Callable[[Any], None], namespace: str, seconds: float) -> Connection:
+    target = Configuration()
+    target.connection_pool_maxsize = _CONNECTIONS
+    target.retries = False
+    said = _within_limit(lambda: load(target), seconds)
+    if said:
+        raise NoCredentials(f"no credentials for {target.host}: {said}; log in again")
+    rest = RESTClientObject(target)
+
+    def authorization() -> str | None:
+        found = target.auth_settings().get("BearerToken")
+        return None if found is None else str(found["value"])
+
+    return Connection(str(target.host).rstrip("/"), rest.pool_manager, authorization, namespace)
+
+
+class _Listener(logging.Handler):
+    """The package logs why a program for credentials failed, and goes on without them."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(_one_line(record.getMessage()))
+
+
+def _within_limit(work: Callable[[], None], seconds: float) -> str:
+    """What was said about a failure; empty: all is well."""
+    listener, failed = _Listener(), list[BaseException]()
+
+    def guarded() -> None:
+        try:
+            work()
+        except Exception as error:  # of the package, of YAML, of files: told below
+            failed.append(error)
+
+    root = logging.getLogger()
+    root.addHandler(listener)
+    try:
+        thread = threading.Thread(target=guarded, name="mwatch-kubeconfig", daemon=True)
+        thread.start()
+        thread.join(seconds)
+    finally:
+        root.removeHandler(listener)
+    if thread.is_alive():
+        return f"nothing came within {seconds:.0f} s"
+    if failed and isinstance(failed[0], NoCluster):
+        raise failed[0]
+    if failed:
+        raise NoCluster(f"the configuration cannot be used: {_one_line(failed[0])}; {_MEND}")
+    return "; ".join(listener.said)[:300]
+
+
+def _named_namespace(file: str, context: str | None) -> str:
+    try:
+        contexts, active = _config.list_kube_config_contexts(config_file=file)
+    except Exception:  # whatever is wrong with the file is told when it is loaded
+        return "default"
+    chosen = next((each for each in contexts if each.get("name") == context), active)
+    return str((chosen or {}).get("context", {}).get("namespace") or "default")
+
+
+def _pod_namespace() -> str:
+    try:
+        return _NAMESPACE_FILE.read_text("utf-8").strip() or "default"
+    except OSError:
+        return "default"
+
+
+def _one_line(error: object) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -1,0 +1,55 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The kinds of objects that mwatch touches, and where they lie in the API."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import quote
+
+from mwatch.model.kube_job import JobKind
+
+
+class Resource(NamedTuple):
+    group: str
+    """Empty: the core group."""
+    version: str
+    plural: str
+    kind: str
+    is_namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None, name: str = "", *, part: str = "") -> str:
+        """`namespace` None: of all namespaces, or of an object that is in none."""
+        steps = ["apis", self.group] if self.group else ["api"]
+        steps.append(self.version)
+        if self.is_namespaced and namespace is not None:
+            steps += ["namespaces", namespace]
+        steps += [step for step in (self.plural, name, part) if step]
+        return "/" + "/".join(quote(step, safe="") for step in steps)
+
+
+PODS = Resource("", "v1", "pods", "Pod")
+EVENTS = Resource("", "v1", "events", "Event")
+CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
+SECRETS = Resource("", "v1", "secrets", "Secret")
+QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
+NODES = Resource("", "v1", "nodes", "Node", is_namespaced=False)
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+WORKLOADS = Resource("kueue.x-k8s.io", "v1beta1", "workloads", "Workload")
+PYTORCH_JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
+JOB_SETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
+TRAIN_JOBS = Resource("trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob")
+JOBS = Resource("batch", "v1", "jobs", "Job")
+STATEFUL_SETS = Resource("apps", "v1", "statefulsets", "StatefulSet")
+
+OF_KIND: dict[JobKind, Resource] = {
+    JobKind.PYTORCH_JOB: PYTORCH_JOBS,
+    JobKind.JOB_SET: JOB_SETS,
+    JobKind.TRAIN_JOB: TRAIN_JOBS,
+    JobKind.JOB: JOBS,
+    JobKind.STATEFUL_SET: STATEFUL_SETS,
+}

@@ -1,0 +1,141 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Where the pod templates of a job lie, by its kind.
+
+| kind | templates | the name of the run in a pod's labels |
+| --- | --- | --- |
+| PyTorchJob (`kubeflow.org/v1`) | one per replica type | `training.kubeflow.org/job-name` |
+| JobSet (`jobset.x-k8s.io`) | one per replicated job | `jobset.sigs.k8s.io/jobset-name` |
+| TrainingRuntime, ClusterTrainingRuntime | as a JobSet, below `spec.template` | the same |
+| Job (`batch/v1`) | one | `job-name` |
+| StatefulSet (`apps/v1`) | one | none: its own name |
+
+A TrainJob has no template: its runtime has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from mwatch.model.workload import Path, Tree
+
+PYTORCHJOB, JOBSET, TRAINJOB, JOB, STATEFULSET = (
+    "PyTorchJob", "JobSet", "TrainJob", "Job", "StatefulSet",
+)  # fmt: skip
+RUNTIMES = ("TrainingRuntime", "ClusterTrainingRuntime")
+JOBS = (PYTORCHJOB, JOBSET, TRAINJOB, JOB, STATEFULSET)
+_GROUPS = {
+    PYTORCHJOB: "kubeflow.org",
+    JOBSET: "jobset.x-k8s.io",
+    TRAINJOB: "trainer.kubeflow.org",
+    JOB: "batch",
+    STATEFULSET: "apps",
+    **dict.fromkeys(RUNTIMES, "trainer.kubeflow.org"),
+}
+RUN_LABELS = {
+    PYTORCHJOB: "training.kubeflow.org/job-name",
+    JOBSET: "jobset.sigs.k8s.io/jobset-name",
+    JOB: "job-name",
+    **dict.fromkeys(RUNTIMES, "jobset.sigs.k8s.io/jobset-name"),
+}
+REPLICA_TYPES = ("Master", "Worker")
+
+
+class Template(NamedTuple):
+    """A pod template. `path` counts list items, for lines; `steps` names them, for edits."""
+
+    name: str
+    path: Path
+    steps: tuple[str, ...]
+    content: Tree
+    """With `metadata` and `spec`."""
+    pods: int | None
+    """None: no number in the text."""
+    restart_policy: str | None
+
+    @property
+    def spec(self) -> Tree:
+        found = self.content.get("spec")
+        return found if isinstance(found, Mapping) else {}
+
+
+def kind_of(content: Any) -> str | None:
+    """One of our kinds; None for any other object, and for one of the same name elsewhere."""
+    if not isinstance(content, Mapping):
+        return None
+    kind, version = str(content.get("kind")), str(content.get("apiVersion", ""))
+    group = version.partition("/")[0] if "/" in version else ""
+    return kind if kind in _GROUPS and _GROUPS[kind] == group else None
+
+
+def templates(content: Tree) -> list[Template]:
+    """In the order of the text; what has not the shape of a template is left out."""
+    kind = kind_of(content)
+    if kind == PYTORCHJOB:
+        return list(_of_pytorchjob(content))
+    if kind == JOBSET:
+        return list(_of_jobset(content, ("spec",)))
+    if kind in RUNTIMES:
+        return list(_of_jobset(content, ("spec", "template", "spec")))
+    if kind in (JOB, STATEFULSET):
+        counts = "parallelism" if kind == JOB else "replicas"
+        template = at(content, ("spec", "template"))
+        if isinstance(template, Mapping):
+            count = whole(at(content, ("spec", counts)), default=1)
+            path = ("spec", "template")
+            policy = "Always" if kind == STATEFULSET else _policy(template)
+            return [Template(kind, path, path, template, count, policy)]
+    return []
+
+
+def _of_pytorchjob(content: Tree) -> Iterator[Template]:
+    specs = at(content, ("spec", "pytorchReplicaSpecs"))
+    for name, replica in specs.items() if isinstance(specs, Mapping) else ():
+        template = replica.get("template") if isinstance(replica, Mapping) else None
+        if not isinstance(template, Mapping):
+            continue
+        path = ("spec", "pytorchReplicaSpecs", str(name), "template")
+        policy = replica.get("restartPolicy")
+        count = whole(replica.get("replicas"), default=1)
+        yield Template(
+            str(name), path, path, template, count, None if policy is None else str(policy)
+        )
+
+
+def _of_jobset(content: Tree, above: tuple[str, ...]) -> Iterator[Template]:
+    jobs = at(content, (*above, "replicatedJobs"))
+    for index, job in enumerate(jobs if isinstance(jobs, Sequence) else ()):
+        template = at(job, ("template", "spec", "template"))
+        if not isinstance(template, Mapping):
+            continue
+        name = str(job.get("name"))
+        below = ("template", "spec", "template")
+        replicas = whole(job.get("replicas"), default=1)
+        pods = whole(at(job, ("template", "spec", "parallelism")), default=1)
+        count = None if replicas is None or pods is None else replicas * pods
+        yield Template(
+            name,
+            (*above, "replicatedJobs", index, *below),
+            (*above, "replicatedJobs", f"[{name}]", *below),
+            template,
+            count,
+            _policy(template),
+        )
+
+
+def _policy(template: Tree) -> str | None:
+    found = at(template, ("spec", "restartPolicy"))
+    return None if found is None else str(found)
+
+
+def at(content: Any, keys: Sequence[str]) -> Any:
+    for key in keys:
+        content = content.get(key) if isinstance(content, Mapping) else None
+    return content
+
+
+def whole(value: Any, default: int | None = None) -> int | None:
+    if value is None:
+        return default
+    return int(value) if isinstance(value, int) and not isinstance(value, bool) else None

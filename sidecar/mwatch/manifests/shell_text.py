@@ -1,0 +1,134 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a command line or a shell script says of the training: flags, values, what it ends with.
+
+A script is read as words, not run: variables are filled in from the container's environment and
+from plain assignments in the script. Loops, functions and computed names stay unknown.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+
+SHELLS = ("bash", "sh", "dash", "zsh", "ksh", "ash")
+MAX_SCRIPT = 400_000
+_TEXT_FLAG = re.compile(r"-[a-zA-Z]*c[a-zA-Z]*", re.ASCII)
+_ASSIGNMENT = re.compile(
+    r"""(?m)(?:^|[;&(]|\b(?:export|local|readonly|declare)\s)\s*([A-Za-z_]\w*)=("[^"\n]*"|'[^'\n]*'|[^\s;&|()]*)"""
+)
+_VARIABLE = re.compile(
+    r"\$(?:\{(\w+)(?::?-([^}]*))?\}|\((\w+)\)|(\w+))", re.ASCII
+)  # ${A}, ${A:-b}, $(A) of Kubernetes, $A
+_FLAG = re.compile(r"--[A-Za-z][\w.-]*", re.ASCII)
+_KEYED = re.compile(r"(?:--)?[A-Za-z_][\w.-]*", re.ASCII)
+"""`--flag=`, and the `key=` of Composer."""
+_ROUNDS = 8
+_PUNCTUATION = frozenset("();<>|&")
+LAUNCHERS = re.compile(
+    r"\b(?:torchrun|torch\.distributed\.(?:run|launch)|composer|deepspeed|accelerate launch"
+    r"|ft_launcher|hyperpodrun|llmfoundry|pretrain_\w+\.py|mwatch_gpt)\b"
+)
+
+
+def base(word: str) -> str:
+    return word.rsplit("/", 1)[-1]
+
+
+def shell_script(words: Sequence[str]) -> str | None:
+    """The text of `bash -c TEXT`; None where no shell gets a text."""
+    if not words or base(words[0]) not in SHELLS:
+        return None
+    for index, word in enumerate(words[1:], 1):
+        if _TEXT_FLAG.fullmatch(word):
+            return words[index + 1] if index + 1 < len(words) else None
+        if not word.startswith(("-", "+")):
+            return None
+    return None
+
+
+def script_file(words: Sequence[str]) -> str | None:
+    """The file of `bash FILE` and of `./FILE.sh`."""
+    if not words:
+        return None
+    if words[0].endswith(".sh"):
+        return words[0]
+    if base(words[0]) in SHELLS:
+        return next((each for each in words[1:] if not each.startswith(("-", "+"))), None)
+    return None
+
+
+def called_files(script: str) -> list[str]:
+    """Scripts that a text starts by path."""
+    return list(dict.fromkeys(re.findall(r"(?<![\w=:-])(/[\w./-]+\.sh)\b", script)))
+
+
+def variables(script: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment, and what the script assigns; the last assignment counts."""
+    known = dict(environment)
+    for name, value in _ASSIGNMENT.findall(script[:MAX_SCRIPT]):
+        raw = value[1:-1] if value[:1] in "\"'" and value[:1] == value[-1:] and value else value
+        if not raw.startswith("("):
+            known[name] = filled(raw, known)
+    return known
+
+
+def filled(text: str, known: Mapping[str, str]) -> str:
+    """With variables filled in, as far as they are known."""
+    for _ in range(_ROUNDS):
+        done = _VARIABLE.sub(lambda found: _value(found, known), text)
+        if done == text:
+            break
+        text = done
+    return text
+
+
+def _value(found: re.Match[str], known: Mapping[str, str]) -> str:
+    name = found.group(1) or found.group(3) or found.group(4)
+    if known.get(name):
+        return known[name]
+    return found.group(2) if found.group(2) is not None else found.group(0)
+
+
+def is_known(value: str | None) -> bool:
+    return bool(value) and "$" not in str(value) and "`" not in str(value)
+
+
+def words_of(script: str) -> list[str]:
+    """All words of a script; nothing where its quotes do not match. Comments are left out."""
+    text = re.sub(r"(?m)(^|\s)#[^\n]*", r"\1", script[:MAX_SCRIPT]).replace("\\\n", " ")
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    try:
+        return list(lexer)
+    except ValueError:
+        return text.split()
+
+
+def arguments(words: Iterable[str], known: Mapping[str, str]) -> dict[str, str | None]:
+    """Flags with their values, the last of each; None: no value, or one that is not known."""
+    found: dict[str, str | None] = {}
+    flag: str | None = None
+    for word in words:
+        if set(word) <= _PUNCTUATION:
+            flag = None
+            continue
+        name, equals, value = word.partition("=")
+        if _is_flag(name, equals):
+            flag = None if equals else name
+            found[name] = _settled(value, known) if equals else None
+        elif flag is not None:
+            found[flag] = _settled(word, known)
+            flag = None
+    return found
+
+
+def _is_flag(name: str, equals: str) -> bool:
+    return bool((_FLAG if not equals else _KEYED).fullmatch(name))
+
+
+def _settled(value: str, known: Mapping[str, str]) -> str | None:
+    value = filled(value, known)
+    return value if is_known(value) else None

@@ -1,0 +1,238 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A stream of YAML documents, of which those that nobody changes keep every byte.
+
+A document that is changed is printed again by a library that keeps comments, quotes and the order
+of keys; its indentation is measured first, so that few other lines differ. Line breaks inside a
+flow list or a plain scalar may go. A document in JSON stays JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+from mwatch.errors import InputError
+from mwatch.model.workload import Path
+
+MAX_CHARACTERS = 4_000_000
+_SEPARATOR = re.compile(r"---(?:\s.*)?")
+_MARK = re.compile(r"---[ \t]+(?=[^\s#])")
+_BARE = re.compile(r"---\s*(?:#.*)?")
+_ASIDE = re.compile(r"(?:#.*|\s*)")
+_KEY = re.compile(r"( *)(?:- +)*[^\s#].*:\s*(?:#.*)?")
+_DASH = re.compile(r"( *)(- +)(?=[^\s#])")
+_UNWRAPPED = 1 << 20
+_TEMPLATED = re.compile(r"\{\{|\{%")
+RENDER = "render it first (helm template NAME CHART) and give what comes out with -f -"
+
+
+@dataclass(slots=True)
+class Document:
+    """One of a stream; `head` and `tail` are lines around it that are kept as they are."""
+
+    file: str
+    head: str
+    body: str
+    tail: str
+    first_line: int
+    """Of the body, from 1."""
+    content: Any = None
+    """A tree that remembers its comments; None: an empty document."""
+    is_changed: bool = False
+
+    @property
+    def is_json(self) -> bool:
+        if not self.body.lstrip().startswith(("{", "[")):
+            return False
+        try:
+            json.loads(self.body)
+        except (ValueError, RecursionError):
+            return False  # a flow mapping of YAML
+        return True
+
+    def text(self) -> str:
+        return self.head + (self.printed() if self.is_changed else self.body) + self.tail
+
+    def printed(self) -> str:
+        if self.is_json:
+            return json.dumps(plain(self.content), indent=2, ensure_ascii=False) + "\n"
+        sink = _Sink()
+        _yaml(self.body).dump(self.content, sink)
+        printed = "".join(sink.parts)
+        return printed if self.body.endswith("\n") or self.tail else printed.rstrip("\n")
+
+    def lines(self) -> dict[Path, int]:
+        """Where each key and each item stands in the file."""
+        return {path: line + self.first_line for path, line in _lines(self.content, ())}
+
+    def refusal(self, path: Path, words: str) -> InputError:
+        """An error that names the line."""
+        known = self.lines()
+        nearest = (known[path[:end]] for end in range(len(path), -1, -1) if path[:end] in known)
+        return InputError(f"{self.file}:{next(nearest, self.first_line)}: {words}")
+
+
+class _Sink:
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+
+    def write(self, text: str | bytes) -> int:
+        self.parts.append(text.decode("utf-8") if isinstance(text, bytes) else text)
+        return len(text)
+
+
+def read(text: str, file: str) -> list[Document]:
+    """InputError, with the line, where it cannot be read."""
+    if len(text) > MAX_CHARACTERS:
+        raise InputError(f"{file}: is too large for a manifest ({len(text)} characters)")
+    documents = [_document(chunk, file, line) for chunk, line in _chunks(text)]
+    for each in documents:
+        if each.body.strip():
+            each.content = _parsed(each)
+    return documents
+
+
+def new_document(content: Mapping[str, Any], file: str) -> Document:
+    """One to be put behind the others."""
+    return Document(file, "---\n", "", "", 1, tree(content), is_changed=True)
+
+
+def tree(value: Any) -> Any:
+    """Plain data as the library's own, which remembers comments."""
+    if isinstance(value, Mapping):
+        made = CommentedMap()
+        for key, each in value.items():
+            made[key] = tree(each)
+        return made
+    if isinstance(value, list | tuple):
+        return CommentedSeq([tree(each) for each in value])
+    return value
+
+
+def plain(value: Any) -> Any:
+    """Without comments, and without the library's kinds of texts and numbers."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if value is None or isinstance(value, bool):
+        return value
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    return str(value)  # a date: Kubernetes takes it as a text
+
+
+def _chunks(text: str) -> Iterator[tuple[str, int]]:
+    """Each document with the line that separates it from the one before, and its first line."""
+    lines: list[str] = []
+    start = 1
+    for number, line in enumerate(text.splitlines(keepends=True), 1):
+        if _SEPARATOR.fullmatch(line.rstrip("\n\r")):
+            if lines:
+                yield "".join(lines), start
+            lines, start = [], number
+        lines.append(line)
+    if lines:
+        yield "".join(lines), start
+
+
+def _document(chunk: str, file: str, line: int) -> Document:
+    lines = chunk.splitlines(keepends=True)
+    mark = _MARK.match(chunk)
+    if mark is not None:  # the document begins on the line of its separator
+        lines[0] = lines[0][mark.end() :]
+        return Document(file, mark.group(0), "".join(lines), "", line)
+    begin = 0
+    while begin < len(lines) and _is_aside(lines[begin], is_first=begin == 0):
+        begin += 1
+    end = len(lines)
+    while end > begin and (_is_aside(lines[end - 1]) or lines[end - 1].rstrip() == "..."):
+        end -= 1
+    head, body, tail = lines[:begin], lines[begin:end], lines[end:]
+    return Document(file, "".join(head), "".join(body), "".join(tail), line + begin)
+
+
+def _is_aside(line: str, *, is_first: bool = False) -> bool:
+    bare = line.rstrip("\n\r")
+    return bool(_ASIDE.fullmatch(bare)) or (is_first and bool(_BARE.fullmatch(bare)))
+
+
+def _parsed(document: Document) -> Any:
+    try:
+        return _yaml(document.body).load(document.body)
+    except (YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        line = document.first_line + (mark.line if mark is not None else 0)
+        if found := _templated(document):
+            line, said = found, f"is a template and no manifest; {RENDER}"
+        else:
+            told = getattr(error, "problem", None) if isinstance(error, MarkedYAMLError) else None
+            said = f"is no YAML: {' '.join(str(told or error).split())[:160]}; mend the text there"
+        raise InputError(f"{document.file}:{line}: {said}") from None
+
+
+def _templated(document: Document) -> int | None:
+    """The first line that holds a placeholder of a template."""
+    for number, line in enumerate(document.body.splitlines(), document.first_line):
+        if _TEMPLATED.search(line):
+            return number
+    return None
+
+
+def _yaml(body: str) -> YAML:
+    yaml = YAML(typ="rt", pure=True)
+    yaml.preserve_quotes = True
+    yaml.width = _UNWRAPPED
+    yaml.allow_duplicate_keys = False
+    mapping, sequence, offset = _indents(body)
+    yaml.indent(mapping=mapping, sequence=sequence, offset=offset)
+    return yaml
+
+
+def _indents(body: str) -> tuple[int, int, int]:
+    """Of mappings inside mappings, of what stands behind a dash, of the dashes below their key."""
+    mapping: int | None = None
+    dashes: tuple[int, int] | None = None
+    above: int | None = None
+    for line in body.splitlines():
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        dash, indent = _DASH.match(line), len(line) - len(line.lstrip())
+        if above is not None and dash and dashes is None and indent >= above:
+            dashes = indent - above, len(dash.group(2))
+        elif above is not None and not dash and mapping is None and indent > above:
+            mapping = indent - above
+        key = _KEY.fullmatch(line)
+        above = len(key.group(1)) if key and not dash else None
+    offset, width = dashes or (0, 2)
+    return mapping or 2, offset + width, offset
+
+
+def _lines(node: Any, path: Path) -> Iterator[tuple[Path, int]]:
+    """Zero-based, within the body."""
+    if isinstance(node, CommentedMap):
+        for key, value in node.items():
+            where = (node.lc.data or {}).get(key)
+            if where is not None:
+                yield (*path, str(key)), where[0]
+            yield from _lines(value, (*path, str(key)))
+    elif isinstance(node, CommentedSeq):
+        for index, value in enumerate(node):
+            where = (node.lc.data or {}).get(index)
+            if where is not None:
+                yield (*path, index), where[0]
+            yield from _lines(value, (*path, index))
+
+
+def mapping_of(value: Any) -> MutableMapping[str, Any]:
+    """The value, or an empty mapping that belongs to nobody."""
+    return value if isinstance(value, MutableMapping) else {}

@@ -1,0 +1,46 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A check before a start, and what it found: what was seen, and the mend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from typing import NamedTuple
+
+from mwatch.model.workload import Path, Workload
+
+
+class Level(StrEnum):
+    ERROR = "error"
+    """The job will not start, or will not come back."""
+    WARNING = "warning"
+    INFO = "info"
+
+
+class Seen(NamedTuple):
+    """What a check yields; its name and level come from the check."""
+
+    path: Path
+    """Where in the manifest."""
+    what: str
+    mend: str
+    level: Level | None = None
+    """Where it differs from the check's own."""
+
+
+class Check(NamedTuple):
+    id: str
+    level: Level
+    about: str
+    """One line for people: what is looked at."""
+    look: Callable[[Workload], Iterator[Seen]]
+
+
+class Found(NamedTuple):
+    check: str
+    level: Level
+    job: str
+    what: str
+    mend: str
+    line: int | None = None

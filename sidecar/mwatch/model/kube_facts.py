@@ -1,0 +1,29 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""All that the API server tells about one job, at one moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mwatch.model.kube_event import KubeEvent
+from mwatch.model.kube_job import KubeJob
+from mwatch.model.kube_node import KubeNode
+from mwatch.model.kube_pod import KubePod
+from mwatch.model.kube_queue import KubeWorkload
+
+
+@dataclass(frozen=True, slots=True)
+class KubeFacts:
+    """None: not seen (no right to read it, or not asked)."""
+
+    now: float
+    job: KubeJob | None
+    """None: there is no such job any more."""
+    name: str
+    pods: tuple[KubePod, ...] = ()
+    events: tuple[KubeEvent, ...] = ()
+    nodes: tuple[KubeNode, ...] | None = None
+    workload: KubeWorkload | None = None
+    ours: frozenset[str] = frozenset()
+    """UIDs of pods that mwatch itself is deleting."""

@@ -1,0 +1,102 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reading objects of the Kubernetes API, which are plain dictionaries: any part may be missing.
+
+Quantities (`1500m`, `64Gi`) become numbers, times become seconds since 1970.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+Object = Mapping[str, Any]
+_QUANTITY = re.compile(r"([+-]?[0-9.]+)(?:[eE]([+-]?[0-9]+)|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII)
+_UNITS = {
+    **{f"{unit}i": 1024.0 ** (power + 1) for power, unit in enumerate("KMGTPE")},
+    **{unit: 1000.0 ** (power + 1) for power, unit in enumerate("kMGTPE")},
+    "m": 1e-3, "u": 1e-6, "n": 1e-9,
+}  # fmt: skip
+
+
+def part(body: Any, *path: str) -> Any:
+    """What lies there; None where any step is missing."""
+    for step in path:
+        if not isinstance(body, Mapping):
+            return None
+        body = body.get(step)
+    return body
+
+
+def mapping(body: Any, *path: str) -> Object:
+    found = part(body, *path)
+    return found if isinstance(found, Mapping) else {}
+
+
+def items(body: Any, *path: str) -> list[Object]:
+    """The objects of a list; empty where there is none."""
+    found = part(body, *path)
+    if not isinstance(found, Sequence) or isinstance(found, str | bytes):
+        return []
+    return [each for each in found if isinstance(each, Mapping)]
+
+
+def text(body: Any, *path: str) -> str:
+    found = part(body, *path)
+    return found if isinstance(found, str) else ""
+
+
+def number(body: Any, *path: str) -> int | None:
+    found = part(body, *path)
+    return found if isinstance(found, int) and not isinstance(found, bool) else None
+
+
+def flag(body: Any, *path: str) -> bool:
+    return part(body, *path) is True
+
+
+def words(body: Any, *path: str) -> dict[str, str]:
+    """A mapping of text to text, such as labels."""
+    found = mapping(body, *path)
+    return {str(key): value for key, value in found.items() if isinstance(value, str)}
+
+
+def moment(body: Any, *path: str) -> float | None:
+    """Seconds since 1970."""
+    found = text(body, *path)
+    try:
+        return datetime.fromisoformat(found).timestamp() if found else None
+    except ValueError:
+        return None
+
+
+def quantity(value: Any) -> float | None:
+    """None: no amount that the API would take."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    found = _QUANTITY.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None:
+        return None
+    try:
+        base = float(found[1])
+    except ValueError:
+        return None
+    return base * 10.0 ** int(found[2]) if found[2] else base * _UNITS.get(found[3] or "", 1.0)
+
+
+def quantities(body: Any, *path: str) -> dict[str, float]:
+    read = {str(name): quantity(value) for name, value in mapping(body, *path).items()}
+    return {name: value for name, value in read.items() if value is not None}
+
+
+def condition(body: Any, kind: str) -> Object | None:
+    """Of the object's status, by type."""
+    return next(
+        (each for each in items(body, "status", "conditions") if each.get("type") == kind), None
+    )
+
+
+def is_true(body: Any, kind: str) -> bool:
+    return text(condition(body, kind), "status") == "True"

@@ -1,0 +1,147 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`mwatch inject`, `uninject` and `diagnose -f`, as a person calls them."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from manifest_files import FOLDER, text_of
+from mwatch.app.inject import choose
+from mwatch.kube.errors import NoPermission
+
+ROOT = Path(__file__).resolve().parents[2]
+JOB = str(FOLDER / "hyperpod.yaml")
+# A cluster of whoever runs the tests must not be asked.
+ENVIRONMENT = {
+    **{key: value for key, value in os.environ.items() if not key.startswith("KUBE")},
+    "PYTHONPATH": f"{ROOT / 'sidecar'}:{ROOT / 'trainer'}",
+    "HOME": "/nonexistent",
+}
+
+
+def mwatch(*words: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mwatch", *words],
+        input=given, capture_output=True, text=True, timeout=25, env=ENVIRONMENT, check=False,
+    )  # fmt: skip
+
+
+def test_a_manifest_in_and_a_manifest_out_and_back() -> None:
+    done = mwatch("inject", "-f", JOB)
+    assert done.returncode == 0
+    assert "no cluster was asked" in done.stderr
+    assert f"{JOB}:21: warning: elasticPolicy" in done.stderr
+    back = mwatch("uninject", given=done.stdout)
+    assert (back.returncode, back.stdout) == (0, text_of("hyperpod.yaml"))
+
+
+def test_a_flag_decides_without_a_word_about_clusters() -> None:
+    done = mwatch("inject", "-f", JOB, "--sidecar", "container", "--image", "mwatch:7")
+    assert "cluster" not in done.stderr
+    job = list(yaml.safe_load_all(done.stdout))[1]
+    pod = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    assert [each["image"] for each in pod["containers"]] == ["aws-megatron-lm", "mwatch:7"]
+
+
+def test_a_diff_is_plain_text_when_piped_and_writes_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "out.yaml"
+    done = mwatch("inject", "-f", JOB, "--diff", "-o", str(out))
+    assert done.stdout.startswith(f"--- {JOB}\n+++ {JOB} (changed)\n@@ ")
+    assert "\x1b" not in done.stdout
+    assert not out.exists()
+
+
+def test_in_place_replaces_the_file_and_keeps_its_mode(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(text_of("jobset.yaml"))
+    file.chmod(0o640)
+    assert mwatch("inject", "-f", str(file), "--in-place").stdout == ""
+    assert "mwatch.dev/injected" in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    mwatch("uninject", "-f", str(file), "--in-place")
+    assert file.read_text() == text_of("jobset.yaml")
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_json_has_objects_notes_and_findings() -> None:
+    done = mwatch("inject", "-f", JOB, "--json")
+    told = json.loads(done.stdout)
+    assert told["jobs"] == ["PyTorchJob/megatron"]
+    assert [each["kind"] for each in told["objects"]] == ["Service", "PyTorchJob"]
+    assert {each["check"] for each in told["findings"]} == {"elastic"}
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "said"),
+    [
+        (["inject"], "kind: Nothing\n", "<stdin>:1: has no job that mwatch knows"),
+        (["inject", "-f", "/no/such/file"], "", "/no/such/file: cannot be read"),
+        (["inject", "-f", str(FOLDER)], "", "cannot be read"),
+        (["uninject"], "a: [\n", "<stdin>:2: is no YAML"),
+        (["diagnose", "-f", "-"], "kind: Nothing\n", "<stdin>:1: has no training job"),
+        (["inject", "-f", JOB, "--only", "x"], "", "no job is called x"),
+        (["inject", "-f", JOB, "--kubeconfig", "/no/file"], "", "no cluster"),
+        (["inject", "--in-place"], "", "--in-place"),
+        (["diagnose", "-f", JOB, "logs"], "", "not both"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(words: list[str], given: str, said: str) -> None:
+    done = mwatch(*words, given=given)
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr and done.stdout == ""
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_bytes(b"\xff\xfe")
+    assert "is no text in UTF-8" in mwatch("inject", "-f", str(file)).stderr
+
+
+def test_diagnose_checks_a_manifest() -> None:
+    done = mwatch("diagnose", "-f", JOB)
+    assert done.returncode == 1
+    assert done.stdout.startswith("PyTorchJob/megatron")
+    assert f"{JOB}:21; mend: take elasticPolicy away" in done.stdout
+    told = json.loads(mwatch("diagnose", "-f", JOB, "--json").stdout)
+    assert told["findings"][0]["check"] == "elastic" and told["findings"][0]["line"] == 21
+
+
+def test_diagnose_of_a_good_manifest_and_of_one_with_only_a_hint() -> None:
+    good = text_of("jobset.yaml").replace(
+        "- {name: ckpt, mountPath: /ckpt, subPath: team}",
+        "- {name: ckpt, mountPath: /ckpt}\n              - {name: shm, mountPath: /dev/shm}",
+    )
+    done = mwatch("diagnose", "-f", "-", given=good)
+    assert (done.returncode, "nothing found" in done.stdout) == (0, True)
+    hint = good.replace(
+        "  name: gpt\n", "  name: gpt\n  labels: {kueue.x-k8s.io/queue-name: a}\n", 1
+    )
+    done = mwatch("diagnose", "-f", "-", given=hint)
+    assert (done.returncode, "info" in done.stdout) == (0, True)
+
+
+def test_the_form_of_the_sidecar_is_what_the_cluster_keeps() -> None:
+    assert choose("auto", ["PyTorchJob"], lambda _: True) == ("native", [])
+    form, said = choose("auto", ["JobSet", "PyTorchJob"], lambda kind: kind == "JobSet")
+    assert form == "container" and "drops native sidecars of a PyTorchJob" in said[0]
+    form, said = choose("auto", ["JobSet"], lambda _: None)
+    assert form == "native" and "cannot say" in said[0]
+    assert choose("container", ["JobSet"], lambda _: True) == ("container", [])
+
+
+def test_a_cluster_that_does_not_let_us_ask_is_said() -> None:
+    def forbidden(_: str) -> bool | None:
+        raise NoPermission("may not create pytorchjobs; ask for that right")
+
+    form, said = choose("auto", ["PyTorchJob"], forbidden)
+    assert form == "native" and "may not create" in said[0]

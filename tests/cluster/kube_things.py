@@ -1,0 +1,163 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Objects and clients for the tests of `mwatch.kube` on the real API server."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cluster.binaries import module_folder
+from cluster.control_plane import ControlPlane
+from mwatch.kube.access import Access, Limits
+from mwatch.kube.connect import connect
+from mwatch.kube.resources import JOBS, NODES, PODS, Resource
+from mwatch.model.kube_job import KubeJob, job_of
+
+SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", is_namespaced=False)
+CRDS = Resource(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False
+)
+ROLES = Resource("rbac.authorization.k8s.io", "v1", "roles", "Role")
+BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
+MANIFESTS = Path(__file__).parents[2] / "manifests" / "rbac"
+_CRD_FILES = {
+    "pytorchjobs.kubeflow.org": (
+        "github.com/kubeflow/training-operator", "1.8.1", "manifests/base/crds",
+        "kubeflow.org_pytorchjobs.yaml",
+    ),
+    "jobsets.jobset.x-k8s.io": (
+        "sigs.k8s.io/jobset", "0.10.1", "config/components/crd/bases",
+        "jobset.x-k8s.io_jobsets.yaml",
+    ),
+    "trainjobs.trainer.kubeflow.org": (
+        "github.com/kubeflow/trainer/v2", "2.1.0", "manifests/base/crds",
+        "trainer.kubeflow.org_trainjobs.yaml",
+    ),
+    "workloads.kueue.x-k8s.io": (
+        "sigs.k8s.io/kueue", "0.14.0", "config/components/crd/bases",
+        "kueue.x-k8s.io_workloads.yaml",
+    ),
+}  # fmt: skip
+MANAGER = "mwatch.dev/test"
+_numbers = itertools.count(1)
+
+
+def client(plane: ControlPlane, **more: Any) -> Access:
+    """As the administrator, or as whoever `impersonate` names."""
+    return Access(connect(str(plane.kubeconfig("admin"))), **more)
+
+
+def impatient(plane: ControlPlane, **more: Any) -> Access:
+    return client(plane, limits=Limits(call_seconds=5.0, tries=2, first_wait=0.01), **more)
+
+
+def fresh_namespace(access: Access) -> str:
+    """With the service account that pods need: no controller makes it here."""
+    name = f"t{next(_numbers)}"
+    access.call("POST", NAMESPACES.path(None), body=_named(NAMESPACES, name, None))
+    access.create(SERVICE_ACCOUNTS, name, _named(SERVICE_ACCOUNTS, "default", name))
+    return name
+
+
+def _named(resource: Resource, name: str, namespace: str | None) -> dict[str, Any]:
+    about = {"name": name, **({"namespace": namespace} if namespace else {})}
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": about}
+
+
+def make_job(access: Access, namespace: str, name: str = "train", *, pods: int = 3) -> KubeJob:
+    """A Job that is left to the test: whoever else runs here makes no pods for it."""
+    container = {"name": "pytorch", "image": "localhost/pause:1"}
+    body = {
+        **_named(JOBS, name, namespace),
+        "spec": {
+            "parallelism": pods,
+            "completions": pods,
+            "backoffLimit": 100,
+            "managedBy": MANAGER,
+            "template": {"spec": {"restartPolicy": "Never", "containers": [container]}},
+        },
+    }
+    body["metadata"]["labels"] = {"mwatch.dev/watch": "true"}
+    body["metadata"]["annotations"] = {"mwatch.dev/mode": "act"}
+    answer = access.create(JOBS, namespace, body)
+    assert answer.is_ok, answer
+    job = job_of({**answer.body, "kind": "Job"})
+    assert job is not None and job.managed_by == MANAGER
+    return replace(job, managed_by="")
+
+
+def make_pod(access: Access, job: KubeJob, name: str, *, node: str | None = None,
+             owner: KubeJob | None = None) -> str:  # fmt: skip
+    """As the Job's controller would, but it never runs; gives its UID back. `owner`: another job
+    than its labels say."""
+    mine = owner or job
+    body = _named(PODS, name, job.namespace)
+    body["metadata"]["labels"] = {"batch.kubernetes.io/job-name": job.name}
+    body["metadata"]["ownerReferences"] = [
+        {"apiVersion": "batch/v1", "kind": "Job", "name": mine.name, "uid": mine.uid,
+         "controller": True}
+    ]  # fmt: skip
+    container = {"name": "pytorch", "image": "localhost/pause:1"}
+    body["spec"] = {"schedulerName": "nobody", "containers": [container]}
+    if node is not None:
+        body["spec"]["nodeName"] = node
+    answer = access.create(PODS, job.namespace, body)
+    assert answer.is_ok, answer
+    return str(answer.body["metadata"]["uid"])
+
+
+def make_node(access: Access, name: str) -> None:
+    access.call("POST", NODES.path(None), body=_named(NODES, name, None))
+
+
+def let_read(access: Access, namespace: str, user: str, group: str, resource: str) -> None:
+    rule = {"apiGroups": [group], "resources": [resource], "verbs": ["get", "list"]}
+    group_name = "rbac.authorization.k8s.io"
+    access.create(ROLES, namespace, {**_named(ROLES, user, namespace), "rules": [rule]})
+    access.create(
+        BINDINGS,
+        namespace,
+        {
+            **_named(BINDINGS, user, namespace),
+            "roleRef": {"apiGroup": group_name, "kind": "Role", "name": user},
+            "subjects": [{"apiGroup": group_name, "kind": "User", "name": user}],
+        },
+    )
+
+
+def install_crds(access: Access) -> None:
+    for name, (module, version, folder, file) in _CRD_FILES.items():
+        body = yaml.safe_load((module_folder(module, version) / folder / file).read_text())
+        access.call("POST", CRDS.path(None), body=body)
+        wait_for(lambda name=name: _is_established(access, name), f"CRD {name}")  # type: ignore[misc]
+
+
+def _is_established(access: Access, name: str) -> bool:
+    status = access.get(CRDS, None, name).body.get("status") or {}
+    found = {each["type"]: each["status"] for each in status.get("conditions") or ()}
+    return found.get("Established") == "True"
+
+
+def manifests(name: str, namespace: str) -> list[dict[str, Any]]:
+    """Of `manifests/rbac`, for this namespace."""
+    text = (MANIFESTS / name).read_text().replace("namespace: training", f"namespace: {namespace}")
+    return [body for body in yaml.safe_load_all(text) if body]
+
+
+def wait_for(is_so: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+    until = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < until, f"not within {seconds} s: {what}"
+        time.sleep(0.05)
+
+
+def names(bodies: Mapping[str, Any]) -> set[str]:
+    return {each["metadata"]["name"] for each in bodies["items"]}

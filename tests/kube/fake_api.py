@@ -1,0 +1,75 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A fake API server: answers what it is told to, in order, and notes what it was asked.
+
+What the real one does is in `tests/cluster`; this one is for what it rarely does.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
+
+
+class Said(NamedTuple):
+    status: int
+    body: Any = None
+    headers: dict[str, str] | None = None
+    is_cut: bool = False
+    """The connection breaks instead of an answer."""
+
+
+class FakeApi:
+    def __init__(self, *answers: Said) -> None:
+        self.answers = list(answers)
+        self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
+        self.address = ""
+
+    def next(self) -> Said:
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+@contextmanager
+def fake_api(*answers: Said) -> Iterator[FakeApi]:
+    """The last answer is given for ever."""
+    api = FakeApi(*answers)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _answer(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            api.asked.append((self.command, self.path, dict(self.headers), self.rfile.read(length)))
+            said = api.next()
+            if said.is_cut:
+                self.close_connection = True
+                self.connection.close()
+                return
+            data = said.body if isinstance(said.body, bytes) else json.dumps(said.body).encode()
+            self.send_response(said.status)
+            for name, value in (said.headers or {}).items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    api.address = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        yield api
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(5)
