@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-_MAD_TO_SIGMA = 1.4826  # of a normal distribution
+MAD_TO_SIGMA = 1.4826  # of a normal distribution
 
 
 def quantile(values: Iterable[float], share: float) -> float:
@@ -29,4 +29,4 @@ def spread(values: Iterable[float]) -> float:
     """The median distance from the median, as a standard deviation."""
     sample = list(values)
     middle = median(sample)
-    return _MAD_TO_SIGMA * median(abs(value - middle) for value in sample)
+    return MAD_TO_SIGMA * median(abs(value - middle) for value in sample)

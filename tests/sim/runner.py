@@ -129,7 +129,7 @@ class Runner:
             return None
         booked, done = job.ledger.seconds[Spent.TRAINING], stage.done
         least = done.good_seconds - done.doubtful_seconds
-        most = done.good_seconds + done.paused_seconds
+        most = done.good_seconds + done.paused_seconds + done.like_their_neighbours
         return (booked - min(max(booked, least), most)) / wall
 
 

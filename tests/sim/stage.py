@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mwatch.model.phase import JobPhase
+from mwatch.stats import median
 from sim.faults import Fault
 from sim.folder import Folder
 from sim.shape import Shape
@@ -66,6 +67,9 @@ class Incident:
     healed_at: float | None = None
 
 
+_NEIGHBOURS = 8
+
+
 @dataclass(slots=True)
 class Done:
     """What was really achieved, for the truth about goodput."""
@@ -80,6 +84,17 @@ class Done:
     """Pauses too short to be told from a long step."""
     steps: list[float] = field(default_factory=list)
     """Usual seconds of each step, without stalls."""
+    first_steps: list[tuple[int, float]] = field(default_factory=list)
+    """Of each process whose first step was good time: how many `steps` there were before it, and
+    its usual part."""
+
+    @property
+    def like_their_neighbours(self) -> float:
+        """By how much first steps would have taken longer, had they taken as long as the steps
+        after them: nobody prints what of a first step was usual, so that is as true."""
+        typical = ((median(self.steps[at : at + _NEIGHBOURS] or [own]), own)
+                   for at, own in self.first_steps)  # fmt: skip
+        return sum(max(0.0, theirs - own) for theirs, own in typical)
 
 
 @dataclass(slots=True)

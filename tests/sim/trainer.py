@@ -194,6 +194,8 @@ class Trainer:
             done.best = self.weights.iteration
             done.good_seconds += usual
             done.doubtful_seconds += usual if is_first else tail
+            if is_first:
+                done.first_steps.append((len(done.steps), usual))
         report = self.meter.report(self.weights, result)
         if report is not None:
             last = shape.world_size - 1

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fold_builders import READY, WORLD, Story, line
@@ -47,6 +47,7 @@ def test_the_sights_of_a_log_are_up() -> None:
     assert not Story().job.sees("log")  # type: ignore[arg-type]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 40), max_size=60), st.integers(0, 1000))
 def test_whatever_the_numbers_are_each_attempt_only_goes_forward(
     numbers: list[int], start: int

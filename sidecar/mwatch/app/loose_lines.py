@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import takewhile
 from typing import NamedTuple
 
-from mwatch.app.moments import took
 from mwatch.app.stamps import is_stamped
+from mwatch.app.step_clock import took
 from mwatch.model.event import Checkpoint, Iteration, Phase
 from mwatch.model.observation import Observed
 

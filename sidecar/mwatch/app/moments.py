@@ -11,10 +11,12 @@ clock that was set back, or an hour that daylight saving added, is taken out aga
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
 
-from mwatch.app.stamps import Stamps
-from mwatch.app.zones import QUARTER, zone_step
+from mwatch.app.stamps import Stamp, Stamped, Stamps
+from mwatch.app.step_clock import STEPPED, StepClock, took
+from mwatch.app.zones import zone_step
 from mwatch.model.event import (
     Arguments,
     Batch,
@@ -26,15 +28,12 @@ from mwatch.model.event import (
     Validation,
 )
 from mwatch.model.observation import Observed
+from mwatch.model.step_lines import PlacedLines, StepLines
 
 MAX_HELD = 20_000
 """Events without a time before the first stamp; more than any start-up prints."""
-_STEPPED = 60.0  # what goes back by less is disorder, not another clock
-_SURE = 5.0
-_TICK = 1e-3
-_LONGEST = 30 * 86400.0
-_WHOLE_SECONDS = len("2026-01-31T12:00:00")  # the true moment is within the second after it
-_SECOND = 0.999
+Piece = Event | StepLines
+Placed = Observed | PlacedLines
 
 
 class Moments:
@@ -53,39 +52,47 @@ class Moments:
         self._stream = stream
         self._has_steps = has_steps
         self._stamps = Stamps(near)
-        self._last = anchor
+        self._clock = StepClock(anchor)
         self._held: list[Event] = []
-        self._shift = 0.0
-        """Added to every stamp: what clock steps took away or added."""
         self._foreign = 0.0
         """By how much stamps of other writers are ahead: a collector that prints UTC."""
-        self._step_at = float("-inf")
-        self._steps_in_a_row = False
-        self.is_relative = False
+
+    @property
+    def is_relative(self) -> bool:
         """No stamp was there when the first one was needed: times count from 0."""
+        return self._clock.is_relative
 
     def observe(self, events: Iterable[Event]) -> list[Observed]:
         """Each event at its time; those that a later stamp may place are held back until then."""
-        pending = [*self._held, *events] if self._held else list(events)
+        return cast(list[Observed], self.observe_pieces(events))
+
+    def observe_pieces(self, pieces: Iterable[Piece]) -> list[Placed]:
+        """As `observe`, of events among which there may be many lines at once."""
+        pending = [*self._held, *pieces]
         stamps = self._stamps.of_all(pending)
-        if self._last is None and not self._begin(pending, stamps):
-            self._held = pending
+        heads = [each.events[0] if isinstance(each, StepLines) else each for each in pending]
+        firsts = [stamp[0] if isinstance(stamp, list) else stamp for stamp in stamps]
+        if self._clock.last is None and not self._begin(heads, firsts):
+            self._held = heads  # no line is among them: that would have been the begin
             return []
-        ready = self._ready(pending, stamps)
-        self._held = pending[ready:]
-        return self._place(pending[:ready], stamps[:ready])
+        ready = self._ready(heads, firsts)
+        self._held = heads[ready:]
+        limits = self._limits(heads[:ready], firsts)
+        return self._place(pending[:ready], stamps, limits)
 
     def rest(self) -> list[Observed]:
         """The input ended: what is held back has no stamp after it."""
         held, self._held = self._held, []
-        if held and self._last is None:
+        if held and self._clock.last is None:
             self._start_at_zero()
-        return self._place(held, self._stamps.of_all(held))
+        stamps = self._stamps.of_all(held)
+        limits = self._limits(held, cast(list[Stamp], stamps))
+        return cast(list[Observed], self._place(held, stamps, limits))
 
-    def _begin(self, events: Sequence[Event], stamps: Sequence[float | None]) -> bool:
+    def _begin(self, events: Sequence[Event], stamps: Sequence[Stamp]) -> bool:
         for event, stamp in zip(events, stamps, strict=True):
             if stamp is not None:
-                self._last = min(stamp, _first_mark(events, stamps) or stamp)
+                self._clock.last = min(stamp, _first_mark(events, stamps) or stamp)
                 return True
             if isinstance(event, Iteration):
                 break
@@ -96,9 +103,9 @@ class Moments:
         return True
 
     def _start_at_zero(self) -> None:
-        self._last, self.is_relative = 0.0, True
+        self._clock.last, self._clock.is_relative = 0.0, True
 
-    def _ready(self, events: Sequence[Event], stamps: Sequence[float | None]) -> int:
+    def _ready(self, events: Sequence[Event], stamps: Sequence[Stamp]) -> int:
         """How many can be placed now: up to the first whose time the next stamp will tell."""
         if not self._has_steps:
             return len(events)
@@ -117,57 +124,42 @@ class Moments:
         )
         return next(waiting, len(events))
 
-    def _place(self, events: Sequence[Event], stamps: Sequence[float | None]) -> list[Observed]:
-        limits = self._limits(events, stamps)
-        placed = []
-        for index, event in enumerate(events):
+    def _place(
+        self, pieces: Sequence[Piece], stamps: Sequence[Stamped], limits: Mapping[int, float]
+    ) -> list[Placed]:
+        clock, stream = self._clock, self._stream
+        placed: list[Placed] = []
+        for index, piece in enumerate(pieces):
             stamp = stamps[index]
-            if isinstance(event, Iteration):
-                at = self._step_at = self._step(event, stamp)
-                self._steps_in_a_row = True
+            if isinstance(piece, StepLines):
+                each = stamp if isinstance(stamp, list) else [stamp] * len(piece)
+                placed.append(PlacedLines(stream, clock.place_all(piece, each), piece))
+                continue
+            assert not isinstance(stamp, list)
+            if isinstance(piece, Iteration):
+                at = clock.place(piece, stamp)
             else:
-                at = self._other(event, stamp, limits.get(index))
-                self._steps_in_a_row = False
-            self._last = at
-            placed.append(Observed(at, self._stream, event))
+                at = clock.last = self._other(piece, stamp, limits.get(index))
+                clock.steps_in_a_row = False
+            placed.append(Observed(at, stream, piece))
         return placed
 
-    def _step(self, event: Iteration, stamp: float | None) -> float:
-        """An iteration line prints the moment of its printing: what it says is the clock."""
-        last = self._last or 0.0
-        if stamp is None:
-            return last + max(took(event), _TICK)
-        if self.is_relative and not self._shift:
-            self._shift = last + took(event) - stamp
-        at = stamp + self._shift
-        if len(event.timestamp or "") == _WHOLE_SECONDS:
-            at = min(max(at, self._step_at + took(event)), at + _SECOND)
-        if at < last:
-            if last - at > _STEPPED:
-                self._shift += last + took(event) - at
-                return last + took(event)
-            return last
-        if at - last > QUARTER - _SURE and self._steps_in_a_row:
-            added = max(0.0, zone_step(at - last - took(event), _SURE))
-            self._shift -= added
-            at -= added
-        return at
-
-    def _other(self, event: Event, stamp: float | None, limit: float | None) -> float:
-        last = self._last or 0.0
+    def _other(self, event: Event, stamp: Stamp, limit: float | None) -> float:
+        clock = self._clock
+        last = clock.last or 0.0
         if stamp is None:
             return last if limit is None else max(limit, last)
-        if self.is_relative and not self._shift:
-            self._shift = last - stamp
-        at = stamp + self._shift
+        if clock.is_relative and not clock.shift:
+            clock.shift = last - stamp
+        at = stamp + clock.shift
         if type(event) not in _OWN:
             at -= self._foreign
         if limit is not None and at > limit:
-            self._foreign += zone_step(at - limit, 2 * _STEPPED)
+            self._foreign += zone_step(at - limit, 2 * STEPPED)
             at = limit
         return max(at, last)
 
-    def _limits(self, events: Sequence[Event], stamps: Sequence[float | None]) -> dict[int, float]:
+    def _limits(self, events: Sequence[Event], stamps: Sequence[Stamp]) -> dict[int, float]:
         """For a stamp: the next iteration line's, after which it cannot be. For a result that
         has none: when the next iterations must have begun, for it was there by then. For the
         first words of a process: the earliest time that it names itself."""
@@ -177,7 +169,7 @@ class Moments:
         started: float | None = None
         for index in range(len(events) - 1, -1, -1):
             event, stamp = events[index], stamps[index]
-            at = None if stamp is None else stamp + self._shift
+            at = None if stamp is None else stamp + self._clock.shift
             if isinstance(event, Iteration):
                 next_step = at
                 begun = None if at is None else at - took(event)
@@ -199,13 +191,7 @@ _OWN = frozenset({Iteration, Batch, Phase, Exit})
 """Their stamps are the trainer's own; others may be a collector's, in another zone."""
 
 
-def took(event: Iteration) -> float:
-    """Seconds that the iterations of the line took, without saves and evaluations."""
-    seconds = (event.elapsed_ms or 0.0) * (event.covers or 1) / 1000.0
-    return seconds if 0.0 <= seconds < _LONGEST else 0.0  # not so: NaN, or no time at all
-
-
-def _first_mark(events: Sequence[Event], stamps: Sequence[float | None]) -> float | None:
+def _first_mark(events: Sequence[Event], stamps: Sequence[Stamp]) -> float | None:
     """The earliest time that the start-up names: newer releases tell theirs afterwards."""
     named: list[float] = []
     for event, stamp in zip(events, stamps, strict=True):

@@ -10,25 +10,25 @@ acted on: the run goes on as recorded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from mwatch.app.chronicle import Chronicle
 from mwatch.app.engine import Assessment, Engine
 from mwatch.app.screen import Screen
+from mwatch.app.usual_gaps import LOOK_SECONDS, UsualGaps
 from mwatch.decide.verdict import verdict
 from mwatch.model.decision import Action, Decision
 from mwatch.model.event import Arguments, Error, Iteration, Phase
 from mwatch.model.job import Job
 from mwatch.model.observation import Observed
+from mwatch.model.step_lines import PlacedLines
 from mwatch.model.verdict import Verdict
-from mwatch.stats import median
+from mwatch.state.like_lines import fold_like, is_usual_ground
 
-_LOOK_SECONDS = 1.0
 _SHARE = 0.02
-_USUAL_GAPS = 32
-_LIKE_OTHERS = 1.25
-"""A gap no longer than so many usual ones hides nothing: no deadline is shorter."""
+_FEW_LINES = 8
+_MANY_LINES = 2048
 MAX_ATTEMPTS = 256
 
 
@@ -67,20 +67,59 @@ class Player:
         """Something worth a look was said within a second of the last one."""
         self._due: float | None = None
         """When the decision that stands would be carried out."""
-        self._gaps: list[float] = []
-        self._line_at: float | None = None
-        self._dull = _LOOK_SECONDS
-        """A silence that is no longer hides nothing."""
+        self._gaps = UsualGaps()
+        self._stride = _FEW_LINES
+        """Lines that are tried at once: as many as twice those that went well last time."""
 
-    def play(self, recording: Iterable[Observed]) -> None:
-        for observed in recording:
-            self.tell(observed)
+    def play(self, recording: Iterable[Observed | PlacedLines]) -> None:
+        for heard in recording:
+            if isinstance(heard, PlacedLines):
+                self._tell_lines(heard)
+            else:
+                self.tell(heard)
+
+    def _tell_lines(self, placed: PlacedLines) -> None:
+        """As `tell` of each line; those of which nothing comes are passed over many at a time."""
+        events: Sequence[Iteration] = placed.lines.events
+        index, size = 0, len(placed.lines)
+        while index < size:
+            done = self._pass_over(placed, index)
+            if done == index:
+                if not isinstance(events, list):
+                    events = list(events)
+                self.tell(Observed(placed.ats[index], placed.stream, events[index]))
+                done += 1
+            index = done
+
+    def _pass_over(self, placed: PlacedLines, begin: int) -> int:
+        """Learns from lines from `begin` on of which nothing comes; returns the first other."""
+        if self.at is None or self._is_stale or self._due is not None or self._listener:
+            return begin
+        job = self.engine.job
+        if not is_usual_ground(job, placed, begin):
+            return begin
+        end = min(begin + self._stride, len(placed.lines))
+        gaps, screen, calm = self._foresee(placed, begin, end)
+        done = fold_like(job, placed, begin, calm)
+        if done < end:
+            gaps, screen, _ = self._foresee(placed, begin, done)
+        self._stride = min(max(2 * (done - begin), _FEW_LINES), _MANY_LINES)
+        if done > begin:
+            self._gaps, self._screen = gaps, screen
+            self.at = max(self.at, placed.ats[done - 1])
+        return done
+
+    def _foresee(self, placed: PlacedLines, begin: int, end: int) -> tuple[UsualGaps, Screen, int]:
+        """What would be known after the lines up to the first that is worth a look."""
+        gaps, screen = self._gaps.copy(), self._screen.copy()
+        end = gaps.pass_over(placed.ats, begin, end, self.at or 0.0)
+        return gaps, screen, screen.pass_over(placed.lines, begin, end)
 
     def tell(self, observed: Observed) -> None:
         at, _, what = observed
         was_news = False
         last = at if self.at is None else self.at
-        if at > last and (self._is_stale or self._due is not None or at - last > self._dull):
+        if at > last and (self._is_stale or self._due is not None or at - last > self._gaps.dull):
             was_news = self._pass(last, at)
         if self._is_stale and isinstance(what, Phase | Arguments | Error):
             self._look(self.at or at)  # it may end the attempt: see how that one stood
@@ -94,11 +133,11 @@ class Player:
         if self._listener:
             self._listener.note(job, observed)
         if isinstance(what, Iteration):
-            self._learn_gap(at)
+            self._gaps.learn(at)
             self._is_stale |= was_news or self._screen.wants_line(what)
         else:
             self._is_stale |= was_news or self._screen.wants(what)
-        if self._is_stale and self.at - self._looked_at >= _LOOK_SECONDS:
+        if self._is_stale and self.at - self._looked_at >= LOOK_SECONDS:
             self._look(self.at)
 
     def finish(self, until: float | None = None) -> Assessment | None:
@@ -121,33 +160,23 @@ class Player:
 
     def _attempt_began(self) -> None:
         self._screen.attempt_began()
-        self._gaps.clear()
-        self._line_at = self._due = None
-        self._dull = _LOOK_SECONDS
+        self._gaps = UsualGaps()
+        self._due = None
         for kept in (self.endings, self.enacted):
             while len(kept) > MAX_ATTEMPTS:
                 del kept[next(iter(kept))]
 
-    def _learn_gap(self, at: float) -> None:
-        gaps = self._gaps
-        if self._line_at is not None:
-            gaps.append(at - self._line_at)
-            if len(gaps) == _USUAL_GAPS:
-                self._dull = max(_LOOK_SECONDS, median(gaps) * _LIKE_OTHERS)
-                gaps.clear()
-        self._line_at = at
-
     def _pass(self, start: float, end: float) -> bool:
         """From `start` to `end` nothing was said; returns whether that itself was news."""
-        if self._is_stale and end - self._looked_at >= _LOOK_SECONDS:
-            self._look(min(end, max(start, self._looked_at + _LOOK_SECONDS)))
+        if self._is_stale and end - self._looked_at >= LOOK_SECONDS:
+            self._look(min(end, max(start, self._looked_at + LOOK_SECONDS)))
         if self._due is not None:
             self._act_within(end)
-        if end - start <= self._dull:
+        if end - start <= self._gaps.dull:
             return False
         was_news = False
         begun = max(start, self._looked_at)
-        while end - begun > _LOOK_SECONDS and self._differs(end):
+        while end - begun > LOOK_SECONDS and self._differs(end):
             begun = self._first_change(start, begun, end)
             self._look(begun)
             self._act_within(end)
@@ -159,7 +188,7 @@ class Player:
             self._look(max(self._due, self._looked_at))
 
     def _first_change(self, start: float, low: float, high: float) -> float:
-        while high - low > max(_LOOK_SECONDS, _SHARE * (low - start)):
+        while high - low > max(LOOK_SECONDS, _SHARE * (low - start)):
             middle = (low + high) / 2
             if self._differs(middle):
                 high = middle

@@ -12,19 +12,22 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 
 from mwatch.app import timeline
 from mwatch.app.inputs import STDIN, read_chunks
 from mwatch.app.log_files import LogFile, find
 from mwatch.app.loose_lines import place
-from mwatch.app.moments import Moments
+from mwatch.app.moments import Moments, Placed
 from mwatch.app.succession import StreamPlan, plan
 from mwatch.app.zones import zone_step
 from mwatch.errors import InputError
 from mwatch.model.observation import Observed, Stored, StoredCheckpoint
+from mwatch.model.step_lines import PlacedLines
 from mwatch.model.timeline import Rollback
 from mwatch.parse.grammar import Grammar
 from mwatch.parse.reader import Reader, in_order
+from mwatch.parse.run import in_pieces
 from mwatch.state.clocks import estimate_offsets
 from mwatch.state.merge import merge
 from mwatch_trainer.checkpoint import Listing, list_checkpoints
@@ -74,10 +77,10 @@ class Recording:
         ]
         return max(changed, default=None)
 
-    def observed(self, progress: Progress | None = None) -> Iterator[Observed]:
+    def observed(self, progress: Progress | None = None) -> Iterator[Placed]:
         """All streams as one, in the order of one clock."""
         if len(self.streams) == 1:
-            return self._stream(self.streams[0], progress)
+            return self._pieces(self.streams[0], progress)
         offsets = self._offsets()
         streams = {each.name: self._stream(each, progress) for each in self.streams}
         without_steps = {each.name: each.end for each in self.streams if not each.has_steps}
@@ -92,6 +95,14 @@ class Recording:
         return estimate_offsets(streams, max_events=_REHEARSED)
 
     def _stream(self, stream: StreamPlan, progress: Progress | None) -> Iterator[Observed]:
+        """One by one, so that they can be put among those of other streams."""
+        for each in self._pieces(stream, progress):
+            if isinstance(each, PlacedLines):
+                yield from map(Observed, each.ats, repeat(each.stream), each.lines.events)
+            else:
+                yield each
+
+    def _pieces(self, stream: StreamPlan, progress: Progress | None) -> Iterator[Placed]:
         is_alone = len(self.streams) == 1
         moments = Moments(
             stream.name,
@@ -103,7 +114,7 @@ class Recording:
         for file in stream.files:
             reader = Reader(self._grammar, file.shown)
             for data in self._read(file):
-                yield from moments.observe(in_order(reader.feed(data)))
+                yield from moments.observe_pieces(in_pieces(reader.batches(data)))
                 if progress:
                     progress(self._done, self._size)
             yield from moments.observe(in_order(reader.close()))

@@ -20,10 +20,12 @@ from mwatch.app.player import Listener, Player
 from mwatch.app.recording import Progress, Recording, open_recording
 from mwatch.app.report import Report, iso
 from mwatch.errors import InputError
+from mwatch.model.job import Job
 from mwatch.model.settings import Settings
 from mwatch.parse.grammar import Grammar
 
 NOW = "now"
+_DOUBT = 0.01  # of the wall time: as exact as the goodput is meant to be
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +70,24 @@ def replay(
     up_until = _in_log_time(request, until, recording, last)
     if flight is None:
         player.finish(up_until)
+        recording.notes += _doubts(engine.job)
         return conclude(recording, player, is_up=up_until is not None, now=now)
     heard = Testimony(flight, engine.job, last, is_relative=recording.is_relative)
     recording.notes += heard.notes
     player.play(heard.observed(recording.streams[0].name))
     up_until = max(filter(None, (up_until, heard.up_until())), default=None)
     player.finish(up_until)
+    recording.notes += _doubts(engine.job)
     return heard.judged(conclude(recording, player, is_up=up_until is not None, now=now))
+
+
+def _doubts(job: Job) -> list[str]:
+    """Where the goodput is a guess, it is said."""
+    guessed = job.ledger.guessed_seconds
+    if guessed <= _DOUBT * (job.now - (job.ledger.started_at or job.now)):
+        return []
+    why = "too few iteration lines tell how much of it was the first step"
+    return [f"goodput: {guessed:.0f} s of it are told apart by a guess: {why}"]
 
 
 def _by_dumps_alone(report: Report, flight: Flight | None) -> Report:

@@ -12,18 +12,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from copy import copy
 
+from mwatch.app.calm_lines import (
+    HIGHER,
+    MEMORY,
+    SLOWER,
+    STEEPER,
+    Calm,
+    Values,
+    calm_counts,
+    calm_losses,
+    calm_norms,
+    calm_scales,
+    calm_times,
+    pass_calm,
+)
 from mwatch.model.event import Event, Fault, Iteration, Overflow, Straggler, Timers
 from mwatch.model.fault import Role
 from mwatch.model.observation import Observation
+from mwatch.model.step_lines import StepLines
 
 _SHARE = 0.02
 _FEWEST = 8
 _PATIENCE = 64
-_MEMORY = 0.01  # how fast what is usual follows: slower than any detector makes up its mind
-_HIGHER = 0.1  # share by which a loss is above what is usual
-_STEEPER = 2.5
-_SLOWER = 1.15
 _SILENT = frozenset({Timers, Overflow, Straggler})
 
 
@@ -55,6 +67,72 @@ class Screen:
             return self._odd_since_look > self._same_looks // _PATIENCE
         return self._since_look > _FEWEST and self._since_look > _SHARE * self._lines
 
+    def copy(self) -> Screen:
+        other = copy(self)
+        other._usual = dict(self._usual)
+        return other
+
+    def pass_over(self, lines: StepLines, begin: int, end: int) -> int:
+        """Learns from lines from `begin` on, as `wants_line` does from each of them, and stops
+        before the first that it wants."""
+        while begin < end:
+            due = min(end, begin + self._lines_until_due())
+            calm = self._pass_calm(lines, begin, due)
+            if calm == due or self._odd_since_look + 1 > self._same_looks // _PATIENCE:
+                return calm
+            self.wants_line(lines.events[calm])  # odd, but that has been looked at often enough
+            begin = calm + 1
+        return end
+
+    def _lines_until_due(self) -> int:
+        """How many plain lines may still come before one is looked at for its number alone."""
+        since, lines = self._since_look, self._lines
+        count = max(_FEWEST - since, int((_SHARE * lines - since) / (1 - _SHARE)) - 2, 0)
+        while since + count + 1 <= max(_FEWEST, _SHARE * (lines + count + 1)):
+            count += 1
+        return count
+
+    def _pass_calm(self, lines: StepLines, begin: int, end: int) -> int:
+        """Up to the first line that is not plainly like those before."""
+        columns = self._columns(lines)
+        if columns is None or lines.iterations[begin] <= self._furthest:
+            return begin
+        stop, learnt = pass_calm(list(columns.values()), begin, end)
+        if stop == begin:
+            return begin
+        now = dict(zip(columns, learnt, strict=True))
+        self._elapsed = now.get("elapsed_ms", self._elapsed)
+        self._norm = now.get("grad_norm", self._norm)
+        self._scale = now.get("loss_scale", self._scale)
+        for name in self._usual:
+            self._usual[name] = now[f"loss {name}"]
+        self._furthest = lines.iterations[stop - 1]
+        self._lines += stop - begin
+        self._since_look += stop - begin
+        return stop
+
+    def _columns(self, lines: StepLines) -> dict[str, tuple[Calm, Values, float]] | None:
+        """What has to stay calm, with what is usual of it; None: these lines are of a new kind."""
+        if lines.losses.keys() != self._usual.keys():
+            return None
+        columns: dict[str, tuple[Calm, Values, float]] = {}
+        for field, calm, usual in (
+            ("skipped", calm_counts, 0.0),
+            ("nan", calm_counts, 0.0),
+            ("elapsed_ms", calm_times, self._elapsed),
+            ("grad_norm", calm_norms, self._norm),
+            ("loss_scale", calm_scales, self._scale),
+        ):
+            values = lines.column(field)
+            if values is None and not usual:
+                continue
+            if values is None or usual is None:
+                return None
+            columns[field] = (calm, values, usual)
+        for name, loss in self._usual.items():
+            columns[f"loss {name}"] = (calm_losses, lines.losses[name], loss)
+        return columns
+
     def looked(self, *, is_news: bool) -> None:
         """Looks that keep saying the same are made less and less often."""
         self._since_look = self._odd_since_look = 0
@@ -75,15 +153,15 @@ class Screen:
         elapsed, norm, scale = line.elapsed_ms, line.grad_norm, line.loss_scale
         if elapsed is not None:
             usual = self._elapsed
-            if usual is not None and -math.inf < elapsed <= _SLOWER * usual:
-                self._elapsed = usual + _MEMORY * (elapsed - usual)
+            if usual is not None and -math.inf < elapsed <= SLOWER * usual:
+                self._elapsed = usual + MEMORY * (elapsed - usual)
             else:
                 odd |= usual is not None
                 self._elapsed = _follow(usual, elapsed)
         if norm is not None or self._norm is not None:
             usual = self._norm
-            if usual is not None and norm is not None and -math.inf < norm <= _STEEPER * usual:
-                self._norm = usual + _MEMORY * (norm - usual)
+            if usual is not None and norm is not None and -math.inf < norm <= STEEPER * usual:
+                self._norm = usual + MEMORY * (norm - usual)
             else:
                 odd |= norm is None or usual is not None
                 self._norm = _follow(usual, norm)
@@ -103,12 +181,12 @@ class Screen:
                 odd |= is_begun
                 known[name] = _follow(usual, loss) or 0.0
             else:
-                odd |= loss > usual + _HIGHER * abs(usual)
-                known[name] = usual + _MEMORY * (loss - usual)
+                odd |= loss > usual + HIGHER * abs(usual)
+                known[name] = usual + MEMORY * (loss - usual)
         return odd
 
 
 def _follow(usual: float | None, value: float | None) -> float | None:
     if value is None or not math.isfinite(value):
         return usual
-    return value if usual is None else usual + _MEMORY * (value - usual)
+    return value if usual is None else usual + MEMORY * (value - usual)

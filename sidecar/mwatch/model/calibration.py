@@ -77,14 +77,16 @@ class Calibration:
         self.steps.append(seconds)
         if self.best_step is not None and seconds > self.slow_above(self.best_step):
             return
-        self.recent.append(seconds)
+        recent = self.recent
+        recent.append(seconds)
         self.recent_iterations += iterations
         self._recent_lines += 1
-        lines = len(self.recent)
+        lines = len(recent)
+        if lines >= _UPDATE_LINES and self._recent_lines % _UPDATE_LINES:
+            return
         is_enough = lines >= _FEW_LINES and self.recent_iterations >= _MANY_ITERATIONS
-        is_due = lines < _UPDATE_LINES or self._recent_lines % _UPDATE_LINES == 0
-        if (is_enough or lines >= _SOME_LINES) and is_due:
-            self.best_step, self.best_spread = self.recent.median(), self.recent.spread()
+        if is_enough or lines >= _SOME_LINES:
+            self.best_step, self.best_spread = recent.median(), recent.spread()
 
     def slow_above(self, usual: float) -> float:
         """Seconds of a step; what is below may be chance."""

@@ -189,6 +189,8 @@ class Attempt:
     evaluations: int = 0
     evaluations_before: int = 0
     """Of these, told before the last iteration line."""
+    evaluated_after: int | None = None
+    """Iteration that the last result of an evaluation named."""
     saw_evaluating: bool = False
     """Somebody told of an evaluation while it went on, since the last iteration line."""
     bad_validation_at: int | None = None

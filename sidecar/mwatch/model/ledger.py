@@ -74,6 +74,14 @@ class Unjudged(NamedTuple):
     batch_size: int | None
 
 
+class Guess(NamedTuple):
+    """Steps that were told apart by a guess, for too few lines have shown the pace yet: what was
+    moved is moved back when they do."""
+
+    steps: list[Unjudged]
+    moved: list[tuple[Spent, Spent, float]]
+
+
 class UnknownReach(NamedTuple):
     """An attempt worked for so long after its last line, at a pace that nobody knew."""
 
@@ -120,6 +128,7 @@ class Pace:
     """Iterations up to here were done by earlier attempts."""
     unjudged: list[Unjudged] = field(default_factory=list)
     """A few; what is too much stays as it was booked."""
+    guess: Guess | None = None
     unknown_reach: UnknownReach | None = None
     first_step_seconds: float = 0.0
     """Booked for the first step of this attempt, before its first line."""
@@ -167,6 +176,12 @@ class Ledger:
     slow_ratio: float = SlowSettings().ratio
 
     @property
+    def guessed_seconds(self) -> float:
+        """Of which nobody can tell yet what was steps and what the first step: the job has not
+        shown its pace in more than a few lines."""
+        return sum(each.seconds for each in self.pace.guess.steps) if self.pace.guess else 0.0
+
+    @property
     def wall_seconds(self) -> float:
         return sum(self.seconds.values())
 
@@ -207,6 +222,13 @@ class Ledger:
         self.seconds[spent] = booked[spent] = booked[spent] + seconds
         total = weighed[spent] + seconds * (self.world_size or 1)
         self.gpu_seconds[spent] = weighed[spent] = total
+        self.booked_at = self.settled_at = until
+
+    def carry_on(self, spent: Spent, seconds: float, gpu_seconds: float, until: float) -> None:
+        """As many turns of `book_all`, which have brought what is booked to these sums."""
+        self._forget_open()
+        self.seconds[spent] = self.booked[spent] = seconds
+        self.gpu_seconds[spent] = self.booked_gpu[spent] = gpu_seconds
         self.booked_at = self.settled_at = until
 
     def move(self, source: Spent, target: Spent, seconds: float) -> None:

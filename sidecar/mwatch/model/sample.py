@@ -12,7 +12,9 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from mwatch.stats import spread
+from mwatch.stats import MAD_TO_SIGMA, median
+
+_LOWEST, _HIGHEST = -math.inf, math.inf
 
 
 class Sample:
@@ -46,7 +48,7 @@ class Sample:
         return len(self._newest) == self.maxlen
 
     def append(self, value: float) -> None:
-        if -math.inf < value < math.inf:
+        if _LOWEST < value < _HIGHEST:
             self._newest.append(value)
             self._ordered = None
 
@@ -72,7 +74,10 @@ class Sample:
 
     def spread(self) -> float:
         """The median distance from the median, as a standard deviation; 0 of an empty sample."""
-        return spread(self._newest) if self._newest else 0.0
+        middle = self.median()
+        if middle is None or self._ordered is None:
+            return 0.0
+        return MAD_TO_SIGMA * median([abs(value - middle) for value in self._ordered])
 
     def quantile_without_outliers(self, share: float, outliers: int) -> float | None:
         """At most so many of the largest numbers, and no more than a tenth, have no say."""

@@ -53,6 +53,7 @@ _EXTRA = frozenset(
         "virtual_pipeline_model_parallel_size", "non_persistent_save_interval",
         "check_for_nan_in_loss_and_grad", "rerun_mode", "num_layers_per_virtual_pipeline_stage",
         "log_throughput", "ckpt_step", "no_load_optim", "pretrained_checkpoint",
+        "data_path", "train_data_path", "valid_data_path", "test_data_path",
     }
 )  # fmt: skip
 _TEXTS = frozenset({"save", "load"})

@@ -74,7 +74,7 @@ class Slot(NamedTuple):
     name: str
     convert: Convert
 
-    def convert_all(self, texts: list[bytes]) -> Iterable[float | int]:
+    def convert_all(self, texts: Sequence[bytes]) -> Iterable[float | int]:
         """Most columns hold one text for hours; that is converted once."""
         if texts.count(texts[0]) == len(texts):
             return repeat(self.convert(texts[0]), len(texts))

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from operator import itemgetter
+from operator import attrgetter, gt, itemgetter
 from typing import overload
 
-from mwatch.model.event import Iteration
+from mwatch.model.event import Event, Iteration
+from mwatch.model.step_lines import StepLines
 from mwatch.parse.coverage import Cover, Coverage
 from mwatch.parse.iteration import read_heads, to_event
 from mwatch.parse.layout import FIRST_SLOT, MAKE, Layout, Row, learn, stamp_texts, steady_covers
 from mwatch.parse.line import Line
 
+_WORTH_COLUMNS = 16  # lines: fewer are cheaper one by one
 _WORTH_TIGHTENING = 16  # lines: making a pattern costs as much as reading some hundred
 
 
@@ -35,7 +37,7 @@ class Run(Sequence[Iteration]):
         self._block = block
         self._rows = rows
         self._covers = covers
-        self._lines = lines
+        self.numbers = lines
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -49,7 +51,7 @@ class Run(Sequence[Iteration]):
             return list(self)[index]
         position = range(len(self._rows))[index]
         event = self._layout.decode(
-            self._rows[position], self._lines[position], self._covers[position]
+            self._rows[position], self.numbers[position], self._covers[position]
         )
         return event or self._read_slowly()[position]
 
@@ -67,7 +69,7 @@ class Run(Sequence[Iteration]):
         model = self._layout.model
         events = []
         texts = self._block.split(b"\n")[:-1]
-        for raw, number, covers in zip(texts, self._lines, self._covers, strict=False):
+        for raw, number, covers in zip(texts, self.numbers, self._covers, strict=False):
             text = raw.decode("utf-8", "replace").rstrip("\r")
             line = Line(text, text, number, "", model.rank)
             cover = Cover(covers, False)
@@ -85,6 +87,33 @@ class Run(Sequence[Iteration]):
         if value is None:
             raise KeyError(field)
         return [value] * len(self)
+
+    def lines(self) -> StepLines | None:
+        """All lines as columns; None for a value that only the slow way can read."""
+        stamps, iterations, totals, *texts = zip(*self._rows, strict=True)
+        model = self._layout.model
+        losses: dict[str, list[float]] = {}
+        varying: dict[str, list[float | int]] = {}
+        steady: dict[str, object] = {}
+        try:
+            for slot, column in zip(self._layout.slots, texts, strict=True):
+                values = slot.convert_all(column)
+                if slot.kind == "loss":
+                    losses[slot.name] = list(values)
+                elif slot.kind == "field" and isinstance(values, list):
+                    varying[slot.name] = values
+                elif slot.kind == "field":
+                    steady[slot.name] = next(iter(values))
+            named = stamp_texts(stamps) if model.timestamp is not None else None
+        except ValueError:
+            return None
+        if totals[0]:
+            if totals.count(totals[0]) < len(totals):
+                varying["total_iterations"] = list(map(int, totals))
+            steady["total_iterations"] = int(totals[0])
+        event = model._replace(**steady)  # type: ignore[arg-type]
+        done = list(map(int, iterations))
+        return StepLines(self, event, done, self._covers, self.numbers, named, losses, varying)
 
     def tighten(self) -> Layout | None:
         """A faster layout for lines like the last one; None where that cannot be gained."""
@@ -105,7 +134,7 @@ class Run(Sequence[Iteration]):
             "iteration": list(map(int, map(itemgetter(1), rows))),
             "covers": self._covers,
             "first_of_process": repeat(False),
-            "line": self._lines,
+            "line": self.numbers,
         }
         if rows[0][2]:
             values["total_iterations"] = list(map(int, map(itemgetter(2), rows)))
@@ -142,3 +171,25 @@ def read_run(
             coverage.advance(int(rows[-1][1]), covers[-1])
             return Run(layout, block, rows, covers, lines)
     return None
+
+
+def in_pieces(batches: Iterable[Sequence[Event]]) -> list[Event | StepLines]:
+    """What was read, in the order of the file, with long runs of like lines left together."""
+    read = list(batches)
+    ordered = [number for batch in read for number in _ends(batch)]
+    if any(map(gt, ordered, ordered[1:])):  # a block is known when it ends, but was there before
+        return sorted((event for batch in read for event in batch), key=attrgetter("line"))
+    pieces: list[Event | StepLines] = []
+    for batch in read:
+        lines = None
+        if isinstance(batch, Run) and len(batch) >= _WORTH_COLUMNS:
+            lines = batch.lines()
+        pieces += batch if lines is None else (lines,)
+    return pieces
+
+
+def _ends(batch: Sequence[Event]) -> Iterable[int]:
+    """Line numbers that tell whether all are in order; those of a run are."""
+    if isinstance(batch, Run):
+        return batch.numbers[0], batch.numbers[len(batch) - 1]
+    return (event.line for event in batch)

@@ -10,15 +10,16 @@ little is known, and where nothing else comes, those count too.
 
 from __future__ import annotations
 
-from mwatch.model.job import Job, Step
+from mwatch.model.job import Attempt, Job, Step
 from mwatch.model.phase import JobPhase, Slot
 from mwatch.state.step_time import own_seconds
+from mwatch.state.time_parts import seconds_aside
 
-_STARVED = 8  # steps known; fewer, and a poor line is better than nothing
+STARVED = 8  # steps known; fewer, and a poor line is better than nothing
 _ALWAYS = 4  # lines in a row with a save inside: there are no others
 _BEAT_SECONDS = 1.0
-_CLOSE_SECONDS = 1.0  # lines that come faster say the same: once enough are known, one in five
-_EVERY = 5
+CLOSE_SECONDS = 1.0  # lines that come faster say the same: once enough are known, one in five
+EVERY = 5
 
 
 def phase_ended(job: Job, slot: Slot, seconds: float) -> None:
@@ -41,12 +42,14 @@ def step_reported(job: Job, step: Step) -> None:
     if before is None or not _is_usual(step, before):
         return
     gap = step.at - before.at
-    if gap < _CLOSE_SECONDS and step.line % _EVERY and calibration.steps.is_full:
+    if gap < CLOSE_SECONDS and step.line % EVERY and calibration.steps.is_full:
         return
     is_poor = step.skipped >= step.new or 0 < calibration.disturbed < _ALWAYS
-    if is_poor and len(calibration.steps) >= _STARVED:
+    if is_poor and len(calibration.steps) >= STARVED:
         return
-    seconds = own_seconds(step, before, is_second=len(attempt.steps) == 2)
+    is_second = len(attempt.steps) == 2
+    aside = seconds_aside(job.ledger, before) if is_second else 0.0
+    seconds = own_seconds(step, before, is_second=is_second, aside=aside)
     if seconds is None and not is_disturbed:
         seconds = gap / step.new
     if seconds is None or seconds <= 0:
@@ -58,11 +61,15 @@ def step_reported(job: Job, step: Step) -> None:
 
 def _is_disturbed(job: Job) -> bool:
     """A save or an evaluation has begun or ended since the last line."""
-    attempt = job.attempt
-    began = attempt.save.began_at if attempt.save is not None else None
-    seen = (attempt.number, attempt.evaluations, attempt.saves_done, began)
+    seen = happened(job.attempt)
     before, job.calibration.seen = job.calibration.seen, seen
     return bool(before) and before != seen
+
+
+def happened(attempt: Attempt) -> tuple[object, ...]:
+    """Other than steps; as long as it stays the same, there was nothing but steps."""
+    began = attempt.save.began_at if attempt.save is not None else None
+    return (attempt.number, attempt.evaluations, attempt.saves_done, began)
 
 
 def _is_usual(step: Step, before: Step) -> bool:

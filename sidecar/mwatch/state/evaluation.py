@@ -19,6 +19,7 @@ def fold_validation(job: Job, stream: Stream, at: float, result: Validation) -> 
         return
     attempt = job.attempt
     attempt.evaluations += 1
+    attempt.evaluated_after = result.iteration
     if attempt.bad_validation_at is None and not all(map(math.isfinite, result.losses.values())):
         attempt.bad_validation_at = (
             result.iteration if result.iteration is not None else attempt.iteration

@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 from mwatch.model.job import Job, Step
 from mwatch.model.ledger import Pace, Parts, Spent, Unjudged
-from mwatch.state.slow_time import judge, leave_unjudged, usual_step
+from mwatch.state.slow_time import FIRST_STEP_FACTOR, judge, leave_unjudged, usual_step
 from mwatch.state.step_time import own_seconds
 from mwatch.state.time_parts import SKEW, add, add_steps, fit, redone_share, spans_within
 
-_FIRST_STEP_FACTOR = 10.0  # that a first step takes, of a job that has shown no other yet
 _HALF_BEAT = 0.5  # the probe sees the end of a step by so much too late, on average
 
 
@@ -32,6 +31,7 @@ def book_first_line(job: Job, step: Step, at: float) -> None:
     ledger, resumed_from = job.ledger, job.attempt.resumed_from
     if resumed_from is not None and 0 < step.iteration - resumed_from < step.new:
         step = step._replace(new=step.iteration - resumed_from)  # its pod knew of no resume
+    step = step._replace(new=step.new + _lost(job, step))
     pace, span = ledger.pace, at - ledger.booked_at
     parts, _ = spans_within(ledger.open, ledger.booked_at, at)
     room = span - sum(parts.values())
@@ -46,11 +46,19 @@ def book_first_line(job: Job, step: Step, at: float) -> None:
         add(pace.spare, rest, room - booked.seconds)
     ledger.book(fit(parts, span, rest), at)
     pace.owed = booked.owed
-    guess = None if own is None else own / _FIRST_STEP_FACTOR if step.new == 1 else own
+    guess = None if own is None else own / FIRST_STEP_FACTOR if step.new == 1 else own
     pace.step_seconds = booked.step_seconds or usual or pace.step_seconds or guess
     pace.interval = job.layout.log_interval or pace.interval or (step.new if step.new > 1 else None)
     if usual is not None:
-        judge(job, usual)
+        judge(job, usual, is_guess=job.calibration.best_step is None)
+
+
+def _lost(job: Job, step: Step) -> int:
+    """Iterations before those that the line speaks for: the first lines were lost."""
+    attempt = job.attempt
+    if attempt.resumed_from is None and attempt.load != "random":
+        return 0
+    return max(0, step.iteration - step.new - (attempt.resumed_from or 0))
 
 
 def _after_the_probe(pace: Pace, parts: Parts, step: Step, room: float, told: float) -> _Booked:

@@ -74,6 +74,12 @@ def _beat(job: Job, stream: Stream, at: float, beat: Beat) -> None:
     beats.fold(job, stream, at, beat)
 
 
+def _fault(job: Job, stream: Stream, at: float, fault: Fault) -> None:
+    if fault.line:  # else no log said so, but a driver or a network card
+        _see(job, Sight.LOG, at)
+    endings.fold_fault(job, stream, at, fault)
+
+
 def _stored(job: Job, stream: Stream, at: float, stored: Stored) -> None:
     _see(job, Sight.CHECKPOINTS, at)
     checkpoints.fold_stored(job, stored)
@@ -108,7 +114,7 @@ _FOLDS: dict[type, Fold] = {
     Timers: evaluation.fold_timers,
     Phase: markers.fold,
     Checkpoint: checkpoints.fold,
-    Fault: endings.fold_fault,
+    Fault: _fault,
     Error: endings.fold_error,
     Exit: endings.fold_exit,
     ProcessExit: endings.fold_process_exit,
@@ -123,7 +129,7 @@ _FOLDS: dict[type, Fold] = {
 }
 _LOG = frozenset(
     {
-        Iteration, Batch, Validation, Timers, Phase, Checkpoint, Fault, Error, Exit, Overflow,
-        Straggler, Arguments,
+        Iteration, Batch, Validation, Timers, Phase, Checkpoint, Error, Exit, Overflow, Straggler,
+        Arguments,
     }
 )  # fmt: skip

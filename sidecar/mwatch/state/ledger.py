@@ -9,13 +9,29 @@ phase ends. It cannot see work on an iteration that was never finished: that cou
 from __future__ import annotations
 
 from mwatch.model.job import Job, Step
-from mwatch.model.ledger import Head, Ledger, Open, Parts, Span, Spent, Stall, UnknownReach
+from mwatch.model.ledger import (
+    Head,
+    Ledger,
+    Open,
+    Parts,
+    Span,
+    Spent,
+    Stall,
+    Unjudged,
+    UnknownReach,
+)
 from mwatch.model.observation import Sight
 from mwatch.model.phase import JobPhase
-from mwatch.state.line_time import book_line, book_usual_line
-from mwatch.state.slow_time import judge, usual_step
-from mwatch.state.tail_time import PHASES, read_tail, spent_in
-from mwatch.state.time_parts import SAME_MOMENT, SKEW, fit, spans_within
+from mwatch.state.line_time import RECLAIMED, book_late_line, book_line, book_usual_line
+from mwatch.state.slow_time import (
+    guess_by_first_line,
+    judge,
+    leave_unjudged,
+    pace_by_save,
+    usual_step,
+)
+from mwatch.state.tail_time import PHASES, Tail, read_tail, spent_in
+from mwatch.state.time_parts import SAME_MOMENT, SKEW, add, fit, redone_share, spans_within
 
 _BEFORE_STEPS = frozenset(
     {
@@ -71,12 +87,13 @@ def phase_changed(job: Job, at: float, before: JobPhase) -> None:
     if phase is JobPhase.ENDED:
         _close(job, at)
     elif phase is JobPhase.STOPPING and ledger.open.stall is not None:
-        _book_tail(job, at)
+        _leave_to_late_lines(ledger, _book_tail(job, at).parts)
     elif before in _ASIDE:
         _end_aside(job, at, before)
     elif before in _BEFORE_STEPS and phase is JobPhase.TRAINING:
         ledger.open.head = Head(PHASES[before], at)
     elif before in _BEFORE_STEPS:
+        _leave_first_steps(job, at, before)
         _book_all(job, at, PHASES[before])
     opened = ledger.open
     opened.phase, opened.phase_began, opened.stall = phase, at, None
@@ -85,7 +102,10 @@ def phase_changed(job: Job, at: float, before: JobPhase) -> None:
 def step_reported(job: Job, step: Step) -> None:
     """The newest line of `job.attempt.steps`; called once, before `best_iteration` is raised."""
     ledger = job.ledger
-    if ledger.started_at is None or ledger.is_closed or step.new < 1:
+    if ledger.started_at is None or step.new < 1:
+        return
+    if ledger.is_closed:
+        book_late_line(job, step)
         return
     if ledger.world_size != job.layout.world_size:
         ledger.weigh(job.layout.world_size)
@@ -145,6 +165,23 @@ def _book_head(ledger: Ledger) -> None:
     ledger.book({head.spent: until - ledger.booked_at}, until)
 
 
+def _leave_first_steps(job: Job, at: float, before: JobPhase) -> None:
+    """A save of iteration 40 before any line: the first line was lost, or is late. Of the time
+    since the start of the first step 40 steps were done, and it will be known how long they
+    took."""
+    attempt, ledger = job.attempt, job.ledger
+    if before is not JobPhase.FIRST_STEP or attempt.save is None or attempt.steps:
+        return
+    if attempt.resumed_from is None and attempt.load != "random":
+        return
+    last = attempt.save.iteration or 0
+    count = last - (attempt.resumed_from or 0)
+    if count > 0:
+        redone = redone_share(ledger.pace, last, count)
+        steps = (count, Spent.FIRST_STEP, Spent.FIRST_STEP, at - ledger.booked_at, redone, None)
+        leave_unjudged(ledger.pace, Unjudged(*steps))
+
+
 def _end_aside(job: Job, at: float, before: JobPhase) -> None:
     opened, spent = job.ledger.open, spent_in(job, before)
     if spent is not None and len(opened.spans) < _MAX_SPANS:
@@ -160,7 +197,7 @@ def _book_all(job: Job, at: float, spent: Spent) -> None:
     _reopen(job, at)
 
 
-def _book_tail(job: Job, at: float) -> Parts:
+def _book_tail(job: Job, at: float) -> Tail:
     ledger = job.ledger
     ledger.weigh(job.layout.world_size)
     tail = read_tail(job, at)
@@ -172,33 +209,50 @@ def _book_tail(job: Job, at: float) -> Parts:
         pace.furthest = max(pace.furthest, tail.reached, job.attempt.iteration or 0)
     pace.unseen_seconds = tail.unseen_seconds
     _reopen(job, at)
-    return tail.parts
+    return tail
+
+
+def _leave_to_late_lines(ledger: Ledger, parts: Parts) -> None:
+    """Nothing stood still if the log of the pod that prints the lines was only late."""
+    for spent in RECLAIMED:
+        add(ledger.pace.spare, spent, parts.get(spent, 0.0))
 
 
 def _close(job: Job, at: float) -> None:
     _judge_by_few(job)
-    _square(job.ledger, _book_tail(job, at))
+    tail = _book_tail(job, at)
+    _square(job, tail.parts)
+    _leave_to_late_lines(job.ledger, tail.parts)
+    job.ledger.pace.owed = -tail.worked_seconds
     job.ledger.is_closed = True
     job.ledger.is_over = job.attempt.is_done
 
 
 def _judge_by_few(job: Job) -> None:
     """No more lines will come, or none for long."""
+    pace = job.ledger.pace
     usual = job.calibration.usual_step()
-    if usual is not None and job.ledger.pace.unjudged:
-        judge(job, usual)
+    is_guess = usual is None
+    if is_guess:
+        usual = pace_by_save(job) or guess_by_first_line(job)
+        pace.step_seconds = usual or pace.step_seconds
+    if usual is not None and (pace.unjudged or (pace.guess and not is_guess)):
+        judge(job, usual, is_guess=is_guess)
 
 
-def _square(ledger: Ledger, parts: Parts) -> None:
+def _square(job: Job, parts: Parts) -> None:
     """Lines have told of more or less than was booked: the clock of the pod that prints them
     differs from that of the pod that told of the begin and the end."""
+    ledger, lines = job.ledger, job.attempt.steps
     owed, ledger.pace.owed = ledger.pace.owed, 0.0
+    is_redone = bool(lines) and lines[-1].iteration <= ledger.pace.redone_until
+    steps = Spent.RECOMPUTED if is_redone else Spent.TRAINING
     if owed < 0:
-        ledger.move(Spent.TRAINING, Spent.IDLE, -owed)
-    for spent in (Spent.IDLE, Spent.RESTARTING):
+        ledger.move(steps, Spent.IDLE, -owed)
+    for spent in (Spent.IDLE, Spent.RESTARTING, Spent.HANG_UNDETECTED):
         seconds = min(owed, SKEW, parts.get(spent, 0.0))
         if seconds > 0:
-            ledger.move(spent, Spent.TRAINING, seconds)
+            ledger.move(spent, steps, seconds)
             owed -= seconds
 
 

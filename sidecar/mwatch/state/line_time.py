@@ -28,15 +28,16 @@ from mwatch.state.time_parts import (
     add_steps,
     fit,
     redone_share,
+    seconds_aside,
     spans_within,
     split_stall,
     split_untimed,
 )
 
-_MAX_OWED = 60.0
-_JITTER = 2.0  # stamps are cut to seconds; a reader looks about once a second
+MAX_OWED = 60.0
+JITTER = 2.0  # stamps are cut to seconds; a reader looks about once a second
 _EDGES = 0.2  # of a save or an evaluation may have gone unseen
-_RECLAIMED = (
+RECLAIMED = (
     Spent.IDLE, Spent.WAITING_TO_ACT, Spent.DETECTING, Spent.HANG_UNDETECTED, Spent.FIRST_STEP,
     Spent.EVALUATING, Spent.SAVING,
 )  # fmt: skip
@@ -51,10 +52,22 @@ def book_line(job: Job, step: Step, at: float) -> None:
     if before is None:
         book_first_line(job, step, at)
     else:
-        own = own_seconds(step, before, is_second=len(attempt.steps) == 2)
+        is_second = len(attempt.steps) == 2
+        own = own_seconds(step, before, is_second=is_second, aside=seconds_aside(ledger, before))
         own = _next_line(job, step, at, own)
         _keep_pace(ledger.pace, step, own, job.layout.log_interval)
     ledger.pace.furthest = max(ledger.pace.furthest, step.iteration)
+
+
+def book_late_line(job: Job, step: Step) -> None:
+    """Of an attempt that is over: what seemed to stand still at its end were steps."""
+    lines, ledger = job.attempt.steps, job.ledger
+    own = own_seconds(step, lines[-2] if len(lines) > 1 else None)
+    if own is None or len(lines) < 2 or step.iteration - step.new < ledger.pace.redone_until:
+        return
+    ledger.pace.owed += own * step.new
+    if ledger.pace.owed > 0:
+        _reclaim(ledger)
 
 
 def book_usual_line(job: Job, step: Step, at: float) -> bool:
@@ -66,25 +79,40 @@ def book_usual_line(job: Job, step: Step, at: float) -> bool:
         return False
     if opened.spans or opened.stall is not None or opened.head is not None:
         return False
-    if step.iteration - step.new < pace.redone_until or pace.unjudged:
+    if step.iteration - step.new < pace.redone_until or pace.unjudged or pace.guess:
         return False
-    if len(job.attempt.steps) < 3 or job.attempt.evaluations != opened.evaluations:
+    lines = job.attempt.steps
+    if len(lines) < 3 or job.attempt.evaluations != opened.evaluations:
+        return False
+    if step.iteration - step.new != lines[-2].iteration:  # a line in between was lost
         return False
     told, room = step.seconds * step.new, at - ledger.booked_at
     owed = told + pace.owed - room
-    if not -_JITTER < owed < _MAX_OWED or not 0 < step.seconds <= usual * ledger.slow_ratio:
+    if not 0 < step.seconds <= usual * ledger.slow_ratio:
         return False
-    if pace.spare and owed >= _JITTER:
-        if not told / 2 <= room or told > room + _JITTER:
-            return False
-        _may_reclaim(pace, {})
-    pace.owed = owed
+    if not -JITTER < owed < JITTER and not is_fitting(pace, told, room, owed):
+        return False
+    pace.owed = min(owed, MAX_OWED)
     steps = step.new * usual
     if told > steps * SURELY_CHANCE or pace.slow_seconds:
         slow_part(job, step.new, told - steps, usual)
     pace.furthest = max(pace.furthest, step.iteration)
     _keep_pace(pace, step, step.seconds, job.layout.log_interval)
     ledger.book_all(Spent.TRAINING, at)
+    return True
+
+
+def is_fitting(pace: Pace, told: float, room: float, owed: float) -> bool:
+    """Whether a line whose steps do not just fill the time since the line before is still a usual
+    one: what is owed stays owed."""
+    if owed <= -JITTER:
+        return False
+    if (pace.spare or owed >= MAX_OWED) and told > room + JITTER:
+        return False
+    if pace.spare:
+        if room < told / 2:
+            return False
+        _may_reclaim(pace, {})
     return True
 
 
@@ -100,9 +128,10 @@ def _next_line(job: Job, step: Step, at: float, own: float | None) -> float:
     ledger = job.ledger
     pace, span = ledger.pace, at - ledger.booked_at
     usual = usual_step(job)
-    if usual is not None and pace.unjudged:
-        judge(job, usual)
+    if usual is not None and (pace.unjudged or pace.guess):
+        judge(job, usual, is_guess=job.calibration.best_step is None)
     parts, untimed = spans_within(ledger.open, ledger.booked_at, at)
+    untimed.intersection_update(_ASIDE)
     if job.attempt.evaluations > ledger.open.evaluations and Spent.EVALUATING not in parts:
         untimed.add(Spent.EVALUATING)
     room = span - sum(parts.values())
@@ -116,17 +145,18 @@ def _next_line(job: Job, step: Step, at: float, own: float | None) -> float:
     if parts and own is not None and (told > room or not untimed):
         known, parts = parts, _stretch(parts, span, told, expected)
         room = span - sum(parts.values())
-        told = min(told, room)
+        is_late = told > span and not (expected and _is_above(told, expected))
+        told = told if is_late else min(told, room)
         _carry_over(ledger, known, parts, at)
     if untimed and expected is not None and _ran_on(told, room, expected):
         told = expected
     trained = _trained(job, parts, untimed, room, told)
-    slow = _add_trained(job, parts, count, trained, min(told, trained + _JITTER), usual)
+    slow = _add_trained(job, parts, count, trained, min(told, trained + JITTER), usual)
     ledger.book(fit(parts, span, Spent.IDLE), at)
     if slow > 0:
         ledger.move(Spent.TRAINING, Spent.SLOW, slow)
     is_late = room < told / 2
-    if pace.spare and is_late and pace.owed > _JITTER:
+    if pace.spare and is_late and pace.owed > JITTER:
         _reclaim(ledger)
     if not is_late:
         _may_reclaim(pace, parts)
@@ -146,7 +176,7 @@ def _may_reclaim(pace: Pace, parts: Parts) -> None:
 def _reclaim(ledger: Ledger) -> None:
     """Lines that had waited come all at once: what nothing explained were their steps."""
     pace = ledger.pace
-    for spent in [each for each in _RECLAIMED if each in pace.spare]:
+    for spent in [each for each in RECLAIMED if each in pace.spare]:
         seconds = min(pace.owed, pace.spare[spent])
         ledger.move(spent, Spent.TRAINING, seconds)
         pace.owed -= seconds
@@ -173,7 +203,7 @@ def _stretch(parts: Parts, span: float, told: float, expected: float | None) -> 
     known = sum(parts.values())
     room = span - known
     if told > room:
-        ran_on = expected is not None and told > expected * (1 + _COUNTED_IN) + _JITTER
+        ran_on = expected is not None and _is_above(told, expected)
         sure = expected if expected is not None and ran_on else told
         wanted = min(known, max(span - sure, 0.0))
     else:
@@ -184,7 +214,11 @@ def _stretch(parts: Parts, span: float, told: float, expected: float | None) -> 
 
 def _ran_on(told: float, room: float, expected: float) -> bool:
     """The steps took all of the time, and more than they should: a save is counted in."""
-    return told > room - _JITTER and told > expected * (1 + _COUNTED_IN) + _JITTER
+    return told > room - JITTER and _is_above(told, expected)
+
+
+def _is_above(told: float, expected: float) -> bool:
+    return told > expected * (1 + _COUNTED_IN) + JITTER
 
 
 def _trained(job: Job, parts: Parts, untimed: set[Spent], room: float, told: float) -> float:
@@ -193,13 +227,13 @@ def _trained(job: Job, parts: Parts, untimed: set[Spent], room: float, told: flo
     claim = told + pace.owed
     trained = max(0.0, min(claim, room))
     if untimed:
-        pace.owed = min(claim - trained, _MAX_OWED)
+        pace.owed = min(claim - trained, MAX_OWED)
         left = split_untimed(untimed, room - trained, job.calibration)
         for spent, seconds in left.items():
             add(parts, spent, seconds)
         return trained
-    if claim > room - _JITTER:
-        pace.owed = min(claim - room, _MAX_OWED)
+    if claim > room - JITTER:
+        pace.owed = min(claim - room, MAX_OWED)
         return room
     pace.owed = min(claim, 0.0)
     for spent, seconds in _unexplained(job.ledger, room - trained).items():

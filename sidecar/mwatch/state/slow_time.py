@@ -8,9 +8,13 @@ first lines of a job come before anybody knows what is usual, and are judged whe
 
 from __future__ import annotations
 
-from mwatch.model.job import Job
-from mwatch.model.ledger import Pace, Spent, Unjudged
+from collections.abc import Iterator
 
+from mwatch.model.job import Job
+from mwatch.model.ledger import Guess, Pace, Spent, Unjudged
+
+FIRST_STEP_FACTOR = 10.0  # that a first step takes, of a job that has shown no other yet
+_MOST_ABOVE = 10.0
 _FEW_LINES = 3
 _MAX_UNJUDGED = 16
 _SLOW_LINES = 3
@@ -37,23 +41,36 @@ def leave_unjudged(pace: Pace, steps: Unjudged) -> None:
         pace.unjudged.append(steps)
 
 
-def judge(job: Job, usual: float) -> None:
-    """A usual step is known now: what earlier lines took above it is told apart."""
-    ledger = job.ledger
-    waiting, ledger.pace.unjudged = ledger.pace.unjudged, []
+def judge(job: Job, usual: float, *, is_guess: bool = False) -> None:
+    """A usual step is known now: what earlier lines took above it is told apart. What was only
+    guessed before is taken back."""
+    ledger, pace = job.ledger, job.ledger.pace
+    if pace.guess is not None:
+        for source, target, seconds in reversed(pace.guess.moved):
+            ledger.move(target, source, seconds)
+        pace.unjudged = [*pace.guess.steps, *pace.unjudged]
+    waiting, pace.unjudged, pace.guess = pace.unjudged[-_MAX_UNJUDGED:], [], None
+    moves = [move for each in waiting for move in _told_apart(job, each, usual)]
+    for source, target, seconds in moves:
+        ledger.move(source, target, seconds)
+    if is_guess:
+        pace.guess = Guess(waiting, moves)
+    else:
+        _judge_reach(job, usual)
+
+
+def _told_apart(job: Job, each: Unjudged, usual: float) -> Iterator[tuple[Spent, Spent, float]]:
     size = job.calibration.batch_size
-    for each in waiting:
-        smaller = min(1.0, each.batch_size / size) if each.batch_size and size else 1.0
-        steps = min(each.seconds, each.iterations * usual * smaller)
-        above, redone = each.seconds - steps, each.redone
-        if each.booked_as is Spent.FIRST_STEP:
-            ledger.move(Spent.FIRST_STEP, Spent.TRAINING, steps * (1 - redone))
-            ledger.move(Spent.FIRST_STEP, Spent.RECOMPUTED, steps * redone)
-        elif each.above_is is Spent.FIRST_STEP or is_gross(job, above, usual):
-            ledger.move(Spent.TRAINING, each.above_is, above * (1 - redone))
-            if each.above_is is Spent.FIRST_STEP:
-                ledger.move(Spent.RECOMPUTED, Spent.FIRST_STEP, above * redone)
-    _judge_reach(job, usual)
+    smaller = min(1.0, each.batch_size / size) if each.batch_size and size else 1.0
+    steps = min(each.seconds, each.iterations * usual * smaller)
+    above, redone = each.seconds - steps, each.redone
+    if each.booked_as is Spent.FIRST_STEP:
+        yield Spent.FIRST_STEP, Spent.TRAINING, steps * (1 - redone)
+        yield Spent.FIRST_STEP, Spent.RECOMPUTED, steps * redone
+    elif each.above_is is Spent.FIRST_STEP or is_gross(job, above, usual):
+        yield Spent.TRAINING, each.above_is, above * (1 - redone)
+        if each.above_is is Spent.FIRST_STEP:
+            yield Spent.RECOMPUTED, Spent.FIRST_STEP, above * redone
 
 
 def _judge_reach(job: Job, usual: float) -> None:
@@ -72,6 +89,32 @@ def _judge_reach(job: Job, usual: float) -> None:
         if again > 0:
             job.ledger.move(Spent.TRAINING, Spent.RECOMPUTED, again * usual)
     pace.redone_until = max(pace.redone_until, reached)
+
+
+def pace_by_save(job: Job) -> float | None:
+    """Seconds of a step between the last line and a save that followed, which names its
+    iteration."""
+    attempt, opened = job.attempt, job.ledger.open
+    if not attempt.steps or attempt.evaluations != opened.evaluations:
+        return None
+    last = attempt.steps[-1]
+    names = [known.iteration for known in job.checkpoints.values()
+             if known.attempt == attempt.number and known.iteration > last.iteration]  # fmt: skip
+    begun = [span.begin for span in opened.spans if span.spent is Spent.SAVING]
+    if len(names) != 1 or len(begun) != 1 or names[0] < last.iteration + _FEW_LINES:
+        return None
+    seconds = (begun[0] - last.at) / (names[0] - last.iteration)
+    return seconds if seconds > 0 else None
+
+
+def guess_by_first_line(job: Job) -> float | None:
+    """Seconds of a step, where one line is all that there is and holds the first step too: a
+    first step takes as long as ten others, but seconds, not minutes."""
+    attempt, waiting = job.attempt, job.ledger.pace.unjudged
+    if len(attempt.steps) != 1 or len(waiting) != 1 or waiting[0].iterations < 2:
+        return None
+    seconds, count = waiting[0].seconds, waiting[0].iterations
+    return max(seconds / (count - 1 + FIRST_STEP_FACTOR), (seconds - _MOST_ABOVE) / count)
 
 
 def slow_part(job: Job, iterations: float, above: float, usual: float) -> float:

@@ -9,9 +9,12 @@ import math
 from mwatch.model.job import Step
 
 
-def own_seconds(step: Step, before: Step | None, *, is_second: bool = False) -> float | None:
+def own_seconds(
+    step: Step, before: Step | None, *, is_second: bool = False, aside: float = 0.0
+) -> float | None:
     """Of one of the `new` iterations. Since core_v0.16 the mean of the second line of a process
-    holds its slow first iteration once more."""
+    holds its slow first iteration once more. `aside`: seconds between the two lines that saves
+    and evaluations are known to have taken."""
     printed = step.seconds
     if printed is None or not 0 < printed < math.inf or step.new < 1:
         return None
@@ -23,7 +26,7 @@ def own_seconds(step: Step, before: Step | None, *, is_second: bool = False) -> 
     if is_second:
         # A pod that tells nothing of the resume before it prints a first line that does not look
         # like one. The clock shows whether the second line counts it in.
-        gap = step.at - before.at
+        gap = step.at - before.at - aside
         rest = _without(step, printed * (step.new + 1), before.seconds)
         if rest and abs(rest * step.new - gap) < abs(printed * step.new - gap) / 2:
             return rest

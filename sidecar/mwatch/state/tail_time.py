@@ -14,7 +14,7 @@ import math
 from typing import NamedTuple
 
 from mwatch.model.job import Attempt, Job
-from mwatch.model.ledger import Ledger, Parts, Spent
+from mwatch.model.ledger import Ledger, Open, Parts, Spent
 from mwatch.model.observation import Sight
 from mwatch.model.phase import JobPhase
 from mwatch.state.slow_time import usual_step
@@ -77,10 +77,13 @@ def read_tail(job: Job, at: float) -> Tail:
         _add_phase(ledger, parts, phase, inside, at)
     rest = free - inside
     has_ended = any(each.spent in _AFTER_STEPS for each in opened.spans)
-    trained = _trained(job, rest, at, is_cut=phase is not None or has_ended)
+    is_cut = phase is not None or has_ended
+    trained = _trained(job, rest, at, is_cut=is_cut)
     step, reported = ledger.pace.step_seconds, _reported(job.attempt)
     if opened.stall is None and opened.head is None:
-        trained += _take_from(parts, _finished(job) * (step or 0.0) - rest)
+        has_mark = not is_cut and not job.sees(Sight.PROBE) and _marked_at(opened) is not None
+        sure = _since_a_mark(job, at) if has_mark else _finished(job) * (step or 0.0)
+        trained += _take_from(parts, sure - (trained if has_mark else rest))
     iterations = trained / step if step else 0.0
     redone = redone_share(ledger.pace, reported + iterations, iterations)
     slow = _slow_share(job)
@@ -111,7 +114,8 @@ def _finished(job: Job) -> float:
              if known.attempt == attempt.number]  # fmt: skip
     saved += [attempt.save.iteration or 0] if attempt.save is not None else []
     left = attempt.exit.exit.iteration if attempt.exit is not None else None
-    seen = max(0.0, max([attempt.iteration or 0, left or 0, *saved]) - reported)
+    named = (attempt.iteration or 0, left or 0, attempt.evaluated_after or 0, *saved)
+    seen = max(0.0, max(named) - reported)
     if not attempt.is_done or total is None:
         return seen
     unprinted = (job.ledger.pace.interval or 1) - 1  # one more, and a line would have come
@@ -168,15 +172,36 @@ def _trained(job: Job, rest: float, at: float, *, is_cut: bool) -> float:
         step = ledger.pace.step_seconds
         if step is None or not attempt.steps:
             return worked
+        if len(attempt.steps) == 1 and usual_step(job) is None:  # its pace is only a guess
+            return worked if _finished(job) else 0.0
         return min(worked, _finished(job) * step)  # its clock may be ahead of the line's
     gap = _gap(ledger)
     if gap is None:
         return 0.0 if ledger.open.stall is not None else rest
     alive = max(0.0, rest - (at - _died_at(job, at)))
+    if ledger.open.stall is None and _marked_at(ledger.open) is not None:
+        return min(_since_a_mark(job, at), alive)
     if ledger.open.stall is not None or alive > gap * _LATE + _GRACE_SECONDS:
         alive = min(alive, gap / 2)
     unprinted = (ledger.pace.interval or 1) - 1  # one more, and a line would have come
     return min(_whole_steps(ledger, alive), unprinted * (ledger.pace.step_seconds or 0.0))
+
+
+def _marked_at(opened: Open) -> float | None:
+    """When the last save or evaluation since the line was over; None: there was none, or nobody
+    knows."""
+    ends = [span.end for span in opened.spans
+            if span.spent not in _AFTER_STEPS and span.end - span.begin > SAME_MOMENT]  # fmt: skip
+    return max(ends, default=None)
+
+
+def _since_a_mark(job: Job, at: float) -> float:
+    """Seconds of steps since the last line: a save or a result names the iterations before it;
+    after it there were steps too, until the end, but not so many that a line had come."""
+    pace, known, step = job.ledger.pace, _finished(job), job.ledger.pace.step_seconds or 0.0
+    since = _died_at(job, at) - (_marked_at(job.ledger.open) or at)
+    left = max(0.0, (pace.interval or 1) - 1 - known) * step
+    return known * step + min(_whole_steps(job.ledger, max(0.0, since)), left)
 
 
 def _most_unprinted(job: Job) -> float:
@@ -184,9 +209,22 @@ def _most_unprinted(job: Job) -> float:
     attempt, pace = job.attempt, job.ledger.pace
     if pace.step_seconds is None or not attempt.steps:
         return math.inf
-    if attempt.is_done or job.sees(Sight.PROBE):
+    if attempt.is_done or job.sees(Sight.PROBE) or _ends_with_save(job):
         return _finished(job) * pace.step_seconds
     return max(_finished(job), (pace.interval or 1) - 1) * pace.step_seconds * _LATE
+
+
+def _ends_with_save(job: Job) -> bool:
+    """The attempt saved and did no step more: the save names the last iteration, and what else
+    was before it is an evaluation of which only the end is known."""
+    opened, step = job.ledger.open, job.ledger.pace.step_seconds or 0.0
+    if job.attempt.evaluations == opened.evaluations:
+        return False
+    if opened.phase is JobPhase.SAVING:
+        return job.attempt.save is not None and job.attempt.save.iteration is not None
+    saved = max((span.end for span in opened.spans if span.spent is Spent.SAVING), default=None)
+    is_over = opened.phase is JobPhase.STOPPING and saved is not None
+    return is_over and opened.phase_began - (saved or 0.0) < step
 
 
 def _last_step_at(job: Job) -> float:

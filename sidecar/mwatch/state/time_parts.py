@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from mwatch.model.calibration import Calibration
-from mwatch.model.ledger import Open, Pace, Parts, Spent, Stall
+from mwatch.model.job import Step
+from mwatch.model.ledger import Ledger, Open, Pace, Parts, Spent, Stall
 from mwatch.model.phase import Slot
 
 SAME_MOMENT = 1e-3
@@ -50,6 +52,13 @@ def spans_within(opened: Open, begin: float, end: float) -> tuple[Parts, set[Spe
     if total > end - begin:
         parts = fit(parts, end - begin, Spent.IDLE)
     return parts, untimed - parts.keys()
+
+
+def seconds_aside(ledger: Ledger, before: Step | None) -> float:
+    """That saves and evaluations are known to have taken since a line."""
+    if before is None or not ledger.open.spans:
+        return 0.0
+    return sum(spans_within(ledger.open, before.at, math.inf)[0].values())
 
 
 def split_stall(stall: Stall, begin: float, end: float) -> Parts:
