@@ -19,16 +19,19 @@ COVERAGE := $(if $(COV),$(foreach p,$(PURE),--cov=mwatch.$(p)) --cov-report=term
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench scorecard pyz clean FORCE
+.PHONY: help demo test test-cluster check bench scorecard pyz clean FORCE
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)$$/\1	\2/p' Makefile | expand -t 11
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)$$/\1	\2/p' Makefile | expand -t 15
 
 demo: .venv/demo ## train a real small GPT, break it in five ways, see it come back (QUICK=1: two)
 	@.venv/bin/mwatch demo $(if $(QUICK),--quick)
 
 test: .venv/dev .venv/demo ## run the tests (COV=1: with coverage of the pure packages)
 	$(PY) -m pytest -q $(COVERAGE)
+
+test-cluster: .venv/dev .venv/demo ## the tests that need a Kubernetes: made here (root, Go), or MWATCH_TEST_KUBECONFIG
+	MWATCH_CLUSTER_TESTS=1 $(PY) -m pytest -q tests/cluster
 
 check: .venv/dev ## lint, formatting, types, contract tests
 	$(PY) -m ruff check $(CODE)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-from benchmarks import hang, memory, probe, rates, robustness, startup, wrapper
+from benchmarks import hang, memory, probe, rates, replay, robustness, sidecar, startup, wrapper
 from benchmarks.measure import REPEATS, ChildFailed
 from benchmarks.row import Row, as_record, table
 from benchmarks.ten_fields import Disagreement
@@ -30,9 +30,11 @@ class Size(NamedTuple):
     singles: int = 20_000
     printed_bytes: int = 600_000_000
     hangs: int = 4
+    idle_seconds: float = 120.0
+    flood_seconds: float = 30.0
 
 
-_QUICK = Size(30_000, 150_000, 100_000_000, 20_000, 1000, 200_000_000, 2)
+_QUICK = Size(30_000, 150_000, 100_000_000, 20_000, 1000, 200_000_000, 2, 15.0, 5.0)
 _READ_ITERATIONS = 10.0
 _READ_NOISY = 20.0
 
@@ -57,6 +59,8 @@ def measurements(size: Size) -> dict[str, Callable[[], Row]]:
         "read-noisy-tuned": lambda: rates.tuned_row(noisy()),
         "parse-iterations": lambda: rates.parse_row(iterations()),
         "parse-noisy": lambda: rates.parse_row(noisy()),
+        "replay": lambda: replay.row(iterations()),
+        "replay-parse": lambda: replay.beside_parse_row(iterations()),
         "memory": lambda: memory.row(size.stream_bytes),
         "help": startup.row,
         "fuzz": lambda: robustness.row(size.mutations, size.singles),
@@ -66,6 +70,7 @@ def measurements(size: Size) -> dict[str, Callable[[], Row]]:
         "wrapper-busy": lambda: wrapper.busy_row(size.printed_bytes),
         "hang": lambda: hangs().row(),
         "hang-heartbeats": lambda: hangs().heartbeats_row(),
+        **sidecar.measurements(size.idle_seconds, size.flood_seconds),
     }
 
 

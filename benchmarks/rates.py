@@ -36,6 +36,10 @@ def parse_command(log: Path) -> list[str]:
     return python("-m", "mwatch", "parse", str(log))
 
 
+def replay_command(log: Path) -> list[str]:
+    return python("-m", "mwatch", "replay", "--json", str(log))
+
+
 def mtail_command(program: Path, log: Path) -> list[str]:
     # Its JSON cannot hold a NaN.
     shot = ["--one_shot", "--one_shot_format", "prometheus"]
@@ -91,6 +95,10 @@ class Race:
     @cached_property
     def printed(self) -> Cost:
         return self._cost(parse_command, keep_output=False)
+
+    @cached_property
+    def replayed(self) -> Cost:
+        return self._cost(replay_command, keep_output=False)
 
     def _cost(self, command: Command, *, keep_output: bool = True) -> Cost:
         with tempfile.TemporaryDirectory() as folder:

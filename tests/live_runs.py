@@ -115,14 +115,19 @@ class Running:
 
 
 @contextmanager
-def started(line: Sequence[str], folder: Path, **changes: Any) -> Iterator[Running]:
-    """Killed at the end, with all that it has started."""
+def started(
+    line: Sequence[str], folder: Path, given: dict[str, str] | None = None, **changes: Any
+) -> Iterator[Running]:
+    """Killed at the end, with all that it has started. `given`: its environment."""
     with (folder / "said").open("wb") as file:
         settings: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": file}
         process = subprocess.Popen(
-            line, env=environment(), cwd=folder, **(settings | {"stdin": subprocess.DEVNULL}),
+            line,
+            env=given or environment(),
+            cwd=folder,
+            **(settings | {"stdin": subprocess.DEVNULL}),
             **changes,
-        )  # fmt: skip
+        )
         try:
             yield Running(process, folder)
         finally:

@@ -23,7 +23,7 @@ SPDX = (
     "# SPDX-License-Identifier: Apache-2.0",
 )
 
-PURE_STAGES = ("parse", "state", "detect", "decide", "checks")
+PURE_STAGES = ("parse", "state", "detect", "decide", "checks", "manifests")
 EDGE_STAGES = ("sources", "kube", "act", "export")
 STAGES = PURE_STAGES + EDGE_STAGES
 PURE = ("model", *PURE_STAGES)
@@ -42,6 +42,10 @@ _SHARED = frozenset(
         "inert_pickle",
         "scrub",
         "control_client",
+        "gpus",
+        "nvml_contract",
+        "evidence_copy",
+        "incident_folders",
     )
 )
 MAY_IMPORT: dict[str, frozenset[str]] = {
@@ -74,7 +78,7 @@ _CLOCK_METHODS = {"now", "today", "utcnow"}
 _FILE_METHODS = {"open", "read_bytes", "read_text", "write_bytes", "write_text"}
 _OF_SYS = {"argv", "exit", "modules", "path", "settrace", "stderr", "stdin", "stdout"}
 _IMPURE_SYS_NAMES = {f"sys.{name}" for name in _OF_SYS}
-PURE_THIRD_PARTY = {"hyperscan", "orjson"}
+PURE_THIRD_PARTY = {"hyperscan", "orjson", "ruamel"}
 OURS = {"mwatch", "mwatch_trainer", "mwatch_gpt"}
 STDLIB_AFTER_3_8 = {"annotationlib", "compression", "graphlib", "tomllib", "zoneinfo"}
 

@@ -60,11 +60,15 @@ def run(
 
 @contextmanager
 def running(
-    directory: Path, *words: str, options: Sequence[str] = (), **changes: Any
+    directory: Path,
+    *words: str,
+    options: Sequence[str] = (),
+    given: Mapping[str, str] | None = None,
+    **changes: Any,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Killed at the end, with all that is below it."""
+    """Killed at the end, with all that is below it. `given`: its environment."""
     settings: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    settings.update(stdin=subprocess.DEVNULL, env=environ(), **changes)
+    settings.update(stdin=subprocess.DEVNULL, env=dict(given or environ()), **changes)
     wrapper = subprocess.Popen(
         command(*words, options=["--no-node-facts", "--dir", str(directory), *options]), **settings
     )

@@ -13,7 +13,7 @@ from mwatch.app.outcome import finished, last_word, outcome, stopped, unstarted
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause
 from mwatch.model.observation import AttemptStart, ProcessExit
-from mwatch.sources.wrapper_state import Ended
+from mwatch.model.wrapper import Ended
 from run_builders import Told, good
 
 

@@ -23,6 +23,10 @@ def live_of(told: Told, volume: Path) -> Live:
     return Live(volume, "local", grammar(), entries(), told.clock)
 
 
+def metrics_of(told: Told, volume: Path) -> RunMetrics:
+    return RunMetrics(told.engine, live_of(told, volume))
+
+
 def page(where: str) -> str:
     with urlopen(where, timeout=10) as answer:
         text: str = answer.read().decode()
@@ -39,7 +43,7 @@ def taken_port() -> Iterator[int]:
 
 def test_a_scrape_reads_the_newest_look(tmp_path: Path) -> None:
     told = gone_bad()
-    with taken_port() as port, serve(port, told.engine, live_of(told, tmp_path)) as metrics:
+    with taken_port() as port, serve(port, metrics_of(told, tmp_path)) as metrics:
         assert metrics.where is not None
         assert 'mwatch_iteration{run="run"}' not in page(metrics.where), "nobody has looked yet"
         metrics.looked(told.waits(1))
@@ -49,7 +53,7 @@ def test_a_scrape_reads_the_newest_look(tmp_path: Path) -> None:
 
 def test_a_port_that_is_taken_gives_the_next(tmp_path: Path) -> None:
     told = Told()
-    with taken_port() as port, serve(port, told.engine, live_of(told, tmp_path)) as metrics:
+    with taken_port() as port, serve(port, metrics_of(told, tmp_path)) as metrics:
         assert metrics.problem is None
         assert metrics.where is not None
         assert f":{port}/" not in metrics.where
@@ -57,7 +61,7 @@ def test_a_port_that_is_taken_gives_the_next(tmp_path: Path) -> None:
 
 def test_without_a_port_nothing_is_served(tmp_path: Path) -> None:
     told = Told()
-    with serve(None, told.engine, live_of(told, tmp_path)) as metrics:
+    with serve(None, metrics_of(told, tmp_path)) as metrics:
         assert metrics.where is None
         assert metrics.problem is None
         metrics.looked(told.waits(1))
@@ -68,21 +72,21 @@ def test_ports_that_cannot_be_had_are_said_and_no_reason_not_to_train(tmp_path: 
     with socket.socket() as busy:
         busy.bind(("127.0.0.1", 65535))
         busy.listen()
-        with serve(65535, told.engine, live_of(told, tmp_path)) as metrics:
+        with serve(65535, metrics_of(told, tmp_path)) as metrics:
             assert metrics.where is None
             assert "port 65535 cannot be had" in (metrics.problem or "")
 
 
 def test_the_server_ends_with_the_run(tmp_path: Path) -> None:
     told = Told()
-    with taken_port() as port, serve(port, told.engine, live_of(told, tmp_path)):
+    with taken_port() as port, serve(port, metrics_of(told, tmp_path)):
         assert any(each.name == "mwatch-http" for each in threading.enumerate())
     assert not any(each.name == "mwatch-http" for each in threading.enumerate())
 
 
 def test_what_is_over_is_counted_with_what_was_done(tmp_path: Path) -> None:
     told = gone_bad()
-    metrics = RunMetrics(told.engine, live_of(told, tmp_path))
+    metrics = metrics_of(told, tmp_path)
     incident = next(each for each in told.engine.incidents if each.cause is Cause.NAN)
     metrics.closed(incident)
     told.enacts(told.waits(1).decision)

@@ -16,7 +16,8 @@ from typer.testing import CliRunner, Result
 
 from mwatch.cli.faults import faults
 
-SIDECAR = Path(__file__).resolve().parents[2] / "sidecar"
+ROOT = Path(__file__).resolve().parents[2]
+PATHS = os.pathsep.join(str(ROOT / name) for name in ("sidecar", "trainer"))
 PROGRAM = """
 import typer
 from mwatch.cli.faults import faults
@@ -50,7 +51,7 @@ def run(*arguments: str) -> Result:
 def run_piped(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *arguments],
-        env={**os.environ, "PYTHONPATH": str(SIDECAR), **environment},
+        env={**os.environ, "PYTHONPATH": PATHS, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -17,12 +17,23 @@ from mwatch.cli.main import app
 
 HELP = {"-h", "--help"}
 RECORDED = HELP | {"DIR|LOG...|-", "--json", "--checkpoints", "--until", "--policy", "--catalogue"}
+MANIFEST = {"-f", "--file", "--only", "--diff", "-o", "--out", "--in-place", "--json"}
 SURFACE = {
     "demo": HELP | {"--quick", "--runs", "--port", "--plain", "--json"},
     "run": HELP
     | {"-- CMD...", "--act", "--policy", "--name", "--runs", "--checkpoints", "--port", "--grace"}
-    | {"--plain", "--json", "--no-probe"},
-    "diagnose": RECORDED,
+    | {"--plain", "--json", "--no-probe", "--otlp-endpoint", "--tensorboard-notes"},
+    "sidecar": HELP
+    | {"--dir", "--run", "--pod", "--pod-uid", "--namespace", "--node", "--host", "--port"}
+    | {"--save", "--policy", "--config", "--otlp-endpoint", "--tensorboard"}
+    | {"--tensorboard-notes", "--token-file", "--evidence", "--mode", "--json-logs"}
+    | {"--until-final"},
+    "inject": HELP
+    | MANIFEST
+    | {"--image", "--sidecar", "--mode", "--controller", "--container", "--checkpoints"}
+    | {"--python", "--namespace", "-n", "--kubeconfig", "--context"},
+    "uninject": HELP | MANIFEST,
+    "diagnose": RECORDED | {"-f", "--file"},
     "replay": RECORDED | {"--report"},
     "report": (RECORDED - {"DIR|LOG...|-"}) | {"RUN|DIR|LOG...|-", "--out", "--title"},
     "parse": HELP | {"FILE...|-", "--follow", "-f", "--flavour", "--since-line", "--catalogue"},

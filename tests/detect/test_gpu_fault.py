@@ -140,6 +140,12 @@ def test_xid_154_outranks_the_table() -> None:
     assert alone.culprit.xid == 154
 
 
+@pytest.mark.parametrize("action", ["0x3 (Drain P2P)", "0x4 (Drain and Reset)"])
+def test_a_gpu_that_is_only_to_be_drained_ends_no_job(action: str) -> None:
+    assert not any(each.cannot_heal for each in found(DETECTOR, struck(recovery(action))))
+    assert verdict(xid(79), recovery(action, at=LAST + 1)).cannot_heal
+
+
 def test_xid_154_to_none_clears_what_came_before_on_that_gpu() -> None:
     clear = recovery("0x0 (None)", at=LAST + 5)
     assert found(DETECTOR, struck(xid(79), clear)) == []

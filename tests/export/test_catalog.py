@@ -12,6 +12,7 @@ import pytest
 from mwatch.export import metrics_page
 from mwatch.export.catalog import ALL
 from mwatch.export.metric import LABELS, Metric
+from mwatch.export.otlp_names import otlp_name
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 PROMISED = (
@@ -46,3 +47,10 @@ def test_what_was_promised_is_there() -> None:
 def test_the_page_is_up_to_date() -> None:
     """Mend: python -m mwatch.export.metrics_page > docs/metrics.md"""
     assert PAGE.read_text("utf-8") == metrics_page.page()
+
+
+def test_the_page_has_the_names_of_otlp() -> None:
+    page = metrics_page.page()
+    assert "| `mwatch_step_seconds` |" in page
+    assert "| `megatron.training.step_duration_ms` (ms) |" in page
+    assert all(f"`{otlp_name(metric).name}`" in page for metric in ALL)

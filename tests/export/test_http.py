@@ -8,43 +8,15 @@ import http.client
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
-from typing import Any
+from contextlib import closing
 
 import pytest
 
+from http_runs import WAIT, get, poll, served
 from mwatch.export.http import Page, Request, Server
 from mwatch.export.pages import STUCK_SECONDS, standard_pages
 from snapshot_builders import busy_snapshot
-
-WAIT = 4.0
-
-
-@contextmanager
-def served(pages: dict[str, Callable[[Request], Page]], **more: Any) -> Iterator[Server]:
-    server = Server(pages, port=0, **more)
-    try:
-        yield server
-    finally:
-        server.close()
-
-
-def get(
-    port: int, path: str, method: str = "GET", **headers: str
-) -> tuple[int, bytes, dict[str, str]]:
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT)) as connection:
-        connection.request(method, path, headers=headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read(), dict(answer.headers)
-
-
-def poll(condition: Callable[[], bool]) -> bool:
-    until = time.monotonic() + WAIT
-    while not (is_so := condition()) and time.monotonic() < until:
-        time.sleep(0.01)
-    return is_so
 
 
 def hello(request: Request) -> Page:
@@ -71,9 +43,11 @@ def test_an_unknown_page_names_those_there_are() -> None:
     assert (status, body) == (404, b"no such page; there are: /hello\n")
 
 
-def test_other_methods_are_refused() -> None:
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_other_methods_are_refused(method: str) -> None:
     with served({"/hello": hello}) as server:
-        assert get(server.port, "/hello", "POST")[0] == 501
+        status, _, headers = get(server.port, "/hello", method)
+        assert (status, headers["Allow"]) == (405, "GET, HEAD")
         assert get(server.port, "/hello")[0] == 200
 
 

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
 from debian_tools import debian_tool
@@ -24,7 +23,6 @@ from mwatch.model.snapshot import Numbers, Snapshot
 from snapshot_builders import busy_snapshot, empty_snapshot
 
 GOLDEN = Path(__file__).parents[1] / "data" / "scrape.txt"
-OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
 def text(*snapshots: Snapshot) -> str:
@@ -171,12 +169,17 @@ def test_several_runs_stand_side_by_side() -> None:
     assert 'mwatch_iteration{run="other"} 10.0' in both
 
 
-def test_open_metrics_is_given_to_who_asks_for_it() -> None:
-    exporter = Exporter(lambda: [busy_snapshot()])
-    scrape = exporter.scrape(OPEN_METRICS)
-    assert scrape.content_type.startswith("application/openmetrics-text")
-    body = scrape.body.decode()
-    assert body.endswith("# EOF\n")
-    families = {family.name for family in open_metrics(body)}  # type: ignore[no-untyped-call]
-    assert len(families) == len(ALL)
-    assert exporter.scrape("text/html").content_type.startswith("text/plain")
+def test_of_two_names_that_are_one_without_their_secrets_the_first_is_kept() -> None:
+    one, two = (f"x hf_{letter * 35}" for letter in "ab")
+    odd = replace(busy_snapshot(), numbers=Numbers(losses={one: 1.0, two: 2.0}))
+    lines = [line for line in text(odd).splitlines() if line.startswith("mwatch_loss{")]
+    assert [line.rpartition(" ")[2] for line in lines] == ["1.0"]
+
+
+def test_a_run_that_is_given_twice_is_there_once() -> None:
+    assert text(busy_snapshot(), busy_snapshot()) == text(busy_snapshot())
+
+
+def test_a_name_that_is_no_text_does_not_spoil_the_scrape() -> None:
+    odd = replace(busy_snapshot(), numbers=Numbers(losses={"bad \udcff loss": 1.0}))
+    assert series(odd)["loss{loss=bad ? loss}"] == 1.0

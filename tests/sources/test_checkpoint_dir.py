@@ -125,6 +125,32 @@ def test_one_that_is_not_whole_is_looked_at_ever_more_rarely(bench: Bench) -> No
     assert 4 <= looks <= 10
 
 
+def test_a_tree_that_is_never_whole_is_not_walked_for_ever(bench: Bench) -> None:
+    build.torch_dist(bench.folder, 10)
+    (bench.folder / "iter_0000010" / "metadata.json").unlink()
+    for _ in range(100):
+        bench.clock.now += 700.0
+        bench.look()
+    assert len(bench.judge.since()) <= 9
+    bench.clock.now += 100_000.0
+    bench.look()
+    assert bench.judge.since() == []
+    os.utime(bench.folder / "iter_0000010")
+    bench.look()
+    assert bench.judge.since() == ["iter_0000010"], "it has changed"
+
+
+def test_sizes_space_and_the_trackers_word_are_told_with_it(bench: Bench) -> None:
+    build.torch_dist(bench.folder, 10, {"__0_0.distcp": 5000})
+    (bench.folder / TRACKER).write_text("10")
+    assert (bench.source.storage, bench.source.sizes, bench.source.tracker) == (None, {}, None)
+    bench.look()
+    assert bench.source.sizes[10] > 5000
+    assert bench.source.tracker == "10"
+    assert bench.source.storage is not None
+    assert 0 < (bench.source.storage.free_bytes or 0) <= (bench.source.storage.size_bytes or 0)
+
+
 def test_composers_files_are_known_by_their_own_times(bench: Bench) -> None:
     for rank in (0, 1):
         build.torch_file(bench.folder / f"ep0-ba30-rank{rank}.pt")

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from mwatch_trainer.control_client import ask
-from mwatch_trainer.dumps import MAX_DUMPS, Dumps
+from mwatch_trainer.dump_room import MAX_DUMPS
+from mwatch_trainer.dumps import Dumps
 from mwatch_trainer.tree import Tree
 from wrapper_runs import child_pid, python, running, until
 

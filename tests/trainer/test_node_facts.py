@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
-from mwatch_trainer import nvml, processes
+from mwatch_trainer import processes
 from mwatch_trainer.gpus import Gpus
 from mwatch_trainer.node_facts import ProcessFacts, put
+from mwatch_trainer.nvml import Nvml
+from mwatch_trainer.nvml_contract import Absent
 from mwatch_trainer.processes import Process, Ranks, descendants, parse
 from wrapper_runs import command, environ, is_alive, kill, python, until
 from wrapper_runs import descendants as below
@@ -26,7 +28,7 @@ import os, subprocess, sys, time
 def start(code, **env):
     return subprocess.Popen([sys.executable, "-c", code], env={**os.environ, **env})
 rank = "import subprocess, time; subprocess.Popen(['sleep', '60']); time.sleep(60)"
-ranks = [start(rank, RANK=str(n)) for n in (4, 5)]
+ranks = [start(rank, RANK=str(n), LOCAL_RANK=str(n - 4)) for n in (4, 5)]
 time.sleep(60)
 """
 
@@ -87,10 +89,10 @@ def test_where_there_is_no_gpu_it_says_so(tmp_path: Path) -> None:
 
 
 def test_a_library_that_is_not_nvml_is_absent() -> None:
-    with pytest.raises(nvml.Absent, match="is not there"):
-        nvml.Nvml("no-such-library.so")
-    with pytest.raises(nvml.Absent, match="does not start"):
-        nvml.Nvml("libc.so.6")
+    with pytest.raises(Absent, match="is not there"):
+        Nvml("no-such-library.so")
+    with pytest.raises(Absent, match="does not start"):
+        Nvml("libc.so.6")
 
 
 def test_a_name_with_brackets_and_blanks_is_read() -> None:
@@ -121,6 +123,16 @@ def test_a_process_that_is_gone_is_nobody(tmp_path: Path) -> None:
     assert processes.everything(str(tmp_path / "none")) == {}
     assert processes.rank_of(1, str(tmp_path)) is None
     assert Ranks(str(tmp_path)).of([process(2, 1)]) == {2: (None, False)}
+
+
+def test_the_number_of_a_pod_is_no_rank(tmp_path: Path) -> None:
+    """The operator gives `RANK` to every process of a pod; a launcher gives both to its workers."""
+    given = {2: b"RANK=0\0WORLD_SIZE=16\0", 3: b"RANK=0\0LOCAL_RANK=0\0", 4: b"LOCAL_RANK=x\0"}
+    for pid, text in given.items():
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "environ").write_bytes(text)
+    found = Ranks(str(tmp_path)).of([process(2, 1), process(3, 2), process(4, 3)])
+    assert found == {2: (None, False), 3: (0, True), 4: (None, False)}
 
 
 def test_a_document_that_is_too_long_is_not_written(tmp_path: Path) -> None:

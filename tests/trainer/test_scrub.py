@@ -55,13 +55,34 @@ SECRETS = [
     ("--hf-token {abcd1234abcd}", "flag"),
     ("MY_TOKEN={" + WORD36 + "}", "token"),
     ("{dapi" + "0123456789abcdef" * 2 + "}", "databricks"),
-]
+    ("refreshed {1//0" + "gAbCdEfGhIjKl-" + WORD36 + "} now", "google-token"),
+    ("GET /b?AWSAccessKeyId=x&Signature={abc%2B" + "def1234567890%3D}&Expires=1", "signature"),
+    ("x AWS4-HMAC-SHA256 Credential=c/s3, Signature={" + HEX40 + "}", "signature"),
+    ("the key is {" + "Zm9vYmFyYmF6cXV4" * 5 + "Zm9vYm==}, keep it", "azure-key"),
+    ("{Abc8Q~" + "x" * 33 + "}", "azure-client"),
+    ("id {LTAI" + "5tAbCdEfGhIjKlMnOp}", "alibaba"),
+    ("groq {gsk_" + WORD36 + "}", "api-key"),
+    ("xai {xai-" + WORD36 + "}", "api-key"),
+    ("NEPTUNE {eyJhcGlf" + "YWRkcmVzcyI6Imh0dHBzOi8vYXBwLm5lcHR1bmUuYWkifQ==}", "neptune"),
+    ('wandb.login(key="{' + HEX40 + '}")', "wandb"),
+    ('{"auths": {"r.io": {"auth": "{dXNlcjpwYXNzd29yZA==}"}}}'.replace("{dX", "<dX")
+     .replace("==}", "==>"), "registry"),
+    ("Set-Cookie: {session=abcdefgh12345678; Path=/}", "cookie"),
+    ("+ curl -s -u me:{hunter2} https://x", "flag"),
+    ("machine api.wandb.ai login user password {abcdef0123456789}", "netrc"),
+    ("Ocp-Apim-Subscription-Key: {0123456789abcdef}", "password"),
+    ("--account-key {" + "Zm9vYmFy" * 3 + "} --lr 1", "flag"),
+    ("--wandb-token {" + WORD36 + "}", "flag"),
+    ("--ssh-key {" + WORD36 + "}", "flag"),
+    ('inner \\"api_key\\": \\"{correcthorse}\\", next', "password"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("marked", "kind"), SECRETS)
 def test_a_secret_is_taken_out_and_the_rest_of_the_line_stays(marked: str, kind: str) -> None:
-    before, _, rest = marked.partition("{")
-    secret, _, after = rest.partition("}")
+    begin, end = ("<", ">") if "<" in marked else ("{", "}")
+    before, _, rest = marked.partition(begin)
+    secret, _, after = rest.partition(end)
     assert scrub_text(before + secret + after) == f"{before}[scrubbed {kind}]{after}"
 
 
@@ -88,6 +109,11 @@ NEAR = [
     "task-distribution-1234567890abcdef1234 on desk-0001-0002-0003-0004-0005",
     "scikit sk-learn-contrib-package-and-more-words is not installed",
     "a model named aGVsbG8gd29ybGQgdGhpcyBpcyBhIG1vZGVsIG5hbWU on GPU-4d1f8c2e-1111-2222",
+    "=" * 120 + " == " + "=" * 88 + " a == b, c==",
+    "--ckpt-step 1000 --key-value /data/key --sort-key name1 --special-token <extra_id_0>",
+    "--tokenizer-model /models/llama-3.1-8b --bos-token <s> --token-count 1234567890123456789",
+    "wandb: synced 5 files; key: 0123; cookie cutter; Cookies: none; curl -u is not used here",
+    "eyJ is how such a token begins; LTAIonly letters; 11//0 of the files; signature=(x, y)",
     "SigIgn: 0000000000001000 sig=0 sig=11 signature: (Tensor, Tensor) -> Tensor",
 ]  # fmt: skip
 
@@ -167,3 +193,11 @@ def test_the_patterns_are_quick_on_nasty_lines(text: str) -> None:
 def test_no_pattern_backtracks_over_a_long_line() -> None:
     for piece in ("token_", "a-", "://", "passw", "key ", "eyJa", "secret=", "-----BEGIN ", "sig="):
         scrub_text(piece * (60_000 // len(piece)))
+
+
+def test_the_patterns_of_the_variable_hold_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MWATCH_SCRUB", "corp-[0-9]+\n\n(broken\n id=(?P<secret>[a-z]+) ")
+    assert scrub_text("corp-77 id=abc x") == "[scrubbed] id=[scrubbed] x"
+    assert scrub_text("corp-77 x9", ["x9"]) == "[scrubbed] [scrubbed]"
+    monkeypatch.delenv("MWATCH_SCRUB")
+    assert scrub_text("corp-77") == "corp-77"

@@ -30,7 +30,8 @@ SAVES = """
 import os, signal, subprocess, sys, time
 if sys.argv[1] == "launcher":
     ranks = [subprocess.Popen([sys.executable, "-c", sys.argv[2], "rank"],
-             env={**os.environ, "RANK": str(n)}, start_new_session=True) for n in (0, 1)]
+             env={**os.environ, "RANK": str(n), "LOCAL_RANK": str(n)}, start_new_session=True)
+             for n in (0, 1)]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(99))
     sys.exit(max(each.wait() for each in ranks))
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
@@ -90,8 +91,8 @@ RESTARTS = """
 import os, subprocess, sys
 for n in range(100):
     code = "import time; print('ready', flush=True); time.sleep(60)"
-    subprocess.run([sys.executable, "-c", code], env={**os.environ, "RANK": "0"},
-                   start_new_session=True)
+    subprocess.run([sys.executable, "-c", code], start_new_session=True,
+                   env={**os.environ, "RANK": "0", "LOCAL_RANK": "0"})
 """
 
 
@@ -131,7 +132,8 @@ def test_observing_refuses_a_restart(tmp_path: Path) -> None:
     with running(tmp_path, *FOREVER):
         ready(tmp_path)
         answer = ask(str(tmp_path), {"op": "restart"})
-        assert answer == {"ok": False, "error": "a restart in place needs --act"}
+        refused = {"ok": False, "error": "a restart in place needs --act", "kind": "observing"}
+        assert answer == refused
 
 
 BAD: list[tuple[Any, str]] = [

@@ -79,6 +79,15 @@ def test_a_wrong_mode_in_the_environment_names_the_right_ones(
     assert "MWATCH_MODE is 'acting'; it can be observe or act" in capsys.readouterr().err
 
 
+def test_a_broken_pattern_for_secrets_in_the_environment_is_said_at_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert given("--", "true", MWATCH_SCRUB="corp-[0-9]+\n\n").command == ("true",)
+    with pytest.raises(SystemExit, match="2"):
+        given("--", "true", MWATCH_SCRUB="fine\n(broken")
+    assert "MWATCH_SCRUB: '(broken' is no pattern" in capsys.readouterr().err
+
+
 def test_help_has_an_example_and_the_version_is_that_of_mwatch() -> None:
     def said(flag: str) -> str:
         words = command(options=[flag])[:-1]

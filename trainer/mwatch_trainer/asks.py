@@ -17,6 +17,8 @@ class Ask(NamedTuple):
     grace_seconds: float | None
     """Until everything is killed; None: never."""
     with_save: bool = False
+    attempt: int | None = None
+    """The only one that it is meant for; None: whichever runs."""
 
     @property
     def text(self) -> str:
@@ -36,8 +38,9 @@ class Asks:
             self._waiting.append(ask)
         self._wake()
 
-    def take(self) -> list[Ask]:
+    def take(self, attempt: int | None = None) -> list[Ask]:
+        """What was meant for another attempt is forgotten: that one has ended by itself."""
         with self._lock:
             taken = list(self._waiting)
             self._waiting.clear()
-        return taken
+        return [each for each in taken if each.attempt is None or each.attempt == attempt]

@@ -15,6 +15,7 @@ from typing import Any, Mapping, Sequence
 from mwatch_trainer import contract, processes
 from mwatch_trainer.attempt import Plan
 from mwatch_trainer.scrub import Scrubber
+from mwatch_trainer.scrub_arguments import scrubbed
 
 
 class AttemptFile:
@@ -72,17 +73,6 @@ def document(
         "ran": scrubbed(plan.argv, scrubber),
         "changes": [scrubber.text(each) for each in plan.changes],
         "resume_from": plan.resume_from,
-        "resume_reason": plan.resume_reason,
-        "save": plan.save,
+        "resume_reason": scrubber.text(plan.resume_reason),
+        "save": None if plan.save is None else scrubber.text(plan.save),
     }
-
-
-def scrubbed(argv: Sequence[str], scrubber: Scrubber) -> list[str]:
-    """A value is looked at together with the flag before it: `--password`, `hunter2`."""
-    clean: list[str] = []
-    for before, word in zip(("", *argv), argv):
-        text = scrubber.text(f"{before} {word}") if before.startswith("-") else ""
-        is_value = text.startswith(before + " ") and text != f"{before} {word}"
-        chosen = text[len(before) + 1 :] if is_value else scrubber.text(word)
-        clean.append(chosen.encode("utf-8", "replace").decode("utf-8"))
-    return clean

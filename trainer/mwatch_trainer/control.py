@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wrapper's control socket: one JSON object a line, one answer each.
 
-`status`, `dump` (evidence of every rank now), `stop` and `restart` (in place, only in act). Answers
-at once to `stop`: that the trainer has ended is seen by the end of the wrapper. A caller that says
-nothing, or too much, is left after some seconds.
+`status`, `dump` (evidence of every rank now), `keep` (evidence of an incident, beside the
+checkpoints), `stop` and `restart` (in place, only in act). Answers at once to `stop`: that the
+trainer has ended is seen by the end of the wrapper. A caller that says nothing, or too much, is
+left after some seconds.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ from typing import Any, Callable, Mapping
 from mwatch_trainer import contract
 from mwatch_trainer.asks import RESTART, STOP, Ask, Asks
 from mwatch_trainer.dumps import BadName, Dumps
+from mwatch_trainer.evidence_copy import NotCopied
+from mwatch_trainer.keeping import Keeping
+from mwatch_trainer.restarts import CannotRestart, Restarts
+from mwatch_trainer.scrub import scrub_text
 from mwatch_trainer.socket_path import listen, short_path
 
 MAX_REQUEST_BYTES = 1 << 16
@@ -28,6 +33,7 @@ _DEFAULT_GRACE_SECONDS = 30.0
 _MAX_GRACE_SECONDS = 3600.0
 _DEFAULT_DUMP_SECONDS = 5.0
 _MAX_DUMP_SECONDS = 60.0
+_DEFAULT_KEEP_SECONDS = 5.0
 # In a pod the volume is the pod's own, and the sidecar may be another user.
 _MODE_ALONE, _MODE_IN_POD = 0o600, 0o666
 
@@ -43,11 +49,13 @@ class Control:
         mode: str,
         asks: Asks,
         dumps: Dumps,
+        keeping: Keeping,
         status: Callable[[], Mapping[str, Any]],
     ) -> None:
         self.error = ""
-        self._directory, self._mode, self._asks = directory, mode, asks
-        self._dumps, self._status = dumps, status
+        self._directory, self._asks = directory, asks
+        self._dumps, self._keeping, self._status = dumps, keeping, status
+        self._restarts = Restarts(directory, mode, asks, status)
         self._callers = threading.Semaphore(_MAX_CALLERS)
         self._server: socket.socket | None = None
         self._inode = 0
@@ -76,7 +84,10 @@ class Control:
             if not isinstance(request, dict):
                 raise Refused("the request is no object")
             return {"ok": True, **self._served(request)}
-        except (Refused, BadName) as error:
+        except CannotRestart as error:
+            more = {} if error.attempt is None else {"attempt": error.attempt}
+            return {"ok": False, "error": str(error), "kind": error.kind, **more}
+        except (Refused, BadName, NotCopied) as error:
             return {"ok": False, "error": str(error)}
         except (ValueError, RecursionError):
             return {"ok": False, "error": "the request is no JSON"}
@@ -90,14 +101,17 @@ class Control:
         if op == "dump":
             seconds = _number(request, "seconds", _DEFAULT_DUMP_SECONDS, _MAX_DUMP_SECONDS)
             return self._dumps.take(_text(request, "id", ""), seconds)
+        if op == "keep":
+            seconds = _number(request, "seconds", _DEFAULT_KEEP_SECONDS, _MAX_DUMP_SECONDS)
+            return self._keeping.keep(_text(request, "id", ""), seconds)
         if op in (STOP, RESTART):
-            if op == RESTART and self._mode != contract.ACT:
-                raise Refused("a restart in place needs --act")
             grace = _number(request, "grace_seconds", _DEFAULT_GRACE_SECONDS, _MAX_GRACE_SECONDS)
-            reason = _text(request, "reason", "no reason was given")[:500]
+            reason = scrub_text(_text(request, "reason", "no reason was given"))[:500]
+            if op == RESTART:
+                return self._restarts.ask(request, reason, grace)
             self._asks.put(Ask(op, reason, grace, request.get("save") is True))
             return {"accepted": op, "grace_seconds": grace}
-        raise Refused(f"unknown op {str(op)[:40]!r}; there are status, dump, stop, restart")
+        raise Refused(f"unknown op {str(op)[:40]!r}; there are status, dump, keep, stop, restart")
 
     def _run(self) -> None:
         server = self._server

@@ -4,7 +4,8 @@
 
 The probes are asked by a file and write `dumps/ID/rank-N.*`. A rank that does not answer in time
 holds its GIL or is stopped: it gets its dump signal, which needs no GIL. Whoever still says nothing
-is named in `missing.json`, with what /proc says of it. Old dumps go when there are too many.
+is named in `missing.json`, with what /proc says of it. `environment.json` has the environment and
+the arguments of the trainer, scrubbed.
 """
 
 from __future__ import annotations
@@ -12,26 +13,24 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import threading
 import time
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Sequence
 
 from mwatch_trainer import contract, probe_record, processes
+from mwatch_trainer.dump_room import RECORDER, DumpRoom
 from mwatch_trainer.probe_dump import UNFINISHED
 from mwatch_trainer.probe_record import Record
 from mwatch_trainer.probe_signal import stacks_name
 from mwatch_trainer.proc_facts import catches, facts_of
+from mwatch_trainer.rank_environment import environments
 from mwatch_trainer.tree import Tree
 
-MAX_DUMPS = 8
-MAX_BYTES = 64 << 20
 _MAX_RANKS = 512
 _SIGNAL_SECONDS = 2.0
 _LOOK_SECONDS = 0.05
 _ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _STOPPED = ("T", "t")
-_KEPT = {"recorder"}  # torch's own dumps, written without being asked
 
 
 class BadName(ValueError):
@@ -59,23 +58,27 @@ class _Rank(NamedTuple):
 
 
 class Dumps:
-    def __init__(self, directory: str, tree: Tree, proc: str = "/proc") -> None:
+    def __init__(
+        self, directory: str, tree: Tree, proc: str = "/proc", patterns: Sequence[str] = ()
+    ) -> None:
+        """`patterns`: secrets of the user's own."""
         self._directory = directory
         self._folder = os.path.join(directory, contract.DUMPS_FOLDER)
-        self._tree, self._proc = tree, proc
+        self._room = DumpRoom(self._folder)
+        self._tree, self._proc, self._patterns = tree, proc, patterns
         self._one_at_a_time = threading.Lock()
 
     def take(self, name: str, seconds: float) -> dict[str, Any]:
         """Which ranks answered, and where it lies. Raises OSError, and ValueError for the name."""
         name = name or time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-        if not _ID.fullmatch(name) or name in _KEPT:
+        if not _ID.fullmatch(name) or name == RECORDER:
             raise BadName(f"{name!r} is no name for a dump")
         with self._one_at_a_time:
             return self._take(name, seconds)
 
     def _take(self, name: str, seconds: float) -> dict[str, Any]:
         folder = os.path.join(self._folder, name)
-        self._make_room(name)
+        self._room.make(name)
         os.makedirs(folder, exist_ok=True)
         ranks = self._ranks()
         request = os.path.join(self._folder, contract.DUMP_REQUEST)
@@ -85,12 +88,14 @@ class Dumps:
         silent = able - self._answered(folder, able)
         by_signal = self._signal({number: ranks[number].record for number in silent}, folder)
         self._write_processes(folder)
+        cut = self._room.trim(name)
         missing = [
             {"rank": number, "why": rank.why}
             for number, rank in sorted(ranks.items())
             if number not in self._answered(folder, able)
         ]
-        contract.write_json(os.path.join(folder, "missing.json"), {"ranks": missing})
+        told = {"ranks": missing, "too_large": cut[:_MAX_RANKS]}
+        contract.write_json(os.path.join(folder, "missing.json"), told)
         answered = sorted(self._answered(folder, able))
         return {
             "id": name,
@@ -154,21 +159,11 @@ class Dumps:
         return os.path.join(self._folder, stacks_name(rank))
 
     def _write_processes(self, folder: str) -> None:
-        facts = [facts_of(each, self._proc) for each in self._tree.processes()]
-        document = {"at": time.time(), "processes": facts[: processes.MAX_PROCESSES]}
+        alive = self._tree.processes()[: processes.MAX_PROCESSES]
+        document = {"at": time.time(), "processes": [facts_of(each, self._proc) for each in alive]}
         contract.write_json(os.path.join(folder, "processes.json"), document)
-
-    def _make_room(self, name: str) -> None:
-        kept = [each for each in self._by_age() if each != name]
-        sizes = {each: _folder_bytes(os.path.join(self._folder, each)) for each in kept}
-        while kept and (len(kept) >= MAX_DUMPS or sum(sizes[each] for each in kept) > MAX_BYTES):
-            shutil.rmtree(os.path.join(self._folder, kept.pop(0)), ignore_errors=True)
-
-    def _by_age(self) -> list[str]:
-        """Folders of dumps, the oldest first."""
-        paths = {each: os.path.join(self._folder, each) for each in _listed(self._folder)}
-        folders = [each for each in paths if os.path.isdir(paths[each]) and each not in _KEPT]
-        return sorted(folders, key=lambda each: _mtime(paths[each]))
+        started = environments(alive, self._patterns, self._proc)
+        contract.write_json(os.path.join(folder, "environment.json"), started)
 
 
 def _wait(is_done: Any, seconds: float) -> None:
@@ -210,14 +205,3 @@ def _size(path: str) -> int:
         return os.stat(path).st_size
     except OSError:
         return 0
-
-
-def _mtime(path: str) -> float:
-    try:
-        return os.stat(path).st_mtime
-    except OSError:
-        return 0.0
-
-
-def _folder_bytes(folder: str) -> int:
-    return sum(_size(os.path.join(folder, name)) for name in _listed(folder))

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The thread that takes the copy of the output: whole lines, read for us, scrubbed, to the log.
+"""The thread that takes the copy of the output: whole lines, scrubbed, read for us, to the log.
 
 It is held to a share of a core. Where the trainer prints more than that, the pump drops the oldest
 and marks the gap; a line in the log says how much is missing.
@@ -32,7 +32,8 @@ class _Stream:
 
 
 class LineCopy:
-    """`feed` sees every line that is copied, before it is scrubbed; `put` takes the log's bytes."""
+    """`feed` sees every line as it is copied: what it finds is told, too. `put` takes the log's
+    bytes."""
 
     def __init__(
         self,
@@ -122,9 +123,10 @@ class LineCopy:
         if not text:
             return
         self.copied += len(text)
-        for line in text.split(b"\n")[:-1]:
+        clean = stream.scrubber.scrub(text)
+        for line in clean.split(b"\n")[:-1]:
             self._feed(line)
-        self._put(stream.scrubber.scrub(text))
+        self._put(clean)
 
 
 def _step_back() -> None:

@@ -4,7 +4,7 @@
 
 A sidecar often sees neither the trainer's processes nor the GPUs; this one does, for it is inside
 the training container. It is nice, ends with the wrapper, and looks less often where a look is
-dear. A GPU driver that hangs holds only the GPUs' thread.
+dear. A GPU driver that hangs holds only the GPUs' thread, and another one says so.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ import time
 from typing import Any, Callable, Mapping, Sequence
 
 from mwatch_trainer import contract, processes
-from mwatch_trainer.gpus import Gpus
+from mwatch_trainer.gpus import FAILED, Gpus, document
 from mwatch_trainer.linux import die_with_parent
 from mwatch_trainer.processes import Process, Ranks
 
 EVERY_SECONDS = 1.0
 _LONGEST_SECONDS = 30.0
 _SHARE = 0.02
-_OWN = (b"mwatch_trainer.pump", b"mwatch_trainer.node_facts")
+_SILENT_SECONDS = 10.0
+"""A look at eight GPUs takes 20 ms; the slowest call that was ever measured, 20 ms more."""
+_OWN = tuple(b"mwatch_trainer." + each for each in (b"pump", b"node_facts", b"evidence_copy"))
 
 
 class ProcessFacts:
@@ -73,12 +75,15 @@ def _described(process: Process, rank: int | None, is_rank: bool) -> dict[str, A
     }
 
 
-def put(path: str, document: Mapping[str, Any]) -> None:
-    """In one step, but not forced to the disk: it is replaced a second later. Raises OSError."""
-    text = json.dumps({"version": contract.VERSION, **document})
+def put(path: str, facts: Mapping[str, Any], *, by: str = "") -> None:
+    """In one step, but not forced to the disk: it is replaced a second later. Raises OSError.
+
+    `by` keeps apart the unfinished files of two threads that write the same one.
+    """
+    text = json.dumps({"version": contract.VERSION, **facts})
     if len(text) > contract.MAX_JSON_BYTES:
         raise OSError(f"{len(text)} bytes are too many")
-    temporary = path + ".tmp"
+    temporary = f"{path}{by}.tmp"
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(text + "\n")
     os.replace(temporary, path)
@@ -95,6 +100,23 @@ def keep_sampling(sample: Callable[[], Mapping[str, Any]], path: str) -> None:
         time.sleep(max(pause - (time.monotonic() - began), 0.1))
 
 
+def tell_of_silence(waiting_seconds: Callable[[], float], path: str) -> bool:
+    """In the place of the GPUs' thread, while a call of the driver does not come back."""
+    waited = waiting_seconds()
+    if waited <= _SILENT_SECONDS:
+        return False
+    words = f"NVML has not answered for {waited:.0f} s"
+    with contextlib.suppress(OSError):
+        put(path, document(FAILED, words, None, []), by=".silent")
+    return True
+
+
+def keep_telling_of_silence(waiting_seconds: Callable[[], float], path: str) -> None:
+    while True:
+        time.sleep(EVERY_SECONDS)
+        tell_of_silence(waiting_seconds, path)
+
+
 def main(arguments: Sequence[str]) -> None:
     """DIRECTORY WRAPPER-PID"""
     directory, wrapper = arguments[0], int(arguments[1])
@@ -106,24 +128,15 @@ def main(arguments: Sequence[str]) -> None:
     folder = os.path.join(directory, contract.NODE_FOLDER)
     with contextlib.suppress(OSError):
         os.makedirs(folder, exist_ok=True)
-    works = (
-        (ProcessFacts(wrapper).sample, contract.NODE_PROCESSES),
-        (_gpu_sample(), contract.NODE_GPUS),
-    )
-    for sample, name in works:
-        path = os.path.join(folder, name)
-        threading.Thread(target=keep_sampling, args=(sample, path), daemon=True).start()
+    gpus = Gpus()
+    of_processes = os.path.join(folder, contract.NODE_PROCESSES)
+    of_gpus = os.path.join(folder, contract.NODE_GPUS)
+    _start(keep_sampling, ProcessFacts(wrapper).sample, of_processes)
+    _start(keep_sampling, gpus.sample, of_gpus)
+    _start(keep_telling_of_silence, gpus.waiting_seconds, of_gpus)
     while os.getppid() == wrapper:  # also where the kernel does not tell us of its end
         time.sleep(EVERY_SECONDS)
 
 
-def _gpu_sample() -> Callable[[], Mapping[str, Any]]:
-    """Starts NVML at the first call, in the thread that may hang."""
-    found: list[Gpus] = []
-
-    def sample() -> Mapping[str, Any]:
-        if not found:
-            found.append(Gpus())
-        return found[0].sample()
-
-    return sample
+def _start(work: Callable[..., None], *arguments: Any) -> None:
+    threading.Thread(target=work, args=arguments, daemon=True).start()

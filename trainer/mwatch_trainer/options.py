@@ -55,6 +55,11 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str], version: str) ->
     mode = contract.ACT if given.act else environ.get(_MODE_VARIABLE) or contract.OBSERVE
     if mode not in contract.MODES:
         parser.error(f"{_MODE_VARIABLE} is {mode!r}; it can be {' or '.join(contract.MODES)}")
+    for each in scrub.patterns_in(environ.get(scrub.VARIABLE, "")):
+        try:
+            scrub.compiled(each)
+        except ValueError as error:
+            parser.error(f"{scrub.VARIABLE}: {error}")
     grace: float | None = given.grace
     if grace is None and mode == contract.ACT:
         grace = DEFAULT_GRACE_SECONDS
@@ -108,7 +113,7 @@ def _parser(version: str) -> argparse.ArgumentParser:
     add("--log-bytes", metavar="N", type=_log_bytes, default=DEFAULT_LOG_BYTES,
         help="bound of trainer.log and its older parts (default 256 MiB)")  # fmt: skip
     add("--scrub-pattern", metavar="RE", type=_pattern, action="append", default=[],
-        help="a secret of your own, not to be copied; repeatable")  # fmt: skip
+        help="a secret of your own, not to be copied; repeatable (or MWATCH_SCRUB)")  # fmt: skip
     add("--version", action="version", version=f"mwatch-run {version}")
     return parser
 

@@ -18,9 +18,12 @@ import time
 from typing import Any, Callable
 
 from mwatch_trainer import contract, probe_stack
+from mwatch_trainer.dump_room import DUMP_BYTES
 
 MAX_STACKS_BYTES = 1 << 20
-MAX_FLIGHT_BYTES = 64 << 20
+MAX_FLIGHT_BYTES = 8 << 20
+"""Of one rank, or less: the ranks of a node share the room of one dump."""
+_LOCAL_RANKS = "LOCAL_WORLD_SIZE"
 _MAX_THREADS = 256
 _ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _RECORDERS = (("nccl", "_dump_nccl_trace"), ("gloo", "_dump_fr_trace"))
@@ -96,15 +99,23 @@ def flight_recorders() -> list[tuple[str, bytes]]:
     if module is None:
         return []
     dumps: list[tuple[str, bytes]] = []
+    left = _share()
     for backend, name in _RECORDERS:
         data = _call(getattr(module, name, None))
-        if data is not None and len(data) <= MAX_FLIGHT_BYTES:
+        if data is not None and len(data) <= left:
             dumps.append((backend, data))
+            left -= len(data)
     filled = [dump for dump in dumps if _HAS_ENTRIES in dump[1]] or dumps[-1:]
     return [
         ("flight" if number == 0 else f"flight-{backend}", data)
         for number, (backend, data) in enumerate(filled)
     ]
+
+
+def _share() -> int:
+    ranks = os.environ.get(_LOCAL_RANKS, "")
+    count = int(ranks) if ranks.isdigit() and len(ranks) < 5 else 1
+    return min(MAX_FLIGHT_BYTES, DUMP_BYTES // max(count, 1))
 
 
 def _call(dump: Callable[..., Any] | None) -> bytes | None:

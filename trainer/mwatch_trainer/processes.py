@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes as `/proc` shows them: who descends from whom, in which state, at what cost.
 
-Reads no other user's secrets: of an environment only `RANK` is taken. A process that ends while it
-is looked at is left out. Where /proc is hidden from us there are no processes, and no error.
+Reads no other user's secrets: of an environment only the rank is taken. A process that ends while
+it is looked at is left out. Where /proc is hidden from us there are no processes, and no error.
 """
 
 from __future__ import annotations
@@ -89,16 +89,24 @@ def descendants(
 
 
 def rank_of(pid: int, proc: str = "/proc") -> int | None:
-    """The global rank in the environment that the process was started with."""
+    """The global rank in the environment that the process was started with.
+
+    Only beside `LOCAL_RANK`, which launchers give their workers: on Kubernetes `RANK` alone is
+    the number of the pod, and torchrun itself has it. A trainer without either is known by its
+    probe.
+    """
     try:
         with open(f"{proc}/{pid}/environ", "rb") as file:
             data = file.read(_MAX_ENVIRON)
     except OSError:
         return None
+    rank, is_worker = None, False
     for each in data.split(b"\0"):
         if each.startswith(b"RANK=") and each[5:].isdigit() and len(each) < 16:
-            return int(each[5:])
-    return None
+            rank = int(each[5:])
+        elif each.startswith(b"LOCAL_RANK="):
+            is_worker = True
+    return rank if is_worker else None
 
 
 class Ranks:

@@ -5,54 +5,64 @@
 Works on bytes, because a log need not be text. A chunk without any suspicious word is handed back
 as it is, after one look; only lines with such a word are looked at closely. A secret is replaced by
 `[scrubbed KIND]`; the rest of the line stays. It holds the state of one stream: a private key goes
-over many lines. It can miss a secret (see `scrub_rules`).
+over many lines. It can miss a secret (see `scrub_rules`); for those there are the user's own
+patterns, for all of mwatch in `MWATCH_SCRUB`, one a line.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
-from functools import partial
-from typing import Iterator, Match, Pattern, Sequence
+from functools import lru_cache, partial
+from typing import Callable, Iterable, Iterator, Match, Pattern, Sequence
 
-from mwatch_trainer.scrub_rules import KEY_BEGIN, KEY_END, KEY_LINE, RULES
+from mwatch_trainer.scrub_rules import KEY_BEGIN, KEY_END, KEY_LINE, RULES, Rule
 
-_NEEDLES = tuple({needle for rule in RULES for needle in rule.needles} | {b"-----begin"})
+_KEY_NEEDLE = b"-----begin"
+_NEEDLES = {
+    needle: sum(1 << at for at, rule in enumerate(RULES) if needle in rule.needles)
+    for needle in sorted({needle for rule in RULES for needle in rule.needles} | {_KEY_NEEDLE})
+}
+"""Each with the rules that ask for it, a bit for each."""
+_BYTES = sorted(set(b"".join(_NEEDLES)))
 _MAX_KEY_LINES = 256
+VARIABLE = "MWATCH_SCRUB"
 
 
 class Scrubber:
-    """`patterns`: the user's own; what their group `secret`, else the whole match, takes out."""
+    """`patterns`: the user's own; what their group `secret`, else the whole match, takes out. Those
+    of `MWATCH_SCRUB` are always among them."""
 
     def __init__(self, patterns: Sequence[str] = ()) -> None:
         """Raises ValueError for a pattern that is none."""
-        self._own = tuple(compiled(each) for each in patterns)
+        given = _of_everybody(os.environ.get(VARIABLE, ""))
+        self._own = (*(compiled(each) for each in patterns), *given)
         self._key_lines_left = 0
 
     def scrub(self, data: bytes) -> bytes:
         """Whole lines, or one line without its newline."""
         for pattern in self._own:
             data = pattern.sub(_replaced, data)
-        chosen: Sequence[int] = _suspicious_lines(data)
-        if not chosen and not self._key_lines_left:
+        suspicious = _suspicious_lines(data)
+        if not suspicious and not self._key_lines_left:
             return data
         lines = data.split(b"\n")
+        chosen: Iterable[int] = suspicious
         if self._key_lines_left or KEY_BEGIN.search(data):
             chosen = range(len(lines))
         for number in chosen:
-            lines[number] = self._line(lines[number])
+            lines[number] = self._line(lines[number], suspicious.get(number, 0))
         return b"\n".join(lines)
 
     def text(self, text: str) -> str:
         data = text.encode("utf-8", "surrogateescape")
         return self.scrub(data).decode("utf-8", "surrogateescape")
 
-    def _line(self, line: bytes) -> bytes:
+    def _line(self, line: bytes, rules: int) -> bytes:
         line = self._without_key(line)
-        lowered = line.lower()
-        for rule in RULES:
-            if any(needle in lowered for needle in rule.needles):
-                mark = b"[scrubbed " + rule.name.encode() + b"]"
-                line = rule.pattern.sub(partial(_cut, mark), line)
+        for rule, cut in _of(rules):
+            line = rule.pattern.sub(cut, line)
         return line
 
     def _without_key(self, line: bytes) -> bytes:
@@ -77,24 +87,53 @@ def compiled(pattern: str) -> Pattern[bytes]:
         raise ValueError(f"{pattern!r} is no pattern: {error}") from None
 
 
+def patterns_in(text: str) -> list[str]:
+    """Of the variable: one a line."""
+    return [each.strip() for each in text.split("\n") if each.strip()]
+
+
+@lru_cache(maxsize=4)
+def _of_everybody(text: str) -> tuple[Pattern[bytes], ...]:
+    """One that cannot be used is told at the start of `mwatch-run`, and takes nothing out."""
+    found = []
+    for each in patterns_in(text):
+        with contextlib.suppress(ValueError):
+            found.append(compiled(each))
+    return tuple(found)
+
+
 def scrub_text(text: str, patterns: Sequence[str] = ()) -> str:
     return Scrubber(patterns).text(text)
 
 
-def _suspicious_lines(data: bytes) -> list[int]:
+def _suspicious_lines(data: bytes) -> dict[int, int]:
+    """By their numbers, in order; with the rules that are to look at each."""
     lowered = data.lower()
-    found: set[int] = set()
-    for needle in _NEEDLES:
-        if needle in lowered:
-            found.update(_places(lowered, needle))
-    numbers: list[int] = []
+    # One byte is found much faster than several, and lines of numbers lack many a letter.
+    absent = {byte for byte in _BYTES if byte not in lowered}
+    found = [
+        (place, rules)
+        for needle, rules in _NEEDLES.items()
+        if absent.isdisjoint(needle) and needle in lowered
+        for place in _places(lowered, needle)
+    ]
+    lines: dict[int, int] = {}
     number = at = 0
-    for place in sorted(found):
+    for place, rules in sorted(found):
         number += data.count(b"\n", at, place)
         at = place
-        if not numbers or numbers[-1] != number:
-            numbers.append(number)
-    return numbers
+        lines[number] = lines.get(number, 0) | rules
+    return lines
+
+
+@lru_cache(maxsize=1024)
+def _of(rules: int) -> tuple[tuple[Rule, Callable[[Match[bytes]], bytes]], ...]:
+    """With how each cuts."""
+    return tuple(
+        (rule, partial(_cut, b"[scrubbed " + rule.name.encode() + b"]"))
+        for at, rule in enumerate(RULES)
+        if rules >> at & 1
+    )
 
 
 def _places(lowered: bytes, needle: bytes) -> Iterator[int]:

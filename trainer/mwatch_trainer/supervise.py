@@ -17,6 +17,7 @@ from typing import Callable
 
 from mwatch_trainer.asks import FENCE, RESTART, SIGNAL, Ask, Asks
 from mwatch_trainer.reaper import Reaper
+from mwatch_trainer.shells import EndingSignal
 from mwatch_trainer.signals import ENDING, Signals, is_from_terminal, name_of
 from mwatch_trainer.stopping import Stopping
 from mwatch_trainer.tree import Tree, send
@@ -38,11 +39,13 @@ class Supervision:
         tree: Tree,
         grace: float | None,
         each_round: Callable[[], None],
+        attempt: int | None = None,
     ) -> None:
         self._child, self._signals, self._asks = child, signals, asks
         self._reaper, self._tree, self._grace = reaper, tree, grace
-        self._each_round = each_round
+        self._each_round, self._attempt = each_round, attempt
         self.stopping = Stopping(child.pid, tree)
+        self._ending = EndingSignal(child.pid)
         self._asked: Ask | None = None
         self._hurry_at: float | None = None
         reaper.watch(child)
@@ -62,11 +65,12 @@ class Supervision:
         while self._child.returncode is None:
             for number in self._signals.wait(self.stopping.due_in(time.monotonic())):
                 self._on_signal(number)
-            for ask in self._asks.take():
+            for ask in self._asks.take(self._attempt):
                 self.stopping.ask(ask, time.monotonic())
             self._reaper.reap()
             if self._child.returncode is None:
                 self.stopping.tick(time.monotonic())
+                self._ending.tick(time.monotonic())
             self._asked = self.stopping.first
             self._each_round()
 
@@ -107,7 +111,7 @@ class Supervision:
         for number in self._signals.wait(seconds):
             if number in ENDING:
                 self.stopping.note(Ask(SIGNAL, name_of(number), None), time.monotonic())
-        for ask in self._asks.take():
+        for ask in self._asks.take(self._attempt):
             self.stopping.note(ask, time.monotonic())
 
     def _on_signal(self, number: int) -> None:
@@ -125,6 +129,8 @@ class Supervision:
         with contextlib.suppress(OSError):
             if number in _FROM_KEYBOARD and is_from_terminal():
                 os.killpg(self._child.pid, number)
+            elif number in ENDING:
+                self._ending.send(number)
             else:
                 os.kill(self._child.pid, number)
 

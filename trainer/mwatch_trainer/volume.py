@@ -17,6 +17,7 @@ from mwatch_trainer.asks import Asks
 from mwatch_trainer.attempt_file import AttemptFile
 from mwatch_trainer.control import Control
 from mwatch_trainer.dumps import Dumps
+from mwatch_trainer.keeping import Keeping
 from mwatch_trainer.log_writer import LogWriter
 from mwatch_trainer.options import Options
 from mwatch_trainer.reaper import Reaper
@@ -36,6 +37,7 @@ class Volume:
         self._attempt: AttemptFile | None = None
         self._control: Control | None = None
         self._sampler: subprocess.Popen[bytes] | None = None
+        self._keeping: Keeping | None = None
 
     def open(
         self, tree: Tree, asks: Asks, reaper: Reaper, status: Callable[[], Mapping[str, Any]]
@@ -46,8 +48,10 @@ class Volume:
             return
         self._attempt = AttemptFile(os.path.join(directory, contract.ATTEMPT))
         self.log = LogWriter(os.path.join(directory, contract.LOG), self._options.log_bytes)
-        dumps = Dumps(directory, tree)
-        self._control = Control(directory, self._options.mode, asks, dumps, status)
+        mode, patterns = self._options.mode, self._options.scrub_patterns
+        self._keeping = Keeping(directory, mode, reaper, lambda: status().get("save"))
+        dumps = Dumps(directory, tree, patterns=patterns)
+        self._control = Control(directory, mode, asks, dumps, self._keeping, status)
         if self._options.with_node_facts:
             with contextlib.suppress(OSError):
                 arguments = [directory, str(os.getpid())]
@@ -55,8 +59,11 @@ class Volume:
                 reaper.watch(self._sampler)
 
     @property
-    def sampler_pid(self) -> int | None:
-        return self._sampler.pid if self._sampler is not None else None
+    def own_pids(self) -> list[int]:
+        """Of processes of ours, which are no part of the trainer."""
+        sampler = self._sampler.pid if self._sampler is not None else None
+        keeper = self._keeping.pid if self._keeping is not None else None
+        return [each for each in (sampler, keeper) if each is not None]
 
     def put(self, document: Mapping[str, Any]) -> None:
         """As `attempt.json`."""

@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any, Mapping
 
-from mwatch_trainer import attempt, attempt_file, child, contract, exit_codes
+from mwatch_trainer import attempt, attempt_file, child, contract, exit_codes, pod_end
 from mwatch_trainer.abandoned import end_abandoned
 from mwatch_trainer.asks import STOP, Asks
 from mwatch_trainer.attempt import Plan
@@ -112,8 +112,9 @@ class Wrapper:
         """Until it and what belongs to it has ended and its output is where it should be."""
         grace, look_after = self.options.grace_seconds, output.look_after_pump
         supervision = Supervision(
-            process, self.signals, self._asks, self._reaper, self._tree, grace, look_after
-        )
+            process, self.signals, self._asks, self._reaper, self._tree, grace, look_after,
+            plan.number,
+        )  # fmt: skip
         self._supervision = supervision
         fence = FenceWatch(Fence(plan.save, plan.number), self._asks) if self._is_acting else None
         supervision.run()
@@ -139,7 +140,8 @@ class Wrapper:
         returned = told.returned if self._is_acting else child.shell_code(returncode)
         is_restarting = supervision.wants_restart and self._is_acting
         how = {"code": told.code, "signal": told.signal, "reason": told.reason}
-        self._note_exit(how, returned, told.asked, told.is_final and not is_restarting)
+        is_last = pod_end.is_last(returned, told.is_final, os.environ)
+        self._note_exit(how, returned, told.asked, is_last and not is_restarting)
         return returned, is_restarting
 
     def _prepared(self) -> Plan:
@@ -192,7 +194,7 @@ class Wrapper:
 
     def _own_pids(self) -> list[int]:
         pump = self._output.pump_pid if self._output is not None else None
-        return [each for each in (self._volume.sampler_pid, pump) if each is not None]
+        return [*self._volume.own_pids, *([] if pump is None else [pump])]
 
     def _note(self, plan: Plan, pid: int | None) -> None:
         options = self.options
@@ -209,7 +211,8 @@ class Wrapper:
 
     def _not_started(self, plan: Plan, reason: str, code: int, is_final: bool) -> int:
         self._note(plan, None)
-        self._note_exit({"code": None, "signal": None, "reason": reason}, code, False, is_final)
+        is_last = pod_end.is_last(code, is_final, os.environ)
+        self._note_exit({"code": None, "signal": None, "reason": reason}, code, False, is_last)
         return code
 
     def _note_exit(

@@ -33,6 +33,7 @@ MAX_FILE_BYTES = 8 << 20
 MAX_FILES = 4096
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 RECORDER_FOLDER = "recorder"
+_OLDER_LOGS = tuple(f"{LOG}.{number}" for number in range(1, 4))
 _LOOK_BYTES = 1024
 
 
@@ -72,7 +73,7 @@ def dump(volume: VolumeReader, id: str, budget: Budget) -> Found:
     if len(names) > MAX_FILES:
         yield Missing("part of the dump", f"it has {len(names)} files")
     for name in sorted(names[:MAX_FILES], key=lambda name: (".flight." in name, name)):
-        if not _SAFE.fullmatch(name):
+        if not is_safe_name(name):
             yield Missing(ascii(name)[:100], "it has an odd name")
             continue
         yield from _file(volume, (DUMPS_FOLDER, id, name), name, budget)
@@ -84,7 +85,7 @@ def recorder(volume: VolumeReader, id: str, budget: Budget) -> Found:
         names = volume.names(DUMPS_FOLDER, RECORDER_FOLDER)
     except OSError:
         return
-    for name in filter(_SAFE.fullmatch, names[:MAX_FILES]):
+    for name in filter(is_safe_name, names[:MAX_FILES]):
         path = (DUMPS_FOLDER, RECORDER_FOLDER, name)
         yield from _file(volume, path, f"{RECORDER_FOLDER}-{name}", budget)
 
@@ -123,20 +124,20 @@ def probes(volume: VolumeReader, id: str, budget: Budget) -> Found:
 
 
 def log(volume: VolumeReader, id: str, budget: Budget) -> Found:
-    """The last lines; of the file before where the newest has just begun."""
+    """The last lines; of the files before where the newest has just begun."""
     most = min(budget.log_bytes, budget.bytes)
-    try:
-        newest = volume.tail(LOG, most=most)
-    except OSError as error:
-        yield Missing(LOG, _why(error))
-        return
-    data, is_cut = newest
-    if not is_cut and len(data) < most // 2:
+    data, is_cut = b"", False
+    for name in (LOG, *_OLDER_LOGS):
         try:
-            older = volume.tail(f"{LOG}.1", most=most - len(data))
-            data, is_cut = older.data + data, older.is_cut
-        except OSError:
-            is_cut = False  # there is none
+            part = volume.tail(name, most=most - len(data))
+        except OSError as error:
+            if name == LOG:
+                yield Missing(LOG, _why(error))
+                return
+            break  # there is no older one
+        data, is_cut = part.data + data, part.is_cut
+        if is_cut or len(data) >= most:
+            break
     budget.take(len(data))
     yield Content(LOG, data, is_cut)
 
@@ -160,6 +161,11 @@ def _file(
         return
     budget.take(len(data))
     yield Content(name, data, is_cut, is_binary)
+
+
+def is_safe_name(name: str) -> bool:
+    """Of a file in a bundle."""
+    return _SAFE.fullmatch(name) is not None
 
 
 def _why(error: OSError) -> str:

@@ -10,20 +10,16 @@ not that of an incident.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mwatch.act.private_file import make_private_folder, write_private
 from mwatch.model.incident import IncidentRecord, from_json, is_incident_id, to_json
+from mwatch_trainer.incident_folders import MAX_BYTES, MAX_INCIDENTS, incident_names, prune
 from mwatch_trainer.scrub import Scrubber
 
 FILE = "incident.json"
-MAX_INCIDENTS = 64
-MAX_BYTES = 1 << 30
-"""Of all evidence of a run: less than one checkpoint of a small model."""
 _MAX_RECORD_BYTES = 1 << 20
 
 
@@ -50,6 +46,10 @@ class IncidentFiles:
         self._max_incidents = max_incidents
         self._max_bytes = max_bytes
 
+    def names(self) -> list[str]:
+        """Of all that have a folder, the oldest first."""
+        return incident_names(str(self._root))
+
     def folder(self, id: str) -> Path:
         """ValueError for what is no id: it becomes a path."""
         if not is_incident_id(id):
@@ -67,7 +67,7 @@ class IncidentFiles:
 
     def read(self) -> Incidents:
         records, broken = [], []
-        for name in self._names():
+        for name in self.names():
             try:
                 with (self._root / name / FILE).open("rb") as file:
                     data = file.read(_MAX_RECORD_BYTES)
@@ -80,15 +80,12 @@ class IncidentFiles:
 
     def prune(self, *, keep: str | None = None) -> None:
         """The oldest beyond the bounds go; one that cannot be removed stays."""
-        names = self._names()
-        sizes = {name: _size(self._root / name) for name in names}
-        total, count = sum(sizes.values()), len(names)
-        for name in names:
-            if count <= self._max_incidents and total <= self._max_bytes:
-                return
-            if name != keep:
-                shutil.rmtree(self._root / name, ignore_errors=True)
-                total, count = total - sizes[name], count - 1
+        prune(
+            str(self._root),
+            keep=keep,
+            max_incidents=self._max_incidents,
+            max_bytes=self._max_bytes,
+        )
 
     def _scrubbed(self, value: Any) -> Any:
         """Text by text, so that it is the same JSON."""
@@ -97,22 +94,3 @@ class IncidentFiles:
         if isinstance(value, dict):
             return {key: self._scrubbed(inner) for key, inner in value.items()}
         return [self._scrubbed(each) for each in value] if isinstance(value, list) else value
-
-    def _names(self) -> list[str]:
-        """Of all incidents, the oldest first."""
-        try:
-            found = os.listdir(self._root)
-        except FileNotFoundError:
-            return []
-        return sorted(filter(is_incident_id, found))
-
-
-def _size(folder: Path) -> int:
-    total = 0
-    for above, _, files in os.walk(folder):
-        for file in files:
-            try:
-                total += os.lstat(os.path.join(above, file)).st_size
-            except OSError:
-                continue
-    return total

@@ -48,10 +48,11 @@ class VolumeReader:
     def _read(self, path: tuple[str, ...], most: int, *, from_end: bool) -> Part:
         with self._folder(path[:-1]) as above:
             descriptor = os.open(_plain(path[-1]), _FILE, dir_fd=above)
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "it is no regular file")
         with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise OSError(errno.EINVAL, "it is no regular file")
             if from_end and status.st_size > most:
                 file.seek(status.st_size - most)
             data = file.read(most + 1)

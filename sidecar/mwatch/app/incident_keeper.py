@@ -25,6 +25,8 @@ _MAX_KEPT = 256
 _MAX_TURNS = 16
 _QUIET_SECONDS = 60.0
 _MAX_TELLS = 3
+_SETTLED_SECONDS = 5.0
+"""A record that has not changed for so long is brought off the pod again, with its evidence."""
 
 
 @dataclass(slots=True)
@@ -44,6 +46,8 @@ class Trouble:
     is_told: bool = False
     """They were, and not yet that it is over."""
     is_counted: bool = False
+    changed_at: float | None = None
+    """Since its evidence was brought off the pod, the record has changed: when it last did."""
 
     @property
     def lead(self) -> Incident:
@@ -133,7 +137,15 @@ class IncidentKeeper:
             is_past = self._is_past(trouble)
             if has_come or is_past:
                 self._refresh(trouble, self._engine.job.now if is_past else None)
+            self._keep_again(trouble)
         return come
+
+    def _keep_again(self, trouble: Trouble) -> None:
+        now, case, changed_at = self._engine.job.now, trouble.case, trouble.changed_at
+        if case is None or changed_at is None or now - changed_at < _SETTLED_SECONDS:
+            return
+        trouble.changed_at = None
+        self._evidence.keep_again(case)
 
     def close(self, trouble: Trouble) -> bool:
         """Something of it is over; returns whether people are to be told that all of it is."""
@@ -216,6 +228,8 @@ class IncidentKeeper:
         world = self._engine.job.layout.world_size
         record = record.with_outcome(times, world_size=world, lost_iterations=lost)
         trouble.record = replace(record, evidence=_kept(trouble.case))
+        if trouble.record != old and _is_off_pod(trouble.case):
+            trouble.changed_at = self._engine.job.now
         try:
             self._files.write(trouble.record)
         except OSError as error:
@@ -228,12 +242,19 @@ def _holds(trouble: Trouble, incident: Incident) -> bool:
     return any(each is incident for each in trouble.incidents)
 
 
+def _is_off_pod(case: Case | None) -> bool:
+    bundle = None if case is None else case.bundle
+    stored = None if bundle is None else bundle.stored
+    return stored is not None and stored.folder is not None
+
+
 def _kept(case: Case | None) -> Kept | None:
     bundle = None if case is None else case.bundle
     if bundle is None:
         return None
+    stored = bundle.stored
     return Kept(
-        str(bundle.folder),
+        str(bundle.folder) if stored is None or stored.folder is None else stored.folder,
         tuple(each.name for each in bundle.files),
         tuple(f"{each.what}: {each.why}" for each in bundle.missing),
     )

@@ -9,24 +9,29 @@ whoever sets the clock of the machine must not make an hour of silence.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mwatch.app.clock import Clock
 from mwatch.app.live_log import LiveLog
+from mwatch.app.more_eyes import NOTHING_MORE, MoreEyes
+from mwatch.app.wrapper_counts import WrapperCounts
 from mwatch.model.fault import CatalogueEntry
 from mwatch.model.gpu import Gpu
 from mwatch.model.observation import AttemptStart, Beat, Observed, Sight
 from mwatch.model.reading import Absent, Ok, Reading
-from mwatch.model.snapshot import SourceState
+from mwatch.model.snapshot import RankFacts, SourceState
+from mwatch.model.wrapper import WrapperState
 from mwatch.parse.grammar import Grammar
 from mwatch.sources.checkpoint_dir import CheckpointDir
+from mwatch.sources.gpus import Gpus
 from mwatch.sources.node_file import STALE_SECONDS
-from mwatch.sources.node_gpus import NodeGpus
 from mwatch.sources.node_processes import NodeProcesses
-from mwatch.sources.probe import Probe
+from mwatch.sources.nvml import Nvml
+from mwatch.sources.probe import Probe, RankReading
+from mwatch.sources.rank_use import Use
 from mwatch.sources.sighted import Read, Sighted
-from mwatch.sources.wrapper_state import WrapperFile, WrapperState
+from mwatch.sources.wrapper_state import WrapperFile
 from mwatch_trainer import contract
 
 _LOOK_NOW_SECONDS = 10.0
@@ -41,6 +46,9 @@ class Live:
         catalogue: Mapping[str, CatalogueEntry],
         clock: Clock,
         save: Path | None = None,
+        *,
+        node: str | None = None,
+        more: MoreEyes = NOTHING_MORE,
     ) -> None:
         self.clock = clock
         self._volume = str(volume)
@@ -55,8 +63,14 @@ class Live:
         """Where the job saves, once that is known."""
         self.errors: list[Exception] = []
         """Sources that failed in a way nobody thought of, for whoever tells it."""
-        self._folder: CheckpointDir | None = None
+        self.folder: CheckpointDir | None = None
+        self.more = more
+        self._node = node
+        self._nvml = Nvml()
+        self._counts = WrapperCounts(self._volume)
         self._see_attempt()
+        for name, read, sight in more.sources():
+            self._add(name, read, sight)
         if save is not None:
             self._see_save(save)
 
@@ -69,9 +83,45 @@ class Live:
         return self._gpus.gpus
 
     @property
+    def log(self) -> LiveLog:
+        return self._log
+
+    @property
+    def looked_at(self) -> float:
+        """When `read` was last called."""
+        return self._last_look
+
+    @property
+    def probes(self) -> tuple[RankReading, ...]:
+        """The newest record of each rank."""
+        return self._probe.ranks
+
+    @property
+    def sighted(self) -> Sequence[Sighted]:
+        return [self._wrapper_source, *self._sources.values()]
+
+    @property
     def sources(self) -> dict[str, SourceState]:
-        every = [self._wrapper_source, *self._sources.values()]
-        return {each.name: SourceState(each.is_up, each.read_at) for each in every}
+        """With `nvml`: up while the GPUs are read by our own NVML, and not by the wrapper's."""
+        known = {each.name: SourceState(each.is_up, each.read_at) for each in self.sighted}
+        is_own = self._gpus.route == "nvml"
+        known["nvml"] = SourceState(is_own, known["gpus"].read_at if is_own else None)
+        return known
+
+    @property
+    def ranks(self) -> dict[int, RankFacts]:
+        """What is known of each rank of this machine besides its progress."""
+        use, seconds = self._processes.use, self._probe.seconds
+        ranks = {each.beat.rank for each in self._probe.ranks} | set(use)
+        return {
+            rank: RankFacts(*use.get(rank, Use()))._replace(seconds=seconds.of(rank))
+            for rank in ranks
+        }
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """Bytes of the log that the wrapper could not copy or write, once it was asked."""
+        return self._counts.dropped
 
     def read(self) -> list[Observed]:
         """What is new, in the order in which it is to be told."""
@@ -83,9 +133,10 @@ class Live:
         if starts:
             self._see_attempt()
         state = self._wrapper.state
-        if self._folder is None and state is not None and state.save is not None:
+        if self.folder is None and state is not None and state.save is not None:
             self._see_save(Path(state.save))
         seen = [each for source in self._sources.values() for each in self._look(source, now)]
+        self._counts.ask_where_due()
         if ends:
             seen += self._log.rest()
         return [*starts, *(_of_now(each, now) for each in seen), *ends]
@@ -96,13 +147,14 @@ class Live:
 
     def stored_now(self) -> tuple[Observed, ...]:
         """A fresh look into the save folder, before a checkpoint is chosen; waits for it."""
-        if self._folder is None:
+        if self.folder is None:
             return ()
-        found = self._folder.look_now(_LOOK_NOW_SECONDS)
+        found = self.folder.look_now(_LOOK_NOW_SECONDS)
         return found.value if isinstance(found, Ok) else ()
 
     def close(self) -> None:
         self._log.close()
+        self._nvml.close()
 
     def _look(self, source: Sighted, now: float) -> list[Observed]:
         """What one source hides must not hide the others."""
@@ -118,10 +170,11 @@ class Live:
 
     def _see_attempt(self) -> None:
         """Nothing that was seen of processes survives an attempt."""
-        processes = NodeProcesses(self._volume, self.stream)
-        self._gpus = NodeGpus(
-            self._volume, self.stream, self._catalogue, ranks=lambda: processes.ranks
-        )
+        processes = self._processes = NodeProcesses(self._volume, self.stream)
+        self._gpus = Gpus(
+            self._volume, self.stream, self._catalogue,
+            ranks=lambda: processes.ranks, node=self._node, nvml=self._nvml,
+        )  # fmt: skip
         self._probe = Probe(self._volume, self.stream, wall=self.clock.now)
         self._add("probe", self._beats, Sight.PROBE)
         self._add("processes", processes.read, Sight.PROCESS)
@@ -141,10 +194,10 @@ class Live:
 
     def _see_save(self, save: Path) -> None:
         self.save = save
-        self._folder = CheckpointDir(str(save), self.stream, wall=self.clock.now)
-        self._add("checkpoints", self._folder.read, Sight.CHECKPOINTS)
+        self.folder = CheckpointDir(str(save), self.stream, wall=self.clock.now)
+        self._add("checkpoints", self.folder.read, Sight.CHECKPOINTS)
 
-    def _add(self, name: str, read: Read, sight: Sight) -> None:
+    def _add(self, name: str, read: Read, sight: Sight | None) -> None:
         self._sources[name] = Sighted(name, self.stream, read, sight)
 
 

@@ -35,6 +35,13 @@ class LiveLog:
         self._clock = clock
         self._grew_at: float | None = None
         self._is_settled = True
+        self.bytes = 0
+        self.lines = 0
+
+    @property
+    def file(self) -> int:
+        """Which file is read: another number, another file."""
+        return self._tail.file
 
     def read(self) -> Reading[tuple[Observed, ...]]:
         now = self._clock.now()
@@ -73,6 +80,8 @@ class LiveLog:
                     return events, None
                 self._grew_at = now
                 self._is_settled = False
+                self.bytes += len(poll.data)
+                self.lines += poll.data.count(b"\n")
                 events += in_order(self._reader.feed(poll.data))
                 if time.monotonic() > until:
                     return events, None

@@ -14,7 +14,7 @@ from mwatch.decide.verdict import verdict
 from mwatch.model.decision import Decision
 from mwatch.model.finding import Cause
 from mwatch.model.job import Job
-from mwatch.sources.wrapper_state import Ended as WrapperEnd
+from mwatch.model.wrapper import Ended as WrapperEnd
 
 FENCED, NOT_AGREED = 203, 202
 _LAST_WORDS = frozenset({FENCED, GIVE_UP_EXIT_CODE})

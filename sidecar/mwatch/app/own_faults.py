@@ -20,6 +20,7 @@ class OwnFaults:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._places: set[str] = set()
+        self.count = 0
 
     @contextmanager
     def survived(self) -> Iterator[None]:
@@ -29,6 +30,7 @@ class OwnFaults:
             self.tell(error)
 
     def tell(self, error: Exception) -> None:
+        self.count += 1
         frames = traceback.extract_tb(error.__traceback__)
         place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
         if place in self._places or len(self._places) >= _MAX_PLACES:

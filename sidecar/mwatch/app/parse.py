@@ -18,15 +18,27 @@ import orjson
 from mwatch.app.catalogue import load
 from mwatch.app.inputs import STDIN, read_chunks, shown
 from mwatch.errors import InputError
-from mwatch.model.event import Event, Flavour, event_name
+from mwatch.model.event import (
+    Event,
+    Flavour,
+    Iteration,
+    Overflow,
+    Straggler,
+    Timers,
+    Validation,
+    event_name,
+)
 from mwatch.model.wire import to_wire
 from mwatch.parse.grammar import Grammar
 from mwatch.parse.reader import Reader
 from mwatch.sources.log_tail import LogTail
+from mwatch_trainer.scrub import Scrubber
 
 _POLL_SECONDS = 0.2
 _SETTLE_POLLS = 10
 _PROGRESS_SECONDS = 0.5
+_NUMBERS = (Iteration, Validation, Overflow, Timers, Straggler)
+"""Events without words: they can hold no secret, and there are many."""
 
 Progress = Callable[[str, int, int], None]
 """Called with file, bytes read and bytes in all (0: unknown), about twice a second."""
@@ -65,9 +77,10 @@ class EventWriter:
 def encode(event: Event) -> bytes:
     record = to_wire(event)
     try:
-        return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+        line = orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
     except orjson.JSONEncodeError:  # half a character in a text: the slow encoder escapes it
-        return json.dumps(record).encode() + b"\n"
+        line = json.dumps(record).encode() + b"\n"
+    return line if isinstance(event, _NUMBERS) else Scrubber().scrub(line)
 
 
 def make_grammar(catalogues: Sequence[Path], flavour: Flavour | None) -> Grammar:

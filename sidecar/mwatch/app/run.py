@@ -12,14 +12,17 @@ from pathlib import Path
 from mwatch.app import catalogue, policy, run_folder
 from mwatch.app.clock import Clock
 from mwatch.app.engine import Engine
+from mwatch.app.evidence_extras import EvidenceExtras
 from mwatch.app.live import Live
 from mwatch.app.local_run import LocalRun, Watched
+from mwatch.app.more_eyes import PodEyes
 from mwatch.app.own_faults import OwnFaults
 from mwatch.app.run_folder import RunFolder
-from mwatch.app.run_metrics import serve
+from mwatch.app.run_metrics import RunMetrics, serve
 from mwatch.app.run_record import RunRecord
 from mwatch.app.run_view import Ended, SafeView, View
 from mwatch.app.run_watch import RunWatch
+from mwatch.app.ways_out import WaysOut
 from mwatch.model.observation import HERE
 from mwatch.model.settings import Settings
 from mwatch.parse.grammar import Grammar
@@ -45,6 +48,8 @@ class RunRequest:
     grace_seconds: float = 30.0
     has_probe: bool = True
     shows_output: bool = False
+    otlp_endpoint: str | None = None
+    tensorboard_notes: Path | None = None
 
 
 def run(request: RunRequest, make_view: MakeView) -> Ended:
@@ -59,19 +64,30 @@ def run(request: RunRequest, make_view: MakeView) -> Ended:
     folder = request.folder
     if folder is None:
         folder = run_folder.make(request.parent, request.name, request.argv, clock.now())
-    watched = Watched(
-        argv=request.argv,
-        folder=folder,
-        is_act=request.is_act,
-        grace_seconds=request.grace_seconds,
-        wrapper_options=_options(request),
-        shows_output=request.shows_output,
-    )
     engine = Engine(folder.name, known, settings)
-    live = Live(folder.volume, HERE, grammar, known, clock, request.save)
+    eyes = PodEyes(HERE, engine)
+    live = Live(folder.volume, HERE, grammar, known, clock, request.save, more=eyes)
+    return _watched(request, make_view, folder, engine, live)
+
+
+def _watched(
+    request: RunRequest, make_view: MakeView, folder: RunFolder, engine: Engine, live: Live
+) -> Ended:
+    is_act = request.is_act
     with ExitStack() as stack:
-        metrics = stack.enter_context(serve(request.port, engine, live))
-        record = RunRecord(folder, request.argv, engine, clock, is_act=request.is_act)
+        faults = OwnFaults(lambda text: tell(text))
+        metrics = RunMetrics(
+            engine, live, is_acting=lambda: is_act, errors=lambda: faults.count,
+            dropped=lambda: out.dropped(),
+        )  # fmt: skip
+        stack.enter_context(serve(request.port, metrics))
+        out = WaysOut(
+            metrics.snapshots,
+            otlp_endpoint=request.otlp_endpoint,
+            tensorboard_notes=request.tensorboard_notes,
+        )
+        stack.callback(out.close)
+        record = RunRecord(folder, request.argv, engine, live.clock, is_act=is_act)
         view = SafeView(make_view(folder, metrics.where or str(folder.path)))
         if metrics.problem is not None:
             view.noted(metrics.problem)
@@ -80,9 +96,22 @@ def run(request: RunRequest, make_view: MakeView) -> Ended:
             view.noted(text)
             record.noted(text)
 
-        faults = OwnFaults(tell)
-        watch = RunWatch(folder, engine, live, record, metrics, view, faults, is_act=request.is_act)
-        return LocalRun(watched, watch, view, faults).run()
+        watch = RunWatch(
+            folder, engine, live, record, metrics, view, faults,
+            is_act=is_act, extra=EvidenceExtras(live), out=out,
+        )  # fmt: skip
+        return LocalRun(_command(request, folder), watch, view, faults).run()
+
+
+def _command(request: RunRequest, folder: RunFolder) -> Watched:
+    return Watched(
+        argv=request.argv,
+        folder=folder,
+        is_act=request.is_act,
+        grace_seconds=request.grace_seconds,
+        wrapper_options=_options(request),
+        shows_output=request.shows_output,
+    )
 
 
 def _options(request: RunRequest) -> list[str]:

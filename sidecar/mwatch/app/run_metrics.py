@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from mwatch.app.engine import Assessment, Engine, Incident
 from mwatch.app.live import Live
+from mwatch.app.own_use import OwnUse
 from mwatch.decide import budget
 from mwatch.detect.patience import Patience, patience
 from mwatch.detect.probe import watched
@@ -23,13 +24,26 @@ from mwatch.export.pages import standard_pages
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
 from mwatch.model.phase import JobPhase
-from mwatch.model.snapshot import Snapshot, Surroundings, take
+from mwatch.model.snapshot import Own, Snapshot, Surroundings, take
 
 
 class RunMetrics:
-    def __init__(self, engine: Engine, live: Live) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        live: Live,
+        *,
+        is_acting: Callable[[], bool | None] = lambda: None,
+        errors: Callable[[], int] = lambda: 0,
+        dropped: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        """`errors`: faults of our own so far; `dropped`: what was lost on other ways out."""
+        self._dropped = dropped
         self._engine = engine
         self._live = live
+        self._is_acting = is_acting
+        self._errors = errors
+        self._use = OwnUse(live.clock.now())
         self._newest: Snapshot | None = None
         self._ticked = time.monotonic()
         self._over: Counter[tuple[Cause, Action]] = Counter()
@@ -38,7 +52,7 @@ class RunMetrics:
         self.problem: str | None = None
 
     def looked(self, assessment: Assessment) -> None:
-        engine, live = self._engine, self._live
+        engine, live, folder = self._engine, self._live, self._live.folder
         limit = self._patience()
         around = Surroundings(
             findings=assessment.findings,
@@ -48,6 +62,14 @@ class RunMetrics:
             restarts_left=self._restarts_left(),
             gpus=live.gpus,
             sources=live.sources,
+            is_acting=self._is_acting(),
+            ranks=live.ranks,
+            nccl=live.more.nccl,
+            fabric=live.more.ports,
+            storage=None if folder is None else folder.storage,
+            checkpoint_sizes={} if folder is None else folder.sizes,
+            tensorboard_iteration=live.more.tensorboard_iteration,
+            own=self._own(),
         )
         self._newest = take(engine.job, around, at=assessment.at)
         self._ticked = time.monotonic()
@@ -64,6 +86,18 @@ class RunMetrics:
     def since_tick(self) -> float:
         return time.monotonic() - self._ticked
 
+    def _own(self) -> Own:
+        use, live = self._use, self._live
+        return Own(
+            started_at=use.started_at,
+            cpu_seconds=use.cpu_seconds(),
+            resident_bytes=use.resident_bytes(),
+            log_lines=live.log.lines,
+            log_bytes=live.log.bytes,
+            dropped={**live.dropped, **self._dropped()},
+            errors=self._errors(),
+        )
+
     def _patience(self) -> Patience | None:
         job, settings = self._engine.job, self._engine.settings
         if job.attempt.phase in (JobPhase.ENDED, JobPhase.QUEUED, JobPhase.SCHEDULING):
@@ -77,9 +111,8 @@ class RunMetrics:
 
 
 @contextmanager
-def serve(port: int | None, engine: Engine, live: Live) -> Iterator[RunMetrics]:
+def serve(port: int | None, metrics: RunMetrics) -> Iterator[RunMetrics]:
     """A port that cannot be had is said, and no reason not to train."""
-    metrics = RunMetrics(engine, live)
     server = None
     if port is not None:
         try:

@@ -1,46 +1,88 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Eyes and memory of a local run: it tells the engine what is seen, and everybody what it thinks.
+"""Eyes and memory of a watched run: it tells the engine what is seen, and everybody what it thinks.
 
-It starts and ends nothing; `local_run` does. What is only told (story, records, metrics, view)
-may fail without taking the verdict with it.
+It starts and ends nothing; `local_run` does, and a sidecar never. What is only told (story,
+records, metrics, view) may fail without taking the verdict with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
+from mwatch.act.evidence_extra import Extra
 from mwatch.act.incident_files import IncidentFiles
+from mwatch.act.off_pod import OffPod
 from mwatch.app.engine import Assessment, Engine, Incident
 from mwatch.app.evidence_collector import EvidenceCollector
+from mwatch.app.first_sight import FirstSight
 from mwatch.app.incident_keeper import IncidentKeeper, Trouble
 from mwatch.app.live import Live
 from mwatch.app.own_faults import OwnFaults
-from mwatch.app.run_folder import RunFolder
 from mwatch.app.run_metrics import RunMetrics
-from mwatch.app.run_record import RunRecord
 from mwatch.app.run_view import View
-from mwatch.app.story_parts import EvidenceFile
+from mwatch.app.ways_out import WaysOut
 from mwatch.model.decision import Action, Decision
+from mwatch.model.finding import Cause
 from mwatch.model.observation import AttemptStart, Observed, ProcessExit, Sight, SightChange
 from mwatch.model.timeline import Rollback
-from mwatch.sources.wrapper_state import Ended as WrapperEnd
+from mwatch.model.wrapper import Ended as WrapperEnd
+
+if TYPE_CHECKING:
+    from mwatch.app.story_parts import EvidenceFile
+
+_MAX_NOTED = 256
+
+
+class Places(Protocol):
+    @property
+    def path(self) -> Path:
+        """What is told of files is told from here."""
+
+    @property
+    def volume(self) -> Path: ...
+
+    @property
+    def incidents(self) -> Path: ...
+
+
+class Record(Protocol):
+    """What a watched run leaves behind, and what it remembers."""
+
+    def told(self, observed: Observed) -> None: ...
+    def recall(self, save: Path) -> list[Rollback] | None: ...
+    def wait_for_memory(self) -> None: ...
+    def looked(self, assessment: Assessment) -> None: ...
+    def enacted(self, decision: Decision, at: float) -> None: ...
+    def incident(self, incident: Incident, files: Sequence[EvidenceFile]) -> None: ...
+    def noted(self, text: str) -> None: ...
+    def attempt_ended(self) -> None: ...
+    def end(self) -> None: ...
+    def problems(self) -> list[str]: ...
 
 
 class RunWatch:
     def __init__(
         self,
-        folder: RunFolder,
+        folder: Places,
         engine: Engine,
         live: Live,
-        record: RunRecord,
+        record: Record,
         metrics: RunMetrics,
         view: View,
         faults: OwnFaults,
         *,
         is_act: bool,
+        extra: Extra | None = None,
+        off_pod: OffPod | None = None,
+        out: WaysOut | None = None,
+        files: IncidentFiles | None = None,
     ) -> None:
+        """`extra`: more for each bundle of evidence; `off_pod` brings those away; `files`: where
+        incidents are kept, with bounds of their own."""
+        self._out = out
         self.engine = engine
         self.clock = live.clock
         self.recalled: list[Rollback] = []
@@ -52,34 +94,51 @@ class RunWatch:
         self._metrics = metrics
         self._view = view
         self._faults = faults
-        self._evidence = EvidenceCollector(
-            folder.volume, live.stream, self.clock.now, lambda: engine.job.attempt.number
+        self.evidence = EvidenceCollector(
+            folder.volume, live.stream, self.clock.now, self.running, extra=extra, off_pod=off_pod
         )
-        files = IncidentFiles(folder.incidents)
-        self.keeper = IncidentKeeper(files, engine, self._evidence, is_act=is_act)
+        self.files = IncidentFiles(folder.incidents) if files is None else files
+        self.keeper = IncidentKeeper(self.files, engine, self.evidence, is_act=is_act)
         self._open: list[Incident] = []
         self._noted: set[str] = set()
+        self._first = FirstSight()
+        self._blind_from = self.clock.now() + engine.settings.hang.blind_after_seconds
+
+    def running(self) -> int:
+        """The number of the attempt that runs now."""
+        return self.engine.job.attempt.number
 
     def begin(self) -> None:
         """The command is about to start: from now on silence has a beginning."""
+        self._first.has_begun = True
         unseen = SightChange(Sight.CHECKPOINTS, False, "not looked at yet")
         self._tell([Observed(self.clock.now(), self._live.stream, unseen)])
 
     def look(self) -> Assessment:
         self._tell(self._live.read())
-        self._tell(self._evidence.signs())
+        self._tell(self.evidence.signs())
         with self._faults.survived():
             self._recall()
-        assessment = self.engine.look(self.clock.now())
+        assessment = self._assess(self.clock.now())
         with self._faults.survived():
             self._note_incidents()
         with self._faults.survived():
             self._record.looked(assessment)
         with self._faults.survived():
             self._metrics.looked(assessment)
+        if self._out is not None:
+            with self._faults.survived():
+                self._out.looked(self.keeper.troubles)
         self._view.looked(self.engine.job, assessment)
         self._note_problems()
         return assessment
+
+    def _assess(self, now: float) -> Assessment:
+        """Who has just come need not see anything yet."""
+        if not self._first.has_begun and now < self._blind_from:
+            nothing = Decision(Action.NONE, Cause.UNKNOWN, 1, "nothing was seen yet")
+            return Assessment(now, (), nothing)
+        return self.engine.look(now)
 
     def look_closely(self) -> Assessment:
         """Before something is done: with what lies in the save folder at this moment."""
@@ -117,7 +176,7 @@ class RunWatch:
     def end(self, *, is_hurried: bool = False) -> None:
         """`is_hurried`: evidence that is still being saved is not waited for."""
         if not is_hurried:
-            self._evidence.close()
+            self.evidence.close()
         with self._faults.survived():
             for trouble in self.keeper.looked():
                 self._note_evidence(trouble)
@@ -129,7 +188,7 @@ class RunWatch:
         self._live.close()
 
     def _tell(self, seen: Iterable[Observed]) -> None:
-        for observed in seen:
+        for observed in self._first.let_through(seen):
             try:
                 self.engine.tell(observed)
                 self._record.told(observed)
@@ -169,9 +228,9 @@ class RunWatch:
             self._note_evidence(trouble)
 
     def _is_our_doing(self, incident: Incident) -> bool:
-        """What is found after an action is its echo: a killed run looks killed."""
-        act = self.engine.record.of_attempt(incident.attempt)
-        return self._is_act and act is not None and incident.detected_at >= act.at
+        """What is first told after an action is its echo, whatever moment it is dated back to: a
+        killed run looks killed."""
+        return self._is_act and self.engine.record.of_attempt(incident.attempt) is not None
 
     def _close(self, incident: Incident) -> None:
         trouble = self.keeper.of(incident)
@@ -192,14 +251,19 @@ class RunWatch:
     def _files(self, trouble: Trouble) -> list[EvidenceFile]:
         kept = trouble.record.evidence
         paths = [] if kept is None else [Path(kept.folder) / name for name in kept.files]
+        if not paths:
+            return []
+        from mwatch.app.story_parts import EvidenceFile  # much code, and seldom needed
+
         return [EvidenceFile(_shown(each, self._folder.path)) for each in paths]
 
     def _note_problems(self) -> None:
-        for errors in (self._live.errors, self._evidence.errors):
+        for errors in (self._live.errors, self.evidence.errors):
             while errors:
                 self._faults.tell(errors.pop())
-        for text in (*self._record.problems(), *self.keeper.problems):
-            if text not in self._noted:
+        out = () if self._out is None else self._out.problems()
+        for text in (*self._record.problems(), *self.keeper.problems, *out):
+            if text not in self._noted and len(self._noted) < _MAX_NOTED:
                 self._noted.add(text)
                 self._record.noted(text)
                 self._view.noted(text)

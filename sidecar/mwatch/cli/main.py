@@ -16,11 +16,14 @@ from mwatch.cli.checkpoints import checkpoints
 from mwatch.cli.demo import demo
 from mwatch.cli.diagnose import diagnose
 from mwatch.cli.faults import faults
+from mwatch.cli.inject import inject
 from mwatch.cli.output import reader_left
 from mwatch.cli.parse import parse
 from mwatch.cli.replay import replay
 from mwatch.cli.report import report
 from mwatch.cli.run import run
+from mwatch.cli.sidecar import sidecar
+from mwatch.cli.uninject import uninject
 from mwatch.errors import MwatchError
 
 app = typer.Typer(
@@ -34,6 +37,9 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(run)
+app.command()(sidecar)
+app.command()(inject)
+app.command()(uninject)
 app.command()(diagnose)
 app.command()(replay)
 app.command()(report)

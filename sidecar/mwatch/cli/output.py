@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Text to standard output, whatever its encoding, and whoever reads it."""
+"""Text to standard output, whatever its encoding, and whoever reads it; without secrets."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import sys
 
 def write(text: str) -> None:
     """A character that the terminal cannot show is escaped; a reader that left is no error."""
+    from mwatch.app.clean import clean  # not for --help, which is to be quick
+
     encoding = sys.stdout.encoding or "utf-8"
     try:
-        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        sys.stdout.write(clean(text).encode(encoding, "backslashreplace").decode(encoding) + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
         reader_left()

@@ -44,6 +44,18 @@ Grace = Annotated[
 ]
 Plain = Annotated[bool, typer.Option("--plain", help="Plain lines, also on a terminal.")]
 AsJson = Annotated[bool, typer.Option("--json", help="What mwatch says as JSON lines.")]
+Otlp = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        envvar="OTEL_EXPORTER_OTLP_ENDPOINT",
+        show_envvar=False,
+        help="Send by OTLP too, else $OTEL_EXPORTER_OTLP_ENDPOINT.",
+    ),
+]
+Notes = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Write incidents there, for TensorBoard.")
+]
 NoProbe = Annotated[bool, typer.Option("--no-probe", help="Start nothing inside the trainer.")]
 
 
@@ -60,6 +72,8 @@ def run(
     plain: Plain = False,
     as_json: AsJson = False,
     no_probe: NoProbe = False,
+    otlp_endpoint: Otlp = None,
+    tensorboard_notes: Notes = None,
 ) -> None:
     """Watch a training command on this machine; with --act, bring it back when it fails.
 
@@ -77,6 +91,7 @@ def run(
         argv=command, is_act=act, policy=policy, name=name, parent=runs, save=checkpoints,
         port=port or None, grace_seconds=grace, has_probe=not no_probe,
         shows_output=not (plain or as_json) and is_screen(sys.stderr, sys.stdout),
+        otlp_endpoint=otlp_endpoint or None, tensorboard_notes=tensorboard_notes,
     )  # fmt: skip
     view = partial(view_of, is_act=act, on_terminal=request.shows_output, as_json=as_json)
     raise typer.Exit(app.run(request, view).exit_code)

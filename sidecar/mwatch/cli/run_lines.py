@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mwatch.model.finding import Cause
     from mwatch.model.job import Job
 
-_MAX_TEXT = 4000
+MAX_TEXT = 4000
 
 
 class RunLines:
@@ -84,7 +84,7 @@ class RunLines:
         )  # fmt: skip
 
     def _say(self, text: str, **record: Any) -> None:
-        line = json.dumps(record) if self._as_json else f"mwatch: {plain(text)[:_MAX_TEXT]}"
+        line = json.dumps(record) if self._as_json else f"mwatch: {plain(text)[:MAX_TEXT]}"
         if sys.stderr is not None:
             sys.stderr.write(line + "\n")
             sys.stderr.flush()

@@ -26,6 +26,8 @@ def show(lines: Iterable[Line]) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    from mwatch.app.clean import clean
+
     is_terminal = sys.stdout.isatty()
     out = io.StringIO()
     console = Console(
@@ -33,7 +35,7 @@ def show(lines: Iterable[Line]) -> None:
         markup=False, legacy_windows=False,
     )  # fmt: skip
     for line in lines:
-        text = Text.assemble(*((plain(part), style) for part, style in line))
+        text = Text.assemble(*((plain(clean(part)), style) for part, style in line))
         text.rstrip()
         console.print(text, no_wrap=True, overflow="ellipsis", crop=True)
     write(out.getvalue().rstrip("\n"))
@@ -60,7 +62,9 @@ def wrapped(text: str, columns: int, most: int) -> list[str]:
     """In at most so many lines; what does not fit is cut."""
     from textwrap import wrap
 
-    lines = wrap(" ".join(plain(text).split()), max(columns, 20)) or [""]
+    from mwatch.app.clean import clean  # before a cut, after which half a secret is not known
+
+    lines = wrap(" ".join(plain(clean(text)).split()), max(columns, 20)) or [""]
     if len(lines) > most:
         lines = [*lines[: most - 1], lines[most - 1][: max(columns - 3, 1)] + "..."]
     return lines

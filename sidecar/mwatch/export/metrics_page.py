@@ -10,6 +10,7 @@ import sys
 
 from mwatch.export import catalog
 from mwatch.export.metric import Metric
+from mwatch.export.otlp_names import otlp_name
 
 _HEAD = """\
 # Metrics
@@ -19,17 +20,28 @@ _HEAD = """\
 Every metric also has the label `run`. A metric without a value is one that nobody knows: nothing
 is made up. Counters of an attempt begin anew with the next one.
 
-| name | type | unit | labels | meaning |
-| --- | --- | --- | --- | --- |
+The same values go out over OTLP when an endpoint is set: under the names in the last column, in the
+unit beside them (UCUM), with the labels as attributes. `megatron.training.*` are Megatron's own
+names for the same quantities; its step duration is a histogram of every step, ours the newest
+printed value in milliseconds.
+
+| name | type | unit | labels | meaning | OTLP name |
+| --- | --- | --- | --- | --- | --- |
 """
 
 
 def page() -> str:
     rows = (
-        f"| `{each.name}` | {each.kind} | {each.unit} | {_labels(each)} | {each.help} |\n"
+        f"| `{each.name}` | {each.kind} | {each.unit} | {_labels(each)} | {each.help} "
+        f"| {_otlp(each)} |\n"
         for each in catalog.ALL
     )
     return _HEAD + "".join(rows)
+
+
+def _otlp(metric: Metric) -> str:
+    named = otlp_name(metric)
+    return f"`{named.name}`" + f" ({named.unit})" * bool(named.unit)
 
 
 def _labels(metric: Metric) -> str:

@@ -3,33 +3,31 @@
 """Snapshots as a scrape: Prometheus text or OpenMetrics, whichever the scraper asks for.
 
 Every scrape is built anew from the newest snapshot of each run, so a label that vanished is gone.
-The ledger sometimes moves time from one kind to another; a counter that went back would look like
-a restart of mwatch, so each is held at its highest.
+The text is written here and not by prometheus_client, whose objects for each sample take four times
+as long; what the scraper understands and how a number is written is still its word.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from mwatch.export import catalog
+from mwatch.export.clean_name import cleaner
+from mwatch.export.held import Held
 from mwatch.export.measure import measure
-from mwatch.export.metric import Metric as Described
-from mwatch.export.value import Value
+from mwatch.export.metric import Metric
 from mwatch.model.snapshot import Snapshot
-from mwatch_trainer.scrub import Scrubber
 
+_OPEN = "application/openmetrics-text"
 _TOTAL = "_total"
-_MAX_NAMES = 8192
-_HELD = frozenset({catalog.BADPUT.name})
-"""The other counters begin anew with an attempt or a driver, as counters may."""
+_MAX_SERIES = 65_536
+
+_number: Callable[[float], str] = floatToGoString
 
 Snapshots = Callable[[], Iterable[Snapshot]]
 
@@ -39,43 +37,59 @@ class Scrape(NamedTuple):
     body: bytes
 
 
-class Exporter(Collector):
+class Exporter:
     """`snapshots` gives the newest of each run; it is called from the threads of the server."""
 
     def __init__(self, snapshots: Snapshots, patterns: Sequence[str] = ()) -> None:
         """`patterns` are the user's own secrets: names of losses and runs are not ours."""
         self._snapshots = snapshots
-        self._clean = lru_cache(_MAX_NAMES)(lambda name: Scrubber(patterns).text(name))
-        self._highest: dict[tuple[str, str, tuple[str, ...]], float] = {}
-        self._lock = threading.Lock()
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
+        self._clean = cleaner(patterns)
+        self._held = Held()
+        self._labels = lru_cache(_MAX_SERIES)(self._written_labels)
 
     def scrape(self, accept: str = "") -> Scrape:
         """`accept`: the header of that name."""
-        encode, content_type = choose_encoder(accept)
-        return Scrape(content_type, encode(self._registry))
+        _, content_type = choose_encoder(accept)
+        is_open = content_type.startswith(_OPEN)
+        found = self._series()
+        parts: list[str] = []
+        for metric in catalog.ALL:
+            series = found.get(metric.name)
+            if series:
+                parts.append(_head(metric, is_open))
+                parts += [f"{metric.name}{key} {value}\n" for key, value in series.items()]
+        if is_open:
+            parts.append("# EOF\n")
+        return Scrape(content_type, "".join(parts).encode())
 
-    def collect(self) -> Iterable[Metric]:
-        families = {metric.name: _family(metric) for metric in catalog.ALL}
+    def _series(self) -> dict[str, dict[str, str]]:
+        """By metric and labels. Two names may be one without their secrets: the first
+        stays, for a series that is there twice spoils all of the scrape."""
+        found: dict[str, dict[str, str]] = {}
+        runs = set()
         for snapshot in self._snapshots():
+            run = snapshot.run
+            runs.add(run)
             for value in measure(snapshot):
-                amount = self._held(snapshot.run, value)
-                labels = [self._clean(label) for label in (snapshot.run, *value.labels)]
-                families[value.metric.name].add_metric(labels, amount)
-        return [family for family in families.values() if family.samples]
+                key = self._labels(value.metric.labels, run, value.labels)
+                amount = _number(self._held.amount(run, value))
+                found.setdefault(value.metric.name, {}).setdefault(key, amount)
+        self._held.keep(runs)
+        return found
 
-    def _held(self, run: str, value: Value) -> float:
-        if value.metric.name not in _HELD:
-            return float(value.value)
-        key = (run, value.metric.name, value.labels)
-        with self._lock:
-            self._highest[key] = max(value.value, self._highest.get(key, 0.0))
-            return self._highest[key]
+    def _written_labels(self, names: tuple[str, ...], run: str, values: tuple[str, ...]) -> str:
+        pairs = sorted(zip(("run", *names), (run, *values), strict=True))
+        inner = ",".join(f'{name}="{_escaped(self._clean(value))}"' for name, value in pairs)
+        return f"{{{inner}}}"
 
 
-def _family(metric: Described) -> GaugeMetricFamily | CounterMetricFamily:
-    labels = ["run", *metric.labels]
-    if metric.kind == "counter":
-        return CounterMetricFamily(metric.name.removesuffix(_TOTAL), metric.help, labels=labels)
-    return GaugeMetricFamily(metric.name, metric.help, labels=labels)
+@lru_cache(2 * len(catalog.ALL))
+def _head(metric: Metric, is_open: bool) -> str:
+    """In OpenMetrics a counter is named without the `_total` of its samples."""
+    name = metric.name.removesuffix(_TOTAL) if is_open else metric.name
+    words = _escaped(metric.help) if is_open else metric.help.replace("\\", r"\\")
+    return f"# HELP {name} {words}\n# TYPE {name} {metric.kind}\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

@@ -7,11 +7,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+MAX_PORTS = 64
+MAX_ERRORS = 24
+
 
 class FabricPort(NamedTuple):
     device: str
     """Card and port: `mlx5_0/1`."""
     is_up: bool | None
+    """None: EFA's driver says so at all times, and some have no interface that would know."""
     received_bytes: int | None
     sent_bytes: int | None
     errors: Mapping[str, int]

@@ -84,8 +84,13 @@ class IncidentRecord:
 
 def incident_id(at: float, attempt: int, cause: Cause, taken: Container[str] = ()) -> str:
     """`20260105T121314Z-a2-hang`: sorts by time, and is a name for a folder."""
+    return bundle_id(at, attempt, cause.value.replace("_", "-"), taken)
+
+
+def bundle_id(at: float, attempt: int, word: str, taken: Container[str] = ()) -> str:
+    """Also of evidence that somebody asked for, without an incident."""
     moment = datetime.fromtimestamp(at, UTC)
-    name = f"{moment:%Y%m%dT%H%M%SZ}-a{attempt}-{cause.value.replace('_', '-')}"
+    name = f"{moment:%Y%m%dT%H%M%SZ}-a{attempt}-{word}"
     number = 1
     while (id := name if number == 1 else f"{name}-{number}") in taken:
         number += 1

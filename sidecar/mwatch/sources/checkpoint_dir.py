@@ -4,7 +4,8 @@
 
 The judging is `mwatch_trainer.checkpoint`'s. Here each checkpoint is looked through once and then
 known by the times of its folder and of the files that are written last; one that is not whole is
-looked at again, ever more rarely. A file that is replaced without any of these changing is not
+looked at again, ever more rarely, and no longer once it has not changed for a while: a tree of
+terabytes is not walked for ever. A file that is replaced without any of these changing is not
 noticed. The look runs aside: a file system that hangs is a failure after a while, not a hang.
 """
 
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 from mwatch.model.observation import Observed, Stored, StoredCheckpoint
 from mwatch.model.reading import Absent, Ok, Reading
+from mwatch.model.snapshot import Storage
 from mwatch.sources.worker import Worker
 from mwatch_trainer.checkpoint import (
     MAX_CHECKPOINTS,
@@ -72,6 +74,12 @@ class CheckpointDir:
         self._known: dict[str, _Known] = {}
         self._next_at = clock()
         self._last: Reading[tuple[Observed, ...]] = Absent("not looked at yet")
+        self.storage: Storage | None = None
+        """The file system below the folder, as of the last look."""
+        self.sizes: dict[int, int] = {}
+        """Bytes of each checkpoint that is there, by iteration."""
+        self.tracker: str | None = None
+        """The trainer's own word on which is the newest."""
         self._worker: Worker[tuple[Observed, ...]] = Worker(
             "mwatch-checkpoints", self._look, limit_seconds=limit_seconds, clock=clock
         )
@@ -114,6 +122,13 @@ class CheckpointDir:
             for each in names
         ]
         self._known = {each.name: self._known[each.name] for each in names}
+        self.storage = _storage(self._folder)
+        self.tracker = named
+        self.sizes = {
+            each.iteration: each.bytes
+            for each in found
+            if each is not None and each.iteration is not None
+        }
         stored = tuple(
             StoredCheckpoint(
                 each.iteration, each.state.value, each.reason, each.bytes, each.newest_mtime
@@ -134,11 +149,9 @@ class CheckpointDir:
         if known is not None and is_same and (known.again_at is None or now < known.again_at):
             return known.checkpoint
         found = self._judge(self._folder, name.name)
-        pause = _FIRST_AGAIN_SECONDS
-        if known is not None and is_same:
-            pause = min(2 * known.pause, _MOST_AGAIN_SECONDS)
+        pause = _FIRST_AGAIN_SECONDS if known is None or not is_same else 2 * known.pause
         is_whole = found is not None and found.state is State.COMPLETE
-        again_at = None if is_whole else now + pause
+        again_at = None if is_whole or pause > _MOST_AGAIN_SECONDS else now + pause
         self._known[name.name] = _Known(mark, tracker, found, again_at, pause)
         return found
 
@@ -149,6 +162,15 @@ def _mark(folder: str, name: Name) -> Mark:
         return tuple(_stamp(os.path.join(folder, file)) for file in name.files)
     inside = os.path.join(folder, name.name)
     return _stamp(inside), *(_stamp(os.path.join(inside, file)) for file in _TELLING)
+
+
+def _storage(folder: str) -> Storage | None:
+    """Free for whoever is not root: what a save can use."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    return Storage(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
 
 
 def _stamp(path: str) -> Mark | None:

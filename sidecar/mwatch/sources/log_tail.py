@@ -35,6 +35,11 @@ class LogTail:
         self._head = b""
         self._opens = 0
 
+    @property
+    def file(self) -> int:
+        """The inode of the file that is read; 0: none was yet."""
+        return 0 if self._inode is None else self._inode[1]
+
     def poll(self) -> Poll:
         """At most one chunk. OSError only for what will not mend itself (no permission)."""
         if self._fd is None:

@@ -10,13 +10,12 @@ reboot, or comes from another machine, is told by a moment that lies ahead of th
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from mwatch.model.reading import Absent, Failed, Ok, Reading
-from mwatch_trainer.contract import read_json
+from mwatch.sources.json_file import JsonFile
 
 STALE_SECONDS = 45.0
 """The sampler writes once a second, but up to 30 apart where a look costs it too much."""
@@ -34,17 +33,18 @@ class Sample(NamedTuple):
 
 class NodeFile:
     def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._path = path
+        self._file = JsonFile(path)
         self._clock = clock
         self._last = -math.inf
 
     def read(self) -> Reading[Sample]:
-        body = read_json(self._path)
-        name = os.path.basename(self._path)
-        if body is None:
-            if not os.path.exists(self._path):
-                return Absent(f"there is no {name}: the wrapper has not written it")
-            return Failed(f"{name} cannot be read")
+        name = self._file.name
+        found = self._file.read()
+        if isinstance(found, Absent):
+            return Absent(f"{found.reason}: the wrapper has not written it")
+        if isinstance(found, Failed):
+            return found
+        body = found.value
         at, monotonic = number(body.get("at")), number(body.get("monotonic"))
         if at is None or monotonic is None:
             return Failed(f"{name} does not say when it was written")

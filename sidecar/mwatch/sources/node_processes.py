@@ -20,6 +20,7 @@ from mwatch.model.observation import Observed, Sign, SignSource, SignState
 from mwatch.model.reading import Ok, Reading
 from mwatch.sources.node_file import NodeFile, number, objects, text, whole
 from mwatch.sources.rank_pids import read_rank_pids
+from mwatch.sources.rank_use import Key, Process, RankUse, Use
 from mwatch_trainer.contract import NODE_FOLDER, NODE_PROCESSES
 
 MAX_PROCESSES = 4096
@@ -31,24 +32,6 @@ _MAX_SAMPLES = 64
 _GONE = frozenset({"Z", "X", "x"})
 _STOPPED = "T"
 """By a signal. `t` is a debugger, which lets go again."""
-
-Key = tuple[int, int]
-"""Pid and start: a pid alone may be used again."""
-
-
-class Process(NamedTuple):
-    pid: int
-    parent: int | None
-    started: int
-    rank: int | None
-    is_rank: bool
-    name: str
-    state: str
-    cpu_seconds: float | None
-
-    @property
-    def key(self) -> Key:
-        return self.pid, self.started
 
 
 class _Moment(NamedTuple):
@@ -72,6 +55,12 @@ class NodeProcesses:
         """Ranks whose own process the probe has named: nobody else is taken for them."""
         self._odd: dict[int, SignState] = {}
         """Ranks that were told to be stopped or dead."""
+        self._use = RankUse()
+
+    @property
+    def use(self) -> dict[int, Use]:
+        """What each rank uses, as last read."""
+        return self._use.ranks
 
     @property
     def ranks(self) -> dict[int, int]:
@@ -110,13 +99,16 @@ class NodeProcesses:
         yield from self._states(alive)
         yield from self._deaths(alive)
         self._ranks.update((rank, each.key) for rank, each in alive.items())
-        yield from self._cpu(found, alive, monotonic)
+        below = _descendants(found)
+        self._use.saw({rank: (one, *below.get(one.pid, ())) for rank, one in alive.items()})
+        yield from self._cpu(found, alive, below, monotonic)
 
     def _forget(self) -> None:
         self._ranks.clear()
         self._probed.clear()
         self._odd.clear()
         self._moments.clear()
+        self._use = RankUse()
 
     def _states(self, alive: dict[int, Process]) -> Iterator[Sign]:
         """Stopped ranks at each sample; that one goes on again is told once."""
@@ -140,7 +132,11 @@ class NodeProcesses:
                 yield Sign(SignSource.PROCESS, SignState.DEAD, rank, words)
 
     def _cpu(
-        self, found: list[Process], alive: dict[int, Process], monotonic: float
+        self,
+        found: list[Process],
+        alive: dict[int, Process],
+        below: dict[int, list[Process]],
+        monotonic: float,
     ) -> Iterator[Sign]:
         spent = {each.key: each.cpu_seconds for each in found if each.cpu_seconds is not None}
         before = self._window(monotonic)
@@ -148,7 +144,6 @@ class NodeProcesses:
         if before is None:
             return
         seconds = monotonic - before.monotonic
-        below = _descendants(found)
         for rank, process in sorted(alive.items()):
             if process.key not in before.cpu_seconds or process.key not in spent:
                 continue  # younger than the window
@@ -213,6 +208,8 @@ def _processes(body: dict[str, Any]) -> list[Process]:
                     text(each.get("name")) or "",
                     text(each.get("state")) or "",
                     number(each.get("cpu_seconds")),
+                    number(each.get("rss_bytes")),
+                    whole(each.get("threads")),
                 )
             )
     return found

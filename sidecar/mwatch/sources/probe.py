@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from mwatch.model.observation import Beat, Observed
 from mwatch.model.reading import Absent, Failed, Ok, Reading
+from mwatch.sources.rank_seconds import RankSeconds
 from mwatch_trainer.contract import PROBE_FOLDER, PROBE_PREFIX
 from mwatch_trainer.probe_record import SIZE, Record, unpack
 
@@ -107,6 +108,7 @@ class Probe:
         self._wall = wall
         self.ranks: tuple[RankReading, ...] = ()
         """As last read, the silent ones too."""
+        self.seconds = RankSeconds()
 
     @property
     def gone(self) -> frozenset[int]:
@@ -117,13 +119,9 @@ class Probe:
             case Ok(ranks):
                 self.ranks = ranks
                 now = self._wall()
-                return Ok(
-                    tuple(
-                        Observed(now - each.age_seconds, self._stream, each.beat)
-                        for each in ranks
-                        if each.is_new
-                    )
-                )
+                new = [(each.beat, now - each.age_seconds) for each in ranks if each.is_new]
+                self.seconds.saw(new)
+                return Ok(tuple(Observed(at, self._stream, beat) for beat, at in new))
             case other:
                 self.ranks = ()
                 return other

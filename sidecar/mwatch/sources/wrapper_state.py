@@ -12,55 +12,26 @@ import os
 import re
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from mwatch.model.observation import AttemptStart, Observed, ProcessExit
 from mwatch.model.reading import Absent, Failed, Ok, Reading
+from mwatch.model.wrapper import Ended, WrapperState
+from mwatch.sources.json_file import JsonFile
 from mwatch.sources.node_file import number, text, whole
-from mwatch_trainer.contract import ATTEMPT, read_json
+from mwatch_trainer.contract import ATTEMPT
 
 _MAX_WORDS = 1000
 _MAX_CHANGES = 64
+_MAX_ARGV = 2048
 _NO_MEMORY = re.compile(r"\boom\b|memory for this container was used up|kernel killed .*no memory")
 """Of the host; a GPU that has too little is told by the log."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    code: int | None
-    signal: str | None
-    """By name: SIGKILL."""
-    reason: str | None
-    returned: int | None
-    """What the wrapper itself exits with."""
-    at: float
-    asked: bool
-
-
-@dataclass(frozen=True, slots=True)
-class WrapperState:
-    attempt: int
-    mode: str
-    started_at: float
-    pid: int | None
-    host: str | None
-    node_rank: int | None
-    nnodes: int | None
-    changes: tuple[str, ...]
-    """What was, or when only observing would have been, changed about the command."""
-    resume_from: int | None
-    resume_reason: str | None
-    save: str | None
-    """The checkpoint folder."""
-    exit: Ended | None
-    is_final: bool
 
 
 class WrapperFile:
     def __init__(self, folder: str, stream: str) -> None:
         """`folder` is `$MWATCH_DIR`."""
-        self._path = os.path.join(folder, ATTEMPT)
+        self._file = JsonFile(os.path.join(folder, ATTEMPT))
         self._stream = stream
         self._started: tuple[int, float] | None = None
         self._is_ended = False
@@ -68,12 +39,12 @@ class WrapperFile:
         """As last read."""
 
     def read(self) -> Reading[tuple[Observed, ...]]:
-        body = read_json(self._path)
-        if body is None:
-            if not os.path.exists(self._path):
-                return Absent(f"there is no {ATTEMPT}: no wrapper has started yet")
-            return Failed(f"{ATTEMPT} cannot be read")
-        state = _state(body)
+        found = self._file.read()
+        if isinstance(found, Absent):
+            return Absent(f"{found.reason}: no wrapper has started yet")
+        if isinstance(found, Failed):
+            return found
+        state = _state(found.value)
         if state is None:
             return Failed(f"{ATTEMPT} names no attempt")
         self.state = state
@@ -102,7 +73,6 @@ def _state(body: dict[str, Any]) -> WrapperState | None:
     attempt, started_at = whole(body.get("attempt")), number(body.get("started_at"))
     if attempt is None or started_at is None:
         return None
-    changes = body.get("changes")
     return WrapperState(
         attempt,
         text(body.get("mode")) or "",
@@ -111,15 +81,19 @@ def _state(body: dict[str, Any]) -> WrapperState | None:
         text(body.get("host")),
         whole(body.get("node_rank")),
         whole(body.get("nnodes")),
-        tuple(str(each)[:_MAX_WORDS] for each in changes[:_MAX_CHANGES])
-        if isinstance(changes, list)
-        else (),
+        _words(body.get("changes"), _MAX_CHANGES),
         whole(body.get("resume_from")),
         text(body.get("resume_reason"), _MAX_WORDS),
         text(body.get("save"), _MAX_WORDS),
         _ended(body.get("exit"), started_at),
         body.get("final") is True,
+        _words(body.get("ran") or body.get("argv"), _MAX_ARGV),
     )
+
+
+def _words(found: object, most: int) -> tuple[str, ...]:
+    listed = found[:most] if isinstance(found, list) else []
+    return tuple(str(each)[:_MAX_WORDS] for each in listed)
 
 
 def _ended(found: object, started_at: float) -> Ended | None:

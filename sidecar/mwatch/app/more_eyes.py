@@ -1,0 +1,116 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What can be seen besides the volume: NCCL's RAS service, network cards, TensorBoard's files.
+
+Each has a period and a time limit of its own and never makes its reader wait. One that is not
+here is Absent, which is no fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from mwatch.app.engine import Engine
+from mwatch.model.fabric import FabricPort
+from mwatch.model.finding import Cause
+from mwatch.model.nccl import Nccl
+from mwatch.model.observation import Sight
+from mwatch.model.phase import JobPhase
+from mwatch.parse.ras_answer import read_answer
+from mwatch.sources.nccl_ras import NcclRas
+from mwatch.sources.rdma import Rdma
+from mwatch.sources.sighted import Read
+from mwatch.sources.tensorboard_events import TensorboardEvents
+
+RAS_ADDRESS = ("localhost", 28028)
+"""NCCL's default; the containers of a pod share their network."""
+_NOT_SETTLED = frozenset({JobPhase.STARTING, JobPhase.LOADING, JobPhase.FIRST_STEP})
+
+
+class Eye(NamedTuple):
+    name: str
+    read: Read
+    sight: Sight | None
+
+
+class MoreEyes:
+    """Where nothing else is looked at."""
+
+    ras: NcclRas | None = None
+
+    @property
+    def nccl(self) -> Nccl | None:
+        return None
+
+    @property
+    def ports(self) -> tuple[FabricPort, ...]:
+        return ()
+
+    @property
+    def tensorboard_iteration(self) -> int | None:
+        return None
+
+    def sources(self) -> Iterator[Eye]:
+        yield from ()
+
+
+NOTHING_MORE = MoreEyes()
+
+
+class PodEyes(MoreEyes):
+    """Of a pod, or of this machine."""
+
+    def __init__(
+        self,
+        stream: str,
+        engine: Engine,
+        *,
+        node: str | None = None,
+        tensorboard: Path | None = None,
+        sys_root: str = "/sys",
+        ras_address: tuple[str, int] = RAS_ADDRESS,
+    ) -> None:
+        self._engine = engine
+        self.ras = NcclRas(
+            ras_address, stream, read_answer,
+            world_size=lambda: engine.job.layout.world_size,
+            is_settled=self._is_settled, is_silent=self._is_silent,
+        )  # fmt: skip
+        self._rdma = Rdma(sys_root, stream, engine.job.catalogue, node=node)
+        self._events = None if tensorboard is None else TensorboardEvents(str(tensorboard), stream)
+
+    def sources(self) -> Iterator[Eye]:
+        assert self.ras is not None
+        yield Eye("nccl", self.ras.read, Sight.NCCL)
+        yield Eye("fabric", self._rdma.read, Sight.FABRIC)
+        if self._events is not None:
+            yield Eye("tensorboard", self._events.read, None)
+
+    @property
+    def nccl(self) -> Nccl | None:
+        return None if self.ras is None else self.ras.nccl
+
+    @property
+    def ports(self) -> tuple[FabricPort, ...]:
+        return self._rdma.ports
+
+    @property
+    def tensorboard_iteration(self) -> int | None:
+        return None if self._events is None else self._events.iteration
+
+    def _is_settled(self) -> bool:
+        """Past its first steps: no communicators are being made."""
+        attempt = self._engine.job.attempt
+        has_moved = attempt.iteration is not None and attempt.phase not in _NOT_SETTLED
+        return has_moved and attempt.ended_at is None
+
+    def _is_silent(self) -> bool:
+        """Its progress is overdue: called from the thread that asks."""
+        open_now = list(self._engine.incidents)
+        attempt = self._engine.job.attempt.number
+        return any(
+            each.closed_at is None and each.cause is Cause.HANG and each.attempt == attempt
+            for each in open_now
+        )

@@ -1,0 +1,159 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What only a pod can see of what its training stands on: data files and mounted file systems.
+
+Which data is read is told by the command line, or by the argument block that the trainer prints.
+Looked at rarely and aside: these are network file systems. A folder that is mounted only in the
+training container cannot be seen from here; that is said, and is not "missing".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from mwatch.model.pod import DataFile, Mount, PodFacts
+from mwatch.model.reading import Ok, Reading
+from mwatch.sources.worker import Worker
+
+PERIOD_SECONDS = 300.0
+SOON_SECONDS = 30.0
+"""Where a folder is not there yet: the first save makes it."""
+LIMIT_SECONDS = 30.0
+MAX_PREFIXES = 64
+MAX_MOUNTS = 16
+_DATA_FLAGS = (
+    "--data-path", "--train-data-path", "--valid-data-path", "--test-data-path",
+)  # fmt: skip
+_QUOTED = re.compile(r"'([^']+)'")
+_ESCAPES = ((r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", "\\"))
+
+
+class PodLook:
+    def __init__(
+        self,
+        prefixes: Sequence[str],
+        save: str | None,
+        tracker: Callable[[], str | None],
+        *,
+        mountinfo: str = "/proc/self/mountinfo",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`prefixes`: of data files; `tracker`: the trainer's own word on its newest checkpoint."""
+        self._prefixes = tuple(prefixes)
+        self._save = save
+        self._tracker = tracker
+        self._mountinfo = mountinfo
+        self._clock = clock
+        self._next_at = clock()
+        self._worker: Worker[PodFacts] = Worker(
+            "mwatch-pod", self._look, limit_seconds=LIMIT_SECONDS, clock=clock
+        )
+        self._facts: PodFacts | None = None
+
+    @property
+    def facts(self) -> PodFacts | None:
+        """As of the last look, which may be minutes ago; begins the next when it is due."""
+        answer = self._worker.take()
+        if isinstance(answer, Ok):
+            self._facts = answer.value
+            if any(each.free_bytes is None for each in self._facts.mounts):
+                self._next_at = min(self._next_at, self._clock() + SOON_SECONDS)
+        if self._clock() >= self._next_at and self._worker.start():
+            self._next_at = self._clock() + PERIOD_SECONDS
+        if self._facts is None:
+            return None
+        return self._facts._replace(tracker=self._tracker())
+
+    def _look(self) -> Reading[PodFacts]:
+        data = tuple(_data_file(each) for each in self._prefixes)
+        folders = [self._save] if self._save else []
+        folders += [os.path.dirname(each.prefix) for each in data if not each.is_unseen]
+        mounts = tuple(_mounts(dict.fromkeys(folders), self._mountinfo))
+        return Ok(PodFacts(data, mounts))
+
+
+def data_prefixes(argv: Sequence[str]) -> tuple[str, ...]:
+    """Of `--data-path A` and `--data-path 0.3 A 0.7 B`: the words that are no weights."""
+    found: dict[str, None] = {}
+    is_data = False
+    for word in argv:
+        flag, equals, value = word.partition("=")
+        if word.startswith("--"):
+            is_data = flag in _DATA_FLAGS
+            word = value if equals else ""
+        if is_data and word and not _is_weight(word):
+            found[word] = None
+    return tuple(found)[:MAX_PREFIXES]
+
+
+def printed_prefixes(extra: Mapping[str, object]) -> tuple[str, ...]:
+    """Of an argument block: `['0.3', '/d/a', '0.7', '/d/b']`, which may be cut short."""
+    found: dict[str, None] = {}
+    for flag in _DATA_FLAGS:
+        text = extra.get(flag[2:].replace("-", "_"))
+        if isinstance(text, str):
+            words = _QUOTED.findall(text) if text.startswith("[") else [text]
+            found.update((word, None) for word in words if not _is_weight(word))
+    return tuple(found)[:MAX_PREFIXES]
+
+
+def _is_weight(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _data_file(prefix: str) -> DataFile:
+    if not os.path.isdir(os.path.dirname(prefix) or "."):
+        return DataFile(prefix, None, None, is_unseen=True)
+    return DataFile(prefix, _size(prefix + ".bin"), _size(prefix + ".idx"))
+
+
+def _size(path: str) -> int | None:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return None
+
+
+def _mounts(folders: Iterable[str], mountinfo: str) -> Iterable[Mount]:
+    with open(mountinfo, encoding="utf-8", errors="replace") as file:
+        known = [each for each in map(_mounted, file) if each is not None]
+    for folder in list(folders)[:MAX_MOUNTS]:
+        real = os.path.realpath(folder)
+        above = [each for each in known if _is_within(real, each[0])]
+        if not above:
+            continue
+        point, kind, is_read_only = max(above, key=lambda each: len(each[0]))
+        free, size = _space(folder)
+        yield Mount(folder, point, kind, is_read_only, free, size)
+
+
+def _mounted(line: str) -> tuple[str, str, bool] | None:
+    """Its mount point, kind of file system, and whether it is read-only."""
+    before, _, after = line.partition(" - ")
+    left, right = before.split(), after.split()
+    if len(left) < 6 or len(right) < 3:
+        return None
+    point = left[4]
+    for escape, character in _ESCAPES:
+        point = point.replace(escape, character)
+    options = {*left[5].split(","), *right[2].split(",")}
+    return point, right[0], "ro" in options
+
+
+def _is_within(path: str, point: str) -> bool:
+    return point == "/" or path == point or path.startswith(point + "/")
+
+
+def _space(folder: str) -> tuple[int | None, int | None]:
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None, None
+    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize

@@ -1,0 +1,56 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is seen besides the volume: wired to the job, under the names that metrics show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from builders import grammar
+from job_builders import entries
+from mwatch.app.live import Live
+from mwatch.app.more_eyes import PodEyes
+from mwatch.model.phase import JobPhase
+from run_builders import Told, good
+
+NOBODY = ("127.0.0.1", 9)
+
+
+def eyes(told: Told, root: Path, tensorboard: Path | None = None) -> PodEyes:
+    return PodEyes(
+        "p", told.engine, sys_root=str(root), ras_address=NOBODY, tensorboard=tensorboard
+    )
+
+
+def test_every_source_has_its_name_and_none_is_up_where_there_is_nothing(tmp_path: Path) -> None:
+    told = Told()
+    more = eyes(told, tmp_path, tmp_path / "tensorboard")
+    live = Live(tmp_path, "p", grammar(), entries(), told.clock, tmp_path / "ckpt", more=more)
+    assert live.read() == []
+    assert set(live.sources) == {
+        "log", "wrapper", "probe", "processes", "gpus", "nvml", "checkpoints", "nccl", "fabric",
+        "tensorboard",
+    }  # fmt: skip
+    assert not any(each.is_up for each in live.sources.values())
+    assert (more.nccl, more.ports, more.tensorboard_iteration) == (None, (), None)
+    live.close()
+
+
+def test_nccl_is_asked_only_once_the_job_has_made_its_first_steps(tmp_path: Path) -> None:
+    told = Told()
+    more = eyes(told, tmp_path)
+    assert not more._is_settled()
+    told.says(*good(1, 2, 3))
+    assert told.engine.job.attempt.phase is JobPhase.TRAINING
+    assert more._is_settled()
+
+
+def test_a_stall_that_is_open_is_a_silent_job(tmp_path: Path) -> None:
+    told = Told()
+    more = eyes(told, tmp_path)
+    told.says(*good(*range(1, 9)))
+    assert not more._is_silent()
+    told.waits(3600)
+    assert more._is_silent()
+    told.says(*good(9, 10))
+    assert not more._is_silent()

@@ -1,0 +1,162 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The real sidecar process: how it starts, is told what to do, and ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import live_volume
+from sidecar_runs import PATIENCE, command, environment, sidecar, until
+
+
+def refused(*options: str, **env: str) -> str:
+    """The one line that a sidecar says which does not start."""
+    done = subprocess.run(
+        command(*options), env=environment(**env), capture_output=True, text=True, timeout=PATIENCE,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    return done.stderr
+
+
+def test_it_serves_what_it_sees_and_ends_when_asked(tmp_path: Path) -> None:
+    volume = live_volume.LiveVolume(tmp_path / "mwatch")
+    volume.start()
+    volume.say(1, 2, 3)
+    with sidecar(volume.path) as one:
+
+        def sees_gpus() -> bool:
+            volume.second(7)
+            return one.metric('mwatch_source_up{source="gpus"}') == 1
+
+        assert until(sees_gpus)
+        assert one.metric("mwatch_iteration") == 7
+        assert one.metric('mwatch_loss{loss="lm loss"}') is not None
+        assert one.metric('mwatch_source_up{source="nvml"}') == 0
+        assert one.metric('mwatch_rank_threads{rank="1"}') == 30
+        assert one.metric('mwatch_gpu_power_watts{UUID="GPU-0",gpu="0",rank="0"}') == 600
+        assert one.get("/healthz") == b"ok\n"
+        assert one.snapshot()["version"] == 1
+        assert json.loads((volume.path / "sidecar.json").read_text())["port"] == one.port
+        assert one.ends(signal.SIGTERM) < 2
+        assert one.process.returncode == 0
+        assert not (volume.path / "sidecar.json").exists(), "nobody listens there any more"
+
+
+def test_an_interrupt_ends_it_as_well(tmp_path: Path) -> None:
+    (tmp_path / "mwatch").mkdir()
+    with sidecar(tmp_path / "mwatch") as one:
+        assert one.port
+        assert one.ends(signal.SIGINT) < 2
+        assert one.process.returncode == 0
+        assert one.said.rstrip().endswith(" ended")
+
+
+def test_it_may_end_by_itself_after_the_last_attempt_of_its_pod(tmp_path: Path) -> None:
+    """A pod of plain containers ends only when all of them have. Takes a while: those who poll
+    must see the end too."""
+    volume = live_volume.LiveVolume(tmp_path / "mwatch")
+    volume.start()
+    ended = {"code": 0, "signal": None, "reason": "done", "returned": 0, "at": 1.0, "asked": False}
+    with sidecar(volume.path, env=environment(MWATCH_UNTIL_FINAL="true")) as one:
+        assert until(lambda: one.metric('mwatch_source_up{source="wrapper"}') == 1)
+        volume.start(exit=ended, final=True)
+        assert until(lambda: "the last attempt of this pod has ended" in one.said)
+        assert one.snapshot()["wrapper"]["is_final"] is True
+        assert one.process.wait(PATIENCE) == 0
+
+
+def test_a_port_that_is_taken_gives_the_next(tmp_path: Path) -> None:
+    (tmp_path / "mwatch").mkdir()
+    with socket.socket() as busy:
+        busy.bind(("0.0.0.0", 0))
+        busy.listen()
+        taken = busy.getsockname()[1]
+        with sidecar(tmp_path / "mwatch", "--port", str(taken)) as one:
+            assert one.port != taken
+            assert one.get("/healthz") == b"ok\n"
+
+
+def test_it_listens_on_both_families_where_there_are_two(tmp_path: Path) -> None:
+    (tmp_path / "mwatch").mkdir()
+    with sidecar(tmp_path / "mwatch") as one:
+        for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+            try:
+                probe = socket.socket(family)
+                probe.bind((address, 0))
+            except OSError:
+                pytest.skip(f"this machine has no {address}")
+            probe.close()
+            with socket.create_connection((address, one.port), timeout=5):
+                pass
+
+
+def test_a_volume_that_comes_late_is_found(tmp_path: Path) -> None:
+    with sidecar(tmp_path / "mwatch") as one:
+        assert one.get("/healthz") == b"ok\n"
+        assert one.metric("mwatch_iteration") is None
+        assert one.metric("mwatch_blind") == 0, "who has just come need not see anything"
+        volume = live_volume.LiveVolume(tmp_path / "mwatch")
+        volume.start()
+        volume.say(1, 2)
+        assert until(lambda: one.metric("mwatch_iteration") == 2)
+        assert until((volume.path / "sidecar.json").exists)
+        assert "source log: found" in one.said
+
+
+def test_what_it_says_can_be_json(tmp_path: Path) -> None:
+    (tmp_path / "mwatch").mkdir()
+    with sidecar(tmp_path / "mwatch", "--json-logs") as one:
+        assert until(lambda: "/metrics" in one.said)
+        one.ends()
+        assert [each["event"] for each in one.lines] == ["note", "note"]
+        assert all(each["time"].startswith("20") for each in one.lines)
+
+
+def test_an_unknown_key_of_the_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("prot = 9401\n")
+    words = refused("--config", str(file))
+    assert f"{file}: prot: no such key; did you mean port?" in words
+
+
+@pytest.mark.parametrize(
+    ("options", "env", "word"),
+    [
+        (("--port", "70000"), {}, "--port"),
+        ((), {"MWATCH_PORT": "many"}, "$MWATCH_PORT"),
+        (("--mode", "acting"), {}, "--mode"),
+        (("--config", "/none/such.toml"), {}, "--config"),
+        (("--policy", "/none/such.toml"), {}, "policy"),
+        (("--run", "a b"), {}, "--run"),
+        (("--otlp-endpoint", "collector:4317"), {}, "--otlp-endpoint"),
+        (("--host", "203.0.113.7"), {}, "--host"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_one_line(
+    options: tuple[str, ...], env: dict[str, str], word: str, tmp_path: Path
+) -> None:
+    assert word in refused("--dir", str(tmp_path), *options, **env)
+
+
+def test_it_imports_nothing_that_it_does_not_need(tmp_path: Path) -> None:
+    """Neither what reads a command line, nor the client of a cluster, nor what sends by OTLP."""
+    (tmp_path / "mwatch").mkdir()
+    env = environment(PYTHONPROFILEIMPORTTIME="1")
+    with sidecar(tmp_path / "mwatch", env=env) as one:
+        assert one.port
+        one.ends()
+        last = one.said.rpartition("imported package")[2]
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in last.splitlines()}
+    assert {"mwatch", "hyperscan", "orjson"} <= imported
+    assert not imported & {"kubernetes", "opentelemetry", "tensorboard", "torch"}
+    assert not imported & {"typer", "pydantic", "rich"}

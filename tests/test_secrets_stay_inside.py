@@ -1,0 +1,206 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Law 12: nothing secret leaves the process. Keys of the usual kinds are planted in the arguments,
+environment, output, printed arguments and traceback of a real command under the real wrapper and
+the real engine, and are found in nothing that mwatch writes. What the command prints itself goes
+through as it is.
+
+Real processes: the tests take some seconds each.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import control_runs
+import live_runs
+import sidecar_runs
+import wrapper_runs
+from http_runs import get
+from mwatch_trainer.control_client import ask
+from secrets_planted import (
+    ALL,
+    ENVIRONMENT,
+    OWN_PATTERN,
+    collector,
+    found_in,
+    leaks,
+    modes,
+    trainer,
+    unpacked,
+)
+
+EVERYTHING = {**ENVIRONMENT, "MWATCH_SCRUB": OWN_PATTERN}
+
+
+def words(folder: Path) -> list[str]:
+    return [sys.executable, *trainer(folder)[1:]]
+
+
+def bare(folder: Path) -> subprocess.CompletedProcess[bytes]:
+    env = live_runs.environment(**ENVIRONMENT)
+    return subprocess.run(words(folder), capture_output=True, env=env, check=False, timeout=30)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> live_runs.Finished:
+    folder = tmp_path_factory.mktemp("planted")
+    line = live_runs.command(folder, then=words(folder))
+    return live_runs.run(line, folder, env=live_runs.environment(**EVERYTHING))
+
+
+@pytest.mark.timeout(90)
+def test_the_planted_ones_would_be_seen(tmp_path: Path) -> None:
+    done = bare(tmp_path)
+    assert found_in(done.stdout + done.stderr) == ALL
+    (tmp_path / "spilt").write_bytes(done.stdout)
+    assert len(leaks(tmp_path)[str(tmp_path / "spilt")]) == len(ALL)
+
+
+@pytest.mark.timeout(90)
+def test_mwatch_run_keeps_them_out_of_all_that_it_writes(finished: live_runs.Finished) -> None:
+    assert finished.records, "there was no incident to write about"
+    assert (finished.folder / "story.json").exists()
+    assert b"[scrubbed" in (finished.folder / "volume" / "trainer.log").read_bytes()
+    assert leaks(finished.folder) == {}
+    reason = str(finished.attempt["exit"]["reason"])
+    assert "PermissionError" in reason
+    assert "[scrubbed" in reason
+
+
+def test_mwatch_run_says_none_of_them(finished: live_runs.Finished) -> None:
+    own = [line for line in finished.err.splitlines() if line.startswith((b'{"event"', b"mwatch"))]
+    assert len(own) >= 3
+    assert found_in(b"\n".join(own)) == []
+
+
+def test_what_the_command_prints_goes_through_as_it_is(
+    finished: live_runs.Finished, tmp_path: Path
+) -> None:
+    done = bare(tmp_path)
+    assert finished.out == done.stdout
+    own = (b'{"event"', b"mwatch-run: ")
+    through = [line for line in finished.err.splitlines() if not line.startswith(own)]
+    places = str(tmp_path).encode(), str(finished.folder.parents[1]).encode()
+    expected = [line.replace(*places) for line in done.stderr.splitlines()]
+    assert through == expected
+
+
+def test_evidence_is_for_its_owner_alone(finished: live_runs.Finished) -> None:
+    for folder in (finished.folder / "incidents").iterdir():
+        assert modes(folder) == {0o600, 0o700}
+
+
+@pytest.mark.timeout(90)
+def test_the_page_of_the_run_has_none_of_them(finished: live_runs.Finished, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    done = subprocess.run(
+        [sys.executable, "-m", "mwatch", "report", str(finished.folder), "--out", str(page)],
+        env=live_runs.environment(**EVERYTHING), capture_output=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert page.stat().st_size > 1000
+    assert found_in(page.read_bytes() + done.stdout + done.stderr) == []
+
+
+COMMANDS = [
+    ["replay"], ["replay", "--json"], ["diagnose"], ["diagnose", "--json"], ["parse"],
+    ["report", "--out", "page.html"],
+]  # fmt: skip
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("words_of", COMMANDS, ids=" ".join)
+def test_a_log_recorded_without_mwatch_is_told_without_them(
+    tmp_path: Path, words_of: list[str]
+) -> None:
+    done = bare(tmp_path)
+    (tmp_path / "trainer.log").write_bytes(done.stdout + done.stderr)
+    told = subprocess.run(
+        [sys.executable, "-m", "mwatch", *words_of, "trainer.log"], cwd=tmp_path,
+        env=live_runs.environment(**EVERYTHING), capture_output=True, check=False, timeout=60,
+    )  # fmt: skip
+    page = tmp_path / "page.html"
+    written = told.stdout + told.stderr + (page.read_bytes() if page.exists() else b"")
+    assert b"PermissionError" in written
+    assert found_in(written) == []
+
+
+@contextmanager
+def planted(folder: Path) -> Iterator[tuple[Path, Path]]:
+    """The volume of a wrapper whose trainer has spilt everything, and the file that keeps that one
+    alive."""
+    volume, alive = folder / "volume", folder / "alive"
+    alive.touch()
+    rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "SPILL_AND_WAIT": str(alive)}
+    given = wrapper_runs.environ(**EVERYTHING, **rank)
+    with wrapper_runs.running(volume, *words(folder), given=given):
+        log = volume / "trainer.log"
+        wrapper_runs.until(lambda: log.exists() and b"spilt" in log.read_bytes())
+        yield volume, alive
+
+
+@pytest.mark.timeout(90)
+def test_the_sidecar_keeps_them_out_of_all_that_it_serves_sends_and_writes(tmp_path: Path) -> None:
+    """Metrics, snapshot, evidence and its archive, TensorBoard notes, OTLP, its own lines."""
+    token, notes = control_runs.token_file(tmp_path), tmp_path / "notes"
+    notes.mkdir()
+    with planted(tmp_path) as (volume, alive), collector() as (address, came):
+        options = ["--token-file", str(token), "--tensorboard-notes", str(notes),
+                   "--otlp-endpoint", address]  # fmt: skip
+        env = sidecar_runs.environment(MWATCH_SCRUB=OWN_PATTERN)
+        with sidecar_runs.sidecar(volume, *options, env=env) as sidecar:
+            client = control_runs.Client(sidecar.port)
+            body = {"reason": f"token={ENVIRONMENT['GITHUB_TOKEN']}", "wait_seconds": 25}
+            made = client.post("/v1/evidence", **body)
+            assert made.status == 200, made.body
+            alive.unlink()
+            served = b""
+            sidecar_runs.until(lambda: b"PermissionError" in sidecar.get("/v1/snapshot"))
+            for path in ("/metrics", "/v1/snapshot", "/v1/evidence"):
+                served += sidecar.get(path)
+            archive = client.get(f"/v1/evidence/{made.json['id']}.tgz").body
+            sidecar_runs.until(lambda: list((volume / "incidents").glob("*/incident.json")))
+            sidecar_runs.until(lambda: any(each.is_file() for each in notes.rglob("*")))
+            sidecar.ends()
+            said = sidecar.said.encode()
+    names = {name.rpartition("/")[2] for name, _ in unpacked(archive)}
+    assert {"environment.json", "rank-0.stacks.txt", "trainer.log", "attempt.json"} <= names
+    for name, data in unpacked(archive):
+        assert found_in(data) == [], name
+    assert found_in(served + made.body + said + b"".join(came)) == []
+    assert came
+    assert leaks(volume, notes) == {}
+    for folder in (volume / "incidents").iterdir():
+        assert modes(folder) == {0o600, 0o700}
+
+
+def test_the_wrapper_tells_none_of_them_over_its_socket(tmp_path: Path) -> None:
+    with planted(tmp_path) as (volume, alive):
+        for request in ({"op": "status"}, {"op": "dump", "id": "d", "seconds": 5}):
+            answer = ask(str(volume), request, 20)
+            assert answer["ok"] is True
+            assert found_in(str(answer).encode()) == []
+        alive.unlink()
+        wrapper_runs.until(lambda: wrapper_runs.attempt(volume)["exit"])
+        assert "PermissionError" in wrapper_runs.attempt(volume)["exit"]["reason"]
+        assert leaks(volume) == {}
+
+
+@pytest.mark.timeout(90)
+def test_the_metrics_of_a_live_run_have_none_of_them(tmp_path: Path) -> None:
+    line = live_runs.command(tmp_path, then=words(tmp_path))
+    line[line.index("--port") + 1] = "19401"
+    env = {**EVERYTHING, "SPILL_AND_WAIT": str(tmp_path)}
+    with live_runs.started(line, tmp_path, given=live_runs.environment(**env)) as run:
+        log = run.folder / "volume" / "trainer.log"
+        live_runs.until(lambda: log.exists() and b"spilt" in log.read_bytes())
+        said = live_runs.until(lambda: b"/metrics" in run.said.read_bytes() and run.said)
+        port = int(said.read_bytes().partition(b"127.0.0.1:")[2].partition(b"/")[0])
+        live_runs.until(lambda: b"mwatch_iteration{" in get(port, "/metrics")[1])
+        assert found_in(get(port, "/metrics")[1]) == []

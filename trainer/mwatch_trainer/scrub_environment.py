@@ -1,0 +1,45 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""An environment that can be shown: a value goes where its name or its shape says secret.
+
+Stricter than in a log, for here a name is a name: `HF_TOKEN=x` is a secret however short it is.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Mapping
+
+from mwatch_trainer.scrub import Scrubber
+
+MAX_VARIABLES = 1024
+MAX_VALUE_CHARS = 4096
+_MAX_NAME_CHARS = 256
+_BY_NAME = "[scrubbed by its name]"
+# Words of the name. A tokenizer is none, and neither is where a file or a program lies.
+_SECRET = re.compile(
+    r"(?:^|_)(?:[A-Z0-9]*(?:PASSWORD|PASSWD|PASSPHRASE|SECRETS?|CREDENTIALS?|APIKEY)|TOKEN|PAT|PWD"
+    r"|AUTH|KEY|SAS|COOKIE|SIGNATURE|WEBHOOK|DSN|LICENSE|CONNECTION_?STRING|NETRC|DOCKERCONFIGJSON)"
+    r"(?:_(?:VALUE|B64|BASE64|JSON|DATA|ID))?[0-9]*$"
+)
+_PLAIN = re.compile(r"^(?:PWD|OLDPWD)$|_(?:FILE|PATH|DIR|NAME|HOST|PORT|URI)$")
+_IS_PLAIN_VALUE = re.compile(r"(?:|[01]|true|false|yes|no|none)", re.IGNORECASE)
+
+
+def scrubbed_environment(environ: Mapping[str, str], scrubber: Scrubber) -> dict[str, str]:
+    """In the order of names; bounded, the rest is left out."""
+    found: dict[str, str] = {}
+    for name in sorted(environ)[:MAX_VARIABLES]:
+        shown = scrubber.text(name)[:_MAX_NAME_CHARS]
+        found[shown] = _value(name, environ[name], scrubber)
+    return found
+
+
+def _value(name: str, value: str, scrubber: Scrubber) -> str:
+    upper = name.upper().replace("-", "_").replace(".", "_")
+    if _SECRET.search(upper) and not _PLAIN.search(upper) and not _IS_PLAIN_VALUE.fullmatch(value):
+        return _BY_NAME
+    before = f"{name}="
+    text = scrubber.text(before + value)  # the name is part of what a rule looks at
+    clean = text[len(before) :] if text.startswith(before) else scrubber.text(value)
+    return clean[:MAX_VALUE_CHARS]
