@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from builders import grammar
-from job_builders import entries
+from job_builders import START, entries, rank
 from mwatch.app.live import Live
 from mwatch.app.more_eyes import PodEyes
 from mwatch.model.phase import JobPhase
@@ -54,3 +54,13 @@ def test_a_stall_that_is_open_is_a_silent_job(tmp_path: Path) -> None:
     assert more._is_silent()
     told.says(*good(9, 10))
     assert not more._is_silent()
+
+
+def test_only_the_pod_of_rank_0_asks_for_the_whole_job(tmp_path: Path) -> None:
+    told = Told()
+    more = eyes(told, tmp_path)
+    assert not more._is_asker()
+    told.engine.job.attempt.ranks[8] = rank(8, 10, at=START)
+    assert not more._is_asker()
+    told.engine.job.attempt.ranks[0] = rank(0, 10, at=START)
+    assert more._is_asker()

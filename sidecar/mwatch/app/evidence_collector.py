@@ -60,11 +60,14 @@ class EvidenceCollector:
         now: Callable[[], float],
         running: Callable[[], int],
         *,
+        world_size: Callable[[], int | None] = lambda: None,
         extra: Extra | None = None,
         off_pod: OffPod | None = None,
     ) -> None:
-        """`running`: the number of the attempt that runs now. `extra`: more for each bundle.
-        `off_pod`: brings it away; None: what it is collected into outlives the pod by itself."""
+        """`running`: the number of the attempt that runs now. `world_size`: of the job, of which
+        this volume may hold one pod. `extra`: more for each bundle. `off_pod`: brings it away;
+        None: what it is collected into outlives the pod by itself."""
+        self._world_size = world_size
         self._extra = extra
         self._off_pod = off_pod
         self._volume = str(volume)
@@ -168,7 +171,7 @@ class EvidenceCollector:
         self._ask_later(case)
         from mwatch.app.flight_signs import signs_of  # much code, and seldom needed
 
-        for sign in signs_of(Path(self._volume), case.id):
+        for sign in signs_of(Path(self._volume), case.id, self._world_size()):
             observed = Observed(self._now(), self._stream, sign)
             with self._changed:
                 self._heard.append(_Heard(case.attempt, observed))

@@ -8,6 +8,7 @@ here is Absent, which is no fault.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -20,12 +21,11 @@ from mwatch.model.observation import Sight
 from mwatch.model.phase import JobPhase
 from mwatch.parse.ras_answer import read_answer
 from mwatch.sources.nccl_ras import NcclRas
+from mwatch.sources.nccl_ras_client import address_of
 from mwatch.sources.rdma import Rdma
 from mwatch.sources.sighted import Read
 from mwatch.sources.tensorboard_events import TensorboardEvents
 
-RAS_ADDRESS = ("localhost", 28028)
-"""NCCL's default; the containers of a pod share their network."""
 _NOT_SETTLED = frozenset({JobPhase.STARTING, JobPhase.LOADING, JobPhase.FIRST_STEP})
 
 
@@ -70,13 +70,15 @@ class PodEyes(MoreEyes):
         node: str | None = None,
         tensorboard: Path | None = None,
         sys_root: str = "/sys",
-        ras_address: tuple[str, int] = RAS_ADDRESS,
+        ras_address: tuple[str, int] | None = None,
     ) -> None:
+        """`ras_address`: else NCCL's own default or variable; the containers of a pod share their
+        network."""
         self._engine = engine
         self.ras = NcclRas(
-            ras_address, stream, read_answer,
+            address_of(os.environ) if ras_address is None else ras_address, stream, read_answer,
             world_size=lambda: engine.job.layout.world_size,
-            is_settled=self._is_settled, is_silent=self._is_silent,
+            is_settled=self._is_settled, is_silent=self._is_silent, is_asker=self._is_asker,
         )  # fmt: skip
         self._rdma = Rdma(sys_root, stream, engine.job.catalogue, node=node)
         self._events = None if tensorboard is None else TensorboardEvents(str(tensorboard), stream)
@@ -105,6 +107,10 @@ class PodEyes(MoreEyes):
         attempt = self._engine.job.attempt
         has_moved = attempt.iteration is not None and attempt.phase not in _NOT_SETTLED
         return has_moved and attempt.ended_at is None
+
+    def _is_asker(self) -> bool:
+        """One answer speaks for the whole job: it is enough that rank 0's pod asks."""
+        return 0 in self._engine.job.attempt.ranks
 
     def _is_silent(self) -> bool:
         """Its progress is overdue: called from the thread that asks."""

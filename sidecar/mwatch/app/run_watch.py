@@ -95,8 +95,9 @@ class RunWatch:
         self._view = view
         self._faults = faults
         self.evidence = EvidenceCollector(
-            folder.volume, live.stream, self.clock.now, self.running, extra=extra, off_pod=off_pod
-        )
+            folder.volume, live.stream, self.clock.now, self.running,
+            world_size=lambda: engine.job.layout.world_size, extra=extra, off_pod=off_pod,
+        )  # fmt: skip
         self.files = IncidentFiles(folder.incidents) if files is None else files
         self.keeper = IncidentKeeper(self.files, engine, self.evidence, is_act=is_act)
         self._open: list[Incident] = []
