@@ -68,7 +68,13 @@ def _summary(score: Score) -> list[str]:
          f"{score.gpu_waiting / 3600:,.0f} / {score.gpu_acting / 3600:,.0f}", "", ""),
     ]  # fmt: skip
     table = ["| | result | target | |", "| --- | --- | --- | --- |"]
-    return table + [f"| {' | '.join(row)} |" for row in rows]
+    return [*table, *(f"| {' | '.join(row)} |" for row in rows), "", _YARDSTICK]
+
+
+_YARDSTICK = (
+    "Goodput is judged at its p99. What nobody prints counts as right anywhere between its bounds:"
+    " how much of a first step was usual work, and a pause shorter than a long step."
+)
 
 
 def _ended(score: Score) -> str:
