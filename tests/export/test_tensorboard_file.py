@@ -9,6 +9,7 @@ import resource
 import signal
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,15 +21,18 @@ def opened(folder: Path, room: Room | None = None) -> EventFile:
     return EventFile(folder, "mwatch", b"head", room or Room())
 
 
-@pytest.fixture
+@contextmanager
 def small_files() -> Iterator[None]:
-    """The kernel refuses to let a file of this process grow beyond 16 bytes."""
+    """The kernel refuses to let a file of this process grow beyond 16 bytes; the log of the tests
+    may be such a file, so nothing is printed meanwhile."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (16, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    signal.signal(signal.SIGXFSZ, handler)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def test_only_so_many_files_of_one_host_are_kept(tmp_path: Path) -> None:
@@ -49,23 +53,22 @@ def test_who_may_read_it_can_be_told(tmp_path: Path) -> None:
     assert stat.S_IMODE(file.path.parent.stat().st_mode) == 0o750
 
 
-@pytest.mark.usefixtures("small_files")
 def test_half_a_record_is_taken_back(tmp_path: Path) -> None:
     file = opened(tmp_path)
-    assert file.write(b"1234567890")
-    with pytest.raises(OSError, match="only 2 of 10 bytes"):
-        file.write(b"abcdefghij")
-    assert file.path.read_bytes() == b"head1234567890"
-    assert file.write(b"ab")
-    with pytest.raises(OSError) as full:
-        file.write(b"c")
+    with small_files():
+        assert file.write(b"1234567890")
+        with pytest.raises(OSError, match="only 2 of 10 bytes"):
+            file.write(b"abcdefghij")
+        assert file.path.read_bytes() == b"head1234567890"
+        assert file.write(b"ab")
+        with pytest.raises(OSError) as full:
+            file.write(b"c")
     assert full.value.errno == errno.EFBIG
     file.close()
     assert file.path.read_bytes() == b"head1234567890ab"
 
 
-@pytest.mark.usefixtures("small_files")
 def test_a_file_that_cannot_even_begin_is_not_left_behind(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="only 16 of 17"):
+    with small_files(), pytest.raises(OSError, match="only 16 of 17"):
         EventFile(tmp_path, "mwatch", b"x" * 17, Room())
     assert list((tmp_path / "mwatch").iterdir()) == []
