@@ -32,8 +32,8 @@ class _Stream:
 
 
 class LineCopy:
-    """`feed` sees the lines as they are copied, many at once: what it finds is told, too. `put`
-    takes the log's bytes."""
+    """`feed` sees every line as it is copied: what it finds is told, too. `put` takes the log's
+    bytes."""
 
     def __init__(
         self,
@@ -124,7 +124,8 @@ class LineCopy:
             return
         self.copied += len(text)
         clean = stream.scrubber.scrub(text)
-        self._feed(clean[:-1])
+        for line in clean.split(b"\n")[:-1]:
+            self._feed(line)
         self._put(clean)
 
 

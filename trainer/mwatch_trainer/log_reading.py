@@ -83,21 +83,21 @@ class Reader:
     def feed(self, line: bytes) -> None:
         """One line of stdout or stderr, or several. Never raises."""
         try:
-            if self._is_dull(line):
-                return  # also of many lines at once, which is what floods are made of
-            for each in line.split(b"\n"):
-                self._feed(each)
+            if b"\n" in line:
+                for each in line.split(b"\n"):
+                    self._feed(each)
+            else:
+                self._feed(line)
         except Exception:
             return  # what a strange line says is lost, nothing else
 
-    def _is_dull(self, lines: bytes) -> bool:
-        if self.errors.is_open or self._in_root_cause:
-            return False
-        return not any(word in lines for word in _WORDS)
-
     def _feed(self, line: bytes) -> None:
-        if self._is_dull(line):
-            return
+        if not self.errors.is_open and not self._in_root_cause:
+            for word in _WORDS:
+                if word in line:
+                    break
+            else:
+                return
         text = line[:MAX_LINE].decode("utf-8", "replace").rstrip("\r")
         if "\x1b" in text:
             text = _COLOUR.sub("", text)
