@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def ended(
     plan: Plan = PLAN,
     oom: bool = False,
 ) -> Exit:
-    reader = Reader()
+    reader = Reader(itertools.count(0.0, 10.0).__next__)  # lines come one after the other
     for line in lines:
         reader.feed(line.encode())
     return explain(returncode, reader, asked, plan, oom)

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,8 +27,9 @@ Root Cause (first observed failure):
 """
 
 
-def read(*lines: str) -> Reader:
-    reader = Reader()
+def read(*lines: str, seconds: float = 10.0) -> Reader:
+    """`seconds`: from one line that says something to the next."""
+    reader = Reader(itertools.count(0.0, seconds).__next__)
     for line in lines:
         reader.feed(line.encode())
     return reader
@@ -164,6 +167,14 @@ def test_an_error_that_training_survives_is_forgotten() -> None:
     assert reader.errors.root(None) is not None
     reader = read(*traceback, "iteration 1/9 | x |", "iteration 2/9 | x |")
     assert reader.errors.root(None) is None
+
+
+def test_lines_of_one_moment_have_no_order() -> None:
+    """stdout and stderr are two pipes: what was printed before an error may be read after it."""
+    lines = ["Traceback (most recent call last):", "PermissionError: [Errno 13] Permission denied"]
+    lines += [f"iteration {number}/9 | x |" for number in (1, 2, 3, 4)]
+    root = read(*lines, seconds=0.5).errors.root(None)
+    assert root is not None and root.kind == "PermissionError"
 
 
 def test_an_ignored_exception_is_no_cause() -> None:

@@ -25,8 +25,10 @@ _LOOK_SECONDS = 0.2
 
 
 class _Stream:
-    def __init__(self, fd: int, mark: str, scrubber: Scrubber) -> None:
+    def __init__(self, fd: int, place: int, mark: str, scrubber: Scrubber) -> None:
         self.fd = fd
+        self.place = place
+        """Of stdout before that of stderr."""
         self.lines = Lines(mark)
         self.scrubber = scrubber
 
@@ -54,8 +56,8 @@ class LineCopy:
 
     def add(self, fds: Sequence[int], mark: str) -> None:
         """Takes the file descriptors over, and closes each at its end."""
-        for fd in fds:
-            stream = _Stream(fd, mark, self._new_scrubber())
+        for place, fd in enumerate(fds):
+            stream = _Stream(fd, place, mark, self._new_scrubber())
             self._streams[fd] = stream
             self._selector.register(fd, selectors.EVENT_READ, stream)
 
@@ -89,7 +91,8 @@ class LineCopy:
     def _run(self) -> None:
         _step_back()
         while not self._is_ending:
-            for key, _ in self._selector.select(_LOOK_SECONDS):
+            # What waits on both at once has no order: what was printed before an error comes first.
+            for key, _ in sorted(self._selector.select(_LOOK_SECONDS), key=_place):
                 self._is_busy = True
                 self._take(key.data)
             self._is_busy = False
@@ -127,6 +130,11 @@ class LineCopy:
         for line in clean.split(b"\n")[:-1]:
             self._feed(line)
         self._put(clean)
+
+
+def _place(ready: tuple[selectors.SelectorKey, int]) -> int:
+    place: int = ready[0].data.place
+    return place
 
 
 def _step_back() -> None:

@@ -3,8 +3,10 @@
 """The errors in a trainer's output: what each traceback ends with, and what that is worth.
 
 Tracebacks of several ranks run into each other, told apart by the prefix of their lines. A
-traceback that training survives (two more iterations were printed) is forgotten. What this cannot
-know: an error that was never printed, and one printed by another pod.
+traceback that training survives (two more iterations were printed) is forgotten. Iterations come
+on stdout and tracebacks on stderr, so lines that are read at the same moment have no order: only
+an iteration that is read some seconds later shows that training went on. What this cannot know:
+an error that was never printed, and one printed by another pod.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ MAX_OPEN = 64
 _MAX_TEXT = 300
 _MAX_LINES = 1000
 _MAX_PREFIX = 128
+_SAME_MOMENT_SECONDS = 5.0
+_SIGNS_OF_LIFE = 2
 
 _PREFIX = re.compile(
     r"\s*(?:\[\w*\d+\]:|\[[\w.-]+:\d+\]:|\d{1,5}:(?=\s)|[\w.-]+-\d+:(?=\s)"
@@ -91,6 +95,12 @@ class Error(NamedTuple):
         return f"{who}{self.kind}{': ' if self.text else ''}{self.text}"[:_MAX_TEXT]
 
 
+class _Noted:
+    def __init__(self, error: Error, at: float) -> None:
+        self.error, self.at = error, at
+        self.signs_of_life = 0
+
+
 class _Open:
     def __init__(self) -> None:
         self.lines = 0
@@ -100,8 +110,8 @@ class _Open:
 class Errors:
     def __init__(self) -> None:
         self._open: dict[str, _Open] = {}
-        self._new: list[Error] = []
-        self._older: list[Error] = []
+        self._noted: list[_Noted] = []
+        self._now = 0.0
         self._is_ignored = False
 
     @property
@@ -112,9 +122,11 @@ class Errors:
     @property
     def found(self) -> list[Error]:
         """The earliest first."""
-        return self._older + self._new
+        return [each.error for each in self._noted]
 
-    def feed(self, line: str) -> None:
+    def feed(self, line: str, now: float) -> None:
+        """`now`: when it was read, in seconds of any clock."""
+        self._now = now
         name, text = unprefixed(line)
         opened = self._open.get(name)
         if _TRACEBACK in text:
@@ -129,9 +141,11 @@ class Errors:
             # Composer says that in a warning, and goes on with a smaller batch.
             self._note(Error(_rank(name), "CUDA out of memory", "", False))
 
-    def survived(self) -> None:
-        """Training went on: what was there before the last sign of that is no cause."""
-        self._older, self._new = self._new, []
+    def survived(self, now: float) -> None:
+        """Training went on: what it outlived is no cause."""
+        for each in self._noted:
+            each.signs_of_life += now - each.at >= _SAME_MOMENT_SECONDS
+        self._noted = [each for each in self._noted if each.signs_of_life < _SIGNS_OF_LIFE]
 
     def root(self, rank: int | None) -> Error | None:
         """Why it ended; of `rank`, where the launcher names it."""
@@ -160,8 +174,8 @@ class Errors:
             del self._open[name]
 
     def _note(self, error: Error) -> None:
-        if len(self._new) < MAX_ERRORS:
-            self._new.append(error)
+        if len(self._noted) < MAX_ERRORS:
+            self._noted.append(_Noted(error, self._now))
 
 
 def unprefixed(line: str) -> tuple[str, str]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 import signal as signals
-from typing import NamedTuple
+import time
+from typing import Callable, NamedTuple
 
 from mwatch_trainer.log_errors import Errors, unprefixed
 
@@ -57,7 +58,8 @@ class Worker(NamedTuple):
 
 
 class Reader:
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self.iteration: int | None = None
         self.total: int | None = None
         self.interval = 1
@@ -102,7 +104,7 @@ class Reader:
         if "\x1b" in text:
             text = _COLOUR.sub("", text)
         if not self._progress(text):
-            self.errors.feed(text)
+            self.errors.feed(text, self._clock())
             self._marker(text)
             self._launcher(text)
             self._last_words(text)
@@ -130,7 +132,7 @@ class Reader:
         if before is not None and iteration > before:
             self.interval = max(self.interval, iteration - before)
         if before is None or iteration != before:
-            self.errors.survived()
+            self.errors.survived(self._clock())
         self.iteration, self.total = iteration, total
 
     def _marker(self, text: str) -> None:
