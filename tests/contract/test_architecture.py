@@ -28,7 +28,9 @@ from source_rules import (
 MWATCH = read_sources("sidecar/mwatch")
 TRAINER = read_sources("trainer/mwatch_trainer")
 GPT = read_sources("trainer/mwatch_gpt")
-EVERYTHING = read_sources("sidecar", "trainer", "tests", "benchmarks", "alerts", "dashboards")
+EVERYTHING = read_sources(
+    "sidecar", "trainer", "tests", "benchmarks", "alerts", "dashboards", "manifests"
+)
 
 
 def assert_kept(rule: Callable[[Source], list[str]], sources: Iterable[Source]) -> None:

@@ -1,0 +1,112 @@
+{{- /* SPDX-FileCopyrightText: The mwatch authors */ -}}
+{{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
+{{- /* What `mwatch inject` adds to a pod, part by part. A test compares the two. */ -}}
+
+{{- define "mwatch.launch" -}}
+{{- $grace := max 1 (sub (int64 .Values.resources.gracePeriodSeconds) 5) -}}
+- /bin/sh
+- -c
+- >-
+  if [ -r /mwatch/mwatch-run.pyz ]; then for p in python3 python; do "$p" -c
+  'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null && exec "$p"
+  /mwatch/mwatch-run.pyz "$@"; done; fi; while [ "$1" != -- ]; do shift; done; shift;
+  echo "mwatch: no Python 3.8 and no wrapper here: the command runs unwatched" >&2; exec "$@"
+- mwatch-run
+{{- if eq .Values.mwatch.mode "act" }}
+- --grace
+- {{ $grace | quote }}
+{{- end }}
+- --
+{{- end -}}
+
+{{- define "mwatch.field" -}}
+- name: {{ index . 0 }}
+  valueFrom:
+    fieldRef:
+      fieldPath: {{ index . 1 }}
+{{- end -}}
+
+{{- define "mwatch.trainerVariables" -}}
+{{- $policy := .Values.job.restartPolicy -}}
+- name: MWATCH_RESTART_POLICY
+  value: {{ ternary "Never" $policy (eq $policy "ExitCode") }}
+- name: MWATCH_DIR
+  value: /mwatch
+- name: MWATCH_MODE
+  value: {{ .Values.mwatch.mode }}
+{{ include "mwatch.field" (list "MWATCH_JOB" "metadata.labels['training.kubeflow.org/job-name']") }}
+{{ include "mwatch.field" (list "MWATCH_NAMESPACE" "metadata.namespace") }}
+{{ include "mwatch.field" (list "MWATCH_POD" "metadata.name") }}
+- name: MWATCH_CONTROLLER
+  value: {{ .Values.mwatch.controller }}
+- name: MWATCH_TOKEN_FILE
+  value: /etc/mwatch/token
+{{- end -}}
+
+{{- define "mwatch.rights" -}}
+securityContext:
+  {{- with .Values.resources.runAsUser }}
+  runAsUser: {{ int64 . }}
+  {{- end }}
+  allowPrivilegeEscalation: false
+{{- end -}}
+
+{{- define "mwatch.resources" -}}
+{{- if .plan.isGuaranteed -}}
+requests: {cpu: 250m, memory: 512Mi}
+limits: {cpu: 250m, memory: 512Mi}
+{{- else -}}
+requests: {{ .request }}
+limits: {memory: 512Mi}
+{{- end }}
+{{- end -}}
+
+{{- define "mwatch.copy" -}}
+name: mwatch-copy
+image: {{ .Values.mwatch.image }}
+imagePullPolicy: IfNotPresent
+command: [cp, /mwatch-run.pyz, /mwatch/mwatch-run.pyz]
+{{ include "mwatch.rights" . }}
+resources: {{- include "mwatch.resources" (dict "plan" .plan "request" "{cpu: 50m, memory: 64Mi}") | nindent 2 }}
+volumeMounts:
+  - {name: mwatch, mountPath: /mwatch}
+{{- end -}}
+
+{{- define "mwatch.sidecar" -}}
+{{- $isNative := eq .Values.mwatch.sidecar "native" -}}
+name: mwatch
+image: {{ .Values.mwatch.image }}
+imagePullPolicy: IfNotPresent
+{{- if $isNative }}
+restartPolicy: Always
+{{- end }}
+command: [mwatch, sidecar]
+env:
+  - name: MWATCH_DIR
+    value: /mwatch
+  {{- include "mwatch.field" (list "MWATCH_RUN" "metadata.labels['training.kubeflow.org/job-name']") | nindent 2 }}
+  {{- include "mwatch.field" (list "MWATCH_POD" "metadata.name") | nindent 2 }}
+  {{- include "mwatch.field" (list "MWATCH_POD_UID" "metadata.uid") | nindent 2 }}
+  {{- include "mwatch.field" (list "MWATCH_NAMESPACE" "metadata.namespace") | nindent 2 }}
+  {{- include "mwatch.field" (list "MWATCH_NODE" "spec.nodeName") | nindent 2 }}
+  - name: MWATCH_PORT
+    value: "9401"
+  - name: MWATCH_MODE
+    value: {{ .Values.mwatch.mode }}
+  - name: MWATCH_TOKEN_FILE
+    value: /etc/mwatch/token
+  {{- if not $isNative }}
+  - name: MWATCH_UNTIL_FINAL
+    value: "true"
+  {{- end }}
+  - name: MWATCH_SAVE
+    value: {{ .plan.save }}
+ports:
+  - {name: mwatch, containerPort: 9401}
+{{ include "mwatch.rights" . }}
+resources: {{- include "mwatch.resources" (dict "plan" .plan "request" "{cpu: 100m, memory: 256Mi}") | nindent 2 }}
+volumeMounts:
+  - {name: mwatch, mountPath: /mwatch}
+  - {name: mwatch-token, mountPath: /etc/mwatch, readOnly: true}
+  - {name: checkpoints, mountPath: {{ .Values.storage.checkpoints.mountPath }}, readOnly: true}
+{{- end -}}
