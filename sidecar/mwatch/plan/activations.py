@@ -1,0 +1,90 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Bytes that the forward pass keeps for the backward pass.
+
+arXiv 2205.05198, table 2, by its parts, in 16-bit numbers: a layer keeps sbh(10 + 24/t), with
+sequence parallelism sbh(34/t); scores of attention 5as^2b/t more, unless a fused kernel or
+selective recomputation makes them again. Narrow keys, gated layers and experts change the parts.
+What it leaves out: the logits beyond what Megatron's own report counts (see `memory`).
+"""
+
+from __future__ import annotations
+
+from mwatch.plan.layout import Layout, Recompute
+from mwatch.plan.shape import Shape
+
+_INPUTS = 8.0
+"""Bytes a token and channel: both norms' inputs, those of attention and of the MLP."""
+_MASKS = 2.0
+"""Of both dropouts, one byte each."""
+_TOKEN_ID = 8
+
+
+def tokens(shape: Shape, layout: Layout) -> int:
+    """Of one micro-batch on one GPU."""
+    return layout.micro_batch * (shape.sequence // layout.context)
+
+
+def layer(shape: Shape, layout: Layout, *, with_experts: bool) -> float:
+    """Of one layer and one micro-batch, nothing recomputed but what `recompute` says."""
+    unit = tokens(shape, layout) * shape.hidden
+    shared = layout.tensor if layout.splits_sequence else 1
+    inputs, wide = _INPUTS + _MASKS, _attention_width(shape)
+    if with_experts and shape.experts is not None:
+        chosen = shape.experts.top_k
+        inputs += 2.0 * chosen  # each expert's copy of its tokens
+        wide += _mlp_width(shape, shape.expert_ffn) * chosen
+        wide += _mlp_width(shape, shape.experts.shared_ffn)
+    else:
+        wide += _mlp_width(shape, shape.ffn_size)
+    kept = unit * (inputs / shared + wide / layout.tensor)
+    return kept + _scores(shape, layout)
+
+
+def _attention_width(shape: Shape) -> float:
+    """Queries, keys, values and the projection's input, in bytes of one hidden channel."""
+    return (4.0 * shape.query_width + 4.0 * shape.key_width) / shape.hidden
+
+
+def _mlp_width(shape: Shape, width: int) -> float:
+    return 2.0 * width * (3 if shape.gated else 2) / shape.hidden
+
+
+def _scores(shape: Shape, layout: Layout) -> float:
+    if layout.flash_attention or layout.recompute is not Recompute.NONE:
+        return 0.0
+    return 5.0 * shape.heads * shape.sequence * tokens(shape, layout) / layout.tensor
+
+
+def stage_layers(shape: Shape, layout: Layout, stage: int, in_flight: float) -> float:
+    """Of all layers of a stage, for all micro-batches under way."""
+    count = shape.layers // layout.pipeline
+    first = stage * count
+    rich = shape.rich_layers(first, count)
+    plain = layer(shape, layout, with_experts=False)
+    wide = layer(shape, layout, with_experts=True) if rich else 0.0
+    if layout.recompute is not Recompute.FULL:
+        return (plain * (count - rich) + wide * rich) * in_flight
+    shared = layout.tensor if layout.splits_sequence else 1
+    kept = 2.0 * tokens(shape, layout) * shape.hidden / shared
+    return kept * count * in_flight + (max(plain, wide) if rich < count else wide)
+
+
+def embedding(shape: Shape, layout: Layout, in_flight: float) -> float:
+    """Token numbers and the mask of the dropout behind them, on the first stage."""
+    shared = layout.tensor if layout.splits_sequence else 1
+    return tokens(shape, layout) * (_TOKEN_ID + shape.hidden) * in_flight / shared
+
+
+def output(shape: Shape, layout: Layout) -> float:
+    """The last norm's result and the logits, on the last stage, as Megatron's report counts
+    them: four bytes each where both sequence parallelism and selective recomputation are on."""
+    both = layout.splits_sequence and layout.recompute is Recompute.SELECTIVE
+    width = 4.0 if both else 2.0
+    norm = shape.hidden / (layout.tensor if both else 1)
+    return width * tokens(shape, layout) * norm + logits(shape, layout) * width
+
+
+def logits(shape: Shape, layout: Layout) -> float:
+    """How many of them one GPU holds."""
+    return tokens(shape, layout) * shape.padded_vocabulary(layout.tensor) / layout.tensor

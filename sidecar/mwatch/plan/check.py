@@ -1,0 +1,192 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Why a layout cannot work, and what would: Megatron's own conditions, then memory.
+
+An error ends the job in its first minutes; a warning costs time on every step. Memory is looked
+at only where the arithmetic holds, for without it there is no stage to count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from mwatch.plan import memory
+from mwatch.plan.layout import Layout
+from mwatch.plan.machines import Cluster
+from mwatch.plan.pipeline import bubble
+from mwatch.plan.shape import Shape
+
+_MOST_IDLE = 0.25
+_TIGHT = 0.95
+
+
+class Problem(NamedTuple):
+    check: str
+    level: Literal["error", "warning"]
+    what: str
+    mend: str
+
+
+def problems(shape: Shape, layout: Layout, cluster: Cluster) -> tuple[Problem, ...]:
+    found = [*_shape(shape), *_arithmetic(shape, layout)]
+    if not any(each.level == "error" for each in found):
+        found += [*_costly(shape, layout, cluster), *_memory(shape, layout, cluster)]
+    return tuple(found)
+
+
+def holds(shape: Shape, layout: Layout) -> bool:
+    """No error in the arithmetic; memory is another question."""
+    return next(_arithmetic(shape, layout), None) is None
+
+
+def divisors(number: int, most: int | None = None) -> tuple[int, ...]:
+    end = number if most is None else min(number, most)
+    return tuple(each for each in range(1, end + 1) if number % each == 0)
+
+
+def _listed(numbers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, numbers[:8]))
+
+
+def _error(check: str, what: str, mend: str) -> Problem:
+    return Problem(check, "error", what, mend)
+
+
+def _shape(shape: Shape) -> Iterator[Problem]:
+    if shape.head_size is None and shape.hidden % shape.heads:
+        what = f"hidden size {shape.hidden} does not divide by {shape.heads} heads"
+        yield _error("heads", what, f"use a multiple of {shape.heads}, or give the size of a head")
+    if shape.heads % shape.key_groups:
+        what = f"{shape.heads} heads do not divide by {shape.key_groups} groups of keys"
+        yield _error("groups", what, f"groups that do: {_listed(divisors(shape.heads))}")
+    if shape.learned_positions and shape.sequence > shape.positions:
+        what = f"the sequence of {shape.sequence} is longer than {shape.positions} positions"
+        yield _error("positions", what, "raise the positions, or shorten the sequence")
+
+
+def _arithmetic(shape: Shape, layout: Layout) -> Iterator[Problem]:
+    yield from _world(layout)
+    yield from _tensor(shape, layout)
+    yield from _stages(shape, layout)
+    yield from _sequence(shape, layout)
+    yield from _experts(shape, layout)
+    yield from _batch(layout)
+
+
+def _world(layout: Layout) -> Iterator[Problem]:
+    if layout.world % layout.model:
+        product = f"TP {layout.tensor} x PP {layout.pipeline} x CP {layout.context}"
+        what = f"{layout.world} GPUs do not divide by {product} = {layout.model}"
+        more = -(-layout.world // layout.model) * layout.model
+        yield _error("world-size", what, f"use {more} GPUs, or smaller parallel sizes")
+
+
+def _tensor(shape: Shape, layout: Layout) -> Iterator[Problem]:
+    if shape.heads % layout.tensor:
+        what = f"{shape.heads} attention heads do not divide by TP {layout.tensor}"
+        yield _error("tensor", what, f"TP that does: {_listed(divisors(shape.heads, 16))}")
+    elif shape.key_groups % layout.tensor and layout.tensor % shape.key_groups:
+        what = f"TP {layout.tensor} and {shape.key_groups} groups of keys do not divide each other"
+        yield _error("tensor", what, f"TP that does: {_listed(divisors(shape.key_groups, 16))}")
+    elif shape.ffn_size % layout.tensor:
+        what = f"the MLP's width {shape.ffn_size} does not divide by TP {layout.tensor}"
+        yield _error("tensor", what, f"TP that does: {_listed(divisors(shape.ffn_size, 16))}")
+
+
+def _stages(shape: Shape, layout: Layout) -> Iterator[Problem]:
+    stages, virtual = layout.pipeline, layout.virtual
+    if shape.layers % stages:
+        what = f"{shape.layers} layers do not divide by PP {stages}"
+        yield _error("pipeline", what, f"PP that does: {_listed(divisors(shape.layers, 64))}")
+    elif virtual is not None and (stages == 1 or shape.layers % (stages * virtual)):
+        what = f"{shape.layers} layers cannot be cut into PP {stages} x VPP {virtual} chunks"
+        mend = "VPP needs two stages or more"
+        if stages > 1:
+            mend = f"VPP that can: {_listed(divisors(shape.layers // stages))}"
+        yield _error("virtual", what, mend)
+    elif virtual is not None and layout.microbatches % stages:
+        what = f"{layout.microbatches} micro-batches do not divide by PP {stages}, as VPP needs"
+        each = layout.micro_batch * layout.data * stages
+        yield _error("virtual", what, f"use a global batch that is a multiple of {each}")
+
+
+def _sequence(shape: Shape, layout: Layout) -> Iterator[Problem]:
+    parts = 2 * layout.context if layout.context > 1 else 1
+    if shape.sequence % parts:
+        what = f"the sequence of {shape.sequence} does not divide by 2 x CP {layout.context}"
+        yield _error("context", what, f"use a multiple of {parts}")
+    elif layout.splits_sequence and shape.sequence // layout.context % layout.tensor:
+        part = f"the sequence's part of {shape.sequence // layout.context}"
+        what = f"{part} does not divide by TP {layout.tensor}, as sequence parallelism needs"
+        yield _error("sequence", what, "lengthen the sequence, or lower TP or CP")
+
+
+def _experts(shape: Shape, layout: Layout) -> Iterator[Problem]:
+    expert, experts = layout.expert, shape.experts
+    if experts is None:
+        if expert > 1:
+            what = f"EP {expert}, and the model has no experts"
+            yield _error("expert", what, "use EP 1, or give the number of experts")
+        return
+    if experts.count % expert:
+        what = f"{experts.count} experts do not divide by EP {expert}"
+        yield _error("expert", what, f"EP that does: {_listed(divisors(experts.count))}")
+    elif layout.world % (layout.tensor * expert * layout.pipeline):
+        what = f"{layout.world} GPUs do not divide by TP {layout.tensor} x EP {expert} x PP"
+        what += f" {layout.pipeline}: EP must fit into DP x CP"
+        yield _error("expert", what, "lower EP, or use more GPUs")
+    if layout.tensor > 1 and not layout.sequence_parallel:
+        what = "experts with tensor parallelism need sequence parallelism"
+        yield _error("expert", what, "switch sequence parallelism on")
+    if experts.top_k > experts.count:
+        what = f"{experts.top_k} experts are to be chosen of {experts.count}"
+        yield _error("expert", what, "lower the number that is chosen")
+
+
+def _batch(layout: Layout) -> Iterator[Problem]:
+    each = layout.micro_batch * layout.data
+    if layout.world % layout.model == 0 and layout.global_batch % each:
+        what = f"the global batch {layout.global_batch} does not divide by micro batch"
+        what += f" {layout.micro_batch} x DP {layout.data} = {each}"
+        near = max(round(layout.global_batch / each), 1) * each
+        yield _error("batch", what, f"use a multiple of {each}, such as {near}")
+
+
+def _costly(shape: Shape, layout: Layout, cluster: Cluster) -> Iterator[Problem]:
+    if layout.tensor > cluster.machine.gpus:
+        what = f"TP {layout.tensor} goes across machines of {cluster.machine.gpus} GPUs"
+        mend = f"keep TP at {cluster.machine.gpus} or below, and raise PP"
+        yield Problem("tensor-across-nodes", "warning", what, mend)
+    idle = bubble(layout)
+    if idle > _MOST_IDLE:
+        what = f"each stage stands idle {idle:.0%} of the time: {layout.microbatches}"
+        what += f" micro-batches in {layout.pipeline} stages"
+        mend = "raise the global batch, lower the micro batch or PP, or interleave (VPP)"
+        yield Problem("bubble", "warning", what, mend)
+    if shape.experts is not None and layout.tensor * layout.expert > cluster.machine.gpus:
+        what = f"experts of TP {layout.tensor} x EP {layout.expert} talk across machines"
+        yield Problem("expert-across-nodes", "warning", what, "keep TP x EP inside a machine")
+
+
+def _memory(shape: Shape, layout: Layout, cluster: Cluster) -> Iterator[Problem]:
+    fullest = memory.fullest(shape, layout)
+    share = fullest.total / cluster.memory_bytes
+    if share <= _TIGHT:
+        return
+    largest = max(fullest.parts.items(), key=lambda part: part[1])
+    what = f"stage {fullest.stage} needs {fullest.total / memory.GIB:.1f} GiB of the"
+    what += f" {cluster.memory_bytes / memory.GIB:.1f} GiB of a GPU"
+    what += f", most of it {largest[0]} ({largest[1] / memory.GIB:.1f} GiB)"
+    mend = _CURES.get(largest[0], "raise TP or PP")
+    level: Literal["error", "warning"] = "error" if share > 1 else "warning"
+    yield Problem("memory", level, what, mend)
+
+
+_CURES = {
+    "activations": "lower the micro batch, recompute in full, or raise TP, CP or PP",
+    "loss": "lower the micro batch, or raise TP",
+    "optimizer": "use the distributed optimizer, or raise TP, PP or the number of GPUs",
+    "weights": "raise TP, PP or, with experts, EP",
+    "gradients": "raise TP, PP or, with experts, EP",
+}

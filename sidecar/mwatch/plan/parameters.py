@@ -1,0 +1,110 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""How many parameters a GPU holds, by how they are cut.
+
+Exact: the count for `7.5B` at TP 8 is the one that Megatron prints, 941,594,624. Biases and
+learned positions are in it, which Megatron's theoretical report leaves out.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mwatch.plan.layout import Layout
+from mwatch.plan.shape import Experts, Shape
+
+
+class Count(NamedTuple):
+    tensor: int = 0
+    """Cut by TP."""
+    whole: int = 0
+    """On every GPU of a tensor-parallel group."""
+    expert: int = 0
+    """Cut by TP and EP."""
+
+    def plus(self, other: Count) -> Count:
+        return Count(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+
+class Held(NamedTuple):
+    """On one GPU."""
+
+    dense: int
+    expert: int
+
+    @property
+    def total(self) -> int:
+        return self.dense + self.expert
+
+
+def layer(shape: Shape, *, with_experts: bool) -> Count:
+    mlp = _mlp(shape, shape.ffn_size)
+    if with_experts and shape.experts is not None:
+        mlp = _experts(shape, shape.experts)
+    return _attention(shape).plus(mlp).plus(Count(whole=2 * shape.norm_width * shape.hidden))
+
+
+def _attention(shape: Shape) -> Count:
+    queries = shape.query_width + 2 * shape.key_width
+    cut = shape.hidden * queries + shape.query_width * shape.hidden
+    return Count(cut + queries, shape.hidden) if shape.bias else Count(cut)
+
+
+def _mlp(shape: Shape, width: int) -> Count:
+    into = width * (2 if shape.gated else 1)
+    cut = shape.hidden * (into + width)
+    return Count(cut + into, shape.hidden) if shape.bias else Count(cut)
+
+
+def _experts(shape: Shape, experts: Experts) -> Count:
+    routed = _mlp(shape, shape.expert_ffn).total * experts.count
+    found = Count(whole=shape.hidden * experts.count, expert=routed)
+    return found.plus(_mlp(shape, experts.shared_ffn)) if experts.shared_ffn else found
+
+
+def all_layers(shape: Shape, first: int, count: int) -> Count:
+    """Of the layers from `first` on."""
+    rich = shape.rich_layers(first, count)
+    found = Count()
+    for number, kind in ((rich, True), (count - rich, False)):
+        one = layer(shape, with_experts=kind)
+        found = found.plus(Count(*(number * each for each in one)))
+    return found
+
+
+def total(shape: Shape, tensor: int = 1) -> int:
+    """Of the whole model, a shared embedding once, with the padding that TP asks for."""
+    embedding = shape.padded_vocabulary(tensor) * shape.hidden
+    blocks = all_layers(shape, 0, shape.layers).total + shape.norm_width * shape.hidden
+    positions = shape.positions * shape.hidden if shape.learned_positions else 0
+    return blocks + positions + embedding * (1 if shape.tied else 2)
+
+
+def active(shape: Shape) -> int:
+    """Those that a token passes through, with the embedding once: what the work is made of."""
+    experts = shape.experts
+    if experts is None:
+        return total(shape)
+    routed = all_layers(shape, 0, shape.layers).expert
+    return total(shape) - routed + routed * min(experts.top_k, experts.count) // experts.count
+
+
+def on_stage(shape: Shape, layout: Layout, stage: int) -> Held:
+    """Of the most loaded GPU of a pipeline stage."""
+    count = shape.layers // layout.pipeline
+    found = all_layers(shape, stage * count, count)
+    is_first, is_last = stage == 0, stage == layout.pipeline - 1
+    embedding = shape.padded_vocabulary(layout.tensor) * shape.hidden
+    # A tied embedding lies on the first and the last stage, where these are two.
+    copies = int(is_first) + int(is_last and not (is_first and shape.tied))
+    found = found.plus(Count(tensor=copies * embedding))
+    if is_first and shape.learned_positions:
+        found = found.plus(Count(whole=shape.positions * shape.hidden))
+    if is_last:
+        found = found.plus(Count(whole=shape.norm_width * shape.hidden))
+    dense = found.tensor // layout.tensor + found.whole
+    return Held(dense, found.expert // (layout.tensor * layout.expert))

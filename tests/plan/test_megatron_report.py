@@ -1,0 +1,81 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Our figures beside those of Megatron's own function, on every preset.
+
+golden_memory.json says which release made it, and make_golden.py how.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mwatch.plan import memory
+from mwatch.plan.layout import Layout, Recompute
+from mwatch.plan.megatron_report import footprint
+from mwatch.plan.presets import PRESETS
+from plan.golden_shapes import ALL
+
+GOLDEN = json.loads(Path(__file__).with_name("golden_memory.json").read_text("utf-8"))
+ROWS: list[dict[str, Any]] = GOLDEN["rows"]
+
+
+def name_of(row: dict[str, Any]) -> str:
+    kind = "sp" if row["sequence_parallel"] else "plain"
+    return f"{row['preset']}-tp{row['tensor']}-pp{row['pipeline']}-{kind}-{row['microbatches']}"
+
+
+def layout_of(row: dict[str, Any]) -> Layout:
+    return Layout(
+        world=row["tensor"] * row["pipeline"] * row["data"],
+        tensor=row["tensor"],
+        pipeline=row["pipeline"],
+        virtual=row["virtual"],
+        micro_batch=row["micro"],
+        global_batch=row["micro"] * row["microbatches"] * row["data"],
+        recompute=Recompute(row["recompute"] or "none"),
+        sequence_parallel=row["sequence_parallel"],
+        distributed_optimizer=row["distributed_optimizer"],
+    )
+
+
+def test_every_preset_is_in_the_golden_table() -> None:
+    assert {row["preset"] for row in ROWS} == set(ALL)
+    assert GOLDEN["made_by"]["tag"] == "core_v0.16.1"
+
+
+@pytest.mark.parametrize("row", ROWS, ids=name_of)
+def test_we_say_what_megatron_would_print(row: dict[str, Any]) -> None:
+    said = footprint(ALL[row["preset"]].shape, layout_of(row))
+    assert said.weight_and_optimizer == pytest.approx(row["weight_and_optimizer"], rel=1e-4)
+    assert said.activation == pytest.approx(row["activation"], rel=1e-4)
+    assert said.total == pytest.approx(row["total"], rel=1e-4)
+
+
+PRESET_ROWS = [row for row in ROWS if row["preset"] in PRESETS]
+
+
+@pytest.mark.parametrize("row", PRESET_ROWS, ids=name_of)
+def test_our_own_parts_are_within_5_percent_of_megatrons(row: dict[str, Any]) -> None:
+    """Ours count biases and positions too; the 5 % that it adds to one of its two sums is our
+    part `allocator`."""
+    first = memory.stage(PRESETS[row["preset"]].shape, layout_of(row), 0)
+    fixed = (first.weights + first.gradients + first.optimizer) / memory.MIB
+    kept = first.activations / memory.MIB
+    assert fixed == pytest.approx(row["weight_and_optimizer"], rel=0.05)
+    assert kept == pytest.approx(row["activation"], rel=0.05)
+    assert fixed + kept == pytest.approx(row["total"], rel=0.05)
+
+
+OTHER_ROWS = [row for row in ROWS if row["preset"] not in PRESETS]
+
+
+@pytest.mark.parametrize("row", OTHER_ROWS, ids=name_of)
+def test_states_of_gated_layers_and_experts_are_within_5_percent_too(row: dict[str, Any]) -> None:
+    """Its activations know neither, so those are not compared."""
+    first = memory.stage(ALL[row["preset"]].shape, layout_of(row), 0)
+    fixed = (first.weights + first.gradients + first.optimizer) / memory.MIB
+    assert fixed == pytest.approx(row["weight_and_optimizer"], rel=0.05)

@@ -1,0 +1,118 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Memory by part: what each switch of Megatron's does to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mwatch.plan import activations, memory, parameters
+from mwatch.plan.layout import Layout, Recompute
+from mwatch.plan.pipeline import bubble, in_flight
+from mwatch.plan.presets import PRESETS
+from mwatch.plan.shape import Experts, Shape
+
+GPT = PRESETS["7.5B"].shape
+PLAIN = Layout(8, 2, 2, global_batch=16)
+
+
+def first(shape: Shape, layout: Layout) -> memory.Stage:
+    return memory.stage(shape, layout, 0)
+
+
+def test_18_bytes_a_parameter_without_the_distributed_optimizer() -> None:
+    found = first(GPT, replace(PLAIN, distributed_optimizer=False))
+    states = found.weights + found.gradients + found.optimizer
+    assert states == 18 * found.parameters
+
+
+def test_the_distributed_optimizer_cuts_12_of_them_over_dp_and_cp() -> None:
+    assert first(GPT, PLAIN).optimizer == 12 * first(GPT, PLAIN).parameters / 2
+    wide = Layout(16, 2, 2, 2, global_batch=16)
+    assert first(GPT, wide).optimizer == 12 * first(GPT, wide).parameters / 4
+
+
+def test_context_parallelism_halves_activations_and_keeps_weights() -> None:
+    one, two = Layout(2, global_batch=2), Layout(2, context=2, global_batch=1)
+    assert first(GPT, two).activations == pytest.approx(first(GPT, one).activations / 2)
+    assert first(GPT, two).weights == first(GPT, one).weights
+
+
+def test_full_recomputation_keeps_inputs_and_one_layer() -> None:
+    layout = Layout(1, recompute=Recompute.FULL)
+    unit = 2048 * 4096
+    kept = activations.stage_layers(GPT, layout, 0, 1.0)
+    assert kept == unit * (2 * 36 + 34)
+
+
+def test_scores_are_kept_only_without_flash_attention_and_recomputation() -> None:
+    slow = Layout(1, recompute=Recompute.NONE, flash_attention=False)
+    extra = activations.layer(GPT, slow, with_experts=False)
+    extra -= activations.layer(GPT, Layout(1), with_experts=False)
+    assert extra == 5 * 32 * 2048**2
+
+
+def test_parts_add_up_and_the_model_is_spread_over_its_stages() -> None:
+    stages = memory.all_stages(GPT, Layout(16, 2, 4, global_batch=16))
+    assert [each.stage for each in stages] == [0, 1, 2, 3]
+    assert stages[0].total == sum(stages[0].parts.values())
+    held = 2 * sum(each.parameters for each in stages)
+    embedding = GPT.padded_vocabulary(2) * GPT.hidden
+    # The last stage has a copy of the embedding; norms and some biases are on both TP ranks.
+    assert held == pytest.approx(parameters.total(GPT, 2) + embedding, rel=0.002)
+
+
+def test_experts_are_cut_by_ep_and_their_optimizer_by_their_own_dp() -> None:
+    mixture = replace(GPT, layers=4, experts=Experts(8, 2, ffn=4096))
+    whole = parameters.on_stage(mixture, Layout(8), 0)
+    cut = parameters.on_stage(mixture, Layout(8, expert=8), 0)
+    assert (cut.dense, cut.expert) == (whole.dense, whole.expert // 8)
+    found = first(mixture, Layout(8, expert=8, global_batch=8))
+    assert found.optimizer == 12 * (cut.dense / 8 + cut.expert)
+
+
+def test_experts_in_every_second_layer() -> None:
+    mixture = replace(GPT, experts=Experts(8, every=2))
+    assert [mixture.rich_layers(each, 3) for each in (0, 1, 2)] == [2, 1, 2]
+    assert parameters.active(mixture) < parameters.total(mixture)
+    assert parameters.active(replace(mixture, experts=Experts(2, 2))) == parameters.total(
+        replace(mixture, experts=Experts(2, 2))
+    )
+
+
+def test_a_gated_layer_and_grouped_keys_change_the_count() -> None:
+    llama = Shape(
+        32, 4096, 32, 4096, 128256, ffn=14336, groups=8, gated=True, bias=False,
+        learned_positions=False, rms_norm=True, tied=False,
+    )  # fmt: skip
+    # Llama 3 8B, as its authors count it: 8,030,261,248; our vocabulary is already even.
+    assert parameters.total(llama) == 8_030_261_248
+
+
+@pytest.mark.parametrize(
+    ("layout", "stage", "expected"),
+    [
+        (Layout(4, 1, 4, global_batch=8), 0, 4.0),
+        (Layout(4, 1, 4, global_batch=8), 3, 1.0),
+        (Layout(4, 1, 4, global_batch=2), 0, 2.0),
+        (Layout(4, 1, 4, virtual=2, global_batch=8), 0, 5.5),
+        (Layout(1), 0, 1.0),
+    ],
+)
+def test_micro_batches_in_flight(layout: Layout, stage: int, expected: float) -> None:
+    assert in_flight(layout, stage) == expected
+
+
+def test_the_bubble_shrinks_with_micro_batches_and_with_chunks() -> None:
+    assert bubble(Layout(4, 1, 4, global_batch=9)) == pytest.approx(0.25)
+    assert bubble(Layout(4, 1, 4, virtual=3, global_batch=9)) == pytest.approx(0.1)
+    assert bubble(Layout(4, global_batch=9)) == 0.0
+
+
+def test_fsdp_cuts_every_state_over_all_gpus() -> None:
+    shape = PRESETS["mpt-7b"].shape
+    few, many = (Layout(each, fully_sharded=True, global_batch=each) for each in (8, 64))
+    assert first(shape, few).optimizer == 8 * first(shape, many).optimizer
+    assert first(shape, many).weights < first(shape, few).weights / 3

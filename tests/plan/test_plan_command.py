@@ -1,0 +1,174 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`mwatch plan` as a person calls it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from mwatch.cli.main import app
+from mwatch.errors import InputError
+from mwatch.plan.machines import MACHINES
+from mwatch.plan.presets import PRESETS
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "manifests" / "charts" / "megatron-training"
+AKS = ["--instance", "Standard_ND96isr_H100_v5"]
+
+
+def run(*argv: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["plan", *argv])
+    if isinstance(done.exception, InputError):
+        raise done.exception
+    return done.exit_code, done.output
+
+
+def as_json(*argv: str) -> Any:
+    return json.loads(run(*argv, "--json")[1])
+
+
+def test_help_has_an_example() -> None:
+    code, said = run("--help")
+    assert code == 0
+    assert "mwatch plan 175b --instance" in " ".join(said.split())
+
+
+def test_the_plan_of_the_documents_largest_run() -> None:
+    code, said = run("175b", *AKS, "--nodes", "64")
+    assert code == 0
+    for words in ("174.61 B", "global batch 8192", "checkpoint 2.22 TiB", "amlfs-40 480 TiB"):
+        assert words in said
+    assert "Megatron would print: weight and optimizer=" in said
+    assert said.splitlines()[-1] == "it works"
+
+
+def test_the_defaults_of_the_document_cannot_work_and_it_is_said_what_would() -> None:
+    code, said = run("175b", *AKS, "--nodes", "2", "--tp", "8", "--pp", "16")
+    assert code == 1
+    assert "16 GPUs do not divide by TP 8 x PP 16 x CP 1 = 128" in said
+    assert "would work: 8 such machines" in said
+
+
+def test_a_layout_that_works_is_named_where_the_given_one_does_not() -> None:
+    found = as_json("13b", "--instance", "p4d.24xlarge", "--nodes", "2", "--tp", "1", "--pp", "1")
+    assert found["works"] is False
+    assert found["problems"][0]["check"] == "memory"
+    other = found["would_work"]
+    code, _ = run(
+        "13b", "--instance", "p4d.24xlarge", "--nodes", "2", "--tp", str(other["tensor"]),
+        "--pp", str(other["pipeline"]), "--micro-batch", str(other["micro_batch"]),
+    )  # fmt: skip
+    assert code == 0
+
+
+def test_json_has_every_stage_and_adds_up() -> None:
+    found = as_json("30b", *AKS, "--nodes", "4", "--tp", "4", "--pp", "8")
+    stages = found["memory_bytes"]["stages"]
+    assert [each["stage"] for each in stages] == list(range(8))
+    parts = ("weights", "gradients", "optimizer", "activations", "loss", "allocator", "runtime")
+    assert all(each["total"] == pytest.approx(sum(each[part] for part in parts)) for each in stages)
+    layout = found["layout"]
+    assert layout["data"] * layout["tensor"] * layout["pipeline"] == 32
+    assert layout["gradient_accumulation"] * layout["micro_batch"] * layout["data"] == 512
+    assert found["step_seconds_is_estimate"] is True
+    assert found["saves"][0]["background"]["interval_steps"] >= 1
+
+
+def test_a_cluster_may_be_given_by_numbers_and_then_no_step_is_guessed() -> None:
+    found = as_json("1.3b", "--gpus", "4", "--gpu-memory", "48", "--nodes", "2")
+    assert found["cluster"]["instance"] is None
+    assert found["step_seconds"] is None
+    assert found["saves"][0]["waiting"]["interval_steps"] is None
+
+
+def test_a_measured_step_and_a_known_failure_rate_are_used() -> None:
+    found = as_json("1.3b", *AKS, "--step-seconds", "2", "--mtbf", "10", "--storage", "nfs=2.5")
+    assert found["step_seconds"] == 2
+    assert found["seconds_between_failures"] == 36000
+    (save,) = found["saves"]
+    assert save["write_seconds"] == pytest.approx(found["checkpoint_bytes"] / 2.5e9)
+    waiting = save["waiting"]
+    assert waiting["interval_steps"] == round(waiting["interval_seconds"] / 2)
+
+
+WRONG = [
+    (["17b", *AKS], "near it: 175b"),
+    (["13b", "--instance", "p5.24xlarge"], "near it: p5"),
+    (["13b"], "--instance TYPE"),
+    (["--layers", "4", *AKS], "missing: --hidden, --heads, --seq"),
+    (["13b", *AKS, "--top-k", "2"], "add --experts"),
+    (["13b", *AKS, "--storage", "amlfs-125:4"], "begins at 16 TiB"),
+    (["13b", *AKS, "--storage", "disk"], "no storage tier"),
+    (["13b", *AKS, "--storage", "nfs=fast"], "is no size"),
+    (["mpt-30b", *AKS, "--tp", "2"], "FSDP"),
+    (["mpt-7b", *AKS, "--nodes", "2", "--values", "-"], "no FSDP"),
+    (["175b", *AKS, "--values", "-"], "cannot work"),
+    (["13b", *AKS, "--values", "/nowhere/at/all.yaml"], "cannot be written"),
+]
+
+
+@pytest.mark.parametrize(("argv", "words"), WRONG, ids=[" ".join(row[0]) for row in WRONG])
+def test_bad_usage_names_the_mend(argv: list[str], words: str) -> None:
+    with pytest.raises(InputError, match=words.replace("-", "[-]")):
+        run(*argv)
+
+
+def test_the_list_names_all_presets_machines_and_tiers() -> None:
+    code, said = run("--list")
+    assert code == 0
+    for name in (*PRESETS, *MACHINES, "amlfs-500", "fsx-1000", "blob"):
+        assert name in said
+
+
+def test_values_are_keys_that_the_chart_has(tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    code, said = run("30b", *AKS, "--nodes", "4", "--tp", "4", "--pp", "4", "--values", str(path))
+    assert code == 0, said
+    made = yaml.safe_load(path.read_text("utf-8"))
+    known = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
+    for part, keys in made.items():
+        assert set(keys) <= set(known[part]), part
+    assert made["model"] == {"size": "30b"}
+    assert made["training"] == {
+        "nodes": 4, "gpusPerNode": 8, "microBatchSize": made["training"]["microBatchSize"],
+        "globalBatchSize": 512,
+    }  # fmt: skip
+    assert (made["parallelism"]["tensor"], made["parallelism"]["pipeline"]) == (4, 4)
+    assert made["cluster"] == {"instanceType": "Standard_ND96isr_H100_v5", "platform": "aks"}
+    assert made["network"] == {"kind": "infiniband"}
+
+
+def test_values_of_a_shape_of_ones_own() -> None:
+    code, said = run(
+        "--layers", "32", "--hidden", "4096", "--heads", "32", "--seq", "4096", "--groups", "8",
+        "--ffn", "14336", "--vocab", "128256", "--llama", "--experts", "8", "--vpp", "2",
+        "--pp", "4", "--instance", "p5.48xlarge", "--nodes", "2", "--values", "-",
+    )  # fmt: skip
+    assert code == 0, said
+    made = yaml.safe_load(said)
+    assert made["model"]["size"] == "custom"
+    assert made["model"]["architecture"] == "llama"
+    assert made["moe"]["experts"] == 8
+    assert made["parallelism"]["virtualStageLayers"] == 4
+    assert made["network"] == {"kind": "efa"}
+
+
+def test_the_presets_and_machines_of_the_chart_are_ours() -> None:
+    theirs = yaml.safe_load((CHART / "files" / "presets.yaml").read_text("utf-8"))
+    ours = {name.lower(): each for name, each in PRESETS.items() if each.trainer == "megatron"}
+    assert set(theirs) - {"custom"} == set(ours)
+    for name, preset in ours.items():
+        shape = preset.shape
+        assert theirs[name] == {
+            "layers": shape.layers, "hidden": shape.hidden, "heads": shape.heads,
+            "sequence": shape.sequence, "tensor": preset.tensor, "pipeline": preset.pipeline,
+        }  # fmt: skip
+    machines = yaml.safe_load((CHART / "files" / "instances.yaml").read_text("utf-8"))
+    for name, machine in machines.items():
+        assert (MACHINES[name].gpus, MACHINES[name].efa) == (machine["gpus"], machine["efa"])
