@@ -21,7 +21,27 @@ from mwatch_gpt import __main__ as trainer
 from mwatch_gpt import data, device
 
 _POLL_SECONDS = 0.02
-PROGRAMS: dict[str, Callable[[], int | None]] = {"train": trainer.main, "data": data.main}
+
+
+def build_by_megatron() -> None:
+    """`DOCUMENTS.json PREFIX DTYPE`: lists of sequences, written by Megatron's own builder."""
+    import numpy
+    from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+
+    documents, prefix, dtype = sys.argv[1:]
+    builder = IndexedDatasetBuilder(f"{prefix}.bin", dtype=getattr(numpy, dtype))
+    with open(documents, encoding="utf-8") as file:
+        for sequences in json.load(file):
+            tokens = [token for sequence in sequences for token in sequence]
+            builder.add_document(tokens, [len(sequence) for sequence in sequences])
+    builder.finalize(f"{prefix}.idx")
+
+
+PROGRAMS: dict[str, Callable[[], int | None]] = {
+    "train": trainer.main,
+    "data": data.main,
+    "megatron-builder": build_by_megatron,
+}
 
 
 def start(ask: dict[str, Any]) -> int:

@@ -60,6 +60,7 @@ def test_a_dataset_of_json_lines_is_trained_on(
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "corpus_text_document.bin",
         "corpus_text_document.idx",
+        "corpus_text_document.state.json",
     ]
     job = train(f"--train-iters 3 --data-path {prefix}_text_document", ranks=1)
     assert job.wait() == [0], job.log(0)

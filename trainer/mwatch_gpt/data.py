@@ -1,99 +1,114 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m mwatch_gpt.data --input FILE --output-prefix PREFIX`: text into an indexed dataset.
+"""`python -m mwatch_gpt.data`: text into Megatron's indexed datasets, checks of them, and blends.
 
-Writes `PREFIX_text_document.bin` and `.idx`, Megatron's own format, one token a byte. The input is
-JSON lines (`--json-keys` names the field) or plain text, where each line is a document; without
-`--input` it is the small text that comes with this package. Exit codes: 0 done, 2 bad input.
+Writes `PREFIX_KEY_document.bin` and `.idx`, byte for byte what Megatron-LM's preprocess_data.py
+writes of the same input. Exit codes: 0 done, 1 a check found something, 2 bad input.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import json
-import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from mwatch_gpt.tokens import tokenize
+from mwatch_gpt import blend, data_arguments, index_file
+from mwatch_gpt.bad_input import BadInput
+from mwatch_gpt.conversion import Job, convert
+from mwatch_gpt.corpus import Place, blocks
+from mwatch_gpt.data_progress import Screen
+from mwatch_gpt.dataset_writer import DatasetWriter
+from mwatch_gpt.encoding import Encoded, Encoder, Wanted
+from mwatch_gpt.tokenizer_files import Choice
+from mwatch_gpt.unfinished import Sizes
 
 SAMPLE = Path(__file__).with_name("sample.txt")
 SUFFIX = "_text_document"
 
-
-class BadInput(ValueError):
-    """What is wrong with the input, for the user."""
+__all__ = ["SAMPLE", "SUFFIX", "BadInput", "build", "main", "read"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m mwatch_gpt.data",
-        description="Makes an indexed dataset (.bin and .idx) for mwatch_gpt out of text.",
-        epilog="Example: python -m mwatch_gpt.data --input corpus.jsonl --output-prefix corpus",
-    )
-    parser.add_argument("--input", help="JSON lines, or plain text (default: a text of ours)")
-    parser.add_argument("--json-keys", default="text", help="field of the text (default: text)")
-    parser.add_argument("--output-prefix", required=True, help="path without an ending")
-    args = parser.parse_args(argv)
-    source = Path(args.input) if args.input else SAMPLE
-    prefix = args.output_prefix + SUFFIX
-    from mwatch_gpt import device
-
-    device.prepare()
+    args = data_arguments.parse(argv, str(SAMPLE))
     try:
-        documents, tokens = build(read(source, args.json_keys), prefix)
+        if args.check:
+            return _check(args.prefixes)
+        if args.blend:
+            return _blend(Path(args.blend), args.prefixes)
+        return _convert(data_arguments.job(args))
     except (BadInput, OSError) as error:
         print(f"mwatch_gpt.data: {error}", file=sys.stderr)
         return 2
-    print(f"{documents} documents, {tokens} tokens: train with --data-path {prefix}")
+    except KeyboardInterrupt:
+        print("mwatch_gpt.data: stopped; the same command goes on from here", file=sys.stderr)
+        return 130
+
+
+def _convert(job: Job) -> int:
+    screen = Screen(job.inputs)
+    told = convert(job, screen.show)
+    if told.was_done:
+        print("already made of this input with these settings")
+    elif told.resumed_at is not None:
+        place = told.resumed_at
+        print(f"went on at {job.inputs[place.file]}:{place.line}")
+    if told.state.left_out:
+        print(f"{told.state.left_out} bad lines left out")
+    found = f"{told.state.documents} documents, {told.state.tokens} tokens"
+    print(f"{found}: train with --data-path {' '.join(job.prefixes)}")
+    return 0
+
+
+def _check(prefixes: Sequence[str]) -> int:
+    is_bad = False
+    for name in prefixes:
+        prefix = name.removesuffix(".bin").removesuffix(".idx")
+        found = index_file.check(prefix)
+        for problem in found.problems:
+            print(problem)
+        is_bad = is_bad or bool(found.problems)
+        if not found.problems:
+            counts = f"{found.documents} documents, {found.sequences} sequences"
+            print(f"{prefix}: whole: {counts}, {found.tokens} tokens")
+    return int(is_bad)
+
+
+def _blend(path: Path, names: Sequence[str]) -> int:
+    found = blend.shares(names)
+    blend.write(path, found)
+    for each in found:
+        print(f"{each.weight:.9g} {each.prefix} ({each.tokens} tokens)")
+    print(f"train with --data-args-path {path}")
     return 0
 
 
 def read(source: Path, key: str) -> Iterator[str]:
-    """The documents in `source`. Raises BadInput."""
-    is_json = source.suffix in {".json", ".jsonl"}
-    with source.open(encoding="utf-8", errors="replace") as file:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                yield _text_of(line, key, f"{source}:{number}") if is_json else line.rstrip("\n")
+    """The documents in `source`, of which a list of texts is one. Raises BadInput."""
+    from mwatch_gpt.encoding import documents
+
+    for block in blocks([str(source)], Place()):
+        yield from documents(block, key)
 
 
-def _text_of(line: str, key: str, where: str) -> str:
-    try:
-        document = json.loads(line)
-    except (ValueError, RecursionError):
-        raise BadInput(f"{where}: not a JSON object") from None
-    text = document.get(key) if isinstance(document, dict) else None
-    if not isinstance(text, str):
-        raise BadInput(f"{where}: no text under {key!r}")
-    return text
-
-
-def build(documents: Iterable[str], prefix: str) -> tuple[int, int]:
-    """Writes the dataset; both files appear only when they are whole."""
-    import numpy
-    from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
-
-    Path(prefix).absolute().parent.mkdir(parents=True, exist_ok=True)
-    parts = {ending: f"{prefix}.{os.getpid()}.tmp{ending}" for ending in (".bin", ".idx")}
+def build(texts: Iterable[str], prefix: str) -> tuple[int, int]:
+    """A small dataset of bytes at once; both files appear only when they are whole."""
+    wanted = Wanted(Choice())
+    encoder = Encoder(wanted)
+    writer = DatasetWriter(prefix, "H")
     count = tokens = 0
     try:
-        builder = IndexedDatasetBuilder(parts[".bin"], dtype=numpy.uint16)
-        for text in documents:
-            sequence = tokenize(text)
-            builder.add_document(sequence, [len(sequence)])
-            count, tokens = count + 1, tokens + len(sequence)
+        writer.open(Sizes())
+        for text in texts:
+            encoded: Encoded = encoder.document([text])
+            writer.add(encoded)
+            count, tokens = count + 1, tokens + len(encoded.tokens) // 2
         if not count:
             raise BadInput("the input has no text")
-        builder.finalize(parts[".idx"])
-        for ending, part in parts.items():
-            os.replace(part, prefix + ending)
+        writer.sync()
+        writer.finish()
     finally:
-        for part in parts.values():
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(part)
+        writer.close()
+        writer.clear()
     return count, tokens
 
 

@@ -7,6 +7,7 @@ Nothing to download and nothing to train; any text in any language is in the voc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 END_OF_DOCUMENT = 256
@@ -21,6 +22,9 @@ class ByteTokenizer:
     pad = PADDING
     vocab_size = VOCABULARY
     unique_identifiers: ClassVar[dict[str, object]] = {"class": "ByteTokenizer", "version": 1}
+
+    def encode(self, texts: Sequence[str]) -> list[Sequence[int]]:
+        return [text.encode("utf-8") for text in texts]
 
 
 def tokenize(text: str) -> list[int]:

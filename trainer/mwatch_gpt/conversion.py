@@ -1,0 +1,161 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Text into indexed datasets: from where the last run stopped, to where both files are whole.
+
+The state file belongs to the first key's output and speaks for all keys, which are written side
+by side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from typing import NamedTuple
+
+from mwatch_gpt import unfinished
+from mwatch_gpt.bad_input import BadInput
+from mwatch_gpt.corpus import Place, blocks
+from mwatch_gpt.dataset_writer import DatasetWriter
+from mwatch_gpt.encoding import Result, Wanted, end_of_document, typecode
+from mwatch_gpt.tokenizer_files import build
+from mwatch_gpt.unfinished import DONE, FINISHING, Sizes, State
+from mwatch_gpt.workers import encoded
+
+SAVE_SECONDS = 10.0
+
+
+class Job(NamedTuple):
+    inputs: tuple[str, ...]
+    prefixes: tuple[str, ...]
+    """One for each key."""
+    wanted: Wanted
+    workers: int = 1
+    overwrite: bool = False
+    save_seconds: float = SAVE_SECONDS
+
+    def fingerprint(self) -> str:
+        """Of everything that changes the output. An input that grew is another input; whether
+        bad lines are left out may be decided when one is met."""
+        wanted = self.wanted
+        parts = [repr((wanted.keys, wanted.append_eod)), wanted.tokenizer.fingerprint()]
+        for path in self.inputs:
+            try:
+                found = os.stat(path)
+            except OSError as error:
+                raise BadInput(f"{path}: {error.strerror}") from None
+            parts.append(f"{path} {found.st_size} {found.st_mtime_ns}")
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+class Told(NamedTuple):
+    """How a run ended."""
+
+    state: State
+    resumed_at: Place | None
+    was_done: bool = False
+
+
+Progress = Callable[[State], None]
+
+
+def convert(job: Job, progress: Progress, clock: Callable[[], float] = time.monotonic) -> Told:
+    """BadInput where it cannot be done; what was written until then is kept for the next run."""
+    tokenizer = build(job.wanted.tokenizer)
+    end_of_document(tokenizer, job.wanted)
+    code = typecode(tokenizer.vocab_size)
+    writers = tuple(DatasetWriter(prefix, code) for prefix in job.prefixes)
+    first = job.prefixes[0]
+    state = _where_to_begin(job, writers)
+    if state.stage == DONE:
+        return Told(state, None, was_done=True)
+    resumed = state.place if state.place != Place() else None
+    if state.stage != FINISHING:
+        state = _write(job, writers, state, progress, clock)
+        state = state._replace(stage=FINISHING)
+        unfinished.store(first, state)
+    for writer in writers:
+        writer.finish()
+    state = state._replace(stage=DONE)
+    unfinished.store(first, state)
+    for writer in writers:
+        writer.clear()
+    return Told(state, resumed)
+
+
+def _where_to_begin(job: Job, writers: Sequence[DatasetWriter]) -> State:
+    settings = job.fingerprint()
+    fresh = State(settings, len(writers), sizes=(Sizes(),) * len(writers))
+    first = job.prefixes[0]
+    is_there = all(writer.is_finished for writer in writers)
+    try:
+        known = unfinished.load(first)
+    except BadInput:
+        if not job.overwrite:
+            raise
+        return fresh
+    if known is not None and known.settings == settings:
+        if known.stage != DONE or is_there:
+            return known
+    elif known is not None and known.stage != DONE and not job.overwrite:
+        raise BadInput(
+            f"{first}: half-written, by other settings or of another input; "
+            "delete it, or --overwrite starts over"
+        )
+    if is_there and not job.overwrite:
+        raise BadInput(f"{first}: is already there; delete it, or --overwrite makes it again")
+    return fresh
+
+
+def _write(
+    job: Job,
+    writers: Sequence[DatasetWriter],
+    state: State,
+    progress: Progress,
+    clock: Callable[[], float],
+) -> State:
+    with ExitStack() as stack:
+        for writer, sizes in zip(writers, state.sizes, strict=True):
+            writer.open(sizes)
+            stack.enter_context(closing(writer))
+        due = clock() + job.save_seconds
+        try:
+            found = encoded(blocks(job.inputs, state.place), job.wanted, job.workers)
+            for block, result in found:
+                state = _added(writers, state, result)._replace(place=block.end)
+                if clock() >= due:
+                    state = _saved(job, writers, state)
+                    progress(state)
+                    due = clock() + job.save_seconds
+            if not state.documents:
+                raise BadInput("the input has no text")
+        finally:
+            # Also what came before a bad line is kept, if anything did.
+            state = _saved(job, writers, state)
+            if not state.documents:
+                _forget(job, writers)
+    return state
+
+
+def _forget(job: Job, writers: Sequence[DatasetWriter]) -> None:
+    for writer in writers:
+        writer.clear()
+    unfinished.path_of(job.prefixes[0]).unlink(missing_ok=True)
+
+
+def _added(writers: Sequence[DatasetWriter], state: State, result: Result) -> State:
+    for writer, part in zip(writers, result.parts, strict=True):
+        writer.add(part)
+    return state._replace(
+        documents=state.documents + result.documents,
+        tokens=state.tokens + result.token_count,
+        left_out=state.left_out + len(result.bad),
+    )
+
+
+def _saved(job: Job, writers: Sequence[DatasetWriter], state: State) -> State:
+    state = state._replace(sizes=tuple(writer.sync() for writer in writers))
+    unfinished.store(job.prefixes[0], state)
+    return state

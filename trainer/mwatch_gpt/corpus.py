@@ -1,0 +1,109 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Input files as blocks of whole lines: plain, `.gz` or `.zst`, from any place in them.
+
+A place is a file and a number of bytes in it, unpacked. Going on in a packed file means unpacking
+what was read before once more; a plain one is sought in.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, NamedTuple, cast
+
+from mwatch_gpt.bad_input import BadInput
+from mwatch_gpt.optional_package import package
+
+BLOCK_BYTES = 1 << 20
+MAX_LINE_BYTES = 1 << 30
+_PACKED = {".gz", ".zst"}
+_JSON = {".json", ".jsonl"}
+
+
+class Place(NamedTuple):
+    """The begin of a line."""
+
+    file: int = 0
+    offset: int = 0
+    line: int = 1
+
+
+class Block(NamedTuple):
+    path: str
+    data: bytes
+    """Whole lines."""
+    start: Place
+    end: Place
+
+
+def is_json(path: str) -> bool:
+    """Else each line is a document."""
+    inner = Path(path)
+    inner = inner.with_suffix("") if inner.suffix in _PACKED else inner
+    return inner.suffix in _JSON
+
+
+def blocks(paths: Sequence[str], start: Place, size: int = BLOCK_BYTES) -> Iterator[Block]:
+    """Of all files in their order. BadInput where one cannot be read, or has no lines."""
+    for number in range(start.file, len(paths)):
+        place = start if number == start.file else Place(number)
+        yield from _of_file(paths[number], place, size)
+
+
+def _of_file(path: str, place: Place, size: int) -> Iterator[Block]:
+    rest = b""
+    try:
+        with _opened(path) as file:
+            _skip(file, path, place.offset)
+            while piece := file.read(size):
+                whole, newline, tail = (rest + piece).rpartition(b"\n")
+                rest = tail
+                if len(rest) > MAX_LINE_BYTES:
+                    raise BadInput(f"{path}:{place.line}: a line of more than 1 GiB")
+                if newline:
+                    yield (block := _block(path, whole + newline, place))
+                    place = block.end
+    except (OSError, EOFError) as error:
+        raise BadInput(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    except Exception as error:
+        if type(error).__name__ != "ZstdError":  # its package may not be there to name it
+            raise
+        raise BadInput(f"{path}:{place.line}: cannot be unpacked ({error})") from None
+    if rest:
+        yield _block(path, rest, place)
+
+
+def _block(path: str, data: bytes, start: Place) -> Block:
+    lines = data.count(b"\n") + (not data.endswith(b"\n"))
+    end = Place(start.file, start.offset + len(data), start.line + lines)
+    return Block(path, data, start, end)
+
+
+def _opened(path: str) -> IO[bytes]:
+    if path.endswith(".gz"):
+        return cast("IO[bytes]", gzip.open(path, "rb"))
+    if path.endswith(".zst"):
+        return _zstandard(path)
+    return open(path, "rb")
+
+
+def _zstandard(path: str) -> IO[bytes]:
+    zstandard = package("zstandard", path)
+    packed = open(path, "rb")  # noqa: SIM115 - closed with the reader around it
+    # A file may hold several frames, as `cat a.zst b.zst` makes it.
+    unpacked = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
+    return cast("IO[bytes]", unpacked)
+
+
+def _skip(file: IO[bytes], path: str, offset: int) -> None:
+    if os.path.splitext(path)[1] not in _PACKED:
+        file.seek(offset)
+        return
+    while offset:
+        piece = file.read(min(offset, BLOCK_BYTES))
+        if not piece:
+            raise BadInput(f"{path}: ends before the place where the last run stopped")
+        offset -= len(piece)
