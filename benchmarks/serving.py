@@ -28,7 +28,7 @@ class Running:
     def __init__(self, words: Sequence[str]) -> None:
         self.began = time.perf_counter()
         self.process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=_environment()
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment()
         )
         assert self.process.stdout is not None
         while True:
@@ -38,12 +38,12 @@ class Running:
             found = re.search(r":(\d+)/metrics", line)
             if found:
                 break
-        self._url = f"http://127.0.0.1:{found[1]}"
+        self.url = f"http://127.0.0.1:{found[1]}"
         self.scrape()
         self.start_seconds = time.perf_counter() - self.began
 
     def get(self, page: str) -> bytes:
-        with urlopen(self._url + page, timeout=10) as answer:
+        with urlopen(self.url + page, timeout=10) as answer:
             body: bytes = answer.read()
             return body
 
@@ -90,7 +90,7 @@ def running(words: Sequence[str]) -> Iterator[Running]:
 @contextmanager
 def pod(volume: Path, *flood: str) -> Iterator[subprocess.Popen[bytes]]:
     words = [sys.executable, "-m", "benchmarks.pod", str(volume), *flood]
-    writer = subprocess.Popen(words, stdout=subprocess.PIPE, env=_environment(), cwd=ROOT)
+    writer = subprocess.Popen(words, stdout=subprocess.PIPE, env=environment(), cwd=ROOT)
     try:
         deadline = time.monotonic() + WAIT_SECONDS
         while not (volume / "node" / "gpus.json").exists():
@@ -105,7 +105,7 @@ def pod(volume: Path, *flood: str) -> Iterator[subprocess.Popen[bytes]]:
         writer.stdout.close()
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     ours = ("MWATCH_", "OTEL_")
     kept = {name: text for name, text in os.environ.items() if not name.startswith(ours)}
     folders = [str(ROOT / name) for name in ("sidecar", "trainer", "tests", "")]

@@ -53,11 +53,13 @@ def act(
     *,
     environ: Mapping[str, str] | None = None,
     wait: float = 0.3,
+    controller_wait: float | None = None,
     mode: str = contract.ACT,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Plan:
     volume.mkdir(parents=True, exist_ok=True)
-    options = Options(mode, str(volume), wait_seconds=wait, controller_seconds=wait)
+    asked = wait if controller_wait is None else controller_wait
+    options = Options(mode, str(volume), wait_seconds=wait, controller_seconds=asked)
     return prepare(argv, environ or {}, options, Clock(sleep=sleep))
 
 

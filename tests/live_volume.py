@@ -46,6 +46,18 @@ class LiveVolume:
             file.write_bytes(pack(record, 2 * self._ticks))
         self._node(silent)
 
+    def beat(self, iteration: int, rank: int, world: int, *, attempt: int = 1) -> None:
+        """One rank of a job of several pods."""
+        self._ticks += 1
+        folder = self.path / contract.PROBE_FOLDER
+        folder.mkdir(exist_ok=True)
+        record = Record(
+            attempt, 0, 11 + rank, 1011 + rank, rank, 0, world, iteration, time.monotonic(),
+            time.time(), self._ticks, 0, "compute", f"{self._ticks:08x}", "x",
+        )  # fmt: skip
+        file = folder / f"{contract.PROBE_PREFIX}{rank}"
+        file.write_bytes(pack(record, 2 * self._ticks))
+
     def say(self, *iterations: int) -> None:
         self.print(*(megatron_line(each) for each in iterations))
 

@@ -23,7 +23,7 @@ SPDX = (
     "# SPDX-License-Identifier: Apache-2.0",
 )
 
-PURE_STAGES = ("parse", "state", "detect", "decide", "checks", "manifests")
+PURE_STAGES = ("parse", "state", "detect", "decide", "checks", "manifests", "plan")
 EDGE_STAGES = ("sources", "kube", "act", "export")
 STAGES = PURE_STAGES + EDGE_STAGES
 PURE = ("model", *PURE_STAGES)

@@ -24,9 +24,11 @@ from debian_tools import locked, user_cache
 
 VERSION = "1.34.4"
 OPERATOR = "1.8.1"
+OLD_OPERATOR = "1.7.0"
+"""Of HyperPod: it knows no native sidecars."""
 OPERATOR_MODULE = "github.com/kubeflow/training-operator"
 MODULES = (
-    (OPERATOR_MODULE, "1.7.0"),
+    (OPERATOR_MODULE, OLD_OPERATOR),
     (OPERATOR_MODULE, OPERATOR),
     (OPERATOR_MODULE, "1.9.2"),
     ("sigs.k8s.io/jobset", "0.10.1"),
@@ -65,13 +67,35 @@ def training_operator(version: str = OPERATOR) -> Path:
     return folder / "training-operator.v1"
 
 
+def program_of(name: str, module: str, version: str, package: str) -> Path:
+    """A program of a module that the proxy does not list, so that it cannot be installed by name
+    and version."""
+
+    def build(folder: Path) -> None:
+        with tempfile.TemporaryDirectory() as work:
+            source = Path(work)
+            wants = f"module {name}\ngo 1.24\nrequire {module} v{version}\n"
+            (source / "go.mod").write_text(wants)
+            (source / "main.go").write_text("package main\n\nfunc main() {}\n")
+            uses = f'//go:build tools\n\npackage main\n\nimport _ "{package}"\n'
+            (source / "tools.go").write_text(uses)
+            _go(["mod", "tidy"], folder, source)
+            words = ["build", "-trimpath", "-ldflags", "-s -w", "-o", str(folder / name)]
+            _go([*words, package], folder, source)
+
+    return _built(name, version, build) / name
+
+
 def prepare() -> None:
     """All that comes from the network, before the tests leave it for that of their cluster."""
-    from cluster.jobset import jobset_manager  # which needs this module
+    from cluster.jobset import jobset_manager  # which need this module
+    from cluster.kueue import kueue_manager
 
     kubernetes()
-    training_operator()
+    for version in (OLD_OPERATOR, OPERATOR):
+        training_operator(version)
     jobset_manager()
+    kueue_manager()
     for module, version in MODULES:
         module_folder(module, version)
 
@@ -80,7 +104,7 @@ def prepare() -> None:
 def module_folder(module: str, version: str) -> Path:
     """Where the sources of a Go module lie: its CRDs and manifests are among them."""
     done = subprocess.run(
-        [_go_program(), "mod", "download", "-json", f"{module}@v{version}"],
+        [go_program(), "mod", "download", "-json", f"{module}@v{version}"],
         check=True,
         capture_output=True,
         text=True,
@@ -143,7 +167,7 @@ def _go(words: Sequence[str], folder: Path, work: Path) -> None:
     with tempfile.TemporaryFile() as output:
         began = time.monotonic()
         child = subprocess.Popen(
-            [_go_program(), *words],
+            [go_program(), *words],
             cwd=work,
             env=environment,
             stdout=output,
@@ -169,7 +193,7 @@ def _go(words: Sequence[str], folder: Path, work: Path) -> None:
             raise RuntimeError(f"go {words[0]} ended with {code}:\n{tail}")
 
 
-def _go_program() -> str:
+def go_program() -> str:
     found = shutil.which("go")
     if found is None:
         raise GoMissing(f"no Go: install Go {_GO[0]}.{_GO[1]} or newer and put it on PATH")

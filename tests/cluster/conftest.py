@@ -1,68 +1,138 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster that the tests of this folder run on: made here, or one that the user has.
+"""The cluster that the tests of this folder run on, one for all of them: made here, or one that
+the user has (`cluster.given`).
 
-`MWATCH_TEST_KUBECONFIG` names a cluster that is there already (kind, k3s); its images are named
-by `MWATCH_TEST_IMAGES`.
+Nothing of it is left behind, however the tests end: a signal that asks them to leave does so by
+way of the fixtures, and what cannot be asked (SIGKILL) is cleaned up by `cluster.keeper`.
 """
 
 from __future__ import annotations
 
-import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
-from cluster import operator
-from cluster.binaries import GoMissing, prepare
+from cluster import given, images, jobset, kueue, operator
+from cluster.binaries import prepare
 from cluster.control_plane import ControlPlane
-from cluster.images import mwatch_image, trainer_image
 from cluster.kubectl import Kubectl
+from cluster.missing import KUBECONFIG, missing
 from cluster.node import Node
+from cluster.training_job import Trainer, machine_trainer
+from cluster.yard import Yard
 from debian_tools import ToolMissing
 
-GIVEN = "MWATCH_TEST_KUBECONFIG"
+
+def pytest_configure() -> None:
+    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGHUP, _leave)
+
+
+def _leave(number: int, _: FrameType | None) -> None:
+    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 @contextmanager
-def _plane() -> Iterator[ControlPlane]:
-    if os.geteuid() != 0:
-        pytest.exit(f"a cluster for the tests needs root; or name one that you have in {GIVEN}", 2)
-    with tempfile.TemporaryDirectory(prefix="mwatch-cluster-") as folder:
-        try:
-            prepare()
-            plane = ControlPlane(Path(folder))
-        except (GoMissing, ToolMissing) as error:
-            pytest.exit(f"{error}; or name a cluster that you have in {GIVEN}", 2)
-        try:
-            with plane.namespaces.inside():
-                plane.start()
-                yield plane
-        finally:
-            plane.close()
+def made_plane() -> Iterator[ControlPlane]:
+    try:
+        prepare()
+    except ToolMissing as error:
+        pytest.exit(f"{error}; or name a cluster that you have in {KUBECONFIG}", 2)
+    plane = ControlPlane(Path(tempfile.mkdtemp(prefix="mwatch-cluster-")))
+    try:
+        with plane.namespaces.inside():
+            plane.start()
+            yield plane
+    finally:
+        plane.close()
 
 
 @pytest.fixture(scope="session")
-def plane() -> Iterator[ControlPlane]:
-    """An API server without nodes or controllers."""
-    with _plane() as made:
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """An API server; without nodes or controllers unless `cluster` is asked for."""
+    if why := missing():
+        pytest.exit(why, 2)
+    if given.is_given():
+        yield given.GivenPlane(tmp_path_factory.mktemp("given"))
+        return
+    with made_plane() as made:
         yield made
 
 
 @pytest.fixture(scope="session")
-def cluster(request: pytest.FixtureRequest) -> Kubectl:
-    """A cluster that runs pods: the same API server, with all the rest."""
-    given = os.environ.get(GIVEN)
-    if given:
-        return Kubectl("kubectl", Path(given))
-    made: ControlPlane = request.getfixturevalue("plane")
-    made.start_controllers()
-    node = Node(made)
-    node.start()
-    for image in (mwatch_image(made.folder), trainer_image(made.folder)):
-        node.load(image)
-    operator.install(made, node)
-    return made.kubectl
+def node(plane: ControlPlane) -> Node:
+    """Of a cluster that is made here; a test that asks for it is skipped on another."""
+    if isinstance(plane, given.GivenPlane):
+        pytest.skip("needs the node itself, which a cluster that was given does not show")
+    plane.start_controllers()
+    started = Node(plane)
+    started.start()
+    return started
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest, plane: ControlPlane) -> Kubectl:
+    """A cluster that runs pods, with Kubeflow's operator: the same API server, and all the rest."""
+    if isinstance(plane, given.GivenPlane):
+        if plane.kubectl.answer("get", "crd", "pytorchjobs.kubeflow.org") is None:
+            pytest.exit(f"the cluster of {KUBECONFIG} has no PyTorchJob: install it", 2)
+        return plane.kubectl
+    made: Node = request.getfixturevalue("node")
+    for image in (images.mwatch_image(plane.folder), images.trainer_image(plane.folder)):
+        made.load(image)
+    operator.install(plane, made)
+    return plane.kubectl
+
+
+@pytest.fixture(scope="session")
+def jobsets(cluster: Kubectl, plane: ControlPlane) -> None:
+    """JobSet's own controller."""
+    if not isinstance(plane, given.GivenPlane):
+        jobset.start(plane)
+    elif plane.kubectl.answer("get", "crd", "jobsets.jobset.x-k8s.io") is None:
+        pytest.skip(f"the cluster of {KUBECONFIG} has no JobSet")
+
+
+@pytest.fixture(scope="session")
+def queues(cluster: Kubectl, plane: ControlPlane) -> None:
+    """Kueue's own controller."""
+    if not isinstance(plane, given.GivenPlane):
+        kueue.start(plane)
+    elif plane.kubectl.answer("get", "crd", "workloads.kueue.x-k8s.io") is None:
+        pytest.skip(f"the cluster of {KUBECONFIG} has no Kueue")
+
+
+@pytest.fixture(scope="session")
+def mwatch_image() -> str:
+    return given.given_images().get("mwatch", images.MWATCH)
+
+
+@pytest.fixture(scope="session")
+def trainer() -> Trainer:
+    """What a training pod is made of."""
+    if not given.is_given():
+        return machine_trainer(images.TRAINER)
+    named = given.given_images().get("trainer")
+    if named is None:
+        pytest.skip(f"{given.IMAGES} names no trainer=REF, an image with `python3 -m mwatch_gpt`")
+    return Trainer(named, "python3")
+
+
+@pytest.fixture(scope="session")
+def yard(
+    cluster: Kubectl, plane: ControlPlane, mwatch_image: str, trainer: Trainer
+) -> Iterator[Yard]:
+    """Where real jobs train, under the controller."""
+    is_made = not isinstance(plane, given.GivenPlane)
+    folder = plane.folder / "checkpoints" if is_made else None
+    opened = Yard(cluster, "training", mwatch_image, trainer, folder)
+    opened.open()
+    yield opened
+    if not is_made:
+        opened.close()

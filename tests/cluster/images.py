@@ -13,21 +13,21 @@ from cluster.image import Layer, save
 from cluster.tools import tools
 from mwatch_trainer.zipapp_build import build
 
-OPERATOR = "localhost/training-operator:test"
+OPERATOR = "localhost/training-operator"
 WAITER = "localhost/wait-for-master:test"
 MWATCH = "localhost/mwatch:test"
 TRAINER = "localhost/trainer:test"
 _ROOT = Path(__file__).resolve().parents[2]
 # busybox has an nslookup of its own, which its shell prefers and which fails on search domains.
 _NSLOOKUP = b'#!/bin/sh\nexec getent ahostsv4 "$1"\n'
-_BUSYBOX = ("seq", "sleep", "cat", "ls", "cp", "mkdir", "chmod", "ps", "kill", "env", "true")
+_BUSYBOX = ("seq", "sleep", "cat", "ls", "cp", "mkdir", "chmod", "ps", "kill", "env", "true", "rm")
 _NAMES = b"hosts: files dns\n"
 
 
-def operator_image(folder: Path, program: Path) -> Path:
+def operator_image(folder: Path, program: Path, version: str) -> Path:
     layer = _layer(folder, "operator")
     layer.file("manager", program)
-    return _save(folder, "operator", OPERATOR, layer)
+    return _save(folder, "operator", f"{OPERATOR}:{version}", layer)
 
 
 def waiter_image(folder: Path) -> Path:
@@ -40,6 +40,7 @@ def waiter_image(folder: Path) -> Path:
 def trainer_image(folder: Path) -> Path:
     """A shell and nothing else: what a training image has is mounted from this machine."""
     layer = _layer(folder, "trainer")
+    _add_shell(layer)
     return _save(folder, "trainer", TRAINER, layer)
 
 

@@ -4,18 +4,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import tempfile
 from pathlib import Path
 
 from cluster import binaries
 from cluster.control_plane import ControlPlane
+from cluster.own_certificate import write_certificate
 
 MODULE = "sigs.k8s.io/jobset"
 VERSION = "0.10.1"
-_GO_MOD = f"module jobset\ngo 1.24\nrequire {MODULE} v{VERSION}\n"
-# The proxy does not list the module, so it cannot be installed by name and version.
-_TOOLS = f'//go:build tools\n\npackage main\n\nimport _ "{MODULE}"\n'
 _SETTINGS = """\
 apiVersion: config.jobset.x-k8s.io/v1alpha1
 kind: Configuration
@@ -29,18 +25,7 @@ health: {{healthProbeBindAddress: "127.0.0.1:9446"}}
 
 def jobset_manager() -> Path:
     """Built on first use: two minutes."""
-
-    def made(folder: Path) -> None:
-        with tempfile.TemporaryDirectory() as work:
-            (Path(work) / "go.mod").write_text(_GO_MOD)
-            (Path(work) / "main.go").write_text("package main\n\nfunc main() {}\n")
-            (Path(work) / "tools.go").write_text(_TOOLS)
-            binaries._go(["mod", "tidy"], folder, Path(work))
-            target = str(folder / "jobset")
-            words = ["build", "-trimpath", "-ldflags", "-s -w", "-o", target, MODULE]
-            binaries._go(words, folder, Path(work))
-
-    return binaries._built("jobset", VERSION, made) / "jobset"
+    return binaries.program_of("jobset", MODULE, VERSION, MODULE)
 
 
 def start(plane: ControlPlane) -> None:
@@ -49,14 +34,7 @@ def start(plane: ControlPlane) -> None:
     plane.wait_for("CRD of JobSet", "get", "jobsets")
     folder = plane.folder / "jobset"
     folder.mkdir()
-    subprocess.run(
-        [
-            "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1",
-            "-subj", "/CN=jobset", "-keyout", str(folder / "tls.key"),
-            "-out", str(folder / "tls.crt"),
-        ],
-        check=True, capture_output=True, timeout=60,
-    )  # fmt: skip
+    write_certificate(folder, "jobset")
     settings = folder / "settings.yaml"
     settings.write_text(_SETTINGS.format(folder=folder))
     environment = {**plane.environment, "KUBECONFIG": str(plane.kubeconfig("admin"))}

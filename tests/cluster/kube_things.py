@@ -72,9 +72,14 @@ def _named(resource: Resource, name: str, namespace: str | None) -> dict[str, An
     return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": about}
 
 
-def make_job(access: Access, namespace: str, name: str = "train", *, pods: int = 3) -> KubeJob:
+def make_job(
+    access: Access, namespace: str, name: str = "train", *, pods: int = 3, claim: str = ""
+) -> KubeJob:
     """A Job that is left to the test: whoever else runs here makes no pods for it."""
     container = {"name": "pytorch", "image": "localhost/pause:1"}
+    pod: dict[str, Any] = {"restartPolicy": "Never", "containers": [container]}
+    if claim:
+        pod["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]
     body = {
         **_named(JOBS, name, namespace),
         "spec": {
@@ -82,7 +87,7 @@ def make_job(access: Access, namespace: str, name: str = "train", *, pods: int =
             "completions": pods,
             "backoffLimit": 100,
             "managedBy": MANAGER,
-            "template": {"spec": {"restartPolicy": "Never", "containers": [container]}},
+            "template": {"spec": pod},
         },
     }
     body["metadata"]["labels"] = {"mwatch.dev/watch": "true"}
@@ -118,6 +123,16 @@ def make_node(access: Access, name: str) -> None:
     access.call("POST", NODES.path(None), body=_named(NODES, name, None))
 
 
+def make_ready_node(access: Access, name: str) -> None:
+    """As a kubelet would tell of itself; nothing runs there."""
+    make_node(access, name)
+    ready = {"type": "Ready", "status": "True", "reason": "Test", "message": ""}
+    status = {"status": {"conditions": [ready], "allocatable": {"pods": "110", "cpu": "64"}}}
+    assert access.patch(NODES, None, name, status, part="status").is_ok
+    # A new node is tainted until its controller sees it ready.
+    assert access.patch(NODES, None, name, {"spec": {"taints": None}}).is_ok
+
+
 def let_read(access: Access, namespace: str, user: str, group: str, resource: str) -> None:
     rule = {"apiGroups": [group], "resources": [resource], "verbs": ["get", "list"]}
     group_name = "rbac.authorization.k8s.io"
@@ -134,14 +149,18 @@ def let_read(access: Access, namespace: str, user: str, group: str, resource: st
 
 
 def install_crds(access: Access) -> None:
+    """Once: they are long, and reading them takes seconds."""
     for name, (module, version, folder, file) in _CRD_FILES.items():
+        if _is_established(access, name):
+            continue
         body = yaml.safe_load((module_folder(module, version) / folder / file).read_text())
         access.call("POST", CRDS.path(None), body=body)
         wait_for(lambda name=name: _is_established(access, name), f"CRD {name}")  # type: ignore[misc]
 
 
 def _is_established(access: Access, name: str) -> bool:
-    status = access.get(CRDS, None, name).body.get("status") or {}
+    answer = access.get(CRDS, None, name)
+    status = (answer.body.get("status") or {}) if answer.is_ok else {}
     found = {each["type"]: each["status"] for each in status.get("conditions") or ()}
     return found.get("Established") == "True"
 

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Network, mounts and processes of the cluster's own, and the way in for the tests.
 
-Whatever happens to the tests, nothing is left: see `cluster.init`. Needs root.
+Whatever happens to the tests, nothing is left: see `cluster.keeper` and `cluster.init`. Needs
+root.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 
 _NEW_NETWORK = 0x40000000
 _START_SECONDS = 20.0
+_END_SECONDS = 60.0
 _POLL_SECONDS = 0.1
 
 
@@ -28,26 +30,29 @@ class ClusterBroken(RuntimeError):
 
 class Namespaces:
     def __init__(self, folder: Path) -> None:
+        """`folder` is gone when they are."""
         self.folder = folder
-        self.cgroup = f"mwatch-test-{os.getpid()}"
-        shared = ["--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
-        program = [sys.executable, "-m", "cluster.init", str(folder), self.cgroup]
+        self.cgroup = f"mwatch-test-{folder.name}"
         tests = str(Path(__file__).parents[1])
-        self._child = subprocess.Popen(
-            ["unshare", *shared, *program],
+        self._keeper = subprocess.Popen(
+            [sys.executable, "-m", "cluster.keeper", str(folder), self.cgroup],
             env={**os.environ, "PYTHONPATH": tests},
             stdin=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
-        self._first = self._first_process()
+        try:
+            self.first = self._first_process()
+        except BaseException:
+            self.close()
+            raise
 
     def start(self, name: str, argv: Sequence[str | Path], environment: Mapping[str, str]) -> None:
         """In the background; what it prints goes to `NAME.log`."""
         order = {"name": name, "argv": [*map(str, argv)], "environment": dict(environment)}
-        assert self._child.stdin is not None
-        self._child.stdin.write(json.dumps(order) + "\n")
-        self._child.stdin.flush()
+        assert self._keeper.stdin is not None
+        self._keeper.stdin.write(json.dumps(order) + "\n")
+        self._keeper.stdin.flush()
 
     def wait_for(self, what: str, is_there: Callable[[], bool], seconds: float) -> None:
         """ClusterBroken as soon as a part has died, or when the time is over."""
@@ -83,27 +88,34 @@ class Namespaces:
                 _enter(home.fileno())
 
     def close(self) -> None:
-        assert self._child.stdin is not None
-        self._child.stdin.close()
+        assert self._keeper.stdin is not None
+        self._keeper.stdin.close()
         try:
-            self._child.wait(30)
+            self._keeper.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
-            self._child.kill()
-            self._child.wait(10)
+            self._keeper.kill()
+            self._keeper.wait(10)
 
     @property
     def _network(self) -> str:
-        return f"/proc/{self._first}/ns/net"
+        return f"/proc/{self.first}/ns/net"
 
     def _first_process(self) -> int:
-        """`unshare` forks it, for only a child is in the new PID namespace."""
+        """The keeper starts `unshare`, and that forks it: only a child is in the new namespace."""
         until = time.monotonic() + _START_SECONDS
-        children = Path(f"/proc/{self._child.pid}/task/{self._child.pid}/children")
-        while time.monotonic() < until and self._child.poll() is None:
-            if found := children.read_text().split():
-                return int(found[0])
+        while time.monotonic() < until and self._keeper.poll() is None:
+            for unshare in _children(self._keeper.pid):
+                for first in _children(unshare):
+                    return first
             time.sleep(0.01)
         raise ClusterBroken("no namespaces of our own could be made: that needs root")
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
 
 
 def _enter(file: int) -> None:

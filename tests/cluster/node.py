@@ -48,8 +48,13 @@ failCgroupV1: false
 failSwapOn: false
 clusterDNS: ["{node}"]
 clusterDomain: cluster.local
+resolvConf: ""
 authentication: {{anonymous: {{enabled: true}}, webhook: {{enabled: false}}}}
 authorization: {{mode: AlwaysAllow}}
+# On a full disk it would remove images that no pod uses just now, and there is nowhere to get
+# them from again.
+imageGCHighThresholdPercent: 100
+imageGCLowThresholdPercent: 99
 evictionHard: {{memory.available: "100Mi", nodefs.available: "1%", imagefs.available: "1%"}}
 """
 _COREDNS = """.:53 {{

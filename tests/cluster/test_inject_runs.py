@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What `inject` writes, run by a real node: the job ends, and SIGTERM reaches the trainer."""
+"""What `inject` writes, run by a real node: the job ends, and SIGTERM reaches the trainer.
+
+All jobs are started at once, so that their pods need not wait for each other's tests.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cluster.given import given_images, is_given
 from cluster.images import MWATCH
 from cluster.kubectl import Kubectl
 from manifest_files import objects_in
@@ -20,7 +25,6 @@ from mwatch.manifests.parts import Sidecar, Wish
 from mwatch.manifests.whole import inject_text
 
 pytestmark = pytest.mark.timeout(300)
-PYTHON = str(Path(sys.executable).resolve())
 SAVES = """
 import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: (print('saved', flush=True), sys.exit(0)))
@@ -29,11 +33,16 @@ while True: time.sleep(0.05)
 """
 
 
+FORMS: tuple[Sidecar, ...] = ("native", "container")
+ONCE = "[ -e /mwatch/once ] && echo trained && exit 0; : > /mwatch/once; exit 1"
+PYTHON = "python3" if is_given() else str(Path(sys.executable).resolve())
+
+
 def pod(script: str) -> dict[str, Any]:
     """Its image is ours: it has a shell and Python, and nothing is pulled."""
     container = {
         "name": "pytorch",
-        "image": MWATCH,
+        "image": given_images().get("mwatch", MWATCH),
         "imagePullPolicy": "IfNotPresent",
         "command": ["sh", "-c", script],
     }
@@ -56,81 +65,75 @@ def pytorchjob(name: str, script: str, pods: int = 2) -> dict[str, Any]:
     }
 
 
-def apply(cluster: Kubectl, content: dict[str, Any], form: Sidecar) -> None:
-    wish = Wish(MWATCH, form, python=PYTHON)
-    cluster.apply(*objects_in(inject_text(json.dumps(content), "job.json", wish).text))
+def injected(content: dict[str, Any], form: Sidecar) -> list[Any]:
+    wish = Wish(given_images().get("mwatch", MWATCH), form, python=PYTHON)
+    return objects_in(inject_text(json.dumps(content), "job.json", wish).text)
 
 
-@pytest.mark.parametrize("form", ["native", "container"])
-def test_a_job_ends_when_its_trainer_does(cluster: Kubectl, form: Sidecar) -> None:
-    name = f"ends-{form}"
-    apply(cluster, job(name, "echo trained on $MWATCH_POD as $MWATCH_JOB"), form)
-    try:
-        cluster("wait", "--for=condition=Complete", f"job/{name}", "--timeout=90s", seconds=100)
-        said = cluster("logs", f"job/{name}", "-c", "pytorch")
-        assert f"as {name}" in said and f"trained on {name}-" in said
-        assert "Traceback" not in cluster("logs", f"job/{name}", "-c", "mwatch")
-    finally:
-        cluster("delete", "job", name, "--wait=false")
-
-
-@pytest.mark.parametrize("form", ["native", "container"])
-def test_a_failed_trainer_fails_the_job(cluster: Kubectl, form: Sidecar) -> None:
-    name = f"fails-{form}"
-    apply(cluster, job(name, "exit 7"), form)
-    try:
-        cluster("wait", "--for=condition=Failed", f"job/{name}", "--timeout=90s", seconds=100)
-    finally:
-        cluster("delete", "job", name, "--wait=false")
-
-
-@pytest.mark.parametrize("form", ["native", "container"])
-def test_a_pytorchjob_of_two_pods_succeeds(cluster: Kubectl, form: Sidecar) -> None:
-    name = f"pair-{form}"
-    apply(cluster, pytorchjob(name, "echo trained; sleep 1"), form)
-    try:
-        wanted = "--for=condition=Succeeded"
-        cluster("wait", wanted, f"pytorchjob/{name}", "--timeout=120s", seconds=130)
-        said = cluster("logs", f"{name}-worker-1", "-c", "pytorch")
-        assert "trained" in said
-    finally:
-        cluster("delete", "pytorchjob", name, "--wait=false")
-
-
-@pytest.mark.parametrize("form", ["native", "container"])
-def test_a_trainer_that_is_started_again_in_its_pod_keeps_its_sidecar(
-    cluster: Kubectl, form: Sidecar
-) -> None:
-    name = f"again-{form}"
-    script = "[ -e /mwatch/once ] && echo trained && exit 0; : > /mwatch/once; exit 1"
-    apply(cluster, pytorchjob(name, script, pods=1), form)
-    try:
-        wanted = "--for=condition=Succeeded"
-        cluster("wait", wanted, f"pytorchjob/{name}", "--timeout=120s", seconds=130)
-        status = cluster.get("pod", f"{name}-worker-0")["status"]
-        every = [*status["containerStatuses"], *status["initContainerStatuses"]]
-        restarts = {each["name"]: each["restartCount"] for each in every}
-        assert (restarts["pytorch"], restarts["mwatch"]) == (1, 0)
-    finally:
-        cluster("delete", "pytorchjob", name, "--wait=false")
-
-
-def test_a_deleted_pod_saves_although_a_shell_and_tee_are_around_it(cluster: Kubectl) -> None:
+@pytest.fixture(scope="module")
+def jobs(cluster: Kubectl) -> Iterator[Kubectl]:
     script = f'echo begin\n{PYTHON} -c "{SAVES}" 2>&1 | cat\necho after\n'
-    apply(cluster, job("deleted", script), "native")
-    cluster("wait", "--for=jsonpath={.status.ready}=1", "job/deleted", "--timeout=90s", seconds=100)
-    found = cluster.get("pods", "-l", "job-name=deleted")["items"][0]["metadata"]["name"]
+    made = injected(job("deleted", script), "native")
+    for form in FORMS:
+        made += injected(job(f"ends-{form}", "echo trained on $MWATCH_POD as $MWATCH_JOB"), form)
+        made += injected(job(f"fails-{form}", "exit 7"), form)
+        made += injected(pytorchjob(f"pair-{form}", "echo trained; sleep 1"), form)
+        made += injected(pytorchjob(f"again-{form}", ONCE, pods=1), form)
+    cluster.apply(*made)
+    yield cluster
+    given = json.dumps({"apiVersion": "v1", "kind": "List", "items": made})
+    cluster("delete", "--ignore-not-found", "--wait=false", "-f", "-", given=given)
+
+
+def wait_for(cluster: Kubectl, condition: str, what: str) -> None:
+    cluster("wait", f"--for={condition}", what, "--timeout=150s", seconds=160)
+
+
+def test_a_deleted_pod_saves_although_a_shell_and_tee_are_around_it(jobs: Kubectl) -> None:
+    wait_for(jobs, "jsonpath={.status.ready}=1", "job/deleted")
+    found = jobs.get("pods", "-l", "job-name=deleted")["items"][0]["metadata"]["name"]
     with subprocess.Popen(
-        [cluster._program, "logs", "-f", found, "-c", "pytorch"],
-        env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig)},
+        [jobs._program, "logs", "-f", found, "-c", "pytorch"],
+        env={**os.environ, "KUBECONFIG": str(jobs.kubeconfig)},
         stdout=subprocess.PIPE,
         text=True,
     ) as following:
         assert following.stdout is not None
         try:
             assert any("training" in line for line in following.stdout)
-            cluster("delete", "job", "deleted", "--wait=false")
+            jobs("delete", "job", "deleted", "--wait=false")
             rest = following.stdout.read()
         finally:
             following.kill()
     assert "saved" in rest and "after" in rest
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_job_ends_when_its_trainer_does(jobs: Kubectl, form: Sidecar) -> None:
+    name = f"ends-{form}"
+    wait_for(jobs, "condition=Complete", f"job/{name}")
+    said = jobs("logs", f"job/{name}", "-c", "pytorch")
+    assert f"as {name}" in said and f"trained on {name}-" in said
+    assert "Traceback" not in jobs("logs", f"job/{name}", "-c", "mwatch")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_failed_trainer_fails_the_job(jobs: Kubectl, form: Sidecar) -> None:
+    wait_for(jobs, "condition=Failed", f"job/fails-{form}")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_pytorchjob_of_two_pods_succeeds(jobs: Kubectl, form: Sidecar) -> None:
+    wait_for(jobs, "condition=Succeeded", f"pytorchjob/pair-{form}")
+    assert "trained" in jobs("logs", f"pair-{form}-worker-1", "-c", "pytorch")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_trainer_that_is_started_again_in_its_pod_keeps_its_sidecar(
+    jobs: Kubectl, form: Sidecar
+) -> None:
+    wait_for(jobs, "condition=Succeeded", f"pytorchjob/again-{form}")
+    status = jobs.get("pod", f"again-{form}-worker-0")["status"]
+    every = [*status["containerStatuses"], *status["initContainerStatuses"]]
+    restarts = {each["name"]: each["restartCount"] for each in every}
+    assert (restarts["pytorch"], restarts["mwatch"]) == (1, 0)

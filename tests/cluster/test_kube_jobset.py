@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from cluster import jobset
 from cluster import kube_things as things
 from cluster.control_plane import ControlPlane
 from cluster.images import WAITER
-from cluster.kubectl import Kubectl
 from mwatch.act.gang_plan import GangFacts, plan
 from mwatch.act.gang_restart import GangLimits, GangRestart, Progress
 from mwatch.kube.access import Access
@@ -28,8 +26,7 @@ pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(scope="module")
-def access(cluster: Kubectl, plane: ControlPlane) -> Iterator[Access]:
-    jobset.start(plane)
+def access(jobsets: None, plane: ControlPlane) -> Iterator[Access]:
     made = things.client(plane)
     yield made
     made.close()

@@ -20,8 +20,17 @@ from mwatch.kube.events import Events
 from mwatch.kube.jobs import find_job, pods_of, quotas, watched_jobs, workload_for
 from mwatch.kube.lease import Lease
 from mwatch.kube.ledger import Ledger
+from mwatch.kube.listing import list_all
 from mwatch.kube.mirror import Mirror
-from mwatch.kube.resources import CONFIG_MAPS, EVENTS, OF_KIND, PODS, WORKLOADS, Resource
+from mwatch.kube.resources import (
+    CLAIMS,
+    CONFIG_MAPS,
+    EVENTS,
+    OF_KIND,
+    PODS,
+    WORKLOADS,
+    Resource,
+)
 from mwatch.kube.token import Tokens
 from mwatch.model.kube_job import QUEUE, JobKind, KubeJob, job_of
 from mwatch.model.kube_ledger import Book
@@ -170,6 +179,7 @@ def everything(admin: Access, ours: Access, namespace: str) -> None:
     (pod,) = pods_of(ours, jobs[JobKind.JOB])
     assert ours.delete(PODS, namespace, pod.name, uid=pod.uid).is_ok
     quotas(ours, namespace)
+    list_all(ours, CLAIMS, namespace)
     _own_things(ours, namespace, jobs[JobKind.JOB])
 
 

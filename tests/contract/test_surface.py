@@ -18,6 +18,7 @@ from mwatch.cli.main import app
 HELP = {"-h", "--help"}
 RECORDED = HELP | {"DIR|LOG...|-", "--json", "--checkpoints", "--until", "--policy", "--catalogue"}
 MANIFEST = {"-f", "--file", "--only", "--diff", "-o", "--out", "--in-place", "--json"}
+CLUSTER = {"--namespace", "-n", "--kubeconfig", "--context"}
 SURFACE = {
     "demo": HELP | {"--quick", "--runs", "--port", "--plain", "--json"},
     "run": HELP
@@ -28,16 +29,36 @@ SURFACE = {
     | {"--save", "--policy", "--config", "--otlp-endpoint", "--tensorboard"}
     | {"--tensorboard-notes", "--token-file", "--evidence", "--mode", "--json-logs"}
     | {"--until-final"},
+    "controller": HELP
+    | {"-n", "--namespace", "--kubeconfig", "--context", "--port", "--host", "--policy", "--fleet"}
+    | {"--evidence", "--poll", "--once", "--json"},
     "inject": HELP
     | MANIFEST
     | {"--image", "--sidecar", "--mode", "--controller", "--container", "--checkpoints"}
     | {"--python", "--namespace", "-n", "--kubeconfig", "--context"},
     "uninject": HELP | MANIFEST,
-    "diagnose": RECORDED | {"-f", "--file"},
+    "diagnose": (RECORDED - {"DIR|LOG...|-"})
+    | CLUSTER
+    | {"JOB|DIR|LOG...|-", "-f", "--file", "--bundle"},
+    "status": HELP | CLUSTER | {"-A", "--all-namespaces", "--json"},
+    "top": HELP | CLUSTER | {"-A", "--all-namespaces", "--every", "--count"},
+    "pause": HELP | CLUSTER | {"JOB", "--all", "--for", "--reason", "--json"},
+    "resume": HELP | CLUSTER | {"JOB", "--all", "--reason", "--json"},
+    "restart": HELP | CLUSTER | {"JOB", "--from", "--dry-run", "--reason", "--json"},
+    "mode": HELP | CLUSTER | {"JOB", "observe|act", "--reason", "--json"},
     "replay": RECORDED | {"--report"},
     "report": (RECORDED - {"DIR|LOG...|-"}) | {"RUN|DIR|LOG...|-", "--out", "--title"},
     "parse": HELP | {"FILE...|-", "--follow", "-f", "--flavour", "--since-line", "--catalogue"},
-    "checkpoints": HELP | {"DIR", "--json"},
+    "plan": HELP
+    | {"MODEL", "--layers", "--hidden", "--heads", "--seq", "--vocab", "--max-positions"}
+    | {"--ffn", "--groups", "--head-size", "--llama", "--experts", "--top-k", "--moe-ffn"}
+    | {"--shared-ffn", "--moe-every", "--instance", "--nodes", "--gpus", "--gpu-memory"}
+    | {"--tp", "--pp", "--cp", "--ep", "--vpp", "--micro-batch", "--global-batch", "--recompute"}
+    | {"--sequence-parallel", "--no-sequence-parallel", "--distributed-optimizer"}
+    | {"--no-distributed-optimizer", "--flash-attention", "--no-flash-attention"}
+    | {"--storage", "--failure-rate", "--mtbf", "--restart-minutes", "--step-seconds", "--mfu"}
+    | {"--json", "--values", "--list"},
+    "checkpoints": HELP | CLUSTER | {"DIR|JOB", "--json"},
     "faults": HELP | {"ID", "--json", "--role", "--blame", "--catalogue"},
 }
 # Typer brings its own copy of click, whose types have no public name.

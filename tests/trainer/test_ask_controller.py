@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,6 +25,7 @@ class Controller(ThreadingHTTPServer):
         self.answers: list[Any] = []
         """One for each question; the last one again and again."""
         self.asked: list[tuple[str, str | None]] = []
+        self.headers: list[Any] = []
 
     @property
     def environ(self) -> dict[str, str]:
@@ -36,6 +38,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.asked.append((self.path, self.headers.get("Authorization")))
+        self.server.headers.append(self.headers)
         answers = self.server.answers
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
         if isinstance(answer, int):
@@ -173,3 +176,50 @@ def test_without_an_address_nobody_is_asked(environ: dict[str, str]) -> None:
 def test_names_are_quoted() -> None:
     environ = {"MWATCH_CONTROLLER": "https://c:9402/", "MWATCH_JOB": "a/../b?x"}
     assert address(environ) == "https://c:9402/v1/jobs/default/a%2F..%2Fb%3Fx/attempt"
+
+
+def test_who_asks_and_what_it_knows_is_told(controller: Controller) -> None:
+    controller.answers = [{}]
+    ask(address(controller.environ) or "", {"MWATCH_POD": "gpt-worker-3"}, after=7)
+    ask(address(controller.environ) or "", {"MWATCH_POD": "a\nb"})
+    assert controller.headers[0]["Mwatch-Pod"] == "gpt-worker-3"
+    assert controller.headers[0]["Mwatch-After"] == "7"
+    assert "Mwatch-Pod" not in controller.headers[1]
+
+
+def test_while_nobody_may_start_it_is_waited_longer_than_for_an_answer(
+    tmp_path: Path, run: list[str], controller: Controller
+) -> None:
+    wait = {"attempt": 2, "wait": True, "reason": "the old gang is not gone", "again_seconds": 0.05}
+    controller.answers = [wait] * 5 + [503] + [{"attempt": 2, "resume_from": 20}]
+    plan = act(run, tmp_path / "v", environ=controller.environ, wait=20.0, controller_wait=0.2)
+    assert (plan.number, plan.resume_from) == (2, 20) and len(controller.asked) == 7
+
+
+def test_a_wrapper_that_may_never_start_exits_for_a_restart(
+    tmp_path: Path, run: list[str], controller: Controller
+) -> None:
+    controller.answers = [{"attempt": 2, "wait": True, "reason": "the old gang is not gone"}]
+    plan = act(run, tmp_path / "v", environ=controller.environ, wait=0.5, controller_wait=0.1)
+    assert plan.exit_code == 202 and "the old gang is not gone" in (plan.refused or "")
+
+
+def test_what_is_left_to_the_rule_starts_at_once(
+    tmp_path: Path, run: list[str], controller: Controller
+) -> None:
+    controller.answers = [{"attempt": 1, "by_rule": True, "reason": "nothing was decided"}]
+    plan = act(run, tmp_path / "v", environ=controller.environ, wait=20.0)
+    assert plan.number == 1 and plan.refused is None and len(controller.asked) == 1
+    assert not any("did not answer" in each for each in plan.changes)
+
+
+def test_a_start_in_some_seconds_is_by_the_clock_of_the_pod(
+    tmp_path: Path, run: list[str], controller: Controller
+) -> None:
+    # The controller's clock is a year ahead.
+    ahead = time.time() + 366 * 86400
+    controller.answers = [
+        {"attempt": 3, "resume_from": 10, "not_before": ahead, "in_seconds": 12.0}
+    ]
+    plan = act(run, tmp_path / "v", environ=controller.environ)
+    assert plan.not_before is not None and plan.not_before - time.time() < 13.0

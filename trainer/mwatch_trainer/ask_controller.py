@@ -19,6 +19,9 @@ from typing import Any, Mapping
 CONTROLLER = "MWATCH_CONTROLLER"
 NAMESPACE = "MWATCH_NAMESPACE"
 JOB = "MWATCH_JOB"
+POD = "MWATCH_POD"
+POD_HEADER = "Mwatch-Pod"
+AFTER_HEADER = "Mwatch-After"
 TOKEN = "MWATCH_TOKEN"
 TOKEN_FILE = "MWATCH_TOKEN_FILE"
 _MAX_BYTES = 1 << 20
@@ -41,9 +44,14 @@ def address(environ: Mapping[str, str]) -> str | None:
     return "{}/v1/jobs/{}/{}/attempt".format(base, *quoted)
 
 
-def ask(url: str, environ: Mapping[str, str]) -> dict[str, Any] | None:
-    """The answer; None while there is none. Never raises."""
+def ask(url: str, environ: Mapping[str, str], after: int = 0) -> dict[str, Any] | None:
+    """The answer; None while there is none. Never raises. `after`: the highest attempt that this
+    wrapper knows to have begun, so that the controller can tell a late pod from a second start."""
     request = urllib.request.Request(url, headers={"Accept": "application/json"})
+    request.add_header(AFTER_HEADER, str(after))
+    pod = environ.get(POD, "")
+    if pod and pod.isascii() and pod.isprintable():
+        request.add_header(POD_HEADER, pod)
     token = _token(environ)
     if token:
         request.add_header("Authorization", f"Bearer {token}")

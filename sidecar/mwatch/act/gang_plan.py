@@ -15,10 +15,11 @@ from dataclasses import dataclass
 
 from mwatch.act.gang_room import nodes_lack, quota_lacks
 from mwatch.model.gang import Plan, Refusal, Target, Way, Why
-from mwatch.model.kube_job import HYPERPOD_RESUME, INJECTED, PAUSE, JobKind, KubeJob
+from mwatch.model.kube_job import HYPERPOD_RESUME, INJECTED, JobKind, KubeJob
 from mwatch.model.kube_node import KubeNode
 from mwatch.model.kube_pod import KubePod
 from mwatch.model.kube_queue import KubeQuota, KubeWorkload
+from mwatch.model.pause import pause_of
 
 OUR_OWN = (
     "kubernetes.io/job-controller",
@@ -46,6 +47,8 @@ class GangFacts:
     blamed: str = ""
     """UID of the pod to blame, where one is."""
     max_sight_seconds: float = 30.0
+    now: float = 0.0
+    """Seconds since 1970: a pause may have ended."""
 
 
 def plan(job: KubeJob, facts: GangFacts) -> Plan | Refusal:
@@ -64,6 +67,14 @@ def plan(job: KubeJob, facts: GangFacts) -> Plan | Refusal:
     )  # fmt: skip
 
 
+def may_stop(job: KubeJob, facts: GangFacts) -> Refusal | None:
+    """Why a job must not be stopped; None: it may be, whatever is left of its pods."""
+    age = facts.sight_age_seconds
+    if age is None or age > facts.max_sight_seconds:
+        return Refusal(Why.STALE_SIGHT, "the cluster was not seen lately")
+    return _may(job, facts)
+
+
 def _may(job: KubeJob, facts: GangFacts) -> Refusal | None:
     if job.is_deleting:
         return Refusal(Why.DELETING, "the job is being deleted")
@@ -71,7 +82,7 @@ def _may(job: KubeJob, facts: GangFacts) -> Refusal | None:
         return Refusal(Why.FINISHED, f"the job has ended: {job.finished}")
     if job.is_suspended:
         return Refusal(Why.SUSPENDED, "the job is suspended")
-    if PAUSE in job.annotations and not facts.is_asked:
+    if pause_of(job, facts.now) is not None and not facts.is_asked:
         return Refusal(Why.PAUSED, "a person has paused mwatch for this job")
     if job.mode != "act" and not facts.is_asked:
         return Refusal(Why.OBSERVING, "mwatch only observes this job")

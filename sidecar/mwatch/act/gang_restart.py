@@ -27,7 +27,7 @@ from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import PODS
 from mwatch.model.gang import GangStep, Plan, StepState, Way, step_of
 from mwatch.model.kube_job import KubeJob
-from mwatch.model.kube_ledger import Book
+from mwatch.model.kube_ledger import Book, JobEntry
 from mwatch.model.kube_node import KubeNode
 from mwatch.model.kube_pod import KubePod
 
@@ -92,21 +92,42 @@ class GangRestart:
         self._clock = clock
         self._wait = wait
 
-    def begin(self, plan: Plan, *, id: str, attempt: int, at: float) -> GangStep:
+    def begin(
+        self,
+        plan: Plan,
+        *,
+        id: str,
+        attempt: int,
+        at: float,
+        also: Callable[[JobEntry], JobEntry] = lambda entry: entry,
+    ) -> GangStep:
         """Writes down what is meant; nothing is deleted yet. AlreadyUnderWay where another step
-        of this job is not done; a step of the same id is given back as it is."""
+        of this job is not done; a step of the same id is given back as it is. `also`: what else
+        of the job's entry changes with it, in the same write."""
         step = step_of(plan, id=id, attempt=attempt, at=at)
         key = ledger_key(plan.kind, plan.name)
 
         def change(book: Book) -> Book:
             entry = book.of(key)
+            if entry.uid not in ("", plan.uid):
+                entry = JobEntry()
             if entry.step is not None and entry.step.id == id:
                 return book
             if entry.is_under_way and entry.step is not None and entry.step.job_uid == plan.uid:
                 raise AlreadyUnderWay(entry.step)
-            return book.with_job(key, replace(entry, step=step, uid=plan.uid, updated_at=at))
+            entry = replace(entry, step=step, uid=plan.uid, updated_at=at)
+            return book.with_job(key, also(entry))
 
         return self._ledger.change(change).of(key).step or step
+
+    def instead(self, step: GangStep, plan: Plan) -> GangStep:
+        """The same step in another way, where the first one did not do."""
+        targets = tuple(each.uid for each in plan.targets)
+        return self._keep(replace(step, way=plan.way, uids=targets, first=plan.first))
+
+    def done(self, step: GangStep, outcome: str) -> GangStep:
+        """Of a way that is not gone here."""
+        return self._keep(replace(step, state=StepState.DONE, outcome=outcome))
 
     def advance(
         self, step: GangStep, *, seconds: float, now: float, nodes: Iterable[KubeNode] | None = None

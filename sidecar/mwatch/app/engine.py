@@ -30,6 +30,7 @@ from mwatch.state.fold import fold
 MAX_INCIDENTS = 256
 _DEATH = frozenset({"crashed", "finished_early"})
 _SILENCE = frozenset({"stalled", "rank_silent"})
+_EXPLAINED = _SILENCE | {"blind"}
 
 
 class Assessment(NamedTuple):
@@ -71,11 +72,16 @@ class Engine:
     def tell(self, observed: Observed) -> None:
         fold(self.job, observed)
 
-    def look(self, now: float) -> Assessment:
+    def look(self, now: float, besides: Sequence[Finding] = ()) -> Assessment:
+        """`besides`: what is known otherwise, such as by Kubernetes. A cause outside the job
+        explains its silence, and takes the place of it."""
         job = self.job
         job.now = max(job.now, now)
         self._close_old()
-        findings = [self._with_memory(each) for each in detect.run(job, self.settings)]
+        found = detect.run(job, self.settings)
+        if any(RULES[each.cause].explains_all for each in besides):
+            found = [each for each in found if each.detector not in _EXPLAINED]
+        findings = [self._with_memory(each) for each in (*besides, *found)]
         decision = decide(job, findings, self.record, self.settings)
         self._keep(findings, decision)
         return Assessment(job.now, tuple(findings), decision)

@@ -19,7 +19,11 @@ _SUFFIXES = (".md", ".json")
 
 
 def to_json(report: Report) -> str:
-    return json.dumps(_finite(report.to_json()), indent=2, ensure_ascii=False, allow_nan=False)
+    return json_text(report.to_json())
+
+
+def json_text(body: dict[str, Any]) -> str:
+    return json.dumps(_finite(body), indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def _finite(value: Any) -> Any:

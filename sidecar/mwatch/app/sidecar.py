@@ -9,19 +9,17 @@ ends it. What it cannot see it says: in its lines, in `mwatch_source_up` and in 
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from mwatch import __version__
 from mwatch.act.off_pod import OffPod
 from mwatch.app import catalogue
 from mwatch.app.aside_files import AsideFiles
+from mwatch.app.asked_to_end import asked_to_end
 from mwatch.app.clock import Clock
 from mwatch.app.cursor_file import CursorFile
 from mwatch.app.engine import Engine
@@ -59,7 +57,6 @@ MAX_BYTES = 128 << 20
 LAST_SECONDS = 15.0
 """After the end of the last attempt: a scrape, or three polls of a controller."""
 _DRAIN_SECONDS = 0.3
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 clean = scrub_text
 
@@ -80,7 +77,7 @@ def run(settings: SidecarSettings, view: View) -> int:
         from mwatch.app import policy
 
         thresholds = policy.load(settings.policy)
-    with _asked_to_end() as asked, ExitStack() as stack:
+    with asked_to_end() as asked, ExitStack() as stack:
         sidecar = Sidecar(settings, thresholds, SafeView(view))
         stack.callback(sidecar.close)
         sidecar.turn()
@@ -215,10 +212,13 @@ class Sidecar:
         newest = self.metrics.snapshots()
         if not newest:
             return
-        signs = list(self.engine.job.attempt.signs.values())
+        job = self.engine.job
         looked = Looked(
-            newest[0], time.monotonic(), live.clock.drift(), live.probes, live.looked_at, signs
-        )
+            newest[0], time.monotonic(), live.clock.drift(), live.probes, live.looked_at,
+            list(job.attempt.signs.values()),
+            {rank: state.progressed_at for rank, state in job.attempt.ranks.items()},
+            job.calibration.step_p99(),
+        )  # fmt: skip
         self.page.looked(looked, live.wrapper, self._pod.facts())
 
     def _errors(self) -> int:
@@ -261,19 +261,3 @@ def _boot_id() -> str | None:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except (OSError, ValueError):
         return None
-
-
-@contextmanager
-def _asked_to_end() -> Iterator[threading.Event]:
-    """Set by the first signal; a second one changes nothing, for the end is quick."""
-    asked = threading.Event()
-
-    def came(number: int, frame: FrameType | None) -> None:
-        asked.set()
-
-    before = {each: signal.signal(each, came) for each in _SIGNALS}
-    try:
-        yield asked
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)

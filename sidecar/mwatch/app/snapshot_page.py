@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
@@ -47,6 +47,10 @@ class Looked(NamedTuple):
     probed_at: float
     """When the records were read, on the clock of `snapshot.at`."""
     signs: Sequence[SignSeen]
+    progressed: Mapping[int, float] = {}
+    """By rank: when its iteration last rose."""
+    step_seconds: float | None = None
+    """Of a slow step."""
 
 
 class _Part(NamedTuple):
@@ -132,8 +136,8 @@ def _members(looked: Looked) -> dict[str, Any]:
     return {
         "at": snapshot.at,
         "drift": round(looked.drift, 3),
-        "view": plain(_view(snapshot)),
-        "beats": [_beat(each, looked.probed_at) for each in looked.probes[:MAX_RANKS]],
+        "view": plain(_view(snapshot, looked.step_seconds)),
+        "beats": [_beat(each, looked) for each in looked.probes[:MAX_RANKS]],
         "signs": [_sign(each) for each in looked.signs[:MAX_SIGNS]],
         "sources": {name: state.is_up for name, state in snapshot.sources.items()},
         "gpus": [plain(each) for each in snapshot.gpus],
@@ -144,7 +148,7 @@ def _members(looked: Looked) -> dict[str, Any]:
     }
 
 
-def _view(snapshot: Snapshot) -> View:
+def _view(snapshot: Snapshot, step_seconds: float | None) -> View:
     decision = snapshot.decision
     return View(
         attempt=snapshot.attempt,
@@ -157,13 +161,16 @@ def _view(snapshot: Snapshot) -> View:
         is_blind=snapshot.is_blind,
         action=None if decision is None else decision.action.value,
         reason=None if decision is None else decision.reason[:_MAX_TEXT],
+        step_seconds=step_seconds,
     )
 
 
-def _beat(reading: RankReading, probed_at: float) -> list[Any]:
+def _beat(reading: RankReading, looked: Looked) -> list[Any]:
     beat = reading.beat
-    at = round(probed_at - reading.age_seconds, 3)
-    return [beat.rank, beat.world_size, beat.iteration, beat.phase, beat.stack, beat.pid, at]
+    at = round(looked.probed_at - reading.age_seconds, 3)
+    known = [beat.rank, beat.world_size, beat.iteration, beat.phase, beat.stack, beat.pid, at]
+    since = looked.progressed.get(beat.rank)
+    return known if since is None else [*known, round(min(since, at), 3)]
 
 
 def _sign(seen: SignSeen) -> list[Any]:

@@ -1,32 +1,43 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch checkpoints`: the checkpoints of a folder, complete or why not, good or not.
+"""`mwatch checkpoints`: the checkpoints of a folder or of a live job, complete or why not.
 
 Exit codes: 0 there is one to resume from, 1 there are some and none is complete and good, 2 bad
-usage or a folder that cannot be read, 3 nothing there that it knows. It reads no tensors: a
-complete checkpoint has all its bytes, which need not be the right ones.
+usage, no such job, or a folder that cannot be read, 3 nothing there that it knows. It reads no
+tensors: a complete checkpoint has all its bytes, which need not be the right ones.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from mwatch.cli.cluster import Context, Kubeconfig, Namespace, is_job, seen
 from mwatch.cli.output import write
 
 if TYPE_CHECKING:
     from mwatch.app.checkpoints import Report
+    from mwatch.app.job_checkpoints import JobCheckpoints
     from mwatch.model.timeline import Standing
 
 _HEAD = ("ITERATION", "STATE", "STANDING", "SIZE", "AGE", "FORMAT", "TRACKER", "REASON")
+_JOB_HEAD = ("ITERATION", "STATE", "SIZE", "AGE", "TRACKER", "REASON")
+Folder = Annotated[
+    str, typer.Argument(metavar="DIR|JOB", help="What --save or save_folder names; or a live job.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def checkpoints(
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="What --save or save_folder names.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    folder: Folder,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    as_json: AsJson = False,
 ) -> None:
-    """List the checkpoints of a folder: complete or why not, good or not.
+    """List the checkpoints of a folder or a live job: complete or why not, good or not.
 
     Reads Megatron-LM (torch_dist and legacy) and Composer checkpoints, and changes nothing.
     TRACKER marks the one that the trainer itself would load. Unverified means that it could not
@@ -37,34 +48,79 @@ def checkpoints(
     marks the newest good one. Without that file no rollback is known, and what is complete is
     good; with a broken one the standing is unknown.
 
-    Exit code: 0 one can be resumed from, 1 none can, 2 not a readable folder, 3 none found.
+    A name that is a path here is a folder; any other, and every one with -n, --context or
+    --kubeconfig, is a live job, whose sidecars tell what they see of its folder.
+
+    Exit code: 0 one can be resumed from, 1 none can, 2 not a readable folder or no such job,
+    3 none found.
 
     Example: mwatch checkpoints /data/ckpt
     """
+    import json
     import time
 
+    if is_job(folder, namespace, kubeconfig, context):
+        _of_job(folder, namespace, kubeconfig, context, as_json)
     from mwatch.app.checkpoints import look
 
     report = look(folder, time.time)
-    if as_json:
-        import json
-
-        write(json.dumps(report.to_json(), indent=2))
-    else:
-        write(render(report))
+    write(json.dumps(report.to_json(), indent=2) if as_json else render(report))
     raise typer.Exit(report.exit_code)
+
+
+def _of_job(
+    job: str, namespace: str | None, kubeconfig: str | None, context: str | None, as_json: bool
+) -> NoReturn:
+    import json
+    import time
+
+    from mwatch.app.job_checkpoints import look
+
+    is_forced = (namespace, kubeconfig, context) != (None, None, None)
+    found = seen(
+        lambda: look(job, namespace, kubeconfig, context, time.time()), "" if is_forced else job
+    )
+    write(json.dumps(found.to_json(), indent=2) if as_json else render_job(found))
+    raise typer.Exit(found.exit_code)
+
+
+def render_job(found: JobCheckpoints) -> str:
+    """As far as a sidecar tells it: format and standing are not sent."""
+    if found.stored is None:
+        return f"nothing is known of the checkpoints of {found.job}: {found.why}"
+    rows = [
+        (
+            str(each.iteration),
+            each.state,
+            "?" if each.size_bytes is None else size(each.size_bytes),
+            age(found.age_seconds(each)),
+            "*" if str(each.iteration) == found.tracker else "",
+            _plain(each.reason or ""),
+        )
+        for each in found.checkpoints
+    ]
+    lines = _table([_JOB_HEAD, *rows]) if rows else []
+    newest = found.newest_complete
+    count = sum(each.state == "complete" for each in found.checkpoints)
+    end = "" if newest is None else f", the newest is {newest.iteration}"
+    where = f"{_plain(found.stored.folder)}, as {found.pod} sees it"
+    return "\n".join([*lines, f"{where}: {count} of {len(rows)} checkpoints complete{end}"])
 
 
 def render(report: Report) -> str:
     """The table, what else there is to know, and the answer in the last line."""
     rows = [_HEAD, *_rows(report)] if report.listing.checkpoints else []
+    lines = _table(rows)
+    notes = [f"note: {_plain(note)}" for note in report.notes]
+    return "\n".join([*lines, *notes, _answer(report)])
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
+    return [
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
-    notes = [f"note: {_plain(note)}" for note in report.notes]
-    return "\n".join([*lines, *notes, _answer(report)])
 
 
 def _rows(report: Report) -> list[tuple[str, ...]]:

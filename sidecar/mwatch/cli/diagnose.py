@@ -1,33 +1,48 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch diagnose`: one screen about a recorded run, or about a manifest before it is applied.
+"""`mwatch diagnose`: one screen about a live job, a recorded run, or a manifest.
 
-Exit codes: 0 healthy or finished, 1 something is wrong, 2 bad usage or an input that cannot be
-read, 3 it cannot be told.
+Exit codes: 0 healthy or finished, 1 something is wrong, 2 bad usage, no such job, or an input
+that cannot be read, 3 it cannot be told, or the cluster cannot be seen.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from mwatch.cli.cluster import Context, Kubeconfig, Namespace, is_job, seen
 from mwatch.cli.output import write
 from mwatch.cli.recorded import (
     AsJson,
     Catalogue,
     Checkpoints,
-    Names,
     Policy,
     Until,
     make_report,
     write_json,
 )
 
+if TYPE_CHECKING:
+    from mwatch.app.report import Report
+
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[JOB|DIR|LOG...|-]",
+        help="A live job; or log files (one per pod, per attempt), folders of them, - for stdin.",
+    ),
+]
 Manifest = Annotated[
     str | None,
     typer.Option("--file", "-f", metavar="FILE|-", help="A job's manifest, before it is applied."),
+]
+Bundle = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.tgz", help="Of a job: all that was seen, without secrets."),
 ]
 
 
@@ -35,26 +50,43 @@ def diagnose(
     names: Names = None,
     *,
     file: Manifest = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    bundle: Bundle = None,
     as_json: AsJson = False,
     checkpoints: Checkpoints = None,
     until: Until = None,
     policy: Policy = None,
     catalogue: Catalogue = None,
 ) -> None:
-    """Say what is wrong with a recorded run, who is to blame, and what to do.
+    """Say what is wrong with a job or a recorded run, who is to blame, and what to do.
 
-    Reads logs of all pods and attempts, and checkpoint folders beside them; changes nothing.
-    'mwatch replay' tells the whole story.
+    A name that is a file or a folder here is a recording: logs of all pods and attempts, and
+    checkpoint folders beside them. Any other name is a live job (gpt, or pytorchjob/gpt), and with
+    -n, --context or --kubeconfig every name is. It changes nothing, here or there.
 
-    Exit code: 0 healthy or finished, 1 something is wrong, 2 bad input, 3 it cannot be told.
+    A live job is told from the API server, and its sidecars by pods/proxy, else its logs.
 
     With -f, a manifest is checked instead: what divides, what is saved where, what hides errors.
+
+    Exit code: 0 healthy or finished, 1 something is wrong, 2 bad input or no such job, 3 it cannot
+    be told, or the cluster cannot be seen. Checks alone do not change it.
+
+    Example: mwatch diagnose megatron-training -n training
 
     Example: mwatch diagnose logs/ --checkpoints /data/ckpt
     """
     if file is not None:
         _manifest(file, names, as_json)
-    report = make_report(names, checkpoints, until, policy, catalogue)
+    if is_job(names[0] if names else "-", namespace, kubeconfig, context):
+        _job(names or [], (namespace, kubeconfig, context), policy, bundle, as_json)
+    if bundle is not None:
+        raise typer.BadParameter("only of a live job: name one", param_hint="--bundle")
+    _recorded(make_report(names, checkpoints, until, policy, catalogue), as_json)
+
+
+def _recorded(report: Report, as_json: bool) -> NoReturn:
     if as_json:
         write_json(report)
     else:
@@ -79,3 +111,35 @@ def _manifest(file: str, names: list[str] | None, as_json: bool) -> NoReturn:
 
         show(render(checked))
     raise typer.Exit(checked.exit_code)
+
+
+def _job(
+    names: list[str],
+    where: tuple[str | None, str | None, str | None],
+    policy: Path | None,
+    bundle: Path | None,
+    as_json: bool,
+) -> NoReturn:
+    if len(names) != 1:
+        raise typer.BadParameter("name one live job", param_hint="JOB")
+    from mwatch.app.diagnose_job import JobRequest, diagnose_job
+    from mwatch.app.diagnose_job_bundle import check_target, write_bundle
+    from mwatch.app.policy import load
+    from mwatch.app.report_text import json_text
+
+    if bundle is not None:
+        check_target(bundle)
+    settings = None if policy is None else load(policy)
+    request = JobRequest(names[0], *where, settings, wants_logs=bundle is not None)
+    report = seen(lambda: diagnose_job(request), "" if any(where) else names[0])
+    if as_json:
+        write(json_text(report.to_json()))
+    else:
+        from mwatch.cli.render_job import render
+        from mwatch.cli.terminal import show
+
+        show(render(report))
+    if bundle is not None:
+        kept = write_bundle(report, bundle)
+        typer.echo(f"mwatch: {bundle}: {kept}", err=True)
+    raise typer.Exit(report.exit_code)

@@ -13,16 +13,24 @@ import typer
 
 from mwatch import __version__
 from mwatch.cli.checkpoints import checkpoints
+from mwatch.cli.controller import controller
 from mwatch.cli.demo import demo
 from mwatch.cli.diagnose import diagnose
 from mwatch.cli.faults import faults
 from mwatch.cli.inject import inject
+from mwatch.cli.mode import mode
 from mwatch.cli.output import reader_left
 from mwatch.cli.parse import parse
+from mwatch.cli.pause import pause
+from mwatch.cli.plan import plan
 from mwatch.cli.replay import replay
 from mwatch.cli.report import report
+from mwatch.cli.restart import restart
+from mwatch.cli.resume import resume
 from mwatch.cli.run import run
 from mwatch.cli.sidecar import sidecar
+from mwatch.cli.status import status
+from mwatch.cli.top import top
 from mwatch.cli.uninject import uninject
 from mwatch.errors import MwatchError
 
@@ -38,14 +46,22 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(run)
 app.command()(sidecar)
+app.command()(controller)
 app.command()(inject)
 app.command()(uninject)
 app.command()(diagnose)
+app.command()(status)
+app.command()(top)
+app.command()(pause)
+app.command()(resume)
+app.command()(restart)
+app.command()(mode)
 app.command()(replay)
 app.command()(report)
 app.command()(parse)
 app.command()(faults)
 app.command()(checkpoints)
+app.command()(plan)
 
 
 def _version(wanted: bool) -> None:

@@ -9,15 +9,16 @@ nobody knows that the busy rank stands in a collective.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from mwatch.decide import silence
+from mwatch.decide.spinning import COLLECTIVES, SPINNING_PHASES, Spinning
 from mwatch.model.decision import Witness
 from mwatch.model.finding import Finding
 from mwatch.model.job import Job, SignSeen
 from mwatch.model.observation import Sight, SignSource, SignState
-from mwatch.model.phase import JobPhase
 from mwatch.model.settings import Settings
 
 _STILL = frozenset({SignState.FLAT, SignState.STOPPED, SignState.DEAD})
@@ -40,12 +41,8 @@ _NAMES_A_RANK = frozenset(
 _LASTING = frozenset({SignState.DEAD, SignState.NEVER_JOINED, SignState.OUT_OF_STEP})
 """Told once, by a dump or a death; only progress takes it back."""
 _BUSY = frozenset({SignSource.CPU_TIME, SignSource.STACKS})
-_COLLECTIVES = frozenset({SignSource.NCCL_RAS, SignSource.FLIGHT_RECORDER})
-_IN_LINE = frozenset({SignState.ALL_EQUAL, SignState.FLAT})
-_WAITING = "collective"
-"""Where the probe sees a rank that waits for others."""
-_SPINNING_PHASES = frozenset({JobPhase.TRAINING, JobPhase.EVALUATING})
-"""In the others a busy CPU does real work: it compiles, reads or writes."""
+_MAX_HEARD = 16
+"""Witnesses that are named: there may be one for each of ten thousand ranks."""
 
 TIMEOUT_FAULTS = frozenset(
     {
@@ -74,21 +71,44 @@ class Heard(NamedTuple):
     """Where nobody agrees: what there is to go by."""
 
 
+class _Agreed:
+    """Of tens of thousands of ranks, what matters about those that agree."""
+
+    def __init__(self, agreeing: Sequence[SignSeen], *, is_told: bool) -> None:
+        self.is_told = is_told
+        dead = (seen.at for seen in agreeing if seen.sign.state is SignState.DEAD)
+        self.last_death = max(dead, default=None)
+        self.of_collectives = any(seen.sign.source in COLLECTIVES for seen in agreeing)
+        named = [seen for seen in agreeing if seen.sign.state in _NAMES_A_RANK]
+        self._ranks = {seen.sign.rank for seen in named if seen.sign.rank is not None}
+        self._streams = {seen.stream for seen in named if seen.sign.rank is None}
+
+    def names_another(self, moving: SignSeen) -> bool:
+        """One rank, or one pod, that explains why the busy one waits."""
+        rank = moving.sign.rank
+        return (
+            len(self._ranks) > (rank in self._ranks)
+            or len(self._streams) > (moving.stream in self._streams)
+        )  # fmt: skip
+
+
 def hear(job: Job, finding: Finding, settings: Settings) -> Heard:
     signs = [seen for seen in job.attempt.signs.values() if _counts(job, seen, settings)]
     agreeing = [seen for seen in signs if _agrees(job, seen)]
     told = (*_faults(job, finding, settings), *_gone(job, settings))
-    moving = [seen for seen in signs if seen.sign.state is SignState.MOVING]
-    spinning = [seen for seen in moving if _only_spins(job, seen, signs, settings)]
-    against = [
+    spinning = Spinning(job, signs, settings)
+    agreed = _Agreed(agreeing, is_told=bool(told))
+    against = (
         seen
-        for seen in moving
-        if seen not in spinning and _contradicts(job, seen, agreeing, is_told=bool(told))
-    ]
+        for seen in signs
+        if seen.sign.state is SignState.MOVING
+        and not spinning.only_spins(seen)
+        and _contradicts(job, seen, agreed)
+    )
     return Heard(
-        (*told, *(_witness(seen, True) for seen in agreeing)),
-        tuple(_witness(seen, False) for seen in against),
-        _missing(job, settings),
+        (*told, *(_witness(seen, True) for seen in agreeing[:_MAX_HEARD])),
+        tuple(_witness(seen, False) for seen in islice(against, _MAX_HEARD)),
+        "" if agreeing else _missing(job, settings),
     )
 
 
@@ -109,47 +129,16 @@ def _agrees(job: Job, seen: SignSeen) -> bool:
     return seen.sign.state in AGREES[seen.sign.source]
 
 
-def _contradicts(job: Job, moving: SignSeen, agreeing: list[SignSeen], *, is_told: bool) -> bool:
+def _contradicts(job: Job, moving: SignSeen, agreed: _Agreed) -> bool:
     if moving.sign.source is SignSource.PROCESS:
         return False  # alive is not moving
-    if any(seen.sign.state is SignState.DEAD and seen.at >= moving.at for seen in agreeing):
+    if agreed.last_death is not None and agreed.last_death >= moving.at:
         return False
     if moving.sign.source not in _BUSY:
         return True
-    if is_told or any(_is_of_others(seen, moving) for seen in agreeing):
+    if agreed.is_told or agreed.names_another(moving):
         return False
-    waits = any(seen.sign.source in _COLLECTIVES for seen in agreeing)
-    return not (waits and job.attempt.phase in _SPINNING_PHASES)
-
-
-def _only_spins(job: Job, moving: SignSeen, signs: list[SignSeen], settings: Settings) -> bool:
-    """No GPU works, and whoever is busy is known to wait in a collective."""
-    if moving.sign.source is not SignSource.CPU_TIME or job.attempt.phase not in _SPINNING_PHASES:
-        return False
-    gpus = [seen.sign.state for seen in signs if seen.sign.source is SignSource.GPU_ACTIVITY]
-    if SignState.MOVING in gpus or gpus.count(SignState.FLAT) * 2 <= len(gpus):
-        return False
-    if any(seen.sign.source in _COLLECTIVES and seen.sign.state in _IN_LINE for seen in signs):
-        return True
-    ranks = [
-        rank
-        for rank in job.attempt.ranks.values()
-        if moving.sign.rank == rank.rank
-        or (moving.sign.rank is None and moving.stream == rank.stream)
-    ]
-    stands = silence.step_seconds(job, settings)
-    return bool(ranks) and all(
-        rank.phase == _WAITING and rank.at - rank.moved_at >= stands for rank in ranks
-    )
-
-
-def _is_of_others(seen: SignSeen, moving: SignSeen) -> bool:
-    """One rank, or one pod, that explains why the busy one waits."""
-    if seen.sign.state not in _NAMES_A_RANK:
-        return False
-    if seen.sign.rank is None:
-        return seen.stream != moving.stream
-    return seen.sign.rank != moving.sign.rank
+    return not (agreed.of_collectives and job.attempt.phase in SPINNING_PHASES)
 
 
 def _faults(job: Job, finding: Finding, settings: Settings) -> Iterator[Witness]:

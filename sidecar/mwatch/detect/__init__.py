@@ -30,6 +30,7 @@ from mwatch.detect import (
     started_from_random,
     straggler,
 )
+from mwatch.detect.probe import one_look
 from mwatch.model.finding import Detector, Finding
 from mwatch.model.job import Job
 from mwatch.model.settings import Settings
@@ -63,7 +64,8 @@ def run(job: Job, settings: Settings) -> list[Finding]:
     """What all detectors say that can see anything."""
     seen = {sight for sight, state in job.sights.items() if state.is_up}
     findings: list[Finding] = []
-    for detector in ALL:
-        if not detector.needs or not seen.isdisjoint(detector.needs):
-            findings += detector.detect(job, settings)
+    with one_look():
+        for detector in ALL:
+            if not detector.needs or not seen.isdisjoint(detector.needs):
+                findings += detector.detect(job, settings)
     return findings

@@ -10,7 +10,9 @@ yet are clocks compared, with room for their difference.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import NamedTuple
 
 from mwatch.model.job import Job, RankState
@@ -40,13 +42,36 @@ class Watched(NamedTuple):
 
 
 NOBODY = Watched([], [], 0.0)
+_known: ContextVar[dict[int, Watched] | None] = ContextVar("watched", default=None)
+
+
+@contextmanager
+def one_look() -> Iterator[None]:
+    """Within it no job changes: what several detectors ask for is worked out once. A job may have
+    many thousand ranks."""
+    before = _known.set({})
+    try:
+        yield
+    finally:
+        _known.reset(before)
 
 
 def watched(job: Job, settings: Settings) -> Watched:
+    known = _known.get()
+    if known is None:
+        return _watched(job, settings)
+    found = known.get(id(job))
+    if found is None:
+        found = known[id(job)] = _watched(job, settings)
+    return found
+
+
+def _watched(job: Job, settings: Settings) -> Watched:
     attempt, hang = job.attempt, settings.hang
     if not attempt.ranks or not job.sees(Sight.PROBE):
         return NOBODY
-    ranks = [rank for rank in attempt.ranks.values() if rank.stream not in attempt.gone]
+    away = attempt.gone.keys() | attempt.unseen
+    ranks = [rank for rank in attempt.ranks.values() if rank.stream not in away]
     newest = max((rank.at for rank in ranks), default=0.0)
     if job.now - newest > hang.beat_silence_seconds + hang.clock_seconds:
         return Watched([], ranks, newest)
@@ -64,18 +89,33 @@ def watched(job: Job, settings: Settings) -> Watched:
 
 def silences(job: Job, ranks: list[RankState], hang: HangSettings) -> dict[int, float]:
     """By rank: for how many seconds it has surely written nothing while others did."""
-    newest = max(rank.at for rank in ranks)
+    latest = max(rank.at for rank in ranks) - hang.clock_seconds
     in_pod: dict[str, float] = {}
     for rank in ranks:
-        in_pod[rank.stream] = max(rank.at, in_pod.get(rank.stream, rank.at))
-    found = {
-        rank.rank: max(in_pod[rank.stream] - rank.at, newest - rank.at - hang.clock_seconds)
-        for rank in ranks
-    }
+        if rank.at > in_pod.get(rank.stream, latest):
+            in_pod[rank.stream] = rank.at
+    found = {rank.rank: in_pod.get(rank.stream, latest) - rank.at for rank in ranks}
+    counted = _counted(job, ranks)
+    longest = _longest(counted)
+    for rank in counted:
+        silent = longest[rank.iteration or 0] - _since_iteration(rank)
+        if silent > found[rank.rank]:
+            found[rank.rank] = silent
+    return found
+
+
+def _longest(ranks: list[RankState]) -> dict[int, float]:
+    """By iteration: how long ago any rank that is as far, or further, finished its last one."""
+    found: dict[int, float] = {}
+    for rank in ranks:
+        iteration, since = rank.iteration or 0, _since_iteration(rank)
+        if since > found.get(iteration, 0.0):
+            found[iteration] = since
+        else:
+            found.setdefault(iteration, 0.0)
     longest = 0.0
-    for rank in sorted(_counted(job, ranks), key=_how_far, reverse=True):
-        longest = max(longest, _since_iteration(rank))  # of those as far as this one, or further
-        found[rank.rank] = max(found[rank.rank], longest - _since_iteration(rank))
+    for iteration in sorted(found, reverse=True):
+        found[iteration] = longest = max(longest, found[iteration])
     return found
 
 
@@ -85,10 +125,6 @@ def _counted(job: Job, ranks: list[RankState]) -> list[RankState]:
     if first is None:
         return []
     return [rank for rank in ranks if rank.iteration is not None and rank.iteration >= first]
-
-
-def _how_far(rank: RankState) -> tuple[int, float]:
-    return rank.iteration or 0, _since_iteration(rank)
 
 
 def _since_iteration(rank: RankState) -> float:

@@ -61,7 +61,8 @@ def slowest(watched: Watched) -> list[RankState]:
 def behind_suspect(watched: Watched) -> Suspect | None:
     """Fewer iterations than most others."""
     late = slowest(watched)
-    others = [rank for rank in watched.beating if rank.iteration is not None and rank not in late]
+    fewest = late[0].iteration if late else None
+    others = [rank for rank in watched.beating if rank.iteration not in (None, fewest)]
     if not late or len(late) > len(others):
         return None
     last = _most_aside(late)

@@ -9,6 +9,7 @@ recorder, RAS), then where the probes see the ranks. Nobody is named where nobod
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import NamedTuple
 
 from mwatch.detect import evidence, ranks, watchdog
@@ -175,5 +176,5 @@ def _evidence(
         found.append(evidence.of_text(suspect.text))
     if given_up is not None:
         found.append(evidence.of_fault(given_up))
-    rest = [evidence.of_sign(seen) for seen in signs if seen is not proof]
-    return (*found, *rest[:_MAX_SIGNS])
+    rest = islice((seen for seen in signs if seen is not proof), _MAX_SIGNS)
+    return (*found, *map(evidence.of_sign, rest))

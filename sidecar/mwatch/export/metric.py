@@ -10,7 +10,7 @@ Kind = Literal["gauge", "counter"]
 LABELS = frozenset(
     {
         "run", "rank", "gpu", "UUID", "device", "loss", "phase", "finding", "severity", "cause",
-        "action", "reason", "kind", "source",
+        "action", "reason", "kind", "source", "state", "resource",
     }
 )  # fmt: skip
 """All that may ever be a label; a controller adds `run_namespace` and `run_pod`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from mwatch.export import catalog
+from mwatch.export import catalog, catalog_fleet
 from mwatch.export.metric import Metric
 from mwatch.export.otlp_names import otlp_name
 
@@ -29,6 +29,18 @@ printed value in milliseconds.
 | --- | --- | --- | --- | --- | --- |
 """
 
+_FLEET = """
+## Of the controller
+
+The controller serves the metrics of each watched job on :9402, with the label `run_namespace`
+besides `run`: those of the whole job, joined over its pods. What is of single ranks, GPUs and
+network cards is served by the sidecars alone. These are of the controller itself and have no label
+`run`; they are not sent over OTLP.
+
+| name | type | unit | labels | meaning |
+| --- | --- | --- | --- | --- |
+"""
+
 
 def page() -> str:
     rows = (
@@ -36,7 +48,12 @@ def page() -> str:
         f"| {_otlp(each)} |\n"
         for each in catalog.ALL
     )
-    return _HEAD + "".join(rows)
+    return _HEAD + "".join(rows) + _FLEET + "".join(map(_of_fleet, catalog_fleet.ALL))
+
+
+def _of_fleet(metric: Metric) -> str:
+    labels = _labels(metric)
+    return f"| `{metric.name}` | {metric.kind} | {metric.unit} | {labels} | {metric.help} |\n"
 
 
 def _otlp(metric: Metric) -> str:

@@ -18,9 +18,11 @@ STUCK_SECONDS = 30.0
 """The loop turns about once a second; evidence may hold it for 20."""
 
 
-def standard_pages(snapshots: Snapshots, since_tick: Callable[[], float]) -> Pages:
-    """`since_tick`: seconds since the loop last turned."""
-    exporter = Exporter(snapshots)
+def standard_pages(
+    snapshots: Snapshots, since_tick: Callable[[], float], exporter: Exporter | None = None
+) -> Pages:
+    """`since_tick`: seconds since the loop last turned. `exporter`: one that has more."""
+    exporter = exporter or Exporter(snapshots)
 
     def metrics(request: Request) -> Page:
         scrape = exporter.scrape(request.headers.get("Accept", ""))

@@ -9,18 +9,19 @@ as long; what the scraper understands and how a number is written is still its w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.utils import floatToGoString
 
-from mwatch.export import catalog
+from mwatch.export import catalog, catalog_fleet
 from mwatch.export.clean_name import cleaner
 from mwatch.export.held import Held
 from mwatch.export.measure import measure
 from mwatch.export.metric import Metric
+from mwatch.export.value import Value
 from mwatch.model.snapshot import Snapshot
 
 _OPEN = "application/openmetrics-text"
@@ -40,9 +41,19 @@ class Scrape(NamedTuple):
 class Exporter:
     """`snapshots` gives the newest of each run; it is called from the threads of the server."""
 
-    def __init__(self, snapshots: Snapshots, patterns: Sequence[str] = ()) -> None:
-        """`patterns` are the user's own secrets: names of losses and runs are not ours."""
+    def __init__(
+        self,
+        snapshots: Snapshots,
+        patterns: Sequence[str] = (),
+        *,
+        besides: Mapping[str, str] | None = None,
+        own: Callable[[], Iterable[Value]] | None = None,
+    ) -> None:
+        """`patterns` are the user's own secrets: names of losses and runs are not ours.
+        `besides`: labels that all series of runs have. `own`: values that are of no run."""
         self._snapshots = snapshots
+        self._besides = dict(besides or {})
+        self._own = own
         self._clean = cleaner(patterns)
         self._held = Held()
         self._labels = lru_cache(_MAX_SERIES)(self._written_labels)
@@ -53,7 +64,7 @@ class Exporter:
         is_open = content_type.startswith(_OPEN)
         found = self._series()
         parts: list[str] = []
-        for metric in catalog.ALL:
+        for metric in (*catalog.ALL, *catalog_fleet.ALL):
             series = found.get(metric.name)
             if series:
                 parts.append(_head(metric, is_open))
@@ -75,15 +86,24 @@ class Exporter:
                 amount = _number(self._held.amount(run, value))
                 found.setdefault(value.metric.name, {}).setdefault(key, amount)
         self._held.keep(runs)
+        for value in () if self._own is None else self._own():
+            pairs = zip(value.metric.labels, value.labels, strict=True)
+            key = self._written(pairs) if value.labels else ""
+            found.setdefault(value.metric.name, {}).setdefault(key, _number(value.value))
         return found
 
     def _written_labels(self, names: tuple[str, ...], run: str, values: tuple[str, ...]) -> str:
-        pairs = sorted(zip(("run", *names), (run, *values), strict=True))
-        inner = ",".join(f'{name}="{_escaped(self._clean(value))}"' for name, value in pairs)
+        pairs = zip(("run", *names), (run, *values), strict=True)
+        return self._written((*pairs, *self._besides.items()))
+
+    def _written(self, pairs: Iterable[tuple[str, str]]) -> str:
+        inner = ",".join(
+            f'{name}="{_escaped(self._clean(value))}"' for name, value in sorted(pairs)
+        )
         return f"{{{inner}}}"
 
 
-@lru_cache(2 * len(catalog.ALL))
+@lru_cache(2 * len(catalog.ALL + catalog_fleet.ALL))
 def _head(metric: Metric, is_open: bool) -> str:
     """In OpenMetrics a counter is named without the `_total` of its samples."""
     name = metric.name.removesuffix(_TOTAL) if is_open else metric.name

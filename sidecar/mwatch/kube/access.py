@@ -156,6 +156,21 @@ class Access:
             return self._judge(status, data, f"{method} {path}")
         raise Unavailable(f"{problem[:400]}; is the cluster up, and is the address right?")
 
+    def page(self, path: str, query: Mapping[str, Any] | None, seconds: float) -> bytes:
+        """One try, as it is answered: a log, or a page of a pod behind the API server."""
+        try:
+            response = self._send("GET", path, query, None, "", seconds)
+            with response:
+                data = self._read(response, seconds)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise Unavailable(f"no answer from {path}: {_why(error)}") from None
+        if response.status == 429 or response.status >= 500:
+            raise Unavailable(_text(data))
+        answer = self._judge(response.status, data, path)
+        if not answer.is_ok:
+            raise Rejected(answer.text or f"{path}: {answer.outcome.value}")
+        return data
+
     def stream(self, path: str, query: Mapping[str, Any], seconds: float) -> Iterator[bytes]:
         """Lines, as they come; ends when the server closes it, Unavailable when it breaks.
         `seconds`: without a word in between."""

@@ -33,11 +33,10 @@ _LABELS = {
     JobKind.TRAIN_JOB: JOBSET_NAME,
     JobKind.JOB: BATCH_JOB_NAME,
 }
-
-
-_ORDER = (
+KINDS = (
     JobKind.PYTORCH_JOB, JobKind.TRAIN_JOB, JobKind.JOB_SET, JobKind.JOB, JobKind.STATEFUL_SET,
 )  # fmt: skip
+"""In the order in which a name is looked up."""
 
 
 class Found(NamedTuple):
@@ -72,7 +71,7 @@ def find_job(
     """By name, of the first kind that has one; a TrainJob comes before the JobSet made for it.
     NoPermission where none was found, and there are kinds that we may not read."""
     problem: NoPermission | None = None
-    for each in _ORDER if kind is None else (kind,):
+    for each in KINDS if kind is None else (kind,):
         resource = OF_KIND[each]
         try:
             answer = access.get(resource, namespace, name)

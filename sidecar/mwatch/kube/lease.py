@@ -63,6 +63,11 @@ class Lease:
         """As it was last seen."""
         self.problem = ""
 
+    @property
+    def seen(self) -> str | None:
+        """The version of another one's lease: as long as it changes, that one lives."""
+        return self._seen
+
     def may_act(self) -> bool:
         """Now, and for no longer than the next call."""
         if self._held_from is None:

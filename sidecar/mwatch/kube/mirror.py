@@ -97,6 +97,17 @@ class Mirror(Generic[T]):
                 longest = min(_LONGEST_WAIT, 0.5 * 2.0 ** min(failures, 8))
                 stop.wait(longest * (0.5 + 0.5 * random.random()))
 
+    def follow_by_lists(self, stop: threading.Event, seconds: float) -> None:
+        """As `follow`, where we may list and not watch: as old as `seconds` at most."""
+        while not stop.is_set():
+            try:
+                self._list()
+                stop.wait(seconds if self._is_known else _ABSENT_SECONDS)
+            except KubeError as error:
+                with self._lock:
+                    self._problem = str(error)
+                stop.wait(_LONGEST_WAIT)
+
     def turn(self, stop: threading.Event | None = None) -> None:
         """List where nothing is known, else one watch: a bounded time."""
         if self._version is None:

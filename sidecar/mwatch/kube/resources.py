@@ -38,6 +38,17 @@ CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 SECRETS = Resource("", "v1", "secrets", "Secret")
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 NODES = Resource("", "v1", "nodes", "Node", is_namespaced=False)
+SERVICES = Resource("", "v1", "services", "Service")
+CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+STORAGE_CLASSES = Resource(
+    "storage.k8s.io", "v1", "storageclasses", "StorageClass", is_namespaced=False
+)
+CRDS = Resource(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False
+)
+RUNTIMES = Resource(
+    "trainer.kubeflow.org", "v1alpha1", "clustertrainingruntimes", "ClusterTrainingRuntime", False
+)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 WORKLOADS = Resource("kueue.x-k8s.io", "v1beta1", "workloads", "Workload")
 PYTORCH_JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A check before a start, and what it found: what was seen, and the mend."""
+"""A check, of a manifest or of a running job, and what it found: what was seen, and the mend."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
+from mwatch.model.running import Running
 from mwatch.model.workload import Path, Workload
 
 
@@ -44,3 +45,32 @@ class Found(NamedTuple):
     what: str
     mend: str
     line: int | None = None
+
+
+class Unseen(NamedTuple):
+    """The check could not be made: what it needs was not to be seen."""
+
+    why: str
+
+
+class RunningCheck(NamedTuple):
+    id: str
+    level: Level
+    about: str
+    look: Callable[[Running], list[Seen] | Unseen]
+
+
+class CheckState(StrEnum):
+    FOUND = "found"
+    FINE = "fine"
+    UNSEEN = "not observable"
+
+
+class Made(NamedTuple):
+    """A check that was made, or why it was not."""
+
+    check: str
+    about: str
+    state: CheckState
+    found: tuple[Found, ...] = ()
+    why: str = ""

@@ -25,6 +25,8 @@ class Way(StrEnum):
     """Where a deleted pod counts as a failure: suspended until all are gone, then resumed."""
     FAIL_ONE = "fail-one"
     """One pod is enough: the JobSet's own failure policy restarts all of it."""
+    STOP = "stop"
+    """No restart: the job is suspended until a person has looked."""
 
 
 class Why(StrEnum):

@@ -176,6 +176,8 @@ class Attempt:
     gone: dict[str, ProcessGone] = field(default_factory=dict)
     """By stream: its command has ended."""
     ranks: dict[int, RankState] = field(default_factory=dict)
+    unseen: set[str] = field(default_factory=set)
+    """Streams that nobody can look at now: what their ranks do is not known."""
     signs: dict[tuple[SignSource, int | None, str], SignSeen] = field(default_factory=dict)
     """Newest word by source, rank and stream."""
     save: Save | None = None

@@ -18,6 +18,7 @@ from mwatch.model.decision import Act, Action
 from mwatch.model.finding import Cause
 from mwatch.model.gang import GangStep, StepState
 from mwatch.model.incident import IncidentRecord
+from mwatch.model.next_start import NextStart, Wish, start_json, start_of, wish_of
 
 VERSION = 1
 FLEET = "fleet"
@@ -26,6 +27,8 @@ MAX_BYTES = 800_000
 MAX_ACTS = 64
 MAX_INCIDENTS = 8
 MAX_NOTES = 32
+MAX_COMMON = 8
+MAX_NAMED = 64
 
 
 class Note(NamedTuple):
@@ -45,6 +48,20 @@ class Halt(NamedTuple):
     who: str
     why: str
 
+    def holds(self, now: float) -> bool:
+        return self.until is None or now < self.until
+
+
+class CommonCause(NamedTuple):
+    """Jobs that stalled together and share something: one incident, and none is restarted."""
+
+    id: str
+    at: float
+    shared: str
+    jobs: tuple[str, ...]
+    """By their keys; a bounded number of them."""
+    ended_at: float | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class JobEntry:
@@ -56,6 +73,10 @@ class JobEntry:
     incidents: tuple[IncidentRecord, ...] = ()
     notes: tuple[Note, ...] = ()
     step: GangStep | None = None
+    start: NextStart | None = None
+    """Of the newest attempt that was ordered; `attempt` is its number."""
+    wish: Wish | None = None
+    """Of a person, and not yet fulfilled."""
 
     @property
     def is_under_way(self) -> bool:
@@ -69,6 +90,7 @@ class Book:
     jobs: Mapping[str, JobEntry] = field(default_factory=dict)
     halt: Halt | None = None
     unread: Mapping[str, str] = field(default_factory=dict)
+    common: tuple[CommonCause, ...] = ()
 
     def of(self, key: str) -> JobEntry:
         return self.jobs.get(key, JobEntry())
@@ -80,8 +102,12 @@ class Book:
 def to_data(book: Book, max_bytes: int = MAX_BYTES) -> dict[str, str]:
     """The texts of the ConfigMap, within the bound."""
     data = dict(book.unread)
-    if book.halt is not None:
-        data[FLEET] = _text({"version": VERSION, "halt": book.halt._asdict()})
+    if book.halt is not None or book.common:
+        common = [
+            {**each._asdict(), "jobs": each.jobs[:MAX_NAMED]} for each in book.common[-MAX_COMMON:]
+        ]
+        halt = None if book.halt is None else book.halt._asdict()
+        data[FLEET] = _text({"version": VERSION, "halt": halt, "common": common})
     # Those under way come first, then the newest: what does not fit is the oldest.
     order = sorted(
         book.jobs.items(), key=lambda each: (not each[1].is_under_way, -each[1].updated_at)
@@ -98,17 +124,28 @@ def to_data(book: Book, max_bytes: int = MAX_BYTES) -> dict[str, str]:
 def from_data(data: Mapping[str, str]) -> Book:
     jobs: dict[str, JobEntry] = {}
     unread: dict[str, str] = {}
-    halt = None
+    halt, common = None, tuple[CommonCause, ...]()
     for key, text in data.items():
         try:
             body = json.loads(text)
             if key == FLEET:
-                halt = Halt(**body["halt"])
+                halt, common = _fleet(body)
             else:
                 jobs[key] = _entry(body)
         except (ValueError, KeyError, TypeError):
             unread[key] = text
-    return Book(jobs, halt, unread)
+    return Book(jobs, halt, unread, common)
+
+
+def _fleet(body: Mapping[str, Any]) -> tuple[Halt | None, tuple[CommonCause, ...]]:
+    """KeyError where there is neither: of somebody else, or of a newer release."""
+    halt = body["halt"]
+    common = [CommonCause(**{**each, "jobs": tuple(each["jobs"])}) for each in _list(body)]
+    return None if halt is None else Halt(**halt), tuple(common)
+
+
+def _list(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return list(body.get("common") or ())
 
 
 def _texts(entry: JobEntry) -> list[str]:
@@ -134,13 +171,15 @@ def _json(entry: JobEntry) -> dict[str, Any]:
         "incidents": [incident.to_json(each) for each in entry.incidents],
         "notes": [each._asdict() for each in entry.notes],
         "step": None if entry.step is None else gang.to_json(entry.step),
+        "start": None if entry.start is None else start_json(entry.start),
+        "wish": None if entry.wish is None else entry.wish._asdict(),
     }
 
 
 def _entry(body: Mapping[str, Any]) -> JobEntry:
     if int(body["version"]) > VERSION:
         raise ValueError("of a newer release")
-    step = body.get("step")
+    step, start, wish = body.get("step"), body.get("start"), body.get("wish")
     return JobEntry(
         uid=str(body.get("uid", "")),
         updated_at=float(body.get("updated_at", 0.0)),
@@ -149,6 +188,8 @@ def _entry(body: Mapping[str, Any]) -> JobEntry:
         incidents=tuple(incident.from_json(each) for each in body.get("incidents", ())),
         notes=tuple(_note(each) for each in body.get("notes", ())),
         step=None if step is None else gang.from_json(step),
+        start=None if start is None else start_of(start),
+        wish=None if wish is None else wish_of(wish),
     )
 
 

@@ -128,7 +128,13 @@ class SightChange(NamedTuple):
     reason: str
 
 
-Observation = Beat | Sign | ProcessExit | AttemptStart | Stored | SightChange
+class Unseen(NamedTuple):
+    """Nobody can look at this stream's pod now, until it beats again: its ranks are not silent."""
+
+    reason: str
+
+
+Observation = Beat | Sign | ProcessExit | AttemptStart | Stored | SightChange | Unseen
 
 
 class Observed(NamedTuple):

@@ -28,6 +28,7 @@ from mwatch.model.observation import (
     SignState,
     Stored,
     StoredCheckpoint,
+    Unseen,
 )
 
 _NAMES: dict[type[Observation], str] = {
@@ -37,6 +38,7 @@ _NAMES: dict[type[Observation], str] = {
     AttemptStart: "attempt",
     Stored: "stored",
     SightChange: "sight",
+    Unseen: "unseen",
 }
 _KINDS = {name: kind for kind, name in _NAMES.items()}
 

@@ -31,6 +31,11 @@ VERSION = 1
 BEAT = Beat._fields[:-1]
 """A beat is these and its moment; the attempt is the wrapper's."""
 
+_SIGN_SOURCES = {each.value: each for each in SignSource}
+_SIGN_STATES = {each.value: each for each in SignState}
+_USUAL_GPU = {"throttle": (), "number": 0, "uuid": "", "name": "", **Gpu._field_defaults}
+_GPU = tuple((name, _USUAL_GPU.get(name)) for name in Gpu._fields)
+
 T = TypeVar("T")
 
 
@@ -49,6 +54,8 @@ class View:
     action: str | None
     """What it would have done about it, and why."""
     reason: str | None
+    step_seconds: float | None = None
+    """Of a slow step, as its engine has learnt: who asks every few seconds learns it late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,8 @@ class PodSnapshot:
     view: View
     beats: tuple[Observed, ...]
     """The newest record of each rank."""
+    progressed: Mapping[int, float]
+    """By rank: when its iteration last rose, where that is known."""
     signs: tuple[Observed, ...]
     """The newest word of each witness."""
     sources: Mapping[str, bool]
@@ -88,8 +97,18 @@ class PodSnapshot:
         """All of it for an engine, on the reader's clock."""
         shift = self.shift(received_at)
         stored = () if self.stored is None else (self.stored,)
-        every = (*self.events, *self.beats, *self.signs, *stored)
-        return [each._replace(at=each.at + shift) for each in every]
+        every = (*self.events, *self._rises(), *self.beats, *self.signs, *stored)
+        return [Observed(at + shift, stream, what) for at, stream, what in every]
+
+    def _rises(self) -> list[Observed]:
+        """The same records as of when their iteration rose."""
+        found = []
+        for observed in self.beats:
+            beat = observed.what
+            since = self.progressed.get(beat.rank) if isinstance(beat, Beat) else None
+            if since is not None and since < observed.at:
+                found.append(observed._replace(at=since))
+        return found
 
 
 def plain(value: Any) -> Any:
@@ -124,8 +143,7 @@ def _snapshot(body: Mapping[str, Any]) -> PodSnapshot:
     stream = who.pod
     events, unread = _events(body.get("events", ()), stream)
     signs, unknown = _signs(body.get("signs", ()), stream)
-    stored = body.get("stored")
-    wrapper, pod = body.get("wrapper"), body.get("pod")
+    stored, wrapper, pod = (body.get(name) for name in ("stored", "wrapper", "pod"))
     return PodSnapshot(
         at=float(body["at"]),
         age=float(body["age"]),
@@ -135,6 +153,7 @@ def _snapshot(body: Mapping[str, Any]) -> PodSnapshot:
         who=who,
         view=_restored(View, body.get("view", {})),
         beats=tuple(_beat(each, stream) for each in body.get("beats", ())),
+        progressed=_progressed(body.get("beats", ())),
         signs=signs,
         sources={str(name): bool(is_up) for name, is_up in body.get("sources", {}).items()},
         gpus=tuple(_gpu(each) for each in body.get("gpus", ())),
@@ -174,23 +193,28 @@ def _beat(values: Any, stream: str) -> Observed:
     return Observed(float(values[len(BEAT)]), stream, beat)
 
 
+def _progressed(listed: Any) -> dict[int, float]:
+    """An eighth value, which older sidecars do not send."""
+    after = len(BEAT) + 1
+    told = ((each[0], each[after]) for each in listed if len(each) > after)
+    return {rank: float(at) for rank, at in told if isinstance(at, int | float)}
+
+
 def _signs(listed: Any, stream: str) -> tuple[tuple[Observed, ...], int]:
     found, unread = [], 0
     for source, state, rank, text, at, *_ in listed:
-        try:
-            sign = Sign(SignSource(source), SignState(state), rank, text)
-        except ValueError:
+        if source not in _SIGN_SOURCES or state not in _SIGN_STATES:
             unread += 1
             continue
+        sign = Sign(_SIGN_SOURCES[source], _SIGN_STATES[state], rank, text)
         found.append(Observed(float(at), stream, sign))
     return tuple(found), unread
 
 
 def _gpu(record: Mapping[str, Any]) -> Gpu:
-    usual = {"throttle": (), "number": 0, "uuid": "", "name": "", **Gpu._field_defaults}
-    values = {name: record.get(name, usual.get(name)) for name in Gpu._fields}
-    values["throttle"], values["pids"] = tuple(values["throttle"]), tuple(values["pids"])
-    return Gpu(**values)
+    get = record.get
+    found = Gpu._make([get(name, usual) for name, usual in _GPU])
+    return found._replace(throttle=tuple(found.throttle), pids=tuple(found.pids))
 
 
 def _port(record: Mapping[str, Any]) -> FabricPort:

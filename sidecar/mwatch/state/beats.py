@@ -16,6 +16,8 @@ from mwatch.model.phase import JobPhase
 from mwatch.state import attempts, calibrate, phases, steps
 
 _TRAINING = frozenset({"training", "collective", "data", "compute"})
+_FOLLOWED_SECONDS = 3.0
+"""Beats come once a second, and now and then one is late."""
 _PHASES = {phase.value: phase for phase in JobPhase}
 
 
@@ -30,8 +32,10 @@ def fold(job: Job, stream: Stream, at: float, beat: Beat) -> None:
     if attempt.phase is JobPhase.ENDED:
         return
     _know_world(job, beat)
+    attempt.unseen.discard(stream.name)
     state = attempt.ranks.get(beat.rank)
     before = 0.0 if state is None else state.progressed_at
+    is_followed = state is not None and at - state.at <= _FOLLOWED_SECONDS
     if state is None:
         if len(attempt.ranks) >= MAX_RANKS:
             return
@@ -39,7 +43,7 @@ def fold(job: Job, stream: Stream, at: float, beat: Beat) -> None:
     else:
         _update(state, at, stream, beat)
     if beat.iteration is not None:
-        _progress(job, attempt, at, beat.iteration, before)
+        _progress(job, attempt, at, beat.iteration, before, is_followed)
     lead = 0 if 0 in attempt.ranks else min(attempt.ranks)
     if beat.rank == lead and at >= attempt.phase_since:
         _follow(job, attempt, at, beat)
@@ -70,10 +74,13 @@ def _update(state: RankState, at: float, stream: Stream, beat: Beat) -> None:
     state.stream = stream.name
 
 
-def _progress(job: Job, attempt: Attempt, at: float, iteration: int, before: float) -> None:
+def _progress(
+    job: Job, attempt: Attempt, at: float, iteration: int, before: float, is_followed: bool
+) -> None:
     """The first value is where the attempt stands; it has done something when that rises.
 
-    `before`: the last rise of this very rank, by its own clock.
+    `before`: the last rise of this very rank, by its own clock. Who asks a pod every few seconds
+    does not follow it: what it sees as one rise of many iterations is no slow step.
     """
     if attempt.iteration is None:
         attempt.iteration = iteration
@@ -82,7 +89,8 @@ def _progress(job: Job, attempt: Attempt, at: float, iteration: int, before: flo
     elif iteration > attempt.iteration:
         if attempt.first_iteration is None:
             attempt.first_iteration = attempt.iteration + 1
-        if before > attempt.phase_since:  # beats get lost, and clocks differ: neither took time
+        is_one = is_followed or iteration == attempt.iteration + 1
+        if before > attempt.phase_since and is_one:  # beats get lost, and clocks differ
             calibrate.iteration_rose(job, at - max(before, attempt.progress_at))
         steps.advance(job, at, iteration)
         if attempt.phase in (JobPhase.STARTING, JobPhase.LOADING, JobPhase.FIRST_STEP):

@@ -36,6 +36,7 @@ from mwatch.model.observation import (
     Sign,
     SignState,
     Stored,
+    Unseen,
 )
 from mwatch.state import attempts, beats, checkpoints, endings, evaluation, layout, markers, steps
 
@@ -103,6 +104,10 @@ def _sight(job: Job, stream: Stream, at: float, change: SightChange) -> None:
     job.sights[change.sight] = SightState(change.is_up, at, change.reason)
 
 
+def _unseen(job: Job, stream: Stream, at: float, unseen: Unseen) -> None:
+    job.attempt.unseen.add(stream.name)
+
+
 def _nothing(job: Job, stream: Stream, at: float, what: object) -> None:
     """The lines themselves carry what is needed of it."""
 
@@ -125,6 +130,7 @@ _FOLDS: dict[type, Fold] = {
     Sign: _sign,
     Stored: _stored,
     SightChange: _sight,
+    Unseen: _unseen,
     AttemptStart: attempts.fold_start,
 }
 _LOG = frozenset(

@@ -37,19 +37,19 @@ spec:
   {{- if or $p.isWatched (include "megatron.hasPreparation" .) }}
   initContainers:
     {{- if $p.isWatched }}
-    - {{- include "mwatch.copy" . | nindent 6 }}
+    - {{ include "mwatch.copy" . | nindent 6 | trim }}
     {{- if eq $v.mwatch.sidecar "native" }}
-    - {{- include "mwatch.sidecar" . | nindent 6 }}
+    - {{ include "mwatch.sidecar" . | nindent 6 | trim }}
     {{- end }}
     {{- end }}
     {{- if include "megatron.hasPreparation" . }}
-    - {{- include "megatron.preparation" . | nindent 6 }}
+    - {{ include "megatron.preparation" . | nindent 6 | trim }}
     {{- end }}
   {{- end }}
   containers:
-    - {{- include "megatron.trainer" . | nindent 6 }}
+    - {{ include "megatron.trainer" . | nindent 6 | trim }}
     {{- if and $p.isWatched (eq $v.mwatch.sidecar "container") }}
-    - {{- include "mwatch.sidecar" . | nindent 6 }}
+    - {{ include "mwatch.sidecar" . | nindent 6 | trim }}
     {{- end }}
   volumes:
     - name: shm

@@ -1,0 +1,147 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`/metrics` of the controller: each watched job as a whole, and the controller itself.
+
+Made by the loop at each turn; a scrape reads the newest in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from mwatch.app.engine import Incident
+from mwatch.app.job_watch import JobWatch
+from mwatch.app.own_use import OwnUse
+from mwatch.decide import budget
+from mwatch.detect.patience import patience
+from mwatch.detect.probe import watched
+from mwatch.export import catalog_fleet
+from mwatch.export.metric import Metric
+from mwatch.export.value import Value
+from mwatch.kube.mirror import Sight
+from mwatch.model.decision import Action
+from mwatch.model.finding import Cause
+from mwatch.model.phase import JobPhase
+from mwatch.model.snapshot import Snapshot, Surroundings, take
+
+_STILL = frozenset({JobPhase.ENDED, JobPhase.QUEUED, JobPhase.SCHEDULING})
+_MINUTES_SECONDS = 300.0
+
+
+class Told(NamedTuple):
+    """Of the controller, at one turn."""
+
+    is_leader: bool
+    polls: int
+    failures: Mapping[str, int]
+    api_calls: int
+    sights: Mapping[str, Sight]
+    relists: int
+    errors: int
+    loop_seconds: float
+
+
+class IncidentCount:
+    """Of one job: each incident that is over, or was acted on, counts once."""
+
+    def __init__(self) -> None:
+        self.over: Counter[tuple[Cause, Action]] = Counter()
+        self._counted: deque[Incident] = deque(maxlen=256)
+
+    def look(self, incidents: Iterable[Incident]) -> None:
+        for each in incidents:
+            is_over = each.closed_at is not None
+            if is_over and not any(each is known for known in self._counted):
+                self._counted.append(each)
+                done = each.decision if each.acted_at is not None else None
+                self.over[each.cause, Action.NONE if done is None else done.action] += 1
+
+
+def snapshot_of(watch: JobWatch, count: IncidentCount, now: float) -> Snapshot | None:
+    """Of the job as a whole: its ranks and GPUs are told by the sidecars."""
+    assessment, engine = watch.assessment, watch.engine
+    if assessment is None:
+        return None
+    job, act = engine.job, engine.settings.act
+    count.look(engine.incidents)
+    limit = None
+    if job.has_started and watch.phase not in _STILL and job.attempt.phase not in _STILL:
+        limit = patience(job, watched(job, engine.settings), engine.settings)
+    left = act.restarts_per_window - budget.spent(engine.record, now, act)
+    around = Surroundings(
+        findings=assessment.findings,
+        decision=assessment.decision,
+        hang_deadline_seconds=None if limit is None else limit.seconds,
+        incidents=count.over,
+        restarts_left=max(0, left),
+        is_acting=watch.is_acting,
+    )
+    return replace(take(job, around, at=now), phase=watch.phase, ranks=())
+
+
+class FleetMetrics:
+    def __init__(self, started_at: float) -> None:
+        self._use = OwnUse(started_at)
+        self._loops: deque[tuple[float, float]] = deque()
+        self._newest: tuple[Snapshot, ...] = ()
+        self._values: tuple[Value, ...] = ()
+        self._counts: dict[str, IncidentCount] = {}
+        self._ticked = time.monotonic()
+
+    def looked(self, jobs: Iterable[JobWatch], told: Told, now: float) -> None:
+        listed = list(jobs)
+        self._counts = {
+            each.kube.uid: self._counts.get(each.kube.uid) or IncidentCount() for each in listed
+        }
+        made = (snapshot_of(each, self._counts[each.kube.uid], now) for each in listed)
+        self._newest = tuple(each for each in made if each is not None)
+        self._values = tuple(self._own(listed, told, now))
+        self._ticked = time.monotonic()
+
+    def snapshots(self) -> tuple[Snapshot, ...]:
+        return self._newest
+
+    def own(self) -> tuple[Value, ...]:
+        return self._values
+
+    def since_tick(self) -> float:
+        return time.monotonic() - self._ticked
+
+    def _own(self, jobs: list[JobWatch], told: Told, now: float) -> Iterator[Value]:
+        acting = sum(each.is_acting for each in jobs)
+        seen = [each.seen(now) for each in jobs]
+        yield from _each(catalog_fleet.JOBS, {"act": acting, "observe": len(jobs) - acting})
+        answering = sum(len(each.answering) for each in seen)
+        silent = sum(len(each.silent) for each in seen)
+        yield from _each(catalog_fleet.PODS, {"answering": answering, "silent": silent})
+        yield from _each(catalog_fleet.POLL_FAILURES, told.failures)
+        ages = {name: sight.age_seconds for name, sight in told.sights.items()}
+        known = {name: age for name, age in ages.items() if age is not None}
+        yield from _each(catalog_fleet.SIGHT_AGE, known)
+        self._loops.append((now, told.loop_seconds))
+        while self._loops and now - self._loops[0][0] > _MINUTES_SECONDS:
+            self._loops.popleft()
+        plain: dict[Metric, float | None] = {
+            catalog_fleet.LEADER: told.is_leader,
+            catalog_fleet.POLLS: told.polls,
+            catalog_fleet.API_CALLS: told.api_calls,
+            catalog_fleet.RELISTS: told.relists,
+            catalog_fleet.LOOP: told.loop_seconds,
+            catalog_fleet.LOOP_LONGEST: max(seconds for _, seconds in self._loops),
+            catalog_fleet.STARTED: self._use.started_at,
+            catalog_fleet.ERRORS: told.errors,
+            catalog_fleet.CPU: self._use.cpu_seconds(),
+            catalog_fleet.MEMORY: self._use.resident_bytes(),
+        }
+        for metric, value in plain.items():
+            if value is not None:
+                yield Value(metric, (), value)
+
+
+def _each(metric: Metric, amounts: Mapping[str, float]) -> Iterator[Value]:
+    for name, amount in sorted(amounts.items()):
+        yield Value(metric, (name,), amount)

@@ -1,0 +1,111 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`--bundle FILE.tgz`: all that was seen of a job in one file, for a ticket or another person.
+
+Manifests, pods, events, ends of the logs, snapshots, verdict. Secrets are taken out of every text;
+values of variables whose names sound like secrets are, too. Bounded, written whole or not at all,
+and readable by its owner only.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mwatch.app.diagnose_job_report import JobReport
+from mwatch.app.report_text import json_text
+from mwatch.errors import InputError
+from mwatch_trainer.scrub import scrub_text
+
+MAX_BYTES = 64 * 1024 * 1024
+"""Before it is packed; logs come last and are left out first."""
+_LOG_BYTES = 512 * 1024
+
+
+def check_target(file: Path) -> None:
+    """Before anything is asked: InputError where it could not be written."""
+    if file.is_dir():
+        raise InputError(f"{file}: is a folder; name a file in it")
+    if not file.parent.is_dir():
+        raise InputError(f"{file}: there is no folder {file.parent}; make it first")
+
+
+def write_bundle(report: JobReport, file: Path) -> str:
+    """What is in it, in a few words. InputError where it cannot be written."""
+    check_target(file)
+    name = f"{report.facts.job.namespace}-{report.facts.job.name}"
+    try:
+        handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+        try:
+            with os.fdopen(handle, "wb") as out:  # mkstemp makes it 0600
+                told = _write(report, out, name)
+            os.replace(temporary, file)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise InputError(f"{file}: cannot be written ({error.strerror}); check it") from error
+    return told
+
+
+def _write(report: JobReport, out: Any, name: str) -> str:
+    left, files, left_out = MAX_BYTES, 0, 0
+    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+        for path, text in _contents(report):
+            data = scrub_text(text).encode("utf-8", "backslashreplace")
+            if len(data) > left:
+                left_out += 1
+                continue
+            left -= len(data)
+            files += 1
+            info = tarfile.TarInfo(f"{name}/{path}")
+            info.size, info.mode, info.mtime = len(data), 0o600, int(report.facts.kube.now)
+            archive.addfile(info, io.BytesIO(data))
+    more = f", {left_out} left out for their size" if left_out else ""
+    return f"{files} files{more}"
+
+
+def _contents(report: JobReport) -> Iterator[tuple[str, str]]:
+    facts = report.facts
+    yield "verdict.json", json_text(report.to_json())
+    yield "job.json", _json(facts.found.body)
+    yield "pods.json", _json(list(facts.bodies.values()))
+    yield "events.json", _json(list(facts.events))
+    for other in facts.others:
+        yield f"objects/{other.kind}-{other.name}.json", _json(other.content)
+    for words in report.words:
+        if words.raw:
+            yield f"snapshots/{words.pod.name}.json", _json(words.raw)
+    for words in report.words:
+        for log in words.logs:
+            end = ".previous" if log.is_previous else ""
+            data = (log.head[-_LOG_BYTES:] + log.tail[-_LOG_BYTES:]).decode("utf-8", "replace")
+            yield f"logs/{log.pod}.{log.container}{end}.log", data
+
+
+def _json(body: Any) -> str:
+    return json.dumps(_masked(body), indent=2, ensure_ascii=False, default=str)
+
+
+_SECRET_NAMES = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "KEY", "CREDENTIAL")
+_NOT_SECRET = ("KEYS_PATH", "KEY_FILE")
+
+
+def _masked(value: Any) -> Any:
+    """A variable of a container is `name` and `value`, which no scrubber of texts sees as one."""
+    if isinstance(value, dict):
+        name = str(value.get("name", "")).upper()
+        if isinstance(value.get("value"), str) and _is_secret(name):
+            return {**value, "value": "[removed]"}
+        return {key: _masked(each) for key, each in value.items() if key != "managedFields"}
+    return [_masked(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _is_secret(name: str) -> bool:
+    return any(each in name for each in _SECRET_NAMES) and name not in _NOT_SECRET

@@ -1,0 +1,99 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The tasks of the workers, made from what the loop knows at this moment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mwatch.app.hand_task import Task
+from mwatch.app.pod_talk import PodAddress
+from mwatch.model.decision import Action, Decision
+from mwatch.model.gang import GangStep, Way
+from mwatch.model.kube_ledger import JobEntry
+
+if TYPE_CHECKING:
+    from mwatch.app.job_watch import JobWatch
+
+_ACT = "act"
+
+
+def task_of(
+    job: JobWatch,
+    decision: Decision,
+    id: str,
+    *,
+    is_asked: bool,
+    token: str,
+    in_place: bool,
+    at_desk: frozenset[str],
+) -> Task:
+    """`in_place`: whether the fleet's settings allow it. `at_desk`: pods that wait there."""
+    culprit = None if decision.finding is None else decision.finding.culprit
+    blamed = culprit.pod if culprit is not None else None
+    places, unseen = _places(job, blamed)
+    can = in_place and bool(token) and not decision.avoid_node and _all_act(job, at_desk)
+    return Task(
+        id=id,
+        key=job.key,
+        job=job.kube,
+        attempt=decision.attempt,
+        action=decision.action,
+        reason=decision.reason,
+        is_asked=is_asked,
+        pods=places,
+        unseen=unseen,
+        nodes=job.facts.nodes,
+        can_in_place=can,
+        avoid=(culprit.node or "") if culprit is not None and decision.avoid_node else "",
+        blamed=next((each.uid for each in places if each.pod == blamed), ""),
+        token=token,
+    )
+
+
+def taken_up(job: JobWatch, entry: JobEntry, step: GangStep, token: str) -> Task:
+    """Of a step that somebody has begun before."""
+    record = next((each for each in entry.incidents if each.id == step.id), None)
+    places, unseen = _places(job, None)
+    return Task(
+        id=step.id,
+        key=job.key,
+        job=job.kube,
+        attempt=step.attempt,
+        action=Action.STOP if step.way is Way.STOP else Action.RESTART,
+        reason="taken up again" if record is None else record.reason,
+        is_asked=True,  # what was begun is finished
+        pods=places,
+        unseen=unseen,
+        nodes=job.facts.nodes,
+        can_in_place=False,
+        token=token,
+    )
+
+
+def _places(
+    job: JobWatch, blamed: str | None
+) -> tuple[tuple[PodAddress, ...], tuple[tuple[str, str], ...]]:
+    """Where the sidecars answer, the blamed pod's first; and who cannot be asked."""
+    places, unseen = [], []
+    for pod in job.facts.pods:
+        sight = job.pods.get(pod.uid)
+        if sight is None or not sight.address or not sight.port:
+            unseen.append((pod.name, "its sidecar has no address"))
+            continue
+        places.append(PodAddress(pod.name, pod.uid, sight.address, sight.port))
+    places.sort(key=lambda each: (each.pod != blamed, each.pod))
+    return tuple(places), tuple(unseen)
+
+
+def _all_act(job: JobWatch, at_desk: frozenset[str]) -> bool:
+    """Every wrapper acts, and can be asked or waits already."""
+    for pod in job.facts.pods:
+        sight = job.pods.get(pod.uid)
+        wrapper = None if sight is None or sight.snapshot is None else sight.snapshot.wrapper
+        if wrapper is None or wrapper.mode != _ACT:
+            return False
+        assert sight is not None
+        if sight.problem and pod.name not in at_desk:
+            return False
+    return bool(job.facts.pods)

@@ -1,0 +1,200 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the hands write down and tell: ledger, Events, tokens, and what ends by itself.
+
+The engine's memory and the ledger are brought together here: what another controller has done is
+known to this one before it decides anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from mwatch.app.hand_case import Case, name_of, record_of
+from mwatch.app.hand_chores import HandChores
+from mwatch.app.hand_common import CommonCauses, Episode, storage_classes, written
+from mwatch.app.hand_keep_out import let_in
+from mwatch.app.hand_ledger import HandLedger
+from mwatch.app.hand_spent import first_new, is_spent, spent
+from mwatch.app.hand_task import Done
+from mwatch.kube.access import Access
+from mwatch.kube.events import Events
+from mwatch.kube.token import Tokens
+from mwatch.model.decision import Act, Action, Decision
+from mwatch.model.incident import IncidentRecord
+from mwatch.model.kube_job import KubeJob
+from mwatch.model.kube_ledger import JobEntry, Note
+
+if TYPE_CHECKING:
+    from mwatch.app.job_watch import JobWatch
+
+WOULD = "MwatchWould"
+HELD = "MwatchHeld"
+COMMON = "MwatchCommonCause"
+_LEDGER_SECONDS = 3.0
+_UPKEEP_SECONDS = 60.0
+_CLASSES_SECONDS = 300.0
+_WISH_SECONDS = 600.0
+
+
+class HandNotes:
+    def __init__(
+        self,
+        access: Access,
+        namespace: str,
+        ledger: HandLedger,
+        chores: HandChores,
+        events: Events,
+        tokens: Tokens,
+    ) -> None:
+        self._access = access
+        self._namespace = namespace
+        self._ledger = ledger
+        self._chores = chores
+        self._events = events
+        self._maker = tokens
+        self._made: dict[str, str] = {}
+        self.tokens: dict[str, str] = {}
+        """By key of the job; missing while it could not be made."""
+
+    def turn(
+        self, jobs: Sequence[JobWatch], now: float, *, is_leader: bool, common: CommonCauses
+    ) -> None:
+        self._chores.every("ledger", _LEDGER_SECONDS, self._ledger.refresh, now)
+        if common.wants_classes:
+            self._chores.every("classes", _CLASSES_SECONDS, lambda: self._classes(common), now)
+        if is_leader:
+            held = [job.kube for job in jobs]
+            nodes = next((job.facts.nodes for job in jobs if job.facts.nodes), None)
+            self._chores.every(
+                "upkeep", _UPKEEP_SECONDS, lambda: let_in(self._access, held, nodes, now), now
+            )
+        for job in jobs:
+            self._token(job.kube, job.key, now, is_leader)
+        self._chores.turn(now)
+
+    def sync(self, job: JobWatch, entry: JobEntry, now: float) -> None:
+        """The engine knows what was done; the ledger knows that an order is spent."""
+        record, is_acting = job.engine.record, job.kube.mode == "act"
+        mine = record.of_attempt(job.attempt)
+        if is_acting and mine is not None and _only_observed(mine, entry):
+            record.acts.remove(mine)  # somebody has let mwatch act since
+        for act in entry.acts:
+            is_news = record.of_attempt(act.attempt) is None
+            if is_news and not (is_acting and _only_observed(act, entry)):
+                record.acts.append(act)
+        name = f"spent {job.key}"
+        if is_spent(job, entry) and not self._chores.has(name):
+            self._change(name, job, spent, now)
+        after = first_new(job, entry, now)
+        name = f"recovered {job.key}"
+        if after is not None and not self._chores.has(name):
+            self._change(name, job, lambda before: _with_record(before, after), now)
+
+    def would(self, job: JobWatch, decision: Decision, entry: JobEntry, now: float) -> None:
+        """Only observed: it is written down once, and nothing is done."""
+        job.engine.enact(decision, now)
+        act = job.engine.record.of_attempt(decision.attempt)
+        assert act is not None
+        record = record_of(name_of(decision, entry, now), job, decision, is_act=False, now=now)
+
+        def change(before: JobEntry) -> JobEntry:
+            if any(each.attempt == act.attempt for each in before.acts):
+                return before
+            note = Note(now, "mwatch", f"would {decision.action.value}", decision.reason[:300])
+            return replace(
+                before, acts=(*before.acts, act), notes=(*before.notes, note),
+                incidents=(*before.incidents, record),
+            )  # fmt: skip
+
+        self._change(f"would {job.key} {act.attempt}", job, change, now)
+        what = _told(decision)
+        self._tell(job.kube, WOULD, f"in act mwatch would {what}: {decision.reason}", now)
+
+    def held(self, job: JobWatch, case: Case, now: float) -> None:
+        """Told once for each reason, not each second."""
+        if case.held_by and case.held_by not in case.told:
+            case.told.add(case.held_by)
+            what = _told(case.decision)
+            self._tell(job.kube, HELD, f"not done yet: {what}: {case.text} ({case.held_by})", now)
+        wish = case.wish
+        if wish is not None and now - wish.at > _WISH_SECONDS:
+            text = f"the restart that {wish.who} asked for was not done: {case.text}"
+            self._tell(job.kube, HELD, text, now)
+            self._change(
+                f"wish {job.key}", job,
+                lambda entry: replace(entry, wish=None) if entry.wish == wish else entry, now,
+            )  # fmt: skip
+
+    def done(self, case: Case, result: Done, now: float) -> None:
+        """The book at hand is older than what the workers wrote."""
+        self._chores.once("ledger now", self._ledger.refresh, now)
+
+    def undone(self, job: JobWatch, decision: Decision) -> None:
+        """It was decided, and then not done after all."""
+        acts = job.engine.record.acts
+        act = job.engine.record.of_attempt(decision.attempt)
+        if act is not None:
+            acts.remove(act)
+
+    def common_causes(self, jobs: Mapping[str, JobWatch], news: list[Episode], now: float) -> None:
+        for episode in news:
+            cause = episode.cause
+            name = f"common {cause.id} {cause.ended_at is None}"
+            self._chores.once(name, partial(self._ledger.change_book, partial(written, cause)), now)
+        for episode in (each for each in news if each.cause.ended_at is None):
+            names = ", ".join(episode.group.keys[:6])
+            text = f"common_cause {episode.cause.id}: {names} stalled together and share "
+            text += f"{episode.cause.shared}; none of them is restarted for that"
+            for key in episode.group.keys:
+                if key in jobs:
+                    self._tell(jobs[key].kube, COMMON, text, now)
+
+    def _classes(self, common: CommonCauses) -> None:
+        common.classes = storage_classes(self._access, self._namespace)
+
+    def _token(self, job: KubeJob, key: str, now: float, is_leader: bool) -> None:
+        """Made by the leader, known to all."""
+        if self._made.get(key) == job.uid:
+            return
+        name = f"token {key}"
+
+        def make() -> None:
+            self.tokens[key] = self._maker.ensure(job) if is_leader else self._maker.of(job)
+            if is_leader:
+                self._made[key] = job.uid
+
+        if not self._chores.has(name) and (is_leader or key not in self.tokens):
+            self._chores.once(name, make, now)
+
+    def _change(
+        self, name: str, job: JobWatch, change: Callable[[JobEntry], JobEntry], now: float
+    ) -> None:
+        key, uid = job.key, job.kube.uid
+        self._chores.once(name, lambda: self._ledger.change(key, uid, change), now)
+
+    def _tell(self, job: KubeJob, reason: str, text: str, now: float) -> None:
+        name = f"event {job.uid} {reason} {hash(text)}"
+        self._chores.once(name, lambda: self._events.tell(job, reason, text, is_warning=True), now)
+
+
+def _only_observed(act: Act, entry: JobEntry) -> bool:
+    """Written down as what would have been done, and never done."""
+    about = [each for each in entry.incidents
+             if each.attempt == act.attempt and each.action is act.action]  # fmt: skip
+    return bool(about) and not any(each.is_carried_out for each in about)
+
+
+def _with_record(entry: JobEntry, record: IncidentRecord) -> JobEntry:
+    incidents = tuple(record if each.id == record.id else each for each in entry.incidents)
+    return replace(entry, incidents=incidents)
+
+
+def _told(decision: Decision) -> str:
+    if decision.action is not Action.RESTART:
+        return decision.action.value
+    start = decision.resume_from
+    return "restart the gang" + ("" if start is None else f" from checkpoint {start}")

@@ -1,0 +1,61 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""When an order has done its work: the attempt trains, and then is past where the last one was.
+
+Both are read from the job and the ledger alone, so they are known after a restart of the
+controller too. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mwatch.model.decision import Action
+from mwatch.model.incident import IncidentRecord
+from mwatch.model.kube_ledger import JobEntry
+
+if TYPE_CHECKING:
+    from mwatch.app.job_watch import JobWatch
+
+
+def is_spent(job: JobWatch, entry: JobEntry) -> bool:
+    """All ranks have joined: who asks for it from now on belongs to no gang of this order."""
+    start = entry.start
+    if start is None or start.not_before is None:
+        return False
+    attempt = job.engine.job.attempt
+    has_trained = attempt.number == start.attempt and attempt.iteration is not None
+    return has_trained or attempt.number > start.attempt
+
+
+def spent(entry: JobEntry) -> JobEntry:
+    """Its number stays: the next one is larger."""
+    return replace(entry, start=None)
+
+
+def is_recovering(entry: JobEntry, now: float, seconds: float) -> bool:
+    start = entry.start
+    if start is None or start.not_before is None:
+        return False
+    return now - start.not_before < seconds
+
+
+def first_new(job: JobWatch, entry: JobEntry, now: float) -> IncidentRecord | None:
+    """The record of the last restart, once training is past what it had reached before."""
+    record = entry.incidents[-1] if entry.incidents else None
+    if record is None or not record.is_carried_out or record.action is not Action.RESTART:
+        return None
+    if record.times.first_new_iteration is not None or job.attempt <= record.attempt:
+        return None
+    act = next((each for each in entry.acts if each.attempt == record.attempt), None)
+    reached = -1 if act is None or act.iteration is None else act.iteration
+    now_at = job.engine.job.attempt.iteration
+    if now_at is None or now_at <= reached:
+        return None
+    lost = None
+    if record.resume_from is not None and reached >= record.resume_from:
+        lost = reached - record.resume_from
+    times = replace(record.times, first_new_iteration=now, closed=now)
+    world = job.engine.job.layout.world_size
+    return record.with_outcome(times, world_size=world, lost_iterations=lost)

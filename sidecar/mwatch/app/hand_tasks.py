@@ -1,0 +1,228 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What takes time, in a worker's thread: fresh facts and evidence first, then the act itself.
+
+Before the first change of the cluster it is in the ledger what is meant and what the wrappers are
+to be told; so another controller can go on from any point, and repeats nothing. The Lease is
+asked before each change. When the old gang is gone the wrappers are let go, after a wait for
+those who remember it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from mwatch.act.gang_restart import GangRestart, Progress
+from mwatch.act.gang_stop import stop_job
+from mwatch.app import pod_evidence
+from mwatch.app.attempt_desk import AttemptDesk
+from mwatch.app.fleet_settings import FleetSettings
+from mwatch.app.hand_keep_out import keep_out
+from mwatch.app.hand_ledger import HandLedger, same_job
+from mwatch.app.hand_plan import planned
+from mwatch.app.hand_task import Done, Halted, Ready, Task, Words
+from mwatch.app.in_place import restart_in_place
+from mwatch.kube.access import ACTING, Access
+from mwatch.kube.errors import KubeError
+from mwatch.kube.events import Events
+from mwatch.kube.jobs import find_job, workload_for
+from mwatch.kube.resources import OF_KIND
+from mwatch.model.gang import GangStep, Plan, Refusal, StepState, Way
+from mwatch.model.kube_job import ATTEMPT, RESUME_FROM
+from mwatch.model.kube_ledger import JobEntry, Note
+from mwatch.model.kube_node import KubeNode
+from mwatch.model.next_start import NextStart
+
+RESTARTING = "MwatchRestarting"
+RESTARTED = "MwatchRestarted"
+WHO = "mwatch"
+_SLICE_SECONDS = 5.0
+_OLD_STOP_SECONDS = 600.0
+
+
+class HandTasks:
+    def __init__(
+        self,
+        access: Access,
+        ledger: HandLedger,
+        events: Events,
+        settings: FleetSettings,
+        desk: AttemptDesk,
+        *,
+        may_act: Callable[[], bool],
+        clock: Callable[[], float],
+        folder: Path | None,
+    ) -> None:
+        self._access = access
+        self._ledger = ledger
+        self._events = events
+        self._settings = settings
+        self._desk = desk
+        self._may_act = may_act
+        self._clock = clock
+        self._folder = folder
+        self._gang = GangRestart(access, ledger.ledger, may_act=self._may, wait=self._wait)
+        self.nodes: tuple[KubeNode, ...] | None = None
+        """As the loop last saw them."""
+        self.closing = threading.Event()
+
+    def prepare(self, task: Task) -> Ready | Refusal:
+        """Nothing is changed. KubeError where the cluster cannot be seen."""
+        wanted = self._plan(task)
+        if isinstance(wanted, Refusal) or not task.token:
+            return wanted if isinstance(wanted, Refusal) else Ready(wanted, None)
+        folder = None if self._folder is None else self._folder / task.job.name / task.id
+        kept = pod_evidence.save(
+            task.pods, task.token, f"before {task.action.value}: {task.reason}", folder,
+            seconds=self._settings.evidence_seconds, unseen=task.unseen,
+        )  # fmt: skip
+        again = self._plan(task)  # pods may have come and gone meanwhile
+        return again if isinstance(again, Refusal) else Ready(again, kept)
+
+    def carry_out(self, task: Task, ready: Ready, words: Words) -> Done:
+        """Safe to repeat with the same words. KubeError: to be repeated."""
+        book = self._ledger.refresh()
+        if book.halt is not None and book.halt.holds(self._clock()) and not task.is_asked:
+            raise Halted(book.halt.why)
+        if not self._may():
+            return Done(False, "not the leader")
+        notes = keep_out(self._access, task, self._settings, self._clock())
+        record = replace(words.record, evidence=ready.evidence)
+
+        def also(entry: JobEntry) -> JobEntry:
+            return _written(entry, words._replace(record=record), task, self._clock())
+
+        step = self._gang.begin(
+            ready.plan, id=task.id, attempt=task.attempt, at=self._clock(), also=also
+        )
+        how = f"{ready.plan.way.value}, {len(ready.plan.targets)} pods"
+        self._events.tell(
+            task.job, RESTARTING,
+            f"attempt {task.attempt}: {task.action.value} ({how}): {task.reason} ({task.id})"
+            + "".join(f"; {each}" for each in (*ready.plan.notes, *notes)), is_warning=True,
+        )  # fmt: skip
+        return self.go_on(task, step)
+
+    def later(self, seconds: float, work: Callable[[], Done]) -> Done:
+        self._wait(seconds)
+        return work()
+
+    def go_on(self, task: Task, step: GangStep) -> Done:
+        """From wherever it is; also of a step that another controller has begun."""
+        if step.way is Way.STOP:
+            return self._stop(task, step)
+        if step.way is Way.IN_PLACE and step.state is not StepState.DONE:
+            step = self._in_place(task, step)
+            if step.way is Way.IN_PLACE and step.state is not StepState.DONE:
+                return Done(False, "not the leader")
+        outcome = step.outcome
+        while step.state is not StepState.DONE:
+            if self.closing.is_set() or not self._may():
+                return Done(False, "not the leader, or ending")
+            entry = self._ledger.refresh().of(task.key)
+            if entry.step is not None and entry.step.id == step.id:
+                step = entry.step
+            found = self._gang.advance(
+                step, seconds=_SLICE_SECONDS, now=self._clock(), nodes=self.nodes
+            )
+            if found.progress is Progress.DONE:
+                outcome = found.text
+                break
+        return self._let_go(task, outcome)
+
+    def _in_place(self, task: Task, step: GangStep) -> GangStep:
+        why = restart_in_place(
+            task.pods, task.token, attempt=step.attempt, who=WHO, reason=task.reason,
+            waiting=lambda: self._desk.waiting(task.key, step.attempt), may_act=self._may,
+        )  # fmt: skip
+        if not self._may():
+            return step
+        if not why:
+            return self._gang.done(step, f"all {len(task.pods)} pods restarted in place")
+        wanted = self._plan(replace(task, can_in_place=False))
+        while isinstance(wanted, Refusal) and self._may() and not self.closing.is_set():
+            # Some trainers have ended already: there is no way back, only later.
+            self._wait(2 * _SLICE_SECONDS)
+            wanted = self._plan(replace(task, can_in_place=False))
+        if isinstance(wanted, Refusal):
+            return step
+        self._events.tell(task.job, RESTARTING, f"not in place: {why}; {wanted.way.value} instead")
+        return self._gang.instead(step, wanted)
+
+    def _stop(self, task: Task, step: GangStep) -> Done:
+        if step.state is StepState.DONE:
+            return Done(True, step.outcome)
+        if self._clock() - step.began_at > _OLD_STOP_SECONDS:
+            self._gang.done(step, "too old: a person may have started it meanwhile")
+            return Done(True, "not stopped: too long ago")
+        job = find_job(self._access, task.job.namespace, task.job.name, task.job.kind)
+        if job is None or job.uid != step.job_uid:
+            return Done(True, self._gang.done(step, "the job is gone").outcome)
+        if not self._may():
+            return Done(False, "not the leader")
+        work = workload_for(self._access, job)
+        stop_job(self._access, self._events, job, work, id=step.id, reason=task.reason)
+        return Done(True, self._gang.done(step, "suspended").outcome)
+
+    def _let_go(self, task: Task, outcome: str) -> Done:
+        """The wrappers may start; not before those who remember the old gang have forgotten it."""
+        wait = self._settings.rendezvous_wait_seconds if task.job.pods_wanted > 1 else 0.0
+        moment = self._clock() + wait
+
+        def change(entry: JobEntry) -> JobEntry:
+            if entry.start is None or entry.start.not_before is not None:
+                return entry
+            return replace(entry, start=entry.start._replace(not_before=moment))
+
+        entry = self._ledger.change(task.key, task.job.uid, change)
+        if entry.start is None:
+            return Done(True, outcome)
+        self._annotate(task, entry.start)
+        self._events.tell(
+            task.job, RESTARTED,
+            f"attempt {entry.start.attempt} may start ({outcome}): {entry.start.reason}",
+        )  # fmt: skip
+        return Done(True, outcome)
+
+    def _annotate(self, task: Task, start: NextStart) -> None:
+        """For people; the wrappers ask the desk. What cannot be written is no reason to stop."""
+        chosen = None if start.resume_from is None else str(start.resume_from)
+        words = {ATTEMPT: str(start.attempt), RESUME_FROM: chosen}
+        body = {"metadata": {"uid": task.job.uid, "annotations": words}}
+        if self._may():
+            try:
+                job = task.job
+                resource = OF_KIND[job.kind]
+                self._access.patch(resource, job.namespace, job.name, body, limits=ACTING)
+            except KubeError:
+                return
+
+    def _plan(self, task: Task) -> Plan | Refusal:
+        return planned(self._access, task, self._settings, self._clock())
+
+    def _may(self) -> bool:
+        return self._may_act() and not self.closing.is_set()
+
+    def _wait(self, seconds: float) -> None:
+        self.closing.wait(seconds)
+
+
+def _written(entry: JobEntry, words: Words, task: Task, now: float) -> JobEntry:
+    entry = same_job(entry, task.job.uid)
+    acts = tuple(each for each in entry.acts if each.attempt != words.act.attempt)
+    incidents = tuple(each for each in entry.incidents if each.id != words.record.id)
+    start = words.start
+    note = Note(now, WHO, task.action.value, task.reason[:300])
+    wish = entry.wish
+    return replace(
+        entry,
+        acts=(*acts, words.act),
+        incidents=(*incidents, words.record),
+        notes=(*entry.notes, note),
+        attempt=entry.attempt if start is None else max(entry.attempt, start.attempt),
+        start=start,
+        wish=None if wish is not None and task.is_asked else wish,
+    )

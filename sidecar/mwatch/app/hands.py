@@ -1,0 +1,300 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The hands of the controller: what was decided about a job is carried out, once, or held back.
+
+The loop that owns the engines calls `look`; what takes time is done by workers. A due action goes
+through the gates (leader, sight, people, maintenance, common cause, breaker), then fresh facts
+and evidence are taken, and only what is still due after that is written down and done. What is
+under way is in the ledger: a controller that starts, or becomes the leader, goes on with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mwatch.act.gang_restart import AlreadyUnderWay
+from mwatch.app.attempt_desk import AttemptDesk
+from mwatch.app.breaker import Waiting, admit
+from mwatch.app.fleet_settings import FleetSettings
+from mwatch.app.hand_build import taken_up, task_of
+from mwatch.app.hand_case import Case, Stage, due, is_same, name_of, next_start, record_of, wished
+from mwatch.app.hand_chores import HandChores
+from mwatch.app.hand_common import CommonCauses
+from mwatch.app.hand_gates import Gate, gate
+from mwatch.app.hand_ledger import HandLedger, same_job
+from mwatch.app.hand_notes import HandNotes
+from mwatch.app.hand_state import HandState, HeldBy
+from mwatch.app.hand_task import Done, Halted, Ready, Task, Words
+from mwatch.app.hand_tasks import HandTasks
+from mwatch.app.hand_view import HandView, Moment
+from mwatch.kube.access import Access
+from mwatch.kube.errors import KubeError
+from mwatch.kube.events import Events
+from mwatch.kube.lease import Lease
+from mwatch.kube.ledger import Ledger
+from mwatch.kube.token import Tokens
+from mwatch.model.decision import Decision
+from mwatch.model.gang import GangStep, Refusal
+from mwatch.model.kube_ledger import JobEntry
+from mwatch.model.next_start import Wish
+
+if TYPE_CHECKING:
+    from mwatch.app.job_watch import JobWatch
+
+_AGAIN_SECONDS = 10.0
+_SOON_SECONDS = 3.0
+
+
+class Hands:
+    def __init__(
+        self,
+        access: Access,
+        namespace: str,
+        *,
+        lease: Lease,
+        clock: Callable[[], float],
+        events: Events,
+        settings: FleetSettings,
+        evidence: Path | None = None,
+    ) -> None:
+        """`clock`: `app.clock.Clock.now`, seconds since 1970 that never jump. `evidence`: the
+        folder for bundles that were fetched from the pods."""
+        self._lease = lease
+        self._settings = settings
+        self._ledger = HandLedger(Ledger(access, namespace), clock)
+        self.desk = AttemptDesk(clock, lease.may_act)
+        self._tasks = HandTasks(
+            access, self._ledger, events, settings, self.desk,
+            may_act=lease.may_act, clock=clock, folder=evidence,
+        )  # fmt: skip
+        # Evidence and steps hold a place for a while; a stop must not wait for them.
+        places = 2 * settings.max_restarts_at_once + settings.workers
+        self._pool = ThreadPoolExecutor(places, "mwatch-hands")
+        self._chores = HandChores()
+        self._common = CommonCauses(settings)
+        tokens = Tokens(access, namespace)
+        self._notes = HandNotes(access, namespace, self._ledger, self._chores, events, tokens)
+        self._view = HandView(settings, self.desk)
+        self._cases: dict[str, Case] = {}
+        self._jobs: dict[str, JobWatch] = {}
+
+    def look(self, jobs: Sequence[JobWatch], now: float) -> None:
+        """Once a second, by the loop that owns the engines; never waits."""
+        self._jobs = {job.key: job for job in jobs}
+        self._tasks.nodes = next((job.facts.nodes for job in jobs if job.facts.nodes), None)
+        self._notes.turn(jobs, now, is_leader=self._lease.may_act(), common=self._common)
+        self._common.look(jobs, now)
+        gone = [key for key in self._cases if key not in self._jobs]
+        for key in [key for key in gone if self._cases[key].future is None]:
+            del self._cases[key]
+        if self._lease.may_act() and self._ledger.book is not None:
+            self._notes.common_causes(self._jobs, self._common.news(), now)
+            for job in jobs:
+                self._consider(job, now)
+            self._admit(now)
+        for case in list(self._cases.values()):
+            self._advance(case, now)
+        moment = Moment(now, self._lease.may_act(), self._ledger.book, self._cases, self._common)
+        self._view.look(jobs, moment, self._notes.tokens)
+        for job in jobs:
+            job.ours = self.ours(job.key, job.kube.uid)
+
+    def answer(
+        self, namespace: str, job: str, token: str, pod: str = "", after: int = 0
+    ) -> Mapping[str, Any] | None:
+        """`GET /v1/jobs/NS/JOB/attempt`, from any thread; None: 404. `pod` and `after` are the
+        headers Mwatch-Pod and Mwatch-After of the question (0 where it has none)."""
+        return self.desk.answer(namespace, job, token, pod=pod, after=after)
+
+    def state(self, key: str) -> HandState:
+        return self._view.states.get(key, HandState())
+
+    @property
+    def line(self) -> tuple[str, ...]:
+        """Jobs that wait for the breaker, the next one first."""
+        return self._view.line
+
+    def ours(self, key: str, uid: str) -> frozenset[str]:
+        """UIDs of pods that are being deleted by mwatch itself."""
+        step = self._ledger.entry(key, uid).step
+        return frozenset() if step is None else frozenset(step.uids)
+
+    def recall(self, key: str, uid: str) -> JobEntry:
+        """What the ledger says of this very job; an empty one where it says nothing. KubeError
+        where the ledger cannot be read: to be asked again."""
+        return same_job(self._ledger.refresh().of(key), uid)
+
+    def close(self) -> None:
+        """Ends the workers within seconds; what is under way stays in the ledger."""
+        self._tasks.closing.set()
+        self._chores.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _consider(self, job: JobWatch, now: float) -> None:
+        """Whether something is due, and what keeps it back."""
+        entry = self._ledger.entry(job.key, job.kube.uid)
+        self._notes.sync(job, entry, now)
+        case = self._cases.get(job.key)
+        if case is not None and case.stage is not Stage.HELD:
+            return
+        is_open = entry.start is not None and entry.start.not_before is None
+        if entry.step is not None and (entry.is_under_way or is_open):
+            self._take_up(job, entry, entry.step, now)
+            return
+        wish = entry.wish
+        decision = due(job, now) if wish is None else wished(job, wish)
+        if decision is None:
+            self._cases.pop(job.key, None)
+            return
+        if wish is None and job.kube.mode != "act":
+            self._cases.pop(job.key, None)
+            self._notes.would(job, decision, entry, now)
+            return
+        self._hold(job, decision, wish, entry, now)
+
+    def _hold(
+        self, job: JobWatch, decision: Decision, wish: Wish | None, entry: JobEntry, now: float
+    ) -> None:
+        case = self._cases.get(job.key)
+        if case is None or not is_same(case.decision, decision) or case.wish != wish:
+            id = name_of(decision, entry, now) if wish is None else wish.id
+            self._cases[job.key] = case = Case(job.key, job.kube.uid, id, decision, now, now, wish)
+        case.decision = decision
+        held = self._gated(job, wish, now)
+        if held is not None:
+            case.held_by, case.text = held
+            self._notes.held(job, case, now)
+        elif case.is_gated:
+            case.held_by = case.text = ""
+        case.is_gated = held is not None
+
+    def _gated(self, job: JobWatch, wish: Wish | None, now: float) -> Gate | None:
+        book = self._ledger.book
+        found = gate(
+            job.kube, self._settings, None if book is None else book.halt,
+            now=now, sight_age=job.sight_age_seconds, is_asked=wish is not None,
+        )  # fmt: skip
+        if found is not None or wish is not None:
+            return found
+        episode = self._common.holding(job.key, now)
+        if episode is None:
+            return None
+        count, shared = len(episode.group.keys), episode.cause.shared
+        text = f"{count} jobs stalled together on {shared} ({episode.cause.id})"
+        return Gate(HeldBy.COMMON_CAUSE, text)
+
+    def _admit(self, now: float) -> None:
+        """Those that nothing else keeps back go, as many as the breaker lets."""
+        free = [
+            each
+            for each in self._cases.values()
+            if each.stage is Stage.HELD and not each.is_gated and each.retry_at <= now
+        ]
+        waiting = [
+            Waiting(each.key, each.due_at, bool(each.wish)) for each in free if each.is_restart
+        ]
+        busy = {key for key, each in self._cases.items() if each.is_busy}
+        busy |= self._view.recovering(self._jobs, self._ledger, now)
+        admitted = admit(waiting, busy, self._settings.max_restarts_at_once)
+        self._view.line = admitted.line
+        for case in free:
+            if case.key in admitted.line:
+                names = ", ".join(sorted(busy)[:4])
+                case.held_by = HeldBy.BREAKER
+                case.text = f"{len(busy)} restarts are under way ({names})"
+                self._notes.held(self._jobs[case.key], case, now)
+            else:
+                self._prepare(case, now)
+
+    def _prepare(self, case: Case, now: float) -> None:
+        job = self._jobs[case.key]
+        task = task_of(
+            job, case.decision, case.id, is_asked=case.wish is not None,
+            token=self._notes.tokens.get(job.key, ""), in_place=self._settings.in_place,
+            at_desk=self.desk.waiting(job.key, case.decision.attempt),
+        )  # fmt: skip
+        case.stage, case.held_by, case.text, case.since = Stage.PREPARING, "", "", now
+        case.future = self._pool.submit(lambda: (task, self._tasks.prepare(task)))
+
+    def _advance(self, case: Case, now: float) -> None:
+        if case.future is None or not case.future.done():
+            return
+        future, case.future = case.future, None
+        try:
+            result = future.result()
+        except (KubeError, Halted, AlreadyUnderWay) as error:
+            self._failed(case, error, now)
+            return
+        if isinstance(result, Done):
+            self._notes.done(case, result, now)
+            del self._cases[case.key]
+            return
+        task, found = result
+        if isinstance(found, Refusal):
+            self._back(case, found.why.value, found.text, now)
+        else:
+            self._enact(case, task, found, now)
+
+    def _enact(self, case: Case, task: Task, ready: Ready, now: float) -> None:
+        """It may have healed, or a person may have spoken, while evidence was saved."""
+        job = self._jobs.get(case.key)
+        if job is None or job.kube.uid != case.uid:
+            del self._cases[case.key]
+            return
+        decision = due(job, now) if case.wish is None else case.decision
+        held = self._gated(job, case.wish, now)
+        if not self._lease.may_act():
+            held = Gate(HeldBy.NOT_LEADER, "another controller leads")
+        if held is not None:
+            self._back(case, held.held_by, held.text, now)
+            return
+        if decision is None or not is_same(case.decision, decision):
+            del self._cases[case.key]
+            return
+        case.decision, case.way = decision, ready.plan.way.value
+        job.engine.enact(decision, now)
+        act = job.engine.record.of_attempt(decision.attempt)
+        assert act is not None
+        entry = self._ledger.entry(job.key, job.kube.uid)
+        start = next_start(job, decision, entry) if case.is_restart else None
+        record = record_of(case.id, job, decision, is_act=True, now=now)
+        words = Words(act, record, start)
+        case.stage, case.since = Stage.CARRYING, now
+        case.again = partial(self._tasks.carry_out, task, ready, words)
+        case.future = self._pool.submit(case.again)
+
+    def _take_up(self, job: JobWatch, entry: JobEntry, step: GangStep, now: float) -> None:
+        """Begun by the controller before this one, or by this one before it lost the Lease."""
+        task = taken_up(job, entry, step, self._notes.tokens.get(job.key, ""))
+        decision = wished(job, Wish(step.id, now, "mwatch", task.reason))
+        case = Case(job.key, job.kube.uid, step.id, decision, now, step.began_at)
+        case.stage, case.way = Stage.CARRYING, step.way.value
+        case.again = partial(self._tasks.go_on, task, step)
+        case.future = self._pool.submit(case.again)
+        self._cases[job.key] = case
+
+    def _failed(self, case: Case, error: Exception, now: float) -> None:
+        """Before anything was written down it is due again; after that it is gone on with."""
+        if case.stage is Stage.CARRYING and isinstance(error, KubeError):
+            case.text = str(error)[:300]
+            if self._lease.may_act() and case.again is not None:
+                case.future = self._pool.submit(self._tasks.later, _SOON_SECONDS, case.again)
+                return
+        if isinstance(error, Halted):
+            if (job := self._jobs.get(case.key)) is not None:
+                self._notes.undone(job, case.decision)
+            self._back(case, HeldBy.HALT, str(error), now)
+        elif case.stage is Stage.PREPARING:
+            self._back(case, HeldBy.CLUSTER, str(error)[:300], now)
+        else:
+            del self._cases[case.key]
+
+    def _back(self, case: Case, held_by: str, text: str, now: float) -> None:
+        case.stage, case.held_by, case.text = Stage.HELD, held_by, text
+        case.retry_at = now + _AGAIN_SECONDS
+        if (job := self._jobs.get(case.key)) is not None:
+            self._notes.held(job, case, now)

@@ -1,0 +1,213 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""One watched job: the streams of all its pods, joined into one engine on the controller's clock.
+
+The controller's loop alone touches it. A pod whose sidecar does not answer is *unseen*: where none
+answers the job is blind, and never hung for that. What Kubernetes did to it is merged in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from mwatch.act.gang_restart import ledger_key
+from mwatch.app.engine import Assessment, Engine
+from mwatch.app.job_watch_ends import JobEnds
+from mwatch.app.job_watch_findings import HeldCauses, placed, policy_refused, unseen
+from mwatch.app.job_watch_sights import Seen, sights, split
+from mwatch.app.job_watch_stream import JobStreams, merged
+from mwatch.app.pod_sight import PodSight, Polled
+from mwatch.checks.kube_causes import kube_phase
+from mwatch.decide.decide import decide
+from mwatch.model.decision import Action, Decision
+from mwatch.model.fault import CatalogueEntry
+from mwatch.model.finding import Cause, Finding
+from mwatch.model.kube_facts import KubeFacts
+from mwatch.model.kube_job import KubeJob
+from mwatch.model.kube_ledger import JobEntry
+from mwatch.model.observation import Observed, SightChange, Unseen
+from mwatch.model.phase import JobPhase
+from mwatch.model.settings import Settings
+from mwatch.model.timeline import Rollback
+
+NO_SIDECAR = "it has no sidecar of mwatch"
+
+
+class PodPlace(NamedTuple):
+    """Where a pod's sidecar answers."""
+
+    address: str
+    port: int
+
+
+class JobWatch:
+    def __init__(
+        self,
+        kube: KubeJob,
+        catalogue: Mapping[str, CatalogueEntry],
+        *,
+        now: float,
+        settings: Settings | None = None,
+        answer_seconds: float = 7.0,
+    ) -> None:
+        """`answer_seconds`: a poll and its time limit; whose last answer is older is unseen."""
+        self.kube = kube
+        self.facts = KubeFacts(now, kube, kube.name)
+        self.sight_age_seconds: float | None = None
+        self.pods: dict[str, PodSight] = {}
+        self.engine = Engine(kube.name, catalogue, settings)
+        self.assessment: Assessment | None = None
+        self.phase: JobPhase | None = None
+        self.ours: frozenset[str] = frozenset()
+        """UIDs of pods that mwatch itself is deleting: the hands say so."""
+        self.policy_problem = ""
+        """Why the policy that the job names is not used; empty: it is, or none is named."""
+        self._answer_seconds = answer_seconds
+        self._ends = JobEnds()
+        self._held = HeldCauses()
+        self._streams = JobStreams()
+        self._were_ours: set[str] | frozenset[str] = frozenset()
+        self._ran_since: float | None = None
+
+    @property
+    def attempt(self) -> int:
+        return self.engine.job.attempt.number
+
+    @property
+    def key(self) -> str:
+        return ledger_key(self.kube.kind.value, self.kube.name)
+
+    def seen(self, now: float) -> Seen:
+        return split(self.pods, now, self._answer_seconds)
+
+    def see(
+        self, facts: KubeFacts, places: Mapping[str, PodPlace], sight_age: float | None
+    ) -> None:
+        """What the API server tells of it now; `places`: by pod UID, of those with a sidecar."""
+        assert facts.job is not None
+        self.kube = facts.job
+        self._were_ours = (self._were_ours & self.pods.keys()) | self.ours
+        self.facts = replace(facts, ours=frozenset(self._were_ours))
+        self.sight_age_seconds = sight_age
+        before, self.pods = self.pods, {}
+        for pod in facts.pods:
+            place, known = places.get(pod.uid), before.get(pod.uid)
+            if known is None:
+                known = PodSight(pod, pod.ip, 0, asked_since=facts.now)
+            if place is None:
+                known = known._replace(problem=NO_SIDECAR)
+            elif not known.port:
+                known = known._replace(port=place.port)
+            self.pods[pod.uid] = known._replace(pod=pod, address=pod.ip)
+        self._streams.keep(set(self.pods))
+
+    def polled(self, polled: Polled) -> None:
+        sight = self.pods.get(polled.uid)
+        if sight is None:
+            return  # it has gone meanwhile
+        if polled.snapshot is None:
+            self.pods[polled.uid] = sight._replace(problem=polled.problem or "no answer")
+            return
+        whole = merged(polled.snapshot, sight.snapshot)
+        self.pods[polled.uid] = sight._replace(
+            answered_at=polled.at, problem="", snapshot=whole, port=polled.port or sight.port
+        )
+        for observed in self._streams.news(polled, sight):
+            self.engine.tell(observed)
+        self._learn(whole.view.step_seconds)
+
+    def look(self, now: float) -> Assessment:
+        seen = self.seen(now)
+        for observed in self._ends.look(self.facts, self.pods, now):
+            if self._takes_part(observed):
+                self.engine.tell(observed)
+        self._tell_sights(seen, now)
+        found = self._findings(seen, now)
+        if self._has_anything_to_say(seen, now):
+            assessment = self.engine.look(now, found)
+        else:
+            decision = decide(self.engine.job, found, self.engine.record, self.engine.settings)
+            assessment = Assessment(now, tuple(found), self._without_sight(decision))
+        self.assessment = placed(assessment, self.pods)
+        self.phase = self._phase()
+        return self.assessment
+
+    def restore(self, entry: JobEntry) -> None:
+        """What was done before outlives the controller: the ledger says it."""
+        self.engine.record.acts.extend(entry.acts)
+        timeline = self.engine.job.timeline
+        for act in entry.acts:
+            if act.quarantine_from is not None:
+                text = f"{act.cause.value} in attempt {act.attempt}"
+                to = act.quarantine_from - 1
+                timeline.roll_back(Rollback(act.at, to, act.first_bad, text))
+        timeline.attempt = max(timeline.attempt, entry.attempt)
+        if entry.is_under_way and entry.step is not None:
+            self.ours = frozenset(entry.step.uids)
+
+    def _findings(self, seen: Seen, now: float) -> list[Finding]:
+        found = self._held.look(self.facts, now)
+        if seen.answering and seen.silent:
+            found.append(unseen(seen))
+        if self.policy_problem:
+            found.append(policy_refused(self.policy_problem))
+        return found
+
+    def _takes_part(self, observed: Observed) -> bool:
+        """A pod that was never seen to do anything ends nothing."""
+        return observed.stream in self.engine.job.streams
+
+    def _tell_sights(self, seen: Seen, now: float) -> None:
+        """Where nothing runs there is nothing to see, and nobody is blind for that."""
+        job = self.engine.job
+        if not job.has_started or not (seen.answering or seen.silent):
+            return
+        for each in seen.silent:
+            name = each.pod.name
+            if name in job.streams and name not in job.attempt.unseen:
+                why = each.problem or "its last answer is too old"
+                self.engine.tell(Observed(now, name, Unseen(why)))
+        any_stream = (seen.answering or seen.silent)[0].pod.name
+        for sight, is_up in sights(job, seen).items():
+            if job.sees(sight) != is_up or sight not in job.sights:
+                why = "seen" if is_up else seen.reason
+                self.engine.tell(Observed(now, any_stream, SightChange(sight, is_up, why)))
+
+    def _has_anything_to_say(self, seen: Seen, now: float) -> bool:
+        """Before the first answer a pod that has just started need not have said anything."""
+        if self.engine.job.has_started:
+            return True
+        if not seen.silent or kube_phase(self.facts) is not None or self.kube.finished:
+            self._ran_since = None
+            return False
+        self._ran_since = now if self._ran_since is None else self._ran_since
+        return now - self._ran_since >= self.engine.settings.hang.blind_after_seconds
+
+    def _without_sight(self, decision: Decision) -> Decision:
+        if decision.finding is None and self.kube.finished == "Succeeded":
+            return replace(decision, cause=Cause.FINISHED, reason="its job has succeeded")
+        return decision
+
+    def _phase(self) -> JobPhase | None:
+        told = kube_phase(self.facts)
+        if told is not None:
+            return told
+        return self.engine.job.attempt.phase if self.engine.job.has_started else None
+
+    def _learn(self, step_seconds: float | None) -> None:
+        """Until our own engine has seen steps."""
+        calibration = self.engine.job.calibration
+        if step_seconds and calibration.step_p99() is None:
+            calibration.rises.append(step_seconds)
+
+    @property
+    def is_acting(self) -> bool:
+        return self.kube.mode == "act"
+
+    @property
+    def wants_action(self) -> bool:
+        """Somebody should do something about it now, or soon."""
+        assessment = self.assessment
+        return assessment is not None and assessment.decision.action is not Action.NONE

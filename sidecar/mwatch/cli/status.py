@@ -1,0 +1,61 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`mwatch status`: all watched jobs, one line each.
+
+Exit codes: 0 all are healthy or finished (or there are none), 1 something is wrong with one,
+2 bad usage, 3 one of them, or the cluster, cannot be seen.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated
+
+import typer
+
+from mwatch.cli.cluster import Context, Kubeconfig, Namespace, seen
+from mwatch.cli.output import write
+from mwatch.cli.recorded import AsJson
+
+AllNamespaces = Annotated[
+    bool, typer.Option("--all-namespaces", "-A", help="Of every namespace that you may see.")
+]
+
+
+def status(
+    namespace: Namespace = None,
+    all_namespaces: AllNamespaces = False,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show every watched job (label mwatch.dev/watch) in one line.
+
+    The controller is asked, where there is one; else some sidecars of each job, and Kubernetes.
+    'mwatch diagnose JOB' tells all about one of them.
+
+    Exit code: 0 all are well, 1 something is wrong, 3 a job or the cluster cannot be seen.
+
+    Example: mwatch status -n training
+    """
+    from mwatch.app.diagnose_job import open_access
+    from mwatch.app.fleet_status import Fleet, look
+
+    def ask() -> Fleet:
+        access = open_access(kubeconfig, context)
+        try:
+            space = None if all_namespaces else namespace or access.namespace
+            return look(access, space, time.time())
+        finally:
+            access.close()
+
+    fleet = seen(ask)
+    if as_json:
+        write(json.dumps(fleet.to_json(), indent=2))
+    else:
+        from mwatch.cli.render_fleet import render
+        from mwatch.cli.terminal import show
+
+        show(render(fleet, with_namespace=all_namespaces))
+    raise typer.Exit(fleet.exit_code)

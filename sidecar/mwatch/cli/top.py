@@ -1,0 +1,170 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`mwatch top`: the watched jobs, live. On a terminal the table is drawn anew; else it is printed.
+
+Exit codes: 0 ended by q or Ctrl-C, or after `--count` looks, 2 bad usage, 3 the cluster cannot be
+seen from the start. One that goes away later is told, and asked again.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mwatch.cli.cluster import Context, Kubeconfig, Namespace, seen
+from mwatch.cli.status import AllNamespaces
+from mwatch.errors import MwatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mwatch.app.fleet_status import Fleet
+    from mwatch.cli.terminal import Line
+
+Every = Annotated[
+    float, typer.Option(metavar="SECONDS", min=1.0, max=3600.0, help="Between two looks.")
+]
+Count = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="So many looks, then end; else for ever.")
+]
+
+
+def top(
+    namespace: Namespace = None,
+    all_namespaces: AllNamespaces = False,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    every: Every = 5.0,
+    count: Count = None,
+) -> None:
+    """Show the watched jobs as they go, one line each; q or Ctrl-C ends it.
+
+    Exit code: 0 when ended, 3 the cluster cannot be seen.
+
+    Example: mwatch top -n training --every 2
+    """
+    from mwatch.app.diagnose_job import open_access
+    from mwatch.app.fleet_status import look
+
+    access = seen(lambda: open_access(kubeconfig, context))
+    space = None if all_namespaces else namespace or access.namespace
+    try:
+        first = seen(lambda: look(access, space, time.time()))
+        show = _Screen(all_namespaces) if sys.stdout.isatty() else _Printed(all_namespaces)
+        _go_on(lambda: look(access, space, time.time()), first, show, every, count)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        access.close()
+
+
+def _go_on(
+    look: Callable[[], Fleet],
+    fleet: Fleet,
+    show: _Screen | _Printed,
+    every: float,
+    count: int | None,
+) -> None:
+    with show:
+        problem, looks = "", 1
+        while True:
+            show.draw(fleet, problem)
+            if looks == count or show.wait(every):
+                return
+            looks += 1
+            try:
+                fleet, problem = look(), ""
+            except MwatchError as error:
+                problem = str(error)
+
+
+class _Printed:
+    """For a pipe: each look below the one before."""
+
+    def __init__(self, with_namespace: bool) -> None:
+        self._with_namespace = with_namespace
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def draw(self, fleet: Fleet, problem: str) -> None:
+        from mwatch.cli.terminal import show
+
+        show([*_lines(fleet, problem, self._with_namespace), []])
+
+    def wait(self, seconds: float) -> bool:
+        time.sleep(seconds)
+        return False
+
+
+class _Screen:
+    """A terminal, given back as it was."""
+
+    def __init__(self, with_namespace: bool) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._with_namespace = with_namespace
+        console = Console(highlight=False, emoji=False, markup=False)
+        self._live = Live(console=console, screen=True, auto_refresh=False)
+        self._before: object = None
+
+    def __enter__(self) -> None:
+        import termios
+        import tty
+
+        if sys.stdin.isatty():
+            self._before = termios.tcgetattr(sys.stdin)
+            tty.setcbreak(sys.stdin)
+        self._live.start()
+
+    def __exit__(self, *_: object) -> None:
+        import termios
+
+        self._live.stop()
+        if self._before is not None:
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._before)  # type: ignore[arg-type]
+
+    def draw(self, fleet: Fleet, problem: str) -> None:
+        from rich.text import Text
+
+        from mwatch.app.clean import clean
+        from mwatch.cli.terminal import plain
+
+        texts = [
+            Text.assemble(*((plain(clean(part)), style) for part, style in line))
+            for line in _lines(fleet, problem, self._with_namespace)
+        ]
+        for each in texts:
+            each.no_wrap, each.overflow = True, "ellipsis"
+        self._live.update(Text("\n").join(texts), refresh=True)
+
+    def wait(self, seconds: float) -> bool:
+        """True: somebody typed q."""
+        import select
+
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if self._before is None:
+                time.sleep(left)
+                return False
+            ready, _, _ = select.select([sys.stdin], [], [], left)
+            if ready and sys.stdin.read(1) in ("q", "Q", ""):
+                return True
+        return False
+
+
+def _lines(fleet: Fleet, problem: str, with_namespace: bool) -> list[Line]:
+    from mwatch.cli.render_fleet import render
+
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(fleet.at))
+    wrong = sum(each.cause not in ("healthy", "finished") for each in fleet.lines)
+    head = f"mwatch top  {stamp}  {len(fleet.lines)} jobs, {wrong} not well  (q ends)"
+    told: list[Line] = [[(f"not seen since then: {problem}", "bold yellow")]] if problem else []
+    return [[(head, "bold cyan")], *told, *render(fleet, with_namespace=with_namespace)]

@@ -1,0 +1,127 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What wrappers are told: who may start, who waits, and who is left to its own rule."""
+
+from __future__ import annotations
+
+import pytest
+
+from mwatch.app.attempt_desk import PATIENCE_SECONDS, WAITING_SECONDS, AttemptDesk, Ticket
+from mwatch.model.next_start import NextStart
+
+START = NextStart(4, 450, False, "the newest complete one", not_before=110.0)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def desk(clock: Clock) -> AttemptDesk:
+    return AttemptDesk(clock, lambda: True)
+
+
+def ticket(token: str | None = "secret", **more: object) -> Ticket:
+    return Ticket("ns", "gpt", token, **more)  # type: ignore[arg-type]
+
+
+def test_an_order_is_told_to_each_pod_that_knows_of_none_as_high(
+    desk: AttemptDesk, clock: Clock
+) -> None:
+    desk.post({"Job.gpt": ticket(start=START, begun=3)})
+    told = desk.answer("ns", "gpt", "secret", after=3)
+    assert told is not None
+    assert (told["attempt"], told["resume_from"], told["in_seconds"]) == (4, 450, 10.0)
+    clock.now = 130.0
+    late = desk.answer("ns", "gpt", "secret", after=0)
+    assert late is not None and (late["attempt"], late["in_seconds"]) == (4, 0.0)
+
+
+def test_nobody_starts_before_the_old_gang_is_gone(desk: AttemptDesk) -> None:
+    desk.post({"Job.gpt": ticket(start=START._replace(not_before=None), begun=3, pods=600)})
+    told = desk.answer("ns", "gpt", "secret", after=0)
+    assert told is not None and told["wait"] is True and "resume_from" not in told
+    assert told["again_seconds"] == 3.0  # 600 wrappers ask 200 times a second
+
+
+def test_a_first_start_is_left_to_the_rule(desk: AttemptDesk) -> None:
+    desk.post({"Job.gpt": ticket()})
+    told = desk.answer("ns", "gpt", "", after=0)
+    assert told is not None and told["by_rule"] is True and told["attempt"] == 1
+
+
+def test_a_second_start_waits_until_its_job_is_judged_and_not_for_ever(
+    desk: AttemptDesk, clock: Clock
+) -> None:
+    desk.post({"Job.gpt": ticket(begun=2)})
+    told = desk.answer("ns", "gpt", "", after=2)
+    assert told is not None and told["wait"] is True
+    desk.post({"Job.gpt": ticket(begun=2, is_pending=True)})
+    clock.now += 10 * PATIENCE_SECONDS
+    told = desk.answer("ns", "gpt", "", after=2)
+    assert told is not None and told["wait"] is True
+    desk.post({"Job.gpt": ticket(begun=2)})
+    told = desk.answer("ns", "gpt", "", after=2)
+    assert told is not None and told["by_rule"] is True
+
+
+def test_where_nobody_will_act_nobody_waits(desk: AttemptDesk) -> None:
+    desk.post({"Job.gpt": ticket(begun=2, is_pending=True, is_left_alone=True)})
+    told = desk.answer("ns", "gpt", "", after=2)
+    assert told is not None and told["by_rule"] is True
+
+
+def test_a_pod_of_the_old_attempt_cannot_start_with_the_old_order(desk: AttemptDesk) -> None:
+    desk.post({"Job.gpt": ticket(start=START, begun=4)})
+    told = desk.answer("ns", "gpt", "", after=4)
+    assert told is not None and told.get("wait") is True
+
+
+def test_only_the_leader_answers_and_only_about_jobs_it_watches(clock: Clock) -> None:
+    leads = [False]
+    desk = AttemptDesk(clock, lambda: leads[0])
+    desk.post({"Job.gpt": ticket()})
+    assert desk.answer("ns", "gpt", "secret") is None
+    leads[0] = True
+    assert desk.answer("ns", "gpt", "secret") is not None
+    assert desk.answer("ns", "other", "secret") is None
+    assert desk.answer("elsewhere", "gpt", "secret") is None
+
+
+def test_a_wrong_token_is_told_nothing_and_the_right_one_tells_jobs_of_one_name_apart(
+    desk: AttemptDesk,
+) -> None:
+    desk.post(
+        {
+            "TrainJob.gpt": ticket("one", start=START),
+            "JobSet.gpt": ticket("two", start=START._replace(attempt=9)),
+        }
+    )
+    assert desk.answer("ns", "gpt", "three") is None
+    first, second = desk.answer("ns", "gpt", "one"), desk.answer("ns", "gpt", "two")
+    assert first is not None and second is not None
+    assert (first["attempt"], second["attempt"]) == (4, 9)
+    unnamed = desk.answer("ns", "gpt", "")
+    assert unnamed is not None and unnamed["attempt"] == 4
+    desk.post({"Job.gpt": ticket(None)})
+    assert desk.answer("ns", "gpt", "any") is not None
+
+
+def test_who_waits_at_the_desk_is_known_for_a_while(desk: AttemptDesk, clock: Clock) -> None:
+    desk.post({"Job.gpt": ticket(begun=3, is_pending=True)})
+    desk.answer("ns", "gpt", "", pod="gpt-0", after=3)
+    desk.answer("ns", "gpt", "", pod="gpt-1", after=2)  # of an older attempt
+    desk.answer("ns", "gpt", "", pod="", after=3)
+    assert desk.waiting("Job.gpt", 3) == {"gpt-0"}
+    clock.now += WAITING_SECONDS + 1
+    assert desk.waiting("Job.gpt", 3) == set()
+    assert desk.waiting("Job.other", 3) == set()

@@ -1,0 +1,163 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What Kubernetes did to a job, and ends that no sidecar lives to tell of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import kube_builders as kube
+from job_watch_runs import START, Fleet
+from mwatch.model.decision import Action
+from mwatch.model.kube_node import KubeNode
+from mwatch.model.kube_pod import Container, Disruption
+from mwatch.model.observation import ProcessExit
+from mwatch.model.phase import JobPhase
+
+
+def test_a_deleted_pod_is_a_lost_pod_and_worth_a_restart() -> None:
+    fleet = Fleet(3).run(60)
+    fleet.replace("train-1", deleting_at=fleet.now + 30)
+    fleet.run(2)
+    for pod in fleet.pods:
+        pod.stalls_at = fleet.now
+    del fleet.kube["train-1"]
+    fleet.run(3)
+    assert fleet.cause == "lost_pod"
+    said = fleet.watch.assessment
+    assert said is not None and said.decision.action is Action.RESTART
+
+
+def test_a_pod_that_mwatch_itself_deletes_is_not_lost() -> None:
+    fleet = Fleet(2).run(60)
+    fleet.watch.ours = frozenset(pod.uid for pod in fleet.kube.values())
+    fleet.run(1)
+    fleet.watch.ours = frozenset()  # the hands are done before the API server tells of it
+    fleet.kube.clear()
+    fleet.detectors.clear()
+    fleet.run(60)
+    assert not fleet.detectors
+    assert fleet.watch.phase is JobPhase.SCHEDULING
+
+
+def test_a_preempted_pod_is_explained_by_that_also_when_it_is_gone() -> None:
+    fleet = Fleet(3).run(60)
+    gone = Disruption("PreemptionByScheduler", "preempting", fleet.now)
+    fleet.replace("train-1", disruption=gone, deleting_at=fleet.now + 30)
+    for pod in fleet.pods:
+        pod.stalls_at = fleet.now
+    fleet.run(3)
+    del fleet.kube["train-1"]
+    fleet.run(60)
+    assert fleet.cause == "preempted"
+    said = fleet.watch.assessment
+    assert said is not None and said.decision.action is Action.NONE
+    assert not said.decision.spends_budget
+    assert "stalled" not in fleet.findings
+
+
+def test_a_drained_gang_that_is_whole_again_and_hangs_is_a_hang() -> None:
+    fleet = Fleet(3).run(60)
+    gone = Disruption("EvictionByEvictionAPI", "drain", fleet.now)
+    fleet.replace("train-1", disruption=gone, deleting_at=fleet.now + 30)
+    fleet.run(3)
+    for pod in fleet.pods:
+        pod.stalls_at = fleet.now
+    fleet.kube["train-1"] = replace(kube.pod("train-1"), uid="another")
+    fleet.pods[1].uid = "another"
+    fleet.run(50)
+    assert fleet.cause == "drained"
+    fleet.run(60)
+    assert fleet.cause == "hang"
+
+
+def test_a_suspended_job_is_no_hang_and_no_crash() -> None:
+    fleet = Fleet(2).run(60)
+    fleet.job = replace(fleet.job, is_suspended=True)
+    fleet.run(1)
+    fleet.kube.clear()
+    fleet.detectors.clear()
+    fleet.run(120)
+    assert fleet.cause == "suspended"
+    assert "stalled" not in fleet.detectors and "blind" not in fleet.detectors
+
+
+def test_pods_that_wait_for_a_place_are_scheduling_and_not_blind() -> None:
+    fleet = Fleet(2)
+    for name in list(fleet.kube):
+        fleet.replace(name, phase="Pending")
+    for pod in fleet.pods:
+        pod.answers = False
+    fleet.run(300)
+    assert fleet.watch.phase is JobPhase.SCHEDULING
+    assert "blind" not in fleet.detectors
+
+
+def test_an_unschedulable_pod_takes_the_place_of_the_silence_that_follows_from_it() -> None:
+    fleet = Fleet(2).run(60)
+    for pod in fleet.pods:
+        pod.stalls_at = fleet.now
+    waits = replace(
+        kube.pod("train-1", phase="Pending"), uid="second", scheduled=False,
+        unscheduled_reason="Unschedulable", unscheduled_text="0/9 nodes", unscheduled_since=START,
+    )  # fmt: skip
+    fleet.kube["train-1"] = waits
+    fleet.run(200)
+    assert fleet.cause == "unschedulable"
+    assert "stalled" not in fleet.findings
+
+
+def container(**change: object) -> Container:
+    usual = Container("pytorch", False, False, True, 0, "", "", None, "", None)
+    return usual._replace(**change)  # type: ignore[arg-type]
+
+
+def test_a_container_that_the_kernel_killed_without_a_word_is_out_of_memory() -> None:
+    fleet = Fleet(2)
+    for name in fleet.kube:
+        fleet.replace(name, containers=(container(),))
+    fleet.run(60)
+    killed = container(restarts=1, exit_code=137, exit_reason="OOMKilled")
+    fleet.replace("train-1", containers=(killed,))
+    fleet.run(3)
+    assert fleet.cause == "oom"
+
+
+def test_a_container_that_was_restarted_before_we_came_is_no_news() -> None:
+    fleet = Fleet(2)
+    for name in fleet.kube:
+        killed = container(restarts=3, exit_code=137, exit_reason="OOMKilled")
+        fleet.replace(name, containers=(killed,))
+    fleet.run(60)
+    assert fleet.cause == "healthy"
+
+
+def test_a_pod_on_a_node_that_is_lost_is_lost_only_when_it_does_not_answer_either() -> None:
+    fleet = Fleet(3)
+    fleet.nodes = (KubeNode("n1"), KubeNode("n2"))
+    fleet.replace("train-1", node="n2")
+    fleet.run(60)
+    fleet.nodes = (KubeNode("n1"), KubeNode("n2", is_ready=False))
+    fleet.run(120)
+    assert fleet.cause == "healthy"
+    for pod in fleet.pods:
+        pod.stalls_at = fleet.now
+    fleet.pods[1].answers = False
+    fleet.run(75)
+    assert fleet.cause == "lost_pod"
+
+
+def test_a_wrapper_that_says_how_it_ended_is_believed_over_the_container() -> None:
+    fleet = Fleet(2).run(30)
+    fleet.pods[1].say(fleet.now, ProcessExit(1, None, None))
+    fleet.pods[1].stalls_at = fleet.pods[0].stalls_at = fleet.now
+    fleet.run(8)
+    assert fleet.cause == "crash"
+
+
+def test_a_job_that_has_succeeded_before_anything_was_seen_has_finished() -> None:
+    fleet = Fleet(2)
+    fleet.job = replace(fleet.job, finished="Succeeded")
+    fleet.kube.clear()
+    fleet.run(5)
+    assert fleet.cause == "finished"

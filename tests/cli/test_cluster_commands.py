@@ -1,0 +1,85 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Commands that look at a cluster, where there is none: what is a job, what is a path."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mwatch.cli.cluster import is_job
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {
+    **{key: value for key, value in os.environ.items() if not key.startswith("KUBE")},
+    "PYTHONPATH": f"{ROOT / 'sidecar'}:{ROOT / 'trainer'}",
+    "HOME": "/nonexistent",
+}
+
+
+def mwatch(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mwatch", *words], input="",
+        capture_output=True, text=True, timeout=25, env=ENVIRONMENT, check=False, cwd=cwd,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", ["gpt", "megatron-training", "pytorchjob/gpt", "JobSet/gpt", "jobs.batch/gpt"]
+)
+def test_a_name_that_is_nothing_here_is_a_job(name: str) -> None:
+    assert is_job(name)
+
+
+@pytest.mark.parametrize("name", ["-", "/no/such/folder", "logs/a", "trainer.log", "a.txt", "."])
+def test_paths_and_standard_input_are_recordings(name: str) -> None:
+    assert not is_job(name)
+
+
+def test_what_is_there_is_a_path_unless_a_cluster_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gpt").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert not is_job("gpt", None, None)
+    assert is_job("gpt", "training", None)
+
+
+@pytest.mark.parametrize("command", ["diagnose", "checkpoints"])
+def test_a_name_that_is_neither_here_nor_in_a_cluster_says_both(command: str) -> None:
+    done = mwatch(command, "gpt")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("mwatch: gpt: no such file or folder, so a job of a cluster; but")
+    assert "set KUBECONFIG" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["status", "top"])
+def test_without_a_cluster_a_fleet_cannot_be_seen(command: str) -> None:
+    done = mwatch(command)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "set KUBECONFIG" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_cluster_without_a_name_asks_for_one() -> None:
+    done = mwatch("diagnose", "-n", "training")
+    assert done.returncode == 2
+    assert "name one live job" in done.stderr
+
+
+def test_a_bundle_is_of_a_live_job(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("words\n")
+    done = mwatch("diagnose", "a.log", "--bundle", "out.tgz", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "only of a live job" in done.stderr
+
+
+def test_help_says_which_name_is_which_and_the_exit_codes() -> None:
+    told = " ".join(mwatch("diagnose", "--help").stdout.split())
+    assert "A name that is a file or a folder here is a recording" in told
+    assert "with -n, --context or --kubeconfig every name is" in told
+    assert "Exit code: 0 healthy or finished, 1 something is wrong" in told

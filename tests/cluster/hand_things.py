@@ -1,0 +1,259 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A controller's hands on the real API server, with jobs whose pods and sidecars the test plays.
+
+The sidecars' pages are the real ones on loopback; who makes evidence and ends trainers is fake.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cluster import kube_things as things
+from mwatch.act.gang_restart import ledger_key
+from mwatch.app.clock import Clock
+from mwatch.app.engine import Assessment
+from mwatch.app.fleet_settings import FleetSettings
+from mwatch.app.hands import Hands
+from mwatch.app.job_watch import JobWatch, PodPlace
+from mwatch.export.control_pages import control_pages
+from mwatch.export.http import Server
+from mwatch.kube.access import Access
+from mwatch.kube.events import Events
+from mwatch.kube.jobs import find_job, pods_of
+from mwatch.kube.lease import Lease
+from mwatch.kube.ledger import Ledger
+from mwatch.kube.resources import EVENTS, JOBS, PODS, WORKLOADS
+from mwatch.kube.token import Tokens
+from mwatch.model.decision import Action, Decision
+from mwatch.model.finding import Cause, Culprit, Finding, Severity
+from mwatch.model.kube_facts import KubeFacts
+from mwatch.model.kube_job import JobKind, KubeJob
+from mwatch.model.kube_ledger import JobEntry
+from mwatch.model.pod import Who
+from mwatch.model.restart import RestartAnswer, RestartOrder, RestartOutcome
+from mwatch.model.snapshot_wire import PodSnapshot, View
+from mwatch.model.wrapper import WrapperState
+
+QUICK = FleetSettings(evidence_seconds=5.0, rendezvous_wait_seconds=0.5)
+KEY = ledger_key("Job", "train")
+
+
+def make_job(access: Access, namespace: str, name: str = "train", *, pods: int = 2,
+             mode: str = "act", in_queue: bool = True, claim: str = "") -> KubeJob:  # fmt: skip
+    """Admitted to a queue, where a Job's pods are deleted; else it would be suspended."""
+    made = things.make_job(access, namespace, name, pods=pods, claim=claim)
+    words: dict[str, Any] = {"annotations": {"mwatch.dev/mode": mode}}
+    if in_queue:
+        words["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
+        _admit(access, made)
+    assert access.patch(JOBS, namespace, name, {"metadata": words}).is_ok
+    found = find_job(access, namespace, name, JobKind.JOB)
+    assert found is not None
+    return found
+
+
+def _admit(access: Access, job: KubeJob) -> None:
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job.name, "uid": job.uid,
+             "controller": True}  # fmt: skip
+    container = {"name": "pytorch", "image": "localhost/pause:1"}
+    template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    sets = [{"name": "main", "count": 1, "template": template}]
+    name = f"work-{job.name}"
+    about = {"name": name, "ownerReferences": [owner]}
+    body = {"apiVersion": WORKLOADS.api_version, "kind": WORKLOADS.kind, "metadata": about,
+            "spec": {"queueName": "q", "podSets": sets}}  # fmt: skip
+    assert access.create(WORKLOADS, job.namespace, body).is_ok
+    admitted(access, job, is_so=True)
+
+
+def admitted(access: Access, job: KubeJob, *, is_so: bool) -> None:
+    state = {"type": "Admitted", "status": str(is_so), "reason": "Test", "message": "",
+             "lastTransitionTime": "2026-01-01T00:00:00Z"}  # fmt: skip
+    status = {"status": {"conditions": [state]}}
+    name = f"work-{job.name}"
+    assert access.patch(WORKLOADS, job.namespace, name, status, part="status").is_ok
+
+
+def make_pods(access: Access, job: KubeJob, count: int) -> list[str]:
+    """Running, as far as their status says."""
+    made = []
+    for index in range(count):
+        name = f"{job.name}-{index}"
+        made.append(things.make_pod(access, job, name))
+        run(access, job.namespace, name)
+    return made
+
+
+def run(access: Access, namespace: str, pod: str) -> None:
+    status = {"status": {"phase": "Running", "podIP": "127.0.0.1"}}
+    assert access.patch(PODS, namespace, pod, status, part="status").is_ok
+
+
+class FakePod:
+    """The real pages of a sidecar, over a wrapper that only answers."""
+
+    def __init__(self, name: str, token: str, folder: Path, log: list[str]) -> None:
+        self.name = name
+        self.token = token
+        self.log = log
+        self.outcome = RestartOutcome.ACCEPTED
+        self.is_slow = threading.Event()
+        self.asked: list[RestartOrder] = []
+        self._folder = folder / name
+        self._folder.mkdir(parents=True)
+        (self._folder / "stacks.txt").write_text("Thread 0x1\n")
+        (self._folder / "manifest.json").write_text("{}")
+        file = folder / f"{name}.token"
+        file.write_text(token)
+        self._server = Server(control_pages(file, self, self._restart), port=0)
+
+    @property
+    def port(self) -> int:
+        return self._server.port
+
+    def close(self) -> None:
+        self._server.close()
+
+    def ask(self, reason: str) -> str | None:
+        self.log.append(f"evidence {self.name}")
+        return "20260101T000000Z-a1-asked"
+
+    def manifest(self, id: str, wait_seconds: float) -> Mapping[str, Any] | None:
+        return {}
+
+    def listing(self) -> Sequence[Mapping[str, Any]]:
+        return []
+
+    def folder(self, id: str) -> Path | None:
+        return None if self.is_slow.is_set() else self._folder
+
+    def _restart(self, order: RestartOrder) -> RestartAnswer:
+        self.asked.append(order)
+        self.log.append(f"restart {self.name}")
+        return RestartAnswer(self.outcome, "as the test has it", order.attempt)
+
+
+def snapshot(pod: str, attempt: int, mode: str = "act") -> PodSnapshot:
+    wrapper = WrapperState(
+        attempt, mode, 0.0, 7, None, 0, 1, (), None, None, None, None, False
+    )  # fmt: skip
+    view = View(*[None] * len(View.__slots__))
+    who = Who("train", pod, None, None, None, None, "x", 0.0, mode)
+    return PodSnapshot(
+        0.0, 0.0, "", False, 0.0, who, view, (), {}, (), {}, (), None, (), None, (), (), 0, wrapper
+    )
+
+
+class Controller:
+    """One process of a fleet, in this one."""
+
+    def __init__(self, access: Access, namespace: str, identity: str = "one", *,
+                 settings: FleetSettings = QUICK, folder: Path | None = None,
+                 lease: Lease | None = None) -> None:  # fmt: skip
+        self.access = access
+        self.namespace = namespace
+        self.clock = Clock().now
+        self.lease = lease or Lease(access, namespace, identity)
+        self.lease.turn()
+        self.hands = Hands(
+            access, namespace, lease=self.lease, clock=self.clock,
+            events=Events(access, identity), settings=settings, evidence=folder,
+        )  # fmt: skip
+        self.watches: dict[str, JobWatch] = {}
+        self.fakes: dict[str, FakePod] = {}
+
+    def watch(self, job: KubeJob, *, attempt: int = 1, fakes: Sequence[FakePod] = ()) -> JobWatch:
+        watch = JobWatch(job, {}, now=self.clock())
+        watch.engine.job.attempt.number = attempt
+        watch.engine.job.has_started = True
+        self.watches[watch.key] = watch
+        self.fakes.update({each.name: each for each in fakes})
+        self.see(watch)
+        return watch
+
+    def see(self, watch: JobWatch) -> None:
+        job = find_job(self.access, self.namespace, watch.kube.name, watch.kube.kind)
+        if job is None:
+            self.watches.pop(watch.key)
+            return
+        pods = pods_of(self.access, job)
+        facts = KubeFacts(self.clock(), job, job.name, pods=pods)
+        places = {pod.uid: PodPlace("127.0.0.1", 0) for pod in pods}
+        watch.see(facts, places, 0.0)
+        for pod in pods:
+            fake = self.fakes.get(pod.name)
+            if fake is not None:
+                watch.pods[pod.uid] = watch.pods[pod.uid]._replace(
+                    port=fake.port, answered_at=self.clock(),
+                    snapshot=snapshot(pod.name, watch.attempt),
+                )  # fmt: skip
+
+    def turn(self) -> bool:
+        """False: it is never the answer to anything."""
+        self.lease.turn()
+        for watch in list(self.watches.values()):
+            self.see(watch)
+        self.hands.look(list(self.watches.values()), self.clock())
+        return False
+
+    def until(self, is_so: Callable[[], object], seconds: float = 25.0) -> None:
+        end = time.monotonic() + seconds
+        while not is_so():
+            assert time.monotonic() < end, {key: self.hands.state(key) for key in self.watches} | {
+                "chores": self.hands._chores.problems
+            }
+            self.turn()
+            time.sleep(0.05)
+
+    def entry(self, key: str = KEY) -> JobEntry:
+        return Ledger(self.access, self.namespace).read().of(key)
+
+    def close(self) -> None:
+        self.hands.close()
+
+
+def decided(watch: JobWatch, action: Action = Action.RESTART, cause: Cause = Cause.HANG, *,
+            resume_from: int | None = 450, pod: str | None = None, node: str | None = None,
+            **more: Any) -> Decision:  # fmt: skip
+    """The engine's word about this attempt, due at once."""
+    culprit = None if pod is None and node is None else Culprit(rank=3, pod=pod, node=node)
+    finding = Finding("stalled", cause, Severity.CRITICAL, "no progress for 90 s",
+                      since_time=more.pop("since", watch.facts.now), culprit=culprit,
+                      fingerprint="hang/x")  # fmt: skip
+    decision = Decision(
+        action, cause, watch.attempt, "no progress for 90 s, and two witnesses", resume_from,
+        "checkpoint 450: the newest complete one", 0.0, finding, **more,
+    )  # fmt: skip
+    watch.assessment = Assessment(watch.facts.now, (finding,), decision)
+    return decision
+
+
+def began(watch: JobWatch, attempt: int, iteration: int | None = None) -> None:
+    """The new gang has started, and nothing is wrong with it."""
+    watch.engine.job.attempt.number = attempt
+    watch.engine.job.attempt.iteration = iteration
+    nothing = Decision(Action.NONE, Cause.HEALTHY, attempt, "healthy")
+    watch.assessment = Assessment(watch.facts.now, (), nothing)
+
+
+@contextmanager
+def fakes(access: Access, job: KubeJob, count: int, folder: Path) -> Iterator[list[FakePod]]:
+    token = Tokens(access, job.namespace).of(job)
+    log: list[str] = []
+    made = [FakePod(f"{job.name}-{index}", token, folder, log) for index in range(count)]
+    try:
+        yield made
+    finally:
+        for each in made:
+            each.close()
+
+
+def events(access: Access, namespace: str) -> list[tuple[str, str]]:
+    found = access.call("GET", EVENTS.path(namespace)).body["items"]
+    return [(each["reason"], each["message"]) for each in found]

@@ -1,0 +1,55 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the cluster's namespaces and cleans up behind them: cgroups and the folder.
+
+It stays outside of them, where none of the cluster's mounts is seen, so that what is removed is
+the folder's own. It lives in a session of its own and ends with the namespaces, which end when
+standard input does: also when the tests were killed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_BUSY_SECONDS = 20.0
+_NAMESPACES = ("--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
+
+
+def main(folder: Path, cgroup: str) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the end of standard input is the sign
+    try:
+        subprocess.run(["unshare", *_NAMESPACES, sys.executable, "-m", "cluster.init", str(folder)])
+    finally:
+        _remove_cgroups(cgroup)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_cgroups(cgroup: str) -> None:
+    until = time.monotonic() + _BUSY_SECONDS
+    for root in [each for each in _CGROUPS.glob(f"**/{cgroup}") if each.is_dir()]:
+        for path in sorted(root.glob("**/"), key=lambda each: -len(each.parts)):
+            _remove(path, until)
+
+
+def _remove(path: Path, until: float) -> None:
+    """A cgroup is busy for a moment after its last process."""
+    while time.monotonic() < until:
+        try:
+            os.rmdir(path)
+            return
+        except FileNotFoundError:
+            return
+        except OSError:
+            time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,210 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The controller's eyes on the real API server: jobs found, pods polled, nobody deceived."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from urllib.request import urlopen
+
+import pytest
+
+from cluster import kube_things as things
+from cluster.control_plane import ControlPlane
+from cluster.controller_runs import (
+    WatchedJob,
+    cause,
+    make_pod,
+    remove_pod,
+    set_status,
+    until,
+    watching,
+)
+from cluster.cut_line import CutLine
+from cluster.test_kube_access import compact
+from mwatch.kube.access import Access
+from mwatch.kube.resources import EVENTS, JOBS
+from mwatch.model.decision import Action
+from mwatch.model.phase import JobPhase
+
+pytestmark = pytest.mark.timeout(90)  # a real API server, and pods that are polled in real time
+
+
+@pytest.fixture
+def access(plane: ControlPlane) -> Iterator[Access]:
+    made = things.client(plane)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def job(access: Access) -> Iterator[WatchedJob]:
+    made = WatchedJob(access)
+    yield made
+    made.close()
+
+
+def page(controller: object, path: str) -> bytes:
+    port = controller.port  # type: ignore[attr-defined]
+    with urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        body: bytes = answer.read()
+        return body
+
+
+def test_a_job_that_trains_is_found_polled_and_told_of(
+    plane: ControlPlane, job: WatchedJob
+) -> None:
+    with watching(plane.kubeconfig("admin"), job.namespace) as controller:
+        watch = until(controller, lambda each: cause(each) == "healthy", job)
+        assert {each.pod.name for each in watch.pods.values()} == {"train-0", "train-1"}
+        assert watch.phase is not None
+        assert watch.sight_age_seconds is not None and watch.sight_age_seconds < 5
+        until(controller, lambda each: (each.engine.job.attempt.iteration or 0) > 5, job)
+
+        document = json.loads(page(controller, "/v1/jobs"))
+        (told,) = document["jobs"]
+        assert (told["kind"], told["name"], told["mode"]) == ("Job", "train", "act")
+        assert told["pods"]["wanted"] == told["pods"]["answering"] == 2
+        assert told["verdict"]["cause"] == "healthy"
+        one = json.loads(page(controller, f"/v1/jobs/{job.namespace}/train"))
+        assert one["uid"] == job.job.uid
+        metrics = page(controller, "/metrics").decode()
+        assert f'mwatch_iteration{{run="train",run_namespace="{job.namespace}"}}' in metrics
+        assert 'mwatch_controller_jobs{state="act"} 1' in metrics
+        assert page(controller, "/healthz") == b"ok\n"
+
+
+def test_a_sidecar_that_cannot_be_reached_makes_the_job_blind_and_not_hung(
+    plane: ControlPlane, job: WatchedJob
+) -> None:
+    with watching(plane.kubeconfig("admin"), job.namespace) as controller:
+        until(controller, lambda each: cause(each) == "healthy", job)
+        for pod in job.pods:
+            pod.hang_up()
+        watch = until(controller, lambda each: cause(each) == "blind")
+        seen = set()
+        for _ in range(30):
+            controller.turn()
+            assert watch.assessment is not None
+            seen |= {each.detector for each in watch.assessment.findings}
+            time.sleep(0.1)
+        assert seen == {"blind"}
+        for pod in job.pods:
+            pod.listen()
+        until(controller, lambda each: cause(each) == "healthy", job)
+
+
+def test_a_snapshot_from_a_foreign_uid_is_refused(plane: ControlPlane, job: WatchedJob) -> None:
+    job.pods[1].be("somebody-else")
+    with watching(plane.kubeconfig("admin"), job.namespace) as controller:
+        watch = until(controller, lambda each: each.pods and each.pods[job.uids[1]].problem, job)
+        until(controller, lambda each: each.pods[job.uids[0]].snapshot is not None, job)
+        refused = watch.pods[job.uids[1]]
+        assert refused.snapshot is None and refused.problem.startswith("refused: who answers")
+        assert list(watch.engine.job.streams) == ["train-0"]
+        assert controller.poll.failures["foreign"] >= 1
+
+
+def test_two_pods_that_swap_addresses_are_told_apart_by_their_uids(
+    plane: ControlPlane, access: Access, job: WatchedJob
+) -> None:
+    first, second = job.pods
+    with watching(plane.kubeconfig("admin"), job.namespace) as controller:
+        until(controller, lambda each: cause(each) == "healthy", job)
+        set_status(access, job.namespace, "train-0", second.address)
+        until(controller, lambda each: "refused" in each.pods[job.uids[0]].problem, job)
+        set_status(access, job.namespace, "train-0", first.address)
+        until(controller, lambda each: not each.pods[job.uids[0]].problem, job)
+
+
+def test_an_api_server_that_goes_away_is_told_and_the_pods_are_watched_on(
+    plane: ControlPlane, job: WatchedJob
+) -> None:
+    line = CutLine(plane)
+    try:
+        with watching(line.kubeconfig, job.namespace) as controller:
+            until(controller, lambda each: cause(each) == "healthy", job)
+            line.cut()
+            watch = until(controller, lambda each: (each.sight_age_seconds or 0) > 4, job)
+            before = watch.engine.job.attempt.iteration or 0
+            until(controller, lambda each: (each.engine.job.attempt.iteration or 0) > before, job)
+            assert cause(watch) == "healthy"
+            assert "does not answer" in controller.fleet.problem or controller.fleet.problem
+            line.mend()
+            again = until(controller, lambda each: (each.sight_age_seconds or 9) < 2, job)
+            assert again is watch
+            assert controller.fleet.problem == ""
+    finally:
+        line.close()
+
+
+def test_what_the_api_server_has_forgotten_is_read_anew(
+    plane: ControlPlane, access: Access, job: WatchedJob
+) -> None:
+    line = CutLine(plane)
+    try:
+        with watching(line.kubeconfig, job.namespace) as controller:
+            until(controller, lambda each: cause(each) == "healthy", job)
+            lists = controller.fleet.relists
+            line.cut()
+            until(controller, lambda each: (each.sight_age_seconds or 0) > 2, job)
+            for number in range(3):
+                about = {"kind": "Pod", "name": "train-0", "uid": job.uids[0],
+                         "namespace": job.namespace}  # fmt: skip
+                body = {
+                    "apiVersion": "v1", "kind": "Event", "metadata": {"name": f"e{number}"},
+                    "involvedObject": about, "reason": "FailedMount", "type": "Warning",
+                }  # fmt: skip
+                assert access.create(EVENTS, job.namespace, body).is_ok
+            compact(plane)  # the version that the watch on Events goes on from is gone: 410
+            line.mend()
+            watch = until(controller, lambda each: len(each.facts.events) == 3, job)
+            assert controller.fleet.relists > lists
+            assert cause(watch) == "healthy"
+    finally:
+        line.close()
+
+
+def test_a_pod_that_somebody_deletes_is_a_lost_pod(
+    plane: ControlPlane, access: Access, job: WatchedJob
+) -> None:
+    with watching(plane.kubeconfig("admin"), job.namespace) as controller:
+        until(controller, lambda each: cause(each) == "healthy", job)
+        until(controller, lambda each: (each.engine.job.attempt.iteration or 0) > 5, job)
+        job.pods[1].hang_up()
+        remove_pod(access, job.namespace, "train-1", job.uids[1])
+        watch = until(controller, lambda each: cause(each) == "lost_pod")
+        assert watch.assessment is not None
+        assert watch.assessment.decision.action is Action.RESTART
+
+        job.iteration = 0
+        uid = make_pod(access, job.job, "train-1", job.pods[1].address, job.pods[1].port)
+        for pod in job.pods:
+            pod.attempt, pod.started_at = 2, time.time()
+        job.pods[1].be(uid)
+        job.pods[1].listen()
+        job.pods[0].be(job.uids[0])
+        watch = until(controller, lambda each: each.attempt == 2 and cause(each) == "healthy", job)
+        assert watch.engine.job.past
+
+
+def test_kubernetes_causes_explain_a_job_that_waits(plane: ControlPlane, access: Access) -> None:
+    namespace = things.fresh_namespace(access)
+    job = things.make_job(access, namespace, pods=1)
+    things.make_pod(access, job, "train-0")
+    waits = {
+        "phase": "Pending",
+        "conditions": [
+            {"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+             "message": "0/9 nodes are available", "lastTransitionTime": "2020-01-01T00:00:00Z"}
+        ],
+    }  # fmt: skip
+    access.call("PATCH", f"/api/v1/namespaces/{namespace}/pods/train-0/status",
+                body={"status": waits}, kind="application/merge-patch+json")  # fmt: skip
+    with watching(plane.kubeconfig("admin"), namespace) as controller:
+        watch = until(controller, lambda each: cause(each) == "unschedulable")
+        assert watch.phase is JobPhase.SCHEDULING
+        access.patch(JOBS, namespace, "train", {"spec": {"suspend": True}})
+        until(controller, lambda each: cause(each) == "suspended")

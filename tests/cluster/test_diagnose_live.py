@@ -1,0 +1,182 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`mwatch diagnose`, `status` and `checkpoints` of a PyTorchJob that a real node runs.
+
+Its trainer is a script that prints what Megatron prints, in two pods: the last rank's pod prints
+iterations, the first one's its arguments and saves. Then all fall silent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.images import MWATCH
+from cluster.kubectl import Kubectl
+from manifest_files import objects_in
+from mwatch.manifests.parts import Wish
+from mwatch.manifests.whole import inject_text
+
+pytestmark = pytest.mark.timeout(300)
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = str(Path(sys.executable).resolve())
+TRAINER = """
+import os, sys, time
+pod = os.environ.get('HOSTNAME', '')
+def say(text): print(text, flush=True)
+if pod.endswith('worker-0'):
+    say('------------------------ arguments ------------------------')
+    for name, value in (('log_interval', 1), ('save', '/ckpt'), ('load', '/ckpt'),
+                        ('world_size', 2), ('tensor_model_parallel_size', 1),
+                        ('pipeline_model_parallel_size', 2), ('train_iters', 1000),
+                        ('save_interval', 10), ('num_layers', 4)):
+        say(f'  {name} ' + '.' * 30 + f' {value}')
+    say('-------------------- end of arguments ---------------------')
+else:
+    time.sleep(4)  # a real rank waits for the others
+for number in range(1, 13):
+    time.sleep(0.3)
+    if pod.endswith('worker-1'):
+        stamp = time.strftime('%Y-%m-%d %H:%M:%S')
+        say(f' [{stamp}] iteration {number:8d}/    1000 | consumed samples: {number * 8:12d} | '
+            f'elapsed time per iteration (ms): 300.0 | learning rate: 6.000000E-05 | '
+            f'global batch size:     8 | lm loss: 6.0E+00 | loss scale: 1.0 | grad norm: 0.791 | '
+            f'number of skipped iterations:   0 | number of nan iterations:   0 |')
+    elif number == 10:
+        say('saving checkpoint at iteration      10 to /ckpt in torch_dist format')
+        say('successfully saved checkpoint from iteration      10 to /ckpt')
+END
+"""
+CRASHES = """
+    if number == 9 and pod.endswith('worker-1'):
+        say('Traceback (most recent call last):')
+        say('  File "train.py", line 7, in step')
+        say('torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB')
+        sys.exit(1)
+"""
+SAVES = """
+    if number == 10 and pod.endswith('worker-0'):
+        from pathlib import Path
+        folder = Path('/ckpt/iter_0000010/mp_rank_00')
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / 'model_optim_rng.pt').write_bytes(b'x' * 1000)
+        Path('/ckpt/latest_checkpointed_iteration.txt').write_text('10')
+"""
+FOLDER = "/tmp/mwatch-diagnose-live"
+
+
+def trainer(end: str, inside: str = "") -> str:
+    return TRAINER.replace("END", inside + "\n" + end)
+
+
+def pytorchjob(name: str, script: str) -> dict[str, Any]:
+    container = {
+        "name": "pytorch",
+        "image": MWATCH,
+        "imagePullPolicy": "IfNotPresent",
+        "command": [PYTHON, "-c", script],
+    }
+    worker = {
+        "replicas": 2,
+        "restartPolicy": "OnFailure",
+        "template": {"spec": {"containers": [container], "terminationGracePeriodSeconds": 1}},
+    }
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": name},
+        "spec": {"pytorchReplicaSpecs": {"Worker": worker}},
+    }
+
+
+def mwatch(cluster: Kubectl, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT / 'sidecar'}:{ROOT / 'trainer'}",
+        "KUBECONFIG": str(cluster.kubeconfig),
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "mwatch", *words],
+        capture_output=True, text=True, timeout=30, env=environment, check=False,
+    )  # fmt: skip
+
+
+def told(cluster: Kubectl, name: str, is_so: Callable[[Any], bool], seconds: float = 120.0) -> Any:
+    """The first answer that is so."""
+    until = time.monotonic() + seconds
+    while True:
+        done = mwatch(cluster, "diagnose", name, "-n", "default", "--json")
+        body = json.loads(done.stdout) if done.stdout else {}
+        if body and is_so(body):
+            assert done.returncode in (0, 1, 3)
+            return body
+        assert time.monotonic() < until, f"{done.stderr}\n{done.stdout[:3000]}"
+        time.sleep(0.5)
+
+
+def test_without_sidecars_the_logs_of_all_pods_tell_who_hangs(cluster: Kubectl) -> None:
+    name = "plain"
+    cluster.apply(pytorchjob(name, trainer("time.sleep(600)")))
+    try:
+        body = told(cluster, name, lambda each: each["verdict"]["cause"] == "hang")
+        screen = mwatch(cluster, "diagnose", f"pytorchjob/{name}", "-n", "default").stdout
+    finally:
+        cluster("delete", "pytorchjob", name, "--wait=false")
+    assert body["job"]["pods"] == {"wanted": 2, "running": 2, "answering": 0, "logs_read": 2}
+    assert (body["job"]["iteration"], body["job"]["total_iterations"]) == (12, 1000)
+    assert body["verdict"]["since"]["iteration"] == 13
+    assert body["findings"][0]["evidence"][0]["file"] == f"{name}-worker-1"
+    assert screen.startswith("HANG since iteration 13")
+
+
+def test_a_crashed_container_is_told_from_its_previous_log(cluster: Kubectl) -> None:
+    name = "broken"
+    cluster.apply(pytorchjob(name, trainer("time.sleep(600)", CRASHES)))
+    try:
+        body = told(cluster, name, lambda each: each["verdict"]["cause"] == "oom")
+    finally:
+        cluster("delete", "pytorchjob", name, "--wait=false")
+    assert body["verdict"]["culprit"]["pod"] == f"{name}-worker-1"
+    assert "kubectl logs" in body["next_command"]
+
+
+def test_sidecars_are_asked_by_the_proxy_of_the_api_server(cluster: Kubectl) -> None:
+    name = "watched"
+    content = pytorchjob(name, trainer("time.sleep(600)", SAVES))
+    template = content["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    # One node: its disk is what a shared volume is elsewhere.
+    template["volumes"] = [
+        {"name": "ckpt", "hostPath": {"path": FOLDER, "type": "DirectoryOrCreate"}}
+    ]
+    template["containers"][0]["volumeMounts"] = [{"name": "ckpt", "mountPath": "/ckpt"}]
+    template["containers"][0]["args"] = ["--save", "/ckpt", "--load", "/ckpt"]
+    wish = Wish(MWATCH, "native", python=PYTHON)
+    cluster.apply(*objects_in(inject_text(json.dumps(content), "job.json", wish).text))
+    try:
+        body = told(
+            cluster, name,
+            lambda each: each["job"]["pods"]["answering"] == 2
+            and each["verdict"]["cause"] == "hang",
+        )  # fmt: skip
+        status = mwatch(cluster, "status", "-n", "default", "--json")
+        stored = mwatch(cluster, "checkpoints", name, "-n", "default", "--json")
+    finally:
+        cluster("delete", "pytorchjob", name, "--wait=false")
+    assert body["job"]["iteration"] == 12
+    assert {each["sidecar"] for each in body["pods"]} == {"answers"}
+    line = next(e for e in json.loads(status.stdout)["jobs"] if e["name"] == name)
+    assert (line["source"], line["cause"], line["iteration"]) == ("sidecars", "hang", 12)
+    assert status.returncode == 1
+    found = json.loads(stored.stdout)
+    assert (stored.returncode, found["folder"], found["tracker"]) == (1, "/ckpt", "10")
+    assert "no file of torch.save" in found["checkpoints"][0]["reason"]
+    tracker = next(each for each in body["checks"] if each["check"] == "tracker")
+    assert tracker["state"] == "found", "it names one that is not whole"

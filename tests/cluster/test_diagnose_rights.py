@@ -1,0 +1,103 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a person may read decides what `mwatch diagnose` sees, and it says what it did not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cluster import kube_things as things
+from cluster.control_plane import ControlPlane
+from cluster.people import ready_node, run_pods
+from mwatch.app.diagnose_job import JobRequest, diagnose_with
+from mwatch.app.fleet_status import look
+from mwatch.kube.access import Access
+from mwatch.kube.errors import NoPermission
+from mwatch.kube.resources import SECRETS, Resource
+from mwatch.model.finding import Cause
+
+_RBAC = ("rbac.authorization.k8s.io", "v1")
+CLUSTER_ROLES = Resource(*_RBAC, "clusterroles", "ClusterRole", is_namespaced=False)
+CLUSTER_BINDINGS = Resource(
+    *_RBAC, "clusterrolebindings", "ClusterRoleBinding", is_namespaced=False
+)
+
+
+@pytest.fixture
+def access(plane: ControlPlane) -> Iterator[Access]:
+    made = things.client(plane)
+    yield made
+    made.close()
+
+
+def let(access: Access, namespace: str, user: str, rules: list[dict[str, Any]]) -> None:
+    body = {"apiVersion": things.ROLES.api_version, "kind": "Role", "metadata": {"name": user},
+            "rules": rules}  # fmt: skip
+    assert access.create(things.ROLES, namespace, body).is_ok
+    bind(access, namespace, user)
+
+
+def bind(access: Access, namespace: str | None, user: str) -> None:
+    group = "rbac.authorization.k8s.io"
+    kinds = (CLUSTER_BINDINGS, "ClusterRole") if namespace is None else (things.BINDINGS, "Role")
+    resource, role = kinds
+    body = {
+        "apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": user},
+        "roleRef": {"apiGroup": group, "kind": role, "name": user},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
+    }  # fmt: skip
+    assert access.call("POST", resource.path(namespace), body=body).is_ok
+
+
+def test_who_may_read_jobs_and_pods_alone_gets_a_verdict_and_is_told_what_is_missing(
+    plane: ControlPlane, access: Access
+) -> None:
+    namespace = things.fresh_namespace(access)
+    job = things.make_job(access, namespace, pods=1)
+    run_pods(access, job, 1, ready_node(access, "well-too"))
+    let(access, namespace, "ann", [
+        {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get"]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+    ])  # fmt: skip
+    theirs = things.client(plane, impersonate="ann")
+    told = diagnose_with(theirs, JobRequest("job/train", namespace), time.time())
+    assert told.report.verdict.cause is Cause.BLIND
+    assert {"events", "quotas", "ledger", "nodes", "claims", "services"} <= set(told.facts.unseen)
+    assert "forbidden" in told.facts.unseen["events"]
+    unseen = {each.check: each.why for each in told.checks if each.why}
+    assert "forbidden" in unseen["nodes"] and "forbidden" in unseen["last-rank"]
+    theirs.close()
+
+
+def test_who_may_not_read_the_job_is_told_which_right_is_missing(
+    plane: ControlPlane, access: Access
+) -> None:
+    namespace = things.fresh_namespace(access)
+    things.make_job(access, namespace)
+    theirs = things.client(plane, impersonate="nobody")
+    with pytest.raises(NoPermission, match=r"nobody.*cannot get.*ask for that right"):
+        diagnose_with(theirs, JobRequest("train", namespace), time.time())
+    theirs.close()
+
+
+def test_the_role_for_people_is_enough_for_everything(plane: ControlPlane, access: Access) -> None:
+    namespace = things.fresh_namespace(access)
+    job = things.make_job(access, namespace, pods=1)
+    run_pods(access, job, 1, ready_node(access, "well-three"))
+    role, of_cluster = things.manifests("people.yaml", namespace)
+    let(access, namespace, "eve", role["rules"])
+    of_cluster["metadata"]["name"] = "eve"
+    access.call("POST", CLUSTER_ROLES.path(None), body=of_cluster)
+    bind(access, None, "eve")
+    theirs = things.client(plane, impersonate="eve")
+    told = diagnose_with(theirs, JobRequest("train", namespace), time.time())
+    assert not [each for each in told.facts.unseen.values() if "forbidden" in each]
+    assert "forbidden" not in told.words[0].problem
+    assert look(theirs, namespace, time.time()).lines[0].name == "train"
+    with pytest.raises(NoPermission):
+        theirs.get(SECRETS, namespace, "any")
+    theirs.close()

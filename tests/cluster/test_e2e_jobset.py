@@ -1,0 +1,32 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A JobSet that really trains: a rank is stopped, and JobSet's own failure policy brings the gang
+back, because mwatch lets one pod fail."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.training_job import Wanted, jobset
+from cluster.yard import Yard
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def test_a_stopped_rank_of_a_jobset_is_restarted_by_its_own_policy(
+    jobsets: None, yard: Yard
+) -> None:
+    yard.restart_by_pods()
+    job = yard.start(jobset(yard.trainer, Wanted("set", launcher="python")))
+    try:
+        pods, attempt = job.trains_well()
+        kept = yard.evidence()
+        last = job.stop("node-0-1")
+        job.wait_for_attempt(attempt + 1)
+        assert job.resumed() == last.checkpoint
+        assert job.wait_past(last.iteration) and job.begun() == last.checkpoint + 1
+        assert not set(job.pods().values()) & set(pods.values())
+        assert job.object()["status"]["restarts"] == 1
+        assert yard.evidence() > kept
+    finally:
+        yard.end(job)

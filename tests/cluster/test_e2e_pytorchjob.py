@@ -1,0 +1,124 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A PyTorchJob that really trains, hurt in one way after the other, and brought back by mwatch.
+
+One job for all tests, in the order of this file, so that it is started once. What mwatch does is
+shown by the iterations that the trainer itself printed before and after, and by what lies in the
+folder of checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from cluster.node import Node
+from cluster.pod_processes import cut_off, join_again, processes_of
+from cluster.training import Training
+from cluster.training_job import Wanted, pytorchjob
+from cluster.yard import Yard
+
+pytestmark = pytest.mark.timeout(600)
+INTERVAL = 50
+BAD = 149
+"""The step at which a weight becomes NaN: just before one that saves."""
+GOOD = BAD // INTERVAL * INTERVAL
+
+
+@pytest.fixture(scope="module")
+def job(yard: Yard) -> Iterator[Training]:
+    wanted = Wanted("gpt", save_interval=INTERVAL, faults=(f"nan@{BAD}",))
+    started = yard.start(pytorchjob(yard.trainer, wanted))
+    yield started
+    yard.end(started)
+
+
+def test_nan_goes_back_to_the_last_good_checkpoint_and_not_to_the_latest(
+    job: Training, yard: Yard
+) -> None:
+    yard.restart_in_place()
+    job.wait_for_attempt(2, first=True)
+    again = job.wait_past(BAD + INTERVAL)
+    attempt, rollback = job.timeline()["attempts"][-1], job.timeline()["rollbacks"][-1]
+    assert attempt["resumed_from"] == rollback["to_iteration"] == GOOD
+    assert max(rollback["marked"])[0] > GOOD, "there was a newer checkpoint, and it is not used"
+    assert job.begun() == GOOD + 1 and again > BAD + INTERVAL
+
+
+def test_a_stopped_rank_is_restarted_in_place(job: Training, yard: Yard) -> None:
+    yard.restart_in_place()
+    pods, attempt = job.trains_well()
+    kept = yard.evidence()
+    last = job.stop("worker")
+    job.wait_for_attempt(attempt + 1)
+    assert job.resumed() == last.checkpoint
+    assert job.wait_past(last.iteration) and job.begun() == last.checkpoint + 1
+    assert job.pods() == pods and set(job.restarts().values()) == {0}
+    assert job.timeline()["attempt"] == attempt + 1
+    assert yard.evidence() > kept, "what the ranks did was kept before they were ended"
+
+
+def test_a_deleted_pod_brings_the_gang_back_from_the_newest_checkpoint(job: Training) -> None:
+    pods, attempt = job.trains_well()
+    name = job.pod("worker")
+    iteration = job.iteration()
+    job.kubectl("delete", "pod", name, "--wait=false")
+    job.wait(lambda: job.pods().get(name, pods[name]) != pods[name], "another pod", 90)
+    job.wait_for_attempt(attempt + 1)
+    resumed = job.resumed()
+    assert resumed > iteration - 2 * INTERVAL
+    assert job.wait_past(resumed) and job.begun() == resumed + 1
+
+
+def test_a_stopped_rank_is_restarted_by_new_pods(job: Training, yard: Yard) -> None:
+    yard.restart_by_pods()
+    pods, attempt = job.trains_well()
+    kept = yard.evidence()
+    last = job.stop("worker")
+    job.wait_for_attempt(attempt + 1)
+    assert job.resumed() == last.checkpoint
+    assert job.wait_past(last.iteration) and job.begun() == last.checkpoint + 1
+    assert not set(job.pods().values()) & set(pods.values()), "all pods are new"
+    assert yard.evidence() > kept
+
+
+def test_a_controller_killed_in_the_middle_of_a_restart_ends_it_once(
+    job: Training, yard: Yard
+) -> None:
+    yard.restart_by_pods()
+    pods, attempt = job.trains_well()
+    last = job.stop("master")
+    job.wait(lambda: job.pods() != pods, "the first pod on its way out", 120)
+    yard.controller.kill()
+    job.wait_for_attempt(attempt + 1)
+    assert job.resumed() == last.checkpoint
+    assert job.wait_past(last.iteration) and job.begun() == last.checkpoint + 1
+    yard.controller.wait()
+    new, _ = job.trains_well()
+    assert not set(new.values()) & set(pods.values())
+    assert job.timeline()["attempt"] == attempt + 1, "one restart, by two controllers"
+
+
+def test_a_pod_that_comes_back_late_writes_nothing(job: Training, yard: Yard, node: Node) -> None:
+    """Cut off with its node's agent: nothing there ends it when the API server forgets it."""
+    yard.restart_by_pods()
+    pods, attempt = job.trains_well()
+    name = job.pod("worker")
+    lost = cut_off(pods[name])
+    job.kubectl("delete", "pod", name, "--grace-period=0", "--force")
+    job.wait_for_attempt(attempt + 1)
+    job.wait_past(job.resumed() + INTERVAL)
+    assert processes_of(pods[name]), "it is still there, and knows nothing"
+    yard.controller.scale(0)
+    both = [job.pod(each) for each in ("master", "worker")]
+    for pod in both:
+        job.signal(pod, "STOP")
+    before = job.settled_files()
+    with join_again(lost):
+        job.wait(lambda: not lost.ranks(), "the end of the late rank", 60)
+        assert job.settled_files() == before
+    for pod in both:
+        job.signal(pod, "CONT")
+    yard.controller.scale(1)
+    job.wait_past(job.iteration())

@@ -1,0 +1,156 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Restarts in place over the sidecars' real pages, and what happens where a pod will not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cluster import hand_things as hands
+from cluster.hand_fixtures import a_namespace, an_access, kinds  # noqa: F401
+from cluster.hand_things import KEY, QUICK, Controller, FakePod
+from mwatch.kube.access import Access
+from mwatch.kube.jobs import pods_of
+from mwatch.model.gang import Way
+from mwatch.model.restart import RestartOutcome
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@contextmanager
+def wrappers(controller: Controller, fakes: list[FakePod], attempt: int) -> Iterator[list[str]]:
+    """Each comes to the desk when it was asked to restart, and takes what it is given."""
+    end, began = threading.Event(), list[str]()
+
+    def wrap(fake: FakePod) -> None:
+        while not end.wait(0.05):
+            if fake.asked and fake.outcome is RestartOutcome.ACCEPTED:
+                told = controller.hands.answer(
+                    controller.namespace, "train", fake.token, fake.name, attempt
+                )
+                if told is not None and "wait" not in told:
+                    began.append(f"{fake.name} {told['attempt']} {told.get('resume_from')}")
+                    return
+
+    threads = [threading.Thread(target=wrap, args=(each,)) for each in fakes]
+    for each in threads:
+        each.start()
+    try:
+        yield began
+    finally:
+        end.set()
+        for each in threads:
+            each.join(10)
+
+
+def test_all_pods_restart_in_place_and_start_together(
+    access: Access, namespace: str, tmp_path: Path
+) -> None:
+    job = hands.make_job(access, namespace)
+    old = set(hands.make_pods(access, job, 2))
+    controller = Controller(access, namespace, folder=tmp_path / "kept")
+    with hands.fakes(access, job, 2, tmp_path / "pods") as fakes, \
+            wrappers(controller, fakes, 7) as began:  # fmt: skip
+        hands.decided(controller.watch(job, attempt=7, fakes=fakes))
+        controller.until(lambda: len(began) == 2)
+    assert sorted(began) == ["train-0 8 450", "train-1 8 450"]
+    assert {pod.uid for pod in pods_of(access, job)} == old
+    entry = controller.entry()
+    assert entry.step is not None and entry.step.way is Way.IN_PLACE
+    log = fakes[0].log
+    assert max(map(log.index, ("evidence train-0", "evidence train-1"))) < min(
+        map(log.index, ("restart train-0", "restart train-1"))
+    )
+    order = fakes[0].asked[0]
+    assert order.attempt == 7 and not order.wants_evidence
+    controller.close()
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [RestartOutcome.OBSERVING, RestartOutcome.WRONG_ATTEMPT, RestartOutcome.UNREACHABLE],
+)
+def test_one_pod_that_refuses_is_enough_to_replace_all(
+    access: Access, namespace: str, tmp_path: Path, outcome: RestartOutcome
+) -> None:
+    job = hands.make_job(access, namespace)
+    old = set(hands.make_pods(access, job, 2))
+    controller = Controller(access, namespace)
+    with hands.fakes(access, job, 2, tmp_path / "pods") as fakes:
+        fakes[1].outcome = outcome
+        with wrappers(controller, fakes, 1) as began:
+            hands.decided(controller.watch(job, fakes=fakes))
+            controller.until(lambda: controller.hands.state(KEY).doing == "recovering")
+            # A wrapper of an old pod that still asks is told nothing it could start with,
+            # before all old pods are gone.
+            assert len(began) <= 1
+    assert not {pod.uid for pod in pods_of(access, job)} & old
+    entry = controller.entry()
+    assert entry.step is not None and entry.step.way is Way.DELETE_PODS and entry.attempt == 2
+    told = [text for _, text in hands.events(access, namespace) if "not in place" in text]
+    assert len(told) == 1 and "train-1" in told[0]
+    controller.close()
+
+
+def test_pods_whose_container_restarted_by_itself_wait_for_the_others(
+    access: Access, namespace: str, tmp_path: Path
+) -> None:
+    """After a crash kubelet starts the containers again: no pod has to go for a new attempt."""
+    job = hands.make_job(access, namespace)
+    old = set(hands.make_pods(access, job, 2))
+    controller = Controller(access, namespace)
+    with hands.fakes(access, job, 2, tmp_path / "pods") as fakes:
+        watch = controller.watch(job, attempt=3, fakes=fakes)
+        controller.turn()
+        controller.until(lambda: controller.hands._ledger.book is not None)
+        hands.decided(watch)
+        first = fakes[0]
+
+        def came() -> bool:
+            """The wrapper of train-0 is back, and asks every now and then."""
+            told = controller.hands.answer(namespace, "train", "", "train-0", 3)
+            return told is not None and told.get("attempt") == 4 and "resume_from" in told
+
+        with wrappers(controller, fakes[1:], 3) as began:
+            controller.until(lambda: came() and began)
+        assert not first.asked and began == ["train-1 4 450"]
+    assert {pod.uid for pod in pods_of(access, job)} == old
+    controller.close()
+
+
+def test_where_the_fleet_forbids_it_no_pod_is_asked(
+    access: Access, namespace: str, tmp_path: Path
+) -> None:
+    job = hands.make_job(access, namespace)
+    hands.make_pods(access, job, 2)
+    controller = Controller(access, namespace, settings=replace(QUICK, in_place=False))
+    with hands.fakes(access, job, 2, tmp_path / "pods") as fakes:
+        hands.decided(controller.watch(job, fakes=fakes))
+        controller.until(lambda: controller.hands.state(KEY).doing == "recovering")
+        assert not fakes[0].asked and not fakes[1].asked
+    assert pods_of(access, job) == ()
+    controller.close()
+
+
+def test_evidence_that_does_not_come_is_told_and_holds_nobody_up(
+    access: Access, namespace: str, tmp_path: Path
+) -> None:
+    job = hands.make_job(access, namespace, pods=3)
+    hands.make_pods(access, job, 3)
+    settings = replace(QUICK, evidence_seconds=1.5, in_place=False)
+    controller = Controller(access, namespace, settings=settings, folder=tmp_path / "kept")
+    with hands.fakes(access, job, 2, tmp_path / "pods") as fakes:
+        fakes[1].is_slow.set()
+        hands.decided(controller.watch(job, fakes=fakes))
+        controller.until(lambda: controller.hands.state(KEY).doing == "recovering")
+    (record,) = controller.entry().incidents
+    assert record.evidence is not None and record.evidence.files == ("train-0.tgz",)
+    missing = " ".join(record.evidence.missing)
+    assert "train-1: " in missing and "train-2: its sidecar has no address" in missing
+    controller.close()

@@ -1,0 +1,259 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`mwatch pause`, `resume`, `restart`, `mode` on the real API server, with a leader and without."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from cluster import hand_things as hands
+from cluster import kube_things as things
+from cluster.control_plane import ControlPlane
+from cluster.hand_fixtures import a_namespace, an_access, kinds  # noqa: F401
+from cluster.hand_things import KEY, Controller
+from mwatch.app.people import People
+from mwatch.app.people_restart import PersonRestart, Times
+from mwatch.cli.main import app
+from mwatch.errors import InputError
+from mwatch.kube.access import Access
+from mwatch.kube.errors import KubeError
+from mwatch.kube.jobs import find_job, pods_of
+from mwatch.kube.lease import Lease, LeaseTimes
+from mwatch.kube.ledger import Ledger
+from mwatch.kube.resources import NODES
+from mwatch.model.decision import Action
+from mwatch.model.finding import Cause
+from mwatch.model.kube_job import KubeJob
+from mwatch.model.pause import pause_of
+
+pytestmark = pytest.mark.timeout(60)
+SHORT = LeaseTimes(length_seconds=2, margin_seconds=0.5, renew_seconds=0.2)
+QUICK = Times(lease=SHORT, taken_seconds=10.0, look_seconds=0.1)
+
+
+@pytest.fixture(autouse=True)
+def a_node(access: Access) -> Iterator[None]:
+    """Somebody who may see nodes is told where there are none. It goes: nothing runs on it."""
+    things.make_ready_node(access, "ready")
+    yield
+    access.call("DELETE", NODES.path(None, "ready"))
+
+
+def job_of(access: Access, namespace: str) -> KubeJob:
+    found = find_job(access, namespace, "train")
+    assert found is not None
+    return found
+
+
+@contextmanager
+def leading(controller: Controller) -> Iterator[None]:
+    """The controller turns by itself meanwhile."""
+    end = threading.Event()
+
+    def run() -> None:
+        while not end.wait(0.1):
+            controller.turn()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join(10)
+
+
+def leader(access: Access, namespace: str) -> Controller:
+    return Controller(access, namespace, lease=Lease(access, namespace, "one", times=SHORT))
+
+
+def test_a_pause_of_one_job_and_its_end(access: Access, namespace: str) -> None:
+    hands.make_job(access, namespace)
+    people = People(access, namespace)
+    said = people.pause("train", 7200.0, "changing the switch")
+    assert "for 2 h" in said.lines[0] and said.exit_code == 0 and len(said.lines) == 1
+    pause = pause_of(job_of(access, namespace), people.wall())
+    assert pause is not None and pause.who == people.who and pause.why == "changing the switch"
+    assert pause_of(job_of(access, namespace), people.wall() + 7300) is None
+    (note,) = Ledger(access, namespace).read().of(KEY).notes
+    assert (note.who, note.what, note.why) == (people.who, "pause", "changing the switch")
+    ((reason, text),) = hands.events(access, namespace)
+    assert reason == "MwatchPaused" and people.who in text and "changing the switch" in text
+    assert "no longer paused" in people.resume("train", "").lines[0]
+    assert pause_of(job_of(access, namespace), people.wall()) is None
+    assert "neither paused" in people.resume("job/train", "").lines[0]
+
+
+def test_the_one_switch_for_all_jobs(access: Access, namespace: str) -> None:
+    hands.make_job(access, namespace)
+    people = People(access, namespace)
+    people.pause_all(60.0, "storm")
+    halt = Ledger(access, namespace).read().halt
+    assert halt is not None and halt.who == people.who and halt.holds(people.wall())
+    assert not halt.holds(people.wall() + 61)
+    ((reason, text),) = hands.events(access, namespace)
+    assert reason == "MwatchPaused" and "all jobs: storm" in text
+    assert any("all jobs are paused" in line for line in people.resume("train", "").lines)
+    people.resume_all("over")
+    assert Ledger(access, namespace).read().halt is None
+
+
+def test_a_job_that_mwatch_has_stopped_is_started_again(access: Access, namespace: str) -> None:
+    job = hands.make_job(access, namespace, in_queue=False)
+    hands.make_pods(access, job, 2)
+    controller = Controller(access, namespace)
+    hands.decided(controller.watch(job), Action.STOP, Cause.OOM, resume_from=None)
+    controller.until(lambda: job_of(access, namespace).is_suspended)
+    controller.close()
+    said = People(access, namespace).resume("train", "smaller batch")
+    assert "started again" in said.lines[0]
+    assert not job_of(access, namespace).is_suspended
+
+
+def test_the_mode_is_changed_and_told(access: Access, namespace: str) -> None:
+    hands.make_job(access, namespace, mode="observe")
+    said = People(access, namespace).mode("train", "act", "observed well")
+    assert said.body["mode"] == "act" and job_of(access, namespace).mode == "act"
+    assert "MwatchMode" in {reason for reason, _ in hands.events(access, namespace)}
+
+
+def test_a_restart_without_a_controller_is_done_by_the_command(
+    access: Access, namespace: str
+) -> None:
+    job = hands.make_job(access, namespace)
+    hands.make_pods(access, job, 2)
+    people = People(access, namespace)
+    said = PersonRestart(people, QUICK).run("train", "stuck", resume_from=None, is_dry_run=True)
+    assert said.body["dry_run"] and said.body["way"] == "delete-pods"
+    assert len(said.body["pods"]) == 2
+    assert len(pods_of(access, job)) == 2
+    said = PersonRestart(people, QUICK).run("train", "stuck", resume_from=None, is_dry_run=False)
+    assert said.exit_code == 0 and said.body["by"] == "command"
+    assert pods_of(access, job) == ()
+    entry = Ledger(access, namespace).read().of(KEY)
+    assert entry.notes[-1].why == "stuck" and not entry.is_under_way
+    # The Lease is free again.
+    assert Lease(access, namespace, "another", times=SHORT).turn()
+
+
+def test_a_dead_leaders_lease_is_waited_out(access: Access, namespace: str) -> None:
+    job = hands.make_job(access, namespace)
+    hands.make_pods(access, job, 2)
+    assert Lease(access, namespace, "dead", times=SHORT).turn()
+    said = PersonRestart(People(access, namespace), QUICK).run(
+        "train", "stuck", resume_from=None, is_dry_run=False
+    )
+    assert said.body["by"] == "command" and pods_of(access, job) == ()
+
+
+def test_a_restart_is_handed_to_the_controller_that_leads(access: Access, namespace: str) -> None:
+    job = hands.make_job(access, namespace)
+    hands.make_pods(access, job, 2)
+    controller = leader(access, namespace)
+    controller.watch(job, attempt=4)
+    with leading(controller):
+        said = PersonRestart(People(access, namespace), QUICK).run(
+            "train", "loss went wrong", resume_from=300, is_dry_run=False
+        )
+    assert said.body["by"] == "controller" and said.body["taken"]
+    controller.until(lambda: controller.hands.state(KEY).doing == "recovering")
+    assert pods_of(access, job) == ()
+    entry = controller.entry()
+    assert entry.wish is None and entry.attempt == 5
+    told = controller.hands.answer(namespace, "train", "", "train-0", 4)
+    assert told is not None and (told["attempt"], told["resume_from"]) == (5, 300)
+    assert told["rollbacks"][0]["to_iteration"] == 300
+    assert not entry.acts[-1].spends_budget
+    controller.close()
+
+
+def test_a_persons_restart_passes_pause_halt_and_observe(access: Access, namespace: str) -> None:
+    job = hands.make_job(access, namespace, mode="observe")
+    hands.make_pods(access, job, 2)
+    people = People(access, namespace)
+    people.pause("train", None, "mine")
+    people.pause_all(None, "mine")
+    controller = leader(access, namespace)
+    controller.watch(job)
+    with leading(controller):
+        said = PersonRestart(people, QUICK).run("train", "", resume_from=None, is_dry_run=False)
+    assert said.body["taken"]
+    controller.until(lambda: pods_of(access, job) == ())
+    controller.close()
+
+
+def test_what_cannot_be_restarted_is_refused_with_the_reason(
+    access: Access, namespace: str
+) -> None:
+    job = hands.make_job(access, namespace)
+    hands.make_pods(access, job, 2)
+    hands.admitted(access, job, is_so=False)
+    restart = PersonRestart(People(access, namespace), QUICK)
+    said = restart.run("train", "", resume_from=None, is_dry_run=False)
+    assert said.exit_code == 1 and said.body["refused"] == "queued"
+    hands.admitted(access, job, is_so=True)
+    with pytest.raises(InputError, match="needs a controller"):
+        restart.run("train", "", resume_from=7, is_dry_run=False)
+    assert len(pods_of(access, job)) == 2
+    People(access, namespace).mode("train", "observe", "")
+    with pytest.raises(InputError, match="only observed"):
+        restart.run("train", "", resume_from=7, is_dry_run=False)
+    with pytest.raises(InputError, match="did you mean train"):
+        restart.run("trian", "", resume_from=None, is_dry_run=False)
+
+
+def command(plane: ControlPlane, *words: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, [*words, "--kubeconfig", str(plane.kubeconfig("admin"))])
+    if isinstance(result.exception, InputError | KubeError):
+        return 2, result.stdout, str(result.exception)  # as `main` has it
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_commands_tell_what_they_did(
+    plane: ControlPlane, access: Access, namespace: str
+) -> None:
+    hands.make_job(access, namespace)
+    given = ("-n", namespace, "--json")
+    code, out, _ = command(plane, "pause", "train", "--for", "30m", "--reason", "me", *given)
+    body: dict[str, Any] = json.loads(out)
+    assert code == 0 and body["command"] == "pause" and body["until"] is not None
+    assert command(plane, "pause", "--reason", "x", *given)[0] == 2
+    assert command(plane, "pause", "train", "--all", "--reason", "x", *given)[0] == 2
+    assert command(plane, "pause", "train", *given)[0] == 2  # a reason is asked for
+    code, _, words = command(plane, "pause", "train", "--for", "soon", "--reason", "x", *given)
+    assert code == 2 and "30m" in words
+    code, out, _ = command(plane, "resume", "train", "-n", namespace)
+    assert code == 0 and out.startswith("train: no longer paused")
+    code, out, _ = command(plane, "mode", "train", "observe", *given)
+    assert code == 0 and json.loads(out)["mode"] == "observe"
+    code, out, _ = command(plane, "restart", "train", "--dry-run", *given)
+    assert code == 1 and json.loads(out)["refused"] == "no-pods"
+    code, _, words = command(plane, "restart", "nothing", "-n", namespace)
+    assert code == 2 and "no job is called nothing" in words
+
+
+def test_no_cluster_is_one_line_and_exit_code_3() -> None:
+    result = CliRunner().invoke(
+        app, ["pause", "x", "--reason", "y", "--kubeconfig", "/nonexistent/config"]
+    )
+    assert result.exit_code == 3 and result.stderr.count("\n") == 1
+
+
+def test_a_person_without_the_rights_is_told_which(
+    plane: ControlPlane, access: Access, namespace: str
+) -> None:
+    hands.make_job(access, namespace)
+    things.let_read(access, namespace, "reader", "batch", "jobs")
+    nobody = things.impatient(plane, impersonate="reader")
+    people = People(nobody, namespace)
+    assert people.who == "reader"
+    with pytest.raises(KubeError, match=r"patch|cannot"):
+        people.pause("train", None, "x")
+    nobody.close()

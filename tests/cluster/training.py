@@ -1,0 +1,208 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A job under way: what its pods print, what lies in its folder, and ways to hurt it.
+
+All of it by kubectl, and nothing of it by mwatch: who judges does not ask the judged.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from cluster.kubectl import Kubectl, KubectlFailed
+from cluster.training_job import SAVE
+
+_ITERATION = re.compile(r"iteration +(\d+)/ *\d+ \|")
+_FOLDER = re.compile(r"iter_(\d{7})$")
+_RANK = r"^[^ ]+ -u -m mwatch_gpt"
+_TRACKER = "latest_checkpointed_iteration.txt"
+_POLL_SECONDS = 0.5
+SECONDS = 180.0
+"""Enough for a busy machine; when all is well nobody waits so long."""
+READER = "reader"
+
+
+class File(NamedTuple):
+    path: str
+    size: int
+    written_at: int
+
+
+class Stopped(NamedTuple):
+    iteration: int
+    """The last that was printed."""
+    checkpoint: int
+    """The newest that is whole, by the trainer's own word."""
+
+
+class Training:
+    def __init__(self, cluster: Kubectl, namespace: str, kind: str, name: str) -> None:
+        self._cluster = cluster
+        self.namespace = namespace
+        self.kind = kind
+        self.name = name
+
+    def kubectl(self, *words: str, seconds: float = 60.0) -> str:
+        return self._cluster(*words, "-n", self.namespace, seconds=seconds)
+
+    def object(self) -> dict[str, Any]:
+        return dict(self._cluster.get(self.kind, self.name, "-n", self.namespace))
+
+    def pods(self) -> dict[str, str]:
+        """UIDs by name, of those that are not about to go."""
+        items = self._cluster.get("pods", "-n", self.namespace)["items"]
+        mine = [each for each in items if each["metadata"]["name"].startswith(f"{self.name}-")]
+        alive = [each for each in mine if "deletionTimestamp" not in each["metadata"]]
+        return {each["metadata"]["name"]: each["metadata"]["uid"] for each in alive}
+
+    def pod(self, part: str) -> str:
+        """The one whose name holds it: `master`, `worker`."""
+        return next(each for each in sorted(self.pods()) if part in each)
+
+    def log(self, pod: str, container: str = "pytorch") -> str:
+        words = ("logs", pod, "-n", self.namespace, "-c", container, "--tail=6000")
+        return self._cluster.answer(*words) or ""
+
+    def runs(self) -> list[list[int]]:
+        """The iterations that were printed, by process: each begins where the number falls."""
+        found: list[list[int]] = []
+        for pod in sorted(self.pods()):
+            before = 0
+            for text in _ITERATION.findall(self.log(pod)):
+                number = int(text)
+                if number <= before or not before:
+                    found.append([])
+                found[-1].append(number)
+                before = number
+        return found
+
+    def iteration(self) -> int:
+        """The newest; 0 where none was printed yet."""
+        runs = self.runs()
+        return runs[-1][-1] if runs else 0
+
+    def begun(self) -> int:
+        """The first iteration of the newest process."""
+        return self.runs()[-1][0]
+
+    def wait_past(self, iteration: int, seconds: float = SECONDS) -> int:
+        self.wait(lambda: self.iteration() > iteration, f"iteration past {iteration}", seconds)
+        return self.iteration()
+
+    def trains_well(self) -> tuple[dict[str, str], int]:
+        """Its pods and its attempt, once it has saved and goes on."""
+        self.wait_for_checkpoint(self.resumed())
+        self.wait_past(self.iteration())
+        return self.pods(), int(self.timeline()["attempt"])
+
+    def stop(self, part: str) -> Stopped:
+        """SIGSTOP to the rank of that pod; how far the job has come."""
+        self.signal(self.pod(part), "STOP")
+        seen = -1
+        while (iteration := self.iteration()) != seen:
+            seen = iteration
+            time.sleep(_POLL_SECONDS)
+        return Stopped(seen, int(self.look(f"cat {SAVE}/{self.name}/{_TRACKER}")))
+
+    def wait_for_attempt(self, number: int, *, first: bool = False) -> None:
+        """In the folder of checkpoints, where its owner has written it."""
+        seconds = 2 * SECONDS if first else SECONDS
+
+        def is_there() -> bool:
+            return int(self.timeline().get("attempt", 0)) >= number
+
+        self.wait(is_there, f"attempt {number}", seconds)
+
+    def resumed(self) -> int:
+        """From which iteration the newest attempt has resumed; 0: it has begun anew."""
+        return int(self.timeline()["attempts"][-1]["resumed_from"] or 0)
+
+    def restarts(self) -> dict[str, int]:
+        """Of containers, by pod."""
+        return {
+            pod: sum(each["restartCount"] for each in self._statuses(pod)) for pod in self.pods()
+        }
+
+    def _statuses(self, pod: str) -> list[dict[str, Any]]:
+        status = self._cluster.get("pod", pod, "-n", self.namespace)["status"]
+        return [*status["containerStatuses"], *status.get("initContainerStatuses", ())]
+
+    def checkpoints(self) -> list[int]:
+        names = self.look(f"ls {SAVE}/{self.name}").split()
+        return sorted(int(found[1]) for name in names if (found := _FOLDER.match(name)))
+
+    def wait_for_checkpoint(self, after: int, seconds: float = SECONDS) -> int:
+        def is_there() -> bool:
+            return any(each > after for each in self.checkpoints())
+
+        self.wait(is_there, f"a checkpoint after {after}", seconds)
+        return self.checkpoints()[-1]
+
+    def timeline(self) -> dict[str, Any]:
+        text = self.look(f"cat {SAVE}/{self.name}/.mwatch/timeline.json")
+        return dict(json.loads(text)) if text.strip() else {}
+
+    def files(self) -> set[File]:
+        """All that lies in the folder of checkpoints."""
+        listed = f"busybox find {SAVE}/{self.name} -type f -exec busybox stat -c '%s %Y %n' {{}} +"
+        rows = [line.split(" ", 2) for line in self.look(listed).splitlines()]
+        return {File(path, int(size), int(at)) for size, at, path in rows}
+
+    def settled_files(self) -> set[File]:
+        """When nobody writes any more: twice the same."""
+        found: set[File] = set()
+        until = time.monotonic() + SECONDS
+        while (now := self.files()) != found:
+            assert time.monotonic() < until, "the folder of checkpoints does not come to rest"
+            found = now
+            time.sleep(2.0)
+        return found
+
+    def look(self, script: str) -> str:
+        """By a pod that has the claim, read-only."""
+        words = ("exec", READER, "-n", self.namespace, "--", "sh", "-c", script)
+        return self._cluster.answer(*words) or ""
+
+    def signal(self, pod: str, name: str) -> None:
+        """To the rank in that pod, and not to its launcher."""
+        script = f"kill -{name} $(pgrep -f -- '{_RANK}')"
+        self.kubectl("exec", pod, "-c", "pytorch", "--", "sh", "-c", script)
+
+    def events(self) -> list[str]:
+        """Reasons of those on the job, oldest first."""
+        return [reason for reason, _ in self.event_texts()]
+
+    def event_texts(self) -> list[tuple[str, str]]:
+        items = self._cluster.get("events", "-n", self.namespace)["items"]
+        mine = [
+            each
+            for each in items
+            if each["involvedObject"].get("name") == self.name
+            and each["involvedObject"].get("kind", "").lower() == self.kind
+        ]
+        return [(each["reason"], each.get("message", "")) for each in mine]
+
+    def wait(self, is_so: Callable[[], bool], what: str, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                if is_so():
+                    return
+            except (KubectlFailed, StopIteration, subprocess.TimeoutExpired):
+                pass  # pods come and go
+            assert time.monotonic() < until, f"not within {seconds:.0f} s: {what}\n{self.story()}"
+            time.sleep(_POLL_SECONDS)
+
+    def story(self) -> str:
+        """For who reads why a test failed."""
+        parts: list[Sequence[str]] = [[str(self.pods()), str(self.checkpoints()[-5:])]]
+        for pod in sorted(self.pods()):
+            parts.append([f"--- {pod}", *self.log(pod).splitlines()[-8:]])
+            parts.append([f"--- {pod} mwatch", *self.log(pod, "mwatch").splitlines()[-8:]])
+        parts.append([f"{reason}: {text}" for reason, text in self.event_texts()[-12:]])
+        return "\n".join(line for part in parts for line in part)

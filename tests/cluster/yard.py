@@ -1,0 +1,143 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A namespace to train in: a claim for checkpoints, a pod that looks into it, and the controller.
+
+Jobs get mwatch the way a user gives it to them: by `mwatch inject`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cluster.controller_deployment import FLEET, KEPT, Controller
+from cluster.kubectl import Kubectl
+from cluster.training import READER, Training
+from cluster.training_job import CLAIM, SAVE, Trainer
+
+_ROOT = Path(__file__).resolve().parents[2]
+_SIZE = "5Gi"
+
+
+class Yard:
+    def __init__(
+        self, cluster: Kubectl, namespace: str, image: str, trainer: Trainer, folder: Path | None
+    ) -> None:
+        """`folder`: of the node, for the checkpoints; None: one of its own."""
+        self.cluster = cluster
+        self.namespace = namespace
+        self.image = image
+        self.trainer = trainer
+        self._folder = str(folder or Path("/tmp") / f"mwatch-test-{uuid.uuid4().hex[:8]}")
+        self.controller = Controller(cluster, namespace, image)
+
+    def open(self) -> None:
+        named = {"name": self.namespace}
+        self.cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": named})
+        self.cluster.apply(self._volume(), self._claim(), self._reader())
+        self.controller.install()
+        ready = ("wait", "--for=condition=Ready", f"pod/{READER}", "--timeout=60s")
+        self.cluster(*ready, "-n", self.namespace, seconds=70)
+
+    def close(self) -> None:
+        """What lies on the claim goes too: the volume does not do it."""
+        empty = ("sh", "-c", f"rm -rf {SAVE}/* {SAVE}/.[!.]*")
+        self.cluster.answer("exec", READER, "-n", self.namespace, "--", *empty)
+        self.cluster("delete", "namespace", self.namespace, "--wait=false")
+        self.cluster("delete", "pv", self.namespace, "--wait=false")
+
+    def start(
+        self, job: Mapping[str, Any], *, mode: str = "act", sidecar: str = "auto"
+    ) -> Training:
+        given = self.inject(job, mode, sidecar)
+        self.cluster("apply", "-n", self.namespace, "-f", "-", given=given)
+        return Training(self.cluster, self.namespace, job["kind"].lower(), job["metadata"]["name"])
+
+    def inject(self, job: Mapping[str, Any], mode: str, sidecar: str) -> str:
+        search = os.pathsep.join(str(_ROOT / each) for each in ("sidecar", "trainer"))
+        done = subprocess.run(
+            [
+                sys.executable, "-m", "mwatch", "inject", "-f", "-", "--image", self.image,
+                "--mode", mode, "--sidecar", sidecar, "--python", self.trainer.python,
+                "--kubeconfig", str(self.cluster.kubeconfig), "-n", self.namespace,
+            ],
+            input=json.dumps(job),
+            env={**os.environ, "PYTHONPATH": search},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def restart_in_place(self) -> None:
+        self.controller.use(FLEET)
+
+    def restart_by_pods(self) -> None:
+        """Pods are deleted, and their operator makes new ones."""
+        self.controller.use(f"{FLEET}in_place = false\n")
+
+    def evidence(self) -> int:
+        """How many bundles the controller has kept."""
+        words = ("exec", READER, "-n", self.namespace, "--", "sh", "-c")
+        script = f"busybox find {SAVE}/{KEPT} -type f -name '*.tgz' | busybox wc -l"
+        return int(self.cluster.answer(*words, script) or 0)
+
+    def end(self, training: Training) -> None:
+        words = ("delete", training.kind, training.name, "--ignore-not-found", "--wait=false")
+        self.cluster(*words, "-n", self.namespace)
+
+    def _volume(self) -> dict[str, Any]:
+        """Of one node: all that use the claim run there."""
+        node = self.cluster.get("nodes")["items"][0]["metadata"]["labels"]["kubernetes.io/hostname"]
+        here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
+        return {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": self.namespace},
+            "spec": {
+                "capacity": {"storage": _SIZE},
+                "accessModes": ["ReadWriteMany"],
+                "persistentVolumeReclaimPolicy": "Retain",
+                "storageClassName": "",
+                "hostPath": {"path": self._folder, "type": "DirectoryOrCreate"},
+                "claimRef": {"namespace": self.namespace, "name": CLAIM},
+                "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
+            },
+        }
+
+    def _claim(self) -> dict[str, Any]:
+        return {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": CLAIM, "namespace": self.namespace},
+            "spec": {
+                "accessModes": ["ReadWriteMany"],
+                "storageClassName": "",
+                "volumeName": self.namespace,
+                "resources": {"requests": {"storage": _SIZE}},
+            },
+        }
+
+    def _reader(self) -> dict[str, Any]:
+        container = {
+            "name": READER,
+            "image": self.image,
+            "imagePullPolicy": "IfNotPresent",
+            "command": ["sleep", "100000"],
+            "volumeMounts": [{"name": CLAIM, "mountPath": SAVE}],
+        }
+        claim = {"name": CLAIM, "persistentVolumeClaim": {"claimName": CLAIM}}
+        spec = {
+            "terminationGracePeriodSeconds": 0,
+            "containers": [container],
+            "volumes": [claim],
+        }
+        about = {"name": READER, "namespace": self.namespace}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": spec}
