@@ -8,7 +8,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet install
 CODE := sidecar trainer tests benchmarks alerts dashboards manifests
-PURE := $(notdir $(wildcard $(addprefix sidecar/mwatch/,model parse state detect decide checks)))
+PURE := $(notdir $(wildcard $(addprefix sidecar/mwatch/,model parse state detect decide checks manifests plan)))
 # A new package or a new version changes what the installation must know.
 INSTALLED := pyproject.toml $(wildcard sidecar/*/__init__.py trainer/*/__init__.py)
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import gzip
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -148,3 +149,21 @@ def test_half_a_character_and_a_packed_file_that_is_none_are_named(
         (tmp_path / f"b.jsonl.{ending}").write_bytes(b"plain text")
         assert convert(tmp_path / f"b.jsonl.{ending}", tmp_path / "o") == 2
         assert f"b.jsonl.{ending}" in capsys.readouterr().err
+
+
+def test_a_packed_file_that_is_cut_is_not_taken_for_a_whole_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    text = b"".join(b'{"text": "line %d"}\n' % number for number in range(20_000))
+    for ending, packed in (
+        ("gz", gzip.compress(text)),
+        ("zst", zstandard.ZstdCompressor().compress(text)),
+    ):
+        name = tmp_path / f"c.jsonl.{ending}"
+        name.write_bytes(packed)
+        assert convert(name, tmp_path / f"whole-{ending}") == 0
+        name.write_bytes(packed[: len(packed) // 2])
+        capsys.readouterr()
+        assert convert(name, tmp_path / f"cut-{ending}") == 2
+        assert f"c.jsonl.{ending}" in capsys.readouterr().err

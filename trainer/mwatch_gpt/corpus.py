@@ -9,13 +9,14 @@ what was read before once more; a plain one is sought in.
 from __future__ import annotations
 
 import gzip
+import io
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 
 from mwatch_gpt.bad_input import BadInput
-from mwatch_gpt.optional_package import package
+from mwatch_gpt.zst_file import ZstFile
 
 BLOCK_BYTES = 1 << 20
 MAX_LINE_BYTES = 1 << 30
@@ -86,16 +87,8 @@ def _opened(path: str) -> IO[bytes]:
     if path.endswith(".gz"):
         return cast("IO[bytes]", gzip.open(path, "rb"))
     if path.endswith(".zst"):
-        return _zstandard(path)
+        return io.BufferedReader(ZstFile(path), BLOCK_BYTES)
     return open(path, "rb")
-
-
-def _zstandard(path: str) -> IO[bytes]:
-    zstandard = package("zstandard", path)
-    packed = open(path, "rb")  # noqa: SIM115 - closed with the reader around it
-    # A file may hold several frames, as `cat a.zst b.zst` makes it.
-    unpacked = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
-    return cast("IO[bytes]", unpacked)
 
 
 def _skip(file: IO[bytes], path: str, offset: int) -> None:
