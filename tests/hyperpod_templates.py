@@ -66,7 +66,9 @@ _EXEC = r"\1- python3\n\1- /mwatch/mwatch-run.pyz\n\1- --\n"
 
 
 def chart_words() -> list[str]:
-    return [*values_file("hyperpod"), *sets("parallelism.pipeline=2")]
+    """Two claims and a pipeline, so that each has its variable."""
+    changes = ("storage.data.claim=data", "storage.checkpoints.claim=checkpoints")
+    return [*values_file("hyperpod"), *sets("parallelism.pipeline=2", *changes)]
 
 
 def made() -> str:

@@ -141,8 +141,8 @@ def saving(grace: int | None) -> dict[str, Any]:
     return content
 
 
-def elastic(least: int, most: int) -> dict[str, Any]:
-    policy = {"minReplicas": least, "maxReplicas": most, "maxRestarts": 0}
+def elastic(least: int, most: int, backend: str = "c10d") -> dict[str, Any]:
+    policy = {"minReplicas": least, "maxReplicas": most, "maxRestarts": 0, "rdzvBackend": backend}
     return change(job(), lambda it: it["spec"].update(elasticPolicy=policy))
 
 

@@ -14,7 +14,7 @@ LEAST_GPUS = {
     "310.1B": 128, "345m": 1, "gpt2-large": 1, "gpt2-xl": 1,
 }  # fmt: skip
 _ON_40_GB = {"18.4B", "39.1B", "76.1B", "145.6B", "310.1B"}
-"""Too large for the smallest layout on the A100 of 40 GB: twice the nodes share the optimizer."""
+"""Too large for 40 GB in their smallest layout: on twice the nodes replicas share the optimizer."""
 
 LLAMA = sets(
     "model.size=custom", "model.numLayers=32", "model.hiddenSize=4096",
@@ -83,6 +83,7 @@ OPTIONS: dict[str, list[str]] = {
     ),
     "auto-resume": [*values_file("hyperpod"), *sets("hyperpod.autoResume=true")],
     "policy": sets("mwatch.policy=strict", 'job.annotations={"team":"nlp"}'),
+    "annotations": sets("mwatch.scrapeAnnotations=true"),
     "CPUs": sets("cluster.gpuResource=", "training.gpusPerNode=2"),
     "no curves": sets("tensorboard.enabled=false"),
 }  # fmt: skip

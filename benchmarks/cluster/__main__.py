@@ -61,12 +61,15 @@ def _measure(
     found: list[Figures] = []
     with site() as plane:
         fleet = FleetProcess(plane, seeds)
+        before: Trial | None = None
         nodes = 0
         for pods in sorted(sizes):
+            if before is not None:
+                before.clear()
             kwok.add_nodes(plane, nodes, pods)
             nodes = pods
-            trial = Trial(plane, fleet, pods, rest_seconds=rest_seconds, cores=cores)
-            found.append(trial.run())
+            before = Trial(plane, fleet, pods, rest_seconds=rest_seconds, cores=cores)
+            found.append(before.run())
     return found
 
 

@@ -17,6 +17,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from benchmarks.cluster import processes
+from benchmarks.cluster.processes import FIRST
 from benchmarks.cluster.site import NAMESPACE, BenchPlane
 from benchmarks.cluster.training_job import NAME
 from benchmarks.serving import environment
@@ -38,7 +39,7 @@ class Controller:
         self.began = time.time()
         plane.namespaces.start(
             name,
-            ["taskset", "-c", str(core), sys.executable, "-m", "mwatch", *words],
+            [*FIRST, "taskset", "-c", str(core), sys.executable, "-m", "mwatch", *words],
             environment(),
         )
         self.pid = processes.find(plane.namespaces.first, "mwatch", "controller")

@@ -51,8 +51,10 @@ class Sidecars:
         if path == "/v1/snapshot" and method == "GET":
             after = parse_qs(query).get("after", [""])[0]
             return answered(200, page.answer(after, time.time()))
-        if path == "/v1/evidence" and method == "POST":
-            return response(200, {"id": "seed", "manifest": {"version": 1, "id": "seed"}})
+        if path == "/v1/evidence":
+            made = {"id": "seed", "state": "there"}
+            listed = {"version": 1, "bundles": [made]}
+            return response(202, made) if method == "POST" else response(200, listed)
         if path == "/v1/evidence/seed.tgz":
             return answered(200, self._seeds.bundle, "application/gzip")
         if path == "/v1/restart" and method == "POST":

@@ -35,7 +35,7 @@ class FleetProcess:
     def __init__(self, plane: BenchPlane, seeds: Seeds) -> None:
         file = plane.folder / "seeds.json"
         write_seeds(file, seeds)
-        words = [sys.executable, "-m", "benchmarks.cluster.fleet", str(file)]
+        words = [*processes.FIRST, sys.executable, "-m", "benchmarks.cluster.fleet", str(file)]
         settings = environment()
         plane.namespaces.start("fleet", words, {**settings, "PYTHONPATH": _path(settings)})
         self.pid = processes.find(plane.namespaces.first, "benchmarks.cluster.fleet")

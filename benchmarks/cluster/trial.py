@@ -64,7 +64,10 @@ class Trial:
         finally:
             controller.close()
             self._cores.free(plane.namespaces.first)
-            training_job.remove(plane)
+
+    def clear(self) -> None:
+        """For the next one."""
+        training_job.remove(self._plane)
 
     def _measured(self, controller: Controller, took: float) -> Figures:
         seen = controller.wait_for("all pods seen", self._are_seen, _SEEN_SECONDS)

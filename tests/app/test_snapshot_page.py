@@ -187,3 +187,16 @@ def test_before_the_first_look_it_is_no_snapshot() -> None:
 
 def _values(state: WrapperState) -> list[Any]:
     return [getattr(state, name) for name in WrapperState.__slots__]
+
+
+def test_when_an_iteration_rose_is_told_for_who_asks_rarely(page: Page) -> None:
+    at = page.snapshot.at
+    reading = RankReading(BEAT, 2.0, True, RECORD)
+    page.looked(
+        Looked(page.snapshot, page.time.now, 0.0, (reading,), at, (), {5: at - 9}, 3.5), None, None
+    )
+    found = page.read()
+    assert found.progressed == {5: at - 9}
+    assert found.view.step_seconds == 3.5
+    beats = [each for each in found.observed(1000.0) if isinstance(each.what, Beat)]
+    assert [each.at for each in beats] == [pytest.approx(991.0), pytest.approx(998.0)]

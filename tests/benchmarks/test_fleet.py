@@ -54,7 +54,9 @@ def test_a_new_gang_takes_the_place_of_the_old_one(sidecars: Sidecars) -> None:
 def test_evidence_is_given_and_a_restart_in_place_is_refused(sidecars: Sidecars) -> None:
     address = place(1).address
     status, body = split(sidecars.answer(address, "POST", "/v1/evidence"))
-    assert status == 200
+    assert status == 202
+    _, listed = split(sidecars.answer(address, "GET", "/v1/evidence"))
+    assert listed["bundles"] == [{"id": body["id"], "state": "there"}]
     bundle = sidecars.answer(address, "GET", f"/v1/evidence/{body['id']}.tgz")
     assert bundle.endswith(b"\r\n\r\na bundle")
     status, body = split(sidecars.answer(address, "POST", "/v1/restart"))

@@ -97,6 +97,9 @@ FIRES: list[tuple[str, dict[str, Any]]] = [
     ("shared-memory", without_shm()),
     ("rendezvous-id", rendezvous("a", "b")),
     ("undefined-variable", variable(job(), "ADDRESS", "$(PYTORCHJOB_NAME)-master-0")),
+    ("rendezvous-store", elastic(2, 2, "etcd")),
+    ("rendezvous-store", variable(job(), "PET_RDZV_BACKEND", "etcd-v2")),
+    ("rendezvous-store", script(job(), TRAIN.replace("torchrun", "torchrun --rdzv-backend etcd"))),
 ]  # fmt: skip
 NEAR: list[tuple[str, dict[str, Any]]] = [
     ("container-name", job()),
@@ -135,6 +138,8 @@ NEAR: list[tuple[str, dict[str, Any]]] = [
     ("rendezvous-id", rendezvous("a", "a")),
     ("undefined-variable", variable(variable(job(), "NAME", "gpt"), "ADDRESS", "$(NAME)-0")),
     ("undefined-variable", variable(job(), "TEXT", "$$(NAME)")),
+    ("rendezvous-store", elastic(2, 2, "c10d")),
+    ("rendezvous-store", variable(job(), "PET_RDZV_BACKEND", "c10d")),
 ]
 FIRES.append(("selector", job()))
 NEAR.append(("selector", job()))
@@ -182,3 +187,9 @@ def test_the_numbers_are_told() -> None:
     assert said.what == "the world size 16 does not divide by TP 4 x PP 8 x CP 1 = 32"
     (batch,) = found(job(global_batch_size="511"))
     assert batch.what == "the global batch 511 does not divide by micro batch 1 x DP 2"
+
+
+def test_a_store_of_the_same_file_is_told() -> None:
+    store = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "etcd"}}
+    (said,) = [each for each in found(elastic(2, 2, "etcd"), store)]
+    assert "the etcd at etcd (a Deployment of this file)" in said.what

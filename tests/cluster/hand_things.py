@@ -42,6 +42,7 @@ from mwatch.model.wrapper import WrapperState
 
 QUICK = FleetSettings(evidence_seconds=5.0, rendezvous_wait_seconds=0.5)
 KEY = ledger_key("Job", "train")
+BUNDLE = "20260101T000000Z-a1-asked"
 
 
 def make_job(access: Access, namespace: str, name: str = "train", *, pods: int = 2,
@@ -122,13 +123,13 @@ class FakePod:
 
     def ask(self, reason: str) -> str | None:
         self.log.append(f"evidence {self.name}")
-        return "20260101T000000Z-a1-asked"
+        return BUNDLE
 
     def manifest(self, id: str, wait_seconds: float) -> Mapping[str, Any] | None:
         return {}
 
     def listing(self) -> Sequence[Mapping[str, Any]]:
-        return []
+        return [{"id": BUNDLE, "state": "not there" if self.is_slow.is_set() else "there"}]
 
     def folder(self, id: str) -> Path | None:
         return None if self.is_slow.is_set() else self._folder

@@ -26,7 +26,9 @@ def main(folder: Path, cgroup: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the end of standard input is the sign
     try:
-        subprocess.run(["unshare", *_NAMESPACES, sys.executable, "-m", "cluster.init", str(folder)])
+        subprocess.run(
+            ["unshare", *_NAMESPACES, sys.executable, "-P", "-m", "cluster.init", str(folder)]
+        )
     finally:
         _remove_cgroups(cgroup)
         shutil.rmtree(folder, ignore_errors=True)

@@ -35,7 +35,7 @@ class Namespaces:
         self.cgroup = f"mwatch-test-{folder.name}"
         tests = str(Path(__file__).parents[1])
         self._keeper = subprocess.Popen(
-            [sys.executable, "-m", "cluster.keeper", str(folder), self.cgroup],
+            [sys.executable, "-P", "-m", "cluster.keeper", str(folder), self.cgroup],
             env={**os.environ, "PYTHONPATH": tests},
             stdin=subprocess.PIPE,
             text=True,

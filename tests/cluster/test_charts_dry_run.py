@@ -45,11 +45,18 @@ def not_kept(plane: ControlPlane, objects: list[dict[str, Any]]) -> list[str]:
     """Fields that the server would drop. KubectlFailed where it refuses, or knows a field not."""
     words = ("create", "--dry-run=server", "--validate=strict", "-o", "json", "-f", "-")
     given = "\n---\n".join(json.dumps(each) for each in objects)
-    kept = json.loads(plane.kubectl(*words, given=given))
-    kept = kept["items"] if kept["kind"] == "List" else [kept]
-    assert len(kept) == len(objects)
+    kept = list(documents_in(plane.kubectl(*words, given=given)))
     pairs = zip(objects, kept, strict=True)
     return [one for sent, stored in pairs for one in lost(sent, stored)]
+
+
+def documents_in(text: str) -> Iterator[Any]:
+    """kubectl prints one after the other, with nothing in between."""
+    decoder, rest = json.JSONDecoder(), text.lstrip()
+    while rest:
+        found, end = decoder.raw_decode(rest)
+        yield found
+        rest = rest[end:].lstrip()
 
 
 def sidecar_for(version: str) -> list[str]:

@@ -24,7 +24,7 @@ def test_a_stopped_rank_of_a_jobset_is_restarted_by_its_own_policy(
         last = job.stop("node-0-1")
         job.wait_for_attempt(attempt + 1)
         assert job.resumed() == last.checkpoint
-        assert job.wait_past(last.iteration) and job.begun() == last.checkpoint + 1
+        job.resumes(last.checkpoint, past=last.iteration)
         assert not set(job.pods().values()) & set(pods.values())
         assert job.object()["status"]["restarts"] == 1
         assert yard.evidence() > kept

@@ -37,7 +37,7 @@ def test_a_stopped_rank_is_restarted_with_a_container_sidecar(
         last = job.stop("worker")
         job.wait_for_attempt(attempt + 1)
         assert job.resumed() == last.checkpoint
-        assert job.wait_past(last.iteration) and job.begun() == last.checkpoint + 1
+        job.resumes(last.checkpoint, past=last.iteration)
         assert not set(job.pods().values()) & set(pods.values())
     finally:
         yard.end(job)

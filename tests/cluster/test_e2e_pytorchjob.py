@@ -39,11 +39,10 @@ def test_nan_goes_back_to_the_last_good_checkpoint_and_not_to_the_latest(
 ) -> None:
     yard.restart_in_place()
     job.wait_for_attempt(2, first=True)
-    again = job.wait_past(BAD + INTERVAL)
+    job.resumes(GOOD, past=BAD + INTERVAL)
     attempt, rollback = job.timeline()["attempts"][-1], job.timeline()["rollbacks"][-1]
     assert attempt["resumed_from"] == rollback["to_iteration"] == GOOD
     assert max(rollback["marked"])[0] > GOOD, "there was a newer checkpoint, and it is not used"
-    assert job.begun() == GOOD + 1 and again > BAD + INTERVAL
 
 
 def test_a_stopped_rank_is_restarted_in_place(job: Training, yard: Yard) -> None:
@@ -53,7 +52,7 @@ def test_a_stopped_rank_is_restarted_in_place(job: Training, yard: Yard) -> None
     last = job.stop("worker")
     job.wait_for_attempt(attempt + 1)
     assert job.resumed() == last.checkpoint
-    assert job.wait_past(last.iteration) and job.begun() == last.checkpoint + 1
+    job.resumes(last.checkpoint, past=last.iteration)
     assert job.pods() == pods and set(job.restarts().values()) == {0}
     assert job.timeline()["attempt"] == attempt + 1
     assert yard.evidence() > kept, "what the ranks did was kept before they were ended"
@@ -68,7 +67,7 @@ def test_a_deleted_pod_brings_the_gang_back_from_the_newest_checkpoint(job: Trai
     job.wait_for_attempt(attempt + 1)
     resumed = job.resumed()
     assert resumed > iteration - 2 * INTERVAL
-    assert job.wait_past(resumed) and job.begun() == resumed + 1
+    job.resumes(resumed, past=iteration)
 
 
 def test_a_stopped_rank_is_restarted_by_new_pods(job: Training, yard: Yard) -> None:
@@ -78,7 +77,7 @@ def test_a_stopped_rank_is_restarted_by_new_pods(job: Training, yard: Yard) -> N
     last = job.stop("worker")
     job.wait_for_attempt(attempt + 1)
     assert job.resumed() == last.checkpoint
-    assert job.wait_past(last.iteration) and job.begun() == last.checkpoint + 1
+    job.resumes(last.checkpoint, past=last.iteration)
     assert not set(job.pods().values()) & set(pods.values()), "all pods are new"
     assert yard.evidence() > kept
 
@@ -93,7 +92,7 @@ def test_a_controller_killed_in_the_middle_of_a_restart_ends_it_once(
     yard.controller.kill()
     job.wait_for_attempt(attempt + 1)
     assert job.resumed() == last.checkpoint
-    assert job.wait_past(last.iteration) and job.begun() == last.checkpoint + 1
+    job.resumes(last.checkpoint, past=last.iteration)
     yard.controller.wait()
     new, _ = job.trains_well()
     assert not set(new.values()) & set(pods.values())

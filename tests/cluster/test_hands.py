@@ -122,15 +122,28 @@ def test_a_controller_killed_in_the_middle_is_followed_by_one_that_goes_on(
     assert entry.attempt == 6 and [act.attempt for act in entry.acts] == [5]
     told = second.hands.answer(namespace, "train", "", "train-0", 5)
     assert told is not None and told["attempt"] == 6
-    # And nothing is repeated when it looks again, or starts again.
     second.close()
-    third = Controller(access, namespace, lease=second.lease)
-    hands.decided(third.watch(job, attempt=5))
+
+
+def test_a_controller_that_starts_again_repeats_nothing(access: Access, namespace: str) -> None:
+    job = hands.make_job(access, namespace)
+    hands.make_pods(access, job, 2)
+    first = Controller(access, namespace)
+    hands.decided(first.watch(job, attempt=5))
+    first.until(lambda: first.hands.state(KEY).doing == "recovering")
+    first.close()
+    new = set(hands.make_pods(access, job, 2))
+    # Its engine says what the first one's had said: it has not seen the new attempt yet.
+    second = Controller(access, namespace, lease=first.lease)
+    hands.decided(second.watch(job, attempt=5))
+    second.until(lambda: second.hands.answer(namespace, "train", "", "train-0", 5))
     for _ in range(10):
-        third.turn()
-    assert {pod.uid for pod in pods_of(access, job)} == {new}
-    assert third.hands.answer(namespace, "train", "", "train-0", 5) is not None
-    third.close()
+        second.turn()
+    assert {pod.uid for pod in pods_of(access, job)} == new
+    assert len(second.entry().acts) == 1 and second.entry().attempt == 6
+    told = second.hands.answer(namespace, "train", "", "train-0", 5)
+    assert told is not None and (told["attempt"], told["resume_from"]) == (6, 450)
+    second.close()
 
 
 def test_what_is_only_observed_is_written_down_once_and_nothing_is_changed(
@@ -202,9 +215,9 @@ def test_an_order_is_spent_when_the_new_gang_trains(access: Access, namespace: s
     hands.began(watch, 2, 481)
     controller.until(lambda: controller.entry().incidents[-1].times.first_new_iteration)
     assert controller.entry().incidents[-1].lost_iterations == 30
-    # Who asks now starts for the second time: not with the old order.
-    late = controller.hands.answer(namespace, "train", "", "train-1", 2)
-    assert late is not None and late.get("wait") is True
+    # Who asks now does not get the old order, whoever it is.
+    late = controller.hands.answer(namespace, "train", "", "train-1", 0)
+    assert late is not None and late["by_rule"] is True
     controller.close()
 
 

@@ -22,15 +22,7 @@ from mwatch.kube.lease import Lease
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.listing import list_all
 from mwatch.kube.mirror import Mirror
-from mwatch.kube.resources import (
-    CLAIMS,
-    CONFIG_MAPS,
-    EVENTS,
-    OF_KIND,
-    PODS,
-    WORKLOADS,
-    Resource,
-)
+from mwatch.kube.resources import CLAIMS, CONFIG_MAPS, EVENTS, OF_KIND, PODS, WORKLOADS, Resource
 from mwatch.kube.token import Tokens
 from mwatch.model.kube_job import QUEUE, JobKind, KubeJob, job_of
 from mwatch.model.kube_ledger import Book

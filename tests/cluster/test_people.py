@@ -257,3 +257,38 @@ def test_a_person_without_the_rights_is_told_which(
     with pytest.raises(KubeError, match=r"patch|cannot"):
         people.pause("train", None, "x")
     nobody.close()
+
+
+def test_the_role_for_people_is_enough(plane: ControlPlane, access: Access, namespace: str) -> None:
+    (role,) = things.manifests("operate.yaml", namespace)
+    assert access.create(things.ROLES, namespace, role).is_ok
+    about = {"apiGroup": "rbac.authorization.k8s.io"}
+    binding = {
+        "apiVersion": things.BINDINGS.api_version, "kind": "RoleBinding",
+        "metadata": {"name": "ann"}, "roleRef": {**about, "kind": "Role", "name": "mwatch-operate"},
+        "subjects": [{**about, "kind": "User", "name": "ann"}],
+    }  # fmt: skip
+    assert access.create(things.BINDINGS, namespace, binding).is_ok
+    job = hands.make_job(access, namespace)
+    hands.make_pods(access, job, 2)
+    ours = things.impatient(plane, impersonate="ann")
+    people = People(ours, namespace)
+    things.wait_for(lambda: _may(people), "the role is in force")
+    assert people.who == "ann"
+    for said in (
+        people.pause("train", 60.0, "x"), people.resume("train", "x"), people.pause_all(None, "x"),
+        people.resume_all("x"), people.mode("train", "observe", "x"),
+        PersonRestart(people, QUICK).run("train", "x", resume_from=None, is_dry_run=False),
+    ):  # fmt: skip
+        assert said.exit_code == 0 and not any("not in the ledger" in each for each in said.lines)
+        assert not any("Event" in each for each in said.lines)
+    assert pods_of(access, job) == ()
+    ours.close()
+
+
+def _may(people: People) -> bool:
+    try:
+        people.find("train")
+    except KubeError:
+        return False
+    return True

@@ -86,9 +86,14 @@ class Training:
         runs = self.runs()
         return runs[-1][-1] if runs else 0
 
-    def begun(self) -> int:
-        """The first iteration of the newest process."""
-        return self.runs()[-1][0]
+    def resumes(self, checkpoint: int, past: int) -> None:
+        """Waits until a new process has begun behind that checkpoint and gone past `past`."""
+
+        def does() -> bool:
+            run = self.runs()[-1]
+            return run[0] == checkpoint + 1 and run[-1] > past
+
+        self.wait(does, f"training from {checkpoint + 1} to past {past}", SECONDS)
 
     def wait_past(self, iteration: int, seconds: float = SECONDS) -> int:
         self.wait(lambda: self.iteration() > iteration, f"iteration past {iteration}", seconds)

@@ -45,6 +45,13 @@ def test_files_are_weighed_by_their_size(tmp_path: Path) -> None:
     assert (tmp_path / "data.txt").read_text().split() == ["100", small, "300", large]
 
 
+def test_work_in_hidden_folders_is_not_taken(tmp_path: Path) -> None:
+    there = pair(tmp_path / "d" / "part", "a")
+    pair(tmp_path / "d" / ".work", "b")
+    run(tmp_path, DATA_FOLDER=str(tmp_path / "d"))
+    assert (tmp_path / "data.txt").read_text().split() == ["100", there]
+
+
 @pytest.mark.parametrize("count", [31, 45, 72])
 def test_whole_files_are_held_back_without_an_overlap(tmp_path: Path, count: int) -> None:
     names = [pair(tmp_path / "d", f"f{number:03}") for number in range(count)]

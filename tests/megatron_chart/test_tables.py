@@ -5,6 +5,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,8 @@ import pytest
 import yaml
 
 import mwatch
-from chart_renders import MEGATRON, rendered
+from chart_renders import CHARTS, MEGATRON, arguments, only, pods, rendered, values_file
+from megatron_flags import pairs
 from mwatch.app.plan_values import as_yaml
 from mwatch.plan.machines import MACHINES
 from mwatch.plan.presets import PRESETS
@@ -110,3 +114,31 @@ def test_what_mwatch_plan_writes_can_be_read(tmp_path: Path, wanted: dict[str, A
     file = tmp_path / "values.yaml"
     file.write_text(as_yaml(wanted))
     assert rendered(MEGATRON, "-f", str(file))
+
+
+@pytest.mark.parametrize("platform", ["aks", "eks", "hyperpod", "continued"])
+def test_the_defaults_fit_into_the_gpus_of_the_cluster_they_name(platform: str) -> None:
+    """By the arithmetic of `mwatch plan`; flash attention keeps no matrix, as selective does not."""
+    files = values_file("eks") if platform == "continued" else []
+    job = only(rendered(MEGATRON, *files, *values_file(platform)), "PyTorchJob")
+    given = {flag: " ".join(values) for flag, values in pairs(arguments(job))}
+    instance = pods(job)[0]["spec"]["nodeSelector"]["node.kubernetes.io/instance-type"]
+    words = ["--instance", instance, "--nodes", "2", "--recompute", "selective"]
+    words += ["--llama"] if "--swiglu" in given else []
+    for ours, theirs in {
+        "--layers": "--num-layers", "--hidden": "--hidden-size", "--heads": "--num-attention-heads",
+        "--seq": "--seq-length", "--ffn": "--ffn-hidden-size",
+        "--tp": "--tensor-model-parallel-size", "--pp": "--pipeline-model-parallel-size",
+        "--micro-batch": "--micro-batch-size", "--global-batch": "--global-batch-size",
+    }.items():  # fmt: skip
+        words += [ours, given.get(theirs, "1")] if theirs in given or ours == "--pp" else []
+    root = CHARTS.parents[1]
+    search = os.pathsep.join([str(root / "sidecar"), str(root / "trainer")])
+    done = subprocess.run(
+        [sys.executable, "-m", "mwatch", "plan", *words],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env={**os.environ, "PYTHONPATH": search},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

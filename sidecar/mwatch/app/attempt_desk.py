@@ -38,7 +38,7 @@ class Ticket(NamedTuple):
     """None: it could not be made, and nothing is asked for."""
     start: NextStart | None = None
     begun: int = 0
-    """The newest attempt that was seen running."""
+    """The newest attempt that its present pods were seen to run."""
     pods: int = 1
     is_pending: bool = False
     """Something is decided about it, and not done yet."""

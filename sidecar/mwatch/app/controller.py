@@ -180,7 +180,7 @@ class Controller:
                 return None
             watch.restore(entry)
         if found is not None:
-            watch.engine.settings = found.settings
+            watch.use(found.settings)
             watch.policy_problem = found.problem
         return watch
 

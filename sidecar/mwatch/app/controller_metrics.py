@@ -17,18 +17,14 @@ from mwatch.app.engine import Incident
 from mwatch.app.job_watch import JobWatch
 from mwatch.app.own_use import OwnUse
 from mwatch.decide import budget
-from mwatch.detect.patience import patience
-from mwatch.detect.probe import watched
 from mwatch.export import catalog_fleet
 from mwatch.export.metric import Metric
 from mwatch.export.value import Value
 from mwatch.kube.mirror import Sight
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
-from mwatch.model.phase import JobPhase
 from mwatch.model.snapshot import Snapshot, Surroundings, take
 
-_STILL = frozenset({JobPhase.ENDED, JobPhase.QUEUED, JobPhase.SCHEDULING})
 _MINUTES_SECONDS = 300.0
 
 
@@ -68,14 +64,11 @@ def snapshot_of(watch: JobWatch, count: IncidentCount, now: float) -> Snapshot |
         return None
     job, act = engine.job, engine.settings.act
     count.look(engine.incidents)
-    limit = None
-    if job.has_started and watch.phase not in _STILL and job.attempt.phase not in _STILL:
-        limit = patience(job, watched(job, engine.settings), engine.settings)
     left = act.restarts_per_window - budget.spent(engine.record, now, act)
     around = Surroundings(
         findings=assessment.findings,
         decision=assessment.decision,
-        hang_deadline_seconds=None if limit is None else limit.seconds,
+        hang_deadline_seconds=watch.hang_deadline_seconds,
         incidents=count.over,
         restarts_left=max(0, left),
         is_acting=watch.is_acting,

@@ -61,8 +61,13 @@ class FleetSettings:
     """What has not healed by then rarely does: the jobs are restarted, some at a time."""
     switch_labels: tuple[str, ...] = (
         "topology.kubernetes.io/rack",
+        # NVIDIA's topograph, under the names of its releases.
         "network.topology.nvidia.com/accelerator",
         "network.topology.nvidia.com/block",
+        "network.topology.nvidia.com/leaf",
+        "fabric.topograph.run/tier-0",
+        "accelerator.topograph.run/domain",
+        "nvidia.com/gpu.clique",
         "topology.k8s.aws/network-node-layer-3",
         "cloud.google.com/gce-topology-subblock",
     )

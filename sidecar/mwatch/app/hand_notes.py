@@ -38,6 +38,7 @@ _LEDGER_SECONDS = 3.0
 _UPKEEP_SECONDS = 60.0
 _CLASSES_SECONDS = 300.0
 _WISH_SECONDS = 600.0
+_TOKEN_SECONDS = 20.0
 
 
 class HandNotes:
@@ -57,6 +58,7 @@ class HandNotes:
         self._events = events
         self._maker = tokens
         self._made: dict[str, str] = {}
+        self._missed: dict[str, float] = {}
         self.tokens: dict[str, str] = {}
         """By key of the job; missing while it could not be made."""
 
@@ -75,6 +77,13 @@ class HandNotes:
         for job in jobs:
             self._token(job.kube, job.key, now, is_leader)
         self._chores.turn(now)
+
+    def has_token(self, key: str, now: float) -> bool:
+        """Or it cannot be had: after a while nobody waits for it."""
+        if key in self.tokens:
+            self._missed.pop(key, None)
+            return True
+        return now - self._missed.setdefault(key, now) > _TOKEN_SECONDS
 
     def sync(self, job: JobWatch, entry: JobEntry, now: float) -> None:
         """The engine knows what was done; the ledger knows that an order is spent."""

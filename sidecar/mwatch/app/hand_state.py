@@ -35,6 +35,8 @@ class HeldBy(StrEnum):
     STALE_SIGHT = "stale_sight"
     LEDGER = "ledger"
     CLUSTER = "cluster"
+    TOKEN = "token"
+    """The job's token is being made: without it there is no evidence."""
 
 
 @dataclass(frozen=True, slots=True)

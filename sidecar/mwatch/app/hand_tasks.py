@@ -19,6 +19,7 @@ from mwatch.act.gang_restart import GangRestart, Progress
 from mwatch.act.gang_stop import stop_job
 from mwatch.app import pod_evidence
 from mwatch.app.attempt_desk import AttemptDesk
+from mwatch.app.evidence_room import evidence_folder
 from mwatch.app.fleet_settings import FleetSettings
 from mwatch.app.hand_keep_out import keep_out
 from mwatch.app.hand_ledger import HandLedger, same_job
@@ -31,6 +32,7 @@ from mwatch.kube.events import Events
 from mwatch.kube.jobs import find_job, workload_for
 from mwatch.kube.resources import OF_KIND
 from mwatch.model.gang import GangStep, Plan, Refusal, StepState, Way
+from mwatch.model.incident import Kept
 from mwatch.model.kube_job import ATTEMPT, RESUME_FROM
 from mwatch.model.kube_ledger import JobEntry, Note
 from mwatch.model.kube_node import KubeNode
@@ -72,9 +74,11 @@ class HandTasks:
     def prepare(self, task: Task) -> Ready | Refusal:
         """Nothing is changed. KubeError where the cluster cannot be seen."""
         wanted = self._plan(task)
-        if isinstance(wanted, Refusal) or not task.token:
-            return wanted if isinstance(wanted, Refusal) else Ready(wanted, None)
-        folder = None if self._folder is None else self._folder / task.job.name / task.id
+        if isinstance(wanted, Refusal):
+            return wanted
+        if not task.token:
+            return Ready(wanted, Kept("", (), ("no pod could be asked: the job has no token",)))
+        folder = evidence_folder(self._folder, task.job.name, task.id)
         kept = pod_evidence.save(
             task.pods, task.token, f"before {task.action.value}: {task.reason}", folder,
             seconds=self._settings.evidence_seconds, unseen=task.unseen,
@@ -169,7 +173,8 @@ class HandTasks:
 
     def _let_go(self, task: Task, outcome: str) -> Done:
         """The wrappers may start; not before those who remember the old gang have forgotten it."""
-        wait = self._settings.rendezvous_wait_seconds if task.job.pods_wanted > 1 else 0.0
+        count = max(task.job.pods_wanted, len(task.pods))
+        wait = self._settings.rendezvous_wait_seconds if count > 1 else 0.0
         moment = self._clock() + wait
 
         def change(entry: JobEntry) -> JobEntry:

@@ -116,17 +116,22 @@ class HandView:
         )
         case = moment.cases.get(job.key)
         is_going = case is not None and case.stage is not Stage.HELD
-        engine = job.engine.job
         return Ticket(
             job.kube.namespace,
             job.kube.name,
             token,
             start=None if is_spent(job, entry) else entry.start,
-            begun=engine.attempt.number if engine.has_started else 0,
+            begun=_begun(job),
             pods=job.kube.pods_wanted,
             is_pending=wants or is_going or entry.is_under_way,
             is_left_alone=is_alone and not is_going and not entry.is_under_way,
         )
+
+
+def _begun(job: JobWatch) -> int:
+    """The newest attempt that a wrapper of these very pods has begun; 0: they are all new."""
+    wrappers = (each.snapshot.wrapper for each in job.pods.values() if each.snapshot is not None)
+    return max((each.attempt for each in wrappers if each is not None), default=0)
 
 
 def _doing(case: Case) -> Doing:

@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mwatch.act.gang_restart import AlreadyUnderWay
 from mwatch.app.attempt_desk import AttemptDesk
 from mwatch.app.breaker import Waiting, admit
 from mwatch.app.fleet_settings import FleetSettings
@@ -101,7 +100,7 @@ class Hands:
         moment = Moment(now, self._lease.may_act(), self._ledger.book, self._cases, self._common)
         self._view.look(jobs, moment, self._notes.tokens)
         for job in jobs:
-            job.ours = self.ours(job.key, job.kube.uid)
+            job.ours = self._ledger.ours(job.key, job.kube.uid)
 
     def answer(
         self, namespace: str, job: str, token: str, pod: str = "", after: int = 0
@@ -117,11 +116,6 @@ class Hands:
     def line(self) -> tuple[str, ...]:
         """Jobs that wait for the breaker, the next one first."""
         return self._view.line
-
-    def ours(self, key: str, uid: str) -> frozenset[str]:
-        """UIDs of pods that are being deleted by mwatch itself."""
-        step = self._ledger.entry(key, uid).step
-        return frozenset() if step is None else frozenset(step.uids)
 
     def recall(self, key: str, uid: str) -> JobEntry:
         """What the ledger says of this very job; an empty one where it says nothing. KubeError
@@ -178,6 +172,8 @@ class Hands:
             job.kube, self._settings, None if book is None else book.halt,
             now=now, sight_age=job.sight_age_seconds, is_asked=wish is not None,
         )  # fmt: skip
+        if found is None and not self._notes.has_token(job.key, now):
+            found = Gate(HeldBy.TOKEN, "the job's token is being made")
         if found is not None or wish is not None:
             return found
         episode = self._common.holding(job.key, now)
@@ -226,7 +222,7 @@ class Hands:
         future, case.future = case.future, None
         try:
             result = future.result()
-        except (KubeError, Halted, AlreadyUnderWay) as error:
+        except Exception as error:  # one job's trouble must not stop the others
             self._failed(case, error, now)
             return
         if isinstance(result, Done):
@@ -260,7 +256,9 @@ class Hands:
         act = job.engine.record.of_attempt(decision.attempt)
         assert act is not None
         entry = self._ledger.entry(job.key, job.kube.uid)
-        start = next_start(job, decision, entry) if case.is_restart else None
+        # Wrappers that only observe ask nobody, and count for themselves.
+        is_told = case.is_restart and job.kube.mode == "act"
+        start = next_start(job, decision, entry) if is_told else None
         record = record_of(case.id, job, decision, is_act=True, now=now)
         words = Words(act, record, start)
         case.stage, case.since = Stage.CARRYING, now
@@ -289,7 +287,7 @@ class Hands:
                 self._notes.undone(job, case.decision)
             self._back(case, HeldBy.HALT, str(error), now)
         elif case.stage is Stage.PREPARING:
-            self._back(case, HeldBy.CLUSTER, str(error)[:300], now)
+            self._back(case, HeldBy.CLUSTER, f"{error or type(error).__name__}"[:300], now)
         else:
             del self._cases[case.key]
 

@@ -21,6 +21,8 @@ from mwatch.app.job_watch_stream import JobStreams, merged
 from mwatch.app.pod_sight import PodSight, Polled
 from mwatch.checks.kube_causes import kube_phase
 from mwatch.decide.decide import decide
+from mwatch.detect.patience import patience
+from mwatch.detect.probe import one_look, watched
 from mwatch.model.decision import Action, Decision
 from mwatch.model.fault import CatalogueEntry
 from mwatch.model.finding import Cause, Finding
@@ -33,6 +35,9 @@ from mwatch.model.settings import Settings
 from mwatch.model.timeline import Rollback
 
 NO_SIDECAR = "it has no sidecar of mwatch"
+_BEAT_SECONDS = 3.0
+"""Between a beat and the look that tells of it: each comes once a second."""
+_STILL = frozenset({JobPhase.ENDED, JobPhase.QUEUED, JobPhase.SCHEDULING})
 
 
 class PodPlace(NamedTuple):
@@ -57,14 +62,18 @@ class JobWatch:
         self.facts = KubeFacts(now, kube, kube.name)
         self.sight_age_seconds: float | None = None
         self.pods: dict[str, PodSight] = {}
-        self.engine = Engine(kube.name, catalogue, settings)
+        self._answer_seconds = answer_seconds
+        self.engine = Engine(kube.name, catalogue)
+        self._given: Settings | None = None
+        self.use(settings or Settings())
+        self.hang_deadline_seconds: float | None = None
+        """How long it may be silent in what it does now; None: there is no such time."""
         self.assessment: Assessment | None = None
         self.phase: JobPhase | None = None
         self.ours: frozenset[str] = frozenset()
         """UIDs of pods that mwatch itself is deleting: the hands say so."""
         self.policy_problem = ""
         """Why the policy that the job names is not used; empty: it is, or none is named."""
-        self._answer_seconds = answer_seconds
         self._ends = JobEnds()
         self._held = HeldCauses()
         self._streams = JobStreams()
@@ -78,6 +87,16 @@ class JobWatch:
     @property
     def key(self) -> str:
         return ledger_key(self.kube.kind.value, self.kube.name)
+
+    def use(self, settings: Settings) -> None:
+        """A policy. That a pod was not asked again yet is no silence of its ranks: of one that is
+        still taken for seen, the last beat may be as old as its answer and a little more."""
+        if settings is self._given:
+            return
+        self._given = settings
+        silence = max(settings.hang.beat_silence_seconds, self._answer_seconds + _BEAT_SECONDS)
+        hang = replace(settings.hang, beat_silence_seconds=silence)
+        self.engine.settings = replace(settings, hang=hang)
 
     def seen(self, now: float) -> Seen:
         return split(self.pods, now, self._answer_seconds)
@@ -125,8 +144,11 @@ class JobWatch:
                 self.engine.tell(observed)
         self._tell_sights(seen, now)
         found = self._findings(seen, now)
+        self.hang_deadline_seconds = None
         if self._has_anything_to_say(seen, now):
-            assessment = self.engine.look(now, found)
+            with one_look():
+                assessment = self.engine.look(now, found)
+                self.hang_deadline_seconds = self._deadline()
         else:
             decision = decide(self.engine.job, found, self.engine.record, self.engine.settings)
             assessment = Assessment(now, tuple(found), self._without_sight(decision))
@@ -189,6 +211,14 @@ class JobWatch:
         if decision.finding is None and self.kube.finished == "Succeeded":
             return replace(decision, cause=Cause.FINISHED, reason="its job has succeeded")
         return decision
+
+    def _deadline(self) -> float | None:
+        job, settings = self.engine.job, self.engine.settings
+        is_still = self._phase() in _STILL or job.attempt.phase in _STILL
+        if is_still or not job.has_started:
+            return None
+        allowed = patience(job, watched(job, settings), settings)
+        return None if allowed is None else allowed.seconds
 
     def _phase(self) -> JobPhase | None:
         told = kube_phase(self.facts)

@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -86,12 +87,11 @@ class PersonRestart:
     def _facts(self, job: KubeJob) -> tuple[GangFacts, tuple[KubeNode, ...] | None]:
         access = self._people.access
         nodes, limits = None, None
-        try:
-            listing = list_all(access, NODES, None)
-            nodes = tuple(map(node_of, listing.objects)) if listing is not None else None
+        with suppress(NoPermission):
             limits = quotas(access, job.namespace)
-        except NoPermission:
-            pass
+        with suppress(NoPermission):
+            listing = list_all(access, NODES, None)
+            nodes = None if listing is None else tuple(map(node_of, listing.objects))
         work = workload_for(access, job)
         facts = GangFacts(
             pods_of(access, job), 0.0, nodes=nodes, quotas=limits, workload=work, is_asked=True,

@@ -23,6 +23,7 @@ PORT_TRIES = 16
 """Of a sidecar that shares its node's network, and whose port was taken (`export.http`)."""
 _SLOW_AFTER = 3
 _LONGEST_WAIT = 30.0
+_END_SECONDS = 1.0
 
 
 class PollTarget(NamedTuple):
@@ -82,6 +83,10 @@ class PodPoll:
         try:
             self._loop.run_forever()
         finally:
+            if left := asyncio.all_tasks(self._loop):
+                for task in left:
+                    task.cancel()
+                self._loop.run_until_complete(asyncio.wait(left, timeout=_END_SECONDS))
             self._loop.close()
 
     def _stop(self) -> None:

@@ -13,6 +13,7 @@ from mwatch.checks import (
     network,
     parallelism,
     references,
+    rendezvous,
     restart,
     storage,
 )
@@ -27,6 +28,7 @@ ALL: tuple[Check, ...] = (
     *command.CHECKS,
     *network.CHECKS,
     *references.CHECKS,
+    *rendezvous.CHECKS,
 )
 _ORDER = (Level.ERROR, Level.WARNING, Level.INFO)
 

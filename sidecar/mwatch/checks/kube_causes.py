@@ -9,7 +9,7 @@ forgotten after an hour, so what is older shows only in the pods.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from mwatch.model.finding import MAX_EVIDENCE, Cause, Culprit, Evidence, Finding, Severity
 from mwatch.model.kube_event import KubeEvent
@@ -61,7 +61,8 @@ def deleted_by_user(facts: KubeFacts) -> Finding | None:
     others = [pod for pod in going if pod.uid not in facts.ours and pod.disruption is None]
     if not others or len(others) < len(facts.pods) or _is_ended(facts.job):
         return None
-    if any(_on_lost_node(pod, facts.nodes) for pod in others):
+    nodes = _by_name(facts)
+    if any(_on_lost_node(pod, nodes) for pod in others):
         return None
     summary = f"all {len(others)} pods of {facts.name} are being deleted, and not by mwatch"
     return _found(Cause.DELETED_BY_USER, summary, facts, others)
@@ -92,7 +93,8 @@ def preempted(facts: KubeFacts) -> Finding | None:
 
 
 def drained(facts: KubeFacts) -> Finding | None:
-    pods = [pod for pod in facts.pods if _is_drained(pod, facts.nodes)]
+    nodes = _by_name(facts) if any(pod.disruption for pod in facts.pods) else None
+    pods = [pod for pod in facts.pods if _is_drained(pod, nodes)]
     if not pods:
         return None
     first = pods[0]
@@ -200,7 +202,11 @@ def _disrupted(pod: KubePod) -> str:
     return "" if pod.disruption is None else pod.disruption.reason
 
 
-def _is_drained(pod: KubePod, nodes: tuple[KubeNode, ...] | None) -> bool:
+def _by_name(facts: KubeFacts) -> Mapping[str, KubeNode] | None:
+    return None if facts.nodes is None else {node.name: node for node in facts.nodes}
+
+
+def _is_drained(pod: KubePod, nodes: Mapping[str, KubeNode] | None) -> bool:
     reason = _disrupted(pod)
     if reason == "EvictionByEvictionAPI":
         return True
@@ -211,11 +217,11 @@ def _is_drained(pod: KubePod, nodes: tuple[KubeNode, ...] | None) -> bool:
     return False
 
 
-def _on_lost_node(pod: KubePod, nodes: tuple[KubeNode, ...] | None) -> bool:
+def _on_lost_node(pod: KubePod, nodes: Mapping[str, KubeNode] | None) -> bool:
     """Without sight of the nodes a pod that a taint drives off is taken for lost."""
     if nodes is None:
         return _disrupted(pod) == "DeletionByTaintManager" or pod.reason == "NodeLost"
-    node = next((each for each in nodes if each.name == pod.node), None)
+    node = nodes.get(pod.node)
     if node is None:
         return bool(pod.node)
     return not node.is_ready or any(taint.key in _LOST_NODE for taint in node.taints)

@@ -48,8 +48,9 @@ _known: ContextVar[dict[int, Watched] | None] = ContextVar("watched", default=No
 @contextmanager
 def one_look() -> Iterator[None]:
     """Within it no job changes: what several detectors ask for is worked out once. A job may have
-    many thousand ranks."""
-    before = _known.set({})
+    many thousand ranks. Within another one, that one holds."""
+    known = _known.get()
+    before = _known.set({} if known is None else known)
     try:
         yield
     finally:

@@ -10,6 +10,7 @@ written is dropped and counted.
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -50,17 +51,19 @@ class Events:
         self._wall = wall
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._lock = threading.Lock()
         self.dropped = 0
 
     def tell(self, job: KubeJob, reason: str, text: str, *, is_warning: bool = False) -> bool:
-        """False: dropped. Never raises for what the API server does."""
+        """From any thread. False: dropped. Never raises for what the API server does."""
         text = scrub_text(text)[:_MAX_TEXT]
         digest = hashlib.sha256(f"{job.uid} {reason} {text} {self._instance}".encode()).hexdigest()
         if not self._may(job.uid):
             self.dropped += 1
             return False
         try:
-            known = self._known.get(digest)
+            with self._lock:
+                known = self._known.get(digest)
             is_told = self._again(job, known) if known is not None else False
             if not is_told:
                 is_told = self._create(job, reason, text, is_warning, digest)
@@ -73,28 +76,31 @@ class Events:
         name = f"{job.name[:200]}.{digest[:16]}"
         body = _event(job, reason, text, is_warning, name, self._now(), self._instance)
         self._access.create(EVENTS, job.namespace, body)  # a conflict: a retry of our own
-        self._known[digest] = _Known(name, 1)
-        while len(self._known) > _MAX_KNOWN:
-            self._known.popitem(last=False)
+        with self._lock:
+            self._known[digest] = _Known(name, 1)
+            while len(self._known) > _MAX_KNOWN:
+                self._known.popitem(last=False)
         return True
 
     def _again(self, job: KubeJob, known: _Known) -> bool:
         """False: it is forgotten by now, and has to be told anew."""
         body = {"count": known.times + 1, "lastTimestamp": self._now()}
         answer = self._access.patch(EVENTS, job.namespace, known.name, body)
-        for digest, each in self._known.items():
-            if each.name == known.name:
-                self._known[digest] = _Known(known.name, known.times + 1)
-                break
+        with self._lock:
+            for digest, each in self._known.items():
+                if each.name == known.name:
+                    self._known[digest] = _Known(known.name, known.times + 1)
+                    break
         return answer.is_ok
 
     def _may(self, uid: str) -> bool:
         now = self._clock()
-        left, at = self._left.pop(uid, (_BURST, now))
-        left = min(_BURST, left + (now - at) * _PER_SECOND)
-        self._left[uid] = (max(0.0, left - 1.0) if left >= 1.0 else left, now)
-        while len(self._left) > _MAX_KNOWN:
-            self._left.popitem(last=False)
+        with self._lock:
+            left, at = self._left.pop(uid, (_BURST, now))
+            left = min(_BURST, left + (now - at) * _PER_SECOND)
+            self._left[uid] = (max(0.0, left - 1.0) if left >= 1.0 else left, now)
+            while len(self._left) > _MAX_KNOWN:
+                self._left.popitem(last=False)
         return left >= 1.0
 
     def _now(self) -> str:

@@ -65,10 +65,15 @@ def share_out(folder: Path, environ: Mapping[str, str], out: Path) -> None:
 
 
 def prefixes_in(folder: Path) -> List[str]:
-    """Sorted, so that all pods see one order."""
+    """Sorted, so that all pods see one order. What is hidden is work that somebody has begun."""
     if not folder.is_dir():
         refuse(f"{folder} is not there; run the dataset chart first, or set dataset.path")
-    return sorted(str(each)[: -len(".bin")] for each in folder.rglob("*.bin"))
+    found = [each for each in folder.rglob("*.bin") if not is_hidden(each.relative_to(folder))]
+    return sorted(str(each)[: -len(".bin")] for each in found)
+
+
+def is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
 
 
 def size_of(prefix: str) -> int:

@@ -113,8 +113,11 @@
 {{- else -}}
 {{- $a = list "--data-args-path" ($d.argumentsFile | default "/training/data.txt") "--split" $split -}}
 {{- end -}}
-{{- $a = concat $a (list "--data-cache-path" $p.cache "--tokenizer-type" $v.tokenizer.type) -}}
-{{- if $v.tokenizer.model -}}
+{{- $a = concat $a (list "--data-cache-path" $p.cache) -}}
+{{- /* A module of one's own may have a tokenizer of its own. */ -}}
+{{- if ne $p.family "other" }}{{ $a = concat $a (list "--tokenizer-type" $v.tokenizer.type) }}{{ end -}}
+{{- if eq $p.family "other" -}}
+{{- else if $v.tokenizer.model -}}
 {{- $a = concat $a (list "--tokenizer-model" $v.tokenizer.model) -}}
 {{- else -}}
 {{- $a = concat $a (list "--vocab-file" $p.vocab) -}}

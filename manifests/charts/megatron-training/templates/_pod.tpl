@@ -11,8 +11,14 @@ metadata:
     {{- if $p.isWatched }}
     mwatch.dev/watch: "true"
     {{- end }}
-  {{- if or $v.scheduling.topologyRequired $v.scheduling.topologyPreferred }}
+  {{- $isScraped := and $p.isWatched $v.mwatch.scrapeAnnotations }}
+  {{- if or $v.scheduling.topologyRequired $v.scheduling.topologyPreferred $isScraped }}
   annotations:
+    {{- if $isScraped }}
+    prometheus.io/scrape: "true"
+    prometheus.io/port: "9401"
+    prometheus.io/path: /metrics
+    {{- end }}
     {{- with $v.scheduling.topologyRequired }}
     kueue.x-k8s.io/podset-required-topology: {{ . }}
     {{- end }}
@@ -155,7 +161,8 @@ env:
   - {name: SPLIT_BY, value: {{ ternary "fraction" $v.dataset.splitBy $v.training.benchmark }}}
   - {name: VALIDATION_FILES, value: {{ int64 $v.dataset.validationFiles | quote }}}
   - {name: TEST_FILES, value: {{ int64 $v.dataset.testFiles | quote }}}
-  {{- if $v.tokenizer.model }}
+  {{- if eq $p.family "other" }}
+  {{- else if $v.tokenizer.model }}
   - {name: TOKENIZER_FILES, value: {{ ternary $v.tokenizer.model "" (hasPrefix "/" $v.tokenizer.model) | quote }}}
   {{- else }}
   - {name: TOKENIZER_FILES, value: {{ ternary (printf "%s %s" $p.vocab $p.merges) $p.vocab (eq $v.tokenizer.type "GPT2BPETokenizer") | quote }}}

@@ -1,0 +1,35 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+# A training image: NVIDIA's PyTorch with Transformer Engine, one release of Megatron-LM, and mwatch
+# for runs without Kubernetes. On AWS give EFA_INSTALLER a version (1.43.2) for the network.
+#   docker build -t megatron-lm:core_v0.16.1 -f manifests/docker/megatron.Dockerfile .
+ARG BASE=nvcr.io/nvidia/pytorch:25.06-py3
+FROM ${BASE}
+ARG MEGATRON=core_v0.16.1
+ARG EFA_INSTALLER=
+SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
+
+# The kernel module is the node's; only the libraries and NCCL's plugin are taken.
+RUN if [ -n "${EFA_INSTALLER}" ]; then \
+        cd /tmp; \
+        curl --fail --silent --show-error --location --retry 5 \
+            "https://efa-installer.amazonaws.com/aws-efa-installer-${EFA_INSTALLER}.tar.gz" | tar xz; \
+        apt-get update; \
+        (cd aws-efa-installer && ./efa_installer.sh -y -g --skip-kmod --skip-limit-conf --no-verify); \
+        rm -rf aws-efa-installer /var/lib/apt/lists/*; \
+    fi
+
+RUN git clone --depth 1 --branch "${MEGATRON}" \
+        https://github.com/NVIDIA/Megatron-LM /workspace/Megatron-LM \
+    && make -C /workspace/Megatron-LM/megatron/core/datasets \
+    && pip install --no-cache-dir nltk regex sentencepiece tensorboard tiktoken transformers zstandard
+ENV PYTHONPATH=/workspace/Megatron-LM CUDA_DEVICE_MAX_CONNECTIONS=1
+
+# Apart from the packages of the trainer: neither can break the other.
+COPY pyproject.toml README.md LICENSE /source/
+COPY sidecar /source/sidecar
+COPY trainer /source/trainer
+RUN python3 -m venv /opt/mwatch \
+    && /opt/mwatch/bin/pip install --no-cache-dir /source \
+    && ln -s /opt/mwatch/bin/mwatch /usr/local/bin/mwatch
+WORKDIR /workspace/Megatron-LM

@@ -1,0 +1,181 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Hands that remember wrong, lose the Lease, or whose job goes away: nothing is done twice, and
+nobody is forgotten or held up for ever."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster import hand_things as hands
+from cluster import kube_things as things
+from cluster.hand_fixtures import a_namespace, an_access, kinds  # noqa: F401
+from cluster.hand_things import KEY, QUICK, Controller
+from mwatch.app import in_place
+from mwatch.app.hand_task import Done, Task
+from mwatch.app.job_watch import JobWatch
+from mwatch.kube.access import Access
+from mwatch.kube.jobs import pods_of
+from mwatch.kube.ledger import Ledger
+from mwatch.kube.resources import JOBS
+from mwatch.model.gang import GangStep, StepState, Way
+from mwatch.model.kube_job import JobKind
+from mwatch.model.kube_ledger import Book, JobEntry
+from mwatch.model.next_start import NextStart
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def in_place_step(job: Any, uids: set[str]) -> GangStep:
+    return GangStep(
+        "20260101T000000Z-a1-hang", Way.IN_PLACE, JobKind.JOB, job.namespace, job.name, job.uid,
+        tuple(sorted(uids)), time.time(), 1,
+    )  # fmt: skip
+
+
+def test_a_step_that_is_done_is_not_begun_again_by_who_remembers_it_as_under_way(
+    access: Access, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_place, "COME_SECONDS", 1.0)
+    monkeypatch.setitem(in_place.restart_in_place.__kwdefaults__, "seconds", 1.0)
+    job = hands.make_job(access, namespace)
+    pods = set(hands.make_pods(access, job, 2))
+    controller = Controller(access, namespace)
+    watch = controller.watch(job, attempt=2)
+    step = in_place_step(job, pods)
+    start = NextStart(2, 450, False, "newest", not_before=time.time() - 60)
+    done = replace(step, state=StepState.DONE, outcome="all 2 pods restarted in place")
+    entry = JobEntry(uid=job.uid, attempt=2, step=done, start=start)
+    Ledger(access, namespace).change(lambda book: book.with_job(KEY, entry))
+    stale = replace(entry, step=step, start=start._replace(not_before=None))
+    controller.hands._ledger.book = Book({KEY: stale})
+    controller.hands._ledger.read_at = controller.clock() + 3600  # reads do not get through
+    hands.began(watch, 2, 460)
+    for _ in range(60):
+        controller.turn()
+        time.sleep(0.05)
+    assert {pod.uid for pod in pods_of(access, job)} == pods
+    found = controller.entry().step
+    assert found is not None and found.state is StepState.DONE and found.way is Way.IN_PLACE
+    controller.close()
+
+
+def test_an_attempt_is_not_restarted_again_by_who_does_not_know_that_it_was(
+    access: Access, namespace: str
+) -> None:
+    job = hands.make_job(access, namespace)
+    hands.make_pods(access, job, 2)
+    one = Controller(access, namespace, "one")
+    hands.decided(one.watch(job))
+    one.until(lambda: one.hands.state(KEY).doing == "recovering")
+    one.close()
+    one.lease.give_back()
+    new = set(hands.make_pods(access, job, 2))
+    two = Controller(access, namespace, "two")
+    two.hands._ledger.book = Book()  # as it was before; its reads come late
+    two.hands._ledger.read_at = two.clock() + 3600
+    hands.decided(two.watch(job))
+    two.until(lambda: two.lease.may_act())
+    for _ in range(60):
+        two.turn()
+        time.sleep(0.05)
+    assert {pod.uid for pod in pods_of(access, job)} == new
+    assert len(two.entry().acts) == 1 and two.entry().attempt == 2
+    two.close()
+
+
+def test_a_job_is_not_forgotten_when_the_lease_was_lost_before_anything_was_written(
+    access: Access, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = hands.make_job(access, namespace)
+    hands.make_pods(access, job, 2)
+    controller = Controller(access, namespace)
+    tasks = controller.hands._tasks
+    carry_out, lost = tasks.carry_out, list[int]()
+
+    def while_another_leads(*given: Any) -> Done:
+        if not lost:
+            lost.append(1)
+            return Done(False, "not the leader")
+        return carry_out(*given)
+
+    monkeypatch.setattr(tasks, "carry_out", while_another_leads)
+    hands.decided(controller.watch(job))
+    controller.until(lambda: lost and controller.hands.state(KEY).doing == "recovering")
+    assert pods_of(access, job) == () and len(controller.entry().acts) == 1
+    controller.close()
+
+
+def test_a_fault_of_ours_before_anything_was_written_is_tried_again(
+    access: Access, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = hands.make_job(access, namespace)
+    hands.make_pods(access, job, 2)
+    controller = Controller(access, namespace)
+    tasks = controller.hands._tasks
+    carry_out, failed = tasks.carry_out, list[int]()
+
+    def at_first_not(*given: Any) -> Done:
+        if not failed:
+            failed.append(1)
+            raise ValueError("a fault of ours")
+        return carry_out(*given)
+
+    monkeypatch.setattr(tasks, "carry_out", at_first_not)
+    hands.decided(controller.watch(job))
+    controller.until(lambda: failed and controller.hands.state(KEY).doing == "recovering")
+    controller.close()
+
+
+def test_a_job_that_is_deleted_in_the_middle_of_its_restart_frees_its_place(
+    access: Access, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(in_place.restart_in_place.__kwdefaults__, "seconds", 0.5)
+    job = hands.make_job(access, namespace)
+    hands.make_pods(access, job, 2)
+    controller = Controller(access, namespace, settings=replace(QUICK, max_restarts_at_once=1))
+    with hands.fakes(access, job, 2, tmp_path / "pods") as fakes:
+        hands.decided(controller.watch(job, fakes=fakes))
+        controller.until(lambda: all(each.asked for each in fakes))
+        things.delete(access, JOBS, namespace, "train", job.uid)
+    controller.until(lambda: KEY not in controller.watches)
+    controller.until(lambda: not controller.hands._cases, 20)
+    controller.close()
+
+
+def test_what_is_late_about_a_job_does_not_erase_the_next_one_of_its_name(
+    access: Access, namespace: str
+) -> None:
+    job = hands.make_job(access, namespace)
+    controller = Controller(access, namespace)
+    watch: JobWatch = controller.watch(job)
+    entry = JobEntry(uid="of-the-new-job", attempt=7)
+    Ledger(access, namespace).change(lambda book: book.with_job(KEY, entry))
+    task = Task(
+        "id", KEY, watch.kube, 1, hands.Action.RESTART, "late", False, (), (), None, False
+    )  # fmt: skip
+    controller.hands._tasks._let_go(task, "all pods are gone")
+    assert controller.entry().attempt == 7
+    controller.close()
+
+
+def test_a_folder_for_evidence_that_hangs_holds_nobody_up(
+    access: Access, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mwatch.app import hand_tasks
+
+    monkeypatch.setattr(hand_tasks, "evidence_folder", lambda *_: time.sleep(50))
+    job = hands.make_job(access, namespace)
+    hands.make_pods(access, job, 2)
+    settings = replace(QUICK, evidence_seconds=0.5)
+    controller = Controller(access, namespace, settings=settings, folder=tmp_path)
+    hands.decided(controller.watch(job))
+    controller.until(lambda: controller.hands.state(KEY).doing == "recovering", 20)
+    (record,) = controller.entry().incidents
+    assert record.evidence is not None and record.evidence.missing
+    controller.close()

@@ -1,0 +1,46 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the probes of many thousand ranks show is worked out once a look, and anew at the next."""
+
+from __future__ import annotations
+
+import job_builders as build
+from mwatch.detect.probe import one_look, watched
+from mwatch.model.job import Job, SightState
+from mwatch.model.observation import Sight
+from mwatch.model.settings import Settings
+
+SETTINGS = Settings()
+
+
+def job() -> Job:
+    made = build.job([build.step(number) for number in range(1, 11)])
+    made.sights[Sight.PROBE] = SightState(True, build.START, "seen")
+    made.attempt.ranks = {rank: build.rank(rank, 10, at=made.now) for rank in (0, 1)}
+    return made
+
+
+def test_within_one_look_it_is_worked_out_once_for_each_job() -> None:
+    first, second = job(), job()
+    with one_look():
+        assert watched(first, SETTINGS) is watched(first, SETTINGS)
+        assert watched(first, SETTINGS) is not watched(second, SETTINGS)
+
+
+def test_a_look_within_a_look_shares_what_is_known() -> None:
+    one = job()
+    with one_look():
+        known = watched(one, SETTINGS)
+        with one_look():
+            assert watched(one, SETTINGS) is known
+        assert watched(one, SETTINGS) is known
+
+
+def test_the_next_look_sees_what_has_changed() -> None:
+    one = job()
+    with one_look():
+        assert len(watched(one, SETTINGS).beating) == 2
+    del one.attempt.ranks[1]
+    assert len(watched(one, SETTINGS).beating) == 1
+    with one_look():
+        assert len(watched(one, SETTINGS).beating) == 1
