@@ -6,8 +6,18 @@ from __future__ import annotations
 
 from dashboards.board import Board, Panel, Query, Row, Step
 from dashboards.marks import marks
-from dashboards.promql import MANY_RUNS, equal, of, per_run, phase_code, severity_code, silence
-from dashboards.states import ABOVE_ZERO_IS_BAD, PHASE_STATES, SEVERITY_STATES
+from dashboards.promql import (
+    CONTROLLERS,
+    MANY_RUNS,
+    equal,
+    of,
+    per_run,
+    phase_code,
+    severity_code,
+    silence,
+    spoken,
+)
+from dashboards.states import ABOVE_ZERO_IS_BAD, LEADS, PHASE_STATES, SEVERITY_STATES
 
 _ITERATION = per_run(of("mwatch_iteration", MANY_RUNS))
 _PLANNED = per_run(of("mwatch_planned_iterations", MANY_RUNS))
@@ -16,7 +26,8 @@ _LOOK = of("mwatch_last_look_timestamp_seconds", MANY_RUNS)
 _TRAINING = per_run(of("mwatch_phase", MANY_RUNS, equal("phase", "training")))
 _WORST = f"max by (namespace, run) ({severity_code(MANY_RUNS)})"
 _ATTEMPT = of("mwatch_attempt", MANY_RUNS)
-_INCIDENTS = per_run(of("mwatch_incidents_total", MANY_RUNS), "cause", "action")
+_INCIDENTS = spoken("mwatch_incidents_total", MANY_RUNS, "cause", "action")
+GOODPUT = spoken("mwatch_goodput_ratio", MANY_RUNS)
 RESTARTS = (
     f"{per_run(f'max_over_time({_ATTEMPT}[$__range])')}\n"
     f" - {per_run(f'min_over_time({_ATTEMPT}[$__range])', how='min')}"
@@ -64,22 +75,23 @@ RUNS = Row(
                 Query(
                     silence(MANY_RUNS), "Silent for", "s",
                 ),
-                Query(per_run(of("mwatch_goodput_ratio", MANY_RUNS)), "Goodput", "percentunit"),
+                Query(GOODPUT, "Goodput", "percentunit"),
                 Query(_WORST, "Worst finding"),
                 Query(per_run(_ATTEMPT), "Attempt", "none"),
                 Query(
-                    per_run(of("mwatch_restart_budget_remaining", MANY_RUNS), how="min"),
+                    spoken("mwatch_restart_budget_remaining", MANY_RUNS, how="min"),
                     "Restarts left", "none",
                 ),
             ),
             "none",
             "Each run with its phase, progress, estimated time to go at the present step time, "
             "goodput and worst finding.",
-            alerts=("MwatchStalled", "MwatchRunVanished"), width=24, height=10,
+            alerts=("MwatchStalled", "MwatchRunVanished", "MwatchRestartHeld"), width=24, height=10,
         ),
         Panel(
             "Phase of each run", "band", (Query(phase_code(MANY_RUNS), "{{namespace}} {{run}}"),),
-            "none", "A row for each run.", states=PHASE_STATES, width=12, height=9,
+            "none", "A row for each run.", alerts=("MwatchRestartUnfinished",), states=PHASE_STATES,
+            width=12, height=9,
         ),
         Panel(
             "Findings of each run", "band",
@@ -102,7 +114,7 @@ COURSE = Row(
         ),
         Panel(
             "Goodput", "lines",
-            (Query(per_run(of("mwatch_goodput_ratio", MANY_RUNS)), "{{namespace}} {{run}}"),),
+            (Query(GOODPUT, "{{namespace}} {{run}}"),),
             "percentunit", "Share of wall time that went into iterations done for the first time.",
             alerts=("MwatchGoodputLow",), low=0, high=1,
             steps=(Step(None, "red"), Step(0.8, "yellow"), Step(0.9, "green")),
@@ -126,12 +138,38 @@ COURSE = Row(
     ),
 )  # fmt: skip
 
+CONTROLLER = Row(
+    "Controllers",
+    (
+        Panel(
+            "May act", "band",
+            (Query(f"max by (namespace) ({of('mwatch_controller_leader', CONTROLLERS)})",
+                   "{{namespace}}"),),
+            "none", "Whether a controller of the namespace holds its Lease. A gap: there is none.",
+            alerts=("MwatchControllerAbsent", "MwatchControllerNoLeader"), states=LEADS,
+        ),
+        Panel(
+            "Jobs of the controller", "stacked",
+            (Query(f"max by (namespace, state) ({of('mwatch_controller_jobs', CONTROLLERS)})",
+                   "{{namespace}} {{state}}"),),
+            "none", "Watched jobs: act may be restarted by it, observe is only told of.",
+        ),
+        Panel(
+            "Pods that answer", "stacked",
+            (Query(f"max by (namespace, state) ({of('mwatch_controller_pods', CONTROLLERS)})",
+                   "{{namespace}} {{state}}"),),
+            "none", "Running pods of watched jobs. Of silent ones the controller sees nothing.",
+            alerts=("MwatchControllerPodsSilent",),
+        ),
+    ),
+)  # fmt: skip
+
 BOARD = Board(
     "fleet",
     "mwatch-fleet",
     "mwatch / Fleet",
     "All runs: phase, progress, goodput, findings, restarts.",
-    (NOW, RUNS, COURSE),
+    (NOW, RUNS, COURSE, CONTROLLER),
     many_runs=True,
     annotations=marks(MANY_RUNS),
 )

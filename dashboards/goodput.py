@@ -5,15 +5,23 @@
 from __future__ import annotations
 
 from dashboards.board import Board, Panel, Query, Row, Step
+from dashboards.fleet import GOODPUT as _RATIO
 from dashboards.fleet import RESTARTS
 from dashboards.marks import marks
-from dashboards.promql import MANY_RUNS, of, per_run, rate
+from dashboards.promql import MANY_RUNS, Shape, of, per_run, rate, spoken
 
-_RATIO = per_run(of("mwatch_goodput_ratio", MANY_RUNS))
-_LOST = of("mwatch_badput_seconds_total", MANY_RUNS)
 _RANKS = per_run(of("mwatch_world_size", MANY_RUNS))
 _GOOD = (Step(None, "red"), Step(0.8, "yellow"), Step(0.9, "green"))
 _NAME = "{{namespace}} {{run}}"
+
+
+def _lost(shape: Shape = str) -> str:
+    return spoken("mwatch_badput_seconds_total", MANY_RUNS, "reason", shape=shape)
+
+
+def _in_range(series: str) -> str:
+    return f"increase({series}[$__range])"
+
 
 NOW = Row(
     "Now",
@@ -25,7 +33,7 @@ NOW = Row(
             width=6, height=5, low=0, high=1,
         ),
         Panel(
-            "Time lost", "number", (Query(f"sum({per_run(_LOST, 'reason')})"),), "s",
+            "Time lost", "number", (Query(f"sum({_lost()})"),), "s",
             "Wall time of all runs that did not go into new iterations, since they began.",
             width=6, height=5,
         ),
@@ -33,7 +41,7 @@ NOW = Row(
             "Rank hours lost", "number",
             (
                 Query(
-                    f"sum({per_run(_LOST, 'reason')}\n"
+                    f"sum({_lost()}\n"
                     f" * on (namespace, run) group_left () {_RANKS}) / 3600"
                 ),
             ),
@@ -42,7 +50,7 @@ NOW = Row(
         ),
         Panel(
             "Restarts left", "number",
-            (Query(per_run(of("mwatch_restart_budget_remaining", MANY_RUNS), how="min"), _NAME),),
+            (Query(spoken("mwatch_restart_budget_remaining", MANY_RUNS, how="min"), _NAME),),
             "none", "In the window of the budget. At 0 the next incident stops the run.",
             alerts=("MwatchRestartBudgetSpent",),
             steps=(Step(None, "red"), Step(1, "orange"), Step(2, "green")), width=6, height=5,
@@ -61,7 +69,7 @@ COURSE = Row(
             "Loss of time by reason", "stacked",
             (
                 Query(
-                    f"sum by (reason) ({per_run(rate(_LOST), 'reason')}) > 0",
+                    f"sum by (reason) ({_lost(rate)}) > 0",
                     "{{reason}}",
                 ),
             ),
@@ -74,7 +82,7 @@ COURSE = Row(
             "Lost in the time shown, by reason", "totals",
             (
                 Query(
-                    f"sum by (reason) ({per_run(f'increase({_LOST}[$__range])', 'reason')}) > 0",
+                    f"sum by (reason) ({_lost(_in_range)}) > 0",
                     "{{reason}}",
                 ),
             ),
@@ -83,7 +91,7 @@ COURSE = Row(
         ),
         Panel(
             "Lost since the run began", "table",
-            (Query(f"{per_run(_LOST, 'reason')} > 0", "Lost", "s"),), "s",
+            (Query(f"{_lost()} > 0", "Lost", "s"),), "s",
             "By run and reason.", width=12,
         ),
     ),
@@ -104,7 +112,7 @@ RESTARTING = Row(
             "Incidents", "table",
             (
                 Query(
-                    per_run(of("mwatch_incidents_total", MANY_RUNS), "cause", "action") + " > 0",
+                    spoken("mwatch_incidents_total", MANY_RUNS, "cause", "action") + " > 0",
                     "Incidents", "none",
                 ),
             ),

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 from dashboards.board import Board, Panel, Query, Row, Step
-from dashboards.promql import MANY_RUNS, age, of, rate
+from dashboards.own_controller import CONTROLLER
+from dashboards.promql import BY_SIDECARS, MANY_RUNS, age, of, rate
 from dashboards.states import ABOVE_ZERO_IS_BAD, GOOD_UP, SOURCE_STATES
 
 _WHERE = f'{MANY_RUNS}, pod=~"$pod"'
@@ -14,6 +15,7 @@ _NAME = "{{run}} {{pod}} {{instance}}"
 _UP = of("mwatch_source_up", _WHERE)
 _SOURCES = f"{_UP} + 2 * (max_over_time({_UP}[1d]) == bool 0)"
 _LOOK = of("mwatch_last_look_timestamp_seconds", _WHERE)
+_SIDECARS = of("mwatch_last_look_timestamp_seconds", _WHERE, BY_SIDECARS)
 
 
 def _by(expr: str, *labels: str) -> str:
@@ -114,8 +116,8 @@ SCRAPE = Row(
     "Scrape",
     (
         Panel(
-            "Watchers of each run", "lines",
-            (Query(f"count by (namespace, run) ({_LOOK})", "{{namespace}} {{run}}"),), "none",
+            "Sidecars of each run", "lines",
+            (Query(f"count by (namespace, run) ({_SIDECARS})", "{{namespace}} {{run}}"),), "none",
             "One for each pod of the run. Fewer than before: somebody is no longer scraped.",
             alerts=("MwatchSidecarMissing", "MwatchRunVanished"), width=12,
         ),
@@ -149,7 +151,7 @@ BOARD = Board(
     "mwatch-own",
     "mwatch / mwatch itself",
     "The watchers: what they see, cost and lose.",
-    (SIGHT, COST, WORK, SCRAPE),
+    (SIGHT, COST, WORK, SCRAPE, CONTROLLER),
     many_runs=True,
     has_pods=True,
 )

@@ -5,18 +5,26 @@
 `run` is a label of ours; `namespace` and `pod` come from the scrape and are missing where one box
 is scraped by its address. "All" is `.*`, which also matches a label that is missing. Each pod of a
 job has a watcher, so whatever is said of the run as a whole is said once per pod: it is joined by
-`max by (namespace, run)`.
+`max by (namespace, run)`. A controller says the same once more, with the label `run_namespace`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from mwatch.model.phase import JobPhase
 
 ONE_RUN = 'namespace=~"$namespace", run="$run"'
 MANY_RUNS = 'namespace=~"$namespace", run=~"$run"'
 PODS = 'namespace=~"$namespace", run="$run", pod=~"$pod"'
+
+BY_CONTROLLER = 'run_namespace!=""'
+BY_SIDECARS = 'run_namespace=""'
+CONTROLLERS = 'namespace=~"$namespace"'
+"""Of the controllers themselves: they are of no run."""
+
+Shape = Callable[[str], str]
+"""What is made of the series before they are joined."""
 
 PHASES = (
     JobPhase.QUEUED,
@@ -51,6 +59,20 @@ def per_run(expr: str, *labels: str, how: str = "max") -> str:
     """
     named = f'label_replace({expr}, "namespace", "$1", "run_namespace", "(.+)")'
     return f"{how} by ({', '.join(('namespace', 'run', *labels))}) ({named})"
+
+
+def spoken(metric: str, where: str, *labels: str, how: str = "max", shape: Shape = str) -> str:
+    """As `per_run`, by the controller of the run where it has one, else by the sidecars.
+
+    For what may not be joined: a sidecar of a pod that was made after a restart knows of no time
+    and no incident before, and counts as observed what the controller counts as a restart.
+    """
+    ours, theirs = (of(metric, where, by) for by in (BY_CONTROLLER, BY_SIDECARS))
+    return (
+        f"({per_run(shape(ours), *labels, how=how)}\n"
+        f" or ({per_run(shape(theirs), *labels, how=how)}\n"
+        f" unless on (namespace, run) {per_run(ours)}))"
+    )
 
 
 def silence(where: str) -> str:

@@ -16,6 +16,7 @@ from dashboards.promql import (
     rate,
     severity_code,
     silence,
+    spoken,
 )
 from dashboards.run_numbers import NUMBERS, SPEEDS
 from dashboards.states import ABOVE_ZERO_IS_BAD, GOOD_NO, MODE, PHASE_STATES, SEVERITY_STATES
@@ -44,7 +45,7 @@ NOW = Row(
             alerts=("MwatchStalled",), width=4, height=4,
         ),
         Panel(
-            "Goodput", "number", (Query(per_run(of("mwatch_goodput_ratio", ONE_RUN))),),
+            "Goodput", "number", (Query(spoken("mwatch_goodput_ratio", ONE_RUN)),),
             "percentunit", "Share of wall time that went into iterations done for the first time.",
             alerts=("MwatchGoodputLow",), width=4, height=4, low=0, high=1,
         ),
@@ -183,7 +184,7 @@ BUDGET = Row(
         ),
         Panel(
             "Restarts left", "number",
-            (Query(per_run(of("mwatch_restart_budget_remaining", ONE_RUN), how="min")),), "none",
+            (Query(spoken("mwatch_restart_budget_remaining", ONE_RUN, how="min")),), "none",
             "In the window of the budget. At 0 the next incident stops the run.",
             alerts=("MwatchRestartBudgetSpent", "MwatchCrashLoop"),
             steps=(Step(None, "red"), Step(1, "orange"), Step(2, "green")), width=6, height=5,
@@ -192,7 +193,7 @@ BUDGET = Row(
             "Incidents", "totals",
             (
                 Query(
-                    per_run(of("mwatch_incidents_total", ONE_RUN), "cause", "action") + " > 0",
+                    spoken("mwatch_incidents_total", ONE_RUN, "cause", "action") + " > 0",
                     "{{cause}}: {{action}}",
                 ),
             ),

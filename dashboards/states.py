@@ -29,5 +29,6 @@ SEVERITY_STATES = {
 GOOD_UP = {0: State("down", "red"), 1: State("up", "green")}
 SOURCE_STATES = {**GOOD_UP, 2: State("not there", "text")}
 GOOD_NO = {0: State("no", "green"), 1: State("yes", "red")}
+LEADS = {0: State("looks on", "orange"), 1: State("may act", "green")}
 MODE = {0: State("observing", "blue"), 1: State("acting", "green")}
 ABOVE_ZERO_IS_BAD = (Step(None, "green"), Step(0.5, "red"))

@@ -98,7 +98,5 @@ def words_for(platform: str, size: str) -> list[str]:
     batch = 16 * 8 * nodes
     return [
         *values_file(platform),
-        *sets(
-            f"model.size={size}", f"training.nodes={nodes}", f"training.globalBatchSize={batch}"
-        ),
+        *sets(f"model.size={size}", f"training.nodes={nodes}", f"training.globalBatchSize={batch}"),
     ]

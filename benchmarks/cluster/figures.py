@@ -43,6 +43,8 @@ class Figures:
     """From the stop to the last delete."""
     deletes: int
     most_calls: dict[str, int]
+    delete_seconds: float | None = None
+    """What the API server took for one delete, median: it has one core with all else."""
     polled_share: float = 0.0
     """Of the polls that are due."""
 
@@ -62,6 +64,7 @@ COLUMNS: tuple[Column, ...] = (
     ("decision to last delete", lambda each: each.last_delete_seconds, "{:.1f} s"),
     ("API calls, stop to last delete", lambda each: each.acting_calls, "{:.0f}"),
     ("of them deletes", lambda each: each.deletes, "{:.0f}"),
+    ("the API server's time for one", lambda each: each.delete_seconds, "{:.2f} s"),
     ("the fleet's own CPU", lambda each: 100 * each.fleet_cpu, "{:.1f} %"),
 )
 

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.cluster import processes, training_job
@@ -93,6 +95,7 @@ class Trial:
             acting_calls=len(fall.calls),
             deletes=sum(_is_delete(call) for call in fall.calls),
             most_calls=counted(fall.calls),
+            delete_seconds=_median_delete(fall.calls),
         )
 
     def _are_seen(self, job: dict[str, Any]) -> bool:
@@ -164,6 +167,11 @@ def _is_decided(job: dict[str, Any]) -> bool:
 
 def _is_delete(call: Call) -> bool:
     return call.verb == "delete" and call.resource == "pods" and 200 <= call.code < 300
+
+
+def _median_delete(calls: Sequence[Call]) -> float | None:
+    took = [call.ended_at - call.began_at for call in calls if _is_delete(call)]
+    return statistics.median(took) if took else None
 
 
 def _since(at: float, moment: float | None) -> float | None:

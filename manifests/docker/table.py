@@ -20,8 +20,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _MEMORY = re.compile(r"\[Rank (\d+)\].*? memory \(MB\) .*?\| max reserved: ([\d.]+)")
-_HEAD = "| run | GPUs | TP PP CP DP | micro, global batch | steps | ms a step | tokens/s | GiB by rank |"
-_LINE = "| --- | --- | --- | --- | --- | --- | --- | --- |"
+_COLUMNS = (
+    "run", "GPUs", "TP PP CP DP", "micro, global batch", "steps", "ms a step", "tokens/s",
+    "GiB by rank",
+)  # fmt: skip
+_HEAD = f"| {' | '.join(_COLUMNS)} |\n|{' --- |' * len(_COLUMNS)}"
 _SECONDS = 600
 
 
@@ -112,9 +115,11 @@ def main(words: list[str]) -> int:
     rows = [row_of(log, name, shlex.split(given.mwatch)) for name, log in logs]
     told_rows = [text_of(row) for row in rows if row is not None]
     if not told_rows:
-        print("table.py: no log with a step in it; run one of the experiments first", file=sys.stderr)
+        print(
+            "table.py: no log with a step in it; run one of the experiments first", file=sys.stderr
+        )
         return 1
-    print("\n".join([_HEAD, _LINE, *told_rows]))
+    print("\n".join([_HEAD, *told_rows]))
     return 0
 
 

@@ -163,3 +163,16 @@ def test_the_record_of_a_step_is_read_back() -> None:
     assert from_json(to_json(step)) == step
     with pytest.raises(ValueError):
         from_json({"id": "x"})
+
+
+@pytest.mark.parametrize("job", [pytorch_job("OnFailure"), pytorch_job("Never"), batch_job()])
+def test_a_gang_that_is_new_already_is_told_its_attempt_and_not_deleted(job: KubeJob) -> None:
+    """A person has deleted all pods, or the operator has: what waits for its image is healthy."""
+    waits = tuple(pod(name, phase="Pending") for name in ("train-0", "train-1"))
+    found = plan(job, replace(FACTS, pods=waits))
+    assert isinstance(found, Plan)
+    assert found.way is Way.DELETE_PODS and found.targets == () and "new" in found.notes[0]
+    asked = plan(job, replace(FACTS, pods=waits, is_asked=True))
+    assert isinstance(asked, Plan) and len(asked.targets) == 2
+    half = plan(job, replace(FACTS, pods=(PODS[0], waits[1])))
+    assert isinstance(half, Plan) and len(half.targets) == 2

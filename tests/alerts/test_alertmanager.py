@@ -158,6 +158,12 @@ def firing(name: str, **labels: str) -> dict[str, Any]:
     }
 
 
+def of_controller(name: str) -> dict[str, Any]:
+    made = firing(name)
+    del made["labels"]["run"]
+    return made
+
+
 def send(server: Server, alerts: list[dict[str, Any]]) -> None:
     body = json.dumps(alerts).encode()
     url = f"http://{server.address}/api/v2/alerts"
@@ -187,3 +193,24 @@ def test_a_hang_of_512_pods_is_one_page_and_one_message(tmp_path: Path) -> None:
         if alert["status"]["inhibitedBy"]
     }
     assert silenced == set(SYMPTOMS)
+
+
+@pytest.mark.usefixtures("amtool")
+@pytest.mark.timeout(SECONDS)
+def test_a_controller_that_may_not_act_is_told_once_and_not_for_each_run_it_leaves(
+    tmp_path: Path,
+) -> None:
+    held = [firing("MwatchRestartHeld", run=f"gpt-{number}") for number in range(3)]
+    with listening() as desk, alertmanager(tmp_path, desk) as server:
+        send(server, [of_controller("MwatchControllerNoLeader"), *held])
+        (message,) = desk.slack.get(timeout=20)["attachments"]
+        groups = server.get("/api/v2/alerts/groups", inhibited="true")
+    assert message["title"] == "1 firing: controller of lab"
+    silenced = [
+        alert["labels"]["run"]
+        for group in groups
+        for alert in group["alerts"]
+        if alert["status"]["inhibitedBy"]
+    ]
+    assert sorted(set(silenced)) == ["gpt-0", "gpt-1", "gpt-2"]
+    assert (desk.pager.qsize(), desk.slack.qsize()) == (0, 0)

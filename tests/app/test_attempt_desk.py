@@ -6,7 +6,13 @@ from __future__ import annotations
 
 import pytest
 
-from mwatch.app.attempt_desk import PATIENCE_SECONDS, WAITING_SECONDS, AttemptDesk, Ticket
+from mwatch.app.attempt_desk import (
+    PATIENCE_SECONDS,
+    PENDING_SECONDS,
+    WAITING_SECONDS,
+    AttemptDesk,
+    Ticket,
+)
 from mwatch.model.next_start import NextStart
 
 START = NextStart(4, 450, False, "the newest complete one", not_before=110.0)
@@ -66,7 +72,7 @@ def test_a_second_start_waits_until_its_job_is_judged_and_not_for_ever(
     told = desk.answer("ns", "gpt", "", after=2)
     assert told is not None and told["wait"] is True
     desk.post({"Job.gpt": ticket(begun=2, is_pending=True)})
-    clock.now += 10 * PATIENCE_SECONDS
+    clock.now += 3 * PATIENCE_SECONDS
     told = desk.answer("ns", "gpt", "", after=2)
     assert told is not None and told["wait"] is True
     desk.post({"Job.gpt": ticket(begun=2)})
@@ -125,3 +131,24 @@ def test_who_waits_at_the_desk_is_known_for_a_while(desk: AttemptDesk, clock: Cl
     clock.now += WAITING_SECONDS + 1
     assert desk.waiting("Job.gpt", 3) == set()
     assert desk.waiting("Job.other", 3) == set()
+
+
+def test_a_trainer_does_not_wait_for_ever_for_what_is_decided_and_never_done(
+    desk: AttemptDesk, clock: Clock
+) -> None:
+    """A plan may be refused for good; kubelet has started the trainer again long ago."""
+    desk.post({"Job.gpt": ticket(begun=3, is_pending=True)})
+    first = desk.answer("ns", "gpt", "secret", after=3)
+    assert first is not None and first["wait"] is True
+    clock.now += PENDING_SECONDS + 1
+    desk.post({"Job.gpt": ticket(begun=3, is_pending=True)})
+    told = desk.answer("ns", "gpt", "secret", after=3)
+    assert told is not None and told.get("by_rule") is True
+
+
+def test_while_it_is_being_done_a_trainer_waits(desk: AttemptDesk, clock: Clock) -> None:
+    for _ in range(3):
+        desk.post({"Job.gpt": ticket(begun=3, is_pending=True, is_going=True)})
+        told = desk.answer("ns", "gpt", "secret", after=3)
+        assert told is not None and told["wait"] is True
+        clock.now += PENDING_SECONDS + 1

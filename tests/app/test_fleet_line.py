@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from diagnose_builders import BEGAN, answering, words
+from diagnose_builders import BEGAN, answering, stamp, words
 from kube_builders import pytorch_job
 from mwatch.app.diagnose_job_pods import PodWords
 from mwatch.app.fleet_line import FleetLine, of_controller, of_sidecars
@@ -20,7 +20,7 @@ JOB = pytorch_job()
 TOLD = {
     "kind": "PyTorchJob", "name": "train", "phase": "training", "attempt": 3, "iteration": 40,
     "total_iterations": 100, "pods": {"wanted": 2, "running": 2, "answering": 2},
-    "verdict": {"cause": "hang", "summary": "no progress", "since": {"time": BEGAN}},
+    "verdict": {"cause": "hang", "summary": "no progress", "since": {"time": stamp(BEGAN)}},
 }  # fmt: skip
 
 
@@ -42,6 +42,12 @@ def test_the_controllers_word_is_taken_as_it_is() -> None:
 def test_a_controller_of_another_release_leaves_gaps_and_no_error() -> None:
     line = of_controller(JOB, {"verdict": None, "pods": [], "iteration": "many"})
     assert (line.cause, line.iteration, line.pods_running) == ("unknown", None, None)
+
+
+def test_a_job_that_was_over_before_the_controller_came_is_finished() -> None:
+    over = replace(JOB, finished="Succeeded")
+    line = of_controller(over, {**TOLD, "verdict": {"cause": "unknown"}})
+    assert (line.cause, line.phase) == ("finished", "Succeeded")
 
 
 def test_a_sidecar_that_finds_nothing_is_a_healthy_job() -> None:

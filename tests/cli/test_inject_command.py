@@ -77,7 +77,7 @@ def test_json_has_objects_notes_and_findings() -> None:
     told = json.loads(done.stdout)
     assert told["jobs"] == ["PyTorchJob/megatron"]
     assert [each["kind"] for each in told["objects"]] == ["Service", "PyTorchJob"]
-    assert {each["check"] for each in told["findings"]} == {"elastic"}
+    assert {each["check"] for each in told["findings"]} == {"elastic", "rendezvous-store"}
 
 
 @pytest.mark.parametrize(

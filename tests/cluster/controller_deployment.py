@@ -102,7 +102,7 @@ class Controller:
         return next((str(text) for key, text in data.items() if f"{kind}.{name}" in key), "")
 
     def kubectl(self, *words: str, seconds: float = 60.0) -> str:
-        return self._cluster(*words, "-n", self._namespace, seconds=seconds)
+        return self._cluster("-n", self._namespace, *words, seconds=seconds)
 
     def _service(self) -> dict[str, Any]:
         spec = {

@@ -122,11 +122,16 @@ def told(cluster: Kubectl, name: str, is_so: Callable[[Any], bool], seconds: flo
         time.sleep(0.5)
 
 
+def hangs_at_the_end(body: Any) -> bool:
+    """A busy machine may stop the trainer for a while before: that looks the same."""
+    return bool(body["verdict"]["cause"] == "hang" and body["job"]["iteration"] == 12)
+
+
 def test_without_sidecars_the_logs_of_all_pods_tell_who_hangs(cluster: Kubectl) -> None:
     name = "plain"
     cluster.apply(pytorchjob(name, trainer("time.sleep(600)")))
     try:
-        body = told(cluster, name, lambda each: each["verdict"]["cause"] == "hang")
+        body = told(cluster, name, hangs_at_the_end)
         screen = mwatch(cluster, "diagnose", f"pytorchjob/{name}", "-n", "default").stdout
     finally:
         cluster("delete", "pytorchjob", name, "--wait=false")
@@ -163,8 +168,7 @@ def test_sidecars_are_asked_by_the_proxy_of_the_api_server(cluster: Kubectl) -> 
     try:
         body = told(
             cluster, name,
-            lambda each: each["job"]["pods"]["answering"] == 2
-            and each["verdict"]["cause"] == "hang",
+            lambda each: each["job"]["pods"]["answering"] == 2 and hangs_at_the_end(each),
         )  # fmt: skip
         status = mwatch(cluster, "status", "-n", "default", "--json")
         stored = mwatch(cluster, "checkpoints", name, "-n", "default", "--json")

@@ -5,6 +5,7 @@ nobody is forgotten or held up for ever."""
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,20 +14,24 @@ from typing import Any
 import pytest
 
 from cluster import hand_things as hands
-from cluster import kube_things as things
 from cluster.hand_fixtures import a_namespace, an_access, kinds  # noqa: F401
 from cluster.hand_things import KEY, QUICK, Controller
-from mwatch.app import in_place
+from mwatch.app import hand_tasks, in_place
+from mwatch.app.clock import Clock
+from mwatch.app.hand_case import record_of
 from mwatch.app.hand_task import Done, Task
 from mwatch.app.job_watch import JobWatch
+from mwatch.app.people import People
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import pods_of
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import JOBS
+from mwatch.model.decision import Action
 from mwatch.model.gang import GangStep, StepState, Way
 from mwatch.model.kube_job import JobKind
 from mwatch.model.kube_ledger import Book, JobEntry
 from mwatch.model.next_start import NextStart
+from mwatch.model.restart import RestartOutcome
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -39,14 +44,11 @@ def in_place_step(job: Any, uids: set[str]) -> GangStep:
 
 
 def test_a_step_that_is_done_is_not_begun_again_by_who_remembers_it_as_under_way(
-    access: Access, namespace: str, monkeypatch: pytest.MonkeyPatch
+    access: Access, namespace: str, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(in_place, "COME_SECONDS", 1.0)
-    monkeypatch.setitem(in_place.restart_in_place.__kwdefaults__, "seconds", 1.0)
     job = hands.make_job(access, namespace)
     pods = set(hands.make_pods(access, job, 2))
     controller = Controller(access, namespace)
-    watch = controller.watch(job, attempt=2)
     step = in_place_step(job, pods)
     start = NextStart(2, 450, False, "newest", not_before=time.time() - 60)
     done = replace(step, state=StepState.DONE, outcome="all 2 pods restarted in place")
@@ -55,10 +57,15 @@ def test_a_step_that_is_done_is_not_begun_again_by_who_remembers_it_as_under_way
     stale = replace(entry, step=step, start=start._replace(not_before=None))
     controller.hands._ledger.book = Book({KEY: stale})
     controller.hands._ledger.read_at = controller.clock() + 3600  # reads do not get through
-    hands.began(watch, 2, 460)
-    for _ in range(60):
-        controller.turn()
-        time.sleep(0.05)
+    with hands.fakes(access, job, 2, tmp_path / "pods") as fakes:
+        watch = controller.watch(job, attempt=2, fakes=fakes)
+        for each in fakes:
+            each.outcome = RestartOutcome.WRONG_ATTEMPT
+        controller.until(lambda: controller.hands._notes.tokens)
+        hands.began(watch, 2, 460)
+        for _ in range(60):
+            controller.turn()
+            time.sleep(0.05)
     assert {pod.uid for pod in pods_of(access, job)} == pods
     found = controller.entry().step
     assert found is not None and found.state is StepState.DONE and found.way is Way.IN_PLACE
@@ -135,15 +142,16 @@ def test_a_fault_of_ours_before_anything_was_written_is_tried_again(
 def test_a_job_that_is_deleted_in_the_middle_of_its_restart_frees_its_place(
     access: Access, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(in_place.restart_in_place.__kwdefaults__, "seconds", 0.5)
+    usual = in_place.restart_in_place.__kwdefaults__
+    assert usual is not None
+    monkeypatch.setitem(usual, "seconds", 0.5)
     job = hands.make_job(access, namespace)
     hands.make_pods(access, job, 2)
     controller = Controller(access, namespace, settings=replace(QUICK, max_restarts_at_once=1))
     with hands.fakes(access, job, 2, tmp_path / "pods") as fakes:
         hands.decided(controller.watch(job, fakes=fakes))
         controller.until(lambda: all(each.asked for each in fakes))
-        things.delete(access, JOBS, namespace, "train", job.uid)
-    controller.until(lambda: KEY not in controller.watches)
+        assert access.delete(JOBS, namespace, "train", uid=job.uid).is_ok
     controller.until(lambda: not controller.hands._cases, 20)
     controller.close()
 
@@ -156,19 +164,85 @@ def test_what_is_late_about_a_job_does_not_erase_the_next_one_of_its_name(
     watch: JobWatch = controller.watch(job)
     entry = JobEntry(uid="of-the-new-job", attempt=7)
     Ledger(access, namespace).change(lambda book: book.with_job(KEY, entry))
-    task = Task(
-        "id", KEY, watch.kube, 1, hands.Action.RESTART, "late", False, (), (), None, False
-    )  # fmt: skip
+    task = Task("id", KEY, watch.kube, 1, Action.RESTART, "late", False, (), (), None, False)
     controller.hands._tasks._let_go(task, "all pods are gone")
     assert controller.entry().attempt == 7
+    controller.close()
+
+
+def test_a_pause_holds_though_the_controllers_clock_was_ahead_when_it_started(
+    access: Access, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ahead(Clock):
+        def now(self) -> float:
+            return super().now() + 3600.0
+
+    monkeypatch.setattr(hands, "Clock", Ahead)
+    until = json.dumps({"until": round(time.time()) + 1800, "who": "ann", "why": "looking"})
+    job = hands.make_job(access, namespace)
+    hands.make_pods(access, job, 2)
+    words = {"metadata": {"annotations": {"mwatch.dev/pause": until}}}
+    assert access.patch(JOBS, namespace, "train", words).is_ok
+    controller = Controller(access, namespace)
+    hands.decided(controller.watch(job))
+    for _ in range(60):
+        controller.turn()
+        time.sleep(0.05)
+    assert controller.hands.state(KEY).held_by == "pause" and len(pods_of(access, job)) == 2
+    controller.close()
+
+
+def test_a_stop_is_not_done_again_after_a_person_has_started_the_job(
+    access: Access, namespace: str
+) -> None:
+    """The controller was killed between the suspend and the word in the ledger that it was done."""
+    job = hands.make_job(access, namespace, in_queue=False)
+    step = replace(in_place_step(job, set()), way=Way.STOP)
+    entry = JobEntry(uid=job.uid, step=step)
+    Ledger(access, namespace).change(lambda book: book.with_job(KEY, entry))
+    body = {"metadata": {"annotations": {"mwatch.dev/suspended-by": step.id}},
+            "spec": {"suspend": True}}  # fmt: skip
+    assert access.patch(JOBS, namespace, "train", body).is_ok
+    People(access, namespace).resume("train", "mended")
+    controller = Controller(access, namespace)
+    watch = controller.watch(job)
+    hands.began(watch, 1)
+    controller.until(lambda: controller.hands._ledger.book is not None)
+    for _ in range(40):
+        controller.turn()
+        time.sleep(0.05)
+    assert not watch.kube.is_suspended
+    controller.close()
+
+
+def test_what_was_only_observed_spends_no_budget_once_mwatch_may_act(
+    access: Access, namespace: str
+) -> None:
+    job = hands.make_job(access, namespace)
+    controller = Controller(access, namespace)
+    watch = controller.watch(job, attempt=4)
+    acts, incidents = [], []
+    for attempt in (1, 2, 3):
+        watch.engine.job.attempt.number = attempt
+        decision = hands.decided(watch)
+        watch.engine.enact(decision, time.time())
+        act = watch.engine.record.of_attempt(attempt)
+        assert act is not None
+        acts.append(act)
+        id = f"20260101T00000{attempt}Z-a{attempt}-hang"
+        incidents.append(record_of(id, watch, decision, is_act=attempt == 1, now=time.time()))
+    hands.began(watch, 4)
+    entry = JobEntry(uid=job.uid, acts=tuple(acts), incidents=tuple(incidents))
+    Ledger(access, namespace).change(lambda book: book.with_job(KEY, entry))
+    controller.until(lambda: controller.hands._ledger.book is not None)
+    controller.turn()
+    assert [each.attempt for each in watch.engine.record.acts] == [1]
     controller.close()
 
 
 def test_a_folder_for_evidence_that_hangs_holds_nobody_up(
     access: Access, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mwatch.app import hand_tasks
-
     monkeypatch.setattr(hand_tasks, "evidence_folder", lambda *_: time.sleep(50))
     job = hands.make_job(access, namespace)
     hands.make_pods(access, job, 2)

@@ -186,7 +186,7 @@ def test_a_job_that_counts_deleted_pods_is_suspended_and_resumed(access: Access)
     namespace = things.fresh_namespace(access)
     job = things.make_job(access, namespace, pods=2)
     old = [things.make_pod(access, job, f"train-{index}") for index in range(2)]
-    wanted = plan(job, GangFacts(pods_of(access, job), 0.0))
+    wanted = plan(job, GangFacts(pods_of(access, job), 0.0, is_asked=True))
     assert isinstance(wanted, Plan) and wanted.way is Way.SUSPEND_RESUME
     gang = restarter(access, namespace)
     step = gang.begin(wanted, id="i1", attempt=1, at=NOW)

@@ -48,7 +48,7 @@ class Training:
         self.name = name
 
     def kubectl(self, *words: str, seconds: float = 60.0) -> str:
-        return self._cluster(*words, "-n", self.namespace, seconds=seconds)
+        return self._cluster("-n", self.namespace, *words, seconds=seconds)
 
     def object(self) -> dict[str, Any]:
         return dict(self._cluster.get(self.kind, self.name, "-n", self.namespace))
@@ -198,7 +198,7 @@ class Training:
             try:
                 if is_so():
                     return
-            except (KubectlFailed, StopIteration, subprocess.TimeoutExpired):
+            except (KubectlFailed, LookupError, StopIteration, subprocess.TimeoutExpired):
                 pass  # pods come and go
             assert time.monotonic() < until, f"not within {seconds:.0f} s: {what}\n{self.story()}"
             time.sleep(_POLL_SECONDS)

@@ -14,10 +14,11 @@ import pytest
 from dashboards.gpu_promql import DCGM
 from debian_tools import ToolMissing, debian_tool
 from monitoring.panel_queries import TIMES, boards, panels, queries
-from mwatch.export import catalog
+from mwatch.export import catalog, catalog_fleet
 
 EVERY = queries()
-OURS = {metric.name: {"run", *metric.labels} for metric in catalog.ALL}
+OF_CONTROLLER = {metric.name: set(metric.labels) for metric in catalog_fleet.ALL}
+OURS = {metric.name: {"run", *metric.labels} for metric in catalog.ALL} | OF_CONTROLLER
 OF_PROMETHEUS = {"up", "scrape_duration_seconds", "scrape_samples_scraped"}
 OF_THE_SCRAPE = {"namespace", "pod", "instance", "job", "run_namespace"}
 OF_DCGM = {"UUID", "gpu", "Hostname", "hostname", "exported_namespace", "exported_pod"}
@@ -56,13 +57,14 @@ def test_labels_exist_on_the_metric_that_is_picked_by_them() -> None:
             assert labels <= OURS[metric] | OF_THE_SCRAPE, (query.name, metric)
 
 
-def test_every_series_of_ours_is_picked_by_run_and_namespace() -> None:
+def test_every_series_of_ours_is_picked_by_namespace_and_by_run_if_it_is_of_one() -> None:
     for query in EVERY:
         picked = {metric for metric, _ in SELECTOR.findall(query.expr)}
         named = {name for name in NAME.findall(query.expr) if name.startswith("mwatch_")}
         assert named <= picked, query.name
-        for _, inside in SELECTOR.findall(query.expr):
-            assert {"run", "namespace"} <= set(LABEL.findall(inside)), query.name
+        for metric, inside in SELECTOR.findall(query.expr):
+            wanted = {"namespace"} if metric in OF_CONTROLLER else {"run", "namespace"}
+            assert wanted <= set(LABEL.findall(inside)), query.name
 
 
 def test_labels_that_are_joined_or_kept_exist() -> None:

@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,7 @@ def test_megatron_knows_every_argument_of_the_experiments(target: str, mock: str
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_sizes_of_an_experiment_divide(target: str) -> None:
     words = command(target)
-    pairs = dict(zip(words, words[1:], strict=False))
+    pairs = dict(pairwise(words))
     expected = TARGETS[target]
     assert int(pairs["--nproc-per-node"]) == expected["world"]
     model = 1

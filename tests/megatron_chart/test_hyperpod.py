@@ -34,7 +34,9 @@ def test_the_template_is_made_from_the_chart() -> None:
 def bare(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Without what is Helm's own, and without the launcher's first words."""
     text = yaml.safe_dump_all(objects)
-    text = re.sub(r"(?m)^ *(app\.kubernetes\.io/managed-by|helm\.sh/chart|namespace): .*\n", "", text)
+    text = re.sub(
+        r"(?m)^ *(app\.kubernetes\.io/managed-by|helm\.sh/chart|namespace): .*\n", "", text
+    )
     found = list(yaml.safe_load_all(text))
     for pod in pods(only(found, "PyTorchJob")):
         container = pod["spec"]["containers"][0]
@@ -72,7 +74,10 @@ REFUSALS = {
     "PIPELINE_PARALLEL": ("8", "world size 16 does not divide"),
     "NUM_LAYERS": ("35", "NUM_LAYERS 35 does not divide by PIPELINE_PARALLEL 2"),
     "NUM_ATTENTION_HEADS": ("34", "does not divide by"),
-    "GLOBAL_BATCH_SIZE": ("289", "GLOBAL_BATCH_SIZE 289 does not divide by MICRO_BATCH_SIZE x DP 2"),
+    "GLOBAL_BATCH_SIZE": (
+        "289",
+        "GLOBAL_BATCH_SIZE 289 does not divide by MICRO_BATCH_SIZE x DP 2",
+    ),
     "SEQ_LENGTH": ("4096", "SEQ_LENGTH 4096 is above MAX_POSITION_EMBEDDINGS 2048"),
     "DATA_CLAIM": ("a b", "cannot stand in a manifest"),
 }

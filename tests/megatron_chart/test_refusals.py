@@ -118,7 +118,7 @@ def test_refused_in_a_sentence(case: str) -> None:
 
 @pytest.mark.parametrize("name", ["1gpt", "Gpt", "a" * 49])
 def test_a_name_that_no_job_may_have_is_refused(name: str) -> None:
-    with pytest.raises(Refused, match="cannot name a PyTorchJob|release name"):
+    with pytest.raises(Refused, match=r"cannot name a PyTorchJob|release name"):
         rendered(MEGATRON, name=name)
 
 

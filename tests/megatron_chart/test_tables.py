@@ -88,9 +88,7 @@ def test_the_machines_are_those_of_mwatch_plan() -> None:
         name: (each["gpus"], each["memory"], each["efa"])
         for name, each in table("instances.yaml").items()
     }
-    theirs = {
-        name: (each.gpus, each.gpu.memory_mib, each.efa) for name, each in MACHINES.items()
-    }
+    theirs = {name: (each.gpus, each.gpu.memory_mib, each.efa) for name, each in MACHINES.items()}
     assert ours == theirs
 
 
@@ -118,7 +116,7 @@ def test_what_mwatch_plan_writes_can_be_read(tmp_path: Path, wanted: dict[str, A
 
 @pytest.mark.parametrize("platform", ["aks", "eks", "hyperpod", "continued"])
 def test_the_defaults_fit_into_the_gpus_of_the_cluster_they_name(platform: str) -> None:
-    """By the arithmetic of `mwatch plan`; flash attention keeps no matrix, as selective does not."""
+    """By `mwatch plan`; flash attention keeps no matrix, which is what selective spares."""
     files = values_file("eks") if platform == "continued" else []
     job = only(rendered(MEGATRON, *files, *values_file(platform)), "PyTorchJob")
     given = {flag: " ".join(values) for flag, values in pairs(arguments(job))}

@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a real run on a machine without GPUs cannot show, and why. The fake pod shows it instead."""
+"""What a real run on a machine without GPUs and without a cluster cannot show, and why.
+
+The fake pod shows it instead, and the fake fleet what is of controllers.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from monitoring.panel_queries import PanelQuery
 NO_GPU = "this machine has no GPU"
 NO_RAS = "ranks without GPUs speak over gloo, which has no RAS"
 NO_CARD = "this machine has no InfiniBand, RoCE or EFA card"
+NO_CLUSTER = "this machine has no cluster that a controller could watch"
 WELL = "when the run is over, nothing is wrong with it any more"
 NO_EVENTS = "`mwatch run` does not read TensorBoard's event files"
 ANYWHERE = frozenset({WELL, NO_EVENTS})
@@ -49,6 +53,8 @@ _QUERIES = {
 
 def why_not_live(query: PanelQuery) -> str | None:
     """None: a real run shows it."""
+    if "mwatch_controller_" in query.expr:
+        return NO_CLUSTER
     if query.board == "gpu-network" and query.panel in _PANELS:
         return _PANELS[query.panel]
     return _QUERIES.get((query.board, query.panel, query.ref))

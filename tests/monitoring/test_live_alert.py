@@ -33,6 +33,11 @@ def test_the_run_was_restarted_once_and_for_the_hang(watched: Watched) -> None:
     }
 
 
+def test_a_controller_that_is_well_raises_no_alert(watched: Watched) -> None:
+    found = watched.values('ALERTS{alertname=~"MwatchController.*"}', is_instant=False)
+    assert [each["metric"]["alertname"] for each in found] == []
+
+
 def test_no_rule_is_an_error(watched: Watched) -> None:
     groups = watched.prometheus.get("/api/v1/rules")["data"]["groups"]
     assert {rule["health"] for group in groups for rule in group["rules"]} == {"ok"}
@@ -41,5 +46,6 @@ def test_no_rule_is_an_error(watched: Watched) -> None:
 def test_all_targets_are_scraped(watched: Watched) -> None:
     up = watched.values("max_over_time(up[10s])", is_instant=True)
     assert {each["metric"]["job"]: each["value"][1] for each in up} == {
-        "mwatch": "1", "mwatch-pods": "1", "dcgm-old": "1", "dcgm-new": "1",
+        "mwatch": "1", "mwatch-pods": "1", "mwatch-controller": "1",
+        "dcgm-old": "1", "dcgm-new": "1",
     }  # fmt: skip

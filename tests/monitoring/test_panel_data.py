@@ -3,7 +3,8 @@
 """Every query of every dashboard, asked of a real Prometheus that has watched a real run.
 
 The run was a real training on this machine that stalled, was restarted and went on. What it cannot
-show is in the table of `not_live`, and comes from the fake pod.
+show is in the table of `not_live`, and comes from the fake pod. Controllers are of no run: their
+panels show that of the fake fleet, whichever run is picked.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from monitoring import fake_pod
+from monitoring import fake_fleet, fake_pod
 from monitoring.live_training import RUN
 from monitoring.not_live import ANYWHERE, why_not_live
 from monitoring.panel_queries import TIMES, PanelQuery, boards, queries
@@ -30,21 +31,20 @@ def test_a_real_run_gives_data_to(watched: Watched, query: PanelQuery) -> None:
 
 
 @pytest.mark.parametrize("query", NOT_LIVE, ids=lambda query: query.name)
-def test_the_fake_pod_gives_data_where_a_real_run_cannot(
-    watched: Watched, query: PanelQuery
-) -> None:
+def test_the_fakes_give_data_where_a_real_run_cannot(watched: Watched, query: PanelQuery) -> None:
     assert watched.ask(query, fake_pod.RUN)
     if why_not_live(query) in ANYWHERE:
         assert not watched.ask(query, RUN), f"no longer true: {why_not_live(query)}"
 
 
 @pytest.mark.parametrize("board", boards())
-def test_the_variables_find_both_runs_with_and_without_a_namespace(
+def test_the_variables_find_all_runs_with_and_without_a_namespace(
     watched: Watched, board: str
 ) -> None:
     variables = {each["name"]: each for each in boards()[board]["templating"]["list"]}
-    assert set(_values(watched, variables["run"]["query"])) == {RUN, fake_pod.RUN}
-    assert _values(watched, variables["namespace"]["query"]) == [fake_pod.NAMESPACE]
+    assert set(_values(watched, variables["run"]["query"])) == {RUN, fake_pod.RUN, fake_fleet.RUN}
+    places = [fake_fleet.NAMESPACE, fake_pod.NAMESPACE]
+    assert _values(watched, variables["namespace"]["query"]) == places
     if pods := variables.get("pod"):
         assert _values(watched, pods["query"], run=fake_pod.RUN) == [fake_pod.POD]
         assert _values(watched, pods["query"], run=RUN) == []

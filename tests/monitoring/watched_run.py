@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A real run and made-up hardware, scraped and judged by a real Prometheus until all is over.
+"""A real run, made-up hardware and a made-up fleet, watched by a real Prometheus until all is over.
 
 When the fault is found, sent, mended and gone, the training is stopped; Prometheus stays, and
 whoever asks it asks for the moment at which all was still there.
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from live_runs import until
+from monitoring import fake_fleet
 from monitoring.fake_dcgm import fake_dcgm
 from monitoring.fake_pod import NAMESPACE, POD, fake_pod
 from monitoring.live_training import RUN, training
@@ -71,12 +72,14 @@ def watched_run(
         receiver = stack.enter_context(receiving())
         manager = stack.enter_context(alertmanager(folder, receiver.url))
         pod = stack.enter_context(fake_pod())
+        fleet = stack.enter_context(fake_fleet.fake_fleet())
         old, new = stack.enter_context(fake_dcgm())
         began = time.time()
         with training(folder, f"data@{fault_at}:rank=1") as (_, address):
             targets = (
                 Target("mwatch", address),
                 Target("mwatch-pods", pod, {"namespace": NAMESPACE, "pod": POD}),
+                Target("mwatch-controller", fleet, fake_fleet.PLACE),
                 Target("dcgm-old", old),
                 Target("dcgm-new", new),
             )

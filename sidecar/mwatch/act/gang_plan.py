@@ -55,6 +55,10 @@ def plan(job: KubeJob, facts: GangFacts) -> Plan | Refusal:
     for check in (_may, _sees, _alone, _admitted):
         if (refusal := check(job, facts)) is not None:
             return refusal
+    if _is_new(facts):
+        # Nobody of the gang that was judged is left: the new one only has to be told its attempt.
+        note = "all its pods are new already: none is deleted"
+        return Plan(Way.DELETE_PODS, job.kind, job.namespace, job.name, job.uid, (), notes=(note,))
     way = Way.IN_PLACE if _in_place(job, facts) else _OTHER_WAYS[job.kind](job, facts)
     if isinstance(way, Refusal):
         return way
@@ -133,6 +137,13 @@ def _room(job: KubeJob, facts: GangFacts) -> Refusal | None:
     if facts.nodes is not None and (lacks := nodes_lack(job, facts.nodes, facts.avoid)):
         return Refusal(Why.NODES, lacks)
     return None
+
+
+def _is_new(facts: GangFacts) -> bool:
+    """No pod of it has run anything. A person who asks means these."""
+    return not facts.is_asked and all(
+        pod.phase == "Pending" and not pod.is_deleting for pod in facts.pods
+    )
 
 
 def _in_place(job: KubeJob, facts: GangFacts) -> bool:

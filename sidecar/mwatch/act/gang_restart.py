@@ -193,17 +193,20 @@ class GangRestart:
         return Advance(Progress.DONE, 0, deleted, outcome)
 
     def _keep(self, step: GangStep) -> GangStep:
-        """Only over itself: a later step of the job is not touched."""
+        """As it is written. Only over itself: a later step of the job is not touched, and one that
+        is done stays so, whoever remembers it otherwise."""
         key = ledger_key(step.kind, step.name)
 
         def change(book: Book) -> Book:
             entry = book.of(key)
             if entry.step is None or entry.step.id != step.id:
                 return book
+            if entry.step.state is StepState.DONE:
+                return book
             return book.with_job(key, replace(entry, step=step))
 
-        self._ledger.change(change)
-        return step
+        kept = self._ledger.change(change).of(key).step
+        return kept if kept is not None and kept.id == step.id else step
 
     def _lost_nodes(self, nodes: Iterable[KubeNode], now: float) -> frozenset[str]:
         return frozenset(

@@ -21,6 +21,9 @@ from mwatch.model.next_start import NextStart
 
 PATIENCE_SECONDS = 45.0
 """From the second start of a wrapper until what happened to its job is known and decided."""
+PENDING_SECONDS = 300.0
+"""For something that is decided and kept back: what takes longer may never be done, and without
+mwatch the trainer would run by now."""
 WAITING_SECONDS = 20.0
 """A wrapper that asked so lately is waiting at the desk: it asks every few seconds."""
 _PER_SECOND = 200
@@ -42,6 +45,8 @@ class Ticket(NamedTuple):
     pods: int = 1
     is_pending: bool = False
     """Something is decided about it, and not done yet."""
+    is_going: bool = False
+    """It is being done."""
     is_left_alone: bool = False
     """Nobody will do anything: paused, halted, observed."""
 
@@ -112,11 +117,15 @@ class AttemptDesk:
         if start is not None and start.attempt > after:
             return self._paced(start.document(now), ticket)
         alone = {"attempt": after + 1, "by_rule": True, "reason": "nothing was decided about it"}
-        if ticket.is_pending and not ticket.is_left_alone:
-            return self._wait(ticket, after, "what to do about it is decided, and not done yet")
-        if ticket.is_left_alone or after < ticket.begun or not ticket.begun:
+        if ticket.is_going:
+            return self._wait(ticket, after, "it is being restarted")
+        if ticket.is_left_alone:
             return alone
         first = self._second.setdefault((key, ticket.begun), now)
+        if ticket.is_pending and now - first < PENDING_SECONDS:
+            return self._wait(ticket, after, "what to do about it is decided, and not done yet")
+        if after < ticket.begun or not ticket.begun:
+            return alone
         if now - first < PATIENCE_SECONDS:
             return self._wait(ticket, after, "it is not known yet why the last attempt ended")
         return alone

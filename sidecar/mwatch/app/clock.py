@@ -11,6 +11,12 @@ from __future__ import annotations
 import time
 
 
+def earlier(now: float) -> float:
+    """`now`, or the wall clock where that is behind: what a person has forbidden until a moment
+    stays forbidden while either clock says so, and nothing looks older than it may be."""
+    return min(now, time.time())
+
+
 class Clock:
     def __init__(self) -> None:
         self._ahead = time.time() - time.monotonic()

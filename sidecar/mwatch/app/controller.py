@@ -123,6 +123,7 @@ class Controller:
             if watch is not None:
                 with self.faults.survived():
                     watch.polled(polled)
+        now = self.clock.now()  # after the newest answer: else its time would count as silence
         for watch in self.jobs:
             with self.faults.survived():
                 watch.look(now)

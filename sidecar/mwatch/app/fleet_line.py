@@ -12,8 +12,10 @@ from mwatch.app.diagnose_job_verdict import besides
 from mwatch.checks.kube_causes import kube_phase
 from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.kube_facts import KubeFacts
+from mwatch.model.kube_fields import moment
 from mwatch.model.kube_job import KubeJob
 
+_UNSEEN = (Cause.UNKNOWN.value, Cause.BLIND.value)
 _HISTORY = frozenset({"blind"})
 """A sidecar of a middle pod sees no iteration line: that is not the job's blindness."""
 
@@ -48,21 +50,23 @@ class FleetLine(NamedTuple):
 def of_controller(job: KubeJob, body: Mapping[str, Any]) -> FleetLine:
     said = body.get("verdict")
     said = said if isinstance(said, Mapping) else {}
-    since = said.get("since")
+    cause = str(said.get("cause") or Cause.UNKNOWN.value)
+    if job.finished == "Succeeded" and cause in _UNSEEN:
+        cause = Cause.FINISHED.value  # it was over before the controller came
     pods = body.get("pods")
     pods = pods if isinstance(pods, Mapping) else {}
     return _line(
         job,
-        phase=str(body.get("phase") or ""),
+        phase=job.finished or str(body.get("phase") or ""),
         pods_running=_whole(pods.get("running")),
         pods_wanted=_whole(pods.get("wanted")) or job.pods_wanted,
         answering=_whole(pods.get("answering")) or 0,
         iteration=_whole(body.get("iteration")),
         total_iterations=_whole(body.get("total_iterations")),
         attempt=_whole(body.get("attempt")),
-        cause=str(said.get("cause") or Cause.UNKNOWN.value),
+        cause=cause,
         summary=str(said.get("summary") or ""),
-        since=_number(since.get("time") if isinstance(since, Mapping) else since),
+        since=moment(said, "since", "time"),
         source="controller",
     )
 
@@ -146,7 +150,3 @@ def _line(job: KubeJob, **known: Any) -> FleetLine:
 
 def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

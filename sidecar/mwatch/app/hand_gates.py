@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from mwatch.app.fleet_settings import FleetSettings
+from mwatch.app.hand_common import Episode
 from mwatch.app.hand_state import HeldBy
 from mwatch.model.kube_job import KubeJob
 from mwatch.model.kube_ledger import Halt
@@ -53,6 +54,14 @@ def _by_people(job: KubeJob, settings: FleetSettings, halt: Halt | None, now: fl
             HeldBy.MAINTENANCE, f"in a maintenance window: {window.why or 'no reason given'}"
         )
     return None
+
+
+def stalled_together(episode: Episode | None) -> Gate | None:
+    if episode is None:
+        return None
+    count, shared = len(episode.group.keys), episode.cause.shared
+    text = f"{count} jobs stalled together on {shared} ({episode.cause.id})"
+    return Gate(HeldBy.COMMON_CAUSE, text)
 
 
 def _until(moment: float | None) -> str:

@@ -13,17 +13,17 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mwatch.app.hand_case import Case, name_of, record_of
+from mwatch.app.hand_case import Case, Stage, name_of, record_of
 from mwatch.app.hand_chores import HandChores
 from mwatch.app.hand_common import CommonCauses, Episode, storage_classes, written
 from mwatch.app.hand_keep_out import let_in
 from mwatch.app.hand_ledger import HandLedger
-from mwatch.app.hand_spent import first_new, is_spent, spent
+from mwatch.app.hand_spent import first_new, is_spent, only_observed, spent
 from mwatch.app.hand_task import Done
 from mwatch.kube.access import Access
 from mwatch.kube.events import Events
 from mwatch.kube.token import Tokens
-from mwatch.model.decision import Act, Action, Decision
+from mwatch.model.decision import Action, Decision
 from mwatch.model.incident import IncidentRecord
 from mwatch.model.kube_job import KubeJob
 from mwatch.model.kube_ledger import JobEntry, Note
@@ -88,12 +88,12 @@ class HandNotes:
     def sync(self, job: JobWatch, entry: JobEntry, now: float) -> None:
         """The engine knows what was done; the ledger knows that an order is spent."""
         record, is_acting = job.engine.record, job.kube.mode == "act"
-        mine = record.of_attempt(job.attempt)
-        if is_acting and mine is not None and _only_observed(mine, entry):
-            record.acts.remove(mine)  # somebody has let mwatch act since
+        if is_acting:  # somebody has let mwatch act since: what was never done spends no budget
+            for act in [each for each in record.acts if only_observed(each, entry)]:
+                record.acts.remove(act)
         for act in entry.acts:
             is_news = record.of_attempt(act.attempt) is None
-            if is_news and not (is_acting and _only_observed(act, entry)):
+            if is_news and not (is_acting and only_observed(act, entry)):
                 record.acts.append(act)
         name = f"spent {job.key}"
         if is_spent(job, entry) and not self._chores.has(name):
@@ -142,12 +142,14 @@ class HandNotes:
         """The book at hand is older than what the workers wrote."""
         self._chores.once("ledger now", self._ledger.refresh, now)
 
-    def undone(self, job: JobWatch, decision: Decision) -> None:
-        """It was decided, and then not done after all."""
-        acts = job.engine.record.acts
-        act = job.engine.record.of_attempt(decision.attempt)
+    def undone(self, job: JobWatch | None, case: Case) -> None:
+        """It was decided, and then not done after all: it is due again, unless the ledger has it,
+        which is what counts then."""
+        if job is None or case.stage is not Stage.CARRYING:
+            return
+        act = job.engine.record.of_attempt(case.decision.attempt)
         if act is not None:
-            acts.remove(act)
+            job.engine.record.acts.remove(act)
 
     def common_causes(self, jobs: Mapping[str, JobWatch], news: list[Episode], now: float) -> None:
         for episode in news:
@@ -188,13 +190,6 @@ class HandNotes:
     def _tell(self, job: KubeJob, reason: str, text: str, now: float) -> None:
         name = f"event {job.uid} {reason} {hash(text)}"
         self._chores.once(name, lambda: self._events.tell(job, reason, text, is_warning=True), now)
-
-
-def _only_observed(act: Act, entry: JobEntry) -> bool:
-    """Written down as what would have been done, and never done."""
-    about = [each for each in entry.incidents
-             if each.attempt == act.attempt and each.action is act.action]  # fmt: skip
-    return bool(about) and not any(each.is_carried_out for each in about)
 
 
 def _with_record(entry: JobEntry, record: IncidentRecord) -> JobEntry:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mwatch.model.decision import Action
+from mwatch.model.decision import Act, Action
 from mwatch.model.incident import IncidentRecord
 from mwatch.model.kube_ledger import JobEntry
 
@@ -32,6 +32,20 @@ def is_spent(job: JobWatch, entry: JobEntry) -> bool:
 def spent(entry: JobEntry) -> JobEntry:
     """Its number stays: the next one is larger."""
     return replace(entry, start=None)
+
+
+def only_observed(act: Act, entry: JobEntry) -> bool:
+    """Written down as what would have been done, and never done."""
+    about = [each for each in entry.incidents
+             if each.attempt == act.attempt and each.action is act.action]  # fmt: skip
+    return bool(about) and not any(each.is_carried_out for each in about)
+
+
+def was_done(entry: JobEntry, attempt: int, id: str) -> bool:
+    """Something was done about that attempt, and not by the step of that id."""
+    if entry.step is not None and entry.step.id == id:
+        return False
+    return any(each.attempt == attempt and not only_observed(each, entry) for each in entry.acts)
 
 
 def is_recovering(entry: JobEntry, now: float, seconds: float) -> bool:

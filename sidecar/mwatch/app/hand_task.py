@@ -60,3 +60,7 @@ class Done(NamedTuple):
 
 class Halted(Exception):
     """A person has stopped all acting meanwhile."""
+
+
+class DoneBefore(Exception):
+    """Somebody else has done it about this very attempt."""

@@ -18,20 +18,23 @@ from pathlib import Path
 from mwatch.act.gang_restart import GangRestart, Progress
 from mwatch.act.gang_stop import stop_job
 from mwatch.app import pod_evidence
+from mwatch.app.at_once import Missed, ask_all
 from mwatch.app.attempt_desk import AttemptDesk
+from mwatch.app.clock import earlier
 from mwatch.app.evidence_room import evidence_folder
 from mwatch.app.fleet_settings import FleetSettings
 from mwatch.app.hand_keep_out import keep_out
 from mwatch.app.hand_ledger import HandLedger, same_job
 from mwatch.app.hand_plan import planned
-from mwatch.app.hand_task import Done, Halted, Ready, Task, Words
+from mwatch.app.hand_spent import was_done
+from mwatch.app.hand_task import Done, DoneBefore, Halted, Ready, Task, Words
 from mwatch.app.in_place import restart_in_place
 from mwatch.kube.access import ACTING, Access
 from mwatch.kube.errors import KubeError
 from mwatch.kube.events import Events
 from mwatch.kube.jobs import find_job, workload_for
 from mwatch.kube.resources import OF_KIND
-from mwatch.model.gang import GangStep, Plan, Refusal, StepState, Way
+from mwatch.model.gang import GangStep, Plan, Refusal, StepState, Way, Why
 from mwatch.model.incident import Kept
 from mwatch.model.kube_job import ATTEMPT, RESUME_FROM
 from mwatch.model.kube_ledger import JobEntry, Note
@@ -43,6 +46,8 @@ RESTARTED = "MwatchRestarted"
 WHO = "mwatch"
 _SLICE_SECONDS = 5.0
 _OLD_STOP_SECONDS = 600.0
+_OVER = frozenset({Why.DELETING, Why.FINISHED, Why.SUSPENDED})
+"""There is no gang left that could be restarted."""
 
 
 class HandTasks:
@@ -78,29 +83,27 @@ class HandTasks:
             return wanted
         if not task.token:
             return Ready(wanted, Kept("", (), ("no pod could be asked: the job has no token",)))
-        folder = evidence_folder(self._folder, task.job.name, task.id)
-        kept = pod_evidence.save(
-            task.pods, task.token, f"before {task.action.value}: {task.reason}", folder,
-            seconds=self._settings.evidence_seconds, unseen=task.unseen,
-        )  # fmt: skip
+        kept = self._evidence(task)
         again = self._plan(task)  # pods may have come and gone meanwhile
         return again if isinstance(again, Refusal) else Ready(again, kept)
 
     def carry_out(self, task: Task, ready: Ready, words: Words) -> Done:
         """Safe to repeat with the same words. KubeError: to be repeated."""
         book = self._ledger.refresh()
-        if book.halt is not None and book.halt.holds(self._clock()) and not task.is_asked:
+        if book.halt is not None and book.halt.holds(earlier(self._clock())) and not task.is_asked:
             raise Halted(book.halt.why)
         if not self._may():
             return Done(False, "not the leader")
+        self._check(same_job(book.of(task.key), task.job.uid), task)
         notes = keep_out(self._access, task, self._settings, self._clock())
         record = replace(words.record, evidence=ready.evidence)
 
         def also(entry: JobEntry) -> JobEntry:
+            self._check(replace(entry, step=None), task)
             return _written(entry, words._replace(record=record), task, self._clock())
 
         step = self._gang.begin(
-            ready.plan, id=task.id, attempt=task.attempt, at=self._clock(), also=also
+            ready.plan, id=task.id, attempt=task.attempt, at=earlier(self._clock()), also=also
         )
         how = f"{ready.plan.way.value}, {len(ready.plan.targets)} pods"
         self._events.tell(
@@ -115,7 +118,12 @@ class HandTasks:
         return work()
 
     def go_on(self, task: Task, step: GangStep) -> Done:
-        """From wherever it is; also of a step that another controller has begun."""
+        """From wherever it is; also of a step that another controller has begun. Not from where
+        it is remembered to be: what is done already must not be begun again."""
+        known = self._ledger.refresh().of(task.key).step
+        if known is not None and known.id != step.id:
+            return Done(True, f"{known.id} has taken its place")
+        step = known or step
         if step.way is Way.STOP:
             return self._stop(task, step)
         if step.way is Way.IN_PLACE and step.state is not StepState.DONE:
@@ -130,7 +138,7 @@ class HandTasks:
             if entry.step is not None and entry.step.id == step.id:
                 step = entry.step
             found = self._gang.advance(
-                step, seconds=_SLICE_SECONDS, now=self._clock(), nodes=self.nodes
+                step, seconds=_SLICE_SECONDS, now=earlier(self._clock()), nodes=self.nodes
             )
             if found.progress is Progress.DONE:
                 outcome = found.text
@@ -148,6 +156,8 @@ class HandTasks:
             return self._gang.done(step, f"all {len(task.pods)} pods restarted in place")
         wanted = self._plan(replace(task, can_in_place=False))
         while isinstance(wanted, Refusal) and self._may() and not self.closing.is_set():
+            if wanted.why in _OVER:
+                return self._gang.done(step, wanted.text)
             # Some trainers have ended already: there is no way back, only later.
             self._wait(2 * _SLICE_SECONDS)
             wanted = self._plan(replace(task, can_in_place=False))
@@ -156,10 +166,32 @@ class HandTasks:
         self._events.tell(task.job, RESTARTING, f"not in place: {why}; {wanted.way.value} instead")
         return self._gang.instead(step, wanted)
 
+    def _evidence(self, task: Task) -> Kept:
+        """Within its time, whatever the folder for it is on."""
+
+        def save() -> Kept:
+            folder = evidence_folder(self._folder, task.job.name, task.id)
+            return pod_evidence.save(
+                task.pods, task.token, f"before {task.action.value}: {task.reason}", folder,
+                seconds=self._settings.evidence_seconds, unseen=task.unseen,
+            )  # fmt: skip
+
+        seconds = self._settings.evidence_seconds + _SLICE_SECONDS
+        found = ask_all({"evidence": save}, seconds=seconds, workers=1)["evidence"]
+        if isinstance(found, Missed):
+            return Kept("", (), (f"evidence: {found.why}",))
+        assert isinstance(found, Kept)
+        return found
+
+    def _check(self, entry: JobEntry, task: Task) -> None:
+        """A person may ask twice; an attempt is acted on once."""
+        if not task.is_asked and was_done(entry, task.attempt, task.id):
+            raise DoneBefore
+
     def _stop(self, task: Task, step: GangStep) -> Done:
         if step.state is StepState.DONE:
             return Done(True, step.outcome)
-        if self._clock() - step.began_at > _OLD_STOP_SECONDS:
+        if earlier(self._clock()) - step.began_at > _OLD_STOP_SECONDS:
             self._gang.done(step, "too old: a person may have started it meanwhile")
             return Done(True, "not stopped: too long ago")
         job = find_job(self._access, task.job.namespace, task.job.name, task.job.kind)
@@ -179,6 +211,8 @@ class HandTasks:
 
         def change(entry: JobEntry) -> JobEntry:
             if entry.start is None or entry.start.not_before is not None:
+                return entry
+            if entry.step is not None and entry.step.id != task.id:
                 return entry
             return replace(entry, start=entry.start._replace(not_before=moment))
 
@@ -206,7 +240,7 @@ class HandTasks:
                 return
 
     def _plan(self, task: Task) -> Plan | Refusal:
-        return planned(self._access, task, self._settings, self._clock())
+        return planned(self._access, task, self._settings, earlier(self._clock()))
 
     def _may(self) -> bool:
         return self._may_act() and not self.closing.is_set()

@@ -16,6 +16,7 @@ from mwatch.app.hand_spent import is_recovering, is_spent
 from mwatch.app.hand_state import Doing, HandState, HeldBy
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
+from mwatch.model.gang import Why
 from mwatch.model.kube_ledger import Book, Halt, JobEntry
 from mwatch.model.pause import pause_of
 
@@ -28,6 +29,11 @@ _OF_KUBERNETES = frozenset(
         Cause.SUSPENDED, Cause.DELETED_BY_USER,
     }
 )  # fmt: skip
+
+_FOR_GOOD = frozenset(
+    {Why.MANAGED_ELSEWHERE, Why.SECOND_ACTOR, Why.RESTART_POLICY, Why.BACKOFF_LIMIT}
+)
+"""Refusals that do not pass by themselves: a trainer does not wait for such a restart."""
 
 
 class Moment(NamedTuple):
@@ -123,8 +129,9 @@ class HandView:
             start=None if is_spent(job, entry) else entry.start,
             begun=_begun(job),
             pods=job.kube.pods_wanted,
-            is_pending=wants or is_going or entry.is_under_way,
-            is_left_alone=is_alone and not is_going and not entry.is_under_way,
+            is_pending=wants,
+            is_going=is_going or entry.is_under_way,
+            is_left_alone=is_alone or state.held_by in _FOR_GOOD,
         )
 
 

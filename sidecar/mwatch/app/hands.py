@@ -18,16 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 from mwatch.app.attempt_desk import AttemptDesk
 from mwatch.app.breaker import Waiting, admit
+from mwatch.app.clock import earlier
 from mwatch.app.fleet_settings import FleetSettings
 from mwatch.app.hand_build import taken_up, task_of
 from mwatch.app.hand_case import Case, Stage, due, is_same, name_of, next_start, record_of, wished
 from mwatch.app.hand_chores import HandChores
 from mwatch.app.hand_common import CommonCauses
-from mwatch.app.hand_gates import Gate, gate
+from mwatch.app.hand_faults import HandFaults
+from mwatch.app.hand_gates import Gate, gate, stalled_together
 from mwatch.app.hand_ledger import HandLedger, same_job
 from mwatch.app.hand_notes import HandNotes
 from mwatch.app.hand_state import HandState, HeldBy
-from mwatch.app.hand_task import Done, Halted, Ready, Task, Words
+from mwatch.app.hand_task import Done, DoneBefore, Halted, Ready, Task, Words
 from mwatch.app.hand_tasks import HandTasks
 from mwatch.app.hand_view import HandView, Moment
 from mwatch.kube.access import Access
@@ -78,6 +80,7 @@ class Hands:
         tokens = Tokens(access, namespace)
         self._notes = HandNotes(access, namespace, self._ledger, self._chores, events, tokens)
         self._view = HandView(settings, self.desk)
+        self._faults = HandFaults()
         self._cases: dict[str, Case] = {}
         self._jobs: dict[str, JobWatch] = {}
 
@@ -93,7 +96,8 @@ class Hands:
         if self._lease.may_act() and self._ledger.book is not None:
             self._notes.common_causes(self._jobs, self._common.news(), now)
             for job in jobs:
-                self._consider(job, now)
+                with self._faults.kept():
+                    self._consider(job, now)
             self._admit(now)
         for case in list(self._cases.values()):
             self._advance(case, now)
@@ -101,6 +105,7 @@ class Hands:
         self._view.look(jobs, moment, self._notes.tokens)
         for job in jobs:
             job.ours = self._ledger.ours(job.key, job.kube.uid)
+        self._faults.raised()
 
     def answer(
         self, namespace: str, job: str, token: str, pod: str = "", after: int = 0
@@ -170,18 +175,13 @@ class Hands:
         book = self._ledger.book
         found = gate(
             job.kube, self._settings, None if book is None else book.halt,
-            now=now, sight_age=job.sight_age_seconds, is_asked=wish is not None,
+            now=earlier(now), sight_age=job.sight_age_seconds, is_asked=wish is not None,
         )  # fmt: skip
         if found is None and not self._notes.has_token(job.key, now):
             found = Gate(HeldBy.TOKEN, "the job's token is being made")
         if found is not None or wish is not None:
             return found
-        episode = self._common.holding(job.key, now)
-        if episode is None:
-            return None
-        count, shared = len(episode.group.keys), episode.cause.shared
-        text = f"{count} jobs stalled together on {shared} ({episode.cause.id})"
-        return Gate(HeldBy.COMMON_CAUSE, text)
+        return stalled_together(self._common.holding(job.key, now))
 
     def _admit(self, now: float) -> None:
         """Those that nothing else keeps back go, as many as the breaker lets."""
@@ -221,12 +221,15 @@ class Hands:
             return
         future, case.future = case.future, None
         try:
-            result = future.result()
+            self._take(case, future.result(), now)
         except Exception as error:  # one job's trouble must not stop the others
             self._failed(case, error, now)
-            return
+
+    def _take(self, case: Case, result: Done | tuple[Task, Ready | Refusal], now: float) -> None:
         if isinstance(result, Done):
             self._notes.done(case, result, now)
+            if not result.is_done:
+                self._notes.undone(self._jobs.get(case.key), case)
             del self._cases[case.key]
             return
         task, found = result
@@ -282,14 +285,12 @@ class Hands:
             if self._lease.may_act() and case.again is not None:
                 case.future = self._pool.submit(self._tasks.later, _SOON_SECONDS, case.again)
                 return
-        if isinstance(error, Halted):
-            if (job := self._jobs.get(case.key)) is not None:
-                self._notes.undone(job, case.decision)
-            self._back(case, HeldBy.HALT, str(error), now)
-        elif case.stage is Stage.PREPARING:
-            self._back(case, HeldBy.CLUSTER, f"{error or type(error).__name__}"[:300], now)
-        else:
+        if isinstance(error, DoneBefore):
             del self._cases[case.key]
+            return
+        self._notes.undone(self._jobs.get(case.key), case)
+        held_by = HeldBy.HALT if isinstance(error, Halted) else HeldBy.CLUSTER
+        self._back(case, held_by, f"{error or type(error).__name__}"[:300], now)
 
     def _back(self, case: Case, held_by: str, text: str, now: float) -> None:
         case.stage, case.held_by, case.text = Stage.HELD, held_by, text

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,6 +29,7 @@ from mwatch.kube.jobs import find_job, watched_jobs, workload_for
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import OF_KIND
 from mwatch.kube.whoami import whoami
+from mwatch.model.gang import StepState, Way
 from mwatch.model.kube_fields import items, text
 from mwatch.model.kube_job import MODE, PAUSE, KubeJob
 from mwatch.model.kube_ledger import Book, Halt, JobEntry, Note
@@ -106,6 +108,8 @@ class People:
         work = workload_for(self.access, job)
         is_ours = SUSPENDED_BY in job.annotations or (work is not None and not work.is_active)
         if is_ours and self._is_stopped(job, work):
+            with suppress(KubeError):  # who may not write the ledger may start a job all the same
+                self.change(job, _started)
             start_job(self.access, self.events, job, work, who=self.who, why=clean(why))
             done.append("started again")
         left_out = self.note(job, "MwatchResumed", "resume", clean(why)) if done else []
@@ -189,6 +193,14 @@ class People:
 
 def clean(why: str) -> str:
     return scrub_text(" ".join(why.split()))[:MAX_REASON] or "no reason was given"
+
+
+def _started(entry: JobEntry) -> JobEntry:
+    """A stop that a controller did not live to note as done must not be done again."""
+    step = entry.step
+    if step is None or step.way is not Way.STOP or not entry.is_under_way:
+        return entry
+    return replace(entry, step=replace(step, state=StepState.DONE, outcome="a person started it"))
 
 
 def _until(seconds: float | None) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 from mwatch.model.fabric import FabricPort
@@ -171,11 +172,15 @@ def _snapshot(body: Mapping[str, Any]) -> PodSnapshot:
 
 def _restored(kind: type[T], record: Mapping[str, Any]) -> T:
     """Of a kind whose fields are plain values; one that is missing is None, or its default."""
-    tuple_names = getattr(kind, "_fields", None)
-    names = tuple_names or [each.name for each in fields(kind)]  # type: ignore[arg-type]
+    return kind(**{name: record.get(name, usual) for name, usual in _usual(kind)})  # type: ignore[arg-type]
+
+
+@cache
+def _usual(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
+    """Each field with its default, or None."""
+    names = getattr(kind, "_fields", None) or [each.name for each in fields(kind)]
     defaults = getattr(kind, "_field_defaults", {})
-    values = {name: record.get(name, defaults.get(name)) for name in names}
-    return kind(**values)
+    return tuple((name, defaults.get(name)) for name in names)
 
 
 def _events(listed: Any, stream: str) -> tuple[tuple[Observed, ...], int]:

@@ -13,7 +13,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Dict, List, Mapping, NoReturn, Optional
+from typing import Mapping, NoReturn
 
 MAGIC = b"MMIDIDX\x00\x00"
 
@@ -57,14 +57,14 @@ def share_out(folder: Path, environ: Mapping[str, str], out: Path) -> None:
     train = names[: len(names) - valid - test]
     held = {"train": train, "valid": names[len(train) : len(train) + valid]}
     held["test"] = names[len(train) + valid :]
-    shares: Dict[str, Optional[List[str]]] = {
+    shares: dict[str, list[str] | None] = {
         split: weighed(each, sizes) or None for split, each in held.items()
     }
     write(out / "data.json", json.dumps(shares))
     print(f"data: {len(train)} files to train on, {valid} to validate, {test} to test", flush=True)
 
 
-def prefixes_in(folder: Path) -> List[str]:
+def prefixes_in(folder: Path) -> list[str]:
     """Sorted, so that all pods see one order. What is hidden is work that somebody has begun."""
     if not folder.is_dir():
         refuse(f"{folder} is not there; run the dataset chart first, or set dataset.path")
@@ -92,7 +92,7 @@ def size_of(prefix: str) -> int:
     return size
 
 
-def weighed(names: List[str], sizes: Mapping[str, int]) -> List[str]:
+def weighed(names: list[str], sizes: Mapping[str, int]) -> list[str]:
     """By size: a token of a small file counts as much as one of a large file."""
     return [word for each in names for word in (str(sizes[each]), each)]
 

@@ -174,8 +174,8 @@ env:
   {{- end }}
   - {name: OUT, value: /training}
 resources:
-  requests: {cpu: "1", memory: 1Gi}
-  limits: {cpu: "1", memory: 1Gi}
+  requests: {cpu: 500m, memory: 512Mi}
+  limits: {cpu: 500m, memory: 512Mi}
 securityContext:
   {{- with $v.resources.runAsUser }}
   runAsUser: {{ int64 . }}

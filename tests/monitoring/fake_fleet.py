@@ -1,0 +1,70 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A controller's own pages over a job that is made up: eight pods that train, seen each second.
+
+Job, verdict and every number pass through the code of the real controller. What it would hear from
+an API server and from sidecars is made up, and so are the counts of its calls.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from job_watch_runs import Fleet
+from mwatch.app.controller_hands import NoHands
+from mwatch.app.controller_json import job_json
+from mwatch.app.controller_metrics import FleetMetrics, Told
+from mwatch.app.controller_pages import ControllerPages
+from mwatch.app.hand_state import HandState
+from mwatch.export.http import Server
+from mwatch.kube.mirror import Sight
+
+RUN = "train"
+"""As `job_watch_runs` names it."""
+NAMESPACE = "ns"
+POD = "mwatch-controller-0"
+PLACE = {"namespace": NAMESPACE, "pod": POD}
+_PODS = 8
+_PAST_SECONDS = 60
+_SIGHT = Sight(1.5, "", True)
+
+
+def _told(turn: int) -> Told:
+    sights = {"pods": _SIGHT, "pytorchjobs": _SIGHT}
+    polls = turn * _PODS // 5
+    return Told(True, polls, {"late": turn // 20}, turn * 2, sights, 4, 0, 0.01)
+
+
+@contextmanager
+def fake_fleet() -> Iterator[str]:
+    """The address of its metrics."""
+    now = time.time()
+    fleet = Fleet(_PODS, started_at=now - _PAST_SECONDS)
+    fleet.now = now - _PAST_SECONDS
+    metrics = FleetMetrics(fleet.now)
+    pages = ControllerPages(NAMESPACE, metrics, NoHands(), lambda: True)
+    turns, ends = iter(range(1, 10**9)), threading.Event()
+
+    def look() -> None:
+        metrics.looked([fleet.watch], _told(next(turns)), fleet.now)
+        pages.looked([job_json(fleet.watch, HandState(), fleet.now)])
+
+    def live() -> None:
+        while not ends.wait(max(0.0, fleet.now + 1.0 - time.time())):
+            fleet.run(1)
+            look()
+
+    fleet.run(_PAST_SECONDS)
+    look()
+    server = Server(pages.pages(), port=0)
+    thread = threading.Thread(target=live, daemon=True)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.port}"
+    finally:
+        ends.set()
+        thread.join(10)
+        server.close()
