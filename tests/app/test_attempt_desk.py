@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 
+from job_watch_runs import Fleet
 from mwatch.app.attempt_desk import (
     PATIENCE_SECONDS,
     PENDING_SECONDS,
@@ -13,7 +14,9 @@ from mwatch.app.attempt_desk import (
     AttemptDesk,
     Ticket,
 )
-from mwatch.model.next_start import NextStart
+from mwatch.app.hand_case import next_start, wished
+from mwatch.model.kube_ledger import JobEntry
+from mwatch.model.next_start import NextStart, Wish
 
 START = NextStart(4, 450, False, "the newest complete one", not_before=110.0)
 
@@ -152,3 +155,18 @@ def test_while_it_is_being_done_a_trainer_waits(desk: AttemptDesk, clock: Clock)
         told = desk.answer("ns", "gpt", "secret", after=3)
         assert told is not None and told["wait"] is True
         clock.now += PENDING_SECONDS + 1
+
+
+def test_an_order_has_a_larger_number_than_any_that_the_volume_knows(desk: AttemptDesk) -> None:
+    """The ledger was lost, or a new job has taken the name and the checkpoints of an old one."""
+    fleet = Fleet(2)
+    desk.post({"Job.gpt": ticket()})
+    desk.answer("ns", "gpt", "secret", pod="gpt-0", after=7)
+    desk.answer("ns", "gpt", "secret", pod="gpt-1", after=0)
+    decision = wished(fleet.watch, Wish("id", 0.0, "ann", "why"))
+    start = next_start(fleet.watch, decision, JobEntry(), desk.highest("Job.gpt"))
+    assert start.attempt == 8
+    desk.post({"Job.gpt": ticket(start=start._replace(not_before=0.0))})
+    for after in (7, 0):
+        told = desk.answer("ns", "gpt", "secret", after=after)
+        assert told is not None and told["attempt"] == 8

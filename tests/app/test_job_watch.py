@@ -9,12 +9,14 @@ from dataclasses import replace
 import pytest
 
 from job_watch_runs import START, Fleet
+from mwatch.app.hand_case import due
+from mwatch.app.pod_sight import Polled
 from mwatch.model.decision import Act, Action
 from mwatch.model.finding import Cause
 from mwatch.model.gang import GangStep, StepState, Way
 from mwatch.model.kube_job import JobKind
 from mwatch.model.kube_ledger import JobEntry
-from mwatch.model.observation import Sight
+from mwatch.model.observation import ProcessExit, Sight
 from mwatch.model.phase import JobPhase
 
 
@@ -193,3 +195,67 @@ def test_a_policy_that_cannot_be_used_is_told_and_wakes_nobody() -> None:
 
 def test_the_key_is_the_one_of_the_ledger() -> None:
     assert Fleet(2).watch.key == "PyTorchJob.train"
+
+
+def test_a_look_that_fails_leaves_no_old_decision_to_be_acted_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = stopped(Fleet(3).run(60), "train-1").run(30)
+    assert fleet.cause == "hang" and fleet.watch.wants_action
+
+    def fails(*_: object) -> None:
+        raise ValueError("a fault of ours")
+
+    monkeypatch.setattr(fleet.watch.engine, "look", fails)
+    with pytest.raises(ValueError):
+        fleet.run(1)
+    assert fleet.watch.assessment is None and not fleet.watch.wants_action
+
+
+def test_a_pod_whose_news_cannot_be_taken_is_unseen_and_not_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = Fleet(2).run(60)
+
+    def fails(*_: object) -> None:
+        raise ValueError("a fault of ours")
+
+    monkeypatch.setattr(fleet.watch.engine, "tell", fails)
+    uid = fleet.kube["train-1"].uid
+    before = fleet.watch.pods[uid]
+    fleet.now += 1
+    with pytest.raises(ValueError):
+        fleet.poll(fleet.pods[1])
+    assert fleet.watch.pods[uid].answered_at == before.answered_at
+
+
+def test_a_controller_that_starts_does_nothing_before_it_has_asked_every_pod() -> None:
+    """Two of three still tell of the end of the last attempt; the third trains the next one."""
+    fleet = Fleet(3)
+    fleet.now += 300
+    fleet.pods[0].attempt, fleet.pods[0].started_at = 2, fleet.now - 60
+    for pod in fleet.pods[1:]:
+        pod.say(fleet.now - 70, ProcessExit(137, "SIGKILL", None))
+        pod.stalls_at = pod.stops_at = fleet.now - 70
+    for _ in range(20):
+        fleet.run(1)
+        assert due(fleet.watch, fleet.now) is None
+    assert fleet.watch.attempt == 2
+
+
+def test_what_is_told_in_parts_is_not_judged_by_the_first() -> None:
+    fleet = stopped(Fleet(2).run(60), "train-1").run(60)
+    fleet.run(60)
+    assert due(fleet.watch, fleet.now) is not None
+    sight = fleet.watch.pods[fleet.kube["train-0"].uid]
+    told = Polled(sight.pod.uid, fleet.now, fleet.pods[0].snapshot(fleet.now), is_whole=False)
+    fleet.watch.polled(told)
+    assert due(fleet.watch, fleet.now) is None
+
+
+def test_a_pod_that_is_asked_in_vain_holds_nobody_up() -> None:
+    fleet = Fleet(3)
+    fleet.pods[0].answers = False
+    fleet.run(60)
+    stopped(fleet, "train-1").run(120)
+    assert due(fleet.watch, fleet.now) is not None

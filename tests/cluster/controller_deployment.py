@@ -129,20 +129,16 @@ class Controller:
             "readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 1},
         }  # fmt: skip
         # On the claim: what was kept is there after the controller's own end.
-        claim = {"claimName": "checkpoints"}
         volumes = [
             {"name": "files", "configMap": {"name": "controller-files"}},
-            {"name": "evidence", "persistentVolumeClaim": claim},
+            {"name": "evidence", "persistentVolumeClaim": {"claimName": "checkpoints"}},
         ]
         labels = {"app.kubernetes.io/name": NAME}
-        template = {
-            "metadata": {"labels": labels},
-            "spec": {
-                "serviceAccountName": NAME,
-                "terminationGracePeriodSeconds": 5,
-                "containers": [container],
-                "volumes": volumes,
-            },
+        pod = {
+            "serviceAccountName": NAME,
+            "terminationGracePeriodSeconds": 5,
+            "containers": [container],
+            "volumes": volumes,
         }
         return {
             **_named("Deployment", "apps/v1", NAME, self._namespace),
@@ -150,7 +146,7 @@ class Controller:
                 "replicas": 1,
                 "strategy": {"type": "Recreate"},
                 "selector": {"matchLabels": labels},
-                "template": template,
+                "template": {"metadata": {"labels": labels}, "spec": pod},
             },
         }
 

@@ -53,7 +53,9 @@ def words(yard: Yard, iterations: int) -> list[str]:
     found += sets(f"mwatch.image={yard.image}")
     if trainer.mounted:
         path = f"{Path(trainer.python).parent}:/usr/local/bin:/usr/bin:/bin"
-        found += sets(f"image.workingDir={trainer.search}", f"training.extraEnvironment.PATH={path}")
+        found += sets(
+            f"image.workingDir={trainer.search}", f"training.extraEnvironment.PATH={path}"
+        )
         found += ["--set-string", "training.extraEnvironment.OMP_NUM_THREADS=1"]
     return found
 
@@ -117,7 +119,11 @@ def first(yard: Yard) -> Iterator[Training]:
 
 def test_missing_data_is_said_in_a_sentence_before_the_trainer_starts(first: Training) -> None:
     missing = f"data: /data/{PREFIX}.idx: No such file or directory; each .bin needs its .idx"
-    first.wait(lambda: missing in first.log(first.pod("master"), "data"), missing, 180)
+    try:
+        first.wait(lambda: missing in first.log(first.pod("master"), "data"), missing, 60)
+    except AssertionError:
+        print(first.kubectl("describe", "pods", "chart-master-0")[-5000:])
+        raise
     assert first.runs() == []
 
 

@@ -79,6 +79,7 @@ def test_a_stopped_rank_is_restarted_by_new_pods(job: Training, yard: Yard) -> N
     assert job.resumed() == last.checkpoint
     job.resumes(last.checkpoint, past=last.iteration)
     assert not set(job.pods().values()) & set(pods.values()), "all pods are new"
+    assert len(job.timeline()["rollbacks"]) == 1, "a restart is no rollback"
     assert yard.evidence() > kept
 
 

@@ -122,6 +122,8 @@ class Training:
             return int(self.timeline().get("attempt", 0)) >= number
 
         self.wait(is_there, f"attempt {number}", seconds)
+        numbers = [each["number"] for each in self.timeline()["attempts"]]
+        assert numbers == list(range(1, number + 1)), "none is left out, none comes twice"
 
     def resumed(self) -> int:
         """From which iteration the newest attempt has resumed; 0: it has begun anew."""

@@ -32,12 +32,13 @@ _ROW_INCHES = 0.235
 _COLUMN_INCHES = 0.56
 _REAL = "a real training of two ranks on one machine: stalled, restarted by mwatch, going on"
 _FAKE = "a made-up job: the machine that drew this has no GPU and no network card of that kind"
+_FLEET = "a made-up job, and a controller of a made-up fleet"
 _SHOWN = {
     "run": (RUN, _REAL),
-    "fleet": (".*", f"{_REAL}; beside it {_FAKE}"),
+    "fleet": (".*", f"{_REAL}; beside it {_FLEET}"),
     "gpu-network": (fake_pod.RUN, _FAKE),
     "goodput": (".*", f"{_REAL}; beside it {_FAKE}"),
-    "mwatch": (".*", f"{_REAL}; beside it {_FAKE}"),
+    "mwatch": (".*", f"{_REAL}; beside it {_FLEET}"),
 }
 
 

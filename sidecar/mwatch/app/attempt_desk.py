@@ -98,6 +98,11 @@ class AttemptDesk:
                 if now - at <= WAITING_SECONDS and after >= attempt
             )
 
+    def highest(self, key: str) -> int:
+        """The highest attempt that a wrapper of this job knows to have begun."""
+        with self._lock:
+            return max((after for _, after in self._seen.get(key, {}).values()), default=0)
+
     def _found(self, namespace: str, job: str, token: str) -> tuple[str, Ticket] | None:
         named = [
             (key, each)

@@ -13,7 +13,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -86,6 +86,7 @@ class Controller:
         self._server: Server | None = None
         self._aside = ThreadPoolExecutor(2, "mwatch-recall")
         self._recalls: dict[str, Future[JobEntry]] = {}
+        self._unmet = 0
 
     @property
     def jobs(self) -> list[JobWatch]:
@@ -93,8 +94,8 @@ class Controller:
 
     @property
     def has_met_all(self) -> bool:
-        """What the ledger says was read for each job that was seen."""
-        return not self._recalls
+        """What the ledger and its policy say was read for each job that was seen."""
+        return not self._unmet
 
     @property
     def port(self) -> int:
@@ -116,6 +117,8 @@ class Controller:
     def turn(self) -> None:
         """Once around: whatever fails is told, and the next turn comes."""
         began, now = time.monotonic(), self.clock.now()
+        for known in self.jobs:
+            known.sight_age_seconds = None  # what we fail to look at now was not seen
         with self.faults.survived():
             self._meet(self.fleet.look(), now)
         for polled in self.poll.take():
@@ -144,33 +147,37 @@ class Controller:
     def documents(self, now: float) -> list[dict[str, Any]]:
         return [job_json(each, self.hands.state(each.key), now) for each in self.jobs]
 
-    def _meet(self, seen: Iterable[JobSeen], now: float) -> None:
+    def _meet(self, seen: Sequence[JobSeen], now: float) -> None:
         """Jobs and pods as they are now: new ones are watched, others are forgotten."""
         watches: dict[str, JobWatch] = {}
         self._of_pod = {}
         targets: dict[str, PollTarget] = {}
+        unmet = 0
         for each in seen:
             with self.faults.survived():
                 watch = self._watch_of(each, now)
                 if watch is None:
+                    unmet += 1
                     continue
                 watches[watch.kube.uid] = watch
                 watch.see(each.facts, _places(each), each.sight_age_seconds)
                 for pod in each.pods:
                     self._of_pod[pod.pod.uid] = watch
                 targets.update(_targets(each))
-        self._watches = watches
+        self._watches, self._unmet = watches, unmet
         if targets != self._targets:
             self._targets = targets
             self.poll.want(targets.values())
-        self.policies.want(each.kube for each in watches.values())
+        self.policies.want(each.facts.job for each in seen if each.facts.job is not None)
 
     def _watch_of(self, seen: JobSeen, now: float) -> JobWatch | None:
-        """None: what was done to it before is not known yet."""
+        """None: what was done to it before is not known yet, or by which policy it is judged."""
         job = seen.facts.job
         assert job is not None
         found = self.policies.of(job)
         watch = self._watches.get(job.uid)
+        if watch is None and found is None:
+            return None
         if watch is None:
             watch = JobWatch(
                 job, self._catalogue, now=now,

@@ -70,7 +70,7 @@ class Case:
 def due(job: JobWatch, now: float) -> Decision | None:
     """What is to be done about it now; None: nothing, or not yet, or it was done."""
     decision = None if job.assessment is None else job.assessment.decision
-    if decision is None or decision.action is Action.NONE:
+    if decision is None or decision.action is Action.NONE or job.is_half_told(now):
         return None
     if job.engine.record.of_attempt(decision.attempt) is not None:
         return None
@@ -127,10 +127,13 @@ def record_of(case_id: str, job: JobWatch, decision: Decision, *, is_act: bool, 
     return replace(record, times=times)
 
 
-def next_start(job: JobWatch, decision: Decision, entry: JobEntry) -> NextStart:
-    """After the decision was enacted: its rollback is in the timeline then."""
+def next_start(job: JobWatch, decision: Decision, entry: JobEntry, told: int = 0) -> NextStart:
+    """After the decision was enacted: its rollback is in the timeline then. `told`: the highest
+    attempt that a wrapper has told of. They see the volume, which remembers what a new ledger, or
+    a new job of the same name, does not; an order with an old number is one that node 0 cannot
+    follow and the others must not."""
     timeline = job.engine.job.timeline
-    number = max(job.attempt, timeline.attempt, entry.attempt, decision.attempt) + 1
+    number = max(job.attempt, timeline.attempt, entry.attempt, decision.attempt, told) + 1
     is_forbidden = decision.quarantine_from is not None
     return NextStart(
         attempt=number,

@@ -261,7 +261,7 @@ class Hands:
         entry = self._ledger.entry(job.key, job.kube.uid)
         # Wrappers that only observe ask nobody, and count for themselves.
         is_told = case.is_restart and job.kube.mode == "act"
-        start = next_start(job, decision, entry) if is_told else None
+        start = next_start(job, decision, entry, self.desk.highest(job.key)) if is_told else None
         record = record_of(case.id, job, decision, is_act=True, now=now)
         words = Words(act, record, start)
         case.stage, case.since = Stage.CARRYING, now

@@ -98,6 +98,11 @@ class JobWatch:
         hang = replace(settings.hang, beat_silence_seconds=silence)
         self.engine.settings = replace(settings, hang=hang)
 
+    def is_half_told(self, now: float) -> bool:
+        """A pod was not asked yet, or has more to tell: what the others tell may be old news."""
+        bound = 2 * self._answer_seconds
+        return any(each.is_half_told(now, bound) for each in self.pods.values())
+
     def seen(self, now: float) -> Seen:
         return split(self.pods, now, self._answer_seconds)
 
@@ -130,14 +135,17 @@ class JobWatch:
             self.pods[polled.uid] = sight._replace(problem=polled.problem or "no answer")
             return
         whole = merged(polled.snapshot, sight.snapshot)
-        self.pods[polled.uid] = sight._replace(
-            answered_at=polled.at, problem="", snapshot=whole, port=polled.port or sight.port
-        )
         for observed in self._streams.news(polled, sight):
             self.engine.tell(observed)
         self._learn(whole.view.step_seconds)
+        # Last: a pod whose news we fail to take is unseen, and not silent.
+        self.pods[polled.uid] = sight._replace(
+            answered_at=polled.at, problem="", snapshot=whole, port=polled.port or sight.port,
+            is_whole=polled.is_whole,
+        )  # fmt: skip
 
     def look(self, now: float) -> Assessment:
+        self.assessment = None  # should this look fail, nobody acts on the one before it
         seen = self.seen(now)
         for observed in self._ends.look(self.facts, self.pods, now):
             if self._takes_part(observed):

@@ -27,11 +27,21 @@ class PodSight(NamedTuple):
     """The newest; parts that change seldom (`wrapper`, `stored`, `pod`) are merged in."""
     asked_since: float | None = None
     """From when on it was expected to answer, on the controller's clock."""
+    is_whole: bool = True
+    """Its last answer was all that it had to tell."""
 
     def is_answering(self, now: float, within: float) -> bool:
         """The last poll went well, and not too long ago."""
         is_fresh = self.answered_at is not None and now - self.answered_at <= within
         return is_fresh and not self.problem
+
+    def is_half_told(self, now: float, within: float) -> bool:
+        """It was never asked, or has more to tell; `within`: nobody waits longer for it."""
+        if self.problem or not self.port or self.pod.phase != "Running":
+            return False
+        if self.answered_at is None:
+            return now - (now if self.asked_since is None else self.asked_since) <= within
+        return not self.is_whole and now - self.answered_at <= within
 
 
 class Polled(NamedTuple):
