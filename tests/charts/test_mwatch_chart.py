@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
-from manifests.generate import FILES, ROOT, SOURCES, wanted
 
 from chart_renders import CHARTS, NO_HELM, Refused, helm, only, rendered, sets
+from manifests.generate import FILES, ROOT, SOURCES, wanted
 
 CHART = CHARTS / "mwatch"
 needs_helm = pytest.mark.skipif(helm() is None, reason=NO_HELM)
