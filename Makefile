@@ -19,7 +19,7 @@ COVERAGE := $(if $(COV),$(foreach p,$(PURE),--cov=mwatch.$(p)) --cov-report=term
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-cluster check bench scorecard pyz clean FORCE
+.PHONY: help demo test test-cluster check bench bench-cluster scorecard pyz clean FORCE
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)$$/\1	\2/p' Makefile | expand -t 15
@@ -42,6 +42,9 @@ check: .venv/dev ## lint, formatting, types, contract tests
 
 bench: .venv/dev .venv/demo ## run the benchmarks
 	PYTHONPATH=tests $(PY) -m benchmarks
+
+bench-cluster: .venv/dev ## the controller on 64, 512 and 2,048 simulated pods (root, Go; QUICK=1: 64)
+	PYTHONPATH=tests $(PY) -m benchmarks.cluster $(if $(QUICK),--pods 64 --rest 20)
 
 # One run again, with its story: PYTHONPATH=tests .venv/bin/python -m sim --seed N --verbose
 RUNS ?= 10000

@@ -20,8 +20,7 @@ TEMPLATES = ("getdata", "prepdata", "pytorchjob")
 SETTINGS = {
     "IMAGE": "megatron-lm:core_v0.16.1",
     "MWATCH_IMAGE": "mwatch:0.1.0",
-    "DATA_CLAIM": "data",
-    "CHECKPOINT_CLAIM": "checkpoints",
+    "CLAIM": "fsx-claim",
     "INSTANCE_TYPE": "ml.p5.48xlarge",
     "GPU_PER_NODE": "8",
     "EFA_PER_NODE": "32",
@@ -66,9 +65,8 @@ _EXEC = r"\1- python3\n\1- /mwatch/mwatch-run.pyz\n\1- --\n"
 
 
 def chart_words() -> list[str]:
-    """Two claims and a pipeline, so that each has its variable."""
-    changes = ("storage.data.claim=data", "storage.checkpoints.claim=checkpoints")
-    return [*values_file("hyperpod"), *sets("parallelism.pipeline=2", *changes)]
+    """With a pipeline, so that it has its variable."""
+    return [*values_file("hyperpod"), *sets("parallelism.pipeline=2")]
 
 
 def made() -> str:
@@ -82,8 +80,7 @@ def made() -> str:
     for old, new in {
         r"image: megatron-lm:\S+": "image: ${IMAGE}",
         r"image: mwatch:\S+": "image: ${MWATCH_IMAGE}",
-        r"claimName: data\b": "claimName: ${DATA_CLAIM}",
-        r"claimName: checkpoints\b": "claimName: ${CHECKPOINT_CLAIM}",
+        r"claimName: fsx-claim\b": "claimName: ${CLAIM}",
         r"instance-type: \S+": "instance-type: ${INSTANCE_TYPE}",
         r"nvidia.com/gpu: \d+": "nvidia.com/gpu: ${GPU_PER_NODE}",
         r"amazonaws.com/efa: \d+": "amazonaws.com/efa: ${EFA_PER_NODE}",

@@ -12,10 +12,14 @@ from mwatch.model.kube_pod import KubePod, pod_of
 ACT = {"mwatch.dev/mode": "act", "mwatch.dev/injected": "1"}
 
 
-def template(policy: str = "Never", gpus: int = 0, **pod: Any) -> dict[str, Any]:
+def template(policy: str = "Never", gpus: int = 0, mode: str = "", **pod: Any) -> dict[str, Any]:
+    """`mode`: what its pods' wrapper is told; empty: nothing."""
     container: dict[str, Any] = {"name": "pytorch", "image": "trainer"}
     if gpus:
         container["resources"] = {"limits": {"nvidia.com/gpu": gpus}}
+    if mode:
+        container["env"] = [{"name": "OTHER", "value": "observe"},
+                            {"name": "MWATCH_MODE", "value": mode}]  # fmt: skip
     return {"spec": {"restartPolicy": policy, "containers": [container], **pod}}
 
 
@@ -69,8 +73,9 @@ def batch_job(limit: int | None = None, pods: int = 2, failed: int = 0, **metada
     return made("Job", spec, {"failed": failed}, **metadata)
 
 
-def stateful_set(replicas: int = 2, **metadata: Any) -> KubeJob:
-    return made("StatefulSet", {"replicas": replicas, "template": template("Always")}, **metadata)
+def stateful_set(replicas: int = 2, mode: str = "", **metadata: Any) -> KubeJob:
+    pods = template("Always", mode=mode)
+    return made("StatefulSet", {"replicas": replicas, "template": pods}, **metadata)
 
 
 def pod(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kube_builders import ACT, batch_job, job_set, pod, pytorch_job, stateful_set
-from mwatch.act.gang_plan import GangFacts, plan
+from mwatch.act.gang_plan import GangFacts, may_stop, plan
 from mwatch.model.gang import Plan, Refusal, Way, Why, from_json, step_of, to_json
 from mwatch.model.kube_job import KubeJob
 from mwatch.model.kube_node import KubeNode
@@ -62,6 +62,8 @@ USER = {"maxRestarts": 3, "rules": [_RULE]}
         (job_set(None, RESTARTS), Way.DELETE_PODS),
         (job_set(1, RESTARTS), Way.SUSPEND_RESUME),
         (stateful_set(), Way.DELETE_PODS),
+        (stateful_set(mode="act"), Way.DELETE_PODS),
+        (stateful_set(mode="observe"), Why.WRAPPERS_OBSERVE),
         (pytorch_job(run_policy={"suspend": True}), Why.SUSPENDED),
         (pytorch_job(run_policy={"managedBy": "kueue.x-k8s.io/multikueue"}), Why.MANAGED_ELSEWHERE),
         (pytorch_job(annotations={}), Why.OBSERVING),
@@ -176,3 +178,12 @@ def test_a_gang_that_is_new_already_is_told_its_attempt_and_not_deleted(job: Kub
     assert isinstance(asked, Plan) and len(asked.targets) == 2
     half = plan(job, replace(FACTS, pods=(PODS[0], waits[1])))
     assert isinstance(half, Plan) and len(half.targets) == 2
+
+
+def test_pods_that_were_made_to_observe_are_not_restarted_unless_a_person_asks() -> None:
+    """Their wrappers count each gang from 1: the second incident would pass for the first."""
+    job = stateful_set(mode="observe")
+    found = plan(job, FACTS)
+    assert isinstance(found, Refusal) and "mwatch inject --mode act" in found.text
+    assert isinstance(plan(job, replace(FACTS, is_asked=True)), Plan)
+    assert may_stop(job, FACTS) is None  # nothing starts after it

@@ -127,13 +127,24 @@ def test_a_wrong_token_is_told_nothing_and_the_right_one_tells_jobs_of_one_name_
 
 def test_who_waits_at_the_desk_is_known_for_a_while(desk: AttemptDesk, clock: Clock) -> None:
     desk.post({"Job.gpt": ticket(begun=3, is_pending=True)})
-    desk.answer("ns", "gpt", "", pod="gpt-0", after=3)
-    desk.answer("ns", "gpt", "", pod="gpt-1", after=2)  # of an older attempt
-    desk.answer("ns", "gpt", "", pod="", after=3)
+    desk.answer("ns", "gpt", "secret", pod="gpt-0", after=3)
+    desk.answer("ns", "gpt", "secret", pod="gpt-1", after=2)  # of an older attempt
+    desk.answer("ns", "gpt", "secret", pod="", after=3)
     assert desk.waiting("Job.gpt", 3) == {"gpt-0"}
     clock.now += WAITING_SECONDS + 1
     assert desk.waiting("Job.gpt", 3) == set()
     assert desk.waiting("Job.other", 3) == set()
+
+
+def test_who_does_not_have_the_token_is_answered_and_not_believed(desk: AttemptDesk) -> None:
+    """Anybody on the pod network can say that a trainer has ended."""
+    desk.post({"Job.gpt": ticket(begun=3)})
+    assert desk.answer("ns", "gpt", "", pod="gpt-1", after=99) is not None
+    assert desk.answer("ns", "gpt", "wrong", pod="gpt-1", after=99) is None
+    desk.post({"Job.gpt": ticket(None, begun=3)})
+    assert desk.answer("ns", "gpt", "any", pod="gpt-1", after=99) is not None
+    assert desk.waiting("Job.gpt", 3) == set()
+    assert desk.highest("Job.gpt") == 0
 
 
 def test_a_trainer_does_not_wait_for_ever_for_what_is_decided_and_never_done(

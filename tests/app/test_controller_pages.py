@@ -18,12 +18,17 @@ from mwatch.app.controller_hands import NoHands
 from mwatch.app.controller_json import job_json
 from mwatch.app.controller_metrics import FleetMetrics, Told
 from mwatch.app.controller_pages import ControllerPages
-from mwatch.app.hand_state import HandState
+from mwatch.app.hand_state import Doing, HandState
 from mwatch.export import catalog_fleet
 from mwatch.export.http import Server
 from mwatch.kube.mirror import Sight
 
-TOLD = Told(True, 10, {"late": 2}, 33, {"pods": Sight(1.5, "", True)}, 4, 0, 0.01)
+HELD = HandState(Doing.HELD, held_by="quota")
+TOLD = Told(
+    True, 10, {"late": 2}, 33, {"pods": Sight(1.5, "", True)}, 4, 0, 0.01,
+    hands=(HELD, HELD, HandState(Doing.RESTARTING), HandState(Doing.HELD, held_by="what a word")),
+    ledger_errors=5,
+)  # fmt: skip
 SECRET = "hf_" + "abcdEFGH1234" * 3
 
 
@@ -117,6 +122,16 @@ def test_metrics_are_of_the_job_as_a_whole_and_of_the_controller() -> None:
     assert values['mwatch_controller_pods{state="answering"}'] == "2.0"
     assert values['mwatch_controller_poll_failures_total{reason="late"}'] == "2.0"
     assert values['mwatch_controller_sight_age_seconds{resource="pods"}'] == "1.5"
+    actions = {name: value for name, value in values.items() if "controller_actions" in name}
+    assert actions == {
+        f'mwatch_controller_actions{{reason="{reason}",state="{state}"}}': value
+        for state, reason, value in (
+            ("held", "quota", "2.0"), ("held", "other", "1.0"), ("restarting", "none", "1.0"),
+            ("nothing", "none", "0.0"), ("evidence", "none", "0.0"), ("stopping", "none", "0.0"),
+            ("recovering", "none", "0.0"),
+        )
+    }  # fmt: skip
+    assert values["mwatch_controller_ledger_errors_total"] == "5.0"
     told = {name.partition("{")[0] for name in values}
     assert {each.name for each in catalog_fleet.ALL} <= told
 

@@ -11,6 +11,7 @@ from mwatch.app.engine import Assessment, Engine
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
 from mwatch.model.observation import Observed, ProcessExit
+from mwatch.model.timeline import Rollback
 
 START = 1_000_000.0
 
@@ -52,6 +53,33 @@ def rolled_back() -> Watch:
     assert (decision.action, decision.resume_from) == (Action.RESTART, 6)
     watch.engine.enact(decision, watch.at)
     return watch
+
+
+def test_what_was_decided_and_not_done_after_all_gives_nothing_up() -> None:
+    watch = rolled_back()
+    engine = watch.engine
+    assert engine.job.checkpoints[8].is_abandoned
+    (act,) = engine.record.acts
+    engine.take_back(act)
+    assert not engine.record.acts and not engine.job.timeline.rollbacks
+    assert not engine.job.checkpoints[8].is_abandoned
+    assert all(each.acted_at is None for each in engine.incidents)
+    again = watch.says(*sick(10)).decision
+    assert (again.action, again.resume_from) == (Action.RESTART, 6), "it is due again"
+
+
+def test_what_is_taken_back_leaves_earlier_rollbacks_and_suspicions_alone() -> None:
+    watch = Watch()
+    timeline = watch.engine.job.timeline
+    timeline.roll_back(Rollback(START - 10, 2, None, "by a person"))
+    timeline.suspect(START - 5, 7, "what an earlier attempt left")
+    before, suspicion = list(timeline.rollbacks), timeline.quarantine
+    watch.says(WORLD, READY, *healthy(1, 2, 3), saving(3), saved(3), *healthy(4, 5, 6))
+    decision = watch.says(*sick(7, 8, 9)).decision
+    watch.engine.enact(decision, watch.at)
+    assert timeline.quarantine is None and len(timeline.rollbacks) == 2
+    watch.engine.take_back(watch.engine.record.acts[0])
+    assert (list(timeline.rollbacks), timeline.quarantine) == (before, suspicion)
 
 
 def test_a_healthy_run_is_left_alone() -> None:

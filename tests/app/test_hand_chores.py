@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mwatch.app.hand_chores import MAX_WAITING, HandChores
+from mwatch.app.hand_chores import MAX_WAITING, TOLD_SECONDS, HandChores
 from mwatch.kube.errors import Unavailable
 
 
@@ -53,6 +53,25 @@ def test_a_fault_of_our_own_is_told_and_not_repeated(chores: HandChores) -> None
     chores.once("note", work, 0.0)
     turned(chores, 0.0, "note")
     assert chores.problems == {"note": "oops"} and not chores.has("note")
+    chores.turn(TOLD_SECONDS - 1.0)
+    assert chores.problems
+    chores.turn(TOLD_SECONDS + 1.0)
+    assert not chores.problems
+
+
+def test_a_fault_that_came_again_meanwhile_is_told_as_long_as_a_new_one(
+    chores: HandChores,
+) -> None:
+    def work() -> None:
+        raise ZeroDivisionError("oops")
+
+    for now in (0.0, 100.0):
+        chores.once("note", work, now)
+        turned(chores, now, "note")
+    chores.turn(TOLD_SECONDS + 1.0)
+    assert chores.problems
+    chores.turn(TOLD_SECONDS + 101.0)
+    assert not chores.problems
 
 
 def test_what_is_done_again_and_again_waits_in_between(chores: HandChores) -> None:

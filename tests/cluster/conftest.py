@@ -9,6 +9,7 @@ way of the fixtures, and what cannot be asked (SIGKILL) is cleaned up by `cluste
 
 from __future__ import annotations
 
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -44,13 +45,17 @@ def made_plane() -> Iterator[ControlPlane]:
         prepare()
     except ToolMissing as error:
         pytest.exit(f"{error}; or name a cluster that you have in {KUBECONFIG}", 2)
-    plane = ControlPlane(Path(tempfile.mkdtemp(prefix="mwatch-cluster-")))
+    folder = Path(tempfile.mkdtemp(prefix="mwatch-cluster-"))
     try:
-        with plane.namespaces.inside():
-            plane.start()
-            yield plane
+        plane = ControlPlane(folder)
+        try:
+            with plane.namespaces.inside():
+                plane.start()
+                yield plane
+        finally:
+            plane.close()
     finally:
-        plane.close()
+        shutil.rmtree(folder, ignore_errors=True)  # the keeper does it, where there is one
 
 
 @pytest.fixture(scope="session")

@@ -11,42 +11,45 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_RANK = b"\0-u\0-m\0mwatch_gpt"
+_RANK = re.compile(rb"^[^\0]+\0(-u\0)?-m\0mwatch_gpt")
 
 
 @dataclass(frozen=True)
 class Lost:
-    uid: str
+    containers: tuple[str, ...]
     processes: tuple[int, ...]
     keeper: int
     """containerd's program for this pod."""
 
     def ranks(self) -> list[int]:
-        return [each for each in processes_of(self.uid) if _RANK in _read(each, "cmdline")]
+        return [
+            each for each in processes_of(self.containers) if _RANK.match(_read(each, "cmdline"))
+        ]
 
 
-def processes_of(uid: str) -> list[int]:
-    """Of all its containers, by their cgroup."""
-    mark = f"/pod{uid}/".encode()
+def processes_of(containers: Sequence[str]) -> list[int]:
+    """By their cgroups, which are named after the containers."""
+    marks = [each.encode() for each in containers]
     found = (int(each.name) for each in Path("/proc").glob("[0-9]*"))
-    return [each for each in found if mark in _read(each, "cgroup")]
+    return [each for each in found if any(mark in _read(each, "cgroup") for mark in marks)]
 
 
-def cut_off(uid: str) -> Lost:
-    processes = processes_of(uid)
-    assert processes, f"no process of pod {uid} is seen"
+def cut_off(containers: Sequence[str]) -> Lost:
+    processes = processes_of(containers)
+    assert processes, f"no process of {containers} is seen"
     keeper = _keeper(processes)
     _network(processes[0], "down")
     os.kill(keeper, signal.SIGSTOP)
     for each in processes:
         os.kill(each, signal.SIGSTOP)
-    return Lost(uid, tuple(processes), keeper)
+    return Lost(tuple(containers), tuple(processes), keeper)
 
 
 @contextlib.contextmanager

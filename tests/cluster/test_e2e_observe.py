@@ -5,8 +5,6 @@ says what would have been."""
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from cluster.training_job import Wanted, pytorchjob
@@ -38,7 +36,3 @@ def test_nothing_happens_to_a_job_that_is_only_observed(yard: Yard) -> None:
         assert job.wait_past(last.iteration) and job.runs()[-1][0] == 1, "the same process goes on"
     finally:
         yard.end(job)
-
-
-def test_the_ledger_is_plain_json(yard: Yard) -> None:
-    assert json.loads(yard.controller.ledger("PyTorchJob", "looked-at"))

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from cluster.node import Node
-from cluster.pod_processes import cut_off, join_again, processes_of
+from cluster.pod_processes import cut_off, join_again
 from cluster.training import Training
 from cluster.training_job import Wanted, pytorchjob
 from cluster.yard import Yard
@@ -103,13 +103,13 @@ def test_a_controller_killed_in_the_middle_of_a_restart_ends_it_once(
 def test_a_pod_that_comes_back_late_writes_nothing(job: Training, yard: Yard, node: Node) -> None:
     """Cut off with its node's agent: nothing there ends it when the API server forgets it."""
     yard.restart_by_pods()
-    pods, attempt = job.trains_well()
+    _, attempt = job.trains_well()
     name = job.pod("worker")
-    lost = cut_off(pods[name])
+    lost = cut_off(job.containers(name))
     job.kubectl("delete", "pod", name, "--grace-period=0", "--force")
     job.wait_for_attempt(attempt + 1)
     job.wait_past(job.resumed() + INTERVAL)
-    assert processes_of(pods[name]), "it is still there, and knows nothing"
+    assert lost.ranks(), "it is still there, and knows nothing"
     yard.controller.scale(0)
     both = [job.pod(each) for each in ("master", "worker")]
     for pod in both:

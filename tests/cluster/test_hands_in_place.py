@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,10 +16,16 @@ import pytest
 from cluster import hand_things as hands
 from cluster.hand_fixtures import a_namespace, an_access, kinds  # noqa: F401
 from cluster.hand_things import KEY, QUICK, Controller, FakePod
+from mwatch.act.gang_restart import ledger_key
+from mwatch.app import hands as hands_module
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import pods_of
-from mwatch.model.gang import Way
-from mwatch.model.restart import RestartOutcome
+from mwatch.kube.ledger import Ledger
+from mwatch.model.gang import GangStep, Way
+from mwatch.model.kube_job import JobKind
+from mwatch.model.kube_ledger import JobEntry
+from mwatch.model.next_start import NextStart
+from mwatch.model.restart import RestartOrder, RestartOutcome
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -114,7 +121,7 @@ def test_pods_whose_container_restarted_by_itself_wait_for_the_others(
 
         def came() -> bool:
             """The wrapper of train-0 is back, and asks every now and then."""
-            told = controller.hands.answer(namespace, "train", "", "train-0", 3)
+            told = controller.hands.answer(namespace, "train", first.token, "train-0", 3)
             return told is not None and told.get("attempt") == 4 and "resume_from" in told
 
         with wrappers(controller, fakes[1:], 3) as began:
@@ -153,4 +160,57 @@ def test_evidence_that_does_not_come_is_told_and_holds_nobody_up(
     assert record.evidence is not None and record.evidence.files == ("train-0.tgz",)
     missing = " ".join(record.evidence.missing)
     assert "train-1: " in missing and "train-2: its sidecar has no address" in missing
+    controller.close()
+
+
+def test_who_has_no_other_way_left_holds_up_no_other_job(
+    access: Access, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One trainer has ended, the other pod refuses, and the queue takes the job back just then."""
+    monkeypatch.setattr(hands_module, "_AGAIN_SECONDS", 1.0)
+    job = hands.make_job(access, namespace)
+    old = set(hands.make_pods(access, job, 2))
+    other = hands.make_job(access, namespace, "other")
+    hands.make_pods(access, other, 2)
+    controller = Controller(access, namespace, settings=replace(QUICK, max_restarts_at_once=1))
+
+    class TakenBack(list[RestartOrder]):
+        def append(self, order: RestartOrder) -> None:
+            hands.admitted(access, job, is_so=False)
+            super().append(order)
+
+    with hands.fakes(access, job, 2, tmp_path / "pods") as fakes:
+        fakes[1].outcome, fakes[1].asked = RestartOutcome.OBSERVING, TakenBack()
+        hands.decided(controller.watch(job, fakes=fakes))
+        controller.until(lambda: controller.hands.state(KEY).held_by == "queued")
+        asked = len(fakes[1].asked)
+        hands.decided(controller.watch(other))
+        key = ledger_key("Job", "other")
+        controller.until(lambda: controller.hands.state(key).doing == "recovering")
+        assert {pod.uid for pod in pods_of(access, job)} == old
+        assert controller.entry().is_under_way and len(fakes[1].asked) == asked
+        told = [text for reason, text in hands.events(access, namespace) if reason == "MwatchHeld"]
+        assert len([text for text in told if "(queued)" in text]) == 1
+        hands.admitted(access, job, is_so=True)
+        controller.until(lambda: controller.hands.state(KEY).doing == "recovering")
+    assert pods_of(access, job) == ()
+    entry = controller.entry()
+    assert entry.step is not None and entry.step.way is Way.DELETE_PODS and entry.attempt == 2
+    controller.close()
+
+
+def test_a_pod_that_cannot_be_asked_is_not_taken_for_one_that_has_restarted(
+    access: Access, namespace: str
+) -> None:
+    """A controller takes the step up, and has not heard where the sidecars are."""
+    job = hands.make_job(access, namespace)
+    old = hands.make_pods(access, job, 2)
+    step = GangStep("20260101T000000Z-a1-hang", Way.IN_PLACE, JobKind.JOB, namespace, "train",
+                    job.uid, tuple(old), time.time(), 1)  # fmt: skip
+    entry = JobEntry(uid=job.uid, step=step, start=NextStart(2, 450, False, "newest"), attempt=2)
+    Ledger(access, namespace).change(lambda book: book.with_job(KEY, entry))
+    controller = Controller(access, namespace)
+    controller.watch(job)
+    controller.until(lambda: not controller.entry().is_under_way)
+    assert pods_of(access, job) == ()
     controller.close()

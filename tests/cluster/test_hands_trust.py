@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -252,4 +253,32 @@ def test_a_folder_for_evidence_that_hangs_holds_nobody_up(
     controller.until(lambda: controller.hands.state(KEY).doing == "recovering", 20)
     (record,) = controller.entry().incidents
     assert record.evidence is not None and record.evidence.missing
+    controller.close()
+
+
+def test_a_fault_of_ours_about_one_job_does_not_keep_us_from_another(
+    access: Access, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ill = hands.make_job(access, namespace, "ill")
+    job = hands.make_job(access, namespace)
+    hands.make_pods(access, job, 2)
+    controller = Controller(access, namespace)
+
+    def fails(now: float) -> bool:
+        raise ValueError("a fault of ours")
+
+    watch = controller.watch(ill)
+    hands.decided(watch)
+    monkeypatch.setattr(watch, "is_half_told", fails)
+    hands.decided(controller.watch(job))
+
+    def is_recovering() -> bool:
+        with suppress(ValueError):
+            controller.turn()
+        return controller.hands.state(KEY).doing == "recovering"
+
+    until = time.monotonic() + 25
+    while not is_recovering():
+        assert time.monotonic() < until
+        time.sleep(0.05)
     controller.close()

@@ -13,7 +13,7 @@ import pytest
 from cluster import kube_things as things
 from cluster.control_plane import ControlPlane
 from mwatch.kube.access import Access
-from mwatch.kube.errors import NoPermission
+from mwatch.kube.errors import KubeError, NoPermission
 from mwatch.kube.events import Events
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import EVENTS, SECRETS
@@ -50,6 +50,14 @@ def test_a_ledger_survives_its_controller(access: Access) -> None:
         "Job.a": ["paused"],
         "Job.b": ["resumed"],
     }
+
+
+def test_what_cannot_be_written_is_counted(access: Access) -> None:
+    ledger = Ledger(access, "not-there")
+    assert ledger.read() == Book() and ledger.errors == 0
+    with pytest.raises(KubeError):
+        ledger.change(noted("Job.a", "paused"))
+    assert ledger.errors == 1
 
 
 def test_two_writers_at_once_lose_neither_word(access: Access) -> None:

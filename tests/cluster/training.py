@@ -19,7 +19,7 @@ from cluster.training_job import SAVE
 
 _ITERATION = re.compile(r"iteration +(\d+)/ *\d+ \|")
 _FOLDER = re.compile(r"iter_(\d{7})$")
-_RANK = r"^[^ ]+ -u -m mwatch_gpt"
+_RANK = "^[^ ]+ (-u )?-m mwatch_gpt"
 _TRACKER = "latest_checkpointed_iteration.txt"
 _POLL_SECONDS = 0.5
 SECONDS = 180.0
@@ -86,6 +86,10 @@ class Training:
         runs = self.runs()
         return runs[-1][-1] if runs else 0
 
+    def begun(self) -> int:
+        """The first iteration of the newest process."""
+        return self.runs()[-1][0]
+
     def resumes(self, checkpoint: int, past: int) -> None:
         """Waits until a new process has begun behind that checkpoint and gone past `past`."""
 
@@ -101,6 +105,7 @@ class Training:
 
     def trains_well(self) -> tuple[dict[str, str], int]:
         """Its pods and its attempt, once it has saved and goes on."""
+        self.wait(lambda: bool(self.timeline()), "an attempt", SECONDS)
         self.wait_for_checkpoint(self.resumed())
         self.wait_past(self.iteration())
         return self.pods(), int(self.timeline()["attempt"])
@@ -127,13 +132,18 @@ class Training:
 
     def resumed(self) -> int:
         """From which iteration the newest attempt has resumed; 0: it has begun anew."""
-        return int(self.timeline()["attempts"][-1]["resumed_from"] or 0)
+        attempts = self.timeline().get("attempts") or [{}]
+        return int(attempts[-1].get("resumed_from") or 0)
 
     def restarts(self) -> dict[str, int]:
         """Of containers, by pod."""
         return {
             pod: sum(each["restartCount"] for each in self._statuses(pod)) for pod in self.pods()
         }
+
+    def containers(self, pod: str) -> list[str]:
+        """Their names at containerd."""
+        return [each["containerID"].rpartition("/")[2] for each in self._statuses(pod)]
 
     def _statuses(self, pod: str) -> list[dict[str, Any]]:
         status = self._cluster.get("pod", pod, "-n", self.namespace)["status"]

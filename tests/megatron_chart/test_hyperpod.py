@@ -79,7 +79,7 @@ REFUSALS = {
         "GLOBAL_BATCH_SIZE 289 does not divide by MICRO_BATCH_SIZE x DP 2",
     ),
     "SEQ_LENGTH": ("4096", "SEQ_LENGTH 4096 is above MAX_POSITION_EMBEDDINGS 2048"),
-    "DATA_CLAIM": ("a b", "cannot stand in a manifest"),
+    "CLAIM": ("a b", "cannot stand in a manifest"),
 }
 
 

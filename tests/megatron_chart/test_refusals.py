@@ -92,6 +92,7 @@ REFUSALS: dict[str, tuple[list[str], str]] = {
     "auto-resume elsewhere": ([*EKS, *sets("hyperpod.autoResume=true")], "needs cluster.platform"),
     "auto-resume's namespace": ([*HYPERPOD, *sets("hyperpod.autoResume=true")],
         "begin with hyperpod, and this is training"),
+    "one mount path": (sets("storage.data.mountPath=/checkpoints"), "are both /checkpoints"),
     "old Kubernetes": (["--kube-version", "1.28.0"], "knows no native sidecars"),
     "two topologies": (
         sets("scheduling.topologyRequired=a", "scheduling.topologyPreferred=b"), "exclude each"),

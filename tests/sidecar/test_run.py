@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 from live_volume import LiveVolume
+from mwatch.app.cursor_file import NAME as CURSOR
 from mwatch.app.engine import Engine
 from mwatch.model.event import Iteration
 from mwatch.model.observation import AttemptStart
@@ -154,6 +155,26 @@ def test_a_sidecar_that_is_killed_and_started_again_tells_no_line_twice(tmp_path
         told = [each["iteration"] for each in body["events"] if each.get("event") == "iteration"]
         assert told == [4]
         assert body["gap"] is False
+
+
+def test_a_sidecar_that_has_lost_how_far_it_told_learns_it_from_who_asks(tmp_path: Path) -> None:
+    volume = LiveVolume(tmp_path / "mwatch")
+    volume.start()
+    volume.say(1, 2, 3)
+    with sidecar(volume.path) as one:
+        assert until(lambda: one.metric("mwatch_iteration") == 3)
+        looked_again(one)
+        cursor = one.snapshot()["cursor"]
+        one.ends(signal.SIGKILL)
+    (volume.path / CURSOR).unlink()
+    volume.say(4)
+    with sidecar(volume.path) as other:
+        assert until(lambda: other.metric("mwatch_iteration") == 4)
+        body = other.snapshot(cursor)
+        told = [each["iteration"] for each in body["events"] if each.get("event") == "iteration"]
+        assert told == [4]
+        assert body["gap"] is True, "what is no line of the log may be missing"
+        assert other.metric("mwatch_attempt") == 1
 
 
 def test_nothing_is_seen_for_too_long_is_blind(tmp_path: Path) -> None:

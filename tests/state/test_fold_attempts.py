@@ -49,6 +49,17 @@ def test_a_second_copy_of_a_line_is_no_restart() -> None:
     assert len(story.job.attempt.steps) == 3
 
 
+def test_a_start_of_rank_0_that_is_told_after_the_steps_opens_nothing() -> None:
+    """Who looks at a running job reads one pod's past after the other's."""
+    story = Story().sees(AttemptStart(2, 2, 2), stream="pod-1")
+    began = story.at
+    story.wait(5).trains(3, 4, stream="pod-1")
+    story.at = began
+    story.sees(AttemptStart(2, 2, 2)).wait(1).says(WORLD, loading(2), loaded(2))
+    assert numbers(story) == [2]
+    assert story.job.attempt.iteration == 4
+
+
 def test_pods_that_restart_together_open_one_attempt() -> None:
     story = Story().says(WORLD).trains(1, 2, 3, stream="pod-1").wait(60)
     story.says(WORLD, loading(2), loaded(2)).wait(5).trains(3, 4, stream="pod-1")

@@ -19,6 +19,7 @@ from mwatch.model.kube_job import HYPERPOD_RESUME, INJECTED, JobKind, KubeJob
 from mwatch.model.kube_node import KubeNode
 from mwatch.model.kube_pod import KubePod
 from mwatch.model.kube_queue import KubeQuota, KubeWorkload
+from mwatch.model.kube_wrapper import wrappers_observe
 from mwatch.model.pause import pause_of
 
 OUR_OWN = (
@@ -52,7 +53,7 @@ class GangFacts:
 
 
 def plan(job: KubeJob, facts: GangFacts) -> Plan | Refusal:
-    for check in (_may, _sees, _alone, _admitted):
+    for check in (_may, _counts, _sees, _alone, _admitted):
         if (refusal := check(job, facts)) is not None:
             return refusal
     if _is_new(facts):
@@ -93,6 +94,15 @@ def _may(job: KubeJob, facts: GangFacts) -> Refusal | None:
     if job.managed_by not in OUR_OWN:
         return Refusal(Why.MANAGED_ELSEWHERE, f"the job is managed by {job.managed_by}")
     return None
+
+
+def _counts(job: KubeJob, facts: GangFacts) -> Refusal | None:
+    """Wrappers that observe ask for no attempt: each gang is attempt 1 again, and a later incident
+    could not be told from the one that was acted on."""
+    if facts.is_asked or not wrappers_observe(job):
+        return None
+    return Refusal(Why.WRAPPERS_OBSERVE, "its pods were made to observe (MWATCH_MODE in their "
+                   "template); make it anew with mwatch inject --mode act")  # fmt: skip
 
 
 def _sees(job: KubeJob, facts: GangFacts) -> Refusal | None:

@@ -20,6 +20,9 @@ from mwatch.model.kube_job import REPLICAS, JobKind, KubeJob
 from mwatch.model.kube_queue import KubeWorkload
 
 SUSPENDED_BY = "mwatch.dev/suspended-by"
+_RESTART = "restart/"
+"""Before the id of a restart, which is to be resumed; a stop, which is not, is told by its id
+alone."""
 
 
 class CannotStop(Rejected):
@@ -28,19 +31,30 @@ class CannotStop(Rejected):
 
 def suspend(access: Access, step: GangStep) -> bool:
     """For a restart; False: the job is gone, or another one has its name."""
-    body = _patch(step.kind, True, step.job_uid, {SUSPENDED_BY: step.id})
+    body = _patch(step.kind, True, step.job_uid, {SUSPENDED_BY: _RESTART + step.id})
     return _patched(access, step.kind, step.namespace, step.name, body).is_ok
 
 
 def resume(access: Access, step: GangStep, job: KubeJob) -> str | None:
     """What came of it; None: the job has changed since it was read. Only where it is still
     suspended by this very step: a person may have suspended it for good in the meantime."""
-    if job.annotations.get(SUSPENDED_BY) != step.id:
+    if job.annotations.get(SUSPENDED_BY) != _RESTART + step.id:
         return "somebody else has taken over the job's suspend: left as it is"
-    body = _patch(step.kind, False, step.job_uid, {SUSPENDED_BY: None})
+    return "suspended and resumed" if resume_as_seen(access, job) else None
+
+
+def restart_of(job: KubeJob) -> str:
+    """The id of the restart that has suspended it; empty: none has, or it is not suspended."""
+    by = job.annotations.get(SUSPENDED_BY, "")
+    is_ours = job.is_suspended and not job.queue and by.startswith(_RESTART)
+    return by.removeprefix(_RESTART) if is_ours else ""
+
+
+def resume_as_seen(access: Access, job: KubeJob) -> bool:
+    """False: it has changed since it was read."""
+    body = _patch(job.kind, False, job.uid, {SUSPENDED_BY: None})
     body["metadata"]["resourceVersion"] = job.resource_version
-    answer = _patched(access, step.kind, step.namespace, step.name, body)
-    return "suspended and resumed" if answer.is_ok else None
+    return _patched(access, job.kind, job.namespace, job.name, body).is_ok
 
 
 def stop(access: Access, job: KubeJob, workload: KubeWorkload | None, *, id: str) -> bool:

@@ -83,7 +83,9 @@ class AttemptDesk:
             if found is None:
                 return None
             key, ticket = found
-            if pod and len(self._seen[key]) < _MAX_PODS:
+            # Whoever can reach the port is answered; only the job's own pods are believed.
+            is_known = bool(token) and ticket.token is not None
+            if pod and is_known and len(self._seen[key]) < _MAX_PODS:
                 self._seen[key][pod] = (now, after)
             return self._answer(key, ticket, after, now)
 

@@ -211,6 +211,7 @@ class Controller:
             self.lease.is_leader, self.poll.polls, dict(self.poll.failures), self.access.calls,
             self.fleet.sights, self.fleet.relists,
             self.faults.count + (0 if self._server is None else self._server.failures), seconds,
+            [self.hands.state(each.key) for each in self.jobs], self.hands.ledger_errors,
         )  # fmt: skip
         self.metrics.looked(self.jobs, told, now)
         self.pages.looked(self.documents(now))

@@ -27,6 +27,10 @@ class HandsLike(Protocol):
     def recall(self, key: str, uid: str) -> JobEntry:
         """KubeError where the ledger cannot be read: to be asked again."""
 
+    @property
+    def ledger_errors(self) -> int:
+        """Reads and writes of the ledger that came to nothing."""
+
     def close(self) -> None: ...
 
 
@@ -45,5 +49,9 @@ class NoHands:
 
     def recall(self, key: str, uid: str) -> JobEntry:
         return JobEntry()
+
+    @property
+    def ledger_errors(self) -> int:
+        return 0
 
     def close(self) -> None: ...

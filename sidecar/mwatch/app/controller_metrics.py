@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from mwatch.app.engine import Incident
+from mwatch.app.hand_state import Doing, HandState, HeldBy
 from mwatch.app.job_watch import JobWatch
 from mwatch.app.own_use import OwnUse
 from mwatch.decide import budget
@@ -23,9 +24,12 @@ from mwatch.export.value import Value
 from mwatch.kube.mirror import Sight
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
+from mwatch.model.gang import Why
 from mwatch.model.snapshot import Snapshot, Surroundings, take
 
 _MINUTES_SECONDS = 300.0
+_NO_REASON = "none"
+_REASONS = frozenset({*map(str, HeldBy), *map(str, Why)})
 
 
 class Told(NamedTuple):
@@ -39,6 +43,9 @@ class Told(NamedTuple):
     relists: int
     errors: int
     loop_seconds: float
+    hands: Sequence[HandState] = ()
+    """One for each watched job."""
+    ledger_errors: int = 0
 
 
 class IncidentCount:
@@ -111,6 +118,7 @@ class FleetMetrics:
         answering = sum(len(each.answering) for each in seen)
         silent = sum(len(each.silent) for each in seen)
         yield from _each(catalog_fleet.PODS, {"answering": answering, "silent": silent})
+        yield from _actions(told.hands)
         yield from _each(catalog_fleet.POLL_FAILURES, told.failures)
         ages = {name: sight.age_seconds for name, sight in told.sights.items()}
         known = {name: age for name, age in ages.items() if age is not None}
@@ -127,12 +135,31 @@ class FleetMetrics:
             catalog_fleet.LOOP_LONGEST: max(seconds for _, seconds in self._loops),
             catalog_fleet.STARTED: self._use.started_at,
             catalog_fleet.ERRORS: told.errors,
+            catalog_fleet.LEDGER_ERRORS: told.ledger_errors,
             catalog_fleet.CPU: self._use.cpu_seconds(),
             catalog_fleet.MEMORY: self._use.resident_bytes(),
         }
         for metric, value in plain.items():
             if value is not None:
                 yield Value(metric, (), value)
+
+
+def _actions(hands: Sequence[HandState]) -> Iterator[Value]:
+    """A state that nobody is in is 0; a reason that keeps nothing back is not told."""
+    found: Counter[tuple[str, str]] = Counter()
+    for state in Doing:
+        if state is not Doing.HELD:
+            found[state.value, _NO_REASON] = 0
+    for each in hands:
+        found[each.doing.value, _reason(each)] += 1
+    for labels, count in sorted(found.items()):
+        yield Value(catalog_fleet.ACTIONS, labels, count)
+
+
+def _reason(hand: HandState) -> str:
+    if hand.doing is not Doing.HELD or not hand.held_by:
+        return _NO_REASON
+    return hand.held_by if hand.held_by in _REASONS else "other"
 
 
 def _each(metric: Metric, amounts: Mapping[str, float]) -> Iterator[Value]:

@@ -23,7 +23,7 @@ from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.job import Job
 from mwatch.model.observation import Observed
 from mwatch.model.settings import Settings
-from mwatch.model.timeline import Rollback
+from mwatch.model.timeline import Quarantine, Rollback
 from mwatch.state import ledger
 from mwatch.state.fold import fold
 
@@ -68,6 +68,8 @@ class Engine:
         self.incidents: deque[Incident] = deque(maxlen=MAX_INCIDENTS)
         self._open: dict[tuple[int, str, Cause], Incident] = {}
         self._attempt = 0
+        self._suspected: tuple[int, Quarantine | None] = (0, None)
+        """What was suspected before the newest rollback, and of which attempt that was."""
 
     def tell(self, observed: Observed) -> None:
         fold(self.job, observed)
@@ -104,12 +106,32 @@ class Engine:
         job = self.job
         enact(self.record, decision, job, at)
         if decision.quarantine_from is not None:
+            self._suspected = decision.attempt, job.timeline.quarantine
             first_bad = decision.finding.since_iteration if decision.finding else None
             self._give_up(at, decision.quarantine_from - 1, first_bad, decision.reason)
         for incident in self._open.values():
             if incident.attempt == decision.attempt and incident.cause is decision.cause:
                 incident.acted_at = at
                 incident.decision = decision
+
+    def take_back(self, act: Act) -> None:
+        """It was not carried out after all: what it gave up is as good as it was before."""
+        self.record.acts.remove(act)
+        for incident in self.incidents:
+            if incident.attempt == act.attempt and incident.acted_at == act.at:
+                incident.acted_at = None
+        if act.quarantine_from is None:
+            return
+        timeline, key = self.job.timeline, (act.at, act.quarantine_from - 1)
+        undone = [each for each in timeline.rollbacks if (each.at, each.to_iteration) == key]
+        for each in undone:
+            timeline.rollbacks.remove(each)
+        attempt, suspected = self._suspected
+        if attempt == act.attempt and timeline.quarantine is None:
+            timeline.quarantine = suspected
+        for number, known in self.job.checkpoints.items():
+            if any(each.abandons(number, known.made_at) for each in undone):
+                known.is_abandoned = timeline.is_abandoned(number, known.made_at)
 
     def _with_memory(self, finding: Finding) -> Finding:
         """Of bad numbers a detector sees the newest lines only: what began before, began then."""

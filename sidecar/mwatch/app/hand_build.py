@@ -1,16 +1,19 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The tasks of the workers, made from what the loop knows at this moment."""
+"""The tasks of the workers and their words, made from what the loop knows at this moment."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mwatch.app.hand_task import Task
+from mwatch.app.hand_case import Case, Stage, next_start, record_of, wished
+from mwatch.app.hand_task import Task, Words
 from mwatch.app.pod_talk import PodAddress
 from mwatch.model.decision import Action, Decision
 from mwatch.model.gang import GangStep, Way
 from mwatch.model.kube_ledger import JobEntry
+from mwatch.model.kube_wrapper import wrappers_observe
+from mwatch.model.next_start import Wish
 
 if TYPE_CHECKING:
     from mwatch.app.job_watch import JobWatch
@@ -69,6 +72,29 @@ def taken_up(job: JobWatch, entry: JobEntry, step: GangStep, token: str) -> Task
         can_in_place=False,
         token=token,
     )
+
+
+def words_of(
+    job: JobWatch, decision: Decision, id: str, entry: JobEntry, told: int, now: float
+) -> Words:
+    """After it was enacted. `told`: the highest attempt that a wrapper has told of."""
+    act = job.engine.record.of_attempt(decision.attempt)
+    assert act is not None
+    # Wrappers that only observe ask nobody, and count for themselves.
+    asks = job.kube.mode == _ACT and not wrappers_observe(job.kube)
+    is_told = asks and decision.action is Action.RESTART
+    start = next_start(job, decision, entry, told) if is_told else None
+    return Words(act, record_of(id, job, decision, is_act=True, now=now), start)
+
+
+def case_again(job: JobWatch, step: GangStep, reason: str, before: Case | None, now: float) -> Case:
+    """Of such a step. `before`: what was known of it, where it was kept back: people were told."""
+    decision = wished(job, Wish(step.id, now, "mwatch", reason))
+    case = Case(job.key, job.kube.uid, step.id, decision, now, step.began_at)
+    case.stage, case.way = Stage.CARRYING, step.way.value
+    if before is not None and before.tried and before.id == step.id:
+        case.tried, case.told = before.tried, before.told
+    return case
 
 
 def _places(

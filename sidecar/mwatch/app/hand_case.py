@@ -20,6 +20,7 @@ from mwatch.model.finding import Cause
 from mwatch.model.incident import IncidentRecord, describe, incident_id
 from mwatch.model.kube_ledger import JobEntry
 from mwatch.model.next_start import NextStart, Wish
+from mwatch.model.timeline import Rollback
 
 if TYPE_CHECKING:
     from mwatch.app.job_watch import JobWatch
@@ -54,6 +55,8 @@ class Case:
     again: Callable[[], Done] | None = None
     """Goes on with it, after a failure of the cluster."""
     way: str = ""
+    tried: str = ""
+    """Why it cannot be ended in place, of one that was begun so and is kept back now."""
     told: set[str] = field(default_factory=set)
     """What people were told about it, so that it is told once."""
 
@@ -141,9 +144,17 @@ def next_start(job: JobWatch, decision: Decision, entry: JobEntry, told: int = 0
         from_beginning=decision.resume_from is None and is_forbidden,
         reason=decision.resume_reason or decision.reason,
         has_choice=decision.finding is not None or decision.resume_from is not None,
-        rollbacks=tuple(timeline.rollbacks),
+        rollbacks=_new(job),
         quarantine=timeline.quarantine,
     )
+
+
+def _new(job: JobWatch) -> tuple[Rollback, ...]:
+    """Of this attempt's own decision alone: older ones lie beside the checkpoints already. Told of
+    a rollback, node 0 condemns all that is newer and lies there; of an old one that would be what
+    was saved in good health since."""
+    since = job.engine.job.attempt.started_at
+    return tuple(each for each in job.engine.job.timeline.rollbacks if each.at > since)
 
 
 def name_of(decision: Decision, entry: JobEntry, now: float) -> str:

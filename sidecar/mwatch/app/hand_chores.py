@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from mwatch.kube.errors import KubeError
 
 MAX_WAITING = 512
+TOLD_SECONDS = 600.0
+"""For so long it is known that something failed that is not tried again."""
 _FIRST_AGAIN = 2.0
 _LONGEST_AGAIN = 60.0
 _AT_ONCE = 2
@@ -39,6 +41,8 @@ class HandChores:
         self._is_closed = threading.Event()
         self.problems: dict[str, str] = {}
         """By name: why the last try failed."""
+        self._ended: dict[str, float] = {}
+        """When what is not tried again has failed."""
         self.dropped = 0
 
     def every(self, name: str, seconds: float, work: Callable[[], object], now: float) -> None:
@@ -67,6 +71,9 @@ class HandChores:
         for name, chore in list(self._chores.items()):
             if chore.future is not None and chore.future.done():
                 self._collect(name, chore, now)
+        for name in [name for name, at in self._ended.items() if now - at > TOLD_SECONDS]:
+            del self._ended[name]
+            self.problems.pop(name, None)
         for chore in self._chores.values():
             if chore.future is None and chore.due_at <= now and not self._is_closed.is_set():
                 chore.future = self._pool.submit(chore.work)
@@ -74,6 +81,7 @@ class HandChores:
     def _collect(self, name: str, chore: _Chore, now: float) -> None:
         assert chore.future is not None
         error, chore.future = chore.future.exception(), None
+        self._ended.pop(name, None)
         if error is None:
             self.problems.pop(name, None)
             chore.failures = 0
@@ -85,6 +93,7 @@ class HandChores:
         self.problems[name] = str(error)[:300]
         if not isinstance(error, KubeError) and chore.every is None:
             del self._chores[name]  # a fault of ours does not mend itself
+            self._ended[name] = now
             return
         pause = min(_LONGEST_AGAIN, _FIRST_AGAIN * 2.0**chore.failures)
         chore.failures = min(chore.failures + 1, 16)

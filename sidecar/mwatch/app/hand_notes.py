@@ -13,15 +13,18 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mwatch.act.gang_suspend import restart_of
 from mwatch.app.hand_case import Case, Stage, name_of, record_of
 from mwatch.app.hand_chores import HandChores
 from mwatch.app.hand_common import CommonCauses, Episode, storage_classes, written
 from mwatch.app.hand_keep_out import let_in
 from mwatch.app.hand_ledger import HandLedger
+from mwatch.app.hand_left import resume_left
 from mwatch.app.hand_spent import first_new, is_spent, only_observed, spent
 from mwatch.app.hand_task import Done
 from mwatch.kube.access import Access
 from mwatch.kube.events import Events
+from mwatch.kube.lease import Lease
 from mwatch.kube.token import Tokens
 from mwatch.model.decision import Action, Decision
 from mwatch.model.incident import IncidentRecord
@@ -36,6 +39,7 @@ HELD = "MwatchHeld"
 COMMON = "MwatchCommonCause"
 _LEDGER_SECONDS = 3.0
 _UPKEEP_SECONDS = 60.0
+LEFT_SECONDS = 15.0
 _CLASSES_SECONDS = 300.0
 _WISH_SECONDS = 600.0
 _TOKEN_SECONDS = 20.0
@@ -49,14 +53,15 @@ class HandNotes:
         ledger: HandLedger,
         chores: HandChores,
         events: Events,
-        tokens: Tokens,
+        lease: Lease,
     ) -> None:
         self._access = access
         self._namespace = namespace
         self._ledger = ledger
         self._chores = chores
         self._events = events
-        self._maker = tokens
+        self._maker = Tokens(access, namespace)
+        self._may_act = lease.may_act
         self._made: dict[str, str] = {}
         self._missed: dict[str, float] = {}
         self.tokens: dict[str, str] = {}
@@ -74,6 +79,12 @@ class HandNotes:
             self._chores.every(
                 "upkeep", _UPKEEP_SECONDS, lambda: let_in(self._access, held, nodes, now), now
             )
+        left = [job.kube for job in jobs if restart_of(job.kube)]
+        self._chores.every("left", LEFT_SECONDS, lambda: self._resume(left), now)
+        there = {job.key for job in jobs}
+        for known in (self.tokens, self._made, self._missed):
+            for key in set(tuple(known)) - there:  # at once: chores write here too
+                known.pop(key, None)
         for job in jobs:
             self._token(job.kube, job.key, now, is_leader)
         self._chores.turn(now)
@@ -90,7 +101,7 @@ class HandNotes:
         record, is_acting = job.engine.record, job.kube.mode == "act"
         if is_acting:  # somebody has let mwatch act since: what was never done spends no budget
             for act in [each for each in record.acts if only_observed(each, entry)]:
-                record.acts.remove(act)
+                job.engine.take_back(act)
         for act in entry.acts:
             is_news = record.of_attempt(act.attempt) is None
             if is_news and not (is_acting and only_observed(act, entry)):
@@ -149,7 +160,7 @@ class HandNotes:
             return
         act = job.engine.record.of_attempt(case.decision.attempt)
         if act is not None:
-            job.engine.record.acts.remove(act)
+            job.engine.take_back(act)
 
     def common_causes(self, jobs: Mapping[str, JobWatch], news: list[Episode], now: float) -> None:
         for episode in news:
@@ -163,6 +174,10 @@ class HandNotes:
             for key in episode.group.keys:
                 if key in jobs:
                     self._tell(jobs[key].kube, COMMON, text, now)
+
+    def _resume(self, left: list[KubeJob]) -> None:
+        if self._may_act():
+            resume_left(self._access, self._ledger, self._events, left, self._may_act)
 
     def _classes(self, common: CommonCauses) -> None:
         common.classes = storage_classes(self._access, self._namespace)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mwatch.app.pod_talk import PodAddress
 from mwatch.model.decision import Act, Action
-from mwatch.model.gang import Plan
+from mwatch.model.gang import Plan, Refusal
 from mwatch.model.incident import IncidentRecord, Kept
 from mwatch.model.kube_job import KubeJob
 from mwatch.model.kube_node import KubeNode
@@ -64,3 +64,14 @@ class Halted(Exception):
 
 class DoneBefore(Exception):
     """Somebody else has done it about this very attempt."""
+
+
+class KeptBack(Exception):
+    """Begun in place, and neither to be ended so nor, for now, in another way. It is in the
+    ledger: to be gone on with later."""
+
+    def __init__(self, tried: str, refusal: Refusal) -> None:
+        super().__init__(f"not in place: {tried}; {refusal.text}")
+        self.tried = tried
+        """Why not in place."""
+        self.refusal = refusal

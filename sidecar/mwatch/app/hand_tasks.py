@@ -27,7 +27,7 @@ from mwatch.app.hand_keep_out import keep_out
 from mwatch.app.hand_ledger import HandLedger, same_job
 from mwatch.app.hand_plan import planned
 from mwatch.app.hand_spent import was_done
-from mwatch.app.hand_task import Done, DoneBefore, Halted, Ready, Task, Words
+from mwatch.app.hand_task import Done, DoneBefore, Halted, KeptBack, Ready, Task, Words
 from mwatch.app.in_place import restart_in_place
 from mwatch.kube.access import ACTING, Access
 from mwatch.kube.errors import KubeError
@@ -117,9 +117,10 @@ class HandTasks:
         self._wait(seconds)
         return work()
 
-    def go_on(self, task: Task, step: GangStep) -> Done:
+    def go_on(self, task: Task, step: GangStep, tried: str = "") -> Done:
         """From wherever it is; also of a step that another controller has begun. Not from where
-        it is remembered to be: what is done already must not be begun again."""
+        it is remembered to be: what is done already must not be begun again. KeptBack: to be
+        called again later, with what was tried; nobody waits for it here."""
         known = self._ledger.refresh().of(task.key).step
         if known is not None and known.id != step.id:
             return Done(True, f"{known.id} has taken its place")
@@ -127,7 +128,7 @@ class HandTasks:
         if step.way is Way.STOP:
             return self._stop(task, step)
         if step.way is Way.IN_PLACE and step.state is not StepState.DONE:
-            step = self._in_place(task, step)
+            step = self._in_place(task, step, tried)
             if step.way is Way.IN_PLACE and step.state is not StepState.DONE:
                 return Done(False, "not the leader")
         outcome = step.outcome
@@ -145,26 +146,33 @@ class HandTasks:
                 break
         return self._let_go(task, outcome)
 
-    def _in_place(self, task: Task, step: GangStep) -> GangStep:
-        why = restart_in_place(
-            task.pods, task.token, attempt=step.attempt, who=WHO, reason=task.reason,
-            waiting=lambda: self._desk.waiting(task.key, step.attempt), may_act=self._may,
-        )  # fmt: skip
+    def _in_place(self, task: Task, step: GangStep, tried: str) -> GangStep:
+        why = self._away(task, step, tried)
         if not self._may():
             return step
         if not why:
             return self._gang.done(step, f"all {len(task.pods)} pods restarted in place")
         wanted = self._plan(replace(task, can_in_place=False))
-        while isinstance(wanted, Refusal) and self._may() and not self.closing.is_set():
+        if isinstance(wanted, Refusal):
             if wanted.why in _OVER:
                 return self._gang.done(step, wanted.text)
             # Some trainers have ended already: there is no way back, only later.
-            self._wait(2 * _SLICE_SECONDS)
-            wanted = self._plan(replace(task, can_in_place=False))
-        if isinstance(wanted, Refusal):
-            return step
+            raise KeptBack(why, wanted)
         self._events.tell(task.job, RESTARTING, f"not in place: {why}; {wanted.way.value} instead")
         return self._gang.instead(step, wanted)
+
+    def _away(self, task: Task, step: GangStep, tried: str) -> str:
+        """Why they are not all at the desk, after they were asked; empty: they are."""
+        lost = len(set(step.uids) - {each.uid for each in task.pods})
+        if lost:
+            return f"{lost} of its pods cannot be asked"
+        if tried:
+            at_desk = self._desk.waiting(task.key, step.attempt)
+            return "" if at_desk >= {each.pod for each in task.pods} else tried
+        return restart_in_place(
+            task.pods, task.token, attempt=step.attempt, who=WHO, reason=task.reason,
+            waiting=lambda: self._desk.waiting(task.key, step.attempt), may_act=self._may,
+        )  # fmt: skip
 
     def _evidence(self, task: Task) -> Kept:
         """Within its time, whatever the folder for it is on."""

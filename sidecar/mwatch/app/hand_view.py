@@ -31,8 +31,11 @@ _OF_KUBERNETES = frozenset(
 )  # fmt: skip
 
 _FOR_GOOD = frozenset(
-    {Why.MANAGED_ELSEWHERE, Why.SECOND_ACTOR, Why.RESTART_POLICY, Why.BACKOFF_LIMIT}
-)
+    {
+        Why.MANAGED_ELSEWHERE, Why.SECOND_ACTOR, Why.RESTART_POLICY, Why.BACKOFF_LIMIT,
+        Why.WRAPPERS_OBSERVE,
+    }
+)  # fmt: skip
 """Refusals that do not pass by themselves: a trainer does not wait for such a restart."""
 
 

@@ -20,8 +20,8 @@ from mwatch.app.attempt_desk import AttemptDesk
 from mwatch.app.breaker import Waiting, admit
 from mwatch.app.clock import earlier
 from mwatch.app.fleet_settings import FleetSettings
-from mwatch.app.hand_build import taken_up, task_of
-from mwatch.app.hand_case import Case, Stage, due, is_same, name_of, next_start, record_of, wished
+from mwatch.app.hand_build import case_again, taken_up, task_of, words_of
+from mwatch.app.hand_case import Case, Stage, due, is_same, name_of, wished
 from mwatch.app.hand_chores import HandChores
 from mwatch.app.hand_common import CommonCauses
 from mwatch.app.hand_faults import HandFaults
@@ -29,7 +29,7 @@ from mwatch.app.hand_gates import Gate, gate, stalled_together
 from mwatch.app.hand_ledger import HandLedger, same_job
 from mwatch.app.hand_notes import HandNotes
 from mwatch.app.hand_state import HandState, HeldBy
-from mwatch.app.hand_task import Done, DoneBefore, Halted, Ready, Task, Words
+from mwatch.app.hand_task import Done, DoneBefore, Halted, KeptBack, Ready, Task
 from mwatch.app.hand_tasks import HandTasks
 from mwatch.app.hand_view import HandView, Moment
 from mwatch.kube.access import Access
@@ -37,7 +37,6 @@ from mwatch.kube.errors import KubeError
 from mwatch.kube.events import Events
 from mwatch.kube.lease import Lease
 from mwatch.kube.ledger import Ledger
-from mwatch.kube.token import Tokens
 from mwatch.model.decision import Decision
 from mwatch.model.gang import GangStep, Refusal
 from mwatch.model.kube_ledger import JobEntry
@@ -77,8 +76,7 @@ class Hands:
         self._pool = ThreadPoolExecutor(places, "mwatch-hands")
         self._chores = HandChores()
         self._common = CommonCauses(settings)
-        tokens = Tokens(access, namespace)
-        self._notes = HandNotes(access, namespace, self._ledger, self._chores, events, tokens)
+        self._notes = HandNotes(access, namespace, self._ledger, self._chores, events, lease)
         self._view = HandView(settings, self.desk)
         self._faults = HandFaults()
         self._cases: dict[str, Case] = {}
@@ -121,6 +119,10 @@ class Hands:
     def line(self) -> tuple[str, ...]:
         """Jobs that wait for the breaker, the next one first."""
         return self._view.line
+
+    @property
+    def ledger_errors(self) -> int:
+        return self._ledger.ledger.errors
 
     def recall(self, key: str, uid: str) -> JobEntry:
         """What the ledger says of this very job; an empty one where it says nothing. KubeError
@@ -256,25 +258,20 @@ class Hands:
             return
         case.decision, case.way = decision, ready.plan.way.value
         job.engine.enact(decision, now)
-        act = job.engine.record.of_attempt(decision.attempt)
-        assert act is not None
         entry = self._ledger.entry(job.key, job.kube.uid)
-        # Wrappers that only observe ask nobody, and count for themselves.
-        is_told = case.is_restart and job.kube.mode == "act"
-        start = next_start(job, decision, entry, self.desk.highest(job.key)) if is_told else None
-        record = record_of(case.id, job, decision, is_act=True, now=now)
-        words = Words(act, record, start)
+        words = words_of(job, decision, case.id, entry, self.desk.highest(job.key), now)
         case.stage, case.since = Stage.CARRYING, now
         case.again = partial(self._tasks.carry_out, task, ready, words)
         case.future = self._pool.submit(case.again)
 
     def _take_up(self, job: JobWatch, entry: JobEntry, step: GangStep, now: float) -> None:
-        """Begun by the controller before this one, or by this one before it lost the Lease."""
+        """Begun by another controller, by this one before it lost the Lease, or kept back."""
+        before = self._cases.get(job.key)
+        if before is not None and before.tried and now < before.retry_at:
+            return
         task = taken_up(job, entry, step, self._notes.tokens.get(job.key, ""))
-        decision = wished(job, Wish(step.id, now, "mwatch", task.reason))
-        case = Case(job.key, job.kube.uid, step.id, decision, now, step.began_at)
-        case.stage, case.way = Stage.CARRYING, step.way.value
-        case.again = partial(self._tasks.go_on, task, step)
+        case = case_again(job, step, task.reason, before, now)
+        case.again = partial(self._tasks.go_on, task, step, case.tried)
         case.future = self._pool.submit(case.again)
         self._cases[job.key] = case
 
@@ -287,6 +284,10 @@ class Hands:
                 return
         if isinstance(error, DoneBefore):
             del self._cases[case.key]
+            return
+        if isinstance(error, KeptBack):
+            case.tried = error.tried
+            self._back(case, error.refusal.why.value, str(error)[:300], now)
             return
         self._notes.undone(self._jobs.get(case.key), case)
         held_by = HeldBy.HALT if isinstance(error, Halted) else HeldBy.CLUSTER

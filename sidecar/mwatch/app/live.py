@@ -59,6 +59,7 @@ class Live:
         self._wrapper = WrapperFile(self._volume, stream)
         self._wrapper_source = Sighted("wrapper", stream, self._wrapper.read)
         self._last_look = clock.now()
+        self._has_looked = False
         self.save: Path | None = None
         """Where the job saves, once that is known."""
         self.errors: list[Exception] = []
@@ -130,6 +131,7 @@ class Live:
         starts = [each for each in told if isinstance(each.what, AttemptStart)]
         ends = [each for each in told if not isinstance(each.what, AttemptStart)]
         self._last_look = now
+        self._has_looked = True
         if starts:
             self._see_attempt()
         state = self._wrapper.state
@@ -165,8 +167,12 @@ class Live:
             return []
 
     def _since_last_look(self, observed: Observed, now: float) -> Observed:
-        """It was not there at the last look."""
-        return observed._replace(at=min(max(observed.at, self._last_look), now))
+        """It was not there at the last look. What began before the first one began then: the
+        time until we came is nobody's silence, and what was saved in it is of that attempt."""
+        at, what = min(max(observed.at, self._last_look), now), observed.what
+        if not self._has_looked and isinstance(what, AttemptStart) and observed.at < at:
+            what = what._replace(late_seconds=at - observed.at)
+        return observed._replace(at=at, what=what)
 
     def _see_attempt(self) -> None:
         """Nothing that was seen of processes survives an attempt."""

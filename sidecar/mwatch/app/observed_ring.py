@@ -4,17 +4,20 @@
 
 Holds the newest few thousand, fewer where they are long; whoever was away for longer is told that
 something is missing. A cursor names this life of the sidecar and a number, so that one of another
-life is not mistaken. The loop adds; readers read from threads of their own.
+life is not mistaken; whoever comes with one of another life is told all but the lines of the log
+that it has. The loop adds; readers read from threads of their own.
 """
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from itertools import takewhile
 from typing import NamedTuple
 
+from mwatch.app.ring_cursor import NOWHERE, Cursor, Place, read_cursor
+from mwatch.model.event import Arguments, Error
 from mwatch.model.observation import Beat, Observed, Sign, Stored
 
 MAX_ENTRIES = 4096
@@ -23,17 +26,24 @@ MAX_CHARACTERS = 4 << 20
 MAX_ANSWER_BYTES = 1 << 20
 _STATES = (Beat, Sign, Stored)
 """Of these only the newest matters, and that is sent anyway."""
+_BLOCKS = (Arguments, Error)
+"""Known when their last line is, and told by the number of their first."""
 
 
 class _Entry:
-    __slots__ = ("body", "characters", "number", "observed")
+    __slots__ = ("body", "characters", "number", "observed", "place")
 
-    def __init__(self, number: int, observed: Observed) -> None:
+    def __init__(self, number: int, observed: Observed, place: Place) -> None:
         self.characters = sum(len(each) for each in observed.what if isinstance(each, str))
         self.number = number
         self.observed = observed
+        self.place = place
+        """How far the log was told with it."""
         self.body: bytes | None = None
         """Made when somebody first asks for it: a flood that nobody reads costs nothing."""
+
+    def is_known_at(self, place: Place) -> bool:
+        return place.holds(Place(self.place.file, getattr(self.observed.what, "line", 0)))
 
 
 class News(NamedTuple):
@@ -45,30 +55,43 @@ class News(NamedTuple):
 
 
 class ObservedRing:
-    def __init__(self, life: str, encode: Callable[[Observed], bytes], *, newest: int = 0) -> None:
+    def __init__(
+        self,
+        life: str,
+        encode: Callable[[Observed], bytes],
+        *,
+        newest: int = 0,
+        place: Place = NOWHERE,
+    ) -> None:
         """`life` names the sidecar, in letters and digits; `newest` is the last number that it
-        has given before it was started again."""
+        has given before it was started again, and `place` how far it had told then."""
         self._life = life
+        self._start = secrets.token_hex(3)
+        self._before = newest
         self._encode = encode
         self._entries: deque[_Entry] = deque()
         self._characters = 0
         self._lock = threading.Lock()
         self._newest = newest
         """Also counts changes of parts that are sent as a whole."""
+        self._place = place
         self._lost = newest
         """Number of the newest that is no longer here."""
+        self._lost_place = place
 
-    def add(self, observed: Observed) -> None:
+    def add(self, observed: Observed, file: int = 0) -> None:
+        """`file`: the log that a line is of."""
         if isinstance(observed.what, _STATES):
             return
         with self._lock:
             self._newest += 1
-            entry = _Entry(self._newest, observed)
+            self._place = self._place_with(observed, file)
+            entry = _Entry(self._newest, observed, self._place)
             self._entries.append(entry)
             self._characters += entry.characters
             while len(self._entries) > MAX_ENTRIES or self._characters > MAX_CHARACTERS:
                 lost = self._entries.popleft()
-                self._lost = lost.number
+                self._lost, self._lost_place = lost.number, lost.place
                 self._characters -= lost.characters
 
     @property
@@ -83,17 +106,44 @@ class ObservedRing:
 
     def after(self, cursor: str) -> News:
         """The oldest first, as much as an answer may hold; the cursor goes as far as that."""
+        known = read_cursor(cursor)
         with self._lock:
-            after, is_known = self._place(cursor)
-            chosen = list(takewhile(lambda each: each.number > after, reversed(self._entries)))
-            newest = self._newest
+            is_known = not cursor or (known is not None and self._is_ours(known))
+            after = known.number if known is not None and is_known else 0
+            chosen, told = self._later(after)
+            newest, place = self._newest, self._place
             gap = after < self._lost or not is_known
-        bodies, reached = self._bodies(reversed(chosen), newest)
-        return News(bodies, f"{self._life}.{reached}", gap, after)
+        # A reader that was told more of this log than we have read again.
+        ahead = known.place if known is not None and known.place.is_past(told) else NOWHERE
+        unknown = (each for each in reversed(chosen) if not each.is_known_at(ahead))
+        bodies, last = self._bodies(unknown)
+        if last is not None:
+            newest, place = last.number, last.place
+        reached = Cursor(self._life, newest, self._start, ahead.then(place))
+        return News(bodies, str(reached), gap, after)
 
-    def _bodies(self, chosen: Iterable[_Entry], newest: int) -> tuple[list[bytes], int]:
+    def _place_with(self, observed: Observed, file: int) -> Place:
+        what, before = observed.what, self._place
+        line = getattr(what, "line", 0)
+        if not line or not file:
+            return before
+        if file == before.file and isinstance(what, _BLOCKS):
+            return Place(file, max(line, before.line))
+        return Place(file, line)
+
+    def _later(self, after: int) -> tuple[list[_Entry], Place]:
+        """The newest first; and how far the log was told before them."""
+        chosen: list[_Entry] = []
+        for entry in reversed(self._entries):
+            if entry.number <= after:
+                return chosen, entry.place
+            chosen.append(entry)
+        return chosen, self._lost_place
+
+    def _bodies(self, chosen: Iterable[_Entry]) -> tuple[list[bytes], _Entry | None]:
+        """With the last of them, where there are more than an answer may hold."""
         bodies: list[bytes] = []
-        size, last = 0, 0
+        size, last = 0, None
         for entry in chosen:
             if entry.body is None:
                 entry.body = self._encode(entry.observed)
@@ -101,15 +151,12 @@ class ObservedRing:
             if size > MAX_ANSWER_BYTES and bodies:
                 return bodies, last
             bodies.append(entry.body)
-            last = entry.number
-        return bodies, newest
+            last = entry
+        return bodies, None
 
-    def _place(self, cursor: str) -> tuple[int, bool]:
-        """From where on is new, and whether that reader is known: one that is not gets all."""
-        if not cursor:
-            return 0, True
-        life, dot, number = cursor.rpartition(".")
-        is_number = number.isascii() and number.isdecimal() and len(number) < 20
-        if not is_number or (dot and life != self._life) or int(number) > self._newest:
-            return 0, False
-        return int(number), True
+    def _is_ours(self, cursor: Cursor) -> bool:
+        """Else that reader gets all. A process of ours that was killed may have given numbers
+        that it could not keep, and that mean something else now."""
+        is_ours = not cursor.start or cursor.start == self._start
+        limit = self._newest if is_ours else self._before
+        return cursor.life in ("", self._life) and cursor.number <= limit

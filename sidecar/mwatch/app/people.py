@@ -30,9 +30,9 @@ from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import OF_KIND
 from mwatch.kube.whoami import whoami
 from mwatch.model.gang import StepState, Way
-from mwatch.model.kube_fields import items, text
 from mwatch.model.kube_job import MODE, PAUSE, KubeJob
 from mwatch.model.kube_ledger import Book, Halt, JobEntry, Note
+from mwatch.model.kube_wrapper import wrappers_observe
 from mwatch.model.pause import Pause, pause_of, pause_text
 from mwatch_trainer.scrub import scrub_text
 
@@ -134,10 +134,10 @@ class People:
         job = self.find(name)
         self._annotate(job, {MODE: mode})
         left_out = self.note(job, "MwatchMode", f"mode {mode}", clean(why))
-        if mode == "act" and _wrapper_modes(job) == {"observe"}:
-            left_out.append("its pods were made to observe: pods are replaced and not restarted "
-                            "in place, and the trainer chooses its checkpoint; "
-                            "mwatch inject --mode act mends that")  # fmt: skip
+        if mode == "act" and wrappers_observe(job):
+            left_out.append("its pods were made to observe (MWATCH_MODE in their template): mwatch "
+                            "will not restart them by itself; make it anew with "
+                            "mwatch inject --mode act")  # fmt: skip
         if not job.is_watched:
             left_out.append('nobody watches it: it has no label mwatch.dev/watch: "true"')
         return self.said("mode", job.name, f"{job.name}: {mode}", left_out, mode=mode)
@@ -207,14 +207,3 @@ def _until(seconds: float | None) -> str:
     if seconds is None:
         return "until 'mwatch resume'"
     return f"for {seconds / 3600:g} h" if seconds >= 3600 else f"for {seconds / 60:g} min"
-
-
-def _wrapper_modes(job: KubeJob) -> set[str]:
-    """As the pods' template has it; empty: mwatch is not injected."""
-    found = set()
-    for group in job.groups:
-        for container in items(group.template, "spec", "containers"):
-            for each in items(container, "env"):
-                if text(each, "name") == "MWATCH_MODE":
-                    found.add(text(each, "value"))
-    return found

@@ -30,6 +30,7 @@ from mwatch.app.more_eyes import PodEyes
 from mwatch.app.own_faults import OwnFaults
 from mwatch.app.pod_watch import PodWatch
 from mwatch.app.restart_desk import RestartDesk
+from mwatch.app.ring_cursor import Place
 from mwatch.app.run_metrics import RunMetrics
 from mwatch.app.run_view import SafeView, View
 from mwatch.app.run_watch import RunWatch
@@ -121,7 +122,8 @@ class Sidecar:
         self._cursor = CursorFile(settings.dir)
         began = self._cursor.began
         who = _who(settings, clock.now())
-        self.page = SnapshotPage(who, began.life, newest=began.newest)
+        place = Place(began.file, began.line)
+        self.page = SnapshotPage(who, began.life, newest=began.newest, place=place)
         self._places = _Places(settings)
         self._files = AsideFiles(
             self._places.incidents, max_incidents=MAX_INCIDENTS, max_bytes=MAX_BYTES
@@ -203,8 +205,9 @@ class Sidecar:
         }
 
     def _told(self, observed: Observed) -> None:
-        if not self._cursor.is_old(observed, self.live.log.file):
-            self.page.told(observed)
+        file = self.live.log.file
+        if not self._cursor.is_old(observed, file):
+            self.page.told(observed, file)
         self._pod.told(observed)
 
     def _leave_snapshot(self) -> None:

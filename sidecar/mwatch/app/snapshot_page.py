@@ -18,6 +18,7 @@ from urllib.parse import parse_qs
 import orjson
 
 from mwatch.app.observed_ring import ObservedRing
+from mwatch.app.ring_cursor import NOWHERE, Place
 from mwatch.export.request import Page, Request
 from mwatch.model.finding import Finding
 from mwatch.model.job import SignSeen
@@ -66,9 +67,10 @@ class SnapshotPage:
         life: str,
         *,
         newest: int = 0,
+        place: Place = NOWHERE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`life`, `newest`: see ObservedRing."""
+        """`life`, `newest`, `place`: see ObservedRing."""
         self._who = _dumped(plain(who))
         self._clock = clock
         self._lock = threading.Lock()
@@ -76,16 +78,16 @@ class SnapshotPage:
         self._made: tuple[Looked, bytes] | None = None
         self._parts: dict[str, _Part] = {}
         self._stored: Observed | None = None
-        self.ring = ObservedRing(life, _encoded, newest=newest)
+        self.ring = ObservedRing(life, _encoded, newest=newest, place=place)
 
-    def told(self, observed: Observed) -> None:
-        """The engine was told of it."""
+    def told(self, observed: Observed, file: int = 0) -> None:
+        """The engine was told of it; `file`: the log that is read now."""
         if isinstance(observed.what, Stored):
             if self._stored is None or self._stored.what != observed.what:
                 self._stored = observed
                 self._change("stored", observed, _bounded(observed))
             return
-        self.ring.add(observed)
+        self.ring.add(observed, file)
 
     def looked(self, looked: Looked, wrapper: WrapperState | None, pod: PodFacts | None) -> None:
         self._looked = looked

@@ -148,7 +148,7 @@ def _why_none(job: Job) -> str:
 def _is_older(known: KnownCheckpoint, attempt: Attempt) -> bool:
     if known.attempt is not None:
         return known.attempt < attempt.number
-    return known.made_at is not None and known.made_at < attempt.started_at
+    return known.made_at is not None and known.made_at < attempt.began_at
 
 
 def _was_written(job: Job, known: KnownCheckpoint) -> bool:

@@ -62,7 +62,7 @@ def _was_there(job: Job, known: KnownCheckpoint) -> bool:
         return False
     attempt = job.attempt
     if known.written_at is not None:  # the folder's word: who has written it is often a guess
-        return known.written_at < attempt.started_at
+        return known.written_at < attempt.began_at
     if known.attempt is not None:
         return known.attempt < attempt.number
     return known.iteration > (attempt.iteration or 0)

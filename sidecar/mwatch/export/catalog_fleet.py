@@ -10,6 +10,18 @@ LEADER = gauge(
     "controller_leader", "0 or 1", "1 while this controller may act, 0 while it looks on."
 )
 JOBS = gauge("controller_jobs", "jobs", "Watched jobs, by whether they are acted on.", "state")
+ACTIONS = gauge(
+    "controller_actions",
+    "jobs",
+    "Watched jobs, by what is being done to them, and for `held` by what keeps it back.",
+    "state",
+    "reason",
+)
+LEDGER_ERRORS = counter(
+    "controller_ledger_errors",
+    "errors",
+    "Reads and writes of the ledger that came to nothing: without it nothing is done.",
+)
 PODS = gauge(
     "controller_pods", "pods", "Running pods of watched jobs, by whether they answer.", "state"
 )

@@ -8,11 +8,12 @@ reads again and makes its change anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from mwatch.kube.access import Access
 from mwatch.kube.answer import Outcome
-from mwatch.kube.errors import Unavailable
+from mwatch.kube.errors import KubeError, Unavailable
 from mwatch.kube.resources import CONFIG_MAPS
 from mwatch.model.kube_fields import text, words
 from mwatch.model.kube_ledger import Book, from_data, to_data
@@ -26,22 +27,34 @@ class Ledger:
         self._access = access
         self._namespace = namespace
         self._name = name
+        self.errors = 0
+        """Reads and changes that came to nothing, by the cluster's fault."""
 
     def read(self) -> Book:
         """An empty one where there is none yet."""
-        return self._read()[0]
+        with self._counted():
+            return self._read()[0]
 
     def change(self, change: Callable[[Book], Book]) -> Book:
         """As it is written. `change` may be called several times, each time with what is there;
         what it raises leaves the ledger as it was."""
-        for _ in range(_TRIES):
-            book, version = self._read()
-            wanted = change(book)
-            if wanted == book and version is not None:
-                return book
-            if self._write(wanted, version):
-                return wanted
-        raise Unavailable(f"ConfigMap {self._name} changes faster than it can be written")
+        with self._counted():
+            for _ in range(_TRIES):
+                book, version = self._read()
+                wanted = change(book)
+                if wanted == book and version is not None:
+                    return book
+                if self._write(wanted, version):
+                    return wanted
+            raise Unavailable(f"ConfigMap {self._name} changes faster than it can be written")
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        try:
+            yield
+        except KubeError:
+            self.errors += 1
+            raise
 
     def _read(self) -> tuple[Book, str | None]:
         """With its version; None: it is not there."""

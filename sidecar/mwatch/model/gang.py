@@ -33,6 +33,8 @@ class Why(StrEnum):
     """Of a refusal."""
 
     OBSERVING = "observing"
+    WRAPPERS_OBSERVE = "wrappers-observe"
+    """The job is to be acted on, and its pods were made to observe."""
     PAUSED = "paused"
     SUSPENDED = "suspended"
     FINISHED = "finished"

@@ -146,6 +146,8 @@ class Attempt:
     number: int
     """From 1."""
     started_at: float
+    late_seconds: float = 0.0
+    """Its command was started so long before that: nobody was there to see it."""
     is_numbered: bool = False
     """Somebody who counts attempts gave it its number; else it is counted by what is seen."""
     phase: JobPhase = JobPhase.STARTING
@@ -200,6 +202,11 @@ class Attempt:
     ended_at: float | None = None
     streams: set[str] = field(default_factory=set)
     """That have said anything in this attempt."""
+
+    @property
+    def began_at(self) -> float:
+        """What was written after it may be of this attempt, what was before is not."""
+        return self.started_at - self.late_seconds
 
     @property
     def last_progress(self) -> float:

@@ -90,6 +90,8 @@ class AttemptStart(NamedTuple):
     attempt: int | None
     resume_from: int | None
     world_size: int | None
+    late_seconds: float | None = None
+    """It began so long before the moment of this: who tells of it came later."""
 
 
 class StoredCheckpoint(NamedTuple):

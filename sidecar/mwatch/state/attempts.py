@@ -137,6 +137,9 @@ def fold_start(job: Job, stream: Stream, at: float, started: AttemptStart) -> No
     start(job, stream, at, started.attempt)
     if job.attempt.number != stream.attempt:
         return
+    if started.late_seconds is not None and started.attempt == job.attempt.number:
+        late = job.attempt.started_at - (at - started.late_seconds)
+        job.attempt.late_seconds = max(job.attempt.late_seconds, late)
     if started.resume_from is not None:
         job.attempt.resumed_from = started.resume_from
     if started.world_size is not None:

@@ -188,6 +188,6 @@ def fold_stored(job: Job, stored: Stored) -> None:
         known.stored = seen.state
         known.stored_reason = seen.reason
         known.written_at = seen.written_at
-        if seen.written_at is not None and seen.written_at > job.attempt.started_at:
+        if seen.written_at is not None and seen.written_at > job.attempt.began_at:
             known.attempt = job.attempt.number  # anew, before its line of the log has come
         known.is_abandoned = job.timeline.is_abandoned(number, known.made_at)

@@ -11,7 +11,7 @@ from mwatch.state import attempts, markers
 
 
 def fold(job: Job, stream: Stream, at: float, said: Arguments) -> None:
-    if markers.is_new_process(job, stream):
+    if markers.is_new_process(job, stream, at):
         attempts.start(job, stream, at)
     if not attempts.is_current(job, stream, at):
         return

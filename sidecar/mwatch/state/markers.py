@@ -11,7 +11,7 @@ from mwatch.state import attempts, phases
 
 
 def fold(job: Job, stream: Stream, at: float, mark: Phase) -> None:
-    if mark.name == "starting" and mark.edge == "begin" and is_new_process(job, stream):
+    if mark.name == "starting" and mark.edge == "begin" and is_new_process(job, stream, at):
         attempts.start(job, stream, at)
     if not attempts.is_current(job, stream, at):
         return
@@ -28,11 +28,13 @@ def fold(job: Job, stream: Stream, at: float, mark: Phase) -> None:
         phases.enter(job, at, JobPhase.ASYNC_FINALIZE)
 
 
-def is_new_process(job: Job, stream: Stream) -> bool:
+def is_new_process(job: Job, stream: Stream, at: float) -> bool:
     """Rank 0 says once that it starts; a stream that has said more than that starts again."""
     attempt = job.attempt
     if stream.attempt != attempt.number:
         return True
+    if attempt.is_numbered and attempt.steps and at < attempt.steps[0].at:
+        return False  # told late: it is how the process that made these steps has begun
     has_begun = not phases.is_before_steps(attempt) or attempt.first_iteration is not None
     return has_begun or attempt.ended_at is not None or bool(attempt.errors)
 

@@ -67,6 +67,8 @@ merges: {{ $v.tokenizer.mergeFile | default (printf "%s/tokenizer/merges.txt" $d
 converted: {{ $v.continued.converted | default (printf "%s/%s-base" $kept $name) }}
 handover: {{ $v.continued.handover | default (printf "%s/%s-handover" $kept $name) }}
 image: {{ printf "%s:%s" $v.image.repository $v.image.tag }}
+{{- /* One claim in two volumes of a pod is never mounted: kubelet waits for the second for ever. */}}
+dataVolume: {{ ternary "checkpoints" "data" (eq $v.storage.data.claim $v.storage.checkpoints.claim) }}
 hasData: {{ not (has $v.dataset.source (list "mock" "none")) }}
 isWatched: {{ and $v.mwatch.enabled (or (not $v.continued.enabled) (eq $v.continued.stage "train")) }}
 isGuaranteed: {{ and (not (kindIs "invalid" $v.resources.cpu)) (not (kindIs "invalid" $v.resources.memory)) }}

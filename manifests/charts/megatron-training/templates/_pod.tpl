@@ -60,8 +60,10 @@ spec:
   volumes:
     - name: shm
       emptyDir: {medium: Memory, sizeLimit: {{ $v.storage.sharedMemory }}}
+    {{- if eq $p.dataVolume "data" }}
     - name: data
       persistentVolumeClaim: {claimName: {{ $v.storage.data.claim }}}
+    {{- end }}
     - name: checkpoints
       persistentVolumeClaim: {claimName: {{ $v.storage.checkpoints.claim }}}
     {{- if include "megatron.hasPreparation" . }}
@@ -134,7 +136,7 @@ securityContext:
   {{- end }}
 volumeMounts:
   - {name: shm, mountPath: /dev/shm}
-  - {name: data, mountPath: {{ $v.storage.data.mountPath }}}
+  - {name: {{ $p.dataVolume }}, mountPath: {{ $v.storage.data.mountPath }}}
   - {name: checkpoints, mountPath: {{ $v.storage.checkpoints.mountPath }}}
   {{- if include "megatron.hasPreparation" . }}
   - {name: training, mountPath: /training, readOnly: true}
@@ -182,7 +184,7 @@ securityContext:
   {{- end }}
   allowPrivilegeEscalation: false
 volumeMounts:
-  - {name: data, mountPath: {{ $v.storage.data.mountPath }}, readOnly: true}
+  - {name: {{ $p.dataVolume }}, mountPath: {{ $v.storage.data.mountPath }}, readOnly: true}
   - {name: checkpoints, mountPath: {{ $v.storage.checkpoints.mountPath }}, readOnly: true}
   - {name: training, mountPath: /training}
   - {name: scripts, mountPath: /scripts, readOnly: true}

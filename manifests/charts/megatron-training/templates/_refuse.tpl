@@ -245,6 +245,9 @@ sparse: {{ divf $sparse 1000000.0 }}
 {{- define "megatron.refuseJob" -}}
 {{- $v := .Values -}}
 {{- $p := .plan -}}
+{{- if eq (trimSuffix "/" $v.storage.data.mountPath) (trimSuffix "/" $v.storage.checkpoints.mountPath) -}}
+{{- fail (printf "storage.data.mountPath and storage.checkpoints.mountPath are both %s: give them two, which may show one claim" $v.storage.data.mountPath) -}}
+{{- end -}}
 {{- if and (not (kindIs "invalid" $v.job.backoffLimit)) (lt (int64 $v.job.backoffLimit) (int64 $v.training.nodes)) -}}
 {{- fail (printf "job.backoffLimit %d is less than the %d pods: restarts are summed over all of them, so one restart of the gang would fail the job" (int64 $v.job.backoffLimit) (int64 $v.training.nodes)) -}}
 {{- end -}}
