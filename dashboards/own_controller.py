@@ -28,23 +28,6 @@ CONTROLLER = Row(
             alerts=("MwatchControllerNoLeader", "MwatchControllerAbsent"), states=LEADS,
         ),
         Panel(
-            "What it does to its jobs", "lines",
-            (
-                Query(
-                    _by(_own("actions"), "state", "reason"), "{{namespace}} {{state}} {{reason}}"
-                ),
-            ),
-            "none",
-            "Jobs, by what is being done to them; held: by what keeps it back. Usual: nothing.",
-            alerts=("MwatchRestartHeld",),
-        ),
-        Panel(
-            "Ledger that could not be read or written", "lines",
-            (Query(_by(rate(_own("ledger_errors_total"))), _NAME),), "reqps",
-            "What is to be done is written there first: without it nothing is done.",
-            alerts=("MwatchRestartHeld",), when_empty="none",
-        ),
-        Panel(
             "Age of its copy of the cluster", "lines",
             (Query(_by(_own("sight_age_seconds"), "resource"), "{{namespace}} {{resource}}"),),
             "s",
@@ -62,6 +45,23 @@ CONTROLLER = Row(
             "s", "One turn each second. Flat lines that never change: it is stuck.",
             alerts=("MwatchControllerLoopSlow", "MwatchControllerLoopStuck"),
             steps=(Step(None, "green"), Step(1, "yellow"), Step(5, "red")),
+        ),
+        Panel(
+            "What it does to its jobs", "lines",
+            (
+                Query(
+                    _by(_own("actions"), "state", "reason"), "{{namespace}} {{state}} {{reason}}"
+                ),
+            ),
+            "none",
+            "Jobs, by what is being done to them; held: by what keeps it back. Usual: nothing.",
+            alerts=("MwatchRestartHeld",), width=12,
+        ),
+        Panel(
+            "Ledger that could not be read or written", "lines",
+            (Query(_by(rate(_own("ledger_errors_total"))), _NAME),), "reqps",
+            "What is to be done is written there first: without it nothing is done.",
+            alerts=("MwatchRestartHeld",), when_empty="none", width=12,
         ),
         Panel(
             "Questions to sidecars", "lines",
