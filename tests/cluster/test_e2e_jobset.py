@@ -17,7 +17,7 @@ def test_a_stopped_rank_of_a_jobset_is_restarted_by_its_own_policy(
     jobsets: None, yard: Yard
 ) -> None:
     yard.restart_by_pods()
-    job = yard.start(jobset(yard.trainer, Wanted("set", launcher="python")))
+    job = yard.start(jobset(yard.trainer, Wanted("set")))
     try:
         pods, attempt = job.trains_well()
         kept = yard.evidence()

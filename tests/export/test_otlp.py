@@ -13,11 +13,14 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from http.client import HTTPException
 from typing import Any
+from urllib.request import Request
 
 import pytest
 
 from mwatch.export.otlp import Otlp, Pace
+from mwatch.export.otlp_wire import Wire
 from mwatch.model.snapshot import Numbers
 from otlp_receiver import closed_port, receiver, sending, until
 from snapshot_builders import busy_snapshot
@@ -191,6 +194,15 @@ def test_a_server_that_answers_byte_by_byte_is_cut_off() -> None:
         until(lambda: otlp.failures >= 1)
         assert otlp.problem == "no answer within 1.5 s"
         until(lambda: otlp.sent >= 1)
+
+
+def test_a_cut_that_comes_before_the_connection_is_not_lost() -> None:
+    with receiver(trickle) as server:
+        wire = Wire()
+        wire.begin()
+        wire.cut()
+        with pytest.raises((OSError, HTTPException)):
+            wire.open(Request(server.endpoint, b"x", method="POST"), 5.0)
 
 
 def test_the_newest_is_sent_before_the_end() -> None:

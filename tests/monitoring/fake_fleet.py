@@ -8,10 +8,14 @@ an API server and from sidecars is made up, and so are the counts of its calls.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from job_watch_runs import Fleet
 from mwatch.app.controller_hands import NoHands
@@ -22,6 +26,7 @@ from mwatch.app.hand_state import HandState
 from mwatch.export.http import Server
 from mwatch.kube.mirror import Sight
 
+ROOT = Path(__file__).resolve().parents[2]
 RUN = "train"
 """As `job_watch_runs` names it."""
 NAMESPACE = "ns"
@@ -40,7 +45,25 @@ def _told(turn: int) -> Told:
 
 @contextmanager
 def fake_fleet() -> Iterator[str]:
-    """The address of its metrics."""
+    """The address of its metrics. A process of its own, as a controller is: it tells of its own
+    memory and time, and those of the tests are larger."""
+    folders = ("sidecar", "trainer", "tests", "tests/monitoring")
+    paths = [str(ROOT / each) for each in folders]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    with subprocess.Popen(
+        [sys.executable, "-m", "fake_fleet"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.stdin.close()
+            process.wait(20)
+
+
+def main() -> None:
+    """Until standard input ends."""
     now = time.time()
     fleet = Fleet(_PODS, started_at=now - _PAST_SECONDS)
     fleet.now = now - _PAST_SECONDS
@@ -62,9 +85,12 @@ def fake_fleet() -> Iterator[str]:
     server = Server(pages.pages(), port=0)
     thread = threading.Thread(target=live, daemon=True)
     thread.start()
-    try:
-        yield f"127.0.0.1:{server.port}"
-    finally:
-        ends.set()
-        thread.join(10)
-        server.close()
+    print(f"127.0.0.1:{server.port}", flush=True)
+    sys.stdin.read()
+    ends.set()
+    thread.join(10)
+    server.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -67,6 +67,7 @@ class Sender:
         body = encode_metrics(data).SerializeToString()
         packed = gzip.compress(body, 5) if self._is_packed else body
         request = Request(self._address, packed, self._headers, method="POST")
+        self._wire.begin()
         watch = threading.Timer(self._limit, self._wire.cut)
         watch.daemon = True
         watch.start()

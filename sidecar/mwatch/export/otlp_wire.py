@@ -29,6 +29,7 @@ class Wire:
     ) -> None:
         """Paths of files. OSError where one cannot be read."""
         self._socket: socket.socket | None = None
+        self._is_cut = False
         self._lock = threading.Lock()
         context = None
         if certificate or client_certificate:
@@ -37,20 +38,31 @@ class Wire:
                 context.load_cert_chain(client_certificate, client_key)
         self._opener = build_opener(_Plain(self), _Secured(self, context), _NoRedirection())
 
+    def begin(self) -> None:
+        """Before each request: what was cut before it does not matter any more."""
+        with self._lock:
+            self._socket, self._is_cut = None, False
+
     def open(self, request: Request, limit_seconds: float) -> Any:
         return self._opener.open(request, timeout=limit_seconds)
 
     def cut(self) -> None:
-        """Whatever is under way fails."""
+        """Whatever is under way fails, also where its connection is only just being made."""
         with self._lock:
-            if self._socket is not None:
-                with suppress(OSError):
-                    # Not the method of a TLS socket, which also takes away what its reader uses.
-                    socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+            self._is_cut = True
+            self._shut()
 
     def hold(self, connected: socket.socket) -> None:
         with self._lock:
             self._socket = connected
+            if self._is_cut:
+                self._shut()
+
+    def _shut(self) -> None:
+        if self._socket is not None:
+            with suppress(OSError):
+                # Not the method of a TLS socket, which also takes away what its reader uses.
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
 
 class _Plain(HTTPHandler):
