@@ -37,7 +37,7 @@ OBSERVATIONS = st.one_of(
     st.builds(Beat, NUMBERS, MAYBE, MAYBE, TEXTS, TEXTS, MAYBE, MAYBE),
     st.builds(Sign, st.sampled_from(SignSource), st.sampled_from(SignState), MAYBE, TEXTS),
     st.builds(ProcessExit, MAYBE, st.none() | TEXTS, st.none() | TEXTS),
-    st.builds(AttemptStart, MAYBE, MAYBE, MAYBE),
+    st.builds(AttemptStart, MAYBE, MAYBE, MAYBE, st.none() | st.floats(0, 1e9)),
     st.builds(SightChange, st.sampled_from(Sight), st.booleans(), TEXTS),
     st.builds(
         Stored,

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from probe_builders import record_of
 from sidecar_runs import sidecar, until
@@ -46,6 +47,11 @@ def two_ranks(volume: Path) -> Iterator[None]:
         wrapper.wait(25)
 
 
+def _stopped(findings: list[dict[str, Any]]) -> set[int | None]:
+    """The ranks that hangs are blamed on."""
+    return {(each["culprit"] or {}).get("rank") for each in findings if each["cause"] == "hang"}
+
+
 def test_a_rank_that_is_stopped_is_found_named_and_evidence_of_it_kept(tmp_path: Path) -> None:
     volume = tmp_path / "mwatch"
     volume.mkdir()
@@ -58,8 +64,8 @@ def test_a_rank_that_is_stopped_is_found_named_and_evidence_of_it_kept(tmp_path:
         began = time.monotonic()
         assert until(lambda: one.metric(FOUND) == 1)
         assert time.monotonic() - began < 12, "seconds, on a machine that is busy"
-        (found,) = [each for each in one.snapshot()["findings"] if each["cause"] == "hang"][:1]
-        assert found["culprit"]["rank"] == 1
+        # A busy machine may hold the others up too: then the finding of this moment is another one.
+        assert until(lambda: _stopped(one.snapshot()["findings"]) == {1})
         (manifest,) = until(lambda: list(volume.glob("incidents/*/manifest.json")))
         names = [each["name"] for each in json.loads(manifest.read_text())["files"]]
         assert "snapshot.json" in names
