@@ -59,6 +59,8 @@ OPTIONS: dict[str, list[str]] = {
     "retention": sets("checkpoints.retainInterval=1000"),
     "no async": sets("checkpoints.async=false", "checkpoints.exitSignalHandler=false"),
     "must exist": sets("checkpoints.mustExist=true"),
+    "longer": sets("optimizer.onResume=values"),
+    "as before": sets("optimizer.onResume=checkpoint"),
     "continued": CONTINUED,
     "handover": [*CONTINUED, *sets("continued.stage=handover")],
     "convert": [*CONTINUED, *sets("continued.stage=convert")],

@@ -14,6 +14,8 @@ from cluster.own_certificate import write_certificate
 MODULE = "sigs.k8s.io/kueue"
 VERSION = "0.14.0"
 _API = "kueue.x-k8s.io/v1beta1"
+_METRICS = "kueue/metrics/certs"
+"""Below /etc, where it looks for a certificate and cannot be told otherwise."""
 _SETTINGS = """\
 apiVersion: config.kueue.x-k8s.io/v1beta1
 kind: Configuration
@@ -36,14 +38,17 @@ def start(plane: ControlPlane) -> None:
     plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(crds))
     plane.wait_for("CRDs of Kueue", "get", "workloads.kueue.x-k8s.io,clusterqueues")
     folder = plane.folder / "kueue"
-    folder.mkdir()
-    write_certificate(folder, "kueue")
+    certificates = folder / "etc" / _METRICS
+    certificates.mkdir(parents=True)
+    write_certificate(certificates, "kueue")
     settings = folder / "settings.yaml"
-    settings.write_text(_SETTINGS.format(folder=folder))
+    settings.write_text(_SETTINGS.format(folder=certificates))
     environment = {**plane.environment, "KUBECONFIG": str(plane.kubeconfig("admin"))}
     gates = "--feature-gates=VisibilityOnDemand=false"  # it is an API server of its own
-    words = (kueue_manager(), "--config", settings, gates)
-    plane.namespaces.start("kueue", words, environment)
+    script = 'mount --bind "$1" /etc && shift && exec "$@"'
+    words = ("unshare", "--mount", "sh", "-c", script, "sh", folder / "etc")
+    program = (kueue_manager(), "--config", settings, gates)
+    plane.namespaces.start("kueue", (*words, *program), environment)
 
 
 def queue(namespace: str, name: str, *, pods: int) -> list[dict[str, Any]]:

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the chart megatron-training renders, run for real: the small GPT instead of the large one.
 
-The first install finds no data and says so; with the data there it trains to its end, and the next
-install goes on where that one ended. On a cluster made here the image holds a shell, and Python
-comes from this machine: that is all that is added to what the chart wrote.
+The first install finds no data and says so; with the data there it trains; taken away it saves, and
+the next install goes on from there to its end. On a cluster made here the image holds a shell, and
+Python comes from this machine: that is all that is added to what the chart wrote.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ pytestmark = pytest.mark.timeout(600)
 NAME = "chart"
 PREFIX = "corpus/tiny_text_document"
 INTERVAL = 20
-SHORT, LONG = 60, 100
+ITERATIONS = 600
 _DOCUMENTS, _TOKENS = 64, 80
 
 
-def words(yard: Yard, iterations: int) -> list[str]:
+def words(yard: Yard) -> list[str]:
     trainer = yard.trainer
     found = sets(
         "model.size=custom", "model.numLayers=1", "model.hiddenSize=32",
         "model.numAttentionHeads=4", "model.seqLength=64",
         "training.script=-m mwatch_gpt", "training.nodes=2", "training.gpusPerNode=1",
         "training.microBatchSize=2", "training.globalBatchSize=4", "training.logInterval=1",
-        f"training.iterations={iterations}", "optimizer.decayIterations=1000",
+        f"training.iterations={ITERATIONS}",
         "optimizer.warmupFraction=null", "training.evalInterval=1000", "training.evalIterations=1",
         'training.extraArguments=["--distributed-backend","gloo"]',
         "parallelism.distributedOptimizer=false", "parallelism.overlap=false",
@@ -79,8 +79,8 @@ def on_this_machine(job: dict[str, Any], trainer: Trainer) -> dict[str, Any]:
     return job
 
 
-def install(yard: Yard, iterations: int) -> Training:
-    objects = rendered(MEGATRON, *words(yard, iterations), name=NAME, namespace=yard.namespace)
+def install(yard: Yard) -> Training:
+    objects = rendered(MEGATRON, *words(yard), name=NAME, namespace=yard.namespace)
     job = only(objects, "PyTorchJob")
     on_this_machine(job, yard.trainer)
     given = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
@@ -111,30 +111,35 @@ def ended(job: Training) -> bool:
 
 
 @pytest.fixture(scope="module")
-def first(yard: Yard) -> Iterator[Training]:
-    started = install(yard, SHORT)
+def job(yard: Yard) -> Iterator[Training]:
+    started = install(yard)
     yield started
     yard.end(started)
 
 
-def test_missing_data_is_said_in_a_sentence_before_the_trainer_starts(first: Training) -> None:
+def test_missing_data_is_said_in_a_sentence_before_the_trainer_starts(job: Training) -> None:
     missing = f"data: /data/{PREFIX}.idx: No such file or directory; each .bin needs its .idx"
-    first.wait(lambda: missing in first.log(first.pod("master"), "data"), missing, 180)
-    assert first.runs() == []
+    job.wait(lambda: missing in job.log(job.pod("master"), "data"), missing, 180)
+    assert job.runs() == []
 
 
-def test_with_the_data_it_trains_to_its_end(first: Training, yard: Yard) -> None:
+def test_with_the_data_it_trains(job: Training, yard: Yard) -> None:
     put_data(yard)
-    first.wait(lambda: ended(first), f"the end at iteration {SHORT}", 400)
-    assert first.iteration() == SHORT
-    assert first.checkpoints() == [20, 40, 60]
-    assert "data: 1 named files are there" in first.log(first.pod("worker"), "data")
+    job.wait_past(2 * INTERVAL, 400)
+    assert job.begun() == 1
+    assert job.checkpoints()[:2] == [INTERVAL, 2 * INTERVAL]
+    assert "data: 1 named files are there" in job.log(job.pod("worker"), "data")
 
 
-def test_the_next_install_goes_on_where_the_last_one_ended(first: Training, yard: Yard) -> None:
+def test_taken_away_it_saves_and_installed_again_it_goes_on(job: Training, yard: Yard) -> None:
+    """`helm uninstall` is a SIGTERM, at which Megatron saves, and so does the small GPT."""
     yard.cluster("delete", "pytorchjob", NAME, "-n", yard.namespace, "--wait=true")
-    first.wait(lambda: not first.pods(), "all pods gone", 120)
-    again = install(yard, LONG)
-    again.wait(lambda: ended(again), f"the end at iteration {LONG}", 300)
-    assert again.begun() == SHORT + 1
-    assert again.iteration() == LONG
+    mine = ("pods", "-n", yard.namespace, "-l", f"training.kubeflow.org/job-name={NAME}")
+    job.wait(lambda: not yard.cluster.get(*mine)["items"], "all pods gone", 120)
+    saved = job.checkpoints()[-1]
+    assert saved % INTERVAL, "it was saved when the signal came, and not at an interval"
+    again = install(yard)
+    again.wait(lambda: ended(again), f"the end at iteration {ITERATIONS}", 400)
+    assert again.begun() == saved + 1
+    assert again.iteration() == ITERATIONS
+    assert again.checkpoints()[-1] == ITERATIONS

@@ -70,24 +70,12 @@ def test_a_deleted_pod_brings_the_gang_back_from_the_newest_checkpoint(job: Trai
     job.resumes(resumed, past=iteration)
 
 
-def test_a_stopped_rank_is_restarted_by_new_pods(job: Training, yard: Yard) -> None:
-    yard.restart_by_pods()
-    pods, attempt = job.trains_well()
-    kept = yard.evidence()
-    last = job.stop("worker")
-    job.wait_for_attempt(attempt + 1)
-    assert job.resumed() == last.checkpoint
-    job.resumes(last.checkpoint, past=last.iteration)
-    assert not set(job.pods().values()) & set(pods.values()), "all pods are new"
-    assert len(job.timeline()["rollbacks"]) == 1, "a restart is no rollback"
-    assert yard.evidence() > kept
-
-
-def test_a_controller_killed_in_the_middle_of_a_restart_ends_it_once(
+def test_a_stopped_rank_is_restarted_by_new_pods_though_the_controller_is_killed_meanwhile(
     job: Training, yard: Yard
 ) -> None:
     yard.restart_by_pods()
     pods, attempt = job.trains_well()
+    kept = yard.evidence()
     last = job.stop("master")
     job.wait(lambda: job.pods() != pods, "the first pod on its way out", 120)
     yard.controller.kill()
@@ -96,8 +84,10 @@ def test_a_controller_killed_in_the_middle_of_a_restart_ends_it_once(
     job.resumes(last.checkpoint, past=last.iteration)
     yard.controller.wait()
     new, _ = job.trains_well()
-    assert not set(new.values()) & set(pods.values())
+    assert not set(new.values()) & set(pods.values()), "all pods are new"
     assert job.timeline()["attempt"] == attempt + 1, "one restart, by two controllers"
+    assert len(job.timeline()["rollbacks"]) == 1, "a restart is no rollback"
+    assert yard.evidence() > kept
 
 
 def test_a_pod_that_comes_back_late_writes_nothing(job: Training, yard: Yard, node: Node) -> None:

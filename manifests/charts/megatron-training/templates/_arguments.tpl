@@ -94,6 +94,8 @@
 {{- if not (kindIs "invalid" $o.warmupFraction) }}{{ $a = concat $a (list "--lr-warmup-fraction" (toString $o.warmupFraction)) }}{{ end -}}
 {{- $a = concat $a (list "--weight-decay" (toString $o.weightDecay) "--adam-beta1" (toString $o.adamBeta1) "--adam-beta2" (toString $o.adamBeta2)) -}}
 {{- $a = concat $a (list "--clip-grad" (toString $o.clipGrad) "--init-method-std" (toString $o.initMethodStd)) -}}
+{{- if eq $o.onResume "values" }}{{ $a = append $a "--override-opt_param-scheduler" }}{{ end -}}
+{{- if eq $o.onResume "checkpoint" }}{{ $a = append $a "--use-checkpoint-opt_param-scheduler" }}{{ end -}}
 {{- toYaml (dict "words" $a) -}}
 {{- end -}}
 
