@@ -31,8 +31,7 @@ test: .venv/dev .venv/demo ## run the tests (COV=1: with coverage of the pure pa
 	$(PY) -m pytest -q $(COVERAGE)
 
 test-cluster: .venv/dev .venv/demo ## the tests that need a Kubernetes: made here (root, Go), or MWATCH_TEST_KUBECONFIG
-	@PYTHONPATH=tests $(PY) -m cluster.missing
-	MWATCH_CLUSTER_TESTS=1 $(PY) -m pytest -q tests/cluster
+	@PYTHONPATH=tests $(PY) -m cluster
 
 check: .venv/dev ## lint, formatting, types, contract tests
 	$(PY) -m ruff check $(CODE)

@@ -29,14 +29,31 @@ from cluster.training_job import Trainer, machine_trainer
 from cluster.yard import Yard
 from debian_tools import ToolMissing
 
+_NODE = {"node", "cluster"}
 
-def pytest_configure() -> None:
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "node: needs a node that runs pods (set by its fixtures)")
     signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGHUP, _leave)
 
 
 def _leave(number: int, _: FrameType | None) -> None:
     raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """First what an API server alone is asked: a node's controllers touch all that lies there."""
+    here = Path(__file__).parent
+    needing = [
+        each
+        for each in items
+        if here in each.path.parents and not _NODE.isdisjoint(getattr(each, "fixturenames", ()))
+    ]
+    for item in needing:
+        item.add_marker(pytest.mark.node)
+    items.sort(key=set(needing).__contains__)
 
 
 @contextmanager
@@ -136,7 +153,7 @@ def yard(
     """Where real jobs train, under the controller."""
     is_made = not isinstance(plane, given.GivenPlane)
     folder = plane.folder / "checkpoints" if is_made else None
-    opened = Yard(cluster, "training", mwatch_image, trainer, folder)
+    opened = Yard(cluster, "e2e", mwatch_image, trainer, folder)
     opened.open()
     yield opened
     if not is_made:

@@ -15,7 +15,7 @@ PORT = 9402
 EVIDENCE = "/evidence"
 KEPT = "controller-evidence"
 """Where it lies on the claim."""
-_MANIFESTS = ("controller.yaml", "nodes-read.yaml", "admission.yaml")
+_MANIFESTS = ("controller.yaml", "admission.yaml")
 # For a job of minutes: a restart costs seconds, so nothing is gained by a long wait.
 POLICY = """\
 [act]

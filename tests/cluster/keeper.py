@@ -9,6 +9,7 @@ standard input does: also when the tests were killed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -18,11 +19,14 @@ import time
 from pathlib import Path
 
 _CGROUPS = Path("/sys/fs/cgroup")
+_PARENT = "k8s.io"
+CONTAINERS = f"containerd/state/io.containerd.runtime.v2.task/{_PARENT}"
+"""containerd's folders of those that run, by their names; and so their cgroups are called."""
 _BUSY_SECONDS = 20.0
 _NAMESPACES = ("--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
 
 
-def main(folder: Path, cgroup: str) -> None:
+def main(folder: Path) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the end of standard input is the sign
     try:
@@ -30,15 +34,20 @@ def main(folder: Path, cgroup: str) -> None:
             ["unshare", *_NAMESPACES, sys.executable, "-P", "-m", "cluster.init", str(folder)]
         )
     finally:
-        _remove_cgroups(cgroup)
+        _remove_cgroups(folder)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _remove_cgroups(cgroup: str) -> None:
+def _remove_cgroups(folder: Path) -> None:
+    """Of the containers that were there at the end: the others' were removed by runc."""
     until = time.monotonic() + _BUSY_SECONDS
-    for root in [each for each in _CGROUPS.glob(f"**/{cgroup}") if each.is_dir()]:
-        for path in sorted(root.glob("**/"), key=lambda each: -len(each.parts)):
-            _remove(path, until)
+    containers = [each.name for each in (folder / CONTAINERS).glob("*")]
+    for root in _CGROUPS.glob(f"*/{_PARENT}"):
+        for name in containers:
+            for path in sorted((root / name).glob("**/"), key=lambda each: -len(each.parts)):
+                _remove(path, until)
+        with contextlib.suppress(OSError):
+            root.rmdir()  # unless it is another cluster's, too
 
 
 def _remove(path: Path, until: float) -> None:
@@ -54,4 +63,4 @@ def _remove(path: Path, until: float) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]))

@@ -32,10 +32,9 @@ class Namespaces:
     def __init__(self, folder: Path) -> None:
         """`folder` is gone when they are."""
         self.folder = folder
-        self.cgroup = f"mwatch-test-{folder.name}"
         tests = str(Path(__file__).parents[1])
         self._keeper = subprocess.Popen(
-            [sys.executable, "-P", "-m", "cluster.keeper", str(folder), self.cgroup],
+            [sys.executable, "-P", "-m", "cluster.keeper", str(folder)],
             env={**os.environ, "PYTHONPATH": tests},
             stdin=subprocess.PIPE,
             text=True,

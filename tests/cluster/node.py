@@ -41,7 +41,6 @@ apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 containerRuntimeEndpoint: unix://{socket}
 cgroupDriver: cgroupfs
-cgroupRoot: /{cgroup}
 cgroupsPerQOS: false
 enforceNodeAllocatable: []
 failCgroupV1: false
@@ -113,9 +112,8 @@ class Node:
         plugins = tools().plugins
         settings = {"folder": folder, "socket": self._socket, "pause": PAUSE, "plugins": plugins}
         (folder / "containerd.toml").write_text(_CONTAINERD.format(**settings))
-        cgroup = self._plane.namespaces.cgroup
         (folder / "kubelet.yaml").write_text(
-            _KUBELET.format(socket=self._socket, cgroup=cgroup, node=addresses.NODE)
+            _KUBELET.format(socket=self._socket, node=addresses.NODE)
         )
         admin = self._plane.kubeconfig("admin")
         (folder / "Corefile").write_text(_COREDNS.format(node=addresses.NODE, kubeconfig=admin))

@@ -11,12 +11,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from cluster.addresses import BRIDGE
+from cluster.keeper import CONTAINERS
 from cluster.leaving import FAR, READY
 from cluster.missing import KUBECONFIG
 
@@ -65,18 +66,24 @@ def machine_files() -> set[Path]:
     return {each for place in _PLACES for each in Path(place).glob("*/*")}
 
 
-def left_behind(folder: Path, cluster: str) -> list[str]:
-    """What still speaks of a cluster in `folder`; `cluster` is the name of its own one."""
-    own, cgroup = f"{folder}/{cluster}", f"mwatch-test-{cluster}"
+def left_behind(folder: Path, containers: Sequence[str] = ()) -> list[str]:
+    """What still speaks of a cluster in `folder`, or of its containers."""
+    own = f"{folder}/mwatch-cluster-"
     found = [f"folder {each}" for each in folder.glob("mwatch-cluster-*")]
-    found += [f"mount {line}" for line in _lines("/proc/self/mountinfo") if own in line]
+    found += [f"mount {line}" for line in _lines("/proc/1/mountinfo") if own in line]
     for process in Path("/proc").glob("[0-9]*"):
         words = " ".join(_lines(process / "cmdline")).replace("\0", " ")
-        if own in words or any(cgroup in line for line in _lines(process / "cgroup")):
+        if own in words or any(_is_of(line, containers) for line in _lines(process / "cgroup")):
             found.append(f"process {process.name} {words[:200]}")
-    found += [f"cgroup {each}" for each in Path("/sys/fs/cgroup").glob(f"**/{cgroup}")]
-    found += [f"interface {line}" for line in _lines("/proc/net/dev") if f"{BRIDGE}:" in line]
+    found += [f"cgroup {path}" for name in containers
+              for path in Path("/sys/fs/cgroup").glob(f"*/*/{name}")]  # fmt: skip
+    # Of the machine: this very process may be in the network of another cluster.
+    found += [f"interface {line}" for line in _lines("/proc/1/net/dev") if f"{BRIDGE}:" in line]
     return found
+
+
+def _is_of(line: str, containers: Sequence[str]) -> bool:
+    return any(each in line for each in containers)
 
 
 def _lines(path: Path | str) -> list[str]:
@@ -86,9 +93,9 @@ def _lines(path: Path | str) -> list[str]:
         return []
 
 
-def wait_until_clean(folder: Path, cluster: str) -> None:
+def wait_until_clean(folder: Path, containers: Sequence[str] = ()) -> None:
     until = time.monotonic() + _END_SECONDS
-    while left := left_behind(folder, cluster):
+    while left := left_behind(folder, containers):
         assert time.monotonic() < until, left
         time.sleep(0.2)
 
@@ -112,23 +119,26 @@ def test_an_interrupted_run_leaves_nothing(how_far: str, number: int, folder: Pa
     child = start(how_far, folder)
     try:
         wait_for_ready(child, folder)
-        cluster = Path((folder / "ready").read_text()).name
-        seen = " ".join(left_behind(folder, cluster))
+        cluster = Path((folder / "ready").read_text())
+        containers = [each.name for each in (cluster / CONTAINERS).glob("*")]
+        seen = " ".join(left_behind(folder, containers))
         assert "process" in seen and "folder" in seen
         assert ("cgroup" in seen) is (how_far == "pod")
         os.kill(child.pid, number)
         child.communicate(timeout=_END_SECONDS)
-        wait_until_clean(folder, cluster)
+        wait_until_clean(folder, containers)
         assert machine_files() <= before
     finally:
         child.kill()
+        child.communicate()
+        wait_until_clean(folder)
 
 
 def test_a_set_up_that_fails_leaves_nothing(folder: Path) -> None:
     child = start("failing", folder)
     said, _ = child.communicate(timeout=_START_SECONDS)
     assert child.returncode == 1 and "no API server after" in said, said[-2000:]
-    wait_until_clean(folder, "mwatch-cluster-")
+    wait_until_clean(folder)
 
 
 def test_without_go_one_line_says_what_is_missing(folder: Path) -> None:
