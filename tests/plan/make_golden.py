@@ -41,13 +41,16 @@ class Case(NamedTuple):
 
 
 def cases(preset: Preset) -> Iterator[Case]:
-    """The preset's own layout in four forms, and one GPU without anything."""
+    """The preset's own layout in six forms, and one GPU without anything."""
     tensor, stages, micro = preset.tensor, preset.pipeline, preset.micro_batch
     split = tensor > 1
     many = max(2 * stages, 4)
     yield Case(tensor, stages, 4, micro, many, split, "selective", True, None)
     yield Case(tensor, stages, 4, micro, many, False, None, False, None)
     yield Case(tensor, stages, 64, 2 * micro, 1, split, "selective", True, None)
+    yield Case(tensor, stages, 8, micro, many, split, "full", True, None)
+    if split:
+        yield Case(tensor, stages, 8, micro, many, split, None, False, None)
     if stages > 1:
         yield Case(tensor, stages, 4, micro, many, split, "selective", True, 2)
     if (tensor, stages) != (1, 1):

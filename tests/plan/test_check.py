@@ -75,8 +75,8 @@ def test_experts_that_talk_across_machines_are_a_warning() -> None:
 
 
 def test_a_gpu_that_is_nearly_full_is_a_warning() -> None:
-    need = 28.5
-    tight = Cluster(TWO.machine._replace(gpu=TWO.machine.gpu._replace(memory_mib=29400)), 2)
+    need = 29.0
+    tight = Cluster(TWO.machine._replace(gpu=TWO.machine.gpu._replace(memory_mib=29900)), 2)
     (found,) = check.problems(GPT, GOOD, tight)
     assert (found.check, found.level) == ("memory", "warning")
     assert f"stage 0 needs {need} GiB" in found.what

@@ -59,7 +59,7 @@ def test_a_small_model_needs_no_model_parallelism() -> None:
 def test_175b_fits_on_no_two_machines_and_the_smallest_number_is_told() -> None:
     shape, two = PRESETS["175b"].shape, Cluster(H100, 2)
     assert choose(shape, two, Fixed()) is None
-    assert smallest(shape, two, Fixed()) == 8
+    assert smallest(shape, two, Fixed()) == 6
     assert smallest(shape, two, Fixed(), most_nodes=4) is None
 
 

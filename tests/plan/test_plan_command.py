@@ -42,8 +42,9 @@ def test_help_has_an_example() -> None:
 def test_the_plan_of_the_documents_largest_run() -> None:
     code, said = run("175b", *AKS, "--nodes", "64")
     assert code == 0
-    for words in ("174.61 B", "global batch 8192", "checkpoint 2.22 TiB", "amlfs-40 480 TiB"):
+    for words in ("174.61 B", "global batch 8192", "checkpoint 2.22 TiB, 14 bytes a parameter"):
         assert words in said
+    assert "amlfs-40 480 TiB" in said
     assert "Megatron would print: weight and optimizer=" in said
     assert said.splitlines()[-1] == "it works"
 
@@ -52,7 +53,7 @@ def test_the_defaults_of_the_document_cannot_work_and_it_is_said_what_would() ->
     code, said = run("175b", *AKS, "--nodes", "2", "--tp", "8", "--pp", "16")
     assert code == 1
     assert "16 GPUs do not divide by TP 8 x PP 16 x CP 1 = 128" in said
-    assert "would work: 8 such machines" in said
+    assert "would work: 6 such machines with TP" in said
 
 
 def test_a_layout_that_works_is_named_where_the_given_one_does_not() -> None:
@@ -106,6 +107,19 @@ WRONG = [
     (["13b", *AKS, "--storage", "amlfs-125:4"], "begins at 16 TiB"),
     (["13b", *AKS, "--storage", "disk"], "no storage tier"),
     (["13b", *AKS, "--storage", "nfs=fast"], "is no size"),
+    (["13b", *AKS, "--storage", "nfs=nan"], "is no size"),
+    (["13b", *AKS, "--storage", "amlfs-125:-4"], "is no size"),
+    (["13b", *AKS, "--storage", "=4"], "no storage tier"),
+    (["13b", *AKS, "--storage", ""], "no storage tier"),
+    (["", *AKS], "there are: 175b"),
+    (["13b", "--instance", "abacus"], "there are: g5.8xlarge"),
+    (["13b", "--gpus", "8"], "--gpu-memory GIB"),
+    (["13b", *AKS, "--gpus", "16"], "more than the 8 of Standard_ND96isr_H100_v5; use --nodes"),
+    (["13b", *AKS, "--multi-latent-attention"], "multi-latent attention is not counted"),
+    (["13b", *AKS, "--mtp-num-layers", "1"], "multi-token prediction are not counted"),
+    (["13b", *AKS, "--fp8-param-gather"], "counted in 16 bits"),
+    (["13b", *AKS, "--pipeline-model-parallel-layout", "E"], "use --first-stage-layers"),
+    (["mpt-7b", *AKS, "--first-stage-layers", "7"], "FSDP"),
     (["mpt-30b", *AKS, "--tp", "2"], "FSDP"),
     (["mpt-7b", *AKS, "--nodes", "2", "--values", "-"], "no FSDP"),
     (["175b", *AKS, "--values", "-"], "cannot work"),
@@ -117,6 +131,63 @@ WRONG = [
 def test_bad_usage_names_the_mend(argv: list[str], words: str) -> None:
     with pytest.raises(InputError, match=words.replace("-", "[-]")):
         run(*argv)
+
+
+NUMBERS = ["0", "-2", "two", "nan", "inf", "1e400", "99999999999999999999", ""]
+FLAGS = ["--tp", "--nodes", "--layers", "--gpu-memory", "--mtbf", "--mfu", "--step-seconds"]
+FLAGS += ["--failure-rate", "--global-batch", "--first-stage-layers"]
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+@pytest.mark.parametrize("number", NUMBERS)
+def test_an_absurd_number_is_refused_in_one_line_that_names_the_flag(
+    flag: str, number: str
+) -> None:
+    code, said = run("13b", *AKS, flag, number)
+    assert code == 2
+    assert said.splitlines()[-1].startswith(f"Error: Invalid value for '{flag}'")
+
+
+def test_a_shape_that_no_model_can_have_gets_no_figures_and_no_advice_about_gpus() -> None:
+    code, said = run("--layers", "4", "--hidden", "1000", "--heads", "7", "--seq", "128", *AKS)
+    assert code == 1
+    assert "hidden size 1000 does not divide by 7 heads" in said
+    assert said.splitlines()[-1] == "no layout can work for this shape"
+    assert "GiB, stage" not in said and "checkpoint" not in said
+
+
+def test_a_number_with_countless_divisors_takes_no_time() -> None:
+    huge = str(10**9)
+    code, said = run("--layers", "4", "--hidden", huge, "--heads", huge, "--groups", "7",
+                     "--seq", "128", *AKS)  # fmt: skip
+    assert code == 1
+    assert "groups that do: 1, 2, 4, 5, 8, 10, 16, 20" in said
+
+
+def test_what_would_work_keeps_what_was_asked_for() -> None:
+    """As little is changed as can be: here the parallel sizes alone."""
+    words = ["13b", *AKS, "--nodes", "2", "--tp", "3", "--global-batch", "96", "--micro-batch", "1"]
+    words += ["--no-flash-attention", "--recompute", "selective", "--no-distributed-optimizer"]
+    other = as_json(*words)["would_work"]
+    assert (other["global_batch"], other["micro_batch"], other["recompute"]) == (96, 1, "selective")
+    assert other["flash_attention"] is False and other["distributed_optimizer"] is False
+
+
+def test_uneven_stages_are_planned_where_the_layers_do_not_divide() -> None:
+    words = ["--layers", "61", "--hidden", "4096", "--heads", "32", "--seq", "4096", *AKS]
+    found = as_json(*words, "--nodes", "4", "--pp", "4")
+    assert found["works"] is True
+    assert [each["layers"] for each in found["memory_bytes"]["stages"]] == [15, 16, 16, 14]
+    code, said = run(*words, "--pp", "4", "--first-stage-layers", "9", "--tp", "1")
+    assert code == 1
+    assert "mend: --first-stage-layers 15 --last-stage-layers 14" in said
+
+
+def test_what_megatrons_report_leaves_out_is_said_beside_it() -> None:
+    _, said = run("13b", *AKS, "--tp", "4", "--pp", "1", "--recompute", "none")
+    assert "and not count: sequence parallelism" in said
+    _, said = run("13b", *AKS, "--tp", "4", "--pp", "1", "--recompute", "selective")
+    assert "and not count" not in said
 
 
 def test_the_list_names_all_presets_machines_and_tiers() -> None:

@@ -47,11 +47,11 @@ RUNS = [
 
 
 @pytest.mark.parametrize(("name", "plan", "seen"), RUNS, ids=[run[0] for run in RUNS])
-def test_the_memory_of_each_run_is_met_within_3_percent(
+def test_the_memory_of_each_run_is_met_within_4_percent(
     name: str, plan: Layout, seen: list[int]
 ) -> None:
     said = [each.total / memory.MIB for each in memory.all_stages(LARGE, plan)]
-    assert said == pytest.approx(seen, rel=0.03), name
+    assert said == pytest.approx(seen, rel=0.04), name
 
 
 def test_the_last_of_two_stages_is_fuller_because_of_the_logits() -> None:

@@ -11,9 +11,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mwatch.plan import check, checkpoint, choose, interval, memory, parameters, pipeline, speed
+from mwatch.plan import (
+    check,
+    checkpoint,
+    choose,
+    interval,
+    megatron_report,
+    memory,
+    parameters,
+    pipeline,
+    speed,
+)
 from mwatch.plan.choose import Fixed
-from mwatch.plan.layout import Layout, Recompute
+from mwatch.plan.layout import Layout
 from mwatch.plan.machines import Cluster
 from mwatch.plan.megatron_report import Footprint, footprint
 from mwatch.plan.shape import Shape
@@ -61,8 +71,12 @@ class Plan:
         return not any(each.level == "error" for each in self.problems)
 
     @property
+    def is_shape(self) -> bool:
+        return check.is_shape(self.wish.shape)
+
+    @property
     def can_be_counted(self) -> bool:
-        """Stages have no size where layers, heads or GPUs do not divide."""
+        """Stages have no size where layers, heads or GPUs do not divide; nor has a shape."""
         return check.holds(self.wish.shape, self.layout)
 
     @property
@@ -85,6 +99,11 @@ class Plan:
     def report(self) -> Footprint | None:
         """What Megatron would print; LLM-Foundry prints no such line."""
         return None if self.layout.fully_sharded else footprint(self.wish.shape, self.layout)
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """By that report."""
+        return megatron_report.unseen(self.wish.shape, self.layout)
 
     @property
     def bubble(self) -> float:
@@ -139,16 +158,29 @@ def make(wish: Wish) -> Plan:
         return Plan(wish, found, said, None, None)
     layout = _nearest(wish)
     said = check.problems(wish.shape, layout, wish.cluster)
-    if all(each.level != "error" for each in said):
+    if all(each.level != "error" for each in said) or not check.is_shape(wish.shape):
         return Plan(wish, layout, said, None, None)
-    # Only what is no size of the layout stays as it was asked for.
-    free = Fixed(
-        distributed_optimizer=wish.fixed.distributed_optimizer,
-        fully_sharded=wish.fixed.fully_sharded,
-    )
-    other = choose.choose(wish.shape, wish.cluster, free)
-    nodes = None if other is not None else choose.smallest(wish.shape, wish.cluster, free)
-    return Plan(wish, layout, said, other, nodes)
+    return Plan(wish, layout, said, *_would_work(wish))
+
+
+def _would_work(wish: Wish) -> tuple[Layout | None, int | None]:
+    """As little is changed as can be: the parallel sizes, then the micro batch and what is
+    computed again, then the global batch, then the number of machines. Switches stay."""
+    open_sizes = wish.fixed._replace(
+        tensor=None, pipeline=None, context=None, expert=None, virtual=None,
+        first_layers=None, last_layers=None,
+    )  # fmt: skip
+    open_memory = open_sizes._replace(micro_batch=None, recompute=None)
+    free = open_memory._replace(global_batch=None)
+    tried = {wish.fixed}
+    for fixed in (each for each in (open_sizes, open_memory, free) if each not in tried):
+        tried.add(fixed)
+        if (found := choose.choose(wish.shape, wish.cluster, fixed)) is not None:
+            return found, None
+    nodes = choose.smallest(wish.shape, wish.cluster, free)
+    if nodes is None:
+        return None, None
+    return choose.choose(wish.shape, wish.cluster._replace(nodes=nodes), free), nodes
 
 
 def _nearest(wish: Wish) -> Layout:
@@ -162,7 +194,9 @@ def _nearest(wish: Wish) -> Layout:
     data = max(world // (tensor * pipeline * context), 1)
     batch = fixed.global_batch or choose.usual_batch(world, micro * data)
     return Layout(
-        world, tensor, pipeline, context, fixed.expert or 1, fixed.virtual, micro, batch,
-        fixed.recompute or Recompute.SELECTIVE, fixed.sequence_parallel,
+        world, tensor, pipeline, context, fixed.expert or 1, choose.plain_or(fixed.virtual),
+        micro, batch,
+        choose.recomputes(fixed)[0], fixed.sequence_parallel,
         fixed.distributed_optimizer, fixed.flash_attention, fixed.fully_sharded,
+        fixed.first_layers, fixed.last_layers,
     )  # fmt: skip

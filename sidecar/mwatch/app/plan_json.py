@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from mwatch.app.plan import Plan, Save
+from mwatch.plan import stages as stages_of
 from mwatch.plan.interval import Saving
 from mwatch.plan.layout import Layout
 
@@ -49,7 +50,13 @@ def layout_json(layout: Layout) -> dict[str, Any]:
 
 def _figures(plan: Plan) -> dict[str, Any]:
     stages = [
-        {"stage": each.stage, "parameters": each.parameters, **each.parts, "total": each.total}
+        {
+            "stage": each.stage,
+            "layers": stages_of.count(plan.wish.shape.layers, plan.layout, each.stage),
+            "parameters": each.parameters,
+            **each.parts,
+            "total": each.total,
+        }
         for each in plan.stages
     ]
     report = plan.report
@@ -57,7 +64,7 @@ def _figures(plan: Plan) -> dict[str, Any]:
         "memory_bytes": {"stages": stages, "fullest_stage": plan.fullest.stage},
         "megatron_report_mib": None
         if report is None
-        else {**report._asdict(), "total": report.total},
+        else {**report._asdict(), "total": report.total, "unseen": plan.unseen},
         "bubble": plan.bubble,
         "step_seconds": plan.step_seconds,
         "step_seconds_is_estimate": plan.wish.step_seconds is None,

@@ -2,18 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """A plan as values for `manifests/charts/megatron-training`: only what the plan has decided.
 
-The interval between saves is that of the first store, for a save in the background.
+The interval between saves is that of the first store, for a save in the background. What the
+chart has no value for goes as an argument of Megatron's own.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from mwatch.app.plan import Plan
 from mwatch.errors import InputError
 from mwatch.plan.machines import Machine
 from mwatch.plan.presets import PRESETS
-from mwatch.plan.shape import Shape
+from mwatch.plan.shape import GPT2_VOCABULARY, Shape
 
 _HEAD = (
     "# SPDX-FileCopyrightText: The mwatch authors\n# SPDX-License-Identifier: Apache-2.0\n"
@@ -33,6 +35,7 @@ def values(plan: Plan) -> dict[str, Any]:
             "gpusPerNode": cluster.machine.gpus,
             "microBatchSize": layout.micro_batch,
             "globalBatchSize": layout.global_batch,
+            **_extra(plan),
         },
         "parallelism": {
             "tensor": layout.tensor,
@@ -63,8 +66,6 @@ def _refuse(plan: Plan) -> None:
     if _architecture(shape) is None:
         what = "either GPT's norm, positions, bias and GELU, or all four of Llama's"
         raise InputError(f"the chart cannot mix architectures: it takes {what}")
-    if shape.experts is not None and (shape.experts.shared_ffn or shape.experts.every != 1):
-        raise InputError("the chart has no shared experts and none in every other layer only")
 
 
 def _architecture(shape: Shape) -> str | None:
@@ -90,9 +91,26 @@ def _model(name: str, shape: Shape) -> dict[str, Any]:
 
 
 def _chunk(plan: Plan) -> int | None:
-    if plan.layout.virtual is None:
+    if plan.layout.virtual is None or plan.layout.is_uneven:
         return None
     return plan.wish.shape.layers // (plan.layout.pipeline * plan.layout.virtual)
+
+
+def _extra(plan: Plan) -> dict[str, list[str]]:
+    layout, shape = plan.layout, plan.wish.shape
+    chunks = layout.virtual if layout.is_uneven else None
+    wanted: dict[str, object] = {
+        "--decoder-first-pipeline-num-layers": layout.first_layers,
+        "--decoder-last-pipeline-num-layers": layout.last_layers,
+        "--num-virtual-stages-per-pipeline-rank": chunks,
+        "--kv-channels": shape.head_size,
+        "--attention-backend": None if layout.flash_attention else "unfused",
+    }
+    if (experts := shape.experts) is not None:
+        wanted["--moe-shared-expert-intermediate-size"] = experts.shared_ffn or None
+        wanted["--moe-layer-freq"] = experts.every if experts.every > 1 else None
+    words = [str(word) for pair in wanted.items() if pair[1] is not None for word in pair]
+    return {"extraArguments": words} if words else {}
 
 
 def _checkpoints(plan: Plan) -> dict[str, Any]:
@@ -112,9 +130,17 @@ def _platform(instance: str, machine: Machine) -> dict[str, Any]:
     return found
 
 
-def as_yaml(tree: dict[str, Any]) -> str:
-    """Two levels of plain words and numbers: no more than the chart's values have."""
-    lines = []
+def notes(plan: Plan) -> tuple[str, ...]:
+    """What a person must see to, for the plan to hold."""
+    if plan.wish.shape.vocabulary == GPT2_VOCABULARY:
+        return ()
+    count = plan.wish.shape.vocabulary
+    return (f"The plan counts {count} tokens: set tokenizer.* to a tokenizer of that size.",)
+
+
+def as_yaml(tree: dict[str, Any], said: tuple[str, ...] = ()) -> str:
+    """Two levels of plain words, numbers and lists of words: as the chart's values have."""
+    lines = [f"# {each}" for each in said]
     for part, keys in tree.items():
         lines.append(f"{part}:")
         lines += [f"  {key}: {_scalar(value)}" for key, value in keys.items()]
@@ -126,4 +152,4 @@ def _scalar(value: object) -> str:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
-    return str(value)
+    return json.dumps(value) if isinstance(value, list) else str(value)

@@ -60,6 +60,8 @@ def cluster(
     if found is None:
         raise InputError(f"no instance type {instance!r}{_near(instance, machines.MACHINES)}")
     name, machine = found
+    if gpus is not None and gpus > machine.gpus:
+        raise InputError(f"--gpus {gpus} is more than the {machine.gpus} of {name}; use --nodes")
     if gpus is not None:
         machine = machine._replace(gpus=gpus)
     if memory_gib is not None:
@@ -74,8 +76,8 @@ def stores(texts: Sequence[str], cloud: str) -> tuple[Store, ...]:
 
 def _store(text: str) -> Store:
     name, is_rate, rate = text.partition("=")
-    if is_rate:
-        return Store(name, _number(rate, text))
+    if is_rate and name.strip():
+        return Store(name.strip(), _number(rate, text))
     name, _, size = text.partition(":")
     tier = storage.TIERS.get(name.strip().lower())
     if tier is None:
@@ -114,7 +116,7 @@ def fixed(model: Preset | None, given: dict[str, Any]) -> Fixed:
     found = Fixed(**given)
     if model is None or model.trainer != "llm-foundry":
         return found
-    if any((each or 1) > 1 for each in found[:5]):
+    if any((each or 1) > 1 for each in (*found[:5], found.first_layers, found.last_layers)):
         raise InputError(
             "LLM-Foundry trains MPT with FSDP: it has no --tp, --pp, --cp, --ep, --vpp"
         )

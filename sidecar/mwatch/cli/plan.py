@@ -14,16 +14,24 @@ import typer
 
 from mwatch.cli.flag_groups import grouped
 from mwatch.cli.output import write
-from mwatch.cli.plan_flags import ClusterFlags, LayoutFlags, ModelFlags, OutFlags, SavingFlags
+from mwatch.cli.plan_flags import (
+    UNPLANNED,
+    ClusterFlags,
+    LayoutFlags,
+    ModelFlags,
+    OutFlags,
+    SavingFlags,
+    UnplannedFlags,
+)
 
 if TYPE_CHECKING:
     from mwatch.app.plan import Plan
 
 
-@grouped(ModelFlags, ClusterFlags, LayoutFlags, SavingFlags, OutFlags)
+@grouped(ModelFlags, ClusterFlags, LayoutFlags, SavingFlags, OutFlags, UnplannedFlags)
 def plan(
     model: ModelFlags, cluster: ClusterFlags, layout: LayoutFlags, saving: SavingFlags,
-    out: OutFlags,
+    out: OutFlags, unplanned: UnplannedFlags,
 ) -> None:  # fmt: skip
     """Plan a training run: parallel layout, batch, memory, checkpoints, goodput.
 
@@ -41,6 +49,7 @@ def plan(
 
         write(render_names())
         return
+    _refuse(unplanned)
     found = _made(model, cluster, layout, saving)
     if out.as_json:
         import json
@@ -56,6 +65,16 @@ def plan(
     if out.values is not None:
         _hand_over(found, out.values)
     raise typer.Exit(found.exit_code)
+
+
+def _refuse(asked: UnplannedFlags) -> None:
+    """What Megatron can do and this cannot count: better no figure than a wrong one."""
+    from mwatch.errors import InputError
+
+    for name, value in asked._asdict().items():
+        if value:
+            flag = f"--{name.replace('_', '-')}"
+            raise InputError(f"{flag} is not planned: {UNPLANNED[name]}; leave it out for the rest")
 
 
 def _made(
@@ -74,6 +93,7 @@ def _made(
         "sequence_parallel": layout.sequence_parallel,
         "distributed_optimizer": layout.distributed_optimizer,
         "flash_attention": layout.flash_attention,
+        "first_layers": layout.first_stage_layers, "last_layers": layout.last_stage_layers,
     }  # fmt: skip
     return app.make(
         app.Wish(
@@ -108,10 +128,10 @@ def _shape(model: ModelFlags) -> tuple[dict[str, object], dict[str, object]]:
 
 
 def _hand_over(found: Plan, path: Path) -> None:
-    from mwatch.app.plan_values import as_yaml, values
+    from mwatch.app.plan_values import as_yaml, notes, values
     from mwatch.errors import InputError
 
-    text = as_yaml(values(found))
+    text = as_yaml(values(found), notes(found))
     if path == Path("-"):
         write(text.rstrip("\n"))
         return

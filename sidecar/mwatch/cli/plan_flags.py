@@ -23,7 +23,10 @@ def _count(text: str) -> Any:
 
 class ModelFlags(NamedTuple):
     model: Annotated[str | None, typer.Argument(metavar="MODEL", help="A preset: 13b.")] = None
-    layers: Annotated[int | None, _count("Layers; over the preset's.")] = None
+    layers: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, max=10_000, help="Layers; over the preset's."),
+    ] = None
     hidden: Annotated[int | None, _count("Hidden size.")] = None
     heads: Annotated[int | None, _count("Attention heads.")] = None
     seq: Annotated[int | None, _count("Sequence length.")] = None
@@ -60,7 +63,9 @@ class LayoutFlags(NamedTuple):
     pp: Annotated[int | None, _count("Pipeline parallel.")] = None
     cp: Annotated[int | None, _count("Context parallel.")] = None
     ep: Annotated[int | None, _count("Expert parallel.")] = None
-    vpp: Annotated[int | None, _count("Chunks of layers a stage (interleaved).")] = None
+    vpp: Annotated[int | None, _count("Chunks of layers a stage; 1: not interleaved.")] = None
+    first_stage_layers: Annotated[int | None, _count("Of the first stage, uneven.")] = None
+    last_stage_layers: Annotated[int | None, _count("Of the last stage, uneven.")] = None
     micro_batch: Annotated[int | None, _count("Samples of one forward pass.")] = None
     global_batch: Annotated[int | None, _count("Samples of a step; else some 16 a GPU.")] = None
     recompute: Annotated[
@@ -104,3 +109,21 @@ class OutFlags(NamedTuple):
     names: Annotated[
         bool, typer.Option("--list", help="Print presets, instance types and storage tiers.")
     ] = False
+
+
+UNPLANNED = {
+    "multi_latent_attention": "the memory of multi-latent attention is not counted",
+    "mtp_num_layers": "layers of multi-token prediction are not counted",
+    "fp8_param_gather": "weights are counted in 16 bits",
+    "pipeline_model_parallel_layout": "use --first-stage-layers and --last-stage-layers",
+}
+"""Megatron's flags that people may give, and why they are refused."""
+
+
+class UnplannedFlags(NamedTuple):
+    multi_latent_attention: Annotated[
+        bool, typer.Option("--multi-latent-attention", hidden=True)
+    ] = False
+    mtp_num_layers: Annotated[int | None, typer.Option(hidden=True)] = None
+    fp8_param_gather: Annotated[bool, typer.Option("--fp8-param-gather", hidden=True)] = False
+    pipeline_model_parallel_layout: Annotated[str | None, typer.Option(hidden=True)] = None

@@ -67,6 +67,8 @@ def _memory(plan: Plan) -> list[Line]:
         said = f"weight and optimizer={report.weight_and_optimizer:.2f} MB, "
         said += f"activation={report.activation:.2f} MB, total={report.total:.2f} MB"
         lines.append([(f"Megatron would print: {said}", "dim")])
+        if plan.unseen:
+            lines.append([(f"and not count: {', '.join(plan.unseen)}", "dim")])
     return lines
 
 
@@ -82,7 +84,8 @@ def _saving(plan: Plan) -> list[Line]:
     size = plan.checkpoint_bytes
     amount = f"{size / _TIB:.2f} TiB" if size >= _TIB else f"{size / _GIB:.1f} GiB"
     between = duration(plan.seconds_between_failures)
-    head = f"checkpoint {amount}; a failure every {between}"
+    head = f"checkpoint {amount}, {size / plan.parameters:.0f} bytes a parameter"
+    head += f"; a failure every {between}"
     rows: list[tuple[str, ...]] = []
     rows.append(("storage", "GB/s", "write", "save every", "goodput", "async: every", "goodput"))
     rows += [_save_row(plan, each) for each in plan.saves]
@@ -105,13 +108,17 @@ def _problems(plan: Plan) -> list[Line]:
         lines.append([(f"        mend: {each.mend}", "dim")])
     if plan.works:
         return [*lines, [("it works", "bold green")]]
+    return [*lines, _would_work(plan)]
+
+
+def _would_work(plan: Plan) -> Line:
     if plan.other is not None:
-        would = plan.other.described
+        where = "" if plan.nodes is None else f"{plan.nodes} such machines with "
         batch = f"micro batch {plan.other.micro_batch}, global batch {plan.other.global_batch}"
-        return [*lines, [("would work: ", "bold"), (f"{would}, {batch}", "")]]
-    if plan.nodes is not None:
-        return [*lines, [("would work: ", "bold"), (f"{plan.nodes} such machines", "")]]
-    return [*lines, [("nothing works with such machines: take larger GPUs", "bold red")]]
+        return [("would work: ", "bold"), (f"{where}{plan.other.described}, {batch}", "")]
+    if plan.is_shape:
+        return [("nothing works with such machines: take larger GPUs", "bold red")]
+    return [("no layout can work for this shape", "bold red")]
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[Line]:

@@ -4,12 +4,14 @@
 
 arXiv 2205.05198, table 2, by its parts, in 16-bit numbers: a layer keeps sbh(10 + 24/t), with
 sequence parallelism sbh(34/t); scores of attention 5as^2b/t more, unless a fused kernel or
-selective recomputation makes them again. Narrow keys, gated layers and experts change the parts.
+selective recomputation makes them again: then one layer's are there at a time. Unfused attention
+has a buffer of scores besides. Narrow keys, gated layers and experts change the parts.
 What it leaves out: the logits beyond what Megatron's own report counts (see `memory`).
 """
 
 from __future__ import annotations
 
+from mwatch.plan import stages
 from mwatch.plan.layout import Layout, Recompute
 from mwatch.plan.shape import Shape
 
@@ -18,6 +20,10 @@ _INPUTS = 8.0
 _MASKS = 2.0
 """Of both dropouts, one byte each."""
 _TOKEN_ID = 8
+_SCORE = 5.0
+"""Bytes of one score of attention: softmax 2, mask of the dropout 1, its result 2."""
+_SCORE_BUFFER = 2.0
+"""Megatron's own attention multiplies into one buffer, which it keeps for all layers."""
 
 
 def tokens(shape: Shape, layout: Layout) -> int:
@@ -33,12 +39,16 @@ def layer(shape: Shape, layout: Layout, *, with_experts: bool) -> float:
     if with_experts and shape.experts is not None:
         chosen = shape.experts.top_k
         inputs += 2.0 * chosen  # each expert's copy of its tokens
-        wide += _mlp_width(shape, shape.expert_ffn) * chosen
+        # A router's weight is multiplied in before the second matrix: SwiGLU's kernel does that
+        # on its way, other activations keep one more copy.
+        wide += 2.0 * shape.expert_ffn * 3 / shape.hidden * chosen
         wide += _mlp_width(shape, shape.experts.shared_ffn)
     else:
         wide += _mlp_width(shape, shape.ffn_size)
     kept = unit * (inputs / shared + wide / layout.tensor)
-    return kept + _scores(shape, layout)
+    if layout.recompute is Recompute.NONE:
+        kept += _SCORE * _scores(shape, layout)
+    return kept
 
 
 def _attention_width(shape: Shape) -> float:
@@ -51,23 +61,38 @@ def _mlp_width(shape: Shape, width: int) -> float:
 
 
 def _scores(shape: Shape, layout: Layout) -> float:
-    if layout.flash_attention or layout.recompute is not Recompute.NONE:
+    """How many there are at a time; a fused kernel never has them all."""
+    if layout.flash_attention:
         return 0.0
-    return 5.0 * shape.heads * shape.sequence * tokens(shape, layout) / layout.tensor
+    return shape.heads * shape.sequence * tokens(shape, layout) / layout.tensor
+
+
+def buffer(shape: Shape, layout: Layout) -> float:
+    """Of attention that is not fused: once, whatever the number of layers."""
+    return _SCORE_BUFFER * _scores(shape, layout)
+
+
+def again(shape: Shape, layout: Layout, stage: int) -> float:
+    """What is there for one layer at a time, when the backward pass computes it once more."""
+    if layout.recompute is Recompute.NONE:
+        return 0.0
+    scores = _SCORE * _scores(shape, layout)
+    if layout.recompute is Recompute.SELECTIVE:
+        return scores
+    count, rich = stages.held(shape, layout, stage)
+    kinds = ({True} if rich else set()) | ({False} if rich < count else set())
+    return scores + max(layer(shape, layout, with_experts=kind) for kind in kinds)
 
 
 def stage_layers(shape: Shape, layout: Layout, stage: int, in_flight: float) -> float:
     """Of all layers of a stage, for all micro-batches under way."""
-    count = shape.layers // layout.pipeline
-    first = stage * count
-    rich = shape.rich_layers(first, count)
+    count, rich = stages.held(shape, layout, stage)
+    if layout.recompute is Recompute.FULL:
+        shared = layout.tensor if layout.splits_sequence else 1
+        return 2.0 * tokens(shape, layout) * shape.hidden / shared * count * in_flight
     plain = layer(shape, layout, with_experts=False)
     wide = layer(shape, layout, with_experts=True) if rich else 0.0
-    if layout.recompute is not Recompute.FULL:
-        return (plain * (count - rich) + wide * rich) * in_flight
-    shared = layout.tensor if layout.splits_sequence else 1
-    kept = 2.0 * tokens(shape, layout) * shape.hidden / shared
-    return kept * count * in_flight + (max(plain, wide) if rich < count else wide)
+    return (plain * (count - rich) + wide * rich) * in_flight
 
 
 def embedding(shape: Shape, layout: Layout, in_flight: float) -> float:

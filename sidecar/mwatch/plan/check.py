@@ -8,11 +8,12 @@ at only where the arithmetic holds, for without it there is no stage to count.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from mwatch.plan import memory
-from mwatch.plan.layout import Layout
+from mwatch.plan import memory, stages
+from mwatch.plan.layout import Layout, Recompute
 from mwatch.plan.machines import Cluster
 from mwatch.plan.pipeline import bubble
 from mwatch.plan.shape import Shape
@@ -35,14 +36,20 @@ def problems(shape: Shape, layout: Layout, cluster: Cluster) -> tuple[Problem, .
     return tuple(found)
 
 
+def is_shape(shape: Shape) -> bool:
+    """A model can have it, whatever the layout."""
+    return next(_shape(shape), None) is None
+
+
 def holds(shape: Shape, layout: Layout) -> bool:
     """No error in the arithmetic; memory is another question."""
-    return next(_arithmetic(shape, layout), None) is None
+    return is_shape(shape) and next(_arithmetic(shape, layout), None) is None
 
 
 def divisors(number: int, most: int | None = None) -> tuple[int, ...]:
-    end = number if most is None else min(number, most)
-    return tuple(each for each in range(1, end + 1) if number % each == 0)
+    small = [each for each in range(1, math.isqrt(number) + 1) if number % each == 0]
+    found = sorted({*small, *(number // each for each in small)})
+    return tuple(each for each in found if most is None or each <= most)
 
 
 def _listed(numbers: tuple[int, ...]) -> str:
@@ -95,19 +102,54 @@ def _tensor(shape: Shape, layout: Layout) -> Iterator[Problem]:
 
 
 def _stages(shape: Shape, layout: Layout) -> Iterator[Problem]:
-    stages, virtual = layout.pipeline, layout.virtual
-    if shape.layers % stages:
-        what = f"{shape.layers} layers do not divide by PP {stages}"
-        yield _error("pipeline", what, f"PP that does: {_listed(divisors(shape.layers, 64))}")
-    elif virtual is not None and (stages == 1 or shape.layers % (stages * virtual)):
-        what = f"{shape.layers} layers cannot be cut into PP {stages} x VPP {virtual} chunks"
+    wrong = _uneven(shape, layout) if layout.is_uneven else _even(shape, layout)
+    if wrong is not None:
+        yield wrong
+    elif layout.virtual is not None:
+        yield from _virtual(shape, layout, layout.virtual)
+
+
+def _even(shape: Shape, layout: Layout) -> Problem | None:
+    if shape.layers % layout.pipeline == 0:
+        return None
+    what = f"{shape.layers} layers do not divide by PP {layout.pipeline}"
+    mend = f"PP that does: {_listed(divisors(shape.layers, 64))}"
+    return _error("pipeline", what, mend + _ends(shape, layout))
+
+
+def _ends(shape: Shape, layout: Layout) -> str:
+    ends = stages.uneven(shape.layers, layout.pipeline)
+    if ends is None:
+        return ""
+    return f"; or --first-stage-layers {ends.first} --last-stage-layers {ends.last}"
+
+
+def _uneven(shape: Shape, layout: Layout) -> Problem | None:
+    if layout.pipeline == 1:
+        what = "a first or last stage of its own size, and PP 1 has one stage for all layers"
+        return _error("pipeline", what, "use PP 2 or more")
+    left, others = stages.between(shape.layers, layout)
+    if (left > 0) == (others > 0) and left >= 0 and (others == 0 or left % others == 0):
+        return None
+    what = f"{left} layers are left for {others} stages between the ends, and do not divide"
+    mend = f"{shape.layers} layers divide by PP {layout.pipeline}: leave the ends as they are"
+    if shape.layers % layout.pipeline:
+        mend = _ends(shape, layout).removeprefix("; or ") or "use a smaller PP"
+    return _error("pipeline", what, mend)
+
+
+def _virtual(shape: Shape, layout: Layout, virtual: int) -> Iterator[Problem]:
+    number = layout.pipeline
+    of = {stages.count(shape.layers, layout, each) for each in (0, min(1, number - 1), number - 1)}
+    if number == 1 or any(each % virtual for each in of):
+        what = f"{shape.layers} layers cannot be cut into PP {number} x VPP {virtual} chunks"
         mend = "VPP needs two stages or more"
-        if stages > 1:
-            mend = f"VPP that can: {_listed(divisors(shape.layers // stages))}"
+        if number > 1:
+            mend = f"VPP that can: {_listed(divisors(math.gcd(*of)))}"
         yield _error("virtual", what, mend)
-    elif virtual is not None and layout.microbatches % stages:
-        what = f"{layout.microbatches} micro-batches do not divide by PP {stages}, as VPP needs"
-        each = layout.micro_batch * layout.data * stages
+    elif layout.microbatches % number:
+        what = f"{layout.microbatches} micro-batches do not divide by PP {number}, as VPP needs"
+        each = layout.micro_batch * layout.data * number
         yield _error("virtual", what, f"use a global batch that is a multiple of {each}")
 
 
@@ -178,15 +220,22 @@ def _memory(shape: Shape, layout: Layout, cluster: Cluster) -> Iterator[Problem]
     what = f"stage {fullest.stage} needs {fullest.total / memory.GIB:.1f} GiB of the"
     what += f" {cluster.memory_bytes / memory.GIB:.1f} GiB of a GPU"
     what += f", most of it {largest[0]} ({largest[1] / memory.GIB:.1f} GiB)"
-    mend = _CURES.get(largest[0], "raise TP or PP")
+    mend = _cure(largest[0], layout)
     level: Literal["error", "warning"] = "error" if share > 1 else "warning"
     yield Problem("memory", level, what, mend)
 
 
-_CURES = {
-    "activations": "lower the micro batch, recompute in full, or raise TP, CP or PP",
-    "loss": "lower the micro batch, or raise TP",
-    "optimizer": "use the distributed optimizer, or raise TP, PP or the number of GPUs",
-    "weights": "raise TP, PP or, with experts, EP",
-    "gradients": "raise TP, PP or, with experts, EP",
-}
+def _cure(part: str, layout: Layout) -> str:
+    """Only what is not done yet."""
+    steps = ["lower the micro batch"] if layout.micro_batch > 1 else []
+    if layout.fully_sharded:
+        return " or ".join([*steps, "recompute in full", "use more GPUs"])
+    if part == "activations":
+        steps += ["recompute in full"] if layout.recompute is not Recompute.FULL else []
+        return ", ".join([*steps, "raise TP, CP or PP"])
+    if part == "loss":
+        return " or ".join([*steps, "raise TP"])
+    if part == "optimizer" and not layout.distributed_optimizer:
+        return "use the distributed optimizer, or raise TP, PP or the number of GPUs"
+    more = ", EP" if layout.expert > 1 else ""
+    return f"raise TP, PP{more} or the number of GPUs"

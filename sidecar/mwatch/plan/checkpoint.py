@@ -28,7 +28,13 @@ def size(shape: Shape, layout: Layout) -> int:
 
 def async_stall_seconds(shape: Shape, layout: Layout) -> float:
     """An estimate: the fullest GPU's own part, copied to the host before training goes on."""
-    held = parameters.on_stage(shape, layout, 0).total
-    is_cut = layout.distributed_optimizer or layout.fully_sharded
-    owners = layout.data * layout.context if is_cut else 1
-    return max(BYTES_PER_PARAMETER * held / owners / (HOST_GBYTES * 1e9), LEAST_STALL_SECONDS)
+    ends = {0, layout.pipeline - 1}
+    most = max(_own(layout, parameters.on_stage(shape, layout, each)) for each in ends)
+    return max(BYTES_PER_PARAMETER * most / (HOST_GBYTES * 1e9), LEAST_STALL_SECONDS)
+
+
+def _own(layout: Layout, held: parameters.Held) -> float:
+    """What no other GPU has, or what it writes though others have it too."""
+    if layout.distributed_optimizer or layout.fully_sharded:
+        return held.dense / (layout.data * layout.context) + held.expert / layout.expert_data
+    return held.total

@@ -2,18 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Looks for a layout that fits, and takes the one whose step is shortest by estimate.
 
-Every combination that Megatron accepts is tried: TP within a machine, PP that divides the layers,
-CP for long sequences alone, EP for experts. What a person has fixed stays as it is. Where two
-are nearly equal the simpler one is taken: fewer GPUs to a copy, nothing recomputed.
+Every combination that Megatron accepts is tried: TP within a machine, PP that divides the layers
+or leaves a smaller first and last stage, CP for long sequences alone, EP for experts. What a
+person has fixed stays as it is. Where two are nearly equal the simpler one is taken: fewer GPUs
+to a copy, nothing recomputed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from itertools import product
+from dataclasses import replace
+from itertools import product, takewhile
 from typing import NamedTuple
 
-from mwatch.plan import memory, speed
+from mwatch.plan import memory, speed, stages
 from mwatch.plan.check import divisors, holds
 from mwatch.plan.layout import Layout, Recompute
 from mwatch.plan.machines import Cluster, Gpu
@@ -25,7 +28,9 @@ HEADROOM = 0.95
 LONG_SEQUENCE = 8192
 _MICRO_BATCHES = (1, 2, 4, 8, 16)
 _MOST_STAGES = 64
+_MOST_EXPERT_RANKS = 64
 _NEARLY = 0.05
+_AGAIN = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
 _UNKNOWN_TFLOPS = 300.0
 """For ranking alone, where a GPU was given by its memory."""
 
@@ -38,6 +43,7 @@ class Fixed(NamedTuple):
     context: int | None = None
     expert: int | None = None
     virtual: int | None = None
+    """1: not interleaved."""
     micro_batch: int | None = None
     global_batch: int | None = None
     recompute: Recompute | None = None
@@ -45,11 +51,13 @@ class Fixed(NamedTuple):
     distributed_optimizer: bool = True
     flash_attention: bool = True
     fully_sharded: bool = False
+    first_layers: int | None = None
+    last_layers: int | None = None
 
 
 def choose(shape: Shape, cluster: Cluster, fixed: Fixed) -> Layout | None:
     """None: nothing fits."""
-    fitting = [each for each in candidates(shape, cluster, fixed) if fits(shape, each, cluster)]
+    fitting = list(_fitting(shape, cluster, fixed))
     if not fitting:
         return None
     ranked = [(_seconds(shape, each, cluster), each) for each in fitting]
@@ -58,51 +66,104 @@ def choose(shape: Shape, cluster: Cluster, fixed: Fixed) -> Layout | None:
     return min(near, key=_plainness)
 
 
+def _fitting(shape: Shape, cluster: Cluster, fixed: Fixed) -> Iterator[Layout]:
+    """Where one micro batch does not fit no larger one does, nor does it in more chunks."""
+    for base in _bases(shape, cluster, fixed):
+        for recompute in recomputes(fixed):
+            for virtual in _virtuals(shape, base, fixed):
+                chosen = fixed._replace(recompute=recompute, virtual=virtual or 1)
+                small = next(_batched(shape, base, chosen), None)
+                if small is not None and not fits(shape, small, cluster):
+                    break
+                every = _batched(shape, base, chosen)
+                yield from takewhile(lambda each: fits(shape, each, cluster), every)
+
+
 def fits(shape: Shape, layout: Layout, cluster: Cluster) -> bool:
     return memory.fullest(shape, layout).total <= cluster.memory_bytes * HEADROOM
 
 
 def smallest(shape: Shape, cluster: Cluster, fixed: Fixed, most_nodes: int = 1024) -> int | None:
-    """With how many such machines it would begin to fit; None: not with that many."""
-    nodes = cluster.nodes
-    while nodes <= most_nodes:
-        if choose(shape, cluster._replace(nodes=nodes), fixed) is not None:
-            return nodes
-        nodes *= 2
-    return None
+    """With how many more of such machines it would begin to fit, to an eighth of them; None: not
+    with that many."""
+    # What needs least memory, of all that is open.
+    least = fixed._replace(
+        micro_batch=fixed.micro_batch or 1, recompute=fixed.recompute or Recompute.FULL
+    )
+
+    def do(nodes: int) -> bool:
+        of = cluster._replace(nodes=nodes)
+        small = (next(_batched(shape, base, least), None) for base in _bases(shape, of, least))
+        return any(each is not None and fits(shape, each, of) for each in small)
+
+    doubled = [cluster.nodes]
+    while 2 * doubled[-1] <= most_nodes:
+        doubled.append(2 * doubled[-1])
+    # The most can be cut in any way that fewer can: where it does not fit, none does.
+    if len(doubled) == 1 or not do(doubled[-1]):
+        return None
+    enough = next(each for each in doubled[1:] if do(each))
+    fewer = range(enough // 2, enough, max(enough // 16, 1))[1:]
+    return next((each for each in fewer if do(each)), enough)
 
 
 def candidates(shape: Shape, cluster: Cluster, fixed: Fixed) -> Iterator[Layout]:
     """All that Megatron's arithmetic allows."""
+    for base in _bases(shape, cluster, fixed):
+        yield from _batched(shape, base, fixed)
+
+
+def _bases(shape: Shape, cluster: Cluster, fixed: Fixed) -> Iterator[Layout]:
+    """All parallel sizes, with no batch yet."""
     if fixed.fully_sharded:
         fixed = fixed._replace(tensor=1, pipeline=1, context=1, expert=1)
     sizes = product(
         _sizes(fixed.tensor, divisors(cluster.machine.gpus)),
-        _sizes(fixed.pipeline, divisors(shape.layers, _MOST_STAGES)),
+        _sizes(fixed.pipeline, _pipelines(shape, cluster)),
         _sizes(fixed.context, _contexts(shape)),
         _sizes(fixed.expert, _expert_sizes(shape)),
     )
     for tensor, pipeline, context, expert in sizes:
-        if cluster.world % (tensor * pipeline * context) == 0:
+        ranks = math.lcm(tensor * pipeline * context, tensor * pipeline * expert)
+        if cluster.world % ranks == 0:
             base = Layout(
                 cluster.world, tensor, pipeline, context, expert,
                 sequence_parallel=fixed.sequence_parallel,
                 distributed_optimizer=fixed.distributed_optimizer,
                 flash_attention=fixed.flash_attention, fully_sharded=fixed.fully_sharded,
+                first_layers=fixed.first_layers, last_layers=fixed.last_layers,
             )  # fmt: skip
-            yield from _batched(shape, base, fixed)
+            yield _with_ends(shape, base)
+
+
+def _pipelines(shape: Shape, cluster: Cluster) -> tuple[int, ...]:
+    """Those that divide the layers, and those of the cluster that do not."""
+    even = divisors(shape.layers, _MOST_STAGES)
+    return (*even, *(each for each in divisors(cluster.world, _MOST_STAGES) if each not in even))
+
+
+def _with_ends(shape: Shape, base: Layout) -> Layout:
+    """Smaller first and last stages where it does not come out even, and nobody set them."""
+    ends = None if base.is_uneven else stages.uneven(shape.layers, base.pipeline)
+    return base if ends is None else replace(base, first_layers=ends.first, last_layers=ends.last)
+
+
+def recomputes(fixed: Fixed) -> tuple[Recompute, ...]:
+    """A fused kernel keeps no scores: to compute them again would cost time and save nothing."""
+    if fixed.recompute is not None:
+        return (fixed.recompute,)
+    if fixed.flash_attention:
+        return (Recompute.NONE, Recompute.FULL)
+    return (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
 
 
 def _batched(shape: Shape, base: Layout, fixed: Fixed) -> Iterator[Layout]:
-    from dataclasses import replace
-
-    recomputes = (Recompute.SELECTIVE, Recompute.FULL)
     choices = product(
-        _sizes(fixed.micro_batch, _MICRO_BATCHES),
-        (fixed.recompute,) if fixed.recompute is not None else recomputes,
+        recomputes(fixed),
         _virtuals(shape, base, fixed),
+        _sizes(fixed.micro_batch, _MICRO_BATCHES),
     )
-    for micro, recompute, virtual in choices:
+    for recompute, virtual, micro in choices:
         whole = fixed.global_batch or usual_batch(base.world, micro * base.data)
         found = replace(
             base, micro_batch=micro, global_batch=whole, recompute=recompute, virtual=virtual
@@ -116,6 +177,11 @@ def usual_batch(world: int, step: int) -> int:
     return -(-BATCH_PER_GPU * world // step) * step
 
 
+def plain_or(virtual: int | None) -> int | None:
+    """One chunk a stage is the plain schedule, for Megatron too."""
+    return None if virtual == 1 else virtual
+
+
 def _sizes(fixed: int | None, open_to: tuple[int, ...]) -> tuple[int, ...]:
     return open_to if fixed is None else (fixed,)
 
@@ -125,13 +191,13 @@ def _contexts(shape: Shape) -> tuple[int, ...]:
 
 
 def _expert_sizes(shape: Shape) -> tuple[int, ...]:
-    return (1,) if shape.experts is None else divisors(shape.experts.count)
+    return (1,) if shape.experts is None else divisors(shape.experts.count, _MOST_EXPERT_RANKS)
 
 
 def _virtuals(shape: Shape, base: Layout, fixed: Fixed) -> tuple[int | None, ...]:
     if fixed.virtual is not None:
-        return (fixed.virtual,)
-    if base.pipeline == 1 or shape.layers % base.pipeline:
+        return (plain_or(fixed.virtual),)
+    if base.pipeline == 1 or base.is_uneven or shape.layers % base.pipeline:
         return (None,)
     return (None, *(each for each in divisors(shape.layers // base.pipeline, 4) if each > 1))
 
@@ -149,6 +215,6 @@ def _seconds(shape: Shape, layout: Layout, cluster: Cluster) -> float:
 
 def _plainness(layout: Layout) -> tuple[int, ...]:
     return (
-        int(layout.recompute is Recompute.FULL), layout.model, layout.virtual or 1,
-        layout.expert, layout.pipeline, layout.micro_batch,
+        _AGAIN.index(layout.recompute), int(layout.is_uneven), layout.model,
+        layout.virtual or 1, layout.expert, layout.pipeline, layout.micro_batch,
     )  # fmt: skip

@@ -35,6 +35,9 @@ class Layout:
     flash_attention: bool = True
     fully_sharded: bool = False
     """FSDP, as LLM-Foundry trains: every state cut over all GPUs, no TP and no PP."""
+    first_layers: int | None = None
+    """Of the first pipeline stage; None: as many as the others."""
+    last_layers: int | None = None
 
     @property
     def model(self) -> int:
@@ -61,6 +64,10 @@ class Layout:
         return self.sequence_parallel and self.tensor > 1
 
     @property
+    def is_uneven(self) -> bool:
+        return self.first_layers is not None or self.last_layers is not None
+
+    @property
     def told(self) -> str:
         if self.fully_sharded:
             return f"FSDP {self.world}"
@@ -79,4 +86,6 @@ class Layout:
             ("flash attention", self.flash_attention),
         )
         off = "".join(f", no {name}" for name, is_on in switches if not is_on)
-        return f"{self.told}, recompute {self.recompute.value}{off}"
+        ends = (("first", self.first_layers), ("last", self.last_layers))
+        own = "".join(f", {name} stage {count} layers" for name, count in ends if count)
+        return f"{self.told}{own}, recompute {self.recompute.value}{off}"

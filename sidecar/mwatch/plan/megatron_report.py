@@ -39,6 +39,25 @@ def footprint(shape: Shape, layout: Layout) -> Footprint:
     return Footprint(held / layout.tensor * rate / MIB, _activation(shape, layout) / MIB)
 
 
+def unseen(shape: Shape, layout: Layout) -> tuple[str, ...]:
+    """What this layout has and the report does not count."""
+    only = layout.recompute is not Recompute.SELECTIVE
+    found = (
+        ("sequence parallelism", layout.splits_sequence and only),
+        ("full recomputation", layout.recompute is Recompute.FULL),
+        ("CP", layout.context > 1),
+        ("EP", layout.expert > 1),
+        ("uneven stages", layout.is_uneven),
+        ("scores of attention", not layout.flash_attention and only),
+        ("activations of SwiGLU", shape.gated),
+        ("activations of GQA", shape.key_groups != shape.heads),
+        ("activations of wide heads", shape.query_width != shape.hidden),
+        ("activations of experts", shape.experts is not None),
+        ("activations of another MLP", shape.ffn_size != 4 * shape.hidden and only),
+    )
+    return tuple(name for name, is_there in found if is_there)
+
+
 def _block(shape: Shape) -> float:
     rich = shape.rich_layers(0, shape.layers)
     widths = shape.ffn_size * (shape.layers - rich)

@@ -8,8 +8,10 @@ learned positions are in it, which Megatron's theoretical report leaves out.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
+from mwatch.plan import stages
 from mwatch.plan.layout import Layout
 from mwatch.plan.shape import Experts, Shape
 
@@ -41,6 +43,7 @@ class Held(NamedTuple):
         return self.dense + self.expert
 
 
+@lru_cache(maxsize=64)
 def layer(shape: Shape, *, with_experts: bool) -> Count:
     mlp = _mlp(shape, shape.ffn_size)
     if with_experts and shape.experts is not None:
@@ -62,24 +65,28 @@ def _mlp(shape: Shape, width: int) -> Count:
 
 def _experts(shape: Shape, experts: Experts) -> Count:
     routed = _mlp(shape, shape.expert_ffn).total * experts.count
-    found = Count(whole=shape.hidden * experts.count, expert=routed)
+    router = (shape.hidden + int(shape.bias)) * experts.count
+    found = Count(whole=router, expert=routed)
     return found.plus(_mlp(shape, experts.shared_ffn)) if experts.shared_ffn else found
 
 
-def all_layers(shape: Shape, first: int, count: int) -> Count:
-    """Of the layers from `first` on."""
-    rich = shape.rich_layers(first, count)
+def all_layers(shape: Shape, layers: int, rich: int) -> Count:
+    """Of so many layers, `rich` of them with experts."""
     found = Count()
-    for number, kind in ((rich, True), (count - rich, False)):
+    for number, kind in ((rich, True), (layers - rich, False)):
         one = layer(shape, with_experts=kind)
         found = found.plus(Count(*(number * each for each in one)))
     return found
 
 
+def _model(shape: Shape) -> Count:
+    return all_layers(shape, shape.layers, shape.rich_layers(0, shape.layers))
+
+
 def total(shape: Shape, tensor: int = 1) -> int:
     """Of the whole model, a shared embedding once, with the padding that TP asks for."""
     embedding = shape.padded_vocabulary(tensor) * shape.hidden
-    blocks = all_layers(shape, 0, shape.layers).total + shape.norm_width * shape.hidden
+    blocks = _model(shape).total + shape.norm_width * shape.hidden
     positions = shape.positions * shape.hidden if shape.learned_positions else 0
     return blocks + positions + embedding * (1 if shape.tied else 2)
 
@@ -89,14 +96,13 @@ def active(shape: Shape) -> int:
     experts = shape.experts
     if experts is None:
         return total(shape)
-    routed = all_layers(shape, 0, shape.layers).expert
+    routed = _model(shape).expert
     return total(shape) - routed + routed * min(experts.top_k, experts.count) // experts.count
 
 
 def on_stage(shape: Shape, layout: Layout, stage: int) -> Held:
     """Of the most loaded GPU of a pipeline stage."""
-    count = shape.layers // layout.pipeline
-    found = all_layers(shape, stage * count, count)
+    found = all_layers(shape, *stages.held(shape, layout, stage))
     is_first, is_last = stage == 0, stage == layout.pipeline - 1
     embedding = shape.padded_vocabulary(layout.tensor) * shape.hidden
     # A tied embedding lies on the first and the last stage, where these are two.

@@ -9,7 +9,7 @@ nothing of kernels: a measured step time is better, and `--step-seconds` takes i
 
 from __future__ import annotations
 
-from mwatch.plan import parameters
+from mwatch.plan import parameters, stages
 from mwatch.plan.activations import tokens
 from mwatch.plan.layout import Layout, Recompute
 from mwatch.plan.machines import Cluster
@@ -49,6 +49,7 @@ def step_seconds(
         return None
     work = step_flops(shape, layout.global_batch) / layout.world / (tflops * 1e12 * share)
     work *= 4 / 3 if layout.recompute is Recompute.FULL else 1.0
+    work *= stages.largest(shape.layers, layout) * layout.pipeline / shape.layers
     size = tokens(shape, layout) * shape.hidden / layout.tensor
     work *= 1 + _SMALL_WORK / size
     moved = _within_layers(shape, layout, cluster) + _between_stages(shape, layout, cluster)

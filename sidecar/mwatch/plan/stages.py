@@ -1,0 +1,77 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which layers a pipeline stage has: even stages, or a first and a last one of their own size.
+
+Megatron's `--decoder-first-pipeline-num-layers` and `--decoder-last-pipeline-num-layers`; what is
+left goes evenly to the stages between. With VPP a stage has one piece of every chunk of the model.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mwatch.plan.layout import Layout
+from mwatch.plan.shape import Shape
+
+
+class Ends(NamedTuple):
+    """Layers of the first and of the last stage."""
+
+    first: int
+    last: int
+
+
+class Held(NamedTuple):
+    """Of one stage."""
+
+    layers: int
+    rich: int
+    """Those with experts."""
+
+
+def between(layers: int, layout: Layout) -> tuple[int, int]:
+    """Layers and stages that are left once the ends have theirs."""
+    ends = [each for each in (layout.first_layers, layout.last_layers) if each is not None]
+    return layers - sum(ends), layout.pipeline - len(ends)
+
+
+def count(layers: int, layout: Layout, stage: int) -> int:
+    """Of a layout that holds."""
+    if stage == 0 and layout.first_layers is not None:
+        return layout.first_layers
+    if stage == layout.pipeline - 1 and layout.last_layers is not None:
+        return layout.last_layers
+    left, stages = between(layers, layout)
+    return left // stages
+
+
+def held(shape: Shape, layout: Layout, stage: int) -> Held:
+    mine = count(shape.layers, layout, stage)
+    if shape.experts is None or shape.experts.every == 1:
+        return Held(mine, 0 if shape.experts is None else mine)
+    before = 0
+    if stage:
+        before = count(shape.layers, layout, 0)
+        before += (stage - 1) * count(shape.layers, layout, 1) if stage > 1 else 0
+    chunks = layout.virtual or 1
+    begins = (each * (shape.layers // chunks) + before // chunks for each in range(chunks))
+    return Held(mine, sum(shape.rich_layers(begin, mine // chunks) for begin in begins))
+
+
+def largest(layers: int, layout: Layout) -> int:
+    """Layers of the largest stage: the others wait for it."""
+    if not layout.is_uneven:
+        return layers // layout.pipeline
+    some = {0, min(1, layout.pipeline - 1), layout.pipeline - 1}
+    return max(count(layers, layout, each) for each in some)
+
+
+def uneven(layers: int, stages: int) -> Ends | None:
+    """Ends that make it come out even between them; what is short is taken from the last one
+    first, which has the logits too. None: it comes out even anyway, or no stage would be left."""
+    if stages < 2 or layers % stages == 0:
+        return None
+    each = -(-layers // stages)
+    short = each * stages - layers
+    found = Ends(each - short // 2, each - (short - short // 2))
+    return found if min(found) > 0 else None
