@@ -55,7 +55,7 @@ class Dataset:
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.root = folder / "data"
         self.root.mkdir(parents=True, exist_ok=True)
-        self._file = folder / "settings.json"
+        self.file = folder / "settings.json"
         self.megatron = folder / "megatron"
         self.tool()
         retry = {"attempts": 4, "firstWaitSeconds": 0.01, "maxWaitSeconds": 0.05}
@@ -85,18 +85,22 @@ class Dataset:
         path.write_text(FAKE_TOOL.replace("FAULT", fault))
 
     def step(self, name: str, *, pod: int = 0, token: str = "") -> Ran:
-        self._file.write_text(json.dumps(self.settings))
+        process = self.start(name, pod=pod, token=token)
+        said, _ = process.communicate(timeout=_SECONDS)
+        return Ran(process.returncode, said)
+
+    def start(self, name: str, *, pod: int = 0, token: str = "") -> subprocess.Popen[str]:
+        self.file.write_text(json.dumps(self.settings))
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{SCRIPTS}:{ROOT / 'trainer'}"}
         environment |= {"JOB_COMPLETION_INDEX": str(pod), "PYTHONDONTWRITEBYTECODE": "1"}
         environment |= {"HF_TOKEN": token} if token else {}
-        done = subprocess.run(
-            [sys.executable, "-m", "dataset_steps", name, str(self._file)],
+        return subprocess.Popen(
+            [sys.executable, "-m", "dataset_steps", name, str(self.file)],
             env=environment,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
-            timeout=_SECONDS,
         )
-        return Ran(done.returncode, done.stdout + done.stderr)
 
     def all_steps(self, *, pod: int = 0, steps: tuple[str, ...] = STEPS) -> Ran:
         """One after the other, as init containers are; the first that fails is the last."""

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import json
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +130,34 @@ def test_vocabulary_and_merges_come_from_the_same_model() -> None:
     assert found["merges.txt"].endswith("/gpt2/resolve/main/merges.txt")
 
 
+def test_two_datasets_of_own_files_have_two_folders_on_one_claim() -> None:
+    words = [*sets("source=jsonl"), *PLAIN]
+    assert settings(*words)["name"] == "jsonl"
+    assert settings(*words, *sets("name=wiki"))["name"] == "wiki"
+
+
+def test_no_second_at_all_is_a_number_of_seconds() -> None:
+    spec = only(rendered(CHART, *sets("job.ttlSecondsAfterFinished=0")), "Job")["spec"]
+    assert spec["ttlSecondsAfterFinished"] == 0 and "activeDeadlineSeconds" not in spec
+
+
+def test_the_image_that_it_takes_by_default_has_the_packages_of_its_engine() -> None:
+    assert pod()["containers"][0]["image"].startswith("mwatch:")
+    recipe = (CHARTS.parent / "docker" / "mwatch.Dockerfile").read_text()
+    assert "'/source[data]'" in recipe
+    project = tomllib.loads((CHARTS.parents[1] / "pyproject.toml").read_text())["project"]
+    wanted = {re.split("[><=]", each)[0] for each in project["optional-dependencies"]["data"]}
+    assert wanted == {"regex", "tokenizers", "zstandard"}
+
+
+def test_it_can_write_into_a_file_system_that_belongs_to_root() -> None:
+    """Which a new Lustre does, while our image runs as somebody else."""
+    assert pod()["securityContext"]["runAsUser"] == 0
+
+
 REFUSALS = [
+    (sets("name=tokenizer"), "vocabulary and merges lie in that folder"),
+    (sets("name=a/b"), "does not match pattern"),
     (sets("source=pile"), "must be one of 'slimpajama'"),
     (sets("source=jsonl"), "source jsonl needs files"),
     (PLAIN, "files belong to source jsonl"),

@@ -164,6 +164,18 @@ def test_files_join_as_lines_even_where_the_last_has_no_end(tmp_path: Path) -> N
     assert joined == lines("a", "b")
 
 
+def test_the_name_is_that_of_the_folder_and_of_the_files(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "own.jsonl").write_bytes(lines("one"))
+    tool = {"engine": "mwatch", "workers": 1, "tokenizerType": "ByteTokenizer"}
+    files = [{"path": f"{tmp_path}/data/own.jsonl"}]
+    dataset = Dataset(tmp_path, source="jsonl", name="wiki", files=files, preprocess=tool)
+    ran = dataset.all_steps()
+    assert ran.code == 0 and "count: ALL of wiki: 1 files read" in ran.said
+    assert (dataset.root / "wiki" / "wiki-00000_text_document.idx").is_file()
+    assert not (dataset.root / "jsonl").exists()
+
+
 def test_files_of_the_user_are_read_where_they_are_and_stay(tmp_path: Path, hub: FakeHub) -> None:
     (tmp_path / "data").mkdir()
     own = tmp_path / "data" / "own.jsonl"

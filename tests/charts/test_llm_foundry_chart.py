@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from mwatch.model.check import Level
 from mwatch_trainer.argv import find_program
 from mwatch_trainer.composer_argv import is_composer
 from mwatch_trainer.composer_argv import settings as composer_settings
+from mwatch_trainer.zipapp_build import build
 from source_rules import SPDX
 
 pytestmark = pytest.mark.skipif(helm() is None, reason=NO_HELM)
@@ -100,6 +103,34 @@ def test_no_shell_and_no_pipe_stand_between_composer_and_its_exit_code() -> None
     assert words[0] == "composer"
     assert not any("tee" in each.split() or "|" in each for each in words)
     assert "args" not in trainer(job())
+
+
+# Says what it was given, as Composer's launcher would read it, and ends as a crashed rank makes it.
+FAKE_COMPOSER = """#!/bin/sh
+[ "$1" = --world_size ] && [ -n "$RUN_NAME" ] || exit 99
+case "$*" in *" autoresume=true "*) ;; *) exit 98 ;; esac
+exit 17
+"""
+
+
+@pytest.mark.parametrize("watched", ["true", "false"])
+def test_the_container_ends_with_the_exit_code_of_composer(tmp_path: Path, watched: str) -> None:
+    """The rendered command, run; only the folder of the wrapper is another."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "composer").write_text(FAKE_COMPOSER)
+    (tmp_path / "bin" / "composer").chmod(0o755)
+    build(str(tmp_path / "mwatch-run.pyz"))
+    made = trainer(job(*sets(f"mwatch.enabled={watched}")))
+    words = [each.replace("/mwatch/", f"{tmp_path}/") for each in made["command"]]
+    given = {each["name"]: each["value"] for each in made["env"] if "value" in each}
+    if watched == "true":
+        given |= {"MWATCH_DIR": str(tmp_path), "MWATCH_CONTROLLER": "", "MWATCH_JOB": "mpt"}
+    path = f"{tmp_path / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        words, env={**given, "PATH": path}, capture_output=True, text=True, timeout=25
+    )
+    assert done.returncode == 17, done.stderr
+    assert "unwatched" not in done.stderr
 
 
 def test_ranks_and_address_are_the_operators_own() -> None:
@@ -186,6 +217,7 @@ REFUSALS = [
     (sets("job.restartPolicy=ExitCode"), "needs mwatch.mode act"),
     (sets("job.backoffLimit=1"), "one restart of all 2 pods counts 2"),
     (sets("resources.gracePeriodSeconds=30"), "minimum"),
+    (["--kube-version", "1.28.0"], "knows no native sidecars: set mwatch.sidecar=container"),
     (sets("mwatch.mode=kill"), "must be one of 'observe', 'act'"),
     (sets("training.nodes=0"), "minimum"),
     (sets("model.custom.layers=2"), "'custom' not allowed"),

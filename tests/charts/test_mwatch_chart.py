@@ -238,6 +238,12 @@ def test_a_second_namespace_can_leave_out_what_the_first_has() -> None:
     assert kinds.count("PodMonitor") == 2
 
 
+@needs_helm
+def test_an_older_kubernetes_can_do_without_the_rules_of_admission() -> None:
+    old = ["--kube-version", "1.29.4", *sets("admission.enabled=false")]
+    assert "ValidatingAdmissionPolicy" not in {each["kind"] for each in rendered(CHART, *old)}
+
+
 REFUSALS = [
     (sets("rbac.nodesCordon=true"), "needs rbac.nodesRead"),
     (
@@ -246,6 +252,7 @@ REFUSALS = [
     ),
     (sets("rbac.create=false"), "turn both off, or neither"),
     (sets("controller.replicas=2"), "needs controller.evidence.claim"),
+    (["--kube-version", "1.29.4"], "needs Kubernetes 1.30 or newer, and this is v1.29.4"),
     (sets("monitoring.kind=datadog"), "must be one of 'auto'"),
     (sets("monitoring.interval=60s"), "does not match pattern"),
     (sets("rbac.policies=[]"), "/rbac/policies"),

@@ -22,6 +22,8 @@ _LIBRARY = re.compile(r"(/\S+) \(0x[0-9a-f]+\)")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ROOT = Path(__file__).resolve().parents[2]
 _EXTRAS = ("otlp", "tensorboard")
+# Of the extra `data`. `tokenizers` brings a client of the hub with it, which no test asks for.
+_DATA = ("regex", "zstandard")
 _LEFT_OUT = ("__pycache__", "test", "tests", "idlelib", "tkinter", "ensurepip", "turtledemo")
 
 
@@ -52,6 +54,7 @@ def add_packages(layer: Layer) -> None:
     wanted = [
         *project["dependencies"],
         *(each for name in _EXTRAS for each in extras.get(name, ())),
+        *_DATA,
     ]
     extensions = []
     for name in sorted(_with_dependencies(wanted)):

@@ -20,6 +20,11 @@ TRAINER = "localhost/trainer:test"
 _ROOT = Path(__file__).resolve().parents[2]
 # busybox has an nslookup of its own, which its shell prefers and which fails on search domains.
 _NSLOOKUP = b'#!/bin/sh\nexec getent ahostsv4 "$1"\n'
+# Packages are found as in an image that has them installed, whatever PYTHONPATH a pod sets.
+_PYTHON = """#!/bin/sh
+export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}/opt/packages"
+exec {program} "$@"
+"""
 _BUSYBOX = ("seq", "sleep", "cat", "ls", "cp", "mkdir", "chmod", "ps", "kill", "env", "true", "rm")
 _NAMES = b"hosts: files dns\n"
 
@@ -50,12 +55,14 @@ def mwatch_image(folder: Path) -> Path:
     _add_shell(layer)
     program = add_python(layer)
     add_packages(layer)
-    for source in (_ROOT / "sidecar" / "mwatch", _ROOT / "trainer" / "mwatch_trainer"):
+    names = ("sidecar/mwatch", "trainer/mwatch_trainer", "trainer/mwatch_gpt")
+    for source in (_ROOT / each for each in names):
         layer.tree(f"opt/packages/{source.name}", source, without=("__pycache__",))
     wrapper = folder / "mwatch-run.pyz"
     build(str(wrapper))
     layer.file("mwatch-run.pyz", wrapper)
     layer.data("usr/local/bin/mwatch", f'#!/bin/sh\nexec {program} -m mwatch "$@"\n'.encode())
+    layer.data("usr/local/bin/python3", _PYTHON.format(program=program).encode())
     config = {
         "Env": ["PATH=/usr/local/bin:/usr/bin:/bin", "PYTHONPATH=/opt/packages"],
         "Entrypoint": ["mwatch"],

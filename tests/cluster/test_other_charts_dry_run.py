@@ -9,7 +9,6 @@ Prometheus operator's: the specification is the same, the group is not.
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,10 @@ from typing import Any
 import pytest
 import yaml
 
-from chart_renders import CHARTS, helm, rendered, sets, values_file
+from chart_renders import CHARTS, rendered, sets, values_file
 from cluster.binaries import OPERATOR, module_folder
 from cluster.control_plane import ControlPlane
+from cluster.helm import Helm
 from cluster.test_inject_dry_run import KEEPS_NATIVE, VERSIONS, apply, install_operator, lost
 
 pytestmark = pytest.mark.timeout(180)
@@ -55,6 +55,10 @@ RENDERS: dict[str, tuple[Path, list[str]]] = {
     "dataset, oscar": (DATASET, sets("source=oscar", "preprocess.engine=megatron")),
     "dataset, c4": (DATASET, sets("source=c4-mds")),
     "dataset, jsonl": (DATASET, [*sets("source=jsonl"), *_FILES]),
+    "dataset, one of two": (
+        DATASET,
+        [*sets("source=jsonl", "name=wiki", "job.ttlSecondsAfterFinished=0"), *_FILES],
+    ),
     "mwatch": (MWATCH, []),
     "mwatch, operator": (MWATCH, _KNOWN),
     "mwatch, AKS managed": (MWATCH, sets("monitoring.kind=azure")),
@@ -129,25 +133,6 @@ def test_llm_foundry_is_accepted_in_every_size(api: ControlPlane) -> None:
     for config, nodes in CONFIGS.items():
         words = sets(f"model.config={config}", f"training.nodes={nodes}")
         taken(api, rendered(FOUNDRY, *words, name="mpt"))
-
-
-class Helm:
-    """The real one, against the API server: what a user types."""
-
-    def __init__(self, plane: ControlPlane) -> None:
-        program = helm()
-        assert program is not None
-        self._words = [str(program), "--kubeconfig", str(plane.kubeconfig("admin"))]
-
-    def __call__(self, *words: str, namespace: str) -> str:
-        done = subprocess.run(
-            [*self._words, *words, "--namespace", namespace],
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
 
 
 def test_two_namespaces_have_a_controller_each(api: ControlPlane) -> None:

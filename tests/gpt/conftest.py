@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpt.launch import Job, Nursery, start_job
+from mwatch_gpt import conversion, corpus
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +33,10 @@ def train(nursery: Nursery, tmp_path: Path) -> Iterator[Callable[..., Job]]:
     yield start
     for job in jobs:
         job.close()
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some ten lines each, so that a small input has many places to stop at."""
+    whole = corpus.blocks
+    monkeypatch.setattr(conversion, "blocks", lambda paths, start: whole(paths, start, 700))

@@ -17,47 +17,13 @@ from pathlib import Path
 
 import pytest
 
+from gpt.conversions import Stop, job, nothing, stop_after
 from gpt.corpora import both, convert, json_lines, many
 from gpt.launch import ROOT
-from mwatch_gpt import conversion, corpus
+from mwatch_gpt import conversion
 from mwatch_gpt.bad_input import BadInput
-from mwatch_gpt.conversion import Job
 from mwatch_gpt.dataset_writer import DatasetWriter
-from mwatch_gpt.encoding import Wanted
-from mwatch_gpt.tokenizer_files import Choice
-from mwatch_gpt.unfinished import State, path_of
-
-
-class Stop(Exception):
-    pass
-
-
-def job(source: Path, prefix: Path, **more: bool) -> Job:
-    return Job(
-        (str(source),), (f"{prefix}_text_document",), Wanted(Choice()), save_seconds=0, **more
-    )
-
-
-def stop_after(saves: int) -> Callable[[State], None]:
-    left = [saves]
-
-    def progress(_: State) -> None:
-        left[0] -= 1
-        if not left[0]:
-            raise Stop
-
-    return progress
-
-
-def nothing(_: State) -> None:
-    return
-
-
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some ten lines each, so that a small input has many places to stop at."""
-    whole = corpus.blocks
-    monkeypatch.setattr(conversion, "blocks", lambda paths, start: whole(paths, start, 700))
+from mwatch_gpt.unfinished import path_of
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -210,6 +176,18 @@ def test_a_killed_process_leaves_no_workers_and_nothing_that_looks_whole(tmp_pat
     assert again.wait(25) == 0
     assert convert(source, tmp_path / "whole") == 0
     assert both(tmp_path / "o") == both(tmp_path / "whole")
+
+
+def test_a_killed_worker_is_the_machines_doing_and_not_the_inputs(tmp_path: Path) -> None:
+    """Real processes, as above."""
+    source = json_lines(tmp_path / "a.jsonl", many(60_000))
+    process = start(source, tmp_path / "o")
+    until(path_of(f"{tmp_path}/o_text_document").exists)
+    lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children(process.pid)}
+    worker = next(pid for pid, line in lines.items() if b"spawn_main" in line)
+    os.kill(worker, signal.SIGKILL)
+    assert process.wait(25) == 3
+    assert not (tmp_path / "o_text_document.idx").exists()
 
 
 def test_a_writer_that_was_never_opened_can_be_closed(tmp_path: Path) -> None:

@@ -74,6 +74,33 @@ def test_damage_is_named(
     assert words in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("code", [4, 6, 7])
+def test_another_type_of_tokens_is_found(
+    prefix: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Numbers with a fraction are in Megatron's format, and no token is one."""
+    edit(f"{prefix}.idx", put(17, "<B", code))
+    assert main(["--check", prefix]) == 1
+    words = "do not follow the lengths" if code == 4 else f"the code {code}"
+    assert words in capsys.readouterr().out
+
+
+def test_tokens_above_the_vocabulary_are_found_where_its_size_is_given(
+    prefix: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_file, "_PIECE", 7)
+    assert main(["--check", prefix, "--vocab-size", "257"]) == 0
+    edit(f"{prefix}.bin", put(2 * 10, "<H", 257))
+    assert main(["--check", prefix]) == 0
+    capsys.readouterr()
+    assert main(["--check", prefix, "--vocab-size", "257"]) == 1
+    said = capsys.readouterr().out
+    assert "o_text_document.bin: token 10 is 257, and a vocabulary of 257 has none such" in said
+    edit(f"{prefix}.idx", put(17, "<B", 3))
+    edit(f"{prefix}.bin", put(2 * 9, "<h", -2))
+    assert "token 9 is -2" in index_file.check(prefix, 300).problems[0]
+
+
 def test_a_whole_one_is_counted(prefix: str, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert main(["--check", f"{prefix}.idx"]) == 0
@@ -113,10 +140,10 @@ def test_a_blend_is_weighed_by_tokens_or_by_hand(
     assert weights.read_text() == f"3 {prefix}\n1 {other}\n"
 
 
-@pytest.mark.parametrize("argv", [["--check"], ["x"], [], ["--workers", "0"]])
-def test_bad_usage_is_refused(argv: list[str]) -> None:
+@pytest.mark.parametrize("argv", ["--check", "x", "", "--workers 0", "--vocab-size 9"])
+def test_bad_usage_is_refused(argv: str) -> None:
     with pytest.raises(SystemExit) as leave:
-        main(argv)
+        main(argv.split())
     assert leave.value.code == 2
 
 

@@ -97,7 +97,7 @@ def _where_to_begin(job: Job, writers: Sequence[DatasetWriter]) -> State:
             raise
         return fresh
     if known is not None and known.settings == settings:
-        if known.stage != DONE or is_there:
+        if is_there if known.stage == DONE else _is_kept(job, writers, known):
             return known
     elif known is not None and known.stage != DONE and not job.overwrite:
         raise BadInput(
@@ -107,6 +107,17 @@ def _where_to_begin(job: Job, writers: Sequence[DatasetWriter]) -> State:
     if is_there and not job.overwrite:
         raise BadInput(f"{first}: is already there; delete it, or --overwrite makes it again")
     return fresh
+
+
+def _is_kept(job: Job, writers: Sequence[DatasetWriter], known: State) -> bool:
+    """False: start over."""
+    for writer, sizes in zip(writers, known.sizes, strict=True):
+        lost = writer.lost(sizes, is_finishing=known.stage == FINISHING)
+        if lost is not None and not job.overwrite:
+            raise BadInput(f"{lost}; delete it, or --overwrite starts over")
+        if lost is not None:
+            return False
+    return True
 
 
 def _write(
@@ -126,14 +137,15 @@ def _write(
             for block, result in found:
                 state = _added(writers, state, result)._replace(place=block.end)
                 if clock() >= due:
-                    state = _saved(job, writers, state)
+                    _saved(job, writers, state)
                     progress(state)
                     due = clock() + job.save_seconds
             if not state.documents:
                 raise BadInput("the input has no text")
         finally:
-            # Also what came before a bad line is kept, if anything did.
-            state = _saved(job, writers, state)
+            # Also what came before a bad line is kept, if anything did. The sizes are those after
+            # the last whole block: a signal or a full disk may have come in the middle of one.
+            _saved(job, writers, state)
             if not state.documents:
                 _forget(job, writers)
     return state
@@ -149,13 +161,14 @@ def _added(writers: Sequence[DatasetWriter], state: State, result: Result) -> St
     for writer, part in zip(writers, result.parts, strict=True):
         writer.add(part)
     return state._replace(
+        sizes=tuple(writer.sizes for writer in writers),
         documents=state.documents + result.documents,
         tokens=state.tokens + result.token_count,
         left_out=state.left_out + len(result.bad),
     )
 
 
-def _saved(job: Job, writers: Sequence[DatasetWriter], state: State) -> State:
-    state = state._replace(sizes=tuple(writer.sync() for writer in writers))
+def _saved(job: Job, writers: Sequence[DatasetWriter], state: State) -> None:
+    for writer in writers:
+        writer.sync()
     unfinished.store(job.prefixes[0], state)
-    return state

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple, cast
@@ -21,6 +22,10 @@ from mwatch_gpt.zst_file import ZstFile
 BLOCK_BYTES = 1 << 20
 MAX_LINE_BYTES = 1 << 30
 _PACKED = {".gz", ".zst"}
+# Any other OSError is the machine's: another try may read what this one could not.
+_UNREADABLE = (
+    FileNotFoundError, IsADirectoryError, PermissionError, gzip.BadGzipFile, zlib.error, EOFError,
+)  # fmt: skip
 _JSON = {".json", ".jsonl"}
 
 
@@ -55,26 +60,26 @@ def blocks(paths: Sequence[str], start: Place, size: int = BLOCK_BYTES) -> Itera
 
 
 def _of_file(path: str, place: Place, size: int) -> Iterator[Block]:
-    rest = b""
+    rest: list[bytes] = []
     try:
         with _opened(path) as file:
             _skip(file, path, place.offset)
             while piece := file.read(size):
-                whole, newline, tail = (rest + piece).rpartition(b"\n")
-                rest = tail
-                if len(rest) > MAX_LINE_BYTES:
-                    raise BadInput(f"{path}:{place.line}: a line of more than 1 GiB")
+                whole, newline, tail = piece.rpartition(b"\n")
                 if newline:
-                    yield (block := _block(path, whole + newline, place))
-                    place = block.end
-    except (OSError, EOFError) as error:
+                    yield (block := _block(path, b"".join((*rest, whole, newline)), place))
+                    place, rest = block.end, []
+                rest.append(tail)
+                if len(rest) * size > MAX_LINE_BYTES:
+                    raise BadInput(f"{path}:{place.line}: a line of more than 1 GiB")
+    except _UNREADABLE as error:
         raise BadInput(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     except Exception as error:
         if type(error).__name__ != "ZstdError":  # its package may not be there to name it
             raise
         raise BadInput(f"{path}:{place.line}: cannot be unpacked ({error})") from None
-    if rest:
-        yield _block(path, rest, place)
+    if any(rest):
+        yield _block(path, b"".join(rest), place)
 
 
 def _block(path: str, data: bytes, start: Place) -> Block:

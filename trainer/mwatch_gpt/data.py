@@ -3,7 +3,8 @@
 """`python -m mwatch_gpt.data`: text into Megatron's indexed datasets, checks of them, and blends.
 
 Writes `PREFIX_KEY_document.bin` and `.idx`, byte for byte what Megatron-LM's preprocess_data.py
-writes of the same input. Exit codes: 0 done, 1 a check found something, 2 bad input.
+writes of the same input. Exit codes: 0 done, 1 a check found something, 2 bad input, 3 the
+machine's doing (a full disk, a killed worker): the same command goes on when that is mended.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from mwatch_gpt import blend, data_arguments, index_file
-from mwatch_gpt.bad_input import BadInput
+from mwatch_gpt.bad_input import BadInput, Disturbed
 from mwatch_gpt.conversion import Job, convert
 from mwatch_gpt.corpus import Place, blocks
 from mwatch_gpt.data_progress import Screen
@@ -32,13 +33,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = data_arguments.parse(argv, str(SAMPLE))
     try:
         if args.check:
-            return _check(args.prefixes)
+            return _check(args.prefixes, args.vocab_size)
         if args.blend:
             return _blend(Path(args.blend), args.prefixes)
         return _convert(data_arguments.job(args))
-    except (BadInput, OSError) as error:
+    except BadInput as error:
         print(f"mwatch_gpt.data: {error}", file=sys.stderr)
         return 2
+    except (Disturbed, OSError, MemoryError) as error:
+        text = str(error) or "there is not enough memory"
+        print(f"mwatch_gpt.data: {text}; the same command goes on from here", file=sys.stderr)
+        return 3
     except KeyboardInterrupt:
         print("mwatch_gpt.data: stopped; the same command goes on from here", file=sys.stderr)
         return 130
@@ -59,11 +64,11 @@ def _convert(job: Job) -> int:
     return 0
 
 
-def _check(prefixes: Sequence[str]) -> int:
+def _check(prefixes: Sequence[str], vocabulary: int | None) -> int:
     is_bad = False
     for name in prefixes:
         prefix = name.removesuffix(".bin").removesuffix(".idx")
-        found = index_file.check(prefix)
+        found = index_file.check(prefix, vocabulary)
         for problem in found.problems:
             print(problem)
         is_bad = is_bad or bool(found.problems)

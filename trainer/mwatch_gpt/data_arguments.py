@@ -15,11 +15,12 @@ from mwatch_gpt.tokenizer_files import BYTES, TYPES, Choice
 _EXAMPLES = """examples:
   python -m mwatch_gpt.data --input corpus.jsonl.zst --output-prefix data/corpus --append-eod \\
       --tokenizer-type GPT2BPETokenizer --vocab-file vocab.json --merge-file merges.txt --workers 8
-  python -m mwatch_gpt.data --check data/corpus_text_document
+  python -m mwatch_gpt.data --check data/corpus_text_document --vocab-size 50257
   python -m mwatch_gpt.data --blend weights.txt data/a_text_document=0.7 data/b_text_document=0.3
 
 The same command again goes on where a killed one stopped. Sentences are not split: BERT and T5
-need Megatron-LM's own tool for that. Exit codes: 0 done, 1 --check found something, 2 bad input.
+need Megatron-LM's own tool for that. Exit codes: 0 done, 1 --check found something, 2 bad input,
+3 the machine's doing (a full disk, a killed worker): the same command goes on when that is mended.
 """
 
 
@@ -34,6 +35,9 @@ def parse(argv: Sequence[str] | None, sample: str) -> argparse.Namespace:
     _add_tokenizer(parser.add_argument_group("tokenizer"))
     others = parser.add_argument_group("datasets that are there")
     others.add_argument("--check", action="store_true", help="say what is wrong with PREFIX ...")
+    others.add_argument(
+        "--vocab-size", type=_tokens, metavar="N", help="with --check: read the tokens too"
+    )
     others.add_argument("--blend", metavar="FILE", help="write the weights of PREFIX[=WEIGHT] ...")
     others.add_argument("prefixes", nargs="*", metavar="PREFIX")
     args = parser.parse_args(argv)
@@ -42,6 +46,8 @@ def parse(argv: Sequence[str] | None, sample: str) -> argparse.Namespace:
         parser.error("name one dataset or more: its path without .bin and .idx")
     if args.prefixes and not reads:
         parser.error(f"{args.prefixes[0]}: a PREFIX goes with --check or --blend")
+    if args.vocab_size is not None and not args.check:
+        parser.error("--vocab-size goes with --check")
     if not reads and not args.output_prefix:
         parser.error("--output-prefix is needed")
     return args
@@ -95,6 +101,13 @@ def _add_tokenizer(group: argparse._ArgumentGroup) -> None:
 def _count(text: str) -> int:
     number = int(text)
     if not 1 <= number <= 1024:
+        raise ValueError(text)
+    return number
+
+
+def _tokens(text: str) -> int:
+    number = int(text)
+    if number < 1:
         raise ValueError(text)
     return number
 

@@ -15,7 +15,6 @@ from itertools import accumulate
 from pathlib import Path
 
 from mwatch_gpt import index_file
-from mwatch_gpt.bad_input import BadInput
 from mwatch_gpt.encoding import Encoded
 from mwatch_gpt.unfinished import Sizes
 
@@ -34,15 +33,20 @@ class DatasetWriter:
     def _final(self, ending: str) -> Path:
         return Path(f"{self.prefix}.{ending}")
 
+    def lost(self, sizes: Sizes, *, is_finishing: bool) -> str | None:
+        """What was written and is not there any more: a sentence, or None."""
+        for path, size in zip(self._parts, sizes, strict=True):
+            # Tokens have their last name first.
+            is_named = is_finishing and path is self._parts[0] and not path.exists()
+            found = self._final("bin") if is_named else path
+            have = found.stat().st_size if found.exists() else 0
+            if have < size:
+                return f"{found}: has {have} bytes of {size} that were written"
+        return None
+
     def open(self, sizes: Sizes) -> None:
         """At the end of what was safely written; what came after it is cut off."""
-        for path, size in zip(self._parts, sizes, strict=True):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            have = path.stat().st_size if path.exists() else 0
-            if have < size:
-                raise BadInput(
-                    f"{path}: has {have} bytes of {size} that were written; --overwrite starts over"
-                )
+        self._parts[0].parent.mkdir(parents=True, exist_ok=True)
         self._files = [path.open("r+b" if path.exists() else "w+b") for path in self._parts]
         for file, size in zip(self._files, sizes, strict=True):
             file.truncate(size)
@@ -60,12 +64,16 @@ class DatasetWriter:
         self._sequences = ends[-1]
         documents.write(ends[1:].tobytes())
 
-    def sync(self) -> Sizes:
+    @property
+    def sizes(self) -> Sizes:
+        """With what is not on the disk yet."""
+        return Sizes(*(file.tell() for file in self._files))
+
+    def sync(self) -> None:
         """Everything so far is on the disk when this returns."""
         for file in self._files:
             file.flush()
             os.fsync(file.fileno())
-        return Sizes(*(file.tell() for file in self._files))
 
     def close(self) -> None:
         for file in getattr(self, "_files", ()):

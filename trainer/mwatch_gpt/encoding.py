@@ -77,7 +77,13 @@ class Encoder:
                 if not self._wanted.skip_bad:
                     raise BadInput(problem) from None
                 bad.append(problem)
-        parts = tuple(self._encode([row[at] for row in rows]) for at in range(len(self._keys)))
+        try:
+            parts = tuple(self._encode([row[at] for row in rows]) for at in range(len(self._keys)))
+        except OverflowError:
+            size = self._tokenizer.vocab_size
+            raise BadInput(
+                f"the tokenizer of {size} tokens gives one a far larger number"
+            ) from None
         tokens = sum(len(each.tokens) for each in parts) // array(self._code).itemsize
         return Result(parts, len(rows), tokens, tuple(bad))
 

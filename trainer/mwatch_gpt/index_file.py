@@ -24,7 +24,8 @@ VERSION = 1
 _HEAD = struct.Struct("<QBQQ")
 HEAD_BYTES = len(MAGIC) + _HEAD.size
 CODES = {"H": 8, "i": 4}
-_ITEM_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 8, 7: 4, 8: 2}
+_TOKENS = {1: "B", 2: "b", 3: "h", 4: "i", 5: "q", 8: "H"}
+"""For `array`. Megatron's format has 6 and 7 too, numbers with a fraction, which no token is."""
 _PIECE = 1 << 18
 
 
@@ -39,7 +40,7 @@ class Index(NamedTuple):
 
     @property
     def item_bytes(self) -> int:
-        return _ITEM_BYTES[self.code]
+        return array(_TOKENS[self.code]).itemsize
 
     @property
     def file_bytes(self) -> int:
@@ -92,15 +93,16 @@ def read_head(file: IO[bytes]) -> Index | str:
     version, code, sequences, entries = _HEAD.unpack(head[len(MAGIC) :])
     if version != VERSION:
         return f"bad header: version {version}, not {VERSION}"
-    if code not in _ITEM_BYTES:
+    if code not in _TOKENS:
         return f"bad header: no type of tokens has the code {code}"
     if not entries:
         return "bad header: no entry for documents, of which even an empty one has one"
     return Index(code, sequences, entries)
 
 
-def check(prefix: str) -> Checked:
-    """Both files of a dataset, as far as they can be read."""
+def check(prefix: str, vocabulary: int | None = None) -> Checked:
+    """Both files of a dataset, as far as they can be read; the tokens only where the size of their
+    vocabulary is given, since that takes as long as reading the `.bin`."""
     try:
         with open(f"{prefix}.idx", "rb") as file:
             head = read_head(file)
@@ -115,6 +117,8 @@ def check(prefix: str) -> Checked:
         problems += [f"{extra} bytes too many at its end"] if extra else []
         said = [f"{prefix}.idx: {each}" for each in problems]
         said += _bin_problems(prefix, tokens * head.item_bytes)
+        if vocabulary is not None and not said:
+            said += _token_problems(prefix, head, vocabulary)
     except OSError as error:
         return Checked((f"{error.filename or prefix}: {error.strerror}",))
     return Checked(tuple(said), head.documents, head.sequences, tokens)
@@ -126,6 +130,22 @@ def _bin_problems(prefix: str, expected: int) -> list[str]:
         return []
     word = "is cut" if have < expected else "is too long"
     return [f"{prefix}.bin: {word}: {have} bytes, its index says {expected}"]
+
+
+def _token_problems(prefix: str, head: Index, vocabulary: int) -> list[str]:
+    code = _TOKENS[head.code]
+    with open(f"{prefix}.bin", "rb") as file:
+        first = 0
+        while tokens := _read(file, code, first * head.item_bytes, _PIECE):
+            for worst in (max(tokens), min(tokens)):
+                if not 0 <= worst < vocabulary:
+                    at = first + tokens.index(worst)
+                    place = f"token {at} is {worst}"
+                    return [
+                        f"{prefix}.bin: {place}, and a vocabulary of {vocabulary} has none such"
+                    ]
+            first += len(tokens)
+    return []
 
 
 def _body(file: IO[bytes], head: Index) -> tuple[int, list[str]]:

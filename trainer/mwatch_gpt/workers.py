@@ -19,7 +19,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
 
-from mwatch_gpt.bad_input import BadInput
+from mwatch_gpt.bad_input import Disturbed
 from mwatch_gpt.corpus import Block
 from mwatch_gpt.encoding import Encoder, Result, Wanted
 
@@ -40,7 +40,7 @@ def encoded(
         try:
             yield from _in_order(pool, blocks, workers * _AHEAD)
         except BrokenProcessPool:
-            raise BadInput("a worker was killed: fewer --workers, or more memory") from None
+            raise Disturbed("a worker was killed: fewer --workers, or more memory") from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

@@ -13,8 +13,8 @@ from typing import IO, Any
 
 from mwatch_gpt.optional_package import package
 
-_PACKED_BYTES = 1 << 17
-"""Read at once; unpacked it is seldom more than some MiB."""
+_PACKED_BYTES = 1 << 13
+"""Read at once. Four bytes may unpack to 128 KiB, so a file made to do harm takes 256 MiB."""
 
 
 class ZstFile(io.RawIOBase):

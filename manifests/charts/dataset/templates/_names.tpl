@@ -57,7 +57,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- $tokenizer := dict -}}
 {{- with $values.tokenizer.vocabUrl }}{{- $_ := set $tokenizer "vocab.json" . }}{{- end -}}
 {{- with $values.tokenizer.mergesUrl }}{{- $_ := set $tokenizer "merges.txt" . }}{{- end -}}
-{{- $settings := dict "source" $values.source "root" $values.storage.data.mountPath "endpoint" $values.hub.endpoint "revision" $values.hub.revision "workers" $values.workers "keepIntermediate" $values.keepIntermediate "retry" $retry "parallelism" $values.parallelism -}}
+{{- $settings := dict "source" $values.source "name" ($values.name | default $values.source) "root" $values.storage.data.mountPath "endpoint" $values.hub.endpoint "revision" $values.hub.revision "workers" $values.workers "keepIntermediate" $values.keepIntermediate "retry" $retry "parallelism" $values.parallelism -}}
 {{- if eq $values.source "c4-mds" -}}
 {{- $splits := $values.mds.splits | default (ternary (list "train_small" "val_small") (list "train" "val") $sample) -}}
 {{- $_ := set $settings "mds" (merge (dict "splits" $splits) $values.mds) -}}

@@ -2,6 +2,9 @@
 {{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
 {{- define "dataset.refuse" -}}
 {{- $values := .Values -}}
+{{- if eq $values.name "tokenizer" -}}
+{{- fail "name tokenizer: vocabulary and merges lie in that folder" -}}
+{{- end -}}
 {{- if and (eq $values.source "jsonl") (not $values.files) -}}
 {{- fail "source jsonl needs files: say where they are, as files[].url or files[].path" -}}
 {{- end -}}

@@ -14,6 +14,9 @@
 {{- if gt (len .Release.Name) 50 -}}
 {{- fail (printf "the release's name has %d characters: with -worker-N behind it 50 are the most that a pod's Service can have" (len .Release.Name)) -}}
 {{- end -}}
+{{- if and $values.mwatch.enabled (eq $values.mwatch.sidecar "native") (semverCompare "<1.29.0-0" .Capabilities.KubeVersion.Version) -}}
+{{- fail (printf "Kubernetes %s knows no native sidecars: set mwatch.sidecar=container" .Capabilities.KubeVersion.Version) -}}
+{{- end -}}
 {{- include "foundry.refuseBatch" (dict "values" $values "world" $world "shape" $shape) -}}
 {{- include "foundry.refuseMemory" (dict "values" $values "world" $world "shape" $shape) -}}
 {{- include "foundry.refuseUpdates" $values -}}

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 from typing import Any
 
 from dataset_steps.listing import Entry, make_listing, open_groups, raw_path
@@ -72,8 +73,8 @@ def fetch_tokenizer(settings: Settings) -> None:
         path = os.path.join(settings.root, "tokenizer", name)
         entry: Entry = {"name": name, "url": url, "size": None}
         if made(path, _inputs(entry)) is None:
-            # Pods that get it at the same time must not share a half of it.
-            aside = f"{path}.{settings.pod}"
+            # Pods that get it at the same time, of other datasets too, must not share a half of it.
+            aside = f"{path}.{socket.gethostname()}.{os.getpid()}"
             fetch(entry, aside, settings.retry, _token(settings, entry))
             os.replace(aside, path)
             set_made(path, _inputs(entry))

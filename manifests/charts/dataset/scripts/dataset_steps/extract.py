@@ -41,7 +41,7 @@ def _is_packed(settings: Settings, entry: Entry) -> bool:
 
 
 def _inputs(entry: Entry) -> list[list[Any]]:
-    return [[entry["name"], entry.get("size")]]
+    return [[entry["name"], entry.get("size"), entry.get("changed")]]
 
 
 def _extract(settings: Settings, entry: Entry) -> int:

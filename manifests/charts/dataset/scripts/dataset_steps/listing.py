@@ -28,7 +28,7 @@ class Group(NamedTuple):
 
     @property
     def inputs(self) -> list[list[Any]]:
-        return [[each["name"], each.get("size")] for each in self.entries]
+        return [[each["name"], each.get("size"), each.get("changed")] for each in self.entries]
 
 
 class Listing(NamedTuple):
@@ -38,16 +38,18 @@ class Listing(NamedTuple):
 
 
 def make_listing(settings: Settings) -> Listing:
-    """Read where it is there for the same wish, else made."""
+    """Read where it is there for the same wish, else made. Files on the claim may have changed
+    since then, so they are looked at each time."""
     known = _stored(settings)
-    if known is None:
+    if known is None or any("path" in spec for spec in settings.files):
         entries = [one for spec in settings.files for one in _of_spec(settings, spec)]
         entries = entries[: settings.sample] if settings.sample else entries
         if len({each["name"] for each in entries}) != len(entries):
             raise Settled("two files have the same name; give them different ones")
         if settings.sample and len(entries) < settings.sample:
             raise Settled(f"there are {len(entries)} files, and {settings.sample} are wanted")
-        write_json(_path(settings), {"wish": _wish(settings), "entries": entries})
+        if entries != known:
+            write_json(_path(settings), {"wish": _wish(settings), "entries": entries})
     return read_listing(settings)
 
 
@@ -57,7 +59,7 @@ def read_listing(settings: Settings) -> Listing:
         raise Settled(f"{_path(settings)} is not there: the step download makes it")
     size = settings.per_output
     groups = [
-        Group(f"{settings.source}-{start // size:05d}", entries[start : start + size])
+        Group(f"{settings.name}-{start // size:05d}", entries[start : start + size])
         for start in range(0, len(entries), size)
     ]
     text = json.dumps(entries, sort_keys=True)
@@ -74,9 +76,10 @@ def open_groups(settings: Settings, listing: Listing) -> list[Group]:
 
 
 def finished(settings: Settings, group: Group) -> dict[str, Any] | None:
-    """The note of its .bin, where both files are whole."""
-    note = made(document(settings, group) + ".bin", group.inputs)
-    return note if note and made(document(settings, group) + ".idx", group.inputs) else None
+    """The note of its .bin, where both files are whole and tokens are made as is wished now."""
+    notes = [made(document(settings, group) + each, group.inputs) for each in (".bin", ".idx")]
+    is_so = all(note and note.get("of") == settings.tokenizing for note in notes)
+    return notes[0] if is_so else None
 
 
 def document(settings: Settings, group: Group) -> str:
@@ -112,7 +115,10 @@ def _of_spec(settings: Settings, spec: dict[str, Any]) -> list[Entry]:
     paths = sorted(glob.glob(str(spec["path"])), key=natural)
     if not paths:
         raise Settled(f"{spec['path']}: no such file on the claim")
-    return [
-        {"name": os.path.basename(each), "path": each, "size": os.path.getsize(each)}
-        for each in paths
-    ]
+    return [_of_path(each) for each in paths]
+
+
+def _of_path(path: str) -> Entry:
+    found = os.stat(path)
+    name, changed = os.path.basename(path), int(found.st_mtime)
+    return {"name": name, "path": path, "size": found.st_size, "changed": changed}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from typing import Any, Sequence
 
 Inputs = Sequence[Sequence[Any]]
@@ -24,7 +25,8 @@ def note_of(path: str) -> str:
 def write_json(path: str, content: Any) -> None:
     """Aside and renamed: others see the old one or the new one."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    aside = f"{path}.{os.getpid()}.new"
+    # Pods share the folder, and in each of them the numbers of processes begin anew.
+    aside = f"{path}.{socket.gethostname()}.{os.getpid()}.new"
     with open(aside, "w", encoding="utf-8") as file:
         json.dump(content, file, sort_keys=True)
         file.write("\n")

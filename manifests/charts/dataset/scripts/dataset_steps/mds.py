@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from typing import Any
 
+from dataset_steps import tool
 from dataset_steps.made import read_json, write_json
 from dataset_steps.problem import Problem
 from dataset_steps.say import say, size
@@ -32,7 +32,7 @@ def convert(settings: Settings) -> None:
         if os.path.isdir(target):
             say(f"convert: {split} is of another wish or was left half; made anew")
             shutil.rmtree(target)
-        code = subprocess.run(command(settings, split, aside), check=False).returncode
+        code = tool.run(command(settings, split, aside))
         if code:
             raise Problem(f"convert: {split}: the converter ended with {code}; its words are above")
         made = os.path.join(aside, split)
@@ -50,7 +50,7 @@ def count_mds(settings: Settings) -> None:
         words = f"{each['shards']} shards, {each['samples']} samples, {size(each['bytes'])}"
         say(f"count: {split}: {words}")
     samples = sum(each["samples"] for each in found.values())
-    say(f"count: ALL of {settings.source}: {samples} samples")
+    say(f"count: ALL of {settings.name}: {samples} samples")
 
 
 def command(settings: Settings, split: str, out: str) -> list[str]:

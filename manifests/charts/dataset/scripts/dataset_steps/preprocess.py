@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import glob
 import os
-import subprocess
 import sys
 
+from dataset_steps import tool
 from dataset_steps.concatenate import joined_note, joined_path
 from dataset_steps.index_file import Counted, count
 from dataset_steps.listing import Group, document, open_groups, read_listing
@@ -20,6 +20,9 @@ from dataset_steps.made import set_made
 from dataset_steps.problem import Problem, Settled
 from dataset_steps.say import say
 from dataset_steps.settings import Settings
+
+_BAD_INPUT = 2
+"""Of our own tool; a full disk or a killed worker is another code. Megatron's has but one."""
 
 
 def preprocess(settings: Settings) -> None:
@@ -33,13 +36,13 @@ def preprocess(settings: Settings) -> None:
 
 def command(settings: Settings, group: Group, prefix: str) -> list[str]:
     given = settings.preprocess
-    tool = {
+    program = {
         "mwatch": ["-m", "mwatch_gpt.data"],
         "megatron": [os.path.join(str(given.get("megatronPath")), "tools", "preprocess_data.py")],
     }.get(str(given.get("engine")))
-    if tool is None:
+    if program is None:
         raise Settled(f"preprocess.engine {given.get('engine')!r} is neither mwatch nor megatron")
-    words = [sys.executable, *tool, "--input", joined_path(settings, group)]
+    words = [sys.executable, *program, "--input", joined_path(settings, group)]
     words += ["--output-prefix", prefix, "--json-keys", str(given.get("jsonKey") or "text")]
     words += ["--workers", str(given.get("workers") or 1)]
     words += ["--tokenizer-type", str(given.get("tokenizerType"))]
@@ -61,9 +64,11 @@ def _make(settings: Settings, group: Group) -> Counted:
     os.makedirs(os.path.dirname(work), exist_ok=True)
     if settings.preprocess.get("engine") == "megatron":
         _clear(work)
-    code = subprocess.run(command(settings, group, work), check=False).returncode
+    code = tool.run(command(settings, group, work))
     if code:
-        raise Problem(f"{group.name}: the tool for tokens ended with {code}; its words are above")
+        words = f"{group.name}: the tool for tokens ended with {code}; its words are above"
+        is_settled = settings.preprocess.get("engine") == "mwatch" and code == _BAD_INPUT
+        raise (Settled if is_settled else Problem)(words)
     written = f"{work}_{settings.preprocess.get('jsonKey') or 'text'}_document"
     counted = count(written)
     if counted.documents != wanted:
@@ -72,7 +77,8 @@ def _make(settings: Settings, group: Group) -> Counted:
         os.replace(written + ending, document(settings, group) + ending)
     for ending in (".bin", ".idx"):
         path = document(settings, group) + ending
-        set_made(path, group.inputs, documents=counted.documents, tokens=counted.tokens)
+        of = settings.tokenizing
+        set_made(path, group.inputs, documents=counted.documents, tokens=counted.tokens, of=of)
     _clear(work)
     return counted
 

@@ -21,6 +21,8 @@ class Retry(NamedTuple):
 
 class Settings(NamedTuple):
     source: str
+    name: str
+    """Of the folder, and of the files in it."""
     root: str
     """Where the claim is mounted."""
     files: list[dict[str, Any]]
@@ -43,7 +45,13 @@ class Settings(NamedTuple):
 
     @property
     def folder(self) -> str:
-        return os.path.join(self.root, self.source)
+        return os.path.join(self.root, self.name)
+
+    @property
+    def tokenizing(self) -> dict[str, Any]:
+        """What changes the tokens of a text, and not how they are made."""
+        kept = ("tokenizerType", "tokenizerModel", "jsonKey", "appendEod")
+        return {**{key: self.preprocess.get(key) for key in kept}, "files": self.tokenizer}
 
     @property
     def state(self) -> str:
@@ -64,6 +72,7 @@ def _settings(given: dict[str, Any]) -> Settings:
     retry = given.get("retry", {})
     return Settings(
         source=str(given["source"]),
+        name=str(given.get("name") or given["source"]),
         root=str(given["root"]),
         files=list(given.get("files") or []),
         sample=int(given.get("sample") or 0),
