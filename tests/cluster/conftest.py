@@ -109,6 +109,7 @@ def cluster(request: pytest.FixtureRequest, plane: ControlPlane) -> Kubectl:
     for image in (images.mwatch_image(plane.folder), images.trainer_image(plane.folder)):
         made.load(image)
     operator.install(plane, made)
+    made.give_pods_their_part()
     return plane.kubectl
 
 

@@ -38,11 +38,16 @@ def main(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def pod_cgroups() -> list[Path]:
+    """Where the cgroups of all containers lie: one folder, or one for each controller of v1."""
+    return [each for each in (_CGROUPS / _PARENT, *_CGROUPS.glob(f"*/{_PARENT}")) if each.is_dir()]
+
+
 def _remove_cgroups(folder: Path) -> None:
     """Of the containers that were there at the end: the others' were removed by runc."""
     until = time.monotonic() + _BUSY_SECONDS
     containers = [each.name for each in (folder / CONTAINERS).glob("*")]
-    for root in _CGROUPS.glob(f"*/{_PARENT}"):
+    for root in pod_cgroups():
         for name in containers:
             for path in sorted((root / name).glob("**/"), key=lambda each: -len(each.parts)):
                 _remove(path, until)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from cluster.addresses import BRIDGE
-from cluster.keeper import CONTAINERS
+from cluster.keeper import CONTAINERS, pod_cgroups
 from cluster.leaving import FAR, READY
 from cluster.missing import KUBECONFIG
 
@@ -75,8 +75,8 @@ def left_behind(folder: Path, containers: Sequence[str] = ()) -> list[str]:
         words = " ".join(_lines(process / "cmdline")).replace("\0", " ")
         if own in words or any(_is_of(line, containers) for line in _lines(process / "cgroup")):
             found.append(f"process {process.name} {words[:200]}")
-    found += [f"cgroup {path}" for name in containers
-              for path in Path("/sys/fs/cgroup").glob(f"*/*/{name}")]  # fmt: skip
+    places = [root / name for root in pod_cgroups() for name in containers]
+    found += [f"cgroup {each}" for each in places if each.exists()]
     # Of the machine: this very process may be in the network of another cluster.
     found += [f"interface {line}" for line in _lines("/proc/1/net/dev") if f"{BRIDGE}:" in line]
     return found
