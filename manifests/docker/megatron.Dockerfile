@@ -1,12 +1,14 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
 # A training image: NVIDIA's PyTorch with Transformer Engine, one release of Megatron-LM, and mwatch
-# for runs without Kubernetes. On AWS give EFA_INSTALLER a version (1.43.2) for the network.
+# for runs without Kubernetes. On AWS give EFA_INSTALLER a version (1.43.2) for the network; on Azure
+# give TOPOLOGY the address of the topology of the machine, which values-aks.yaml points NCCL to.
 #   docker build -t megatron-lm:core_v0.16.1 -f manifests/docker/megatron.Dockerfile .
 ARG BASE=nvcr.io/nvidia/pytorch:25.06-py3
 FROM ${BASE}
 ARG MEGATRON=core_v0.16.1
 ARG EFA_INSTALLER=
+ARG TOPOLOGY=
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 
 # The kernel module is the node's; only the libraries and NCCL's plugin are taken.
@@ -19,17 +21,25 @@ RUN if [ -n "${EFA_INSTALLER}" ]; then \
         rm -rf aws-efa-installer /var/lib/apt/lists/*; \
     fi
 
+RUN if [ -n "${TOPOLOGY}" ]; then \
+        curl --fail --silent --show-error --location --retry 5 --output /etc/ndv5-topo.xml "${TOPOLOGY}"; \
+    fi
+
+# Megatron's converter of base models refuses a transformers that is not 4.x.
 RUN git clone --depth 1 --branch "${MEGATRON}" \
         https://github.com/NVIDIA/Megatron-LM /workspace/Megatron-LM \
     && make -C /workspace/Megatron-LM/megatron/core/datasets \
-    && pip install --no-cache-dir nltk regex sentencepiece tensorboard tiktoken transformers zstandard
+    && pip install --no-cache-dir \
+        nltk regex sentencepiece tensorboard tiktoken "transformers>=4.53,<5" zstandard
 ENV PYTHONPATH=/workspace/Megatron-LM CUDA_DEVICE_MAX_CONNECTIONS=1
 
-# Apart from the packages of the trainer: neither can break the other.
+# Apart from the packages of the trainer: neither can break the other. The base image holds pip to
+# versions of its own, and may lack the part of Python that gives a new environment its pip.
 COPY pyproject.toml README.md LICENSE /source/
 COPY sidecar /source/sidecar
 COPY trainer /source/trainer
-RUN python3 -m venv /opt/mwatch \
-    && /opt/mwatch/bin/pip install --no-cache-dir /source \
+RUN python3 -m venv --without-pip /opt/mwatch \
+    && PIP_CONSTRAINT= python3 -m pip --python /opt/mwatch/bin/python install --no-cache-dir \
+        '/source[data]' \
     && ln -s /opt/mwatch/bin/mwatch /usr/local/bin/mwatch
 WORKDIR /workspace/Megatron-LM

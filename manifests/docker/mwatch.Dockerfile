@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
 # mwatch itself: sidecar, controller and commands, and the wrapper to be copied into training pods.
+# The extra `data` is for charts/dataset, which makes datasets with it (python -m mwatch_gpt.data).
 #   docker build -t mwatch:0.1.0 -f manifests/docker/mwatch.Dockerfile .      (from the repository)
 ARG PYTHON=python:3.12-slim
 FROM ${PYTHON} AS build
@@ -8,7 +9,7 @@ COPY pyproject.toml README.md LICENSE /source/
 COPY sidecar /source/sidecar
 COPY trainer /source/trainer
 RUN python -m venv /opt/mwatch \
-    && /opt/mwatch/bin/pip install --no-cache-dir /source \
+    && /opt/mwatch/bin/pip install --no-cache-dir '/source[data]' \
     && /opt/mwatch/bin/python -m mwatch_trainer.zipapp_build /mwatch-run.pyz
 
 FROM ${PYTHON}

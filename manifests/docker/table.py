@@ -3,7 +3,8 @@
 """Step time and memory of watched runs, as a table in Markdown, from their logs alone.
 
 Steps, layout and batch are what `mwatch parse` reads; memory is what Megatron prints of its own
-ranks: one of each replica, and torch's part without CUDA's (nvidia-smi shows 1 to 3 GiB more).
+ranks, of one replica: all of the GPU's where --log-device-memory-used was given, else torch's part
+without CUDA's (nvidia-smi shows 1 to 3 GiB more), which is marked with a `+`.
 The step time is the median of the second half of the run, when clocks and caches have settled.
 """
 
@@ -19,13 +20,24 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-_MEMORY = re.compile(r"\[Rank (\d+)\].*? memory \(MB\) .*?\| max reserved: ([\d.]+)")
+_MEMORY = re.compile(
+    r"\[Rank (\d+)\].*? memory \(MB\) .*?\| max reserved: ([\d.]+)"
+    r"(?: \| total device memory used: ([\d.]+))?"
+)
 _COLUMNS = (
     "run", "GPUs", "TP PP CP DP", "micro, global batch", "steps", "ms a step", "tokens/s",
     "GiB by rank",
 )  # fmt: skip
 _HEAD = f"| {' | '.join(_COLUMNS)} |\n|{' --- |' * len(_COLUMNS)}"
 _SECONDS = 600
+
+
+class Memory(NamedTuple):
+    """The most that a rank has told of."""
+
+    gib: float
+    is_whole: bool
+    """Of the GPU, and not torch's part alone."""
 
 
 class Row(NamedTuple):
@@ -37,7 +49,7 @@ class Row(NamedTuple):
     sequence: int | None
     steps: int
     milliseconds: float | None
-    memory_gib: dict[int, float]
+    memory: dict[int, Memory]
 
 
 def row_of(log: Path, name: str, mwatch: list[str]) -> Row | None:
@@ -65,13 +77,14 @@ def row_of(log: Path, name: str, mwatch: list[str]) -> Row | None:
     )
 
 
-def memory_in(log: Path) -> dict[int, float]:
+def memory_in(log: Path) -> dict[int, Memory]:
     """The most of each rank."""
-    most: dict[int, float] = {}
+    most: dict[int, Memory] = {}
     with log.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
-            for rank, megabytes in _MEMORY.findall(line):
-                most[int(rank)] = max(most.get(int(rank), 0.0), float(megabytes) / 1024)
+            for rank, reserved, device in _MEMORY.findall(line):
+                told = Memory(float(device or reserved) / 1024, bool(device))
+                most[int(rank)] = max(most.get(int(rank), told), told)
     return most
 
 
@@ -79,7 +92,10 @@ def text_of(row: Row) -> str:
     step = row.milliseconds
     known = step and row.batch and row.sequence
     tokens = f"{row.batch * row.sequence / step * 1000:,.0f}" if known else "?"  # type: ignore[operator]
-    ranks = ", ".join(f"{rank}: {gib:.1f}" for rank, gib in sorted(row.memory_gib.items()))
+    ranks = ", ".join(
+        f"{rank}: {each.gib:.1f}{'' if each.is_whole else '+'}"
+        for rank, each in sorted(row.memory.items())
+    )
     cells = (
         row.name,
         told(row.world),

@@ -42,6 +42,11 @@ case " $(echo "$names" | tr '\n' ' ') " in
     [ "$SEQ_LENGTH" -le "$MAX_POSITION_EMBEDDINGS" ] ||
         refuse "SEQ_LENGTH $SEQ_LENGTH is above MAX_POSITION_EMBEDDINGS $MAX_POSITION_EMBEDDINGS"
     case $INSTANCE_TYPE in
+    ml.*) ;;
+    *) refuse "INSTANCE_TYPE is $INSTANCE_TYPE, and HyperPod's begin with ml." ;;
+    esac
+    case $INSTANCE_TYPE in
+    ml.g5.8xlarge) efa=0 ;;
     ml.p4d.24xlarge | ml.p4de.24xlarge) efa=4 ;;
     ml.p5.48xlarge | ml.p5e.48xlarge) efa=32 ;;
     ml.p5en.48xlarge) efa=16 ;;
@@ -54,4 +59,6 @@ case " $(echo "$names" | tr '\n' ' ') " in
 esac
 
 # shellcheck disable=SC2086 # a list of names
-envsubst "$(printf '${%s} ' $names)" <"$template"
+filled=$(envsubst "$(printf '${%s} ' $names)" <"$template")
+# Of a device that the instance has not, nothing is asked.
+printf '%s\n' "$filled" | sed '/amazonaws\.com\/efa: 0$/d'

@@ -20,7 +20,7 @@ class KubectlFailed(RuntimeError):
 
 class Kubectl:
     def __init__(self, program: Path | str, kubeconfig: Path) -> None:
-        self._program = str(program)
+        self.program = str(program)
         self.kubeconfig = kubeconfig
 
     def __call__(self, *words: str, given: str | None = None, seconds: float = _SECONDS) -> str:
@@ -51,7 +51,7 @@ class Kubectl:
     ) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
         return subprocess.run(
-            [self._program, *words],
+            [self.program, *words],
             input=given,
             capture_output=True,
             text=True,

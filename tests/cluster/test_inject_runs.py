@@ -93,7 +93,7 @@ def test_a_deleted_pod_saves_although_a_shell_and_tee_are_around_it(jobs: Kubect
     wait_for(jobs, "jsonpath={.status.ready}=1", "job/deleted")
     found = jobs.get("pods", "-l", "job-name=deleted")["items"][0]["metadata"]["name"]
     with subprocess.Popen(
-        [jobs._program, "logs", "-f", found, "-c", "pytorch"],
+        [jobs.program, "logs", "-f", found, "-c", "pytorch"],
         env={**os.environ, "KUBECONFIG": str(jobs.kubeconfig)},
         stdout=subprocess.PIPE,
         text=True,

@@ -136,3 +136,12 @@ def test_a_base_model_is_needed_by_a_first_attempt_alone(tmp_path: Path) -> None
     save.mkdir()
     (save / "latest_checkpointed_iteration.txt").write_text("100")
     assert run(tmp_path, **settings).returncode == 0
+
+
+def test_a_checkpoint_that_must_be_there_is_looked_for(tmp_path: Path) -> None:
+    """Megatron would end with 0 instead: a job that has succeeded, and done nothing."""
+    save = tmp_path / "save"
+    assert "holds no checkpoint" in refusal(tmp_path, MUST_EXIST=str(save))
+    save.mkdir()
+    (save / "latest_checkpointed_iteration.txt").write_text("100")
+    assert run(tmp_path, MUST_EXIST=str(save)).returncode == 0

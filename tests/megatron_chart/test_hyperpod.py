@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import yaml
 
 from chart_renders import MEGATRON, only, pods, rendered
+from gpt.corpora import gpt2_files, json_lines
 from hyperpod_templates import FOLDER, SETTINGS, TEMPLATES, chart_words, fill, filled, made
 from mwatch.checks.every import look
 from mwatch.manifests.whole import workloads
@@ -80,6 +82,7 @@ REFUSALS = {
     ),
     "SEQ_LENGTH": ("4096", "SEQ_LENGTH 4096 is above MAX_POSITION_EMBEDDINGS 2048"),
     "CLAIM": ("a b", "cannot stand in a manifest"),
+    "INSTANCE_TYPE": ("p5.48xlarge", "INSTANCE_TYPE is p5.48xlarge, and HyperPod's begin with ml."),
 }
 
 
@@ -106,22 +109,79 @@ def test_the_shell_of_the_jobs_is_left_alone(template: str) -> None:
     assert {one or other for one, other in names} <= {*SETTINGS, "NUM_WORKERS"}
 
 
-@pytest.mark.parametrize("template", ["getdata", "prepdata"])
-def test_a_failing_step_fails_the_job(template: str) -> None:
+def container_of(template: str) -> dict[str, Any]:
     (job,) = filled(template)
-    (container,) = job["spec"]["template"]["spec"]["containers"]
-    assert container["command"][:2] == ["bash", "-ec"]
-    assert "nvidia.com/gpu" not in container["resources"]["limits"]
-    done = subprocess.run(
-        ["bash", "-n", "-c", container["command"][2]], capture_output=True, text=True, timeout=20
+    (found,) = job["spec"]["template"]["spec"]["containers"]
+    assert "nvidia.com/gpu" not in found["resources"]["limits"]
+    return dict(found)
+
+
+def run_on(folder: Path, words: list[str], **environ: str) -> subprocess.CompletedProcess[str]:
+    """With the folder in the place of /data."""
+    return subprocess.run(
+        [each.replace("/data", str(folder)) for each in words],
+        env={"PATH": os.environ["PATH"], **environ},
+        capture_output=True,
+        text=True,
+        timeout=25,
     )
-    assert done.returncode == 0, done.stderr
 
 
-def test_training_reads_what_preparation_writes() -> None:
-    (prepared,) = filled("prepdata")
-    script = prepared["spec"]["template"]["spec"]["containers"][0]["command"][2]
-    assert "set -- /data/oscar/oscar-1GB_text_document" in script
+FAKE_CURL = """#!/bin/sh
+while [ "$1" != --output ]; do shift; done
+case $3 in
+*FAULT*) exit 22 ;;
+*.xz) printf '{"text": "the cat"}\\n{"text": "sat"}\\n' | xz > "$2" ;;
+*) echo "$3" > "$2" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("fault", ["nothing", "oscar", "vocab", "merges"])
+def test_a_download_that_fails_fails_the_job(tmp_path: Path, fault: str) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "curl").write_text(FAKE_CURL.replace("FAULT", fault))
+    (tools / "curl").chmod(0o755)
+    words = container_of("getdata")["command"]
+    done = run_on(tmp_path, words, PATH=f"{tools}:{os.environ['PATH']}")
+    assert (done.returncode == 0) is (fault == "nothing"), done.stderr
+    if fault == "nothing":
+        assert done.stdout.startswith("2 documents in ")
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_preparation_makes_the_pair_that_training_looks_for(tmp_path: Path) -> None:
+    container = container_of("prepdata")
+    assert container["command"] == ["python", "-m", "mwatch_gpt.data"]
+    (tmp_path / "oscar").mkdir()
+    (tmp_path / "tokenizer").mkdir()
+    gpt2_files(tmp_path / "tokenizer")
+    json_lines(tmp_path / "oscar" / "oscar-1GB.jsonl", ["the cat", "sat on the mat"])
+    words = [sys.executable, *container["command"][1:], *container["args"]]
+    words = [each.replace("--workers=16", "--workers=1") for each in words]
+    for _ in range(2):  # a Job's second try finds it made
+        done = run_on(tmp_path, words, PYTHONPATH=str(FOLDER.parents[1] / "trainer"))
+        assert done.returncode == 0, done.stderr
     job = only(filled("pytorchjob"), "PyTorchJob")
     (data,) = [each for each in pods(job)[0]["spec"]["initContainers"] if each["name"] == "data"]
-    assert {"name": "DATA_FOLDER", "value": "/data/oscar"} in data["env"]
+    environ = {each["name"]: each["value"].replace("/data", str(tmp_path)) for each in data["env"]}
+    script = str(MEGATRON / "files" / "data.py")
+    done = run_on(Path("/data"), [sys.executable, script], **environ | {"OUT": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    assert str(tmp_path / "oscar/oscar-1GB_text_document") in (tmp_path / "data.txt").read_text()
+
+
+def test_one_node_is_a_master_alone() -> None:
+    job = only(filled("pytorchjob", NUM_NODES="1"), "PyTorchJob")
+    assert job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 0
+
+
+def test_an_instance_without_efa_asks_for_none() -> None:
+    job = only(
+        filled("pytorchjob", INSTANCE_TYPE="ml.g5.8xlarge", GPU_PER_NODE="1", EFA_PER_NODE="0",
+            NUM_NODES="8"),
+        "PyTorchJob",
+    )  # fmt: skip
+    limits = pods(job)[0]["spec"]["containers"][0]["resources"]["limits"]
+    assert limits == {"nvidia.com/gpu": 1}

@@ -156,9 +156,10 @@ def test_one_node_has_no_worker() -> None:
 def test_continued_pre_training_has_three_stages() -> None:
     convert = rendered(MEGATRON, *CONTINUED, *sets("continued.stage=convert"))
     (job,) = convert
-    command = job["spec"]["template"]["spec"]["containers"][0]["command"]
-    assert "--save-dir=/checkpoints/gpt-base" in command
-    assert "--target-tensor-parallel-size=4" in command
+    container = job["spec"]["template"]["spec"]["containers"][0]
+    assert "/checkpoints/gpt-base" in container["command"]
+    assert "--target-tensor-parallel-size=4" in container["command"]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
     train = dict(pairs(arguments(job_of(*CONTINUED))))
     assert train["--pretrained-checkpoint"] == ["/checkpoints/gpt-base"]
     assert "--finetune" not in train
@@ -173,3 +174,15 @@ def test_scrape_annotations_only_when_asked_for() -> None:
     assert "annotations" not in pods(job_of())[0]["metadata"]
     pod = pods(job_of(*OPTIONS["annotations"]))[0]
     assert pod["metadata"]["annotations"]["prometheus.io/port"] == "9401"
+
+
+@pytest.mark.parametrize("option", ["handover", "must exist"])
+def test_a_job_that_needs_a_checkpoint_fails_without_one(option: str) -> None:
+    (data,) = [
+        each
+        for each in pods(job_of(*OPTIONS[option]))[0]["spec"]["initContainers"]
+        if each["name"] == "data"
+    ]
+    names = {each["name"]: each["value"] for each in data["env"]}
+    assert names["MUST_EXIST"] == "/checkpoints/gpt"
+    assert ("DATA_FOLDER" in names) is (option != "handover"), "a hand-over reads no data"

@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import Mapping, NoReturn
 
 MAGIC = b"MMIDIDX\x00\x00"
+TRACKER = "latest_checkpointed_iteration.txt"
 
 
 def main(environ: Mapping[str, str]) -> None:
     out = Path(environ["OUT"])
     if "BASE_CHECKPOINT" in environ:
         look_at_base(Path(environ["BASE_CHECKPOINT"]), Path(environ["CHECKPOINTS"]))
+    if "MUST_EXIST" in environ:
+        look_for_checkpoint(Path(environ["MUST_EXIST"]))
     if "DATA_FOLDER" not in environ:
         return
     for name in environ.get("TOKENIZER_FILES", "").split():
@@ -120,9 +123,14 @@ def is_number(word: str) -> bool:
 
 def look_at_base(base: Path, save: Path) -> None:
     """Needed by a first attempt alone: later ones begin with the run's own checkpoints."""
-    tracker = "latest_checkpointed_iteration.txt"
-    if not (base / tracker).is_file() and not (save / tracker).is_file():
+    if not (base / TRACKER).is_file() and not (save / TRACKER).is_file():
         refuse(f"{base} holds no converted base model; install with continued.stage=convert first")
+
+
+def look_for_checkpoint(save: Path) -> None:
+    """Megatron itself would end with 0, and the job would have succeeded without a step."""
+    if not (save / TRACKER).is_file():
+        refuse(f"{save} holds no checkpoint; train first, or set storage.checkpoints.path")
 
 
 def write(file: Path, text: str) -> None:

@@ -12,13 +12,19 @@
 {{- end -}}
 
 {{- define "megatron.arguments" -}}
+{{- $a := get (include "megatron.argumentsWritten" . | fromYaml) "words" -}}
+{{- range .Values.training.extraArguments }}{{ $a = append $a (toString .) }}{{ end -}}
+{{- $start := ternary (splitList " " .plan.script) (list .plan.script) (hasPrefix "-m " .plan.script) -}}
+{{- toYaml (concat $start $a) -}}
+{{- end -}}
+
+{{- define "megatron.argumentsWritten" -}}
+{{- /* By the chart, not by training.extraArguments. */ -}}
 {{- $a := list -}}
 {{- range list "Model" "Layout" "Training" "Optimizer" "Data" "Checkpoint" -}}
 {{- $a = concat $a (get (include (printf "megatron.arguments%s" .) $ | fromYaml) "words") -}}
 {{- end -}}
-{{- range .Values.training.extraArguments }}{{ $a = append $a (toString .) }}{{ end -}}
-{{- $start := ternary (splitList " " .plan.script) (list .plan.script) (hasPrefix "-m " .plan.script) -}}
-{{- toYaml (concat $start $a) -}}
+{{- toYaml (dict "words" $a) -}}
 {{- end -}}
 
 {{- define "megatron.argumentsModel" -}}
@@ -36,14 +42,19 @@
 {{- with $v.model.numQueryGroups }}{{ $a = concat $a (list "--group-query-attention" "--num-query-groups" (toString (int64 .))) }}{{ end -}}
 {{- if eq $v.model.architecture "llama" -}}
 {{- $a = concat $a (list "--position-embedding-type" "rope" "--normalization" "RMSNorm" "--swiglu" "--disable-bias-linear" "--untie-embeddings-and-output-weights") -}}
+{{- $a = concat $a (list "--attention-dropout" "0" "--hidden-dropout" "0") -}}
 {{- with $v.model.rotaryBase }}{{ $a = concat $a (list "--rotary-base" (toString (int64 .))) }}{{ end -}}
 {{- end -}}
+{{- /* The only base model with biases, and with an epsilon other than Megatron's own. */ -}}
+{{- if and $v.continued.enabled (eq $v.continued.modelSize "qwen2.5") }}{{ $a = concat $a (list "--add-qkv-bias" "--norm-epsilon" "1e-06") }}{{ end -}}
 {{- if $v.moe.experts -}}
 {{- /* Grouped experts have no bias. */ -}}
 {{- if ne $v.model.architecture "llama" }}{{ $a = append $a "--disable-bias-linear" }}{{ end -}}
 {{- $a = concat $a (list "--num-experts" (toString (int64 $v.moe.experts)) "--moe-router-topk" (toString (int64 $v.moe.topk)) "--moe-router-load-balancing-type" "aux_loss") -}}
 {{- $a = concat $a (list "--moe-aux-loss-coeff" (toString $v.moe.auxLossCoefficient) "--moe-token-dispatcher-type" "alltoall" "--moe-grouped-gemm") -}}
 {{- with $v.moe.ffnHiddenSize }}{{ $a = concat $a (list "--moe-ffn-hidden-size" (toString (int64 .))) }}{{ end -}}
+{{- /* Of one expert alone the softmax must come before the choice, or its weight is always 1. */ -}}
+{{- if eq (int64 $v.moe.topk) 1 }}{{ $a = append $a "--moe-router-pre-softmax" }}{{ end -}}
 {{- end -}}
 {{- toYaml (dict "words" $a) -}}
 {{- end -}}
@@ -124,6 +135,8 @@
 {{- else -}}
 {{- $a = concat $a (list "--vocab-file" $p.vocab) -}}
 {{- if eq $v.tokenizer.type "GPT2BPETokenizer" }}{{ $a = concat $a (list "--merge-file" $p.merges) }}{{ end -}}
+{{- /* Without it these releases ask the hub for the tokenizer, at every start of every rank. */ -}}
+{{- if semverCompare ">=0.15.0, <0.17.0" $v.image.release }}{{ $a = append $a "--legacy-tokenizer" }}{{ end -}}
 {{- end -}}
 {{- end -}}
 {{- toYaml (dict "words" $a) -}}
@@ -133,19 +146,18 @@
 {{- $v := .Values -}}
 {{- $p := .plan -}}
 {{- $c := $v.checkpoints -}}
-{{- $isHandover := and $v.continued.enabled (eq $v.continued.stage "handover") -}}
 {{- $a := list "--save" $p.save "--load" $p.save "--save-interval" (toString (int64 $c.saveInterval)) "--ckpt-format" "torch_dist" -}}
 {{- with $c.retainInterval }}{{ $a = concat $a (list "--save-retain-interval" (toString (int64 .))) }}{{ end -}}
 {{- if ne $p.family "other" }}{{ $a = concat $a (list "--ckpt-fully-parallel-load" "--ckpt-assume-constant-structure") }}{{ end -}}
-{{- if and $c.async (not $isHandover) -}}
+{{- if and $c.async (not $p.isHandover) -}}
 {{- $a = append $a "--async-save" -}}
 {{- /* Without the worker Megatron turns asynchronous saves off again. */ -}}
 {{- if ne $p.family "other" }}{{ $a = append $a "--use-persistent-ckpt-worker" }}{{ end -}}
 {{- end -}}
 {{- if $c.exitSignalHandler }}{{ $a = append $a "--exit-signal-handler" }}{{ end -}}
-{{- if or $c.mustExist $isHandover }}{{ $a = append $a "--exit-on-missing-checkpoint" }}{{ end -}}
+{{- if $p.mustExist }}{{ $a = append $a "--exit-on-missing-checkpoint" }}{{ end -}}
 {{- if and $v.continued.enabled (eq $v.continued.stage "train") }}{{ $a = concat $a (list "--pretrained-checkpoint" $p.converted) }}{{ end -}}
-{{- if $isHandover -}}
+{{- if $p.isHandover -}}
 {{- $a = concat $a (list "--no-load-optim" "--no-load-rng" "--no-save-optim" "--no-save-rng" "--ckpt-convert-format" "torch" "--ckpt-convert-save" $p.handover) -}}
 {{- end -}}
 {{- toYaml (dict "words" $a) -}}

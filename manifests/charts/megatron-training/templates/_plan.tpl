@@ -35,6 +35,7 @@
 {{- if and (eq $script (printf "pretrain_%s.py" $family)) (ne $family "gpt") (semverCompare ">=0.18.0" $v.image.release) -}}
 {{- $script = printf "examples/%s/pretrain_%s.py" $family $family -}}
 {{- end -}}
+{{- $isHandover := and $v.continued.enabled (eq $v.continued.stage "handover") -}}
 name: {{ $name }}
 size: {{ $size | quote }}
 family: {{ $family }}
@@ -62,13 +63,15 @@ save: {{ $save }}
 tensorboard: {{ printf "%s/tensorboard" $save }}
 cache: {{ printf "%s/cache/%s" $data $name }}
 dataFolder: {{ $v.dataset.path | default (printf "%s/%s" $data $v.dataset.source) }}
-vocab: {{ $v.tokenizer.vocabFile | default (printf "%s/tokenizer/vocab.json" $data) }}
+vocab: {{ $v.tokenizer.vocabFile | default (printf "%s/tokenizer/vocab.%s" $data (ternary "txt" "json" (hasPrefix "Bert" $v.tokenizer.type))) }}
 merges: {{ $v.tokenizer.mergeFile | default (printf "%s/tokenizer/merges.txt" $data) }}
 converted: {{ $v.continued.converted | default (printf "%s/%s-base" $kept $name) }}
 handover: {{ $v.continued.handover | default (printf "%s/%s-handover" $kept $name) }}
 image: {{ printf "%s:%s" $v.image.repository $v.image.tag }}
 {{- /* One claim in two volumes of a pod is never mounted: kubelet waits for the second for ever. */}}
 dataVolume: {{ ternary "checkpoints" "data" (eq $v.storage.data.claim $v.storage.checkpoints.claim) }}
+isHandover: {{ $isHandover }}
+mustExist: {{ or $isHandover $v.checkpoints.mustExist }}
 hasData: {{ not (has $v.dataset.source (list "mock" "none")) }}
 isWatched: {{ and $v.mwatch.enabled (or (not $v.continued.enabled) (eq $v.continued.stage "train")) }}
 isGuaranteed: {{ and (not (kindIs "invalid" $v.resources.cpu)) (not (kindIs "invalid" $v.resources.memory)) }}

@@ -82,10 +82,22 @@ spec:
 
 {{- define "megatron.hasPreparation" -}}
 {{- $stage := and .Values.continued.enabled (eq .Values.continued.stage "train") -}}
-{{- if or .plan.hasData $stage }}true{{ end -}}
+{{- if or .plan.hasData $stage .plan.mustExist }}true{{ end -}}
 {{- end -}}
 
 {{- define "megatron.where" -}}
+{{- include "megatron.nodes" . }}
+{{- with .Values.scheduling.affinityKey }}
+affinity:
+  podAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      - topologyKey: {{ . }}
+        labelSelector:
+          matchLabels: {training.kubeflow.org/job-name: {{ $.plan.name }}}
+{{- end }}
+{{- end -}}
+
+{{- define "megatron.nodes" -}}
 {{- $v := .Values -}}
 {{- $selector := deepCopy $v.scheduling.nodeSelector -}}
 {{- with $v.cluster.instanceType }}{{ $selector = merge $selector (dict "node.kubernetes.io/instance-type" .) }}{{ end -}}
@@ -95,14 +107,6 @@ nodeSelector: {{- toYaml $selector | nindent 2 }}
 {{- end }}
 {{- with $v.scheduling.tolerations }}
 tolerations: {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with $v.scheduling.affinityKey }}
-affinity:
-  podAffinity:
-    requiredDuringSchedulingIgnoredDuringExecution:
-      - topologyKey: {{ . }}
-        labelSelector:
-          matchLabels: {training.kubeflow.org/job-name: {{ $.plan.name }}}
 {{- end }}
 {{- end -}}
 
@@ -156,7 +160,7 @@ image: {{ $p.image }}
 imagePullPolicy: {{ $v.image.pullPolicy }}
 command: [python3, /scripts/data.py]
 env:
-  {{- if $p.hasData }}
+  {{- if and $p.hasData (not $p.isHandover) }}
   - {name: DATA_FOLDER, value: {{ $p.dataFolder | quote }}}
   - {name: DATA_PREFIXES, value: {{ join " " $v.dataset.prefixes | quote }}}
   - {name: DATA_ARGUMENTS_FILE, value: {{ $v.dataset.argumentsFile | quote }}}
@@ -173,6 +177,9 @@ env:
   {{- if and $v.continued.enabled (eq $v.continued.stage "train") }}
   - {name: BASE_CHECKPOINT, value: {{ $p.converted | quote }}}
   - {name: CHECKPOINTS, value: {{ $p.save | quote }}}
+  {{- end }}
+  {{- if $p.mustExist }}
+  - {name: MUST_EXIST, value: {{ $p.save | quote }}}
   {{- end }}
   - {name: OUT, value: /training}
 resources:
