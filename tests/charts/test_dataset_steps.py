@@ -232,6 +232,23 @@ def test_our_own_tool_makes_the_pairs_too(tmp_path: Path, key: str) -> None:
     assert list((dataset.folder / ".work").iterdir()) == []
 
 
+def test_megatrons_tool_is_told_to_take_the_files_where_it_would_ask_the_hub(
+    dataset: Dataset,
+) -> None:
+    tool = dataset.megatron / "tools" / "preprocess_data.py"
+    text = tool.read_text().replace(
+        "a = p.parse_args()",
+        "p.add_argument('--legacy-tokenizer', action='store_true', required=True)\n"
+        "a = p.parse_args()  # of _add_tokenizer_args",
+    )
+    tool.write_text(text)
+    assert dataset.all_steps().code == 1, "the release does not have the flag: it is not given"
+    arguments = dataset.megatron / "megatron" / "training" / "arguments.py"
+    arguments.parent.mkdir(parents=True)
+    arguments.write_text("group.add_argument('--legacy-tokenizer', action='store_true')")
+    assert dataset.all_steps().code == 0
+
+
 def test_a_pair_that_was_cut_later_is_found_by_the_count(dataset: Dataset) -> None:
     assert dataset.all_steps().code == 0
     path = dataset.folder / "slimpajama-00000_text_document.bin"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import glob
 import os
 import sys
+from pathlib import Path
 
 from dataset_steps import tool
 from dataset_steps.concatenate import joined_note, joined_path
@@ -55,7 +56,20 @@ def command(settings: Settings, group: Group, prefix: str) -> list[str]:
     if given.get("engine") == "mwatch":
         # Goes on with the same work; another's is started over, since nobody else uses the name.
         words.append("--overwrite")
+    elif settings.tokenizer and _knows_legacy_tokenizer(str(given.get("megatronPath"))):
+        # Else core_v0.15 and v0.16 ask the hub, though the files lie here.
+        words.append("--legacy-tokenizer")
     return words + (["--append-eod"] if given.get("appendEod", True) else [])
+
+
+def _knows_legacy_tokenizer(megatron: str) -> bool:
+    """Megatron's tool takes the flag from the trainer's arguments, in the releases that have it."""
+    wanted = {"tools/preprocess_data.py": b"_add_tokenizer_args"}
+    wanted["megatron/training/arguments.py"] = b"--legacy-tokenizer"
+    try:
+        return all(word in Path(megatron, path).read_bytes() for path, word in wanted.items())
+    except OSError:
+        return False
 
 
 def _make(settings: Settings, group: Group) -> Counted:
