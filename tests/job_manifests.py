@@ -97,16 +97,28 @@ def at_instance(kind: str, efa: int) -> dict[str, Any]:
     return content
 
 
-def jobset(policy: str, limit: int) -> dict[str, Any]:
+def jobset(
+    policy: str, limit: int, *, failure: dict[str, Any] | None = None, pods: int = 2
+) -> dict[str, Any]:
     inner = pod(job())
     template = {"spec": {**inner, "restartPolicy": policy}}
-    node = {"name": "node", "template": {"spec": {"backoffLimit": limit, "template": template}}}
+    spec = {"parallelism": pods, "backoffLimit": limit, "template": template}
+    node = {"name": "node", "template": {"spec": spec}}
+    failure = {"maxRestarts": 3} if failure is None else failure
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
         "metadata": {"name": "gpt"},
-        "spec": {"replicatedJobs": [node]},
+        "spec": {"replicatedJobs": [node], "failurePolicy": failure},
     }
+
+
+def probed_jobset(*, publishes: bool) -> dict[str, Any]:
+    content = jobset("Never", 0)
+    content["spec"]["network"] = {"publishNotReadyAddresses": publishes}
+    inner = content["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    inner["containers"][0]["readinessProbe"] = {"exec": {"command": ["true"]}}
+    return content
 
 
 def with_policy(policy: str, *, is_wrapped: bool = False) -> dict[str, Any]:

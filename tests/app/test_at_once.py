@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 import time
 
-from mwatch.app.at_once import Missed, ask_all
+from mwatch.app.at_once import MOST_WORKERS, Missed, ask_all
 from mwatch.errors import InputError
 
 
@@ -42,18 +42,27 @@ def test_one_that_hangs_is_missed_and_the_others_are_not() -> None:
     assert took < 2.0
 
 
-def test_no_more_than_so_many_are_under_way() -> None:
-    lock, now, most = threading.Lock(), 0, 0
+def test_sixty_four_that_do_not_answer_cost_the_time_of_one() -> None:
+    together = threading.Barrier(MOST_WORKERS)  # all of them wait for all of them
+    asks = {str(number): lambda: together.wait(20.0) for number in range(MOST_WORKERS)}
+    told = ask_all(asks, seconds=20.0)
+    assert sorted(told.values()) == list(range(MOST_WORKERS))
+
+
+def test_there_are_never_more_askers_than_so_many() -> None:
+    lock, release, now, most = threading.Lock(), threading.Event(), 0, 0
 
     def ask() -> None:
         nonlocal now, most
         with lock:
             now += 1
             most = max(most, now)
-        time.sleep(0.01)
+            if now == MOST_WORKERS:
+                release.set()
+        release.wait(20.0)
         with lock:
             now -= 1
 
-    told = ask_all({str(number): ask for number in range(20)}, seconds=10.0, workers=3)
+    told = ask_all({str(number): ask for number in range(3 * MOST_WORKERS)}, seconds=20.0)
     assert set(told.values()) == {None}
-    assert most <= 3
+    assert most == MOST_WORKERS

@@ -246,7 +246,13 @@ def test_a_bundle_is_the_owners_alone_and_without_secrets(tmp_path: Path) -> Non
     zero = words("train-0", log("train-0", [(0.0, f"login with {secret}"), (1.0, iteration(1))]))
     told = judged([zero], 25.0)
     env = [{"name": "WANDB_API_KEY", "value": "plain-words"}]
-    spoilt = {**told.facts.found.body, "env": env, "metadata": {"managedFields": ["much"]}}
+    again = json.dumps({"spec": {"env": [{"name": "DB_PASSWORD", "value": "plain-words"}]}})
+    spoilt = {
+        **told.facts.found.body, "env": env, "data": {"HF_TOKEN": "plain-words"},
+        "args": ["--wandb-api-key", "plain-words", "--tokenizer-model", "/data/bpe.model",
+                 "--max-tokens", "77123"],
+        "metadata": {"managedFields": ["much"], "annotations": {"last-applied": again}},
+    }  # fmt: skip
     told = replace(told, facts=replace(told.facts, found=told.facts.found._replace(body=spoilt)))
     file = tmp_path / "out.tgz"
     assert write_bundle(told, file) == "5 files"
@@ -258,6 +264,7 @@ def test_a_bundle_is_the_owners_alone_and_without_secrets(tmp_path: Path) -> Non
     assert set(read) == {f"ns-train/{name}" for name in names}
     whole = "".join(read.values())
     assert secret not in whole and "plain-words" not in whole and "managedFields" not in whole
+    assert "/data/bpe.model" in whole and "77123" in whole
     assert "iteration        1/" in read["ns-train/logs/train-0.pytorch.log"]
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from diagnose_builders import BEGAN, answering, stamp, words
 from kube_builders import pytorch_job
 from mwatch.app.diagnose_job_pods import PodWords
@@ -110,6 +112,20 @@ def test_a_table_has_one_line_for_each_and_tells_since_when() -> None:
                                     "hang"]  # fmt: skip
     assert "60 s" in lines[1]
     assert lines[2] == "not seen: jobsets is forbidden"
+
+
+@pytest.mark.parametrize(("columns", "kept"), [(160, 7), (60, 6), (30, 3), (1, 2)])
+def test_a_narrow_terminal_still_shows_job_and_verdict(columns: int, kept: int) -> None:
+    told = Fleet(BEGAN, (of_controller(JOB, TOLD),), (), 0.1)
+    head, row = (
+        "".join(text for text, _ in line)
+        for line in render(told, with_namespace=False, columns=columns)
+    )
+    assert head.split()[0] == "JOB" and row.split()[0] == "train"
+    assert head.split()[-2:] == ["VERDICT", "SINCE"] and "hang" in row
+    assert len(head.split()) - 1 == kept
+    if columns > 20:
+        assert row.index("hang") == head.index("VERDICT") < columns
 
 
 def test_what_was_missed_is_a_line_as_well() -> None:

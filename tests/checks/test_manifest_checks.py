@@ -21,6 +21,7 @@ from job_manifests import (
     limited,
     local_disk,
     probed,
+    probed_jobset,
     queued,
     rename,
     rendezvous,
@@ -56,11 +57,20 @@ def test_every_check_has_its_own_name_and_is_tested_here() -> None:
     assert {case[0] for case in NEAR} == set(names)
 
 
+PARSING = (
+    "usage()\n{\ncat << EOF\nusage: x\nEOF\n}\nparse() {\n  while [[ $1 ]]; do\n"
+    "    case $(grep -o = <<< $1 | wc -l) in\n      1 ) a+=($1) ;;\n      * ) usage; exit 1\n"
+    "    esac\n    shift\n  done\n}\nparse $@\n"
+)
+SIXTEEN = f"exec {TRAIN} --tensor-model-parallel-size {{}}"
+BRANCHED = f"TP=1\nif [ $SIZE = big ]; then\n  TP=48\nfi\n{SIXTEEN.format('$TP')}"
 FIRES: list[tuple[str, dict[str, Any]]] = [
     ("container-name", rename(job(), "megatron")),
     ("readiness-probe", probed("readinessProbe")),
+    ("readiness-probe", probed_jobset(publishes=False)),
     ("world-size", job(pipeline_model_parallel_size="8")),
     ("world-size", job(context_parallel_size="4")),
+    ("world-size", script(job(), BRANCHED.replace("TP=48", "TP=32").replace("TP=1", "TP=32"))),
     ("batch", job(global_batch_size="511")),
     ("batch", job(micro_batch_size="3")),
     ("heads", job(num_attention_heads="18")),
@@ -80,11 +90,18 @@ FIRES: list[tuple[str, dict[str, Any]]] = [
     ("elastic", elastic(1, 64)),
     ("jobset-gang", jobset("OnFailure", 0)),
     ("jobset-gang", jobset("Never", 6)),
+    ("jobset-gang", jobset("Never", 0, failure={})),
+    ("jobset-gang", jobset("Never", 0, failure={"maxRestarts": 0})),
     ("exit-code", script(job(), f"{TRAIN} 2>&1 | tee /tmp/log\nEXIT_CODE=$?\nexit $EXIT_CODE")),
     ("exit-code", script(job(), f"cd /data; {TRAIN}; echo done")),
     ("exit-code", script(job(), f"{TRAIN} || true")),
+    ("exit-code", script(job(), f"{PARSING}{TRAIN}\nif [ $X ]; then\n  ls\nfi\necho bye\n")),
     ("exit-code", script(job(), f"{TRAIN} \\\n  --bf16\necho finished\n")),
     ("first-process", script(job(), f"set -e\n{TRAIN}")),
+    ("first-process", script(job(), f"{TRAIN} 2>&1")),
+    ("first-process", script(job(), f"{TRAIN} | cat")),
+    ("first-process", script(job(), "bash /scripts/train.sh")),
+    ("exit-code", script(job(), f"{TRAIN}\nif [ -d /x ]; then\n  cp -r /x /y\nfi\n")),
     ("grace-period", saving(None)),
     ("grace-period", saving(30)),
     ("network-variables", variable(job(), "NCCL_DEBUG", "INFO")),
@@ -104,8 +121,14 @@ FIRES: list[tuple[str, dict[str, Any]]] = [
 NEAR: list[tuple[str, dict[str, Any]]] = [
     ("container-name", job()),
     ("readiness-probe", probed("livenessProbe")),
+    ("readiness-probe", probed_jobset(publishes=True)),
     ("world-size", job(pipeline_model_parallel_size="4")),
     ("world-size", job(tensor_model_parallel_size="$(TP)")),
+    ("world-size", script(job(), BRANCHED)),
+    (
+        "world-size",
+        script(job(), f"if [ $A ]; then\n{SIXTEEN.format(1)}\nelse\n{SIXTEEN.format(48)}\nfi"),
+    ),
     ("batch", job(global_batch_size="510")),
     ("batch", job(global_batch_size="511", rampup_batch_size="16")),
     ("heads", job(num_attention_heads="20")),
@@ -120,6 +143,8 @@ NEAR: list[tuple[str, dict[str, Any]]] = [
     ("queue", queued("team.example/queue-name")),
     ("elastic", elastic(2, 2)),
     ("jobset-gang", jobset("Never", 0)),
+    ("jobset-gang", jobset("Never", 6, pods=1)),
+    ("jobset-gang", jobset("OnFailure", 2**31 - 1, failure={"restartStrategy": "InPlaceRestart"})),
     ("exit-code", script(job(), f"set -eo pipefail\n{TRAIN} 2>&1 | tee /tmp/log")),
     ("exit-code", script(job(), f"{TRAIN} 2>&1 | tee l\ncode=${{PIPESTATUS[0]}}\nexit $code")),
     ("exit-code", script(job(), f"set -e; {TRAIN}; echo done")),
@@ -129,6 +154,13 @@ NEAR: list[tuple[str, dict[str, Any]]] = [
     ("exit-code", script(job(), f"echo 'torchrun | tee'; {TRAIN}")),
     ("exit-code", script(job(), f"cat > x.py <<EOF\ntorchrun; echo\nEOF\n{TRAIN}")),
     ("first-process", script(job(), f"set -e\nexec {TRAIN}")),
+    ("first-process", script(job(), f"# a comment\n{TRAIN}\n")),
+    ("first-process", script(job(), f"trap 'kill 0' SIGTERM\n{TRAIN} &\nwait\n")),
+    ("exit-code", script(job(), f"if ! {TRAIN}; then echo failed; exit 1; fi")),
+    ("exit-code", script(job(), f"train() {{\n  {TRAIN}\n}}\ntrain\n")),
+    ("exit-code", script(job(), f"train()\n{{\n  {TRAIN}\n}}\ntrain\n")),
+    ("exit-code", script(job(), f"{PARSING}train() {{ {TRAIN}; }}\ntrain\n")),
+    ("exit-code", script(job(), f"for i in 1 2; do {TRAIN} && exit 0; done; exit 1")),
     ("grace-period", saving(300)),
     ("network-variables", variable(job(), "NCCL_SOCKET_IFNAME", "eth0")),
     ("network-variables", variable(job(), "TRITON_CACHE_DIR", "/tmp/triton")),
@@ -138,6 +170,20 @@ NEAR: list[tuple[str, dict[str, Any]]] = [
     ("rendezvous-id", rendezvous("a", "a")),
     ("undefined-variable", variable(variable(job(), "NAME", "gpt"), "ADDRESS", "$(NAME)-0")),
     ("undefined-variable", variable(job(), "TEXT", "$$(NAME)")),
+    ("undefined-variable", variable(job(), "STORE", "$(ETCD_SERVICE_HOST):2379")),
+    (
+        "undefined-variable",
+        change(
+            variable(job(), "A", "$(OF_A_SECRET)"),
+            lambda it: container(it).update(envFrom=[{"secretRef": {"name": "s"}}]),
+        ),
+    ),
+    (
+        "undefined-variable",
+        change(
+            job(), lambda it: container(it)["command"].append("--node-rank=$(JOB_COMPLETION_INDEX)")
+        ),
+    ),
     ("rendezvous-store", elastic(2, 2, "c10d")),
     ("rendezvous-store", variable(job(), "PET_RDZV_BACKEND", "c10d")),
 ]
@@ -187,6 +233,25 @@ def test_the_numbers_are_told() -> None:
     assert said.what == "the world size 16 does not divide by TP 4 x PP 8 x CP 1 = 32"
     (batch,) = found(job(global_batch_size="511"))
     assert batch.what == "the global batch 511 does not divide by micro batch 1 x DP 2"
+
+
+def test_a_field_that_no_policy_has_is_not_to_be_put_into_one() -> None:
+    content = change(job(), lambda it: it["spec"].update(worldSize=2, backoffLimit=4))
+    mends = {each.what.split()[0]: each.mend for each in found(content)}
+    assert mends["backoffLimit"] == "put it at spec.runPolicy.backoffLimit"
+    assert mends["worldSize"].startswith("take it away")
+
+
+def test_an_elastic_job_that_is_no_megatron_is_not_told_of_layouts() -> None:
+    content = change(elastic(1, 3), lambda it: it["spec"]["pytorchReplicaSpecs"].pop("Master"))
+    container(content).update(command=["torchrun", "imagenet.py"], args=[])
+    (said,) = [each.what for each in found(content) if each.check == "elastic"]
+    assert "Megatron" not in said and "the first worker that succeeds ends the job" in said
+
+
+def test_bash_that_may_give_way_is_not_accused() -> None:
+    (said, *_) = [each.what for each in found(script(job(), f"cd /x && {TRAIN}"))]
+    assert "may stay process 1 (bash before 5.1 does)" in said
 
 
 def test_a_store_of_the_same_file_is_told() -> None:

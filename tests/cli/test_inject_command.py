@@ -111,9 +111,21 @@ def test_diagnose_checks_a_manifest() -> None:
     done = mwatch("diagnose", "-f", JOB)
     assert done.returncode == 1
     assert done.stdout.startswith("PyTorchJob/megatron")
-    assert f"{JOB}:21; mend: take elasticPolicy away" in done.stdout
+    assert "mend: take elasticPolicy away" in done.stdout and f"{JOB}:21\n" in done.stdout
     told = json.loads(mwatch("diagnose", "-f", JOB, "--json").stdout)
     assert told["findings"][0]["check"] == "elastic" and told["findings"][0]["line"] == 21
+
+
+def test_diagnose_never_cuts_what_is_to_be_done(tmp_path: Path) -> None:
+    deep = tmp_path / ("long" * 40)
+    deep.mkdir()
+    file = deep / "job.yaml"
+    file.write_bytes(Path(JOB).read_bytes())
+    said = " ".join(mwatch("diagnose", "-f", str(file)).stdout.split())
+    found = json.loads(mwatch("diagnose", "-f", str(file), "--json").stdout)["findings"]
+    assert found
+    for each in found:
+        assert each["seen"] in said and f"mend: {each['mend']}" in said
 
 
 def test_diagnose_of_a_good_manifest_and_of_one_with_only_a_hint() -> None:

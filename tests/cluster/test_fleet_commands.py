@@ -66,6 +66,15 @@ def test_top_prints_plain_tables_into_a_pipe_and_ends(plane: ControlPlane, acces
     assert "\x1b" not in done.stdout
 
 
+def test_top_as_json_is_one_object_a_line(plane: ControlPlane, access: Access) -> None:
+    namespace = things.fresh_namespace(access)
+    things.make_job(access, namespace, "gpt", pods=2)
+    done = mwatch(plane, "top", "-n", namespace, "--count", "2", "--every", "1", "--json")
+    looks = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [look["jobs"][0]["name"] for look in looks] == ["gpt", "gpt"]
+    assert [look["problem"] for look in looks] == [None, None]
+
+
 def test_top_on_a_terminal_ends_with_q_and_gives_it_back(
     plane: ControlPlane, access: Access
 ) -> None:
@@ -78,7 +87,7 @@ def test_top_on_a_terminal_ends_with_q_and_gives_it_back(
         words, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env=environment(plane)
     ) as process:
         shown = read_until(ours, b"gpt")
-        os.write(ours, b"q")
+        os.write(ours, b"xq")
         shown += read_until(ours, b"\x1b[?1049l")
         assert process.wait(10) == 0
     assert b"\x1b[?1049h" in shown

@@ -41,7 +41,7 @@ SURFACE = {
     | CLUSTER
     | {"JOB|DIR|LOG...|-", "-f", "--file", "--bundle"},
     "status": HELP | CLUSTER | {"-A", "--all-namespaces", "--json"},
-    "top": HELP | CLUSTER | {"-A", "--all-namespaces", "--every", "--count"},
+    "top": HELP | CLUSTER | {"-A", "--all-namespaces", "--every", "--count", "--json"},
     "pause": HELP | CLUSTER | {"JOB", "--all", "--for", "--reason", "--json"},
     "resume": HELP | CLUSTER | {"JOB", "--all", "--reason", "--json"},
     "restart": HELP | CLUSTER | {"JOB", "--from", "--dry-run", "--reason", "--json"},
@@ -57,7 +57,10 @@ SURFACE = {
     | {"--sequence-parallel", "--no-sequence-parallel", "--distributed-optimizer"}
     | {"--no-distributed-optimizer", "--flash-attention", "--no-flash-attention"}
     | {"--storage", "--failure-rate", "--mtbf", "--restart-minutes", "--step-seconds", "--mfu"}
-    | {"--json", "--values", "--list"},
+    | {"--json", "--values", "--list", "--first-stage-layers", "--last-stage-layers"}
+    # Hidden: refused, with the reason.
+    | {"--multi-latent-attention", "--mtp-num-layers", "--fp8-param-gather"}
+    | {"--pipeline-model-parallel-layout"},
     "checkpoints": HELP | CLUSTER | {"DIR|JOB", "--json"},
     "faults": HELP | {"ID", "--json", "--role", "--blame", "--catalogue"},
 }

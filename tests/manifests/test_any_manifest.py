@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -81,13 +82,14 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
     return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
 
 
+@pytest.mark.timeout(120)  # each manifest is read and printed a dozen times
 @given(
     st.lists(jobs(), min_size=1, max_size=2),
     st.sampled_from([NATIVE, PLAIN, NATIVE._replace(mode="act", checkpoints="/d/run")]),
     st.sampled_from([True, False, None]),
     st.integers(2, 5),
 )
-@settings(max_examples=15, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
 def test_any_manifest_comes_back(
     made: list[dict[str, Any]], wish: Wish, flow: bool | None, indent: int
 ) -> None:

@@ -215,6 +215,21 @@ def test_the_sidecar_runs_as_the_trainers_user() -> None:
     assert rights == {"runAsUser": 1000, "allowPrivilegeEscalation": False}
 
 
+def test_rights_that_the_trainer_gives_up_are_given_up_beside_it() -> None:
+    """A namespace of the restricted standard takes no pod in which one container does not."""
+    text = text_of("statefulset.yaml").replace(
+        "runAsUser: 1000",
+        "runAsUser: 1000, runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}, "
+        "capabilities: {drop: [ALL], add: [IPC_LOCK]}",
+    )
+    (pod,) = pods_of(inject_text(text, "f", NATIVE).text, "StatefulSet")
+    for name in ("mwatch-copy", "mwatch"):
+        assert named(pod["initContainers"], name)["securityContext"] == {
+            "runAsUser": 1000, "runAsNonRoot": True, "allowPrivilegeEscalation": False,
+            "seccompProfile": {"type": "RuntimeDefault"}, "capabilities": {"drop": ["ALL"]},
+        }  # fmt: skip
+
+
 def test_only_the_part_of_a_jobset_that_trains_is_changed() -> None:
     store, node = pods_of(injected("jobset.yaml").text, "JobSet")
     assert "initContainers" not in store

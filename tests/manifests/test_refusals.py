@@ -47,6 +47,16 @@ def test_arguments_without_a_command_are_no_command() -> None:
     assert "has no command" in refusal(JOB.replace("              command:", "              args:"))
 
 
+def test_a_command_that_is_one_text() -> None:
+    begin, end = JOB.index("              command:"), JOB.index("              volumeMounts:")
+    text = JOB[:begin] + "              command: torchrun train.py\n" + JOB[end:]
+    words = refusal(text)
+    assert words.startswith(f"job.yaml:{line_of(text, 'command: torchrun')}: ")
+    assert words.endswith(
+        'is one text, and Kubernetes takes a list; write ["torchrun", "train.py"]'
+    )
+
+
 def test_a_number_in_a_command() -> None:
     text = JOB.replace("- --nnodes=2", "- 8")
     assert "put numbers in quotes" in refusal(text)

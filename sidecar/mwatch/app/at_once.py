@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many questions to a cluster at the same time, with one time limit for all of them.
 
-What has not been answered by then is told as missed; its thread is left to its own time limit and
-holds up nobody's exit.
+A few are asked at once, and more where the answers are slow: each asker costs a connection of its
+own, and an API server that is well needs few of them. What has not been answered in the end is
+told as missed; its thread is left to its own time limit and holds up nobody's exit.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from typing import Any, NamedTuple
 
 from mwatch.errors import MwatchError
 
-WORKERS = 24
+FIRST_WORKERS = 8
+MOST_WORKERS = 64
+"""So many pods that do not answer cost the time of one."""
+_SLOW_SECONDS = 0.1
 
 
 class Missed(NamedTuple):
@@ -29,26 +33,36 @@ class Missed(NamedTuple):
 Asks = Mapping[str, Callable[[], Any]]
 
 
-def ask_all(asks: Asks, *, seconds: float, workers: int = WORKERS) -> dict[str, Any]:
-    """By name: the answer, or Missed. In the order that was given they are begun."""
+def ask_all(asks: Asks, *, seconds: float, workers: int = FIRST_WORKERS) -> dict[str, Any]:
+    """By name: the answer, or Missed. In the order that was given they are begun.
+    `workers`: to begin with; where answers are slow there are twice as many, and twice again."""
     waiting: queue.SimpleQueue[tuple[str, Callable[[], Any]]] = queue.SimpleQueue()
     answers: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
     until = time.monotonic() + seconds
     for each in asks.items():
         waiting.put(each)
-    for number in range(min(workers, len(asks))):
-        threading.Thread(
-            target=_work, args=(waiting, answers, until), name=f"mwatch-ask-{number}", daemon=True
-        ).start()
+    begun = 0
     found: dict[str, Any] = {}
-    while len(found) < len(asks):
+    is_slow = True
+    while len(found) < len(asks) and time.monotonic() < until:
+        for _ in range(min(waiting.qsize(), _more(begun, workers)) if is_slow else 0):
+            begun += 1
+            threading.Thread(
+                target=_work, args=(waiting, answers, until), name=f"mwatch-ask-{begun}",
+                daemon=True,
+            ).start()  # fmt: skip
         try:
-            name, answer = answers.get(timeout=max(0.0, until - time.monotonic()))
+            left = max(0.0, until - time.monotonic())
+            name, answer = answers.get(timeout=min(_SLOW_SECONDS, left))
+            found[name], is_slow = answer, False
         except queue.Empty:
-            break
-        found[name] = answer
+            is_slow = True
     late = Missed(f"no answer within {seconds:.0f} s")
     return {name: found.get(name, late) for name in asks}
+
+
+def _more(begun: int, first: int) -> int:
+    return min(begun, MOST_WORKERS - begun) if begun else first
 
 
 def _work(

@@ -93,19 +93,54 @@ def _json(body: Any) -> str:
     return json.dumps(_masked(body), indent=2, ensure_ascii=False, default=str)
 
 
-_SECRET_NAMES = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "KEY", "CREDENTIAL")
+_SECRET_WORDS = (
+    "TOKEN", "SECRET", "PASSWORD", "PASSWD", "KEY", "CREDENTIAL", "CREDENTIALS",
+)  # fmt: skip
 _NOT_SECRET = ("KEYS_PATH", "KEY_FILE")
+_REMOVED = "[removed]"
 
 
 def _masked(value: Any) -> Any:
-    """A variable of a container is `name` and `value`, which no scrubber of texts sees as one."""
+    """A variable of a container is `name` and `value`, and a flag and its value are two words: no
+    scrubber of texts sees them as one."""
     if isinstance(value, dict):
-        name = str(value.get("name", "")).upper()
-        if isinstance(value.get("value"), str) and _is_secret(name):
-            return {**value, "value": "[removed]"}
-        return {key: _masked(each) for key, each in value.items() if key != "managedFields"}
-    return [_masked(each) for each in value] if isinstance(value, list | tuple) else value
+        return _masked_object(value)
+    if isinstance(value, list | tuple):
+        return [
+            _REMOVED if isinstance(each, str) and index and _is_flag(value[index - 1]) else
+            _masked(each)
+            for index, each in enumerate(value)
+        ]  # fmt: skip
+    return _masked_text(value) if isinstance(value, str) else value
+
+
+def _masked_object(value: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(value.get("value"), str) and _is_secret(str(value.get("name", ""))):
+        return {**value, "value": _REMOVED}
+    return {
+        key: _REMOVED if isinstance(each, str) and key.isupper() and _is_secret(key) else
+        _masked(each)
+        for key, each in value.items()
+        if key != "managedFields"
+    }  # fmt: skip
+
+
+def _masked_text(text: str) -> str:
+    """An annotation may hold the whole manifest once more, as JSON."""
+    if not text.startswith("{"):
+        return text
+    try:
+        return json.dumps(_masked(json.loads(text)), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _is_flag(word: Any) -> bool:
+    return isinstance(word, str) and word.startswith("--") and "=" not in word and _is_secret(word)
 
 
 def _is_secret(name: str) -> bool:
-    return any(each in name for each in _SECRET_NAMES) and name not in _NOT_SECRET
+    """By its words: a TOKENIZER is none, and neither are max-tokens."""
+    name = name.lstrip("-").upper().replace("-", "_")
+    words = name.split("_")
+    return name not in _NOT_SECRET and any(each.endswith(_SECRET_WORDS) for each in words)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from mwatch.checks.pods import training
@@ -14,6 +15,11 @@ from mwatch.model.workload import Path, Replica, Workload
 _DEFAULT_GRACE = 30
 _SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
 _HIDING = {"true", ":", "echo"}
+_TRAP = re.compile(r"\btrap\b[^\n]*\b(?:SIG)?TERM\b")
+_OPENING = frozenset({"if", "while", "until", "for", "case"})
+_CLOSING = frozenset({"fi", "done", "esac"})
+_BEFORE = frozenset({"then", "else", "do", "{", "!", "time"})
+_KEYWORDS = _CLOSING | {"then", "else", "do", "}", ")"}
 
 
 def _masked(workload: Workload) -> Iterator[Seen]:
@@ -21,14 +27,33 @@ def _masked(workload: Workload) -> Iterator[Seen]:
         path = (*each.container_path, "command")
         for script in each.scripts:
             found = statements(script)
+            depth = 0
             for index, statement in enumerate(found):
+                depth = max(0, depth + _opened(statement))
                 if statement.launches:
-                    yield from _after(path, each, script, statement, found[index + 1 :])
+                    rest = found[index + 1 :]
+                    yield from _after(path, each, script, statement, rest, is_inner=depth > 0)
+
+
+def _opened(statement: Statement) -> int:
+    """How many conditions, loops and functions it begins, less those that it ends."""
+    words = list(statement.words)
+    braces = sum(each == "{" or each.endswith("(){") for each in words) - words.count("}")
+    while len(words) > 1 and words[0] in _BEFORE:
+        del words[0]
+    return braces + int(words[0] in _OPENING) - int(words[0] in _CLOSING)
 
 
 def _after(
-    path: Path, replica: Replica, script: str, launch: Statement, rest: list[Statement]
+    path: Path,
+    replica: Replica,
+    script: str,
+    launch: Statement,
+    rest: list[Statement],
+    *,
+    is_inner: bool,
 ) -> Iterator[Seen]:
+    """`is_inner`: in a function or a condition, so what is written next need not come next."""
     if launch.joint in ("|", "|&") and not has_pipefail(script):
         sink = rest[0].words[0] if rest else "another command"
         yield Seen(
@@ -43,12 +68,19 @@ def _after(
             f"{replica.name}: '|| {rest[0].words[0]}' hides the exit code of training",
             "take it away",
         )
-    elif launch.joint == ";" and rest and not stops_at_errors(script) and not _keeps_code(rest):
+    elif is_inner or launch.joint != ";" or not rest:
+        return
+    elif not stops_at_errors(script) and not _keeps_code(rest):
         yield Seen(
             path,
-            f"{replica.name}: '{rest[-1].words[0]}' comes after training and sets the exit code",
+            f"{replica.name}: {_last(rest)} comes after training and sets the exit code",
             "begin the script with: set -e",
         )
+
+
+def _last(rest: list[Statement]) -> str:
+    word = rest[-1].words[0]
+    return "more" if word in _KEYWORDS else f"'{word}'"
 
 
 def _keeps_code(rest: list[Statement]) -> bool:
@@ -59,17 +91,37 @@ def _keeps_code(rest: list[Statement]) -> bool:
 
 def _first_process(workload: Workload) -> Iterator[Seen]:
     for each in training(workload):
-        if each.is_wrapped or not each.words or each.words[0].rsplit("/", 1)[-1] not in _SHELLS:
+        if each.is_wrapped or not each.words or _base(each.words[0]) not in _SHELLS:
             continue
-        last = statements(each.scripts[0])[-1:] if each.scripts else []
-        if last and last[0].words[0] == "exec":
+        found = statements(each.scripts[0]) if each.scripts else []
+        if found and (found[-1].words[0] == "exec" or _TRAP.search(each.scripts[0])):
             continue
+        gives_way = _base(each.words[0]) == "bash" and each.words[1] == "-c" and _is_plain(each)
+        if gives_way and len(found) == 1:
+            continue  # bash becomes a command that is alone
+        how = "may stay process 1 (bash before 5.1 does)" if gives_way else "is process 1"
         yield Seen(
             (*each.container_path, "command"),
-            f"{each.name}: the shell is process 1 and drops SIGTERM: a deleted pod waits for the "
+            f"{each.name}: the shell {how} and drops SIGTERM: a deleted pod waits for the "
             "whole grace period, is killed, and saves nothing",
             "begin the last command with exec, or use mwatch inject",
         )
+
+
+def _is_plain(replica: Replica) -> bool:
+    """The last thing is one command, and no shell again: nothing is piped, redirected or tested."""
+    text = replica.scripts[0] if replica.scripts else ""
+    last = statements(text)[-1:]
+    if not last or last[0].joint not in ("", ";") or last[0].words[0] in _KEYWORDS:
+        return False
+    line = text.rstrip().replace("\\\n", " ").rsplit("\n", 1)[-1]
+    return _base(last[0].words[0]) not in (*_SHELLS, "source", ".") and not set(line) & set(
+        "<>|(){}"
+    )
+
+
+def _base(word: str) -> str:
+    return word.rsplit("/", 1)[-1]
 
 
 def _grace(workload: Workload) -> Iterator[Seen]:

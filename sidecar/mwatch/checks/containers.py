@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from mwatch.checks.pods import containers, named
 from mwatch.model.check import Check, Level, Seen
@@ -26,15 +26,34 @@ def _name(workload: Workload) -> Iterator[Seen]:
 
 
 def _readiness(workload: Workload) -> Iterator[Seen]:
+    if _keeps_names(workload):
+        return
+    is_sure = workload.kind == "PyTorchJob"
+    unless = "" if is_sure else " (unless its Service has publishNotReadyAddresses)"
     for each in workload.replicas:
         for key, index, container in containers(each):
             if "readinessProbe" in container:
                 yield Seen(
                     (*each.path, "spec", key, index, "readinessProbe"),
                     f"{container.get('name')} has a readinessProbe: while it fails, the pod's DNS "
-                    "name is gone, and ranks cannot meet",
+                    f"name is gone, and ranks cannot meet{unless}",
                     "take it away",
+                    None if is_sure else Level.WARNING,
                 )
+
+
+def _keeps_names(workload: Workload) -> bool:
+    """Names of pods that are not ready too: a JobSet's own Service does so unless it is told."""
+    if workload.kind in ("JobSet", "TrainJob"):
+        network = workload.spec.get("network")
+        return not (
+            isinstance(network, Mapping) and network.get("publishNotReadyAddresses") is False
+        )
+    services = [each.content.get("spec") for each in workload.others if each.kind == "Service"]
+    return any(
+        isinstance(each, Mapping) and each.get("publishNotReadyAddresses") is True
+        for each in services
+    )
 
 
 CHECKS = (

@@ -12,8 +12,12 @@ from mwatch.checks.pods import named, training
 from mwatch.model.check import Check, Level, Seen
 from mwatch.model.workload import Replica, Workload
 
-_OPERATOR = re.compile(r"MASTER_ADDR|MASTER_PORT|WORLD_SIZE|RANK|PYTHONUNBUFFERED|PET_\w+")
-"""What the operator adds to every container, behind the user's own."""
+_OPERATOR = re.compile(
+    r"MASTER_ADDR|MASTER_PORT|WORLD_SIZE|RANK|PYTHONUNBUFFERED|PET_\w+|JOB_COMPLETION_INDEX"
+)
+"""What the operator, or the controller of Jobs, adds to a container, behind the user's own."""
+_SERVICE = re.compile(r"[A-Z0-9_]+_(?:SERVICE_(?:HOST|PORT\w*)|PORT(?:_\w+)?)")
+"""Of each Service of the namespace; they are there before all others."""
 _REFERENCE = re.compile(r"(?<!\$)\$\((\w+)\)", re.ASCII)
 _SELECTORS = (
     ("Service", ("spec", "selector")),
@@ -52,6 +56,8 @@ def _rendezvous(workload: Workload) -> Iterator[Seen]:
 
 def _undefined(workload: Workload) -> Iterator[Seen]:
     for each in training(workload):
+        if (each.container or {}).get("envFrom"):
+            continue  # what is in there is not in this file
         names = [str(one.get("name")) for one in named((each.container or {}).get("env"))]
         for index, variable in enumerate(named((each.container or {}).get("env"))):
             for name in _references(str(variable.get("value", ""))):
@@ -64,7 +70,7 @@ def _undefined(workload: Workload) -> Iterator[Seen]:
 
 
 def _references(text: str) -> list[str]:
-    return _REFERENCE.findall(text)
+    return [each for each in _REFERENCE.findall(text) if not _SERVICE.fullmatch(each)]
 
 
 def _not_given(replica: Replica, name: str, where: str) -> Seen:

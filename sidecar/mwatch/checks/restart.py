@@ -7,13 +7,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mwatch.checks.pods import training
+from mwatch.checks.pods import has_arguments, training
 from mwatch.model.check import Check, Level, Seen
-from mwatch.model.workload import Workload
+from mwatch.model.workload import Replica, Workload
 
 _SPEC_KEYS = {
     "PyTorchJob": {"runPolicy", "elasticPolicy", "nprocPerNode", "pytorchReplicaSpecs"},
 }
+_RUN_POLICY = frozenset({
+    "cleanPodPolicy", "ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit",
+    "suspend", "schedulingPolicy", "managedBy",
+})  # fmt: skip
 _AUTO_RESUME = "sagemaker.amazonaws.com/enable-job-auto-resume"
 _QUEUE = "kueue.x-k8s.io/queue-name"
 _MODE = "mwatch.dev/mode"
@@ -61,7 +65,9 @@ def _misplaced(workload: Workload) -> Iterator[Seen]:
             yield Seen(
                 ("spec", str(key)),
                 f"{key} at spec is dropped without a word",
-                f"put it at spec.runPolicy.{key}",
+                f"put it at spec.runPolicy.{key}"
+                if key in _RUN_POLICY
+                else f"take it away: a {workload.kind} has no such field there",
             )
 
 
@@ -91,11 +97,14 @@ def _elastic(workload: Workload) -> Iterator[Seen]:
         return
     path = ("spec", "elasticPolicy")
     least, most = policy.get("minReplicas"), policy.get("maxReplicas")
-    if least != most:
+    replicas = training(workload)
+    reasons = ["a Megatron layout has one size"] if any(map(has_arguments, replicas)) else []
+    if not any(each.name == "Master" for each in workload.replicas):
+        reasons.append("the first worker that succeeds ends the job")
+    if least != most and reasons:
         yield Seen(
             path,
-            f"elasticPolicy allows {least} to {most} replicas, but a Megatron layout has one size, "
-            "and the first worker that succeeds ends the job",
+            f"elasticPolicy allows {least} to {most} replicas, but {' and '.join(reasons)}",
             "take elasticPolicy away, or make both equal",
         )
     if isinstance(policy.get("maxRestarts"), int) and policy["maxRestarts"] > 0:
@@ -109,18 +118,37 @@ def _elastic(workload: Workload) -> Iterator[Seen]:
 
 
 def _gang(workload: Workload) -> Iterator[Seen]:
-    if workload.kind != "JobSet":
+    if workload.kind != "JobSet" or workload.pods == 1:
         return
-    for each in training(workload):
-        job = _at(workload.content, each.path[:-1])
-        limit = job.get("backoffLimit", 6) if isinstance(job, Mapping) else 6
-        if each.restart_policy != "Never" or limit != 0:
-            yield Seen(
-                each.path,
-                f"{each.name} has restartPolicy {each.restart_policy or 'OnFailure'} and "
-                f"backoffLimit {limit}: a pod that fails is retried alone, without its gang",
-                "use restartPolicy: Never, backoffLimit: 0 and a failurePolicy of the JobSet",
-            )
+    policy = workload.spec.get("failurePolicy")
+    policy = policy if isinstance(policy, Mapping) else {}
+    if policy.get("restartStrategy") == "InPlaceRestart":
+        return  # the pods restart themselves, all at once
+    alone = [each for each in training(workload) if _retries_alone(workload, each)]
+    for each in alone:
+        yield Seen(
+            each.path,
+            f"{each.name} has restartPolicy {each.restart_policy or 'OnFailure'} and "
+            f"backoffLimit {_limit_of(workload, each)}: a pod that fails is retried alone, "
+            "without its gang",
+            "use restartPolicy: Never, backoffLimit: 0 and a failurePolicy of the JobSet",
+        )
+    if not alone and not policy.get("maxRestarts") and not policy.get("rules"):
+        yield Seen(
+            ("spec", "failurePolicy"),
+            "no failurePolicy lets the JobSet restart: the first pod that fails ends it",
+            "give spec.failurePolicy.maxRestarts",
+        )
+
+
+def _retries_alone(workload: Workload, replica: Replica) -> bool:
+    """Whether its Job retries one pod."""
+    return replica.restart_policy != "Never" or _limit_of(workload, replica) != 0
+
+
+def _limit_of(workload: Workload, replica: Replica) -> Any:
+    job = _at(workload.content, replica.path[:-1])
+    return job.get("backoffLimit", 6) if isinstance(job, Mapping) else 6
 
 
 def _policy(workload: Workload) -> Mapping[str, Any]:

@@ -31,6 +31,7 @@ Only = Annotated[
     list[str] | None, typer.Option(metavar="NAME", help="Only this job; may be repeated.")
 ]
 _STYLES = (("+++", "bold"), ("---", "bold"), ("@@", "cyan"), ("+", "green"), ("-", "red"))
+_LABEL, _MOST_LINES = 8, 6
 _LEVELS = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
@@ -97,9 +98,14 @@ def show_diff(changed: Changed) -> None:
 
 
 def finding_lines(found: Found, file: str) -> list[Line]:
+    """Never cut: the mend is at the end. A long path may be."""
+    from mwatch.cli.terminal import width, wrapped
+
     place = file if found.line is None else f"{file}:{found.line}"
-    style = _LEVELS[found.level.value]
-    return [
-        [(f"{found.level.value:<8}", style), (found.what, ""), (f"  [{found.check}]", "dim")],
-        [("        ", ""), (f"{place}; mend: {found.mend}", "dim")],
+    first, *rest = wrapped(f"{found.what}  [{found.check}]", width() - _LABEL - 1, _MOST_LINES)
+    mend = wrapped(f"mend: {found.mend}", width() - _LABEL - 1, _MOST_LINES)
+    lines: list[Line] = [
+        [(f"{found.level.value:<{_LABEL}}", _LEVELS[found.level.value]), (first, "")]
     ]
+    lines += [[(" " * _LABEL, ""), (each, "")] for each in rest]
+    return [*lines, *([(" " * _LABEL, ""), (each, "dim")] for each in (*mend, place))]

@@ -55,7 +55,7 @@ def status(
         write(json.dumps(fleet.to_json(), indent=2))
     else:
         from mwatch.cli.render_fleet import render
-        from mwatch.cli.terminal import show
+        from mwatch.cli.terminal import show, width
 
-        show(render(fleet, with_namespace=all_namespaces))
+        show(render(fleet, with_namespace=all_namespaces, columns=width()))
     raise typer.Exit(fleet.exit_code)

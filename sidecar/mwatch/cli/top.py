@@ -8,6 +8,8 @@ seen from the start. One that goes away later is told, and asked again.
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mwatch.cli.cluster import Context, Kubeconfig, Namespace, seen
+from mwatch.cli.output import write
 from mwatch.cli.status import AllNamespaces
 from mwatch.errors import MwatchError
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from mwatch.app.fleet_status import Fleet
     from mwatch.cli.terminal import Line
 
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, one a look.")]
 Every = Annotated[
     float, typer.Option(metavar="SECONDS", min=1.0, max=3600.0, help="Between two looks.")
 ]
@@ -39,6 +43,7 @@ def top(
     context: Context = None,
     every: Every = 5.0,
     count: Count = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show the watched jobs as they go, one line each; q or Ctrl-C ends it.
 
@@ -53,7 +58,8 @@ def top(
     space = None if all_namespaces else namespace or access.namespace
     try:
         first = seen(lambda: look(access, space, time.time()))
-        show = _Screen(all_namespaces) if sys.stdout.isatty() else _Printed(all_namespaces)
+        is_screen = sys.stdout.isatty() and not as_json
+        show = _Screen(all_namespaces) if is_screen else _Printed(all_namespaces, as_json)
         _go_on(lambda: look(access, space, time.time()), first, show, every, count)
     except KeyboardInterrupt:
         pass
@@ -84,8 +90,9 @@ def _go_on(
 class _Printed:
     """For a pipe: each look below the one before."""
 
-    def __init__(self, with_namespace: bool) -> None:
+    def __init__(self, with_namespace: bool, as_json: bool) -> None:
         self._with_namespace = with_namespace
+        self._as_json = as_json
 
     def __enter__(self) -> None:
         return None
@@ -96,7 +103,10 @@ class _Printed:
     def draw(self, fleet: Fleet, problem: str) -> None:
         from mwatch.cli.terminal import show
 
-        show([*_lines(fleet, problem, self._with_namespace), []])
+        if self._as_json:
+            write(json.dumps({**fleet.to_json(), "problem": problem or None}))
+        else:
+            show([*_lines(fleet, problem, self._with_namespace), []])
 
     def wait(self, seconds: float) -> bool:
         time.sleep(seconds)
@@ -155,16 +165,20 @@ class _Screen:
                 time.sleep(left)
                 return False
             ready, _, _ = select.select([sys.stdin], [], [], left)
-            if ready and sys.stdin.read(1) in ("q", "Q", ""):
-                return True
+            if ready:  # all that was typed: what a buffer of Python's keeps, select does not see
+                typed = os.read(sys.stdin.fileno(), 64)
+                if not typed or b"q" in typed.lower():
+                    return True
         return False
 
 
 def _lines(fleet: Fleet, problem: str, with_namespace: bool) -> list[Line]:
     from mwatch.cli.render_fleet import render
+    from mwatch.cli.terminal import width
 
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(fleet.at))
     wrong = sum(each.cause not in ("healthy", "finished") for each in fleet.lines)
     head = f"mwatch top  {stamp}  {len(fleet.lines)} jobs, {wrong} not well  (q ends)"
     told: list[Line] = [[(f"not seen since then: {problem}", "bold yellow")]] if problem else []
-    return [[(head, "bold cyan")], *told, *render(fleet, with_namespace=with_namespace)]
+    table = render(fleet, with_namespace=with_namespace, columns=width())
+    return [[(head, "bold cyan")], *told, *table]

@@ -27,6 +27,7 @@ from mwatch.kube.errors import NoCluster, NoCredentials
 _config: Any = kubernetes.config  # its functions have no types
 _CONFIG_SECONDS = 30.0
 _CONNECTIONS = 32
+_NAMES = 8
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _IN_POD = "KUBERNETES_SERVICE_HOST"
 _MEND = "set KUBECONFIG, or give --kubeconfig FILE and --context NAME"
@@ -59,6 +60,8 @@ def connect(
     if given is None and context is None and _IN_POD in environ and not default.is_file():
         return _made(_in_pod, _pod_namespace(), config_seconds)
     file = given or str(default)
+    if not any(os.path.isfile(each) for each in file.split(os.pathsep)):
+        raise NoCluster(f"no cluster: there is no file {file}; {_MEND}")
     namespace = _named_namespace(file, context)
     return _made(lambda target: _from_file(file, context, target), namespace, config_seconds)
 
@@ -138,6 +141,11 @@ def _named_namespace(file: str, context: str | None) -> str:
         contexts, active = _config.list_kube_config_contexts(config_file=file)
     except Exception:  # whatever is wrong with the file is told when it is loaded
         return "default"
+    if context is not None and all(each.get("name") != context for each in contexts):
+        known = ", ".join(str(each.get("name")) for each in contexts[:_NAMES]) or "none"
+        raise NoCluster(
+            f"no cluster: {file} has no context {context} (there are: {known}); {_MEND}"
+        )
     chosen = next((each for each in contexts if each.get("name") == context), active)
     return str((chosen or {}).get("context", {}).get("namespace") or "default")
 

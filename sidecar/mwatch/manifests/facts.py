@@ -79,7 +79,7 @@ def _with_command(base: Replica, container: Tree, files: Mapping[str, Tree]) -> 
         environment=environment,
         words=words,
         scripts=scripts,
-        arguments=shell_text.arguments(read, known),
+        arguments=shell_text.arguments(read, known, is_branched=shell_text.has_branches(text)),
         is_wrapped=containers.is_wrapped(container),
     )
 

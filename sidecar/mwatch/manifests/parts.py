@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from mwatch.manifests import names
 from mwatch.manifests.containers import named
+from mwatch.manifests.stream import plain
 from mwatch.model.workload import Tree
 
 SIZE_LIMIT = "2Gi"
@@ -29,6 +30,8 @@ GRACE_SECONDS = 60
 SAVE_GRACE_SECONDS = 300
 """Where a SIGTERM makes the trainer save (`--exit-signal-handler`)."""
 _MARGIN_SECONDS = 5
+
+_KEPT_RIGHTS = ("runAsUser", "runAsGroup", "runAsNonRoot", "seccompProfile")
 
 # Python by its name, since the image is the user's; without one the command runs as it is.
 _LAUNCH = (
@@ -186,10 +189,14 @@ def _run_variable(name: str, run: Run) -> dict[str, Any]:
 
 
 def _rights(trainer: Tree) -> dict[str, Any]:
-    """The trainer's user: its files on the volume are that user's."""
+    """The trainer's user: its files on the volume are that user's. What the trainer gives up is
+    given up here too: a namespace may ask that of every container."""
     given = trainer.get("securityContext")
     given = given if isinstance(given, Mapping) else {}
-    kept = {key: given[key] for key in ("runAsUser", "runAsGroup", "runAsNonRoot") if key in given}
+    kept = {key: plain(given[key]) for key in _KEPT_RIGHTS if key in given}
+    capabilities = given.get("capabilities")
+    if isinstance(capabilities, Mapping) and capabilities.get("drop"):
+        kept["capabilities"] = {"drop": plain(capabilities["drop"])}
     return {"securityContext": {**kept, "allowPrivilegeEscalation": False}}
 
 

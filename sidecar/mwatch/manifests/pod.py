@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -79,7 +80,13 @@ def refuse_strangers(pod: Pod) -> None:
 def _prefix_command(editor: Editor, pod: Pod, words: Sequence[str]) -> None:
     command = pod.trainer.get("command")
     name = pod.trainer.get("name")
-    if isinstance(command, str) or not command:
+    if isinstance(command, str):
+        raise pod.refuse(
+            (*pod.replica.container_path, "command"),
+            f"the command of container {name!r} is one text, and Kubernetes takes a list; write "
+            f"{json.dumps(command.split())[:120]}",
+        )
+    if not command:
         raise pod.refuse(
             pod.replica.container_path,
             f"container {name!r} has no command, so what its image starts cannot be wrapped; "

@@ -3,14 +3,15 @@
 """What a command line or a shell script says of the training: flags, values, what it ends with.
 
 A script is read as words, not run: variables are filled in from the container's environment and
-from plain assignments in the script. Loops, functions and computed names stay unknown.
+from plain assignments in the script. Loops, functions and computed names stay unknown, and so does
+what a script with branches gives two values.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 SHELLS = ("bash", "sh", "dash", "zsh", "ksh", "ash")
 MAX_SCRIPT = 400_000
@@ -21,6 +22,7 @@ _ASSIGNMENT = re.compile(
 _VARIABLE = re.compile(
     r"\$(?:\{(\w+)(?::?-([^}]*))?\}|\((\w+)\)|(\w+))", re.ASCII
 )  # ${A}, ${A:-b}, $(A) of Kubernetes, $A
+_BRANCH = re.compile(r"(?m)(?:^|;)\s*(?:if|case|elif|else)\b")
 _FLAG = re.compile(r"--[A-Za-z][\w.-]*", re.ASCII)
 _KEYED = re.compile(r"(?:--)?[A-Za-z_][\w.-]*", re.ASCII)
 """`--flag=`, and the `key=` of Composer."""
@@ -66,12 +68,22 @@ def called_files(script: str) -> list[str]:
 
 def variables(script: str, environment: Mapping[str, str]) -> dict[str, str]:
     """The environment, and what the script assigns; the last assignment counts."""
-    known = dict(environment)
+    known, doubtful = dict(environment), set[str]()
+    assigned: dict[str, str] = {}
     for name, value in _ASSIGNMENT.findall(script[:MAX_SCRIPT]):
         raw = value[1:-1] if value[:1] in "\"'" and value[:1] == value[-1:] and value else value
-        if not raw.startswith("("):
-            known[name] = filled(raw, known)
-    return known
+        if raw.startswith("("):
+            continue
+        known[name] = filled(raw, known)
+        if assigned.setdefault(name, known[name]) != known[name]:
+            doubtful.add(name)
+    if not has_branches(script):
+        return known
+    return {name: value for name, value in known.items() if name not in doubtful}
+
+
+def has_branches(script: str) -> bool:
+    return _BRANCH.search(script[:MAX_SCRIPT]) is not None
 
 
 def filled(text: str, known: Mapping[str, str]) -> str:
@@ -107,22 +119,38 @@ def words_of(script: str) -> list[str]:
         return text.split()
 
 
-def arguments(words: Iterable[str], known: Mapping[str, str]) -> dict[str, str | None]:
-    """Flags with their values, the last of each; None: no value, or one that is not known."""
+def arguments(
+    words: Iterable[str], known: Mapping[str, str], *, is_branched: bool = False
+) -> dict[str, str | None]:
+    """Flags with their values, the last of each; None: no value, or one that is not known.
+    `is_branched`: of two values only one may be the right one, and nobody knows which."""
     found: dict[str, str | None] = {}
+    for name, value in _pairs(words, known):
+        is_other = is_branched and name in found and found[name] != value
+        found[name] = None if is_other else value
+    return found
+
+
+def _pairs(words: Iterable[str], known: Mapping[str, str]) -> Iterator[tuple[str, str | None]]:
     flag: str | None = None
     for word in words:
-        if set(word) <= _PUNCTUATION:
-            flag = None
-            continue
         name, equals, value = word.partition("=")
-        if _is_flag(name, equals):
-            flag = None if equals else name
-            found[name] = _settled(value, known) if equals else None
-        elif flag is not None:
-            found[flag] = _settled(word, known)
+        is_end = set(word) <= _PUNCTUATION
+        if flag is not None and (is_end or _is_flag(name, equals)):
+            yield flag, None
             flag = None
-    return found
+        if is_end:
+            continue
+        if _is_flag(name, equals):
+            if equals:
+                yield name, _settled(value, known)
+            else:
+                flag = name
+        elif flag is not None:
+            yield flag, _settled(word, known)
+            flag = None
+    if flag is not None:
+        yield flag, None
 
 
 def _is_flag(name: str, equals: str) -> bool:

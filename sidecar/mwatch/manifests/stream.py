@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stream of YAML documents, of which those that nobody changes keep every byte.
 
-A document that is changed is printed again by a library that keeps comments, quotes and the order
-of keys; its indentation is measured first, so that few other lines differ. Line breaks inside a
-flow list or a plain scalar may go. A document in JSON stays JSON.
+In a document that is changed only the lines of the change differ. Where that cannot be done, it is
+printed again by a library that keeps comments, quotes and the order of keys; its indentation is
+measured first, so that few other lines differ. A document in JSON stays JSON, with its indentation.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from mwatch.errors import InputError
+from mwatch.manifests.transplant import transplanted
 from mwatch.model.workload import Path
 
 MAX_CHARACTERS = 4_000_000
 _SEPARATOR = re.compile(r"---(?:\s.*)?")
 _MARK = re.compile(r"---[ \t]+(?=[^\s#])")
 _BARE = re.compile(r"---\s*(?:#.*)?")
-_ASIDE = re.compile(r"(?:#.*|\s*)")
+_ASIDE = re.compile(r"(?:#.*|%.*|\s*)")
 _KEY = re.compile(r"( *)(?:- +)*[^\s#].*:\s*(?:#.*)?")
 _DASH = re.compile(r"( *)(- +)(?=[^\s#])")
 _UNWRAPPED = 1 << 20
@@ -63,11 +64,13 @@ class Document:
 
     def printed(self) -> str:
         if self.is_json:
-            return json.dumps(plain(self.content), indent=2, ensure_ascii=False) + "\n"
-        sink = _Sink()
-        _yaml(self.body).dump(self.content, sink)
-        printed = "".join(sink.parts)
-        return printed if self.body.endswith("\n") or self.tail else printed.rstrip("\n")
+            return _json(self.content, self.body)
+        yaml = _yaml(self.body)
+        printed = _printed(yaml, self.content)
+        if not self.body:
+            return printed
+        text = transplanted(self.body, _printed(yaml, yaml.load(self.body)), printed)
+        return text if _says(text, self.content) else printed
 
     def lines(self) -> dict[Path, int]:
         """Where each key and each item stands in the file."""
@@ -78,6 +81,27 @@ class Document:
         known = self.lines()
         nearest = (known[path[:end]] for end in range(len(path), -1, -1) if path[:end] in known)
         return InputError(f"{self.file}:{next(nearest, self.first_line)}: {words}")
+
+
+def _printed(yaml: YAML, content: Any) -> str:
+    sink = _Sink()
+    yaml.dump(content, sink)
+    return "".join(sink.parts)
+
+
+def _says(text: str, content: Any) -> bool:
+    try:
+        return bool(plain(_yaml(text).load(text)) == plain(content))
+    except (YAMLError, ValueError, RecursionError):
+        return False
+
+
+def _json(content: Any, body: str) -> str:
+    """In the manner of the text: on one line, or with its indentation."""
+    lines = body.splitlines()
+    indent = len(lines[1]) - len(lines[1].lstrip()) if len(lines) > 1 else None
+    text = json.dumps(plain(content), indent=indent, ensure_ascii=False)
+    return text + "\n" if body.endswith("\n") else text
 
 
 class _Sink:
@@ -137,12 +161,18 @@ def _chunks(text: str) -> Iterator[tuple[str, int]]:
     start = 1
     for number, line in enumerate(text.splitlines(keepends=True), 1):
         if _SEPARATOR.fullmatch(line.rstrip("\n\r")):
-            if lines:
+            if lines and not _is_directive(lines):
                 yield "".join(lines), start
-            lines, start = [], number
+                lines = []
+            start = start if lines else number
         lines.append(line)
     if lines:
         yield "".join(lines), start
+
+
+def _is_directive(lines: list[str]) -> bool:
+    """`%YAML 1.2` and the like: the separator behind it begins the same document."""
+    return any(each.startswith("%") for each in lines) and all(map(_is_aside, lines))
 
 
 def _document(chunk: str, file: str, line: int) -> Document:
@@ -152,7 +182,9 @@ def _document(chunk: str, file: str, line: int) -> Document:
         lines[0] = lines[0][mark.end() :]
         return Document(file, mark.group(0), "".join(lines), "", line)
     begin = 0
-    while begin < len(lines) and _is_aside(lines[begin], is_first=begin == 0):
+    while begin < len(lines) and (
+        _is_aside(lines[begin]) or _BARE.fullmatch(lines[begin].rstrip())
+    ):
         begin += 1
     end = len(lines)
     while end > begin and (_is_aside(lines[end - 1]) or lines[end - 1].rstrip() == "..."):
@@ -161,9 +193,8 @@ def _document(chunk: str, file: str, line: int) -> Document:
     return Document(file, "".join(head), "".join(body), "".join(tail), line + begin)
 
 
-def _is_aside(line: str, *, is_first: bool = False) -> bool:
-    bare = line.rstrip("\n\r")
-    return bool(_ASIDE.fullmatch(bare)) or (is_first and bool(_BARE.fullmatch(bare)))
+def _is_aside(line: str) -> bool:
+    return bool(_ASIDE.fullmatch(line.rstrip("\n\r")))
 
 
 def _parsed(document: Document) -> Any:
