@@ -15,7 +15,18 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-from benchmarks import hang, memory, probe, rates, replay, robustness, sidecar, startup, wrapper
+from benchmarks import (
+    data,
+    hang,
+    memory,
+    probe,
+    rates,
+    replay,
+    robustness,
+    sidecar,
+    startup,
+    wrapper,
+)
 from benchmarks.measure import REPEATS, ChildFailed
 from benchmarks.row import Row, as_record, table
 from benchmarks.ten_fields import Disagreement
@@ -32,9 +43,10 @@ class Size(NamedTuple):
     hangs: int = 4
     idle_seconds: float = 120.0
     flood_seconds: float = 30.0
+    text_bytes: int = 6_000_000
 
 
-_QUICK = Size(30_000, 150_000, 100_000_000, 20_000, 1000, 200_000_000, 2, 15.0, 5.0)
+_QUICK = Size(30_000, 150_000, 100_000_000, 20_000, 1000, 200_000_000, 2, 15.0, 5.0, 1_500_000)
 _READ_ITERATIONS = 10.0
 _READ_NOISY = 20.0
 
@@ -70,6 +82,7 @@ def measurements(size: Size) -> dict[str, Callable[[], Row]]:
         "wrapper-busy": lambda: wrapper.busy_row(size.printed_bytes),
         "hang": lambda: hangs().row(),
         "hang-heartbeats": lambda: hangs().heartbeats_row(),
+        "data": lambda: data.row(size.text_bytes),
         **sidecar.measurements(size.idle_seconds, size.flood_seconds),
     }
 

@@ -73,7 +73,7 @@ def test_a_value_that_is_no_number_is_kept_as_text_in_a_run_too() -> None:
     assert list(run) == singly(*lines)
 
 
-def test_a_run_that_was_read_before_makes_the_next_one_tight() -> None:
+def test_a_run_that_was_read_before_helps_the_next_one() -> None:
     reader = warm_reader()
     reader.feed(log(*LINES).encode())
     later = [megatron_line(number) for number in range(40, 60)]

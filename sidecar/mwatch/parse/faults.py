@@ -9,15 +9,14 @@ line than a general one. An Xid is found by its number, whether the catalogue kn
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 
 from mwatch.model.event import Fault
 from mwatch.model.fault import CatalogueEntry, Role
 from mwatch.parse.context import MAX_TEXT, Context
 from mwatch.parse.line import Line, stamp
-from mwatch.parse.literals import literals
+from mwatch.parse.literals import literals, with_rare_end
 
 XID_TRIGGER = r"NVRM: Xid \("
 _XID = re.compile(
@@ -25,6 +24,7 @@ _XID = re.compile(
     r"\((?:PCI:)?(?P<gpu>[0-9a-fA-F:.]{4,20})[^)\n]{0,80}\)[^\n]{0,40}?: (?P<xid>\d{1,5})\b"
 )
 UNKNOWN_XID = "xid-unknown"
+Search = Callable[[bytes, int, int], re.Match[bytes] | None]
 _WINDOW = 1000
 """How far from its fixed text a pattern may reach: no line is long enough to stop the reader."""
 
@@ -37,24 +37,33 @@ class FaultMatcher:
         candidates: dict[str, list[tuple[CatalogueEntry, str]]] = {}
         for entry in catalogue:
             for pattern in entry.patterns:
-                for text in literals(pattern):
+                for text in map(with_rare_end, literals(pattern)):
                     candidates.setdefault(text, []).append((entry, pattern))
         self._texts = list(candidates)
         self._candidates = list(candidates.values())
+        self._in_bytes: dict[int, tuple[bytes, Sequence[Search | None]]] = {}
         self.triggers = (*map(re.escape, candidates), XID_TRIGGER)
 
     def may_match(self, hits: Iterable[int], block: bytes, start: int, end: int) -> bool:
         """Whether one of the patterns behind the hits fits these bytes."""
         for hit in hits:
-            if hit == len(self._candidates):
-                return True
-            near = block.find(self._texts[hit].encode(), start, end)
+            text, searches = self._in_bytes.get(hit) or self._to_bytes(hit)
+            near = block.find(text, start, end)
             low, high = max(start, near - _WINDOW), min(end, near + _WINDOW)
-            for _, pattern in self._candidates[hit]:
-                in_bytes = _as_bytes(pattern)
-                if in_bytes is None or in_bytes.search(block, low, high):
+            for search in searches:
+                if search is None or search(block, low, high):
                     return True
         return False
+
+    def _to_bytes(self, hit: int) -> tuple[bytes, Sequence[Search | None]]:
+        """The text behind the hit and its patterns, for use on a block; None: a look is needed."""
+        if hit == len(self._candidates):
+            made: tuple[bytes, Sequence[Search | None]] = (b"", (None,))
+        else:
+            patterns = [_as_bytes(pattern) for _, pattern in self._candidates[hit]]
+            made = (self._texts[hit].encode(), patterns)
+        self._in_bytes[hit] = made
+        return made
 
     def read(self, line: Line, context: Context, hits: Iterable[int]) -> Iterable[Fault]:
         """`hits`: indices into `triggers` that the scanner saw in this line."""
@@ -90,11 +99,10 @@ class FaultMatcher:
             yield fault._replace(node=found["node"], gpu=found["gpu"])
 
 
-@lru_cache(maxsize=1024)
-def _as_bytes(pattern: str) -> re.Pattern[bytes] | None:
+def _as_bytes(pattern: str) -> Search | None:
     """None for an anchored one: it may fit behind a prefix, which is not known in a block."""
     anchored = "^" in pattern.replace("[^", "")
-    return None if anchored else re.compile(pattern.encode(), re.MULTILINE)
+    return None if anchored else re.compile(pattern.encode(), re.MULTILINE).search
 
 
 def _fault(id: str, role: Role, line: Line, context: Context) -> Fault:

@@ -64,10 +64,9 @@ class Grammar:
         self._owners = [r for r in used for _ in r.triggers]
         patterns = [trigger for r in used for trigger in r.triggers]
         self._first_fault = len(patterns)
-        self.step_hits = [
-            index for index, owner in enumerate(self._owners) if owner is megatron.RECOGNISER
-        ]
-        """What is seen in a Megatron step line and in no other."""
+        steps = [i for i, owner in enumerate(self._owners) if owner is megatron.RECOGNISER]
+        self.step = steps[0] if len(steps) == 1 else None
+        """What is seen once in a Megatron step line, and in no other."""
         self._scanner = Scanner([*patterns, *self.faults.triggers])
 
     def scan(self, block: bytes) -> list[Hit]:
@@ -85,5 +84,7 @@ class Grammar:
 
     def is_no_fault(self, hits: list[int], block: bytes, start: int, end: int) -> bool:
         """Only texts of the catalogue were seen, and none of their patterns fits: a cheap look."""
-        faults = self.fault_hits(hits)
-        return len(faults) == len(hits) and not self.faults.may_match(faults, block, start, end)
+        first = self._first_fault
+        if min(hits) < first:
+            return False
+        return not self.faults.may_match([hit - first for hit in hits], block, start, end)

@@ -55,7 +55,7 @@ def split_prefix(text: str, number: int) -> Line:
             lane += f"[rank{rank}]"
         elif found["lane"]:
             lane += found["lane"].strip()
-    if rank is None and (other := _OTHER_RANK.search(text, 0, 200)):
+    if rank is None and "rank" in text and (other := _OTHER_RANK.search(text, 0, 200)):
         rank = int(other[1] or other[2])
     return Line(text, text[position:], number, lane, rank)
 

@@ -14,6 +14,11 @@ TOKEN = re.compile(
     r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?P<\w+>|\(\?P=\w+\)|\(\?.|[*+?]|\{\d*,?\d*\}|.", re.DOTALL
 )
 GROUPS = ("(?:", "(?P<")
+_COMMON = " etaoinsrhldcumfpgwybvkxjqz"
+"""The commonest first; what is not among them is the rarest."""
+_WEIGHTS = {letter: weight for weight, letter in enumerate(_COMMON)}
+_MIN_LEFT = 9
+_MAX_CUT = 24
 
 
 def literals(pattern: str) -> tuple[str, ...]:
@@ -43,6 +48,17 @@ def _required(tokens: list[str], at: int) -> tuple[tuple[str, ...], int]:
         run = own if least is None else ""
     branches.append(best)
     return (tuple(dict.fromkeys(sum(branches, ()))) if all(branches) else ()), at
+
+
+def with_rare_end(text: str) -> str:
+    """The text without those last characters that make its end a common one.
+
+    A scanner goes by the last bytes of a text, and meets `device ID` by chance less often than
+    `global rank`. What is left is long enough to be rare itself.
+    """
+    weights = [_WEIGHTS.get(letter, len(_COMMON)) for letter in text]
+    ends = range(len(text), max(len(text) - _MAX_CUT, _MIN_LEFT), -1)
+    return text[: max(ends, key=lambda end: sum(weights[end - 2 : end]), default=len(text))]
 
 
 def shortest(texts: tuple[str, ...]) -> int:

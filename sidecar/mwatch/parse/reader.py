@@ -4,7 +4,7 @@
 
 It jumps from one line of interest to the next; only while a block (a traceback, the argument
 block) is open does it look at every line. Lines that look like the last iteration line take the
-short way through `layout`.
+short way through `shape`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from mwatch.parse.grammar import Grammar
 from mwatch.parse.layout import Layout, learn
 from mwatch.parse.line import Line, split_prefix
 from mwatch.parse.run import Run, read_run
+from mwatch.parse.shape import Shapes
 from mwatch.parse.transport import Lines, Transport, count_lines
 
 _MAX_LANES = 64
@@ -50,7 +51,7 @@ class Reader:
         self._transport = Transport()
         self._lanes: dict[str, list[_Open]] = {}
         self._layouts: list[Layout] = []
-        self._tight: Layout | None = None
+        self._shapes = Shapes()
         self.lines = 0
         """Physical lines that ended so far."""
 
@@ -81,10 +82,14 @@ class Reader:
         return events + self.settle()
 
     def _read(self, lines: Lines) -> Iterator[Sequence[Event]]:
+        if not self._lanes and not lines.shifts:
+            first = self.lines + 1
+            run = self._run(lines.block, range(first, first + len(lines.block)))  # or fewer
+            if run:
+                yield run
+                self.lines += len(run)
+                lines = Lines(lines.block[run.end :])
         block = lines.block
-        if not self._lanes and not lines.shifts and (run := self._dense_run(block)):
-            yield run
-            return
         steps: list[Spot] = []
         for spot in self._walk(lines, steps):
             yield from self._steps(steps, block)
@@ -92,35 +97,24 @@ class Reader:
             yield self._line(spot, block)
         yield from self._steps(steps, block)
 
-    def _dense_run(self, block: bytes) -> Run | None:
-        """The block, if it holds nothing but lines of one layout."""
-        lines = range(self.lines + 1, self.lines + 1 + len(block))  # as many as there can be
-        run = self._run(block, lines)
-        self.lines += len(run) if run else 0
-        return run
-
     def _run(self, block: bytes, lines: Sequence[int]) -> Run | None:
-        layouts = [self._tight, *self._layouts] if self._tight else self._layouts
-        run = read_run(layouts, block, lines, self._context.coverage)
-        if run:
-            self._tight = run.tighten() or self._tight
-        return run
+        """The step lines of one layout with which the block begins."""
+        rows = self._shapes.rows(block, self._layouts)
+        return read_run(rows, lines, self._context.coverage)
 
     def _steps(self, spots: list[Spot], block: bytes) -> Iterator[Sequence[Event]]:
         """Step lines that follow each other, in as few runs as possible."""
-        if not spots:
-            return
-        text = b"".join([block[start : end + 1] for start, end, _, _ in spots])
-        numbers = [number for _, _, number, _ in spots]
-        run = self._run(text, numbers)
-        if run:
-            yield run
-        elif len(spots) == 1:
-            yield self._line(spots[0], block)
-        else:
-            middle = len(spots) // 2
-            yield from self._steps(spots[:middle], block)
-            yield from self._steps(spots[middle:], block)
+        while spots:
+            text = b"".join([block[start : end + 1] for start, end, _, _ in spots])
+            run = self._run(text, [number for _, _, number, _ in spots])
+            half = len(spots) // 2
+            if run:
+                yield run
+            elif half:
+                yield from self._steps(spots[:half], block)
+            else:
+                yield self._line(spots[0], block)
+            spots = spots[len(run) if run else max(half, 1) :]
 
     def _walk(self, lines: Lines, steps: list[Spot]) -> Iterator[Spot]:
         """The lines worth a look; while a block is open, all lines.
@@ -130,29 +124,30 @@ class Reader:
         """
         block, lanes, size = lines.block, self._lanes, len(lines.block)
         shifts = list(reversed(lines.shifts))
-        hits, step_hits = self._grammar.scan(block), self._grammar.step_hits
+        hits, step = self._grammar.scan(block), self._grammar.step
+        hits.append((size + 1, -1))  # behind all lines
         index = position = 0
         number = self.lines + 1
         while position < size:
-            start = position
-            if not lanes:
-                if index == len(hits):
-                    break
-                start = max(position, block.rfind(b"\n", position, hits[index][0]) + 1)
+            hit, kind = hits[index]
+            if not lanes and hit > size:
+                break
+            start = position if lanes else block.rfind(b"\n", position, hit) + 1 or position
             end = block.find(b"\n", start)
             end = size if end < 0 else end
-            seen = []
-            while index < len(hits) and hits[index][0] <= end:
-                seen.append(hits[index][1])
+            first = index
+            while hit <= end:
                 index += 1
-            waits = seen == step_hits and not lanes and block[end - 1] == _BAR
-            if not (lanes or waits) and self._grammar.is_no_fault(seen, block, start, end):
+                hit = hits[index][0]
+            waits = kind == step and index - first == 1 and not lanes and block[end - 1] == _BAR
+            seen = [] if waits else [each for _, each in hits[first:index]]
+            if not (waits or lanes) and self._grammar.is_no_fault(seen, block, start, end):
                 continue
             number += count_lines(block[position:start])
             while shifts and shifts[-1][0] <= start:
                 number += shifts.pop()[1]
             if waits:
-                steps.append((start, end, number, seen))
+                steps.append((start, end, number, [kind]))
             else:
                 yield start, end, number, seen
             position = end + 1
@@ -183,7 +178,7 @@ class Reader:
                 if len(events) == 1 and type(events[0]) is Iteration:
                     self._learn(line.text, events[0])
         if self._context.flavour != flavour:
-            self._layouts, self._tight = [], None  # they were learnt for another one
+            self._layouts, self._shapes = [], Shapes()  # they were learnt for another one
         if not (belongs and line.body[:1].isspace()):  # source code quoted in a traceback
             faults = self._grammar.fault_hits(seen)
             yield from self._grammar.faults.read(line, self._context, faults)
@@ -239,7 +234,7 @@ class Reader:
 
     def _learn(self, text: str, event: Iteration) -> None:
         raw = f"{text}\n".encode("utf-8", "replace")
-        if any(known.all(raw) for known in self._layouts):
+        if any(known.match(raw) for known in self._layouts):
             return  # it took the long way for another reason; making a pattern is dear
         layout = learn(text, event)
         if layout and not any(layout.same_as(known) for known in self._layouts):

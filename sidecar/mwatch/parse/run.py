@@ -10,37 +10,49 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from operator import attrgetter, gt, itemgetter
+from operator import attrgetter, gt
 from typing import overload
 
 from mwatch.model.event import Event, Iteration
 from mwatch.model.step_lines import StepLines
 from mwatch.parse.coverage import Cover, Coverage
 from mwatch.parse.iteration import read_heads, to_event
-from mwatch.parse.layout import FIRST_SLOT, MAKE, Layout, Row, learn, stamp_texts, steady_covers
+from mwatch.parse.layout import (
+    FIRST_SLOT,
+    MAKE,
+    STAMP,
+    TOTAL,
+    stamp_texts,
+    steady_covers,
+    whole_numbers,
+)
 from mwatch.parse.line import Line
+from mwatch.parse.shape import Rows
 
 _WORTH_COLUMNS = 16  # lines: fewer are cheaper one by one
-_WORTH_TIGHTENING = 16  # lines: making a pattern costs as much as reading some hundred
 
 
 class Run(Sequence[Iteration]):
     def __init__(
         self,
-        layout: Layout,
-        block: bytes,
-        rows: Sequence[Row],
+        rows: Rows,
+        iterations: Sequence[int],
         covers: Sequence[int],
         lines: Sequence[int],
     ) -> None:
-        self._layout = layout
-        self._block = block
+        self._layout = rows.layout
         self._rows = rows
+        self._iterations = iterations
         self._covers = covers
         self.numbers = lines
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._covers)
+
+    @property
+    def end(self) -> int:
+        """Where the run ends in the block in which it was found."""
+        return self._rows.end
 
     @overload
     def __getitem__(self, index: int) -> Iteration: ...
@@ -49,9 +61,9 @@ class Run(Sequence[Iteration]):
     def __getitem__(self, index: int | slice) -> Iteration | Sequence[Iteration]:
         if isinstance(index, slice):
             return list(self)[index]
-        position = range(len(self._rows))[index]
+        position = range(len(self))[index]
         event = self._layout.decode(
-            self._rows[position], self.numbers[position], self._covers[position]
+            self._rows[index], self.numbers[position], self._covers[position]
         )
         return event or self._read_slowly()[position]
 
@@ -68,7 +80,7 @@ class Run(Sequence[Iteration]):
         """For a value that only the slow way can read."""
         model = self._layout.model
         events = []
-        texts = self._block.split(b"\n")[:-1]
+        texts = self._rows.block[: self.end].split(b"\n")[:-1]
         for raw, number, covers in zip(texts, self.numbers, self._covers, strict=False):
             text = raw.decode("utf-8", "replace").rstrip("\r")
             line = Line(text, text, number, "", model.rank)
@@ -90,61 +102,57 @@ class Run(Sequence[Iteration]):
 
     def lines(self) -> StepLines | None:
         """All lines as columns; None for a value that only the slow way can read."""
-        stamps, iterations, totals, *texts = zip(*self._rows, strict=True)
         model = self._layout.model
         losses: dict[str, list[float]] = {}
         varying: dict[str, list[float | int]] = {}
         steady: dict[str, object] = {}
         try:
-            for slot, column in zip(self._layout.slots, texts, strict=True):
-                values = slot.convert_all(column)
+            for index, slot in enumerate(self._layout.slots):
+                values = self._convert(index)
                 if slot.kind == "loss":
                     losses[slot.name] = list(values)
                 elif slot.kind == "field" and isinstance(values, list):
                     varying[slot.name] = values
                 elif slot.kind == "field":
                     steady[slot.name] = next(iter(values))
-            named = stamp_texts(stamps) if model.timestamp is not None else None
+            named = (
+                stamp_texts(self._rows.column(STAMP).texts())
+                if model.timestamp is not None
+                else None
+            )
         except ValueError:
             return None
-        if totals[0]:
-            if totals.count(totals[0]) < len(totals):
-                varying["total_iterations"] = list(map(int, totals))
-            steady["total_iterations"] = int(totals[0])
+        totals = self._rows.column(TOTAL)
+        if totals.only is None:
+            varying["total_iterations"] = list(whole_numbers(totals))
+        else:
+            steady["total_iterations"] = int(totals.only)
         event = model._replace(**steady)  # type: ignore[arg-type]
-        done = list(map(int, iterations))
-        return StepLines(self, event, done, self._covers, self.numbers, named, losses, varying)
+        return StepLines(
+            self, event, self._iterations, self._covers, self.numbers, named, losses, varying
+        )
 
-    def tighten(self) -> Layout | None:
-        """A faster layout for lines like the last one; None where that cannot be gained."""
-        if self._layout.is_tight or len(self) < _WORTH_TIGHTENING:
-            return None
-        last = self._block.rstrip(b"\n").rpartition(b"\n")[2]
-        return learn(last.decode("ascii", "replace"), self[-1], tight=True)
-
-    def _convert(self, slot: int) -> Iterable[float | int]:
-        texts = list(map(itemgetter(slot + FIRST_SLOT), self._rows))
-        return self._layout.slots[slot].convert_all(texts)
+    def _convert(self, index: int) -> Iterable[float | int]:
+        return self._layout.slots[index].convert_all(self._rows.column(index + FIRST_SLOT))
 
     def _columns(self) -> dict[str, Iterable[object]]:
         rows, slots = self._rows, self._layout.slots
         losses: dict[str, Iterable[object]] = {}
         extras: dict[str, Iterable[object]] = {}
         values: dict[str, Iterable[object]] = {
-            "iteration": list(map(int, map(itemgetter(1), rows))),
+            "iteration": self._iterations,
             "covers": self._covers,
             "first_of_process": repeat(False),
             "line": self.numbers,
+            "total_iterations": whole_numbers(rows.column(TOTAL)),
         }
-        if rows[0][2]:
-            values["total_iterations"] = list(map(int, map(itemgetter(2), rows)))
         for index, slot in enumerate(slots):
             kinds = {"loss": losses, "extra": extras, "field": values}
             kinds[slot.kind][slot.name] = self._convert(index)
         values["losses"] = _dicts(losses)
         values["extra"] = _dicts(extras)
         if self._layout.model.timestamp is not None:
-            values["timestamp"] = stamp_texts(map(itemgetter(0), rows))
+            values["timestamp"] = stamp_texts(rows.column(STAMP).texts())
         return values
 
 
@@ -157,20 +165,16 @@ def _dicts(columns: dict[str, Iterable[object]]) -> Iterable[dict[str, object]]:
     return (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
 
 
-def read_run(
-    layouts: Iterable[Layout], block: bytes, lines: Sequence[int], coverage: Coverage
-) -> Run | None:
-    """The block as one run, if every line has the same known layout and no surprises.
-
-    `lines` are the numbers of its lines.
-    """
-    for layout in layouts:
-        rows = layout.all(block)
-        covers = steady_covers(rows, coverage) if rows else []
-        if covers:
-            coverage.advance(int(rows[-1][1]), covers[-1])
-            return Run(layout, block, rows, covers, lines)
-    return None
+def read_run(rows: Rows | None, lines: Sequence[int], coverage: Coverage) -> Run | None:
+    """The rows as a run, if they simply follow each other. `lines` are their line numbers."""
+    if rows is None:
+        return None
+    iterations = rows.iterations()
+    covers = steady_covers(iterations, coverage)
+    if not covers:
+        return None
+    coverage.advance(iterations[-1], covers[-1])
+    return Run(rows, iterations, covers, lines)
 
 
 def in_pieces(batches: Iterable[Sequence[Event]]) -> list[Event | StepLines]:

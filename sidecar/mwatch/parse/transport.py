@@ -48,7 +48,8 @@ class Transport:
         """Physical lines of a CRI log so far."""
 
     def feed(self, chunk: bytes) -> list[Lines]:
-        cut = max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
+        newline = chunk.rfind(b"\n")
+        cut = max(newline, chunk.rfind(b"\r", newline + 1)) + 1
         blocks = []
         if cut:
             whole = b"".join((self._carry, memoryview(chunk)[:cut]))
