@@ -15,13 +15,17 @@ from typing import Any
 import kube_builders as kube
 from builders import megatron_line, one
 from mwatch.app import catalogue
+from mwatch.app.fleet_leavings import Leavings
+from mwatch.app.fleet_parts import PodSeen
 from mwatch.app.job_watch import JobWatch, PodPlace
 from mwatch.app.pod_sight import Polled
+from mwatch.model.decision import Decision
 from mwatch.model.event import Iteration
+from mwatch.model.kube_event import KubeEvent
 from mwatch.model.kube_facts import KubeFacts
 from mwatch.model.kube_job import KubeJob
 from mwatch.model.kube_node import KubeNode
-from mwatch.model.kube_pod import KubePod
+from mwatch.model.kube_pod import Disruption, KubePod
 from mwatch.model.observation import (
     AttemptStart,
     Beat,
@@ -62,6 +66,7 @@ class TrainingPod:
     answers: bool = True
     prints: bool = False
     has_probe: bool = True
+    has_log: bool = True
     exit: Ended | None = None
     told: list[Observed] = field(default_factory=list)
     line: int = 0
@@ -113,8 +118,9 @@ class TrainingPod:
             beats=(Observed(written + self.skew, self.name, beat),) if self.has_probe else (),
             progressed=risen if self.has_probe else {},
             signs=tuple(Observed(at, self.name, each) for each in signs),
-            sources={**SOURCES, "probe": self.has_probe}, gpus=(), nccl=None, fabric=(),
-            storage=None, findings=(), events=events, unread=0, wrapper=wrapper,
+            sources={**SOURCES, "probe": self.has_probe, "log": self.has_log},
+            gpus=(), nccl=None, fabric=(), storage=None, findings=(), events=events, unread=0,
+            wrapper=wrapper,
         )  # fmt: skip
 
 
@@ -132,6 +138,9 @@ class Fleet:
         self.kube: dict[str, KubePod] = {each.name: kube.pod(each.name) for each in self.pods}
         self.nodes: tuple[KubeNode, ...] | None = None
         self.watch = JobWatch(self.job, CATALOGUE, now=START)
+        self.events: tuple[KubeEvent, ...] = ()
+        self._leavings = Leavings(lambda: self.now)
+        self._before: dict[str, PodSeen] = {}
         self.causes: list[str] = []
         self.detectors: set[str] = set()
 
@@ -139,10 +148,19 @@ class Fleet:
         self.kube[name] = replace(self.kube[name], **change)
 
     def see(self) -> None:
+        left = self._left().get(self.job.uid, ())
         facts = KubeFacts(self.now, self.job, self.job.name, tuple(self.kube.values()),
-                          nodes=self.nodes)  # fmt: skip
+                          nodes=self.nodes, events=self.events, left=left)  # fmt: skip
         places = {pod.uid: PodPlace(pod.ip, 9401) for pod in self.kube.values()}
         self.watch.see(facts, places, 1.0)
+
+    def _left(self) -> dict[str, tuple[KubePod, ...]]:
+        """As the watch of the pods would tell of each change."""
+        before = self._before
+        self._before = {each.uid: PodSeen(each, 9401) for each in self.kube.values()}
+        for uid in {**before, **self._before}:
+            self._leavings.told(before.get(uid), self._before.get(uid))
+        return self._leavings.by_job({self.job.uid: self.job.uid})
 
     def run(self, seconds: float) -> Fleet:
         for _ in range(round(seconds)):
@@ -173,6 +191,26 @@ class Fleet:
     def findings(self) -> dict[str, str]:
         said = self.watch.assessment
         return {} if said is None else {each.detector: each.summary for each in said.findings}
+
+    @property
+    def decision(self) -> Decision:
+        assert self.watch.assessment is not None
+        return self.watch.assessment.decision
+
+    def take_away(self, name: str, *, by: str = "", seconds: int = 3) -> None:
+        """Somebody deletes that pod, and its gang stands still; `by`: what the cluster says."""
+        why = Disruption(by, "so it is", self.now) if by else None
+        self.replace(name, deleting_at=self.now + 30, grace_seconds=30.0, disruption=why)
+        for pod in self.pods:
+            pod.stalls_at = self.now
+        self.run(seconds)
+        del self.kube[name]
+
+    def fill(self, name: str, uid: str = "another") -> None:
+        """The job's controller makes another pod, whose wrapper waits for its attempt."""
+        self.kube[name] = replace(kube.pod(name), uid=uid)
+        pod = next(each for each in self.pods if each.name == name)
+        pod.uid, pod.answers = uid, False
 
     def restart(
         self, attempt: int, pods: Sequence[TrainingPod] = (), resume_from: int = 50

@@ -180,6 +180,22 @@ def test_a_gang_that_is_new_already_is_told_its_attempt_and_not_deleted(job: Kub
     assert isinstance(half, Plan) and len(half.targets) == 2
 
 
+def test_a_pod_that_came_later_and_waits_for_its_first_attempt_stays() -> None:
+    facts = replace(FACTS, unused=frozenset({"train-1"}))
+    found = plan(pytorch_job("OnFailure"), facts)
+    assert isinstance(found, Plan) and found.way is Way.DELETE_PODS
+    assert [each.name for each in found.targets] == ["train-0"]
+    assert "1 new pods stay" in found.notes[-1]
+    for other in (
+        plan(pytorch_job("Never"), facts),  # all of them go with the suspended job
+        plan(pytorch_job("OnFailure"), replace(facts, avoid=frozenset({"n2"}))),
+        plan(
+            pytorch_job("OnFailure"), replace(facts, pods=(PODS[0], pod("train-1", deleting=True)))
+        ),
+    ):
+        assert isinstance(other, Plan) and len(other.targets) == 2
+
+
 def test_pods_that_were_made_to_observe_are_not_restarted_unless_a_person_asks() -> None:
     """Their wrappers count each gang from 1: the second incident would pass for the first."""
     job = stateful_set(mode="observe")

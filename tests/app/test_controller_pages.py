@@ -36,12 +36,12 @@ class Hands(NoHands):
     """Answers one job's wrappers."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, str, str, str, int]] = []
+        self.asked: list[tuple[str, str, str, str, int, str]] = []
 
     def answer(
-        self, namespace: str, job: str, token: str, pod: str = "", after: int = 0
+        self, namespace: str, job: str, token: str, pod: str = "", after: int = 0, word: str = ""
     ) -> Mapping[str, Any] | None:
-        self.asked.append((namespace, job, token, pod, after))
+        self.asked.append((namespace, job, token, pod, after, word))
         return {"attempt": 2, "resume_from": 40} if job == "train" else None
 
 
@@ -101,12 +101,14 @@ def test_secrets_do_not_leave() -> None:
 def test_a_wrapper_is_answered_by_the_hands() -> None:
     with served(Fleet(2).run(5)) as (port, hands):
         path = "/v1/jobs/ns/train/attempt"
-        asked = {"Authorization": "Bearer secret", "Mwatch-Pod": "train-1", "Mwatch-After": "1"}
+        asked = {"Authorization": "Bearer secret", "Mwatch-Pod": "train-1", "Mwatch-After": "1",
+                 "Mwatch-Word": "1 " + "f" * 32}  # fmt: skip
         assert json.loads(get(port, path, **asked)) == {"attempt": 2, "resume_from": 40}
         assert json.loads(get(port, path))["attempt"] == 2
         with pytest.raises(HTTPError, match="404"):
             get(port, "/v1/jobs/ns/other/attempt")
-    assert hands.asked[:2] == [("ns", "train", "secret", "train-1", 1), ("ns", "train", "", "", 0)]
+    assert hands.asked[0] == ("ns", "train", "secret", "train-1", 1, "1 " + "f" * 32)
+    assert hands.asked[1] == ("ns", "train", "", "", 0, "")
 
 
 def test_metrics_are_of_the_job_as_a_whole_and_of_the_controller() -> None:

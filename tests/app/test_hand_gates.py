@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from job_watch_runs import Fleet
 from kube_builders import ACT, pytorch_job
 from mwatch.app.fleet_settings import FleetSettings, MaintenanceWindow
-from mwatch.app.hand_gates import gate
+from mwatch.app.hand_gates import BACK_SECONDS, gate, not_back
 from mwatch.app.hand_state import HeldBy
 from mwatch.model.kube_ledger import Halt
 
@@ -53,3 +54,16 @@ def test_each_gate_says_what_it_is(
 def test_people_are_named() -> None:
     found = gate(pytorch_job(), USUAL, HALT, now=NOW, sight_age=1.0, is_asked=False)
     assert found is not None and "by ann: storm" in found.text and "until 2027" in found.text
+
+
+def test_a_gang_that_lost_a_pod_waits_for_the_wrapper_of_the_new_one_but_not_for_ever() -> None:
+    fleet = Fleet(2).run(60)
+    fleet.take_away("train-1")
+    fleet.fill("train-1")
+    fleet.run(5)
+    whole = fleet.now
+    held = not_back(fleet.watch, whole, {"train-0"}, fleet.now)
+    assert held is not None and held.held_by is HeldBy.PODS and "train-1" in held.text
+    assert not_back(fleet.watch, whole, {"train-1"}, fleet.now) is None
+    assert not_back(fleet.watch, whole, (), fleet.now + BACK_SECONDS) is None
+    assert not_back(Fleet(2).run(10).watch, whole, (), whole) is None, "nothing was lost"

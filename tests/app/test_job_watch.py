@@ -120,6 +120,15 @@ def test_a_pod_without_a_sidecar_is_blind_after_its_start() -> None:
     assert fleet.cause == "blind"
 
 
+def test_who_has_just_started_and_said_nothing_yet_leaves_nobody_blind() -> None:
+    fleet = Fleet(2, has_probe=False, has_log=False)
+    fleet.pods[-1].prints = False
+    fleet.run(55)
+    assert "blind" not in fleet.detectors
+    fleet.run(30)
+    assert fleet.cause == "blind"
+
+
 def test_a_new_attempt_of_all_pods_starts_clean_though_they_start_at_different_moments() -> None:
     fleet = stopped(Fleet(3).run(60), "train-1").run(30)
     assert fleet.cause == "hang"

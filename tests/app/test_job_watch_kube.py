@@ -6,26 +6,131 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 import kube_builders as kube
 from job_watch_runs import START, Fleet
+from mwatch.app.hand_case import due
+from mwatch.decide import budget
 from mwatch.model.decision import Action
+from mwatch.model.event import Error
 from mwatch.model.kube_node import KubeNode
 from mwatch.model.kube_pod import Container, Disruption
 from mwatch.model.observation import ProcessExit
 from mwatch.model.phase import JobPhase
+from mwatch.model.settings import Settings
+from mwatch.model.wrapper import Ended
+
+TAKEN = {
+    "deleted_by_user": "",
+    "drained": "EvictionByEvictionAPI",
+    "preempted": "PreemptionByScheduler",
+}
 
 
-def test_a_deleted_pod_is_a_lost_pod_and_worth_a_restart() -> None:
+@pytest.mark.parametrize("cause", TAKEN)
+def test_a_gang_that_lost_a_pod_is_restarted_without_budget_when_it_is_whole_again(
+    cause: str,
+) -> None:
     fleet = Fleet(3).run(60)
-    fleet.replace("train-1", deleting_at=fleet.now + 30)
-    fleet.run(2)
+    fleet.take_away("train-1", by=TAKEN[cause])
+    fleet.run(30)
+    assert set(fleet.causes[-32:]) == {cause}, "from the first look on"
+    assert fleet.decision.action is Action.NONE and fleet.watch.is_broken, "its place is empty"
+    fleet.fill("train-1")
+    fleet.run(15)
+    assert fleet.cause == cause and "stalled" not in fleet.findings
+    decision = fleet.decision
+    assert decision.action is Action.RESTART and not decision.spends_budget
+    assert decision.act_at is not None and decision.act_at <= fleet.now
+    fleet.watch.engine.enact(decision, fleet.now)
+    assert budget.spent(fleet.watch.engine.record, fleet.now, Settings().act) == 0
+    fleet.run(5)
+    assert fleet.decision.action is Action.NONE, "once"
+    fleet.pods[1].answers = True
+    fleet.restart(2)
+    fleet.run(30)
+    assert fleet.cause == "healthy" and not fleet.watch.is_broken
+
+
+def test_the_logs_word_of_a_deletion_is_explained_also_where_it_comes_first() -> None:
+    fleet = Fleet(2).run(60)
+    told = Error("elastic", "SignalException", "got signal: 15", None, None, "SIGTERM", None, None,
+                 None, None, None, None, "trainer.log", 70)  # fmt: skip
+    fleet.pods[1].say(fleet.now, told)
+    fleet.run(6)
+    assert fleet.cause == "killed"
+    assert due(fleet.watch, fleet.now) is None, "not acted on before the cluster had its say"
+    fleet.take_away("train-1")
+    fleet.run(1)
+    assert fleet.cause == "deleted_by_user" and fleet.decision.action is Action.NONE
+
+
+def test_a_pod_that_is_gone_at_once_was_deleted_too() -> None:
+    fleet = Fleet(2).run(60)
+    del fleet.kube["train-1"]
     for pod in fleet.pods:
         pod.stalls_at = fleet.now
-    del fleet.kube["train-1"]
     fleet.run(3)
-    assert fleet.cause == "lost_pod"
-    said = fleet.watch.assessment
-    assert said is not None and said.decision.action is Action.RESTART
+    assert fleet.cause == "deleted_by_user"
+
+
+def test_a_crashed_pod_that_its_controller_replaces_was_deleted_by_no_person() -> None:
+    fleet = Fleet(2).run(60)
+    fleet.pods[1].say(fleet.now, ProcessExit(139, None, None))
+    fleet.pods[1].stalls_at = fleet.pods[0].stalls_at = fleet.now
+    fleet.pods[1].exit = Ended(139, None, None, 139, fleet.now, False)
+    fleet.run(6)
+    fleet.replace("train-1", phase="Failed")
+    fleet.run(1)
+    fleet.take_away("train-1")
+    fleet.fill("train-1")
+    fleet.run(20)
+    assert "deleted_by_user" not in fleet.causes
+    assert fleet.decision.action is Action.RESTART and fleet.decision.spends_budget
+
+
+def test_a_gang_that_is_taken_as_a_whole_comes_back_by_itself() -> None:
+    fleet = Fleet(2).run(60)
+    for name in list(fleet.kube):
+        fleet.take_away(name)
+    fleet.run(10)
+    assert fleet.cause == "deleted_by_user" and not fleet.watch.is_broken
+    for name in ("train-0", "train-1"):
+        fleet.fill(name, uid=f"new-{name}")
+    fleet.run(30)
+    assert fleet.cause == "deleted_by_user" and fleet.decision.action is Action.NONE
+    for pod in fleet.pods:
+        pod.answers = pod.is_new = True
+    fleet.restart(2)
+    fleet.run(30)
+    assert fleet.cause == "healthy"
+
+
+def test_a_job_that_is_resumed_was_not_deleted_by_a_person() -> None:
+    fleet = Fleet(2).run(60)
+    fleet.job = replace(fleet.job, is_suspended=True)
+    for name in list(fleet.kube):
+        fleet.take_away(name)
+    fleet.run(5)
+    assert fleet.cause == "suspended"
+    fleet.job = replace(fleet.job, is_suspended=False)
+    for name in ("train-0", "train-1"):
+        fleet.fill(name, uid=f"new-{name}")
+    fleet.run(10)
+    assert fleet.cause != "deleted_by_user"
+
+
+def test_a_deleted_pod_that_training_goes_on_without_is_forgotten() -> None:
+    fleet = Fleet(3).run(60)
+    del fleet.kube["train-1"]
+    fleet.run(20)
+    assert fleet.cause == "deleted_by_user"
+    fleet.fill("train-1")
+    fleet.run(10)
+    assert fleet.decision.action is Action.NONE, "others go on"
+    fleet.run(60)
+    assert fleet.cause == "lost_pod" and fleet.decision.action is Action.NONE
 
 
 def test_a_pod_that_mwatch_itself_deletes_is_not_lost() -> None:
@@ -56,18 +161,16 @@ def test_a_preempted_pod_is_explained_by_that_also_when_it_is_gone() -> None:
     assert "stalled" not in fleet.findings
 
 
-def test_a_drained_gang_that_is_whole_again_and_hangs_is_a_hang() -> None:
+def test_a_drained_gang_that_is_back_and_hangs_is_a_hang() -> None:
     fleet = Fleet(3).run(60)
-    gone = Disruption("EvictionByEvictionAPI", "drain", fleet.now)
-    fleet.replace("train-1", disruption=gone, deleting_at=fleet.now + 30)
-    fleet.run(3)
+    fleet.take_away("train-1", by="EvictionByEvictionAPI")
+    fleet.fill("train-1")
+    fleet.pods[1].answers = True
+    fleet.restart(2)
+    fleet.run(50)
     for pod in fleet.pods:
         pod.stalls_at = fleet.now
-    fleet.kube["train-1"] = replace(kube.pod("train-1"), uid="another")
-    fleet.pods[1].uid = "another"
-    fleet.run(50)
-    assert fleet.cause == "drained"
-    fleet.run(60)
+    fleet.run(120)
     assert fleet.cause == "hang"
 
 

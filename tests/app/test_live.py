@@ -12,6 +12,7 @@ from typing import Any
 import checkpoint_builders as checkpoints
 from builders import grammar, megatron_line
 from job_builders import entries
+from mwatch.app.engine import Engine
 from mwatch.app.live import Live
 from mwatch.model.event import Iteration
 from mwatch.model.observation import (
@@ -196,3 +197,22 @@ def beat(volume: Path, *, attempt: int, rank: int) -> None:
         "collective", "ab", "wait",
     )  # fmt: skip
     (folder / f"{contract.PROBE_PREFIX}{rank}").write_bytes(pack(record, 2))
+
+
+def test_a_sidecar_that_comes_in_a_later_attempt_does_not_count_the_ones_before_it(
+    tmp_path: Path,
+) -> None:
+    """All attempts of one container print into one log."""
+    first = Volume(tmp_path)
+    first.start(1)
+    first.say(*range(1, 60))
+    place = (tmp_path / contract.LOG).stat()
+    first.start(2, resume_from=50, log={"inode": place.st_ino, "bytes": place.st_size})
+    first.say(*range(51, 70))
+    engine = Engine("run", entries())
+    second = Volume(tmp_path)
+    for _ in range(2):
+        for observed in second.read():
+            engine.tell(observed)
+    assert engine.job.attempt.number == 2 and engine.job.attempt.iteration == 69
+    assert not [each for each in engine.job.past if each.number >= 2]

@@ -12,6 +12,7 @@ from builders import grammar, megatron_line
 from mwatch.app.live_log import LiveLog
 from mwatch.model.event import Error, Event, Iteration
 from mwatch.model.reading import Absent, Failed, Ok
+from mwatch_trainer.contract import write_json
 from run_builders import TestClock
 from unprivileged import unprivileged
 
@@ -141,3 +142,46 @@ def test_closing_twice_is_fine(tmp_path: Path) -> None:
     log.read()
     log.live.close()
     log.live.close()
+
+
+def began(log: Log, attempt: int, *, inode: int | None = None) -> None:
+    """As the wrapper notes it when an attempt begins."""
+    found = log.path.stat()
+    place = {"inode": inode or found.st_ino, "bytes": found.st_size}
+    write_json(str(log.path.with_name("attempt.json")), {"attempt": attempt, "log": place})
+
+
+def test_who_comes_in_the_middle_begins_with_the_attempt_that_runs(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.add(line(1) + line(2) + b"noise\n")
+    began(log, 2)
+    log.add(line(1) + line(2))
+    events = log.read()
+    assert iterations(events) == [1, 2]
+    assert [each.line for each in events] == [4, 5], "as who has read it from its start counts"
+    began(log, 3)  # who is there reads on
+    log.add(line(2))
+    assert iterations(log.read()) == [2]
+
+
+def test_a_file_that_is_not_the_one_of_the_note_is_read_from_its_start(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.add(line(1))
+    began(log, 2, inode=7)  # rotated away since
+    assert iterations(log.read()) == [1]
+    cut = Log(tmp_path / "cut")
+    cut.path.parent.mkdir()
+    cut.add(line(1) + line(2))
+    began(cut, 2)
+    cut.path.write_bytes(line(3))
+    assert iterations(cut.read()) == [3]
+
+
+def test_a_log_that_is_rewritten_behind_where_it_was_begun_is_read_anew(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.add(line(1) * 9)
+    began(log, 2)
+    log.add(line(2))
+    assert iterations(log.read()) == [2]
+    log.path.write_bytes(b"another log\n" * 99 + line(5))
+    assert iterations(log.read()) == [5]

@@ -112,15 +112,47 @@ def test_a_node_that_shuts_down_drains_its_pods() -> None:
     assert causes(facts(None, gone, pod("train-1"))) == [Cause.DRAINED]
 
 
-def test_one_deleted_pod_is_a_lost_pod_and_all_of_them_are_a_person() -> None:
+def test_a_pod_that_is_deleted_by_nobody_we_know_is_deleted_by_a_person() -> None:
     one, two = pod("train-0", deleting=True), pod("train-1", deleting=True)
-    assert causes(facts(None, one, pod("train-1"))) == []
-    assert causes(facts(None, one, two)) == [Cause.DELETED_BY_USER]
+    (found,) = kube_causes(facts(None, one, pod("train-1")))
+    assert found.cause is Cause.DELETED_BY_USER and found.severity is Severity.INFO
+    assert found.summary == "train-0 was deleted, and not by mwatch"
+    assert found.culprit is not None and found.culprit.pod == "train-0"
+    assert found.since_time == 1_767_226_200.0, "when it was asked for, not when its grace ends"
+    (found,) = kube_causes(facts(None, one, two))
+    assert found.summary == "all 2 pods of train were deleted, and not by mwatch"
     assert causes(facts(None, one, two, ours=frozenset({one.uid, two.uid}))) == []
     done = replace(pytorch_job(), finished="Succeeded")
     assert causes(facts(done, one, two)) == []
     lost = (KubeNode("n1", is_ready=False),)
     assert causes(facts(None, one, two, nodes=lost)) == []
+
+
+def test_a_pod_that_is_gone_is_judged_by_how_it_was_when_it_left() -> None:
+    here = pod("train-1")
+    forced = pod("train-0")  # at once: nobody ever saw it on its way out
+    assert causes(facts(None, here, left=(forced,))) == [Cause.DELETED_BY_USER]
+    drained, preempted = map(disrupted, ("EvictionByEvictionAPI", "PreemptionByScheduler"))
+    assert causes(facts(None, here, left=(drained,))) == [Cause.DRAINED]
+    assert causes(facts(None, here, left=(preempted,))) == [Cause.PREEMPTED]
+    assert causes(facts(None, here, left=(disrupted("DeletionByPodGC"),))) == []
+    assert causes(facts(None, here, left=(forced,), ours=frozenset({forced.uid}))) == []
+
+
+def test_what_the_jobs_own_controller_deletes_no_person_has_deleted() -> None:
+    one, here = pod("train-0", deleting=True), pod("train-1")
+    crashed = pod("train-1", phase="Failed")
+    assert causes(facts(None, pod("train-0", phase="Failed", deleting=True), here)) == []
+    assert causes(facts(None, one, crashed)) == [], "a gang that is replaced after a crash"
+    assert causes(facts(None, here, left=(crashed, one))) == []
+    suspended = replace(pytorch_job(), is_suspended=True)
+    assert causes(facts(suspended, left=(one,))) == [Cause.SUSPENDED]
+    said = KubeEvent("PyTorchJob", "train", "job-uid", "SuccessfulDeletePod",
+                     "Deleted pod: train-0", False, NOW, 1)  # fmt: skip
+    assert causes(facts(None, one, here, events=(said,))) == []
+    other = said._replace(text="Deleted pod: train-01")
+    before = said._replace(at=1_767_225_500.0)
+    assert causes(facts(None, one, here, events=(other, before))) == [Cause.DELETED_BY_USER]
 
 
 def test_kueue_that_takes_a_job_off_its_nodes_has_preempted_it() -> None:

@@ -77,7 +77,7 @@ class WatchedJob:
     def __init__(self, access: Access, *, pods: int = 2, attempt: int = 1, host: int = 1) -> None:
         self.access = access
         self.namespace = things.fresh_namespace(access)
-        things.make_node(access, "n1")
+        things.make_ready_node(access, "n1")
         self.job = things.make_job(access, self.namespace, pods=pods)
         self.iteration = 0
         self.pods: list[PodServer] = []

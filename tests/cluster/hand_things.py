@@ -105,6 +105,8 @@ class FakePod:
         self.log = log
         self.outcome = RestartOutcome.ACCEPTED
         self.is_slow = threading.Event()
+        self.is_new = False
+        """Its wrapper has begun nothing yet."""
         self.asked: list[RestartOrder] = []
         self._folder = folder / name
         self._folder.mkdir(parents=True)
@@ -140,8 +142,8 @@ class FakePod:
         return RestartAnswer(self.outcome, "as the test has it", order.attempt)
 
 
-def snapshot(pod: str, attempt: int, mode: str = "act") -> PodSnapshot:
-    wrapper = WrapperState(
+def snapshot(pod: str, attempt: int | None, mode: str = "act") -> PodSnapshot:
+    wrapper = None if attempt is None else WrapperState(
         attempt, mode, 0.0, 7, None, 0, 1, (), None, None, None, None, False
     )  # fmt: skip
     view = View(*[None] * len(View.__slots__))
@@ -192,7 +194,7 @@ class Controller:
             if fake is not None:
                 watch.pods[pod.uid] = watch.pods[pod.uid]._replace(
                     port=fake.port, answered_at=self.clock(),
-                    snapshot=snapshot(pod.name, watch.attempt),
+                    snapshot=snapshot(pod.name, None if fake.is_new else watch.attempt),
                 )  # fmt: skip
 
     def turn(self) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -63,10 +64,13 @@ def test_a_job_that_trains_is_found_polled_and_told_of(
         assert watch.sight_age_seconds is not None and watch.sight_age_seconds < 5
         until(controller, lambda each: (each.engine.job.attempt.iteration or 0) > 5, job)
 
-        document = json.loads(page(controller, "/v1/jobs"))
-        (told,) = document["jobs"]
+        def jobs() -> list[dict[str, Any]]:
+            return list(json.loads(page(controller, "/v1/jobs"))["jobs"])
+
+        until(controller, lambda _: jobs()[0]["pods"]["answering"] == 2, job)
+        (told,) = jobs()
         assert (told["kind"], told["name"], told["mode"]) == ("Job", "train", "act")
-        assert told["pods"]["wanted"] == told["pods"]["answering"] == 2
+        assert told["pods"]["wanted"] == 2
         assert told["verdict"]["cause"] == "healthy"
         one = json.loads(page(controller, f"/v1/jobs/{job.namespace}/train"))
         assert one["uid"] == job.job.uid
@@ -167,7 +171,7 @@ def test_what_the_api_server_has_forgotten_is_read_anew(
         line.close()
 
 
-def test_a_pod_that_somebody_deletes_is_a_lost_pod(
+def test_a_pod_that_somebody_deletes_is_told_so_and_its_gang_is_restarted_without_budget(
     plane: ControlPlane, access: Access, job: WatchedJob
 ) -> None:
     with watching(plane.kubeconfig("admin"), job.namespace) as controller:
@@ -175,12 +179,16 @@ def test_a_pod_that_somebody_deletes_is_a_lost_pod(
         until(controller, lambda each: (each.engine.job.attempt.iteration or 0) > 5, job)
         job.pods[1].hang_up()
         remove_pod(access, job.namespace, "train-1", job.uids[1])
-        watch = until(controller, lambda each: cause(each) == "lost_pod")
-        assert watch.assessment is not None
-        assert watch.assessment.decision.action is Action.RESTART
+        watch = until(controller, lambda each: cause(each) == "deleted_by_user")
+        assert watch.assessment is not None and watch.is_broken
+        assert watch.assessment.decision.action is Action.NONE, "its place is empty"
+
+        uid = make_pod(access, job.job, "train-1", job.pods[1].address, job.pods[1].port)
+        watch = until(controller, lambda each: each.wants_action)
+        assert cause(watch) == "deleted_by_user" and watch.assessment is not None
+        assert not watch.assessment.decision.spends_budget
 
         job.iteration = 0
-        uid = make_pod(access, job.job, "train-1", job.pods[1].address, job.pods[1].port)
         for pod in job.pods:
             pod.attempt, pod.started_at = 2, time.time()
         job.pods[1].be(uid)

@@ -84,6 +84,7 @@ def port_of(process: subprocess.Popen[str]) -> int:
     assert process.stdout is not None
     for line in process.stdout:
         if "/metrics" in line:
+            assert "http://[::]:" in line or "http://127.0.0.1:" in line
             return int(line.rpartition(":")[2].partition("/")[0])
     raise AssertionError("it did not start")
 

@@ -64,10 +64,14 @@ def test_a_deleted_pod_brings_the_gang_back_from_the_newest_checkpoint(job: Trai
     iteration = job.iteration()
     job.kubectl("delete", "pod", name, "--wait=false")
     job.wait(lambda: job.pods().get(name, pods[name]) != pods[name], "another pod", 90)
+    new = job.pods()[name]
     job.wait_for_attempt(attempt + 1)
     resumed = job.resumed()
     assert resumed > iteration - 2 * INTERVAL
     job.resumes(resumed, past=iteration)
+    assert job.pods() == {**pods, name: new}, "no pod goes that need not"
+    (act,) = (each for each in job.acts() if each["attempt"] == attempt)
+    assert (act["cause"], act["spends_budget"]) == ("deleted_by_user", False)
 
 
 def test_a_stopped_rank_is_restarted_by_new_pods_though_the_controller_is_killed_meanwhile(

@@ -21,6 +21,7 @@ from mwatch.app import hands as hands_module
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import pods_of
 from mwatch.kube.ledger import Ledger
+from mwatch.model.finding import Cause
 from mwatch.model.gang import GangStep, Way
 from mwatch.model.kube_job import JobKind
 from mwatch.model.kube_ledger import JobEntry
@@ -128,6 +129,39 @@ def test_pods_whose_container_restarted_by_itself_wait_for_the_others(
             controller.until(lambda: came() and began)
         assert not first.asked and began == ["train-1 4 450"]
     assert {pod.uid for pod in pods_of(access, job)} == old
+    controller.close()
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_the_new_pod_of_a_gang_that_lost_one_is_not_deleted_a_second_time(
+    access: Access, namespace: str, tmp_path: Path, in_place: bool
+) -> None:
+    job = hands.make_job(access, namespace)
+    first, new = hands.make_pods(access, job, 2)
+    controller = Controller(access, namespace, settings=replace(QUICK, in_place=in_place))
+    with hands.fakes(access, job, 2, tmp_path / "pods") as fakes:
+        fakes[1].is_new = True
+        watch = controller.watch(job, attempt=3, fakes=fakes)
+        watch.is_broken = True
+        hands.decided(watch, cause=Cause.DELETED_BY_USER, spends_budget=False)
+        controller.until(lambda: controller.hands.state(KEY).held_by == "pods")
+        assert "train-1" in controller.hands.state(KEY).text
+
+        def came() -> dict[str, object]:
+            """The wrapper of the new pod asks: it knows of no attempt."""
+            told = controller.hands.answer(namespace, "train", fakes[1].token, "train-1", 0)
+            return dict(told or {})
+
+        assert came()["wait"] is True, "it waits for the others"
+        with wrappers(controller, fakes[:1], 3) as began:
+            controller.until(lambda: came().get("attempt") == 4 and "resume_from" in came())
+            if in_place:
+                controller.until(lambda: began)
+    here = {pod.uid for pod in pods_of(access, job)}
+    assert here == ({first, new} if in_place else {new})
+    assert not fakes[1].asked
+    (act,) = controller.entry().acts
+    assert act.cause is Cause.DELETED_BY_USER and not act.spends_budget
     controller.close()
 
 

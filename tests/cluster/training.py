@@ -25,6 +25,7 @@ _POLL_SECONDS = 0.5
 SECONDS = 180.0
 """Enough for a busy machine; when all is well nobody waits so long."""
 READER = "reader"
+LEDGER = "mwatch-ledger"
 
 
 class File(NamedTuple):
@@ -193,6 +194,12 @@ class Training:
     def events(self) -> list[str]:
         """Reasons of those on the job, oldest first."""
         return [reason for reason, _ in self.event_texts()]
+
+    def acts(self) -> list[dict[str, Any]]:
+        """What the controller has written down as done to it; the newest last."""
+        data = self._cluster.get("configmap", LEDGER, "-n", self.namespace)["data"]
+        mine = [text for key, text in data.items() if key.endswith(f".{self.name}")]
+        return list(json.loads(mine[0])["acts"]) if mine else []
 
     def event_texts(self) -> list[tuple[str, str]]:
         items = self._cluster.get("events", "-n", self.namespace)["items"]

@@ -189,3 +189,17 @@ def test_a_crash_after_an_exit_that_was_asked_for_is_a_normal_end() -> None:
     built.attempt.exit = asked_to_exit(built.now)
     decision = decided(built, finding(Cause.CRASH))
     assert (decision.action, decision.cause) == (Action.NONE, Cause.FINISHED)
+
+
+@pytest.mark.parametrize("cause", [Cause.PREEMPTED, Cause.DRAINED, Cause.DELETED_BY_USER])
+def test_what_is_left_of_a_gang_that_somebody_took_pods_of_is_restarted_without_budget(
+    cause: Cause,
+) -> None:
+    built = died(350)
+    add_checkpoints(built, 100, 200, 300)
+    broken = finding(cause, detector=cause.value, cannot_heal=True)
+    decision = decided(built, broken, restarts_per_window=0)
+    assert (decision.action, decision.resume_from) == (Action.RESTART, 300)
+    assert decision.cause is cause and not decision.spends_budget
+    said = decided(built, finding(cause, detector="crashed", cannot_heal=True))
+    assert said.action is Action.NONE, "a last word alone: the pods may all be gone"

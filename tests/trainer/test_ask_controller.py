@@ -8,6 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from attempt_builders import act, contents, megatron, ran, saved, timeline_of
 from mwatch_trainer.argv import value_of
 from mwatch_trainer.ask_controller import address, ask
+from mwatch_trainer.attempt import Plan
 
 
 class Controller(ThreadingHTTPServer):
@@ -60,7 +62,14 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def controller() -> Iterator[Controller]:
+    with serving() as server:
+        yield server
+
+
+@contextmanager
+def serving(*answers: Any) -> Iterator[Controller]:
     with Controller() as server:
+        server.answers = list(answers)
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
@@ -223,3 +232,52 @@ def test_a_start_in_some_seconds_is_by_the_clock_of_the_pod(
     ]
     plan = act(run, tmp_path / "v", environ=controller.environ)
     assert plan.not_before is not None and plan.not_before - time.time() < 13.0
+
+
+def test_a_controller_that_dies_between_two_answers_keeps_nobody_waiting(
+    controller: Controller, tmp_path: Path
+) -> None:
+    """It has heard node 1 and answered node 0; what node 0 claims names the word of node 1."""
+    save = saved(tmp_path / "ck", 10, 20)
+    controller.answers = [{"attempt": 1, "wait": True, "reason": "not yet"}]
+    plans: list[Plan] = []
+    other = threading.Thread(
+        target=lambda: plans.append(
+            act(on_node(tmp_path, save, 1), tmp_path / "v1", environ=controller.environ, wait=20.0,
+                controller_wait=0.5)
+        )
+    )  # fmt: skip
+    other.start()
+    while not controller.headers:
+        assert other.is_alive()
+        time.sleep(0.01)
+    node, word = controller.headers[0]["Mwatch-Word"].split()
+    assert node == "1"
+    controller.answers = [500]  # dead for node 1 from now on
+    order = {"attempt": 1, "resume_from": 10, "not_before": None, "heard": {"1": word, "2": 5}}
+    with serving(order) as living:
+        first = act(on_node(tmp_path, save, 0), tmp_path / "v0", environ=living.environ)
+    assert first.refused is None and timeline_of(save)["claim"]["heard"] == {"1": word}
+    other.join(15)
+    (plan,) = plans
+    assert plan.refused is None and (plan.number, plan.resume_from) == (1, 10)
+    assert plan.resume_reason.startswith("node 0")
+
+
+def test_a_wrapper_that_the_claim_does_not_name_does_not_join_it(
+    controller: Controller, tmp_path: Path
+) -> None:
+    """Of a gang that is gone, cut off from the controller: it must not be a second node 1."""
+    save = saved(tmp_path / "ck", 10)
+    order = {"attempt": 1, "resume_from": 10, "not_before": None, "heard": {"1": "f" * 32}}
+    with serving(order) as living:
+        assert act(on_node(tmp_path, save, 0), tmp_path / "v0", environ=living.environ).number == 1
+    controller.answers = [500]
+    late = act(on_node(tmp_path, save, 1), tmp_path / "v1", environ=controller.environ, wait=0.5)
+    assert late.exit_code == 202
+
+
+def on_node(tmp_path: Path, save: Path, node: int) -> list[str]:
+    script = megatron(tmp_path / f"w{node}")
+    return ["torchrun", "--nnodes=2", f"--node_rank={node}", script, "--save", str(save),
+            "--load", str(save)]  # fmt: skip

@@ -123,6 +123,9 @@ def test_a_restart_in_place_is_a_new_attempt(tmp_path: Path) -> None:
         ready(tmp_path, 2)
         assert child_pid(tmp_path) != first
         assert not is_alive(first)
+        begins = attempt(tmp_path)["log"]
+        assert begins["inode"] == (tmp_path / "trainer.log").stat().st_ino
+        assert log(tmp_path)[begins["bytes"] :] == b"ready\n", "where the second attempt begins"
         assert wrapper.poll() is None
         assert ask(str(tmp_path), {"op": "stop", "grace_seconds": 5})["ok"] is True
         assert wrapper.wait(LIMIT_SECONDS) == 143

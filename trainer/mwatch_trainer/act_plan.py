@@ -16,6 +16,7 @@ from typing import Any, Mapping
 from mwatch_trainer.exit_table import GIVE_UP
 from mwatch_trainer.follow import follow
 from mwatch_trainer.lead import lead
+from mwatch_trainer.order import NODE_0
 from mwatch_trainer.orders import of_controller, of_decision, of_first_node
 from mwatch_trainer.plan import Clock, Options, Plan
 from mwatch_trainer.preparation import Preparation, Refused
@@ -55,5 +56,6 @@ def _plan(work: Preparation, run: Run) -> Plan:
         return lead(work, told, save)
     if told is None:
         told = of_first_node(work, save, place.node_rank or 0)
+    if told.by == NODE_0:
         work.read_timeline(save)
     return follow(work, told, save)

@@ -22,6 +22,7 @@ JOB = "MWATCH_JOB"
 POD = "MWATCH_POD"
 POD_HEADER = "Mwatch-Pod"
 AFTER_HEADER = "Mwatch-After"
+WORD_HEADER = "Mwatch-Word"
 TOKEN = "MWATCH_TOKEN"
 TOKEN_FILE = "MWATCH_TOKEN_FILE"
 _MAX_BYTES = 1 << 20
@@ -44,11 +45,16 @@ def address(environ: Mapping[str, str]) -> str | None:
     return "{}/v1/jobs/{}/{}/attempt".format(base, *quoted)
 
 
-def ask(url: str, environ: Mapping[str, str], after: int = 0) -> dict[str, Any] | None:
+def ask(
+    url: str, environ: Mapping[str, str], after: int = 0, word: str = ""
+) -> dict[str, Any] | None:
     """The answer; None while there is none. Never raises. `after`: the highest attempt that this
-    wrapper knows to have begun, so that the controller can tell a late pod from a second start."""
+    wrapper knows to have begun, so that the controller can tell a late pod from a second start.
+    `word`: the node's number and its word (`join`), so that node 0 can be told who else is here."""
     request = urllib.request.Request(url, headers={"Accept": "application/json"})
     request.add_header(AFTER_HEADER, str(after))
+    if word:
+        request.add_header(WORD_HEADER, word)
     pod = environ.get(POD, "")
     if pod and pod.isascii() and pod.isprintable():
         request.add_header(POD_HEADER, pod)

@@ -53,6 +53,17 @@ class AttemptFile:
                 self.error = str(error)
 
 
+def log_place(directory: str | None) -> dict[str, int] | None:
+    """Where the log of an attempt that begins now will begin; None: at the start of a file."""
+    if directory is None:
+        return None
+    try:
+        found = os.stat(os.path.join(directory, contract.LOG))
+    except OSError:
+        return None
+    return {"inode": found.st_ino, "bytes": found.st_size}
+
+
 def document(
     plan: Plan, mode: str, argv: Sequence[str], patterns: Sequence[str], pid: int | None
 ) -> dict[str, Any]:

@@ -6,7 +6,9 @@ Node 0 calls with a fresh word (`.mwatch/join/call.json`); each other node answe
 a fresh word of its own (`node-N.json`); node 0's claim in `timeline.json` names the call and the
 words it heard. An answer to an older call is not heard, and a claim that does not name a node's
 own word is not for it: neither side can take yesterday's files for today's. A call that a claim
-has used is not answered, so a wrapper that comes late writes nothing.
+has used is not answered, so a wrapper that comes late writes nothing. Where a controller answers,
+it is told the words and tells them to node 0: should it die before all are answered, the claim
+still names them.
 """
 
 from __future__ import annotations
@@ -56,23 +58,24 @@ class Caller:
 class Answerer:
     """Any other node."""
 
-    def __init__(self, save: str, node: int) -> None:
+    def __init__(self, save: str, node: int, word: str) -> None:
         self._save = save
         self._folder = folder_of(save)
         self._node = node
         self._answered: str | None = None
-        self.word = uuid.uuid4().hex
+        self.word = word
+
+    def named(self) -> Mapping[str, Any] | None:
+        """The claim, once there is one that names this node's word. Writes nothing."""
+        claim = self._claim() or {}
+        return claim if self._names_us(claim) else None
 
     def look(self) -> Mapping[str, Any] | None:
-        """Answers a new call. The claim, once there is one that names this node's word."""
-        path = timeline.path_of(self._save)
-        document = contract.read_json(path)
-        if document is None and os.path.lexists(path):
+        """As `named`; until then it answers a new call."""
+        claim = self._claim()
+        if claim is None:
             return None  # what it says may be that this call was used
-        claim = (document or {}).get("claim")
-        claim = claim if isinstance(claim, dict) else {}
-        heard = claim.get("heard")
-        if isinstance(heard, dict) and heard.get(str(self._node)) == self.word:
+        if self._names_us(claim):
             return claim
         call = (contract.read_json(os.path.join(self._folder, CALL)) or {}).get("call")
         if isinstance(call, str) and call not in (self._answered, claim.get("call")):
@@ -80,6 +83,19 @@ class Answerer:
             contract.write_json(_answer_path(self._folder, self._node), answer)
             self._answered = call
         return None
+
+    def _claim(self) -> dict[str, Any] | None:
+        """None where it cannot be read; empty where there is none."""
+        path = timeline.path_of(self._save)
+        document = contract.read_json(path)
+        if document is None and os.path.lexists(path):
+            return None
+        claim = (document or {}).get("claim")
+        return claim if isinstance(claim, dict) else {}
+
+    def _names_us(self, claim: Mapping[str, Any]) -> bool:
+        heard = claim.get("heard")
+        return isinstance(heard, dict) and heard.get(str(self._node)) == self.word
 
 
 def _answer_path(folder: str, node: int) -> str:

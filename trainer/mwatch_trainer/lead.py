@@ -17,7 +17,7 @@ from mwatch_trainer import timeline as timelines
 from mwatch_trainer.checkpoint import NON_PERSISTENT, State
 from mwatch_trainer.exit_table import FENCED, GIVE_UP, NOT_AGREED
 from mwatch_trainer.join import Caller
-from mwatch_trainer.order import Order, to_claim
+from mwatch_trainer.order import NODE_0, Order, to_claim
 from mwatch_trainer.plan import Plan
 from mwatch_trainer.preparation import Preparation, Refused
 from mwatch_trainer.save_folder import View
@@ -98,7 +98,7 @@ class _Lead:
         resumed = seen if self.chosen.kind == choice.RESUME else None
         return Order(
             self.work.number,
-            "node 0",
+            NODE_0,
             None if resumed is None else resumed.iteration,
             self.chosen.kind == choice.BEGIN,
             not_before=None if self.told is None else self.told.not_before,
@@ -138,7 +138,7 @@ class _Lead:
         work = self.work
         nnodes = work.run.place.nnodes
         if nnodes <= 1 or self.told is not None:
-            return None, {}
+            return None, {} if self.told is None else dict(self.told.heard)
         _, top = claims.current(self.save)
         if top > work.top:
             raise claims.Taken(f"attempt {top} has begun since")

@@ -8,12 +8,15 @@ would let a poisoned checkpoint be chosen.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any, Mapping, NamedTuple
 
 from mwatch_trainer.timeline import Broken, Quarantine, Rollback, quarantine_of, rollback_of
 
+NODE_0 = "node 0"
 _MAX_NUMBER = 10**12
 _MAX_REASON = 500
+_MAX_WORD = 64
 
 
 class Order(NamedTuple):
@@ -32,6 +35,8 @@ class Order(NamedTuple):
     """Of the checkpoint, as node 0 sees it."""
     may_be_unverified: bool = True
     by_step: bool | None = None
+    heard: Mapping[str, str] = MappingProxyType({})
+    """Words of the other nodes that wait for it, by their number, as the controller heard them."""
 
 
 def parse(document: Mapping[str, Any], by: str) -> Order | None:
@@ -58,6 +63,7 @@ def parse(document: Mapping[str, Any], by: str) -> Order | None:
         name if isinstance(name, str) and "/" not in name and len(name) < 256 else None,
         document.get("state") != "complete",
         document["by_step"] if isinstance(document.get("by_step"), bool) else None,
+        _words(document.get("heard")),
     )
 
 
@@ -74,6 +80,16 @@ def to_claim(order: Order, call: str | None, heard: Mapping[str, str]) -> dict[s
         "by_step": order.by_step,
         "call": call,
         "heard": dict(heard),
+    }
+
+
+def _words(value: Any) -> dict[str, str]:
+    """What is no word is left out: such a node asks again."""
+    found = value.items() if isinstance(value, dict) else ()
+    return {
+        node: word
+        for node, word in found
+        if isinstance(word, str) and 0 < len(word) <= _MAX_WORD and node.isdigit()
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any, Mapping
 from mwatch_trainer import ask_controller, contract
 from mwatch_trainer.exit_table import FENCED, NOT_AGREED
 from mwatch_trainer.join import Answerer
-from mwatch_trainer.order import Order, parse
+from mwatch_trainer.order import NODE_0, Order, parse
 from mwatch_trainer.preparation import Preparation, Refused
 
 _MAX_REASON = 300
@@ -37,12 +37,15 @@ def of_controller(work: Preparation) -> Order | None:
     if url is None:
         return None
     least = max(work.last, work.top if work.run.place.is_first else 0) + 1
-    heard = _Heard()
+    heard, node = _Heard(), work.run.place.node_rank
+    word = "" if node is None else f"{node} {work.word}"
 
     def is_answered() -> bool:
-        document = ask_controller.ask(url, work.environ, after=least - 1)
+        document = ask_controller.ask(url, work.environ, after=least - 1, word=word)
         if document is not None:
             _hear(work, heard, document)
+        elif (order := _named(work)) is not None:
+            heard.order, heard.waits = order, False
         number = heard.order.number if heard.order is not None and not heard.waits else 0
         return heard.is_ours or number >= least
 
@@ -60,6 +63,15 @@ def of_controller(work: Preparation) -> Order | None:
         raise Refused(why, FENCED)
     work.changes.append(f"the controller did not answer within {bound:g} s: went on without it")
     return None
+
+
+def _named(work: Preparation) -> Order | None:
+    """The controller is gone, and has told node 0 before that this wrapper is waiting."""
+    save, node = work.run.save, work.run.place.node_rank
+    if save is None or not node:
+        return None
+    claim = Answerer(save, node, work.word).named()
+    return None if claim is None else parse(claim, NODE_0)
 
 
 def _hear(work: Preparation, heard: _Heard, document: Mapping[str, Any]) -> None:
@@ -100,12 +112,12 @@ def of_decision(work: Preparation) -> Order | None:
 
 
 def of_first_node(work: Preparation, save: str, node: int) -> Order:
-    answerer = Answerer(save, node)
+    answerer = Answerer(save, node, work.word)
     found: list[Order] = []
 
     def is_claimed() -> bool:
         claim = answerer.look()
-        told = parse(claim, "node 0") if claim is not None else None
+        told = parse(claim, NODE_0) if claim is not None else None
         found.extend([] if told is None else [told])
         return bool(found)
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any, Callable, Mapping
 
 from mwatch_trainer import claim as claims
@@ -49,6 +50,8 @@ class Preparation:
         self.timeline = timelines.Timeline()
         self.top = 0
         """The highest number that anybody took, when this preparation began."""
+        self.word = uuid.uuid4().hex
+        """By which the others know this very wrapper."""
 
     def read_timeline(self, save: str) -> None:
         try:

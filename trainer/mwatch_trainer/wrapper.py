@@ -56,6 +56,7 @@ class Wrapper:
         self._output: Output | None = None
         self._supervision: Supervision | None = None
         self._document: dict[str, Any] = {}
+        self._log_place: dict[str, int] | None = None
         adopt_orphans()
 
     def run(self) -> int:
@@ -158,6 +159,8 @@ class Wrapper:
                 ended = end_abandoned(options.directory)
                 if ended:
                     say(f"killed {ended} processes of an attempt whose wrapper had been killed")
+            # Here, for a disk may hang; what the last attempt printed is written by now.
+            self._log_place = attempt_file.log_place(options.directory)
             plans.append(attempt.prepare(self.options.command, self._environ(), options))
             self.signals.wake()
 
@@ -202,6 +205,7 @@ class Wrapper:
             **attempt_file.document(
                 plan, options.mode, options.command, options.scrub_patterns, pid
             ),
+            "log": self._log_place,
             "started_at": time.time(),
             "started_monotonic": time.monotonic(),
             "exit": None,

@@ -47,6 +47,8 @@ class GangFacts:
     """By a person, who may also restart a job that mwatch only observes."""
     blamed: str = ""
     """UID of the pod to blame, where one is."""
+    unused: frozenset[str] = frozenset()
+    """Names of pods that came later, and wait for their first attempt: they can stay."""
     max_sight_seconds: float = 30.0
     now: float = 0.0
     """Seconds since 1970: a pause may have ended."""
@@ -65,7 +67,10 @@ def plan(job: KubeJob, facts: GangFacts) -> Plan | Refusal:
         return way
     if way is not Way.IN_PLACE and (refusal := _room(job, facts)) is not None:
         return refusal
-    targets = tuple(Target(pod.name, pod.uid, pod.node) for pod in facts.pods)
+    stay = _staying(facts) if way is Way.DELETE_PODS else frozenset()
+    targets = tuple(
+        Target(pod.name, pod.uid, pod.node) for pod in facts.pods if pod.uid not in stay
+    )
     return Plan(
         way, job.kind, job.namespace, job.name, job.uid, targets,
         first=_first(facts) if way is Way.FAIL_ONE else "", notes=tuple(_notes(job, facts, way)),
@@ -164,6 +169,19 @@ def _in_place(job: KubeJob, facts: GangFacts) -> bool:
     return all(
         pod.phase == "Running" and not pod.is_deleting and pod.node not in bad | facts.avoid
         for pod in facts.pods
+    )
+
+
+def _staying(facts: GangFacts) -> frozenset[str]:
+    """UIDs of pods that need not be replaced: nothing of the old attempt is in them."""
+    bad = {node.name for node in facts.nodes or () if not node.is_ready or node.is_replaced}
+    return frozenset(
+        pod.uid
+        for pod in facts.pods
+        if pod.name in facts.unused
+        and pod.phase == "Running"
+        and not pod.is_deleting
+        and pod.node not in bad | facts.avoid
     )
 
 
@@ -270,6 +288,8 @@ def _notes(job: KubeJob, facts: GangFacts, way: Way) -> list[str]:
         notes.append("nodes are not seen: whether enough are ready is not known")
     if way is not Way.IN_PLACE and facts.quotas is None:
         notes.append("quotas are not seen")
+    if way is Way.DELETE_PODS and (stay := _staying(facts)):
+        notes.append(f"{len(stay)} new pods stay: nothing has run in them yet")
     if way is Way.DELETE_PODS and job.backoff_limit is not None:
         notes.append(f"backoffLimit is {job.backoff_limit}: pods that fail anew count")
     if way is Way.DELETE_PODS and job.kind is JobKind.PYTORCH_JOB and not _maps_codes(job):

@@ -30,6 +30,7 @@ _PER_SECOND = 200
 """Questions that are welcome, in all."""
 _MAX_PAUSE = 10.0
 _MAX_PODS = 10_000
+_NODE_0 = "0 "
 
 
 class Ticket(NamedTuple):
@@ -51,13 +52,28 @@ class Ticket(NamedTuple):
     """Nobody will do anything: paused, halted, observed."""
 
 
+class Highest(NamedTuple):
+    attempt: int = 0
+    since: float = 0.0
+    """From when on that was told."""
+
+
+class _Question(NamedTuple):
+    at: float
+    since: float
+    after: int
+    waits: bool
+    """It was told to ask again."""
+    word: str = ""
+
+
 class AttemptDesk:
     def __init__(self, clock: Callable[[], float], is_leader: Callable[[], bool]) -> None:
         self._clock = clock
         self._is_leader = is_leader
         self._lock = threading.Lock()
         self._tickets: Mapping[str, Ticket] = {}
-        self._seen: dict[str, dict[str, tuple[float, int]]] = defaultdict(dict)
+        self._seen: dict[str, dict[str, _Question]] = defaultdict(dict)
         self._second: dict[tuple[str, int], float] = {}
 
     def post(self, tickets: Mapping[str, Ticket]) -> None:
@@ -71,10 +87,11 @@ class AttemptDesk:
             self._second = {key: at for key, at in self._second.items() if key in current}
 
     def answer(
-        self, namespace: str, job: str, token: str, *, pod: str = "", after: int = 0
+        self, namespace: str, job: str, token: str, *, pod: str = "", after: int = 0, word: str = ""
     ) -> dict[str, Any] | None:
         """None: there is no such job here, the token is another's, or others are to be asked.
-        `pod`, `after`: the headers Mwatch-Pod and Mwatch-After of the question."""
+        `pod`, `after`, `word`: the headers Mwatch-Pod, Mwatch-After, Mwatch-Word of the question;
+        the last is a node's number and the word by which its claim can name it."""
         if not self._is_leader():
             return None
         now = self._clock()
@@ -85,25 +102,48 @@ class AttemptDesk:
             key, ticket = found
             # Whoever can reach the port is answered; only the job's own pods are believed.
             is_known = bool(token) and ticket.token is not None
+            answer = self._answer(key, ticket, after, now)
             if pod and is_known and len(self._seen[key]) < _MAX_PODS:
-                self._seen[key][pod] = (now, after)
-            return self._answer(key, ticket, after, now)
+                known = self._seen[key].get(pod)
+                since = known.since if known is not None and known.after == after else now
+                waits = answer.get("wait") is True
+                self._seen[key][pod] = _Question(now, since, after, waits, word)
+            if is_known and "not_before" in answer and word.startswith(_NODE_0):
+                answer["heard"] = self._heard(key, now)
+            return answer
 
     def waiting(self, key: str, attempt: int) -> frozenset[str]:
-        """Pods whose wrapper waits for an attempt after that one: its trainer has ended."""
+        """Pods whose wrapper waits for an attempt after that one: its trainer has ended, or none
+        has ever begun there. Who was told to wait starts nothing before it was told otherwise."""
+        return frozenset(
+            pod for pod, each in self._lately(key) if each.after >= attempt or each.waits
+        )
+
+    def unused(self, key: str, attempt: int) -> frozenset[str]:
+        """Of those the pods that never began that attempt."""
+        return frozenset(
+            pod for pod, each in self._lately(key) if each.after < attempt and each.waits
+        )
+
+    def _heard(self, key: str, now: float) -> dict[str, str]:
+        """The words of the other nodes: should we die before they are answered too, they read in
+        the claim of node 0 that it is theirs."""
+        lately = [each for each in self._seen[key].values() if now - each.at <= WAITING_SECONDS]
+        pairs = (each.word.split() for each in sorted(lately, key=lambda each: each.at))
+        return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[0] != "0"}
+
+    def _lately(self, key: str) -> list[tuple[str, _Question]]:
         now = self._clock()
         with self._lock:
             seen = self._seen.get(key, {})
-            return frozenset(
-                pod
-                for pod, (at, after) in seen.items()
-                if now - at <= WAITING_SECONDS and after >= attempt
-            )
+            return [(pod, each) for pod, each in seen.items() if now - each.at <= WAITING_SECONDS]
 
-    def highest(self, key: str) -> int:
+    def highest(self, key: str) -> Highest:
         """The highest attempt that a wrapper of this job knows to have begun."""
         with self._lock:
-            return max((after for _, after in self._seen.get(key, {}).values()), default=0)
+            asked = list(self._seen.get(key, {}).values())
+        most = max((each.after for each in asked), default=0)
+        return Highest(most, min((each.since for each in asked if each.after == most), default=0.0))
 
     def _found(self, namespace: str, job: str, token: str) -> tuple[str, Ticket] | None:
         named = [
@@ -129,6 +169,8 @@ class AttemptDesk:
         if ticket.is_left_alone:
             return alone
         first = self._second.setdefault((key, ticket.begun), now)
+        if start is not None and ticket.begun < start.attempt and now - first < PATIENCE_SECONDS:
+            return self._wait(ticket, after, "it was ordered by a number that is taken")
         if ticket.is_pending and now - first < PENDING_SECONDS:
             return self._wait(ticket, after, "what to do about it is decided, and not done yet")
         if after < ticket.begun or not ticket.begun:

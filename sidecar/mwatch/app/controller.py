@@ -109,9 +109,11 @@ class Controller:
         self.poll.start()
         self.policies.start()
         self.lease.start()
+        host = self.settings.host
+        host = f"[{host}]" if ":" in host else host
         self._say(
             f"mwatch controller {__version__}: namespace {self.namespace}, "
-            f"http://{self.settings.host}:{self.port}/metrics"
+            f"http://{host}:{self.port}/metrics"
         )
 
     def turn(self) -> None:

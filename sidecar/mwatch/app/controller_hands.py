@@ -17,10 +17,10 @@ class HandsLike(Protocol):
         """Once a second, by the loop that owns the engines; never waits."""
 
     def answer(
-        self, namespace: str, job: str, token: str, pod: str = "", after: int = 0
+        self, namespace: str, job: str, token: str, pod: str = "", after: int = 0, word: str = ""
     ) -> Mapping[str, Any] | None:
         """From any thread; None: nothing is known of such a job, or the token is wrong. `pod`
-        asks, whose last attempt was `after`."""
+        asks, whose last attempt was `after`, and whose node calls itself `word`."""
 
     def state(self, key: str) -> HandState: ...
 
@@ -40,7 +40,7 @@ class NoHands:
     def look(self, jobs: Sequence[JobWatch], now: float) -> None: ...
 
     def answer(
-        self, namespace: str, job: str, token: str, pod: str = "", after: int = 0
+        self, namespace: str, job: str, token: str, pod: str = "", after: int = 0, word: str = ""
     ) -> Mapping[str, Any] | None:
         return None
 

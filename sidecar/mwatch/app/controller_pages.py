@@ -28,6 +28,8 @@ _JSON = "application/json"
 _BEARER = "bearer "
 _POD = "mwatch-pod"
 _AFTER = "mwatch-after"
+_WORD = "mwatch-word"
+_MAX_WORD = 100
 """Headers of a wrapper's question: which pod asks, and which attempt was its last."""
 
 
@@ -92,6 +94,7 @@ class ControllerPages:
         answer = self._hands.answer(
             self._namespace, request.parameter, _token(headers),
             pod=headers.get(_POD, ""), after=_number(headers.get(_AFTER, "")),
+            word=headers.get(_WORD, "")[:_MAX_WORD],
         )  # fmt: skip
         if answer is None:
             return _error(f"nothing to say of {request.parameter} to who asks")

@@ -109,6 +109,14 @@ def gather(access: Access, found: FoundJob, now: float, *, seconds: float) -> Jo
     return _facts(found, now, bodies, pods, told, later)
 
 
+def _ours(job: KubeJob, book: Book | None) -> frozenset[str]:
+    """UIDs of pods that mwatch itself deletes, or has deleted last."""
+    entry = None if book is None else book.of(ledger_key(job.kind.value, job.name))
+    if entry is None or entry.step is None or entry.uid != job.uid:
+        return frozenset()
+    return frozenset(entry.step.uids)
+
+
 def _facts(
     found: FoundJob,
     now: float,
@@ -129,6 +137,7 @@ def _facts(
         events=tuple(map(event_of, events)),
         nodes=None if isinstance(nodes, Missed) else nodes,
         workload=_or(told["workload"], None),
+        ours=_ours(job, _or(told["ledger"], None)),
     )
     others = [*_or(told["scripts"], ()), *_or(told["runtime"], ())]
     others += [_reached(each) for each in services or ()]

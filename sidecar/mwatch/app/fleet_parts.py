@@ -20,7 +20,9 @@ PORT_NAME = "mwatch"
 PORT_ANNOTATION = "mwatch.dev/port"
 PORT = 9401
 _CLAIM = "PersistentVolumeClaim"
-_TOLD = frozenset({"Preempted", "FailedCreate", "FailedCreatePod"})
+_TOLD = frozenset(
+    {"Preempted", "FailedCreate", "FailedCreatePod", "SuccessfulDelete", "SuccessfulDeletePod"}
+)
 _MAX_CHAIN = 4
 
 

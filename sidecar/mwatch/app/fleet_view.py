@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from mwatch.app.fleet_leavings import Leavings
 from mwatch.app.fleet_parts import EventIndex, Held, PodSeen, held_of, owners, pod_seen, said_of
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import WATCHED
@@ -55,15 +56,17 @@ class FleetView:
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 
-        def mirror(resource: Any, read: Any, *, labels: str = "", of: str | None = "") -> Any:
+        self._leavings = Leavings(clock)
+
+        def mirror(resource: Any, read: Any, *, of: str | None = "", **more: Any) -> Any:
             place = namespace if of == "" else of
-            return Mirror(access, resource, place, read, labels=labels, watch_seconds=watch_seconds)
+            return Mirror(access, resource, place, read, watch_seconds=watch_seconds, **more)
 
         self._jobs: dict[JobKind, Mirror[Held]] = {
             kind: mirror(resource, held_of, labels="" if kind in _UNFILTERED else WATCHED)
             for kind, resource in OF_KIND.items()
         }
-        self._pods: Mirror[PodSeen] = mirror(PODS, pod_seen)
+        self._pods: Mirror[PodSeen] = mirror(PODS, pod_seen, told=self._leavings.told)
         self._events: Mirror[KubeEvent] = mirror(EVENTS, said_of)
         self._nodes: Mirror[KubeNode] = mirror(NODES, node_of, of=None)
         self._workloads: Mirror[KubeWorkload] = mirror(WORKLOADS, workload_of)
@@ -144,6 +147,7 @@ class FleetView:
         for pod in self._pods.objects():
             if (top := tops.get(pod.pod.owner)) is not None:
                 pods.setdefault(top, []).append(pod)
+        left = self._leavings.by_job(tops)
         about = EventIndex(self._events.objects())
         nodes, loads = self.nodes, {each.owner: each for each in self._workloads.objects()}
         jobsets = {each.owner: each.job for each in held[JobKind.JOB_SET] if each.job is not None}
@@ -157,6 +161,7 @@ class FleetView:
                 events=about.of(whole, mine),
                 nodes=nodes,
                 workload=loads.get(job.uid),
+                left=left.get(job.uid, ()),
             )  # fmt: skip
             found.append(JobSeen(facts, mine, self._age(job.kind)))
         return found

@@ -115,11 +115,10 @@ def _places(
 def _all_act(job: JobWatch, at_desk: frozenset[str]) -> bool:
     """Every wrapper acts, and can be asked or waits already."""
     for pod in job.facts.pods:
+        if pod.name in at_desk:
+            continue  # who asks acts
         sight = job.pods.get(pod.uid)
         wrapper = None if sight is None or sight.snapshot is None else sight.snapshot.wrapper
-        if wrapper is None or wrapper.mode != _ACT:
-            return False
-        assert sight is not None
-        if sight.problem and pod.name not in at_desk:
+        if sight is None or sight.problem or wrapper is None or wrapper.mode != _ACT:
             return False
     return bool(job.facts.pods)

@@ -7,8 +7,9 @@ A person's own restart passes all but the leader's and the sight's gate.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mwatch.app.fleet_settings import FleetSettings
 from mwatch.app.hand_common import Episode
@@ -16,6 +17,11 @@ from mwatch.app.hand_state import HeldBy
 from mwatch.model.kube_job import KubeJob
 from mwatch.model.kube_ledger import Halt
 from mwatch.model.pause import pause_of
+
+if TYPE_CHECKING:
+    from mwatch.app.job_watch import JobWatch
+
+BACK_SECONDS = 60.0
 
 
 class Gate(NamedTuple):
@@ -62,6 +68,18 @@ def stalled_together(episode: Episode | None) -> Gate | None:
     count, shared = len(episode.group.keys), episode.cause.shared
     text = f"{count} jobs stalled together on {shared} ({episode.cause.id})"
     return Gate(HeldBy.COMMON_CAUSE, text)
+
+
+def not_back(job: JobWatch, since: float, at_desk: Collection[str], now: float) -> Gate | None:
+    """A gang that lost pods is restarted when the wrappers of the new ones wait: then they need
+    not be replaced once more. `since`: from when on all pods run."""
+    if not job.is_broken or now - since >= BACK_SECONDS:
+        return None
+    for each in job.pods.values():
+        wrapper = None if each.snapshot is None else each.snapshot.wrapper
+        if wrapper is None and each.pod.name not in at_desk:
+            return Gate(HeldBy.PODS, f"{each.pod.name} runs, and has not asked for its attempt yet")
+    return None
 
 
 def _until(moment: float | None) -> str:

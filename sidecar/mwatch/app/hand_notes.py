@@ -14,13 +14,21 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mwatch.act.gang_suspend import restart_of
+from mwatch.app.attempt_desk import Highest
 from mwatch.app.hand_case import Case, Stage, name_of, record_of
 from mwatch.app.hand_chores import HandChores
 from mwatch.app.hand_common import CommonCauses, Episode, storage_classes, written
 from mwatch.app.hand_keep_out import let_in
 from mwatch.app.hand_ledger import HandLedger
 from mwatch.app.hand_left import resume_left
-from mwatch.app.hand_spent import first_new, is_spent, only_observed, spent
+from mwatch.app.hand_spent import (
+    first_new,
+    is_spent,
+    is_too_low,
+    only_observed,
+    renewed,
+    spent,
+)
 from mwatch.app.hand_task import Done
 from mwatch.kube.access import Access
 from mwatch.kube.events import Events
@@ -96,8 +104,9 @@ class HandNotes:
             return True
         return now - self._missed.setdefault(key, now) > _TOKEN_SECONDS
 
-    def sync(self, job: JobWatch, entry: JobEntry, now: float) -> None:
-        """The engine knows what was done; the ledger knows that an order is spent."""
+    def sync(self, job: JobWatch, entry: JobEntry, told: Highest, now: float) -> None:
+        """The engine knows what was done; the ledger knows that an order is spent. `told`: the
+        highest attempt that a wrapper has told of."""
         record, is_acting = job.engine.record, job.kube.mode == "act"
         if is_acting:  # somebody has let mwatch act since: what was never done spends no budget
             for act in [each for each in record.acts if only_observed(each, entry)]:
@@ -109,6 +118,8 @@ class HandNotes:
         name = f"spent {job.key}"
         if is_spent(job, entry) and not self._chores.has(name):
             self._change(name, job, spent, now)
+        elif is_too_low(job, entry, told, now) and not self._chores.has(name):
+            self._change(name, job, lambda before: renewed(before, told.attempt), now)
         after = first_new(job, entry, now)
         name = f"recovered {job.key}"
         if after is not None and not self._chores.has(name):

@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
+
 from mwatch.act.gang_plan import GangFacts, may_stop, plan
 from mwatch.app.fleet_settings import FleetSettings
 from mwatch.app.hand_task import Task
@@ -17,13 +20,15 @@ from mwatch.model.kube_pod import KubePod
 from mwatch.model.kube_queue import KubeQuota
 
 
-def planned(access: Access, task: Task, settings: FleetSettings, now: float) -> Plan | Refusal:
-    """KubeError where the cluster cannot be seen."""
+def planned(
+    access: Access, task: Task, settings: FleetSettings, now: float, unused: Collection[str] = ()
+) -> Plan | Refusal:
+    """KubeError where the cluster cannot be seen. `unused`: pods in which nothing has run yet."""
     job = find_job(access, task.job.namespace, task.job.name, task.job.kind)
     if job is None or job.uid != task.job.uid:
         return Refusal(Why.DELETING, "the job is gone, or is another one by now")
     pods = pods_of(access, job)
-    facts = _facts(access, task, settings, job, pods, now)
+    facts = replace(_facts(access, task, settings, job, pods, now), unused=frozenset(unused))
     if task.action is Action.STOP:
         refusal = may_stop(job, facts)
         if refusal is not None:

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""When an order has done its work: the attempt trains, and then is past where the last one was.
+"""When an order has done its work: the attempt trains, and then is past where the last one was;
+and when it cannot do it, because the volume knows of later attempts than the ledger.
 
 Both are read from the job and the ledger alone, so they are known after a restart of the
 controller too. Pure.
@@ -16,7 +17,12 @@ from mwatch.model.incident import IncidentRecord
 from mwatch.model.kube_ledger import JobEntry
 
 if TYPE_CHECKING:
+    from mwatch.app.attempt_desk import Highest
     from mwatch.app.job_watch import JobWatch
+
+
+_LATER_SECONDS = 3.0
+"""A sidecar looks once a second; what it tells is that old, and a little more."""
 
 
 def is_spent(job: JobWatch, entry: JobEntry) -> bool:
@@ -32,6 +38,33 @@ def is_spent(job: JobWatch, entry: JobEntry) -> bool:
 def spent(entry: JobEntry) -> JobEntry:
     """Its number stays: the next one is larger."""
     return replace(entry, start=None)
+
+
+def is_too_low(job: JobWatch, entry: JobEntry, told: Highest, now: float) -> bool:
+    """Its number was taken before: node 0 cannot follow it, and the others must not. `told`: the
+    highest attempt that a wrapper knows of, by the volume. All pods are seen, later than that, to
+    have begun nothing since: a gang that went on unseen may have followed the order."""
+    start = entry.start
+    if start is None or start.not_before is None or told.attempt < start.attempt:
+        return False
+    seen = job.seen(now)
+    if any((each.answered_at or 0.0) < told.since + _LATER_SECONDS for each in seen.answering):
+        return False
+    wrappers = [each.snapshot.wrapper for each in seen.answering if each.snapshot is not None]
+    is_all = not seen.silent and len(wrappers) >= job.kube.pods_wanted
+    has_begun = any(each is not None and each.attempt >= start.attempt for each in wrappers)
+    return is_all and not has_begun and job.attempt < start.attempt
+
+
+def renewed(entry: JobEntry, told: int) -> JobEntry:
+    """With a number that is free; where it forbids no checkpoint, the wrappers' own rule does."""
+    start = entry.start
+    if start is None or told < start.attempt:
+        return entry
+    if start.rollbacks or start.from_beginning or start.quarantine is not None:
+        number = told + 1
+        return replace(entry, start=start._replace(attempt=number), attempt=number)
+    return replace(entry, start=None, attempt=max(entry.attempt, told))
 
 
 def only_observed(act: Act, entry: JobEntry) -> bool:

@@ -35,6 +35,8 @@ class HeldBy(StrEnum):
     STALE_SIGHT = "stale_sight"
     LEDGER = "ledger"
     CLUSTER = "cluster"
+    PODS = "pods"
+    """New pods take the place of lost ones, and their wrappers have not come to the desk yet."""
     TOKEN = "token"
     """The job's token is being made: without it there is no evidence."""
 

@@ -248,7 +248,8 @@ class HandTasks:
                 return
 
     def _plan(self, task: Task) -> Plan | Refusal:
-        return planned(self._access, task, self._settings, earlier(self._clock()))
+        unused = () if task.is_asked else self._desk.unused(task.key, task.attempt)
+        return planned(self._access, task, self._settings, earlier(self._clock()), unused)
 
     def _may(self) -> bool:
         return self._may_act() and not self.closing.is_set()

@@ -115,13 +115,15 @@ class HandView:
         self, job: JobWatch, entry: JobEntry, state: HandState, moment: Moment, token: str | None
     ) -> Ticket:
         decision = None if job.assessment is None else job.assessment.decision
-        wants = decision is not None and decision.action is not Action.NONE
+        # A gang that somebody took pods of is restarted when its new ones are there.
+        is_broken = job.is_broken and job.engine.record.of_attempt(job.attempt) is None
+        wants = is_broken or (decision is not None and decision.action is not Action.NONE)
         is_alone = (
             state.is_paused
             or not self._settings.acting
             or job.kube.mode != "act"
             or state.held_by == HeldBy.MAINTENANCE
-            or (decision is not None and decision.cause in _OF_KUBERNETES)
+            or (decision is not None and decision.cause in _OF_KUBERNETES and not wants)
         )
         case = moment.cases.get(job.key)
         is_going = case is not None and case.stage is not Stage.HELD

@@ -25,7 +25,7 @@ from mwatch.app.hand_case import Case, Stage, due, is_same, name_of, wished
 from mwatch.app.hand_chores import HandChores
 from mwatch.app.hand_common import CommonCauses
 from mwatch.app.hand_faults import HandFaults
-from mwatch.app.hand_gates import Gate, gate, stalled_together
+from mwatch.app.hand_gates import Gate, gate, not_back, stalled_together
 from mwatch.app.hand_ledger import HandLedger, same_job
 from mwatch.app.hand_notes import HandNotes
 from mwatch.app.hand_state import HandState, HeldBy
@@ -45,8 +45,7 @@ from mwatch.model.next_start import Wish
 if TYPE_CHECKING:
     from mwatch.app.job_watch import JobWatch
 
-_AGAIN_SECONDS = 10.0
-_SOON_SECONDS = 3.0
+_AGAIN_SECONDS, _SOON_SECONDS = 10.0, 3.0
 
 
 class Hands:
@@ -88,9 +87,9 @@ class Hands:
         self._tasks.nodes = next((job.facts.nodes for job in jobs if job.facts.nodes), None)
         self._notes.turn(jobs, now, is_leader=self._lease.may_act(), common=self._common)
         self._common.look(jobs, now)
-        gone = [key for key in self._cases if key not in self._jobs]
-        for key in [key for key in gone if self._cases[key].future is None]:
-            del self._cases[key]
+        for key in self._cases.keys() - self._jobs.keys():
+            if self._cases[key].future is None:
+                del self._cases[key]
         if self._lease.may_act() and self._ledger.book is not None:
             self._notes.common_causes(self._jobs, self._common.news(), now)
             for job in jobs:
@@ -106,11 +105,11 @@ class Hands:
         self._faults.raised()
 
     def answer(
-        self, namespace: str, job: str, token: str, pod: str = "", after: int = 0
+        self, namespace: str, job: str, token: str, pod: str = "", after: int = 0, word: str = ""
     ) -> Mapping[str, Any] | None:
-        """`GET /v1/jobs/NS/JOB/attempt`, from any thread; None: 404. `pod` and `after` are the
-        headers Mwatch-Pod and Mwatch-After of the question (0 where it has none)."""
-        return self.desk.answer(namespace, job, token, pod=pod, after=after)
+        """`GET /v1/jobs/NS/JOB/attempt`, from any thread; None: 404. `pod`, `after` and `word` are
+        headers of the question: see the desk."""
+        return self.desk.answer(namespace, job, token, pod=pod, after=after, word=word)
 
     def state(self, key: str) -> HandState:
         return self._view.states.get(key, HandState())
@@ -138,7 +137,7 @@ class Hands:
     def _consider(self, job: JobWatch, now: float) -> None:
         """Whether something is due, and what keeps it back."""
         entry = self._ledger.entry(job.key, job.kube.uid)
-        self._notes.sync(job, entry, now)
+        self._notes.sync(job, entry, self.desk.highest(job.key), now)
         case = self._cases.get(job.key)
         if case is not None and case.stage is not Stage.HELD:
             return
@@ -165,7 +164,8 @@ class Hands:
             id = name_of(decision, entry, now) if wish is None else wish.id
             self._cases[job.key] = case = Case(job.key, job.kube.uid, id, decision, now, now, wish)
         case.decision = decision
-        held = self._gated(job, wish, now)
+        at_desk = self.desk.waiting(job.key, decision.attempt)
+        held = self._gated(job, wish, now) or not_back(job, case.due_at, at_desk, now)
         if held is not None:
             case.held_by, case.text = held
             self._notes.held(job, case, now)
@@ -259,7 +259,7 @@ class Hands:
         case.decision, case.way = decision, ready.plan.way.value
         job.engine.enact(decision, now)
         entry = self._ledger.entry(job.key, job.kube.uid)
-        words = words_of(job, decision, case.id, entry, self.desk.highest(job.key), now)
+        words = words_of(job, decision, case.id, entry, self.desk.highest(job.key).attempt, now)
         case.stage, case.since = Stage.CARRYING, now
         case.again = partial(self._tasks.carry_out, task, ready, words)
         case.future = self._pool.submit(case.again)

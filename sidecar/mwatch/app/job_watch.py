@@ -15,7 +15,16 @@ from typing import NamedTuple
 from mwatch.act.gang_restart import ledger_key
 from mwatch.app.engine import Assessment, Engine
 from mwatch.app.job_watch_ends import JobEnds
-from mwatch.app.job_watch_findings import HeldCauses, placed, policy_refused, unseen
+from mwatch.app.job_watch_findings import (
+    TAKEN,
+    HeldCauses,
+    broken,
+    is_whole,
+    placed,
+    policy_refused,
+    unseen,
+)
+from mwatch.app.job_watch_losses import Losses
 from mwatch.app.job_watch_sights import Seen, sights, split
 from mwatch.app.job_watch_stream import JobStreams, merged
 from mwatch.app.pod_sight import PodSight, Polled
@@ -74,7 +83,10 @@ class JobWatch:
         """UIDs of pods that mwatch itself is deleting: the hands say so."""
         self.policy_problem = ""
         """Why the policy that the job names is not used; empty: it is, or none is named."""
+        self.is_broken = False
+        """Somebody outside took pods of a gang whose others are left: it has to be restarted."""
         self._ends = JobEnds()
+        self._losses = Losses()
         self._held = HeldCauses()
         self._streams = JobStreams()
         self._were_ours: set[str] | frozenset[str] = frozenset()
@@ -112,7 +124,8 @@ class JobWatch:
         """What the API server tells of it now; `places`: by pod UID, of those with a sidecar."""
         assert facts.job is not None
         self.kube = facts.job
-        self._were_ours = (self._were_ours & self.pods.keys()) | self.ours
+        there = self.pods.keys() | {pod.uid for pod in facts.left}
+        self._were_ours = (self._were_ours & there) | self.ours
         self.facts = replace(facts, ours=frozenset(self._were_ours))
         self.sight_age_seconds = sight_age
         before, self.pods = self.pods, {}
@@ -146,6 +159,7 @@ class JobWatch:
 
     def look(self, now: float) -> Assessment:
         self.assessment = None  # should this look fail, nobody acts on the one before it
+        self.facts = self._losses.see(self.facts, self.engine.job)
         seen = self.seen(now)
         for observed in self._ends.look(self.facts, self.pods, now):
             if self._takes_part(observed):
@@ -178,12 +192,23 @@ class JobWatch:
             self.ours = frozenset(entry.step.uids)
 
     def _findings(self, seen: Seen, now: float) -> list[Finding]:
-        found = self._held.look(self.facts, now)
+        causes = self._held.look(self.facts, now, self.attempt)
+        found = causes[:1]
+        is_taken = any(each.cause in TAKEN for each in causes)
+        self.is_broken = is_taken and bool(self.facts.left) and self._has_survivors
+        gone_at = self._losses.gone_at
+        if self.is_broken and gone_at is not None and is_whole(self.facts):
+            found = [broken(each, gone_at) for each in found]
         if seen.answering and seen.silent:
             found.append(unseen(seen))
         if self.policy_problem:
             found.append(policy_refused(self.policy_problem))
         return found
+
+    @property
+    def _has_survivors(self) -> bool:
+        left = {pod.uid for pod in self.facts.left}
+        return any(self._streams.runs(uid, self.attempt) for uid in self.pods.keys() - left)
 
     def _takes_part(self, observed: Observed) -> bool:
         """A pod that was never seen to do anything ends nothing."""
@@ -200,7 +225,12 @@ class JobWatch:
                 why = each.problem or "its last answer is too old"
                 self.engine.tell(Observed(now, name, Unseen(why)))
         any_stream = (seen.answering or seen.silent)[0].pod.name
+        # What has just been started need not have said anything yet.
+        age = now - job.attempt.started_at
+        is_early = bool(seen.answering) and age < self.engine.settings.hang.blind_after_seconds
         for sight, is_up in sights(job, seen).items():
+            if is_early and not is_up:
+                continue
             if job.sees(sight) != is_up or sight not in job.sights:
                 why = "seen" if is_up else seen.reason
                 self.engine.tell(Observed(now, any_stream, SightChange(sight, is_up, why)))

@@ -4,7 +4,8 @@
 answer, a policy that cannot be used; and where a culprit is.
 
 A pod that was preempted or drained is soon gone, and with it the word of why: that cause is held
-until the gang has been whole again for a while.
+until the gang has been whole again for a while. Where it took pods of a gang whose others are
+left, the gang has to be restarted, once its new pods are there.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from mwatch.model.finding import Cause, Culprit, Finding, Severity
 from mwatch.model.kube_facts import KubeFacts
 
 _ORDER = (
-    Cause.DELETED_BY_USER, Cause.SUSPENDED, Cause.PREEMPTED, Cause.DRAINED, Cause.VOLUME,
-    Cause.IMAGE, Cause.UNSCHEDULABLE,
+    Cause.SUSPENDED, Cause.PREEMPTED, Cause.DRAINED, Cause.VOLUME, Cause.IMAGE,
+    Cause.UNSCHEDULABLE, Cause.DELETED_BY_USER,
 )  # fmt: skip
-"""As `checks.kube_causes` has it."""
+"""That somebody deleted pods is past; what keeps new ones away is not."""
 _PASSING = frozenset({Cause.PREEMPTED, Cause.DRAINED})
+TAKEN = _PASSING | {Cause.DELETED_BY_USER}
+"""They take pods from a gang that runs."""
 _SETTLE_SECONDS = 60.0
 _LONGEST_SECONDS = 1800.0
 
@@ -32,16 +35,19 @@ _LONGEST_SECONDS = 1800.0
 class HeldCauses:
     def __init__(self) -> None:
         self._held: dict[Cause, tuple[Finding, float]] = {}
+        self._attempt = 0
         self._whole_since: float | None = None
 
-    def look(self, facts: KubeFacts, now: float) -> list[Finding]:
-        """The most telling one: a suspended job's pods also wait, or are being deleted."""
+    def look(self, facts: KubeFacts, now: float, attempt: int) -> list[Finding]:
+        """The most telling first: a suspended job's pods also wait, or are being deleted."""
         found = kube_causes(facts)
+        if attempt != self._attempt:  # it has begun anew: what was done to the last one is past
+            self._attempt, self._held = attempt, {}
         for finding in found:
             if finding.cause in _PASSING:
                 self._held[finding.cause] = finding, now
-        is_whole = _is_whole(facts) and not any(each.cause in _PASSING for each in found)
-        if not is_whole:
+        is_quiet = is_whole(facts) and not any(each.cause in _PASSING for each in found)
+        if not is_quiet:
             self._whole_since = None
         elif self._whole_since is None:
             self._whole_since = now
@@ -52,10 +58,23 @@ class HeldCauses:
             if not settled and now - at < _LONGEST_SECONDS
         }
         known = {each.cause: each for each in (*(held for held, _ in self._held.values()), *found)}
-        return sorted(known.values(), key=lambda each: _ORDER.index(each.cause))[:1]
+        if facts.job is None or facts.job.is_deleting:
+            return [each for each in found if each.cause is Cause.DELETED_BY_USER]
+        return sorted(known.values(), key=lambda each: _ORDER.index(each.cause))
 
 
-def _is_whole(facts: KubeFacts) -> bool:
+def broken(finding: Finding, gone_at: float) -> Finding:
+    """What is left of the gang cannot go on: nobody else will restart it."""
+    return replace(
+        finding,
+        severity=Severity.CRITICAL,
+        summary=f"{finding.summary}; what is left of the gang cannot go on without it"[:500],
+        since_time=gone_at,
+        cannot_heal=True,
+    )
+
+
+def is_whole(facts: KubeFacts) -> bool:
     job = facts.job
     if job is None or len(facts.pods) < job.pods_wanted:
         return False

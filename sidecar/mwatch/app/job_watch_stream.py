@@ -65,6 +65,10 @@ class JobStreams:
                 yield observed
         self._of_pod[polled.uid] = attempt
 
+    def runs(self, uid: str, attempt: int) -> bool:
+        """Whether that is the attempt that a pod's wrapper was last told to have begun."""
+        return self._of_pod.get(uid) == attempt
+
     def keep(self, uids: set[str]) -> None:
         """Others are gone."""
         for uid in [uid for uid in self._of_pod if uid not in uids]:

@@ -4,7 +4,9 @@
 
 A live reader knows better than a printed time when a line came. A block (a traceback) that
 nobody continues for two seconds is taken as ended. Of a flood each look reads a part; who prints
-more than is read for so long that the log is rotated away twice loses what lay between.
+more than is read for so long that the log is rotated away twice loses what lay between. Who comes
+in the middle begins with the attempt that runs: its wrapper has noted where that begins, and what
+earlier ones printed would be taken for attempts that follow it.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from mwatch.model.reading import Absent, Failed, Ok, Reading
 from mwatch.parse.grammar import Grammar
 from mwatch.parse.reader import Reader, in_order
 from mwatch.sources.log_tail import LogTail
+from mwatch_trainer import contract
 
 _SETTLE_SECONDS = 2.0
 _LOOK_SECONDS = 0.25
@@ -37,6 +40,7 @@ class LiveLog:
         self._is_settled = True
         self.bytes = 0
         self.lines = 0
+        self._has_begun = False
 
     @property
     def file(self) -> int:
@@ -71,9 +75,13 @@ class LiveLog:
         """Until there is no more, or for so long; with what came before an error."""
         events: list[Event] = []
         until = time.monotonic() + seconds
+        if not self._has_begun:
+            self._begin()
         try:
             while True:
                 poll = self._tail.poll()
+                if self._tail.file and not self._has_begun:
+                    self._has_begun, self._reader.lines = True, self._tail.skipped_lines
                 if poll.restarted:
                     events += in_order(self._reader.restart())
                 if not poll.data:
@@ -87,6 +95,15 @@ class LiveLog:
                     return events, None
         except OSError as error:
             return events, error
+
+    def _begin(self) -> None:
+        """Each time until there is a log: the attempt may begin after us."""
+        said = contract.read_json(str(self._tail.path.with_name(contract.ATTEMPT))) or {}
+        place = said.get("log")
+        place = place if isinstance(place, dict) else {}
+        inode, offset = place.get("inode"), place.get("bytes")
+        if type(inode) is int and type(offset) is int and offset > 0:
+            self._tail.begin_at(inode, offset)
 
     def _settle(self) -> list[Event]:
         self._is_settled = True

@@ -2,19 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Kubernetes itself did to a job, told apart from crashes: such causes spend no budget.
 
-Facts are pods, Events and nodes as the API server tells of them. A pod that somebody deletes is
-no cause of its own: the controller sees a lost pod, and the rest of the gang hangs. Events are
-forgotten after an hour, so what is older shows only in the pods.
+Facts are pods, Events and nodes as the API server tells of them. Events are forgotten after an
+hour, so what is older shows only in the pods; and who saw no pod go knows nothing of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from mwatch.checks.kube_causes_deleted import by_name, deleted_pods, leaving, on_lost_node
 from mwatch.model.finding import MAX_EVIDENCE, Cause, Culprit, Evidence, Finding, Severity
 from mwatch.model.kube_event import KubeEvent
 from mwatch.model.kube_facts import KubeFacts
-from mwatch.model.kube_job import KubeJob
 from mwatch.model.kube_node import KubeNode
 from mwatch.model.kube_pod import KubePod
 from mwatch.model.kube_queue import KubeWorkload
@@ -32,7 +31,7 @@ _IMAGE = frozenset(
 _VOLUME = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume", "ProvisioningFailed"})
 _CLAIM = ("persistentvolumeclaim", "volume node affinity", "volume count")
 _GATED = "SchedulingGated"
-_LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_MAX_NAMES = 3
 
 
 def kube_causes(facts: KubeFacts) -> list[Finding]:
@@ -57,15 +56,15 @@ def kube_phase(facts: KubeFacts) -> JobPhase | None:
 def deleted_by_user(facts: KubeFacts) -> Finding | None:
     if facts.job is None or facts.job.is_deleting:
         return _found(Cause.DELETED_BY_USER, f"{facts.name} was deleted", facts)
-    going = [pod for pod in facts.pods if pod.is_deleting]
-    others = [pod for pod in going if pod.uid not in facts.ours and pod.disruption is None]
-    if not others or len(others) < len(facts.pods) or _is_ended(facts.job):
+    pods = deleted_pods(facts)
+    if not pods:
         return None
-    nodes = _by_name(facts)
-    if any(_on_lost_node(pod, nodes) for pod in others):
-        return None
-    summary = f"all {len(others)} pods of {facts.name} are being deleted, and not by mwatch"
-    return _found(Cause.DELETED_BY_USER, summary, facts, others)
+    is_all = {pod.uid for pod in pods} >= {pod.uid for pod in facts.pods}
+    names = ", ".join(pod.name for pod in pods[:_MAX_NAMES])
+    names += f" and {len(pods) - _MAX_NAMES} more" if len(pods) > _MAX_NAMES else ""
+    who = f"all {len(pods)} pods of {facts.name}" if is_all else names
+    verb = "were" if len(pods) > 1 else "was"
+    return _found(Cause.DELETED_BY_USER, f"{who} {verb} deleted, and not by mwatch", facts, pods)
 
 
 def suspended(facts: KubeFacts) -> Finding | None:
@@ -82,7 +81,7 @@ def preempted(facts: KubeFacts) -> Finding | None:
     if work is not None and work.evicted:
         summary = f"Kueue took {facts.name} off its nodes ({work.evicted}): {work.evicted_text}"
         return _found(Cause.PREEMPTED, summary, facts)
-    pods = [pod for pod in facts.pods if _disrupted(pod) == "PreemptionByScheduler"]
+    pods = [pod for pod in _every(facts) if _disrupted(pod) == "PreemptionByScheduler"]
     said = _events(facts, {"Preempted"}, "Pod")
     if not pods and not said:
         return None
@@ -93,8 +92,9 @@ def preempted(facts: KubeFacts) -> Finding | None:
 
 
 def drained(facts: KubeFacts) -> Finding | None:
-    nodes = _by_name(facts) if any(pod.disruption for pod in facts.pods) else None
-    pods = [pod for pod in facts.pods if _is_drained(pod, nodes)]
+    every = _every(facts)
+    nodes = by_name(facts) if any(pod.disruption for pod in every) else None
+    pods = [pod for pod in every if _is_drained(pod, nodes)]
     if not pods:
         return None
     first = pods[0]
@@ -193,17 +193,14 @@ def _is_waiting(workload: KubeWorkload | None) -> bool:
     return workload is None or (workload.is_active and not workload.is_admitted)
 
 
-def _is_ended(job: KubeJob) -> bool:
-    """Its own controller takes the pods away."""
-    return bool(job.finished) or job.is_suspended
+def _every(facts: KubeFacts) -> list[KubePod]:
+    """Those that are gone come last."""
+    here = {pod.uid for pod in facts.pods}
+    return [*facts.pods, *(pod for pod in leaving(facts) if pod.uid not in here)]
 
 
 def _disrupted(pod: KubePod) -> str:
     return "" if pod.disruption is None else pod.disruption.reason
-
-
-def _by_name(facts: KubeFacts) -> Mapping[str, KubeNode] | None:
-    return None if facts.nodes is None else {node.name: node for node in facts.nodes}
 
 
 def _is_drained(pod: KubePod, nodes: Mapping[str, KubeNode] | None) -> bool:
@@ -213,18 +210,8 @@ def _is_drained(pod: KubePod, nodes: Mapping[str, KubeNode] | None) -> bool:
     if reason == "TerminationByKubelet":
         return pod.reason == "Terminated" or "shutdown" in pod.text.lower()
     if reason == "DeletionByTaintManager":
-        return not _on_lost_node(pod, nodes)
+        return not on_lost_node(pod, nodes)
     return False
-
-
-def _on_lost_node(pod: KubePod, nodes: Mapping[str, KubeNode] | None) -> bool:
-    """Without sight of the nodes a pod that a taint drives off is taken for lost."""
-    if nodes is None:
-        return _disrupted(pod) == "DeletionByTaintManager" or pod.reason == "NodeLost"
-    node = nodes.get(pod.node)
-    if node is None:
-        return bool(pod.node)
-    return not node.is_ready or any(taint.key in _LOST_NODE for taint in node.taints)
 
 
 def _why_drained(pod: KubePod) -> str:
@@ -269,4 +256,6 @@ def _words(pod: KubePod) -> Iterator[str]:
 def _since(pod: KubePod) -> float | None:
     if pod.disruption is not None:
         return pod.disruption.at
+    if pod.deleting_at is not None:
+        return pod.deleting_at - (pod.grace_seconds or 0.0)
     return pod.unscheduled_since if pod.scheduled is False else pod.created_at

@@ -34,6 +34,7 @@ from mwatch.decide.policy import (
     Resume,
     Rule,
     acts,
+    breaks_gang,
 )
 from mwatch.model.decision import Action, Decision, Record, Witness
 from mwatch.model.fault import AvoidNode
@@ -95,7 +96,7 @@ def _nothing(
 
 def _about(case: _Case) -> Decision:
     job, finding, rule = case.job, case.finding, case.rule
-    if not acts(finding.cause, finding.severity):
+    if not breaks_gang(finding) and not acts(finding.cause, finding.severity):
         return _nothing(job, finding.cause, _why_watched(case), finding)
     if rule.proof is not Proof.OWN and _came_after_the_end(case):
         reason = f"{quiet.judge(job).reason}; what came after it does not matter"
@@ -228,7 +229,8 @@ def _refusal(case: _Case, choice: resume.Choice) -> str | None:
         reasons.append(_loop(case.findings))
         reasons.append(fingerprint.refusal(record, job, case.finding, limits))
         reasons.append(budget.no_progress(record, job, limits))
-    reasons.append(budget.refusal(record, job, limits))
+    if case.rule.spends_budget:
+        reasons.append(budget.refusal(record, job, limits))
     return next((reason for reason in reasons if reason is not None), None)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from mwatch.model.decision import Action
-from mwatch.model.finding import Cause, Severity
+from mwatch.model.finding import Cause, Finding, Severity
 
 GIVE_UP_EXIT_CODE = 93
 """The wrapper says by it that no restart is wanted."""
@@ -55,10 +55,21 @@ class Rule:
     acts_from: Severity = Severity.CRITICAL
     explains_all: bool = False
     """Somebody outside the job did it, for a reason: whatever else is seen follows from it."""
+    mends_lost: bool = False
+    """Where it took pods of a gang, the gang has to be restarted: what is left cannot go on."""
 
 
 _WATCHED = Rule(Action.NONE, Proof.NONE, spends_budget=False)
 _OUTSIDE = Rule(Action.NONE, Proof.NONE, spends_budget=False, explains_all=True)
+_TAKEN = Rule(
+    Action.NONE,
+    Proof.DEATH,
+    Resume.NEWEST,
+    counts_as_no_progress=False,
+    spends_budget=False,
+    explains_all=True,
+    mends_lost=True,
+)
 _STALL = Rule(Action.RESTART, Proof.SILENCE, Resume.NEWEST)
 _DEATH = Rule(Action.RESTART, Proof.DEATH, Resume.NEWEST)
 _END = Rule(Action.RESTART, Proof.DEATH, Resume.NEWEST, acts_from=Severity.WARNING)
@@ -103,10 +114,10 @@ RULES: dict[Cause, Rule] = {
     Cause.UNSCHEDULABLE: _OUTSIDE,
     Cause.IMAGE: _OUTSIDE,
     Cause.VOLUME: _OUTSIDE,
-    Cause.PREEMPTED: _OUTSIDE,
-    Cause.DRAINED: _OUTSIDE,
+    Cause.PREEMPTED: _TAKEN,
+    Cause.DRAINED: _TAKEN,
     Cause.SUSPENDED: _OUTSIDE,
-    Cause.DELETED_BY_USER: _OUTSIDE,
+    Cause.DELETED_BY_USER: _TAKEN,
 }
 
 _LEVELS = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
@@ -121,3 +132,10 @@ def acts(cause: Cause, severity: Severity) -> bool:
     """Whether the table wants anything done about such a finding."""
     rule = RULES[cause]
     return rule.action is not Action.NONE and level(severity) >= level(rule.acts_from)
+
+
+def breaks_gang(finding: Finding) -> bool:
+    """Somebody outside took pods of a gang, and what is left cannot go on: by the cluster's own
+    word, not by what a process said when it ended."""
+    is_told = finding.detector == finding.cause.value
+    return RULES[finding.cause].mends_lost and is_told and finding.cannot_heal

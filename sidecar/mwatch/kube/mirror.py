@@ -51,8 +51,10 @@ class Mirror(Generic[T]):
         labels: str = "",
         clock: Callable[[], float] = time.monotonic,
         watch_seconds: float = WATCH_SECONDS,
+        told: Callable[[T | None, T | None], None] | None = None,
     ) -> None:
-        """`read` None: not to be kept."""
+        """`read` None: not to be kept. `told`: of each change, what was kept before it and what
+        is now; of what went while nobody watched it is told nothing."""
         self._access = access
         self._resource = resource
         self._namespace = namespace
@@ -60,6 +62,7 @@ class Mirror(Generic[T]):
         self._labels = labels
         self._clock = clock
         self._watch_seconds = watch_seconds
+        self._told = told
         self._lock = threading.Lock()
         self._objects: dict[str, T] = {}
         self._version: str | None = None
@@ -123,6 +126,9 @@ class Mirror(Generic[T]):
             if (made := self._read(body)) is not None:
                 found[_uid(body)] = made
         with self._lock:
+            if self._told is not None:
+                for uid, each in found.items():
+                    self._told(self._objects.get(uid), each)
             self._objects = found
             self._version = listing.version if listing is not None else None
             self._is_known = listing is not None
@@ -171,6 +177,8 @@ class Mirror(Generic[T]):
         if kind == "BOOKMARK":
             return
         made = None if kind == "DELETED" else self._read(self._whole(body))
+        if self._told is not None:
+            self._told(self._objects.get(_uid(body)), made)
         if made is None:
             self._objects.pop(_uid(body), None)
         else:

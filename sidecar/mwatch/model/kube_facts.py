@@ -27,3 +27,5 @@ class KubeFacts:
     workload: KubeWorkload | None = None
     ours: frozenset[str] = frozenset()
     """UIDs of pods that mwatch itself is deleting."""
+    left: tuple[KubePod, ...] = ()
+    """On their way out, or gone lately: as they were when that was first seen."""

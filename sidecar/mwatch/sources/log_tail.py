@@ -34,11 +34,18 @@ class LogTail:
         self._offset = 0
         self._head = b""
         self._opens = 0
+        self._begin: tuple[int, int] | None = None
+        self.skipped_lines = 0
+        """That lie before where the first file was begun."""
 
     @property
     def file(self) -> int:
         """The inode of the file that is read; 0: none was yet."""
         return 0 if self._inode is None else self._inode[1]
+
+    def begin_at(self, inode: int, offset: int) -> None:
+        """Before the first poll: of that file, if it is the first one, only what comes later."""
+        self._begin = inode, offset
 
     def poll(self) -> Poll:
         """At most one chunk. OSError only for what will not mend itself (no permission)."""
@@ -71,11 +78,21 @@ class LogTail:
         self._inode = (status.st_dev, status.st_ino)
         self._offset, self._head = 0, b""
         self._opens += 1
+        begin, self._begin = self._begin, None
+        if begin is not None and begin[0] == status.st_ino and begin[1] <= status.st_size:
+            self._skip(begin[1])
         return True
 
-    def _read(self) -> bytes:
+    def _skip(self, size: int) -> None:
+        while self._offset < size:
+            data = self._read(size - self._offset)
+            if not data:
+                return
+            self.skipped_lines += data.count(b"\n")
+
+    def _read(self, most: int = _CHUNK) -> bytes:
         assert self._fd is not None
-        data = os.pread(self._fd, _CHUNK, self._offset)
+        data = os.pread(self._fd, min(most, _CHUNK), self._offset)
         if len(self._head) < _FINGERPRINT and self._offset == len(self._head):
             self._head += data[: _FINGERPRINT - len(self._head)]
         self._offset += len(data)
