@@ -102,7 +102,7 @@ class Node:
     def give_pods_their_part() -> None:
         """All pods together weigh as much as one process of the machine: too little for those that
         train while others work. To be called when there is a pod."""
-        for name, weight in (("cpu.shares", "16384"), ("cpu.weight", "1600")):
+        for name, weight in (("cpu.shares", "4096"), ("cpu.weight", "400")):
             for path in [each / name for each in pod_cgroups()]:
                 if path.exists():
                     path.write_text(weight)

@@ -20,8 +20,8 @@ from cluster.training_job import Wanted, pytorchjob
 from cluster.yard import Yard
 
 pytestmark = pytest.mark.timeout(600)
-INTERVAL = 50
-BAD = 149
+INTERVAL = 20
+BAD = 79
 """The step at which a weight becomes NaN: just before one that saves."""
 GOOD = BAD // INTERVAL * INTERVAL
 
@@ -69,7 +69,7 @@ def test_a_deleted_pod_brings_the_gang_back_from_the_newest_checkpoint(job: Trai
     resumed = job.resumed()
     assert resumed > iteration - 2 * INTERVAL
     job.resumes(resumed, past=iteration)
-    assert job.pods() == {**pods, name: new}, "no pod goes that need not"
+    assert job.pods()[name] == new, "a pod that never trained need not go"
     (act,) = (each for each in job.acts() if each["attempt"] == attempt)
     assert (act["cause"], act["spends_budget"]) == ("deleted_by_user", False)
 

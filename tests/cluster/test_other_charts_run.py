@@ -72,6 +72,12 @@ class Place(NamedTuple):
         items = self.get("pods", "-l", f"batch.kubernetes.io/job-name={job}")["items"]
         return [each for each in items if "deletionTimestamp" not in each["metadata"]]
 
+    def story(self) -> str:
+        """For who reads why a test failed."""
+        events = self.cluster.answer("get", "events", "-n", NAMESPACE, "--sort-by=.lastTimestamp")
+        pods = self.cluster.answer("get", "pods", "-A", "-o", "wide")
+        return f"{pods}\n{(events or '')[-4000:]}"
+
     def controller(self) -> dict[str, Any]:
         """Its own word about the job, by its Service."""
         path = f"/api/v1/namespaces/{NAMESPACE}/services/mwatch-controller:9402/proxy/v1/jobs"
@@ -180,8 +186,10 @@ def test_a_dataset_with_a_bad_line_fails_at_once_and_says_where(place: Place) ->
 
 
 def test_the_controller_is_ready_with_the_rights_of_its_chart(place: Place) -> None:
-    words = ("rollout", "status", "deployment/mwatch-controller", "--timeout=60s")
-    place.cluster(*words, "-n", NAMESPACE, seconds=70)
+    def ready() -> int:
+        return int(place.get("deployment", "mwatch-controller")["status"].get("readyReplicas", 0))
+
+    until(lambda: ready() == 1, "its Deployment", place.story)
     until(lambda: place.controller().get("iteration") == 12, "its sight of the job",
           place.controller)  # fmt: skip
     assert place.controller()["pods"]["answering"] == 2

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job under way: what its pods print, what lies in its folder, and ways to hurt it.
 
-All of it by kubectl, and nothing of it by mwatch: who judges does not ask the judged.
+All of it by Kubernetes' own clients, and nothing of it by mwatch: who judges does not ask the
+judged.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from cluster.api import Api
 from cluster.kubectl import Kubectl, KubectlFailed
 from cluster.training_job import SAVE
 
@@ -44,6 +46,7 @@ class Stopped(NamedTuple):
 class Training:
     def __init__(self, cluster: Kubectl, namespace: str, kind: str, name: str) -> None:
         self._cluster = cluster
+        self._api = Api(cluster.kubeconfig, namespace)
         self.namespace = namespace
         self.kind = kind
         self.name = name
@@ -56,7 +59,7 @@ class Training:
 
     def pods(self) -> dict[str, str]:
         """UIDs by name, of those that are not about to go."""
-        items = self._cluster.get("pods", "-n", self.namespace)["items"]
+        items = self._api.pods()
         mine = [each for each in items if each["metadata"]["name"].startswith(f"{self.name}-")]
         alive = [each for each in mine if "deletionTimestamp" not in each["metadata"]]
         return {each["metadata"]["name"]: each["metadata"]["uid"] for each in alive}
@@ -66,8 +69,7 @@ class Training:
         return next(each for each in sorted(self.pods()) if part in each)
 
     def log(self, pod: str, container: str = "pytorch") -> str:
-        words = ("logs", pod, "-n", self.namespace, "-c", container, "--tail=6000")
-        return self._cluster.answer(*words) or ""
+        return self._api.log(pod, container, 6000)
 
     def runs(self) -> list[list[int]]:
         """The iterations that were printed, by process: each begins where the number falls."""
@@ -183,8 +185,7 @@ class Training:
 
     def look(self, script: str) -> str:
         """By a pod that has the claim, read-only."""
-        words = ("exec", READER, "-n", self.namespace, "--", "sh", "-c", script)
-        return self._cluster.answer(*words) or ""
+        return self._api.run(READER, script)
 
     def signal(self, pod: str, name: str) -> None:
         """To the rank in that pod, and not to its launcher."""

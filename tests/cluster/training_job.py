@@ -25,6 +25,7 @@ _SMALL = (
     "--lr", "1e-4", "--lr-decay-style", "constant", "--bf16", "--log-interval", "1",
     "--eval-interval", "1000000", "--eval-iters", "1",
     "--distributed-backend", "gloo", "--no-check-for-nan-in-loss-and-grad",
+    "--min-step-seconds", "0.1",
 )  # fmt: skip
 
 
@@ -42,7 +43,7 @@ class Trainer(NamedTuple):
 
 class Wanted(NamedTuple):
     name: str
-    save_interval: int = 50
+    save_interval: int = 20
     iterations: int = 1_000_000
     faults: tuple[str, ...] = ()
     launcher: str = "torchrun"

@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from gpt.launch import Job, Nursery, start_job
+from gpt.launch import Job, Nursery, field, start_job
 from mwatch.app.catalogue import load
 from mwatch.model.event import Arguments, Checkpoint, Event, Iteration, Validation
 from mwatch.parse.grammar import Grammar
@@ -139,3 +139,12 @@ def test_tensorboard_has_the_numbers_of_every_iteration(job: Job, folder: Path) 
     assert [each.step for each in store.Scalars("lm loss")] == list(range(1, 9))
     tags = store.Tags()["scalars"]
     assert {"grad-norm", "learning-rate", "lm loss validation", "loss-scale"} <= set(tags)
+
+
+def test_a_step_can_be_held_to_a_length(train: Callable[..., Job]) -> None:
+    job = train("--train-iters 3 --log-interval 1 --min-step-seconds 0.3", ranks=1)
+    assert job.wait() == [0], job.log(0)
+    lengths = [
+        float(field(each, "elapsed time per iteration (ms)") or 0) for each in job.lines.values()
+    ]
+    assert len(lengths) == 3 and min(lengths) >= 300.0, lengths

@@ -68,6 +68,7 @@ TRAINING = (
     Flag("--distributed-backend", str, None, "nccl on GPUs, gloo on CPU", ("nccl", "gloo")),
     Flag("--distributed-timeout-minutes", float, 10.0, "for a collective"),
     Flag("--distributed-timeout-seconds", float, None, "the same, finer; ours, not Megatron's"),
+    Flag("--min-step-seconds", float, 0.0, "sleep the rest of a shorter step; ours too"),
 )  # fmt: skip
 OPTIMIZER = (
     Flag("--lr", float, 1e-3, "learning rate"),

@@ -41,7 +41,10 @@ def train(run: RunState, train_data: Any, valid_data: Any, writer: Any, started:
         if run.iteration in args.iterations_to_skip:
             _pass_over(run, train_data)
             continue
+        began = time.monotonic()
         step = train_step(run, train_data, is_first=is_first)
+        # As the CPU does while a GPU works: others on the machine need theirs.
+        time.sleep(max(0.0, began + args.min_step_seconds - time.monotonic()))
         _count(run)
         progress.phase = "training"
         log.record(step, run.iteration, is_first=is_first)
