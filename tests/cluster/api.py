@@ -59,6 +59,7 @@ class Api:
         socket.run_forever(timeout=_SECONDS)
         said: str = socket.read_all()
         socket.close()
+        socket.sock.shutdown()  # which `close` leaves out where the other end has closed
         return said
 
     def _text(self, ask: Any, *words: str, **settings: Any) -> str:
