@@ -22,6 +22,7 @@ import pytest
 from cluster import given, images, jobset, kueue, operator
 from cluster.binaries import prepare
 from cluster.control_plane import ControlPlane
+from cluster.kube_things import OF_TESTS
 from cluster.kubectl import Kubectl
 from cluster.missing import KUBECONFIG, missing
 from cluster.node import Node
@@ -111,6 +112,17 @@ def cluster(request: pytest.FixtureRequest, plane: ControlPlane) -> Kubectl:
     operator.install(plane, made)
     made.give_pods_their_part()
     return plane.kubectl
+
+
+@pytest.fixture(scope="module", autouse=True)
+def leave_room(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a file of tests has started does not keep the node from the next one's pods."""
+    here = [each for each in request.session.items if each.path == request.path]
+    needs_node = any(each.get_closest_marker("node") for each in here)
+    kubectl: Kubectl | None = request.getfixturevalue("plane").kubectl if needs_node else None
+    yield
+    if kubectl:
+        kubectl("delete", "namespace", "-l", OF_TESTS, "--wait=false")
 
 
 @pytest.fixture(scope="session")

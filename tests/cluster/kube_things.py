@@ -50,6 +50,10 @@ MANAGER = "mwatch.dev/test"
 _numbers = itertools.count(1)
 
 
+OF_TESTS = "mwatch.dev/of-tests"
+"""Label of namespaces that nobody needs after the file that made them."""
+
+
 def client(plane: ControlPlane, **more: Any) -> Access:
     """As the administrator, or as whoever `impersonate` names."""
     return Access(connect(str(plane.kubeconfig("admin"))), **more)
@@ -62,7 +66,9 @@ def impatient(plane: ControlPlane, **more: Any) -> Access:
 def fresh_namespace(access: Access) -> str:
     """With the service account that pods need: no controller makes it here."""
     name = f"t{next(_numbers)}"
-    access.call("POST", NAMESPACES.path(None), body=_named(NAMESPACES, name, None))
+    body = _named(NAMESPACES, name, None)
+    body["metadata"]["labels"] = {OF_TESTS: "yes"}
+    access.call("POST", NAMESPACES.path(None), body=body)
     access.create(SERVICE_ACCOUNTS, name, _named(SERVICE_ACCOUNTS, "default", name))
     return name
 

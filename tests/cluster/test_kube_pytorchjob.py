@@ -140,10 +140,18 @@ def test_a_backoff_limit_of_0_survives_a_gang_restart(access: Access) -> None:
 
 def test_the_new_gang_keeps_off_the_node_that_is_named(access: Access) -> None:
     job = started(access, "OnFailure")
-    patch = avoid_patch(job, "a-17", now=time.time(), until=time.time() + 600)
-    assert isinstance(patch, dict) and keep_off(access, job, patch)
-    held = find_job(access, job.namespace, job.name)
-    assert held is not None
-    restart(access, held)
+
+    def found() -> KubeJob:
+        newest = find_job(access, job.namespace, job.name)
+        assert newest is not None
+        return newest
+
+    def is_kept_off() -> bool:
+        """False where its operator has changed the job since it was read."""
+        patch = avoid_patch(found(), "a-17", now=time.time(), until=time.time() + 600)
+        return isinstance(patch, dict) and keep_off(access, found(), patch)
+
+    things.wait_for(is_kept_off, "the affinity")
+    restart(access, found())
     bodies = access.call("GET", PODS.path(job.namespace)).body["items"]
     assert all("a-17" in str(each["spec"]["affinity"]) for each in bodies)

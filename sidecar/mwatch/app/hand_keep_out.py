@@ -20,6 +20,7 @@ from mwatch.model.kube_job import AVOID, JobKind, KubeJob
 from mwatch.model.kube_node import CORDONED_UNTIL, KubeNode
 
 _HOUR = 3600.0
+_TRIES = 5
 
 
 def keep_out(access: Access, task: Task, settings: FleetSettings, now: float) -> list[str]:
@@ -45,13 +46,16 @@ def keep_out(access: Access, task: Task, settings: FleetSettings, now: float) ->
 def _avoid(
     access: Access, task: Task, settings: FleetSettings, now: float, until: float
 ) -> Refused | None:
-    job = find_job(access, task.job.namespace, task.job.name, task.job.kind)
-    if job is None or job.uid != task.job.uid:
-        return Refused("the job is gone")
-    patch = avoid_patch(job, task.avoid, now=now, until=until, most=settings.max_avoided)
-    if patch is None or isinstance(patch, Refused):
-        return patch
-    return None if keep_off(access, job, patch) else Refused("the job has changed meanwhile")
+    for _ in range(_TRIES):  # its operator writes into it whenever a pod changes
+        job = find_job(access, task.job.namespace, task.job.name, task.job.kind)
+        if job is None or job.uid != task.job.uid:
+            return Refused("the job is gone")
+        patch = avoid_patch(job, task.avoid, now=now, until=until, most=settings.max_avoided)
+        if patch is None or isinstance(patch, Refused):
+            return patch
+        if keep_off(access, job, patch):
+            return None
+    return Refused("others change the job all the time")
 
 
 def let_in(

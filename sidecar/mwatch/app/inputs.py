@@ -12,7 +12,7 @@ from typing import BinaryIO, NamedTuple
 
 from mwatch.errors import InputError
 
-CHUNK = 1 << 17  # what stays in a core's cache while it is looked at several times
+CHUNK = 1 << 19  # what stays in a core's cache while it is looked at several times
 STDIN = "-"
 COMPRESSED = {
     b"\x1f\x8b": "zcat",

@@ -48,8 +48,10 @@ class FaultMatcher:
         """Whether one of the patterns behind the hits fits these bytes."""
         for hit in hits:
             text, searches = self._in_bytes.get(hit) or self._to_bytes(hit)
-            near = block.find(text, start, end)
-            low, high = max(start, near - _WINDOW), min(end, near + _WINDOW)
+            low, high = start, end
+            if end - start > _WINDOW:
+                near = block.find(text, start, end)
+                low, high = max(start, near - _WINDOW), min(end, near + _WINDOW)
             for search in searches:
                 if search is None or search(block, low, high):
                     return True

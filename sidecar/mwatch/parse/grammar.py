@@ -24,6 +24,7 @@ from mwatch.parse import (
 )
 from mwatch.parse.context import Recogniser
 from mwatch.parse.faults import FaultMatcher
+from mwatch.parse.literals import with_rarer_end
 from mwatch.parse.scan import Hit, Scanner
 
 ALL: tuple[Recogniser, ...] = (
@@ -52,6 +53,9 @@ ALL: tuple[Recogniser, ...] = (
     elastic.CRASHED,
     elastic.STATUS,
 )
+_BAR = ord("|")
+Span = tuple[int, int]
+"""Start and end of a line in a block."""
 
 
 class Grammar:
@@ -62,11 +66,11 @@ class Grammar:
         self.faults = FaultMatcher(catalogue)
         used = [r for r in ALL if not (flavour and r.flavours and flavour not in r.flavours)]
         self._owners = [r for r in used for _ in r.triggers]
-        patterns = [trigger for r in used for trigger in r.triggers]
+        patterns = [with_rarer_end(trigger) for r in used for trigger in r.triggers]
         self._first_fault = len(patterns)
         steps = [i for i, owner in enumerate(self._owners) if owner is megatron.RECOGNISER]
-        self.step = steps[0] if len(steps) == 1 else None
-        """What is seen once in a Megatron step line, and in no other."""
+        self.step = steps[0] if len(steps) == 1 else -1
+        """What is seen once in a Megatron step line, and in no other; negative: nothing is."""
         self._scanner = Scanner([*patterns, *self.faults.triggers])
 
     def scan(self, block: bytes) -> list[Hit]:
@@ -88,3 +92,32 @@ class Grammar:
         if min(hits) < first:
             return False
         return not self.faults.may_match([hit - first for hit in hits], block, start, end)
+
+    def pass_steps(
+        self, hits: list[Hit], index: int, position: int, block: bytes, steps: list[Span]
+    ) -> tuple[int, int]:
+        """Leaves whole step lines in `steps` and passes over what is no fault.
+
+        Both only where nothing else was seen in the line. Returns the first hit that needs more
+        than this, and where the line after the last step line begins. The last hit lies behind
+        the block.
+        """
+        size, step, first_fault = len(block), self.step, self._first_fault
+        find, rfind = block.find, block.rfind
+        hit, kind = hits[index]
+        while hit <= size:
+            end = find(b"\n", hit)
+            end = size if end < 0 else end
+            after, next_kind = hits[index + 1]
+            if after <= end:
+                break
+            if kind == step and block[end - 1] == _BAR:
+                steps.append((rfind(b"\n", position, hit) + 1 or position, end))
+                position = end + 1
+            elif kind < first_fault or self.faults.may_match(
+                (kind - first_fault,), block, rfind(b"\n", position, hit) + 1 or position, end
+            ):
+                break
+            index += 1
+            hit, kind = after, next_kind
+        return index, position

@@ -102,6 +102,7 @@ class Layout:
         self.pattern = pattern
         self.slots = slots
         self.model = model
+        self.fields = {slot.name: i for i, slot in enumerate(slots) if slot.kind == "field"}
         self._underscores = pattern.pattern.count(b"_")
         self._plan = [(_INDEX[slot.name] if slot.kind == "field" else -1, slot) for slot in slots]
 

@@ -19,6 +19,7 @@ _COMMON = " etaoinsrhldcumfpgwybvkxjqz"
 _WEIGHTS = {letter: weight for weight, letter in enumerate(_COMMON)}
 _MIN_LEFT = 9
 _MAX_CUT = 24
+_MAX_TRIGGER_CUT = 6
 
 
 def literals(pattern: str) -> tuple[str, ...]:
@@ -50,14 +51,22 @@ def _required(tokens: list[str], at: int) -> tuple[tuple[str, ...], int]:
     return (tuple(dict.fromkeys(sum(branches, ()))) if all(branches) else ()), at
 
 
-def with_rare_end(text: str) -> str:
+def with_rarer_end(trigger: str) -> str:
+    """A trigger that is one fixed text, cut a little: what it then meets in vain is read whole."""
+    tokens = TOKEN.findall(trigger)
+    if not all(map(_is_literal, tokens)) or {"*", "+", "?", "|"} & set(tokens):
+        return trigger
+    return re.escape(with_rare_end("".join(token[-1] for token in tokens), _MAX_TRIGGER_CUT))
+
+
+def with_rare_end(text: str, most: int = _MAX_CUT) -> str:
     """The text without those last characters that make its end a common one.
 
     A scanner goes by the last bytes of a text, and meets `device ID` by chance less often than
     `global rank`. What is left is long enough to be rare itself.
     """
     weights = [_WEIGHTS.get(letter, len(_COMMON)) for letter in text]
-    ends = range(len(text), max(len(text) - _MAX_CUT, _MIN_LEFT), -1)
+    ends = range(len(text), max(len(text) - most, _MIN_LEFT), -1)
     return text[: max(ends, key=lambda end: sum(weights[end - 2 : end]), default=len(text))]
 
 

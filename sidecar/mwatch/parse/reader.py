@@ -14,19 +14,17 @@ from operator import attrgetter
 
 from mwatch.model.event import Event, Iteration
 from mwatch.parse.context import Block, Context
-from mwatch.parse.grammar import Grammar
+from mwatch.parse.grammar import Grammar, Span
 from mwatch.parse.layout import Layout, learn
 from mwatch.parse.line import Line, split_prefix
+from mwatch.parse.numbering import Numbering
 from mwatch.parse.run import Run, read_run
 from mwatch.parse.shape import Shapes
-from mwatch.parse.transport import Lines, Transport, count_lines
+from mwatch.parse.transport import Lines, Transport
 
 _MAX_LANES = 64
 _MAX_LAYOUTS = 4
-_BAR = ord("|")
 _LINE = attrgetter("line")
-Spot = tuple[int, int, int, list[int]]
-"""A line of a block that is worth a look: start, end, line number, what the scanner saw in it."""
 
 
 def in_order(events: list[Event]) -> list[Event]:
@@ -84,52 +82,61 @@ class Reader:
     def _read(self, lines: Lines) -> Iterator[Sequence[Event]]:
         if not self._lanes and not lines.shifts:
             first = self.lines + 1
-            run = self._run(lines.block, range(first, first + len(lines.block)))  # or fewer
+            run = self._run(lines.block, 0, range(first, first + len(lines.block)))  # or fewer
             if run:
                 yield run
                 self.lines += len(run)
                 lines = Lines(lines.block[run.end :])
         block = lines.block
-        steps: list[Spot] = []
-        for spot in self._walk(lines, steps):
-            yield from self._steps(steps, block)
-            steps.clear()
-            yield self._line(spot, block)
-        yield from self._steps(steps, block)
+        numbering = Numbering(lines, self.lines + 1)
+        steps: list[Span] = []
+        for start, end, seen in self._walk(block, steps):
+            if steps:
+                yield from self._steps(*_cut(block, steps, numbering))
+                steps.clear()
+            (number,) = numbering.of((start,))
+            events = self._line(block[start:end], number, set(seen))
+            if events:
+                yield events
+        if steps:
+            yield from self._steps(*_cut(block, steps, numbering))
+        self.lines = numbering.ended()
 
-    def _run(self, block: bytes, lines: Sequence[int]) -> Run | None:
-        """The step lines of one layout with which the block begins."""
-        rows = self._shapes.rows(block, self._layouts)
+    def _run(self, block: bytes, start: int, lines: Sequence[int]) -> Run | None:
+        """The step lines of one layout with which the block goes on."""
+        rows = self._shapes.rows(block, start, self._layouts)
         return read_run(rows, lines, self._context.coverage)
 
-    def _steps(self, spots: list[Spot], block: bytes) -> Iterator[Sequence[Event]]:
-        """Step lines that follow each other, in as few runs as possible."""
-        while spots:
-            text = b"".join([block[start : end + 1] for start, end, _, _ in spots])
-            run = self._run(text, [number for _, _, number, _ in spots])
-            half = len(spots) // 2
+    def _steps(self, texts: list[bytes], numbers: list[int]) -> Iterator[Sequence[Event]]:
+        """Step lines with no other event between them, in as few runs as possible."""
+        joined = b"".join(texts)
+        offset = at = 0
+        while at < len(texts):
+            run = self._run(joined, offset, numbers[at:])
+            half = (len(texts) - at) // 2
+            read = len(run) if run else max(half, 1)
             if run:
                 yield run
             elif half:
-                yield from self._steps(spots[:half], block)
+                yield from self._steps(texts[at : at + half], numbers[at : at + half])
             else:
-                yield self._line(spots[0], block)
-            spots = spots[len(run) if run else max(half, 1) :]
+                yield self._line(texts[at].rstrip(b"\n"), numbers[at], {self._grammar.step})
+            offset += sum(map(len, texts[at : at + read]))
+            at += read
 
-    def _walk(self, lines: Lines, steps: list[Spot]) -> Iterator[Spot]:
-        """The lines worth a look; while a block is open, all lines.
+    def _walk(self, block: bytes, steps: list[Span]) -> Iterator[tuple[int, int, list[int]]]:
+        """The lines worth a look and what the scanner saw in them; while a block is open, all.
 
         Whole step lines are not given but left in `steps`: they are read together later. A step
         line that was cut opens a block, so it cannot wait.
         """
-        block, lanes, size = lines.block, self._lanes, len(lines.block)
-        shifts = list(reversed(lines.shifts))
-        hits, step = self._grammar.scan(block), self._grammar.step
-        hits.append((size + 1, -1))  # behind all lines
+        lanes, size, grammar = self._lanes, len(block), self._grammar
+        hits = [*grammar.scan(block), (size + 1, -1)]  # one behind all lines
         index = position = 0
-        number = self.lines + 1
         while position < size:
-            hit, kind = hits[index]
+            if not lanes:
+                index, position = grammar.pass_steps(hits, index, position, block, steps)
+            hit = hits[index][0]
             if not lanes and hit > size:
                 break
             start = position if lanes else block.rfind(b"\n", position, hit) + 1 or position
@@ -139,25 +146,14 @@ class Reader:
             while hit <= end:
                 index += 1
                 hit = hits[index][0]
-            waits = kind == step and index - first == 1 and not lanes and block[end - 1] == _BAR
-            seen = [] if waits else [each for _, each in hits[first:index]]
-            if not (waits or lanes) and self._grammar.is_no_fault(seen, block, start, end):
-                continue
-            number += count_lines(block[position:start])
-            while shifts and shifts[-1][0] <= start:
-                number += shifts.pop()[1]
-            if waits:
-                steps.append((start, end, number, [kind]))
-            else:
-                yield start, end, number, seen
-            position = end + 1
-            number += end < size
-        self.lines = number - 1 + count_lines(block[position:]) + sum(delta for _, delta in shifts)
+            seen = [kind for _, kind in hits[first:index]]
+            if lanes or not grammar.is_no_fault(seen, block, start, end):
+                yield start, end, seen
+                position = end + 1
 
-    def _line(self, spot: Spot, block: bytes) -> list[Event]:
-        start, end, number, hits = spot
-        text = block[start:end].decode("utf-8", "replace")
-        return list(self._read_line(split_prefix(text.rstrip("\r"), number), set(hits)))
+    def _line(self, raw: bytes, number: int, seen: set[int]) -> list[Event]:
+        text = raw.decode("utf-8", "replace")
+        return list(self._read_line(split_prefix(text.rstrip("\r"), number), seen))
 
     def _read_line(self, line: Line, seen: set[int]) -> Iterator[Event]:
         if not line.body.strip():
@@ -239,3 +235,9 @@ class Reader:
         layout = learn(text, event)
         if layout and not any(layout.same_as(known) for known in self._layouts):
             self._layouts = [layout, *self._layouts[: _MAX_LAYOUTS - 1]]
+
+
+def _cut(block: bytes, spans: list[Span], numbering: Numbering) -> tuple[list[bytes], list[int]]:
+    """The lines with their newlines, and their numbers."""
+    texts = [block[start : end + 1] for start, end in spans]
+    return texts, numbering.of([start for start, _ in spans])

@@ -80,7 +80,7 @@ class Run(Sequence[Iteration]):
         """For a value that only the slow way can read."""
         model = self._layout.model
         events = []
-        texts = self._rows.block[: self.end].split(b"\n")[:-1]
+        texts = self._rows.block[self._rows.start : self.end].split(b"\n")[:-1]
         for raw, number, covers in zip(texts, self.numbers, self._covers, strict=False):
             text = raw.decode("utf-8", "replace").rstrip("\r")
             line = Line(text, text, number, "", model.rank)
@@ -92,9 +92,9 @@ class Run(Sequence[Iteration]):
 
     def column(self, field: str) -> list[float | int]:
         """The values of one field of `Iteration`; KeyError if these lines do not print it."""
-        for index, slot in enumerate(self._layout.slots):
-            if slot.kind == "field" and slot.name == field:
-                return list(self._convert(index))
+        index = self._layout.fields.get(field)
+        if index is not None:
+            return list(self._convert(index))
         value = getattr(self._layout.model, field)
         if value is None:
             raise KeyError(field)

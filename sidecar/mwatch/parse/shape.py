@@ -31,7 +31,7 @@ class Shape:
         self.width = len(line)
         self._zeros = line.translate(_ZEROS)
         self._spans = spans
-        self.iteration = slice(*spans[ITERATION])
+        self.iteration = spans[ITERATION]
         self._fixed = _fixed_digits(line, spans)
         self._copies = b""
         self._places: dict[int, list[int]] = {}
@@ -116,6 +116,7 @@ class Rows:
     def __init__(self, block: bytes, stretches: Sequence[Stretch]) -> None:
         self.block = block
         self.layout = stretches[0].shape.layout
+        self.start = stretches[0].start
         self.end = stretches[-1].end
         self._stretches = stretches
 
@@ -130,13 +131,13 @@ class Rows:
         raise IndexError(position)
 
     def iterations(self) -> list[int]:
-        if self.end < _COMPARED:  # few lines: cheaper one by one
-            places = (
-                (at + shape.iteration.start, at + shape.iteration.stop)
-                for shape, start, end in self._stretches
-                for at in range(start, end, shape.width)
-            )
-            return [int(self.block[low:high]) for low, high in places]
+        if self.end - self.start < _COMPARED:  # few lines: cheaper one by one
+            found: list[int] = []
+            for shape, start, end in self._stretches:
+                low, high = shape.iteration
+                lines = range(start, end, shape.width)
+                found += [int(self.block[at + low : at + high]) for at in lines]
+            return found
         return whole_numbers(self.column(ITERATION))
 
     def column(self, index: int) -> Column:
@@ -149,10 +150,10 @@ class Shapes:
     def __init__(self) -> None:
         self._known: dict[bytes, Shape] = {}
 
-    def rows(self, block: bytes, layouts: Iterable[Layout]) -> Rows | None:
-        """The lines of one layout with which the block begins; None if there are none."""
+    def rows(self, block: bytes, start: int, layouts: Iterable[Layout]) -> Rows | None:
+        """The lines of one layout that begin at `start`; None if there are none."""
         stretches: list[Stretch] = []
-        at = 0
+        at = start
         while stop := block.find(b"\n", at) + 1:
             shape = self._shape(block[at:stop], layouts)
             if shape is None or (stretches and shape.layout is not stretches[0].shape.layout):
