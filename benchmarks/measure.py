@@ -49,6 +49,13 @@ def run(
     return min((_run(command, feed, keep_output) for _ in range(tries)), key=_cpu)
 
 
+def run_in_turns(*commands: Sequence[str], tries: int) -> list[Usage]:
+    """The cheapest run of each. A moment at which the machine is slow then meets all of them: one
+    that is done in half a second would otherwise have all its runs in the same such moment."""
+    rounds = [[_run(each, None, keep_output=True) for each in commands] for _ in range(tries)]
+    return [min(each, key=_cpu) for each in zip(*rounds, strict=True)]
+
+
 def _cpu(usage: Usage) -> float:
     return usage.cpu_seconds
 

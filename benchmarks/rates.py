@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
 from benchmarks.make_logs import iterations, make_log
-from benchmarks.measure import REPEATS, Usage, python, run
+from benchmarks.measure import REPEATS, Usage, python, run, run_in_turns
 from benchmarks.row import Row
 from benchmarks.ten_fields import FIELDS, check_equal
 from debian_tools import debian_tool
@@ -77,20 +78,26 @@ class Race:
         self.log = make_log(name, lines)
 
     @cached_property
+    def _both(self) -> tuple[Cost, Cost]:
+        pair = (read_command, partial(mtail_command, PLAIN))
+        with self._single() as single:
+            commands = [each(log) for log in (single, self.log) for each in pair]
+            *starts, ours, theirs = run_in_turns(*commands, tries=REPEATS)
+        check_equal(json.loads(ours.output), _metrics(theirs.output), self.log.name)
+        first, second = (each.cpu_seconds for each in starts)
+        return Cost(ours, first, self.lines), Cost(theirs, second, self.lines)
+
+    @property
+    def ours(self) -> Cost:
+        return self._both[0]
+
+    @property
     def theirs(self) -> Cost:
-        return self._cost(partial(mtail_command, PLAIN))
+        return self._both[1]
 
     @cached_property
     def tuned(self) -> Cost:
         return self._cost(partial(mtail_command, NESTED))
-
-    @cached_property
-    def ours(self) -> Cost:
-        cost = self._cost(read_command)
-        check_equal(
-            json.loads(cost.whole.output), _metrics(self.theirs.whole.output), self.log.name
-        )
-        return cost
 
     @cached_property
     def printed(self) -> Cost:
@@ -100,10 +107,16 @@ class Race:
     def replayed(self) -> Cost:
         return self._cost(replay_command, keep_output=False)
 
-    def _cost(self, command: Command, *, keep_output: bool = True) -> Cost:
+    @contextmanager
+    def _single(self) -> Iterator[Path]:
+        """A log of one line: what is left is the start."""
         with tempfile.TemporaryDirectory() as folder:
             single = Path(folder) / "single.log"
             single.write_text(next(iterations(1)))
+            yield single
+
+    def _cost(self, command: Command, *, keep_output: bool = True) -> Cost:
+        with self._single() as single:
             start = run(command(single), keep_output=keep_output, tries=REPEATS)
         whole = run(command(self.log), keep_output=keep_output, tries=REPEATS)
         return Cost(whole, start.cpu_seconds, self.lines)
