@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from fold_builders import READY, WORLD, Story, loaded, loading, saved, saving
 from mwatch.model.observation import ProcessExit, Stored, StoredCheckpoint
+from mwatch.state.checkpoints import fold_stored
 
 CANNOT = (
     "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory"
@@ -131,3 +132,13 @@ def test_a_checkpoint_that_the_folder_shows_before_the_log_is_of_this_attempt() 
     story.wait(60).sees(folder((500, "complete", story.at)))
     assert story.job.checkpoints[500].attempt == 2
     assert not story.job.checkpoints[500].is_abandoned
+
+
+def test_a_look_that_began_before_the_save_was_over_does_not_know_of_it() -> None:
+    job = saves(Story(), 10, 20).job
+    saved_at = job.checkpoints[20].saved_at
+    assert saved_at is not None
+    fold_stored(job, saved_at - 1.0, folder((10, "complete", 0.0)))
+    assert (job.checkpoints[10].stored, job.checkpoints[20].stored) == ("complete", None)
+    fold_stored(job, saved_at + 1.0, folder((10, "complete", 0.0)))
+    assert job.checkpoints[20].stored == "missing"

@@ -42,13 +42,14 @@ class JobStreams:
         """The newest that any wrapper was told to have begun."""
         self._of_pod: dict[str, int] = {}
         """By UID: the attempt that its wrapper was last told to have begun."""
-        self._stored: Stored | None = None
+        self._stored: Observed | None = None
+        """The newest look into the save folder that was told."""
 
     def news(self, polled: Polled, sight: PodSight) -> Iterator[Observed]:
         """In order. `sight`: as before this poll."""
         snapshot = polled.snapshot
         assert snapshot is not None
-        told = (each for each in snapshot.observed(polled.at) if self._is_new(each.what))
+        told = (each for each in snapshot.observed(polled.at) if self._is_new(each))
         every = [*_untold_start(polled, sight), *told]
         attempt = self._of_pod.get(polled.uid)
         is_known = attempt is not None
@@ -74,12 +75,16 @@ class JobStreams:
         for uid in [uid for uid in self._of_pod if uid not in uids]:
             del self._of_pod[uid]
 
-    def _is_new(self, what: object) -> bool:
-        """All pods see the same save folder: what one has told need not be told again."""
-        if not isinstance(what, Stored):
-            return not isinstance(what, SightChange)
-        is_new, self._stored = what != self._stored, what
-        return is_new
+    def _is_new(self, observed: Observed) -> bool:
+        """All pods see the same save folder: what one has told need not be told again, and an older
+        look of another pod does not know what was saved since."""
+        if not isinstance(observed.what, Stored):
+            return not isinstance(observed.what, SightChange)
+        before = self._stored
+        if before is not None and observed.at <= before.at:
+            return False
+        self._stored = observed
+        return before is None or observed.what != before.what
 
 
 def _before(every: list[Observed], wrapper: WrapperState | None) -> int:

@@ -176,11 +176,12 @@ def _continue_from(job: Job, at: float, iteration: int) -> None:
         known.is_abandoned = True
 
 
-def fold_stored(job: Job, stored: Stored) -> None:
-    """The folder is the truth of what is there; what the log alone knows may be elsewhere."""
+def fold_stored(job: Job, at: float, stored: Stored) -> None:
+    """The folder is the truth of what is there; what the log alone knows may be elsewhere. A look
+    that began before a save was over does not know of it."""
     there = {each.iteration: each for each in stored.checkpoints}
     for number, known in job.checkpoints.items():
-        if number not in there:
+        if number not in there and (known.saved_at is None or known.saved_at <= at):
             known.stored = "missing"
     for number in sorted(there)[-MAX_CHECKPOINTS:]:
         seen = there[number]

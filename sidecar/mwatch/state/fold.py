@@ -83,7 +83,7 @@ def _fault(job: Job, stream: Stream, at: float, fault: Fault) -> None:
 
 def _stored(job: Job, stream: Stream, at: float, stored: Stored) -> None:
     _see(job, Sight.CHECKPOINTS, at)
-    checkpoints.fold_stored(job, stored)
+    checkpoints.fold_stored(job, at, stored)
 
 
 def _sign(job: Job, stream: Stream, at: float, sign: Sign) -> None:
