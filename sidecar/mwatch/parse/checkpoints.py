@@ -162,5 +162,9 @@ def _read_progress(line: Line, context: Context) -> Iterable[Event]:
     )
 
 
-RECOGNISER = Recogniser((*(re.escape(form.trigger) for form in FORMS), re.escape(_RANDOM)), _read)
+RECOGNISER = Recogniser(
+    (*(re.escape(form.trigger) for form in FORMS), re.escape(_RANDOM)),
+    _read,
+    inert=frozenset(re.escape(f.trigger) for f in FORMS if (f.op, f.edge) != ("load", "end")),
+)
 PROGRESS = Recogniser((r"# GPUs: ",), _read_progress)

@@ -100,8 +100,10 @@ class Recogniser(NamedTuple):
 
     They run over whole blocks at memory speed, so each needs a literal and no open end.
     `flavours`: the flavours whose step lines this reads; empty for lines common to all.
+    `inert`: the triggers whose lines change nothing in the context that a step line is read by.
     """
 
     triggers: tuple[str, ...]
     read: Callable[[Line, Context], Iterable[Event]]
     flavours: frozenset[str] = frozenset()
+    inert: frozenset[str] = frozenset()

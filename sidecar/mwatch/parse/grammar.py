@@ -71,6 +71,8 @@ class Grammar:
         steps = [i for i, owner in enumerate(self._owners) if owner is megatron.RECOGNISER]
         self.step = steps[0] if len(steps) == 1 else -1
         """What is seen once in a Megatron step line, and in no other; negative: nothing is."""
+        inert = [trigger in r.inert for r in used for trigger in r.triggers]
+        self._inert = frozenset(i for i, is_inert in enumerate(inert) if is_inert)
         self._scanner = Scanner([*patterns, *self.faults.triggers])
 
     def scan(self, block: bytes) -> list[Hit]:
@@ -85,6 +87,10 @@ class Grammar:
         """Of the hits, those of the catalogue, as indices into its triggers."""
         first = self._first_fault
         return [hit - first for hit in sorted(hits) if hit >= first]
+
+    def leaves_steps(self, hits: Collection[int]) -> bool:
+        """Whether a line with these hits leaves the step lines around it as they are."""
+        return all(hit in self._inert or hit >= self._first_fault for hit in hits)
 
     def is_no_fault(self, hits: list[int], block: bytes, start: int, end: int) -> bool:
         """Only texts of the catalogue were seen, and none of their patterns fits: a cheap look."""

@@ -26,14 +26,10 @@ class Numbering:
         """The numbers of the lines that start there."""
         if self._shifts:
             return [self._move(start) for start in starts]
-        block = self._block
-        # Taking newlines out and comparing lengths is faster than count() before Python 3.13.
-        counts = [
-            high - low - len(block[low:high].replace(b"\n", b""))
-            for low, high in zip((self._at, *starts), starts, strict=False)
-        ]
-        numbers = list(accumulate(counts, initial=self._number))
-        self._at, self._number = starts[-1], numbers[-1]
+        texts = map(self._block.__getitem__, map(slice, (self._at, *starts), starts))
+        behind = accumulate(map(count_lines, texts), initial=self._number)
+        numbers = list(behind)
+        self._at, self._number = (self._at, *starts)[-1], numbers[-1]
         return numbers[1:]
 
     def ended(self) -> int:

@@ -54,12 +54,16 @@ class Reader:
         """Physical lines that ended so far."""
 
     def feed(self, chunk: bytes) -> list[Event]:
-        return [event for batch in self.batches(chunk) for event in batch]
+        blocks = self._transport.feed(chunk)
+        return [event for lines in blocks for batch in self._read(lines) for event in batch]
 
     def batches(self, chunk: bytes) -> Iterator[Sequence[Event]]:
-        """The events in pieces, of which a `Run` decodes only what is looked at."""
+        """The events in pieces, of which a `Run` decodes only what is looked at.
+
+        Runs are as long as they can be: what stood between their lines may come before them.
+        """
         for lines in self._transport.feed(chunk):
-            yield from self._read(lines)
+            yield from self._read(lines, long_runs=True)
 
     def settle(self) -> list[Event]:
         """Nothing came for a while: what is open will not be continued."""
@@ -79,7 +83,7 @@ class Reader:
             self.lines += not lines.block.endswith(b"\n")
         return events + self.settle()
 
-    def _read(self, lines: Lines) -> Iterator[Sequence[Event]]:
+    def _read(self, lines: Lines, *, long_runs: bool = False) -> Iterator[Sequence[Event]]:
         if not self._lanes and not lines.shifts:
             first = self.lines + 1
             run = self._run(lines.block, 0, range(first, first + len(lines.block)))  # or fewer
@@ -89,17 +93,24 @@ class Reader:
                 lines = Lines(lines.block[run.end :])
         block = lines.block
         numbering = Numbering(lines, self.lines + 1)
-        steps: list[Span] = []
-        for start, end, seen in self._walk(block, steps):
-            if steps:
-                yield from self._steps(*_cut(block, steps, numbering))
-                steps.clear()
-            (number,) = numbering.of((start,))
+        spans: list[Span] = []
+        steps: list[bytes] = []
+        numbers: list[int] = []
+        for start, end, seen in self._walk(block, spans):
+            steps += [block[low : high + 1] for low, high in spans]
+            *before, number = numbering.of([*(low for low, _ in spans), start])
+            numbers += before
+            spans.clear()
+            if steps and not (long_runs and self._grammar.leaves_steps(seen)):
+                yield from self._steps(steps, numbers)
+                steps, numbers = [], []
             events = self._line(block[start:end], number, set(seen))
             if events:
                 yield events
+        steps += [block[low : high + 1] for low, high in spans]
         if steps:
-            yield from self._steps(*_cut(block, steps, numbering))
+            numbers += numbering.of([low for low, _ in spans])
+            yield from self._steps(steps, numbers)
         self.lines = numbering.ended()
 
     def _run(self, block: bytes, start: int, lines: Sequence[int]) -> Run | None:

@@ -8,8 +8,9 @@ pays for no more; who iterates gets all events, converted column by column.
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat
+from itertools import pairwise, repeat
 from operator import attrgetter, gt
 from typing import overload
 
@@ -89,6 +90,18 @@ class Run(Sequence[Iteration]):
                 events.append(to_event(reading, line, model.file, model.flavour, cover))
                 cover = Cover(None, False)  # of a second head, glued into a value
         return events
+
+    def cut(self, lines: Sequence[int]) -> Iterator[Run]:
+        """The run in parts, so that these lines, in order, lie between the parts."""
+        within = lines[bisect(lines, self.numbers[0]) : bisect(lines, self.numbers[len(self) - 1])]
+        places = {bisect(self.numbers, line, hi=len(self)) for line in within}
+        for low, high in pairwise((0, *sorted(places), len(self))):
+            yield Run(
+                self._rows.part(low, high),
+                self._iterations[low:high],
+                self._covers[low:high],
+                self.numbers[low:high],
+            )
 
     def column(self, field: str) -> list[float | int]:
         """The values of one field of `Iteration`; KeyError if these lines do not print it."""
@@ -181,8 +194,8 @@ def in_pieces(batches: Iterable[Sequence[Event]]) -> list[Event | StepLines]:
     """What was read, in the order of the file, with long runs of like lines left together."""
     read = list(batches)
     ordered = [number for batch in read for number in _ends(batch)]
-    if any(map(gt, ordered, ordered[1:])):  # a block is known when it ends, but was there before
-        return sorted((event for batch in read for event in batch), key=attrgetter("line"))
+    if any(map(gt, ordered, ordered[1:])):
+        read = _in_order(read)
     pieces: list[Event | StepLines] = []
     for batch in read:
         lines = None
@@ -190,6 +203,18 @@ def in_pieces(batches: Iterable[Sequence[Event]]) -> list[Event | StepLines]:
             lines = batch.lines()
         pieces += batch if lines is None else (lines,)
     return pieces
+
+
+def _in_order(batches: Sequence[Sequence[Event]]) -> list[Sequence[Event]]:
+    """Runs are cut where something else stands between their lines."""
+    others = [event for batch in batches if not isinstance(batch, Run) for event in batch]
+    others.sort(key=attrgetter("line"))
+    lines = [event.line for event in others]
+    parts: list[Sequence[Event]] = [[event] for event in others]
+    for batch in batches:
+        if isinstance(batch, Run):
+            parts += batch.cut(lines)
+    return sorted(parts, key=lambda part: next(iter(_ends(part))))
 
 
 def _ends(batch: Sequence[Event]) -> Iterable[int]:

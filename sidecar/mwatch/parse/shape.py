@@ -130,6 +130,18 @@ class Rows:
             position -= lines if position >= 0 else -lines
         raise IndexError(position)
 
+    def part(self, low: int, high: int) -> Rows:
+        """The lines from the one to before the other, of which there is at least one."""
+        found: list[Stretch] = []
+        for shape, start, end in self._stretches:
+            lines = (end - start) // shape.width
+            first, last = max(low, 0), min(high, lines)
+            if first < last:
+                at = start + first * shape.width
+                found.append(Stretch(shape, at, start + last * shape.width))
+            low, high = low - lines, high - lines
+        return Rows(self.block, found)
+
     def iterations(self) -> list[int]:
         if self.end - self.start < _COMPARED:  # few lines: cheaper one by one
             found: list[int] = []

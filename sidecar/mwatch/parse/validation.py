@@ -69,6 +69,5 @@ def _dataset(name: str, draw: str | None) -> str:
     return last.removeprefix("validation-").removeprefix("validation_") or "validation"
 
 
-RECOGNISER = Recogniser(
-    (r"loss at iteration ", r"loss at the end of training", r"results at iteration "), _read
-)
+_TRIGGERS = (r"loss at iteration ", r"loss at the end of training", r"results at iteration ")
+RECOGNISER = Recogniser(_TRIGGERS, _read, inert=frozenset(_TRIGGERS))
