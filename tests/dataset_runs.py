@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -119,3 +121,14 @@ def hub_spec() -> dict[str, Any]:
 
 def lines(*texts: str) -> bytes:
     return b"".join(json.dumps({"text": each}).encode() + b"\n" for each in texts)
+
+
+def archive(members: dict[str, bytes]) -> bytes:
+    """A .tar.xz."""
+    body = io.BytesIO()
+    with tarfile.open(fileobj=body, mode="w:xz") as out:
+        for name, content in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            out.addfile(entry, io.BytesIO(content))
+    return body.getvalue()

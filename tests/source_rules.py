@@ -41,6 +41,7 @@ _SHARED = frozenset(
         "probe_record",
         "inert_pickle",
         "scrub",
+        "scrub_environment",
         "control_client",
         "gpus",
         "nvml_contract",

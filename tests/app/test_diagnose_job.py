@@ -245,12 +245,13 @@ def test_a_bundle_is_the_owners_alone_and_without_secrets(tmp_path: Path) -> Non
     secret = SECRETS["hugging-face"]
     zero = words("train-0", log("train-0", [(0.0, f"login with {secret}"), (1.0, iteration(1))]))
     told = judged([zero], 25.0)
-    env = [{"name": "WANDB_API_KEY", "value": "plain-words"}]
+    names = ("WANDB_API_KEY", "DB_PASSPHRASE", "DB_PWD", "REGISTRY_AUTH", "TOKEN_OF_THE_HUB")
+    env = [{"name": name, "value": "plain-words"} for name in names]
     again = json.dumps({"spec": {"env": [{"name": "DB_PASSWORD", "value": "plain-words"}]}})
     spoilt = {
         **told.facts.found.body, "env": env, "data": {"HF_TOKEN": "plain-words"},
         "args": ["--wandb-api-key", "plain-words", "--tokenizer-model", "/data/bpe.model",
-                 "--max-tokens", "77123"],
+                 "--max-tokens", "77123", "--key-passphrase", "plain-words"],
         "metadata": {"managedFields": ["much"], "annotations": {"last-applied": again}},
     }  # fmt: skip
     told = replace(told, facts=replace(told.facts, found=told.facts.found._replace(body=spoilt)))
@@ -260,8 +261,8 @@ def test_a_bundle_is_the_owners_alone_and_without_secrets(tmp_path: Path) -> Non
     with tarfile.open(file) as archive:
         texts = {each.name: archive.extractfile(each) for each in archive}
         read = {name: each.read().decode() for name, each in texts.items() if each is not None}
-    names = ("verdict.json", "job.json", "pods.json", "events.json", "logs/train-0.pytorch.log")
-    assert set(read) == {f"ns-train/{name}" for name in names}
+    files = ("verdict.json", "job.json", "pods.json", "events.json", "logs/train-0.pytorch.log")
+    assert set(read) == {f"ns-train/{name}" for name in files}
     whole = "".join(read.values())
     assert secret not in whole and "plain-words" not in whole and "managedFields" not in whole
     assert "/data/bpe.model" in whole and "77123" in whole

@@ -194,6 +194,16 @@ def test_a_restart_that_was_under_way_is_still_ours_after_a_restart_of_the_contr
     assert not fleet.watch.ours
 
 
+def test_pods_of_a_restart_in_place_are_not_ours_to_lose() -> None:
+    """They stay: whoever deletes one later was not mwatch."""
+    fleet = Fleet(2)
+    uids = tuple(pod.uid for pod in fleet.kube.values())
+    step = GangStep("i1", Way.IN_PLACE, JobKind.PYTORCH_JOB, "ns", "train", "job-uid", uids,
+                    START, 3)  # fmt: skip
+    fleet.watch.restore(entry(step=step))
+    assert not fleet.watch.ours
+
+
 def test_a_policy_that_cannot_be_used_is_told_and_wakes_nobody() -> None:
     fleet = Fleet(2)
     fleet.watch.policy_problem = "ConfigMap mine: hang.probe_flor: no such setting"

@@ -5,31 +5,19 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import lzma
 import os
 import shutil
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
 
-from dataset_runs import SCRIPTS, STEPS, Dataset, Ran, lines
+from dataset_runs import SCRIPTS, STEPS, Dataset, Ran, archive, lines
 
 DOCUMENTS = lines("one", "two", "three")
-
-
-def archive(members: dict[str, bytes]) -> bytes:
-    body = io.BytesIO()
-    with tarfile.open(fileobj=body, mode="w:xz") as out:
-        for name, content in members.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            out.addfile(entry, io.BytesIO(content))
-    return body.getvalue()
 
 
 def zstd(content: bytes) -> bytes:

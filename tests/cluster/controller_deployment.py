@@ -96,11 +96,6 @@ class Controller:
         answer = self._cluster.answer("get", "--raw", path)
         return {} if answer is None else dict(json.loads(answer))
 
-    def ledger(self, kind: str, name: str) -> str:
-        """What it has written down about that job."""
-        data = self._cluster.get("configmap", "mwatch-ledger", "-n", self._namespace)["data"]
-        return next((str(text) for key, text in data.items() if f"{kind}.{name}" in key), "")
-
     def kubectl(self, *words: str, seconds: float = 60.0) -> str:
         return self._cluster("-n", self._namespace, *words, seconds=seconds)
 

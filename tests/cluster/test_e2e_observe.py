@@ -25,7 +25,7 @@ def test_nothing_happens_to_a_job_that_is_only_observed(yard: Yard) -> None:
         job.wait(lambda: WOULD in job.events(), "word of what would have been done", 180)
         said = next(text for reason, text in job.event_texts() if reason == WOULD)
         assert f"restart the gang from checkpoint {last.checkpoint}" in said
-        assert "would restart" in yard.controller.ledger("PyTorchJob", job.name)
+        assert "would restart" in job.ledger()
 
         assert job.pods() == pods and set(job.restarts().values()) == {0}
         after = job.object()

@@ -196,11 +196,16 @@ class Training:
         """Reasons of those on the job, oldest first."""
         return [reason for reason, _ in self.event_texts()]
 
-    def acts(self) -> list[dict[str, Any]]:
-        """What the controller has written down as done to it; the newest last."""
+    def ledger(self) -> str:
+        """What the controller has written down about it, as JSON; empty: nothing."""
         data = self._cluster.get("configmap", LEDGER, "-n", self.namespace)["data"]
-        mine = [text for key, text in data.items() if key.endswith(f".{self.name}")]
-        return list(json.loads(mine[0])["acts"]) if mine else []
+        mine = (str(text) for key, text in data.items() if key.endswith(f".{self.name}"))
+        return next(mine, "")
+
+    def acts(self) -> list[dict[str, Any]]:
+        """What was done to it by that; the newest last."""
+        text = self.ledger()
+        return list(json.loads(text)["acts"]) if text else []
 
     def event_texts(self) -> list[tuple[str, str]]:
         items = self._cluster.get("events", "-n", self.namespace)["items"]

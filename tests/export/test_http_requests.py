@@ -14,7 +14,7 @@ import pytest
 
 from http_runs import WAIT, get, poll, post, raw, served
 from mwatch.export.http import Page, Pages, Request
-from mwatch.export.request import Resource
+from mwatch.export.request import Resource, in_url
 
 
 def hello(request: Request) -> Page:
@@ -130,3 +130,16 @@ def test_a_stream_that_breaks_off_is_seen_by_its_reader() -> None:
     pages = {"/s": lambda request: Page(b"", stream=stream)}
     with served(pages) as server, pytest.raises(http.client.IncompleteRead):
         get(server.port, "/s")
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("a.example", "a.example"),
+        ("::", "[::]"),
+        ("fd00::7", "[fd00::7]"),
+    ],
+)
+def test_an_address_of_ipv6_stands_in_brackets(host: str, shown: str) -> None:
+    assert in_url(host) == shown

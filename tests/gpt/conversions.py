@@ -4,8 +4,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from mwatch_gpt.conversion import Job
 from mwatch_gpt.encoding import Wanted
@@ -32,6 +35,18 @@ def stop_after(saves: int) -> Callable[[State], None]:
             raise Stop
 
     return progress
+
+
+def stop_at_name(monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    """Before a finished file gets its name that ends so; `monkeypatch.undo` lets it go on."""
+    rename = os.replace
+
+    def stops(old: Path, new: Path) -> None:
+        if str(new).endswith(ending):
+            raise Stop
+        rename(old, new)
+
+    monkeypatch.setattr("mwatch_gpt.dataset_writer.os.replace", stops)
 
 
 def nothing(_: State) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gpt.conversions import Stop, job, nothing, stop_after
+from gpt.conversions import Stop, job, nothing, stop_after, stop_at_name
 from gpt.corpora import both, convert, json_lines, many
 from gpt.launch import ROOT
 from mwatch_gpt import conversion, data
@@ -81,14 +81,7 @@ def test_with_overwrite_lost_parts_are_made_anew(
 ) -> None:
     source = json_lines(tmp_path / "a.jsonl", many(300))
     assert convert(source, tmp_path / "whole") == 0
-    rename = os.replace
-
-    def stop_at_the_tokens(old: Path, name: Path) -> None:
-        if str(name).endswith(".bin"):
-            raise Stop
-        rename(old, name)
-
-    monkeypatch.setattr("mwatch_gpt.dataset_writer.os.replace", stop_at_the_tokens)
+    stop_at_name(monkeypatch, ".bin")
     with pytest.raises(Stop):
         progress = stop_after(2) if stage == "writing" else nothing
         conversion.convert(job(source, tmp_path / "o"), progress)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from gpt.conversions import Stop, job, nothing, stop_after
+from gpt.conversions import Stop, job, nothing, stop_after, stop_at_name
 from gpt.corpora import both, convert, json_lines, many
 from gpt.launch import ROOT
 from mwatch_gpt import conversion
@@ -53,14 +53,7 @@ def test_a_stop_between_the_two_names_is_mended(
 ) -> None:
     source = json_lines(tmp_path / "a.jsonl", many(20))
     assert convert(source, tmp_path / "whole") == 0
-    rename = os.replace
-
-    def stop_at_the_index(old: Path, new: Path) -> None:
-        if str(new).endswith(".idx"):
-            raise Stop
-        rename(old, new)
-
-    monkeypatch.setattr("mwatch_gpt.dataset_writer.os.replace", stop_at_the_index)
+    stop_at_name(monkeypatch, ".idx")
     with pytest.raises(Stop):
         conversion.convert(job(source, tmp_path / "cut"), nothing)
     assert not (tmp_path / "cut_text_document.idx").exists()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
@@ -24,19 +24,22 @@ class Said(NamedTuple):
 
 
 class FakeApi:
-    def __init__(self, *answers: Said) -> None:
+    def __init__(self, *answers: Said, by_path: Mapping[str, Said]) -> None:
         self.answers = list(answers)
+        self.by_path = by_path
         self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
         self.address = ""
 
-    def next(self) -> Said:
+    def next(self, path: str) -> Said:
+        if (known := self.by_path.get(path.partition("?")[0])) is not None:
+            return known
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
 @contextmanager
-def fake_api(*answers: Said) -> Iterator[FakeApi]:
-    """The last answer is given for ever."""
-    api = FakeApi(*answers)
+def fake_api(*answers: Said, by_path: Mapping[str, Said] | None = None) -> Iterator[FakeApi]:
+    """The last answer is given for ever; `by_path`: what comes before them all."""
+    api = FakeApi(*answers, by_path=by_path or {})
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -44,7 +47,7 @@ def fake_api(*answers: Said) -> Iterator[FakeApi]:
         def _answer(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             api.asked.append((self.command, self.path, dict(self.headers), self.rfile.read(length)))
-            said = api.next()
+            said = api.next(self.path)
             if said.is_cut:
                 self.close_connection = True
                 self.connection.close()

@@ -7,20 +7,19 @@ No image is built here: there is no container engine, and no GPU.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tarfile
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from chart_renders import CHARTS
+from dataset_runs import archive
 from fake_hub import fake_hub
 from gpt.corpora import gpt2_files
 from megatron_flags import complaints
@@ -104,16 +103,6 @@ def test_a_run_is_watched_and_named_after_its_target() -> None:
     assert watch[watch.index("--name") + 1] == "train-tp2-gpt2-large-2gpu"
     assert "--act" not in watch
     assert "--act" in command("train-tp2-gpt2-large-2gpu", "ACT=1")
-
-
-def archive(files: dict[str, bytes]) -> bytes:
-    whole = io.BytesIO()
-    with tarfile.open(fileobj=whole, mode="w:xz") as tar:
-        for name, body in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(body)
-            tar.addfile(member, io.BytesIO(body))
-    return whole.getvalue()
 
 
 @needs_make

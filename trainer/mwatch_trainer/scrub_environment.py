@@ -35,9 +35,14 @@ def scrubbed_environment(environ: Mapping[str, str], scrubber: Scrubber) -> dict
     return found
 
 
-def _value(name: str, value: str, scrubber: Scrubber) -> str:
+def is_secret_name(name: str) -> bool:
+    """Of a variable, or of a flag without its dashes."""
     upper = name.upper().replace("-", "_").replace(".", "_")
-    if _SECRET.search(upper) and not _PLAIN.search(upper) and not _IS_PLAIN_VALUE.fullmatch(value):
+    return _SECRET.search(upper) is not None and _PLAIN.search(upper) is None
+
+
+def _value(name: str, value: str, scrubber: Scrubber) -> str:
+    if is_secret_name(name) and not _IS_PLAIN_VALUE.fullmatch(value):
         return _BY_NAME
     before = f"{name}="
     text = scrubber.text(before + value)  # the name is part of what a rule looks at

@@ -73,7 +73,8 @@ def plan(job: KubeJob, facts: GangFacts) -> Plan | Refusal:
     )
     return Plan(
         way, job.kind, job.namespace, job.name, job.uid, targets,
-        first=_first(facts) if way is Way.FAIL_ONE else "", notes=tuple(_notes(job, facts, way)),
+        first=_first(facts) if way is Way.FAIL_ONE else "",
+        notes=tuple(_notes(job, facts, way, len(stay))),
     )  # fmt: skip
 
 
@@ -162,27 +163,26 @@ def _is_new(facts: GangFacts) -> bool:
 
 
 def _in_place(job: KubeJob, facts: GangFacts) -> bool:
-    """Only where every pod runs, and on a node that may be kept."""
+    """Only where every pod is there, and can be kept."""
     if not facts.can_in_place or len(facts.pods) < job.pods_wanted:
         return False
-    bad = {node.name for node in facts.nodes or () if not node.is_ready or node.is_replaced}
-    return all(
-        pod.phase == "Running" and not pod.is_deleting and pod.node not in bad | facts.avoid
-        for pod in facts.pods
-    )
+    return len(_keepable(facts)) == len(facts.pods)
 
 
 def _staying(facts: GangFacts) -> frozenset[str]:
     """UIDs of pods that need not be replaced: nothing of the old attempt is in them."""
+    return frozenset(pod.uid for pod in _keepable(facts) if pod.name in facts.unused)
+
+
+def _keepable(facts: GangFacts) -> list[KubePod]:
+    """Pods that run, each on a node that may be kept."""
     bad = {node.name for node in facts.nodes or () if not node.is_ready or node.is_replaced}
-    return frozenset(
-        pod.uid
+    bad |= facts.avoid
+    return [
+        pod
         for pod in facts.pods
-        if pod.name in facts.unused
-        and pod.phase == "Running"
-        and not pod.is_deleting
-        and pod.node not in bad | facts.avoid
-    )
+        if pod.phase == "Running" and not pod.is_deleting and pod.node not in bad
+    ]
 
 
 def _pytorch_job(job: KubeJob, facts: GangFacts) -> Way | Refusal:
@@ -282,14 +282,14 @@ def _first(facts: GangFacts) -> str:
     return facts.blamed if facts.blamed in uids else uids[0]
 
 
-def _notes(job: KubeJob, facts: GangFacts, way: Way) -> list[str]:
+def _notes(job: KubeJob, facts: GangFacts, way: Way, staying: int) -> list[str]:
     notes = []
     if way is not Way.IN_PLACE and facts.nodes is None:
         notes.append("nodes are not seen: whether enough are ready is not known")
     if way is not Way.IN_PLACE and facts.quotas is None:
         notes.append("quotas are not seen")
-    if way is Way.DELETE_PODS and (stay := _staying(facts)):
-        notes.append(f"{len(stay)} new pods stay: nothing has run in them yet")
+    if staying:
+        notes.append(f"{staying} new pods stay: nothing has run in them yet")
     if way is Way.DELETE_PODS and job.backoff_limit is not None:
         notes.append(f"backoffLimit is {job.backoff_limit}: pods that fail anew count")
     if way is Way.DELETE_PODS and job.kind is JobKind.PYTORCH_JOB and not _maps_codes(job):

@@ -34,6 +34,7 @@ from mwatch.app.own_faults import OwnFaults
 from mwatch.app.pod_poll import PodPoll, PollTarget
 from mwatch.errors import InputError
 from mwatch.export.http import Server
+from mwatch.export.request import in_url
 from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError
 from mwatch.kube.events import Events
@@ -109,11 +110,9 @@ class Controller:
         self.poll.start()
         self.policies.start()
         self.lease.start()
-        host = self.settings.host
-        host = f"[{host}]" if ":" in host else host
         self._say(
             f"mwatch controller {__version__}: namespace {self.namespace}, "
-            f"http://{host}:{self.port}/metrics"
+            f"http://{in_url(self.settings.host)}:{self.port}/metrics"
         )
 
     def turn(self) -> None:

@@ -29,8 +29,8 @@ _BEARER = "bearer "
 _POD = "mwatch-pod"
 _AFTER = "mwatch-after"
 _WORD = "mwatch-word"
-_MAX_WORD = 100
 """Headers of a wrapper's question: which pod asks, and which attempt was its last."""
+_MAX_WORD = 100
 
 
 class ControllerPages:

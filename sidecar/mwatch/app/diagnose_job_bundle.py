@@ -22,6 +22,7 @@ from mwatch.app.diagnose_job_report import JobReport
 from mwatch.app.report_text import json_text
 from mwatch.errors import InputError
 from mwatch_trainer.scrub import scrub_text
+from mwatch_trainer.scrub_environment import is_secret_name
 
 MAX_BYTES = 64 * 1024 * 1024
 """Before it is packed; logs come last and are left out first."""
@@ -140,7 +141,8 @@ def _is_flag(word: Any) -> bool:
 
 
 def _is_secret(name: str) -> bool:
-    """By its words: a TOKENIZER is none, and neither are max-tokens."""
+    """What the evidence of a pod leaves out, and more, for a bundle goes to others: any word of the
+    name counts, not the last alone. A TOKENIZER is none, and neither are max-tokens."""
     name = name.lstrip("-").upper().replace("-", "_")
-    words = name.split("_")
-    return name not in _NOT_SECRET and any(each.endswith(_SECRET_WORDS) for each in words)
+    has_word = any(each.endswith(_SECRET_WORDS) for each in name.split("_"))
+    return name not in _NOT_SECRET and (has_word or is_secret_name(name))

@@ -15,6 +15,7 @@ from typing import Any
 from mwatch.act.gang_restart import ledger_key
 from mwatch.app.at_once import Missed, ask_all
 from mwatch.app.diagnose_job_around import around
+from mwatch.app.hand_ledger import same_job
 from mwatch.kube.access import Access
 from mwatch.kube.crd import kept_fields
 from mwatch.kube.errors import NoCluster
@@ -110,11 +111,9 @@ def gather(access: Access, found: FoundJob, now: float, *, seconds: float) -> Jo
 
 
 def _ours(job: KubeJob, book: Book | None) -> frozenset[str]:
-    """UIDs of pods that mwatch itself deletes, or has deleted last."""
-    entry = None if book is None else book.of(ledger_key(job.kind.value, job.name))
-    if entry is None or entry.step is None or entry.uid != job.uid:
+    if book is None:
         return frozenset()
-    return frozenset(entry.step.uids)
+    return same_job(book.of(ledger_key(job.kind.value, job.name)), job.uid).ours
 
 
 def _facts(

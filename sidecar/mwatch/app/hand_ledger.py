@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mwatch.kube.ledger import Ledger
-from mwatch.model.gang import Way
 from mwatch.model.kube_ledger import Book, JobEntry
 
 
@@ -60,11 +59,7 @@ class HandLedger:
         return JobEntry(uid=uid) if book is None else same_job(book.of(key), uid)
 
     def ours(self, key: str, uid: str) -> frozenset[str]:
-        """UIDs of pods that mwatch itself deletes, or has deleted last."""
-        step = self.entry(key, uid).step
-        if step is None or step.way in (Way.IN_PLACE, Way.STOP):
-            return frozenset()
-        return frozenset(step.uids)
+        return self.entry(key, uid).ours
 
     def _keep(self, book: Book, began: float) -> None:
         # A slow read must not take the place of a later one.

@@ -188,8 +188,8 @@ class JobWatch:
                 to = act.quarantine_from - 1
                 timeline.roll_back(Rollback(act.at, to, act.first_bad, text))
         timeline.attempt = max(timeline.attempt, entry.attempt)
-        if entry.is_under_way and entry.step is not None:
-            self.ours = frozenset(entry.step.uids)
+        if entry.is_under_way:
+            self.ours = entry.ours
 
     def _findings(self, seen: Seen, now: float) -> list[Finding]:
         causes = self._held.look(self.facts, now, self.attempt)

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from mwatch.model.job import Job
 from mwatch.model.kube_facts import KubeFacts
-from mwatch.model.kube_job import KubeJob
 from mwatch.model.kube_pod import KubePod
 
 _WENT_ON_SECONDS = 60.0
@@ -56,13 +55,9 @@ class Losses:
         return replace(facts, left=tuple(pod for pod in facts.left if pod.uid in kept))
 
     def _is_excused(self, pod: KubePod, known: _Lost, facts: KubeFacts, job: Job) -> bool:
-        if pod.uid in self._excused or pod.uid in facts.ours or _is_over(facts.job):
+        if pod.uid in self._excused or pod.uid in facts.ours or facts.wants_no_pods:
             return True
         went_on = known.gone_at is not None and (
             job.attempt.last_progress > known.gone_at + _WENT_ON_SECONDS
         )
         return known.attempt != job.attempt.number or went_on
-
-
-def _is_over(job: KubeJob | None) -> bool:
-    return job is None or job.is_deleting or job.is_suspended or bool(job.finished)

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import orjson
 
+from mwatch.export.request import in_url
 from mwatch.model.snapshot_wire import PodSnapshot, from_wire
 
 _MAX_WORDS = 160
@@ -93,7 +94,7 @@ class Ask(asyncio.Protocol):
         if self._end is None or self._end.done():
             transport.close()
             return
-        host = f"[{self._address}]" if ":" in self._address else self._address
+        host = in_url(self._address)
         after = f"?after={quote(self._cursor, safe='.')}" if self._cursor else ""
         assert isinstance(transport, asyncio.WriteTransport)
         transport.write(

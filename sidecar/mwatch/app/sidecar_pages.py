@@ -13,6 +13,7 @@ from mwatch.app.sidecar_file import SidecarFile
 from mwatch.app.sidecar_settings import DEFAULT_HOST, SidecarSettings
 from mwatch.errors import InputError
 from mwatch.export.http import Pages, Server
+from mwatch.export.request import in_url
 
 _KEEP_SECONDS = 10.0
 _IPV4 = "0.0.0.0"
@@ -33,9 +34,7 @@ class SidecarPages:
 
     @property
     def where(self) -> str:
-        host = self._settings.host
-        shown = f"[{host}]" if ":" in host else host
-        return f"http://{shown}:{self._server.port}"
+        return f"http://{in_url(self._settings.host)}:{self._server.port}"
 
     @property
     def failures(self) -> int:

@@ -8,12 +8,18 @@ import re
 from collections.abc import Iterator
 
 from mwatch.checks.pods import training
-from mwatch.checks.shell import Statement, has_pipefail, statements, stops_at_errors
+from mwatch.checks.shell import (
+    SHELLS,
+    Statement,
+    base_name,
+    has_pipefail,
+    statements,
+    stops_at_errors,
+)
 from mwatch.model.check import Check, Level, Seen
 from mwatch.model.workload import Path, Replica, Workload
 
 _DEFAULT_GRACE = 30
-_SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
 _HIDING = {"true", ":", "echo"}
 _TRAP = re.compile(r"\btrap\b[^\n]*\b(?:SIG)?TERM\b")
 _OPENING = frozenset({"if", "while", "until", "for", "case"})
@@ -91,12 +97,12 @@ def _keeps_code(rest: list[Statement]) -> bool:
 
 def _first_process(workload: Workload) -> Iterator[Seen]:
     for each in training(workload):
-        if each.is_wrapped or not each.words or _base(each.words[0]) not in _SHELLS:
+        if each.is_wrapped or not each.words or base_name(each.words[0]) not in SHELLS:
             continue
         found = statements(each.scripts[0]) if each.scripts else []
         if found and (found[-1].words[0] == "exec" or _TRAP.search(each.scripts[0])):
             continue
-        gives_way = _base(each.words[0]) == "bash" and each.words[1] == "-c" and _is_plain(each)
+        gives_way = base_name(each.words[0]) == "bash" and each.words[1] == "-c" and _is_plain(each)
         if gives_way and len(found) == 1:
             continue  # bash becomes a command that is alone
         how = "may stay process 1 (bash before 5.1 does)" if gives_way else "is process 1"
@@ -115,13 +121,9 @@ def _is_plain(replica: Replica) -> bool:
     if not last or last[0].joint not in ("", ";") or last[0].words[0] in _KEYWORDS:
         return False
     line = text.rstrip().replace("\\\n", " ").rsplit("\n", 1)[-1]
-    return _base(last[0].words[0]) not in (*_SHELLS, "source", ".") and not set(line) & set(
+    return base_name(last[0].words[0]) not in (*SHELLS, "source", ".") and not set(line) & set(
         "<>|(){}"
     )
-
-
-def _base(word: str) -> str:
-    return word.rsplit("/", 1)[-1]
 
 
 def _grace(workload: Workload) -> Iterator[Seen]:

@@ -37,8 +37,7 @@ def deleted_pods(facts: KubeFacts) -> list[KubePod]:
 
 
 def _is_by_its_controller(going: list[KubePod], facts: KubeFacts) -> bool:
-    job = facts.job
-    if job is None or job.finished or job.is_suspended or job.is_deleting:
+    if facts.wants_no_pods:
         return True
     if any(pod.phase == "Failed" for pod in going):
         return True  # it was over before it was deleted

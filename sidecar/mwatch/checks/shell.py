@@ -21,7 +21,7 @@ _LAUNCHER = re.compile(
     r"(?:^|[\s/\"'])(?:torchrun|torch\.distributed\.(?:run|launch)|composer|deepspeed|ft_launcher"
     r"|accelerate|llmfoundry|\S*pretrain_\w+\.py|mwatch_gpt)(?=[\s\"']|$)"
 )
-_SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
+SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
 
 
 class Statement(NamedTuple):
@@ -39,12 +39,17 @@ class Statement(NamedTuple):
         if not self.words or self.words[0] in ("echo", "export", "which", "command"):
             return False
         first = self.words[1:] if self.words[0] == "exec" else self.words
-        is_script = first and first[0].rsplit("/", 1)[-1] in _SHELLS and _has_file(first)
+        is_script = first and base_name(first[0]) in SHELLS and _has_file(first)
         return bool(_LAUNCHER.search(self.text)) or bool(is_script)
 
 
 def _has_file(words: tuple[str, ...]) -> bool:
     return any(each.endswith(".sh") for each in words[1:])
+
+
+def base_name(word: str) -> str:
+    """The name of a program, wherever it lies."""
+    return word.rsplit("/", 1)[-1]
 
 
 def statements(script: str) -> list[Statement]:

@@ -71,6 +71,11 @@ class Found(NamedTuple):
     parameter: str
 
 
+def in_url(host: str) -> str:
+    """An address of IPv6 stands in brackets: its colons are no port's."""
+    return f"[{host}]" if ":" in host else host
+
+
 def find(pages: Pages, path: str) -> Found | None:
     """A path without a parameter goes first."""
     if (exact := pages.get(path)) is not None and "{}" not in path:

@@ -29,3 +29,9 @@ class KubeFacts:
     """UIDs of pods that mwatch itself is deleting."""
     left: tuple[KubePod, ...] = ()
     """On their way out, or gone lately: as they were when that was first seen."""
+
+    @property
+    def wants_no_pods(self) -> bool:
+        """The job is gone, on its way out, over or suspended: its controller takes its pods."""
+        job = self.job
+        return job is None or job.is_deleting or job.is_suspended or bool(job.finished)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from mwatch.model import gang, incident
 from mwatch.model.decision import Act, Action
 from mwatch.model.finding import Cause
-from mwatch.model.gang import GangStep, StepState
+from mwatch.model.gang import GangStep, StepState, Way
 from mwatch.model.incident import IncidentRecord
 from mwatch.model.next_start import NextStart, Wish, start_json, start_of, wish_of
 
@@ -81,6 +81,13 @@ class JobEntry:
     @property
     def is_under_way(self) -> bool:
         return self.step is not None and self.step.state is not StepState.DONE
+
+    @property
+    def ours(self) -> frozenset[str]:
+        """UIDs of pods that mwatch itself deletes, or has deleted last."""
+        if self.step is None or self.step.way in (Way.IN_PLACE, Way.STOP):
+            return frozenset()
+        return frozenset(self.step.uids)
 
 
 @dataclass(frozen=True, slots=True)
