@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m cluster`: all tests of this folder, words for pytest may follow.
 
-Those that need a node mostly wait for it, so the others run beside them, on an API server of
-their own; on a cluster that was given, one after the other. The programs are built before: two
-processes would do so at the same time, and pytest would keep the progress to itself.
+Those that need a node mostly wait for it, so there are three parts that run side by side, each
+with a cluster of its own; on a cluster that was given, one after the other. The programs are built
+before: several processes would do so at the same time, and pytest would keep the progress to
+itself.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
@@ -24,6 +26,9 @@ from cluster.missing import missing
 from debian_tools import ToolMissing
 
 _NOTHING_COLLECTED = 5
+_SHOWN = "trains"
+"""The part whose progress is seen: it takes longest."""
+_KEPT = {"without a node": "not node", "with a node that trains nothing": "node and not trains"}
 
 
 def main(words: Sequence[str]) -> int:
@@ -40,13 +45,16 @@ def main(words: Sequence[str]) -> int:
 
 
 def _side_by_side(words: Sequence[str]) -> int:
-    with tempfile.TemporaryFile() as kept:
-        parts = [_tested([*words, "-m", "not node"], kept), _tested([*words, "-m", "node"])]
+    with ExitStack() as files:
+        said = {name: files.enter_context(tempfile.TemporaryFile()) for name in _KEPT}
+        parts = [_tested([*words, "-m", _SHOWN])]
+        parts += (_tested([*words, "-m", marks], said[name]) for name, marks in _KEPT.items())
         signal.signal(signal.SIGTERM, lambda *_: _leave(parts))
-        codes = [_ended(each) for each in reversed(parts)]
-        kept.seek(0)
-        print("mwatch: the tests that need no node:", flush=True)
-        sys.stdout.buffer.write(kept.read())
+        codes = [_ended(each) for each in parts]
+        for name, kept in said.items():
+            kept.seek(0)
+            print(f"mwatch: the tests {name}:", flush=True)
+            sys.stdout.buffer.write(kept.read())
     return max((each for each in codes if each != _NOTHING_COLLECTED), default=_NOTHING_COLLECTED)
 
 

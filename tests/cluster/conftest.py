@@ -31,10 +31,12 @@ from cluster.yard import Yard
 from debian_tools import ToolMissing
 
 _NODE = {"node", "cluster"}
+_TRAINS = {"trainer"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "node: needs a node that runs pods (set by its fixtures)")
+    config.addinivalue_line("markers", "trains: has pods that train (set by its fixtures)")
     signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGHUP, _leave)
 
@@ -47,14 +49,20 @@ def _leave(number: int, _: FrameType | None) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """First what an API server alone is asked: a node's controllers touch all that lies there."""
     here = Path(__file__).parent
-    needing = [
-        each
-        for each in items
-        if here in each.path.parents and not _NODE.isdisjoint(getattr(each, "fixturenames", ()))
-    ]
-    for item in needing:
-        item.add_marker(pytest.mark.node)
+    ours = [each for each in items if here in each.path.parents]
+    needing = _mark(ours, _NODE, pytest.mark.node)
+    _mark(needing, _TRAINS, pytest.mark.trains)
     items.sort(key=set(needing).__contains__)
+
+
+def _mark(
+    items: list[pytest.Item], fixtures: set[str], mark: pytest.MarkDecorator
+) -> list[pytest.Item]:
+    """Those that ask for one of the fixtures."""
+    found = [each for each in items if fixtures & {*getattr(each, "fixturenames", ())}]
+    for item in found:
+        item.add_marker(mark)
+    return found
 
 
 @contextmanager

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from cluster.bytecode import bytecode, place
+
 FOLDERS = ("tmp", "proc", "sys", "dev", "etc", "usr", "lib", "lib64", "root", "bin", "var", "run")
 """That the runtime or a mount expects to be there."""
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -28,6 +30,7 @@ class Layer:
         self._path = path
         self._archive = tarfile.TarFile(path, "w")
         self._names: set[str] = set()
+        self._modules: list[tuple[str, Path]] = []
         for name in FOLDERS:
             self.folder(name)
 
@@ -59,6 +62,14 @@ class Layer:
         info.size = source.stat().st_size
         with source.open("rb") as content:
             self._archive.addfile(info, content)
+        if source.suffix == ".py":
+            self._modules.append((name, source))
+
+    def bytecode(self) -> None:
+        """Of all modules that were added so far."""
+        for name, source in self._modules:
+            if (code := bytecode(source)) is not None:
+                self.data(place(name), code, mode=0o644)
 
     def tree(self, name: str, source: Path, *, without: Iterable[str] = ()) -> None:
         """All files below `source`; folders called as one of `without` are left out."""

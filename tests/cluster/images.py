@@ -58,6 +58,7 @@ def mwatch_image(folder: Path) -> Path:
     names = ("sidecar/mwatch", "trainer/mwatch_trainer", "trainer/mwatch_gpt")
     for source in (_ROOT / each for each in names):
         layer.tree(f"opt/packages/{source.name}", source, without=("__pycache__",))
+    layer.bytecode()
     wrapper = folder / "mwatch-run.pyz"
     build(str(wrapper))
     layer.file("mwatch-run.pyz", wrapper)

@@ -27,8 +27,8 @@ from cluster.yard import Yard
 pytestmark = pytest.mark.timeout(600)
 NAME = "chart"
 PREFIX = "corpus/tiny_text_document"
-INTERVAL = 20
-ITERATIONS = 400
+INTERVAL = 10
+ITERATIONS = 200
 _DOCUMENTS, _TOKENS = 64, 80
 
 
@@ -41,7 +41,7 @@ def words(yard: Yard) -> list[str]:
         "training.microBatchSize=2", "training.globalBatchSize=4", "training.logInterval=1",
         f"training.iterations={ITERATIONS}",
         "optimizer.warmupFraction=null", "training.evalInterval=1000", "training.evalIterations=1",
-        'training.extraArguments=["--distributed-backend","gloo","--min-step-seconds","0.05"]',
+        'training.extraArguments=["--distributed-backend","gloo","--min-step-seconds","0.1"]',
         "parallelism.distributedOptimizer=false", "parallelism.overlap=false",
         f'dataset.prefixes=["/data/{PREFIX}"]', f"checkpoints.saveInterval={INTERVAL}",
         "checkpoints.async=false", "storage.data.claim=checkpoints", "storage.sharedMemory=64Mi",

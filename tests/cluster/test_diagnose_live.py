@@ -119,7 +119,7 @@ def told(cluster: Kubectl, name: str, is_so: Callable[[Any], bool], seconds: flo
             assert done.returncode in (0, 1, 3)
             return body
         assert time.monotonic() < until, f"{done.stderr}\n{done.stdout[:3000]}"
-        time.sleep(0.5)
+        time.sleep(2.0)  # a program each time
 
 
 def hangs_at_the_end(body: Any) -> bool:
