@@ -8,7 +8,6 @@ The check is strict; what the server would store is compared with what was sent 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 from chart_renders import MEGATRON, only, rendered, sets
 from cluster.binaries import OPERATOR
 from cluster.control_plane import ControlPlane
-from cluster.kubectl import KubectlFailed
+from cluster.dry_run import Refused, stored
 from cluster.test_inject_dry_run import VERSIONS, install_operator, lost
 from hyperpod_templates import TEMPLATES, filled
 from megatron_runs import LEAST_GPUS, NAMESPACES, OPTIONS, PLATFORMS, words_for
@@ -42,21 +41,9 @@ def version(api: ControlPlane, request: pytest.FixtureRequest) -> str:
 
 
 def not_kept(plane: ControlPlane, objects: list[dict[str, Any]]) -> list[str]:
-    """Fields that the server would drop. KubectlFailed where it refuses, or knows a field not."""
-    words = ("create", "--dry-run=server", "--validate=strict", "-o", "json", "-f", "-")
-    given = "\n---\n".join(json.dumps(each) for each in objects)
-    kept = list(documents_in(plane.kubectl(*words, given=given)))
-    pairs = zip(objects, kept, strict=True)
-    return [one for sent, stored in pairs for one in lost(sent, stored)]
-
-
-def documents_in(text: str) -> Iterator[Any]:
-    """kubectl prints one after the other, with nothing in between."""
-    decoder, rest = json.JSONDecoder(), text.lstrip()
-    while rest:
-        found, end = decoder.raw_decode(rest)
-        yield found
-        rest = rest[end:].lstrip()
+    """Fields that the server would drop. Refused where it takes one not, or knows a field not."""
+    pairs = zip(objects, stored(plane.kubectl, objects), strict=True)
+    return [one for sent, kept in pairs for one in lost(sent, kept)]
 
 
 def sidecar_for(version: str) -> list[str]:
@@ -88,5 +75,5 @@ def test_a_native_sidecar_is_not_for_hyperpods_operator(api: ControlPlane) -> No
     """Why values-hyperpod.yaml has a plain one."""
     install_operator(api, "1.7.0")
     job = only(rendered(MEGATRON, *sets("mwatch.sidecar=native")), "PyTorchJob")
-    with pytest.raises(KubectlFailed, match=r"unknown field.*restartPolicy"):
+    with pytest.raises(Refused, match=r"unknown field.*restartPolicy"):
         not_kept(api, [job])

@@ -179,8 +179,9 @@ def test_a_pod_that_somebody_deletes_is_told_so_and_its_gang_is_restarted_withou
         until(controller, lambda each: (each.engine.job.attempt.iteration or 0) > 5, job)
         job.pods[1].hang_up()
         remove_pod(access, job.namespace, "train-1", job.uids[1])
-        watch = until(controller, lambda each: cause(each) == "deleted_by_user")
-        assert watch.assessment is not None and watch.is_broken
+        # It may be seen on its way out first, when nothing is broken yet.
+        watch = until(controller, lambda each: each.is_broken and cause(each) == "deleted_by_user")
+        assert watch.assessment is not None
         assert watch.assessment.decision.action is Action.NONE, "its place is empty"
 
         uid = make_pod(access, job.job, "train-1", job.pods[1].address, job.pods[1].port)

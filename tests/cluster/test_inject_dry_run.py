@@ -8,7 +8,6 @@ compared with what was sent as well, for pruning says nothing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ import pytest
 
 from cluster.binaries import OPERATOR, OPERATOR_MODULE, module_folder
 from cluster.control_plane import ControlPlane
+from cluster.dry_run import Refused, stored
 from cluster.kube_things import wait_for
-from cluster.kubectl import KubectlFailed
 from manifest_files import FILES, FOLDER, NATIVE, PLAIN, injected, objects_in, text_of
 from mwatch.app.inject import Keeps, cluster_keeps, inject
 from mwatch.manifests.parts import Wish
@@ -72,12 +71,8 @@ def version(api: ControlPlane, request: pytest.FixtureRequest) -> str:
 
 
 def accepted(plane: ControlPlane, text: str) -> list[Any]:
-    """What the server would store. KubectlFailed where it refuses, or knows a field not."""
-    words = ("create", "--dry-run=server", "--validate=strict", "-o", "json", "-f", "-")
-    kept = []
-    for each in objects_in(text):
-        kept.append(json.loads(plane.kubectl(*words, given=json.dumps(each))))
-    return kept
+    """What the server would store. Refused where it takes one not, or knows a field not."""
+    return stored(plane.kubectl, objects_in(text))
 
 
 def lost(sent: Any, kept: Any, path: str = "") -> list[str]:
@@ -119,7 +114,7 @@ def test_a_native_sidecar_on_1_7_0_would_lose_its_restart_policy(
 ) -> None:
     install_operator(api, "1.7.0")
     text = injected(name, NATIVE).text
-    with pytest.raises(KubectlFailed, match=r"unknown field.*restartPolicy"):
+    with pytest.raises(Refused, match=r"unknown field.*restartPolicy"):
         accepted(api, text)
 
 

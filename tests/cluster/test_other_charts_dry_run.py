@@ -8,7 +8,6 @@ Prometheus operator's: the specification is the same, the group is not.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import yaml
 from chart_renders import CHARTS, rendered, sets, values_file
 from cluster.binaries import OPERATOR, module_folder
 from cluster.control_plane import ControlPlane
+from cluster.dry_run import stored
 from cluster.helm import Helm
 from cluster.test_inject_dry_run import KEEPS_NATIVE, VERSIONS, apply, install_operator, lost
 
@@ -91,26 +91,14 @@ def api(plane: ControlPlane) -> Iterator[ControlPlane]:
 
 
 def taken(plane: ControlPlane, objects: list[dict[str, Any]]) -> None:
-    """All in one go; strict, so that an unknown field is refused; and nothing sent is lost."""
+    """Strict, so that an unknown field is refused; and nothing sent is lost."""
     assert objects
-    given = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
-    words = ("create", "-n", NAMESPACE, "--dry-run=server", "--validate=strict", "-o", "json")
-    kept = one_after_the_other(plane.kubectl(*words, "-f", "-", given=given))
+    kept = stored(plane.kubectl, objects, NAMESPACE)
     for sent, back in zip(objects, kept, strict=True):
         assert (sent["kind"], sent["metadata"]["name"]) == (back["kind"], back["metadata"]["name"])
         for part in ("spec", "data", "rules", "parameters", "subjects"):
             if part in sent:
                 assert lost(sent[part], back[part]) == []
-
-
-def one_after_the_other(text: str) -> list[Any]:
-    """kubectl prints objects without anything between them."""
-    found, at, decoder = [], 0, json.JSONDecoder()
-    while at < len(text.rstrip()):
-        body, at = decoder.raw_decode(text, at)
-        found.append(body)
-        at += len(text[at:]) - len(text[at:].lstrip())
-    return found
 
 
 @pytest.mark.parametrize("name", RENDERS)
