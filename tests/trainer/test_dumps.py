@@ -35,9 +35,12 @@ if len(sys.argv) == 3:
     for each in ranks: each.wait()
 rank = int(sys.argv[3])
 os.makedirs(folder + "/dumps", exist_ok=True)
-number = signal.SIGRTMAX - 1 if answers[rank] == "signal" else 0
+number = signal.SIGRTMAX - 1 if answers[rank] in ("signal", "haltingly") else 0
 if number:
-    faulthandler.register(number, file=open(folder + "/dumps/" + stacks_name(rank), "wb", 0))
+    stacks = open(folder + "/dumps/" + stacks_name(rank), "wb", 0)
+    def in_two(*_): stacks.write(b"first"); time.sleep(0.25); stacks.write(b", last")
+    if answers[rank] == "haltingly": signal.signal(number, in_two)
+    else: faulthandler.register(number, file=stacks)
 put(rank, os.getpid(), processes.read(os.getpid()).started, number)
 print("ready", flush=True)
 while True:
@@ -57,6 +60,16 @@ while True:
     time.sleep(0.02)
 """
 CODE = RANKS.replace("sys.argv[0]", "open('/proc/self/cmdline').read().split(chr(0))[2]")
+
+
+def test_stacks_that_are_written_with_a_pause_are_kept_whole(tmp_path: Path) -> None:
+    with running(tmp_path, *python(CODE, str(tmp_path), json.dumps(["haltingly"]))):
+        path = tmp_path / "trainer.log"
+        until(lambda: path.exists() and b"ready" in path.read_bytes())
+        answer = ask(str(tmp_path), {"op": "dump", "id": "one", "seconds": 0.1}, 20)
+    assert answer["by_signal"] == [0], answer
+    text = (tmp_path / "dumps" / "one" / "rank-0.stacks.txt").read_text()
+    assert text.splitlines()[-1] == "first, last"
 
 
 def test_every_rank_is_asked_and_the_silent_one_is_signalled(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import os
 import re
 import threading
 import time
-from typing import Any, NamedTuple, Sequence
+from typing import Any, Iterable, NamedTuple, Sequence
 
 from mwatch_trainer import contract, probe_record, processes
 from mwatch_trainer.dump_room import RECORDER, DumpRoom
@@ -29,6 +29,7 @@ from mwatch_trainer.tree import Tree
 _MAX_RANKS = 512
 _SIGNAL_SECONDS = 2.0
 _LOOK_SECONDS = 0.05
+_LOOKS_AT_REST = 8
 _ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _STOPPED = ("T", "t")
 
@@ -148,12 +149,25 @@ class Dumps:
             return set()
         _wait(lambda: all(_size(self._signal_path(each)) > sizes[each] for each in sizes),
               _SIGNAL_SECONDS)  # fmt: skip
-        _wait(lambda: False, 2 * _LOOK_SECONDS)  # it writes line by line: let it end
+        self._wait_for_rest(sizes)
         came = {each for each in sizes if _size(self._signal_path(each)) > sizes[each]}
         for number in came:
             target = os.path.join(folder, f"rank-{number}.stacks.txt")
             _copy_tail(self._signal_path(number), sizes[number], target)
         return came
+
+    def _wait_for_rest(self, ranks: Iterable[int]) -> None:
+        """They write line by line, and on a busy machine with pauses between."""
+        seen: list[int] = []
+        looks = 0
+
+        def is_at_rest() -> bool:
+            nonlocal seen, looks
+            before, seen = seen, [_size(self._signal_path(each)) for each in ranks]
+            looks = looks + 1 if seen == before else 0
+            return looks >= _LOOKS_AT_REST
+
+        _wait(is_at_rest, _SIGNAL_SECONDS)
 
     def _signal_path(self, rank: int) -> str:
         return os.path.join(self._folder, stacks_name(rank))
