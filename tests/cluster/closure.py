@@ -43,7 +43,9 @@ def add_python(layer: Layer) -> Path:
     library = Path(sysconfig.get_path("stdlib"))
     extensions = [*library.glob("lib-dynload/*.so")]
     add_programs(layer, [program, *extensions])
-    layer.tree(str(library).lstrip("/"), library, without=(*_LEFT_OUT, "site-packages"))
+    for_linkers = Path(sysconfig.get_config_var("LIBPL") or "").name
+    without = (*_LEFT_OUT, "site-packages", for_linkers)
+    layer.tree(str(library).lstrip("/"), library, without=without)
     return program
 
 
@@ -63,8 +65,10 @@ def add_packages(layer: Layer) -> None:
             if file.parts[0] != ".." and "__pycache__" not in file.parts and path.is_file():
                 layer.file(f"opt/packages/{file}", path)
                 extensions += [path] if path.suffix == ".so" else []
+    here = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
     for library in _libraries(extensions):
-        layer.file(str(library).lstrip("/"), library)
+        if not str(library).startswith(here):  # those of the packages lie beside them
+            layer.file(str(library).lstrip("/"), library)
 
 
 def _with_dependencies(requirements: Iterable[str]) -> set[str]:
