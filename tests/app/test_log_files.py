@@ -74,6 +74,18 @@ def test_flight_recorder_dumps_and_stacks_are_no_logs(tmp_path: Path) -> None:
     assert found.notes == ()
 
 
+def test_the_copy_in_a_bundle_of_evidence_is_read_where_there_is_nothing_else(
+    tmp_path: Path,
+) -> None:
+    for name in ("trainer.log", "manifest.json", "attempt.json"):
+        put(tmp_path, f"runs/x/incidents/20260101T000000Z-a1-hang/{name}")
+    assert names(tmp_path) == ["runs/x/incidents/20260101T000000Z-a1-hang/trainer.log"]
+    assert names(tmp_path / "runs/x/incidents/20260101T000000Z-a1-hang") == ["trainer.log"]
+    for name in ("trainer.log", "attempt.json", "dumps/rank-0.signal.txt"):
+        put(tmp_path, f"runs/x/volume/{name}")
+    assert names(tmp_path) == ["runs/x/volume/trainer.log"]
+
+
 def test_a_folder_of_checkpoints_is_noticed_one_folder_deeper(tmp_path: Path) -> None:
     put(tmp_path, "trainer.log")
     (tmp_path / "ckpt" / "iter_0000020").mkdir(parents=True)

@@ -32,8 +32,10 @@ _NO_LOG = frozenset(
         "vocab.txt", "LICENSE", "Makefile", "Dockerfile", "README", "README.txt",
     }
 )  # fmt: skip
-_STACKS = re.compile(r"rank-\d+\.stacks\.txt")
+_STACKS = re.compile(r"rank-\d+\.(?:stacks|signal)\.txt")
 """What the probe writes beside the dumps of the flight recorder, which `flight` reads."""
+_BUNDLE = frozenset({"manifest.json", "attempt.json"})
+"""In every bundle of evidence that mwatch keeps; the log in it is the end of the trainer's own."""
 
 
 class LogFile(NamedTuple):
@@ -74,6 +76,8 @@ class _Search:
         self._logs = 0
         self._entries = 0
         self._left_out = 0
+        self._copies: list[tuple[os.DirEntry[str], str]] = []
+        """In bundles of evidence: read where the log itself is not there."""
         self._compressed: list[str] = []
 
     def add(self, file: LogFile, identity: tuple[int, int] | None) -> None:
@@ -96,11 +100,16 @@ class _Search:
             return
         self._walk(top, entries, "", 0)
         if self._logs == before:
+            for entry, name in self._copies:
+                self._consider(entry, name)
+        self._copies.clear()
+        if self._logs == before:
             self.notes.append(f"{shown(top)}: no log file was found in it")
 
     def _walk(self, folder: str, entries: list[os.DirEntry[str]], inside: str, depth: int) -> None:
         if _may_hold_checkpoints(folder):
             self.checkpoint_folders.append(folder)
+        is_bundle = depth > 0 and {entry.name for entry in entries} >= _BUNDLE
         for entry in entries:
             self._entries += 1
             if self._entries > MAX_ENTRIES:
@@ -109,6 +118,8 @@ class _Search:
             if entry.is_dir(follow_symlinks=False):
                 if not _is_skipped_folder(entry.name) and depth < MAX_DEPTH:
                     self._descend(entry.path, f"{name}/", depth + 1)
+            elif is_bundle:
+                self._copies.append((entry, name))
             else:
                 self._consider(entry, name)
 
