@@ -182,13 +182,17 @@ def test_an_action_that_was_taken_is_not_decided_again_after_a_restart_of_the_co
     assert "already decided" in said.decision.reason
 
 
+def step_of(fleet: Fleet, way: Way) -> GangStep:
+    """A restart of all its pods, under way."""
+    uids = tuple(pod.uid for pod in fleet.kube.values())
+    return GangStep("i1", way, JobKind.PYTORCH_JOB, "ns", "train", "job-uid", uids, START, 3)
+
+
 def test_a_restart_that_was_under_way_is_still_ours_after_a_restart_of_the_controller() -> None:
     fleet = Fleet(2)
-    uids = tuple(pod.uid for pod in fleet.kube.values())
-    step = GangStep("i1", Way.DELETE_PODS, JobKind.PYTORCH_JOB, "ns", "train", "job-uid", uids,
-                    START, 3)  # fmt: skip
+    step = step_of(fleet, Way.DELETE_PODS)
     fleet.watch.restore(entry(step=step))
-    assert fleet.watch.ours == set(uids)
+    assert fleet.watch.ours == {pod.uid for pod in fleet.kube.values()}
     fleet.watch = Fleet(2).watch
     fleet.watch.restore(entry(step=replace(step, state=StepState.DONE)))
     assert not fleet.watch.ours
@@ -197,10 +201,7 @@ def test_a_restart_that_was_under_way_is_still_ours_after_a_restart_of_the_contr
 def test_pods_of_a_restart_in_place_are_not_ours_to_lose() -> None:
     """They stay: whoever deletes one later was not mwatch."""
     fleet = Fleet(2)
-    uids = tuple(pod.uid for pod in fleet.kube.values())
-    step = GangStep("i1", Way.IN_PLACE, JobKind.PYTORCH_JOB, "ns", "train", "job-uid", uids,
-                    START, 3)  # fmt: skip
-    fleet.watch.restore(entry(step=step))
+    fleet.watch.restore(entry(step=step_of(fleet, Way.IN_PLACE)))
     assert not fleet.watch.ours
 
 

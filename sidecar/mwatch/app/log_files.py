@@ -16,7 +16,9 @@ from typing import NamedTuple
 
 from mwatch.app.inputs import COMPRESSED, STDIN, looks_binary, shown
 from mwatch.errors import InputError
+from mwatch_trainer import contract
 from mwatch_trainer.checkpoint import has_checkpoints
+from mwatch_trainer.incident_folders import MANIFEST
 
 MAX_FILES = 256
 MAX_DEPTH = 6
@@ -34,7 +36,7 @@ _NO_LOG = frozenset(
 )  # fmt: skip
 _STACKS = re.compile(r"rank-\d+\.(?:stacks|signal)\.txt")
 """What the probe writes beside the dumps of the flight recorder, which `flight` reads."""
-_BUNDLE = frozenset({"manifest.json", "attempt.json"})
+_BUNDLE = frozenset({MANIFEST, contract.ATTEMPT})
 """In every bundle of evidence that mwatch keeps; the log in it is the end of the trainer's own."""
 
 

@@ -27,8 +27,7 @@ class Numbering:
         if self._shifts:
             return [self._move(start) for start in starts]
         texts = map(self._block.__getitem__, map(slice, (self._at, *starts), starts))
-        behind = accumulate(map(count_lines, texts), initial=self._number)
-        numbers = list(behind)
+        numbers = list(accumulate(map(count_lines, texts), initial=self._number))
         self._at, self._number = (self._at, *starts)[-1], numbers[-1]
         return numbers[1:]
 

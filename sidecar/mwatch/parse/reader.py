@@ -119,7 +119,8 @@ class Reader:
         return read_run(rows, lines, self._context.coverage)
 
     def _steps(self, texts: list[bytes], numbers: list[int]) -> Iterator[Sequence[Event]]:
-        """Step lines with no other event between them, in as few runs as possible."""
+        """Step lines with nothing between them that changes how they are read, in as few runs as
+        possible."""
         joined = b"".join(texts)
         offset = at = 0
         while at < len(texts):

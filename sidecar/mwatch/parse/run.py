@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Iteration lines of one layout with no other event between them, decoded when somebody looks.
+"""Iteration lines of one layout, one after the other, decoded when somebody looks.
 
 Finding the lines costs a third of turning them into events. Who wants one event, or one column,
 pays for no more; who iterates gets all events, converted column by column.
