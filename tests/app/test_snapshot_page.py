@@ -130,6 +130,18 @@ def test_a_cursor_gets_events_and_parts_only_when_they_are_new(page: Page) -> No
     assert news.wrapper is None
 
 
+def test_another_look_at_the_same_is_told_by_its_time(page: Page) -> None:
+    page.told(stored(20))
+    page.look()
+    first = page.read()
+    page.told(stored(20)._replace(at=110.0))
+    page.look()
+    again = page.read(first.cursor)
+    assert (first.stored_at, again.stored_at, again.stored) == (100.0, 110.0, None)
+    (look,) = (each for each in page.read().observed(500.0) if isinstance(each.what, Stored))
+    assert look.at == pytest.approx(500.0 - page.snapshot.at + 110.0)
+
+
 def test_the_listing_is_bounded_to_the_newest(page: Page) -> None:
     page.told(stored(*range(1, 1000)))
     found = page.read().stored

@@ -67,6 +67,31 @@ def test_a_gang_goes_after_its_evidence_is_stored_and_the_wrappers_are_told(
     controller.close()
 
 
+def test_a_checkpoint_is_chosen_when_every_pod_has_told_what_it_saw_before(
+    access: Access, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One pod prints what is wrong, another what was saved."""
+    job = hands.make_job(access, namespace)
+    hands.make_pods(access, job, 2)
+    controller = Controller(access, namespace, folder=tmp_path / "kept")
+    with hands.fakes(access, job, 2, tmp_path / "pods") as fakes:
+        watch = controller.watch(job, attempt=3, fakes=fakes)
+        hands.decided(watch)
+        seen = controller.see
+        monkeypatch.setattr(controller, "see", lambda watch: None)
+        controller.until(lambda: len(list((tmp_path / "kept").rglob("*.tgz"))) == 2)
+        for _ in range(10):
+            controller.turn()
+        assert controller.hands.state(KEY).doing == "preparing"
+        assert not controller.entry().acts
+        hands.decided(watch, resume_from=460)
+        monkeypatch.setattr(controller, "see", seen)
+        controller.until(lambda: controller.entry().start is not None)
+    start = controller.entry().start
+    assert start is not None and start.resume_from == 460
+    controller.close()
+
+
 def test_two_controllers_restart_once(access: Access, namespace: str) -> None:
     job = hands.make_job(access, namespace)
     hands.make_pods(access, job, 2)

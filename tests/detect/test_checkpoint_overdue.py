@@ -106,3 +106,17 @@ def test_a_run_that_ends_needs_no_more() -> None:
 
 def test_blind_means_no_verdict() -> None:
     assert found(DETECTOR, at(5000, sights=())) == []
+
+
+def test_a_toy_that_saves_every_second_is_not_late_before_the_folder_was_looked_at_again() -> None:
+    built = at(551)
+    add_checkpoints(built, 100, 200, saved_at=built.now - 59.0)
+    assert not is_overdue(built)
+    add_checkpoints(built, 100, 200, saved_at=built.now - 61.0)
+    assert is_overdue(built)
+
+
+def test_a_storage_whose_clock_is_ahead_hides_nothing() -> None:
+    built = at(551)
+    add_checkpoints(built, 200, written_at=built.now + 3600.0)
+    assert is_overdue(built)

@@ -142,3 +142,14 @@ def test_a_look_that_began_before_the_save_was_over_does_not_know_of_it() -> Non
     assert (job.checkpoints[10].stored, job.checkpoints[20].stored) == ("complete", None)
     fold_stored(job, saved_at + 1.0, folder((10, "complete", 0.0)))
     assert job.checkpoints[20].stored == "missing"
+
+
+def test_a_look_that_began_before_the_save_was_over_saw_a_part_of_it() -> None:
+    job = saves(Story(), 10, 20).job
+    saved_at = job.checkpoints[20].saved_at
+    assert saved_at is not None
+    half = folder((10, "complete", 0.0), (20, "incomplete", 0.0))
+    fold_stored(job, saved_at - 1.0, half)
+    assert job.checkpoints[20].stored is None
+    fold_stored(job, saved_at + 1.0, half)
+    assert job.checkpoints[20].stored == "incomplete", "what the log says is no proof"

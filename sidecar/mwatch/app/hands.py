@@ -219,13 +219,21 @@ class Hands:
         case.future = self._pool.submit(lambda: (task, self._tasks.prepare(task)))
 
     def _advance(self, case: Case, now: float) -> None:
-        if case.future is None or not case.future.done():
+        if case.future is None or not case.future.done() or self._awaits_news(case, now):
             return
         future, case.future = case.future, None
         try:
             self._take(case, future.result(), now)
         except Exception as error:  # one job's trouble must not stop the others
             self._failed(case, error, now)
+
+    def _awaits_news(self, case: Case, now: float) -> bool:
+        """One pod tells what is wrong and another what was saved: who chooses a checkpoint before
+        it has heard both goes back too far."""
+        job = self._jobs.get(case.key)
+        if case.stage is not Stage.PREPARING or job is None:
+            return False
+        return not job.is_told_since(case.since, now)
 
     def _take(self, case: Case, result: Done | tuple[Task, Ready | Refusal], now: float) -> None:
         if isinstance(result, Done):
@@ -246,7 +254,7 @@ class Hands:
         if job is None or job.kube.uid != case.uid:
             del self._cases[case.key]
             return
-        decision = due(job, now) if case.wish is None else case.decision
+        decision = due(job, now) if case.wish is None else wished(job, case.wish)
         held = self._gated(job, case.wish, now)
         if not self._lease.may_act():
             held = Gate(HeldBy.NOT_LEADER, "another controller leads")

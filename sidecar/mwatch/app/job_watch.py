@@ -115,6 +115,14 @@ class JobWatch:
         bound = 2 * self._answer_seconds
         return any(each.is_half_told(now, bound) for each in self.pods.values())
 
+    def is_told_since(self, moment: float, now: float) -> bool:
+        """Every pod that answers has looked since then: what one printed before that is known,
+        also where another one's words came first. Nobody waits for long."""
+        if now - moment > 2 * self._answer_seconds:
+            return True
+        looks = (each.looked_at for each in self.seen(now).answering)
+        return all(at is None or at >= moment for at in looks)
+
     def seen(self, now: float) -> Seen:
         return split(self.pods, now, self._answer_seconds)
 

@@ -19,6 +19,8 @@ from mwatch.model.snapshot_wire import PodSnapshot
 from mwatch.model.wrapper import WrapperState
 
 _LAST_WORDS = (ProcessExit, Error, Fault)
+_SAME_SECONDS = 10.0
+"""Between two looks that found the folder the same: the later one knows what was saved since."""
 
 
 def merged(newest: PodSnapshot, before: PodSnapshot | None) -> PodSnapshot:
@@ -49,6 +51,8 @@ class JobStreams:
         """In order. `sight`: as before this poll."""
         snapshot = polled.snapshot
         assert snapshot is not None
+        if snapshot.stored is None and sight.snapshot is not None:
+            snapshot = replace(snapshot, stored=sight.snapshot.stored)
         told = (each for each in snapshot.observed(polled.at) if self._is_new(each))
         every = [*_untold_start(polled, sight), *told]
         attempt = self._of_pod.get(polled.uid)
@@ -76,15 +80,17 @@ class JobStreams:
             del self._of_pod[uid]
 
     def _is_new(self, observed: Observed) -> bool:
-        """All pods see the same save folder: what one has told need not be told again, and an older
-        look of another pod does not know what was saved since."""
+        """All pods see the same save folder: what one has told need not be told by all, and an
+        older look of another pod does not know what was saved since."""
         if not isinstance(observed.what, Stored):
             return not isinstance(observed.what, SightChange)
         before = self._stored
-        if before is not None and observed.at <= before.at:
-            return False
+        if before is not None:
+            wait = _SAME_SECONDS if observed.what == before.what else 0.0
+            if observed.at <= before.at + wait:
+                return False
         self._stored = observed
-        return before is None or observed.what != before.what
+        return True
 
 
 def _before(every: list[Observed], wrapper: WrapperState | None) -> int:

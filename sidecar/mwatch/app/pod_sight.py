@@ -35,6 +35,13 @@ class PodSight(NamedTuple):
         is_fresh = self.answered_at is not None and now - self.answered_at <= within
         return is_fresh and not self.problem
 
+    @property
+    def looked_at(self) -> float | None:
+        """When the sidecar made the look that it last told of, on the controller's clock."""
+        if self.answered_at is None or self.snapshot is None:
+            return None
+        return self.answered_at - self.snapshot.age
+
     def is_half_told(self, now: float, within: float) -> bool:
         """It was never asked, or has more to tell; `within`: nobody waits longer for it."""
         if self.problem or not self.port or self.pod.phase != "Running":

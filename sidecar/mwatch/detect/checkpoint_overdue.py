@@ -17,6 +17,9 @@ from mwatch.model.settings import Settings
 from mwatch.stats import median
 
 _LEARNT_FROM = 16
+_LEAST_SECONDS = 60.0
+"""Since the last one was finished. The folder is looked at every ten seconds; a toy that saves
+more often than that is not late."""
 
 
 def detect(job: Job, settings: Settings) -> list[Finding]:
@@ -30,7 +33,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     if done - _newest_known(job) <= allowed:
         return []
     last = _last_saved(job)
-    if done - last <= allowed or not _is_visible(job):
+    if done - last <= allowed or _is_recent(job, last) or not _is_visible(job):
         return []
     return [_finding(job, done, last, distance)]
 
@@ -72,6 +75,14 @@ def _last_saved(job: Job) -> int:
         and not known.is_abandoned
     )
     return max([_base(job), *saved])
+
+
+def _is_recent(job: Job, last: int) -> bool:
+    """By either sign: the clock of the storage may be ahead of ours."""
+    known = job.checkpoints.get(last)
+    made_at = None if known is None else known.made_at
+    since = job.attempt.began_at if made_at is None else made_at
+    return abs(job.now - since) < _LEAST_SECONDS
 
 
 def _is_visible(job: Job) -> bool:

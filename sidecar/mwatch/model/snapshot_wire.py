@@ -88,6 +88,8 @@ class PodSnapshot:
     unread: int
     wrapper: WrapperState | None = None
     stored: Observed | None = None
+    stored_at: float | None = None
+    """When the newest look into the save folder began; `stored` is of the first that found it so."""
     pod: PodFacts | None = None
 
     def shift(self, received_at: float) -> float:
@@ -97,9 +99,13 @@ class PodSnapshot:
     def observed(self, received_at: float) -> list[Observed]:
         """All of it for an engine, on the reader's clock."""
         shift = self.shift(received_at)
-        stored = () if self.stored is None else (self.stored,)
-        every = (*self.events, *self._rises(), *self.beats, *self.signs, *stored)
+        every = (*self.events, *self._rises(), *self.beats, *self.signs, *self._folder())
         return [Observed(at + shift, stream, what) for at, stream, what in every]
+
+    def _folder(self) -> tuple[Observed, ...]:
+        if self.stored is None or self.stored_at is None:
+            return () if self.stored is None else (self.stored,)
+        return (self.stored._replace(at=self.stored_at),)
 
     def _rises(self) -> list[Observed]:
         """The same records as of when their iteration rose."""
@@ -166,6 +172,7 @@ def _snapshot(body: Mapping[str, Any]) -> PodSnapshot:
         unread=unread + unknown,
         wrapper=None if wrapper is None else _wrapper(wrapper),
         stored=None if stored is None else _stored(stored, stream),
+        stored_at=None if body.get("stored_at") is None else float(body["stored_at"]),
         pod=None if pod is None else _pod(pod),
     )
 

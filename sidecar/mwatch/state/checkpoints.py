@@ -178,17 +178,24 @@ def _continue_from(job: Job, at: float, iteration: int) -> None:
 
 def fold_stored(job: Job, at: float, stored: Stored) -> None:
     """The folder is the truth of what is there; what the log alone knows may be elsewhere. A look
-    that began before a save was over does not know of it."""
+    that began before a save was over saw none of it, or a part."""
     there = {each.iteration: each for each in stored.checkpoints}
     for number, known in job.checkpoints.items():
-        if number not in there and (known.saved_at is None or known.saved_at <= at):
+        if number not in there and _was_over(known, at):
             known.stored = "missing"
     for number in sorted(there)[-MAX_CHECKPOINTS:]:
         seen = there[number]
         known = job.checkpoints.setdefault(number, KnownCheckpoint(number))
+        if seen.state == "incomplete" and not _was_over(known, at):
+            continue
         known.stored = seen.state
         known.stored_reason = seen.reason
         known.written_at = seen.written_at
         if seen.written_at is not None and seen.written_at > job.attempt.began_at:
             known.attempt = job.attempt.number  # anew, before its line of the log has come
         known.is_abandoned = job.timeline.is_abandoned(number, known.made_at)
+
+
+def _was_over(known: KnownCheckpoint, at: float) -> bool:
+    """Its save, by the log, when a look began."""
+    return known.saved_at is None or known.saved_at <= at
