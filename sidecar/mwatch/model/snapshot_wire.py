@@ -89,7 +89,7 @@ class PodSnapshot:
     wrapper: WrapperState | None = None
     stored: Observed | None = None
     stored_at: float | None = None
-    """When the newest look into the save folder began; `stored` is of the first that found it so."""
+    """When the newest look into the save folder began; `stored`: the first that found it so."""
     pod: PodFacts | None = None
 
     def shift(self, received_at: float) -> float:
