@@ -109,7 +109,7 @@ def sampler_bench(driver: FakeDriver, reader: str) -> SamplerBench:
     return SamplerBench(driver, open_nvml)
 
 
-def until(holds: Callable[[], object], seconds: float = 10.0) -> None:
+def until(holds: Callable[[], object], seconds: float = 30.0) -> None:
     """Waits for what another thread does; fails after `seconds`."""
     end = time.monotonic() + seconds
     while not holds():

@@ -23,7 +23,7 @@ from mwatch.model.settings import Settings
 from volume_builders import WALL
 
 STREAM = "local"
-PATIENCE = 25.0
+PATIENCE = 50.0
 
 
 class TestClock(Clock):

@@ -19,7 +19,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 ROOT = Path(__file__).resolve().parents[1]
-PATIENCE = 25.0
+PATIENCE = 50.0
 """Only a broken test waits so long."""
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 TRAINER = Path(__file__).resolve().parents[1] / "trainer"
-LIMIT_SECONDS = 25.0
+LIMIT_SECONDS = 50.0
 
 
 class Ended(NamedTuple):

@@ -19,7 +19,7 @@ from mwatch.model.observation import ProcessExit
 from pod_servers import PodServer
 
 QUICK = PollLimits(seconds=0.5)
-PATIENCE = 10.0
+PATIENCE = 30.0
 
 
 @pytest.fixture

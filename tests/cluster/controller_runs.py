@@ -27,7 +27,7 @@ from mwatch.kube.resources import PODS
 from mwatch.model.kube_job import KubeJob
 from pod_servers import PodServer
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 def make_pod(access: Access, job: KubeJob, name: str, address: str, port: int) -> str:

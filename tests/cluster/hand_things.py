@@ -205,7 +205,7 @@ class Controller:
         self.hands.look(list(self.watches.values()), self.clock())
         return False
 
-    def until(self, is_so: Callable[[], object], seconds: float = 25.0) -> None:
+    def until(self, is_so: Callable[[], object], seconds: float = 60.0) -> None:
         end = time.monotonic() + seconds
         while not is_so():
             assert time.monotonic() < end, {key: self.hands.state(key) for key in self.watches} | {

@@ -177,7 +177,7 @@ def manifests(name: str, namespace: str) -> list[dict[str, Any]]:
     return [body for body in yaml.safe_load_all(text) if body]
 
 
-def wait_for(is_so: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+def wait_for(is_so: Callable[[], bool], what: str, seconds: float = 45.0) -> None:
     until = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < until, f"not within {seconds} s: {what}"

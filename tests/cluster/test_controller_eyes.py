@@ -30,7 +30,7 @@ from mwatch.kube.resources import EVENTS, JOBS
 from mwatch.model.decision import Action
 from mwatch.model.phase import JobPhase
 
-pytestmark = pytest.mark.timeout(90)  # a real API server, and pods that are polled in real time
+pytestmark = pytest.mark.timeout(180)  # a real API server, and pods that are polled in real time
 
 
 @pytest.fixture

@@ -27,9 +27,7 @@ from mwatch.kube.access import Access
 from mwatch.kube.resources import JOBS, LEASES
 from sidecar_runs import environment, sidecar, until
 
-pytestmark = pytest.mark.timeout(
-    90
-)  # three processes of Python that start, and seconds of training
+pytestmark = pytest.mark.timeout(180)  # three Pythons that start, and seconds of training
 
 
 @pytest.fixture

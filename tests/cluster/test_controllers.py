@@ -27,7 +27,7 @@ from mwatch.model.decision import Act, Action
 from mwatch.model.finding import Cause
 from mwatch.model.kube_ledger import Book, JobEntry
 
-pytestmark = pytest.mark.timeout(90)  # a real API server, and pods that are polled in real time
+pytestmark = pytest.mark.timeout(180)  # a real API server, and pods that are polled in real time
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
 from mwatch.model.gang import StepState, Way
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(150)
 
 
 def test_a_gang_goes_after_its_evidence_is_stored_and_the_wrappers_are_told(

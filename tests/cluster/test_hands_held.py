@@ -25,7 +25,7 @@ from mwatch.model.gang import StepState, Way
 from mwatch.model.kube_job import KubeJob
 from mwatch.model.kube_ledger import Halt
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(150)
 
 
 def annotated(access: Access, job: KubeJob, **words: str | None) -> None:
@@ -93,7 +93,7 @@ def test_a_halt_between_evidence_and_act_is_heard(access: Access, namespace: str
     assert controller.entry().step is None
     tasks.carry_out = carry_out  # type: ignore[method-assign]
     halted(access, namespace, None)
-    controller.until(lambda: controller.hands.state(KEY).doing == "recovering", 40)
+    controller.until(lambda: controller.hands.state(KEY).doing == "recovering")
     controller.close()
 
 
@@ -141,7 +141,7 @@ def test_a_plan_that_refuses_is_tried_again(access: Access, namespace: str) -> N
     assert "not admitted" in state.text and controller.entry().step is None
     assert len(pods_of(access, controller.watches[KEY].kube)) == 2
     hands.admitted(access, controller.watches[KEY].kube, is_so=True)
-    controller.until(lambda: controller.hands.state(KEY).doing == "recovering", 30)
+    controller.until(lambda: controller.hands.state(KEY).doing == "recovering")
     told = [text for reason, text in hands.events(access, namespace) if reason == "MwatchHeld"]
     held = [text for text in told if "(token)" not in text]  # it may not be made yet at first
     assert len(held) == 1

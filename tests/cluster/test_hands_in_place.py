@@ -28,7 +28,7 @@ from mwatch.model.kube_ledger import JobEntry
 from mwatch.model.next_start import NextStart
 from mwatch.model.restart import RestartOrder, RestartOutcome
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(150)
 
 
 @contextmanager

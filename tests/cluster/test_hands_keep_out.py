@@ -22,7 +22,7 @@ from mwatch.model.decision import Action
 from mwatch.model.kube_job import KubeJob
 from mwatch.model.kube_node import KubeNode, node_of
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(150)
 NOW = 1_800_000_000.0
 AFFINITY = FleetSettings(keep_node_out="affinity", max_avoided=1, avoid_hours=2.0)
 

@@ -34,7 +34,7 @@ from mwatch.model.kube_ledger import Book, JobEntry
 from mwatch.model.next_start import NextStart
 from mwatch.model.restart import RestartOutcome
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(150)
 
 
 def in_place_step(job: Any, uids: set[str]) -> GangStep:
@@ -153,7 +153,7 @@ def test_a_job_that_is_deleted_in_the_middle_of_its_restart_frees_its_place(
         hands.decided(controller.watch(job, fakes=fakes))
         controller.until(lambda: all(each.asked for each in fakes))
         assert access.delete(JOBS, namespace, "train", uid=job.uid).is_ok
-    controller.until(lambda: not controller.hands._cases, 20)
+    controller.until(lambda: not controller.hands._cases)
     controller.close()
 
 
@@ -250,7 +250,7 @@ def test_a_folder_for_evidence_that_hangs_holds_nobody_up(
     settings = replace(QUICK, evidence_seconds=0.5)
     controller = Controller(access, namespace, settings=settings, folder=tmp_path)
     hands.decided(controller.watch(job))
-    controller.until(lambda: controller.hands.state(KEY).doing == "recovering", 20)
+    controller.until(lambda: controller.hands.state(KEY).doing == "recovering")
     (record,) = controller.entry().incidents
     assert record.evidence is not None and record.evidence.missing
     controller.close()

@@ -60,7 +60,7 @@ def watching(access: Access, job: KubeJob) -> Iterator[Eyes]:
     fleet.start()
     try:
         eyes = Eyes(fleet, job)
-        things.wait_for(lambda: len((eyes.facts() or NOBODY).pods) == 2, "its pods", 20.0)
+        things.wait_for(lambda: len((eyes.facts() or NOBODY).pods) == 2, "its pods")
         yield eyes
     finally:
         fleet.close()

@@ -33,7 +33,7 @@ from mwatch.model.finding import Cause
 from mwatch.model.kube_job import KubeJob
 from mwatch.model.pause import pause_of
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(150)
 SHORT = LeaseTimes(length_seconds=2, margin_seconds=0.5, renew_seconds=0.2)
 QUICK = Times(lease=SHORT, taken_seconds=10.0, look_seconds=0.1)
 

@@ -98,7 +98,7 @@ class Job:
         found = _LINE.finditer(self.log(len(self._logs) - 1))
         return {int(match[1]): match[0] for match in found}
 
-    def wait(self, seconds: float = 25.0, ranks: Sequence[int] | None = None) -> list[int | None]:
+    def wait(self, seconds: float = 50.0, ranks: Sequence[int] | None = None) -> list[int | None]:
         """Exit codes, negative for a signal; None for a rank that is still there."""
         end = time.monotonic() + seconds
         for rank in range(len(self.pids)) if ranks is None else ranks:
@@ -107,7 +107,7 @@ class Job:
                 self.codes[rank] = self._nursery.wait(self.pids[rank], left)
         return self.codes
 
-    def until(self, text: str, rank: int, seconds: float = 25.0) -> None:
+    def until(self, text: str, rank: int, seconds: float = 50.0) -> None:
         """Returns as soon as a rank has printed `text`; fails where it does not."""
         end = time.monotonic() + seconds
         while text not in self.log(rank):

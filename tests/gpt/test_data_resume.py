@@ -136,7 +136,7 @@ def start(source: Path, prefix: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def until(what: Callable[[], bool], seconds: float = 20.0) -> None:
+def until(what: Callable[[], bool], seconds: float = 40.0) -> None:
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end
