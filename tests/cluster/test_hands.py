@@ -82,7 +82,7 @@ def test_a_checkpoint_is_chosen_when_every_pod_has_told_what_it_saw_before(
         controller.until(lambda: len(list((tmp_path / "kept").rglob("*.tgz"))) == 2)
         for _ in range(10):
             controller.turn()
-        assert controller.hands.state(KEY).doing == "preparing"
+        assert controller.hands.state(KEY).doing == "evidence"
         assert not controller.entry().acts
         hands.decided(watch, resume_from=460)
         monkeypatch.setattr(controller, "see", seen)
