@@ -80,6 +80,14 @@ def due(job: JobWatch, now: float) -> Decision | None:
     return decision if decision.act_at is None or decision.act_at <= now else None
 
 
+def awaits_news(case: Case, job: JobWatch | None, now: float) -> bool:
+    """One pod tells what is wrong and another what was saved: who chooses a checkpoint before it
+    has heard both goes back too far."""
+    if case.stage is not Stage.PREPARING or job is None:
+        return False
+    return not job.is_told_since(case.since, now)
+
+
 def is_same(first: Decision, second: Decision | None) -> bool:
     """Still to be done, about the same attempt and for the same reason."""
     if second is None:

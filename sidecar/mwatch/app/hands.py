@@ -21,7 +21,7 @@ from mwatch.app.breaker import Waiting, admit
 from mwatch.app.clock import earlier
 from mwatch.app.fleet_settings import FleetSettings
 from mwatch.app.hand_build import case_again, taken_up, task_of, words_of
-from mwatch.app.hand_case import Case, Stage, due, is_same, name_of, wished
+from mwatch.app.hand_case import Case, Stage, awaits_news, due, is_same, name_of, wished
 from mwatch.app.hand_chores import HandChores
 from mwatch.app.hand_common import CommonCauses
 from mwatch.app.hand_faults import HandFaults
@@ -219,21 +219,15 @@ class Hands:
         case.future = self._pool.submit(lambda: (task, self._tasks.prepare(task)))
 
     def _advance(self, case: Case, now: float) -> None:
-        if case.future is None or not case.future.done() or self._awaits_news(case, now):
+        if case.future is None or not case.future.done():
+            return
+        if awaits_news(case, self._jobs.get(case.key), now):
             return
         future, case.future = case.future, None
         try:
             self._take(case, future.result(), now)
         except Exception as error:  # one job's trouble must not stop the others
             self._failed(case, error, now)
-
-    def _awaits_news(self, case: Case, now: float) -> bool:
-        """One pod tells what is wrong and another what was saved: who chooses a checkpoint before
-        it has heard both goes back too far."""
-        job = self._jobs.get(case.key)
-        if case.stage is not Stage.PREPARING or job is None:
-            return False
-        return not job.is_told_since(case.since, now)
 
     def _take(self, case: Case, result: Done | tuple[Task, Ready | Refusal], now: float) -> None:
         if isinstance(result, Done):
