@@ -80,12 +80,16 @@ def due(job: JobWatch, now: float) -> Decision | None:
     return decision if decision.act_at is None or decision.act_at <= now else None
 
 
-def awaits_news(case: Case, job: JobWatch | None, now: float) -> bool:
-    """One pod tells what is wrong and another what was saved: who chooses a checkpoint before it
-    has heard both goes back too far."""
-    if case.stage is not Stage.PREPARING or job is None:
-        return False
-    return not job.is_told_since(case.since, now)
+def take_done(case: Case, job: JobWatch | None, now: float) -> Future[Any] | None:
+    """What its worker has brought, once; None: not yet. One pod tells what is wrong and another
+    what was saved: who chooses a checkpoint before it has heard both goes back too far."""
+    future = case.future
+    if future is None or not future.done():
+        return None
+    if case.stage is Stage.PREPARING and job is not None and not job.is_told_since(case.since, now):
+        return None
+    case.future = None
+    return future
 
 
 def is_same(first: Decision, second: Decision | None) -> bool:

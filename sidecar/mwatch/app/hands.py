@@ -21,7 +21,7 @@ from mwatch.app.breaker import Waiting, admit
 from mwatch.app.clock import earlier
 from mwatch.app.fleet_settings import FleetSettings
 from mwatch.app.hand_build import case_again, taken_up, task_of, words_of
-from mwatch.app.hand_case import Case, Stage, awaits_news, due, is_same, name_of, wished
+from mwatch.app.hand_case import Case, Stage, due, is_same, name_of, take_done, wished
 from mwatch.app.hand_chores import HandChores
 from mwatch.app.hand_common import CommonCauses
 from mwatch.app.hand_faults import HandFaults
@@ -219,11 +219,9 @@ class Hands:
         case.future = self._pool.submit(lambda: (task, self._tasks.prepare(task)))
 
     def _advance(self, case: Case, now: float) -> None:
-        if case.future is None or not case.future.done():
+        future = take_done(case, self._jobs.get(case.key), now)
+        if future is None:
             return
-        if awaits_news(case, self._jobs.get(case.key), now):
-            return
-        future, case.future = case.future, None
         try:
             self._take(case, future.result(), now)
         except Exception as error:  # one job's trouble must not stop the others
