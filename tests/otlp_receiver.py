@@ -7,7 +7,6 @@ OpenTelemetry's own protocol, and can be told to answer badly.
 from __future__ import annotations
 
 import gzip
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -161,10 +160,3 @@ def sending(
         yield otlp
     finally:
         otlp.close(0.5)
-
-
-def closed_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port

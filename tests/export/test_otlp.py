@@ -19,10 +19,14 @@ from urllib.request import Request
 
 import pytest
 
+from free_ports import free_port
 from mwatch.export.otlp import Otlp, Pace
+from mwatch.export.otlp_outcome import Outcome
+from mwatch.export.otlp_points import Points
+from mwatch.export.otlp_send import Sender
 from mwatch.export.otlp_wire import Wire
 from mwatch.model.snapshot import Numbers
-from otlp_receiver import closed_port, receiver, sending, until
+from otlp_receiver import receiver, sending, until
 from snapshot_builders import busy_snapshot
 
 SECRET = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz012345678"
@@ -64,7 +68,7 @@ def test_a_server_that_is_busy_is_asked_again() -> None:
 
 def test_a_server_that_comes_late_gets_what_was_kept() -> None:
     first = busy_snapshot()
-    port = closed_port()
+    port = free_port()
     with sending(f"http://127.0.0.1:{port}", first) as otlp:
         until(lambda: otlp.failures >= 2)
         assert otlp.problem == "Connection refused"
@@ -76,7 +80,7 @@ def test_a_server_that_comes_late_gets_what_was_kept() -> None:
 
 
 def test_only_so_much_is_kept_and_the_oldest_goes_first() -> None:
-    port, numbers = closed_port(), iter(range(10**6))
+    port, numbers = free_port(), iter(range(10**6))
     kept = Otlp(
         f"http://127.0.0.1:{port}",
         lambda: [replace(busy_snapshot(), at=float(next(numbers)))],
@@ -194,6 +198,23 @@ def test_a_server_that_answers_byte_by_byte_is_cut_off() -> None:
         until(lambda: otlp.failures >= 1)
         assert otlp.problem == "no answer within 1.5 s"
         until(lambda: otlp.sent >= 1)
+
+
+def test_half_an_answer_is_none_though_who_cut_it_off_is_not_back_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread that cuts may be put aside right after it: the reader comes first then."""
+    with receiver(trickle) as server:
+        sender = Sender(server.endpoint, 0.3, {})
+        cut = sender._wire.cut
+
+        def and_rest() -> None:
+            cut()
+            time.sleep(0.5)
+
+        monkeypatch.setattr(sender._wire, "cut", and_rest)
+        assert sender.send(Points({}, str).data(busy_snapshot())) is Outcome.LATER
+        assert sender.problem == "no answer within 0.3 s"
 
 
 def test_a_cut_that_comes_before_the_connection_is_not_lost() -> None:

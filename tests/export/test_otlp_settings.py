@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pytest
 
+from free_ports import free_port
 from mwatch.export.otlp import Otlp, address
 from mwatch.model.snapshot import Numbers
-from otlp_receiver import closed_port, receiver, sending, until
+from otlp_receiver import receiver, sending, until
 from snapshot_builders import busy_snapshot
 
 SECRET = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz012345678"
@@ -67,7 +68,7 @@ def test_a_secret_in_a_name_or_an_address_is_taken_out(capfd: pytest.CaptureFixt
         got = server.wait(1)[0]
     assert SECRET not in str(got)
     assert "ours-7" not in str(got)
-    address = f"http://user:{SECRET}@127.0.0.1:{closed_port()}/{SECRET}"
+    address = f"http://user:{SECRET}@127.0.0.1:{free_port()}/{SECRET}"
     with sending(address, limit_seconds=0.1) as otlp:
         until(lambda: otlp.problem)
         assert SECRET not in (otlp.problem or "")

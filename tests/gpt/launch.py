@@ -9,7 +9,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from free_ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 # Small enough for a step of some ten milliseconds.
@@ -76,9 +77,7 @@ class Job:
         logs = Path(tempfile.mkdtemp(prefix="attempt-", dir=folder))
         self._logs = [logs / f"rank-{rank}.log" for rank in range(ranks)]
         self.codes: list[int | None] = [None] * ranks
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         self.pids = []
         for rank, log in enumerate(self._logs):
             environment = {

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import urllib3
 
+from free_ports import free_port
 from kube.fake_api import FakeApi, Said, fake_api
 from mwatch.kube.access import Access, Limits
 from mwatch.kube.answer import Outcome
@@ -71,11 +72,8 @@ def test_a_server_that_stays_away_is_given_up_with_one_line() -> None:
 
 
 def test_nobody_at_the_address_is_one_line() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     with pytest.raises(Unavailable, match="is the cluster up"):
-        at(f"http://127.0.0.1:{port}").get(PODS, "ns", "x")
+        at(f"http://127.0.0.1:{free_port()}").get(PODS, "ns", "x")
 
 
 def test_a_server_that_takes_the_call_and_says_nothing_is_given_up() -> None:

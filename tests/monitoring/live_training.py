@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from free_ports import free_port
 from live_runs import Running, command, started, until
-from monitoring.server import free_port
 
 RUN = "r"
 """As `live_runs` names it."""

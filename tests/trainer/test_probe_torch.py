@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from free_ports import free_port
 from mwatch_trainer import contract
 from mwatch_trainer.probe_record import Record
 from probe_builders import SITE, record_of, tree_of, wait_for
@@ -81,7 +81,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         "WORLD_SIZE": "1",
         "OMP_NUM_THREADS": "1",
     }
-    port = _free_port()
+    port = free_port()
     command = ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}"]
     child = subprocess.Popen(
         [sys.executable, *command, "main.py"],
@@ -101,12 +101,6 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
 
 def _indented(text: str) -> str:
     return "".join(f"    {line}\n" for line in text.strip().splitlines())
-
-
-def _free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return int(server.getsockname()[1])
 
 
 def _look(folder: Path, volume: Path, torchrun: int) -> Seen:

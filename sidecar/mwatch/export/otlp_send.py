@@ -74,19 +74,20 @@ class Sender:
         try:
             with self._wire.open(request, self._limit) as response:
                 problem = _rejected(response)
-            if not watch.finished.is_set():
+            if not self._wire.is_cut:
                 self.problem = problem
                 return Outcome.TAKEN
-            error: Exception = TimeoutError()  # cut off, half an answer looks like a whole one
+            error: Exception = TimeoutError()
         except HTTPError as refused:
             refused.close()
             self.problem = f"the server answered {refused.code}"
             return Outcome.LATER if refused.code in _LATER else Outcome.REFUSED
         except (OSError, HTTPException, ValueError) as failed:
             # A connection that we cut may look as if the server had.
-            error = TimeoutError() if watch.finished.is_set() else failed
+            error = TimeoutError() if self._wire.is_cut else failed
         finally:
             watch.cancel()
+            watch.join()  # a cut that is on its way is not for the next request
         is_late = isinstance(error, TimeoutError) or isinstance(error.__context__, TimeoutError)
         self.problem = f"no answer within {self._limit:g} s" if is_late else _innermost(error)
         return Outcome.LATER

@@ -52,6 +52,11 @@ class Wire:
             self._is_cut = True
             self._shut()
 
+    @property
+    def is_cut(self) -> bool:
+        """Since the request began: then half an answer may look like a whole one."""
+        return self._is_cut
+
     def hold(self, connected: socket.socket) -> None:
         with self._lock:
             self._socket = connected
