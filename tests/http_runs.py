@@ -13,7 +13,7 @@ from typing import Any
 
 from mwatch.export.http import Pages, Server
 
-WAIT = 4.0
+WAIT = 15.0
 
 
 @contextmanager

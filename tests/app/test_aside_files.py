@@ -45,7 +45,7 @@ def test_storage_that_hangs_holds_nobody(tmp_path: Path) -> None:
     began = time.monotonic()
     for _ in range(1000):
         one.write(record())
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
     assert not one.drain(0.05)
     descriptor = os.open(pipe, os.O_RDONLY)  # the server is back
     assert until(lambda: one.drain(0.05))

@@ -132,7 +132,7 @@ def test_storage_that_hangs_holds_nobody(tmp_path: Path) -> None:
     began = time.monotonic()
     memory.wait(0.05)
     assert memory.recall(job) is None
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
     release(tmp_path / FOLDER / "calibration.json")
 
 

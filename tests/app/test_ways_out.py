@@ -59,7 +59,7 @@ def test_a_collector_that_is_away_holds_nobody() -> None:
     out = WaysOut(newest, otlp_endpoint="http://127.0.0.1:9")
     out.looked([])
     out.close()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
     assert "otlp" in out.dropped()
 
 

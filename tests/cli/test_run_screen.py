@@ -227,7 +227,7 @@ def test_more_lines_than_anybody_reads_are_left_out_and_counted(
     shown, terminal = screen
     began = time.monotonic()
     shown.printed(b"".join(b"%06d\n" % number for number in range(1000)))
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10
     terminal.until(b"600 lines not shown")
     terminal.until(b"000999")
     assert b"000599" not in terminal.text

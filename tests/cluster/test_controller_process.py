@@ -135,15 +135,15 @@ def test_two_pods_are_joined_into_one_job_and_a_stopped_rank_is_found(
         training.stopped = (0,)
         began = time.monotonic()
         until(lambda: jobs(port)[0]["verdict"]["cause"] == "hang")
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - began < 25
         until(lambda: (jobs(port)[0]["verdict"]["culprit"] or {}).get("rank") == 0)
         culprit = jobs(port)[0]["verdict"]["culprit"]
         assert (culprit["pod"], culprit["node"]) == ("train-0", "n1")
 
         began = time.monotonic()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
-        assert time.monotonic() - began < 5
+        assert process.wait(30) == 0
+        assert time.monotonic() - began < 20
     lease = access.get(LEASES, pods.namespace, "mwatch-controller").body["spec"]
     assert not lease.get("holderIdentity")
 

@@ -58,7 +58,7 @@ def test_a_file_system_that_hangs_holds_nobody(tmp_path: Path) -> None:
         """As a network file system that has lost its server."""
 
         def is_dir(self) -> bool:
-            return bool(hung.wait(10))
+            return bool(hung.wait(30))
 
     notes = TensorboardNotes(FakeHungFolder(tmp_path), max_queued=4)
     looks = [at(number, goodput=0.5) for number in range(1, 300)]
@@ -66,6 +66,6 @@ def test_a_file_system_that_hangs_holds_nobody(tmp_path: Path) -> None:
     for each in looks:
         notes.looked(each)
     notes.close(0.1)
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 10
     assert notes.dropped >= 290
     hung.set()

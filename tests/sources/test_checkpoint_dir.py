@@ -18,7 +18,7 @@ from mwatch.sources.checkpoint_dir import CheckpointDir
 from mwatch_trainer.checkpoint import TRACKER, Checkpoint, verify
 from volume_builders import ManualClock
 
-WAIT = 4.0
+WAIT = 15.0
 
 
 class Judge:

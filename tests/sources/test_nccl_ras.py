@@ -18,7 +18,7 @@ from mwatch.sources.nccl_ras_client import DEFAULT_ADDRESS, Address, address_of
 from ras_answers import Comm, Lost, apart, as_json, as_text, row
 from volume_builders import ManualClock
 
-WAIT = 5.0
+WAIT = 15.0
 HEALTHY = [as_json(Comm(0xA, {0: step, 1: step})) for step in (5, 6, 7)]
 
 

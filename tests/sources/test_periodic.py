@@ -13,7 +13,7 @@ from mwatch.model.reading import Absent, Failed, Ok, Reading
 from mwatch.sources.periodic import Periodic
 from volume_builders import ManualClock
 
-WAIT = 4.0
+WAIT = 15.0
 
 
 class Bench:

@@ -17,7 +17,7 @@ from mwatch.sources.rdma import Rdma
 from rdma_tree import RdmaTree
 from volume_builders import ManualClock
 
-WAIT = 4.0
+WAIT = 15.0
 CARD = "mlx5_0"
 
 

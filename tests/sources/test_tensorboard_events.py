@@ -15,7 +15,7 @@ from mwatch.sources.tensorboard_events import TensorboardEvents
 from tensorboard_files import framed, scalar, version, write
 from volume_builders import ManualClock
 
-WAIT = 4.0
+WAIT = 15.0
 NAME = "events.out.tfevents.1700000000.host.1.0"
 
 
