@@ -49,10 +49,7 @@ class JobStreams:
 
     def news(self, polled: Polled, sight: PodSight) -> Iterator[Observed]:
         """In order. `sight`: as before this poll."""
-        snapshot = polled.snapshot
-        assert snapshot is not None
-        if snapshot.stored is None and sight.snapshot is not None:
-            snapshot = replace(snapshot, stored=sight.snapshot.stored)
+        snapshot = self._with_folder(polled, sight)
         told = (each for each in snapshot.observed(polled.at) if self._is_new(each))
         every = [*_untold_start(polled, sight), *told]
         attempt = self._of_pod.get(polled.uid)
@@ -78,6 +75,17 @@ class JobStreams:
         """Others are gone."""
         for uid in [uid for uid in self._of_pod if uid not in uids]:
             del self._of_pod[uid]
+
+    def _with_folder(self, polled: Polled, sight: PodSight) -> PodSnapshot:
+        """Of a look that found the folder as it was only the time is sent."""
+        snapshot = polled.snapshot
+        assert snapshot is not None
+        at, known = snapshot.stored_at, sight.snapshot
+        if snapshot.stored is not None or at is None or known is None:
+            return snapshot
+        if self._stored and at + snapshot.shift(polled.at) <= self._stored.at + _SAME_SECONDS:
+            return snapshot
+        return replace(snapshot, stored=known.stored)
 
     def _is_new(self, observed: Observed) -> bool:
         """All pods see the same save folder: what one has told need not be told by all, and an
