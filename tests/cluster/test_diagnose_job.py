@@ -11,9 +11,9 @@ import json
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
 
 import pytest
 
@@ -34,16 +34,15 @@ def access(plane: ControlPlane) -> Iterator[Access]:
     made.close()
 
 
-def quickest(plane: ControlPlane, *words: str) -> tuple[subprocess.CompletedProcess[str], float]:
-    """Of three tries at the most, with Python's own start: others may be busy here."""
-    took = float("inf")
-    for _ in range(3):
-        began = time.monotonic()
-        done = mwatch(plane, *words)
-        took = min(took, time.monotonic() - began)
-        if took < SECONDS:
-            break
-    return done, took
+def on_processors(
+    plane: ControlPlane, *words: str
+) -> tuple[subprocess.CompletedProcess[str], float]:
+    """And the seconds that processors worked for it, Python's own start among them: those are
+    the same though others are busy here."""
+    before = getrusage(RUSAGE_CHILDREN)
+    done = mwatch(plane, *words)
+    after = getrusage(RUSAGE_CHILDREN)
+    return done, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def test_64_pods_are_told_of_within_five_seconds(plane: ControlPlane, access: Access) -> None:
@@ -52,10 +51,11 @@ def test_64_pods_are_told_of_within_five_seconds(plane: ControlPlane, access: Ac
     things.make_node(access, "large-node")
     run_pods(access, job, PODS_OF_A_LARGE_JOB, "large-node")
 
-    done, took = quickest(plane, "diagnose", "large", "-n", namespace, "--json")
+    done, worked = on_processors(plane, "diagnose", "large", "-n", namespace, "--json")
 
     told = json.loads(done.stdout)
-    assert took < SECONDS, f"{took:.1f} s, {told['took_seconds']} s of them asking"
+    asked = told["took_seconds"]
+    assert worked + asked < SECONDS, f"{worked:.1f} s of work, {asked} s from first to last answer"
     assert told["job"]["pods"]["running"] == PODS_OF_A_LARGE_JOB
     assert (told["verdict"]["cause"], done.returncode) == ("lost_pod", 1)
     assert told["verdict"]["culprit"]["node"] == "large-node"
