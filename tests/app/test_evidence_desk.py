@@ -48,6 +48,20 @@ def test_a_record_that_changed_follows_its_evidence(tmp_path: Path) -> None:
     collector.close()
 
 
+def test_who_asks_is_about_to_decide(tmp_path: Path) -> None:
+    """So the save folder is looked into once more."""
+    volume = tmp_path / "volume"
+    collector, _ = desk_over(volume)
+    asked: list[bool] = []
+    desk = EvidenceDesk(
+        collector, IncidentFiles(volume), time.time, lambda: 1, lambda: asked.append(True)
+    )
+    id = desk.ask("x")
+    assert id is not None and asked == [True]
+    assert desk.manifest(id, 20) is not None
+    collector.close()
+
+
 def test_a_list_is_not_made_anew_for_everybody_who_asks(tmp_path: Path) -> None:
     volume = tmp_path / "volume"
     collector, desk = desk_over(volume)

@@ -155,6 +155,25 @@ def test_the_save_folder_is_known_from_the_wrapper(tmp_path: Path) -> None:
     assert {each.iteration for each in now.checkpoints} == {20, 40}
 
 
+def test_when_an_attempt_ends_the_save_folder_is_looked_into_at_once(tmp_path: Path) -> None:
+    """A crash may come right after a save, and what to resume from is decided within seconds."""
+    save = tmp_path / "ckpt"
+    checkpoints.torch_dist(save, 20, {"__0_0.distcp": 100})
+    volume = Volume(tmp_path)
+    volume.start(save=str(save))
+
+    def stored() -> list[Stored]:
+        return [each.what for each in volume.read() if isinstance(each.what, Stored)]
+
+    until(stored)
+    checkpoints.torch_dist(save, 40, {"__0_0.distcp": 100})
+    volume.start(save=str(save), exit=ended(volume.clock.now()))
+    assert "ProcessExit" in kinds(volume.read())
+    assert volume.live.folder is not None and volume.live.folder._worker.wait(20.0)
+    (found,) = stored()
+    assert {each.iteration for each in found.checkpoints} == {20, 40}
+
+
 def test_a_sight_that_is_lost_is_told(tmp_path: Path) -> None:
     volume = Volume(tmp_path)
     volume.say(1)

@@ -181,6 +181,18 @@ def test_a_read_does_not_wait_and_tells_a_look_once(bench: Bench) -> None:
     assert sorted(stored(bench.source.read())) == [10]
 
 
+def test_who_is_about_to_choose_need_not_wait_for_the_next_round(bench: Bench) -> None:
+    build.torch_dist(bench.folder, 10)
+    bench.look()
+    build.torch_dist(bench.folder, 20)
+    assert bench.source.read() == Ok(())
+    assert not bench.source._worker.is_busy, "it is not due"
+    bench.source.look_soon()
+    assert bench.source.read() == Ok(())
+    assert bench.source._worker.wait(WAIT)
+    assert sorted(stored(bench.source.read())) == [10, 20]
+
+
 def test_a_folder_that_hangs_is_a_failure_with_one_look_out(bench: Bench) -> None:
     build.torch_dist(bench.folder, 10)
     bench.look()

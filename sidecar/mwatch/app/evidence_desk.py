@@ -32,12 +32,15 @@ class EvidenceDesk:
         files: IncidentFiles,
         now: Callable[[], float],
         running: Callable[[], int],
+        asked: Callable[[], None] = lambda: None,
     ) -> None:
-        """`running`: the number of the attempt that runs now."""
+        """`running`: the number of the attempt that runs now. `asked`: called when evidence is
+        asked for, which is done before something is decided."""
         self._collector = collector
         self._files = files
         self._now = now
         self._running = running
+        self._asked = asked
         self._lock = threading.Lock()
         self._case: Case | None = None
         self._listing = threading.Lock()
@@ -46,6 +49,7 @@ class EvidenceDesk:
 
     def ask(self, reason: str) -> str | None:
         """The id of the bundle that is being made."""
+        self._asked()
         with self._lock:
             if self._case is None or self._case.saved.is_set():
                 attempt = self._running()

@@ -137,6 +137,8 @@ class Live:
         state = self._wrapper.state
         if self.folder is None and state is not None and state.save is not None:
             self._see_save(Path(state.save))
+        if ends:
+            self.look_soon()
         seen = [each for source in self._sources.values() for each in self._look(source, now)]
         self._counts.ask_where_due()
         if ends:
@@ -146,6 +148,11 @@ class Live:
     def rest(self) -> list[Observed]:
         """The command has ended: its last words, and what it left in its save folder."""
         return [*self._log.rest(), *self.read(), *self.stored_now()]
+
+    def look_soon(self) -> None:
+        """From any thread: into the save folder, which is else looked into now and then."""
+        if self.folder is not None:
+            self.folder.look_soon()
 
     def stored_now(self) -> tuple[Observed, ...]:
         """A fresh look into the save folder, before a checkpoint is chosen; waits for it."""

@@ -196,7 +196,9 @@ class Sidecar:
 
     def _made_pages(self) -> Pages:
         watch = self.watch
-        desk = EvidenceDesk(watch.evidence, watch.files, watch.clock.now, watch.running)
+        desk = EvidenceDesk(
+            watch.evidence, watch.files, watch.clock.now, watch.running, self.live.look_soon
+        )
         restart = RestartDesk(self._settings.dir, desk).restart
         return {
             **standard_pages(self.metrics.snapshots, self.metrics.since_tick),

@@ -95,6 +95,10 @@ class CheckpointDir:
             return Ok(())
         return self._last
 
+    def look_soon(self) -> None:
+        """From any thread: somebody is about to choose a checkpoint, and the next look is due."""
+        self._next_at = self._clock()
+
     def look_now(self, seconds: float) -> Reading[tuple[Observed, ...]]:
         """A fresh look, before something is decided by it; waits for at most `seconds`.
 
