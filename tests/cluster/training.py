@@ -12,6 +12,7 @@ import json
 import re
 import subprocess
 import time
+from bisect import bisect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,7 +20,8 @@ from cluster.api import Api
 from cluster.kubectl import Kubectl, KubectlFailed
 from cluster.training_job import SAVE
 
-_ITERATION = re.compile(r"iteration +(\d+)/ *\d+ \|")
+_ITERATION = re.compile(r"\[(\S+ \S+)\] iteration +(\d+)/ *\d+ \|")
+_BEGUN = re.compile(r"\[before the start of training step\] datetime: (\S+ \S+)")
 _FOLDER = re.compile(r"iter_(\d{7})$")
 _RANK = "^[^ ]+ (-u )?-m mwatch_gpt"
 _TRACKER = "latest_checkpointed_iteration.txt"
@@ -72,17 +74,15 @@ class Training:
         return self._api.log(pod, container, 6000)
 
     def runs(self) -> list[list[int]]:
-        """The iterations that were printed, by process: each begins where the number falls."""
-        found: list[list[int]] = []
-        for pod in sorted(self.pods()):
-            before = 0
-            for text in _ITERATION.findall(self.log(pod)):
-                number = int(text)
-                if number <= before or not before:
-                    found.append([])
-                found[-1].append(number)
-                before = number
-        return found
+        """The iterations that were printed, by attempt: rank 0 says when one begins to train, the
+        last rank prints its steps. Numbers alone do not tell: one that was stopped right after a
+        save is gone on with at the next."""
+        logs = [self.log(pod) for pod in self.pods()]
+        begun = sorted(at for text in logs for at in _BEGUN.findall(text))
+        found: dict[int, list[int]] = {}
+        for at, number in sorted(step for text in logs for step in _ITERATION.findall(text)):
+            found.setdefault(bisect(begun, at), []).append(int(number))
+        return [found[place] for place in sorted(found)]
 
     def iteration(self) -> int:
         """The newest; 0 where none was printed yet."""
