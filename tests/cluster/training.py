@@ -114,13 +114,17 @@ class Training:
         return self.pods(), int(self.timeline()["attempt"])
 
     def stop(self, part: str) -> Stopped:
-        """SIGSTOP to the rank of that pod; how far the job has come."""
+        """SIGSTOP to the rank of that pod; how far the job has come, when it has come to rest:
+        the other one may have a save to end."""
         self.signal(self.pod(part), "STOP")
-        seen = -1
-        while (iteration := self.iteration()) != seen:
-            seen = iteration
+        seen, before = self._reached(), None
+        while seen != before:
             time.sleep(_POLL_SECONDS)
-        return Stopped(seen, int(self.look(f"cat {SAVE}/{self.name}/{_TRACKER}")))
+            seen, before = self._reached(), seen
+        return seen
+
+    def _reached(self) -> Stopped:
+        return Stopped(self.iteration(), int(self.look(f"cat {SAVE}/{self.name}/{_TRACKER}")))
 
     def wait_for_attempt(self, number: int, *, first: bool = False) -> None:
         """In the folder of checkpoints, where its owner has written it."""
