@@ -6,6 +6,7 @@ nobody else."""
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,15 @@ def nobody(request: Any, seconds: float) -> dict[str, Any]:
     return {"ok": False, "error": "there is no wrapper: no control socket"}
 
 
-def desk_over(volume: Path) -> tuple[EvidenceCollector, EvidenceDesk]:
+def desk_over(
+    volume: Path, asked: Callable[[], None] = lambda: None
+) -> tuple[EvidenceCollector, EvidenceDesk]:
     save = volume.parent / "save"
     save.mkdir(parents=True)
     off_pod = OffPod(nobody, lambda: save, lambda: True)
     collector = EvidenceCollector(volume, "pod-0", time.time, lambda: 1, off_pod=off_pod)
     files = IncidentFiles(volume / "incidents")
-    return collector, EvidenceDesk(collector, files, time.time, lambda: 1)
+    return collector, EvidenceDesk(collector, files, time.time, lambda: 1, asked)
 
 
 def test_a_record_that_changed_follows_its_evidence(tmp_path: Path) -> None:
@@ -50,12 +53,8 @@ def test_a_record_that_changed_follows_its_evidence(tmp_path: Path) -> None:
 
 def test_who_asks_is_about_to_decide(tmp_path: Path) -> None:
     """So the save folder is looked into once more."""
-    volume = tmp_path / "volume"
-    collector, _ = desk_over(volume)
     asked: list[bool] = []
-    desk = EvidenceDesk(
-        collector, IncidentFiles(volume), time.time, lambda: 1, lambda: asked.append(True)
-    )
+    collector, desk = desk_over(tmp_path / "volume", lambda: asked.append(True))
     id = desk.ask("x")
     assert id is not None and asked == [True]
     assert desk.manifest(id, 20) is not None

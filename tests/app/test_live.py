@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,10 @@ class Volume:
 
 def kinds(seen: list[Observed]) -> list[str]:
     return [type(each.what).__name__ for each in seen]
+
+
+def stored(seen: Iterable[Observed]) -> list[Stored]:
+    return [each.what for each in seen if isinstance(each.what, Stored)]
 
 
 def ended(at: float) -> dict[str, Any]:
@@ -144,14 +149,10 @@ def test_the_save_folder_is_known_from_the_wrapper(tmp_path: Path) -> None:
     volume.start(save=str(save))
     volume.read()
     assert volume.live.save == save
-
-    def stored() -> list[Stored]:
-        return [each.what for each in volume.read() if isinstance(each.what, Stored)]
-
-    (found,) = until(stored)
+    (found,) = until(lambda: stored(volume.read()))
     assert [each.iteration for each in found.checkpoints] == [20]
     checkpoints.torch_dist(save, 40, {"__0_0.distcp": 100})
-    (now,) = [each.what for each in volume.live.stored_now() if isinstance(each.what, Stored)]
+    (now,) = stored(volume.live.stored_now())
     assert {each.iteration for each in now.checkpoints} == {20, 40}
 
 
@@ -161,16 +162,12 @@ def test_when_an_attempt_ends_the_save_folder_is_looked_into_at_once(tmp_path: P
     checkpoints.torch_dist(save, 20, {"__0_0.distcp": 100})
     volume = Volume(tmp_path)
     volume.start(save=str(save))
-
-    def stored() -> list[Stored]:
-        return [each.what for each in volume.read() if isinstance(each.what, Stored)]
-
-    until(stored)
+    until(lambda: stored(volume.read()))
     checkpoints.torch_dist(save, 40, {"__0_0.distcp": 100})
     volume.start(save=str(save), exit=ended(volume.clock.now()))
     assert "ProcessExit" in kinds(volume.read())
     assert volume.live.folder is not None and volume.live.folder._worker.wait(20.0)
-    (found,) = stored()
+    (found,) = stored(volume.read())
     assert {each.iteration for each in found.checkpoints} == {20, 40}
 
 

@@ -78,15 +78,14 @@ class SnapshotPage:
         self._made: tuple[Looked, bytes] | None = None
         self._parts: dict[str, _Part] = {}
         self._stored: Observed | None = None
-        self._stored_at: float | None = None
+        """The newest look into the save folder; the part is of the first that found it so."""
         self.ring = ObservedRing(life, _encoded, newest=newest, place=place)
 
     def told(self, observed: Observed, file: int = 0) -> None:
         """The engine was told of it; `file`: the log that is read now."""
         if isinstance(observed.what, Stored):
-            self._stored_at = observed.at
-            if self._stored is None or self._stored.what != observed.what:
-                self._stored = observed
+            before, self._stored = self._stored, observed
+            if before is None or before.what != observed.what:
                 self._change("stored", observed, _bounded(observed))
             return
         self.ring.add(observed, file)
@@ -130,7 +129,8 @@ class SnapshotPage:
         """What is new at each look: made once, whoever asks."""
         with self._lock:
             if self._made is None or self._made[0] is not looked:
-                members = _dumped({**_members(looked), "stored_at": self._stored_at})
+                stored_at = None if self._stored is None else self._stored.at
+                members = _dumped({**_members(looked), "stored_at": stored_at})
                 self._made = looked, b"," + members[1:-1] + b',"who":' + self._who
             return self._made[1]
 
