@@ -8,7 +8,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet install
 CODE := sidecar trainer tests benchmarks alerts dashboards manifests
-PURE := $(notdir $(wildcard $(addprefix sidecar/mwatch/,model parse state detect decide checks manifests plan)))
+PURE := $(notdir $(wildcard $(addprefix sidecar/mwatch/,model parse state detect decide checks manifests plan flight_recorder)))
 # A new package or a new version changes what the installation must know.
 INSTALLED := pyproject.toml $(wildcard sidecar/*/__init__.py trainer/*/__init__.py)
 
@@ -33,10 +33,11 @@ test: .venv/dev .venv/demo ## run the tests (COV=1: with coverage of the pure pa
 test-cluster: .venv/dev .venv/demo ## the tests that need a Kubernetes: made here (root, Go), or MWATCH_TEST_KUBECONFIG
 	@PYTHONPATH=tests $(PY) -m cluster
 
-check: .venv/dev ## lint, formatting, types, contract tests
+check: .venv/dev ## lint, formatting, types, layers of imports, contract tests
 	$(PY) -m ruff check $(CODE)
 	$(PY) -m ruff format --check $(CODE)
 	$(PY) -m mypy --strict $(CODE)
+	.venv/bin/lint-imports
 	$(PY) -m pytest -q tests/contract
 
 bench: .venv/dev .venv/demo ## run the benchmarks

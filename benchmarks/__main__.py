@@ -30,7 +30,7 @@ from benchmarks import (
 from benchmarks.measure import REPEATS, ChildFailed
 from benchmarks.row import Row, as_record, table
 from benchmarks.ten_fields import Disagreement
-from debian_tools import ToolMissing
+from support.debian_tools import ToolMissing
 
 
 class Size(NamedTuple):

@@ -14,10 +14,10 @@ import resource
 import sys
 import time
 
-from flight_builders import Flight, layout, steps
-from flight_format import pickled
-from mwatch.parse.flight_analysis import analyse
-from mwatch.parse.flight_recorder import read_dump
+from mwatch.flight_recorder.analysis import analyse
+from mwatch.flight_recorder.dump import read_dump
+from support.builders.flight import Flight, layout, steps
+from support.builders.flight_format import pickled
 
 _STEPS = 6
 _CALLS = 20

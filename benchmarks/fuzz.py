@@ -23,10 +23,10 @@ from types import FrameType
 from benchmarks.fuzz_lines import Source, seed_records
 from benchmarks.progress import Progress
 from benchmarks.shrink import shrink
-from mwatch.app.catalogue import load
-from mwatch.app.parse import encode
+from mwatch.config.catalogue import load
 from mwatch.parse.grammar import Grammar
 from mwatch.parse.reader import Reader
+from mwatch.replay.events import encode
 
 _BATCH = 5000
 _SHRUNK = 3

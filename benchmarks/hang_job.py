@@ -104,7 +104,7 @@ def main() -> None:
 
     args = arguments.parse(sys.argv[1:])
     chosen = device.prepare()
-    from mwatch_gpt.pretrain import pretrain
+    from mwatch_gpt.training import pretrain
 
     training: Any = importlib.import_module("mwatch_gpt.training")
     report = _report()

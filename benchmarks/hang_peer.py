@@ -19,8 +19,8 @@ from pathlib import Path
 
 from benchmarks.hang_run import Watcher, started_at
 from benchmarks.measure import ROOT, ChildFailed, python
-from debian_tools import CommandFailed, locked, run_command, user_cache
-from mwatch_trainer import processes
+from mwatch_trainer.processes import proc
+from support.debian_tools import CommandFailed, locked, run_command, user_cache
 
 PACKAGE = "nvidia-resiliency-ext"
 VERSION = "0.4.1"
@@ -63,9 +63,9 @@ def _command(api: str, job: list[str], folder: Path) -> list[str]:
 
 def _monitor_started(launcher: int) -> float:
     """Its monitors are forked off the launcher before the ranks, and look for the first time."""
-    known = processes.everything()
+    known = proc.everything()
     children = [each for each in known.values() if each.ppid == launcher]
-    monitors = [each for each in children if processes.rank_of(each.pid) is None]
+    monitors = [each for each in children if proc.rank_of(each.pid) is None]
     if not monitors:
         raise ChildFailed("ft_launcher has no monitor")
     return min(map(started_at, monitors))

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO
 
 from benchmarks.measure import ChildFailed
-from mwatch_trainer import processes
+from mwatch_trainer.processes import proc
 
 READY_ITERATION = 30
 """Healthy steps before the stop: all who learn from them have learnt."""
@@ -130,8 +130,8 @@ def _wait_for_moment(watcher: Watcher, pid: int, share: float) -> None:
 
 
 def _stop_a_rank(root: int) -> float:
-    below = processes.descendants(root, processes.everything())
-    ranks = processes.Ranks().of(below)
+    below = proc.descendants(root, proc.everything())
+    ranks = proc.Ranks().of(below)
     own = [pid for pid, (rank, is_own) in ranks.items() if is_own and rank == _STOPPED_RANK]
     if len(own) != 1:
         raise ChildFailed(f"rank {_STOPPED_RANK} has {len(own)} processes")
@@ -140,7 +140,7 @@ def _stop_a_rank(root: int) -> float:
     return stopped
 
 
-def started_at(process: processes.Process) -> float:
+def started_at(process: proc.Process) -> float:
     """By CLOCK_BOOTTIME, which the kernel counts it by."""
     return process.started / os.sysconf("SC_CLK_TCK")
 
@@ -170,7 +170,7 @@ def _end_all(mark: str) -> None:
     """Whatever was started, in whichever group: all of it carries the mark."""
     wanted = f"{_MARK}={mark}".encode()
     deadline = time.monotonic() + _GONE_SECONDS
-    while there := [pid for pid in processes.everything() if _carries(pid, wanted)]:
+    while there := [pid for pid in proc.everything() if _carries(pid, wanted)]:
         if time.monotonic() > deadline:
             raise ChildFailed(f"processes do not end: {there}")
         for pid in there:

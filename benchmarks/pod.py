@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from mwatch_trainer import contract
-from mwatch_trainer.node_facts import put
-from mwatch_trainer.probe_record import Record, pack
-from mwatch_trainer.rotation import RotatedFile
+from mwatch_trainer.gpu.node_sampler import put
+from mwatch_trainer.output.log_copy import RotatedFile
+from mwatch_trainer.probe.record_file import Record, pack
 
 RANKS = 8
 _LOG_BYTES = 64 << 20

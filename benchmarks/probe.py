@@ -18,7 +18,7 @@ from statistics import median
 
 from benchmarks.measure import ROOT, python, run
 from benchmarks.row import Row
-from mwatch_trainer.probe import Probe
+from mwatch_trainer.probe.probe import Probe
 
 TARGET_SECONDS = 0.001
 START_SECONDS = 0.005

@@ -20,7 +20,7 @@ from benchmarks.make_logs import iterations, make_log
 from benchmarks.measure import REPEATS, Usage, python, run, run_in_turns
 from benchmarks.row import Row
 from benchmarks.ten_fields import FIELDS, check_equal
-from debian_tools import debian_tool
+from support.debian_tools import debian_tool
 
 _PROGRAMS = Path(__file__).parent / "mtail"
 PLAIN = _PROGRAMS / "plain.mtail"

@@ -16,12 +16,12 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 
 from benchmarks.ten_fields import FIELDS
-from mwatch.app.catalogue import load
-from mwatch.app.inputs import CHUNK
+from mwatch.config.catalogue import load
 from mwatch.model.event import Event, Iteration
+from mwatch.parse.fast_path.run import Run
 from mwatch.parse.grammar import Grammar
 from mwatch.parse.reader import Reader
-from mwatch.parse.run import Run
+from mwatch.runtime.files import CHUNK
 
 _LAST: dict[str, Callable[[Iteration], float | None]] = {
     name: attrgetter(name) for name in FIELDS if name not in ("lm_loss", "skipped")

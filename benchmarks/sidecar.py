@@ -24,7 +24,7 @@ import orjson
 from benchmarks.measure import ChildFailed
 from benchmarks.row import Row
 from benchmarks.serving import SCRAPES, WAIT_SECONDS, Running, pod, running
-from mwatch.model.snapshot_wire import from_wire
+from mwatch.model.snapshot.snapshot_wire import from_wire
 
 TARGET_CPU = 0.01
 TARGET_BYTES = 64 << 20

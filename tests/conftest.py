@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from debian_tools import ToolMissing, debian_tool
+from support.debian_tools import ToolMissing, debian_tool
 
 # They need root and Go: `make test-cluster` runs them.
 collect_ignore = [] if os.environ.get("MWATCH_CLUSTER_TESTS") else ["cluster"]

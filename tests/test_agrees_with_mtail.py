@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from builders import events, only
 from mwatch.model.event import Iteration
+from support.builders.events import events, only
 
 TESTS = Path(__file__).parent
 PROGRAM = TESTS.parent / "benchmarks" / "mtail" / "plain.mtail"

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from builders import events
 from mwatch.model.event import Event, event_name
+from support.builders.events import events
 
 CORPUS = Path(__file__).parent / "corpus"
 LOGS = sorted(CORPUS.glob("*/*.log"))

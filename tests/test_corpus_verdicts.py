@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mwatch.app.replay import Request, replay
+from mwatch.replay.replay import Request, replay
 
 CORPUS = Path(__file__).parent / "corpus"
 INCIDENTS = sorted(folder.name for folder in CORPUS.iterdir())

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from debian_tools import (
+from support.debian_tools import (
     CommandAbsent,
     CommandFailed,
     Run,
@@ -104,7 +104,7 @@ def test_the_second_of_two_parallel_fetches_waits_for_the_first(tmp_path: Path) 
     apt = FakeApt()
     waiting: list[subprocess.Popen[str]] = []
     code = (
-        "import sys, pathlib, debian_tools as d\n"
+        "import sys, pathlib\nfrom support import debian_tools as d\n"
         "print('started', flush=True)\n"
         "print(d.debian_tool('package', 'tool', cache=pathlib.Path(sys.argv[1]), search_path='',"
         " run=None))\n"  # None cannot be called: it must find the work done

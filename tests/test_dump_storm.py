@@ -15,29 +15,36 @@ from pathlib import Path
 
 import pytest
 
-from control_runs import controlled, token_file
-from evidence_builders import Wrapper, filled_volume
-from mwatch.act.evidence import Limits, collect
-from mwatch.act.incident_files import IncidentFiles
+from mwatch.evidence.bundle import Limits, collect
+from mwatch.evidence.incident_store import IncidentFiles
 from mwatch.model.finding import Cause
 from mwatch.model.incident import incident_id
-from mwatch_trainer.control_client import ask
-from mwatch_trainer.dump_room import DUMP_BYTES, MAX_DUMPS, OLDER_BYTES, RECORDER_BYTES, DumpRoom
-from mwatch_trainer.incident_folders import VOLUME_BYTES, folder_bytes
-from wrapper_runs import python, running, until
+from mwatch_trainer.control.client import ask
+from mwatch_trainer.evidence.incident_dirs import VOLUME_BYTES, folder_bytes
+from mwatch_trainer.probe.dump_quota import (
+    DUMP_BYTES,
+    MAX_DUMPS,
+    OLDER_BYTES,
+    RECORDER_BYTES,
+    DumpRoom,
+)
+from support.builders.evidence import Wrapper, filled_volume
+from support.runs.control_runs import controlled, token_file
+from support.runs.wrapper_runs import python, running, until
 
 # Four ranks that answer a dump as the probe does, with much more than the probe would write.
 FLOOD = """
 import json, os, sys, time
-from mwatch_trainer import probe_record, processes
-from mwatch_trainer.probe_record import Record
+from mwatch_trainer.probe import record_file
+from mwatch_trainer.processes import proc
+from mwatch_trainer.probe.record_file import Record
 folder = sys.argv[1]
 os.makedirs(folder + "/probe", exist_ok=True)
-started = processes.read(os.getpid()).started
+started = proc.read(os.getpid()).started
 for rank in range(4):
     record = Record(1, 0, os.getpid(), started, rank, rank, 4, 5, time.monotonic(), time.time(), 1,
                     0, "training", "", "")
-    open(f"{folder}/probe/rank-{rank}", "wb").write(probe_record.pack(record, 2))
+    open(f"{folder}/probe/rank-{rank}", "wb").write(record_file.pack(record, 2))
 print("ready", flush=True)
 done = None
 while True:

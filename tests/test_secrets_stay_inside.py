@@ -18,13 +18,8 @@ from pathlib import Path
 
 import pytest
 
-import control_runs
-import live_runs
-import sidecar_runs
-import wrapper_runs
-from http_runs import get
-from mwatch_trainer.control_client import ask
-from secrets_planted import (
+from mwatch_trainer.control.client import ask
+from support.repository.secrets_planted import (
     ALL,
     ENVIRONMENT,
     OWN_PATTERN,
@@ -35,6 +30,8 @@ from secrets_planted import (
     trainer,
     unpacked,
 )
+from support.runs import control_runs, live_runs, sidecar_runs, wrapper_runs
+from support.runs.http_runs import get
 
 EVERYTHING = {**ENVIRONMENT, "MWATCH_SCRUB": OWN_PATTERN}
 

@@ -26,7 +26,7 @@ from benchmarks.cluster.trial import Trial
 from benchmarks.measure import ChildFailed
 from cluster.binaries import GoMissing
 from cluster.namespaces import ClusterBroken
-from debian_tools import ToolMissing
+from support.debian_tools import ToolMissing
 
 SIZES = (64, 512, 2048)
 _REST_SECONDS = 60.0

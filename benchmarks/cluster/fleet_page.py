@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import orjson
 
 from benchmarks.cluster.training import RANKS, Kind, Training
-from mwatch.app.snapshot_page import Looked, SnapshotPage
 from mwatch.model.event import Iteration
 from mwatch.model.job import Job
 from mwatch.model.observation import Observed, Stored, StoredCheckpoint
-from mwatch.model.observed_wire import from_wire
-from mwatch.model.pod import Who
-from mwatch.model.snapshot import Snapshot, Surroundings, take
-from mwatch.model.wrapper import WrapperState
+from mwatch.model.snapshot.observed_wire import from_wire
+from mwatch.model.snapshot.pod import Who
+from mwatch.model.snapshot.snapshot import Snapshot, Surroundings, take
+from mwatch.model.snapshot.wrapper import WrapperState
+from mwatch.sidecar.snapshot import Looked, SnapshotPage
 
 CHECKPOINT_EVERY = 100
 FIRST_ITERATION = 1000

@@ -24,10 +24,10 @@ from urllib.request import Request, urlopen
 import pytest
 import yaml
 
-from alert_rules import FOLDER, alerts
-from debian_tools import debian_tool
 from monitoring.server import Server, serving
 from monitoring.unpacked_alertmanager import runnable
+from support.debian_tools import debian_tool
+from support.repository.alert_rules import FOLDER, alerts
 
 EXAMPLE = FOLDER / "alertmanager.example.yaml"
 ALERTS = {each.name: each for each in alerts()}

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 import yaml
 
-from alert_rules import FOLDER, Rule, alerts, read_rules, rule
 from alerts.generate import OBJECT, RUNBOOKS, generate, prometheus_rule, rule_files, with_runbooks
-from mwatch.app.catalogue import load
+from mwatch.config.catalogue import load
 from mwatch.detect import ALL as DETECTORS
-from mwatch.export import catalog_fleet
-from mwatch.export.catalog import ALL as METRICS
-from mwatch.export.metric import LABELS
+from mwatch.export.metrics import catalog_fleet
+from mwatch.export.metrics.catalog import ALL as METRICS
+from mwatch.export.metrics.metric import LABELS
 from mwatch.model.finding import Severity
 from mwatch.model.phase import JobPhase
-from source_rules import ROOT
+from support.repository.alert_rules import FOLDER, Rule, alerts, read_rules, rule
+from support.repository.source_rules import ROOT
 
 RULES = read_rules()
 ALERTS = alerts()

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from alert_rules import FOLDER
-from debian_tools import debian_tool
+from support.debian_tools import debian_tool
+from support.repository.alert_rules import FOLDER
 
 SECONDS = 120
 CASES = sorted(Path(__file__).parent.glob("*.test.yaml"))

@@ -18,7 +18,7 @@ import pytest
 import typer.main
 
 from mwatch.cli.main import app
-from source_rules import ROOT
+from support.repository.source_rules import ROOT
 
 PAGES = sorted((ROOT / "runbooks").glob("*.md"))
 _SPAN = re.compile(r"`([^`]+)`")

@@ -11,7 +11,7 @@ import orjson
 import pytest
 from benchmarks.cluster.fleet import Sidecars, read_seeds, write_seeds
 
-from fleet_seeds import place, seeds
+from support.runs.fleet_seeds import place, seeds
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ import orjson
 import pytest
 from benchmarks.cluster.fleet_page import FIRST_ITERATION, Fleet, PodPage
 
-from fleet_seeds import BEGAN, fleet, place
-from mwatch.app.engine import Engine
+from mwatch.engine.engine import Engine
 from mwatch.model.event import Iteration
 from mwatch.model.finding import Cause
 from mwatch.model.observation import Beat, Sign, SignState, Stored
-from mwatch.model.snapshot_wire import PodSnapshot, from_wire
+from mwatch.model.snapshot.snapshot_wire import PodSnapshot, from_wire
+from support.runs.fleet_seeds import BEGAN, fleet, place
 
 PODS = 4
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from browser.chromium import chromium
 from browser.devtools import page
 from browser.eventful import eventful_log
-from debian_tools import ToolMissing
-from mwatch.app.html_report import render
-from story_builders import replayed
+from mwatch.report.html.page import render
+from support.builders.story import replayed
+from support.debian_tools import ToolMissing
 
 _WIDTH = 1200
 _MAX_BYTES = 300_000

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from debian_tools import Run, ToolMissing, run_command
-from debian_tree import debian_tree, libraries
+from support.debian_tools import Run, ToolMissing, run_command
+from support.debian_tree import debian_tree, libraries
 
 PACKAGE = "chromium-headless-shell"
 _FONTS = ("fonts-inter", "fonts-dejavu-core")

@@ -12,10 +12,10 @@ import pytest
 from browser.chromium import Chromium, chromium
 from browser.devtools import Page, page
 from browser.eventful import eventful_log
-from debian_tools import ToolMissing
-from mwatch.app.html_report import render
-from mwatch.app.story import Story
-from story_builders import replayed
+from mwatch.report.html.page import render
+from mwatch.report.recorder import Story
+from support.builders.story import replayed
+from support.debian_tools import ToolMissing
 
 
 @pytest.fixture(scope="session")

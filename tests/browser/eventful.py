@@ -8,7 +8,7 @@ import math
 import random
 import re
 
-from recorded import RunLog
+from support.runs.recorded import RunLog
 
 TOTAL = 900
 _WATCHDOG = (

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from browser.chromium import PACKAGE, chromium
-from debian_tools import CommandAbsent, CommandFailed, ToolMissing
+from support.debian_tools import CommandAbsent, CommandFailed, ToolMissing
 
 
 class FakeApt:

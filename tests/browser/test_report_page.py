@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from browser.devtools import Page
-from mwatch.app.html_report import render
-from mwatch.app.story import Story
-from mwatch.app.story_parts import Excerpt, Voice
+from mwatch.report.html.page import render
+from mwatch.report.model import Excerpt, Voice
+from mwatch.report.recorder import Story
 
 BOX = """(name) => {
   const one = document.querySelector(name);

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from dataset_runs import STEPS, Dataset, lines
-from fake_hub import fake_hub
-from mwatch_gpt.data import main
+from mwatch_gpt.data.tool import main
+from support.fakes.fake_hub import fake_hub
+from support.runs.dataset_runs import STEPS, Dataset, lines
 
 TOOL = {"engine": "mwatch", "workers": 1, "tokenizerType": "ByteTokenizer", "jsonKey": "text"}
 

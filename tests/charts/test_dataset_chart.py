@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from chart_renders import CHARTS, NO_HELM, Refused, helm, only, rendered, sets
-from dataset_runs import SCRIPTS, STEPS, Dataset, lines
+from support.repository.chart_renders import CHARTS, NO_HELM, Refused, helm, only, rendered, sets
+from support.runs.dataset_runs import SCRIPTS, STEPS, Dataset, lines
 
 pytestmark = pytest.mark.skipif(helm() is None, reason=NO_HELM)
 CHART = CHARTS / "dataset"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from dataset_runs import Dataset, hub_spec, lines
-from fake_hub import FakeHub, fake_hub
+from support.fakes.fake_hub import FakeHub, fake_hub
+from support.runs.dataset_runs import Dataset, hub_spec, lines
 
 PATH = "train/chunk1/example_train_0.jsonl.xz"
 OTHER = "train/chunk1/example_train_1.jsonl.xz"

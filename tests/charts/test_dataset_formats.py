@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from dataset_runs import SCRIPTS, STEPS, Dataset, Ran, archive, lines
+from support.runs.dataset_runs import SCRIPTS, STEPS, Dataset, Ran, archive, lines
 
 DOCUMENTS = lines("one", "two", "three")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dataset_runs import STEPS, Dataset, hub_spec, lines
-from fake_hub import COMMIT, FakeHub, fake_hub
+from support.fakes.fake_hub import COMMIT, FakeHub, fake_hub
+from support.runs.dataset_runs import STEPS, Dataset, hub_spec, lines
 
 FILES = {
     f"train/chunk1/example_train_{number}.jsonl.xz": lzma.compress(

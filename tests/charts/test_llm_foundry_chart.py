@@ -13,7 +13,15 @@ from typing import Any
 import pytest
 import yaml
 
-from chart_renders import (
+from mwatch.checks.every import look
+from mwatch.manifests.parts import Wish
+from mwatch.manifests.whole import inject_text
+from mwatch.model.checks.check import Level
+from mwatch_trainer.command.argv import find_program
+from mwatch_trainer.command.composer import is_composer
+from mwatch_trainer.command.composer import settings as composer_settings
+from mwatch_trainer.zipapp_build import build
+from support.repository.chart_renders import (
     CHARTS,
     NO_HELM,
     Refused,
@@ -25,16 +33,8 @@ from chart_renders import (
     sets,
     trainer,
 )
-from manifest_files import one_workload
-from mwatch.checks.every import look
-from mwatch.manifests.parts import Wish
-from mwatch.manifests.whole import inject_text
-from mwatch.model.check import Level
-from mwatch_trainer.argv import find_program
-from mwatch_trainer.composer_argv import is_composer
-from mwatch_trainer.composer_argv import settings as composer_settings
-from mwatch_trainer.zipapp_build import build
-from source_rules import SPDX
+from support.repository.manifest_files import one_workload
+from support.repository.source_rules import SPDX
 
 pytestmark = pytest.mark.skipif(helm() is None, reason=NO_HELM)
 CHART = CHARTS / "llm-foundry-training"

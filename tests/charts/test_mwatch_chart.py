@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from chart_renders import CHARTS, NO_HELM, Refused, helm, only, rendered, sets
 from manifests.generate import FILES, ROOT, SOURCES, wanted
+from support.repository.chart_renders import CHARTS, NO_HELM, Refused, helm, only, rendered, sets
 
 CHART = CHARTS / "mwatch"
 needs_helm = pytest.mark.skipif(helm() is None, reason=NO_HELM)
@@ -122,7 +122,7 @@ def test_the_controller_asks_for_nothing_of_its_node() -> None:
 
 @needs_helm
 def test_policy_and_fleet_are_files_that_the_controller_reads(tmp_path: Path) -> None:
-    from mwatch.app.fleet_settings import load
+    from mwatch.config.fleet import load
 
     fleet = (
         'max_restarts_at_once = 1\n[[maintenance]]\ndays = ["sun"]\nfrom = "02:00"\nto = "04:00"'

@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from chart_renders import CHARTS, NO_HELM, Refused, helm, only, rendered, sets, values_file
+from support.repository.chart_renders import (
+    CHARTS,
+    NO_HELM,
+    Refused,
+    helm,
+    only,
+    rendered,
+    sets,
+    values_file,
+)
 
 pytestmark = pytest.mark.skipif(helm() is None, reason=NO_HELM)
 CHART = CHARTS / "shared-storage"

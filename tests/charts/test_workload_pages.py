@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
-from chart_renders import CHARTS, NO_HELM, helm, rendered
-from mwatch_gpt import data_arguments
+from mwatch_gpt.data import tool
+from support.repository.chart_renders import CHARTS, NO_HELM, helm, rendered
 
 ROOT = CHARTS.parents[1]
 PAGES = [*sorted((ROOT / "docs" / "workloads").glob("*.md")), ROOT / "docs" / "data.md"]
@@ -56,8 +56,8 @@ def test_the_tool_for_data_understands_what_its_page_says() -> None:
     found = [words[3:] for words in typed(PAGES[-1]) if words[:3] == _DATA]
     assert len(found) == 4
     for words in found:
-        args = data_arguments.parse(words, "sample.txt")
-        assert args.check or args.blend or data_arguments.job(args).inputs
+        args = tool.parse(words, "sample.txt")
+        assert args.check or args.blend or tool.job(args).inputs
 
 
 @pytest.mark.skipif(helm() is None, reason=NO_HELM)

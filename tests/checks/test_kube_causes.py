@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from kube_builders import batch_job, pod, pytorch_job
 from mwatch.checks.kube_causes import ALL, kube_causes, kube_phase
 from mwatch.model.finding import Cause, Severity
-from mwatch.model.kube_event import KubeEvent, event_of
-from mwatch.model.kube_facts import KubeFacts
-from mwatch.model.kube_job import KubeJob, job_of
-from mwatch.model.kube_node import KubeNode, Taint, node_of
-from mwatch.model.kube_pod import KubePod, pod_of
-from mwatch.model.kube_queue import KubeWorkload
+from mwatch.model.kube.event import KubeEvent, event_of
+from mwatch.model.kube.facts import KubeFacts
+from mwatch.model.kube.job import KubeJob, job_of
+from mwatch.model.kube.node import KubeNode, Taint, node_of
+from mwatch.model.kube.pod import KubePod, pod_of
+from mwatch.model.kube.queue import KubeWorkload
 from mwatch.model.phase import JobPhase
+from support.builders.kube import batch_job, pod, pytorch_job
 
 RECORDED = Path(__file__).parents[1] / "data" / "kube"
 NOW = 1_767_226_200.0  # ten minutes after the pods of `kube_builders` were made

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from job_manifests import (
+from mwatch.checks.every import ALL, look
+from mwatch.model.checks.check import Found, Level
+from support.builders.job_manifests import (
     TRAIN,
     at_instance,
     change,
@@ -33,9 +35,7 @@ from job_manifests import (
     with_policy,
     without_shm,
 )
-from manifest_files import one_workload, text_of
-from mwatch.checks.every import ALL, look
-from mwatch.model.check import Found, Level
+from support.repository.manifest_files import one_workload, text_of
 
 
 def found(content: dict[str, Any], *others: dict[str, Any]) -> list[Found]:

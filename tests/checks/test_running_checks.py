@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 import yaml
 
-from job_manifests import (
+from mwatch.checks.every import ALL
+from mwatch.checks.live import RUNNING, look, worst_first
+from mwatch.model.checks.check import CheckState, Level, Made
+from mwatch.model.checks.running import Claim, Kept, Progress, Running
+from mwatch.model.kube.facts import KubeFacts
+from mwatch.model.kube.node import HYPERPOD_HEALTH, KubeNode, Taint
+from mwatch.model.observation import Stored, StoredCheckpoint
+from mwatch.model.snapshot.pod import DataFile, Mount, PodFacts
+from support.builders.job_manifests import (
     TRAIN,
     at_instance,
     job,
@@ -26,17 +34,9 @@ from job_manifests import (
     variable,
     with_policy,
 )
-from kube_builders import made
-from kube_builders import pod as kube_pod
-from manifest_files import one_workload
-from mwatch.checks.every import ALL
-from mwatch.checks.live import RUNNING, look, worst_first
-from mwatch.model.check import CheckState, Level, Made
-from mwatch.model.kube_facts import KubeFacts
-from mwatch.model.kube_node import HYPERPOD_HEALTH, KubeNode, Taint
-from mwatch.model.observation import Stored, StoredCheckpoint
-from mwatch.model.pod import DataFile, Mount, PodFacts
-from mwatch.model.running import Claim, Kept, Progress, Running
+from support.builders.kube import made
+from support.builders.kube import pod as kube_pod
+from support.repository.manifest_files import one_workload
 
 NOW = 1_767_226_200.0
 GB = 10**9

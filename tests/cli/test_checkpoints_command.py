@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from checkpoint_builders import sparse, torch_dist, track
 from mwatch.cli.checkpoints import age, size
+from support.builders.checkpoint import sparse, torch_dist, track
 
 COMMAND = (sys.executable, "-m", "mwatch", "checkpoints")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 UNPRIVILEGED = """
-import runpy, unprivileged
+import runpy
+from support import unprivileged
 with unprivileged.unprivileged():
     runpy.run_module("mwatch", run_name="__main__")
 """

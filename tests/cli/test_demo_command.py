@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from live_runs import environment, left_behind, until
+from support.runs.live_runs import environment, left_behind, until
 
 SECONDS = 240.0
 WITHOUT_TORCH = """

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from manifest_files import FOLDER, text_of
-from mwatch.app.inject import choose
 from mwatch.kube.errors import NoPermission
+from mwatch.operate.inject import choose
+from support.repository.manifest_files import FOLDER, text_of
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = str(FOLDER / "hyperpod.yaml")

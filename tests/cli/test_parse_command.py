@@ -17,12 +17,13 @@ from typing import Any
 
 import pytest
 
-from builders import log, megatron_line
-from mwatch.app.inputs import CHUNK
+from mwatch.runtime.files import CHUNK
+from support.builders.events import log, megatron_line
 
 PARSE = (sys.executable, "-m", "mwatch", "parse")
 UNPRIVILEGED = """
-import runpy, unprivileged
+import runpy
+from support import unprivileged
 with unprivileged.unprivileged():
     runpy.run_module("mwatch", run_name="__main__")
 """

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from recorded import RunLog
+from support.runs.recorded import RunLog
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 UNPRIVILEGED = """
-import runpy, unprivileged
+import runpy
+from support import unprivileged
 with unprivileged.unprivileged():
     runpy.run_module("mwatch", run_name="__main__")
 """

@@ -12,15 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from mwatch.app import story_json
-from mwatch.app.story import StoryRecorder
-from recorded import RunLog
-from story_builders import replayed
+from mwatch.report import story_json
+from mwatch.report.recorder import StoryRecorder
+from support.builders.story import replayed
+from support.runs.recorded import RunLog
 
 PATHS = [str(Path(path).resolve()) for path in sys.path if path]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS)}
 UNPRIVILEGED = """
-import runpy, unprivileged
+import runpy
+from support import unprivileged
 with unprivileged.unprivileged():
     runpy.run_module("mwatch", run_name="__main__")
 """

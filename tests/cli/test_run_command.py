@@ -16,8 +16,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from attempt_builders import contents
-from live_runs import (
+from support.builders.attempt import contents
+from support.runs.live_runs import (
     PATIENCE,
     Finished,
     command,

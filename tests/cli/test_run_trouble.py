@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from live_runs import (
+from support.runs.live_runs import (
     PATIENCE,
     Running,
     command,
@@ -27,14 +27,14 @@ from live_runs import (
     trainer,
     until,
 )
-from wrapper_runs import is_alive
+from support.runs.wrapper_runs import is_alive
 
 pytestmark = pytest.mark.timeout(90)
 LONG = ("--train-iters", "100000", "--step-seconds", "0.05")
 FLOOD = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from printing_trainer import _print_line
+from support.runs.printing_trainer import _print_line
 block = b"words of no meaning, and very many of them\\n" * 20000
 for step in range(1, 101):
     sys.stdout.buffer.write(block)

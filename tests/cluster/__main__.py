@@ -23,7 +23,7 @@ from typing import IO
 from cluster import given
 from cluster.binaries import prepare
 from cluster.missing import missing
-from debian_tools import ToolMissing
+from support.debian_tools import ToolMissing
 
 _NOTHING_COLLECTED = 5
 _SHOWN = "trains"

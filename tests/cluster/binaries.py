@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from debian_tools import locked, user_cache
+from support.debian_tools import locked, user_cache
 
 VERSION = "1.34.4"
 OPERATOR = "1.8.1"

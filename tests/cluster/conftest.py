@@ -28,7 +28,7 @@ from cluster.missing import KUBECONFIG, missing
 from cluster.node import Node
 from cluster.training_job import Trainer, machine_trainer
 from cluster.yard import Yard
-from debian_tools import ToolMissing
+from support.debian_tools import ToolMissing
 
 _NODE = {"node", "cluster"}
 _TRAINS = {"trainer"}

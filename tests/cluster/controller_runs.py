@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from cluster import kube_things as things
-from mwatch.app.clock import Clock
-from mwatch.app.controller import Controller
-from mwatch.app.controller_hands import HandsLike, NoHands
-from mwatch.app.controller_settings import ControllerSettings
-from mwatch.app.fleet_settings import FleetSettings
-from mwatch.app.fleet_view import FleetView
-from mwatch.app.hands import Hands
-from mwatch.app.job_watch import JobWatch
+from mwatch.config.controller import ControllerSettings
+from mwatch.config.fleet import FleetSettings
+from mwatch.controller.controller import Controller
+from mwatch.controller.interfaces import HandsLike, NoHands
+from mwatch.fleet.cluster_view import FleetView
+from mwatch.fleet.job_monitor import JobWatch
 from mwatch.kube.access import Access, Limits
 from mwatch.kube.connect import connect
 from mwatch.kube.events import Events
 from mwatch.kube.lease import Lease
 from mwatch.kube.resources import PODS
-from mwatch.model.kube_job import KubeJob
-from pod_servers import PodServer
+from mwatch.model.kube.job import KubeJob
+from mwatch.remediate.manager import Hands
+from mwatch.runtime.clock import Clock
+from support.fakes.pod_servers import PodServer
 
 PATIENCE = 60.0
 

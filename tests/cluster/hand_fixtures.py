@@ -10,7 +10,7 @@ import pytest
 
 from cluster import kube_things as things
 from cluster.control_plane import ControlPlane
-from mwatch.act import gang_plan
+from mwatch.gang import plan
 from mwatch.kube.access import Access
 
 
@@ -25,7 +25,7 @@ def kinds(plane: ControlPlane) -> ControlPlane:
 @pytest.fixture(name="access")
 def an_access(all_kinds: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> Iterator[Access]:
     # The Jobs of these tests are marked so that no controller of the cluster makes pods for them.
-    monkeypatch.setattr(gang_plan, "OUR_OWN", (*gang_plan.OUR_OWN, things.MANAGER))
+    monkeypatch.setattr(plan, "OUR_OWN", (*plan.OUR_OWN, things.MANAGER))
     made = things.client(all_kinds)
     yield made
     made.close()

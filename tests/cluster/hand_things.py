@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from cluster import kube_things as things
-from mwatch.act.gang_restart import ledger_key
-from mwatch.app.clock import Clock
-from mwatch.app.engine import Assessment
-from mwatch.app.fleet_settings import FleetSettings
-from mwatch.app.hands import Hands
-from mwatch.app.job_watch import JobWatch, PodPlace
-from mwatch.export.control_pages import control_pages
-from mwatch.export.http import Server
+from mwatch.config.fleet import FleetSettings
+from mwatch.engine.engine import Assessment
+from mwatch.export.http.control import control_pages
+from mwatch.export.http.server import Server
+from mwatch.fleet.job_monitor import JobWatch, PodPlace
+from mwatch.gang.restart import ledger_key
 from mwatch.kube.access import Access
 from mwatch.kube.events import Events
 from mwatch.kube.jobs import find_job, pods_of
@@ -32,13 +30,15 @@ from mwatch.kube.resources import EVENTS, JOBS, PODS, WORKLOADS
 from mwatch.kube.token import Tokens
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause, Culprit, Finding, Severity
-from mwatch.model.kube_facts import KubeFacts
-from mwatch.model.kube_job import JobKind, KubeJob
-from mwatch.model.kube_ledger import JobEntry
-from mwatch.model.pod import Who
+from mwatch.model.kube.facts import KubeFacts
+from mwatch.model.kube.job import JobKind, KubeJob
+from mwatch.model.kube.ledger import JobEntry
 from mwatch.model.restart import RestartAnswer, RestartOrder, RestartOutcome
-from mwatch.model.snapshot_wire import PodSnapshot, View
-from mwatch.model.wrapper import WrapperState
+from mwatch.model.snapshot.pod import Who
+from mwatch.model.snapshot.snapshot_wire import PodSnapshot, View
+from mwatch.model.snapshot.wrapper import WrapperState
+from mwatch.remediate.manager import Hands
+from mwatch.runtime.clock import Clock
 
 QUICK = FleetSettings(evidence_seconds=5.0, rendezvous_wait_seconds=0.5)
 KEY = ledger_key("Job", "train")

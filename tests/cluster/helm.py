@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import subprocess
 
-from chart_renders import helm
 from cluster.control_plane import ControlPlane
+from support.repository.chart_renders import helm
 
 
 class Helm:

@@ -18,7 +18,7 @@ from cluster.control_plane import ControlPlane
 from mwatch.kube.access import Access, Limits
 from mwatch.kube.connect import connect
 from mwatch.kube.resources import JOBS, NODES, PODS, Resource
-from mwatch.model.kube_job import KubeJob, job_of
+from mwatch.model.kube.job import KubeJob, job_of
 
 SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", is_namespaced=False)

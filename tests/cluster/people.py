@@ -13,7 +13,7 @@ from cluster import kube_things as things
 from cluster.control_plane import ControlPlane
 from mwatch.kube.access import Access
 from mwatch.kube.resources import NODES, PODS
-from mwatch.model.kube_job import KubeJob
+from mwatch.model.kube.job import KubeJob
 
 ROOT = Path(__file__).resolve().parents[2]
 

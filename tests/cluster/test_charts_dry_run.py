@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from chart_renders import MEGATRON, only, rendered, sets
 from cluster.binaries import OPERATOR
 from cluster.control_plane import ControlPlane
 from cluster.dry_run import Refused, stored
 from cluster.test_inject_dry_run import VERSIONS, install_operator, lost
-from hyperpod_templates import TEMPLATES, filled
-from megatron_runs import LEAST_GPUS, NAMESPACES, OPTIONS, PLATFORMS, words_for
+from support.repository.chart_renders import MEGATRON, only, rendered, sets
+from support.repository.hyperpod_templates import TEMPLATES, filled
+from support.runs.megatron_runs import LEAST_GPUS, NAMESPACES, OPTIONS, PLATFORMS, words_for
 
 pytestmark = pytest.mark.timeout(120)
 PLAIN = sets("mwatch.sidecar=container")

@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from chart_renders import MEGATRON, only, pods, rendered, sets
 from cluster.training import READER, Training
 from cluster.training_job import SAVE, Trainer
 from cluster.yard import Yard
+from support.repository.chart_renders import MEGATRON, only, pods, rendered, sets
 
 pytestmark = pytest.mark.timeout(600)
 NAME = "chart"

@@ -18,14 +18,14 @@ from urllib.request import urlopen
 
 import pytest
 
-from builders import megatron_line
 from cluster import kube_things as things
 from cluster.control_plane import ControlPlane
 from cluster.controller_runs import make_pod
-from live_volume import LiveVolume
 from mwatch.kube.access import Access
 from mwatch.kube.resources import JOBS, LEASES
-from sidecar_runs import environment, sidecar, until
+from support.builders.events import megatron_line
+from support.runs.live_volume import LiveVolume
+from support.runs.sidecar_runs import environment, sidecar, until
 
 pytestmark = pytest.mark.timeout(180)  # three Pythons that start, and seconds of training
 

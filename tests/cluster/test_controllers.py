@@ -25,7 +25,7 @@ from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import CONFIG_MAPS, EVENTS, JOBS
 from mwatch.model.decision import Act, Action
 from mwatch.model.finding import Cause
-from mwatch.model.kube_ledger import Book, JobEntry
+from mwatch.model.kube.ledger import Book, JobEntry
 
 pytestmark = pytest.mark.timeout(180)  # a real API server, and pods that are polled in real time
 

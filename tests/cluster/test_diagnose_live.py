@@ -21,9 +21,9 @@ import pytest
 
 from cluster.images import MWATCH
 from cluster.kubectl import Kubectl
-from manifest_files import objects_in
 from mwatch.manifests.parts import Wish
 from mwatch.manifests.whole import inject_text
+from support.repository.manifest_files import objects_in
 
 pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,8 +13,8 @@ import pytest
 from cluster import kube_things as things
 from cluster.control_plane import ControlPlane
 from cluster.people import ready_node, run_pods
-from mwatch.app.diagnose_job import JobRequest, diagnose_with
-from mwatch.app.fleet_status import look
+from mwatch.diagnose.fleet_status import look
+from mwatch.diagnose.job import JobRequest, diagnose_with
 from mwatch.kube.access import Access
 from mwatch.kube.errors import NoPermission
 from mwatch.kube.resources import SECRETS, Resource

@@ -20,7 +20,7 @@ from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.resources import JOBS, PODS
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
-from mwatch.model.gang import StepState, Way
+from mwatch.model.kube.gang import StepState, Way
 
 pytestmark = pytest.mark.timeout(150)
 

@@ -14,16 +14,16 @@ import pytest
 from cluster import hand_things as hands
 from cluster.hand_fixtures import a_namespace, an_access, kinds  # noqa: F401
 from cluster.hand_things import KEY, QUICK, Controller
-from mwatch.act.gang_restart import ledger_key
-from mwatch.app.fleet_settings import FleetSettings, MaintenanceWindow
+from mwatch.config.fleet import FleetSettings, MaintenanceWindow
+from mwatch.gang.restart import ledger_key
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import JOBS, PODS
 from mwatch.model.finding import Cause
-from mwatch.model.gang import StepState, Way
-from mwatch.model.kube_job import KubeJob
-from mwatch.model.kube_ledger import Halt
+from mwatch.model.kube.gang import StepState, Way
+from mwatch.model.kube.job import KubeJob
+from mwatch.model.kube.ledger import Halt
 
 pytestmark = pytest.mark.timeout(150)
 

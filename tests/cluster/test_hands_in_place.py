@@ -16,17 +16,17 @@ import pytest
 from cluster import hand_things as hands
 from cluster.hand_fixtures import a_namespace, an_access, kinds  # noqa: F401
 from cluster.hand_things import KEY, QUICK, Controller, FakePod
-from mwatch.act.gang_restart import ledger_key
-from mwatch.app import hands as hands_module
+from mwatch.gang.restart import ledger_key
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import pods_of
 from mwatch.kube.ledger import Ledger
 from mwatch.model.finding import Cause
-from mwatch.model.gang import GangStep, Way
-from mwatch.model.kube_job import JobKind
-from mwatch.model.kube_ledger import JobEntry
-from mwatch.model.next_start import NextStart
+from mwatch.model.kube.gang import GangStep, Way
+from mwatch.model.kube.job import JobKind
+from mwatch.model.kube.ledger import JobEntry
+from mwatch.model.kube.next_start import NextStart
 from mwatch.model.restart import RestartOrder, RestartOutcome
+from mwatch.remediate import manager as hands_module
 
 pytestmark = pytest.mark.timeout(150)
 

@@ -11,16 +11,16 @@ import pytest
 
 from cluster import kube_things as things
 from cluster.hand_fixtures import a_namespace, an_access, kinds  # noqa: F401
-from mwatch.app.fleet_settings import FleetSettings
-from mwatch.app.hand_keep_out import keep_out, let_in
-from mwatch.app.hand_task import Task
+from mwatch.config.fleet import FleetSettings
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job
 from mwatch.kube.listing import list_all
 from mwatch.kube.resources import NODES, PYTORCH_JOBS
 from mwatch.model.decision import Action
-from mwatch.model.kube_job import KubeJob
-from mwatch.model.kube_node import KubeNode, node_of
+from mwatch.model.kube.job import KubeJob
+from mwatch.model.kube.node import KubeNode, node_of
+from mwatch.remediate.case import Task
+from mwatch.remediate.node_avoidance import keep_out, let_in
 
 pytestmark = pytest.mark.timeout(150)
 NOW = 1_800_000_000.0

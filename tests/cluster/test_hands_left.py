@@ -15,7 +15,7 @@ from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import CONFIG_MAPS, JOBS, PODS
-from mwatch.model.kube_job import JobKind, KubeJob
+from mwatch.model.kube.job import JobKind, KubeJob
 
 pytestmark = pytest.mark.timeout(150)
 BY = "mwatch.dev/suspended-by"
@@ -58,7 +58,7 @@ def test_a_restart_that_lost_its_ledger_does_not_leave_the_job_suspended(
     book = access.get(CONFIG_MAPS, namespace, "mwatch-ledger").body
     assert access.delete(CONFIG_MAPS, namespace, "mwatch-ledger", uid=book["metadata"]["uid"]).is_ok
 
-    monkeypatch.setattr("mwatch.app.hand_notes.LEFT_SECONDS", 0.5)
+    monkeypatch.setattr("mwatch.remediate.bookkeeping.LEFT_SECONDS", 0.5)
     second = Controller(access, namespace, "two")
     hands.began(second.watch(seen(access, namespace)), 1)
     looks_on(second, 3.0)
@@ -75,7 +75,7 @@ def test_a_restart_that_lost_its_ledger_does_not_leave_the_job_suspended(
 def test_what_was_stopped_stays_stopped(
     access: Access, namespace: str, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mwatch.app.hand_notes.LEFT_SECONDS", 0.3)
+    monkeypatch.setattr("mwatch.remediate.bookkeeping.LEFT_SECONDS", 0.3)
     job = suspended(access, namespace, by)
     controller = Controller(access, namespace)
     hands.began(controller.watch(job), 1)
@@ -87,7 +87,7 @@ def test_what_was_stopped_stays_stopped(
 def test_an_entry_that_cannot_be_read_may_have_the_restart_in_it(
     access: Access, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mwatch.app.hand_notes.LEFT_SECONDS", 0.3)
+    monkeypatch.setattr("mwatch.remediate.bookkeeping.LEFT_SECONDS", 0.3)
     job = suspended(access, namespace, "restart/20260101T000000Z-a1-hang")
     Ledger(access, namespace).change(lambda book: book)
     newer = {"data": {KEY: '{"version": 99}'}}

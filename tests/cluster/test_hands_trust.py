@@ -17,22 +17,21 @@ import pytest
 from cluster import hand_things as hands
 from cluster.hand_fixtures import a_namespace, an_access, kinds  # noqa: F401
 from cluster.hand_things import KEY, QUICK, Controller
-from mwatch.app import hand_tasks, in_place
-from mwatch.app.clock import Clock
-from mwatch.app.hand_case import record_of
-from mwatch.app.hand_task import Done, Task
-from mwatch.app.job_watch import JobWatch
-from mwatch.app.people import People
+from mwatch.fleet.job_monitor import JobWatch
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import pods_of
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import JOBS
 from mwatch.model.decision import Action
-from mwatch.model.gang import GangStep, StepState, Way
-from mwatch.model.kube_job import JobKind
-from mwatch.model.kube_ledger import Book, JobEntry
-from mwatch.model.next_start import NextStart
+from mwatch.model.kube.gang import GangStep, StepState, Way
+from mwatch.model.kube.job import JobKind
+from mwatch.model.kube.ledger import Book, JobEntry
+from mwatch.model.kube.next_start import NextStart
 from mwatch.model.restart import RestartOutcome
+from mwatch.operate.overrides import People
+from mwatch.remediate import worker
+from mwatch.remediate.case import Done, Task, record_of
+from mwatch.runtime.clock import Clock
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -143,7 +142,7 @@ def test_a_fault_of_ours_before_anything_was_written_is_tried_again(
 def test_a_job_that_is_deleted_in_the_middle_of_its_restart_frees_its_place(
     access: Access, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usual = in_place.restart_in_place.__kwdefaults__
+    usual = worker.restart_in_place.__kwdefaults__
     assert usual is not None
     monkeypatch.setitem(usual, "seconds", 0.5)
     job = hands.make_job(access, namespace)
@@ -244,7 +243,7 @@ def test_what_was_only_observed_spends_no_budget_once_mwatch_may_act(
 def test_a_folder_for_evidence_that_hangs_holds_nobody_up(
     access: Access, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hand_tasks, "evidence_folder", lambda *_: time.sleep(50))
+    monkeypatch.setattr(worker, "evidence_folder", lambda *_: time.sleep(50))
     job = hands.make_job(access, namespace)
     hands.make_pods(access, job, 2)
     settings = replace(QUICK, evidence_seconds=0.5)

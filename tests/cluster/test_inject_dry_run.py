@@ -18,10 +18,18 @@ from cluster.binaries import OPERATOR, OPERATOR_MODULE, module_folder
 from cluster.control_plane import ControlPlane
 from cluster.dry_run import Refused, stored
 from cluster.kube_things import wait_for
-from manifest_files import FILES, FOLDER, NATIVE, PLAIN, injected, objects_in, text_of
-from mwatch.app.inject import Keeps, cluster_keeps, inject
 from mwatch.manifests.parts import Wish
 from mwatch.manifests.whole import uninject_text
+from mwatch.operate.inject import Keeps, cluster_keeps, inject
+from support.repository.manifest_files import (
+    FILES,
+    FOLDER,
+    NATIVE,
+    PLAIN,
+    injected,
+    objects_in,
+    text_of,
+)
 
 pytestmark = pytest.mark.timeout(120)
 VERSIONS = ("1.7.0", OPERATOR, "1.9.2")

@@ -20,9 +20,9 @@ import pytest
 from cluster.given import given_images, is_given
 from cluster.images import MWATCH
 from cluster.kubectl import Kubectl
-from manifest_files import objects_in
 from mwatch.manifests.parts import Sidecar, Wish
 from mwatch.manifests.whole import inject_text
+from support.repository.manifest_files import objects_in
 
 pytestmark = pytest.mark.timeout(300)
 SAVES = """

@@ -20,9 +20,9 @@ from mwatch.kube.jobs import find_job, pods_of, watched_jobs
 from mwatch.kube.listing import list_all
 from mwatch.kube.mirror import Mirror
 from mwatch.kube.resources import CONFIG_MAPS, EVENTS, PODS, Resource
-from mwatch.model.kube_event import event_of
-from mwatch.model.kube_job import JobKind
-from mwatch.model.kube_pod import KubePod, pod_of
+from mwatch.model.kube.event import event_of
+from mwatch.model.kube.job import JobKind
+from mwatch.model.kube.pod import KubePod, pod_of
 
 
 @pytest.fixture

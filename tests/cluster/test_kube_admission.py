@@ -12,15 +12,22 @@ import pytest
 from cluster import kube_things as things
 from cluster.control_plane import ControlPlane
 from cluster.test_kube_rights import installed, make, make_workload, user
-from mwatch.act.gang_suspend import start, stop
-from mwatch.act.keep_out import Refused, avoid_patch, cordon, expired, keep_off, uncordon
+from mwatch.gang.suspend import start, stop
 from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError, NoPermission
 from mwatch.kube.jobs import find_job
 from mwatch.kube.listing import list_all
 from mwatch.kube.resources import CONFIG_MAPS, NODES, OF_KIND, SECRETS, WORKLOADS, Resource
-from mwatch.model.kube_job import JobKind
-from mwatch.model.kube_node import KubeNode, node_of
+from mwatch.model.kube.job import JobKind
+from mwatch.model.kube.node import KubeNode, node_of
+from mwatch.remediate.node_avoidance import (
+    Refused,
+    avoid_patch,
+    cordon,
+    expired,
+    keep_off,
+    uncordon,
+)
 
 GROUP = "admissionregistration.k8s.io"
 POLICIES = Resource(

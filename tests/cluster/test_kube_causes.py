@@ -22,9 +22,9 @@ from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.listing import list_all
 from mwatch.kube.resources import EVENTS, JOBS, NODES, PODS, Resource
 from mwatch.model.finding import Cause, Finding
-from mwatch.model.kube_event import event_of
-from mwatch.model.kube_facts import KubeFacts
-from mwatch.model.kube_node import node_of
+from mwatch.model.kube.event import event_of
+from mwatch.model.kube.facts import KubeFacts
+from mwatch.model.kube.node import node_of
 from mwatch.model.phase import JobPhase
 
 IMAGE = "localhost/pause:1"

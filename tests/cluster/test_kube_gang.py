@@ -12,18 +12,18 @@ import pytest
 
 from cluster import kube_things as things
 from cluster.control_plane import ControlPlane
-from mwatch.act.gang_plan import GangFacts, plan
-from mwatch.act.gang_restart import AlreadyUnderWay, GangLimits, GangRestart, Progress, ledger_key
-from mwatch.act.gang_stop import start_job, stop_job
+from mwatch.gang.plan import GangFacts, plan
+from mwatch.gang.restart import AlreadyUnderWay, GangLimits, GangRestart, Progress, ledger_key
+from mwatch.gang.suspend import start_job, stop_job
 from mwatch.kube.access import Access
 from mwatch.kube.answer import Outcome
 from mwatch.kube.events import Events
 from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import EVENTS, JOBS, PODS
-from mwatch.model.gang import GangStep, Plan, StepState, Target, Way
-from mwatch.model.kube_job import KubeJob
-from mwatch.model.kube_node import KubeNode
+from mwatch.model.kube.gang import GangStep, Plan, StepState, Target, Way
+from mwatch.model.kube.job import KubeJob
+from mwatch.model.kube.node import KubeNode
 
 NOW = 1_800_000_000.0
 

@@ -13,13 +13,13 @@ from cluster import kube_things as things
 from cluster.control_plane import ControlPlane
 from cluster.kubectl import Kubectl
 from cluster.test_kube_causes import facts, new_job, running
-from mwatch.act.gang_plan import GangFacts, plan
-from mwatch.act.gang_restart import GangLimits, GangRestart, Progress
+from mwatch.gang.plan import GangFacts, plan
+from mwatch.gang.restart import GangLimits, GangRestart, Progress
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import PODS
-from mwatch.model.gang import Plan, Way
+from mwatch.model.kube.gang import Plan, Way
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -13,14 +13,14 @@ import pytest
 from cluster import kube_things as things
 from cluster.control_plane import ControlPlane
 from cluster.images import WAITER
-from mwatch.act.gang_plan import GangFacts, plan
-from mwatch.act.gang_restart import GangLimits, GangRestart, Progress
+from mwatch.gang.plan import GangFacts, plan
+from mwatch.gang.restart import GangLimits, GangRestart, Progress
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import JOB_SETS
-from mwatch.model.gang import Plan, Way
-from mwatch.model.kube_job import KubeJob
+from mwatch.model.kube.gang import Plan, Way
+from mwatch.model.kube.job import KubeJob
 
 pytestmark = pytest.mark.timeout(240)
 

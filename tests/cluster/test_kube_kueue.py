@@ -15,14 +15,14 @@ from cluster import kueue
 from cluster.control_plane import ControlPlane
 from cluster.images import WAITER
 from cluster.kubectl import Kubectl
-from mwatch.act.gang_plan import GangFacts, plan
-from mwatch.act.gang_restart import GangLimits, GangRestart, Progress
+from mwatch.gang.plan import GangFacts, plan
+from mwatch.gang.restart import GangLimits, GangRestart, Progress
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job, pods_of, workload_for
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import PYTORCH_JOBS
-from mwatch.model.gang import Plan, Refusal, Way, Why
-from mwatch.model.kube_job import KubeJob
+from mwatch.model.kube.gang import Plan, Refusal, Way, Why
+from mwatch.model.kube.job import KubeJob
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -18,7 +18,7 @@ from mwatch.kube.events import Events
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import EVENTS, SECRETS
 from mwatch.kube.token import Tokens
-from mwatch.model.kube_ledger import Book, JobEntry, Note
+from mwatch.model.kube.ledger import Book, JobEntry, Note
 
 
 @pytest.fixture

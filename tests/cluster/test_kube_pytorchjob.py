@@ -14,15 +14,15 @@ from cluster import kube_things as things
 from cluster.control_plane import ControlPlane
 from cluster.images import WAITER
 from cluster.kubectl import Kubectl
-from mwatch.act.gang_plan import GangFacts, plan
-from mwatch.act.gang_restart import GangLimits, GangRestart, Progress
-from mwatch.act.keep_out import avoid_patch, keep_off
+from mwatch.gang.plan import GangFacts, plan
+from mwatch.gang.restart import GangLimits, GangRestart, Progress
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import PODS, PYTORCH_JOBS
-from mwatch.model.gang import Plan, Way
-from mwatch.model.kube_job import KubeJob
+from mwatch.model.kube.gang import Plan, Way
+from mwatch.model.kube.job import KubeJob
+from mwatch.remediate.node_avoidance import avoid_patch, keep_off
 
 pytestmark = pytest.mark.timeout(240)
 TERM_IS_143 = "trap 'exit 143' TERM; sleep 1000 & wait"

@@ -12,8 +12,7 @@ import pytest
 
 from cluster import kube_things as things
 from cluster.control_plane import ControlPlane
-from mwatch.act.gang_suspend import start, stop
-from mwatch.act.keep_out import avoid_patch, keep_off
+from mwatch.gang.suspend import start, stop
 from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError, NoPermission
 from mwatch.kube.events import Events
@@ -24,8 +23,9 @@ from mwatch.kube.listing import list_all
 from mwatch.kube.mirror import Mirror
 from mwatch.kube.resources import CLAIMS, CONFIG_MAPS, EVENTS, OF_KIND, PODS, WORKLOADS, Resource
 from mwatch.kube.token import Tokens
-from mwatch.model.kube_job import QUEUE, JobKind, KubeJob, job_of
-from mwatch.model.kube_ledger import Book
+from mwatch.model.kube.job import QUEUE, JobKind, KubeJob, job_of
+from mwatch.model.kube.ledger import Book
+from mwatch.remediate.node_avoidance import avoid_patch, keep_off
 
 REVIEWS = Resource(
     "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", False

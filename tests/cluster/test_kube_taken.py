@@ -14,13 +14,13 @@ from cluster import kube_things as things
 from cluster.control_plane import ControlPlane
 from cluster.kubectl import Kubectl
 from cluster.test_kube_pytorchjob import TERM_IS_143, live, started
-from mwatch.app.fleet_view import FleetView
 from mwatch.checks.kube_causes import kube_causes
+from mwatch.fleet.cluster_view import FleetView
 from mwatch.kube.access import Access
 from mwatch.kube.resources import PODS
 from mwatch.model.finding import Cause
-from mwatch.model.kube_facts import KubeFacts
-from mwatch.model.kube_job import KubeJob
+from mwatch.model.kube.facts import KubeFacts
+from mwatch.model.kube.job import KubeJob
 
 pytestmark = pytest.mark.timeout(240)
 CRASH = f'case "$HOSTNAME" in *worker*) sleep 4; exit 139;; esac; {TERM_IS_143}'

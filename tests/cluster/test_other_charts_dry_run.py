@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 import yaml
 
-from chart_renders import CHARTS, rendered, sets, values_file
 from cluster.binaries import OPERATOR, module_folder
 from cluster.control_plane import ControlPlane
 from cluster.dry_run import stored
 from cluster.helm import Helm
 from cluster.test_inject_dry_run import KEEPS_NATIVE, VERSIONS, apply, install_operator, lost
+from support.repository.chart_renders import CHARTS, rendered, sets, values_file
 
 pytestmark = pytest.mark.timeout(180)
 STORAGE, DATASET = CHARTS / "shared-storage", CHARTS / "dataset"

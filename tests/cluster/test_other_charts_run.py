@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from chart_renders import CHARTS, sets
 from cluster.control_plane import ControlPlane
 from cluster.file_server import FileServer
 from cluster.helm import Helm
@@ -30,13 +29,14 @@ from cluster.kube_things import wait_for
 from cluster.kubectl import Kubectl
 from cluster.node import Node
 from cluster.test_diagnose_live import PYTHON, mwatch, pytorchjob, trainer
-from dataset_runs import STEPS, lines
 from gpt.corpora import gpt2_files, many
-from manifest_files import objects_in
 from mwatch.manifests.parts import Wish
 from mwatch.manifests.whole import inject_text
-from mwatch_gpt import index_file
-from mwatch_gpt.data import main as make_data
+from mwatch_gpt.data import index_file
+from mwatch_gpt.data.tool import main as make_data
+from support.repository.chart_renders import CHARTS, sets
+from support.repository.manifest_files import objects_in
+from support.runs.dataset_runs import STEPS, lines
 
 pytestmark = pytest.mark.timeout(240)
 NAMESPACE = "charts"

@@ -18,8 +18,6 @@ from cluster import kube_things as things
 from cluster.control_plane import ControlPlane
 from cluster.hand_fixtures import a_namespace, an_access, kinds  # noqa: F401
 from cluster.hand_things import KEY, Controller
-from mwatch.app.people import People
-from mwatch.app.people_restart import PersonRestart, Times
 from mwatch.cli.main import app
 from mwatch.errors import InputError
 from mwatch.kube.access import Access
@@ -30,8 +28,10 @@ from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import NODES
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
-from mwatch.model.kube_job import KubeJob
-from mwatch.model.pause import pause_of
+from mwatch.model.kube.job import KubeJob
+from mwatch.model.kube.pause import pause_of
+from mwatch.operate.overrides import People
+from mwatch.operate.restart import PersonRestart, Times
 
 pytestmark = pytest.mark.timeout(150)
 SHORT = LeaseTimes(length_seconds=2, margin_seconds=0.5, renew_seconds=0.2)

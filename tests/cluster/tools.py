@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from debian_tree import debian_tree, libraries
+from support.debian_tree import debian_tree, libraries
 
 _PACKAGES = (
     "containerd", "runc", "containernetworking-plugins", "etcd-server", "etcd-client", "iptables",

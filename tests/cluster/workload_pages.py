@@ -15,8 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from chart_renders import CHARTS, helm
 from cluster.control_plane import ControlPlane
+from support.repository.chart_renders import CHARTS, helm
 
 ROOT = CHARTS.parents[1]
 FOLDER = ROOT / "docs" / "workloads"

@@ -11,18 +11,21 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from source_rules import (
+from support.repository.source_rules import (
+    MAX_SHARED_CLASS_NAMES,
+    MAX_SINGLE_IMPORTERS,
     PURE,
     ROOT,
     Source,
     docstring_breaches,
+    folder_breaches,
     guest_breaches,
     header_breaches,
-    loner_breaches,
     purity_breaches,
     read_sources,
+    shared_class_names,
+    single_importers,
     size_breaches,
-    star_breaches,
 )
 
 MWATCH = read_sources("sidecar/mwatch")
@@ -43,10 +46,6 @@ def test_there_is_something_to_check() -> None:
     assert {"mwatch.__init__", "mwatch_trainer.__init__"} <= {s.module for s in MWATCH + TRAINER}
 
 
-def test_stages_import_model_and_themselves() -> None:
-    assert_kept(star_breaches, MWATCH)
-
-
 def test_pure_packages_touch_nothing_outside() -> None:
     pure = [source for source in MWATCH if source.package in PURE]
     assert_kept(purity_breaches, pure)
@@ -56,12 +55,26 @@ def test_the_trainer_wrapper_is_standard_library_and_python_3_8() -> None:
     assert_kept(guest_breaches, TRAINER)
 
 
-def test_the_small_trainer_knows_nothing_of_its_watchers() -> None:
-    assert_kept(loner_breaches, GPT)
-
-
 def test_files_and_functions_are_small() -> None:
     assert_kept(size_breaches, EVERYTHING)
+
+
+def test_a_folder_holds_no_more_modules_than_a_reader_can_survey() -> None:
+    shipped = MWATCH + TRAINER + GPT
+    assert not folder_breaches(shipped), "\n".join(["", *folder_breaches(shipped)])
+
+
+def test_few_modules_have_one_importer_and_few_class_names_two_meanings() -> None:
+    """`pytest -s` prints both lists."""
+    shipped = MWATCH + TRAINER + GPT
+    single, shared = single_importers(shipped), shared_class_names(shipped)
+    share = len(single) / len(shipped)
+    print(f"\n{len(single)} of {len(shipped)} modules ({share:.1%}) have one importer:")
+    print("\n".join(f"  {name} <- {by}" for name, by in sorted(single.items())))
+    print(f"{len(shared)} public class names are defined in more than one file:")
+    print("\n".join(f"  {name}: {', '.join(paths)}" for name, paths in shared.items()))
+    assert share <= MAX_SINGLE_IMPORTERS
+    assert len(shared) <= MAX_SHARED_CLASS_NAMES
 
 
 def test_every_module_says_what_it_is_for() -> None:
@@ -78,47 +91,6 @@ def test_every_file_with_comments_has_the_licence_header() -> None:
     ours = [path for path in named + commented if "corpus" not in path.parts]  # recorded, not ours
     files = [Source(str(path.relative_to(ROOT)), path.read_text("utf-8")) for path in ours]
     assert_kept(header_breaches, files)
-
-
-STAR_BREACHES = [
-    ("parse/a.py", "from mwatch.state.run import Run", "parse may not import mwatch.state.run"),
-    ("parse/a.py", "from mwatch import state", "parse may not import mwatch.state"),
-    ("parse/a.py", "from ..state import run", "parse may not import mwatch.state.run"),
-    ("parse/__init__.py", "from .. import app", "parse may not import mwatch.app"),
-    ("detect/a.py", "def f():\n    import mwatch.kube.client", "may not import mwatch.kube"),
-    ("detect/a.py", "import_module('mwatch.app')", "detect may not import mwatch.app"),
-    ("detect/a.py", "import mwatch_trainer.contract", "may not import mwatch_trainer.contract"),
-    ("sources/a.py", "import mwatch_trainer.child", "may not import mwatch_trainer.child"),
-    ("export/a.py", "import mwatch.kube", "export may not import mwatch.kube"),
-    ("model/a.py", "import mwatch.parse", "model may not import mwatch.parse"),
-    ("errors.py", "import mwatch.model", "errors may not import mwatch.model"),
-    ("app/a.py", "import mwatch.cli", "app may not import mwatch.cli"),
-    ("cli/a.py", "import mwatch.parse", "cli may not import mwatch.parse"),
-    ("cli/a.py", "import mwatch.modelling", "cli may not import mwatch.modelling"),
-    ("__main__.py", "import mwatch.app", "__main__ may not import mwatch.app"),
-    ("common/a.py", "", "package common is not in the table"),
-]
-
-
-@pytest.mark.parametrize(("path", "text", "expected"), STAR_BREACHES)
-def test_the_star_checker_sees(path: str, text: str, expected: str) -> None:
-    (breach,) = star_breaches(Source(f"sidecar/mwatch/{path}", text))
-    assert expected in breach
-
-
-ALLOWED = [
-    ("parse/a.py", "from mwatch.model.event import Iteration\nimport mwatch.parse.markers"),
-    ("parse/a.py", "from mwatch_trainer.contract import NAMES\nimport mwatch.errors, mwatch.stats"),
-    ("act/a.py", "import mwatch.kube.client\nimport mwatch_trainer.checkpoint"),
-    ("app/a.py", "import mwatch.parse, mwatch.sources.log_tail\nfrom mwatch import state"),
-    ("cli/a.py", "from mwatch import __version__, app, model\nimport typer"),
-    ("__main__.py", "from mwatch.cli.main import main"),
-]
-
-
-@pytest.mark.parametrize(("path", "text"), ALLOWED)
-def test_the_star_checker_lets_pass(path: str, text: str) -> None:
-    assert star_breaches(Source(f"sidecar/mwatch/{path}", text)) == []
 
 
 IMPURE = [
@@ -171,18 +143,31 @@ def test_the_guest_checker_lets_the_standard_library_pass() -> None:
     assert guest_breaches(Source("trainer/mwatch_trainer/a.py", text)) == []
 
 
-@pytest.mark.parametrize("name", ["mwatch.model", "mwatch_trainer"])
-def test_the_loner_checker_sees(name: str) -> None:
-    assert len(loner_breaches(Source("trainer/mwatch_gpt/a.py", f"import {name}, torch"))) == 1
-
-
-def test_the_size_checker_sees_a_long_file_and_a_long_function() -> None:
-    long_function = "def f():\n" + "    pass\n" * 40
-    table = "@table(\n" + "    1,\n" * 50 + ")\ndef f():\n    pass\n"
-    assert len(size_breaches(Source("tests/a.py", "#\n" * 301))) == 1
-    assert "f has 41 lines" in size_breaches(Source("tests/a.py", long_function))[0]
-    assert size_breaches(Source("tests/a.py", "#\n" * 300)) == []
+def test_the_size_checker_sees_long_files_long_functions_and_slices() -> None:
+    long_function = "def f():\n" + "    pass\n" * 60
+    table = "@table(\n" + "    1,\n" * 70 + ")\ndef f():\n    pass\n"
+    assert len(size_breaches(Source("tests/a.py", "#\n" * 501))) == 1
+    assert "f has 61 lines" in size_breaches(Source("tests/a.py", long_function))[0]
+    assert size_breaches(Source("tests/a.py", "#\n" * 500)) == []
     assert size_breaches(Source("tests/a.py", table)) == []
+    slice_ = "from x import y\n\n\ndef f():\n    return y()\n"
+    assert "merge it" in size_breaches(Source("sidecar/mwatch/a.py", slice_))[0]
+    for short in ("ONE = 1\nTWO = 2\n", "class Kind(Enum):\n    A = 1\n"):
+        assert size_breaches(Source("sidecar/mwatch/a.py", short)) == []
+    assert size_breaches(Source("sidecar/mwatch/__main__.py", slice_)) == []
+
+
+def test_the_checkers_of_the_whole_tree_see() -> None:
+    one = Source("sidecar/mwatch/x/a.py", "class Found:\n    pass\n")
+    two = Source("sidecar/mwatch/x/b.py", "from mwatch.x.a import Found\nclass Other(Found): ...\n")
+    three = Source("sidecar/mwatch/x/c.py", "from mwatch.x import b\nclass Found: ...\n")
+    assert single_importers([one, two, three]) == {
+        "mwatch.x.a": "mwatch.x.b",
+        "mwatch.x.b": "mwatch.x.c",
+    }
+    assert list(shared_class_names([one, two, three])) == ["Found"]
+    many = [Source(f"sidecar/mwatch/x/m{n}.py", "") for n in range(23)]
+    assert folder_breaches(many) and not folder_breaches(many[1:])
 
 
 def test_the_docstring_and_header_checkers_see() -> None:

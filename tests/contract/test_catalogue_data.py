@@ -11,10 +11,9 @@ from pathlib import Path
 import hyperscan
 import pytest
 
-from mwatch.app.catalogue import packaged_files, read
-from mwatch.app.catalogue_text import tables
+from mwatch.config.catalogue import packaged_files, read, tables
 from mwatch.model.fault import CatalogueEntry, Role
-from mwatch.parse.literals import literals
+from mwatch.parse.lines.literals import literals
 
 RUNBOOKS = Path(__file__).resolve().parents[2] / "runbooks"
 SECTIONS = ["Meaning", "Impact", "Diagnosis", "Mitigation"]

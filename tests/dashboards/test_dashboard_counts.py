@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from debian_tools import ToolMissing, debian_tool
 from monitoring.panel_queries import TIMES, queries
+from support.debian_tools import ToolMissing, debian_tool
 
 PODS = 8
 MADE = {(each.board, each.panel, each.ref): each for each in queries()}

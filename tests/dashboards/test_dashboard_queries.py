@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from dashboards.gpu_promql import DCGM
-from debian_tools import ToolMissing, debian_tool
 from monitoring.panel_queries import TIMES, boards, panels, queries
-from mwatch.export import catalog, catalog_fleet
+from mwatch.export.metrics import catalog, catalog_fleet
+from support.debian_tools import ToolMissing, debian_tool
 
 EVERY = queries()
 OF_CONTROLLER = {metric.name: set(metric.labels) for metric in catalog_fleet.ALL}

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from decide_builders import HOUR, act, decided, died, finding, record, running
-from job_builders import START
 from mwatch.decide import budget, progress
 from mwatch.model.decision import Act, Action
 from mwatch.model.finding import Cause, Severity
 from mwatch.model.job import Attempt, Job
 from mwatch.model.settings import ActSettings
+from support.builders.decide import HOUR, act, decided, died, finding, record, running
+from support.builders.job import START
 
 
 def crashed(*acts: Act, last: int = 1000, **limits: Any) -> tuple[Action, str]:

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import pytest
 
-from decide_builders import decided, died, finding, running
-from job_builders import START, rank
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause
 from mwatch.model.job import Job, ProcessGone
 from mwatch.model.observation import ProcessExit
 from mwatch.model.phase import JobPhase
+from support.builders.decide import decided, died, finding, running
+from support.builders.job import START, rank
 
 
 def hang(built: Job) -> Decision:

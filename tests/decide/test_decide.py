@@ -8,17 +8,16 @@ from dataclasses import replace
 
 import pytest
 
-from decide_builders import CPU, FLAT, act, decided, died, finding, record, running
-from job_builders import START, add_checkpoints, add_sign, error
 from mwatch.decide.decide import decide, enact
 from mwatch.model.decision import Action
 from mwatch.model.event import Exit
 from mwatch.model.finding import Cause
-from mwatch.model.job import ExitSeen, Job, Save
-from mwatch.model.layout import Layout
+from mwatch.model.job import ExitSeen, Job, Layout, Save
 from mwatch.model.observation import SignSource, SignState
 from mwatch.model.phase import JobPhase
 from mwatch.model.settings import Settings
+from support.builders.decide import CPU, FLAT, act, decided, died, finding, record, running
+from support.builders.job import START, add_checkpoints, add_sign, error
 
 
 def test_an_attempt_gets_one_action() -> None:

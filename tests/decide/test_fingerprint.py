@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-from decide_builders import act, decided, died, finding
-from mwatch.decide import fingerprint
+from mwatch.decide import progress
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
+from support.builders.decide import act, decided, died, finding
 
 
 def test_the_third_time_without_progress_is_a_stop() -> None:
@@ -43,6 +43,6 @@ def test_a_first_time_is_never_a_repetition() -> None:
 
 def test_a_finding_without_a_fingerprint_is_known_by_its_cause_and_fault() -> None:
     plain = finding(Cause.STORAGE, fingerprint="")
-    assert fingerprint.of(plain) == "storage:crashed"
+    assert progress.of(plain) == "storage:crashed"
     named = finding(Cause.STORAGE, fingerprint="", fault="storage-stale")
-    assert fingerprint.of(named) == "storage:storage-stale"
+    assert progress.of(named) == "storage:storage-stale"

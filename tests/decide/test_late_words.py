@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-from decide_builders import DEAD, PROCESS, decided, died, finding, running
-from job_builders import add_checkpoints, add_sign, error
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause
 from mwatch.model.job import Job, ProcessGone
 from mwatch.model.observation import ProcessExit
+from support.builders.decide import DEAD, PROCESS, decided, died, finding, running
+from support.builders.job import add_checkpoints, add_sign, error
 
 
 def vanished(last: int = 100, **change: float) -> Job:

@@ -8,13 +8,23 @@ from typing import Any
 
 import pytest
 
-from decide_builders import CPU, FLAT, PROCESS, STOPPED, act, decided, died, finding, running
-from job_builders import START, add_checkpoints, add_sign
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause, Culprit, CulpritState
 from mwatch.model.job import Job
 from mwatch.model.observation import Sight
 from mwatch.model.phase import JobPhase, Slot
+from support.builders.decide import (
+    CPU,
+    FLAT,
+    PROCESS,
+    STOPPED,
+    act,
+    decided,
+    died,
+    finding,
+    running,
+)
+from support.builders.job import START, add_checkpoints, add_sign
 
 
 def stalled(silent: float, last: int = 100, **change: Any) -> Job:

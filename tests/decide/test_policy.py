@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import pytest
 
-from decide_builders import CPU, FLAT, decided, died, finding, running
-from job_builders import add_checkpoints, add_sign
 from mwatch.decide.policy import RULES, acts
 from mwatch.model.decision import Action
 from mwatch.model.event import Exit
 from mwatch.model.finding import Cause, Severity
 from mwatch.model.job import ExitSeen
 from mwatch.model.observation import SignState
+from support.builders.decide import CPU, FLAT, decided, died, finding, running
+from support.builders.job import add_checkpoints, add_sign
 
 OUTSIDE = [
     Cause.UNSCHEDULABLE,

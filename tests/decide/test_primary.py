@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import pytest
 
-from decide_builders import decided, died, finding, running
-from job_builders import START, add_checkpoints
-from mwatch.decide.primary import ranked
+from mwatch.decide.verdict import ranked
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause, Finding, Severity
+from support.builders.decide import decided, died, finding, running
+from support.builders.job import START, add_checkpoints
 
 NUMBERS = finding(Cause.NAN, since_iteration=340)
 GUARDED = finding(Cause.NAN, since_iteration=351)

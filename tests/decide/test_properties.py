@@ -7,11 +7,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decide_builders import decided, died, finding, record, running
-from job_builders import START, add_sign, fault
 from mwatch.decide.decide import decide, enact
-from mwatch.decide.resume import choose
-from mwatch.decide.rollback import first_bad
+from mwatch.decide.resume import choose, first_bad
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.job import Attempt, Job, KnownCheckpoint, LoadState, ProcessGone
@@ -19,6 +16,8 @@ from mwatch.model.observation import ProcessExit, Sight, SignSource, SignState
 from mwatch.model.phase import JobPhase
 from mwatch.model.settings import ActSettings, CheckpointSettings, Settings
 from mwatch.model.timeline import Rollback
+from support.builders.decide import decided, died, finding, record, running
+from support.builders.job import START, add_sign, fault
 
 ITERATIONS = st.integers(1, 12).map(lambda number: number * 100)
 MOMENTS = st.none() | st.floats(START, START + 2000)

@@ -4,16 +4,16 @@
 
 from __future__ import annotations
 
-from decide_builders import decided, running
-from job_builders import found
 from mwatch.detect.stalled import DETECTOR
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import CulpritState
 from mwatch.model.job import Job, SignSeen
 from mwatch.model.observation import Sight
-from mwatch.parse.ras_answer import read_answer
-from mwatch.sources.nccl_ras_counts import Counts
-from ras_answers import Comm, Lost, as_json
+from mwatch.parse.ras import read_answer
+from mwatch.sources.nccl_ras import Counts
+from support.builders.decide import decided, running
+from support.builders.job import found
+from support.fakes.ras_answers import Comm, Lost, as_json
 
 WORLD = 8
 

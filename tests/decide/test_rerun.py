@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from decide_builders import act, decided, died, finding
-from job_builders import add_checkpoints
 from mwatch.model.decision import Act, Action, Decision
 from mwatch.model.finding import Cause, Severity
+from support.builders.decide import act, decided, died, finding
+from support.builders.job import add_checkpoints
 
 
 def asked(*before: Act, last: int = 123, **change: Any) -> Decision:

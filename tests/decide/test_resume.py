@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from decide_builders import act, decided, died, finding
-from job_builders import START, add_checkpoints, fault
 from mwatch.decide.resume import before_failed, choose, has_none_before, older_than_attempt
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
-from mwatch.model.job import Attempt, Job, KnownCheckpoint, Save, SightState
-from mwatch.model.layout import Layout
+from mwatch.model.job import Attempt, Job, KnownCheckpoint, Layout, Save, SightState
 from mwatch.model.observation import Sight
 from mwatch.model.timeline import Rollback
+from support.builders.decide import act, decided, died, finding
+from support.builders.job import START, add_checkpoints, fault
 
 
 def job_with(*iterations: int, **more: Any) -> Job:

@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
-from decide_builders import act, decided, finding, record, running
-from job_builders import add_checkpoints, step, steps
 from mwatch.decide.decide import enact
-from mwatch.decide.rollback import first_bad, target
+from mwatch.decide.resume import first_bad, target
 from mwatch.model.decision import Act, Action
 from mwatch.model.finding import Cause
-from mwatch.model.job import Job
-from mwatch.model.layout import Layout
+from mwatch.model.job import Job, Layout
 from mwatch.model.settings import CheckpointSettings, Settings
 from mwatch.model.timeline import Rollback
+from support.builders.decide import act, decided, finding, record, running
+from support.builders.job import add_checkpoints, step, steps
 
 
 def bad_since(iteration: int | None, *checkpoints: int, last: int = 650, **more: Any) -> Job:

@@ -4,14 +4,14 @@
 
 from __future__ import annotations
 
-from decide_builders import decided, died, finding, record, running
-from job_builders import START, add_checkpoints
 from mwatch.decide.decide import decide, enact
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
 from mwatch.model.job import Attempt, Job, KnownCheckpoint
 from mwatch.model.settings import Settings
 from mwatch.model.timeline import Rollback
+from support.builders.decide import decided, died, finding, record, running
+from support.builders.job import START, add_checkpoints
 
 
 def rolled_back() -> tuple[Job, Rollback]:

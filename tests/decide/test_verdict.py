@@ -4,12 +4,11 @@
 
 from __future__ import annotations
 
-from decide_builders import decided, died, finding, running
-from job_builders import fault
 from mwatch.decide.verdict import verdict
-from mwatch.model.finding import Cause, Culprit, CulpritState, Finding, Severity
+from mwatch.model.finding import Cause, Culprit, CulpritState, Finding, Severity, Verdict
 from mwatch.model.job import Job
-from mwatch.model.verdict import Verdict
+from support.builders.decide import decided, died, finding, running
+from support.builders.job import fault
 
 
 def judged(built: Job, *findings: Finding) -> Verdict:

@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from decide_builders import (
+from mwatch.decide.witness import AGREES, TIMEOUT_FAULTS
+from mwatch.model.decision import Action, Decision
+from mwatch.model.finding import Cause
+from mwatch.model.job import Job
+from mwatch.model.observation import Sight, SignSource, SignState
+from mwatch.model.phase import JobPhase
+from support.builders.decide import (
     CPU,
     DEAD,
     FLAT,
@@ -22,13 +28,7 @@ from decide_builders import (
     finding,
     running,
 )
-from job_builders import START, add_sign, fault, rank
-from mwatch.decide.signs import AGREES, TIMEOUT_FAULTS
-from mwatch.model.decision import Action, Decision
-from mwatch.model.finding import Cause
-from mwatch.model.job import Job
-from mwatch.model.observation import Sight, SignSource, SignState
-from mwatch.model.phase import JobPhase
+from support.builders.job import START, add_sign, fault, rank
 
 
 def hang(built: Job, **change: Any) -> Decision:

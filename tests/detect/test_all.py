@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from job_builders import job, steps
 from mwatch import detect
 from mwatch.model.finding import Detector
 from mwatch.model.settings import Settings
+from support.builders.job import job, steps
 
 PACKAGE = Path(detect.__file__).parent
 RUNBOOKS = Path(__file__).resolve().parents[2] / "runbooks"

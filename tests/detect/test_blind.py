@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from job_builders import START, add_sign, found, job, rank, step, steps
 from mwatch.detect import stalled
 from mwatch.detect.blind import DETECTOR
 from mwatch.model.finding import Cause, Severity
-from mwatch.model.job import Job, SightState, Stream
-from mwatch.model.layout import Layout
+from mwatch.model.job import Job, Layout, SightState, Stream
 from mwatch.model.observation import Sight, SignSource, SignState
 from mwatch.model.phase import JobPhase
+from support.builders.job import START, add_sign, found, job, rank, step, steps
 
 
 def test_no_source_at_all_is_blind() -> None:

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from job_builders import START, add_checkpoints, error, fault, found, job, steps
 from mwatch.detect.checkpoint_incomplete import DETECTOR
 from mwatch.model.finding import Cause, Severity
 from mwatch.model.job import Job, Save
 from mwatch.model.observation import Sight
 from mwatch.model.phase import JobPhase
+from support.builders.job import START, add_checkpoints, error, fault, found, job, steps
 
 BOTH = (Sight.LOG, Sight.CHECKPOINTS)
 

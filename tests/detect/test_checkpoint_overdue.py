@@ -6,13 +6,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from job_builders import START, add_checkpoints, found, job, step
 from mwatch.detect.checkpoint_overdue import DETECTOR
 from mwatch.model.event import Exit
 from mwatch.model.finding import Cause, Severity
-from mwatch.model.job import ExitSeen, Job, Save, Stream
-from mwatch.model.layout import Layout
+from mwatch.model.job import ExitSeen, Job, Layout, Save, Stream
 from mwatch.model.observation import Sight
+from support.builders.job import START, add_checkpoints, found, job, step
 
 SAVES = Layout(save_interval=100, save_folder="/ckpt")
 BOTH = (Sight.LOG, Sight.CHECKPOINTS)

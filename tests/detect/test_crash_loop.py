@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from job_builders import START, error, fault, found, job
 from mwatch.detect.crash_loop import DETECTOR
 from mwatch.model.finding import Cause, Severity
 from mwatch.model.job import Attempt, Job, ProcessGone
 from mwatch.model.observation import ProcessExit
 from mwatch.model.phase import JobPhase
+from support.builders.job import START, error, fault, found, job
 
 
 def died(number: int, *, iteration: int | None = 450, hours: float = 1.0, **more: Any) -> Attempt:

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from job_builders import START, add_checkpoints, error, fault, found, job, steps
 from mwatch.detect.crashed import DETECTOR
 from mwatch.model.event import Exit
 from mwatch.model.finding import Cause, Finding, Severity
-from mwatch.model.job import ErrorSeen, ExitSeen, FaultSeen, Job, ProcessGone, Save
-from mwatch.model.layout import Layout
+from mwatch.model.job import ErrorSeen, ExitSeen, FaultSeen, Job, Layout, ProcessGone, Save
 from mwatch.model.observation import ProcessExit, Sight
+from support.builders.job import START, add_checkpoints, error, fault, found, job, steps
 
 LATE = START + 200
 WATCHED = (Sight.LOG, Sight.PROBE)

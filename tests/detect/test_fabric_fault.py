@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from job_builders import START, error, fault, found, job, steps
 from mwatch.detect.fabric_fault import DETECTOR
 from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.job import FaultSeen, Job
 from mwatch.model.phase import JobPhase
+from support.builders.job import START, error, fault, found, job, steps
 
 LAST = START + 130.0
 

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from job_builders import START, fault, found, job, steps
 from mwatch.detect.finished_early import DETECTOR
 from mwatch.model.event import Exit
 from mwatch.model.finding import Cause, Severity
-from mwatch.model.job import ExitSeen, Job, ProcessGone
-from mwatch.model.layout import Layout
+from mwatch.model.job import ExitSeen, Job, Layout, ProcessGone
 from mwatch.model.observation import ProcessExit, Sight
+from support.builders.job import START, fault, found, job, steps
 
 
 def bye(reason: str) -> ExitSeen:

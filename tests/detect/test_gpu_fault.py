@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from job_builders import START, entries, fault, found, job, rank, step, steps
 from mwatch.detect.gpu_fault import DETECTOR
 from mwatch.model.event import Fault
 from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.job import Attempt, FaultSeen, Job
 from mwatch.model.observation import Sight
 from mwatch.model.phase import JobPhase
+from support.builders.job import START, entries, fault, found, job, rank, step, steps
 
 GPU = "0000:9b:00"
 LAST = START + 130.0

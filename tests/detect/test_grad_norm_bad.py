@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from job_builders import found, job, step
 from mwatch.detect.grad_norm_bad import DETECTOR
 from mwatch.model.finding import Cause, Severity
 from mwatch.model.job import Step
+from support.builders.job import found, job, step
 
 NAN, INF = math.nan, math.inf
 

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from job_builders import found, job, step, steps
 from mwatch.detect.loss_missing import DETECTOR
 from mwatch.model.finding import Cause, Severity
-from mwatch.model.job import MAX_STEPS, Step
-from mwatch.model.layout import Layout
+from mwatch.model.job import MAX_STEPS, Layout, Step
+from support.builders.job import found, job, step, steps
 
 NAN, INF = math.nan, math.inf
 

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from job_builders import found, job, step
 from mwatch.detect import loss_missing, skip_rate
 from mwatch.detect.loss_scale_collapse import DETECTOR
 from mwatch.model.finding import Cause, Detector, Finding, Severity
-from mwatch.model.job import Job, Step
-from mwatch.model.layout import Layout
-from scaler_runs import Scaler, broken_from, lines, noisy
+from mwatch.model.job import Job, Layout, Step
+from support.builders.job import found, job, step
+from support.runs.scaler_runs import Scaler, broken_from, lines, noisy
 
 FP16 = Layout(precision="fp16", is_dynamic_scale=True)
 EVERYWHERE = pytest.mark.parametrize("interval", [1, 5, 10, 100])

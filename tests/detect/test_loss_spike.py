@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from job_builders import found, job, step, steps
 from mwatch.detect.loss_spike import DETECTOR
 from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.job import Job, Step
+from support.builders.job import found, job, step, steps
 
 
 def flat(count: int, level: float = 2.0, sigma: float = 0.03, seed: int = 3) -> list[float]:

@@ -7,10 +7,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from job_builders import found, job, step, steps
 from mwatch.detect.loss_stuck import DETECTOR
 from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.job import Step
+from support.builders.job import found, job, step, steps
 
 
 def noise(count: int, level: float, sigma: float = 0.02) -> list[float]:

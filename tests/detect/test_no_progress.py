@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from job_builders import START, error, found, job
 from mwatch.detect.no_progress import DETECTOR
 from mwatch.model.event import Exit
 from mwatch.model.finding import Cause, Severity
@@ -16,6 +15,7 @@ from mwatch.model.job import Attempt, ExitSeen, Job, ProcessGone
 from mwatch.model.observation import ProcessExit
 from mwatch.model.phase import JobPhase
 from mwatch.model.timeline import Rollback
+from support.builders.job import START, error, found, job
 
 
 def ended(number: int, iteration: int | None, **more: Any) -> Attempt:

@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-import job_builders as build
-from mwatch.detect.probe import one_look, watched
+from mwatch.detect.shared.probe import one_look, watched
 from mwatch.model.job import Job, SightState
 from mwatch.model.observation import Sight
 from mwatch.model.settings import Settings
+from support.builders import job as build
 
 SETTINGS = Settings()
 

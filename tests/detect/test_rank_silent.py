@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from job_builders import add_sign, fault, found, job, rank, steps
 from mwatch.detect.rank_silent import DETECTOR
 from mwatch.model.finding import Cause, CulpritState, Severity
 from mwatch.model.job import Job, ProcessGone, SignSeen, Stream
 from mwatch.model.observation import ProcessExit, Sight, Sign, SignSource, SignState
 from mwatch.model.phase import JobPhase
+from support.builders.job import add_sign, fault, found, job, rank, steps
 
 
 def beating(**attempt: Any) -> Job:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import pytest
 
-from job_builders import START, entries, fault, found, job, steps
 from mwatch.detect import fabric_fault, gpu_fault
 from mwatch.model.fault import Blame, Role
 from mwatch.model.finding import Cause, Severity
 from mwatch.model.job import Job
-from mwatch.sources.rdma_rules import CARD_GONE, LINK_DOWN, RULES
+from mwatch.sources.rdma import CARD_GONE, LINK_DOWN, RULES
+from support.builders.job import START, entries, fault, found, job, steps
 
 LAST = START + 130.0
 IDS = sorted({CARD_GONE, LINK_DOWN, *(rule.fault for rule in RULES)})

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from job_builders import START, found, job, step
 from mwatch.detect.resume_diverged import DETECTOR
 from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.job import Attempt, Job, Step
 from mwatch.model.timeline import Rollback
+from support.builders.job import START, found, job, step
 
 
 def earlier(count: int = 200, seed: int = 1, **more: Any) -> list[Step]:

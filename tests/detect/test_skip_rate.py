@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from job_builders import found, job, step
 from mwatch.detect.skip_rate import DETECTOR
 from mwatch.model.finding import Cause, Finding, Severity
-from mwatch.model.job import Job, Step
-from mwatch.model.layout import Layout
-from scaler_runs import Scaler, broken_from, lines, noisy
+from mwatch.model.job import Job, Layout, Step
+from support.builders.job import found, job, step
+from support.runs.scaler_runs import Scaler, broken_from, lines, noisy
 
 BF16 = Layout(precision="bf16", is_dynamic_scale=False)
 DYNAMIC = Layout(precision="fp16", is_dynamic_scale=True)

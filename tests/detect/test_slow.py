@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from job_builders import START, found, job, step
 from mwatch.detect.slow import DETECTOR
 from mwatch.model.finding import Cause, Severity
 from mwatch.model.job import Attempt, Job, Step
+from support.builders.job import START, found, job, step
 
 
 def lines(seconds: list[float], first: int = 1, **more: Any) -> list[Step]:

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from job_builders import START, add_sign, error, fault, found, job, rank, steps
 from mwatch.detect.stalled import DETECTOR
 from mwatch.model.finding import Cause, Severity
-from mwatch.model.job import Job, Save, Stream
-from mwatch.model.layout import Layout
+from mwatch.model.job import Job, Layout, Save, Stream
 from mwatch.model.observation import Sight, SignSource, SignState
 from mwatch.model.phase import JobPhase, Slot
 from mwatch.model.settings import Settings
+from support.builders.job import START, add_sign, error, fault, found, job, rank, steps
 
 DEADLINES = Settings().deadlines
 PHASES = {

@@ -6,11 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from job_builders import START, add_checkpoints, found, job, step
 from mwatch.detect.stalled import DETECTOR
-from mwatch.model.job import Job, Step, Stream
-from mwatch.model.layout import Layout
+from mwatch.model.job import Job, Layout, Step, Stream
 from mwatch.model.phase import Slot
+from support.builders.job import START, add_checkpoints, found, job, step
 
 LAYOUT = Layout(world_size=8, log_interval=10, total_iterations=10_000)
 

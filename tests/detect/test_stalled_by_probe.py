@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from job_builders import START, add_sign, found, job, rank, steps
 from mwatch.detect.stalled import DETECTOR
 from mwatch.model.job import Job
 from mwatch.model.observation import Sight, SignSource, SignState
 from mwatch.model.phase import JobPhase
+from support.builders.job import START, add_sign, found, job, rank, steps
 
 
 def training(step_seconds: float = 1.0, count: int = 30, **more: Any) -> Job:

@@ -7,12 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from job_builders import START, add_checkpoints, fault, found, job, steps
 from mwatch.detect.started_from_random import DETECTOR
 from mwatch.model.finding import Cause, Severity
-from mwatch.model.job import Attempt, Job
-from mwatch.model.layout import Layout
+from mwatch.model.job import Attempt, Job, Layout
 from mwatch.model.observation import Sight
+from support.builders.job import START, add_checkpoints, fault, found, job, steps
 
 BOTH = (Sight.LOG, Sight.CHECKPOINTS)
 

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import pytest
 
-from job_builders import found, job, rank, step, steps
 from mwatch.detect.straggler import DETECTOR
 from mwatch.model.event import Straggler
 from mwatch.model.finding import Cause, CulpritState, Severity
-from mwatch.model.job import Job
-from mwatch.model.layout import Layout
+from mwatch.model.job import Job, Layout
 from mwatch.model.observation import Sight
 from mwatch.model.phase import JobPhase
+from support.builders.job import found, job, rank, step, steps
 
 
 def report(**measures: tuple[float, int]) -> Straggler:

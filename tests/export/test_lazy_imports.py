@@ -36,10 +36,10 @@ dear = {'opentelemetry', 'requests', 'tensorboard', 'google', 'numpy', 'grpc'}
 print(sorted(dear & set(sys.modules)))
 """
 IMPORTS = """
-from mwatch.export.otlp import Otlp, Pace
-from mwatch.export.prometheus import Exporter
-from mwatch.export.tensorboard_notes import TensorboardNotes
-from snapshot_builders import busy_snapshot
+from mwatch.export.otlp.exporter import Otlp, Pace
+from mwatch.export.metrics.prometheus import Exporter
+from mwatch.export.tensorboard.notes import TensorboardNotes
+from support.builders.snapshot import busy_snapshot
 """
 
 

@@ -18,12 +18,12 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.registry import Collector
 
-from mwatch.export.catalog import ALL
-from mwatch.export.measure import measure
-from mwatch.export.prometheus import Exporter
-from mwatch.model.fabric import FabricPort
-from mwatch.model.snapshot import Numbers, RankSnapshot, Snapshot
-from snapshot_builders import FACTS, GPU, busy_snapshot, empty_snapshot
+from mwatch.export.metrics.catalog import ALL
+from mwatch.export.metrics.measure import measure
+from mwatch.export.metrics.prometheus import Exporter
+from mwatch.model.snapshot.hardware import FabricPort
+from mwatch.model.snapshot.snapshot import Numbers, RankSnapshot, Snapshot
+from support.builders.snapshot import FACTS, GPU, busy_snapshot, empty_snapshot
 
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 ACCEPTED = {

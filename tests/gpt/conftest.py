@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpt.launch import Job, Nursery, start_job
-from mwatch_gpt import conversion, corpus
+from mwatch_gpt.data import conversion, corpus
 
 
 @pytest.fixture(scope="session")

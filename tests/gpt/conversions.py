@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from mwatch_gpt.conversion import Job
-from mwatch_gpt.encoding import Wanted
-from mwatch_gpt.tokenizer_files import Choice
-from mwatch_gpt.unfinished import State
+from mwatch_gpt.data.conversion import Job
+from mwatch_gpt.data.encoding import Wanted
+from mwatch_gpt.data.tokenizers import Choice
+from mwatch_gpt.data.unfinished import State
 
 
 class Stop(Exception):
@@ -46,7 +46,7 @@ def stop_at_name(monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
             raise Stop
         rename(old, new)
 
-    monkeypatch.setattr("mwatch_gpt.dataset_writer.os.replace", stops)
+    monkeypatch.setattr("mwatch_gpt.data.writer.os.replace", stops)
 
 
 def nothing(_: State) -> None:

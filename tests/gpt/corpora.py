@@ -12,8 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from mwatch_gpt.data import main
-from mwatch_gpt.gpt2_bpe import END, byte_letters
+from mwatch_gpt.data.tokenizers import END, byte_letters
+from mwatch_gpt.data.tool import main
 
 ODD = [
     "",

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from free_ports import free_port
+from support.free_ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 # Small enough for a step of some ten milliseconds.

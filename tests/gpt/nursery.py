@@ -18,7 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 from mwatch_gpt import __main__ as trainer
-from mwatch_gpt import data, device
+from mwatch_gpt import device
+from mwatch_gpt.data import tool
 
 _POLL_SECONDS = 0.02
 
@@ -39,7 +40,7 @@ def build_by_megatron() -> None:
 
 PROGRAMS: dict[str, Callable[[], int | None]] = {
     "train": trainer.main,
-    "data": data.main,
+    "data": tool.main,
     "megatron-builder": build_by_megatron,
 }
 
@@ -83,7 +84,7 @@ def wait(pid: int, seconds: float) -> int | None:
 
 
 def main() -> None:
-    for name in ("mwatch_gpt.pretrain", "torch._dynamo", "torch.utils.tensorboard"):
+    for name in ("mwatch_gpt.training", "torch._dynamo", "torch.utils.tensorboard"):
         importlib.import_module(name)  # what the ranks would load later
 
     print("ready", flush=True)

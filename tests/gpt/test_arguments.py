@@ -12,7 +12,7 @@ import pytest
 
 from gpt.launch import ROOT
 from mwatch_gpt import arguments
-from mwatch_gpt.argument_groups import GROUPS
+from mwatch_gpt.arguments import GROUPS
 
 
 def test_the_defaults_fit_together() -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from gpt.launch import Job, Nursery
-from mwatch_gpt.data import SAMPLE, BadInput, read
-from mwatch_gpt.tokens import END_OF_DOCUMENT, tokenize
+from mwatch_gpt.data.tokens import END_OF_DOCUMENT, tokenize
+from mwatch_gpt.data.tool import SAMPLE, read
+from mwatch_gpt.errors import BadInput
 
 
 def make(nursery: Nursery, folder: Path, *argv: str) -> tuple[int | None, str]:

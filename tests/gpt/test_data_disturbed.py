@@ -17,8 +17,8 @@ import pytest
 from gpt.conversions import Stop, job, nothing, stop_after, stop_at_name
 from gpt.corpora import both, convert, json_lines, many
 from gpt.launch import ROOT
-from mwatch_gpt import conversion, data
-from mwatch_gpt.bad_input import BadInput
+from mwatch_gpt.data import conversion, tool
+from mwatch_gpt.errors import BadInput
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -34,9 +34,9 @@ def test_a_signal_in_the_middle_of_a_block_leaves_no_half_of_it(
             interrupt(monkeypatch, calls)
         argv = ["--input", str(tmp_path / "a.jsonl"), "--output-prefix", str(tmp_path / name)]
         argv += ["--json-keys", "text", "title", "--workers", "1", "--save-seconds", "0"]
-        assert data.main(argv) == (0 if name == "whole" else 130)
+        assert tool.main(argv) == (0 if name == "whole" else 130)
     monkeypatch.undo()
-    assert data.main(argv) == 0
+    assert tool.main(argv) == 0
     for key in ("text", "title"):
         assert both(tmp_path / "cut", key) == both(tmp_path / "whole", key)
 
@@ -50,7 +50,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
             raise KeyboardInterrupt
         return accumulate(*words, **more)  # type: ignore[call-overload]
 
-    monkeypatch.setattr("mwatch_gpt.dataset_writer.accumulate", stops)
+    monkeypatch.setattr("mwatch_gpt.data.writer.accumulate", stops)
 
 
 def test_a_full_disk_is_the_machines_doing_and_what_was_written_is_of_use(tmp_path: Path) -> None:

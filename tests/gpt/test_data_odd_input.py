@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from gpt.corpora import ODD, both, convert, gpt2_files, json_lines, many
-from mwatch_gpt import conversion, corpus
-from mwatch_gpt.bad_input import BadInput
-from mwatch_gpt.corpus import Place
-from mwatch_gpt.data import main
+from mwatch_gpt.data import conversion, corpus
+from mwatch_gpt.data.corpus import Place
+from mwatch_gpt.data.tool import main
+from mwatch_gpt.errors import BadInput
 
 BOM = b"\xef\xbb\xbf"
 

@@ -20,10 +20,10 @@ import pytest
 from gpt.conversions import Stop, job, nothing, stop_after, stop_at_name
 from gpt.corpora import both, convert, json_lines, many
 from gpt.launch import ROOT
-from mwatch_gpt import conversion
-from mwatch_gpt.bad_input import BadInput
-from mwatch_gpt.dataset_writer import DatasetWriter
-from mwatch_gpt.unfinished import path_of
+from mwatch_gpt.data import conversion
+from mwatch_gpt.data.unfinished import path_of
+from mwatch_gpt.data.writer import DatasetWriter
+from mwatch_gpt.errors import BadInput
 
 
 @pytest.mark.usefixtures("small_blocks")

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from gpt.launch import Job, field
-from mwatch_trainer.checkpoint import verify
-from mwatch_trainer.checkpoint_verdict import State
+from mwatch_trainer.checkpoint.listing import verify
+from mwatch_trainer.checkpoint.verdict import State
 
 Train = Callable[..., Job]
 SHORT = "--distributed-timeout-seconds 4"

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpt.corpora import convert, json_lines, many
-from mwatch_gpt import index_file
-from mwatch_gpt.data import main
+from mwatch_gpt.data import index_file
+from mwatch_gpt.data.tool import main
 
 
 @pytest.fixture

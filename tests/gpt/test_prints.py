@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from gpt.launch import Job, Nursery, field, start_job
-from mwatch.app.catalogue import load
+from mwatch.config.catalogue import load
 from mwatch.model.event import Arguments, Checkpoint, Event, Iteration, Validation
 from mwatch.parse.grammar import Grammar
 from mwatch.parse.reader import Reader
-from mwatch_trainer.checkpoint import list_checkpoints
-from mwatch_trainer.checkpoint_verdict import State
+from mwatch_trainer.checkpoint.listing import list_checkpoints
+from mwatch_trainer.checkpoint.verdict import State
 
 STAMP = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}"
 FLAGS = (

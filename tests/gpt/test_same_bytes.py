@@ -17,8 +17,8 @@ import pytest
 
 from gpt.corpora import ODD, PLAIN, both, convert, gpt2_files, json_lines, many
 from gpt.launch import Nursery
-from mwatch_gpt.data import main
-from mwatch_gpt.gpt2_bpe import Gpt2Tokenizer
+from mwatch_gpt.data.tokenizers import Gpt2Tokenizer
+from mwatch_gpt.data.tool import main
 
 DOCUMENTS: list[Any] = [*ODD, *PLAIN, ["one", "", "two"], [], ["", ""], *many(200)]
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import urllib3
 
-from free_ports import free_port
 from kube.fake_api import FakeApi, Said, fake_api
 from mwatch.kube.access import Access, Limits
 from mwatch.kube.answer import Outcome
 from mwatch.kube.connect import Connection
 from mwatch.kube.errors import KubeError, NoCredentials, NoPermission, Rejected, Unavailable
 from mwatch.kube.resources import NODES, PODS, PYTORCH_JOBS, STATEFUL_SETS
+from support.free_ports import free_port
 
 OK = Said(200, {"kind": "Pod"})
 BUSY = Said(503, {"message": "etcd is away"})

@@ -11,10 +11,10 @@ import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from manifest_files import NATIVE, PLAIN, objects_in
 from mwatch.errors import InputError
 from mwatch.manifests.parts import Wish
 from mwatch.manifests.whole import inject_text, uninject_text
+from support.repository.manifest_files import NATIVE, PLAIN, objects_in
 
 PHASES = (Phase.explicit, Phase.generate)  # a manifest takes long to make smaller
 WORDS = st.text("abz-_./:{}#'\"\\ $%@!&*?|>~,[]0\nä", min_size=1, max_size=12).filter(

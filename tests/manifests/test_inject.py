@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import pytest
 
-from manifest_files import (
+from mwatch.manifests.parts import Wish
+from mwatch.manifests.whole import inject_text
+from support.repository.manifest_files import (
     FILES,
     NATIVE,
     PLAIN,
@@ -17,8 +19,6 @@ from manifest_files import (
     text_of,
     variables,
 )
-from mwatch.manifests.parts import Wish
-from mwatch.manifests.whole import inject_text
 
 KINDS = {
     "aks.yaml": "PyTorchJob",

@@ -14,7 +14,7 @@ import pytest
 
 from mwatch.manifests.parts import Wish, launch
 from mwatch_trainer.zipapp_build import build
-from wrapper_runs import LIMIT_SECONDS, attempt, environ, kill, log, until
+from support.runs.wrapper_runs import LIMIT_SECONDS, attempt, environ, kill, log, until
 
 TRAINER = """
 import os, signal, sys, time

@@ -12,10 +12,10 @@ import json
 
 import pytest
 
-from manifest_files import NATIVE, PLAIN, objects_in
 from mwatch.manifests.parts import Wish
 from mwatch.manifests.transplant import transplanted
 from mwatch.manifests.whole import inject_text, uninject_text
+from support.repository.manifest_files import NATIVE, PLAIN, objects_in
 
 JOB = """\
 apiVersion: kubeflow.org/v1

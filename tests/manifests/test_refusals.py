@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import pytest
 
-from manifest_files import NATIVE, injected, text_of
 from mwatch.errors import InputError
 from mwatch.manifests.parts import Wish
 from mwatch.manifests.whole import inject_text, uninject_text, workloads
+from support.repository.manifest_files import NATIVE, injected, text_of
 
 JOB = text_of("hyperpod.yaml")
 

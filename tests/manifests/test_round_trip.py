@@ -8,9 +8,18 @@ import json
 
 import pytest
 
-from manifest_files import FILES, NATIVE, PLAIN, injected, named, objects_in, pods_of, text_of
 from mwatch.manifests.parts import Wish
 from mwatch.manifests.whole import inject_text, uninject_text
+from support.repository.manifest_files import (
+    FILES,
+    NATIVE,
+    PLAIN,
+    injected,
+    named,
+    objects_in,
+    pods_of,
+    text_of,
+)
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from chart_renders import NO_HELM, helm
+from support.repository.chart_renders import NO_HELM, helm
 
 
 @pytest.fixture(scope="session", autouse=True)

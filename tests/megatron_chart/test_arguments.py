@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import pytest
 
-from chart_renders import MEGATRON, arguments, only, rendered, sets
-from megatron_flags import RELEASES, complaints, pairs
-from megatron_runs import BERT, LEAST_GPUS, NAMESPACES, OPTIONS, T5, words_for
+from support.repository.chart_renders import MEGATRON, arguments, only, rendered, sets
+from support.repository.megatron_flags import RELEASES, complaints, pairs
+from support.runs.megatron_runs import BERT, LEAST_GPUS, NAMESPACES, OPTIONS, T5, words_for
 
 NEWER = {"sharp": "core_v0.14.0", "retention": "core_v0.14.0"}
 """Options that the chart refuses for older releases."""

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from chart_renders import MEGATRON, only, rendered, sets
-from megatron_runs import CONTINUED
+from support.repository.chart_renders import MEGATRON, only, rendered, sets
+from support.runs.megatron_runs import CONTINUED
 
 FAKE_CONVERTER = """#!/bin/sh
 for word; do case $word in --save-dir=*) to=${word#*=} ;; esac; done

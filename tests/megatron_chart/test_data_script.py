@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from chart_renders import MEGATRON
+from support.repository.chart_renders import MEGATRON
 
 SCRIPT = MEGATRON / "files" / "data.py"
 MAGIC = b"MMIDIDX\x00\x00"

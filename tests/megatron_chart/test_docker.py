@@ -18,11 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from chart_renders import CHARTS
-from dataset_runs import archive
-from fake_hub import fake_hub
 from gpt.corpora import gpt2_files
-from megatron_flags import complaints
+from support.fakes.fake_hub import fake_hub
+from support.repository.chart_renders import CHARTS
+from support.repository.megatron_flags import complaints
+from support.runs.dataset_runs import archive
 
 FOLDER = CHARTS.parent / "docker"
 ROOT = CHARTS.parents[1]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from chart_renders import CHARTS, MEGATRON, rendered, values_file
+from support.repository.chart_renders import CHARTS, MEGATRON, rendered, values_file
 
 ROOT = CHARTS.parents[1]
 PAGES = ("aks-megatron", "eks-megatron", "hyperpod", "gpu-box")

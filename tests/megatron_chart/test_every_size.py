@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from chart_renders import (
+from mwatch.checks.every import look
+from mwatch.manifests.whole import workloads
+from mwatch.model.checks.check import Level
+from support.repository.chart_renders import (
     MEGATRON,
     objects_in,
     only,
@@ -18,10 +21,7 @@ from chart_renders import (
     trainer,
     values_file,
 )
-from megatron_runs import LEAST_GPUS, NAMESPACES, OPTIONS, PLATFORMS, words_for
-from mwatch.checks.every import look
-from mwatch.manifests.whole import workloads
-from mwatch.model.check import Level
+from support.runs.megatron_runs import LEAST_GPUS, NAMESPACES, OPTIONS, PLATFORMS, words_for
 
 pytestmark = pytest.mark.timeout(60)
 EFA = {"eks": 4, "hyperpod": 32}

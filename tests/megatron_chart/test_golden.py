@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from chart_renders import MEGATRON, rendered_text
-from megatron_runs import words_for
+from support.repository.chart_renders import MEGATRON, rendered_text
+from support.runs.megatron_runs import words_for
 
 FOLDER = Path(__file__).parent / "golden"
 CASES = {

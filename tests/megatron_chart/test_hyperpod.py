@@ -15,12 +15,20 @@ from typing import Any
 import pytest
 import yaml
 
-from chart_renders import MEGATRON, only, pods, rendered
 from gpt.corpora import gpt2_files, json_lines
-from hyperpod_templates import FOLDER, SETTINGS, TEMPLATES, chart_words, fill, filled, made
 from mwatch.checks.every import look
 from mwatch.manifests.whole import workloads
-from mwatch.model.check import Level
+from mwatch.model.checks.check import Level
+from support.repository.chart_renders import MEGATRON, only, pods, rendered
+from support.repository.hyperpod_templates import (
+    FOLDER,
+    SETTINGS,
+    TEMPLATES,
+    chart_words,
+    fill,
+    filled,
+    made,
+)
 
 pytestmark = pytest.mark.skipif(shutil.which("envsubst") is None, reason="there is no envsubst")
 TEMPLATE = FOLDER / "pytorchjob.yaml-template"

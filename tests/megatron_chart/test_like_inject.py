@@ -9,12 +9,19 @@ from typing import Any, Literal
 import pytest
 import yaml
 
-from chart_renders import MEGATRON, only, rendered, rendered_text, sets, values_file
-from manifest_files import objects_in
-from megatron_runs import OPTIONS, words_for
 from mwatch import __version__
 from mwatch.manifests.parts import Wish
 from mwatch.manifests.whole import inject_text
+from support.repository.chart_renders import (
+    MEGATRON,
+    only,
+    rendered,
+    rendered_text,
+    sets,
+    values_file,
+)
+from support.repository.manifest_files import objects_in
+from support.runs.megatron_runs import OPTIONS, words_for
 
 INJECTED = "mwatch.dev/injected"
 CASES: dict[str, list[str]] = {
@@ -75,7 +82,7 @@ def test_the_comparison_sees_a_difference() -> None:
 
 
 def test_the_wrapper_reads_the_checkpoint_folder_and_may_edit_the_arguments() -> None:
-    from mwatch_trainer.run_facts import look
+    from mwatch_trainer.command.run_facts import look
 
     job = only(rendered(MEGATRON, *values_file("aks"), *OPTIONS["act"]), "PyTorchJob")
     container = job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]

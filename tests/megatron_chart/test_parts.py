@@ -8,9 +8,18 @@ from typing import Any
 
 import pytest
 
-from chart_renders import MEGATRON, arguments, only, pods, rendered, sets, trainer, values_file
-from megatron_flags import pairs
-from megatron_runs import CONTINUED, OPTIONS
+from support.repository.chart_renders import (
+    MEGATRON,
+    arguments,
+    only,
+    pods,
+    rendered,
+    sets,
+    trainer,
+    values_file,
+)
+from support.repository.megatron_flags import pairs
+from support.runs.megatron_runs import CONTINUED, OPTIONS
 
 EFA = "vpc.amazonaws.com/efa"
 

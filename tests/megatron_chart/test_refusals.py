@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from chart_renders import MEGATRON, Refused, rendered, sets, values_file
-from megatron_runs import BERT, CONTINUED, LLAMA, T5
+from support.repository.chart_renders import MEGATRON, Refused, rendered, sets, values_file
+from support.runs.megatron_runs import BERT, CONTINUED, LLAMA, T5
 
 AKS, EKS, HYPERPOD = (values_file(each) for each in ("aks", "eks", "hyperpod"))
 CUSTOM = sets(

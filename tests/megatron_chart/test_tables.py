@@ -15,11 +15,19 @@ import pytest
 import yaml
 
 import mwatch
-from chart_renders import CHARTS, MEGATRON, arguments, only, pods, rendered, values_file
-from megatron_flags import pairs
-from mwatch.app.plan_values import as_yaml
 from mwatch.plan.machines import MACHINES
 from mwatch.plan.presets import PRESETS
+from mwatch.plan.report import as_yaml
+from support.repository.chart_renders import (
+    CHARTS,
+    MEGATRON,
+    arguments,
+    only,
+    pods,
+    rendered,
+    values_file,
+)
+from support.repository.megatron_flags import pairs
 
 SCHEMA = json.loads((MEGATRON / "values.schema.json").read_text("utf-8"))
 VALUES = yaml.safe_load((MEGATRON / "values.yaml").read_text("utf-8"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from mwatch.model.calibration import MAX_DURATIONS, MAX_SHAPES, Calibration
-from mwatch.model.layout import Layout
+from mwatch.model.job import Layout
 from mwatch.model.phase import Slot
 from mwatch.model.settings import Settings
 

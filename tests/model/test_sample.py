@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mwatch.model.sample import Sample
+from mwatch.model.calibration import Sample
 from mwatch.stats import quantile
 
 NUMBERS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60)

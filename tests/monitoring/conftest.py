@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from debian_tools import ToolMissing, debian_tool
 from monitoring.watched_run import Watched, watched_run
+from support.debian_tools import ToolMissing, debian_tool
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 from monitoring.fake_pod import NAMESPACE, POD
 from monitoring.panel_queries import queries
-from mwatch.export.http import Page, Pages, Request, Server
+from mwatch.export.http.server import Page, Pages, Request, Server
 
 _OLD = 'gpu="2",UUID="GPU-2",Hostname="node-old",modelName="fake",pod="other",namespace="other"'
 _NEW = f'gpu="0",UUID="GPU-9",hostname="node-new",pod="{POD}",namespace="{NAMESPACE}"'

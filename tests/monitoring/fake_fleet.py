@@ -17,14 +17,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from job_watch_runs import Fleet
-from mwatch.app.controller_hands import NoHands
-from mwatch.app.controller_json import job_json
-from mwatch.app.controller_metrics import FleetMetrics, Told
-from mwatch.app.controller_pages import ControllerPages
-from mwatch.app.hand_state import HandState
-from mwatch.export.http import Server
+from mwatch.controller.interfaces import NoHands
+from mwatch.controller.job_json import job_json
+from mwatch.controller.server import ControllerPages, FleetMetrics, Told
+from mwatch.export.http.server import Server
 from mwatch.kube.mirror import Sight
+from mwatch.remediate.status import HandState
+from support.runs.job_monitor_runs import Fleet
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = "train"

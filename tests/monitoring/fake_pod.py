@@ -14,14 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from mwatch.export.http import Server
-from mwatch.export.pages import standard_pages
-from mwatch.model.fabric import FabricPort
+from mwatch.export.http.pages import standard_pages
+from mwatch.export.http.server import Server
 from mwatch.model.finding import Cause, Finding, Severity
-from mwatch.model.gpu import Gpu
-from mwatch.model.ledger import Spent
-from mwatch.model.nccl import Nccl
-from mwatch.model.snapshot import (
+from mwatch.model.goodput import Spent
+from mwatch.model.snapshot.hardware import FabricPort, Gpu, Nccl
+from mwatch.model.snapshot.snapshot import (
     Own,
     RankFacts,
     RankSnapshot,
@@ -29,7 +27,7 @@ from mwatch.model.snapshot import (
     Snapshot,
     SourceState,
 )
-from snapshot_builders import GPU, busy_snapshot
+from support.builders.snapshot import GPU, busy_snapshot
 
 RUN = "fake-pod-run"
 NAMESPACE = "team-a"

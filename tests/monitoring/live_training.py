@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from free_ports import free_port
-from live_runs import Running, command, started, until
+from support.free_ports import free_port
+from support.runs.live_runs import Running, command, started, until
 
 RUN = "r"
 """As `live_runs` names it."""

@@ -16,9 +16,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from debian_tools import debian_tool
 from monitoring.server import Server, serving
 from monitoring.unpacked_alertmanager import runnable
+from support.debian_tools import debian_tool
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "alerts"

@@ -22,7 +22,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
-from free_ports import free_port
+from support.free_ports import free_port
 
 TRIES = 5
 READY_SECONDS = 30.0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from debian_tools import debian_tool
+from support.debian_tools import debian_tool
 
 _SHARED = "/usr/share/prometheus/alertmanager"
 _HERE = "template"

@@ -14,7 +14,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from live_runs import until
 from monitoring import fake_fleet
 from monitoring.fake_dcgm import fake_dcgm
 from monitoring.fake_pod import NAMESPACE, POD, fake_pod
@@ -23,6 +22,7 @@ from monitoring.panel_queries import TIMES, PanelQuery
 from monitoring.prometheus import Target, alertmanager, prometheus, quick_rules
 from monitoring.receiver import Receiver, receiving
 from monitoring.server import Server
+from support.runs.live_runs import until
 
 FAULT_AT = 45
 STALLED = "MwatchStalled"

@@ -8,8 +8,8 @@ from typing import get_args
 
 import pytest
 
-from builders import events, log, megatron_line, only
 from mwatch.model.event import Batch, Checkpoint, Flavour, Iteration
+from support.builders.events import events, log, megatron_line, only
 
 NEMO = (
     "Training epoch 0, iteration 120/149 | lr: 3e-05 | global_step: 120 | reduced_train_loss: 1.6"

@@ -8,10 +8,17 @@ import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import MICRO_STAMP, arguments_block, events, grammar, log, megatron_line
 from mwatch.model.event import Event
-from mwatch.model.wire import from_wire, to_wire
+from mwatch.model.snapshot.event_wire import from_wire, to_wire
 from mwatch.parse.reader import Reader
+from support.builders.events import (
+    MICRO_STAMP,
+    arguments_block,
+    events,
+    grammar,
+    log,
+    megatron_line,
+)
 
 SEEDS = tuple(
     part.encode()

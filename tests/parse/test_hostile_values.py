@@ -7,9 +7,9 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from builders import events, log, megatron_line, only, steps
 from mwatch.model.event import Event, Iteration
-from mwatch.model.wire import to_wire
+from mwatch.model.snapshot.event_wire import to_wire
+from support.builders.events import events, log, megatron_line, only, steps
 
 TEXTS = [
     "²", "--5", "-", "+", ".", "1_000", "9" * 25, "9" * 5000, "1e999", "-1e999", "0x10", "1.2.3",

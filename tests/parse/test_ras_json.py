@@ -8,10 +8,9 @@ import json
 
 import pytest
 
-from mwatch.model.nccl import MissingRank
-from mwatch.parse.ras_answer import read_answer
-from mwatch.parse.ras_json import read_json
-from ras_answers import Comm, Lost, as_json
+from mwatch.model.snapshot.hardware import MissingRank
+from mwatch.parse.ras import read_answer, read_json
+from support.fakes.ras_answers import Comm, Lost, as_json
 
 TWO = Comm(0xAE94423CFBB2EF4A, {0: 7, 1: 6})
 

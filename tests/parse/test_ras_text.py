@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import pytest
 
-from mwatch.model.nccl import MissingRank
-from mwatch.parse.ras_answer import read_answer
-from mwatch.parse.ras_text import read_text
-from ras_answers import apart, as_text, place, row
+from mwatch.model.snapshot.hardware import MissingRank
+from mwatch.parse.ras import read_answer, read_text
+from support.fakes.ras_answers import apart, as_text, place, row
 
 
 def test_a_healthy_job_tells_its_size_and_no_counts() -> None:

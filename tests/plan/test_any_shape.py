@@ -14,13 +14,12 @@ from functools import cache
 
 import pytest
 
-from mwatch.app.plan import Plan, Wish, make
-from mwatch.app.plan_json import plan_json
-from mwatch.cli.render_plan import render
+from mwatch.cli.render.plan import render
 from mwatch.plan import check, memory, stages, storage
 from mwatch.plan.choose import Fixed, candidates, choose
 from mwatch.plan.layout import Layout, Recompute
 from mwatch.plan.machines import MACHINES, Cluster, Gpu, Machine
+from mwatch.plan.report import Plan, Wish, make, plan_json
 from mwatch.plan.shape import Experts, Shape
 
 MANY = range(100)

@@ -15,7 +15,7 @@ import pytest
 
 from mwatch.plan import memory
 from mwatch.plan.layout import Layout, Recompute
-from mwatch.plan.megatron_report import footprint, unseen
+from mwatch.plan.memory import footprint, unseen
 from mwatch.plan.presets import PRESETS
 from mwatch.plan.shape import Shape
 from plan.golden_shapes import ALL

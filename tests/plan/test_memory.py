@@ -10,9 +10,9 @@ import pytest
 
 from mwatch.plan import activations, memory, parameters
 from mwatch.plan.layout import Layout, Recompute
-from mwatch.plan.pipeline import bubble, in_flight
 from mwatch.plan.presets import PRESETS
 from mwatch.plan.shape import Experts, Shape
+from mwatch.plan.stages import bubble, in_flight
 
 GPT = PRESETS["7.5B"].shape
 PLAIN = Layout(8, 2, 2, global_batch=16)

@@ -20,7 +20,7 @@ import pytest
 from mwatch.plan import memory, parameters, speed
 from mwatch.plan.layout import Layout, Recompute
 from mwatch.plan.machines import H200, Cluster, Machine
-from mwatch.plan.megatron_report import footprint
+from mwatch.plan.memory import footprint
 from mwatch.plan.presets import PRESETS
 from mwatch.plan.shape import Experts, Shape
 

@@ -12,8 +12,8 @@ import pytest
 from mwatch.plan import memory, speed
 from mwatch.plan.layout import Layout, Recompute
 from mwatch.plan.machines import H200, Cluster, Machine
-from mwatch.plan.pipeline import bubble
 from mwatch.plan.presets import PRESETS
+from mwatch.plan.stages import bubble
 
 LARGE = PRESETS["gpt2-large"].shape
 BOX = Cluster(Machine(H200, 2), 1)

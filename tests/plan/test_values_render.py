@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from chart_renders import MEGATRON, NO_HELM, arguments, helm, only, rendered
 from mwatch.cli.main import app
+from support.repository.chart_renders import MEGATRON, NO_HELM, arguments, helm, only, rendered
 
 pytestmark = pytest.mark.skipif(helm() is None, reason=NO_HELM)
 

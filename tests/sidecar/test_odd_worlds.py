@@ -10,8 +10,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from live_volume import LiveVolume
-from sidecar_runs import Sidecar, command, environment, sidecar, until
+from support.runs.live_volume import LiveVolume
+from support.runs.sidecar_runs import Sidecar, command, environment, sidecar, until
 
 
 def test_a_disk_that_is_full_takes_nothing_from_what_is_served(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-import live_volume
-from sidecar_runs import PATIENCE, command, environment, sidecar, until
+from support.runs import live_volume
+from support.runs.sidecar_runs import PATIENCE, command, environment, sidecar, until
 
 
 def refused(*options: str, **env: str) -> str:

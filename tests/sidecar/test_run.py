@@ -14,16 +14,16 @@ from functools import partial
 from pathlib import Path
 from urllib.request import Request, urlopen
 
-from live_volume import LiveVolume
-from mwatch.app.cursor_file import NAME as CURSOR
-from mwatch.app.engine import Engine
+from mwatch.engine.engine import Engine
 from mwatch.model.event import Iteration
 from mwatch.model.observation import AttemptStart
-from mwatch.model.snapshot_wire import from_wire
-from sidecar_runs import Sidecar, sidecar, until
-from wrapper_runs import child_pid, running
+from mwatch.model.snapshot.snapshot_wire import from_wire
+from mwatch.sidecar.event_buffer import NAME as CURSOR
+from support.runs.live_volume import LiveVolume
+from support.runs.sidecar_runs import Sidecar, sidecar, until
+from support.runs.wrapper_runs import child_pid, running
 
-TRAINER = Path(__file__).resolve().parents[1] / "printing_trainer.py"
+TRAINER = Path(__file__).resolve().parents[1] / "support" / "runs" / "printing_trainer.py"
 STOPPED = 'mwatch_finding{finding="rank_silent",severity="critical"}'
 
 

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from probe_builders import record_of
-from sidecar_runs import sidecar, until
-from wrapper_runs import command, descendants, environ, kill
+from support.builders.probe import record_of
+from support.runs.sidecar_runs import sidecar, until
+from support.runs.wrapper_runs import command, descendants, environ, kill
 
-TRAINER = Path(__file__).resolve().parents[1] / "printing_trainer.py"
+TRAINER = Path(__file__).resolve().parents[1] / "support" / "runs" / "printing_trainer.py"
 FOUND = 'mwatch_finding{finding="rank_silent",severity="critical"}'
 LAUNCHER = """
 import os, subprocess, sys

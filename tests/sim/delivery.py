@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from itertools import count
 from random import Random
 
-from builders import grammar
 from mwatch.model.observation import Observed
 from mwatch.parse.reader import Reader
 from sim.eyes import Eyes
 from sim.stage import Stage
+from support.builders.events import grammar
 
 _SETTLES_AFTER = 2.0
 """Seconds of silence after which an open block is taken as ended, as a tailer does."""

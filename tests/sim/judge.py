@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from mwatch.app.engine import Assessment
+from mwatch.engine.engine import Assessment
 from mwatch.model.decision import Decision
 from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.phase import JobPhase

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mwatch.app.engine import Assessment
+from mwatch.engine.engine import Assessment
 from mwatch.model.decision import Action
-from mwatch.model.ledger import Spent
+from mwatch.model.goodput import Spent
 from mwatch.model.phase import JobPhase
-from mwatch.state import ledger
+from mwatch.state.goodput import ledger
 from sim.judge import Judge
 from sim.outcome import Outcome
 from sim.plan import Plan

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from mwatch.app.engine import Assessment
+from mwatch.engine.engine import Assessment
 from sim.outcome import Outcome
 from sim.plan import Plan
 from sim.score import describe

@@ -8,7 +8,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from mwatch.app.engine import Assessment
+from mwatch.engine.engine import Assessment
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause, Culprit, Finding, Severity
 from mwatch.model.phase import JobPhase

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from builders import events, only
 from mwatch.model.event import (
     Arguments,
     Checkpoint,
@@ -30,6 +29,7 @@ from sim.plan import Plan, draw_shape
 from sim.release import RELEASES, Release
 from sim.shape import Shape
 from sim.world import World
+from support.builders.events import events, only
 
 
 def shape(**more: Any) -> Shape:

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
-from job_builders import entries
-from mwatch.app.engine import Assessment, Engine
+from mwatch.engine.engine import Assessment, Engine
 from mwatch.model.decision import Action, Decision
 from mwatch.model.observation import (
     AttemptStart,
@@ -30,6 +29,7 @@ from sim.probe import Probe
 from sim.shape import SAVE_DIR
 from sim.witnesses import Witnesses
 from sim.world import World
+from support.builders.job import entries
 
 _FOLDER_PERIOD = 20.0
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-import checkpoint_builders as build
 from mwatch.model.observation import Observed, Stored, StoredCheckpoint
 from mwatch.model.reading import Absent, Failed, Ok, Reading
 from mwatch.sources.checkpoint_dir import CheckpointDir
-from mwatch_trainer.checkpoint import TRACKER, Checkpoint, verify
-from volume_builders import ManualClock
+from mwatch_trainer.checkpoint.listing import TRACKER, Checkpoint, verify
+from support.builders import checkpoint as build
+from support.builders.volume import ManualClock
 
 WAIT = 15.0
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builders import grammar, megatron_line
 from mwatch.model.event import Event, Iteration
 from mwatch.parse.reader import Reader
 from mwatch.sources.log_tail import LogTail
+from support.builders.events import grammar, megatron_line
 
 
 def poll(reader: Reader, tail: LogTail) -> list[Event]:

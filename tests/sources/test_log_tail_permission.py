@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mwatch.sources.log_tail import LogTail, Poll
-from unprivileged import unprivileged
+from support.unprivileged import unprivileged
 
 
 def test_a_file_that_may_not_be_read_is_an_error(tmp_path: Path) -> None:

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from fake_ras import JSON, MONITOR, TEXT, FakeRas, fake_ras
 from mwatch.model.observation import Sign, SignState
 from mwatch.model.reading import Absent, Failed, Ok, Reading
-from mwatch.parse.ras_answer import read_answer
+from mwatch.parse.ras import read_answer
+from mwatch.sources.nccl_client import DEFAULT_ADDRESS, Address, address_of
 from mwatch.sources.nccl_ras import PERIOD_SECONDS, SETTLE_SECONDS, NcclRas
-from mwatch.sources.nccl_ras_client import DEFAULT_ADDRESS, Address, address_of
-from ras_answers import Comm, Lost, apart, as_json, as_text, row
-from volume_builders import ManualClock
+from support.builders.volume import ManualClock
+from support.fakes.fake_ras import JSON, MONITOR, TEXT, FakeRas, fake_ras
+from support.fakes.ras_answers import Comm, Lost, apart, as_json, as_text, row
 
 WAIT = 15.0
 HEALTHY = [as_json(Comm(0xA, {0: step, 1: step})) for step in (5, 6, 7)]

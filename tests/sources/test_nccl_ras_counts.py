@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mwatch.model.observation import SignSource, SignState
-from mwatch.parse.ras_answer import read_answer
-from mwatch.sources.nccl_ras_counts import Counts, Told
-from ras_answers import Comm, Lost, apart, as_json, as_text, place, row
+from mwatch.parse.ras import read_answer
+from mwatch.sources.nccl_ras import Counts, Told
+from support.fakes.ras_answers import Comm, Lost, apart, as_json, as_text, place, row
 
 WORLD, TENSOR = 0xA, 0xB
 FLAT, MOVING, UNKNOWN = SignState.FLAT, SignState.MOVING, SignState.UNKNOWN

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fake_ras import FakeRas
 from mwatch.model.reading import Failed, Ok
-from mwatch.parse.ras_answer import read_answer
-from mwatch.sources import nccl_ras_client
+from mwatch.parse.ras import read_answer
+from mwatch.sources import nccl_client
+from mwatch.sources.nccl_client import Level, RasLink
 from mwatch.sources.nccl_ras import NcclRas
-from mwatch.sources.nccl_ras_client import Level, RasLink
-from ras_answers import Comm, as_json
-from volume_builders import ManualClock
+from support.builders.volume import ManualClock
+from support.fakes.fake_ras import FakeRas
+from support.fakes.ras_answers import Comm, as_json
 
 ANSWER = as_json(Comm(0xA, {0: 5, 1: 5}))
 WAIT = 15.0
@@ -68,7 +68,7 @@ def test_an_answer_that_hangs_is_cut_at_the_limit(server: FakeRas) -> None:
 def test_an_answer_without_end_is_cut_at_its_bytes(
     server: FakeRas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nccl_ras_client, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(nccl_client, "MAX_BYTES", 1 << 20)
     sent = 0
 
     def pour(client: socket.socket, answer: bytes) -> None:

@@ -13,7 +13,7 @@ from mwatch.model.observation import Sign, SignSource, SignState
 from mwatch.model.reading import Absent, Failed, Ok
 from mwatch.sources.node_processes import NodeProcesses
 from mwatch_trainer import contract
-from volume_builders import WALL, ManualClock, process, write_probe, write_processes
+from support.builders.volume import WALL, ManualClock, process, write_probe, write_processes
 
 LAUNCHER = process(10)
 PROCESS, CPU = SignSource.PROCESS, SignSource.CPU_TIME

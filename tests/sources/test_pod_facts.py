@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mwatch.model.pod import PodFacts
+from mwatch.model.snapshot.pod import PodFacts
 from mwatch.sources.pod_facts import (
     PERIOD_SECONDS,
     SOON_SECONDS,
@@ -16,8 +16,8 @@ from mwatch.sources.pod_facts import (
     data_prefixes,
     printed_prefixes,
 )
-from run_builders import until
-from volume_builders import ManualClock
+from support.builders.run import until
+from support.builders.volume import ManualClock
 
 MOUNTS = """\
 22 1 0:20 / / rw,relatime - overlay overlay rw,lowerdir=/x

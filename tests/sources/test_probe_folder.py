@@ -13,8 +13,8 @@ from mwatch.model.observation import Beat, Observed
 from mwatch.model.reading import Absent, Failed, Ok, Reading
 from mwatch.sources import probe as source
 from mwatch.sources.probe import Probe, ProbeFolder, RankReading
-from mwatch_trainer.probe_record import Record, pack
-from probe_builders import RECORD
+from mwatch_trainer.probe.record_file import Record, pack
+from support.builders.probe import RECORD
 
 NOW = RECORD.monotonic + 0.5
 

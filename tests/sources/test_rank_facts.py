@@ -10,8 +10,8 @@ import pytest
 
 from mwatch.model.observation import Beat
 from mwatch.sources.node_processes import NodeProcesses
-from mwatch.sources.rank_seconds import GAP_SECONDS, RankSeconds
-from volume_builders import ManualClock, process, write_processes
+from mwatch.sources.probe import GAP_SECONDS, RankSeconds
+from support.builders.volume import ManualClock, process, write_processes
 
 
 def beat(phase: str, rank: int = 0) -> Beat:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from job_builders import entries
 from mwatch.model.event import Fault
-from mwatch.model.fabric import FabricPort
 from mwatch.model.reading import Absent, Failed, Ok
+from mwatch.model.snapshot.hardware import FabricPort
 from mwatch.sources.rdma import Rdma
-from rdma_tree import RdmaTree
-from volume_builders import ManualClock
+from support.builders.job import entries
+from support.builders.volume import ManualClock
+from support.fakes.rdma_tree import RdmaTree
 
 WAIT = 15.0
 CARD = "mlx5_0"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from mwatch.sources.tensorboard_records import MAX_RECORDS, Broken, Record, masked_crc, records
-from tensorboard_files import event, framed, scalar, version, write
+from mwatch.sources.tensorboard import MAX_RECORDS, Broken, Record, masked_crc, records
+from support.fakes.tensorboard_files import event, framed, scalar, version, write
 
 NO_TENSORBOARD = "the package tensorboard is not installed here: it comes with the extra `demo`"
 NO_TORCH = "torch is not installed here: it comes with the extra `demo`"

@@ -13,10 +13,10 @@ from mwatch.model.observation import AttemptStart, Observed, ProcessExit
 from mwatch.model.reading import Absent, Failed, Ok
 from mwatch.sources.wrapper_state import WrapperFile
 from mwatch_trainer import contract
-from mwatch_trainer.exit_codes import explain
-from mwatch_trainer.log_reading import Reader
-from mwatch_trainer.plan import Plan
-from volume_builders import WALL, write_attempt
+from mwatch_trainer.attempt.plan import Plan
+from mwatch_trainer.exits.explain import explain
+from mwatch_trainer.exits.log_reader import Reader
+from support.builders.volume import WALL, write_attempt
 
 PLAN = Plan(1, ("python", "train.py"), {})
 

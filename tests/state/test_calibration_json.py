@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mwatch.model.calibration import MAX_SHAPES, Calibration
 from mwatch.model.phase import Slot
 from mwatch.model.settings import Settings
-from mwatch.state.calibration_json import VERSION, from_json, to_json
+from mwatch.state.calibration import VERSION, from_json, to_json
 
 FIRST_VERSION = """
 {"version": 1, "layouts": [

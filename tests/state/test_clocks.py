@@ -11,7 +11,7 @@ import pytest
 
 from mwatch.model.event import Checkpoint, Iteration, Phase
 from mwatch.model.observation import Observed
-from mwatch.state.clocks import estimate_offsets
+from mwatch.state.merge import estimate_offsets
 
 START = 1_700_000_000.0
 STAMP = "2026-01-07T10:00:00"

@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from fold_builders import RESTARTS, WORLD, Story, loaded, loading, saved, saving
 from mwatch.model.observation import AttemptStart, ProcessExit
 from mwatch.model.phase import JobPhase
+from support.builders.fold import RESTARTS, WORLD, Story, loaded, loading, saved, saving
 
 
 def numbers(story: Story) -> list[int]:

@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from fold_builders import START, Story, line
 from mwatch.model.observation import AttemptStart
 from mwatch.model.phase import JobPhase, Slot
+from support.builders.fold import START, Story, line
 
 
 def phase(story: Story) -> str:

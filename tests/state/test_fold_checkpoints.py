@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from fold_builders import READY, WORLD, Story, loaded, loading, saved, saving
 from mwatch.model.observation import ProcessExit, Stored, StoredCheckpoint
 from mwatch.state.checkpoints import fold_stored
+from support.builders.fold import READY, WORLD, Story, loaded, loading, saved, saving
 
 CANNOT = (
     "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory"

@@ -4,9 +4,20 @@
 
 from __future__ import annotations
 
-from fold_builders import DONE, READY, WORLD, Story, line, loaded, loading, queued, saved, saving
 from mwatch.model.observation import ProcessExit
 from mwatch.model.phase import JobPhase, Slot
+from support.builders.fold import (
+    DONE,
+    READY,
+    WORLD,
+    Story,
+    line,
+    loaded,
+    loading,
+    queued,
+    saved,
+    saving,
+)
 
 BYE = "[exiting program after receiving SIGTERM.] datetime: 2025-09-07 23:59:00 "
 

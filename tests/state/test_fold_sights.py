@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from fold_builders import START, Story
 from mwatch.model.event import Fault
 from mwatch.model.fault import Role
 from mwatch.model.observation import Observed, Sight
 from mwatch.state.fold import fold
+from support.builders.fold import START, Story
 
 XID = Fault("xid-79", "node-a", "GPU-1", "Xid 79", Role.ROOT.value, None, 3, "NVML", 0)
 """As a source that reads no log tells it: of no line."""

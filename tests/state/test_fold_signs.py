@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from fold_builders import START, Story
 from mwatch.model.job import SignSeen
 from mwatch.model.observation import Sign, SignSource, SignState
+from support.builders.fold import START, Story
 
 
 def says(story: Story, state: SignState) -> SignSeen:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fold_builders import READY, WORLD, Story, line
+from support.builders.fold import READY, WORLD, Story, line
 
 
 def every(log_interval: int) -> tuple[str, ...]:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import events, megatron_line
 from mwatch.model.observation import Observed, Sight, SightChange
 from mwatch.state.merge import merge
+from support.builders.events import events, megatron_line
 
 WORD = SightChange(Sight.LOG, True, "")
 

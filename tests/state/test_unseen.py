@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from mwatch.detect.probe import watched
+from mwatch.detect.shared.probe import watched
 from mwatch.model.job import Job
 from mwatch.model.observation import Beat, Observed, Unseen
 from mwatch.model.settings import Settings

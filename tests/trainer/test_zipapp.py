@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from mwatch_trainer import zipapp_build
-from mwatch_trainer.control_client import ask
-from wrapper_runs import LIMIT_SECONDS, attempt, environ, kill, log, until
+from mwatch_trainer.control.client import ask
+from support.runs.wrapper_runs import LIMIT_SECONDS, attempt, environ, kill, log, until
 
 
 def pythons() -> list[str]:

@@ -32,7 +32,7 @@ def main() -> None:
 
     # Megatron must be loaded for its device before anything of ours imports it.
     chosen = device.prepare()
-    from mwatch_gpt.pretrain import pretrain
+    from mwatch_gpt.training import pretrain
 
     gc.freeze()
     gc.enable()

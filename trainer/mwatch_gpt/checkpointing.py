@@ -5,27 +5,111 @@
 `iter_0000010/` holds the shards and, written last, `metadata.json`; then the tracker is moved on,
 then the line is printed. Weights, optimizer, gradient scaler, schedule, random state and the data
 position are in it: a resumed run computes what the interrupted one would have computed.
+
+The generators that a step draws from, as one object that a checkpoint can hold.
+
+Writes this rank's part of a checkpoint from inside the rank.
+
+Megatron's torch_dist strategy writes from freshly forked processes and keeps a helper process for
+their answers: 7 to 18 seconds at the first save of a process. For a small model a thread's work is
+enough. The files are the same.
 """
 
 from __future__ import annotations
 
 import argparse
+import queue
+import random
 import shutil
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
-from megatron.core import dist_checkpointing, parallel_state
+from megatron.core import dist_checkpointing, parallel_state, tensor_parallel
+from megatron.core.dist_checkpointing.mapping import ShardedObject
+from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.fully_parallel import (
     FullyParallelSaveStrategyWrapper,
 )
+from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
 from megatron.core.rerun_state_machine import get_rerun_state_machine
 
-from mwatch_gpt import progress, random_state
-from mwatch_gpt.checkpoint_writer import InProcessStrategy
+from mwatch_gpt import progress
 from mwatch_gpt.console import now, print_rank_0
 from mwatch_gpt.run_state import RunState
+
+
+def collect() -> Any:
+    """One per tensor-parallel rank: data-parallel ranks draw the same numbers."""
+    state = {
+        "random_rng_state": random.getstate(),
+        "np_rng_state": numpy.random.get_state(),
+        "torch_rng_state": torch.get_rng_state(),
+        "cuda_rng_state": torch.cuda.get_rng_state(),
+        "rng_tracker_states": tensor_parallel.get_cuda_rng_tracker().get_states(),
+    }
+    return ShardedObject(
+        "rng_state",
+        [state],
+        (1, parallel_state.get_tensor_model_parallel_world_size()),
+        (0, parallel_state.get_tensor_model_parallel_rank()),
+        replica_id=parallel_state.get_data_parallel_rank(),
+    )
+
+
+def restore(states: list[dict[str, Any]]) -> None:
+    (state,) = states
+    random.setstate(state["random_rng_state"])
+    numpy.random.set_state(state["np_rng_state"])
+    torch.set_rng_state(state["torch_rng_state"])
+    torch.cuda.set_rng_state(state["cuda_rng_state"])
+    if state["rng_tracker_states"]:
+        tensor_parallel.get_cuda_rng_tracker().set_states(state["rng_tracker_states"])
+
+
+_Bucket = tuple[Any, ...]
+
+
+class InProcessStrategy(TorchDistSaveShardedStrategy):  # type: ignore[misc]
+    def __init__(self, writing: Callable[[str], AbstractContextManager[None]]) -> None:
+        """`writing` is entered with the path of each file, around its writing."""
+        super().__init__("torch_dist", 1, thread_count=1)
+        self._writing = writing
+        # Asked for by the writer while it plans; the stock one is a server in another process.
+        filesystem_async._results_queue = queue.Queue()
+
+    def _get_save_and_finalize_callbacks(self, writer: Any, planned: Any) -> Any:
+        request = super()._get_save_and_finalize_callbacks(writer, planned)
+        if request.async_fn is None:  # this rank has nothing to write
+            return request
+
+        def write(rank: int, buckets: list[_Bucket], results: queue.Queue[Any]) -> None:
+            results.put(self._write(writer, buckets))
+
+        return request._replace(async_fn=write)
+
+    def _write(self, writer: Any, buckets: list[_Bucket]) -> Any:
+        """Results by bucket, or the error that the other ranks are to be told of."""
+        transforms = [writer.transforms] if hasattr(writer, "transforms") else []
+        written = {}
+        for number, bucket in enumerate(buckets):
+            answers: queue.Queue[tuple[int, Any]] = queue.Queue()
+            counts: queue.Queue[int] = queue.Queue()
+            counts.put(number)
+            with self._writing(str(bucket[0])):
+                filesystem_async.FileSystemWriterAsync.write_preloaded_data(
+                    transforms, number, bucket, answers, counts, use_fsync=True
+                )
+            _, answer = answers.get()
+            if isinstance(answer, Exception):
+                return answer
+            written[number] = answer
+        return written
+
 
 TRACKER = "latest_checkpointed_iteration.txt"
 _SHARDING = {"singleton_local_shards": False, "chained_optim_avoid_prefix": True}
@@ -135,7 +219,7 @@ def _sharded_state(
         )
         state["opt_param_scheduler"] = run.schedule.state_dict()
     if with_random:
-        state["rng_state"] = random_state.collect()
+        state["rng_state"] = collect()
     return state
 
 
@@ -230,4 +314,4 @@ def _take(run: RunState, wanted: dict[str, Any], loaded: dict[str, Any]) -> None
     if "rerun_state_machine" in wanted:
         get_rerun_state_machine().load_state_dict(loaded["rerun_state_machine"])
     if "rng_state" in wanted:
-        random_state.restore(loaded["rng_state"])
+        restore(loaded["rng_state"])

@@ -26,9 +26,9 @@ from megatron.core.datasets.indexed_dataset import IndexedDataset
 from megatron.core.datasets.utils import get_blend_from_list
 from megatron.core.rerun_state_machine import RerunDataIterator
 
-from mwatch_gpt import data
 from mwatch_gpt.console import print_rank_0
-from mwatch_gpt.tokens import ByteTokenizer
+from mwatch_gpt.data import tool
+from mwatch_gpt.data.tokens import ByteTokenizer
 
 
 class _Watched(torch.utils.data.Dataset):  # type: ignore[misc]
@@ -136,9 +136,9 @@ def _sample(args: argparse.Namespace) -> str:
     found: list[str | None] = [None]
     if args.rank == 0:
         folder = str(Path(args.save).absolute().parent / "data") if args.save else _passing_folder()
-        prefix = f"{folder}/sample{data.SUFFIX}"
+        prefix = f"{folder}/sample{tool.SUFFIX}"
         if not Path(f"{prefix}.idx").exists():
-            data.build(data.read(data.SAMPLE, "text"), prefix)
+            tool.build(tool.read(tool.SAMPLE, "text"), prefix)
         found = [prefix]
     torch.distributed.broadcast_object_list(found, 0)
     assert found[0] is not None

@@ -5,21 +5,105 @@
 Every fault is the real thing: the signal is sent, the collective is not joined, the device is full.
 A marker file, written before the fault, keeps a resumed run from failing in the same way again.
 NaN, overflow and slowness last as long as the process, since nothing but a restart mends them.
+
+How each fault is done. Nothing is pretended: see the reason beside each.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import os
+import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mwatch_gpt import fault_kinds, fault_spec
+import torch
+
+from mwatch_gpt import fault_spec
 from mwatch_gpt.fault_spec import Fault, Kind
+
+_HALF = 2
+_MORE_THAN_ANY_MACHINE_BYTES = 1 << 50
+
+
+def wait(seconds: float) -> None:
+    """Asleep, as in a lock that is never given back; other threads go on."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        time.sleep(left)
+
+
+def stop(seconds: float) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def hold_gil(seconds: float) -> None:
+    """ctypes.PyDLL calls C without giving up the GIL: no Python thread of this process runs."""
+    sleep = ctypes.PyDLL(None).usleep
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        sleep(ctypes.c_uint(min(int(seconds * 1e6), 1_000_000_000)))
+
+
+def kill(seconds: float) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def exhaust_memory(seconds: float) -> None:
+    """Asks torch for more than there is, and lets its own error out."""
+    if not torch.cuda.is_available():
+        torch.empty(_MORE_THAN_ANY_MACHINE_BYTES, dtype=torch.uint8)
+    held = []
+    while True:
+        held.append(torch.empty(1 << 30, dtype=torch.uint8, device="cuda"))
+
+
+def compute(seconds: float) -> None:
+    """Work, not sleep: a slow rank is busy."""
+    end = time.monotonic() + seconds
+    block = torch.ones(64, 64)
+    while time.monotonic() < end:
+        block = (block @ block).clamp_(max=1.0)
+
+
+def poison(model: Any) -> None:
+    """One weight is enough: the next gradient is NaN, and after it all weights."""
+    with torch.no_grad():
+        list(model.parameters())[-1].view(-1)[0] = float("nan")
+
+
+def die_in_the_middle_of(path: str) -> None:
+    """The file is there and too short, the index of the checkpoint is not there at all."""
+    with open(path, "wb") as file:
+        file.write(os.urandom(4096))
+        file.flush()
+        os.fsync(file.fileno())
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fill_device_of(path: str) -> None:
+    """The kernel itself says ENOSPC for what is written to /dev/full."""
+    Path(path).unlink(missing_ok=True)
+    os.symlink("/dev/full", path)
+
+
+def cut_a_shard(folder: Path) -> None:
+    shard = max(folder.glob("*.distcp"), key=lambda path: path.stat().st_size)
+    os.truncate(shard, shard.stat().st_size // _HALF)
+
+
+SUDDEN: Mapping[Kind, Callable[[float], None]] = {
+    Kind.SIGSTOP: stop,
+    Kind.GIL: hold_gil,
+    Kind.KILL: kill,
+    Kind.OOM: exhaust_memory,
+}
+
 
 # Larger than any gradient of ours can shrink: the product overflows half precision at every scale.
 _OVERFLOW = 2.0**60
@@ -37,27 +121,27 @@ class Injector:
     def before_sample(self, number: int) -> None:
         """Asked by the data loader, by the number of the sample: workers run ahead."""
         if fault := self._take(Kind.DATA, number // self._batch + 1):
-            fault_kinds.wait(fault.lasts_seconds)
+            wait(fault.lasts_seconds)
 
     def first_step(self, step: int) -> None:
         if fault := self._take(Kind.HANG_FIRST_STEP, step):
-            fault_kinds.wait(fault.lasts_seconds)
+            wait(fault.lasts_seconds)
 
     def before_step(self, step: int, model: Any) -> None:
-        for kind, act in fault_kinds.SUDDEN.items():
+        for kind, act in SUDDEN.items():
             if fault := self._take(kind, step):
                 act(fault.lasts_seconds)
         if self._take(Kind.NAN, step):
-            fault_kinds.poison(model)
+            poison(model)
         self._take(Kind.LOSS_SCALE_COLLAPSE, step)
         self._take(Kind.SLOW, step)
         for fault in self._begun:
             if fault.kind is Kind.SLOW:
-                fault_kinds.compute(fault.lasts_seconds)
+                compute(fault.lasts_seconds)
 
     def before_collective(self, step: int) -> None:
         if fault := self._take(Kind.HANG_COLLECTIVE, step):
-            fault_kinds.wait(fault.lasts_seconds)
+            wait(fault.lasts_seconds)
 
     def loss_factor(self) -> float:
         """What the loss is multiplied with before the backward pass."""
@@ -66,18 +150,18 @@ class Injector:
 
     def in_evaluation(self, step: int) -> None:
         if fault := self._take(Kind.HANG_EVAL, step):
-            fault_kinds.wait(fault.lasts_seconds)
+            wait(fault.lasts_seconds)
 
     @contextlib.contextmanager
     def writing(self, path: str, step: int) -> Iterator[None]:
         """Around the writing of one file of a checkpoint."""
         if fault := self._take(Kind.HANG_SAVE, step):
-            fault_kinds.wait(fault.lasts_seconds)
+            wait(fault.lasts_seconds)
         if self._take(Kind.HALF_CHECKPOINT, step):
-            fault_kinds.die_in_the_middle_of(path)
+            die_in_the_middle_of(path)
         is_full = self._take(Kind.DISK_FULL, step) is not None
         if is_full:
-            fault_kinds.fill_device_of(path)
+            fill_device_of(path)
         try:
             yield
         finally:
@@ -86,7 +170,7 @@ class Injector:
 
     def saved(self, folder: Path, step: int) -> None:
         if self._take(Kind.CORRUPT_CHECKPOINT, step):
-            fault_kinds.cut_a_shard(folder)
+            cut_a_shard(folder)
 
     def exit_code(self, step: int) -> int | None:
         """What to leave with after this step, if at all."""

@@ -4,6 +4,8 @@
 
 Its habits are kept, since readers must live with them: a NaN or zero mean loses its field, the
 first iteration of a process is printed at once and counted again in the next line.
+
+The writer of TensorBoard's events: on the last rank, where the losses are, as Megatron's.
 """
 
 from __future__ import annotations
@@ -125,3 +127,20 @@ def flops_of_one_iteration(args: argparse.Namespace, weights: int) -> float:
 def _timer_names(level: int) -> list[str]:
     names = [["forward-backward", "all-grads-sync", "optimizer"], ["forward-compute"]]
     return [name for group in names[:level] for name in group]
+
+
+def open_writer(args: argparse.Namespace) -> Any:
+    """None where none was asked for, on the other ranks, and where the package is missing."""
+    if not args.tensorboard_dir or args.rank != args.world_size - 1:
+        return None
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        print(
+            "WARNING: TensorBoard writing requested but is not available "
+            "(pip install tensorboard), no TensorBoard logs will be written.",
+            flush=True,
+        )
+        return None
+    print("> setting tensorboard ...", flush=True)
+    return SummaryWriter(log_dir=args.tensorboard_dir)

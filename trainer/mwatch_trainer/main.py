@@ -4,6 +4,8 @@
 
 Whatever goes wrong inside mwatch itself, the training command runs: as a last resort this process
 becomes it, or, where it runs already, only passes its signals on and returns its exit code.
+
+The version of the wrapper: the same as that of mwatch, which a test compares.
 """
 
 from __future__ import annotations
@@ -12,13 +14,15 @@ import os
 import sys
 from typing import TYPE_CHECKING, Sequence
 
-from mwatch_trainer import child
-from mwatch_trainer.options import Options, parse
-from mwatch_trainer.say import say
-from mwatch_trainer.version import VERSION
+from mwatch_trainer.processes import child
+from mwatch_trainer.reporting import say
+from mwatch_trainer.wrapper.options import Options, parse
 
 if TYPE_CHECKING:
-    from mwatch_trainer.wrapper import Wrapper
+    from mwatch_trainer.wrapper.wrapper import Wrapper
+
+
+VERSION = "0.1.0"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wrapper: Wrapper | None = None
     try:
         # Here, for what cannot be imported must not keep the command from running either.
-        from mwatch_trainer.wrapper import Wrapper
+        from mwatch_trainer.wrapper.wrapper import Wrapper
 
         wrapper = Wrapper(options)
         return wrapper.run()

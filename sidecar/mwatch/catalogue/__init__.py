@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The fault catalogue as data: one TOML file per topic, read by `mwatch.app.catalogue`.
+"""The fault catalogue as data: one TOML file per topic, read by `mwatch.config.catalogue`.
 
 Each entry says what a message means, how far it may be blamed and what mends it. Where several
 entries match one line a benign one wins, else the one whose match is longest: a specific entry

@@ -1,14 +1,30 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The container that the operator looks for, and probes that take a pod's name away."""
+"""The container that the operator looks for, and probes that take a pod's name away.
+
+Names that one part of the manifest uses and another does not give.
+
+Where the run saves, and whether a restart finds it again.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
-from mwatch.checks.pods import containers, named
-from mwatch.model.check import Check, Level, Seen
-from mwatch.model.workload import Workload
+from mwatch.checks.pods import (
+    LOAD,
+    SAVE,
+    containers,
+    has_arguments,
+    mount_of,
+    named,
+    training,
+    volume_of,
+)
+from mwatch.model.checks.check import Check, Level, Seen
+from mwatch.model.checks.workload import Replica, Workload
 
 
 def _name(workload: Workload) -> Iterator[Seen]:
@@ -56,7 +72,185 @@ def _keeps_names(workload: Workload) -> bool:
     )
 
 
-CHECKS = (
+CONTAINER_CHECKS = (
     Check("container-name", Level.ERROR, "a PyTorchJob's container is named pytorch", _name),
     Check("readiness-probe", Level.ERROR, "no container has a readinessProbe", _readiness),
+)
+
+
+_OPERATOR = re.compile(
+    r"MASTER_ADDR|MASTER_PORT|WORLD_SIZE|RANK|PYTHONUNBUFFERED|PET_\w+|JOB_COMPLETION_INDEX"
+)
+"""What the operator, or the controller of Jobs, adds to a container, behind the user's own."""
+_SERVICE = re.compile(r"[A-Z0-9_]+_(?:SERVICE_(?:HOST|PORT\w*)|PORT(?:_\w+)?)")
+"""Of each Service of the namespace; they are there before all others."""
+_REFERENCE = re.compile(r"(?<!\$)\$\((\w+)\)", re.ASCII)
+_SELECTORS = (
+    ("Service", ("spec", "selector")),
+    ("PodMonitor", ("spec", "selector", "matchLabels")),
+    ("ServiceMonitor", ("spec", "selector", "matchLabels")),
+    ("NetworkPolicy", ("spec", "podSelector", "matchLabels")),
+    ("PodDisruptionBudget", ("spec", "selector", "matchLabels")),
+)
+
+
+def _selector(workload: Workload) -> Iterator[Seen]:
+    if workload.kind != "PyTorchJob":
+        return
+    for other in workload.others:
+        for kind, keys in _SELECTORS:
+            labels = _at(other.content, keys) if other.kind == kind else None
+            if isinstance(labels, Mapping) and labels.get("job-name") == workload.name:
+                yield Seen(
+                    ("metadata", "name"),
+                    f"{other.kind} {other.name} (line {other.line}) selects job-name="
+                    f"{workload.name}, a label that no pod of a PyTorchJob has",
+                    "select training.kubeflow.org/job-name",
+                )
+
+
+def _rendezvous(workload: Workload) -> Iterator[Seen]:
+    ids = {each.name: each.environment.get("RDZV_ID") for each in training(workload)}
+    if len(ids) > 1 and len(set(ids.values())) > 1:
+        told = ", ".join(f"{name} {value or 'none'}" for name, value in ids.items())
+        yield Seen(
+            (*training(workload)[-1].container_path, "env"),
+            f"RDZV_ID differs between the pods ({told}): they never meet",
+            "give all of them the same",
+        )
+
+
+def _undefined(workload: Workload) -> Iterator[Seen]:
+    for each in training(workload):
+        if (each.container or {}).get("envFrom"):
+            continue  # what is in there is not in this file
+        names = [str(one.get("name")) for one in named((each.container or {}).get("env"))]
+        for index, variable in enumerate(named((each.container or {}).get("env"))):
+            for name in _references(str(variable.get("value", ""))):
+                if name not in names[:index]:
+                    yield _not_given(each, name, str(variable.get("name")))
+        for word in each.words:
+            for name in _references(word) if not each.scripts else ():
+                if name not in names and not _OPERATOR.fullmatch(name):
+                    yield _not_given(each, name, "the command")
+
+
+def _references(text: str) -> list[str]:
+    return [each for each in _REFERENCE.findall(text) if not _SERVICE.fullmatch(each)]
+
+
+def _not_given(replica: Replica, name: str, where: str) -> Seen:
+    return Seen(
+        (*replica.container_path, "env"),
+        f"{replica.name}: $({name}) in {where} is not defined before it, and stays as it is",
+        f"define {name} in env, above",
+    )
+
+
+def _at(content: Any, keys: tuple[str, ...]) -> Any:
+    for key in keys:
+        content = content.get(key) if isinstance(content, Mapping) else None
+    return content
+
+
+REFERENCE_CHECKS = (
+    Check("selector", Level.INFO, "selectors name labels that pods have", _selector),
+    Check("rendezvous-id", Level.ERROR, "all pods have one RDZV_ID", _rendezvous),
+    Check("undefined-variable", Level.WARNING, "variables are defined where used", _undefined),
+)
+
+
+_LOST = {
+    "emptyDir": "dies with its pod",
+    "ephemeral": "dies with its pod",
+    "hostPath": "is one node's own disk",
+    "configMap": "cannot be written",
+    "secret": "cannot be written",
+}
+_COMPOSER = ("composer", "llmfoundry")
+
+
+def _save_load(workload: Workload) -> Iterator[Seen]:
+    for each in _told(workload):
+        path, save, load = each.container_path, each.text(*SAVE), each.text(*LOAD)
+        has_save, has_load = _has(each, SAVE), _has(each, LOAD)
+        if not has_save:
+            yield Seen(path, "there is no --save: nothing to resume from", "give --save and --load")
+        elif not has_load:
+            yield Seen(
+                path,
+                "there is no --load: a restart begins at iteration 0 and saves over its past",
+                "give --load the folder of --save",
+            )
+        elif save is not None and load is not None and save != load:
+            yield Seen(
+                path,
+                f"--save {save} and --load {load} differ: a restart goes back to the old one",
+                "make them equal, and name a first checkpoint by --pretrained-checkpoint",
+            )
+
+
+def _told(workload: Workload) -> list[Replica]:
+    """One is enough where all pods have the same command."""
+    found = [each for each in training(workload) if has_arguments(each)]
+    return found[:1]
+
+
+def _has(replica: Replica, flags: tuple[str, ...]) -> bool:
+    return any(each in replica.arguments for each in flags)
+
+
+def _volume(workload: Workload) -> Iterator[Seen]:
+    for each in training(workload):
+        save = each.text(*SAVE, "save_folder")
+        if save is None or not save.startswith("/"):
+            continue
+        if mount_of(each, save) is None:
+            yield Seen(
+                each.container_path,
+                f"{each.name} saves to {save}, which is on no volume: it dies with the container",
+                "mount a volume that all pods share there",
+            )
+            continue
+        if _is_each_pods_own(workload, each, save):
+            yield Seen(
+                each.container_path,
+                f"{each.name} saves to {save} on a volume that each of its pods has for itself",
+                "use a volume that all pods share (a claim with ReadWriteMany)",
+            )
+            continue
+        volume = volume_of(each, save) or {}
+        kind = next((key for key in _LOST if key in volume), None)
+        if kind is not None:
+            yield Seen(
+                each.container_path,
+                f"{each.name} saves to {save} on a volume of kind {kind}, which {_LOST[kind]}",
+                "use a volume that all pods share (a claim with ReadWriteMany)",
+            )
+
+
+def _is_each_pods_own(workload: Workload, replica: Replica, path: str) -> bool:
+    """A claim template of a StatefulSet with several pods."""
+    mount = mount_of(replica, path) or {}
+    claims = named(workload.spec.get("volumeClaimTemplates"))
+    names = [(each.get("metadata") or {}).get("name") for each in claims]
+    return mount.get("name") in names and replica.count != 1
+
+
+def _autoresume(workload: Workload) -> Iterator[Seen]:
+    """Composer's own default is off, whatever its log says."""
+    for each in training(workload)[:1]:
+        text = " ".join((*each.words, *each.scripts))
+        if any(name in text for name in _COMPOSER) and each.text("autoresume") != "true":
+            yield Seen(
+                each.container_path,
+                "autoresume is not set: a restart of Composer begins anew, or is refused",
+                "give autoresume=true, a run_name and a save_folder",
+            )
+
+
+STORAGE_CHECKS = (
+    Check("save-load", Level.ERROR, "--save and --load are given and equal", _save_load),
+    Check("save-volume", Level.ERROR, "checkpoints lie on a shared volume", _volume),
+    Check("autoresume", Level.ERROR, "Composer resumes after a restart", _autoresume),
 )

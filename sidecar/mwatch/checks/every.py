@@ -7,28 +7,19 @@ Those that need the volume, the nodes or the log are made where these can be see
 
 from __future__ import annotations
 
-from mwatch.checks import (
-    command,
-    containers,
-    network,
-    parallelism,
-    references,
-    rendezvous,
-    restart,
-    storage,
-)
-from mwatch.model.check import Check, Found, Level
-from mwatch.model.workload import Workload
+from mwatch.checks import command, containers, network, parallelism, restart
+from mwatch.model.checks.check import Check, Found, Level
+from mwatch.model.checks.workload import Workload
 
 ALL: tuple[Check, ...] = (
-    *containers.CHECKS,
+    *containers.CONTAINER_CHECKS,
     *parallelism.CHECKS,
-    *storage.CHECKS,
+    *containers.STORAGE_CHECKS,
     *restart.CHECKS,
     *command.CHECKS,
-    *network.CHECKS,
-    *references.CHECKS,
-    *rendezvous.CHECKS,
+    *network.NETWORK_CHECKS,
+    *containers.REFERENCE_CHECKS,
+    *network.RENDEZVOUS_CHECKS,
 )
 _ORDER = (Level.ERROR, Level.WARNING, Level.INFO)
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mwatch.checks.pods import NPROC, gpus, has_arguments, training
-from mwatch.model.check import Check, Level, Seen
-from mwatch.model.workload import Path, Replica, Workload
+from mwatch.model.checks.check import Check, Level, Seen
+from mwatch.model.checks.workload import Path, Replica, Workload
 
 _UNEVEN = (
     "--decoder-first-pipeline-num-layers",

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mwatch.checks.pods import has_arguments, training
-from mwatch.model.check import Check, Level, Seen
-from mwatch.model.workload import Replica, Workload
+from mwatch.model.checks.check import Check, Level, Seen
+from mwatch.model.checks.workload import Replica, Workload
 
 _SPEC_KEYS = {
     "PyTorchJob": {"runPolicy", "elasticPolicy", "nprocPerNode", "pytorchReplicaSpecs"},

@@ -18,8 +18,7 @@ from mwatch.cli.cluster import Context, Kubeconfig, Namespace, is_job, seen
 from mwatch.cli.output import write
 
 if TYPE_CHECKING:
-    from mwatch.app.checkpoints import Report
-    from mwatch.app.job_checkpoints import JobCheckpoints
+    from mwatch.diagnose.checkpoints import JobCheckpoints, Report
     from mwatch.model.timeline import Standing
 
 _HEAD = ("ITERATION", "STATE", "STANDING", "SIZE", "AGE", "FORMAT", "TRACKER", "REASON")
@@ -61,9 +60,10 @@ def checkpoints(
 
     if is_job(folder, namespace, kubeconfig, context):
         _of_job(folder, namespace, kubeconfig, context, as_json)
-    from mwatch.app.checkpoints import look
 
-    report = look(folder, time.time)
+    from mwatch.diagnose.checkpoints import inspect_folder
+
+    report = inspect_folder(folder, time.time)
     write(json.dumps(report.to_json(), indent=2) if as_json else render(report))
     raise typer.Exit(report.exit_code)
 
@@ -74,11 +74,12 @@ def _of_job(
     import json
     import time
 
-    from mwatch.app.job_checkpoints import look
+    from mwatch.diagnose.checkpoints import inspect_job
 
     is_forced = (namespace, kubeconfig, context) != (None, None, None)
     found = seen(
-        lambda: look(job, namespace, kubeconfig, context, time.time()), "" if is_forced else job
+        lambda: inspect_job(job, namespace, kubeconfig, context, time.time()),
+        "" if is_forced else job,
     )
     write(json.dumps(found.to_json(), indent=2) if as_json else render_job(found))
     raise typer.Exit(found.exit_code)

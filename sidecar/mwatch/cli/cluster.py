@@ -4,6 +4,8 @@
 
 Exit codes: 2 there is no such job (or bad usage), 3 the cluster cannot be seen: no configuration,
 no right, credentials that have expired, no answer.
+
+What keeps a command from seeing a cluster, by the one name that the commands know.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from collections.abc import Callable
 from typing import Annotated, TypeVar
 
 import typer
+
+from mwatch.kube.errors import KubeError
 
 CANNOT_SEE = 3
 T = TypeVar("T")
@@ -33,7 +37,6 @@ def seen(look: Callable[[], T], name: str = "") -> T:
 
     `name`: what was taken for a job only because it is nothing on this machine.
     """
-    from mwatch.app.cluster_errors import CannotSee
 
     try:
         return look()
@@ -57,3 +60,6 @@ def _is_path(name: str) -> bool:
     if slash and head.lower().partition(".")[0].removesuffix("s") in kinds:
         return False
     return bool(slash) or name.endswith((".log", ".txt", ".out", ".json", ".gz"))
+
+
+CannotSee = KubeError

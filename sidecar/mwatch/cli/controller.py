@@ -65,9 +65,9 @@ def controller(
     """
     from json import dumps
 
-    from mwatch.app import controller_run
-    from mwatch.app.controller_settings import ControllerSettings
-    from mwatch.cli.sidecar_lines import SidecarLines
+    from mwatch.cli.render.run_lines import SidecarLines
+    from mwatch.config.controller import ControllerSettings
+    from mwatch.controller import controller as controller_run
 
     settings = ControllerSettings(
         namespace, kubeconfig, context, port, host, policy, fleet, evidence, poll, once, json

@@ -20,7 +20,7 @@ from mwatch.cli.run import is_screen, view_of
 from mwatch.cli.words import duration
 
 if TYPE_CHECKING:
-    from mwatch.app.demo import Result, Row
+    from mwatch.run.demo import Result, Row
 
 Quick = Annotated[bool, typer.Option("--quick", help="Two faults instead of five.")]
 Runs = Annotated[Path, typer.Option(metavar="DIR", help="Where the run is kept.")]
@@ -44,7 +44,7 @@ def demo(
 
     Example: mwatch demo --quick
     """
-    from mwatch.app import demo as app
+    from mwatch.run import demo as app
 
     on_terminal = not (plain or as_json) and is_screen(sys.stderr)
     view = partial(view_of, is_act=True, on_terminal=on_terminal, as_json=as_json)

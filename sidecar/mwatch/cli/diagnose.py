@@ -27,7 +27,7 @@ from mwatch.cli.recorded import (
 )
 
 if TYPE_CHECKING:
-    from mwatch.app.report import Report
+    from mwatch.report.run_report import Report
 
 Names = Annotated[
     list[str] | None,
@@ -90,23 +90,23 @@ def _recorded(report: Report, as_json: bool) -> NoReturn:
     if as_json:
         write_json(report)
     else:
-        from mwatch.cli.render_diagnose import render
+        from mwatch.cli.render.report import render_diagnosis
         from mwatch.cli.terminal import show
 
-        show(render(report))
+        show(render_diagnosis(report))
     raise typer.Exit(report.exit_code)
 
 
 def _manifest(file: str, names: list[str] | None, as_json: bool) -> NoReturn:
     if names:
         raise typer.BadParameter("give a manifest or logs, not both", param_hint="--file")
-    from mwatch.app.manifest_checks import check
+    from mwatch.diagnose.manifest import check
 
     checked = check(file)
     if as_json:
         write(json.dumps(checked.as_json(), indent=2))
     else:
-        from mwatch.cli.render_checks import render
+        from mwatch.cli.manifest import render
         from mwatch.cli.terminal import show
 
         show(render(checked))
@@ -122,10 +122,10 @@ def _job(
 ) -> NoReturn:
     if len(names) != 1:
         raise typer.BadParameter("name one live job", param_hint="JOB")
-    from mwatch.app.diagnose_job import JobRequest, diagnose_job
-    from mwatch.app.diagnose_job_bundle import check_target, write_bundle
-    from mwatch.app.policy import load
-    from mwatch.app.report_text import json_text
+    from mwatch.config.policy import load
+    from mwatch.diagnose.job import JobRequest, diagnose_job
+    from mwatch.diagnose.report import check_target, write_bundle
+    from mwatch.report.markdown import json_text
 
     if bundle is not None:
         check_target(bundle)
@@ -135,10 +135,10 @@ def _job(
     if as_json:
         write(json_text(report.to_json()))
     else:
-        from mwatch.cli.render_job import render
+        from mwatch.cli.render.report import render_job
         from mwatch.cli.terminal import show
 
-        show(render(report))
+        show(render_job(report))
     if bundle is not None:
         kept = write_bundle(report, bundle)
         typer.echo(f"mwatch: {bundle}: {kept}", err=True)

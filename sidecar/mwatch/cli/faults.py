@@ -70,7 +70,7 @@ def faults(
 
 
 def _load(extra: Sequence[Path]) -> tuple[CatalogueEntry, ...]:
-    from mwatch.app.catalogue import load
+    from mwatch.config.catalogue import load
 
     try:
         return load(extra)

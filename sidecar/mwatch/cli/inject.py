@@ -3,6 +3,10 @@
 """`mwatch inject`: adds wrapper, sidecar and volume to the manifest of a training job.
 
 Exit codes: 0 done (findings of the checks are warnings here), 2 the manifest cannot be used.
+
+`mwatch uninject`: takes away what `mwatch inject` added.
+
+Exit codes: 0 done, or nothing to do; 2 the manifest cannot be read.
 """
 
 from __future__ import annotations
@@ -78,7 +82,7 @@ def inject(
     Example: mwatch inject -f job.yaml | kubectl apply -f -
     """
     place = target(file, out, in_place)
-    from mwatch.app import inject as app
+    from mwatch.operate import inject as app
 
     wish = app.Wish(
         image, "native", _mode(mode), controller, container, checkpoints, python, tuple(only or ())
@@ -92,3 +96,22 @@ def inject(
 
 def _mode(option: ModeOption | None) -> Literal["observe", "act"] | None:
     return None if option is None else option.value
+
+
+def uninject(
+    file: File = "-",
+    *,
+    only: Only = None,
+    diff: Diff = False,
+    out: Out = None,
+    in_place: InPlace = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take mwatch out of a manifest again. Prints it as it was before 'mwatch inject'.
+
+    Example: mwatch uninject -f job.yaml --in-place
+    """
+    place = target(file, out, in_place)
+    from mwatch.operate import inject as app
+
+    hand_over(app.uninject(file, tuple(only or ())), place, diff=diff, as_json=as_json)

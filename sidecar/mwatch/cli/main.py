@@ -17,21 +17,17 @@ from mwatch.cli.controller import controller
 from mwatch.cli.demo import demo
 from mwatch.cli.diagnose import diagnose
 from mwatch.cli.faults import faults
-from mwatch.cli.inject import inject
-from mwatch.cli.mode import mode
+from mwatch.cli.inject import inject, uninject
 from mwatch.cli.output import reader_left
+from mwatch.cli.overrides import mode, pause, restart, resume
 from mwatch.cli.parse import parse
-from mwatch.cli.pause import pause
 from mwatch.cli.plan import plan
 from mwatch.cli.replay import replay
 from mwatch.cli.report import report
-from mwatch.cli.restart import restart
-from mwatch.cli.resume import resume
 from mwatch.cli.run import run
 from mwatch.cli.sidecar import sidecar
 from mwatch.cli.status import status
 from mwatch.cli.top import top
-from mwatch.cli.uninject import uninject
 from mwatch.errors import MwatchError
 
 app = typer.Typer(

@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What `inject` and `uninject` share: their arguments, and the ways out."""
+"""What `inject` and `uninject` share: their arguments, and the ways out.
+
+One screen about a manifest: what is wrong with it before it is applied.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,11 @@ import typer
 from mwatch.cli.output import write
 
 if TYPE_CHECKING:
-    from mwatch.app.inject import Changed
     from mwatch.cli.terminal import Line
-    from mwatch.model.check import Found
+    from mwatch.diagnose.manifest import Checked
+    from mwatch.model.checks.check import Found
+    from mwatch.operate.inject import Changed
+
 
 File = Annotated[
     str, typer.Option("--file", "-f", metavar="FILE|-", help="The manifest; - is standard input.")
@@ -48,7 +53,7 @@ def target(file: str, out: Path | None, in_place: bool) -> Path | None:
 
 def hand_over(changed: Changed, out: Path | None, *, diff: bool, as_json: bool) -> None:
     """The manifest to where it was asked for; notes and findings to standard error."""
-    from mwatch.app.inject import write as write_file
+    from mwatch.operate.inject import write as write_file
 
     if as_json:
         write(json.dumps(changed.as_json(), indent=2))
@@ -65,7 +70,7 @@ def hand_over(changed: Changed, out: Path | None, *, diff: bool, as_json: bool) 
 
 
 def tell(changed: Changed) -> None:
-    from mwatch.app.clean import clean
+    from mwatch.cli.output import clean
 
     for each in changed.result.said:
         print(f"mwatch: {clean(each)}", file=sys.stderr)
@@ -81,7 +86,7 @@ def told(found: Found, file: str) -> str:
 
 def show_diff(changed: Changed) -> None:
     """Coloured on a terminal alone; never cut."""
-    from mwatch.app.clean import clean
+    from mwatch.cli.output import clean
 
     lines = [clean(each) for each in changed.diff()]
     if not sys.stdout.isatty():
@@ -109,3 +114,13 @@ def finding_lines(found: Found, file: str) -> list[Line]:
     ]
     lines += [[(" " * _LABEL, ""), (each, "")] for each in rest]
     return [*lines, *([(" " * _LABEL, ""), (each, "dim")] for each in (*mend, place))]
+
+
+def render(checked: Checked) -> list[Line]:
+    jobs = ", ".join(checked.jobs)
+    lines: list[Line] = [[(jobs, "bold"), (f"  {checked.file}, {checked.checks} checks", "dim")]]
+    if not checked.found:
+        return [*lines, [("nothing found", "green")]]
+    for each in checked.found:
+        lines += finding_lines(each, checked.file)
+    return lines

@@ -56,7 +56,7 @@ def parse(
 def _run(
     files: list[str], follow: bool, flavour: FlavourOption, since_line: int, catalogues: list[Path]
 ) -> None:
-    from mwatch.app import parse as app
+    from mwatch.replay import events as app
 
     forced = None if flavour is FlavourOption.AUTO else cast("Flavour", flavour.value)
     grammar = app.make_grammar(catalogues, forced)

@@ -14,8 +14,8 @@ import typer
 from mwatch.cli.output import write
 
 if TYPE_CHECKING:
-    from mwatch.app.player import Listener
-    from mwatch.app.report import Report
+    from mwatch.replay.player import Listener
+    from mwatch.report.run_report import Report
 
 _PROGRESS_SECONDS = 0.5
 
@@ -53,9 +53,9 @@ def make_report(
     """InputError, or a wrong usage, where it cannot be had."""
     if not names and sys.stdin.isatty():
         raise typer.BadParameter("name a log file or a folder, or pipe a log in", param_hint="LOG")
-    from mwatch.app.policy import load
-    from mwatch.app.replay import Request, replay
+    from mwatch.config.policy import load
     from mwatch.model.settings import Settings
+    from mwatch.replay.replay import Request, replay
 
     request = Request(
         names or ["-"],
@@ -96,6 +96,6 @@ class _Shown:
 
 
 def write_json(report: Report) -> None:
-    from mwatch.app.report_text import to_json
+    from mwatch.report.markdown import to_json
 
     write(to_json(report))

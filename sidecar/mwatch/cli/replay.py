@@ -48,19 +48,19 @@ def replay(
     Example: mwatch replay pod-*.log --report incident.md
     """
     if report_file is not None:
-        from mwatch.app.report_text import check_target
+        from mwatch.report.markdown import check_target
 
         check_target(report_file)
     report = make_report(names, checkpoints, until, policy, catalogue)
     if report_file is not None:
-        from mwatch.app.report_text import write_report
+        from mwatch.report.markdown import write_report
 
         write_report(report, report_file)
     if as_json:
         write_json(report)
     else:
-        from mwatch.cli.render_replay import render
+        from mwatch.cli.render.report import render_replay
         from mwatch.cli.terminal import show
 
-        show(render(report))
+        show(render_replay(report))
     raise typer.Exit(report.exit_code)

@@ -17,7 +17,7 @@ from mwatch.cli.output import write
 from mwatch.cli.recorded import AsJson, Catalogue, Checkpoints, Policy, Until, make_report
 
 if TYPE_CHECKING:
-    from mwatch.app.story import Story
+    from mwatch.report.recorder import Story
 
 _PAGE = "report.html"
 _FINE = frozenset({"healthy", "finished"})
@@ -58,8 +58,7 @@ def report(
 
     Example: mwatch report runs/pretrain_gpt --out monday.html
     """
-    from mwatch.app.html_page import check_target, write_page
-    from mwatch.app.html_report import render
+    from mwatch.report.html.page import check_target, render, write_page
 
     kept = _kept(names or [])
     target = out or (kept.parent / _PAGE if kept else Path(_PAGE))
@@ -72,7 +71,7 @@ def report(
 
 def _kept(names: list[str]) -> Path | None:
     """The story that `mwatch run` left, where one run is named, by its folder or its name."""
-    from mwatch.app.story_json import NAME
+    from mwatch.report.story_json import NAME
 
     if len(names) != 1 or names == ["-"]:
         return None
@@ -82,7 +81,7 @@ def _kept(names: list[str]) -> Path | None:
 
 
 def _read(kept: Path) -> Story:
-    from mwatch.app.story_json import read
+    from mwatch.report.story_json import read
 
     return read(kept)
 
@@ -94,8 +93,8 @@ def _replayed(
     policy: Path | None,
     catalogue: list[Path] | None,
 ) -> Story:
-    from mwatch.app.replayed_story import told
-    from mwatch.app.story import StoryRecorder
+    from mwatch.report.recorder import StoryRecorder
+    from mwatch.report.story_json import told
 
     first = Path(names[0]) if names and names != ["-"] else None
     recorder = StoryRecorder(first.resolve().stem if first else "recorded run", "replay")

@@ -18,8 +18,8 @@ from typing import IO, TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from mwatch.app.run_folder import RunFolder
-    from mwatch.app.run_view import View
+    from mwatch.run.folder import RunFolder
+    from mwatch.watch.observer import View
 
 Command = Annotated[
     list[str] | None, typer.Argument(metavar="-- CMD...", help="The training command.")
@@ -85,7 +85,7 @@ def run(
     """
     if not command:
         raise typer.BadParameter("name the command after --", param_hint="CMD")
-    from mwatch.app import run as app
+    from mwatch.run import assemble as app
 
     request = app.RunRequest(
         argv=command, is_act=act, policy=policy, name=name, parent=runs, save=checkpoints,
@@ -109,10 +109,10 @@ def view_of(
     """What a person, or a machine, sees of the run."""
     mode = "act" if is_act else "observe"
     if on_terminal:
-        from mwatch.cli.run_screen import RunScreen
+        from mwatch.cli.render.run_screen import RunScreen
 
         return RunScreen(folder.name, mode, where)
-    from mwatch.cli.run_lines import RunLines
+    from mwatch.cli.render.run_lines import RunLines
 
     lines = RunLines(as_json=as_json)
     lines.noted(f"run {folder.name} ({mode}): {where}")

@@ -103,8 +103,8 @@ def sidecar(
     Example: mwatch sidecar --dir /mwatch --run gpt-7b --port 9401
     """
     given = {name: _plain(value) for name, value in locals().items()}
-    from mwatch.app.sidecar_settings import resolve
     from mwatch.cli.sidecar_process import become
+    from mwatch.config.sidecar import resolve
 
     become(resolve(given, os.environ))
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 from mwatch.errors import MwatchError
 
 if TYPE_CHECKING:
-    from mwatch.app.sidecar_settings import SidecarSettings
+    from mwatch.config.sidecar import SidecarSettings
 
 _PIPE_BYTES = 1 << 15
 """A pipe takes at least so much without a reader."""
@@ -39,15 +39,15 @@ def become(settings: SidecarSettings) -> NoReturn:
 
 
 def main(words: list[str]) -> int:
-    from mwatch.app.sidecar_settings import resolve
+    from mwatch.config.sidecar import resolve
 
     with open(int(words[0]), "rb") as told:
         return _run(resolve(json.load(told), {}))
 
 
 def _run(settings: SidecarSettings) -> int:
-    from mwatch.app import sidecar as app
-    from mwatch.cli.sidecar_lines import SidecarLines
+    from mwatch.cli.render.run_lines import SidecarLines
+    from mwatch.sidecar import sidecar as app
 
     return app.run(settings, SidecarLines(as_json=settings.json_logs, clean=app.clean))
 

@@ -39,8 +39,8 @@ def status(
 
     Example: mwatch status -n training
     """
-    from mwatch.app.diagnose_job import open_access
-    from mwatch.app.fleet_status import Fleet, look
+    from mwatch.diagnose.fleet_status import Fleet, look
+    from mwatch.kube.access import open_access
 
     def ask() -> Fleet:
         access = open_access(kubeconfig, context)
@@ -54,7 +54,7 @@ def status(
     if as_json:
         write(json.dumps(fleet.to_json(), indent=2))
     else:
-        from mwatch.cli.render_fleet import render
+        from mwatch.cli.render.fleet import render
         from mwatch.cli.terminal import show, width
 
         show(render(fleet, with_namespace=all_namespaces, columns=width()))

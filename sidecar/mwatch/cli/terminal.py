@@ -26,7 +26,7 @@ def show(lines: Iterable[Line]) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from mwatch.app.clean import clean
+    from mwatch.cli.output import clean
 
     is_terminal = sys.stdout.isatty()
     out = io.StringIO()
@@ -62,7 +62,7 @@ def wrapped(text: str, columns: int, most: int) -> list[str]:
     """In at most so many lines; what does not fit is cut."""
     from textwrap import wrap
 
-    from mwatch.app.clean import clean  # before a cut, after which half a secret is not known
+    from mwatch.cli.output import clean  # before a cut, after which half a secret is not known
 
     lines = wrap(" ".join(plain(clean(text)).split()), max(columns, 20)) or [""]
     if len(lines) > most:

@@ -24,8 +24,8 @@ from mwatch.errors import MwatchError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mwatch.app.fleet_status import Fleet
     from mwatch.cli.terminal import Line
+    from mwatch.diagnose.fleet_status import Fleet
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, one a look.")]
 Every = Annotated[
@@ -51,8 +51,8 @@ def top(
 
     Example: mwatch top -n training --every 2
     """
-    from mwatch.app.diagnose_job import open_access
-    from mwatch.app.fleet_status import look
+    from mwatch.diagnose.fleet_status import look
+    from mwatch.kube.access import open_access
 
     access = seen(lambda: open_access(kubeconfig, context))
     space = None if all_namespaces else namespace or access.namespace
@@ -144,7 +144,7 @@ class _Screen:
     def draw(self, fleet: Fleet, problem: str) -> None:
         from rich.text import Text
 
-        from mwatch.app.clean import clean
+        from mwatch.cli.output import clean
         from mwatch.cli.terminal import plain
 
         texts = [
@@ -173,7 +173,7 @@ class _Screen:
 
 
 def _lines(fleet: Fleet, problem: str, with_namespace: bool) -> list[Line]:
-    from mwatch.cli.render_fleet import render
+    from mwatch.cli.render.fleet import render
     from mwatch.cli.terminal import width
 
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(fleet.at))

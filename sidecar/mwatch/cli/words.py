@@ -7,9 +7,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mwatch.app.report import Report
     from mwatch.model.decision import Decision
     from mwatch.model.finding import Culprit, Evidence
+    from mwatch.report.run_report import Report
 
 
 def clock(report: Report, at: float | None, *, with_date: bool = True) -> str:
@@ -18,7 +18,7 @@ def clock(report: Report, at: float | None, *, with_date: bool = True) -> str:
         return "?"
     if report.is_relative:
         return f"+{duration(at)}"
-    from mwatch.app.report import iso
+    from mwatch.report.run_report import iso
 
     text = iso(at).replace("T", " ")[:19]
     return text if with_date else text[-8:]

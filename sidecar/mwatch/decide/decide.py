@@ -4,6 +4,24 @@
 
 An attempt gets one action. What is decided here is carried out at `act_at`, if the same is still
 decided then; `enact` writes it down.
+
+When a decision is carried out: detecting is fast, acting waits until it is worth it.
+
+A stall that could heal is left alone until it has cost as much as a restart of this job would.
+A crash that only the log tells of waits until training would have shown itself again: a
+traceback may have been caught. What cannot heal waits for the backoff alone, and where nobody
+saw how the processes ended, for their last words.
+
+What a person may want to do about a job that was stopped. Words only: nobody acts on them.
+
+Exit 16: Megatron saved a checkpoint and asks to be resumed, to tell a bad GPU from bad code.
+
+It asks again when it came back on the same GPU, so from the second time on another node is
+wanted. Which GPU it got is not known here.
+
+Writes down that a decision was carried out, so that it is never taken twice.
+
+Who carries it out, and who quarantines checkpoints, is elsewhere.
 """
 
 from __future__ import annotations
@@ -11,21 +29,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mwatch.decide import (
-    budget,
-    fingerprint,
-    late_words,
-    patience,
-    primary,
-    proposals,
-    quiet,
-    rerun,
-    resume,
-    rollback,
-    silence,
-    witness,
-)
-from mwatch.decide.enact import enact
+from mwatch.decide import budget, progress, quiet, resume, silence, verdict, witness
 from mwatch.decide.policy import (
     GIVE_UP_EXIT_CODE,
     LOOP_DETECTORS,
@@ -36,13 +40,143 @@ from mwatch.decide.policy import (
     acts,
     breaks_gang,
 )
-from mwatch.model.decision import Action, Decision, Record, Witness
+from mwatch.model.decision import Act, Action, Decision, Record, Witness
 from mwatch.model.fault import AvoidNode
-from mwatch.model.finding import Cause, Finding, Severity
+from mwatch.model.finding import Cause, CulpritState, Finding, Severity
 from mwatch.model.job import Job
-from mwatch.model.settings import Settings
+from mwatch.model.phase import Slot
+from mwatch.model.settings import ActSettings, Settings
 
-__all__ = ["decide", "enact"]
+
+def act_at(
+    job: Job,
+    finding: Finding,
+    settings: Settings,
+    *,
+    backoff_seconds: float,
+    lost_iterations: int,
+) -> float:
+    """The same at each look, as long as nothing moves: looking again does not put it off."""
+    earliest = _began(job, finding) + backoff_seconds
+    wait = _wait_seconds(job, finding, lost_iterations, settings)
+    if wait:
+        earliest = max(earliest, job.attempt.last_progress + wait)
+    return max(earliest, silence.heard_out_at(job, finding, settings) or earliest)
+
+
+def _wait_seconds(job: Job, finding: Finding, lost: int, settings: Settings) -> float:
+    """How long after the last progress this finding may be acted on; 0: at once."""
+    proof = RULES[finding.cause].proof
+    if silence.is_over(job) or proof is Proof.OWN or silence.is_sick(finding):
+        return 0.0
+    if silence.tells_a_death(finding):
+        return silence.usual_seconds(job, settings)
+    return _restart_seconds(job, lost, settings) if _may_heal(finding) else 0.0
+
+
+def _may_heal(finding: Finding) -> bool:
+    """A rank that has not joined yet may be waiting for its data: it can still come."""
+    is_late = finding.culprit is not None and finding.culprit.state is CulpritState.NEVER_JOINED
+    return is_late or not finding.cannot_heal
+
+
+def _restart_seconds(job: Job, lost: int, settings: Settings) -> float:
+    """What a restart costs now: as measured, but with the steps that this one would lose."""
+    learnt = job.calibration
+    again = lost * (learnt.step_median() or 0.0) - (learnt.recomputed.median() or 0.0)
+    cost = learnt.restart_cost(settings) + max(0.0, again) + _unseen_load_seconds(job)
+    return min(cost * settings.act.stall_factor, settings.act.max_stall_seconds)
+
+
+def _unseen_load_seconds(job: Job) -> float:
+    """A job that began anew has never loaded; it will move the bytes that it has saved."""
+    durations = job.calibration.durations
+    if durations[Slot.LOADING]:
+        return 0.0
+    return durations[Slot.FIRST_SAVE].median() or durations[Slot.SAVING].median() or 0.0
+
+
+def _began(job: Job, finding: Finding) -> float:
+    """The end of the attempt if it is over: the first sign of it may be hours older."""
+    since = job.attempt.last_progress if finding.since_time is None else finding.since_time
+    ended = job.attempt.ended_at
+    return since if ended is None else max(since, ended)
+
+
+_MENDS = {
+    Cause.USER_ERROR: "mend the error",
+    Cause.DATA: "mend the data, or leave the bad part out",
+}
+_SMALLER = "use a smaller micro batch, recompute activations or split the model further"
+_LEAK = "look for a leak, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+
+
+def after_stop(job: Job, finding: Finding, settings: Settings) -> str:
+    choice = resume.choose(job, before=finding.since_iteration)
+    place = "start again" if choice.iteration is None else f"resume from {choice.iteration}"
+    place = "choose by hand what to resume from" if choice.nothing_complete else place
+    if finding.cause is Cause.OOM:
+        return f"{_memory(job, settings)}, then {place}"
+    entry = job.catalogue.get(finding.fault or "")
+    mend = _MENDS.get(finding.cause) or (entry.mend.rstrip(".") if entry else "find the cause")
+    return f"{mend}, then {place}"
+
+
+def _memory(job: Job, settings: Settings) -> str:
+    """Memory that was enough for hundreds of iterations is not too small for the model."""
+    attempt = job.attempt
+    if attempt.iteration is None or attempt.first_iteration is None:
+        return _SMALLER
+    done = attempt.iteration - attempt.first_iteration + 1
+    if done < settings.act.long_run_iterations:
+        return _SMALLER
+    return f"it ran {done} iterations before: {_LEAK}"
+
+
+def in_a_row(job: Job, record: Record) -> int:
+    """How often it has asked before now, at this place."""
+    count = 0
+    now = progress.reached(job, record)
+    for act in reversed(progress.restarts(record)):
+        has_moved = now is not None and act.iteration is not None and now > act.iteration
+        if act.cause is not Cause.RERUN or has_moved:
+            break
+        count += 1
+    return count
+
+
+def rerun_refusal(job: Job, record: Record, settings: ActSettings) -> str | None:
+    asked = in_a_row(job, record) + 1
+    if asked <= settings.max_reruns:
+        return None
+    return f"Megatron asked {asked} times in a row to be resumed at the same place (exit 16)"
+
+
+def enact(record: Record, decision: Decision, job: Job, at: float) -> Act:
+    """Appends to `record`; at most once per attempt, whoever asks again gets the first one."""
+    before = record.of_attempt(decision.attempt)
+    if before is not None:
+        return before
+    finding = decision.finding
+    goes_back = (
+        decision.action is Action.RESTART
+        and finding is not None
+        and RULES[decision.cause].resume is Resume.BEFORE_BAD
+    )
+    act = Act(
+        at=at,
+        attempt=decision.attempt,
+        action=decision.action,
+        cause=decision.cause,
+        fingerprint=decision.cause.value if finding is None else progress.of(finding),
+        resume_from=decision.resume_from,
+        iteration=progress.reached(job, record),
+        spends_budget=decision.spends_budget,
+        first_bad=resume.first_bad(job, finding) if finding and goes_back else None,
+        quarantine_from=decision.quarantine_from,
+    )
+    record.acts.append(act)
+    return act
 
 
 class _Case(NamedTuple):
@@ -58,7 +192,7 @@ class _Case(NamedTuple):
 
 def decide(job: Job, findings: Sequence[Finding], record: Record, settings: Settings) -> Decision:
     """The first finding, by rank, that calls for an action; else the first one, watched."""
-    candidates = primary.ranked(job, findings)
+    candidates = verdict.ranked(job, findings)
     done = record.of_attempt(job.attempt.number)
     if done is not None:
         about = next((each for each in candidates if each.cause is done.cause), None)
@@ -101,7 +235,7 @@ def _about(case: _Case) -> Decision:
     if rule.proof is not Proof.OWN and _came_after_the_end(case):
         reason = f"{quiet.judge(job).reason}; what came after it does not matter"
         return _nothing(job, Cause.FINISHED, reason, finding)
-    if (may_be := late_words.may_be_done(job, finding)) is not None:
+    if (may_be := silence.may_be_done(job, finding)) is not None:
         reason = f"not acted on: {may_be}, and its last lines may be late"
         return _nothing(job, finding.cause, reason, finding)
     judged = witness.judge(job, finding, case.findings, case.settings)
@@ -142,7 +276,7 @@ def _summary(case: _Case) -> str:
 
 
 def _stop(case: _Case, reason: str, proposal: str | None = None) -> Decision:
-    at = patience.act_at(
+    at = act_at(
         case.job,
         case.finding,
         case.settings,
@@ -158,7 +292,7 @@ def _stop(case: _Case, reason: str, proposal: str | None = None) -> Decision:
         finding=case.finding,
         witnesses=case.witnesses,
         spends_budget=False,
-        proposal=proposal or proposals.after_stop(case.job, case.finding, case.settings),
+        proposal=proposal or after_stop(case.job, case.finding, case.settings),
     )
 
 
@@ -176,14 +310,14 @@ def _from_random(case: _Case) -> Decision:
 def _restart(case: _Case) -> Decision:
     job, settings = case.job, case.settings
     if case.rule.resume is Resume.BEFORE_BAD:
-        again = rollback.refusal(job, case.record, case.finding, settings)
+        again = resume.rollback_refusal(job, case.record, case.finding, settings)
         if again is not None:
-            return _stop(case, again, rollback.proposal(job, case.finding, settings))
+            return _stop(case, again, resume.proposal(job, case.finding, settings))
     choice = _choice(case)
     refused = _refusal(case, choice)
     if refused is not None:
         return _stop(case, refused)
-    at = patience.act_at(
+    at = act_at(
         job,
         case.finding,
         settings,
@@ -208,12 +342,12 @@ def _restart(case: _Case) -> Decision:
 
 
 def _choice(case: _Case) -> resume.Choice:
-    bad = rollback.first_bad(case.job, case.finding)
+    bad = resume.first_bad(case.job, case.finding)
     is_rerun = case.finding.cause is Cause.RERUN
     if case.rule.resume is Resume.BEFORE_BAD or (
-        is_rerun and case.job.attempt.resumed_from and rollback.was_good_before(case.job, bad)
+        is_rerun and case.job.attempt.resumed_from and resume.was_good_before(case.job, bad)
     ):
-        return rollback.target(case.job, case.finding, case.settings)
+        return resume.target(case.job, case.finding, case.settings)
     if case.rule.resume is Resume.BEFORE_FAILED:
         return resume.before_failed(case.job)
     return resume.choose(case.job, before=None)
@@ -224,10 +358,10 @@ def _refusal(case: _Case, choice: resume.Choice) -> str | None:
     job, record, limits = case.job, case.record, case.settings.act
     reasons = [choice.reason if choice.nothing_complete else None]
     if case.finding.cause is Cause.RERUN:
-        reasons.append(rerun.refusal(job, record, limits))
+        reasons.append(rerun_refusal(job, record, limits))
     if case.rule.counts_as_no_progress:
         reasons.append(_loop(case.findings))
-        reasons.append(fingerprint.refusal(record, job, case.finding, limits))
+        reasons.append(progress.repeated_failure_refusal(record, job, case.finding, limits))
         reasons.append(budget.no_progress(record, job, limits))
     if case.rule.spends_budget:
         reasons.append(budget.refusal(record, job, limits))
@@ -251,5 +385,5 @@ def _avoids_node(case: _Case) -> bool:
     )
     entry = job.catalogue.get(case.finding.fault or "")
     is_told = entry is not None and entry.avoid_node is AvoidNode.YES
-    is_asked = case.finding.cause is Cause.RERUN and rerun.in_a_row(job, case.record) > 0
+    is_asked = case.finding.cause is Cause.RERUN and in_a_row(job, case.record) > 0
     return sick or is_told or is_asked

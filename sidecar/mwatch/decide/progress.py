@@ -4,13 +4,19 @@
 
 Iterations are known as finely as somebody told them: from the log alone, by its interval. An
 attempt that died before its first line has reached nothing.
+
+The same thing happening again: told by its fingerprint, in the record of past acts.
+
+A detector makes the fingerprint; where it gave none, the cause and the fault stand for it.
 """
 
 from __future__ import annotations
 
 from mwatch.decide.policy import RULES
 from mwatch.model.decision import Act, Action, Record
+from mwatch.model.finding import Finding
 from mwatch.model.job import Job
+from mwatch.model.settings import ActSettings
 
 
 def restarts(record: Record) -> list[Act]:
@@ -60,3 +66,19 @@ def _furthest(best: int | None, act: Act) -> int | None:
     if act.iteration is None:
         return best
     return act.iteration if best is None else max(best, act.iteration)
+
+
+def of(finding: Finding) -> str:
+    return finding.fingerprint or f"{finding.cause}:{finding.fault or finding.detector}"
+
+
+def repeated_failure_refusal(
+    record: Record, job: Job, finding: Finding, settings: ActSettings
+) -> str | None:
+    """Why this very thing is not answered by a restart once more; None: it may be."""
+    mark = of(finding)
+    in_vain = fruitless(record, job)
+    times = 1 + sum(act.fingerprint == mark for act in in_vain)
+    if times < max(2, settings.max_same_fingerprint):
+        return None
+    return f"the same thing happened {times} times without progress in between ({mark})"

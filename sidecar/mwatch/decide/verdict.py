@@ -5,20 +5,79 @@
 The culprit is the one of the finding that leads; where it names none, the first critical one
 that does. That Megatron asks for a rerun (exit 16) is a way to end, not a cause: a person is told
 what it stumbled over.
+
+Which of several findings is the one to act on: the root, not the loudest.
+
+Numbers that went bad come before the kill that followed, for they decide which checkpoint is
+good. A sick GPU, a bug or a bad file comes before the crash and the hang it led to. Whether two
+findings have to do with each other at all is not known here.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from mwatch.decide import primary
-from mwatch.decide.policy import RULES, Proof
+from mwatch.decide import resume
+from mwatch.decide.policy import LOOP_DETECTORS, RULES, Proof, Resume, acts, level
 from mwatch.model.decision import Decision
-from mwatch.model.finding import Cause, Culprit, Finding, Severity
+from mwatch.model.finding import Cause, Culprit, Finding, Severity, Verdict
 from mwatch.model.job import Job
-from mwatch.model.verdict import Verdict
+
+_RANKS: tuple[frozenset[Cause], ...] = (
+    frozenset({Cause.RERUN, Cause.HARDWARE}),
+    frozenset({Cause.NAN, Cause.LOSS_SCALE_COLLAPSE, Cause.LOSS_SPIKE}),
+    frozenset({Cause.OOM, Cause.USER_ERROR, Cause.DATA, Cause.CHECKPOINT}),
+    frozenset({Cause.STORAGE, Cause.FABRIC}),
+    frozenset({Cause.KILLED, Cause.LOST_POD, Cause.FINISHED_EARLY}),
+    frozenset({Cause.HANG, Cause.CRASH}),
+)
+_BY_CAUSE = {cause: place for place, causes in enumerate(_RANKS) for cause in causes}
+_LAST = len(_RANKS)
+
+
+def ranked(job: Job, findings: Iterable[Finding]) -> Sequence[Finding]:
+    """The one to act on first. What only informs is left out."""
+    candidates = [
+        finding
+        for finding in findings
+        if finding.severity is not Severity.INFO or RULES[finding.cause].explains_all
+    ]
+    return sorted(candidates, key=lambda finding: _key(job, finding))
+
+
+def _key(job: Job, finding: Finding) -> tuple[bool, bool, int, int, float, float]:
+    since = math.inf if finding.since_time is None else finding.since_time
+    first = math.inf if finding.since_iteration is None else finding.since_iteration
+    return (
+        not RULES[finding.cause].explains_all,
+        not acts(finding.cause, finding.severity),
+        -level(finding.severity),
+        _place(job, finding),
+        since,
+        first,
+    )
+
+
+def _place(job: Job, finding: Finding) -> int:
+    if finding.detector in LOOP_DETECTORS:
+        return _LAST  # of the attempts before: why this one died is told by another
+    if finding.cause is Cause.STARTED_FROM_RANDOM:
+        # The loss jumps after it, too: what follows from random weights is not to be mended.
+        has_better = resume.older_than_attempt(job).iteration is not None
+        return -2 if has_better else _LAST
+    if RULES[finding.cause].resume is Resume.BEFORE_BAD and _was_trained_on(job, finding):
+        return -1
+    return _BY_CAUSE.get(finding.cause, _LAST)
+
+
+def _was_trained_on(job: Job, finding: Finding) -> bool:
+    """Whether a checkpoint may hold the bad numbers. A guard that raised kept them out."""
+    first_bad, last = finding.since_iteration, job.attempt.iteration
+    return first_bad is None or (last is not None and first_bad <= last)
+
 
 _UNEXPECTED = "rerun-unexpected-result"
 _NOT_FINITE = re.compile(r"Unexpected result -?(?:nan|inf)\b", re.IGNORECASE)
@@ -50,7 +109,7 @@ def _culprit(job: Job, decision: Decision, findings: Sequence[Finding]) -> Culpr
         return None  # who was killed later did not spoil the numbers
     named = (
         each.culprit
-        for each in primary.ranked(job, findings)
+        for each in ranked(job, findings)
         if each.severity is Severity.CRITICAL and each.culprit is not None
     )
     return next(named, None)

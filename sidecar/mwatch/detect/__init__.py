@@ -30,7 +30,7 @@ from mwatch.detect import (
     started_from_random,
     straggler,
 )
-from mwatch.detect.probe import one_look
+from mwatch.detect.shared.probe import one_look
 from mwatch.model.finding import Detector, Finding
 from mwatch.model.job import Job
 from mwatch.model.settings import Settings

@@ -8,10 +8,10 @@ here understands. What the job does meanwhile is not known, and nothing is claim
 
 from __future__ import annotations
 
-from mwatch.detect import evidence
-from mwatch.detect.main_loss import is_all_skipped
-from mwatch.detect.probe import watched
-from mwatch.detect.stall import stall
+from mwatch.detect.shared import evidence
+from mwatch.detect.shared.main_loss import is_all_skipped
+from mwatch.detect.shared.probe import watched
+from mwatch.detect.shared.stall import stall
 from mwatch.model.finding import Cause, Detector, Evidence, Finding, Severity
 from mwatch.model.job import Job
 from mwatch.model.observation import Sight

@@ -9,9 +9,9 @@ Without a look into the folder only the attempt to load tells.
 
 from __future__ import annotations
 
-from mwatch.detect.afterwards import has_trained
-from mwatch.detect.evidence import of_error, of_fault
-from mwatch.detect.root_cause import root_cause
+from mwatch.detect.shared.evidence import of_error, of_fault
+from mwatch.detect.shared.exit_causes import has_trained
+from mwatch.detect.shared.root_cause import root_cause
 from mwatch.model.finding import Cause, Detector, Evidence, Finding, Severity
 from mwatch.model.job import Attempt, Job, KnownCheckpoint
 from mwatch.model.observation import Sight

@@ -9,7 +9,7 @@ attempts that hang are counted by `no_progress` alone.
 
 from __future__ import annotations
 
-from mwatch.detect.attempts import Death, Ended, death, failures, is_over
+from mwatch.detect.shared.attempts import Death, Ended, death, failures, is_over
 from mwatch.model.finding import MAX_EVIDENCE, Cause, Detector, Finding, Severity
 from mwatch.model.job import Job
 from mwatch.model.observation import Sight

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from mwatch.detect import evidence, xid
-from mwatch.detect.progress import iteration_at, went_on
-from mwatch.detect.stall import has_stopped
+from mwatch.detect.shared import evidence, xid
+from mwatch.detect.shared.progress import iteration_at, went_on
+from mwatch.detect.shared.stall import has_stopped
 from mwatch.model.fault import AvoidNode, Blame, RestartHelps, Role
 from mwatch.model.finding import Cause, Culprit, Detector, Finding, Severity
 from mwatch.model.job import FaultSeen, Job

@@ -9,10 +9,9 @@ autoresume are not. Where the last iteration is not known, an exit code of 0 is 
 
 from __future__ import annotations
 
-from mwatch.detect.afterwards import has_trained
-from mwatch.detect.evidence import of_exit, of_gone
-from mwatch.detect.exit_causes import cause_of_reason
-from mwatch.detect.root_cause import root_cause
+from mwatch.detect.shared.evidence import of_exit, of_gone
+from mwatch.detect.shared.exit_causes import cause_of_reason, has_trained
+from mwatch.detect.shared.root_cause import root_cause
 from mwatch.model.event import ASKED_EXITS
 from mwatch.model.finding import Cause, Detector, Evidence, Finding, Severity
 from mwatch.model.job import Attempt, Job

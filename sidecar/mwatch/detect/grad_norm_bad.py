@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 
-from mwatch.detect.baseline import may_stand_out, window
-from mwatch.detect.evidence import of_step
-from mwatch.detect.main_loss import is_all_skipped, told_loss
-from mwatch.detect.streak import first_iteration, streak_start
+from mwatch.detect.shared.baseline import may_stand_out, window
+from mwatch.detect.shared.evidence import of_step
+from mwatch.detect.shared.main_loss import is_all_skipped, told_loss
+from mwatch.detect.shared.streak import first_iteration, streak_start
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
 from mwatch.model.observation import Sight

@@ -14,9 +14,9 @@ import math
 from collections.abc import Iterator
 from itertools import islice, pairwise
 
-from mwatch.detect.evidence import of_step
-from mwatch.detect.main_loss import is_all_skipped, main_loss, told_loss
-from mwatch.detect.streak import first_iteration, streak_start
+from mwatch.detect.shared.evidence import of_step
+from mwatch.detect.shared.main_loss import is_all_skipped, main_loss, told_loss
+from mwatch.detect.shared.streak import first_iteration, streak_start
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
 from mwatch.model.observation import Sight

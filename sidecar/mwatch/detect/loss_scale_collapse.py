@@ -15,9 +15,9 @@ import math
 from collections import deque
 from itertools import islice, takewhile
 
-from mwatch.detect.evidence import of_step
-from mwatch.detect.main_loss import is_all_skipped
-from mwatch.detect.streak import slide_start
+from mwatch.detect.shared.evidence import of_step
+from mwatch.detect.shared.main_loss import is_all_skipped
+from mwatch.detect.shared.streak import slide_start
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
 from mwatch.model.observation import Sight

@@ -12,9 +12,9 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import NamedTuple
 
-from mwatch.detect.baseline import WINDOW, may_stand_out, window
-from mwatch.detect.evidence import of_step
-from mwatch.detect.main_loss import told_loss
+from mwatch.detect.shared.baseline import WINDOW, may_stand_out, window
+from mwatch.detect.shared.evidence import of_step
+from mwatch.detect.shared.main_loss import told_loss
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
 from mwatch.model.observation import Sight

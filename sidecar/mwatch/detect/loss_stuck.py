@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from itertools import islice
 
-from mwatch.detect.evidence import of_step
-from mwatch.detect.main_loss import told_loss
-from mwatch.detect.streak import first_iteration, streak_start
+from mwatch.detect.shared.evidence import of_step
+from mwatch.detect.shared.main_loss import told_loss
+from mwatch.detect.shared.streak import first_iteration, streak_start
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
 from mwatch.model.observation import Sight

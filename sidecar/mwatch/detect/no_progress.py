@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from itertools import takewhile
 
-from mwatch.detect.attempts import death, failures, is_over, reached
+from mwatch.detect.shared.attempts import death, failures, is_over, reached
 from mwatch.model.finding import MAX_EVIDENCE, Cause, Detector, Finding, Severity
 from mwatch.model.job import Attempt, Job
 from mwatch.model.observation import Sight

@@ -9,13 +9,13 @@ the kernel shows to be stopped is believed at the second look: nothing slow look
 
 from __future__ import annotations
 
-from mwatch.detect import evidence
-from mwatch.detect.probe import Watched, watched
-from mwatch.detect.progress import last_iteration_at, step_limit
-from mwatch.detect.ranks import Suspect, silent_suspect
-from mwatch.detect.stall import fresh_signs
-from mwatch.detect.watchdog import given_up
-from mwatch.detect.who import culprit, leaves
+from mwatch.detect.shared import evidence
+from mwatch.detect.shared.culprit import culprit, leaves
+from mwatch.detect.shared.probe import Watched, watched
+from mwatch.detect.shared.progress import last_iteration_at, step_limit
+from mwatch.detect.shared.ranks import Suspect, silent_suspect
+from mwatch.detect.shared.stall import fresh_signs
+from mwatch.detect.shared.watchdog import given_up
 from mwatch.model.finding import Cause, CulpritState, Detector, Finding, Severity
 from mwatch.model.job import Job, RankState, SignSeen
 from mwatch.model.observation import Sight, SignState

@@ -13,8 +13,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import NamedTuple
 
-from mwatch.detect.evidence import of_step
-from mwatch.detect.streak import slide_start
+from mwatch.detect.shared.evidence import of_step
+from mwatch.detect.shared.streak import slide_start
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
 from mwatch.model.observation import Sight

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice, takewhile
 
-from mwatch.detect import evidence
-from mwatch.detect.cadence import is_warm
+from mwatch.detect.shared import evidence
+from mwatch.detect.shared.progress import is_warm
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
 from mwatch.model.observation import Sight

@@ -7,10 +7,10 @@ A fabric is never blamed here: all ranks equal is a reason to look at it, not a 
 
 from __future__ import annotations
 
-from mwatch.detect import evidence
-from mwatch.detect.progress import next_iteration
-from mwatch.detect.stall import Stall, stall
-from mwatch.detect.who import Named, who
+from mwatch.detect.shared import evidence
+from mwatch.detect.shared.culprit import Named, who
+from mwatch.detect.shared.progress import next_iteration
+from mwatch.detect.shared.stall import Stall, stall
 from mwatch.model.finding import (
     MAX_EVIDENCE,
     Cause,

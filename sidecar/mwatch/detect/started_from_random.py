@@ -9,7 +9,7 @@ that nobody can see is not known: then earlier attempts and their logs are all t
 
 from __future__ import annotations
 
-from mwatch.detect.evidence import of_fault
+from mwatch.detect.shared.evidence import of_fault
 from mwatch.model.finding import Cause, Detector, Evidence, Finding, Severity
 from mwatch.model.job import Attempt, Job, KnownCheckpoint
 from mwatch.model.observation import Sight

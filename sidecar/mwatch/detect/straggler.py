@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 
-from mwatch.detect import evidence
-from mwatch.detect.probe import watched
-from mwatch.detect.progress import step_limit
-from mwatch.detect.ranks import Suspect
-from mwatch.detect.who import culprit
+from mwatch.detect.shared import evidence
+from mwatch.detect.shared.culprit import culprit
+from mwatch.detect.shared.probe import watched
+from mwatch.detect.shared.progress import step_limit
+from mwatch.detect.shared.ranks import Suspect
 from mwatch.model.event import Straggler
 from mwatch.model.finding import Cause, CulpritState, Detector, Evidence, Finding, Severity
 from mwatch.model.job import Job

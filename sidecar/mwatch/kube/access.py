@@ -6,11 +6,15 @@
 and 410 are answers; all other refusals are errors of one line. Writes are retried as well, so
 each must be safe to repeat: with a name, a UID or a resource version. A write that is repeated
 after a broken connection may be answered with 409 or 404 although it was the first that did it.
+
+Who the API server takes us for; where it does not say, who we are on this machine.
 """
 
 from __future__ import annotations
 
+import getpass
 import random
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -20,9 +24,10 @@ import orjson
 import urllib3
 
 from mwatch.kube.answer import OF_STATUS, Answer, Outcome
-from mwatch.kube.connect import Connection
+from mwatch.kube.connect import Connection, connect
 from mwatch.kube.errors import NoCredentials, NoPermission, Rejected, Unavailable
 from mwatch.kube.resources import Resource
+from mwatch.model.kube.fields import text
 
 MERGE_PATCH = "application/merge-patch+json"
 PAGE = 500
@@ -263,3 +268,35 @@ def _why(error: BaseException) -> str:
 
 def _code(answer: Answer) -> int:
     return next((code for code, outcome in OF_STATUS.items() if outcome is answer.outcome), 0)
+
+
+_PATH = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+_BODY = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+MAX_NAME = 120
+
+
+def whoami(access: Access) -> str:
+    """Kubernetes before 1.28 does not know the question."""
+    try:
+        answer = access.call("POST", _PATH, body=_BODY, limits=ONCE)
+        name = text(answer.body, "status", "userInfo", "username") if answer.is_ok else ""
+    except (NoPermission, Rejected):
+        name = ""
+    return (name or _here())[:MAX_NAME]
+
+
+def _here() -> str:
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"
+
+
+COMMAND_LIMITS = Limits(call_seconds=4.0, tries=2, total_seconds=6.0)
+"""For a command that a person waits for."""
+
+
+def open_access(kubeconfig: str | None, context: str | None) -> Access:
+    """NoCluster or NoCredentials, each with its mend."""
+    return Access(connect(kubeconfig, context), limits=COMMAND_LIMITS)

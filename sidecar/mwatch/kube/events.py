@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError
 from mwatch.kube.resources import EVENTS, OF_KIND
-from mwatch.model.kube_job import KubeJob
-from mwatch_trainer.scrub import scrub_text
+from mwatch.model.kube.job import KubeJob
+from mwatch_trainer.scrub.scrubber import scrub_text
 
 COMPONENT = "mwatch"
 _MAX_TEXT = 1000

@@ -15,8 +15,8 @@ from mwatch.kube.access import Access
 from mwatch.kube.errors import NoPermission
 from mwatch.kube.listing import list_all
 from mwatch.kube.resources import JOB_SETS, JOBS, OF_KIND, PODS, QUOTAS, WORKLOADS
-from mwatch.model.kube_job import WATCH, JobKind, KubeJob, job_of, with_jobset
-from mwatch.model.kube_pod import (
+from mwatch.model.kube.job import WATCH, JobKind, KubeJob, job_of, with_jobset
+from mwatch.model.kube.pod import (
     BATCH_JOB_NAME,
     JOB_NAME,
     JOBSET_NAME,
@@ -24,7 +24,7 @@ from mwatch.model.kube_pod import (
     controller_uid,
     pod_of,
 )
-from mwatch.model.kube_queue import KubeQuota, KubeWorkload, quota_of, workload_of
+from mwatch.model.kube.queue import KubeQuota, KubeWorkload, quota_of, workload_of
 
 WATCHED = f"{WATCH}=true"
 _LABELS = {

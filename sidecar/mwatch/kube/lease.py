@@ -20,7 +20,7 @@ from mwatch.kube.access import ONCE, Access
 from mwatch.kube.answer import Answer
 from mwatch.kube.errors import KubeError
 from mwatch.kube.resources import LEASES
-from mwatch.model.kube_fields import number, text
+from mwatch.model.kube.fields import number, text
 
 NAME = "mwatch-controller"
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import quote
 
-from mwatch.model.kube_job import JobKind
+from mwatch.model.kube.job import JobKind
 
 
 class Resource(NamedTuple):

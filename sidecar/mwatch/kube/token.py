@@ -18,8 +18,8 @@ from collections.abc import Callable
 from mwatch.kube.access import Access
 from mwatch.kube.errors import NoPermission, Unavailable
 from mwatch.kube.resources import OF_KIND, SECRETS
-from mwatch.model.kube_fields import text
-from mwatch.model.kube_job import KubeJob
+from mwatch.model.kube.fields import text
+from mwatch.model.kube.job import KubeJob
 
 KEY = "mwatch-key"
 FIELD = "token"

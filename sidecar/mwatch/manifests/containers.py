@@ -9,7 +9,7 @@ from typing import Any
 
 from mwatch.manifests.names import PYZ, SIDECAR
 from mwatch.manifests.shell_text import LAUNCHERS
-from mwatch.model.workload import Tree
+from mwatch.model.checks.workload import Tree
 
 _USUAL = ("pytorch", "node", "trainer", "training", "megatron")
 

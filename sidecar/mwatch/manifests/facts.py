@@ -11,7 +11,7 @@ from typing import Any
 from mwatch.manifests import containers, kinds, shell_text
 from mwatch.manifests.kinds import Template
 from mwatch.manifests.trainjob_view import NODE, joined
-from mwatch.model.workload import Path, Reached, Replica, Tree, Workload
+from mwatch.model.checks.workload import Path, Reached, Replica, Tree, Workload
 
 _POD_NAMES = {kinds.PYTORCHJOB: "pytorch", kinds.TRAINJOB: NODE}
 _MAX_FILES = 8

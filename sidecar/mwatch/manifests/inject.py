@@ -21,7 +21,7 @@ from mwatch.manifests.kinds import Template
 from mwatch.manifests.parts import Run, Wish
 from mwatch.manifests.pod import Pod, Refuse, add_to_pod, refuse_strangers
 from mwatch.manifests.unrendered import unrendered
-from mwatch.model.workload import Reached, Replica
+from mwatch.model.checks.workload import Reached, Replica
 
 VERSION = 1
 _METADATA = ("metadata",)

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from mwatch.manifests import names
 from mwatch.manifests.containers import named
 from mwatch.manifests.stream import plain
-from mwatch.model.workload import Tree
+from mwatch.model.checks.workload import Tree
 
 SIZE_LIMIT = "2Gi"
 """Of the shared volume. What is written there is bounded to about 600 MiB; an overrun evicts."""

@@ -14,7 +14,7 @@ from mwatch.manifests.containers import mount_above, named
 from mwatch.manifests.edit import Editor
 from mwatch.manifests.kinds import Template
 from mwatch.manifests.parts import Run, Wish
-from mwatch.model.workload import Path, Replica, Tree
+from mwatch.model.checks.workload import Path, Replica, Tree
 
 Refuse = Callable[[Path, str], InputError]
 _POLICIES = {"Never": "Never", "ExitCode": "Never", "OnFailure": "OnFailure", "Always": "Always"}

@@ -15,7 +15,7 @@ from typing import Any
 from mwatch.manifests import kinds
 from mwatch.manifests.containers import named
 from mwatch.manifests.kinds import Template
-from mwatch.model.workload import Tree
+from mwatch.model.checks.workload import Tree
 
 NODE = "node"
 """What trainer v2 calls both the replicated job that trains and its container."""

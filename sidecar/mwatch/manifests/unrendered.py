@@ -14,7 +14,7 @@ from typing import Any
 
 from mwatch.manifests.shell_text import SHELLS, base
 from mwatch.manifests.stream import RENDER
-from mwatch.model.workload import Path
+from mwatch.model.checks.workload import Path
 
 ENVSUBST = "fill it in first (envsubst < FILE) and give what comes out with -f -"
 _HELM = re.compile(r"\{\{.*?\}\}")

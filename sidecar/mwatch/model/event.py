@@ -4,7 +4,7 @@
 
 Events are named tuples, not dataclasses: the reader makes several hundred thousand iteration
 events a second, and a tuple costs a fifth of a frozen dataclass. `None` means "not printed".
-Numbers may be NaN or infinite; `mwatch.model.wire` turns those into text for JSON.
+Numbers may be NaN or infinite; `mwatch.model.snapshot.event_wire` turns those into text for JSON.
 
 A line number counts physical lines of its file from 1. `rank` is the *global* rank where a
 prefix of the line gives one; torchrun's `[default7]:` is a local rank and therefore no rank.

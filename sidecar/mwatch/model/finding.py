@@ -3,6 +3,8 @@
 """What is wrong, since when, and who is to blame: the answer of a detector.
 
 A finding asserts a state and names its evidence. It never says what to do about it.
+
+What is the matter with a job, in the fields that `--json` shows as `verdict`.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from mwatch.model.observation import HERE, Sight
 if TYPE_CHECKING:
     from mwatch.model.job import Job
     from mwatch.model.settings import Settings
+
 
 MAX_EVIDENCE = 8
 
@@ -138,3 +141,17 @@ class Detector(NamedTuple):
     detect: Callable[[Job, Settings], list[Finding]]
     runbook: str
     """File name of the page in `runbooks/`, without `.md`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """None: not known."""
+
+    cause: Cause
+    summary: str
+    since_iteration: int | None = None
+    """The first iteration that the first bad line covers."""
+    since_time: float | None = None
+    culprit: Culprit | None = None
+    confidence: float = 1.0
+    """From 0 (nothing was seen) to 1."""

@@ -97,7 +97,7 @@ class AttemptStart(NamedTuple):
 class StoredCheckpoint(NamedTuple):
     iteration: int
     state: str
-    """`complete`, `unverified` or `incomplete`: see `mwatch_trainer.checkpoint`."""
+    """`complete`, `unverified` or `incomplete`: see `mwatch_trainer.checkpoint.listing`."""
     reason: str | None
     size_bytes: int | None
     written_at: float | None

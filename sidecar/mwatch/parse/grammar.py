@@ -8,44 +8,37 @@ from collections.abc import Collection, Sequence
 
 from mwatch.model.event import Flavour
 from mwatch.model.fault import CatalogueEntry
-from mwatch.parse import (
-    arguments,
-    checkpoints,
-    composer,
-    deepspeed,
+from mwatch.parse.formats import (
     elastic,
-    markers,
     megatron,
-    nemo,
-    timers,
-    torchtitan,
+    megatron_blocks,
+    megatron_messages,
+    other_trainers,
     tracebacks,
-    validation,
 )
-from mwatch.parse.context import Recogniser
-from mwatch.parse.faults import FaultMatcher
-from mwatch.parse.literals import with_rarer_end
-from mwatch.parse.scan import Hit, Scanner
+from mwatch.parse.formats.faults import FaultMatcher
+from mwatch.parse.lines.context import Recogniser
+from mwatch.parse.lines.literals import Hit, Scanner, with_rarer_end
 
 ALL: tuple[Recogniser, ...] = (
     megatron.RECOGNISER,
-    nemo.PRINTER,
-    nemo.BAR,
-    deepspeed.STEP,
-    deepspeed.OVERFLOW,
-    torchtitan.RECOGNISER,
-    composer.RECOGNISER,
-    validation.RECOGNISER,
-    markers.BARRIERS,
-    markers.LINES,
-    markers.EXITS,
-    markers.BRIDGE,
-    checkpoints.RECOGNISER,
-    checkpoints.PROGRESS,
-    arguments.RECOGNISER,
-    arguments.VERSION,
-    timers.RECOGNISER,
-    timers.STRAGGLER,
+    other_trainers.NEMO_PRINTER,
+    other_trainers.NEMO_BAR,
+    other_trainers.DEEPSPEED_STEP,
+    other_trainers.DEEPSPEED_OVERFLOW,
+    other_trainers.TORCHTITAN,
+    other_trainers.COMPOSER,
+    megatron_blocks.VALIDATION,
+    megatron_messages.BARRIERS,
+    megatron_messages.LINES,
+    megatron_messages.EXITS,
+    megatron_messages.BRIDGE,
+    megatron_messages.CHECKPOINTS,
+    megatron_messages.PROGRESS,
+    megatron_blocks.ARGUMENTS,
+    megatron_blocks.VERSION,
+    megatron_blocks.TIMERS,
+    megatron_blocks.STRAGGLER,
     tracebacks.RECOGNISER,
     elastic.ROOT_CAUSE,
     elastic.WORKER_FAILED,

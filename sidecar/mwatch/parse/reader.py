@@ -13,14 +13,13 @@ from collections.abc import Generator, Iterator, Sequence
 from operator import attrgetter
 
 from mwatch.model.event import Event, Iteration
-from mwatch.parse.context import Block, Context
+from mwatch.parse.fast_path.layout import Layout, learn
+from mwatch.parse.fast_path.run import Run, read_run
+from mwatch.parse.fast_path.shape import Shapes
 from mwatch.parse.grammar import Grammar, Span
-from mwatch.parse.layout import Layout, learn
-from mwatch.parse.line import Line, split_prefix
-from mwatch.parse.numbering import Numbering
-from mwatch.parse.run import Run, read_run
-from mwatch.parse.shape import Shapes
-from mwatch.parse.transport import Lines, Transport
+from mwatch.parse.lines.context import Block, Context
+from mwatch.parse.lines.line import Line, split_prefix
+from mwatch.parse.lines.transport import Lines, Numbering, Transport
 
 _MAX_LANES = 64
 _MAX_LAYOUTS = 4

@@ -15,8 +15,8 @@ from typing import Literal, NamedTuple
 from mwatch.plan import memory, stages
 from mwatch.plan.layout import Layout, Recompute
 from mwatch.plan.machines import Cluster
-from mwatch.plan.pipeline import bubble
 from mwatch.plan.shape import Shape
+from mwatch.plan.stages import bubble
 
 _MOST_IDLE = 0.25
 _TIGHT = 0.95

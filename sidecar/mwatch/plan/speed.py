@@ -13,8 +13,8 @@ from mwatch.plan import parameters, stages
 from mwatch.plan.activations import tokens
 from mwatch.plan.layout import Layout, Recompute
 from mwatch.plan.machines import Cluster
-from mwatch.plan.pipeline import bubble
 from mwatch.plan.shape import Shape
+from mwatch.plan.stages import bubble
 
 PEAK_SHARE = 0.40
 """gpt2-large at 32 x 1024 tokens took 437 ms on an H200: 39 %."""

@@ -7,11 +7,27 @@ take 2 GB/s, 512 TiB take 64. Sources: the document about AKS (AMLFS: 40 to 500 
 48 to 4 TiB at least), AWS's API reference (FSx for Lustre PERSISTENT_2: 125 to 1000, from
 1.2 TiB), Azure's limits of a standard account (25 Gbit/s into it, by default). A quota, a small
 client or many small files make any of them slower.
+
+How large a checkpoint is, and how long all GPUs stand still for it.
+
+14 bytes a parameter: the weights in 16 bits, their fp32 copy and both moments of Adam. That is
+2.22 TiB for 175b, which the document about AKS calls 2.3.
+
+How often to save: Young's and Daly's answer, and the goodput that follows.
+
+Young 1974: sqrt(2 C M). Daly 2006: the same with the terms that matter when a save is long beside
+the time between failures. Failures are taken as independent, at one rate; a rate is a guess until
+this cluster has been watched: `mwatch replay` of old logs gives its own.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
+
+from mwatch.plan import parameters
+from mwatch.plan.layout import Layout
+from mwatch.plan.shape import Shape
 
 TIB = 1024.0**4
 
@@ -73,3 +89,82 @@ def usual_stores(cloud: str) -> tuple[Store, ...]:
     """What to compare where none was named: that cloud's, else all."""
     kinds = {"azure": ("amlfs", "blob"), "aws": ("fsx",)}.get(cloud, ("amlfs", "blob", "fsx"))
     return tuple(store(each) for name, each in TIERS.items() if name.startswith(kinds))
+
+
+BYTES_PER_PARAMETER = 14
+SHARDED_BYTES_PER_PARAMETER = 12
+"""Of FSDP: the fp32 weights are the only ones."""
+HOST_GBYTES = 10.0
+"""GB/s from one GPU to its machine's memory, with many GPUs at it: what an async save waits for."""
+LEAST_STALL_SECONDS = 1.0
+
+
+def size(shape: Shape, layout: Layout) -> int:
+    """With the optimizer."""
+    each = SHARDED_BYTES_PER_PARAMETER if layout.fully_sharded else BYTES_PER_PARAMETER
+    return each * parameters.total(shape, layout.tensor)
+
+
+def async_stall_seconds(shape: Shape, layout: Layout) -> float:
+    """An estimate: the fullest GPU's own part, copied to the host before training goes on."""
+    ends = {0, layout.pipeline - 1}
+    most = max(_own(layout, parameters.on_stage(shape, layout, each)) for each in ends)
+    return max(BYTES_PER_PARAMETER * most / (HOST_GBYTES * 1e9), LEAST_STALL_SECONDS)
+
+
+def _own(layout: Layout, held: parameters.Held) -> float:
+    """What no other GPU has, or what it writes though others have it too."""
+    if layout.distributed_optimizer or layout.fully_sharded:
+        return held.dense / (layout.data * layout.context) + held.expert / layout.expert_data
+    return held.total
+
+
+FAILURES_PER_1000_GPU_DAYS = 0.47
+"""Llama 3 405B: 419 unexpected interruptions of 16,384 GPUs in 54 days."""
+_LONGEST_EXPONENT = 50.0
+
+
+class Saving(NamedTuple):
+    interval_seconds: float
+    stall_seconds: float
+    """Of one save, for which training waits."""
+    young_seconds: float
+    goodput: float
+    """Share of the time in which new steps are made, of 0 to 1."""
+
+
+def mean_time_between_failures(gpus: int, per_1000_gpu_days: float) -> float:
+    """Of the whole job, in seconds."""
+    return 86400.0 * 1000 / (gpus * per_1000_gpu_days)
+
+
+def young(stall: float, between: float) -> float:
+    return math.sqrt(2 * stall * between)
+
+
+def daly(stall: float, between: float) -> float:
+    """Seconds of work from the end of one save to the begin of the next."""
+    if stall >= 2 * between:
+        return between
+    ratio = stall / (2 * between)
+    return young(stall, between) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - stall
+
+
+def goodput(work: float, stall: float, between: float, recovery: float) -> float:
+    """Daly's expected time of one interval, failures and repeats in it, against its work."""
+    if recovery / between > _LONGEST_EXPONENT or (work + stall) / between > _LONGEST_EXPONENT:
+        return 0.0
+    spent = between * math.exp(recovery / between) * math.expm1((work + stall) / between)
+    return work / spent
+
+
+def saving(stall: float, write: float, between: float, restart: float) -> Saving:
+    """`write` is how long the bytes take; with a save that training waits for, `stall` is that.
+
+    A save in the background cannot begin before the one before it has ended, and while it is
+    written a failure goes back one interval more.
+    """
+    work = max(daly(stall, between), write - stall)
+    behind = max(write - stall, 0.0)
+    rate = goodput(work, stall, between, restart + behind)
+    return Saving(work, stall, young(stall, between), rate)

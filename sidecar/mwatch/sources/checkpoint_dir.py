@@ -2,11 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The save folder: which checkpoints are there, and which are whole.
 
-The judging is `mwatch_trainer.checkpoint`'s. Here each checkpoint is looked through once and then
-known by the times of its folder and of the files that are written last; one that is not whole is
+The judging is `mwatch_trainer.checkpoint.listing`'s. Here each checkpoint is looked through once
+and then known by the times of its folder and of the files that are written last; one that is not
+whole is
 looked at again, ever more rarely, and no longer once it has not changed for a while: a tree of
 terabytes is not walked for ever. A file that is replaced without any of these changing is not
 noticed. The look runs aside: a file system that hangs is a failure after a while, not a hang.
+
+The timeline file of a save folder, as the core knows it.
+
+The shape of the file is `mwatch_trainer.checkpoint.timeline`'s, which the wrapper shares. A file
+that is broken is told apart from one that is not there: it may have named the newest checkpoint as
+abandoned.
 """
 
 from __future__ import annotations
@@ -18,18 +25,20 @@ from typing import NamedTuple
 
 from mwatch.model.observation import Observed, Stored, StoredCheckpoint
 from mwatch.model.reading import Absent, Ok, Reading
-from mwatch.model.snapshot import Storage
-from mwatch.sources.worker import Worker
-from mwatch_trainer.checkpoint import (
+from mwatch.model.snapshot.snapshot import Storage
+from mwatch.model.timeline import BegunAttempt, Quarantine, Rollback, Timeline, bounded
+from mwatch.sources.base.worker import Worker
+from mwatch_trainer.checkpoint import timeline as file
+from mwatch_trainer.checkpoint.listing import (
     MAX_CHECKPOINTS,
     TRACKER,
     Checkpoint,
     Name,
-    State,
     list_names,
     read_tracker,
     verify,
 )
+from mwatch_trainer.checkpoint.verdict import State
 
 PERIOD_SECONDS = 10.0
 LIMIT_SECONDS = 30.0
@@ -183,3 +192,44 @@ def _stamp(path: str) -> Mark | None:
     except OSError:
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+class Found(NamedTuple):
+    timeline: Timeline | None
+    """None: there is none, or it is broken."""
+    problem: str | None = None
+    """What a person should know about the file."""
+    is_broken: bool = False
+
+
+def find(folder: str) -> Found:
+    name = f"{file.FOLDER}/{file.FILE}"
+    try:
+        read = file.read(folder)
+    except file.Broken as error:
+        return Found(None, f"{name} {error}: which checkpoints were abandoned is not known", True)
+    if read is None:
+        return Found(None)
+    newer = f"{name} was written by a newer mwatch: not all of it is understood"
+    return Found(to_model(read), newer if read.version > file.VERSION else None)
+
+
+def to_model(read: file.Timeline) -> Timeline:
+    timeline = Timeline(attempt=read.attempt)
+    timeline.rollbacks.extend(bounded([Rollback(*each) for each in read.rollbacks]))
+    timeline.attempts.extend(BegunAttempt(*each) for each in read.attempts)
+    timeline.quarantine = None if read.quarantine is None else Quarantine(*read.quarantine)
+    return timeline
+
+
+def to_text(timeline: Timeline) -> str:
+    """What the file is to hold."""
+    quarantine = timeline.quarantine
+    return file.to_text(
+        file.Timeline(
+            timeline.attempt,
+            tuple(file.Attempt(*each) for each in timeline.attempts),
+            tuple(file.Rollback(*each) for each in timeline.rollbacks),
+            None if quarantine is None else file.Quarantine(*quarantine),
+        )
+    )

@@ -7,21 +7,239 @@ trainers down: while communicators are made (nccl #1669, #1718, #2346) and, befo
 rank is missing (#1762). So nobody is asked until the service has been there for a while and the
 job has settled; older ones only while the job is silent, and no more once a rank was missing;
 and text is asked for only where there is no JSON. Who listens is greeted, which is harmless.
+
+Which global rank a rank of a communicator is, and whom the others wait for.
+
+RAS numbers ranks inside a communicator. Only in one as large as the world is that the global
+rank; in a smaller one a rank is found by its process, where the answer has processes (JSON) and
+some communicator of the world's size. Where neither is so, nobody is named.
+
+What successive answers of NCCL's RAS say together: whether the counts move.
+
+One answer says little: ranks of a healthy job differ at most moments, and those of a job that
+hangs inside a collective are all equal. So nothing is claimed before the third answer with the
+same counts, nor before they have stood for twice as long as the counts of this job usually do.
+Collectives inside CUDA graphs are not counted: frozen counts alone prove nothing.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from mwatch.model.nccl import Nccl, RasAnswer
-from mwatch.model.observation import Observed
+from mwatch import stats
+from mwatch.model.observation import Observed, Sign, SignSource, SignState
 from mwatch.model.reading import Absent, Failed, Ok, Reading
-from mwatch.sources.nccl_ras_client import Address, Level, RasLink
-from mwatch.sources.nccl_ras_counts import Counts, Told
-from mwatch.sources.periodic import Periodic
+from mwatch.model.snapshot.hardware import Communicator, Nccl, RasAnswer
+from mwatch.sources.base.worker import Periodic
+from mwatch.sources.nccl_client import Address, Level, RasLink
+
+_MAX_NAMED = 8
+
+
+class Names:
+    def __init__(self, answer: RasAnswer, world_size: int | None) -> None:
+        self.world_size = world_size
+        whole = (each for each in answer.told if each.size == world_size)
+        world = next((each for each in whole if each.processes), None)
+        self._by_process: dict[str, int] = {}
+        if world is not None:
+            self._by_process = {process: rank for rank, process in world.processes.items()}
+            if len(self._by_process) < len(world.processes):
+                self._by_process = {}  # two ranks in one process: not told apart
+
+    def of(self, each: Communicator, rank: int, process: str | None) -> int | None:
+        if rank < 0:
+            return None
+        if each.size == self.world_size:
+            return rank
+        return None if process is None else self._by_process.get(process)
+
+
+def last_ones(names: Names, unequal: Iterable[Communicator]) -> dict[int, str]:
+    """Ranks that are behind somewhere, and ahead of nobody anywhere: those wait themselves."""
+    behind: dict[int, str] = {}
+    waiting: set[int] = set()
+    for each in unequal:
+        most, least = max(each.begun.values()), min(each.begun.values())
+        for rank, count in each.begun.items():
+            known = names.of(each, rank, each.processes.get(rank))
+            if known is None:
+                continue
+            if count > least:
+                waiting.add(known)
+            if count < most:
+                words = f"has begun {most - count} fewer collectives than others of {each.size}"
+                behind.setdefault(known, words)
+    found = sorted(behind.keys() - waiting)
+    if names.world_size is None or 2 * len(found) > names.world_size:
+        return {}
+    return {rank: behind[rank] for rank in found[:_MAX_NAMED]}
+
+
+LASTING_ANSWERS = 3
+_LEAST_SECONDS = 15.0
+_UNPROVEN_SECONDS = 60.0
+"""Where nobody has seen these counts move, they may be of collectives that are rarely used."""
+_GAP_SECONDS = 180.0
+"""After a longer time without an answer, what moved may have moved long ago."""
+_STILLS = 32
+_USUAL_SHARE = 0.9
+_STILL_FACTOR = 2.0
+
+
+class _Known(NamedTuple):
+    begun: Mapping[int, int]
+    since: float
+    answers: int
+    """How many in a row had these counts."""
+
+
+class Told(NamedTuple):
+    nccl: Nccl
+    signs: tuple[Sign, ...]
+    is_calm: bool
+    """The counts move, or nothing of them is told, and nobody is missing."""
+
+
+class Counts:
+    """Of one job: `is_of_another` says when a new one is needed."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Known] = {}
+        self._last_at: float | None = None
+        self._still_since = 0.0
+        self._answers = 0
+        self._stills: deque[float] = deque(maxlen=_STILLS)
+        self._has_moved = False
+        self._behind: set[int] = set()
+        self._dead: set[int] = set()
+
+    def is_of_another(self, answer: RasAnswer) -> bool:
+        """After a restart, or where two jobs share the address, every communicator is new."""
+        hashes = {each.hash for each in answer.told}
+        return answer.counts_all and bool(self._known) and not hashes & self._known.keys()
+
+    def told(self, at: float, answer: RasAnswer, world_size: int | None) -> Told:
+        """`at` is monotonic; `world_size` None: as many as RAS knows GPUs."""
+        moved = self._follow(at, answer)
+        state, words = self._state(at, answer, moved)
+        names = Names(answer, answer.gpus if world_size is None else world_size)
+        unequal = [each for each in answer.told if self._stays_unequal(each)]
+        signs = [Sign(SignSource.NCCL_RAS, state, None, words)]
+        signs += self._late(names, unequal if state is SignState.FLAT else [])
+        signs += self._gone(names, answer) if self._answers > 1 else []
+        missing = missing_ranks(answer)
+        nccl = Nccl(answer.communicators, missing, len(unequal), _operations(answer))
+        is_equal = not answer.counts_all and not any(each.begun for each in answer.told)
+        return Told(nccl, tuple(signs), (moved or is_equal) and not missing)
+
+    def _follow(self, at: float, answer: RasAnswer) -> bool:
+        """Whether something was begun since the last answer."""
+        last_at = -math.inf if self._last_at is None else self._last_at
+        is_first = at - last_at > _GAP_SECONDS
+        self._last_at = at
+        before, self._known = {} if is_first else self._known, {}
+        moved = False
+        for each in answer.told:
+            known = before.get(each.hash)
+            if known is None or _differ(known.begun, each.begun):
+                moved = moved or answer.counts_all or bool(each.begun)
+                self._known[each.hash] = _Known(each.begun, at, 1)
+            else:
+                begun = {**known.begun, **each.begun}
+                self._known[each.hash] = _Known(begun, known.since, known.answers + 1)
+        if not answer.counts_all:  # a difference that is no longer told was made up for
+            moved = moved or any(
+                known.begun for hash, known in before.items() if hash not in self._known
+            )
+        if moved and not is_first:
+            self._stills.append(last_at - self._still_since)
+            self._has_moved = True
+        if moved or is_first:
+            self._still_since, self._answers = at, 0
+        self._answers += 1
+        return moved and not is_first
+
+    def _state(self, at: float, answer: RasAnswer, moved: bool) -> tuple[SignState, str]:
+        if moved:
+            return SignState.MOVING, "collectives are begun"
+        if answer.counts_all:
+            answers, since = self._answers, self._still_since
+            is_used = any(any(each.begun.values()) for each in answer.told)
+            what = f"no collective was begun in {answer.communicators} communicators"
+        else:
+            stuck = [self._known[each.hash] for each in answer.told if self._stays_unequal(each)]
+            is_used = bool(stuck)
+            answers = max((each.answers for each in stuck), default=0)
+            since = min((each.since for each in stuck), default=at)
+            what = f"ranks are apart in {len(stuck)} of {answer.communicators} communicators"
+        still = at - since
+        words = f"{what} for {still:.0f} s"
+        if is_used and answers >= LASTING_ANSWERS and still >= self._limit():
+            return SignState.FLAT, words
+        return SignState.UNKNOWN, words
+
+    def _limit(self) -> float:
+        if not self._has_moved:
+            return _UNPROVEN_SECONDS
+        usual = stats.quantile(self._stills, _USUAL_SHARE) if self._stills else 0.0
+        return max(_LEAST_SECONDS, _STILL_FACTOR * usual)
+
+    def _stays_unequal(self, each: Communicator) -> bool:
+        known = self._known[each.hash]
+        is_unequal = len(set(each.begun.values())) > 1
+        return is_unequal and each.is_settled and known.answers >= LASTING_ANSWERS
+
+    def _late(self, names: Names, unequal: list[Communicator]) -> list[Sign]:
+        late = last_ones(names, unequal)
+        signs = [
+            Sign(SignSource.NCCL_RAS, SignState.BEHIND, rank, words)
+            for rank, words in sorted(late.items())
+        ]
+        signs += [
+            Sign(SignSource.NCCL_RAS, SignState.UNKNOWN, rank, "no longer behind the others")
+            for rank in sorted(self._behind - late.keys())
+        ]
+        self._behind = set(late)
+        return signs
+
+    def _gone(self, names: Names, answer: RasAnswer) -> list[Sign]:
+        """Once for each: RAS never takes it back, and its network is not that of the job, which
+        may go on. So only where nothing has moved since the last answer."""
+        found: list[Sign] = []
+        for each in answer.told:
+            for lost in each.missing:
+                rank = names.of(each, lost.rank, lost.process) if lost.is_dead else None
+                if rank is not None and rank not in self._dead:
+                    self._dead.add(rank)
+                    words = "not reached by any other process for a minute"
+                    found.append(Sign(SignSource.NCCL_RAS, SignState.DEAD, rank, words))
+        return found
+
+
+def missing_ranks(answer: RasAnswer) -> int:
+    """Each rank is in several communicators, and not always named."""
+    named = {lost.process for each in answer.told for lost in each.missing if lost.process}
+    return max([len(named), *(each.missing_count for each in answer.told)])
+
+
+def _differ(before: Mapping[int, int], now: Mapping[int, int]) -> bool:
+    """A rank that is no longer told has not moved by that."""
+    if now and not before.keys() & now.keys():
+        return True
+    return any(before[rank] != value for rank, value in now.items() if rank in before)
+
+
+def _operations(answer: RasAnswer) -> int | None:
+    if not answer.counts_all:
+        return None
+    return sum(min(each.begun.values(), default=0) for each in answer.told)
+
 
 PERIOD_SECONDS = 15.0
 SOON_SECONDS = 10.0

@@ -6,6 +6,16 @@ Alive is not moving, and busy is not progress: a rank that waits for another one
 counts as busy when its own process or any below it (data loader, writer of a checkpoint) is. That
 all processes are gone at once is the end of the command, which the wrapper tells; it is no death
 of a rank.
+
+Which process is which rank, as the probe inside each rank has written.
+
+The environment alone does not tell: a PyTorchJob gives the launcher a `RANK` too, and children
+inherit theirs. A record outlives its process, so a pid counts only with its start.
+
+What each rank uses of its machine: its own process and all below it.
+
+CPU time only ever grows: that of a data loader that has ended is still counted. Memory is a sum
+of what each process holds, and pages that several share are counted for each.
 """
 
 from __future__ import annotations
@@ -13,15 +23,89 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mwatch.model.observation import Observed, Sign, SignSource, SignState
 from mwatch.model.reading import Ok, Reading
-from mwatch.sources.node_file import NodeFile, number, objects, text, whole
-from mwatch.sources.rank_pids import read_rank_pids
-from mwatch.sources.rank_use import Key, Process, RankUse, Use
-from mwatch_trainer.contract import NODE_FOLDER, NODE_PROCESSES
+from mwatch.sources.base.json_file import NodeFile, number, objects, text, whole
+from mwatch_trainer.contract import NODE_FOLDER, NODE_PROCESSES, PROBE_FOLDER, PROBE_PREFIX
+from mwatch_trainer.probe.record_file import SIZE, unpack
+
+MAX_RANKS = 4096
+
+
+def read_rank_pids(volume: str) -> dict[tuple[int, int], int]:
+    """Pid and start → rank; empty where there is no probe. A torn record is left out."""
+    folder = os.path.join(volume, PROBE_FOLDER)
+    try:
+        names = sorted(os.listdir(folder))[:MAX_RANKS]
+    except OSError:
+        return {}
+    found = {}
+    for name in names:
+        if not name.startswith(PROBE_PREFIX):
+            continue
+        try:
+            with open(os.path.join(folder, name), "rb") as file:
+                record = unpack(file.read(SIZE))
+        except OSError:
+            continue
+        if record is not None:
+            found[record.pid, record.started] = record.rank
+    return found
+
+
+Key = tuple[int, int]
+"""Pid and start: a pid alone may be used again."""
+
+
+class Process(NamedTuple):
+    pid: int
+    parent: int | None
+    started: int
+    rank: int | None
+    is_rank: bool
+    name: str
+    state: str
+    cpu_seconds: float | None
+    resident_bytes: float | None = None
+    threads: int | None = None
+
+    @property
+    def key(self) -> Key:
+        return self.pid, self.started
+
+
+class Use(NamedTuple):
+    cpu_seconds: float | None = None
+    resident_bytes: float | None = None
+    threads: int | None = None
+    """Of its main process."""
+
+
+class RankUse:
+    def __init__(self) -> None:
+        self._known: dict[Key, float] = {}
+        self._spent: dict[int, float] = {}
+        self.ranks: dict[int, Use] = {}
+
+    def saw(self, found: Mapping[int, Sequence[Process]]) -> None:
+        """Of each rank that lives: its main process first, then those below it."""
+        self.ranks = {rank: self._use(rank, every) for rank, every in found.items()}
+        there = {each.key for every in found.values() for each in every}
+        self._known = {key: spent for key, spent in self._known.items() if key in there}
+
+    def _use(self, rank: int, every: Sequence[Process]) -> Use:
+        for each in every:
+            if each.cpu_seconds is None:
+                continue
+            more = each.cpu_seconds - self._known.get(each.key, 0.0)
+            self._known[each.key] = each.cpu_seconds
+            self._spent[rank] = self._spent.get(rank, 0.0) + max(more, 0.0)
+        held = [each.resident_bytes for each in every if each.resident_bytes is not None]
+        return Use(self._spent.get(rank), sum(held) if held else None, every[0].threads)
+
 
 MAX_PROCESSES = 4096
 WINDOW_SECONDS = 5.0

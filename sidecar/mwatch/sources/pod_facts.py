@@ -14,9 +14,9 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from mwatch.model.pod import DataFile, Mount, PodFacts
 from mwatch.model.reading import Ok, Reading
-from mwatch.sources.worker import Worker
+from mwatch.model.snapshot.pod import DataFile, Mount, PodFacts
+from mwatch.sources.base.worker import Worker
 
 PERIOD_SECONDS = 300.0
 SOON_SECONDS = 30.0

@@ -9,20 +9,52 @@ own) is aged by when it was last seen to change, and counts only when it has cha
 Only records of the newest start of the ranks count: those of an older attempt, or of before
 torchrun started its workers anew, lie there until their rank writes again. A record that stands
 still gives no Beat: whether the rank is stopped, holds the GIL or is gone, the probe cannot say.
+
+What the main thread of each rank spent its time on, by the records of its probe.
+
+A record says what the thread does at its moment; the time since the record before it is booked
+to that. A longer gap belongs to nobody: the process was stopped, or held the GIL, and nobody saw
+what it did.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from mwatch.model.observation import Beat, Observed
+from mwatch.model.phase import JobPhase
 from mwatch.model.reading import Absent, Failed, Ok, Reading
-from mwatch.sources.rank_seconds import RankSeconds
 from mwatch_trainer.contract import PROBE_FOLDER, PROBE_PREFIX
-from mwatch_trainer.probe_record import SIZE, Record, unpack
+from mwatch_trainer.probe.record_file import SIZE, Record, unpack
+
+GAP_SECONDS = 5.0
+_KNOWN = frozenset({"collective", "data", "compute", *(phase.value for phase in JobPhase)})
+_UNKNOWN = "unknown"
+"""Also a phase of another release: label values are bounded."""
+
+
+class RankSeconds:
+    def __init__(self) -> None:
+        self._last: dict[int, float] = {}
+        self._spent: dict[int, dict[str, float]] = {}
+
+    def saw(self, beats: Iterable[tuple[Beat, float]]) -> None:
+        """New records, each with the moment at which it was written."""
+        for beat, at in beats:
+            before = self._last.get(beat.rank)
+            self._last[beat.rank] = at
+            if before is None or not 0 < at - before <= GAP_SECONDS:
+                continue
+            phase = beat.phase if beat.phase in _KNOWN else _UNKNOWN
+            spent = self._spent.setdefault(beat.rank, {})
+            spent[phase] = spent.get(phase, 0.0) + at - before
+
+    def of(self, rank: int) -> Mapping[str, float]:
+        return dict(self._spent.get(rank, {}))
+
 
 MAX_RECORDS = 4096
 """Of one pod; a rank for each of its GPUs is 16 at most, tests on CPU have more."""

@@ -5,22 +5,248 @@
 No sign of life is made of the bytes that pass: the cards of a node serve other pods and the
 storage too, so traffic would speak against a true hang, and a job that fits one NVLink domain has
 none. For the same reason no fault from here is fatal by itself: it is blamed when the job stops.
+
+The RDMA cards of a machine as the kernel shows them under `/sys/class/infiniband`.
+
+Where the RDMA namespace is shared, as it mostly is, that is every card of the node, also those
+that other pods use. A file that is not there, or cannot be read, is left out: never zero. EFA's
+driver calls every port active, so its state is taken from the network interface of the card.
+
+How much of a counter is trouble: the thresholds, and the memory that they need.
+
+A few symbol errors are healthy, as is a lost packet: most counters mean something only as a
+rate. A counter that has gone down was reset (or wrapped, which looks the same) and begins anew.
+Those that have no line here are shown, and judged by nobody: their level is the fabric's own.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from mwatch.model.event import Fault
-from mwatch.model.fabric import MAX_PORTS, FabricPort
 from mwatch.model.fault import CatalogueEntry, Role
 from mwatch.model.observation import Observed
 from mwatch.model.reading import Absent, Ok, Reading
-from mwatch.sources import rdma_sysfs
-from mwatch.sources.periodic import Periodic
-from mwatch.sources.rdma_rules import CARD_GONE, LINK_DOWN, RULES, Rule, Watch
+from mwatch.model.snapshot.hardware import MAX_ERRORS, MAX_PORTS, FabricPort
+from mwatch.sources.base.worker import Periodic
+
+CLASS_FOLDER = "class/infiniband"
+_MAX_FILE = 128
+_WORD_BYTES = 4
+"""`port_xmit_data` and `port_rcv_data` count words of four bytes."""
+_HARDWARE = "hw_counters"
+_CARRIER_CHANGES = "carrier_changes"
+_LINK_LAYERS = frozenset({"InfiniBand", "Ethernet"})
+"""EFA has another word, which differs between kernels."""
+
+_PORT = (
+    "link_downed", "local_link_integrity_errors", "excessive_buffer_overrun_errors",
+    "symbol_error", "link_error_recovery", "port_rcv_errors", "port_xmit_discards",
+    "port_xmit_wait",
+)  # fmt: skip
+_PORT_HARDWARE = (
+    "rnr_nak_retry_err", "local_ack_timeout_err", "packet_seq_err", "out_of_sequence",
+    "implied_nak_seq_err", "req_transport_retries_exceeded", "req_cqe_error", "resp_cqe_error",
+    "roce_slow_restart", "np_cnp_sent", "rp_cnp_handled", "np_ecn_marked_roce_packets",
+    # EFA
+    "rx_drops", "rdma_read_wr_err", "rdma_write_wr_err", "retrans_bytes", "retrans_pkts",
+    "retrans_timeout_events", "unresponsive_remote_events", "impaired_remote_conn_events",
+)  # fmt: skip
+_DEVICE_HARDWARE = (
+    "no_completion_cmds", "cmds_err", "reg_mr_err", "create_qp_err", "create_ah_err",
+)  # fmt: skip
+
+
+class Port(NamedTuple):
+    seen: FabricPort
+    state: str
+    """In the kernel's words, for people."""
+
+
+def read_cards(root: str) -> list[str]:
+    """FileNotFoundError where there is no such class at all."""
+    return sorted(os.listdir(os.path.join(root, CLASS_FOLDER)))[:MAX_PORTS]
+
+
+def ports(root: str, card: str) -> Iterator[Port]:
+    folder = os.path.join(root, CLASS_FOLDER, card)
+    interface = _interface(folder)
+    of_card = _numbers(os.path.join(folder, _HARDWARE), _DEVICE_HARDWARE)
+    changes = None if interface is None else _number(os.path.join(interface, _CARRIER_CHANGES))
+    if changes is not None:
+        of_card[_CARRIER_CHANGES] = changes
+    for number in _names(os.path.join(folder, "ports")):
+        yield _port(f"{card}/{number}", os.path.join(folder, "ports", number), interface, of_card)
+
+
+def _port(name: str, folder: str, interface: str | None, of_card: Mapping[str, int]) -> Port:
+    counters, hardware = os.path.join(folder, "counters"), os.path.join(folder, _HARDWARE)
+    errors = {**_numbers(counters, _PORT), **_numbers(hardware, _PORT_HARDWARE), **of_card}
+    is_up, state = _state(folder, interface)
+    seen = FabricPort(
+        device=name,
+        is_up=is_up,
+        received_bytes=_bytes(counters, "port_rcv_data", hardware, "rx_bytes"),
+        sent_bytes=_bytes(counters, "port_xmit_data", hardware, "tx_bytes"),
+        errors=dict(list(errors.items())[:MAX_ERRORS]),
+    )
+    return Port(seen, state)
+
+
+def _state(folder: str, interface: str | None) -> tuple[bool | None, str]:
+    if _text(os.path.join(folder, "link_layer")) not in _LINK_LAYERS:
+        operstate = None if interface is None else _text(os.path.join(interface, "operstate"))
+        if operstate not in ("up", "down"):
+            return None, "unknown"
+        return operstate == "up", f"operstate {operstate}"
+    state, physical = (_text(os.path.join(folder, name)) for name in ("state", "phys_state"))
+    if state is None:
+        return None, "unknown"
+    is_up = state.endswith("ACTIVE") and (physical is None or physical.endswith("LinkUp"))
+    return is_up, f"state {state}, phys_state {physical}"
+
+
+def _interface(folder: str) -> str | None:
+    """Of a card with several nobody knows which belongs to the port."""
+    inside = os.path.join(folder, "device", "net")
+    found = _names(inside)
+    return os.path.join(inside, found[0]) if len(found) == 1 else None
+
+
+def _bytes(counters: str, words: str, hardware: str, plain: str) -> int | None:
+    found = _number(os.path.join(counters, words))
+    return _number(os.path.join(hardware, plain)) if found is None else found * _WORD_BYTES
+
+
+def _numbers(folder: str, names: tuple[str, ...]) -> dict[str, int]:
+    there = set(_names(folder))
+    read = ((name, _number(os.path.join(folder, name))) for name in names if name in there)
+    return {name: value for name, value in read if value is not None}
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _number(path: str) -> int | None:
+    found = _text(path)
+    return int(found) if found is not None and found.isdecimal() else None
+
+
+def _text(path: str) -> str | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read(_MAX_FILE).decode("ascii", "replace").strip()
+    except OSError:
+        return None
+
+
+LINK_DOWN = "nic-link-down"
+CARD_GONE = "rdma-card-gone"
+_LINK = "rdma-link-errors"
+_FLAPS = "rdma-link-flaps"
+_CONGESTED = "rdma-congestion"
+_PEER = "rdma-peer-lost"
+_EFA_LOSS = "efa-packet-loss"
+_EFA_PEER = "efa-peer-silent"
+_EFA_FIRMWARE = "efa-firmware-silent"
+_EFA_COMMANDS = "efa-commands-fail"
+_SAMPLES = 60
+
+
+class Rule(NamedTuple):
+    counter: str
+    more_than: int
+    seconds: float
+    """0: since the last look."""
+    fault: str
+    is_bucket: bool = False
+    """`more_than` may come at once, and from then on one each second."""
+
+
+RULES = (
+    Rule("link_downed", 0, 0.0, LINK_DOWN),
+    Rule("local_link_integrity_errors", 0, 0.0, _LINK),
+    Rule("excessive_buffer_overrun_errors", 0, 0.0, _LINK),
+    Rule("symbol_error", 100, 10.0, _LINK),
+    Rule("symbol_error", 120, 3600.0, _LINK),  # the bit error rate that IBTA allows
+    Rule("port_rcv_errors", 100, 10.0, _LINK),
+    Rule("link_error_recovery", 5, 60.0, _FLAPS),
+    Rule("carrier_changes", 2, 300.0, _FLAPS),
+    Rule("port_xmit_discards", 1000, 10.0, _CONGESTED),
+    Rule("roce_slow_restart", 100, 10.0, _CONGESTED),
+    Rule("rnr_nak_retry_err", 0, 0.0, _PEER),
+    Rule("local_ack_timeout_err", 10, 10.0, _PEER),
+    Rule("req_transport_retries_exceeded", 0, 0.0, _PEER),
+    Rule("req_cqe_error", 0, 0.0, _PEER),
+    Rule("resp_cqe_error", 0, 0.0, _PEER),
+    Rule("rx_drops", 1000, 10.0, _EFA_LOSS),
+    Rule("retrans_bytes", 1_000_000, 0.0, _EFA_LOSS, is_bucket=True),
+    Rule("retrans_pkts", 1000, 0.0, _EFA_LOSS, is_bucket=True),
+    Rule("retrans_timeout_events", 100, 0.0, _EFA_LOSS, is_bucket=True),
+    Rule("unresponsive_remote_events", 10, 10.0, _EFA_PEER),
+    Rule("impaired_remote_conn_events", 10, 10.0, _EFA_PEER),
+    Rule("rdma_read_wr_err", 10, 10.0, _EFA_PEER),
+    Rule("rdma_write_wr_err", 10, 10.0, _EFA_PEER),
+    Rule("no_completion_cmds", 0, 0.0, _EFA_FIRMWARE),
+    Rule("cmds_err", 10, 60.0, _EFA_COMMANDS),
+)
+"""Rates by the second are taken over ten."""
+
+
+class Watch:
+    """One counter of one port, held against one rule."""
+
+    def __init__(self, rule: Rule) -> None:
+        self._rule = rule
+        self._seen: deque[tuple[float, int]] = deque()
+        self._tokens = float(rule.more_than)
+
+    def more(self, at: float, value: int) -> int | None:
+        """By how much it rose, where that is too much."""
+        if self._seen and value < self._seen[-1][1]:
+            self._seen.clear()
+        found = self._over_bucket(at, value) if self._rule.is_bucket else self._over(at, value)
+        self._keep(at, value)
+        return found
+
+    def _over(self, at: float, value: int) -> int | None:
+        """Since the last moment before the rule's time began, and since the first one in it: over
+        a longer time than the rule's, as after a look that came late, more is allowed."""
+        rule = self._rule
+        while len(self._seen) >= 2 and self._seen[1][0] <= at - rule.seconds:
+            self._seen.popleft()
+        for since, before in islice(self._seen, 2):
+            share = max(1.0, (at - since) / rule.seconds) if rule.seconds else 1.0
+            if value - before > rule.more_than * share:
+                return value - before
+        return None
+
+    def _over_bucket(self, at: float, value: int) -> int | None:
+        if not self._seen:
+            return None
+        since, before = self._seen.popleft()
+        rise = value - before
+        self._tokens = min(self._tokens + at - since, float(self._rule.more_than))
+        if rise > self._tokens:
+            return rise
+        self._tokens -= rise
+        return None
+
+    def _keep(self, at: float, value: int) -> None:
+        """As much of the past as the rule looks back on, in steps: memory is bounded."""
+        if len(self._seen) >= 2 and at - self._seen[-2][0] < self._rule.seconds / _SAMPLES:
+            self._seen.pop()
+        self._seen.append((at, value))
+
 
 PERIOD_SECONDS = 10.0
 LIMIT_SECONDS = 20.0
@@ -99,13 +325,13 @@ class Rdma:
     def _look(self) -> Reading[_Look]:
         at, wall = self._clock(), self._wall()
         try:
-            cards = rdma_sysfs.cards(self._root)
+            cards = read_cards(self._root)
         except FileNotFoundError:
             cards = []
         trouble = [*self._gone(cards)]
         if not self._cards:
             return Absent("there is no card for RDMA")
-        found = [port for card in cards for port in rdma_sysfs.ports(self._root, card)][:MAX_PORTS]
+        found = [port for card in cards for port in ports(self._root, card)][:MAX_PORTS]
         for port in found:
             trouble += self._of_port(at, port)
         self._forget({port.seen.device for port in found})
@@ -122,7 +348,7 @@ class Rdma:
         self._cards = {card: n for card, n in self._cards.items() if n <= _GONE_LOOKS}
         return [(CARD_GONE, card, f"{card} is gone") for card in lost]
 
-    def _of_port(self, at: float, port: rdma_sysfs.Port) -> list[tuple[str, str, str]]:
+    def _of_port(self, at: float, port: Port) -> list[tuple[str, str, str]]:
         name, errors = port.seen.device, port.seen.errors
         found: list[tuple[str, str, str]] = []
         if port.seen.is_up is not None:

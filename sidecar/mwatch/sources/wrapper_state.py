@@ -16,9 +16,8 @@ from typing import Any
 
 from mwatch.model.observation import AttemptStart, Observed, ProcessExit
 from mwatch.model.reading import Absent, Failed, Ok, Reading
-from mwatch.model.wrapper import Ended, WrapperState
-from mwatch.sources.json_file import JsonFile
-from mwatch.sources.node_file import number, text, whole
+from mwatch.model.snapshot.wrapper import Ended, WrapperState
+from mwatch.sources.base.json_file import JsonFile, number, text, whole
 from mwatch_trainer.contract import ATTEMPT
 
 _MAX_WORDS = 1000

@@ -15,7 +15,7 @@ from dataclasses import replace
 from mwatch.model.job import MAX_EARLIER_STEPS, Attempt, Job, Step, Stream
 from mwatch.model.observation import AttemptStart
 from mwatch.model.phase import JobPhase
-from mwatch.state import ledger
+from mwatch.state.goodput import ledger
 
 KEPT_STEPS = 256
 """Of an attempt that is over."""

@@ -4,10 +4,19 @@
 
 Missing and late observations are accepted; only a new attempt goes backwards. A caller that
 wants to keep an old state copies it.
+
+Faults, errors and good-byes: kept earliest first, for the root cause is rarely the loudest.
+
+Evaluations: periodic ones are silent until their result, and only a timer tells how long.
+
+Start-up and shut-down markers of rank 0, and the straggler report.
+
+The argument block: shape and schedule of the job.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +34,21 @@ from mwatch.model.event import (
     Timers,
     Validation,
 )
-from mwatch.model.job import Job, SightState, SignSeen, Stream
+from mwatch.model.fault import Role
+from mwatch.model.job import (
+    MAX_ERRORS,
+    MAX_FAULTS,
+    Attempt,
+    ErrorSeen,
+    ExitSeen,
+    FaultSeen,
+    Job,
+    Layout,
+    ProcessGone,
+    SightState,
+    SignSeen,
+    Stream,
+)
 from mwatch.model.observation import (
     AttemptStart,
     Beat,
@@ -38,7 +61,192 @@ from mwatch.model.observation import (
     Stored,
     Unseen,
 )
-from mwatch.state import attempts, beats, checkpoints, endings, evaluation, layout, markers, steps
+from mwatch.model.phase import JobPhase
+from mwatch.state import attempts, checkpoints, phases, steps
+
+_ASKED_NOTHING = "status"
+"""Reason of an `exit` event that only tells the exit code 0."""
+
+
+def _attempt(job: Job, stream: Stream, at: float) -> Attempt | None:
+    """The attempt that this stream is in; an old one for a stream that is late."""
+    if not attempts.is_last_word(job, stream, at) and attempts.is_current(job, stream, at):
+        return job.attempt
+    return next((past for past in job.past if past.number == stream.attempt), None)
+
+
+def fold_fault(job: Job, stream: Stream, at: float, fault: Fault) -> None:
+    attempt = _attempt(job, stream, at)
+    if attempt is None or fault.role == Role.BENIGN:
+        return
+    if len(attempt.faults) >= MAX_FAULTS:
+        attempt.dropped += 1
+        return
+    attempt.faults.append(FaultSeen(at, stream.name, fault, job.catalogue.get(fault.id)))
+    if attempt is job.attempt:
+        checkpoints.judge_load(job)
+
+
+def fold_error(job: Job, stream: Stream, at: float, error: Error) -> None:
+    attempt = _attempt(job, stream, at)
+    if attempt is None:
+        return
+    if len(attempt.errors) < MAX_ERRORS:
+        attempt.errors.append(ErrorSeen(at, stream.name, error))
+    else:
+        attempt.dropped += 1
+    if attempt is not job.attempt:
+        return
+    checkpoints.judge_load(job)
+    if error.kind == "restart":
+        attempts.start(job, stream, at)
+    elif error.kind == "elastic" or error.exit_code is not None:
+        gone = ProcessExit(error.exit_code, error.signal, None)
+        attempt.gone.setdefault(stream.name, ProcessGone(at, stream.name, gone))
+        checkpoints.judge_load(job)
+        _over(job, at)
+
+
+def fold_exit(job: Job, stream: Stream, at: float, bye: Exit) -> None:
+    if not attempts.is_current(job, stream, at):
+        return
+    attempt = job.attempt
+    if bye.reason == _ASKED_NOTHING:
+        fold_process_exit(job, stream, at, ProcessExit(0, None, None))
+        return
+    if attempt.exit is None:
+        attempt.exit = ExitSeen(at, stream.name, bye)
+    phases.enter(job, at, JobPhase.STOPPING)
+
+
+def fold_process_exit(job: Job, stream: Stream, at: float, gone: ProcessExit) -> None:
+    attempt = _attempt(job, stream, at)
+    if attempt is None:
+        return
+    attempt.gone[stream.name] = ProcessGone(at, stream.name, gone)
+    if attempt is not job.attempt:
+        return
+    if gone.exit_code or gone.signal or attempt.streams <= attempt.gone.keys():
+        if gone.exit_code or gone.signal:
+            checkpoints.judge_load(job)
+        _over(job, at)
+
+
+def _over(job: Job, at: float) -> None:
+    """One dead rank is the end of a gang: the others can only wait for it."""
+    phases.enter(job, at, JobPhase.ENDED)
+    attempts.end(job, at)
+
+
+_TIMER = "evaluate"
+
+
+def fold_validation(job: Job, stream: Stream, at: float, result: Validation) -> None:
+    if not attempts.is_current(job, stream, at):
+        return
+    attempt = job.attempt
+    attempt.evaluations += 1
+    attempt.evaluated_after = result.iteration
+    if attempt.bad_validation_at is None and not all(map(math.isfinite, result.losses.values())):
+        attempt.bad_validation_at = (
+            result.iteration if result.iteration is not None else attempt.iteration
+        )
+    if attempt.phase is JobPhase.EVALUATING:
+        if not phases.is_seen_to_last(attempt, at):
+            phases.enter(job, at, phases.resting(attempt))
+    elif attempt.phase is JobPhase.TRAINING and not attempt.saw_evaluating:
+        _look_back(job, attempt.phase_since, at)
+
+
+def fold_timers(job: Job, stream: Stream, at: float, timers: Timers) -> None:
+    """A report of the last rank; its line has no time of its own in a recorded log."""
+    if not attempts.is_current(job, stream, at) or _TIMER not in timers.values:
+        return
+    seconds = timers.values[_TIMER][1] / 1000.0
+    attempt = job.attempt
+    if attempt.saw_evaluating:
+        return  # its time is booked already
+    if attempt.phase is JobPhase.TRAINING and math.isfinite(seconds) and seconds > 0:
+        began = max(attempt.phase_since, attempt.line_at or at)
+        if at - began < seconds:
+            _look_back(job, began, began + seconds)
+
+
+def _look_back(job: Job, since: float, until: float) -> None:
+    """From the last line to the result the job was evaluating, though nobody had said so."""
+    began = max(since, job.attempt.line_at or since)
+    if until > began:
+        phases.enter(job, began, JobPhase.EVALUATING)
+        phases.enter(job, until, phases.resting(job.attempt))
+
+
+def fold_marker(job: Job, stream: Stream, at: float, mark: Phase) -> None:
+    if mark.name == "starting" and mark.edge == "begin" and is_new_process(job, stream, at):
+        attempts.start(job, stream, at)
+    if not attempts.is_current(job, stream, at):
+        return
+    attempt = job.attempt
+    if mark.name == "first-step":
+        if phases.is_before_steps(attempt) or attempt.phase is JobPhase.LOADING:
+            phases.enter(job, at, JobPhase.FIRST_STEP)
+    elif mark.name == "training" and mark.edge == "end":
+        attempt.is_done = attempt.exit is None
+        phases.enter(job, at, JobPhase.STOPPING)
+    elif mark.name == "evaluating" and mark.edge == "begin":
+        phases.enter(job, at, JobPhase.EVALUATING)
+    elif mark.name == "async-finalize":
+        phases.enter(job, at, JobPhase.ASYNC_FINALIZE)
+
+
+def is_new_process(job: Job, stream: Stream, at: float) -> bool:
+    """Rank 0 says once that it starts; a stream that has said more than that starts again."""
+    attempt = job.attempt
+    if stream.attempt != attempt.number:
+        return True
+    if attempt.is_numbered and attempt.steps and at < attempt.steps[0].at:
+        return False  # told late: it is how the process that made these steps has begun
+    has_begun = not phases.is_before_steps(attempt) or attempt.first_iteration is not None
+    return has_begun or attempt.ended_at is not None or bool(attempt.errors)
+
+
+def fold_straggler(job: Job, stream: Stream, at: float, report: Straggler) -> None:
+    if attempts.is_current(job, stream, at):
+        job.attempt.straggler = report
+
+
+def fold_layout(job: Job, stream: Stream, at: float, said: Arguments) -> None:
+    if is_new_process(job, stream, at):
+        attempts.start(job, stream, at)
+    if not attempts.is_current(job, stream, at):
+        return
+    before = job.layout
+    length = said.extra.get("seq_length")
+    job.layout = Layout(
+        world_size=said.world_size or before.world_size,
+        tensor=said.tensor_parallel,
+        pipeline=said.pipeline_parallel,
+        context=said.context_parallel,
+        expert=said.expert_parallel,
+        log_interval=said.log_interval,
+        save_interval=said.save_interval,
+        eval_interval=said.eval_interval,
+        exit_interval=said.exit_interval,
+        total_iterations=said.train_iters or before.total_iterations,
+        precision=said.precision,
+        is_dynamic_scale=_is_dynamic(said),
+        async_save=said.async_save,
+        save_folder=said.save,
+        load_folder=said.load,
+        sequence_length=length if isinstance(length, int) else before.sequence_length,
+    )
+    job.calibration = job.calibration.in_layout(job.layout.key)
+
+
+def _is_dynamic(said: Arguments) -> bool | None:
+    if said.precision is None:
+        return None
+    return said.precision == "fp16" and said.extra.get("loss_scale") in (None, "None")
+
 
 MAX_STREAMS = 8192
 
@@ -72,13 +280,13 @@ def _see(job: Job, sight: Sight, at: float) -> None:
 
 def _beat(job: Job, stream: Stream, at: float, beat: Beat) -> None:
     _see(job, Sight.PROBE, at)
-    beats.fold(job, stream, at, beat)
+    steps.fold_beat(job, stream, at, beat)
 
 
 def _fault(job: Job, stream: Stream, at: float, fault: Fault) -> None:
     if fault.line:  # else no log said so, but a driver or a network card
         _see(job, Sight.LOG, at)
-    endings.fold_fault(job, stream, at, fault)
+    fold_fault(job, stream, at, fault)
 
 
 def _stored(job: Job, stream: Stream, at: float, stored: Stored) -> None:
@@ -113,19 +321,19 @@ def _nothing(job: Job, stream: Stream, at: float, what: object) -> None:
 
 
 _FOLDS: dict[type, Fold] = {
-    Iteration: steps.fold,
-    Batch: steps.fold,
-    Validation: evaluation.fold_validation,
-    Timers: evaluation.fold_timers,
-    Phase: markers.fold,
+    Iteration: steps.fold_step,
+    Batch: steps.fold_step,
+    Validation: fold_validation,
+    Timers: fold_timers,
+    Phase: fold_marker,
     Checkpoint: checkpoints.fold,
     Fault: _fault,
-    Error: endings.fold_error,
-    Exit: endings.fold_exit,
-    ProcessExit: endings.fold_process_exit,
+    Error: fold_error,
+    Exit: fold_exit,
+    ProcessExit: fold_process_exit,
     Overflow: _nothing,
-    Straggler: markers.fold_straggler,
-    Arguments: layout.fold,
+    Straggler: fold_straggler,
+    Arguments: fold_layout,
     Beat: _beat,
     Sign: _sign,
     Stored: _stored,

@@ -5,16 +5,29 @@
 Lazy: it holds one observation of each stream. The order within a stream is never changed: where
 its times step back, what follows waits for nothing. It cannot know which of two things of the
 same moment came first; an iteration line does, for what a pod does at an iteration follows it.
+
+By how much the clocks of recorded pods differ, from what must have happened together.
+
+A save of iteration N begins after the line of N and ends before the next iterations begin; the
+first iteration begins when rank 0 says so; a line that two pods print is one line. Each of these
+bounds the difference from both sides. Of all differences that keep causes before effects the
+smallest is taken: nothing is moved without need. It cannot see a skew within those bounds, nor
+anything of a pod that prints none of these; such a pod is moved only by whole half hours, when
+both its ends say so: another time zone.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
+from itertools import islice
+from typing import NamedTuple
 
-from mwatch.model.event import Batch, Iteration
+from mwatch.model.event import Batch, Checkpoint, Iteration, Phase
 from mwatch.model.observation import Observed
+from mwatch.stats import quantile
 
 _LINES = frozenset({Iteration, Batch})
 
@@ -64,3 +77,135 @@ def merge(
             heapreplace(waiting, first)
         else:
             heappop(waiting)
+
+
+TOLERANCE_SECONDS = 2.0
+MAX_OFFSET_SECONDS = 86_400.0
+MAX_EVENTS = 200_000
+"""Of each stream that are looked at: the beginning tells as much as the whole."""
+_MAX_MARKS = 4096
+_MAX_SAVES = 512
+_HALF_HOUR = 1800.0
+_LARGE = 600.0  # a clock that is merely wrong is not that wrong; a zone is
+_ZONE_ENDS = 120.0
+_STAMP = 1.0  # stamps are cut to seconds
+_FIRST_STEP = 10.0  # from rank 0's word to the first step, at most
+_ODD = 0.1  # share of bounds that may be of another attempt
+_CONTRADICTION = 5.0
+
+
+class Bounds(NamedTuple):
+    """What has to be added to a stream's times lies between these."""
+
+    low: float
+    high: float
+
+
+@dataclass(slots=True)
+class _Marks:
+    """What one stream tells, by its own clock."""
+
+    lines: dict[int, float] = field(default_factory=dict)
+    begins: dict[int, float] = field(default_factory=dict)
+    """When the steps of a line began, by the iteration before them."""
+    starts: list[float] = field(default_factory=list)
+    """When the first steps of each process began."""
+    announced: list[float] = field(default_factory=list)
+    """When rank 0 said that they begin."""
+    saves: dict[int, list[float]] = field(default_factory=dict)
+    """By iteration: begin, and the end of a save that training waited for."""
+    first: float | None = None
+    last: float | None = None
+    newest: int | None = None
+
+
+def estimate_offsets(
+    streams: Mapping[str, Iterable[Observed]], *, max_events: int = MAX_EVENTS
+) -> dict[str, float]:
+    """Seconds to add to the times of each stream; 0 where nothing says that it differs."""
+    marks = {name: _read(islice(items, max_events)) for name, items in streams.items()}
+    if len(marks) < 2:
+        return dict.fromkeys(marks, 0.0)
+    reference = max(marks.values(), key=lambda each: (len(each.lines), len(each.saves)))
+    return {
+        name: 0.0 if each is reference else _offset(reference, each) for name, each in marks.items()
+    }
+
+
+def _read(items: Iterable[Observed]) -> _Marks:
+    marks = _Marks()
+    for at, _, what in items:
+        if getattr(what, "timestamp", None) is None:
+            continue
+        marks.first = at if marks.first is None else marks.first
+        marks.last = at
+        if isinstance(what, Iteration | Batch):
+            _read_line(marks, at, what)
+        elif isinstance(what, Checkpoint):
+            _read_save(marks, at, what)
+        elif isinstance(what, Phase) and what.name == "first-step":
+            marks.announced += [at] if len(marks.announced) < _MAX_SAVES else []
+    return marks
+
+
+def _read_line(marks: _Marks, at: float, line: Iteration) -> None:
+    covers = line.covers or 1
+    began = at - (line.elapsed_ms or 0.0) * covers / 1000.0
+    is_first = line.first_of_process or marks.newest is None or line.iteration < marks.newest
+    if is_first and line.elapsed_ms and len(marks.starts) < _MAX_SAVES:
+        marks.starts.append(began)
+    marks.newest = line.iteration
+    if len(marks.lines) < _MAX_MARKS:
+        marks.lines.setdefault(line.iteration, at)
+        marks.begins.setdefault(line.iteration - covers, began)
+
+
+def _read_save(marks: _Marks, at: float, said: Checkpoint) -> None:
+    if said.op != "save" or said.iteration is None or said.is_async:
+        return
+    known = marks.saves.get(said.iteration)
+    if known is None and said.edge == "begin" and len(marks.saves) < _MAX_SAVES:
+        marks.saves[said.iteration] = [at]
+    elif known is not None and len(known) == 1 and said.edge == "end":
+        known.append(at)
+
+
+def _offset(reference: _Marks, other: _Marks) -> float:
+    bounds = list(_all_bounds(reference, other))
+    if not bounds:
+        return _by_zone(reference, other)
+    low = quantile((each.low for each in bounds), 1 - _ODD)
+    high = quantile((each.high for each in bounds), _ODD)
+    if low - high > _CONTRADICTION:
+        return 0.0
+    if low > high:
+        low = high = (low + high) / 2
+    offset = min(max(0.0, low), high)
+    if abs(offset) > _LARGE:
+        zone = round((low + high) / 2 / _HALF_HOUR) * _HALF_HOUR
+        offset = zone if low - TOLERANCE_SECONDS <= zone <= high + TOLERANCE_SECONDS else offset
+    return offset if TOLERANCE_SECONDS < abs(offset) < MAX_OFFSET_SECONDS else 0.0
+
+
+def _all_bounds(reference: _Marks, other: _Marks) -> Iterator[Bounds]:
+    for iteration, at in other.lines.items():
+        if iteration in reference.lines:
+            apart = reference.lines[iteration] - at
+            yield Bounds(apart - _STAMP, apart + _STAMP)
+    if len(reference.starts) == len(other.announced):
+        for began, said in zip(reference.starts, other.announced, strict=True):
+            yield Bounds(began - said - _FIRST_STEP, began - said + _STAMP)
+    for iteration, times in other.saves.items():
+        line, next_begin = reference.lines.get(iteration), reference.begins.get(iteration)
+        if line is not None and next_begin is not None:
+            yield Bounds(line - times[0] - _STAMP, next_begin - times[-1] + _STAMP)
+
+
+def _by_zone(reference: _Marks, other: _Marks) -> float:
+    if None in (reference.first, reference.last, other.first, other.last):
+        return 0.0
+    begin = (reference.first or 0.0) - (other.first or 0.0)
+    end = (reference.last or 0.0) - (other.last or 0.0)
+    zone = round(begin / _HALF_HOUR) * _HALF_HOUR
+    is_zone = abs(begin - zone) <= _ZONE_ENDS and abs(end - zone) <= _ZONE_ENDS
+    return zone if is_zone and 0 < abs(zone) < MAX_OFFSET_SECONDS else 0.0

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from mwatch.model.job import Attempt, Job
 from mwatch.model.phase import JobPhase, Slot, slot_of
-from mwatch.state import calibrate, ledger
+from mwatch.state import calibration
+from mwatch.state.goodput import ledger
 
 _FRESH_BEAT_SECONDS = 15.0
 """Beats come once a second, by clocks that may differ."""
@@ -23,7 +24,7 @@ def enter(job: Job, at: float, phase: JobPhase) -> None:
     at = max(at, attempt.phase_since)
     slot = slot_of(before, attempt.saves_done)
     if slot and slot is not Slot.TRAINING and phase is not JobPhase.ENDED:  # lines tell of steps
-        calibrate.phase_ended(job, slot, at - attempt.phase_since)
+        calibration.phase_ended(job, slot, at - attempt.phase_since)
     attempt.phase = phase
     attempt.phase_since = at
     attempt.saw_evaluating = attempt.saw_evaluating or phase is JobPhase.EVALUATING

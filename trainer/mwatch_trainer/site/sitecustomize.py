@@ -41,20 +41,21 @@ def _start_in_a_rank() -> None:
     if not folder or os.environ.get("MWATCH_PROBE") == "0":
         return
     _load_package()
-    from mwatch_trainer import rank_process
+    from mwatch_trainer.probe import rank_identity
 
-    command = rank_process.command_of_this_process()
-    standing = rank_process.standing(os.environ, os.getpid(), command)
-    if standing == rank_process.RANK:
-        from mwatch_trainer import probe
+    command = rank_identity.command_of_this_process()
+    standing = rank_identity.standing(os.environ, os.getpid(), command)
+    if standing == rank_identity.RANK:
+        from mwatch_trainer.probe import probe
 
         probe.start(folder)
-    elif standing == rank_process.MAYBE:
-        from mwatch_trainer import late_start
+    elif standing == rank_identity.MAYBE:
+        from mwatch_trainer.probe import late_start
 
         late_start.wait_for_torch(folder)
     else:
-        for name in ("mwatch_trainer.rank_process", "mwatch_trainer"):
+        package = "mwatch_trainer"
+        for name in (f"{package}.probe.rank_identity", f"{package}.probe", package):
             del sys.modules[name]
 
 

@@ -1,0 +1,445 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""One screen about a run: what happened, who, since when, why we think so, and what to do.
+
+The whole story of a recorded run: timeline, attempts, findings with their lines, goodput.
+
+One screen about a live job: what, since when, who, why we think so, what was done, what next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from mwatch.cli.terminal import Line, width, wrapped
+from mwatch.cli.words import clock, deed, duration, place, share, who
+
+if TYPE_CHECKING:
+    from mwatch.diagnose.report import JobReport
+    from mwatch.engine.engine import Incident
+    from mwatch.engine.run_timeline import Entry
+    from mwatch.model.finding import Finding
+    from mwatch.report.run_report import Report
+
+
+SCREEN = 24
+"""Lines of the smallest terminal; the prompt that follows needs one of them."""
+_LABEL = 11
+_ROOM = ((4, 3), (3, 1), (2, 0))
+"""Lines of evidence, and of what else is wrong: the most that fits on the screen is shown."""
+_NOTES = 3
+STYLES = {0: "bold green", 1: "bold red", 3: "bold yellow"}
+"""By exit code."""
+
+
+def render_diagnosis(report: Report) -> list[Line]:
+    head = list(_head(report))
+    lines: list[Line] = []
+    for evidence, others in _ROOM:
+        lines = [*head, *_facts(report, evidence, others)]
+        if len(lines) < SCREEN:
+            break
+    return [*lines, *_notes(report, SCREEN - 1 - len(lines))]
+
+
+def headline(report: Report) -> Line:
+    said = report.verdict
+    since = "" if said.since_iteration is None else f" since iteration {said.since_iteration}"
+    if said.since_time is not None:
+        since += f" ({clock(report, said.since_time)})"
+    cause = said.cause.value.upper().replace("_", " ")
+    return [(cause, STYLES[report.exit_code]), (since, "bold")]
+
+
+def _head(report: Report) -> Iterator[Line]:
+    yield headline(report)
+    for text in wrapped(report.verdict.summary, width() - 1, 3):
+        yield [(text, "")]
+    yield []
+
+
+def _facts(report: Report, evidence: int, others: int) -> Iterator[Line]:
+    if report.files:
+        yield from _row("run", _run(report), 1)
+    culprit = who(report.verdict.culprit)
+    if culprit:
+        yield from _row("who", culprit, 1)
+    yield from _evidence(report, evidence)
+    yield from _row("mwatch", _action(report), 2)
+    if report.decision.resume_reason:
+        yield from _row("", report.decision.resume_reason, 2)
+    if report.decision.proposal:
+        yield from _row("", report.decision.proposal, 2)
+    yield from _others(report, others)
+    if report.ledger.goodput is not None and report.ledger.wall_seconds > 0:
+        spent = f"{report.ledger.goodput:.1%} of {duration(report.ledger.wall_seconds)}"
+        yield from _row("goodput", spent + _worst(report), 1)
+    yield from _row("next", report.advice.step, 2)
+    if report.advice.runbook:
+        yield from _row("runbook", f"runbooks/{report.advice.runbook}.md", 1)
+
+
+def _row(label: str, text: str, most: int) -> Iterator[Line]:
+    for index, part in enumerate(wrapped(text, width() - _LABEL - 1, most)):
+        yield [((label if index == 0 else "").ljust(_LABEL), "cyan"), (part, "")]
+
+
+def _run(report: Report) -> str:
+    count = len(report.files)
+    files = report.files[0] if count == 1 else f"{count} files"
+    parts = [f"{files}, {report.lines} lines"]
+    if report.last_at is not None:
+        parts.append(f"{clock(report, report.first_at)} to {clock(report, report.last_at)}")
+    if len(report.attempts) > 1:
+        parts.append(f"{len(report.attempts)} attempts")
+    if report.iteration is not None:
+        of = "" if report.total_iterations is None else f" of {report.total_iterations}"
+        parts.append(f"iteration {report.iteration}{of}")
+    return ", ".join(parts)
+
+
+def _evidence(report: Report, most: int) -> Iterator[Line]:
+    finding = report.finding
+    seen = finding.evidence if finding else ()
+    for index, each in enumerate(seen[:most]):
+        label = "evidence" if index == 0 else ""
+        text = " ".join(each.text.split())
+        yield [(label.ljust(_LABEL), "cyan"), (place(each), "dim"), (f"  {text}", "")]
+
+
+def _action(report: Report) -> str:
+    text = f"would {deed(report.decision)}"
+    if report.acted_at is not None:
+        text = f"would have acted at {clock(report, report.acted_at)}: {deed(report.decision)}"
+    if report.decision.avoid_node:
+        text += ", away from this node"
+    if report.decision.action.value == "none" and report.decision.reason:
+        text += f": {report.decision.reason}"
+    return text
+
+
+def _others(report: Report, most: int) -> Iterator[Line]:
+    """What else is wrong, and what was wrong in earlier attempts."""
+    said = report.verdict
+    others = [
+        each
+        for each in report.findings
+        if each.cause is not said.cause and each.summary != said.summary
+    ]
+    for index, each in enumerate(others[:most]):
+        yield from _row("also" if index == 0 else "", f"{each.cause.value}: {each.summary}", 1)
+    past = [each for each in report.attempts[:-1] if each.cause.value != "finished"]
+    if past:
+        shown = [f"{each.number} {each.cause.value.replace('_', ' ')}" for each in past[-4:]]
+        more = f" (and {len(past) - 4} before)" if len(past) > 4 else ""
+        yield from _row("earlier", f"attempt {', '.join(shown)}{more}", 1)
+
+
+def _worst(report: Report) -> str:
+    spent = report.ledger.seconds
+    lost = {part: took for part, took in spent.items() if part.value != "training" and took > 0}
+    worst = sorted(lost, key=lambda part: -lost[part])[:3]
+    whole = report.ledger.wall_seconds
+    named = ", ".join(
+        f"{part.value.replace('_', ' ')} {share(lost[part], whole)}" for part in worst
+    )
+    return f"; {named}" if named else ""
+
+
+def _notes(report: Report, room: int) -> Iterator[Line]:
+    notes = list(report.notes)
+    if report.is_relative:
+        notes.insert(0, "the log prints no times: moments are relative to its first line")
+    most = max(0, min(_NOTES, room))
+    for note in notes[:most]:
+        yield from _row("note", note, 1)
+
+
+_MAX_TIMELINE = 60
+_SEVERITY = {"critical": "red", "warning": "yellow", "info": ""}
+_KINDS = {"attempt": "bold", "action": "bold magenta", "incident": "red", "done": "green"}
+
+
+def render_replay(report: Report) -> list[Line]:
+    return [
+        headline(report),
+        *([(text, "")] for text in wrapped(report.verdict.summary, width() - 1, 3)),
+        *_timeline(report),
+        *_attempts(report),
+        *_findings(report),
+        *_decision(report),
+        *_goodput(report),
+        *([(f"note: {note}", "dim")] for note in report.notes),
+    ]
+
+
+def _title(text: str) -> Iterator[Line]:
+    yield []
+    yield [(text, "bold cyan")]
+
+
+def _timeline(report: Report) -> Iterator[Line]:
+    told = [(entry.at, entry.kind, _told(report, entry)) for entry in report.timeline]
+    told += _incidents(report)
+    told.sort(key=lambda each: each[0])
+    yield from _title("TIMELINE" + (" (from the first line)" if report.is_relative else ""))
+    left_out = max(0, len(told) - _MAX_TIMELINE)
+    half = _MAX_TIMELINE // 2
+    kept = told if not left_out else [*told[:half], *told[-half:]]
+    date = ""
+    for index, (at, kind, text) in enumerate(kept):
+        if left_out and index == half:
+            yield [(f"  … {left_out + report.left_out} entries left out; --json has them", "dim")]
+        whole = clock(report, at)
+        shown = whole if whole[:10] != date else whole[11:].rjust(len(whole))
+        date = date if report.is_relative else whole[:10]
+        yield [(f"  {shown}  ", "dim"), (text, _KINDS.get(kind, ""))]
+
+
+def _incidents(report: Report) -> Iterator[tuple[float, str, str]]:
+    """What came and went again and again is told once."""
+    groups: dict[tuple[int, str, str], list[Incident]] = {}
+    for each in report.incidents:
+        key = (each.attempt, each.finding.detector, each.cause.value)
+        groups.setdefault(key, []).append(each)
+    for (_, _, cause), group in groups.items():
+        first, last = group[0], group[-1]
+        text = f"{cause}: {first.finding.summary}"
+        if len(group) > 1:
+            text = f"{cause}, {len(group)} times until {clock(report, last.detected_at)}: "
+            text += last.finding.summary
+        yield first.detected_at, "incident", text
+        has_healed = last.closed_at is not None and last.attempt == report.attempts[-1].number
+        if has_healed and last.acted_at is None and last.closed_at is not None:
+            yield last.closed_at, "healed", f"{cause}: no longer so"
+
+
+def _told(report: Report, entry: Entry) -> str:
+    if entry.kind == "save":
+        if entry.count > 1:
+            until = clock(report, entry.until, with_date=False)
+            last = f"the last at iteration {entry.iteration} ({until})"
+            return f"saved {entry.count} checkpoints, {last}"
+        return f"saved checkpoint {entry.iteration}"
+    if entry.kind == "validation":
+        times = f" {entry.count} times, the last" if entry.count > 1 else ""
+        return f"evaluated{times} at iteration {entry.iteration}"
+    return entry.text
+
+
+def _attempts(report: Report) -> Iterator[Line]:
+    if not report.attempts:
+        return
+    head = ("#", "STARTED", "LASTED", "ITERATIONS", "FROM", "ENDED BY", "MWATCH WOULD")
+    rows = [head]
+    for each in report.attempts:
+        ended = each.ended_at if each.ended_at is not None else report.last_at
+        lasted = "?" if ended is None else duration(max(0.0, ended - each.started_at))
+        first, last = each.first_iteration, each.last_iteration
+        done = "-" if last is None else f"{first}-{last}"
+        came_from = "-" if each.resumed_from is None else str(each.resumed_from)
+        would = "-" if each.decision is None else deed(each.decision)
+        rows.append(
+            (str(each.number), clock(report, each.started_at), lasted, done, came_from,
+             each.cause.value, would)
+        )  # fmt: skip
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    yield from _title("ATTEMPTS")
+    for index, row in enumerate(rows):
+        cells = (text.ljust(wide) for text, wide in zip(row, widths, strict=True))
+        yield [("  " + "  ".join(cells), "dim" if index == 0 else "")]
+
+
+def _findings(report: Report) -> Iterator[Line]:
+    if not report.findings:
+        return
+    yield from _title("FINDINGS at the end")
+    for finding in report.findings:
+        yield [
+            (f"  {finding.severity.value:<9}", _SEVERITY[finding.severity.value]),
+            (f"{finding.cause.value} ", "bold"),
+            (f"({finding.detector}) {finding.summary}", ""),
+        ]
+        yield from _proof(finding)
+
+
+def _proof(finding: Finding) -> Iterator[Line]:
+    culprit = who(finding.culprit)
+    if culprit:
+        yield [("           who: ", "cyan"), (culprit, "")]
+    for each in finding.evidence:
+        yield [(f"           {place(each)}", "dim"), (f"  {' '.join(each.text.split())}", "")]
+
+
+def _decision(report: Report) -> Iterator[Line]:
+    decision = report.decision
+    yield from _title("MWATCH")
+    when = "" if report.acted_at is None else f" at {clock(report, report.acted_at)}"
+    yield [(f"  would {deed(decision)}{when}", "bold")]
+    for text in (decision.reason, decision.resume_reason, decision.proposal or ""):
+        for part in wrapped(text, width() - 4, 3) if text else ():
+            yield [(f"  {part}", "")]
+    for witness in decision.witnesses:
+        voice = "for" if witness.agrees else "against"
+        yield [(f"  {voice:<8}", "cyan"), (f"{witness.name}: {witness.text}", "")]
+    yield [("  next: ", "cyan"), (report.advice.step, "")]
+    if report.advice.runbook:
+        yield [("  see:  ", "cyan"), (f"runbooks/{report.advice.runbook}.md", "")]
+
+
+def _goodput(report: Report) -> Iterator[Line]:
+    ledger = report.ledger
+    whole = ledger.wall_seconds
+    if ledger.goodput is None:
+        return
+    gpus = (
+        ""
+        if report.world_size is None
+        else f", {report.world_size} GPU" + "s" * (report.world_size > 1)
+    )
+    yield from _title(f"GOODPUT {ledger.goodput:.1%} of {duration(whole)}{gpus}")
+    for part, seconds in sorted(ledger.seconds.items(), key=lambda item: -item[1]):
+        if seconds > 0:
+            hours = ledger.gpu_seconds[part] / 3600.0
+            name = part.value.replace("_", " ")
+            yield [
+                (f"  {name:<18}", "green" if part.value == "training" else ""),
+                (f"{duration(seconds):>14}{share(seconds, whole):>8}{hours:>12.2f} GPU-h", ""),
+            ]
+
+
+_JOB_ROOM = ((4, 3, 3), (3, 2, 2), (2, 1, 1), (1, 0, 1))
+"""Lines of evidence, of other findings, of checks: the most that fits is shown."""
+_LEVELS = {"error": "red", "warning": "yellow", "info": "cyan"}
+
+
+def render_job(job: JobReport) -> list[Line]:
+    head = list(_job_head(job))
+    lines: list[Line] = []
+    for evidence, others, checks in _JOB_ROOM:
+        lines = [*head, *_job_facts(job, evidence, others, checks)]
+        if len(lines) < SCREEN:
+            break
+    room = SCREEN - 1 - len(lines)
+    notes = [line for note in job.notes[: max(0, min(3, room))] for line in _row("note", note, 1)]
+    return [*lines, *notes]
+
+
+def _job_head(job: JobReport) -> Iterator[Line]:
+    said = job.report.verdict
+    since = "" if said.since_iteration is None else f" since iteration {said.since_iteration}"
+    if said.since_time is not None:
+        ago = max(0.0, job.facts.kube.now - said.since_time)
+        since += f" ({_clock(said.since_time)}, {duration(ago)} ago)"
+    about = job.facts.job
+    title = f"  {about.kind.value} {about.namespace}/{about.name}"
+    cause = said.cause.value.upper().replace("_", " ")
+    yield [(cause, STYLES[job.exit_code]), (since, "bold"), (title, "dim")]
+    for text in wrapped(said.summary, width() - 1, 2):
+        yield [(text, "")]
+    yield []
+
+
+def _job_facts(job: JobReport, evidence: int, others: int, checks: int) -> Iterator[Line]:
+    yield from _row("job", _state(job), 1)
+    culprit = who(job.report.verdict.culprit)
+    if culprit:
+        yield from _row("who", culprit, 1)
+    yield from _job_evidence(job, evidence)
+    yield from _mwatch(job)
+    yield from _other_findings(job, others)
+    yield from _checks(job, checks)
+    yield from _row("next", job.report.advice.step, 2)
+    yield [("type".ljust(_LABEL), "cyan"), (job.next_command, "bold")]
+    if job.report.advice.runbook:
+        yield from _row("runbook", f"runbooks/{job.report.advice.runbook}.md", 1)
+
+
+def _state(job: JobReport) -> str:
+    kube = job.facts.job
+    pods = job.facts.kube.pods
+    running = sum(pod.phase == "Running" for pod in pods)
+    parts = [kube.finished or ("Suspended" if kube.is_suspended else "Active")]
+    if job.phase is not None and not kube.finished:
+        parts[0] += f", {job.phase.value}"
+    parts.append(f"{running} of {kube.pods_wanted} pods run")
+    restarts = sum(pod.restarts for pod in pods)
+    if restarts:
+        parts.append(f"{restarts} restarts")
+    if job.report.iteration is not None:
+        of = job.report.total_iterations
+        parts.append(f"iteration {job.report.iteration}" + (f" of {of}" if of else ""))
+    if len(job.report.attempts) > 1:
+        parts.append(f"attempt {job.report.attempts[-1].number}")
+    return f"{', '.join(parts)}; {_seen(job)}"
+
+
+def _seen(job: JobReport) -> str:
+    if job.answering:
+        return f"{job.answering} sidecars and {job.logs_read} logs read"
+    return f"{job.logs_read} logs read, no sidecar"
+
+
+def _job_evidence(job: JobReport, most: int) -> Iterator[Line]:
+    finding = _lead(job)
+    for index, each in enumerate((finding.evidence if finding else ())[:most]):
+        label = "evidence" if index == 0 else ""
+        at = job.evidence_time(each)
+        stamp = "" if at is None else f"{_clock(at)[-8:]} "
+        text = " ".join(each.text.split())
+        yield [(label.ljust(_LABEL), "cyan"), (f"{stamp}{place(each)}", "dim"), (f"  {text}", "")]
+
+
+def _lead(job: JobReport) -> Finding | None:
+    found = job.report.finding
+    if found is not None and found.evidence:
+        return found
+    same = [each for each in job.report.findings if each.cause is job.report.verdict.cause]
+    return next((each for each in same if each.evidence), found)
+
+
+def _mwatch(job: JobReport) -> Iterator[Line]:
+    kube, decision = job.facts.job, job.report.decision
+    told = [_deed(at, text) for at, text, _ in job.deeds[:3]]
+    if not kube.is_watched:
+        told.append("does not watch this job (no label mwatch.dev/watch)")
+    wish = f"would {deed(decision)}"
+    if decision.action.value == "none" and decision.reason != job.report.verdict.summary:
+        wish += f": {decision.reason}"
+    told.append(f"{wish} (mode {kube.mode})")
+    for index, text in enumerate(told):
+        yield from _row("mwatch" if index == 0 else "", text, 1)
+
+
+def _deed(at: float | None, text: str) -> str:
+    return text if at is None else f"{_clock(at)} {text}"
+
+
+def _other_findings(job: JobReport, most: int) -> Iterator[Line]:
+    said = job.report.verdict
+    others = [
+        each
+        for each in job.report.findings
+        if each.cause is not said.cause and each.summary != said.summary
+    ]
+    for index, each in enumerate(others[:most]):
+        yield from _row("also" if index == 0 else "", f"{each.cause.value}: {each.summary}", 1)
+
+
+def _checks(job: JobReport, most: int) -> Iterator[Line]:
+    found = job.found
+    counts = [f"{sum(one.level.value == level for one in found)} {level}s" for level in _LEVELS]
+    unseen = sum(each.state.value == "not observable" for each in job.checks)
+    total = f"{len(job.checks)} made: {', '.join(counts[:2])}, {unseen} not observable"
+    yield from _row("checks", total + ("" if len(found) <= most else "; all of them: --json"), 1)
+    for each in found[:most]:
+        style = _LEVELS[each.level.value]
+        text = wrapped(f"{each.what}; {each.mend}", width() - _LABEL - 10, 1)[0]
+        yield [(" " * _LABEL, ""), (each.level.value.ljust(9), style), (text, "")]
+
+
+def _clock(at: float) -> str:
+    from mwatch.report.run_report import iso
+
+    return iso(at).replace("T", " ")[:19]

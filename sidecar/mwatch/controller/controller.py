@@ -1,0 +1,428 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`mwatch controller`: watches all jobs of a namespace that carry its label, for months.
+
+One loop, once a second, owns all engines: it takes what the API server's watches and the sidecars'
+answers have brought, looks at each job, and lets the hands act. A fault about one job is told and
+the others go on. Who is not the leader does all of that but act.
+
+Keeps the controller's Lease, in a thread of its own: who does not hold it looks on.
+
+What the controller says in its log: jobs that come and go, what is wrong with them, who leads.
+
+Each thing once; a copy of the cluster that cannot be read is told when that begins and ends.
+
+A controller from its start to its end: until a signal, or for one look at everything.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+from mwatch import __version__
+from mwatch.config import catalogue, policy
+from mwatch.config.controller import DEFAULT_HOST, ControllerSettings
+from mwatch.config.fleet import FleetSettings
+from mwatch.config.fleet import load as load_fleet
+from mwatch.controller.interfaces import HandsLike, NoHands
+from mwatch.controller.job_json import job_json, verdict_of
+from mwatch.controller.policies import Policies
+from mwatch.controller.server import ControllerPages, FleetMetrics, Told
+from mwatch.errors import InputError, MwatchError
+from mwatch.export.http.request import in_url
+from mwatch.export.http.server import Server
+from mwatch.fleet.cluster_view import FleetView, JobSeen
+from mwatch.fleet.job_monitor import JobWatch, PodPlace
+from mwatch.fleet.poller import PodPoll, PollTarget
+from mwatch.kube.access import Access
+from mwatch.kube.connect import connect
+from mwatch.kube.errors import KubeError
+from mwatch.kube.events import Events
+from mwatch.kube.lease import Lease
+from mwatch.model.finding import Cause
+from mwatch.model.kube.ledger import JobEntry
+from mwatch.model.settings import Settings
+from mwatch.remediate.manager import Hands
+from mwatch.runtime.clock import Clock
+from mwatch.runtime.self_monitoring import OwnFaults
+from mwatch.runtime.shutdown import asked_to_end
+from mwatch_trainer.scrub.scrubber import scrub_text
+
+_END_SECONDS = 3.0
+
+
+class LeaseLoop:
+    def __init__(self, lease: Lease) -> None:
+        self.lease = lease
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="mwatch-lease", daemon=True)
+        self.turns = 0
+
+    @property
+    def is_leader(self) -> bool:
+        return self.lease.may_act()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Gives it back, so that another need not wait."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(_END_SECONDS)
+
+    def _follow(self) -> None:
+        while not self._stop.is_set():
+            self.lease.turn()
+            self.turns += 1
+            self._stop.wait(self.lease.times.renew_seconds)
+        self.lease.give_back()
+
+
+_CALM = frozenset({Cause.HEALTHY, Cause.FINISHED, Cause.UNKNOWN})
+
+
+class ControllerNews:
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._known: dict[str, tuple[str, Cause | None, int]] = {}
+        self._is_leader: bool | None = None
+        self._problem = ""
+
+    def looked(self, jobs: Iterable[JobWatch], *, is_leader: bool, problem: str) -> None:
+        if is_leader is not self._is_leader:
+            self._is_leader = is_leader
+            self._say("leads" if is_leader else "does not lead: it looks on")
+        if problem != self._problem:
+            self._say(f"cannot see the cluster: {problem}" if problem else "sees the cluster again")
+            self._problem = problem
+        there = {}
+        for each in jobs:
+            uid, said = each.kube.uid, verdict_of(each)
+            cause = None if said is None else said.cause
+            there[uid] = each.kube.key, cause, each.attempt
+            before = self._known.get(uid)
+            if before is None:
+                self._say(
+                    f"watches {each.kube.key} ({each.kube.mode}, {each.kube.pods_wanted} pods)"
+                )
+            if said is not None and (before is None or before[1] is not cause):
+                self._changed(each.kube.key, before and before[1], cause, said.summary)
+            if before is not None and before[2] != each.attempt:
+                self._say(f"{each.kube.key}: attempt {each.attempt}")
+        for uid, (key, _, _) in self._known.items():
+            if uid not in there:
+                self._say(f"{key} is no longer there, or no longer watched")
+        self._known = there
+
+    def _changed(self, key: str, before: Cause | None, cause: Cause | None, text: str) -> None:
+        if cause in _CALM and (before is None or before in _CALM) and cause is not Cause.FINISHED:
+            return
+        self._say(f"{key}: {cause}: {text}")
+
+
+TICK_SECONDS = 1.0
+_MAX_CONNECTIONS = 128
+"""All wrappers of a gang ask at once."""
+
+MakeHands = Callable[[Lease, Events, Clock], HandsLike]
+
+
+class Controller:
+    def __init__(
+        self,
+        settings: ControllerSettings,
+        access: Access,
+        make_hands: MakeHands,
+        say: Callable[[str], None],
+        *,
+        fleet: FleetView | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """InputError where a policy that was given cannot be used."""
+        self.settings = settings
+        self.access = access
+        self.namespace = settings.namespace or access.namespace
+        self.clock = clock or Clock()
+        self.identity = f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
+        self.faults = OwnFaults(say)
+        self._say = say
+        self._catalogue = {entry.id: entry for entry in catalogue.load([])}
+        usual = Settings() if settings.policy is None else policy.load(settings.policy)
+        events = Events(access, self.identity)
+        self.lease = LeaseLoop(Lease(access, self.namespace, self.identity))
+        self.fleet = fleet or FleetView(access, self.namespace, self.clock.now)
+        self.poll = PodPoll(self.clock.now, period=settings.poll_seconds)
+        self.policies = Policies(access, self.namespace, usual, events)
+        self.hands = make_hands(self.lease.lease, events, self.clock)
+        self.metrics = FleetMetrics(self.clock.now())
+        self.pages = ControllerPages(
+            self.namespace, self.metrics, self.hands, lambda: self.lease.is_leader
+        )
+        self.news = ControllerNews(say)
+        self._watches: dict[str, JobWatch] = {}
+        self._of_pod: dict[str, JobWatch] = {}
+        self._targets: dict[str, PollTarget] = {}
+        self._server: Server | None = None
+        self._aside = ThreadPoolExecutor(2, "mwatch-recall")
+        self._recalls: dict[str, Future[JobEntry]] = {}
+        self._unmet = 0
+
+    @property
+    def jobs(self) -> list[JobWatch]:
+        return list(self._watches.values())
+
+    @property
+    def has_met_all(self) -> bool:
+        """What the ledger and its policy say was read for each job that was seen."""
+        return not self._unmet
+
+    @property
+    def port(self) -> int:
+        assert self._server is not None
+        return self._server.port
+
+    def start(self) -> None:
+        """InputError where no port can be had."""
+        self._server = _bound(self.settings, self.pages)
+        self.fleet.start()
+        self.poll.start()
+        self.policies.start()
+        self.lease.start()
+        self._say(
+            f"mwatch controller {__version__}: namespace {self.namespace}, "
+            f"http://{in_url(self.settings.host)}:{self.port}/metrics"
+        )
+
+    def turn(self) -> None:
+        """Once around: whatever fails is told, and the next turn comes."""
+        began, now = time.monotonic(), self.clock.now()
+        for known in self.jobs:
+            known.sight_age_seconds = None  # what we fail to look at now was not seen
+        with self.faults.survived():
+            self._meet(self.fleet.look(), now)
+        for polled in self.poll.take():
+            watch = self._of_pod.get(polled.uid)
+            if watch is not None:
+                with self.faults.survived():
+                    watch.polled(polled)
+        now = self.clock.now()  # after the newest answer: else its time would count as silence
+        for watch in self.jobs:
+            with self.faults.survived():
+                watch.look(now)
+        with self.faults.survived():
+            self.hands.look(self.jobs, now)
+        with self.faults.survived():
+            self._tell(now, time.monotonic() - began)
+
+    def close(self) -> None:
+        """Within seconds; what is under way stays in the ledger."""
+        self._aside.shutdown(wait=False, cancel_futures=True)
+        for part in (self.hands, self.lease, self.poll, self.policies, self.fleet, self._server):
+            with self.faults.survived():
+                if part is not None:
+                    part.close()
+        self._say("ended")
+
+    def documents(self, now: float) -> list[dict[str, Any]]:
+        return [job_json(each, self.hands.state(each.key), now) for each in self.jobs]
+
+    def _meet(self, seen: Sequence[JobSeen], now: float) -> None:
+        """Jobs and pods as they are now: new ones are watched, others are forgotten."""
+        watches: dict[str, JobWatch] = {}
+        self._of_pod = {}
+        targets: dict[str, PollTarget] = {}
+        unmet = 0
+        for each in seen:
+            with self.faults.survived():
+                watch = self._watch_of(each, now)
+                if watch is None:
+                    unmet += 1
+                    continue
+                watches[watch.kube.uid] = watch
+                watch.see(each.facts, _places(each), each.sight_age_seconds)
+                for pod in each.pods:
+                    self._of_pod[pod.pod.uid] = watch
+                targets.update(_targets(each))
+        self._watches, self._unmet = watches, unmet
+        if targets != self._targets:
+            self._targets = targets
+            self.poll.want(targets.values())
+        self.policies.want(each.facts.job for each in seen if each.facts.job is not None)
+
+    def _watch_of(self, seen: JobSeen, now: float) -> JobWatch | None:
+        """None: what was done to it before is not known yet, or by which policy it is judged."""
+        job = seen.facts.job
+        assert job is not None
+        found = self.policies.of(job)
+        watch = self._watches.get(job.uid)
+        if watch is None and found is None:
+            return None
+        if watch is None:
+            watch = JobWatch(
+                job, self._catalogue, now=now,
+                answer_seconds=self.settings.poll_seconds + 2.0,
+            )  # fmt: skip
+            entry = self._recalled(watch.key, job.uid)
+            if entry is None:
+                return None
+            watch.restore(entry)
+        if found is not None:
+            watch.use(found.settings)
+            watch.policy_problem = found.problem
+        return watch
+
+    def _recalled(self, key: str, uid: str) -> JobEntry | None:
+        """What the ledger says; None: not yet. The loop does not wait for the API server."""
+        future = self._recalls.get(uid)
+        if future is None:
+            self._recalls[uid] = self._aside.submit(self.hands.recall, key, uid)
+            return None
+        if not future.done():
+            return None
+        del self._recalls[uid]
+        try:
+            return future.result()
+        except KubeError:
+            return None  # asked again at the next turn
+
+    def _tell(self, now: float, seconds: float) -> None:
+        told = Told(
+            self.lease.is_leader, self.poll.polls, dict(self.poll.failures), self.access.calls,
+            self.fleet.sights, self.fleet.relists,
+            self.faults.count + (0 if self._server is None else self._server.failures), seconds,
+            [self.hands.state(each.key) for each in self.jobs], self.hands.ledger_errors,
+        )  # fmt: skip
+        self.metrics.looked(self.jobs, told, now)
+        self.pages.looked(self.documents(now))
+        self.news.looked(self.jobs, is_leader=told.is_leader, problem=self.fleet.problem)
+
+
+def _places(seen: JobSeen) -> dict[str, PodPlace]:
+    return {
+        each.pod.uid: PodPlace(each.pod.ip, each.port)
+        for each in seen.pods
+        if each.port is not None
+    }
+
+
+def _targets(seen: JobSeen) -> dict[str, PollTarget]:
+    return {
+        each.pod.uid: PollTarget(
+            each.pod.uid, each.pod.namespace, each.pod.name, each.pod.ip, each.port,
+            each.pod.has_host_network,
+        )
+        for each in seen.pods
+        if each.port is not None and each.pod.ip and each.pod.phase == "Running"
+    }  # fmt: skip
+
+
+def _bound(settings: ControllerSettings, pages: ControllerPages) -> Server:
+    hosts = (settings.host, "0.0.0.0") if settings.host == DEFAULT_HOST else (settings.host,)
+    error: OSError | None = None
+    for host in hosts:  # where there is no IPv6, without it
+        try:
+            return Server(
+                pages.pages(), port=settings.port, host=host, max_connections=_MAX_CONNECTIONS
+            )
+        except OSError as failed:
+            error = failed
+    words = f"{settings.host} port {settings.port}: cannot be had ({error and error.strerror})"
+    raise InputError(f"{words}; name another with --port")
+
+
+clean = scrub_text
+_ONCE_SECONDS = 30.0
+_SWITCH_SECONDS = 0.001
+_HEALTHY = frozenset({"healthy", "finished"})
+
+
+def run(settings: ControllerSettings, say: Callable[[str], None]) -> int:
+    """Until a signal; MwatchError for what a person gave and cannot be used."""
+    _settle()
+    with asked_to_end() as asked, ExitStack() as stack:
+        controller = make(settings, say)
+        stack.callback(controller.access.close)
+        stack.callback(controller.close)
+        controller.start()
+        while not asked.is_set():
+            began = time.monotonic()
+            controller.turn()
+            asked.wait(max(0.0, TICK_SECONDS - (time.monotonic() - began)))
+    return 0
+
+
+def once(settings: ControllerSettings, say: Callable[[str], None]) -> dict[str, Any]:
+    """One look at all jobs; nothing is acted on. MwatchError where the cluster cannot be read."""
+    with ExitStack() as stack:
+        controller = make(settings, say, has_hands=False)
+        stack.callback(controller.access.close)
+        for part in (controller.fleet, controller.poll, controller.policies):
+            stack.callback(part.close)
+            part.start()
+        until = time.monotonic() + _ONCE_SECONDS
+        while not controller.fleet.is_ready:
+            if time.monotonic() > until:
+                problem = controller.fleet.problem or "the API server does not answer in time"
+                raise MwatchError(problem)
+            time.sleep(0.05)
+        enough = time.monotonic() + settings.poll_seconds + 3.0
+        while True:
+            controller.turn()
+            if time.monotonic() > min(enough, until) or _are_all_asked(controller):
+                break
+            time.sleep(0.1)
+        return controller.pages.document()
+
+
+def exit_code(document: dict[str, Any]) -> int:
+    """0 all well, 1 something is wrong, 3 something cannot be seen."""
+    causes = [(job["verdict"] or {}).get("cause", "unknown") for job in document["jobs"]]
+    if any(cause not in _HEALTHY | {"unknown", "blind"} for cause in causes):
+        return 1
+    return 3 if any(cause not in _HEALTHY for cause in causes) else 0
+
+
+def make(
+    settings: ControllerSettings, say: Callable[[str], None], *, has_hands: bool = True
+) -> Controller:
+    fleet = FleetSettings() if settings.fleet is None else load_fleet(settings.fleet)
+    access = Access(connect(settings.kubeconfig, settings.context))
+    namespace = settings.namespace or access.namespace
+
+    def hands(lease: Lease, events: Events, clock: Clock) -> HandsLike:
+        if not has_hands:
+            return NoHands()
+        return Hands(
+            access, namespace, lease=lease, clock=clock.now, events=events, settings=fleet,
+            evidence=settings.evidence,
+        )  # fmt: skip
+
+    return Controller(settings, access, hands, say)
+
+
+def _settle() -> None:
+    """For a process with a large, steady heap and two busy threads: thousands of pods live for
+    days, and the thread that polls them must not wait for the one that looks at them."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    sys.setswitchinterval(_SWITCH_SECONDS)
+
+
+def _are_all_asked(controller: Controller) -> bool:
+    """Each pod that runs has answered, or failed to."""
+    return controller.has_met_all and all(
+        each.snapshot is not None or each.problem or each.pod.phase != "Running"
+        for watch in controller.jobs
+        for each in watch.pods.values()
+    )

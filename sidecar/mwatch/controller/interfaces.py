@@ -1,0 +1,57 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the controller's loop asks of its hands, and hands that do nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from mwatch.fleet.job_monitor import JobWatch
+from mwatch.model.kube.ledger import JobEntry
+from mwatch.remediate.status import HandState
+
+
+class HandsLike(Protocol):
+    def look(self, jobs: Sequence[JobWatch], now: float) -> None:
+        """Once a second, by the loop that owns the engines; never waits."""
+
+    def answer(
+        self, namespace: str, job: str, token: str, pod: str = "", after: int = 0, word: str = ""
+    ) -> Mapping[str, Any] | None:
+        """From any thread; None: nothing is known of such a job, or the token is wrong. `pod`
+        asks, whose last attempt was `after`, and whose node calls itself `word`."""
+
+    def state(self, key: str) -> HandState: ...
+
+    def recall(self, key: str, uid: str) -> JobEntry:
+        """KubeError where the ledger cannot be read: to be asked again."""
+
+    @property
+    def ledger_errors(self) -> int:
+        """Reads and writes of the ledger that came to nothing."""
+
+    def close(self) -> None: ...
+
+
+class NoHands:
+    """Looks on."""
+
+    def look(self, jobs: Sequence[JobWatch], now: float) -> None: ...
+
+    def answer(
+        self, namespace: str, job: str, token: str, pod: str = "", after: int = 0, word: str = ""
+    ) -> Mapping[str, Any] | None:
+        return None
+
+    def state(self, key: str) -> HandState:
+        return HandState()
+
+    def recall(self, key: str, uid: str) -> JobEntry:
+        return JobEntry()
+
+    @property
+    def ledger_errors(self) -> int:
+        return 0
+
+    def close(self) -> None: ...

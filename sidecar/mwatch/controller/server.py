@@ -1,0 +1,287 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The controller's pages: `/v1/jobs`, one job, and a wrapper's question for its attempt.
+
+The loop leaves what it knows at each turn, made into JSON when somebody asks. Secrets are taken
+out text by text. The answer to a wrapper needs the token of its job.
+
+`/metrics` of the controller: each watched job as a whole, and the controller itself.
+
+Made by the loop at each turn; a scrape reads the newest in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs
+
+import orjson
+
+from mwatch.controller.interfaces import HandsLike
+from mwatch.controller.job_json import VERSION
+from mwatch.decide import budget
+from mwatch.engine.engine import Incident
+from mwatch.export.http.pages import standard_pages
+from mwatch.export.http.request import Page, Pages, Request
+from mwatch.export.metrics import catalog_fleet
+from mwatch.export.metrics.metric import Metric, Value
+from mwatch.export.metrics.prometheus import Exporter
+from mwatch.fleet.job_monitor import JobWatch
+from mwatch.kube.mirror import Sight
+from mwatch.model.decision import Action
+from mwatch.model.finding import Cause
+from mwatch.model.kube.gang import Why
+from mwatch.model.snapshot.snapshot import Snapshot, Surroundings, take
+from mwatch.remediate.status import Doing, HandState, HeldBy
+from mwatch.runtime.self_monitoring import OwnUse
+from mwatch_trainer.scrub.scrubber import Scrubber
+
+_MINUTES_SECONDS = 300.0
+_NO_REASON = "none"
+_REASONS = frozenset({*map(str, HeldBy), *map(str, Why)})
+
+
+class Told(NamedTuple):
+    """Of the controller, at one turn."""
+
+    is_leader: bool
+    polls: int
+    failures: Mapping[str, int]
+    api_calls: int
+    sights: Mapping[str, Sight]
+    relists: int
+    errors: int
+    loop_seconds: float
+    hands: Sequence[HandState] = ()
+    """One for each watched job."""
+    ledger_errors: int = 0
+
+
+class IncidentCount:
+    """Of one job: each incident that is over, or was acted on, counts once."""
+
+    def __init__(self) -> None:
+        self.over: Counter[tuple[Cause, Action]] = Counter()
+        self._counted: deque[Incident] = deque(maxlen=256)
+
+    def look(self, incidents: Iterable[Incident]) -> None:
+        for each in incidents:
+            is_over = each.closed_at is not None
+            if is_over and not any(each is known for known in self._counted):
+                self._counted.append(each)
+                done = each.decision if each.acted_at is not None else None
+                self.over[each.cause, Action.NONE if done is None else done.action] += 1
+
+
+def snapshot_of(watch: JobWatch, count: IncidentCount, now: float) -> Snapshot | None:
+    """Of the job as a whole: its ranks and GPUs are told by the sidecars."""
+    assessment, engine = watch.assessment, watch.engine
+    if assessment is None:
+        return None
+    job, act = engine.job, engine.settings.act
+    count.look(engine.incidents)
+    left = act.restarts_per_window - budget.spent(engine.record, now, act)
+    around = Surroundings(
+        findings=assessment.findings,
+        decision=assessment.decision,
+        hang_deadline_seconds=watch.hang_deadline_seconds,
+        incidents=count.over,
+        restarts_left=max(0, left),
+        is_acting=watch.is_acting,
+    )
+    return replace(take(job, around, at=now), phase=watch.phase, ranks=())
+
+
+class FleetMetrics:
+    def __init__(self, started_at: float) -> None:
+        self._use = OwnUse(started_at)
+        self._loops: deque[tuple[float, float]] = deque()
+        self._newest: tuple[Snapshot, ...] = ()
+        self._values: tuple[Value, ...] = ()
+        self._counts: dict[str, IncidentCount] = {}
+        self._ticked = time.monotonic()
+
+    def looked(self, jobs: Iterable[JobWatch], told: Told, now: float) -> None:
+        listed = list(jobs)
+        self._counts = {
+            each.kube.uid: self._counts.get(each.kube.uid) or IncidentCount() for each in listed
+        }
+        made = (snapshot_of(each, self._counts[each.kube.uid], now) for each in listed)
+        self._newest = tuple(each for each in made if each is not None)
+        self._values = tuple(self._own(listed, told, now))
+        self._ticked = time.monotonic()
+
+    def snapshots(self) -> tuple[Snapshot, ...]:
+        return self._newest
+
+    def own(self) -> tuple[Value, ...]:
+        return self._values
+
+    def since_tick(self) -> float:
+        return time.monotonic() - self._ticked
+
+    def _own(self, jobs: list[JobWatch], told: Told, now: float) -> Iterator[Value]:
+        acting = sum(each.is_acting for each in jobs)
+        seen = [each.seen(now) for each in jobs]
+        yield from _each(catalog_fleet.JOBS, {"act": acting, "observe": len(jobs) - acting})
+        answering = sum(len(each.answering) for each in seen)
+        silent = sum(len(each.silent) for each in seen)
+        yield from _each(catalog_fleet.PODS, {"answering": answering, "silent": silent})
+        yield from _actions(told.hands)
+        yield from _each(catalog_fleet.POLL_FAILURES, told.failures)
+        ages = {name: sight.age_seconds for name, sight in told.sights.items()}
+        known = {name: age for name, age in ages.items() if age is not None}
+        yield from _each(catalog_fleet.SIGHT_AGE, known)
+        self._loops.append((now, told.loop_seconds))
+        while self._loops and now - self._loops[0][0] > _MINUTES_SECONDS:
+            self._loops.popleft()
+        plain: dict[Metric, float | None] = {
+            catalog_fleet.LEADER: told.is_leader,
+            catalog_fleet.POLLS: told.polls,
+            catalog_fleet.API_CALLS: told.api_calls,
+            catalog_fleet.RELISTS: told.relists,
+            catalog_fleet.LOOP: told.loop_seconds,
+            catalog_fleet.LOOP_LONGEST: max(seconds for _, seconds in self._loops),
+            catalog_fleet.STARTED: self._use.started_at,
+            catalog_fleet.ERRORS: told.errors,
+            catalog_fleet.LEDGER_ERRORS: told.ledger_errors,
+            catalog_fleet.CPU: self._use.cpu_seconds(),
+            catalog_fleet.MEMORY: self._use.resident_bytes(),
+        }
+        for metric, value in plain.items():
+            if value is not None:
+                yield Value(metric, (), value)
+
+
+def _actions(hands: Sequence[HandState]) -> Iterator[Value]:
+    """A state that nobody is in is 0; a reason that keeps nothing back is not told."""
+    found: Counter[tuple[str, str]] = Counter()
+    for state in Doing:
+        if state is not Doing.HELD:
+            found[state.value, _NO_REASON] = 0
+    for each in hands:
+        found[each.doing.value, _reason(each)] += 1
+    for labels, count in sorted(found.items()):
+        yield Value(catalog_fleet.ACTIONS, labels, count)
+
+
+def _reason(hand: HandState) -> str:
+    if hand.doing is not Doing.HELD or not hand.held_by:
+        return _NO_REASON
+    return hand.held_by if hand.held_by in _REASONS else "other"
+
+
+def _each(metric: Metric, amounts: Mapping[str, float]) -> Iterator[Value]:
+    for name, amount in sorted(amounts.items()):
+        yield Value(metric, (name,), amount)
+
+
+_JSON = "application/json"
+_BEARER = "bearer "
+_POD = "mwatch-pod"
+_AFTER = "mwatch-after"
+_WORD = "mwatch-word"
+"""Headers of a wrapper's question: which pod asks, and which attempt was its last."""
+_MAX_WORD = 100
+
+
+class ControllerPages:
+    def __init__(
+        self,
+        namespace: str,
+        metrics: FleetMetrics,
+        hands: HandsLike,
+        is_leader: Callable[[], bool],
+    ) -> None:
+        self._namespace = namespace
+        self._metrics = metrics
+        self._hands = hands
+        self._is_leader = is_leader
+        self._lock = threading.Lock()
+        self._jobs: list[dict[str, Any]] = []
+
+    def looked(self, jobs: list[dict[str, Any]]) -> None:
+        with self._lock:
+            self._jobs = jobs
+
+    def pages(self) -> Pages:
+        metrics, place = self._metrics, f"/v1/jobs/{self._namespace}"
+        exporter = Exporter(
+            metrics.snapshots, besides={"run_namespace": self._namespace}, own=metrics.own
+        )
+        return {
+            **standard_pages(metrics.snapshots, metrics.since_tick, exporter),
+            "/v1/jobs": self._all,
+            f"{place}/{{}}": self._one,
+            f"{place}/{{}}/attempt": self._attempt,
+        }
+
+    def document(self) -> dict[str, Any]:
+        with self._lock:
+            jobs = self._jobs
+        return {
+            "version": VERSION,
+            "namespace": self._namespace,
+            "leader": self._is_leader(),
+            "jobs": jobs,
+        }
+
+    def _all(self, request: Request) -> Page:
+        return _page(self.document())
+
+    def _one(self, request: Request) -> Page:
+        kind = parse_qs(request.query).get("kind", [""])[0]
+        with self._lock:
+            found = [
+                each
+                for each in self._jobs
+                if each["name"] == request.parameter and kind in ("", each["kind"])
+            ]
+        if not found:
+            return _error(f"no watched job {request.parameter} in {self._namespace}")
+        return _page({"version": VERSION, **found[0]})
+
+    def _attempt(self, request: Request) -> Page:
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        answer = self._hands.answer(
+            self._namespace, request.parameter, _token(headers),
+            pod=headers.get(_POD, ""), after=_number(headers.get(_AFTER, "")),
+            word=headers.get(_WORD, "")[:_MAX_WORD],
+        )  # fmt: skip
+        if answer is None:
+            return _error(f"nothing to say of {request.parameter} to who asks")
+        return Page(orjson.dumps(answer), _JSON)
+
+
+def _token(headers: Mapping[str, str]) -> str:
+    given = headers.get("authorization", "")
+    return given[len(_BEARER) :].strip() if given.lower().startswith(_BEARER) else ""
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+def _error(words: str) -> Page:
+    return Page(f"{words}\n".encode(), status=HTTPStatus.NOT_FOUND)
+
+
+def _page(document: dict[str, Any]) -> Page:
+    data = orjson.dumps(document, option=orjson.OPT_NON_STR_KEYS)
+    if Scrubber().scrub(data) != data:
+        data = orjson.dumps(_scrubbed(document), option=orjson.OPT_NON_STR_KEYS)
+    return Page(data, _JSON)
+
+
+def _scrubbed(value: Any) -> Any:
+    if isinstance(value, str):
+        return Scrubber().text(value)
+    if isinstance(value, dict):
+        return {str(key): _scrubbed(each) for key, each in value.items()}
+    return [_scrubbed(each) for each in value] if isinstance(value, list | tuple) else value

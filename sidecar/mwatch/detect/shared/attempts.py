@@ -1,0 +1,112 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""How the attempts of a job ended: which of them failed, how far they got, and of what.
+
+An attempt that somebody wanted to end is no failure. What an attempt died of is told by its
+first root fault, else by the class of its first error: numbers, ranks and times differ each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from mwatch.detect.shared import evidence
+from mwatch.model.event import ASKED_EXITS, Error
+from mwatch.model.finding import Evidence
+from mwatch.model.job import Attempt, Job
+from mwatch.model.phase import JobPhase
+
+_ASKED_EXITS = ASKED_EXITS | {"signal"}
+_ASKED_REASONS = frozenset({"preempted", "deleted", "suspended", "drained"})
+_RERUN_EXITS = frozenset({16, 216})
+"""Megatron asks to be resumed once; 216 is what the wrapper makes of it."""
+
+
+class Ended(NamedTuple):
+    attempt: Attempt
+    has_progressed: bool
+    """It passed what the line of history that it continued had reached before."""
+
+
+class Death(NamedTuple):
+    key: str
+    fault: str | None
+    evidence: Evidence
+
+
+def is_over(attempt: Attempt) -> bool:
+    return attempt.ended_at is not None or attempt.phase is JobPhase.ENDED
+
+
+def reached(attempt: Attempt) -> int | None:
+    """None: it finished no iteration of its own."""
+    return None if attempt.first_iteration is None else attempt.iteration
+
+
+def has_failed(attempt: Attempt) -> bool:
+    if attempt.is_done:
+        return False
+    if attempt.exit is not None and attempt.exit.exit.reason in _ASKED_EXITS:
+        return False
+    gone = attempt.gone.values()
+    if any((each.exit.reason or "").lower() in _ASKED_REASONS for each in gone):
+        return False
+    codes = {each.exit.exit_code for each in gone}
+    codes |= {seen.error.exit_code for seen in attempt.errors}
+    return not codes & _RERUN_EXITS
+
+
+def failures(job: Job) -> list[Ended]:
+    """Failed attempts, oldest first, with the current one if it is over.
+
+    One that could not load its checkpoint is not counted, for the next takes another.
+    """
+    rollbacks = list(job.timeline.rollbacks)
+    best: int | None = None
+    unloadable: set[int | None] = {None}
+    found = []
+    for attempt in _attempts(job):
+        until = job.now if attempt.ended_at is None else attempt.ended_at
+        while rollbacks and rollbacks[0].at <= until:
+            point = rollbacks.pop(0).to_iteration
+            best = None if best is None else min(best, point)
+        far = reached(attempt)
+        has_progressed = far is not None and (best is None or far > best)
+        best = far if has_progressed else best
+        if attempt.load == "failed" and attempt.load_iteration not in unloadable:
+            unloadable.add(attempt.load_iteration)
+        elif is_over(attempt) and has_failed(attempt):
+            found.append(Ended(attempt, has_progressed))
+        elif has_progressed:
+            found.clear()
+    return found
+
+
+def _attempts(job: Job) -> Iterator[Attempt]:
+    yield from job.past
+    yield job.attempt
+
+
+def death(attempt: Attempt) -> Death | None:
+    """None: it left no word."""
+    roots = [seen for seen in attempt.faults if seen.is_root]
+    if roots:
+        first = min(roots, key=lambda seen: seen.at)
+        return Death(first.fault.id, first.fault.id, evidence.of_fault(first))
+    for seen in attempt.errors:
+        if key := _class(seen.error):
+            return Death(key, None, evidence.of_error(seen))
+    for gone in attempt.gone.values():
+        if gone.exit.signal or gone.exit.exit_code:
+            key = gone.exit.signal or f"exit-{gone.exit.exit_code}"
+            return Death(key, None, evidence.of_gone(gone))
+    return None
+
+
+def _class(error: Error) -> str | None:
+    if error.kind == "restart":
+        return None
+    if error.error:
+        return error.error
+    return error.signal or (f"exit-{error.exit_code}" if error.exit_code else None)

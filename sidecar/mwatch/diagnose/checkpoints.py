@@ -1,0 +1,316 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`mwatch checkpoints`: what a save folder holds, and which of it a run may be resumed from.
+
+The reading itself is in `mwatch_trainer`, which the wrapper uses too. Here a clock, words and the
+standing are added. It cannot know whether a save is still running, only that a file changed
+lately; nor of a rollback that nobody wrote into the timeline.
+
+`mwatch checkpoints JOB`: what a sidecar of a live job sees in its save folder.
+
+Which rollbacks there were stands beside the checkpoints and is not sent: on a machine that mounts
+the folder `mwatch checkpoints DIR` tells more.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from mwatch.diagnose.pod_reports import PodWords, ask_sidecar
+from mwatch.errors import InputError
+from mwatch.kube.access import Access, open_access
+from mwatch.kube.discovery import find_whole, no_such_job, parse_job_name
+from mwatch.kube.jobs import owners_of_pods, pod_labels
+from mwatch.kube.listing import list_all
+from mwatch.kube.resources import PODS
+from mwatch.model.kube.pod import pod_of
+from mwatch.model.observation import Stored, StoredCheckpoint
+from mwatch.model.timeline import Standing
+from mwatch.runtime.fanout import Missed, ask_all
+from mwatch.sources import checkpoint_dir
+from mwatch_trainer.checkpoint.listing import (
+    NON_PERSISTENT,
+    TRACKER,
+    Checkpoint,
+    Listing,
+    has_checkpoints,
+    list_checkpoints,
+    looks_like_checkpoint,
+)
+from mwatch_trainer.checkpoint.verdict import State
+
+RUNNING_SECONDS = 900.0
+"""A file that changed within it may belong to a save that still runs; the slowest took minutes."""
+_MAX_FOLDERS = 50  # subfolders that are searched for a hint
+_MAX_ENTRIES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    folder: str
+    observed_at: float
+    listing: Listing
+    notes: tuple[str, ...]
+    timeline: checkpoint_dir.Found
+
+    @property
+    def newest_complete(self) -> Checkpoint | None:
+        return next((each for each in self.listing.checkpoints if is_complete(each)), None)
+
+    @property
+    def resume_from(self) -> Checkpoint | None:
+        """The newest that is good; None while a broken timeline leaves that open."""
+        good = (each for each in self.listing.checkpoints if self.standing(each) is Standing.GOOD)
+        return next(good, None)
+
+    @property
+    def exit_code(self) -> int:
+        if not self.listing.checkpoints:
+            return 3
+        is_unknown = self.timeline.is_broken and self.newest_complete is not None
+        return 0 if self.resume_from is not None or is_unknown else 1
+
+    def standing(self, checkpoint: Checkpoint) -> Standing | None:
+        """None of one that is incomplete: it stands nowhere. Without a timeline there never was
+        a rollback, and what is complete is good."""
+        if checkpoint.state is State.INCOMPLETE:
+            return None
+        if self.timeline.is_broken:
+            return Standing.UNKNOWN
+        found = Standing.GOOD
+        if self.timeline.timeline is not None:
+            iteration = checkpoint.iteration or 0
+            found = self.timeline.timeline.standing(iteration, checkpoint.newest_mtime)
+        is_sure = is_complete(checkpoint) or found is not Standing.GOOD
+        return found if is_sure else Standing.UNKNOWN
+
+    def age_seconds(self, checkpoint: Checkpoint) -> float | None:
+        newest = checkpoint.newest_mtime
+        return None if newest is None else self.observed_at - newest
+
+    def to_json(self) -> dict[str, Any]:
+        listing = self.listing
+        return {
+            "folder": self.folder,
+            "observed_at": self.observed_at,
+            "checkpoints": [
+                {
+                    **each._asdict(),
+                    "age_seconds": self.age_seconds(each),
+                    "standing": self.standing(each),
+                }
+                for each in listing.checkpoints
+            ],
+            "resume_from": self.resume_from.name if self.resume_from else None,
+            "has_timeline": self.timeline.timeline is not None,
+            "pointers": [each._asdict() for each in listing.pointers],
+            "leftovers": [each._asdict() for each in listing.leftovers],
+            "left_out": listing.left_out,
+            "is_cut": listing.is_cut,
+            "notes": list(self.notes),
+        }
+
+
+def is_complete(checkpoint: Checkpoint) -> bool:
+    return checkpoint.state is State.COMPLETE
+
+
+def inspect_folder(folder: str, clock: Callable[[], float]) -> Report:
+    """InputError where `folder` is no folder or cannot be listed."""
+    try:
+        if not stat.S_ISDIR(os.stat(folder).st_mode):
+            raise InputError(f"{folder}: is no folder; name the folder that the trainer saves to")
+        listing = list_checkpoints(folder)
+        hint = None if listing.checkpoints else _hint(folder)
+        history = checkpoint_dir.find(folder)
+    except FileNotFoundError:
+        raise InputError(f"{folder}: no such folder; check the path and the mount") from None
+    except PermissionError:
+        raise InputError(f"{folder}: may not be read; check its mode and owner") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder}: cannot be read ({error}); check the path") from error
+    now = clock()
+    said = [each for each in (hint, history.problem) if each is not None]
+    said += _timeline_notes(history)
+    return Report(folder, now, listing, (*said, *_notes(listing, now)), history)
+
+
+def _timeline_notes(history: checkpoint_dir.Found) -> Iterator[str]:
+    known = history.timeline
+    if known is not None and known.quarantine is not None:
+        bad = known.quarantine
+        why = f" ({bad.reason})" if bad.reason else ""
+        yield f"from iteration {bad.first_bad} on checkpoints are suspect{why}: no rollback yet"
+
+
+def _notes(listing: Listing, now: float) -> Iterator[str]:
+    yield from _pointer_notes(listing)
+    for each in listing.checkpoints[:1]:
+        newest = each.newest_mtime
+        if not is_complete(each) and newest is not None and now - newest < RUNNING_SECONDS:
+            yield f"{each.name} changed lately: its save may still be running"
+    for leftover in listing.leftovers:
+        if leftover.kind == NON_PERSISTENT:
+            yield f"{leftover.name} holds {leftover.files} files of non-persistent checkpoints"
+    stray = [leftover.name for leftover in listing.leftovers if leftover.kind != NON_PERSISTENT]
+    if stray:
+        more = f" and {len(stray) - 1} more were" if len(stray) > 1 else " was"
+        yield f"{stray[0]}{more} left behind by a save that was stopped"
+    if listing.left_out:
+        yield f"{listing.left_out} older checkpoints were not looked at"
+    if listing.is_cut:
+        yield "the folder has too many entries: some were not looked at"
+
+
+def _pointer_notes(listing: Listing) -> Iterator[str]:
+    states = {each.name: each.state for each in listing.checkpoints}
+    is_megatron = any(name == "release" or name.startswith("iter_") for name in states)
+    if is_megatron and all(pointer.file != TRACKER for pointer in listing.pointers):
+        yield f"there is no {TRACKER}: Megatron finds no checkpoint here and starts from random"
+    for pointer in listing.pointers:
+        if pointer.problem is not None:
+            yield f"{pointer.file} {pointer.problem}"
+        elif pointer.checkpoint is None:
+            yield f"{pointer.file} names {pointer.value}, which is not here"
+        elif states.get(pointer.checkpoint, State.COMPLETE) is not State.COMPLETE:
+            state = states[pointer.checkpoint].value
+            yield f"{pointer.file} names {pointer.checkpoint}, which is {state}"
+
+
+def _hint(folder: str) -> str:
+    """Why nothing was found, and what the person may have meant."""
+    if looks_like_checkpoint(folder):
+        above = os.path.dirname(os.path.abspath(folder))
+        return f"this folder is one checkpoint itself: name the folder above it, {above}"
+    with os.scandir(folder) as entries:
+        names = sorted(entry.name for entry in islice(entries, _MAX_ENTRIES))
+    if not names:
+        return "the folder is empty"
+    inside = [name for name in names[:_MAX_FOLDERS] if _holds_checkpoints(folder, name)]
+    if inside:
+        more = f" and {len(inside) - 1} more folders" if len(inside) > 1 else ""
+        return f"there are checkpoints one folder deeper: in {inside[0]}{more}"
+    known = "iter_0000020/, release/, ep0-ba100-rank0.pt, ep0-ba100/"
+    return f"nothing here has a name that Megatron-LM or Composer gives a checkpoint: {known}"
+
+
+def _holds_checkpoints(folder: str, name: str) -> bool:
+    path = os.path.join(folder, name)
+    if os.path.islink(path):
+        return False
+    try:
+        return has_checkpoints(path)
+    except OSError:
+        return False
+
+
+_SECONDS = 4.0
+_COMPLETE = "complete"
+
+
+@dataclass(frozen=True, slots=True)
+class JobCheckpoints:
+    job: str
+    observed_at: float
+    stored: Stored | None
+    """None: no sidecar tells of a save folder."""
+    pod: str = ""
+    """Whose sidecar was believed: the one that saw most."""
+    tracker: str | None = None
+    why: str = ""
+    """Why nothing is known."""
+
+    @property
+    def checkpoints(self) -> list[StoredCheckpoint]:
+        """The newest first."""
+        found = self.stored.checkpoints if self.stored is not None else ()
+        return sorted(found, key=lambda each: -each.iteration)
+
+    @property
+    def newest_complete(self) -> StoredCheckpoint | None:
+        return next((each for each in self.checkpoints if each.state == _COMPLETE), None)
+
+    @property
+    def exit_code(self) -> int:
+        if not self.checkpoints:
+            return 3
+        return 0 if self.newest_complete is not None else 1
+
+    def age_seconds(self, checkpoint: StoredCheckpoint) -> float | None:
+        at = checkpoint.written_at
+        return None if at is None else self.observed_at - at
+
+    def to_json(self) -> dict[str, Any]:
+        newest = self.newest_complete
+        return {
+            "job": self.job,
+            "folder": None if self.stored is None else self.stored.folder,
+            "observed_at": self.observed_at,
+            "pod": self.pod or None,
+            "tracker": self.tracker,
+            "checkpoints": [
+                {**each._asdict(), "age_seconds": self.age_seconds(each)}
+                for each in self.checkpoints
+            ],
+            "newest_complete": None if newest is None else newest.iteration,
+            "why": self.why or None,
+        }
+
+
+def inspect_job(
+    job: str, namespace: str | None, kubeconfig: str | None, context: str | None, now: float
+) -> JobCheckpoints:
+    """InputError where there is no such job; KubeError where nothing can be asked."""
+    access = open_access(kubeconfig, context)
+    try:
+        return inspect_job_with(access, job, namespace or access.namespace, now)
+    finally:
+        access.close()
+
+
+def inspect_job_with(access: Access, job: str, namespace: str, now: float) -> JobCheckpoints:
+    kind, name = parse_job_name(job)
+    found = find_whole(access, namespace, name, kind)
+    if found is None:
+        raise no_such_job(access, namespace, name)
+    owners = owners_of_pods(access, found.job)
+    listing = list_all(access, PODS, namespace, labels=pod_labels(found.job))
+    bodies = listing.objects if listing is not None else ()
+    mine = [(pod_of(each), each) for each in bodies]
+    asks = {
+        pod.name: (lambda pod=pod, body=body: ask_sidecar(access, pod, body))
+        for pod, body in mine
+        if pod.owner in owners and pod.phase == "Running"
+    }
+    told = ask_all(asks, seconds=_SECONDS)
+    words = [each for each in told.values() if not isinstance(each, Missed)]
+    return _best(name, now, words, len(asks))
+
+
+def _best(job: str, now: float, words: list[PodWords], pods: int) -> JobCheckpoints:
+    """Network file systems show pods different listings: the longest is the newest."""
+    seen = [
+        (each.snapshot.stored, each)
+        for each in words
+        if each.snapshot is not None and each.snapshot.stored is not None
+    ]
+    found = [(one.what, each) for one, each in seen if isinstance(one.what, Stored)]
+    if not found:
+        silent = [each.sidecar for each in words if each.sidecar]
+        why = "no pod runs" if not pods else "no sidecar tells of a save folder"
+        return JobCheckpoints(job, now, None, why=f"{why}: {silent[0]}" if silent else why)
+    stored, best = max(found, key=lambda each: len(each[0].checkpoints))
+    snapshot = best.snapshot
+    assert snapshot is not None
+    shift = snapshot.shift(best.received_at)
+    moved = tuple(
+        each._replace(written_at=None if each.written_at is None else each.written_at + shift)
+        for each in stored.checkpoints
+    )
+    tracker = snapshot.pod.tracker if snapshot.pod is not None else None
+    return JobCheckpoints(job, now, stored._replace(checkpoints=moved), best.pod.name, tracker)

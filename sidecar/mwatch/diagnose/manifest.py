@@ -1,0 +1,45 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`mwatch diagnose -f FILE`: the checks that need the manifest alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mwatch.checks.every import ALL, look
+from mwatch.errors import InputError
+from mwatch.manifests.kinds import JOBS
+from mwatch.manifests.whole import workloads
+from mwatch.model.checks.check import Found, Level
+from mwatch.operate.inject import found_json, read
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    file: str
+    jobs: tuple[str, ...]
+    found: tuple[Found, ...]
+    checks: int = len(ALL)
+
+    @property
+    def exit_code(self) -> int:
+        """0 nothing, or only what is good to know; 1 something to mend."""
+        return int(any(each.level is not Level.INFO for each in self.found))
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "file": self.file,
+            "jobs": list(self.jobs),
+            "checks": self.checks,
+            "findings": [found_json(each) for each in self.found],
+        }
+
+
+def check(file: str) -> Checked:
+    """InputError where there is nothing to check."""
+    name, text = read(file)
+    jobs = workloads(text, name)
+    if not jobs:
+        raise InputError(f"{name}:1: has no training job; give the manifest of a {', '.join(JOBS)}")
+    found = tuple(one for each in jobs for one in look(each))
+    return Checked(name, tuple(f"{each.kind}/{each.name}" for each in jobs), found)

@@ -1,0 +1,49 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics of the controller itself: they are of no run, and have no such label."""
+
+from __future__ import annotations
+
+from mwatch.export.metrics.metric import Metric, counter, gauge
+
+LEADER = gauge(
+    "controller_leader", "0 or 1", "1 while this controller may act, 0 while it looks on."
+)
+JOBS = gauge("controller_jobs", "jobs", "Watched jobs, by whether they are acted on.", "state")
+ACTIONS = gauge(
+    "controller_actions",
+    "jobs",
+    "Watched jobs, by what is being done to them, and for `held` by what keeps it back.",
+    "state",
+    "reason",
+)
+LEDGER_ERRORS = counter(
+    "controller_ledger_errors",
+    "errors",
+    "Reads and writes of the ledger that came to nothing: without it nothing is done.",
+)
+PODS = gauge(
+    "controller_pods", "pods", "Running pods of watched jobs, by whether they answer.", "state"
+)
+POLLS = counter("controller_polls", "polls", "Questions to sidecars.")
+POLL_FAILURES = counter(
+    "controller_poll_failures", "polls", "Questions to sidecars that came to nothing.", "reason"
+)
+API_CALLS = counter("controller_api_calls", "calls", "Calls to the API server, retries included.")
+SIGHT_AGE = gauge(
+    "controller_sight_age_seconds",
+    "seconds",
+    "How old the copy of these objects is that is gone by; none: they were never read.",
+    "resource",
+)
+RELISTS = counter("controller_relists", "lists", "Lists of objects that had to be read as a whole.")
+LOOP = gauge("controller_loop_seconds", "seconds", "What the last turn of the loop took.")
+LOOP_LONGEST = gauge(
+    "controller_loop_longest_seconds", "seconds", "The longest turn of the last five minutes."
+)
+STARTED = gauge("controller_start_timestamp_seconds", "seconds since 1970", "When it was started.")
+ERRORS = counter("controller_errors", "errors", "Faults of the controller that it survived.")
+CPU = counter("controller_cpu_seconds", "seconds", "CPU time of the controller.")
+MEMORY = gauge("controller_resident_bytes", "bytes", "Memory of the controller.")
+
+ALL: tuple[Metric, ...] = tuple(each for each in vars().copy().values() if isinstance(each, Metric))

@@ -1,0 +1,213 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A snapshot as values of the metrics in `catalog`: the same for every way out.
+
+What is not known has no value. Series that are known beforehand are there from the start with a
+zero, so that an increase from the first event on can be seen.
+
+The values of what a job runs on: ranks, GPUs, NCCL and network cards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from mwatch.export.metrics import catalog
+from mwatch.export.metrics.metric import Metric, Value
+from mwatch.model.decision import Action
+from mwatch.model.finding import Cause, Severity
+from mwatch.model.goodput import Spent
+from mwatch.model.phase import JobPhase
+from mwatch.model.snapshot.hardware import FabricPort, Gpu, Nccl
+from mwatch.model.snapshot.snapshot import RankSnapshot, Snapshot
+
+
+def measure_hardware(snapshot: Snapshot) -> Iterator[Value]:
+    for rank in snapshot.ranks:
+        yield from _rank(rank)
+    for gpu in snapshot.gpus:
+        yield from _gpu(gpu)
+    if snapshot.nccl is not None:
+        yield from _nccl(snapshot.nccl)
+    for port in snapshot.fabric:
+        yield from _port(port)
+
+
+def _rank(each: RankSnapshot) -> Iterator[Value]:
+    rank, facts = str(each.rank), each.facts
+    yield Value(catalog.RANK_BEAT, (rank,), each.beat_at)
+    found: tuple[tuple[Metric, float | None], ...] = (
+        (catalog.RANK_ITERATION, each.iteration),
+        (catalog.RANK_CPU, facts.cpu_seconds),
+        (catalog.RANK_MEMORY, facts.resident_bytes),
+        (catalog.RANK_THREADS, facts.threads),
+    )
+    for metric, value in found:
+        if value is not None:
+            yield Value(metric, (rank,), value)
+    for phase, seconds in facts.seconds.items():
+        yield Value(catalog.RANK_SECONDS, (rank, phase), seconds)
+
+
+_GPU: tuple[tuple[Metric, Callable[[Gpu], float | None]], ...] = (
+    (catalog.GPU_UP, lambda gpu: gpu.is_up),
+    (catalog.GPU_UTILIZATION, lambda gpu: gpu.utilization),
+    (catalog.GPU_TENSOR, lambda gpu: gpu.tensor_active),
+    (catalog.GPU_MEMORY_USED, lambda gpu: gpu.memory_used_bytes),
+    (catalog.GPU_MEMORY, lambda gpu: gpu.memory_total_bytes),
+    (catalog.GPU_POWER, lambda gpu: gpu.power_watts),
+    (catalog.GPU_POWER_LIMIT, lambda gpu: gpu.power_limit_watts),
+    (catalog.GPU_TEMPERATURE, lambda gpu: gpu.temperature_celsius),
+    (catalog.GPU_CLOCK, lambda gpu: gpu.sm_clock_hz),
+    (catalog.GPU_ECC, lambda gpu: gpu.ecc_uncorrected),
+    (catalog.GPU_ECC_CORRECTED, lambda gpu: gpu.ecc_corrected),
+    (catalog.GPU_REMAP_PENDING, lambda gpu: gpu.remap_pending),
+    (catalog.GPU_REMAP_FAILED, lambda gpu: gpu.remap_failed),
+    (catalog.GPU_RECOVERY, lambda gpu: gpu.recovery_action),
+    (catalog.GPU_PCIE_REPLAYS, lambda gpu: gpu.pcie_replays),
+    (catalog.GPU_XID, lambda gpu: gpu.xid),
+)
+
+
+def _gpu(gpu: Gpu) -> Iterator[Value]:
+    labels = ("" if gpu.rank is None else str(gpu.rank), str(gpu.number), gpu.uuid)
+    for metric, read in _GPU:
+        value = read(gpu)
+        if value is not None:
+            yield Value(metric, labels, value)
+    for reason in gpu.throttle:
+        yield Value(catalog.GPU_THROTTLED, (*labels, reason), 1)
+    for reason, seconds in gpu.throttled_seconds.items():
+        yield Value(catalog.GPU_THROTTLED_SECONDS, (*labels, reason), seconds)
+    for kind, rows in gpu.remapped_rows.items():
+        yield Value(catalog.GPU_REMAPPED, (*labels, kind), rows)
+    for reason, count in gpu.nvlink_errors.items():
+        yield Value(catalog.GPU_NVLINK_ERRORS, (*labels, reason), count)
+
+
+def _nccl(nccl: Nccl) -> Iterator[Value]:
+    yield Value(catalog.NCCL_COMMUNICATORS, (), nccl.communicators)
+    yield Value(catalog.NCCL_MISSING, (), nccl.missing_ranks)
+    yield Value(catalog.NCCL_MISMATCHED, (), nccl.mismatched)
+    if nccl.operations is not None:
+        yield Value(catalog.NCCL_OPERATIONS, (), nccl.operations)
+
+
+def _port(port: FabricPort) -> Iterator[Value]:
+    found: tuple[tuple[Metric, float | None], ...] = (
+        (catalog.FABRIC_UP, port.is_up),
+        (catalog.FABRIC_RECEIVED, port.received_bytes),
+        (catalog.FABRIC_SENT, port.sent_bytes),
+    )
+    for metric, value in found:
+        if value is not None:
+            yield Value(metric, (port.device,), value)
+    for reason, count in port.errors.items():
+        yield Value(catalog.FABRIC_ERRORS, (port.device, reason), count)
+
+
+def measure(snapshot: Snapshot) -> Iterator[Value]:
+    """All values of one run; `run` itself is not among the labels."""
+    for metric, value in _plain(snapshot):
+        if value is not None:
+            yield Value(metric, (), value)
+    yield from _losses(snapshot)
+    yield from _states(snapshot)
+    yield from _checkpoints(snapshot)
+    yield from _totals(snapshot)
+    yield from measure_hardware(snapshot)
+    yield from _sources(snapshot)
+    yield from _own(snapshot)
+
+
+def _plain(snapshot: Snapshot) -> Iterator[tuple[Metric, float | None]]:
+    numbers = snapshot.numbers
+    yield catalog.ITERATION, snapshot.iteration
+    yield catalog.TOTAL_ITERATIONS, snapshot.total_iterations
+    yield catalog.ATTEMPT, snapshot.attempt
+    yield catalog.ATTEMPT_STARTED, snapshot.attempt_started_at
+    yield catalog.WORLD_SIZE, snapshot.world_size
+    yield catalog.LOSS_SCALE, numbers.loss_scale
+    yield catalog.GRAD_NORM, numbers.grad_norm
+    yield catalog.LEARNING_RATE, numbers.learning_rate
+    yield catalog.STEP_SECONDS, numbers.step_seconds
+    yield catalog.THROUGHPUT, numbers.throughput_tflops
+    yield catalog.TOKENS, numbers.tokens_per_second
+    yield catalog.CONSUMED_SAMPLES, numbers.consumed_samples
+    yield catalog.SKIPPED, snapshot.skipped
+    yield catalog.NAN, snapshot.nan
+    yield catalog.LAST_PROGRESS, snapshot.progress_at
+    yield catalog.HANG_DEADLINE, snapshot.hang_deadline_seconds
+    yield catalog.RESTARTS_LEFT, snapshot.restarts_left
+    yield catalog.GOODPUT, snapshot.goodput
+    yield catalog.BLIND, snapshot.is_blind
+    yield catalog.TENSORBOARD_ITERATION, snapshot.tensorboard_iteration
+    if snapshot.storage is not None:
+        yield catalog.STORAGE_FREE, snapshot.storage.free_bytes
+        yield catalog.STORAGE_SIZE, snapshot.storage.size_bytes
+    yield catalog.LOOK, snapshot.at
+    yield catalog.ACTING, snapshot.is_acting
+
+
+def _losses(snapshot: Snapshot) -> Iterator[Value]:
+    for name, value in snapshot.numbers.losses.items():
+        yield Value(catalog.LOSS, (name[:64],), value)
+
+
+def _states(snapshot: Snapshot) -> Iterator[Value]:
+    if snapshot.phase is not None:
+        for phase in JobPhase:
+            yield Value(catalog.PHASE, (phase.value,), phase is snapshot.phase)
+    for detector, severity in sorted(snapshot.severities.items()):
+        for each in Severity:
+            yield Value(catalog.FINDING, (detector, each.value), each is severity)
+
+
+def _checkpoints(snapshot: Snapshot) -> Iterator[Value]:
+    both = (("latest", snapshot.latest_checkpoint), ("good", snapshot.good_checkpoint))
+    for kind, checkpoint in both:
+        if checkpoint is None:
+            continue
+        yield Value(catalog.CHECKPOINT_ITERATION, (kind,), checkpoint.iteration)
+        if checkpoint.written_at is not None:
+            yield Value(catalog.CHECKPOINT_TIME, (kind,), checkpoint.written_at)
+        if checkpoint.size_bytes is not None:
+            yield Value(catalog.CHECKPOINT_SIZE, (kind,), checkpoint.size_bytes)
+
+
+_ALWAYS = [
+    (cause, action)
+    for cause in (Cause.HANG, Cause.CRASH, Cause.KILLED, Cause.HARDWARE, Cause.NAN)
+    for action in (Action.NONE, Action.RESTART)
+]
+
+
+def _totals(snapshot: Snapshot) -> Iterator[Value]:
+    counts = dict.fromkeys(_ALWAYS, 0) | dict(snapshot.incidents)
+    for (cause, action), count in counts.items():
+        yield Value(catalog.INCIDENTS, (cause.value, action.value), count)
+    for spent, seconds in snapshot.spent_seconds.items():
+        if spent is not Spent.TRAINING:
+            yield Value(catalog.BADPUT, (spent.value,), seconds)
+
+
+def _sources(snapshot: Snapshot) -> Iterator[Value]:
+    for name, state in sorted(snapshot.sources.items()):
+        yield Value(catalog.SOURCE_UP, (name,), state.is_up)
+        if state.read_at is not None:
+            yield Value(catalog.SOURCE_READ, (name,), state.read_at)
+
+
+def _own(snapshot: Snapshot) -> Iterator[Value]:
+    own = snapshot.own
+    if own is None:
+        return
+    yield Value(catalog.STARTED, (), own.started_at)
+    yield Value(catalog.LOG_LINES, (), own.log_lines)
+    yield Value(catalog.LOG_BYTES, (), own.log_bytes)
+    yield Value(catalog.OWN_ERRORS, (), own.errors)
+    yield Value(catalog.OWN_CPU, (), own.cpu_seconds)
+    if own.resident_bytes is not None:
+        yield Value(catalog.OWN_MEMORY, (), own.resident_bytes)
+    for source, amount in sorted(own.dropped.items()):
+        yield Value(catalog.DROPPED, (source,), amount)

@@ -1,0 +1,113 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Snapshots as a scrape: Prometheus text or OpenMetrics, whichever the scraper asks for.
+
+Every scrape is built anew from the newest snapshot of each run, so a label that vanished is gone.
+The text is written here and not by prometheus_client, whose objects for each sample take four times
+as long; what the scraper understands and how a number is written is still its word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.utils import floatToGoString
+
+from mwatch.export.metrics import catalog, catalog_fleet
+from mwatch.export.metrics.measure import measure
+from mwatch.export.metrics.metric import Metric, Value
+from mwatch.export.metrics.outgoing import Held, cleaner
+from mwatch.model.snapshot.snapshot import Snapshot
+
+_OPEN = "application/openmetrics-text"
+_TOTAL = "_total"
+_MAX_SERIES = 65_536
+
+_number: Callable[[float], str] = floatToGoString
+
+Snapshots = Callable[[], Iterable[Snapshot]]
+
+
+class Scrape(NamedTuple):
+    content_type: str
+    body: bytes
+
+
+class Exporter:
+    """`snapshots` gives the newest of each run; it is called from the threads of the server."""
+
+    def __init__(
+        self,
+        snapshots: Snapshots,
+        patterns: Sequence[str] = (),
+        *,
+        besides: Mapping[str, str] | None = None,
+        own: Callable[[], Iterable[Value]] | None = None,
+    ) -> None:
+        """`patterns` are the user's own secrets: names of losses and runs are not ours.
+        `besides`: labels that all series of runs have. `own`: values that are of no run."""
+        self._snapshots = snapshots
+        self._besides = dict(besides or {})
+        self._own = own
+        self._clean = cleaner(patterns)
+        self._held = Held()
+        self._labels = lru_cache(_MAX_SERIES)(self._written_labels)
+
+    def scrape(self, accept: str = "") -> Scrape:
+        """`accept`: the header of that name."""
+        _, content_type = choose_encoder(accept)
+        is_open = content_type.startswith(_OPEN)
+        found = self._series()
+        parts: list[str] = []
+        for metric in (*catalog.ALL, *catalog_fleet.ALL):
+            series = found.get(metric.name)
+            if series:
+                parts.append(_head(metric, is_open))
+                parts += [f"{metric.name}{key} {value}\n" for key, value in series.items()]
+        if is_open:
+            parts.append("# EOF\n")
+        return Scrape(content_type, "".join(parts).encode())
+
+    def _series(self) -> dict[str, dict[str, str]]:
+        """By metric and labels. Two names may be one without their secrets: the first
+        stays, for a series that is there twice spoils all of the scrape."""
+        found: dict[str, dict[str, str]] = {}
+        runs = set()
+        for snapshot in self._snapshots():
+            run = snapshot.run
+            runs.add(run)
+            for value in measure(snapshot):
+                key = self._labels(value.metric.labels, run, value.labels)
+                amount = _number(self._held.amount(run, value))
+                found.setdefault(value.metric.name, {}).setdefault(key, amount)
+        self._held.keep(runs)
+        for value in () if self._own is None else self._own():
+            pairs = zip(value.metric.labels, value.labels, strict=True)
+            key = self._written(pairs) if value.labels else ""
+            found.setdefault(value.metric.name, {}).setdefault(key, _number(value.value))
+        return found
+
+    def _written_labels(self, names: tuple[str, ...], run: str, values: tuple[str, ...]) -> str:
+        pairs = zip(("run", *names), (run, *values), strict=True)
+        return self._written((*pairs, *self._besides.items()))
+
+    def _written(self, pairs: Iterable[tuple[str, str]]) -> str:
+        inner = ",".join(
+            f'{name}="{_escaped(self._clean(value))}"' for name, value in sorted(pairs)
+        )
+        return f"{{{inner}}}"
+
+
+@lru_cache(2 * len(catalog.ALL + catalog_fleet.ALL))
+def _head(metric: Metric, is_open: bool) -> str:
+    """In OpenMetrics a counter is named without the `_total` of its samples."""
+    name = metric.name.removesuffix(_TOTAL) if is_open else metric.name
+    words = _escaped(metric.help) if is_open else metric.help.replace("\\", r"\\")
+    return f"# HELP {name} {words}\n# TYPE {name} {metric.kind}\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

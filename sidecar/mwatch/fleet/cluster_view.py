@@ -1,0 +1,357 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""All watched jobs of a namespace as the API server tells of them, kept up to date by watches.
+
+Jobs of every kind that the cluster knows, their pods by the chain of owners, Events about them,
+Kueue's records; nodes where we may see them. Each copy is kept by a thread of its own;
+reading them never waits. How old the sight of a job is comes with it.
+
+What the fleet view keeps of each object, and how objects belong together.
+
+Labels can be copied, so only the chain of owners counts. Of Events only those are kept that can
+explain something.
+
+Pods that somebody deletes or has deleted, as they were when that was first seen.
+
+A pod that crashed is over before it is deleted, one that a person deletes is not: which came first
+is told by the watch alone, and only while it runs. Of a pod that went while nobody watched nothing
+is known. Who deleted it the API server does not tell.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from mwatch.kube.access import Access
+from mwatch.kube.jobs import WATCHED
+from mwatch.kube.mirror import WATCH_SECONDS, Mirror, Sight
+from mwatch.kube.resources import EVENTS, NODES, OF_KIND, PODS, WORKLOADS
+from mwatch.model.kube.event import KubeEvent, event_of
+from mwatch.model.kube.facts import KubeFacts
+from mwatch.model.kube.fields import Object, items, number, text, words
+from mwatch.model.kube.job import JobKind, KubeJob, job_of, with_jobset
+from mwatch.model.kube.node import KubeNode, node_of
+from mwatch.model.kube.pod import KubePod, controller_uid, pod_of
+from mwatch.model.kube.queue import KubeWorkload, workload_of
+
+PORT_NAME = "mwatch"
+PORT_ANNOTATION = "mwatch.dev/port"
+PORT = 9401
+_CLAIM = "PersistentVolumeClaim"
+_TOLD = frozenset(
+    {"Preempted", "FailedCreate", "FailedCreatePod", "SuccessfulDelete", "SuccessfulDeletePod"}
+)
+_MAX_CHAIN = 4
+
+
+class PodSeen(NamedTuple):
+    pod: KubePod
+    port: int | None
+    """Of its sidecar; None: it has none."""
+
+
+class Held(NamedTuple):
+    """A job of any kind, also one that only stands between a watched job and its pods."""
+
+    uid: str
+    owner: str
+    """UID of who controls it; empty: nobody does."""
+    job: KubeJob | None
+    """None: nobody watches it, and nothing more need be known."""
+
+
+def held_of(body: Object) -> Held | None:
+    is_needed = text(body, "kind") != "Job" or _is_watched(body)
+    job = job_of(body) if is_needed else None
+    return Held(text(body, "metadata", "uid"), controller_uid(body), job)
+
+
+def _is_watched(body: Object) -> bool:
+    return words(body, "metadata", "labels").get("mwatch.dev/watch") == "true"
+
+
+def pod_seen(body: Object) -> PodSeen | None:
+    """None: nobody's, so of no job."""
+    if not controller_uid(body):
+        return None
+    return PodSeen(pod_of(body), _port(body))
+
+
+def _port(body: Object) -> int | None:
+    """As somebody has written it on the pod; else that of the container port of this name."""
+    given = words(body, "metadata", "annotations").get(PORT_ANNOTATION, "")
+    if given.isascii() and given.isdigit() and 0 < int(given) < 65536:
+        return int(given)
+    every = (*items(body, "spec", "initContainers"), *items(body, "spec", "containers"))
+    ports = (port for each in every for port in items(each, "ports"))
+    named = (number(port, "containerPort") for port in ports if port.get("name") == PORT_NAME)
+    return next((each for each in named if each), None)
+
+
+def said_of(body: Object) -> KubeEvent | None:
+    found = event_of(body)
+    return found if found.is_warning or found.reason in _TOLD else None
+
+
+def owners(held: Iterable[Held]) -> dict[str, str]:
+    """By UID of whoever may own pods: UID of the watched job above it, which may be itself."""
+    by_uid = {each.uid: each for each in held}
+    found: dict[str, str] = {}
+    for uid in by_uid:
+        top, at = "", uid
+        for _ in range(_MAX_CHAIN):
+            each = by_uid.get(at)
+            if each is None:
+                break
+            if each.job is not None and each.job.is_watched:
+                top = each.uid
+            at = each.owner
+        if top:
+            found[uid] = top
+    return found
+
+
+class EventIndex:
+    def __init__(self, events: Iterable[KubeEvent]) -> None:
+        self._by_uid: dict[str, list[KubeEvent]] = {}
+        self._by_claim: dict[str, list[KubeEvent]] = {}
+        for each in events:
+            if each.about_kind == _CLAIM:
+                self._by_claim.setdefault(each.about_name, []).append(each)
+            else:
+                self._by_uid.setdefault(each.about_uid, []).append(each)
+
+    def of(self, job: KubeJob, pods: Iterable[PodSeen]) -> tuple[KubeEvent, ...]:
+        """About the job, its pods as they are now, who made them, and its volumes."""
+        if not self._by_uid and not self._by_claim:
+            return ()
+        uids = {job.uid}
+        for each in pods:
+            uids |= {each.pod.uid, each.pod.owner}
+        found = [event for uid in uids for event in self._by_uid.get(uid, ())]
+        found += [event for name in _claims(job) for event in self._by_claim.get(name, ())]
+        return tuple(found)
+
+
+def _claims(job: KubeJob) -> set[str]:
+    volumes: list[Mapping[str, object]] = []
+    for group in job.groups:
+        volumes += items(group.template, "spec", "volumes")
+    named = {text(each, "persistentVolumeClaim", "claimName") for each in volumes}
+    return named - {""}
+
+
+KEPT_SECONDS = 1800.0
+_MAX_PODS = 10_000
+
+
+class _Left(NamedTuple):
+    pod: KubePod
+    at: float
+    job: str = ""
+    """UID of the watched job that it was of, as long as that could be told."""
+
+
+class Leavings:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._left: dict[str, _Left] = {}
+
+    def told(self, before: PodSeen | None, after: PodSeen | None) -> None:
+        """By the watch's thread, of each change; None: it was not there, or is gone."""
+        newest = after or before
+        if newest is None or (after is not None and not after.pod.is_deleting):
+            return
+        with self._lock:
+            known = self._left.get(newest.pod.uid)
+            if known is None and len(self._left) < _MAX_PODS:
+                self._left[newest.pod.uid] = _Left(newest.pod, self._clock())
+            elif known is not None and newest.pod.disruption is not None:
+                pod = replace(known.pod, disruption=newest.pod.disruption)
+                self._left[newest.pod.uid] = known._replace(pod=pod)
+
+    def by_job(self, tops: Mapping[str, str]) -> dict[str, tuple[KubePod, ...]]:
+        """By UID of the job. `tops`: of the watched job above each that may own pods; one between
+        a job and its pods may be gone with them."""
+        oldest = self._clock() - KEPT_SECONDS
+        found: dict[str, list[KubePod]] = {}
+        with self._lock:
+            kept = {uid: each for uid, each in self._left.items() if each.at >= oldest}
+            for uid, each in kept.items():
+                job = tops.get(each.pod.owner, each.job)
+                kept[uid] = each._replace(job=job)
+                if job:
+                    found.setdefault(job, []).append(each.pod)
+            self._left = kept
+        return {job: tuple(pods) for job, pods in found.items()}
+
+
+_UNFILTERED = frozenset({JobKind.JOB, JobKind.JOB_SET})
+"""They may stand between a watched job and its pods."""
+_BETWEEN = {
+    JobKind.JOB_SET: (JobKind.JOB,),
+    JobKind.TRAIN_JOB: (JobKind.JOB_SET, JobKind.JOB),
+}
+_JOIN_SECONDS = 1.0
+_LIST_SECONDS = 15.0
+
+
+class JobSeen(NamedTuple):
+    facts: KubeFacts
+    """With the job."""
+    pods: tuple[PodSeen, ...]
+    sight_age_seconds: float | None
+
+
+class FleetView:
+    def __init__(
+        self,
+        access: Access,
+        namespace: str,
+        clock: Callable[[], float],
+        *,
+        watch_seconds: float = WATCH_SECONDS,
+    ) -> None:
+        """`clock`: seconds since 1970 that never jump."""
+        self._clock = clock
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+        self._leavings = Leavings(clock)
+
+        def mirror(resource: Any, read: Any, *, of: str | None = "", **more: Any) -> Any:
+            place = namespace if of == "" else of
+            return Mirror(access, resource, place, read, watch_seconds=watch_seconds, **more)
+
+        self._jobs: dict[JobKind, Mirror[Held]] = {
+            kind: mirror(resource, held_of, labels="" if kind in _UNFILTERED else WATCHED)
+            for kind, resource in OF_KIND.items()
+        }
+        self._pods: Mirror[PodSeen] = mirror(PODS, pod_seen, told=self._leavings.told)
+        self._events: Mirror[KubeEvent] = mirror(EVENTS, said_of)
+        self._nodes: Mirror[KubeNode] = mirror(NODES, node_of, of=None)
+        self._workloads: Mirror[KubeWorkload] = mirror(WORKLOADS, workload_of)
+
+    @property
+    def _all(self) -> dict[str, Mirror[Any]]:
+        others: dict[str, Mirror[Any]] = {
+            "pods": self._pods,
+            "events": self._events,
+            "nodes": self._nodes,
+            "workloads": self._workloads,
+        }
+        found: dict[str, Mirror[Any]] = {
+            OF_KIND[kind].plural: each for kind, each in self._jobs.items()
+        }
+        return {**found, **others}
+
+    @property
+    def _needed(self) -> list[Mirror[Any]]:
+        return [self._pods, *self._jobs.values()]
+
+    def start(self) -> None:
+        for name, each in self._all.items():
+            thread = threading.Thread(
+                target=self._follow, args=(each,), name=f"mwatch-see-{name}", daemon=True
+            )
+            thread.start()
+            self._threads.append(thread)
+
+    def _follow(self, mirror: Mirror[Any]) -> None:
+        if mirror is self._workloads:  # few, and who may list them need not be let watch them
+            mirror.follow_by_lists(self._stop, _LIST_SECONDS)
+        else:
+            mirror.follow(self._stop)
+
+    def close(self) -> None:
+        """A watch that is open ends by itself within its time: nobody waits for it."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(_JOIN_SECONDS / len(self._threads))
+
+    @property
+    def sights(self) -> dict[str, Sight]:
+        """Of each kind of object, by its plural."""
+        return {name: each.sight for name, each in self._all.items()}
+
+    @property
+    def relists(self) -> int:
+        return sum(each.relists for each in self._all.values())
+
+    @property
+    def is_ready(self) -> bool:
+        """Pods were read at least once, and jobs of each kind that we may read."""
+        sights = [each.sight for each in self._needed]
+        are_all = all(
+            sight.age_seconds is not None or not sight.is_known or sight.problem for sight in sights
+        )
+        return are_all and sights[0].age_seconds is not None
+
+    @property
+    def problem(self) -> str:
+        """Why jobs or pods cannot be read now; empty: they can."""
+        return next((each.sight.problem for each in self._needed if each.sight.problem), "")
+
+    @property
+    def nodes(self) -> tuple[KubeNode, ...] | None:
+        """None: we may not see them."""
+        if self._nodes.sight.age_seconds is None:
+            return None
+        return tuple(self._nodes.objects())
+
+    def look(self) -> list[JobSeen]:
+        now = self._clock()
+        held = {kind: each.objects() for kind, each in self._jobs.items()}
+        every = [each for objects in held.values() for each in objects]
+        tops = owners(every)
+        pods: dict[str, list[PodSeen]] = {}
+        for pod in self._pods.objects():
+            if (top := tops.get(pod.pod.owner)) is not None:
+                pods.setdefault(top, []).append(pod)
+        left = self._leavings.by_job(tops)
+        about = EventIndex(self._events.objects())
+        nodes, loads = self.nodes, {each.owner: each for each in self._workloads.objects()}
+        jobsets = {each.owner: each.job for each in held[JobKind.JOB_SET] if each.job is not None}
+        found = []
+        for job in _watched(every, tops):
+            mine = tuple(pods.get(job.uid, ()))
+            whole = _whole(job, jobsets)
+            facts = KubeFacts(
+                now, whole, job.name,
+                pods=tuple(each.pod for each in mine),
+                events=about.of(whole, mine),
+                nodes=nodes,
+                workload=loads.get(job.uid),
+                left=left.get(job.uid, ()),
+            )  # fmt: skip
+            found.append(JobSeen(facts, mine, self._age(job.kind)))
+        return found
+
+    def _age(self, kind: JobKind) -> float | None:
+        """Of the oldest that is needed."""
+        needed: list[Mirror[Any]] = [self._jobs[each] for each in (kind, *_BETWEEN.get(kind, ()))]
+        oldest = 0.0
+        for each in (*needed, self._pods):
+            age = each.sight.age_seconds
+            if age is None:
+                return None
+            oldest = max(oldest, age)
+        return oldest
+
+
+def _watched(every: Iterable[Held], tops: Mapping[str, str]) -> list[KubeJob]:
+    """Those that nobody else who is watched has made."""
+    return [
+        each.job
+        for each in every
+        if each.job is not None and each.job.is_watched and tops.get(each.uid) == each.uid
+    ]
+
+
+def _whole(job: KubeJob, jobsets: Mapping[str, KubeJob]) -> KubeJob:
+    made = jobsets.get(job.uid) if job.kind is JobKind.TRAIN_JOB else None
+    return job if made is None else with_jobset(job, made)

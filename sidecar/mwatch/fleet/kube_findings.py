@@ -1,0 +1,310 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the controller finds besides the job's own engine: Kubernetes causes, pods that do not
+answer, a policy that cannot be used; and where a culprit is.
+
+A pod that was preempted or drained is soon gone, and with it the word of why: that cause is held
+until the gang has been whole again for a while. Where it took pods of a gang whose others are
+left, the gang has to be restarted, once its new pods are there.
+
+Which pods an attempt has lost to somebody outside, and whether what is left can only wait.
+
+A pod counts that took part in the attempt, as long as that attempt lasts. What its own job's
+controller took away with the job, or mwatch itself, does not; nor does one that training went on
+without.
+
+Ends that a sidecar may not live to tell of: what the API server says of pods and containers.
+
+A pod that vanishes is lost, unless somebody had a reason that Kubernetes knows: then that cause
+explains it (`checks.kube_causes`), and here it is only over. The training container's end counts
+when its wrapper left no word: it was killed as a whole, by the kernel for its memory as a rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from mwatch.checks.kube_causes import kube_causes
+from mwatch.engine.engine import Assessment
+from mwatch.fleet.visibility import PodSight, Seen, named
+from mwatch.model.finding import Cause, Culprit, Finding, Severity
+from mwatch.model.job import Job
+from mwatch.model.kube.facts import KubeFacts
+from mwatch.model.kube.node import KubeNode
+from mwatch.model.kube.pod import Container, KubePod
+from mwatch.model.observation import Observed, ProcessExit
+
+_ORDER = (
+    Cause.SUSPENDED, Cause.PREEMPTED, Cause.DRAINED, Cause.VOLUME, Cause.IMAGE,
+    Cause.UNSCHEDULABLE, Cause.DELETED_BY_USER,
+)  # fmt: skip
+"""That somebody deleted pods is past; what keeps new ones away is not."""
+_PASSING = frozenset({Cause.PREEMPTED, Cause.DRAINED})
+TAKEN_CAUSES = _PASSING | {Cause.DELETED_BY_USER}
+"""They take pods from a gang that runs."""
+_SETTLE_SECONDS = 60.0
+_LONGEST_SECONDS = 1800.0
+
+
+class HeldCauses:
+    def __init__(self) -> None:
+        self._held: dict[Cause, tuple[Finding, float]] = {}
+        self._attempt = 0
+        self._whole_since: float | None = None
+
+    def look(self, facts: KubeFacts, now: float, attempt: int) -> list[Finding]:
+        """The most telling first: a suspended job's pods also wait, or are being deleted."""
+        found = kube_causes(facts)
+        if attempt != self._attempt:  # it has begun anew: what was done to the last one is past
+            self._attempt, self._held = attempt, {}
+        for finding in found:
+            if finding.cause in _PASSING:
+                self._held[finding.cause] = finding, now
+        is_quiet = is_whole(facts) and not any(each.cause in _PASSING for each in found)
+        if not is_quiet:
+            self._whole_since = None
+        elif self._whole_since is None:
+            self._whole_since = now
+        settled = self._whole_since is not None and now - self._whole_since >= _SETTLE_SECONDS
+        self._held = {
+            cause: (finding, at)
+            for cause, (finding, at) in self._held.items()
+            if not settled and now - at < _LONGEST_SECONDS
+        }
+        known = {each.cause: each for each in (*(held for held, _ in self._held.values()), *found)}
+        if facts.job is None or facts.job.is_deleting:
+            return [each for each in found if each.cause is Cause.DELETED_BY_USER]
+        return sorted(known.values(), key=lambda each: _ORDER.index(each.cause))
+
+
+def broken(finding: Finding, gone_at: float) -> Finding:
+    """What is left of the gang cannot go on: nobody else will restart it."""
+    return replace(
+        finding,
+        severity=Severity.CRITICAL,
+        summary=f"{finding.summary}; what is left of the gang cannot go on without it"[:500],
+        since_time=gone_at,
+        cannot_heal=True,
+    )
+
+
+def is_whole(facts: KubeFacts) -> bool:
+    job = facts.job
+    if job is None or len(facts.pods) < job.pods_wanted:
+        return False
+    return all(pod.phase == "Running" and not pod.is_deleting for pod in facts.pods)
+
+
+def unseen(seen: Seen) -> Finding:
+    """Some answer, so the job is not blind: what the others do is not known."""
+    count, silent = len(seen.answering) + len(seen.silent), seen.silent
+    why = silent[0].problem or "no answer yet"
+    return Finding(
+        detector="unseen",
+        cause=Cause.UNKNOWN,
+        severity=Severity.INFO,
+        summary=f"{len(silent)} of {count} sidecars do not answer: {named(silent)} ({why})"[:500],
+        since_time=min((each.answered_at or each.asked_since or 0.0) for each in silent) or None,
+        culprit=Culprit(pod=silent[0].pod.name, node=silent[0].pod.node or None),
+        fingerprint="unknown/unseen-pods",
+    )
+
+
+def policy_refused(problem: str) -> Finding:
+    return Finding(
+        detector="policy",
+        cause=Cause.UNKNOWN,
+        severity=Severity.INFO,
+        summary=f"the job's policy is not used, the usual one is: {problem}"[:500],
+        fingerprint="unknown/policy",
+    )
+
+
+def placed(assessment: Assessment, pods: Mapping[str, PodSight]) -> Assessment:
+    """Culprits with the node, and the GPU, that their pod and rank are on."""
+    by_name = {each.pod.name: each for each in pods.values()}
+    found = tuple(_placed(each, by_name) for each in assessment.findings)
+    decision = assessment.decision
+    if decision.finding is not None:
+        decision = replace(decision, finding=_placed(decision.finding, by_name))
+    return assessment._replace(findings=found, decision=decision)
+
+
+def _placed(finding: Finding, by_name: Mapping[str, PodSight]) -> Finding:
+    culprit = finding.culprit
+    sight = None if culprit is None or culprit.pod is None else by_name.get(culprit.pod)
+    if culprit is None or sight is None:
+        return finding
+    node = culprit.node or sight.pod.node or None
+    gpu = culprit.gpu_uuid or _gpu(sight, culprit.rank)
+    if (node, gpu) == (culprit.node, culprit.gpu_uuid):
+        return finding
+    return replace(finding, culprit=replace(culprit, node=node, gpu_uuid=gpu))
+
+
+def _gpu(sight: PodSight, rank: int | None) -> str | None:
+    gpus = () if sight.snapshot is None or rank is None else sight.snapshot.gpus
+    return next((each.uuid for each in gpus if each.rank == rank), None)
+
+
+_WENT_ON_SECONDS = 60.0
+"""Ranks that are left may finish a step or two."""
+
+
+class _Lost(NamedTuple):
+    attempt: int
+    gone_at: float | None
+    """None: it is still on its way out."""
+
+
+class Losses:
+    def __init__(self) -> None:
+        self._lost: dict[str, _Lost] = {}
+        self._excused: set[str] = set()
+
+    @property
+    def gone_at(self) -> float | None:
+        """When the last of them had gone; None: none has, or one still goes."""
+        moments = [each.gone_at for each in self._lost.values()]
+        known = [each for each in moments if each is not None]
+        return max(known) if known and len(known) == len(moments) else None
+
+    def see(self, facts: KubeFacts, job: Job) -> KubeFacts:
+        """With those alone that count."""
+        here = {pod.uid for pod in facts.pods}
+        self._excused &= {pod.uid for pod in facts.left}
+        kept: dict[str, _Lost] = {}
+        for pod in facts.left:
+            known = self._lost.get(pod.uid, _Lost(job.attempt.number, None))
+            if pod.uid not in here and known.gone_at is None:
+                known = known._replace(gone_at=facts.now)
+            if self._is_excused(pod, known, facts, job):
+                self._excused.add(pod.uid)
+            elif pod.name in job.streams:
+                kept[pod.uid] = known
+        self._lost = kept
+        return replace(facts, left=tuple(pod for pod in facts.left if pod.uid in kept))
+
+    def _is_excused(self, pod: KubePod, known: _Lost, facts: KubeFacts, job: Job) -> bool:
+        if pod.uid in self._excused or pod.uid in facts.ours or facts.wants_no_pods:
+            return True
+        went_on = known.gone_at is not None and (
+            job.attempt.last_progress > known.gone_at + _WENT_ON_SECONDS
+        )
+        return known.attempt != job.attempt.number or went_on
+
+
+OURS = "ended by mwatch"
+TAKEN = "taken by the cluster"
+SIDECAR = "mwatch"
+_LOST_NODE_SECONDS = 60.0
+"""A node that is not ready, and whose pods have not answered for so long, is lost."""
+
+
+class _Known(NamedTuple):
+    pod: KubePod
+    restarts: int
+    started_at: float | None
+    """Of the wrapper that the engine knows."""
+    is_told: bool
+    """Its end: once is enough."""
+
+
+class JobEnds:
+    def __init__(self) -> None:
+        self._known: dict[str, _Known] = {}
+
+    def look(self, facts: KubeFacts, sights: Mapping[str, PodSight], now: float) -> list[Observed]:
+        """What is new."""
+        found: list[Observed] = []
+        here = {pod.uid: pod for pod in facts.pods}
+        for uid in [uid for uid in self._known if uid not in here]:
+            known = self._known.pop(uid)
+            if not known.is_told:
+                found.append(_ended(known.pod, now, _why_gone(known.pod, facts)))
+        for uid, pod in here.items():
+            end = self._end(pod, sights.get(uid), facts, now)
+            found += [] if end is None else [end]
+        return found
+
+    def _end(
+        self, pod: KubePod, sight: PodSight | None, facts: KubeFacts, now: float
+    ) -> Observed | None:
+        snapshot = None if sight is None else sight.snapshot
+        wrapper = None if snapshot is None else snapshot.wrapper
+        started = None if wrapper is None else wrapper.started_at
+        trainer = _trainer(pod)
+        restarts = 0 if trainer is None else trainer.restarts
+        known = self._known.get(pod.uid)
+        is_new_start = known is not None and known.started_at != started
+        is_told = known is not None and known.is_told and not is_new_start
+        end = None
+        if known is not None and not is_told and not is_new_start:
+            has_word = wrapper is not None and wrapper.exit is not None
+            end = _judged(known, pod, trainer, facts, has_word, _lost_for(sight, now))
+        elif known is None and pod.is_over:
+            is_told = True  # before we came
+        is_told = is_told or end is not None
+        self._known[pod.uid] = _Known(pod, restarts, started, is_told)
+        return None if end is None else Observed(now, pod.name, end)
+
+
+def _judged(
+    known: _Known,
+    pod: KubePod,
+    trainer: Container | None,
+    facts: KubeFacts,
+    has_word: bool,
+    lost_for: float,
+) -> ProcessExit | None:
+    if pod.is_over and not has_word:
+        code = None if trainer is None else trainer.exit_code
+        return ProcessExit(code, None, _reason(pod, trainer))
+    if trainer is not None and trainer.restarts > known.restarts and not has_word:
+        return ProcessExit(trainer.exit_code, None, trainer.exit_reason or None)
+    if lost_for > _LOST_NODE_SECONDS and _is_node_lost(pod, facts.nodes):
+        return ProcessExit(None, None, f"pod lost: node {pod.node} is not ready")
+    return None
+
+
+def _lost_for(sight: PodSight | None, now: float) -> float:
+    """Seconds without an answer; 0: it answers, or never has."""
+    if sight is None or sight.answered_at is None or not sight.problem:
+        return 0.0
+    return now - sight.answered_at
+
+
+def _is_node_lost(pod: KubePod, nodes: tuple[KubeNode, ...] | None) -> bool:
+    return any(node.name == pod.node and not node.is_ready for node in nodes or ())
+
+
+def _reason(pod: KubePod, trainer: Container | None) -> str | None:
+    if pod.disruption is not None:
+        return TAKEN
+    return pod.reason or (trainer.exit_reason if trainer is not None else "") or None
+
+
+def _ended(pod: KubePod, now: float, reason: str) -> Observed:
+    return Observed(now, pod.name, ProcessExit(None, None, reason))
+
+
+def _why_gone(pod: KubePod, facts: KubeFacts) -> str:
+    job = facts.job
+    if pod.uid in facts.ours:
+        return OURS
+    if job is None or job.is_deleting or job.finished or pod.phase == "Succeeded":
+        return "its job has ended"
+    if job.is_suspended:
+        return "suspended"
+    if pod.disruption is not None and not _is_node_lost(pod, facts.nodes):
+        return TAKEN
+    return "pod lost: somebody deleted it" if pod.is_deleting else "pod lost: it is gone"
+
+
+def _trainer(pod: KubePod) -> Container | None:
+    """The first that is not ours: the sidecar's ends are its own."""
+    return next(
+        (each for each in pod.containers if not each.is_init and each.name != SIDECAR), None
+    )

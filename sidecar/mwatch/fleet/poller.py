@@ -1,0 +1,341 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Asks every pod's sidecar for what is new, every few seconds: thousands of them by one thread.
+
+Each pod has its own moment within the period. So many questions at a time, so many bytes in an
+answer, so many seconds for it all; who fails again and again is asked less often. An answer counts
+only if it is of the very pod that the API server names at that address. A connection is opened for
+each question: a sidecar serves one request on each.
+
+One question to one sidecar: `GET /v1/snapshot?after=CURSOR`, and what came of it.
+
+As little HTTP as that needs: our own server answers, with a length, and redirects nobody. Whatever
+else answers at that address is told as a problem, never followed and never believed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+from urllib.parse import quote
+
+import orjson
+
+from mwatch.export.http.request import in_url
+from mwatch.fleet.visibility import Polled
+from mwatch.model.snapshot.snapshot_wire import PodSnapshot, from_wire
+
+_MAX_WORDS = 160
+_HEAD_BYTES = 16 << 10
+_WHOLE_BYTES = 1 << 20
+"""A sidecar ends an answer of so many bytes, and sends the rest with the next."""
+
+
+class PollLimits(NamedTuple):
+    seconds: float = 2.0
+    """From the first packet to the last."""
+    at_once: int = 256
+    max_bytes: int = 8 << 20
+    untaken: int = 8192
+    """Answers that nobody has taken yet: with more, nobody is asked."""
+
+
+class Answered(NamedTuple):
+    snapshot: PodSnapshot | None
+    problem: str = ""
+    kind: str = ""
+    is_whole: bool = True
+
+    def of(self, uid: str, namespace: str, name: str) -> Answered:
+        """As it is, where it is of that pod; else refused."""
+        if self.snapshot is None:
+            return self
+        who = self.snapshot.who
+        if (who.uid, who.namespace, who.pod) == (uid, namespace, name):
+            return self
+        words = f"pod {who.namespace}/{who.pod} (UID {who.uid})"
+        return Answered(None, f"refused: who answers there is {words}"[:_MAX_WORDS], "foreign")
+
+
+class Ask(asyncio.Protocol):
+    def __init__(self, address: str, port: int, cursor: str, limits: PollLimits) -> None:
+        self._address = address
+        self._port = port
+        self._cursor = cursor
+        self._limits = limits
+        self._data = bytearray()
+        self._wanted: int | None = None
+        """Bytes of head and body."""
+        self._transport: asyncio.BaseTransport | None = None
+        self._end: asyncio.Future[Answered] | None = None
+
+    async def answer(self, loop: asyncio.AbstractEventLoop) -> Answered:
+        """Never raises for what the other side does, and never takes longer than the limit."""
+        end: asyncio.Future[Answered] = loop.create_future()
+        self._end = end
+        timer = loop.call_later(self._limits.seconds, self._late)
+        opening = loop.create_task(loop.create_connection(lambda: self, self._address, self._port))
+        opening.add_done_callback(self._opened)
+        try:
+            return await end
+        finally:
+            timer.cancel()
+            opening.cancel()
+            if self._transport is not None:
+                self._transport.close()
+
+    def _opened(self, task: asyncio.Task[object]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._give(Answered(None, f"{_words(error)}", "unreachable"))
+
+    def _late(self) -> None:
+        text = f"no answer within {self._limits.seconds:g} s"
+        self._give(Answered(None, text, "late"))
+
+    def _give(self, answered: Answered) -> None:
+        if self._end is not None and not self._end.done():
+            self._end.set_result(answered)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        if self._end is None or self._end.done():
+            transport.close()
+            return
+        host = in_url(self._address)
+        after = f"?after={quote(self._cursor, safe='.')}" if self._cursor else ""
+        assert isinstance(transport, asyncio.WriteTransport)
+        transport.write(
+            f"GET /v1/snapshot{after} HTTP/1.1\r\nHost: {host}:{self._port}\r\n"
+            "Accept: application/json\r\nConnection: close\r\n\r\n".encode("ascii")
+        )
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        if self._wanted is None:
+            self._read_head()
+        if len(self._data) > self._limits.max_bytes:
+            self._give(Answered(None, "its answer is too long", "large"))
+        elif self._wanted is not None and len(self._data) >= self._wanted:
+            self._give(self._read())
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._give(Answered(None, "its answer broke off", "unreachable"))
+
+    def _read_head(self) -> None:
+        end = self._data.find(b"\r\n\r\n")
+        if end < 0:
+            if len(self._data) > _HEAD_BYTES:
+                self._give(Answered(None, "what answers there is no sidecar", "bad"))
+            return
+        status, *fields = bytes(self._data[:end]).split(b"\r\n")
+        length = next(
+            (each[15:].strip() for each in fields if each[:15].lower() == b"content-length:"), b""
+        )
+        if status.split(b" ")[1:2] != [b"200"] or not length.isdigit() or len(length) > 12:
+            text = status.decode("ascii", "replace")[:_MAX_WORDS]
+            self._give(Answered(None, f"it answers with {text!r}", "bad"))
+            return
+        self._wanted = end + 4 + int(length)
+
+    def _read(self) -> Answered:
+        assert self._wanted is not None
+        body = memoryview(self._data)[self._data.find(b"\r\n\r\n") + 4 : self._wanted]
+        try:
+            found = orjson.loads(body)
+            if isinstance(found, dict) and len(found) == 1:
+                return Answered(None, "its sidecar has not looked yet", "bad")
+            snapshot = from_wire(found)
+        except (ValueError, AttributeError) as error:
+            return Answered(None, f"its answer cannot be read: {_words(error)}", "bad")
+        return Answered(snapshot, is_whole=len(body) < _WHOLE_BYTES)
+
+
+def _words(error: BaseException) -> str:
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(str(text).split())[:_MAX_WORDS]
+
+
+PORT_TRIES = 16
+"""Of a sidecar that shares its node's network, and whose port was taken (`export.http`)."""
+_SLOW_AFTER = 3
+_LONGEST_WAIT = 30.0
+_END_SECONDS = 1.0
+
+
+class PollTarget(NamedTuple):
+    uid: str
+    namespace: str
+    name: str
+    address: str
+    port: int
+    has_host_network: bool = False
+
+
+class PodPoll:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        *,
+        period: float = 5.0,
+        limits: PollLimits | None = None,
+    ) -> None:
+        """`clock`: of the controller; answers carry its time."""
+        self._clock = clock
+        self.period = period
+        self._limits = limits or PollLimits()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="mwatch-poll", daemon=True)
+        self._pods: dict[str, _Pod] = {}
+        self._waiting: deque[_Pod] = deque()
+        self._busy = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._answers: deque[Polled] = deque()
+        self.polls = 0
+        self.failures: Counter[str] = Counter()
+        """By kind: `unreachable`, `late`, `foreign`, `bad`, `large`."""
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop)
+            self._thread.join(2.0)
+
+    def want(self, targets: Iterable[PollTarget]) -> None:
+        """These and no others, from now on; from any thread."""
+        wanted = {each.uid: each for each in targets}
+        self._loop.call_soon_threadsafe(self._set, wanted)
+
+    def take(self) -> list[Polled]:
+        """What has come since the last call."""
+        found = []
+        while self._answers:
+            found.append(self._answers.popleft())
+        return found
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            if left := asyncio.all_tasks(self._loop):
+                for task in left:
+                    task.cancel()
+                self._loop.run_until_complete(asyncio.wait(left, timeout=_END_SECONDS))
+            self._loop.close()
+
+    def _stop(self) -> None:
+        self._set({})
+        for task in self._tasks:
+            task.cancel()
+        self._loop.call_later(0.05, self._loop.stop)
+
+    def _set(self, wanted: dict[str, PollTarget]) -> None:
+        for uid in [uid for uid in self._pods if uid not in wanted]:
+            self._pods.pop(uid).forget()
+        for uid, target in wanted.items():
+            pod = self._pods.get(uid)
+            if pod is None:
+                pod = self._pods[uid] = _Pod(target)
+                self._later(pod, _share(uid) * self.period)
+            elif pod.target != target:
+                pod.target = target
+
+    def _later(self, pod: _Pod, seconds: float) -> None:
+        pod.handle = self._loop.call_later(seconds, self._due, pod)
+
+    def _due(self, pod: _Pod) -> None:
+        pod.due_at = self._loop.time()
+        self._waiting.append(pod)
+        self._next()
+
+    def _next(self) -> None:
+        """A loop that does not take what has come is not given more."""
+        while self._waiting and self._busy < self._limits.at_once:
+            pod = self._waiting.popleft()
+            if pod.is_forgotten:
+                continue
+            if len(self._answers) >= self._limits.untaken:
+                self._later(pod, self.period)
+                continue
+            self._busy += 1
+            task = self._loop.create_task(self._poll(pod))
+            self._tasks.add(task)
+            task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._busy -= 1
+        self._next()
+
+    async def _poll(self, pod: _Pod) -> None:
+        target, port = pod.target, pod.port
+        self.polls += 1
+        found = await Ask(target.address, port, pod.cursor, self._limits).answer(self._loop)
+        if pod.is_forgotten:
+            return
+        found = found.of(target.uid, target.namespace, target.name)
+        snapshot = found.snapshot
+        if snapshot is None:
+            self.failures[found.kind] += 1
+            pod.failed(found)
+        else:
+            pod.answered(snapshot.cursor)
+        told = Polled(target.uid, self._clock(), snapshot, found.problem, found.is_whole, port)
+        self._answers.append(told)
+        self._again(pod, found)
+
+    def _again(self, pod: _Pod, found: Answered) -> None:
+        """At its own moment; at once, where there is more to be had."""
+        if not found.is_whole and found.snapshot is not None:
+            self._later(pod, 0.0)
+            return
+        slower = max(0, pod.failures - _SLOW_AFTER)
+        wait = min(self.period * 2.0 ** min(slower, 8), max(_LONGEST_WAIT, self.period))
+        self._later(pod, max(0.0, pod.due_at + wait - self._loop.time()))
+
+
+class _Pod:
+    """One that is asked."""
+
+    __slots__ = ("cursor", "due_at", "failures", "handle", "is_forgotten", "target", "tries")
+
+    def __init__(self, target: PollTarget) -> None:
+        self.target = target
+        self.cursor = ""
+        self.failures = 0
+        self.tries = 0
+        self.due_at = 0.0
+        self.handle: asyncio.TimerHandle | None = None
+        self.is_forgotten = False
+
+    @property
+    def port(self) -> int:
+        return self.target.port + (self.tries % PORT_TRIES if self.target.has_host_network else 0)
+
+    def answered(self, cursor: str) -> None:
+        self.failures = 0
+        self.cursor = cursor
+
+    def failed(self, found: Answered) -> None:
+        self.failures += 1
+        if found.kind in ("unreachable", "foreign"):
+            self.tries += 1  # it may have had to take another port
+
+    def forget(self) -> None:
+        self.is_forgotten = True
+        if self.handle is not None:
+            self.handle.cancel()
+
+
+def _share(uid: str) -> float:
+    """From 0 to 1, the same for the same pod: spreads them over the period."""
+    total = 0
+    for letter in uid:
+        total = (total * 131 + ord(letter)) % 10007
+    return total / 10007

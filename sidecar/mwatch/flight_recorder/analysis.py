@@ -1,0 +1,256 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Compares the flight recordings of a job's ranks: who never joined, who is stuck or out of step.
+
+Group by group, then along the chain of who waits for whom to the rank that waits for nobody.
+A recording says what was handed over, not why a rank did not come; and whether the job stands
+still or was caught between two operations is for the other witnesses to say. What torch does
+not record (gloo's sends and receives) is not seen: such a rank seems to wait in nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mwatch.flight_recorder.blame import blame, lost_alone
+from mwatch.flight_recorder.chain import Chains, End
+from mwatch.flight_recorder.groups import Groups, put_together
+from mwatch.flight_recorder.text import (
+    began,
+    chain_text,
+    clock,
+    last_text,
+    meeting_text,
+    ranks_text,
+    waits,
+)
+from mwatch.flight_recorder.waits import Meeting, Standing
+from mwatch.model.collective import Analysis, Attendance, Blame, Dump, GroupPlace, RankPlace
+from mwatch.model.observation import Sign, SignSource, SignState
+
+MAX_GROUPS = 32
+MAX_SIGNS = 512
+MAX_MISSING = 4096
+_LEFT_BEHIND_SECONDS = 60.0
+"""A dump that ends so long before the others is of an earlier time, not of this stall."""
+_SIGN_CONFIDENCE = 0.45
+"""Below it a rank is shown to people, and not named to the engine."""
+_TOGETHER = 0.5
+_NOBODY_ASKED = Attendance()
+_STATES = {
+    "absent": SignState.NEVER_JOINED,
+    "gone": SignState.UNKNOWN,
+    "unsure": SignState.UNKNOWN,
+    "queued": SignState.STUCK,
+    "inside": SignState.STUCK,
+    "together": SignState.ALL_EQUAL,
+}
+
+_HOW = {
+    "absent": "never joined",
+    "gone": "no dump",
+    "unsure": "no dump; may belong to it",
+    "queued": "has it queued behind another",
+    "inside": "does not come out",
+}
+
+
+def analyse(
+    dumps: Mapping[int, Dump],
+    world_size: int | None = None,
+    attendance: Attendance = _NOBODY_ASKED,
+) -> Analysis:
+    """`world_size`: None where nobody told; then it is taken from the recordings."""
+    notes: list[str] = []
+    ours = {rank: dumps[rank] for rank in sorted(dumps)}
+    while True:
+        groups = put_together(ours, world_size)
+        standing = Standing(ours, groups, attendance)
+        left = _left_behind(standing)
+        if not left:
+            break
+        notes.append(f"the dump of {ranks_text(left)} is of an earlier time and was left out")
+        ours = {rank: dump for rank, dump in ours.items() if rank not in left}
+    missing = tuple(rank for rank in range(min(groups.world, MAX_MISSING)) if rank not in ours)
+    chains = Chains(standing)
+    if standing.old:
+        return _moving(standing, missing, notes)
+    if chains.ends:
+        return _concluded(chains, missing, notes)
+    idle = _nobody_waits(standing, missing, notes)
+    lost = lost_alone(chains)
+    if not lost:
+        return idle
+    first = lost[0]
+    return idle._replace(
+        state=first.state,
+        summary=first.text,
+        confidence=first.confidence,
+        blamed=tuple(lost),
+        since=idle.last_at,
+    )
+
+
+def _left_behind(standing: Standing) -> frozenset[int]:
+    newest = max((dump.last_at or 0.0 for dump in standing.dumps.values()), default=0.0)
+    return frozenset(
+        rank
+        for rank in standing.old
+        if newest - (standing.dumps[rank].last_at or newest) > _LEFT_BEHIND_SECONDS
+    )
+
+
+def _concluded(chains: Chains, missing: tuple[int, ...], notes: list[str]) -> Analysis:
+    standing = chains.standing
+    blamed = blame(chains)
+    end = _end_of(chains, blamed[0]) if blamed else chains.ends[0]
+    way = chains.path(end)
+    links = chain_text(chains, way)
+    if blamed:
+        first = blamed[0]
+        state, summary, confidence = first.state, first.text, first.confidence
+        links.append(first.text)
+    else:
+        assert isinstance(end.node, Meeting)  # a rank, or a ring of them, would have been blamed
+        state, confidence = SignState.ALL_EQUAL, _TOGETHER
+        summary = (
+            f"every member has joined {meeting_text(standing, end.node)} and none comes out of it"
+            f"{clock(began(standing, end.node))}: look at the fabric"
+        )
+        links.append(summary)
+    return Analysis(
+        state=state,
+        summary=summary,
+        confidence=confidence,
+        blamed=tuple(blamed),
+        chain=tuple(links),
+        chain_ranks=tuple(node for node in way if isinstance(node, int)),
+        ranks=_places(chains, blamed),
+        groups=_groups(chains),
+        missing=missing,
+        since=None if end.since == float("inf") else end.since,
+        last_at=_last_at(standing),
+        notes=tuple(notes),
+    )
+
+
+def _end_of(chains: Chains, first: Blame) -> End:
+    """The end that the first blamed stands for."""
+    for end in chains.ends:
+        held = chains.held.get(end.node) if isinstance(end.node, Meeting) else None
+        step = chains.steps.get(end.node) if isinstance(end.node, Meeting) else None
+        there = {end.node, *end.ring, *(held.by if held else ()), *(step.ranks if step else ())}
+        if first.rank in there and len(end.waiting) == first.waiting:
+            return end
+    return chains.ends[0]
+
+
+def _places(chains: Chains, blamed: list[Blame]) -> dict[int, RankPlace]:
+    standing = chains.standing
+    guilty = {each.rank: each for each in reversed(blamed)}
+    found = {}
+    for rank in sorted({*standing.dumps, *guilty}):
+        meeting = standing.meeting(rank) if rank in standing.dumps else None
+        for_whom = chains.held[meeting].by if meeting is not None else ()
+        if rank in guilty:
+            state, text = guilty[rank].state, guilty[rank].text
+        elif meeting is not None:
+            state, text = SignState.STUCK, _waits_text(standing, rank, meeting, for_whom)
+        else:
+            state, text = SignState.UNKNOWN, f"waits in nothing; {last_text(standing, rank)}"
+        found[rank] = RankPlace(rank, state, text, tuple(each for each in for_whom if each != rank))
+    return found
+
+
+def _waits_text(standing: Standing, rank: int, meeting: Meeting, for_whom: tuple[int, ...]) -> str:
+    others = [each for each in for_whom if each != rank]
+    whom = f" for {ranks_text(others)}" if others else ""
+    return (
+        f"rank {rank} waits in {meeting_text(standing, meeting)}{whom}"
+        f"{clock(standing.current[rank].at)}"
+    )
+
+
+def _groups(chains: Chains) -> tuple[GroupPlace, ...]:
+    standing = chains.standing
+    found = []
+    for meeting, held in list(chains.held.items())[:MAX_GROUPS]:
+        group = standing.group(meeting)
+        state = SignState.OUT_OF_STEP if meeting in chains.steps else _STATES[held.how]
+        there = [rank for rank in standing.current if standing.meeting(rank) == meeting]
+        text = f"{waits(there)} in {meeting_text(standing, meeting)}"
+        if held.by:
+            text += f" for {ranks_text(held.by)} ({_HOW[held.how]})"
+        found.append(GroupPlace(group.name, group.description, group.members, state, text))
+    return tuple(found)
+
+
+def _moving(standing: Standing, missing: tuple[int, ...], notes: list[str]) -> Analysis:
+    old = ranks_text(standing.old)
+    summary = f"the dumps are of different moments: the job went on after that of {old} was taken"
+    return _without_blame(standing, SignState.MOVING, summary, 0.6, missing, notes)
+
+
+def _nobody_waits(standing: Standing, missing: tuple[int, ...], notes: list[str]) -> Analysis:
+    count = len(standing.dumps)
+    if not count:
+        summary = "there is no dump that can be read"
+        return _without_blame(standing, SignState.UNKNOWN, summary, 0.0, missing, notes)
+    summary = f"no rank waits in a recorded operation, by the dumps of {count} ranks"
+    if missing or not _are_level(standing.groups, standing):
+        return _without_blame(standing, SignState.UNKNOWN, summary, 0.1, missing, notes)
+    summary += ", and all have done as much: look at what they do outside of collectives"
+    return _without_blame(standing, SignState.ALL_EQUAL, summary, 0.3, missing, notes)
+
+
+def _are_level(groups: Groups, standing: Standing) -> bool:
+    last: dict[int, set[int]] = {}
+    for rank, dump in standing.dumps.items():
+        for name, group in dump.groups.items():
+            if not group.has_p2p:
+                last.setdefault(groups.places[rank, name], set()).add(group.last)
+    return all(len(numbers) == 1 for numbers in last.values())
+
+
+def _without_blame(
+    standing: Standing,
+    state: SignState,
+    summary: str,
+    confidence: float,
+    missing: tuple[int, ...],
+    notes: list[str],
+) -> Analysis:
+    places = {
+        rank: RankPlace(rank, SignState.UNKNOWN, last_text(standing, rank), ())
+        for rank in standing.dumps
+    }
+    return Analysis(
+        state, summary, confidence, (), (), (), places, (), missing, None, _last_at(standing),
+        tuple(notes),
+    )  # fmt: skip
+
+
+def _last_at(standing: Standing) -> float | None:
+    moments = (dump.last_at for dump in standing.dumps.values())
+    return max((at for at in moments if at is not None), default=None)
+
+
+def signs(analysis: Analysis) -> list[Sign]:
+    """What the engine is told. Those who wait are told only beside somebody who is to blame for
+    it: alone, one of them would be taken for the culprit."""
+    named = [each for each in analysis.blamed if each.confidence >= _SIGN_CONFIDENCE]
+    source = SignSource.FLIGHT_RECORDER
+    if not named:
+        state = SignState.FLAT if analysis.blamed else analysis.state
+        return [Sign(source, state, None, analysis.summary)]
+    first = named[0]
+    found = [Sign(source, first.state, first.rank, first.text)]
+    if first.state is SignState.STUCK:
+        return found
+    blamed = {each.rank for each in analysis.blamed}
+    for place in analysis.ranks.values():
+        if place.state is SignState.STUCK and place.rank not in blamed:
+            found.append(Sign(source, place.state, place.rank, place.text))
+        if len(found) >= MAX_SIGNS:
+            break
+    return found

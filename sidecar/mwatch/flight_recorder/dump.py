@@ -1,0 +1,417 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads a dump of torch's flight recorder: the pickle and the JSON form, torch 2.2 to 2.13.
+
+A pickle is read by a machine that can call nothing. Keys came and went between releases, so
+every one may be missing; a record that makes no sense is left out, and only a file without any
+structure of a dump is refused. The rank is not in the file: its name tells it.
+
+The records of a flight-recorder dump, one by one: what was called, and whether it is over.
+
+The libraries differ. NCCL says `completed` when the GPU is through; a record that was retired
+without it has timed out. gloo never says so: there, retired is over. Sends and receives that
+were batched are never updated one by one: the `coalesced` record after them speaks for all, and
+does not say itself that it is one of sends. gloo does not record sends and receives at all.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import chain
+from math import prod
+from typing import Any, NamedTuple
+
+import orjson
+
+from mwatch.flight_recorder.pickle_reader import Packed, Pairs, UnreadableDump, load
+from mwatch.model.collective import Dump, GroupSeen, Operation
+
+_BY_EVENTS = frozenset({"nccl", "rccl", "xccl"})
+"""Libraries whose records follow the device's events."""
+_P2P = re.compile(r"(send|recv)\w* (\d{1,9})(->|<-)(\d{1,9})")
+UNKNOWN_PEER = (-1, -1)
+_BATCH = "coalesced"
+"""The record that stands for all of a batch; some are named `ALLGATHER_coalesced` and the like."""
+_SENT = frozenset({"all_reduce", "allreduce_coalesced", "broadcast", "reduce", "_reduce_oop"})
+_SCATTERED = frozenset({"reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single"})
+_GATHERED = frozenset({"all_gather", "_all_gather_base", "all_gather_single"})
+"""What of an operation is the same on every member: its input, or its output. Of the others
+(all_to_all, gather, scatter, …) every rank may have its own sizes."""
+_MAX_TENSORS = 64
+_MAX_DIMENSIONS = 16
+_MAX_TEXT = 200
+
+
+class Recorded(NamedTuple):
+    record: int
+    group: str
+    description: str
+    library: str
+    kind: str
+    peer: tuple[int, int] | None
+    collective_number: int
+    p2p_number: int
+    shape: str
+    state: str
+    is_retired: bool
+    at: float | None
+    timeout_seconds: float | None
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any], place: int) -> Recorded | None:
+        title = entry.get("profiling_name")
+        if not isinstance(title, str):
+            return None
+        library, _, call = title.rpartition(":")
+        kind, _, _ = call.partition(" ")
+        name, description = group_of(entry)
+        number = _integer(entry.get("collective_seq_id", entry.get("seq_id")))
+        return cls(
+            _or(_integer(entry.get("record_id")), place),
+            sys.intern(name),
+            sys.intern(description),
+            library,
+            sys.intern(kind[:60]),
+            _peer(call, entry.get("is_p2p") is True),
+            _or(number, _or(_integer(entry.get("op_id")), 0)),
+            _or(_integer(entry.get("p2p_seq_id")), _or(number, 0)),
+            _shape(kind, entry),
+            text(entry.get("state")),
+            entry.get("retired") is True,
+            _moment(entry),
+            _seconds(entry.get("timeout_ms")),
+        )
+
+    @property
+    def is_over(self) -> bool:
+        done = self.state == "completed"
+        return done or (self.is_retired and self.library not in _BY_EVENTS)
+
+
+GLANCED = ("state", "profiling_name", "retired", "is_p2p")
+"""What `is_past` needs to know."""
+
+
+def is_past(entry: Mapping[str, Any]) -> bool:
+    """An older collective that is over: nobody will ask about it."""
+    if entry.get("state") == "completed":
+        return not text(entry.get("profiling_name")).endswith(_BATCH)
+    is_over = entry.get("retired") is True and entry.get("is_p2p") is not True
+    library = text(entry.get("profiling_name")).partition(":")[0]
+    return is_over and library not in _BY_EVENTS
+
+
+def operations(records: Sequence[Recorded]) -> list[Operation]:
+    """In the order of the rank. What was batched is over when the batch is."""
+    over = _ends_of_batches(records)
+    later_is_over: set[tuple[object, ...]] = set()
+    found = []
+    for place in range(len(records) - 1, -1, -1):
+        record = records[place]
+        is_over = over.get(place, record.is_over) or _channel(record) in later_is_over
+        if is_over and record.library in _BY_EVENTS and record.kind != _BATCH:
+            later_is_over.add(_channel(record))  # one stream: what came before is over too
+        if record.kind != _BATCH or _stands_alone(records, place, over):
+            found.append(_operation(record, is_over))
+    found.reverse()
+    return found
+
+
+def _stands_alone(records: Sequence[Recorded], place: int, over: Mapping[int, bool]) -> bool:
+    """The batched records before it say more: with whom. Without them it tells at least that
+    something is open."""
+    return (place - 1) not in over and not records[place].is_over
+
+
+def _ends_of_batches(records: Sequence[Recorded]) -> dict[int, bool]:
+    """By place of a batched record: whether its batch is over."""
+    over: dict[int, bool] = {}
+    open_batches: dict[str, tuple[int, int, bool]] = {}
+    for place in range(len(records) - 1, -1, -1):
+        record = records[place]
+        if _ends_a_batch(record.kind):
+            open_batches[record.group] = (*_numbers(record), record.is_over)
+            continue
+        batch = open_batches.get(record.group)
+        if batch is not None and _numbers(record) == batch[:2]:
+            over[place] = batch[2]
+        elif batch is not None:
+            del open_batches[record.group]
+    return over
+
+
+def _ends_a_batch(kind: str) -> bool:
+    return kind == _BATCH or (kind.endswith(_BATCH) and kind[0].isupper())
+
+
+def _numbers(record: Recorded) -> tuple[int, int]:
+    return record.collective_number, record.p2p_number
+
+
+def _channel(record: Recorded) -> tuple[object, ...]:
+    if record.peer is None:
+        return (record.group,)
+    return (record.group, record.kind, record.peer)
+
+
+def _operation(record: Recorded, is_over: bool) -> Operation:
+    peer = UNKNOWN_PEER if record.kind == _BATCH else record.peer
+    return Operation(
+        record.record,
+        record.group,
+        record.collective_number if peer is None else record.p2p_number,
+        record.kind,
+        peer,
+        record.shape,
+        is_over,
+        is_over and record.state != "completed" and record.library not in _BY_EVENTS,
+        record.state == "started",
+        record.at,
+        record.timeout_seconds,
+    )
+
+
+def group_of(entry: Mapping[str, Any]) -> tuple[str, str]:
+    told = entry.get("process_group")
+    if isinstance(told, list | tuple) and told:
+        return text(told[0]), text(told[1]) if len(told) > 1 else ""
+    return text(told) or text(entry.get("pg_id")) or "0", ""
+
+
+def _peer(call: str, is_p2p: bool) -> tuple[int, int] | None:
+    """From and to: `send 0->1` and `recv 1<-0` are the two ends of one transfer."""
+    found = _P2P.match(call)
+    if found is None:
+        return UNKNOWN_PEER if is_p2p else None
+    first, second = int(found[2]), int(found[4])
+    return (first, second) if found[3] == "->" else (second, first)
+
+
+def _shape(kind: str, entry: Mapping[str, Any]) -> str:
+    """Elements and types of what must be equal on all members; empty where nothing must."""
+    if kind in _SENT or kind in _SCATTERED:
+        side = "input"
+    elif kind in _GATHERED:
+        side = "output"
+    else:
+        return ""
+    sizes = entry.get(f"{side}_sizes")
+    types = entry.get(f"{side}_dtypes")
+    if not isinstance(sizes, list):
+        return ""
+    counts = ",".join(str(_elements(each)) for each in sizes[:_MAX_TENSORS])
+    names = types[:_MAX_TENSORS] if isinstance(types, list) else ()
+    kinds = ",".join(dict.fromkeys(each for each in names if isinstance(each, str)))
+    return sys.intern(f"{counts} {kinds}".strip())
+
+
+def _elements(sizes: object) -> int:
+    if not isinstance(sizes, list | tuple):
+        return 0
+    return prod(_or(_integer(each), 0) for each in sizes[:_MAX_DIMENSIONS])
+
+
+def _moment(entry: Mapping[str, Any]) -> float | None:
+    nanoseconds = _integer(entry.get("time_created_ns"))
+    if nanoseconds:
+        return nanoseconds / 1e9
+    microseconds = _integer(entry.get("time_created_us"))
+    return microseconds / 1e6 if microseconds else None
+
+
+def _seconds(value: object) -> float | None:
+    milliseconds = _integer(value)
+    return milliseconds / 1e3 if milliseconds and milliseconds > 0 else None
+
+
+def text(value: object) -> str:
+    """Of a text or a number; anything else could be of any size once it is printed."""
+    if isinstance(value, str):
+        return value[:_MAX_TEXT]
+    return "" if _integer(value) is None else str(value)
+
+
+def _integer(value: object) -> int | None:
+    return value if type(value) is int and abs(value) < 1 << 63 else None
+
+
+def _or(value: int | None, other: int) -> int:
+    return other if value is None else value
+
+
+MAX_STEPS = 8_000_000
+"""Of the pickle machine: 80,000 records, forty times the buffer of torch's default."""
+MAX_RECORDS = 100_000
+MAX_GROUPS = 4096
+LOOKED_AT = 320
+"""Newest records that are read in full; of those before, what is over only tells of its group."""
+KEPT = 192
+"""Newest records that are kept: several steps of a group, or one step of a large model."""
+KEPT_PENDING = 256
+_SECOND = "second recorder"
+_KEYS = {str, int}
+_NUMBER = re.compile(r"\d{1,9}")
+
+
+def read_dump(data: bytes, rank: int) -> Dump:
+    """UnreadableDump where it is no dump, or damaged."""
+    top = _decode(data)
+    if type(top) is list:  # torch 2.2: nothing but the records
+        top = {"entries": top}
+    found = _plain(top)
+    entries = None if found is None else found.get("entries")
+    if found is None or not (type(entries) is list or "pg_status" in found):
+        raise UnreadableDump("is no dump of the flight recorder")
+    taken = _sequence(entries)
+    records, descriptions = _records(taken[-MAX_RECORDS:])
+    ours = operations(records)
+    return Dump(
+        rank=rank,
+        version=text(found.get("version")),
+        groups=_groups(_config(found.get("pg_config")), descriptions, ours),
+        operations=_tail(ours),
+        has_wrapped=bool(taken) and (_first(taken) > 0 or len(taken) > MAX_RECORDS),
+    )
+
+
+def merged(one: Dump, other: Dump) -> Dump:
+    """Two recorders of the same rank, NCCL's and gloo's, in the order of time.
+
+    Both may have recorded in the same group, each with numbers of its own.
+    """
+    names = {name: f"{name} ({_SECOND})" if name in one.groups else name for name in other.groups}
+    moved = (each._replace(group=names[each.group]) for each in other.operations)
+    in_order = sorted((*one.operations, *moved), key=lambda each: each.at or 0.0)
+    renamed = {
+        names[name]: group._replace(name=names[name]) for name, group in other.groups.items()
+    }
+    return Dump(
+        one.rank,
+        one.version,
+        {**one.groups, **renamed},
+        tuple(each._replace(record=place) for place, each in enumerate(in_order)),
+        one.has_wrapped or other.has_wrapped,
+    )
+
+
+def _decode(data: bytes) -> Any:
+    if data[:1] == b"\x80":
+        return load(data, MAX_STEPS)
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        raise UnreadableDump("is neither a pickle nor JSON, or is cut short") from None
+
+
+def _plain(value: object) -> Mapping[str, Any] | None:
+    """A dict with text keys, from either form; None where it is none."""
+    if isinstance(value, Packed):
+        value = value.unpacked()
+    if isinstance(value, Pairs):
+        keys = value[::2]
+        if not set(map(type, keys)) <= _KEYS:
+            return None
+        return dict(zip(keys, value[1::2], strict=True))
+    return value if isinstance(value, dict) else None
+
+
+def _sequence(value: object) -> Sequence[Any]:
+    is_dict = isinstance(value, Pairs)
+    return value if isinstance(value, list | tuple) and not is_dict else ()
+
+
+def _records(entries: Sequence[Any]) -> tuple[list[Recorded], dict[str, str]]:
+    """What is worth keeping, and the description of each group that recorded anything."""
+    found = []
+    descriptions: dict[str, str] = {}
+    newest = len(entries) - LOOKED_AT
+    for place, entry in enumerate(entries):
+        if place < newest and isinstance(entry, Packed):
+            name = entry.glance("process_group")
+            is_known = isinstance(name, str) and name in descriptions
+            if is_known and is_past({key: entry.glance(key) for key in GLANCED}):
+                continue
+        plain = _plain(entry)
+        if plain is None:
+            continue
+        if place < newest and is_past(plain):
+            name, description = group_of(plain)
+            descriptions.setdefault(name, description)
+            continue
+        record = Recorded.of(plain, place)
+        if record is not None:
+            found.append(record)
+            descriptions.setdefault(record.group, record.description)
+    found.sort(key=lambda record: record.record)
+    return found, descriptions
+
+
+def _first(entries: Sequence[Any]) -> int:
+    number = (_plain(entries[0]) or {}).get("record_id")
+    return number if isinstance(number, int) else 0
+
+
+def _tail(ours: Sequence[Operation]) -> tuple[Operation, ...]:
+    """The newest; of the older ones those that are not over, the oldest of them first."""
+    older = ours[:-KEPT]
+    pending = [each for each in older if not each.is_done][:KEPT_PENDING]
+    return (*pending, *ours[-KEPT:])
+
+
+class _Known:
+    """One line of `pg_config`."""
+
+    def __init__(self, description: str, ranks: tuple[int, ...] | None) -> None:
+        self.description = description
+        self.ranks = ranks
+
+
+def _config(value: object) -> dict[str, _Known]:
+    found: dict[str, _Known] = {}
+    for key, each in (_plain(value) or {}).items():
+        told = _plain(each)
+        if told is None:
+            continue
+        name = text(told.get("name", key))
+        ranks = _ranks(_rank_text(told.get("ranks")))
+        if (name or ranks) and len(found) < MAX_GROUPS:  # gloo leaves one empty line
+            found[name] = _Known(text(told.get("desc")), ranks)
+    return found
+
+
+def _rank_text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return ",".join(str(each) for each in _sequence(value) if type(each) is int)
+
+
+@lru_cache(maxsize=4096)
+def _ranks(text: str) -> tuple[int, ...] | None:
+    """One object for one text: thousands of dumps name the same groups."""
+    return tuple(map(int, _NUMBER.findall(text))) or None
+
+
+def _groups(
+    config: Mapping[str, _Known], descriptions: Mapping[str, str], ours: Iterable[Operation]
+) -> dict[str, GroupSeen]:
+    numbers: dict[str, tuple[int, int]] = {}
+    with_p2p = set()
+    for each in ours:
+        if each.is_p2p:
+            with_p2p.add(each.group)
+        else:
+            first, last = numbers.get(each.group, (each.number, each.number))
+            numbers[each.group] = (min(first, each.number), max(last, each.number))
+    found = {}
+    for name in dict.fromkeys(chain(descriptions, config)):
+        known = config.get(name)
+        description = descriptions.get(name) or (known.description if known else "")
+        first, last = numbers.get(name, (0, 0))
+        ranks = known.ranks if known else None
+        found[name] = GroupSeen(name, description, ranks, first, last, name in with_p2p)
+        if len(found) >= MAX_GROUPS:
+            break
+    return found

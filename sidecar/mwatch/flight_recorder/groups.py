@@ -1,0 +1,272 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The process groups of a job, put together from the recordings of its ranks.
+
+NCCL records who is in a group. gloo does not: there, members are those that recorded in it, and
+what the other groups of the same description say (`flight_cuts`).
+
+Completes groups of which only some members were seen.
+
+Megatron cuts its ranks into groups of equal size with equal distances between their members, for
+tensor, context, data and pipeline parallelism alike, and makes them in the order of their first
+ranks. So the members that were seen often leave one cut only. Where they leave several, or
+none, nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from mwatch.model.collective import Dump
+
+Cell = frozenset[int]
+_MAX_WORLD = 1 << 15
+"""Above it a cut is not looked for: so many ranks without recorded groups are not gloo's."""
+
+
+def complete(seen: Sequence[Collection[int]], world: int) -> list[Cell | None]:
+    """Of each group its members by the only cut that is left; None where there is none or more.
+
+    `seen` is in the order in which the groups were made, as far as their names tell it.
+    """
+    if _is_whole(seen, world):
+        return [frozenset(group) for group in seen]
+    ways = [
+        [_cell(min(group), size, distance) if group else None for group in seen]
+        for size, distance in _cuts(world)
+        if _allows(seen, size, distance)
+    ]
+    ways = [cells for cells in ways if _is_in_order(cells)] or ways
+    if not ways:
+        return [None] * len(seen)
+    return [found[0] if len(set(found)) == 1 else None for found in zip(*ways, strict=True)]
+
+
+def fits(seen: Sequence[Collection[int]], world: int) -> bool:
+    """Whether a world of this size explains what was seen."""
+    if _is_whole(seen, world):
+        return True
+    return any(_allows(seen, size, distance) for size, distance in _cuts(world))
+
+
+def _is_whole(seen: Sequence[Collection[int]], world: int) -> bool:
+    """Every rank was seen, in groups of one size: there is nothing to complete."""
+    sizes = {len(group) for group in seen}
+    return len(sizes) == 1 and sizes != {1} and sum(map(len, seen)) == world
+
+
+def _cuts(world: int) -> Iterator[tuple[int, int]]:
+    if world > _MAX_WORLD:
+        return
+    for size in range(2, world + 1):
+        if world % size == 0:
+            blocks = world // size
+            yield from ((size, each) for each in range(1, blocks + 1) if blocks % each == 0)
+
+
+def _cell(rank: int, size: int, distance: int) -> Cell:
+    block = size * distance
+    first = rank - rank % block + rank % distance
+    return frozenset(range(first, first + block, distance))
+
+
+def _is_in_order(cells: Sequence[Cell | None]) -> bool:
+    first = [min(cell) for cell in cells if cell]
+    return first == sorted(first)
+
+
+def _allows(seen: Sequence[Collection[int]], size: int, distance: int) -> bool:
+    """No group is spread over two cells, and no two are in one."""
+    block = size * distance
+    taken: set[tuple[int, int]] = set()
+    for group in seen:
+        cells = {(rank // block, rank % distance) for rank in group}
+        if len(cells) > 1 or not cells.isdisjoint(taken):
+            return False
+        taken |= cells
+    return True
+
+
+MAX_WORLD = 1 << 20
+_DEFAULT = "default_pg"
+_FIRST = "0"
+"""torch counts groups as they are made: the first is that of all ranks."""
+
+Ranks = tuple[int, ...]
+
+
+class Key(NamedTuple):
+    """Names are used again, so the ranks belong to it where they were recorded."""
+
+    name: str
+    description: str
+    ranks: Ranks
+
+
+class Group(NamedTuple):
+    name: str
+    description: str
+    members: Ranks
+    """In the order of the group where that was recorded, else by rank."""
+    possible: frozenset[int]
+    """Others that may belong to it: nothing tells."""
+    has_p2p: bool
+
+    @property
+    def label(self) -> str:
+        return f"{self.description} {self.name}" if self.description else f"group {self.name}"
+
+
+class Groups(NamedTuple):
+    all: Sequence[Group]
+    places: Mapping[tuple[int, str], int]
+    """By rank, and the name that this rank has for the group: where it is in `all`."""
+    world: int
+
+
+class _Seen:
+    """What the recordings say of one group."""
+
+    def __init__(self) -> None:
+        self.recorded: set[int] = set()
+        self.has_p2p = False
+        self.is_waited_in = False
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Nobody waits for himself: another member was not seen."""
+        return self.is_waited_in and len(self.recorded) == 1
+
+
+def put_together(dumps: Mapping[int, Dump], world: int | None) -> Groups:
+    keys = _keys(dumps)
+    groups: dict[Key, _Seen] = defaultdict(_Seen)
+    for rank, dump in dumps.items():
+        for name, group in dump.groups.items():
+            seen = groups[keys[rank, name]]
+            seen.has_p2p |= group.has_p2p
+            if group.last or group.has_p2p:
+                seen.recorded.add(rank)
+        first = next((each for each in dump.operations if not each.is_done), None)
+        if first is not None:
+            groups[keys[rank, first.group]].is_waited_in = True
+    size = _world(dumps, groups, world)
+    found: dict[Key, Group] = {}
+    for key, seen in groups.items():
+        if key.ranks:
+            found[key] = Group(key.name, key.description, key.ranks, frozenset(), seen.has_p2p)
+    for family in _families(groups):
+        found.update(_complete(family, groups, size))
+    order = {key: place for place, key in enumerate(found)}
+    places = {where: order[key] for where, key in keys.items()}
+    return Groups(tuple(found.values()), places, size)
+
+
+def _keys(dumps: Mapping[int, Dump]) -> dict[tuple[int, str], Key]:
+    """One key for one group, whatever its members call it.
+
+    The same ranks may have another name on another rank: then the first of those in one rank's
+    order is the first in the other's.
+    """
+    names: dict[tuple[str, Ranks], dict[int, list[str]]] = defaultdict(dict)
+    keys: dict[tuple[int, str], Key] = {}
+    for rank, dump in dumps.items():
+        for name, group in dump.groups.items():
+            keys[rank, name] = Key(name, group.description, group.ranks or ())
+            if group.ranks:
+                names[group.description, group.ranks].setdefault(rank, []).append(name)
+    for (description, ranks), by_rank in names.items():
+        lists = {rank: sorted(found, key=_natural) for rank, found in by_rank.items()}
+        first = lists[min(lists)]
+        if all(found == first for found in lists.values()):
+            continue
+        for rank, found in lists.items():
+            if len(found) == len(first):
+                for own, other in zip(found, first, strict=True):
+                    keys[rank, own] = Key(other, description, ranks)
+    return keys
+
+
+def _natural(name: str) -> tuple[int, str]:
+    return (int(name), name) if name.isdecimal() and len(name) < 10 else (1 << 30, name)
+
+
+def _world(dumps: Mapping[int, Dump], groups: Mapping[Key, _Seen], world: int | None) -> int:
+    """As told; else the least that explains why some groups were seen with fewer members."""
+    named = max((max(key.ranks) for key in groups if key.ranks), default=-1)
+    least = max(named, *dumps, 0) + 1
+    if world is not None and world >= least:
+        return min(world, MAX_WORLD)
+    if named >= 0:
+        return min(least, MAX_WORLD)
+    cut = [
+        [groups[key].recorded for key in family]
+        for family in _families(groups)
+        if len({len(groups[key].recorded) for key in family}) > 1
+        or any(groups[key].is_cut_short for key in family)
+    ]
+    for size in range(least, min(2 * least, MAX_WORLD) + 1):
+        if all(fits(family, size) for family in cut):
+            return size
+    return min(least, MAX_WORLD)
+
+
+def _families(groups: Mapping[Key, _Seen]) -> Iterator[list[Key]]:
+    """Groups of one kind whose ranks were not recorded; no rank is in two of a family.
+
+    Groups without a description are told apart by the order in which they were made.
+    """
+    by_description: dict[str, list[Key]] = defaultdict(list)
+    for key in groups:
+        if not key.ranks:
+            by_description[key.description].append(key)
+    for alike in by_description.values():
+        family: list[Key] = []
+        taken: set[int] = set()
+        for key in sorted(alike, key=lambda key: _natural(key.name)):
+            if taken & groups[key].recorded:
+                yield family
+                family, taken = [], set()
+            family.append(key)
+            taken |= groups[key].recorded
+        yield family
+
+
+def _complete(
+    family: list[Key], groups: Mapping[Key, _Seen], world: int
+) -> Iterator[tuple[Key, Group]]:
+    recorded = [groups[key].recorded for key in family]
+    cells = complete(recorded, world)
+    taken = set().union(*recorded)
+    for key, seen, cell in zip(family, recorded, cells, strict=True):
+        name, description, _ = key
+        members, possible = frozenset(seen), frozenset[int]()
+        if _DEFAULT in (name, description) or name == _FIRST:
+            members = frozenset(range(world))
+        elif cell is not None:
+            members = cell
+        else:
+            possible = frozenset(range(world)) - taken
+        ranks = tuple(sorted(members))
+        yield key, Group(name, description, ranks, possible, groups[key].has_p2p)
+
+
+_DIMENSIONS = {
+    "TENSOR_MODEL_PARALLEL_GROUP": "tp",
+    "PIPELINE_MODEL_PARALLEL_GROUP": "pp",
+    "DATA_PARALLEL_GROUP": "dp",
+    "CONTEXT_PARALLEL_GROUP": "cp",
+    "EXPERT_MODEL_PARALLEL_GROUP": "ep",
+}
+"""Megatron's own descriptions."""
+
+
+def coordinates(groups: Groups, rank: int) -> dict[str, int]:
+    found = {}
+    for group in groups.all:
+        name = _DIMENSIONS.get(group.description)
+        if name and not group.possible and rank in group.members:
+            found[name] = group.members.index(rank)
+    return found

@@ -1,0 +1,388 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""How a job's gang is restarted, or why it must not be: a pure decision over what is known.
+
+The traps it goes around: a PyTorchJob with `Never` fails when a pod is being deleted, with
+`ExitCode` when such a pod leaves with a code below 128, with a `backoffLimit` when pods fail
+anew, and succeeds when its master leaves with 0; a Job counts each deleted pod as failed; Kueue
+owns `suspend` of what is in its queues; HyperPod replaces nodes and pods by itself.
+
+Whether a new gang would find room: quota of the namespace, and nodes that take its pods.
+
+Pure. What other namespaces' pods use of a node is not seen, so enough nodes are a condition
+and no promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mwatch.model.kube.gang import Plan, Refusal, Target, Way, Why
+from mwatch.model.kube.job import HYPERPOD_RESUME, INJECTED, JobKind, KubeJob, ReplicaGroup
+from mwatch.model.kube.node import KubeNode
+from mwatch.model.kube.pause import pause_of
+from mwatch.model.kube.pod import KubePod
+from mwatch.model.kube.queue import KubeQuota, KubeWorkload, ScopeRule
+from mwatch.model.kube.resources import total
+from mwatch.model.kube.wrapper import wrappers_observe
+
+_SLACK = 1e-6
+
+
+def quota_lacks(job: KubeJob, pods: Sequence[KubePod], quotas: Iterable[KubeQuota]) -> str:
+    """What there is no room for once the old pods are gone; empty: there is."""
+    wanted = total(
+        {**_charged(group.requests), "pods": 1.0} for group in job.groups for _ in range(group.pods)
+    )
+    like = next(iter(pods), None)
+    for quota in quotas:
+        if like is not None and not all(_covers(scope, like) for scope in quota.scopes):
+            continue
+        # Pods that have ended are not counted in what is used, except as objects.
+        freed = total({**_charged(pod.requests), "pods": 1.0} for pod in pods if not pod.is_over)
+        for name, hard in quota.hard.items():
+            needs = _amount(wanted, name)
+            after = quota.used.get(name, 0.0) - _amount(freed, name) + needs
+            if needs > 0 and after > hard + _SLACK:
+                return f"quota {quota.name} has {hard:g} of {name}, and {after:g} would be used"
+    return ""
+
+
+def nodes_lack(job: KubeJob, nodes: Collection[KubeNode], avoid: frozenset[str]) -> str:
+    """Why the pods cannot all be placed; empty: they may. `avoid`: nodes that are left out."""
+    free = {node.name: dict(node.allocatable) for node in nodes if node.name not in avoid}
+    known = {node.name: node for node in nodes}
+    groups = sorted(job.groups, key=lambda group: -max(group.requests.values(), default=0.0))
+    for group in groups:
+        homes = [name for name in free if known[name].takes(group.node_selector, group.tolerations)]
+        placed = 0
+        for name in homes:
+            while placed < group.pods and _fits(group, free[name]):
+                _take(group, free[name])
+                placed += 1
+        if placed < group.pods:
+            what = group.name or "pods"
+            return f"{placed} of {group.pods} {what} fit on the {len(homes)} nodes that take them"
+    return ""
+
+
+def _charged(requests: Mapping[str, float]) -> dict[str, float]:
+    """Quota counts both names."""
+    named = {f"requests.{name}": amount for name, amount in requests.items()}
+    plain = {name: requests[name] for name in ("cpu", "memory") if name in requests}
+    return {**named, **plain}
+
+
+def _amount(amounts: Mapping[str, float], name: str) -> float:
+    return amounts.get("pods" if name == "count/pods" else name, 0.0)
+
+
+def _covers(scope: ScopeRule, pod: KubePod) -> bool:
+    """Whether a quota of that scope counts such a pod; one we do not know is taken to."""
+    if scope.scope == "Terminating":
+        return pod.has_deadline
+    if scope.scope == "NotTerminating":
+        return not pod.has_deadline
+    if scope.scope == "BestEffort":
+        return not {"cpu", "memory"} & set(pod.requests)
+    if scope.scope == "NotBestEffort":
+        return bool({"cpu", "memory"} & set(pod.requests))
+    if scope.scope == "PriorityClass":
+        return _of_class(scope, pod.priority_class)
+    return True
+
+
+def _of_class(scope: ScopeRule, name: str) -> bool:
+    if scope.operator == "In":
+        return name in scope.values
+    if scope.operator == "NotIn":
+        return name not in scope.values
+    return bool(name) == (scope.operator == "Exists")
+
+
+def _fits(group: ReplicaGroup, free: Mapping[str, float]) -> bool:
+    return free.get("pods", 1.0) >= 1.0 and all(
+        free.get(name, 0.0) + _SLACK >= amount for name, amount in group.requests.items()
+    )
+
+
+def _take(group: ReplicaGroup, free: dict[str, float]) -> None:
+    free["pods"] = free.get("pods", float(group.pods)) - 1.0
+    for name, amount in group.requests.items():
+        free[name] = free.get(name, 0.0) - amount
+
+
+OUR_OWN = (
+    "kubernetes.io/job-controller",
+    "", "kubeflow.org/training-operator", "jobset.sigs.k8s.io/jobset-controller",
+           "trainer.kubeflow.org/trainjob-controller")  # fmt: skip
+"""Values of `managedBy` that leave the job to the controller of this cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class GangFacts:
+    """Read for this decision, not long ago."""
+
+    pods: tuple[KubePod, ...]
+    sight_age_seconds: float | None
+    nodes: tuple[KubeNode, ...] | None = None
+    """None: we have no right to see them."""
+    quotas: tuple[KubeQuota, ...] | None = None
+    workload: KubeWorkload | None = None
+    can_in_place: bool = False
+    """Every pod's wrapper has said that it would."""
+    avoid: frozenset[str] = frozenset()
+    """Nodes that the new gang shall not be on."""
+    is_asked: bool = False
+    """By a person, who may also restart a job that mwatch only observes."""
+    blamed: str = ""
+    """UID of the pod to blame, where one is."""
+    unused: frozenset[str] = frozenset()
+    """Names of pods that came later, and wait for their first attempt: they can stay."""
+    max_sight_seconds: float = 30.0
+    now: float = 0.0
+    """Seconds since 1970: a pause may have ended."""
+
+
+def plan(job: KubeJob, facts: GangFacts) -> Plan | Refusal:
+    for check in (_may, _counts, _sees, _alone, _admitted):
+        if (refusal := check(job, facts)) is not None:
+            return refusal
+    if _is_new(facts):
+        # Nobody of the gang that was judged is left: the new one only has to be told its attempt.
+        note = "all its pods are new already: none is deleted"
+        return Plan(Way.DELETE_PODS, job.kind, job.namespace, job.name, job.uid, (), notes=(note,))
+    way = Way.IN_PLACE if _in_place(job, facts) else _OTHER_WAYS[job.kind](job, facts)
+    if isinstance(way, Refusal):
+        return way
+    if way is not Way.IN_PLACE and (refusal := _room(job, facts)) is not None:
+        return refusal
+    stay = _staying(facts) if way is Way.DELETE_PODS else frozenset()
+    targets = tuple(
+        Target(pod.name, pod.uid, pod.node) for pod in facts.pods if pod.uid not in stay
+    )
+    return Plan(
+        way, job.kind, job.namespace, job.name, job.uid, targets,
+        first=_first(facts) if way is Way.FAIL_ONE else "",
+        notes=tuple(_notes(job, facts, way, len(stay))),
+    )  # fmt: skip
+
+
+def may_stop(job: KubeJob, facts: GangFacts) -> Refusal | None:
+    """Why a job must not be stopped; None: it may be, whatever is left of its pods."""
+    age = facts.sight_age_seconds
+    if age is None or age > facts.max_sight_seconds:
+        return Refusal(Why.STALE_SIGHT, "the cluster was not seen lately")
+    return _may(job, facts)
+
+
+def _may(job: KubeJob, facts: GangFacts) -> Refusal | None:
+    if job.is_deleting:
+        return Refusal(Why.DELETING, "the job is being deleted")
+    if job.finished:
+        return Refusal(Why.FINISHED, f"the job has ended: {job.finished}")
+    if job.is_suspended:
+        return Refusal(Why.SUSPENDED, "the job is suspended")
+    if pause_of(job, facts.now) is not None and not facts.is_asked:
+        return Refusal(Why.PAUSED, "a person has paused mwatch for this job")
+    if job.mode != "act" and not facts.is_asked:
+        return Refusal(Why.OBSERVING, "mwatch only observes this job")
+    if job.managed_by not in OUR_OWN:
+        return Refusal(Why.MANAGED_ELSEWHERE, f"the job is managed by {job.managed_by}")
+    return None
+
+
+def _counts(job: KubeJob, facts: GangFacts) -> Refusal | None:
+    """Wrappers that observe ask for no attempt: each gang is attempt 1 again, and a later incident
+    could not be told from the one that was acted on."""
+    if facts.is_asked or not wrappers_observe(job):
+        return None
+    return Refusal(Why.WRAPPERS_OBSERVE, "its pods were made to observe (MWATCH_MODE in their "
+                   "template); make it anew with mwatch inject --mode act")  # fmt: skip
+
+
+def _sees(job: KubeJob, facts: GangFacts) -> Refusal | None:
+    age = facts.sight_age_seconds
+    if age is None or age > facts.max_sight_seconds:
+        told = "never" if age is None else f"{age:.0f} s ago"
+        return Refusal(Why.STALE_SIGHT, f"the cluster was last seen {told}")
+    if not facts.pods:
+        return Refusal(Why.NO_PODS, "the job has no pods that could be restarted")
+    return None
+
+
+def _alone(job: KubeJob, facts: GangFacts) -> Refusal | None:
+    """HyperPod's auto-resume deletes pods too, when it replaces a node."""
+    if job.annotations.get(HYPERPOD_RESUME) != "true":
+        return None
+    if facts.nodes is None:
+        return Refusal(Why.SECOND_ACTOR, "HyperPod's auto-resume is on and the nodes cannot be "
+                       "seen; install the rights to nodes, or turn one of the two off")  # fmt: skip
+    used = {pod.node for pod in facts.pods}
+    sick = [node.name for node in facts.nodes if node.name in used and node.is_replaced]
+    if sick:
+        return Refusal(Why.SECOND_ACTOR, f"HyperPod is replacing {', '.join(sick[:3])}")
+    return None
+
+
+def _admitted(job: KubeJob, facts: GangFacts) -> Refusal | None:
+    if not job.queue:
+        return None
+    work = facts.workload
+    if work is None:
+        return Refusal(Why.QUEUED, f"queue {job.queue} has no Workload of this job that we can see")
+    if work.evicted or not work.is_active or not work.is_admitted:
+        return Refusal(Why.QUEUED, f"queue {job.queue} has not admitted the job")
+    return None
+
+
+def _room(job: KubeJob, facts: GangFacts) -> Refusal | None:
+    lacks = quota_lacks(job, facts.pods, facts.quotas or ())
+    if lacks:
+        return Refusal(Why.QUOTA, lacks)
+    if facts.nodes is not None and (lacks := nodes_lack(job, facts.nodes, facts.avoid)):
+        return Refusal(Why.NODES, lacks)
+    return None
+
+
+def _is_new(facts: GangFacts) -> bool:
+    """No pod of it has run anything. A person who asks means these."""
+    return not facts.is_asked and all(
+        pod.phase == "Pending" and not pod.is_deleting for pod in facts.pods
+    )
+
+
+def _in_place(job: KubeJob, facts: GangFacts) -> bool:
+    """Only where every pod is there, and can be kept."""
+    if not facts.can_in_place or len(facts.pods) < job.pods_wanted:
+        return False
+    return len(_keepable(facts)) == len(facts.pods)
+
+
+def _staying(facts: GangFacts) -> frozenset[str]:
+    """UIDs of pods that need not be replaced: nothing of the old attempt is in them."""
+    return frozenset(pod.uid for pod in _keepable(facts) if pod.name in facts.unused)
+
+
+def _keepable(facts: GangFacts) -> list[KubePod]:
+    """Pods that run, each on a node that may be kept."""
+    bad = {node.name for node in facts.nodes or () if not node.is_ready or node.is_replaced}
+    bad |= facts.avoid
+    return [
+        pod
+        for pod in facts.pods
+        if pod.phase == "Running" and not pod.is_deleting and pod.node not in bad
+    ]
+
+
+def _pytorch_job(job: KubeJob, facts: GangFacts) -> Way | Refusal:
+    if not job.queue:
+        is_safe = _maps_codes(job) and not _is_strict(job) and job.backoff_limit is None
+        return Way.DELETE_PODS if is_safe else Way.SUSPEND_RESUME
+    if _is_strict(job):
+        return Refusal(Why.RESTART_POLICY, "a pod that is deleted fails this job (restartPolicy), "
+                       "and Kueue owns suspend; use OnFailure")  # fmt: skip
+    if job.backoff_limit == 0:
+        return Refusal(Why.BACKOFF_LIMIT, "backoffLimit 0 fails the job at the first pod that "
+                       "ends, and Kueue owns suspend; leave it out")  # fmt: skip
+    return Way.DELETE_PODS
+
+
+def _is_strict(job: KubeJob) -> bool:
+    """Whether a pod that is deleted fails the job."""
+    policies = {group.restart_policy for group in job.groups}
+    return "Never" in policies or ("ExitCode" in policies and not _maps_codes(job))
+
+
+def _maps_codes(job: KubeJob) -> bool:
+    """Whether a trainer's end by SIGTERM is 143 for sure: torchrun makes a 1 of it, and Megatron's
+    own handler a 0, which the operator takes for the success of the whole job."""
+    return INJECTED in job.annotations and job.mode == "act"
+
+
+def _batch_job(job: KubeJob, facts: GangFacts) -> Way | Refusal:
+    """Pods that a suspended Job takes away are not counted as failed; deleted ones are."""
+    if not job.queue:
+        return Way.SUSPEND_RESUME
+    limit = job.backoff_limit or 0
+    if job.failed_pods + len(facts.pods) <= limit:
+        return Way.DELETE_PODS
+    return Refusal(Why.BACKOFF_LIMIT, f"each deleted pod counts as failed ({job.failed_pods} have, "
+                   f"of {limit}), and Kueue owns suspend; raise backoffLimit")  # fmt: skip
+
+
+def _job_set(job: KubeJob, facts: GangFacts) -> Way | Refusal:
+    if _restarts_all(job):
+        return Way.FAIL_ONE
+    # One deleted pod counts as one failure of its Job; the Jobs of a part share its limit.
+    if all(
+        _pods_per_job(group.pods, group.jobs) <= (group.backoff_limit or 0) for group in job.groups
+    ):
+        return Way.DELETE_PODS
+    if not job.queue:
+        return Way.SUSPEND_RESUME
+    return Refusal(Why.BACKOFF_LIMIT, "the JobSet's failure policy would not restart it, and "
+                   "Kueue owns suspend; raise failurePolicy.maxRestarts")  # fmt: skip
+
+
+def _restarts_all(job: KubeJob) -> bool:
+    """Whether one failed pod makes the JobSet start all of itself anew."""
+    policy = job.failure_policy
+    if policy is None or any(group.backoff_limit != 0 for group in job.groups):
+        return False
+    actions = {_action(job, group.name) for group in job.groups}
+    if actions == {"RestartJobSetAndIgnoreMaxRestarts"}:
+        return True
+    usual = {"RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts"}
+    return actions <= usual and policy.restarts < policy.max_restarts
+
+
+def _action(job: KubeJob, part: str) -> str:
+    """Of the first rule that takes a Job of that part which went over its backoffLimit."""
+    assert job.failure_policy is not None
+    for rule in job.failure_policy.rules:
+        of_part = not rule.parts or part in rule.parts
+        of_reason = not rule.reasons or "BackoffLimitExceeded" in rule.reasons
+        if of_part and of_reason:
+            return rule.action
+    return "RestartJobSet"
+
+
+def _pods_per_job(pods: int, jobs: int) -> int:
+    return -(-pods // max(1, jobs))
+
+
+def _stateful_set(job: KubeJob, facts: GangFacts) -> Way | Refusal:
+    return Way.DELETE_PODS
+
+
+_OTHER_WAYS: dict[JobKind, Callable[[KubeJob, GangFacts], Way | Refusal]] = {
+    JobKind.PYTORCH_JOB: _pytorch_job,
+    JobKind.JOB: _batch_job,
+    JobKind.JOB_SET: _job_set,
+    JobKind.TRAIN_JOB: _job_set,
+    JobKind.STATEFUL_SET: _stateful_set,
+}
+
+
+def _first(facts: GangFacts) -> str:
+    """The one to blame, else any that can be told to end."""
+    uids = [pod.uid for pod in facts.pods if not pod.is_over and not pod.is_deleting]
+    uids = uids or [pod.uid for pod in facts.pods]
+    return facts.blamed if facts.blamed in uids else uids[0]
+
+
+def _notes(job: KubeJob, facts: GangFacts, way: Way, staying: int) -> list[str]:
+    notes = []
+    if way is not Way.IN_PLACE and facts.nodes is None:
+        notes.append("nodes are not seen: whether enough are ready is not known")
+    if way is not Way.IN_PLACE and facts.quotas is None:
+        notes.append("quotas are not seen")
+    if staying:
+        notes.append(f"{staying} new pods stay: nothing has run in them yet")
+    if way is Way.DELETE_PODS and job.backoff_limit is not None:
+        notes.append(f"backoffLimit is {job.backoff_limit}: pods that fail anew count")
+    if way is Way.DELETE_PODS and job.kind is JobKind.PYTORCH_JOB and not _maps_codes(job):
+        notes.append("without mwatch-run a pod that leaves with 0 may end the job as Succeeded")
+    return notes

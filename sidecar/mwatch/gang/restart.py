@@ -1,0 +1,237 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""All pods of a job are ended, so that its controller makes a new gang: one bounded step.
+
+The record of the step is in the ledger before the first delete. Each delete names a UID of that
+record, so neither a retry nor another controller that takes the step up can reach the new gang.
+Called again, `advance` goes on where the cluster is: what is gone is not deleted twice. Pods on
+a node that has been away for long are removed without waiting for it, which cannot end what may
+still run there: the attempt number on the checkpoint volume does that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import NamedTuple
+
+from mwatch.gang.suspend import resume, suspend
+from mwatch.kube.access import ACTING, Access
+from mwatch.kube.answer import Outcome
+from mwatch.kube.errors import Unavailable
+from mwatch.kube.jobs import find_job, pods_of
+from mwatch.kube.ledger import Ledger
+from mwatch.kube.resources import PODS
+from mwatch.model.kube.gang import GangStep, Plan, StepState, Way, step_of
+from mwatch.model.kube.job import KubeJob
+from mwatch.model.kube.ledger import Book, JobEntry
+from mwatch.model.kube.node import KubeNode
+from mwatch.model.kube.pod import KubePod
+
+
+@dataclass(frozen=True, slots=True)
+class GangLimits:
+    deletes_at_once: int = 16
+    lost_node_seconds: float = 300.0
+    """A node that is NotReady for so long is taken for gone."""
+    fail_one_seconds: float = 60.0
+    """A JobSet that has not begun to take its pods away by then is not going to."""
+    look_seconds: float = 1.0
+    """Between two looks at what is left; then longer and longer."""
+    longest_look_seconds: float = 5.0
+
+
+class Progress(StrEnum):
+    DONE = "done"
+    WAITING = "waiting"
+    """For old pods to be gone; call again."""
+    NOT_LEADER = "not-leader"
+    """Another one goes on with it."""
+
+
+class Advance(NamedTuple):
+    progress: Progress
+    left: int
+    """Old pods that are still there."""
+    deleted: int
+    """By this call."""
+    text: str = ""
+
+
+class AlreadyUnderWay(Exception):
+    """This job's gang is being restarted; the step is to be advanced, not begun again."""
+
+    def __init__(self, step: GangStep) -> None:
+        super().__init__(f"{step.key} is being restarted: {step.id}")
+        self.step = step
+
+
+def ledger_key(kind: str, name: str) -> str:
+    return f"{kind}.{name}"
+
+
+class GangRestart:
+    def __init__(
+        self,
+        access: Access,
+        ledger: Ledger,
+        *,
+        may_act: Callable[[], bool],
+        limits: GangLimits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """`may_act`: asked before each change of the cluster (the Lease)."""
+        self._access = access
+        self._ledger = ledger
+        self._may_act = may_act
+        self._limits = limits or GangLimits()
+        self._clock = clock
+        self._wait = wait
+
+    def begin(
+        self,
+        plan: Plan,
+        *,
+        id: str,
+        attempt: int,
+        at: float,
+        also: Callable[[JobEntry], JobEntry] = lambda entry: entry,
+    ) -> GangStep:
+        """Writes down what is meant; nothing is deleted yet. AlreadyUnderWay where another step
+        of this job is not done; a step of the same id is given back as it is. `also`: what else
+        of the job's entry changes with it, in the same write."""
+        step = step_of(plan, id=id, attempt=attempt, at=at)
+        key = ledger_key(plan.kind, plan.name)
+
+        def change(book: Book) -> Book:
+            entry = book.of(key)
+            if entry.uid not in ("", plan.uid):
+                entry = JobEntry()
+            if entry.step is not None and entry.step.id == id:
+                return book
+            if entry.is_under_way and entry.step is not None and entry.step.job_uid == plan.uid:
+                raise AlreadyUnderWay(entry.step)
+            entry = replace(entry, step=step, uid=plan.uid, updated_at=at)
+            return book.with_job(key, also(entry))
+
+        return self._ledger.change(change).of(key).step or step
+
+    def instead(self, step: GangStep, plan: Plan) -> GangStep:
+        """The same step in another way, where the first one did not do."""
+        targets = tuple(each.uid for each in plan.targets)
+        return self._keep(replace(step, way=plan.way, uids=targets, first=plan.first))
+
+    def done(self, step: GangStep, outcome: str) -> GangStep:
+        """Of a way that is not gone here."""
+        return self._keep(replace(step, state=StepState.DONE, outcome=outcome))
+
+    def advance(
+        self, step: GangStep, *, seconds: float, now: float, nodes: Iterable[KubeNode] | None = None
+    ) -> Advance:
+        """For at most about `seconds`. `now`: seconds since 1970, to judge the age of nodes.
+        KubeError where the cluster cannot be seen: to be called again, as it is."""
+        if step.state is StepState.DONE:
+            return Advance(Progress.DONE, 0, 0, step.outcome)
+        began, deleted = self._clock(), 0
+        lost = self._lost_nodes(nodes or (), now)
+        if step.way is Way.SUSPEND_RESUME and step.state is StepState.PLANNED:
+            if not self._may_act():
+                return Advance(Progress.NOT_LEADER, len(step.uids), 0)
+            if not suspend(self._access, step):
+                return self._close(step, deleted, "the job is gone, or is another one by now")
+            step = self._keep(replace(step, state=StepState.SUSPENDED))
+        pause = self._limits.look_seconds
+        while True:
+            job = find_job(self._access, step.namespace, step.name, step.kind)
+            if job is None or job.uid != step.job_uid:
+                return self._close(step, deleted, "the job is gone, or is another one by now")
+            left = [pod for pod in pods_of(self._access, job) if pod.uid in step.uids]
+            age = now + self._clock() - began - step.began_at
+            is_late = step.way is Way.FAIL_ONE and age > self._limits.fail_one_seconds
+            deleted += self._delete(_due(step, left, lost, is_late), lost)
+            if not self._may_act():
+                return Advance(Progress.NOT_LEADER, len(left), deleted)
+            if not left and (outcome := self._outcome(step, job)) is not None:
+                return self._close(step, deleted, outcome)
+            if self._clock() >= began + seconds:
+                return Advance(Progress.WAITING, len(left), deleted, _names(left))
+            self._wait(pause)
+            pause = min(1.5 * pause, self._limits.longest_look_seconds)
+
+    def _delete(self, pods: Collection[KubePod], lost: frozenset[str]) -> int:
+        if not pods:
+            return 0
+        workers = min(self._limits.deletes_at_once, len(pods))
+        with ThreadPoolExecutor(workers, "mwatch-delete") as pool:
+            return sum(pool.map(lambda pod: self._delete_one(pod, lost), pods))
+
+    def _delete_one(self, pod: KubePod, lost: frozenset[str]) -> bool:
+        """False: it was not ours to delete any more, or the next look finds it again."""
+        if not self._may_act():
+            return False
+        grace = 0 if pod.node in lost else None
+        try:
+            answer = self._access.delete(
+                PODS, pod.namespace, pod.name, uid=pod.uid, grace_seconds=grace, limits=ACTING
+            )
+        except Unavailable:
+            return False
+        return answer.outcome is Outcome.OK
+
+    def _outcome(self, step: GangStep, job: KubeJob) -> str | None:
+        """Of a step whose pods are gone; None: the job changed just now, look again."""
+        if step.way is Way.SUSPEND_RESUME:
+            return resume(self._access, step, job)
+        return f"all {len(step.uids)} pods are gone"
+
+    def _close(self, step: GangStep, deleted: int, outcome: str) -> Advance:
+        self._keep(replace(step, state=StepState.DONE, outcome=outcome))
+        return Advance(Progress.DONE, 0, deleted, outcome)
+
+    def _keep(self, step: GangStep) -> GangStep:
+        """As it is written. Only over itself: a later step of the job is not touched, and one that
+        is done stays so, whoever remembers it otherwise."""
+        key = ledger_key(step.kind, step.name)
+
+        def change(book: Book) -> Book:
+            entry = book.of(key)
+            if entry.step is None or entry.step.id != step.id:
+                return book
+            if entry.step.state is StepState.DONE:
+                return book
+            return book.with_job(key, replace(entry, step=step))
+
+        kept = self._ledger.change(change).of(key).step
+        return kept if kept is not None and kept.id == step.id else step
+
+    def _lost_nodes(self, nodes: Iterable[KubeNode], now: float) -> frozenset[str]:
+        return frozenset(
+            node.name
+            for node in nodes
+            if not node.is_ready
+            and node.unready_since is not None
+            and now - node.unready_since >= self._limits.lost_node_seconds
+        )
+
+
+def _due(
+    step: GangStep, left: Iterable[KubePod], lost: frozenset[str], is_late: bool
+) -> list[KubePod]:
+    """Which of the old pods this call has to delete."""
+    if step.way is Way.SUSPEND_RESUME:
+        # The job's own controller takes them away; a lost node never says that it did.
+        return [pod for pod in left if pod.node in lost and pod.is_deleting]
+    if step.way is Way.FAIL_ONE and not is_late:
+        wanted = [pod for pod in left if pod.uid == step.first or pod.node in lost]
+    else:
+        wanted = list(left)
+    return [pod for pod in wanted if not pod.is_deleting or pod.node in lost]
+
+
+def _names(pods: list[KubePod]) -> str:
+    more = f" and {len(pods) - 3} more" if len(pods) > 3 else ""
+    return "waiting for " + ", ".join(pod.name for pod in pods[:3]) + more

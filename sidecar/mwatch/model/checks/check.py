@@ -1,0 +1,76 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A check, of a manifest or of a running job, and what it found: what was seen, and the mend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from typing import NamedTuple
+
+from mwatch.model.checks.running import Running
+from mwatch.model.checks.workload import Path, Workload
+
+
+class Level(StrEnum):
+    ERROR = "error"
+    """The job will not start, or will not come back."""
+    WARNING = "warning"
+    INFO = "info"
+
+
+class Seen(NamedTuple):
+    """What a check yields; its name and level come from the check."""
+
+    path: Path
+    """Where in the manifest."""
+    what: str
+    mend: str
+    level: Level | None = None
+    """Where it differs from the check's own."""
+
+
+class Check(NamedTuple):
+    id: str
+    level: Level
+    about: str
+    """One line for people: what is looked at."""
+    look: Callable[[Workload], Iterator[Seen]]
+
+
+class Found(NamedTuple):
+    check: str
+    level: Level
+    job: str
+    what: str
+    mend: str
+    line: int | None = None
+
+
+class Unseen(NamedTuple):
+    """The check could not be made: what it needs was not to be seen."""
+
+    why: str
+
+
+class RunningCheck(NamedTuple):
+    id: str
+    level: Level
+    about: str
+    look: Callable[[Running], list[Seen] | Unseen]
+
+
+class CheckState(StrEnum):
+    FOUND = "found"
+    FINE = "fine"
+    UNSEEN = "not observable"
+
+
+class Made(NamedTuple):
+    """A check that was made, or why it was not."""
+
+    check: str
+    about: str
+    state: CheckState
+    found: tuple[Found, ...] = ()
+    why: str = ""

@@ -1,0 +1,142 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A restart of all pods of a job: how it is done, why it is not, and the record of one under way.
+
+The record names the UIDs of the pods that are to go. Whoever takes it up later, after a crash of
+the controller too, can reach no other pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from mwatch.model.kube.job import JobKind
+
+
+class Way(StrEnum):
+    IN_PLACE = "in-place"
+    """Each wrapper ends its trainer and starts the next attempt in the same pod."""
+    DELETE_PODS = "delete-pods"
+    """The job's controller makes new ones."""
+    SUSPEND_RESUME = "suspend-resume"
+    """Where a deleted pod counts as a failure: suspended until all are gone, then resumed."""
+    FAIL_ONE = "fail-one"
+    """One pod is enough: the JobSet's own failure policy restarts all of it."""
+    STOP = "stop"
+    """No restart: the job is suspended until a person has looked."""
+
+
+class Why(StrEnum):
+    """Of a refusal."""
+
+    OBSERVING = "observing"
+    WRAPPERS_OBSERVE = "wrappers-observe"
+    """The job is to be acted on, and its pods were made to observe."""
+    PAUSED = "paused"
+    SUSPENDED = "suspended"
+    FINISHED = "finished"
+    DELETING = "deleting"
+    MANAGED_ELSEWHERE = "managed-elsewhere"
+    STALE_SIGHT = "stale-sight"
+    NO_PODS = "no-pods"
+    SECOND_ACTOR = "second-actor"
+    QUEUED = "queued"
+    QUOTA = "quota"
+    NODES = "nodes"
+    RESTART_POLICY = "restart-policy"
+    BACKOFF_LIMIT = "backoff-limit"
+
+
+class Refusal(NamedTuple):
+    why: Why
+    text: str
+    """With the mend, where there is one."""
+
+
+class Target(NamedTuple):
+    name: str
+    uid: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    way: Way
+    kind: JobKind
+    namespace: str
+    name: str
+    uid: str
+    """Of the job."""
+    targets: tuple[Target, ...]
+    """Pods of the old gang: all of them have to be gone."""
+    first: str = ""
+    """FAIL_ONE: UID of the pod that is deleted."""
+    notes: tuple[str, ...] = ()
+    """What could not be checked, or is worth knowing."""
+
+
+class StepState(StrEnum):
+    PLANNED = "planned"
+    SUSPENDED = "suspended"
+    """Of SUSPEND_RESUME: to be resumed once the old pods are gone."""
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class GangStep:
+    """Written before the first delete."""
+
+    id: str
+    """Of the incident, or whatever names this restart once."""
+    way: Way
+    kind: JobKind
+    namespace: str
+    name: str
+    job_uid: str
+    uids: tuple[str, ...]
+    began_at: float
+    attempt: int
+    """The one that ends."""
+    first: str = ""
+    state: StepState = StepState.PLANNED
+    outcome: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"{self.kind.value}/{self.namespace}/{self.name}"
+
+
+def step_of(plan: Plan, *, id: str, attempt: int, at: float) -> GangStep:
+    return GangStep(
+        id, plan.way, plan.kind, plan.namespace, plan.name, plan.uid,
+        tuple(each.uid for each in plan.targets), at, attempt, plan.first,
+    )  # fmt: skip
+
+
+def to_json(step: GangStep) -> dict[str, Any]:
+    found = {name: getattr(step, name) for name in GangStep.__slots__}
+    return {**found, "uids": list(step.uids)}
+
+
+def from_json(body: Mapping[str, Any]) -> GangStep:
+    """ValueError where it is none."""
+    try:
+        return GangStep(
+            id=str(body["id"]),
+            way=Way(body["way"]),
+            kind=JobKind(body["kind"]),
+            namespace=str(body["namespace"]),
+            name=str(body["name"]),
+            job_uid=str(body["job_uid"]),
+            uids=tuple(map(str, body["uids"])),
+            began_at=float(body["began_at"]),
+            attempt=int(body["attempt"]),
+            first=str(body.get("first", "")),
+            state=StepState(body.get("state", StepState.PLANNED)),
+            outcome=str(body.get("outcome", "")),
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no record of a gang restart: {error}") from error

@@ -1,0 +1,269 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A training job as one shape, whatever its kind: PyTorchJob, JobSet, TrainJob, Job, StatefulSet.
+
+Pure: from an object of the API to what mwatch needs of it. A TrainJob says little itself; its
+JobSet is joined to it (`with_jobset`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import NamedTuple
+
+from mwatch.model.kube.fields import (
+    Object,
+    flag,
+    is_true,
+    items,
+    mapping,
+    moment,
+    number,
+    text,
+    words,
+)
+from mwatch.model.kube.resources import requests_of
+
+WATCH = "mwatch.dev/watch"
+MODE = "mwatch.dev/mode"
+POLICY = "mwatch.dev/policy"
+PAUSE = "mwatch.dev/pause"
+RESUME_FROM = "mwatch.dev/resume-from"
+ATTEMPT = "mwatch.dev/attempt"
+INJECTED = "mwatch.dev/injected"
+REPLICAS = "mwatch.dev/replicas"
+AVOID = "mwatch.dev/avoid"
+QUEUE = "kueue.x-k8s.io/queue-name"
+HYPERPOD_RESUME = "sagemaker.amazonaws.com/enable-job-auto-resume"
+
+
+class JobKind(StrEnum):
+    PYTORCH_JOB = "PyTorchJob"
+    JOB_SET = "JobSet"
+    TRAIN_JOB = "TrainJob"
+    JOB = "Job"
+    STATEFUL_SET = "StatefulSet"
+
+
+class ReplicaGroup(NamedTuple):
+    """The pods that are made from one template."""
+
+    name: str
+    """`Master`, `Worker`, or the part of a JobSet; empty: there is only one."""
+    pods: int
+    restart_policy: str
+    """As the kind has it: a PyTorchJob knows `ExitCode`."""
+    requests: Mapping[str, float]
+    node_selector: Mapping[str, str]
+    tolerations: tuple[Object, ...]
+    template: Object
+    backoff_limit: int | None = None
+    """Of the Jobs of a JobSet."""
+    jobs: int = 1
+    """How many Jobs of a JobSet are made of it; `pods` is over all of them."""
+
+
+class FailureRule(NamedTuple):
+    action: str
+    reasons: tuple[str, ...]
+    parts: tuple[str, ...]
+
+
+class FailurePolicy(NamedTuple):
+    """Of a JobSet."""
+
+    max_restarts: int
+    restarts: int
+    rules: tuple[FailureRule, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KubeJob:
+    kind: JobKind
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    created_at: float | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    is_suspended: bool = False
+    finished: str = ""
+    """`Succeeded` or `Failed`; empty: neither."""
+    is_deleting: bool = False
+    groups: tuple[ReplicaGroup, ...] = ()
+    backoff_limit: int | None = None
+    failed_pods: int = 0
+    """That a Job has counted so far."""
+    failure_policy: FailurePolicy | None = None
+    managed_by: str = ""
+    is_elastic: bool = False
+
+    @property
+    def is_watched(self) -> bool:
+        return self.labels.get(WATCH) == "true"
+
+    @property
+    def mode(self) -> str:
+        """`act` only where somebody has written just that."""
+        return "act" if self.annotations.get(MODE) == "act" else "observe"
+
+    @property
+    def queue(self) -> str:
+        """Of Kueue, which then owns `suspend`; empty: none."""
+        return self.labels.get(QUEUE, "")
+
+    @property
+    def pods_wanted(self) -> int:
+        return sum(group.pods for group in self.groups)
+
+    @property
+    def key(self) -> str:
+        return f"{self.kind.value}/{self.namespace}/{self.name}"
+
+
+def job_of(body: Object) -> KubeJob | None:
+    """None: not a kind that mwatch knows."""
+    kind = text(body, "kind")
+    if kind not in set(JobKind):
+        return None
+    job = KubeJob(
+        kind=JobKind(kind),
+        namespace=text(body, "metadata", "namespace"),
+        name=text(body, "metadata", "name"),
+        uid=text(body, "metadata", "uid"),
+        resource_version=text(body, "metadata", "resourceVersion"),
+        created_at=moment(body, "metadata", "creationTimestamp"),
+        labels=words(body, "metadata", "labels"),
+        annotations=words(body, "metadata", "annotations"),
+        is_deleting=bool(text(body, "metadata", "deletionTimestamp")),
+        managed_by=text(body, "spec", "managedBy") or text(body, "spec", "runPolicy", "managedBy"),
+    )
+    return _READERS[job.kind](job, body)
+
+
+def with_jobset(job: KubeJob, jobset: KubeJob) -> KubeJob:
+    """A TrainJob and the JobSet that was made for it: the restart follows the JobSet's rules."""
+    return replace(job, groups=jobset.groups, failure_policy=jobset.failure_policy)
+
+
+def _pytorch_job(job: KubeJob, body: Object) -> KubeJob:
+    specs = mapping(body, "spec", "pytorchReplicaSpecs")
+    groups = [
+        _group(name, spec, mapping(spec, "template"), text(spec, "restartPolicy") or "OnFailure")
+        for name, spec in specs.items()
+    ]
+    return replace(
+        job,
+        is_suspended=flag(body, "spec", "runPolicy", "suspend"),
+        finished=_finished(body, "Succeeded"),
+        groups=tuple(groups),
+        backoff_limit=number(body, "spec", "runPolicy", "backoffLimit"),
+        is_elastic=bool(mapping(body, "spec", "elasticPolicy")),
+    )
+
+
+def _job_set(job: KubeJob, body: Object) -> KubeJob:
+    groups = []
+    for each in items(body, "spec", "replicatedJobs"):
+        spec, jobs = mapping(each, "template", "spec"), _count(each, "replicas")
+        group = _group(text(each, "name"), spec, mapping(spec, "template"), _pod_policy(spec))
+        limit = number(spec, "backoffLimit")
+        groups.append(
+            group._replace(
+                pods=_count(spec, "parallelism") * jobs,
+                backoff_limit=6 if limit is None else limit,
+                jobs=jobs,
+            )
+        )
+    return replace(
+        job,
+        is_suspended=flag(body, "spec", "suspend"),
+        finished=_finished(body, "Completed"),
+        groups=tuple(groups),
+        failure_policy=_failure_policy(body),
+    )
+
+
+def _failure_policy(body: Object) -> FailurePolicy:
+    policy = mapping(body, "spec", "failurePolicy")
+    rules = tuple(
+        FailureRule(text(each, "action"), _texts(each, "onJobFailureReasons"),
+                    _texts(each, "targetReplicatedJobs"))
+        for each in items(policy, "rules")
+    )  # fmt: skip
+    # Restarts that did not count are in `restarts` too; `restartsCountTowardsMax` has the others.
+    counted = number(body, "status", "restartsCountTowardsMax")
+    restarts = number(body, "status", "restarts") if counted is None else counted
+    return FailurePolicy(number(policy, "maxRestarts") or 0, restarts or 0, rules)
+
+
+def _train_job(job: KubeJob, body: Object) -> KubeJob:
+    return replace(
+        job, is_suspended=flag(body, "spec", "suspend"), finished=_finished(body, "Complete")
+    )
+
+
+def _batch_job(job: KubeJob, body: Object) -> KubeJob:
+    spec = mapping(body, "spec")
+    group = _group("", spec, mapping(spec, "template"), _pod_policy(spec))
+    limit = number(spec, "backoffLimit")
+    return replace(
+        job,
+        is_suspended=flag(spec, "suspend"),
+        finished=_finished(body, "Complete"),
+        groups=(group._replace(pods=_count(spec, "parallelism")),),
+        backoff_limit=6 if limit is None else limit,
+        failed_pods=number(body, "status", "failed") or 0,
+    )
+
+
+def _stateful_set(job: KubeJob, body: Object) -> KubeJob:
+    spec = mapping(body, "spec")
+    group = _group("", spec, mapping(spec, "template"), "Always")
+    stopped = group.pods == 0 and REPLICAS in job.annotations
+    return replace(job, is_suspended=stopped, groups=(group,))
+
+
+_READERS = {
+    JobKind.PYTORCH_JOB: _pytorch_job,
+    JobKind.JOB_SET: _job_set,
+    JobKind.TRAIN_JOB: _train_job,
+    JobKind.JOB: _batch_job,
+    JobKind.STATEFUL_SET: _stateful_set,
+}
+
+
+def _group(name: str, spec: Object, template: Object, policy: str) -> ReplicaGroup:
+    pod = mapping(template, "spec")
+    return ReplicaGroup(
+        name=name,
+        pods=_count(spec, "replicas"),
+        restart_policy=policy,
+        requests=requests_of(pod),
+        node_selector=words(pod, "nodeSelector"),
+        tolerations=tuple(items(pod, "tolerations")),
+        template=template,
+    )
+
+
+def _pod_policy(spec: Object) -> str:
+    return text(spec, "template", "spec", "restartPolicy") or "Always"
+
+
+def _count(body: Object, name: str) -> int:
+    found = number(body, name)
+    return 1 if found is None else found
+
+
+def _texts(body: Object, name: str) -> tuple[str, ...]:
+    found = body.get(name)
+    return tuple(map(str, found)) if isinstance(found, list) else ()
+
+
+def _finished(body: Object, good: str) -> str:
+    if is_true(body, good):
+        return "Succeeded"
+    return "Failed" if is_true(body, "Failed") else ""

@@ -1,0 +1,230 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the controller must not forget: what was done to each job, by whom, and what is under way.
+
+One text for each job, together small enough for a ConfigMap: the oldest is dropped, but never a
+gang restart that is under way. A text of a newer release that cannot be read is kept as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from mwatch.model import incident
+from mwatch.model.decision import Act, Action
+from mwatch.model.finding import Cause
+from mwatch.model.incident import IncidentRecord
+from mwatch.model.kube import gang
+from mwatch.model.kube.gang import GangStep, StepState, Way
+from mwatch.model.kube.next_start import NextStart, Wish, start_json, start_of, wish_of
+
+VERSION = 1
+FLEET = "fleet"
+MAX_BYTES = 800_000
+"""A ConfigMap may hold a MiB; UIDs of three gangs of 2,048 pods are a third of it."""
+MAX_ACTS = 64
+MAX_INCIDENTS = 8
+MAX_NOTES = 32
+MAX_COMMON = 8
+MAX_NAMED = 64
+
+
+class Note(NamedTuple):
+    """A person's word, or the controller's own."""
+
+    at: float
+    who: str
+    what: str
+    why: str
+
+
+class Halt(NamedTuple):
+    """The one switch: nobody acts on anything."""
+
+    at: float
+    until: float | None
+    who: str
+    why: str
+
+    def holds(self, now: float) -> bool:
+        return self.until is None or now < self.until
+
+
+class CommonCause(NamedTuple):
+    """Jobs that stalled together and share something: one incident, and none is restarted."""
+
+    id: str
+    at: float
+    shared: str
+    jobs: tuple[str, ...]
+    """By their keys; a bounded number of them."""
+    ended_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobEntry:
+    uid: str = ""
+    """Of the job; another one under the same name starts anew."""
+    updated_at: float = 0.0
+    attempt: int = 0
+    acts: tuple[Act, ...] = ()
+    incidents: tuple[IncidentRecord, ...] = ()
+    notes: tuple[Note, ...] = ()
+    step: GangStep | None = None
+    start: NextStart | None = None
+    """Of the newest attempt that was ordered; `attempt` is its number."""
+    wish: Wish | None = None
+    """Of a person, and not yet fulfilled."""
+
+    @property
+    def is_under_way(self) -> bool:
+        return self.step is not None and self.step.state is not StepState.DONE
+
+    @property
+    def ours(self) -> frozenset[str]:
+        """UIDs of pods that mwatch itself deletes, or has deleted last."""
+        if self.step is None or self.step.way in (Way.IN_PLACE, Way.STOP):
+            return frozenset()
+        return frozenset(self.step.uids)
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """By `KIND.NAME` of the job: a ledger is of one namespace."""
+
+    jobs: Mapping[str, JobEntry] = field(default_factory=dict)
+    halt: Halt | None = None
+    unread: Mapping[str, str] = field(default_factory=dict)
+    common: tuple[CommonCause, ...] = ()
+
+    def of(self, key: str) -> JobEntry:
+        return self.jobs.get(key, JobEntry())
+
+    def with_job(self, key: str, entry: JobEntry) -> Book:
+        return replace(self, jobs={**self.jobs, key: entry})
+
+
+def to_data(book: Book, max_bytes: int = MAX_BYTES) -> dict[str, str]:
+    """The texts of the ConfigMap, within the bound."""
+    data = dict(book.unread)
+    if book.halt is not None or book.common:
+        common = [
+            {**each._asdict(), "jobs": each.jobs[:MAX_NAMED]} for each in book.common[-MAX_COMMON:]
+        ]
+        halt = None if book.halt is None else book.halt._asdict()
+        data[FLEET] = _text({"version": VERSION, "halt": halt, "common": common})
+    # Those under way come first, then the newest: what does not fit is the oldest.
+    order = sorted(
+        book.jobs.items(), key=lambda each: (not each[1].is_under_way, -each[1].updated_at)
+    )
+    left = max_bytes - _size(data)
+    for key, entry in order:
+        text = next((text for text in _texts(entry) if len(text) + len(key) <= left), None)
+        if text is not None:
+            data[key] = text
+            left -= len(text) + len(key)
+    return data
+
+
+def from_data(data: Mapping[str, str]) -> Book:
+    jobs: dict[str, JobEntry] = {}
+    unread: dict[str, str] = {}
+    halt, common = None, tuple[CommonCause, ...]()
+    for key, text in data.items():
+        try:
+            body = json.loads(text)
+            if key == FLEET:
+                halt, common = _fleet(body)
+            else:
+                jobs[key] = _entry(body)
+        except (ValueError, KeyError, TypeError):
+            unread[key] = text
+    return Book(jobs, halt, unread, common)
+
+
+def _fleet(body: Mapping[str, Any]) -> tuple[Halt | None, tuple[CommonCause, ...]]:
+    """KeyError where there is neither: of somebody else, or of a newer release."""
+    halt = body["halt"]
+    common = [CommonCause(**{**each, "jobs": tuple(each["jobs"])}) for each in _list(body)]
+    return None if halt is None else Halt(**halt), tuple(common)
+
+
+def _list(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return list(body.get("common") or ())
+
+
+def _texts(entry: JobEntry) -> list[str]:
+    """From all of it to the least that must stay."""
+    bounded = replace(
+        entry,
+        acts=entry.acts[-MAX_ACTS:],
+        incidents=entry.incidents[-MAX_INCIDENTS:],
+        notes=entry.notes[-MAX_NOTES:],
+    )
+    short = replace(bounded, incidents=bounded.incidents[-1:], notes=bounded.notes[-4:])
+    least = replace(bounded, incidents=(), notes=())
+    return [_text(_json(each)) for each in (bounded, short, least)]
+
+
+def _json(entry: JobEntry) -> dict[str, Any]:
+    return {
+        "version": VERSION,
+        "uid": entry.uid,
+        "updated_at": entry.updated_at,
+        "attempt": entry.attempt,
+        "acts": [each._asdict() for each in entry.acts],
+        "incidents": [incident.to_json(each) for each in entry.incidents],
+        "notes": [each._asdict() for each in entry.notes],
+        "step": None if entry.step is None else gang.to_json(entry.step),
+        "start": None if entry.start is None else start_json(entry.start),
+        "wish": None if entry.wish is None else entry.wish._asdict(),
+    }
+
+
+def _entry(body: Mapping[str, Any]) -> JobEntry:
+    if int(body["version"]) > VERSION:
+        raise ValueError("of a newer release")
+    step, start, wish = body.get("step"), body.get("start"), body.get("wish")
+    return JobEntry(
+        uid=str(body.get("uid", "")),
+        updated_at=float(body.get("updated_at", 0.0)),
+        attempt=int(body.get("attempt", 0)),
+        acts=tuple(_act(each) for each in body.get("acts", ())),
+        incidents=tuple(incident.from_json(each) for each in body.get("incidents", ())),
+        notes=tuple(_note(each) for each in body.get("notes", ())),
+        step=None if step is None else gang.from_json(step),
+        start=None if start is None else start_of(start),
+        wish=None if wish is None else wish_of(wish),
+    )
+
+
+def _act(body: Mapping[str, Any]) -> Act:
+    cause = str(body["cause"])
+    return Act(
+        at=float(body["at"]),
+        attempt=int(body["attempt"]),
+        action=Action(body["action"]),
+        cause=Cause(cause) if cause in set(Cause) else Cause.UNKNOWN,
+        fingerprint=str(body.get("fingerprint", "")),
+        resume_from=body.get("resume_from"),
+        iteration=body.get("iteration"),
+        spends_budget=bool(body.get("spends_budget", True)),
+        first_bad=body.get("first_bad"),
+        quarantine_from=body.get("quarantine_from"),
+    )
+
+
+def _note(body: Mapping[str, Any]) -> Note:
+    return Note(float(body["at"]), str(body["who"]), str(body["what"]), str(body["why"]))
+
+
+def _text(body: Mapping[str, Any]) -> str:
+    # ASCII: as many bytes as characters.
+    return json.dumps(body, separators=(",", ":"), sort_keys=True)
+
+
+def _size(data: Mapping[str, str]) -> int:
+    return sum(len(key.encode()) + len(text.encode()) for key, text in data.items())

@@ -1,0 +1,198 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A pod, as the API server tells of it.
+
+What its processes do is not in here: a pod that is Running may hang, and one on a lost node is
+told of as it was before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from mwatch.model.kube.fields import (
+    Object,
+    condition,
+    flag,
+    items,
+    mapping,
+    moment,
+    number,
+    part,
+    text,
+    words,
+)
+from mwatch.model.kube.resources import requests_of
+
+JOB_NAME = "training.kubeflow.org/job-name"
+REPLICA_TYPE = "training.kubeflow.org/replica-type"
+REPLICA_INDEX = "training.kubeflow.org/replica-index"
+JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
+JOBSET_PART = "jobset.sigs.k8s.io/replicatedjob-name"
+JOBSET_RESTART = "jobset.sigs.k8s.io/restart-attempt"
+COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+BATCH_JOB_NAME = "batch.kubernetes.io/job-name"
+POD_INDEX = "apps.kubernetes.io/pod-index"
+MAX_TEXT = 500
+
+
+class Container(NamedTuple):
+    """The state of one container; `is_sidecar`: of an init container that stays."""
+
+    name: str
+    is_init: bool
+    is_sidecar: bool
+    is_running: bool
+    restarts: int
+    waiting: str
+    """Reason; empty where it does not wait."""
+    waiting_text: str
+    exit_code: int | None
+    """Of the last end that is known, of this run or the one before."""
+    exit_reason: str
+    ended_at: float | None
+
+
+class Disruption(NamedTuple):
+    """Somebody of the cluster ends this pod: scheduler, drain, taint or kubelet."""
+
+    reason: str
+    text: str
+    at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class KubePod:
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    owner: str
+    """UID of the object that controls it; empty: nobody does."""
+    phase: str
+    node: str = ""
+    ip: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    created_at: float | None = None
+    deleting_at: float | None = None
+    """When its grace ends; None: nobody deletes it."""
+    grace_seconds: float | None = None
+    replica_type: str = ""
+    replica_index: int | None = None
+    scheduled: bool | None = None
+    """None: nobody has looked yet."""
+    unscheduled_reason: str = ""
+    unscheduled_text: str = ""
+    unscheduled_since: float | None = None
+    disruption: Disruption | None = None
+    reason: str = ""
+    """Of the pod as a whole: `Evicted`, `NodeLost`, `Terminated`."""
+    text: str = ""
+    containers: tuple[Container, ...] = ()
+    requests: Mapping[str, float] = field(default_factory=dict)
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Object, ...] = ()
+    priority_class: str = ""
+    has_deadline: bool = False
+    has_host_network: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def is_deleting(self) -> bool:
+        return self.deleting_at is not None
+
+    @property
+    def restarts(self) -> int:
+        return sum(each.restarts for each in self.containers)
+
+
+def pod_of(body: Object) -> KubePod:
+    labels = words(body, "metadata", "labels")
+    kind, index = _replica(labels)
+    scheduled = condition(body, "PodScheduled")
+    return KubePod(
+        namespace=text(body, "metadata", "namespace"),
+        name=text(body, "metadata", "name"),
+        uid=text(body, "metadata", "uid"),
+        resource_version=text(body, "metadata", "resourceVersion"),
+        owner=controller_uid(body),
+        phase=text(body, "status", "phase"),
+        node=text(body, "spec", "nodeName"),
+        ip=text(body, "status", "podIP"),
+        labels=labels,
+        created_at=moment(body, "metadata", "creationTimestamp"),
+        deleting_at=moment(body, "metadata", "deletionTimestamp"),
+        grace_seconds=number(body, "metadata", "deletionGracePeriodSeconds"),
+        replica_type=kind,
+        replica_index=index,
+        scheduled=None if scheduled is None else text(scheduled, "status") == "True",
+        unscheduled_reason=text(scheduled, "reason"),
+        unscheduled_text=text(scheduled, "message")[:MAX_TEXT],
+        unscheduled_since=moment(scheduled, "lastTransitionTime"),
+        disruption=_disruption(body),
+        reason=text(body, "status", "reason"),
+        text=text(body, "status", "message")[:MAX_TEXT],
+        containers=_containers(body),
+        requests=requests_of(mapping(body, "spec")),
+        node_selector=words(body, "spec", "nodeSelector"),
+        tolerations=tuple(items(body, "spec", "tolerations")),
+        priority_class=text(body, "spec", "priorityClassName"),
+        has_deadline=number(body, "spec", "activeDeadlineSeconds") is not None,
+        has_host_network=flag(body, "spec", "hostNetwork"),
+    )
+
+
+def controller_uid(body: Object) -> str:
+    """UID of the owner that controls an object; empty: none does."""
+    owners = items(body, "metadata", "ownerReferences")
+    return next((text(each, "uid") for each in owners if each.get("controller") is True), "")
+
+
+def _replica(labels: Mapping[str, str]) -> tuple[str, int | None]:
+    kind = labels.get(REPLICA_TYPE) or labels.get(JOBSET_PART) or ""
+    keys = (REPLICA_INDEX, COMPLETION_INDEX, POD_INDEX)
+    index = next((labels[key] for key in keys if key in labels), "")
+    return kind, int(index) if index.isdigit() else None
+
+
+def _disruption(body: Object) -> Disruption | None:
+    found = condition(body, "DisruptionTarget")
+    if found is None or found.get("status") != "True":
+        return None
+    words = text(found, "message")[:MAX_TEXT]
+    return Disruption(text(found, "reason"), words, moment(found, "lastTransitionTime"))
+
+
+def _containers(body: Object) -> tuple[Container, ...]:
+    stay = {
+        text(each, "name")
+        for each in items(body, "spec", "initContainers")
+        if each.get("restartPolicy") == "Always"
+    }
+    first = [
+        _container(each, True, stay) for each in items(body, "status", "initContainerStatuses")
+    ]
+    then = [_container(each, False, stay) for each in items(body, "status", "containerStatuses")]
+    return (*first, *then)
+
+
+def _container(body: Object, is_init: bool, stay: set[str]) -> Container:
+    ended = part(body, "state", "terminated") or part(body, "lastState", "terminated")
+    name = text(body, "name")
+    return Container(
+        name=name,
+        is_init=is_init,
+        is_sidecar=is_init and name in stay,
+        is_running=part(body, "state", "running") is not None,
+        restarts=number(body, "restartCount") or 0,
+        waiting=text(body, "state", "waiting", "reason"),
+        waiting_text=text(body, "state", "waiting", "message")[:MAX_TEXT],
+        exit_code=number(ended, "exitCode"),
+        exit_reason=text(ended, "reason"),
+        ended_at=moment(ended, "finishedAt"),
+    )

@@ -1,0 +1,117 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""One GPU as it was last read. None: not to be had on this GPU, driver or route.
+
+The communicators of a job, as NCCL's own RAS service told of them at one moment.
+
+RAS counts what each rank has *begun*, of five collectives (no send, receive or all-to-all). So
+equal counts are no proof of health, and unequal ones are usual while a job moves. A rank is
+numbered inside its communicator: only in one of the size of the world that is the global rank.
+
+One port of a network card that ranks speak over (RoCE, InfiniBand, EFA), as last read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+
+class Gpu(NamedTuple):
+    number: int
+    """The driver's index."""
+    uuid: str
+    name: str
+    rank: int | None
+    """The rank that works on it, as far as can be told."""
+    utilization: float | None
+    """0 to 1: share of time that a kernel was resident. An NCCL kernel that spins reads 1."""
+    memory_used_bytes: float | None
+    memory_total_bytes: float | None
+    power_watts: float | None
+    temperature_celsius: float | None
+    sm_clock_hz: float | None
+    throttle: tuple[str, ...]
+    ecc_uncorrected: int | None
+    """Since the driver was loaded."""
+    xid: int | None
+    """The last one that was seen."""
+    pids: tuple[int, ...] = ()
+    is_up: bool = True
+    """False: the driver no longer reaches it, and nothing else of it is known."""
+    tensor_active: float | None = None
+    """0 to 1: share of time that the tensor cores worked (GPM, Hopper and newer)."""
+    power_limit_watts: float | None = None
+    ecc_corrected: int | None = None
+    remapped_rows: Mapping[str, int] = MappingProxyType({})
+    """By the kind of error that made it necessary: `corrected`, `uncorrected`."""
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    recovery_action: int | None = None
+    """The driver's own word on what would mend it: 0 nothing, 1 reset the GPU, 2 reboot …"""
+    nvlink_errors: Mapping[str, int] = MappingProxyType({})
+    """Over all links: `replay`, `recovery`, `crc`."""
+    pcie_replays: int | None = None
+    throttled_seconds: Mapping[str, float] = MappingProxyType({})
+    """Since the driver was loaded, by reason."""
+
+
+class Nccl(NamedTuple):
+    communicators: int
+    missing_ranks: int
+    """That no longer answer to RAS."""
+    mismatched: int
+    """Communicators whose ranks have been at different counts for longer than a moment."""
+    operations: int | None
+    """Collectives that the slowest rank of each communicator has begun, summed; None: not told
+    in this form of the answer."""
+
+
+class MissingRank(NamedTuple):
+    rank: int
+    process: str | None
+    """Host, pid and GPU, by which a process is found again in another communicator."""
+    is_dead: bool
+    """RAS has given it up, which it does after a minute, and never takes back."""
+
+
+class Communicator(NamedTuple):
+    hash: str
+    size: int
+    begun: Mapping[int, int]
+    """Rank to collectives begun. From text, where only a difference is printed, the sum is of
+    the kinds that differ; empty where none does."""
+    processes: Mapping[int, str]
+    missing: tuple[MissingRank, ...]
+    missing_count: int
+    """Also of those that are not named."""
+    is_settled: bool
+    """No rank is still entering or already leaving it."""
+
+
+class RasAnswer(NamedTuple):
+    version: str | None
+    communicators: int
+    told: tuple[Communicator, ...]
+    """All of them; from text, those with something to say."""
+    gpus: int | None
+    """Of the whole job, where the answer has it."""
+    nodes: int | None
+    counts_all: bool
+    """Whether the counts of every communicator are told."""
+
+
+MAX_PORTS = 64
+MAX_ERRORS = 24
+
+
+class FabricPort(NamedTuple):
+    device: str
+    """Card and port: `mlx5_0/1`."""
+    is_up: bool | None
+    """None: EFA's driver says so at all times, and some have no interface that would know."""
+    received_bytes: int | None
+    sent_bytes: int | None
+    errors: Mapping[str, int]
+    """Counters of trouble by the kernel's name for each, since the card was started."""

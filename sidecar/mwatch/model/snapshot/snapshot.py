@@ -1,0 +1,250 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A run at one moment, in values that no longer change: what every exporter reads.
+
+It is taken by the loop that owns the job, so that a scrape in another thread never sees a job
+that is just being changed. None: not known, and then nothing is exported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
+
+from mwatch.model.decision import Action, Decision
+from mwatch.model.finding import Cause, Finding, Severity
+from mwatch.model.goodput import Spent
+from mwatch.model.job import Job, KnownCheckpoint, Step
+from mwatch.model.phase import JobPhase
+from mwatch.model.snapshot.hardware import FabricPort, Gpu, Nccl
+
+MAX_RANKS = 1024
+MAX_LOSSES = 32
+
+
+class SourceState(NamedTuple):
+    is_up: bool
+    read_at: float | None
+    """When it was last read well."""
+
+
+class RankFacts(NamedTuple):
+    """What the probe and the kernel tell of one rank besides its progress."""
+
+    cpu_seconds: float | None = None
+    """Of its process and all below it, in this attempt."""
+    resident_bytes: float | None = None
+    threads: int | None = None
+    seconds: Mapping[str, float] = MappingProxyType({})
+    """In this attempt, by what its main thread was seen doing."""
+
+
+class RankSnapshot(NamedTuple):
+    rank: int
+    iteration: int | None
+    beat_at: float
+    facts: RankFacts = RankFacts()
+
+
+class Storage(NamedTuple):
+    """The file system that holds the checkpoints."""
+
+    free_bytes: int | None
+    size_bytes: int | None
+
+
+class Own(NamedTuple):
+    """The watcher itself."""
+
+    started_at: float
+    cpu_seconds: float
+    resident_bytes: float | None
+    log_lines: int = 0
+    log_bytes: int = 0
+    dropped: Mapping[str, int] = MappingProxyType({})
+    """Lost before anybody could look at it, by source, in that source's own unit."""
+    errors: int = 0
+    """Faults of ours that were survived."""
+
+
+class SavedCheckpoint(NamedTuple):
+    iteration: int
+    written_at: float | None
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Of the newest line. A loss that it does not print is gone: so Megatron shows NaN."""
+
+    losses: Mapping[str, float] = field(default_factory=dict)
+    loss_scale: float | None = None
+    grad_norm: float | None = None
+    learning_rate: float | None = None
+    step_seconds: float | None = None
+    throughput_tflops: float | None = None
+    tokens_per_second: float | None = None
+    consumed_samples: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    run: str
+    at: float
+    attempt: int
+    attempt_started_at: float | None
+    phase: JobPhase | None
+    """None: nothing was ever seen of the job."""
+    iteration: int | None
+    total_iterations: int | None
+    world_size: int | None
+    progress_at: float | None
+    hang_deadline_seconds: float | None
+    numbers: Numbers
+    skipped: int
+    """In this attempt, as `nan`."""
+    nan: int
+    findings: tuple[Finding, ...]
+    decision: Decision | None
+    incidents: Mapping[tuple[Cause, Action], int]
+    """All that are over or were acted on, since this watcher started."""
+    restarts_left: int | None
+    latest_checkpoint: SavedCheckpoint | None
+    good_checkpoint: SavedCheckpoint | None
+    """The newest that is known to be whole and of the line that is being continued."""
+    goodput: float | None
+    spent_seconds: Mapping[Spent, float]
+    ranks: tuple[RankSnapshot, ...]
+    gpus: tuple[Gpu, ...]
+    sources: Mapping[str, SourceState]
+    is_acting: bool | None = None
+    """Whether anybody may act on this run; None: this watcher does not know."""
+    nccl: Nccl | None = None
+    fabric: tuple[FabricPort, ...] = ()
+    storage: Storage | None = None
+    tensorboard_iteration: int | None = None
+    own: Own | None = None
+
+    @property
+    def is_blind(self) -> bool:
+        return any(finding.cause is Cause.BLIND for finding in self.findings)
+
+    @property
+    def severities(self) -> dict[str, Severity]:
+        """Of each detector that has found something, the worst."""
+        order = list(Severity)
+        worst: dict[str, Severity] = {}
+        for each in self.findings:
+            known = worst.get(each.detector, each.severity)
+            worst[each.detector] = max(known, each.severity, key=order.index)
+        return worst
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the job itself does not hold."""
+
+    findings: tuple[Finding, ...] = ()
+    decision: Decision | None = None
+    hang_deadline_seconds: float | None = None
+    incidents: Mapping[tuple[Cause, Action], int] = field(default_factory=dict)
+    restarts_left: int | None = None
+    gpus: tuple[Gpu, ...] = ()
+    sources: Mapping[str, SourceState] = field(default_factory=dict)
+    is_acting: bool | None = None
+    ranks: Mapping[int, RankFacts] = field(default_factory=dict)
+    nccl: Nccl | None = None
+    fabric: tuple[FabricPort, ...] = ()
+    storage: Storage | None = None
+    checkpoint_sizes: Mapping[int, int] = field(default_factory=dict)
+    """Bytes by iteration, as far as the folder was looked at."""
+    tensorboard_iteration: int | None = None
+    own: Own | None = None
+
+
+def take(job: Job, around: Surroundings, *, at: float) -> Snapshot:
+    attempt = job.attempt
+    has_started = job.has_started
+    return Snapshot(
+        run=job.run,
+        at=at,
+        attempt=attempt.number,
+        attempt_started_at=attempt.started_at if has_started else None,
+        phase=attempt.phase if has_started else None,
+        iteration=attempt.iteration,
+        total_iterations=job.layout.total_iterations,
+        world_size=job.layout.world_size,
+        progress_at=attempt.progress_at if has_started else None,
+        hang_deadline_seconds=around.hang_deadline_seconds,
+        numbers=_numbers(attempt.steps[-1], job.layout.sequence_length)
+        if attempt.steps
+        else Numbers(),
+        skipped=attempt.skipped,
+        nan=attempt.nan,
+        findings=around.findings,
+        decision=around.decision,
+        incidents=dict(around.incidents),
+        restarts_left=around.restarts_left,
+        latest_checkpoint=_newest(job.checkpoints.values(), around),
+        good_checkpoint=_newest(
+            (each for each in job.checkpoints.values() if _is_good(job, each)), around
+        ),
+        goodput=job.ledger.goodput,
+        spent_seconds=dict(job.ledger.booked),
+        ranks=_ranks(job, around.ranks),
+        gpus=around.gpus,
+        sources=dict(around.sources),
+        is_acting=around.is_acting,
+        nccl=around.nccl,
+        fabric=around.fabric,
+        storage=around.storage,
+        tensorboard_iteration=around.tensorboard_iteration,
+        own=around.own,
+    )
+
+
+def _numbers(last: Step, sequence_length: int | None) -> Numbers:
+    tokens = None
+    if sequence_length and last.batch_size and last.seconds:
+        tokens = last.batch_size * sequence_length / last.seconds
+    return Numbers(
+        losses=dict(list(last.losses.items())[:MAX_LOSSES]),
+        loss_scale=last.loss_scale,
+        grad_norm=last.grad_norm,
+        learning_rate=last.learning_rate,
+        step_seconds=last.seconds,
+        throughput_tflops=last.throughput_tflops,
+        tokens_per_second=tokens,
+        consumed_samples=last.consumed_samples,
+    )
+
+
+def _newest(known: Iterable[KnownCheckpoint], around: Surroundings) -> SavedCheckpoint | None:
+    """Of those that are there, as far as anybody can tell; whole or not."""
+    there = [each for each in known if _is_there(each)]
+    if not there:
+        return None
+    newest = max(there, key=lambda each: each.iteration)
+    size = around.checkpoint_sizes.get(newest.iteration)
+    return SavedCheckpoint(newest.iteration, newest.made_at, size)
+
+
+def _is_there(known: KnownCheckpoint) -> bool:
+    return known.stored != "missing" if known.stored is not None else known.is_saved
+
+
+def _is_good(job: Job, known: KnownCheckpoint) -> bool:
+    is_whole = known.stored == "complete" if known.stored is not None else known.is_saved
+    is_bad = known.is_abandoned or known.load_failed or job.timeline.is_suspect(known.iteration)
+    return is_whole and not is_bad
+
+
+def _ranks(job: Job, facts: Mapping[int, RankFacts]) -> tuple[RankSnapshot, ...]:
+    numbers = sorted(job.attempt.ranks)[:MAX_RANKS]
+    found = [job.attempt.ranks[number] for number in numbers]
+    return tuple(
+        RankSnapshot(each.rank, each.iteration, each.at, facts.get(each.rank, RankFacts()))
+        for each in found
+    )

@@ -1,0 +1,179 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`mwatch inject` and `uninject`: a manifest in, a manifest out, and what is to be known of it.
+
+The file is read once and replaced as a whole. Which form of the sidecar the cluster keeps is
+asked of its API server; without one the newer form is taken, and that is said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from mwatch.checks.every import look
+from mwatch.errors import InputError, MwatchError
+from mwatch.manifests.parts import Sidecar
+from mwatch.manifests.parts import Wish as Wish  # the commands make one
+from mwatch.manifests.stream import plain
+from mwatch.manifests.whole import Result, inject_text, uninject_text, workloads
+from mwatch.model.checks.check import Found
+from mwatch.model.checks.workload import Workload
+
+STDIN = "-"
+_STDIN_NAME = "<stdin>"
+MAX_BYTES = 4_000_000
+Form = Literal["auto", "native", "container"]
+Keeps = Callable[[str], bool | None]
+"""Whether the cluster keeps a native sidecar of this kind of job; None: it cannot say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    file: str
+    before: str
+    after: str
+    result: Result
+    found: tuple[Found, ...] = ()
+    """Of the checks, on what was given."""
+
+    def diff(self) -> list[str]:
+        return list(
+            difflib.unified_diff(
+                self.before.splitlines(),
+                self.after.splitlines(),
+                self.file,
+                f"{self.file} (changed)",
+                lineterm="",
+            )
+        )
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "file": self.file,
+            "jobs": list(self.result.jobs),
+            "said": list(self.result.said),
+            "findings": [found_json(each) for each in self.found],
+            "objects": [plain(each) for each in self.result.objects],
+        }
+
+
+def inject(file: str, wish: Wish, form: Form, keeps: Keeps | None = None) -> Changed:
+    """InputError where the manifest cannot be used."""
+    name, text = read(file)
+    jobs = workloads(text, name, wish.container)
+    sidecar, said = choose(form, dict.fromkeys(each.kind for each in jobs), keeps)
+    result = inject_text(text, name, wish._replace(sidecar=sidecar))
+    after = workloads(result.text, name, wish.container)
+    found = tuple(_still_found(jobs, after))
+    return Changed(name, text, result.text, result._replace(said=(*said, *result.said)), found)
+
+
+def _still_found(before: Iterable[Workload], after: Iterable[Workload]) -> Iterator[Found]:
+    """What is wrong afterwards, by the lines of the file that was given."""
+    lines = {_sense(one): one.line for each in before for one in look(each)}
+    for each in after:
+        yield from (one._replace(line=lines.get(_sense(one))) for one in look(each))
+
+
+def _sense(found: Found) -> tuple[str, str, str]:
+    return found.check, found.job, found.what
+
+
+def uninject(file: str, only: tuple[str, ...] = ()) -> Changed:
+    name, text = read(file)
+    result = uninject_text(text, name, only)
+    return Changed(name, text, result.text, result)
+
+
+def choose(form: Form, kinds: Iterable[str], keeps: Keeps | None) -> tuple[Sidecar, list[str]]:
+    """The form of the sidecar, and what to say about the choice."""
+    if form != "auto":
+        return form, []
+    native = "the sidecar is a native one (Kubernetes 1.29, operator 1.8 and newer)"
+    if keeps is None:
+        return "native", [f"no cluster was asked: {native}; else use --sidecar container"]
+    said: list[str] = []
+    for kind in kinds:
+        try:
+            kept = keeps(kind)
+        except MwatchError as error:
+            return "native", [f"the cluster could not be asked ({error}): {native}"]
+        if kept is False:
+            why = f"this cluster drops native sidecars of a {kind}"
+            return "container", [f"{why}, so the sidecar is a plain container"]
+        if kept is None:
+            said.append(f"the cluster cannot say whether it keeps a native sidecar of a {kind}")
+    return "native", said
+
+
+def cluster_keeps(
+    kubeconfig: str | None, context: str | None, namespace: str | None
+) -> Keeps | None:
+    """The way to ask; None without a cluster. InputError where one was named and is not there."""
+    from mwatch.kube.access import Access
+    from mwatch.kube.connect import connect
+    from mwatch.kube.discovery import keeps_native
+
+    try:
+        access = Access(connect(kubeconfig, context))
+    except MwatchError as error:
+        if kubeconfig or context:
+            raise InputError(str(error)) from None
+        return None
+    where = namespace or access.namespace
+    return lambda kind: keeps_native(access, where, kind)
+
+
+def read(file: str) -> tuple[str, str]:
+    """The name for messages, and the text. InputError where it cannot be had."""
+    name = _STDIN_NAME if file == STDIN else file
+    try:
+        if file == STDIN:
+            data = sys.stdin.buffer.read(MAX_BYTES + 1)
+        else:
+            with open(file, "rb") as source:
+                data = source.read(MAX_BYTES + 1)
+        text = data.decode("utf-8")
+    except OSError as error:
+        raise InputError(f"{name}: cannot be read ({error.strerror}); check the path") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name}: is no text in UTF-8 (byte {error.start}); save it so") from None
+    if len(data) > MAX_BYTES:
+        raise InputError(f"{name}: is too large for a manifest (over {MAX_BYTES} bytes)")
+    return name, text.removeprefix("\ufeff")
+
+
+def write(file: Path, text: str) -> None:
+    """Aside and then renamed, so that the file is the old one or the new one."""
+    aside = None
+    try:
+        mode = file.stat().st_mode & 0o777 if file.exists() else 0o644
+        descriptor, aside = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+        with open(descriptor, "w", encoding="utf-8", newline="") as target:
+            target.write(text)
+        os.chmod(aside, mode)
+        os.replace(aside, file)
+    except OSError as error:
+        if aside is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(aside)
+        raise InputError(f"{file}: cannot be written ({error.strerror})") from None
+
+
+def found_json(found: Found) -> dict[str, object]:
+    return {
+        "check": found.check,
+        "level": found.level.value,
+        "job": found.job,
+        "line": found.line,
+        "seen": found.what,
+        "mend": found.mend,
+    }

@@ -1,0 +1,224 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Iteration lines of one layout, one after the other, decoded when somebody looks.
+
+Finding the lines costs a third of turning them into events. Who wants one event, or one column,
+pays for no more; who iterates gets all events, converted column by column.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise, repeat
+from operator import attrgetter, gt
+from typing import overload
+
+from mwatch.model.event import Event, Iteration
+from mwatch.model.step_lines import StepLines
+from mwatch.parse.fast_path.layout import (
+    FIRST_SLOT,
+    MAKE,
+    STAMP,
+    TOTAL,
+    stamp_texts,
+    steady_covers,
+    whole_numbers,
+)
+from mwatch.parse.fast_path.shape import Rows
+from mwatch.parse.formats.megatron import read_heads, to_event
+from mwatch.parse.lines.coverage import Cover, Coverage
+from mwatch.parse.lines.line import Line
+
+_WORTH_COLUMNS = 16  # lines: fewer are cheaper one by one
+
+
+class Run(Sequence[Iteration]):
+    def __init__(
+        self,
+        rows: Rows,
+        iterations: Sequence[int],
+        covers: Sequence[int],
+        lines: Sequence[int],
+    ) -> None:
+        self._layout = rows.layout
+        self._rows = rows
+        self._iterations = iterations
+        self._covers = covers
+        self.numbers = lines
+
+    def __len__(self) -> int:
+        return len(self._covers)
+
+    @property
+    def end(self) -> int:
+        """Where the run ends in the block in which it was found."""
+        return self._rows.end
+
+    @overload
+    def __getitem__(self, index: int) -> Iteration: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Iteration]: ...
+    def __getitem__(self, index: int | slice) -> Iteration | Sequence[Iteration]:
+        if isinstance(index, slice):
+            return list(self)[index]
+        position = range(len(self))[index]
+        event = self._layout.decode(
+            self._rows[index], self.numbers[position], self._covers[position]
+        )
+        return event or self._read_slowly()[position]
+
+    def __iter__(self) -> Iterator[Iteration]:
+        try:
+            values = self._columns()
+        except ValueError:
+            return iter(self._read_slowly())
+        model = self._layout.model._asdict()
+        ordered = (values.get(name) or repeat(model[name]) for name in Iteration._fields)
+        return map(MAKE, zip(*ordered, strict=False))  # repeat() has no end
+
+    def _read_slowly(self) -> list[Iteration]:
+        """For a value that only the slow way can read."""
+        model = self._layout.model
+        events = []
+        texts = self._rows.block[self._rows.start : self.end].split(b"\n")[:-1]
+        for raw, number, covers in zip(texts, self.numbers, self._covers, strict=False):
+            text = raw.decode("utf-8", "replace").rstrip("\r")
+            line = Line(text, text, number, "", model.rank)
+            cover = Cover(covers, False)
+            for reading in read_heads(text):
+                events.append(to_event(reading, line, model.file, model.flavour, cover))
+                cover = Cover(None, False)  # of a second head, glued into a value
+        return events
+
+    def cut(self, lines: Sequence[int]) -> Iterator[Run]:
+        """The run in parts, so that these lines, in order, lie between the parts."""
+        within = lines[bisect(lines, self.numbers[0]) : bisect(lines, self.numbers[len(self) - 1])]
+        places = {bisect(self.numbers, line, hi=len(self)) for line in within}
+        for low, high in pairwise((0, *sorted(places), len(self))):
+            yield Run(
+                self._rows.part(low, high),
+                self._iterations[low:high],
+                self._covers[low:high],
+                self.numbers[low:high],
+            )
+
+    def column(self, field: str) -> list[float | int]:
+        """The values of one field of `Iteration`; KeyError if these lines do not print it."""
+        index = self._layout.fields.get(field)
+        if index is not None:
+            return list(self._convert(index))
+        value = getattr(self._layout.model, field)
+        if value is None:
+            raise KeyError(field)
+        return [value] * len(self)
+
+    def lines(self) -> StepLines | None:
+        """All lines as columns; None for a value that only the slow way can read."""
+        model = self._layout.model
+        losses: dict[str, list[float]] = {}
+        varying: dict[str, list[float | int]] = {}
+        steady: dict[str, object] = {}
+        try:
+            for index, slot in enumerate(self._layout.slots):
+                values = self._convert(index)
+                if slot.kind == "loss":
+                    losses[slot.name] = list(values)
+                elif slot.kind == "field" and isinstance(values, list):
+                    varying[slot.name] = values
+                elif slot.kind == "field":
+                    steady[slot.name] = next(iter(values))
+            named = (
+                stamp_texts(self._rows.column(STAMP).texts())
+                if model.timestamp is not None
+                else None
+            )
+        except ValueError:
+            return None
+        totals = self._rows.column(TOTAL)
+        if totals.only is None:
+            varying["total_iterations"] = list(whole_numbers(totals))
+        else:
+            steady["total_iterations"] = int(totals.only)
+        event = model._replace(**steady)  # type: ignore[arg-type]
+        return StepLines(
+            self, event, self._iterations, self._covers, self.numbers, named, losses, varying
+        )
+
+    def _convert(self, index: int) -> Iterable[float | int]:
+        return self._layout.slots[index].convert_all(self._rows.column(index + FIRST_SLOT))
+
+    def _columns(self) -> dict[str, Iterable[object]]:
+        rows, slots = self._rows, self._layout.slots
+        losses: dict[str, Iterable[object]] = {}
+        extras: dict[str, Iterable[object]] = {}
+        values: dict[str, Iterable[object]] = {
+            "iteration": self._iterations,
+            "covers": self._covers,
+            "first_of_process": repeat(False),
+            "line": self.numbers,
+            "total_iterations": whole_numbers(rows.column(TOTAL)),
+        }
+        for index, slot in enumerate(slots):
+            kinds = {"loss": losses, "extra": extras, "field": values}
+            kinds[slot.kind][slot.name] = self._convert(index)
+        values["losses"] = _dicts(losses)
+        values["extra"] = _dicts(extras)
+        if self._layout.model.timestamp is not None:
+            values["timestamp"] = stamp_texts(rows.column(STAMP).texts())
+        return values
+
+
+def _dicts(columns: dict[str, Iterable[object]]) -> Iterable[dict[str, object]]:
+    if not columns:
+        return repeat({})
+    if len(columns) == 1:
+        ((name, values),) = columns.items()
+        return [{name: value} for value in values]
+    return (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+
+
+def read_run(rows: Rows | None, lines: Sequence[int], coverage: Coverage) -> Run | None:
+    """The rows as a run, if they simply follow each other. `lines` are their line numbers."""
+    if rows is None:
+        return None
+    iterations = rows.iterations()
+    covers = steady_covers(iterations, coverage)
+    if not covers:
+        return None
+    coverage.advance(iterations[-1], covers[-1])
+    return Run(rows, iterations, covers, lines)
+
+
+def in_pieces(batches: Iterable[Sequence[Event]]) -> list[Event | StepLines]:
+    """What was read, in the order of the file, with long runs of like lines left together."""
+    read = list(batches)
+    ordered = [number for batch in read for number in _ends(batch)]
+    if any(map(gt, ordered, ordered[1:])):
+        read = _in_order(read)
+    pieces: list[Event | StepLines] = []
+    for batch in read:
+        lines = None
+        if isinstance(batch, Run) and len(batch) >= _WORTH_COLUMNS:
+            lines = batch.lines()
+        pieces += batch if lines is None else (lines,)
+    return pieces
+
+
+def _in_order(batches: Sequence[Sequence[Event]]) -> list[Sequence[Event]]:
+    """Runs are cut where something else stands between their lines."""
+    others = [event for batch in batches if not isinstance(batch, Run) for event in batch]
+    others.sort(key=attrgetter("line"))
+    lines = [event.line for event in others]
+    parts: list[Sequence[Event]] = [[event] for event in others]
+    for batch in batches:
+        if isinstance(batch, Run):
+            parts += batch.cut(lines)
+    return sorted(parts, key=lambda part: next(iter(_ends(part))))
+
+
+def _ends(batch: Sequence[Event]) -> Iterable[int]:
+    """Line numbers that tell whether all are in order; those of a run are."""
+    if isinstance(batch, Run):
+        return batch.numbers[0], batch.numbers[len(batch) - 1]
+    return (event.line for event in batch)

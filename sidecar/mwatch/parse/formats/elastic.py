@@ -1,0 +1,169 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reports of launchers: torchrun's root-cause block and restarts, Composer, DeepSpeed.
+
+The pod's own exit code is torchrun's 1 whatever happened; the worker's 16, 17 or -9 is only in
+these lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from mwatch.model.event import Event, Exit
+from mwatch.parse.lines.context import MAX_TEXT, Block, Context, Recogniser
+from mwatch.parse.lines.line import Line, stamp
+
+_ENTRY = re.compile(r"\s*(time|host|rank|exitcode|error_file|traceback)\s*: ?(.*)")
+_END = re.compile(r"\s*[=*]{10,}\s*")
+_INT = re.compile(r"-?\d{1,9}")
+_PID = re.compile(r"pid: (\d{1,9})")
+_SIGNAL = re.compile(r"Signal \d+ \((SIG\w+)\)")
+_EXCEPTION = re.compile(r"\s*([A-Za-z_][\w.]*(?:Error|Exception|Interrupt))(?:: (.*))?")
+_SIGNALS = {
+    1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE",
+    9: "SIGKILL", 11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM",
+}  # fmt: skip
+_NO_TRACEBACK = "To enable traceback see:"
+_WORKER_FAILED = re.compile(r"failed \(exitcode: (-?\d{1,9})\)")
+_RESTART = re.compile(
+    r"Worker group \w+\. (\d{1,9})/(\d{1,9}) attempts left; will restart worker group"
+)
+_STATUS = re.compile(
+    r"(?:command terminated with )?(?:process )?exit(?:ed with)? (?:code|status):? (\d{1,3})", re.I
+)
+_CRASHED = re.compile(
+    r"(?:Rank (?P<rank>\d{1,7}) crashed with exit code (?P<code>-?\d{1,9})"
+    r"|[Gg]lobal rank (?P<rank2>\d{1,7}) \(PID (?P<pid>\d{1,9})\)"
+    r" exited with code (?P<code2>-?\d{1,9})"
+    r"|Process (?P<pid3>\d{1,9}) exits with return code = (?P<code3>-?\d{1,9})"
+    r"|exits with return code = (?P<code4>-?\d{1,9}))"
+)
+
+
+def signal_name(exit_code: int | None) -> str | None:
+    return _SIGNALS.get(-exit_code) if exit_code is not None and exit_code < 0 else None
+
+
+class _RootCause(Block):
+    """The lines under `Root Cause (first observed failure):`."""
+
+    tolerates = 2
+
+    def __init__(self, line: Line, context: Context) -> None:
+        self._line = line
+        self._context = context
+        self._values: dict[str, str] = {}
+        self._error: re.Match[str] | None = None
+
+    def feed(self, line: Line) -> bool:
+        if _END.fullmatch(line.body):
+            self.done = True
+            return True
+        if found := _ENTRY.fullmatch(line.body):
+            self._values.setdefault(found[1], found[2].strip())
+            return True
+        if "traceback" in self._values:  # the worker's traceback follows, indented
+            self._error = _EXCEPTION.fullmatch(line.body.rstrip()) or self._error
+            return line.body[:1].isspace()
+        return line.body.strip().startswith("[")
+
+    def finish(self) -> Iterable[Event]:
+        values = self._values
+        if not values:
+            return
+        exit_code = _int(values.get("exitcode"))
+        cause = _SIGNAL.search(values.get("traceback", ""))
+        pid = _PID.search(values.get("exitcode", ""))
+        time = values.get("time")
+        message = self._error[2] if self._error else values.get("traceback", "")
+        message = "" if (message or "").startswith(_NO_TRACEBACK) else message
+        yield self._context.error(
+            self._line,
+            kind="elastic",
+            error=self._error[1] if self._error else None,
+            message=(message or "")[:MAX_TEXT],
+            exit_code=exit_code,
+            signal=cause[1] if cause else signal_name(exit_code),
+            host=values.get("host"),
+            pid=int(pid[1]) if pid else None,
+            timestamp=stamp(time) if time else stamp(self._line.text),
+            rank=_int(values.get("rank")),
+        )
+
+
+def _int(text: str | None) -> int | None:
+    found = _INT.match(text or "")
+    return int(found[0]) if found else None
+
+
+def _read_root_cause(line: Line, context: Context) -> Iterable[Event]:
+    context.opened = _RootCause(line, context)
+    return ()
+
+
+def _read_worker_failed(line: Line, context: Context) -> Iterable[Event]:
+    if found := _WORKER_FAILED.search(line.text):
+        context.exit_code = int(found[1])
+    return ()
+
+
+def _read_restart(line: Line, context: Context) -> Iterable[Event]:
+    found = _RESTART.search(line.text)
+    if not found:
+        return
+    context.coverage.process_started()
+    code, context.exit_code = context.exit_code, None
+    yield context.error(
+        line,
+        kind="restart",
+        message=found[0],
+        exit_code=code,
+        signal=signal_name(code),
+        restart_count=int(found[2]) - int(found[1]) + 1,
+    )
+
+
+def _read_crashed(line: Line, context: Context) -> Iterable[Event]:
+    for found in _CRASHED.finditer(line.text):
+        groups = found.groupdict()
+        code = _int(next(groups[k] for k in ("code", "code2", "code3", "code4") if groups[k]))
+        pid = groups["pid"] or groups["pid3"]
+        rank = groups["rank"] or groups["rank2"]
+        if code:
+            yield context.error(
+                line,
+                message=found[0],
+                exit_code=code,
+                signal=signal_name(code),
+                pid=int(pid) if pid else None,
+                rank=int(rank) if rank else line.rank,
+            )
+
+
+ROOT_CAUSE = Recogniser(
+    (r"Root Cause \(first observed failure\):", r"Root Cause:"), _read_root_cause
+)
+WORKER_FAILED = Recogniser((r"failed \(exitcode: ",), _read_worker_failed)
+
+
+def _read_status(line: Line, context: Context) -> Iterable[Event]:
+    """The shell's or kubectl's last word on the training command."""
+    found = _STATUS.fullmatch(line.body.strip())
+    if not found:
+        return
+    code = int(found[1])
+    if code == 0:
+        yield Exit("status", None, found[0], stamp(line.text), line.rank, context.file, line.number)
+        return
+    signal = signal_name(128 - code) if code > 128 else None
+    yield context.error(line, message=found[0], exit_code=code, signal=signal)
+
+
+STATUS = Recogniser((r"exit code \d", r"exit code: \d", r"exit status \d"), _read_status)
+RESTART = Recogniser((r"will restart worker group",), _read_restart)
+CRASHED = Recogniser(
+    (r"crashed with exit code", r"exited with code ", r"exits with return code ="),
+    _read_crashed,
+)

@@ -1,0 +1,273 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Step lines of NeMo: the 0-based progress printer of NeMo 2 and the tqdm bar of NeMo 1.
+
+Both count from zero and NeMo 2 starts again each epoch; `iteration` is the number of steps
+done, as Megatron prints it, and the printed numbers stay in `extra`.
+
+torchtitan's step line. Several ranks print the same step; a loss of -1 is a placeholder.
+
+`[rank0]:` in front of it comes from torchrun's tee and is the *local* rank, so it is dropped.
+
+DeepSpeed's own lines: the engine's step line and the loss scaler's overflow messages.
+
+Megatron-DeepSpeed prints its counters as 0 whatever happens, so these overflow lines are the
+only sign of a skipped step there. `skipped=` of the engine is cumulative and stays in `extra`.
+
+Composer's console blocks (LLM-Foundry): a header, then indented `Train key: value` lines.
+
+Values are the latest, not means, so a block covers one batch. `time/batch` inside is logged at
+the start of the batch and lags the header by one; the header is what counts. Floats have four
+digits: a learning rate of 1e-5 prints 0.0000 and stays 0.0 here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from mwatch.model.event import Batch, Event, Flavour, Overflow, Scalar, Validation
+from mwatch.parse.lines.context import Block, Context, Recogniser
+from mwatch.parse.lines.fields import Fields, read_segments
+from mwatch.parse.lines.line import Line, stamp
+from mwatch.parse.lines.numbers import number, scalar, seconds_to_ms, whole
+
+_PRINTER = re.compile(r"Training epoch (\d{1,9}), iteration (\d{1,18})/(\d{1,18}) \|([^\n]*)")
+_BAR = re.compile(r"Epoch (\d{1,9}): [^\n]{0,200}?(\d{1,18})/(\d{1,18}) \[([^\]\n]{0,2000})\]?")
+_RATE = re.compile(r"(\d{1,12}(?:\.\d{0,12})?)(s/it|it/s)")
+
+
+def _event(line: Line, context: Context, fields: Fields, step: int, total: int | None) -> Event:
+    return context.step(
+        line,
+        step,
+        total,
+        "bridge",
+        timestamp=stamp(line.text),
+        consumed_samples=fields.count("consumed_samples"),
+        elapsed_ms=fields.known.get("elapsed_ms"),
+        learning_rate=fields.known.get("learning_rate"),
+        global_batch_size=fields.count("global_batch_size"),
+        losses=fields.losses,
+        grad_norm=fields.known.get("grad_norm"),
+        throughput_tflops=fields.known.get("throughput_tflops"),
+        extra=fields.extra,
+    )
+
+
+def _read_printer(line: Line, context: Context) -> Iterable[Event]:
+    for found in _PRINTER.finditer(line.text):
+        epoch, printed, last = int(found[1]), int(found[2]), int(found[3])
+        fields = read_segments(found[4].split("|"))
+        done = fields.extra.get("global_step")
+        step = (done if isinstance(done, int) else printed) + 1
+        fields.extra = {"epoch": epoch, **fields.extra}
+        total = last + 1 if step == printed + 1 else None
+        yield _event(line, context, fields, step, total)
+
+
+def _read_bar(line: Line, context: Context) -> Iterable[Event]:
+    for found in _BAR.finditer(line.text):
+        fields = Fields()
+        for part in found[4].split(","):
+            key, equals, value = part.strip().partition("=")
+            if equals:
+                fields.add(key, value)
+        if not fields.losses:
+            continue
+        rate = _RATE.search(found[4])
+        if rate and float(rate[1]):
+            seconds = float(rate[1]) if rate[2] == "s/it" else 1 / float(rate[1])
+            fields.known["elapsed_ms"] = seconds_to_ms(seconds)
+        fields.extra["epoch"] = int(found[1])
+        global_step = whole(number(str(fields.extra.get("global_step", ""))))
+        total = int(found[3]) if found[1] == "0" else None
+        step = int(found[2]) if found[1] == "0" or global_step is None else global_step + 1
+        yield _event(line, context, fields, step, total)
+
+
+NEMO_PRINTER = Recogniser((r"Training epoch ",), _read_printer, frozenset({"bridge"}))
+NEMO_BAR = Recogniser((r"reduced_train_loss=",), _read_bar, frozenset({"bridge"}))
+
+
+_TORCHTITAN_STEP = re.compile(r"step: *(\d{1,18}) +(loss: [^\n]*)")
+_FIELD = re.compile(r"([A-Za-z_][\w./ ]{0,60}?): *([^\s:]+)(?=\s|$)")
+
+
+def _read_torchtitan(line: Line, context: Context) -> Iterable[Event]:
+    found = _TORCHTITAN_STEP.search(line.text)
+    if not found:
+        return
+    fields = Fields()
+    for key, value in _FIELD.findall(found[2]):
+        if key == "loss" and number(value) == -1.0:
+            fields.extra["loss"] = -1.0  # not the last pipeline stage: it has no loss
+        else:
+            fields.add(key, value)
+    yield context.step(
+        line._replace(rank=None),
+        int(found[1]),
+        None,
+        "torchtitan",
+        timestamp=stamp(line.text),
+        losses=fields.losses,
+        learning_rate=fields.known.get("learning_rate"),
+        grad_norm=fields.known.get("grad_norm"),
+        throughput_tflops=fields.known.get("throughput_tflops"),
+        extra=fields.extra,
+    )
+
+
+TORCHTITAN = Recogniser((r"step: *\d+ +loss:",), _read_torchtitan, frozenset({"torchtitan"}))
+
+
+_NUMBER = r"([-+]?[\w.+-]+)"
+_DEEPSPEED_STEP = re.compile(
+    rf"steps: (\d{{1,18}}) loss: {_NUMBER} iter time \(s\): {_NUMBER}(?: samples/sec: {_NUMBER})?"
+)
+_SCALE = re.compile(
+    r"[Aa]ttempted loss scale: ([\d.e+]+)(?:, (?:reducing to ([\d.e+]+)"
+    r"|but hysteresis is (\d{1,9})\. Reducing hysteresis to (\d{1,9})))?"
+)
+
+
+def _read_step(line: Line, context: Context) -> Iterable[Event]:
+    for found in _DEEPSPEED_STEP.finditer(line.text):
+        loss, seconds = number(found[2]), number(found[3])
+        yield context.step(
+            line,
+            int(found[1]),
+            None,
+            "deepspeed",
+            timestamp=stamp(line.text),
+            elapsed_ms=None if seconds is None else seconds_to_ms(seconds),
+            losses={} if loss is None else {"loss": loss},
+            extra={"samples/sec": scalar(found[4])} if found[4] else {},
+        )
+
+
+def _read_overflow(line: Line, context: Context) -> Iterable[Event]:
+    context.hint = context.hint or "deepspeed"
+    found = _SCALE.search(line.text)
+    before = number(found[1]) if found else None
+    after = number(found[2]) if found and found[2] else None
+    hysteresis = int(found[4]) if found and found[4] else None
+    if hysteresis is not None:
+        after = before
+    yield Overflow(
+        before, after, hysteresis, stamp(line.text), line.rank, context.file, line.number
+    )
+
+
+DEEPSPEED_STEP = Recogniser((r"iter time \(s\): ",), _read_step, frozenset({"deepspeed"}))
+DEEPSPEED_OVERFLOW = Recogniser((r"OVERFLOW! ", r"Overflow detected\. Skipping"), _read_overflow)
+
+
+_HEADER = re.compile(
+    r"\[(?:epoch=(?P<epoch>\d{1,9})(?:/\d{1,9})?\]\[)?(?P<unit>batch|token|sample)="
+    r"(?P<now>\d{1,18})/(?P<total>\d{1,18})\]:?\s*$"
+)
+_EVAL = re.compile(r"\[Eval batch=(\d{1,18})/(\d{1,18})\](?: Eval on (.{1,200}?) data)?(:?)\s*$")
+_ENTRY = re.compile(r"\s+(Train|Eval) (\S[^:]{0,200}): (.*)")
+_MAX_ENTRIES = 512
+_TFLOPS = "throughput/device/flops_per_sec"
+
+
+class _Entries(Block):
+    """The indented lines under one header."""
+
+    tolerates = 2
+
+    def __init__(self, line: Line, context: Context, header: re.Match[str]) -> None:
+        self.line = line
+        self.context = context
+        self.header = header
+        self.values: dict[str, Scalar] = {}
+
+    def feed(self, line: Line) -> bool:
+        found = _ENTRY.fullmatch(line.body)
+        if not found or len(self.values) >= _MAX_ENTRIES:
+            return False
+        self.values[found[2]] = scalar(found[3])
+        return True
+
+    @property
+    def flavour(self) -> Flavour:
+        return self.context.forced or "composer"
+
+
+class _Train(_Entries):
+    def finish(self) -> Iterable[Event]:
+        values = self.values
+        losses = {
+            name: _real(values.pop(name)) for name in list(values) if name.startswith("loss/")
+        }
+        rate = next((values[name] for name in values if name.startswith("lr-")), None)
+        flops = values.get(_TFLOPS)
+        in_batches = self.header["unit"] == "batch" and self.header["epoch"] is None
+        step = _whole(values.get("time/batch"), 1)
+        iteration = int(self.header["now"]) if in_batches or step is None else step
+        if self.header["unit"] != "batch":
+            values[f"time/{self.header['unit']} total"] = int(self.header["total"])
+        yield Batch(
+            iteration=iteration,
+            total_iterations=int(self.header["total"]) if in_batches else None,
+            timestamp=stamp(self.line.text),
+            consumed_samples=_whole(values.get("time/sample"), 0),
+            elapsed_ms=None,
+            learning_rate=rate if isinstance(rate, int | float) else None,
+            global_batch_size=None,
+            losses={name: loss for name, loss in losses.items() if loss is not None},
+            loss_scale=None,
+            grad_norm=_real(values.get("l2_norm/grad/global")),
+            num_zeros=None,
+            params_norm=None,
+            throughput_tflops=flops / 1e12 if isinstance(flops, int | float) else None,
+            skipped=None,
+            nan=None,
+            covers=1,
+            first_of_process=self.context.coverage.step(iteration).first_of_process,
+            extra=values,
+            rank=self.line.rank,
+            file=self.context.file,
+            line=self.line.number,
+            flavour=self.flavour,
+        )
+
+
+class _Eval(_Entries):
+    def finish(self) -> Iterable[Event]:
+        losses = {name: _real(value) for name, value in self.values.items()}
+        known = {name: value for name, value in losses.items() if value is not None}
+        if not known:
+            return
+        yield Validation(
+            iteration=None,
+            dataset=self.header[3],
+            losses=known,
+            perplexities={},
+            timestamp=stamp(self.line.text),
+            rank=self.line.rank,
+            file=self.context.file,
+            line=self.line.number,
+            flavour=self.flavour,
+        )
+
+
+def _real(value: Scalar) -> float | None:
+    return float(value) if isinstance(value, int | float) else number(value or "")
+
+
+def _whole(value: Scalar, plus: int) -> int | None:
+    return value + plus if isinstance(value, int) else None
+
+
+def _read_composer(line: Line, context: Context) -> Iterable[Event]:
+    if header := _HEADER.search(line.text):
+        context.opened = _Train(line, context, header)
+    elif (header := _EVAL.search(line.text)) and header[4]:
+        context.opened = _Eval(line, context, header)
+    return ()
+
+
+COMPOSER = Recogniser((r"(?:batch|token|sample)=\d+/\d",), _read_composer, frozenset({"composer"}))

@@ -1,0 +1,419 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`mwatch plan`: a model and a cluster in; layout, memory, batch, checkpoint and interval out.
+
+Looks for a layout where none is given, and judges one that is. It runs nothing: what it says of
+speed and of failures is an estimate, and is marked so.
+
+A plan as JSON: bytes and seconds, never rounded for people.
+
+A plan as values for `manifests/charts/megatron-training`: only what the plan has decided.
+
+The interval between saves is that of the first store, for a save in the background. What the
+chart has no value for goes as an argument of Megatron's own.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from mwatch.errors import InputError
+from mwatch.plan import check, choose, memory, parameters, speed, storage
+from mwatch.plan import stages as pipeline
+from mwatch.plan import stages as stages_of
+from mwatch.plan.choose import Fixed
+from mwatch.plan.layout import Layout
+from mwatch.plan.machines import Cluster, Machine
+from mwatch.plan.memory import Footprint, footprint
+from mwatch.plan.presets import PRESETS
+from mwatch.plan.shape import GPT2_VOCABULARY, Shape
+from mwatch.plan.storage import Saving, Store
+
+
+class Wish(NamedTuple):
+    model: str
+    """The preset's name, or `custom`."""
+    shape: Shape
+    cluster: Cluster
+    fixed: Fixed
+    stores: tuple[Store, ...]
+    failures_per_1000_gpu_days: float = storage.FAILURES_PER_1000_GPU_DAYS
+    hours_between_failures: float | None = None
+    """Of the whole job; given, it stands instead of the rate."""
+    restart_seconds: float = 300.0
+    step_seconds: float | None = None
+    peak_share: float = speed.PEAK_SHARE
+
+
+class Save(NamedTuple):
+    """Checkpoints on one store."""
+
+    store: Store
+    write_seconds: float
+    waiting: storage.Saving
+    """Training waits for the write."""
+    background: storage.Saving
+    """`--async-save`: it waits for the copy to the host alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    wish: Wish
+    layout: Layout
+    problems: tuple[check.Problem, ...]
+    other: Layout | None
+    """One that would work, where this does not."""
+    nodes: int | None
+    """With how many machines it would, where nothing works on these."""
+
+    @property
+    def works(self) -> bool:
+        return not any(each.level == "error" for each in self.problems)
+
+    @property
+    def is_shape(self) -> bool:
+        return check.is_shape(self.wish.shape)
+
+    @property
+    def can_be_counted(self) -> bool:
+        """Stages have no size where layers, heads or GPUs do not divide; nor has a shape."""
+        return check.holds(self.wish.shape, self.layout)
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.works else 1
+
+    @property
+    def parameters(self) -> int:
+        return parameters.total(self.wish.shape, self.layout.tensor)
+
+    @property
+    def stages(self) -> tuple[memory.Stage, ...]:
+        return memory.all_stages(self.wish.shape, self.layout)
+
+    @property
+    def fullest(self) -> memory.Stage:
+        return max(self.stages, key=lambda each: each.total)
+
+    @property
+    def report(self) -> Footprint | None:
+        """What Megatron would print; LLM-Foundry prints no such line."""
+        return None if self.layout.fully_sharded else footprint(self.wish.shape, self.layout)
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """By that report."""
+        return memory.unseen(self.wish.shape, self.layout)
+
+    @property
+    def bubble(self) -> float:
+        return pipeline.bubble(self.layout)
+
+    @property
+    def step_seconds(self) -> float | None:
+        wish = self.wish
+        if wish.step_seconds is not None:
+            return wish.step_seconds
+        return speed.step_seconds(wish.shape, self.layout, wish.cluster, wish.peak_share)
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        return storage.size(self.wish.shape, self.layout)
+
+    @property
+    def seconds_between_failures(self) -> float:
+        wish = self.wish
+        if wish.hours_between_failures is not None:
+            return wish.hours_between_failures * 3600
+        return storage.mean_time_between_failures(
+            wish.cluster.world, wish.failures_per_1000_gpu_days
+        )
+
+    @property
+    def saves(self) -> tuple[Save, ...]:
+        return tuple(self._save(each) for each in self.wish.stores)
+
+    def _save(self, store: Store) -> Save:
+        between = self.seconds_between_failures
+        write = store.seconds(self.checkpoint_bytes)
+        restart = self.wish.restart_seconds + write  # it is read again at the same speed
+        stall = storage.async_stall_seconds(self.wish.shape, self.layout)
+        return Save(
+            store,
+            write,
+            storage.saving(write, write, between, restart),
+            storage.saving(min(stall, write), write, between, restart),
+        )
+
+    def steps(self, seconds: float) -> int | None:
+        """In so many seconds; at least one. None: the time of a step is not known."""
+        step = self.step_seconds
+        return None if step is None else max(round(seconds / step), 1)
+
+
+def make(wish: Wish) -> Plan:
+    found = choose.choose(wish.shape, wish.cluster, wish.fixed)
+    if found is not None:
+        said = check.problems(wish.shape, found, wish.cluster)
+        return Plan(wish, found, said, None, None)
+    layout = _nearest(wish)
+    said = check.problems(wish.shape, layout, wish.cluster)
+    if all(each.level != "error" for each in said) or not check.is_shape(wish.shape):
+        return Plan(wish, layout, said, None, None)
+    return Plan(wish, layout, said, *_would_work(wish))
+
+
+def _would_work(wish: Wish) -> tuple[Layout | None, int | None]:
+    """As little is changed as can be: the parallel sizes, then the micro batch and what is
+    computed again, then the global batch, then the number of machines. Switches stay."""
+    open_sizes = wish.fixed._replace(
+        tensor=None, pipeline=None, context=None, expert=None, virtual=None,
+        first_layers=None, last_layers=None,
+    )  # fmt: skip
+    open_memory = open_sizes._replace(micro_batch=None, recompute=None)
+    free = open_memory._replace(global_batch=None)
+    tried = {wish.fixed}
+    for fixed in (each for each in (open_sizes, open_memory, free) if each not in tried):
+        tried.add(fixed)
+        if (found := choose.choose(wish.shape, wish.cluster, fixed)) is not None:
+            return found, None
+    nodes = choose.smallest(wish.shape, wish.cluster, free)
+    if nodes is None:
+        return None, None
+    return choose.choose(wish.shape, wish.cluster._replace(nodes=nodes), free), nodes
+
+
+def _nearest(wish: Wish) -> Layout:
+    """What a person gave, the rest by what needs least memory; else by what is usual."""
+    possible = tuple(choose.candidates(wish.shape, wish.cluster, wish.fixed))
+    if possible:
+        return min(possible, key=lambda each: memory.fullest(wish.shape, each).total)
+    fixed, world = wish.fixed, wish.cluster.world
+    tensor, pipeline, context = fixed.tensor or 1, fixed.pipeline or 1, fixed.context or 1
+    micro = fixed.micro_batch or 1
+    data = max(world // (tensor * pipeline * context), 1)
+    batch = fixed.global_batch or choose.usual_batch(world, micro * data)
+    return Layout(
+        world, tensor, pipeline, context, fixed.expert or 1, choose.plain_or(fixed.virtual),
+        micro, batch,
+        choose.recomputes(fixed)[0], fixed.sequence_parallel,
+        fixed.distributed_optimizer, fixed.flash_attention, fixed.fully_sharded,
+        fixed.first_layers, fixed.last_layers,
+    )  # fmt: skip
+
+
+VERSION = 1
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    cluster = plan.wish.cluster
+    found: dict[str, Any] = {
+        "version": VERSION,
+        "works": plan.works,
+        "model": {
+            "name": plan.wish.model,
+            "parameters": plan.parameters,
+            **asdict(plan.wish.shape),
+        },
+        "cluster": {
+            "instance": cluster.instance,
+            "nodes": cluster.nodes,
+            "gpus_per_node": cluster.machine.gpus,
+            "gpu": cluster.machine.gpu.name,
+            "gpu_memory_bytes": cluster.memory_bytes,
+        },
+        "layout": layout_json(plan.layout),
+        "problems": [each._asdict() for each in plan.problems],
+        "would_work": None if plan.other is None else layout_json(plan.other),
+        "would_work_with_nodes": plan.nodes,
+    }
+    return {**found, **_figures(plan)} if plan.can_be_counted else found
+
+
+def layout_json(layout: Layout) -> dict[str, Any]:
+    return {
+        **asdict(layout),
+        "data": layout.data,
+        "gradient_accumulation": layout.microbatches,
+    }
+
+
+def _figures(plan: Plan) -> dict[str, Any]:
+    stages = [
+        {
+            "stage": each.stage,
+            "layers": stages_of.count(plan.wish.shape.layers, plan.layout, each.stage),
+            "parameters": each.parameters,
+            **each.parts,
+            "total": each.total,
+        }
+        for each in plan.stages
+    ]
+    report = plan.report
+    return {
+        "memory_bytes": {"stages": stages, "fullest_stage": plan.fullest.stage},
+        "megatron_report_mib": None
+        if report is None
+        else {**report._asdict(), "total": report.total, "unseen": plan.unseen},
+        "bubble": plan.bubble,
+        "step_seconds": plan.step_seconds,
+        "step_seconds_is_estimate": plan.wish.step_seconds is None,
+        "checkpoint_bytes": plan.checkpoint_bytes,
+        "seconds_between_failures": plan.seconds_between_failures,
+        "saves": [_save_json(plan, each) for each in plan.saves],
+    }
+
+
+def _save_json(plan: Plan, save: Save) -> dict[str, Any]:
+    return {
+        "store": save.store.name,
+        "tib": save.store.tib,
+        "gbytes_per_second": save.store.gbytes,
+        "write_seconds": save.write_seconds,
+        "waiting": _saving_json(plan, save.waiting),
+        "background": _saving_json(plan, save.background),
+    }
+
+
+def _saving_json(plan: Plan, saving: Saving) -> dict[str, Any]:
+    return {**saving._asdict(), "interval_steps": plan.steps(saving.interval_seconds)}
+
+
+_HEAD = (
+    "# SPDX-FileCopyrightText: The mwatch authors\n# SPDX-License-Identifier: Apache-2.0\n"
+    "# Made by 'mwatch plan'; for charts/megatron-training: helm install NAME CHART -f THIS\n"
+)
+_CUSTOM = "custom"
+
+
+def values(plan: Plan) -> dict[str, Any]:
+    """InputError where the chart has no way to say it."""
+    _refuse(plan)
+    layout, cluster = plan.layout, plan.wish.cluster
+    found: dict[str, Any] = {
+        "model": _model(plan.wish.model, plan.wish.shape),
+        "training": {
+            "nodes": cluster.nodes,
+            "gpusPerNode": cluster.machine.gpus,
+            "microBatchSize": layout.micro_batch,
+            "globalBatchSize": layout.global_batch,
+            **_extra(plan),
+        },
+        "parallelism": {
+            "tensor": layout.tensor,
+            "pipeline": layout.pipeline,
+            "context": layout.context,
+            "expert": layout.expert,
+            "virtualStageLayers": _chunk(plan),
+            "sequence": layout.sequence_parallel,
+            "distributedOptimizer": layout.distributed_optimizer,
+            "recompute": layout.recompute.value,
+        },
+        "checkpoints": _checkpoints(plan),
+    }
+    if (experts := plan.wish.shape.experts) is not None:
+        found["moe"] = {"experts": experts.count, "topk": experts.top_k}
+        found["moe"] |= {} if experts.ffn is None else {"ffnHiddenSize": experts.ffn}
+    if cluster.instance is not None:
+        found |= _platform(cluster.instance, cluster.machine)
+    return found
+
+
+def _refuse(plan: Plan) -> None:
+    shape = plan.wish.shape
+    if not plan.works:
+        raise InputError("no values: this layout cannot work; the plan says what would")
+    if plan.layout.fully_sharded:
+        raise InputError("values are for charts/megatron-training, which has no FSDP")
+    if _architecture(shape) is None:
+        what = "either GPT's norm, positions, bias and GELU, or all four of Llama's"
+        raise InputError(f"the chart cannot mix architectures: it takes {what}")
+
+
+def _architecture(shape: Shape) -> str | None:
+    kind = (shape.gated, shape.rms_norm, not shape.bias, not shape.learned_positions)
+    return {(False,) * 4: "gpt", (True,) * 4: "llama"}.get(kind)
+
+
+def _model(name: str, shape: Shape) -> dict[str, Any]:
+    preset = PRESETS.get(name)
+    if preset is not None and preset.shape == shape:
+        return {"size": name}
+    found: dict[str, Any] = {
+        "size": _CUSTOM,
+        "numLayers": shape.layers,
+        "hiddenSize": shape.hidden,
+        "numAttentionHeads": shape.heads,
+        "seqLength": shape.sequence,
+        "maxPositionEmbeddings": shape.positions,
+        "architecture": _architecture(shape),
+    }
+    more = {"ffnHiddenSize": shape.ffn, "numQueryGroups": shape.groups}
+    return found | {key: value for key, value in more.items() if value is not None}
+
+
+def _chunk(plan: Plan) -> int | None:
+    if plan.layout.virtual is None or plan.layout.is_uneven:
+        return None
+    return plan.wish.shape.layers // (plan.layout.pipeline * plan.layout.virtual)
+
+
+def _extra(plan: Plan) -> dict[str, list[str]]:
+    layout, shape = plan.layout, plan.wish.shape
+    chunks = layout.virtual if layout.is_uneven else None
+    wanted: dict[str, object] = {
+        "--decoder-first-pipeline-num-layers": layout.first_layers,
+        "--decoder-last-pipeline-num-layers": layout.last_layers,
+        "--num-virtual-stages-per-pipeline-rank": chunks,
+        "--kv-channels": shape.head_size,
+        "--attention-backend": None if layout.flash_attention else "unfused",
+    }
+    if (experts := shape.experts) is not None:
+        wanted["--moe-shared-expert-intermediate-size"] = experts.shared_ffn or None
+        wanted["--moe-layer-freq"] = experts.every if experts.every > 1 else None
+    words = [str(word) for pair in wanted.items() if pair[1] is not None for word in pair]
+    return {"extraArguments": words} if words else {}
+
+
+def _checkpoints(plan: Plan) -> dict[str, Any]:
+    first = plan.saves[0]
+    steps = plan.steps(first.background.interval_seconds)
+    return {"async": True} | ({} if steps is None else {"saveInterval": steps})
+
+
+def _platform(instance: str, machine: Machine) -> dict[str, Any]:
+    found: dict[str, Any] = {"cluster": {"instanceType": instance}}
+    if machine.cloud == "azure":
+        found["cluster"]["platform"] = "aks"
+        found["network"] = {"kind": "infiniband" if machine.gpus == 8 else "tcp"}
+    elif machine.cloud == "aws":
+        found["cluster"]["platform"] = "eks"
+        found["network"] = {"kind": "efa" if machine.efa else "tcp"}
+    return found
+
+
+def notes(plan: Plan) -> tuple[str, ...]:
+    """What a person must see to, for the plan to hold."""
+    if plan.wish.shape.vocabulary == GPT2_VOCABULARY:
+        return ()
+    count = plan.wish.shape.vocabulary
+    return (f"The plan counts {count} tokens: set tokenizer.* to a tokenizer of that size.",)
+
+
+def as_yaml(tree: dict[str, Any], said: tuple[str, ...] = ()) -> str:
+    """Two levels of plain words, numbers and lists of words: as the chart's values have."""
+    lines = [f"# {each}" for each in said]
+    for part, keys in tree.items():
+        lines.append(f"{part}:")
+        lines += [f"  {key}: {_scalar(value)}" for key, value in keys.items()]
+    return _HEAD + "\n".join(lines) + "\n"
+
+
+def _scalar(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(value) if isinstance(value, list) else str(value)

@@ -1,0 +1,265 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the hands write down and tell: ledger, Events, tokens, and what ends by itself.
+
+The engine's memory and the ledger are brought together here: what another controller has done is
+known to this one before it decides anything.
+
+Jobs that a restart left suspended and that no ledger knows of: they are resumed.
+
+So it is after somebody has deleted the ledger while a controller was killed. Which pods were to
+go is not known any more: it is waited until none is left. On a node that is gone for good they
+never are; then a person resumes the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from mwatch.gang.restart import ledger_key
+from mwatch.gang.suspend import restart_of, resume_as_seen
+from mwatch.kube.access import Access
+from mwatch.kube.events import Events
+from mwatch.kube.jobs import find_job, pods_of
+from mwatch.kube.lease import Lease
+from mwatch.kube.ledger import HandLedger
+from mwatch.kube.token import Tokens
+from mwatch.model.decision import Action, Decision
+from mwatch.model.incident import IncidentRecord
+from mwatch.model.kube.job import KubeJob
+from mwatch.model.kube.ledger import Book, JobEntry, Note
+from mwatch.remediate.attempt_server import Highest
+from mwatch.remediate.background import HandChores
+from mwatch.remediate.case import Case, Done, Stage, name_of, record_of
+from mwatch.remediate.gates import CommonCauses, Episode, storage_classes, written
+from mwatch.remediate.node_avoidance import let_in
+from mwatch.remediate.restart_order import (
+    first_new,
+    is_spent,
+    is_too_low,
+    only_observed,
+    renewed,
+    spent,
+)
+
+if TYPE_CHECKING:
+    from mwatch.fleet.job_monitor import JobWatch
+
+
+RESUMED = "MwatchResumed"
+
+
+def resume_left(
+    access: Access,
+    ledger: HandLedger,
+    events: Events,
+    jobs: Iterable[KubeJob],
+    may_act: Callable[[], bool],
+) -> None:
+    """KubeError where the cluster cannot be seen. `jobs`: as they were last seen."""
+    for known in jobs:
+        job = find_job(access, known.namespace, known.name, known.kind)
+        if job is None or not (id := restart_of(job)) or pods_of(access, job):
+            continue
+        # Read after the job: a restart is written down before it suspends anything.
+        if not _is_known(ledger.refresh(), job, id) and may_act() and resume_as_seen(access, job):
+            text = f"left suspended by restart {id}, of which the ledger knows nothing: resumed"
+            events.tell(job, RESUMED, text, is_warning=True)
+
+
+def _is_known(book: Book, job: KubeJob, id: str) -> bool:
+    """Or may be: what a newer release wrote cannot be read."""
+    key = ledger_key(job.kind, job.name)
+    step = book.of(key).step
+    return key in book.unread or (step is not None and step.id == id)
+
+
+WOULD = "MwatchWould"
+HELD = "MwatchHeld"
+COMMON = "MwatchCommonCause"
+_LEDGER_SECONDS = 3.0
+_UPKEEP_SECONDS = 60.0
+LEFT_SECONDS = 15.0
+_CLASSES_SECONDS = 300.0
+_WISH_SECONDS = 600.0
+_TOKEN_SECONDS = 20.0
+
+
+class HandNotes:
+    def __init__(
+        self,
+        access: Access,
+        namespace: str,
+        ledger: HandLedger,
+        chores: HandChores,
+        events: Events,
+        lease: Lease,
+    ) -> None:
+        self._access = access
+        self._namespace = namespace
+        self._ledger = ledger
+        self._chores = chores
+        self._events = events
+        self._maker = Tokens(access, namespace)
+        self._may_act = lease.may_act
+        self._made: dict[str, str] = {}
+        self._missed: dict[str, float] = {}
+        self.tokens: dict[str, str] = {}
+        """By key of the job; missing while it could not be made."""
+
+    def turn(
+        self, jobs: Sequence[JobWatch], now: float, *, is_leader: bool, common: CommonCauses
+    ) -> None:
+        self._chores.every("ledger", _LEDGER_SECONDS, self._ledger.refresh, now)
+        if common.wants_classes:
+            self._chores.every("classes", _CLASSES_SECONDS, lambda: self._classes(common), now)
+        if is_leader:
+            held = [job.kube for job in jobs]
+            nodes = next((job.facts.nodes for job in jobs if job.facts.nodes), None)
+            self._chores.every(
+                "upkeep", _UPKEEP_SECONDS, lambda: let_in(self._access, held, nodes, now), now
+            )
+        left = [job.kube for job in jobs if restart_of(job.kube)]
+        self._chores.every("left", LEFT_SECONDS, lambda: self._resume(left), now)
+        there = {job.key for job in jobs}
+        for known in (self.tokens, self._made, self._missed):
+            for key in set(tuple(known)) - there:  # at once: chores write here too
+                known.pop(key, None)
+        for job in jobs:
+            self._token(job.kube, job.key, now, is_leader)
+        self._chores.turn(now)
+
+    def has_token(self, key: str, now: float) -> bool:
+        """Or it cannot be had: after a while nobody waits for it."""
+        if key in self.tokens:
+            self._missed.pop(key, None)
+            return True
+        return now - self._missed.setdefault(key, now) > _TOKEN_SECONDS
+
+    def sync(self, job: JobWatch, entry: JobEntry, told: Highest, now: float) -> None:
+        """The engine knows what was done; the ledger knows that an order is spent. `told`: the
+        highest attempt that a wrapper has told of."""
+        record, is_acting = job.engine.record, job.kube.mode == "act"
+        if is_acting:  # somebody has let mwatch act since: what was never done spends no budget
+            for act in [each for each in record.acts if only_observed(each, entry)]:
+                job.engine.take_back(act)
+        for act in entry.acts:
+            is_news = record.of_attempt(act.attempt) is None
+            if is_news and not (is_acting and only_observed(act, entry)):
+                record.acts.append(act)
+        name = f"spent {job.key}"
+        if is_spent(job, entry) and not self._chores.has(name):
+            self._change(name, job, spent, now)
+        elif is_too_low(job, entry, told, now) and not self._chores.has(name):
+            self._change(name, job, lambda before: renewed(before, told.attempt), now)
+        after = first_new(job, entry, now)
+        name = f"recovered {job.key}"
+        if after is not None and not self._chores.has(name):
+            self._change(name, job, lambda before: _with_record(before, after), now)
+
+    def would(self, job: JobWatch, decision: Decision, entry: JobEntry, now: float) -> None:
+        """Only observed: it is written down once, and nothing is done."""
+        job.engine.enact(decision, now)
+        act = job.engine.record.of_attempt(decision.attempt)
+        assert act is not None
+        record = record_of(name_of(decision, entry, now), job, decision, is_act=False, now=now)
+
+        def change(before: JobEntry) -> JobEntry:
+            if any(each.attempt == act.attempt for each in before.acts):
+                return before
+            note = Note(now, "mwatch", f"would {decision.action.value}", decision.reason[:300])
+            return replace(
+                before, acts=(*before.acts, act), notes=(*before.notes, note),
+                incidents=(*before.incidents, record),
+            )  # fmt: skip
+
+        self._change(f"would {job.key} {act.attempt}", job, change, now)
+        what = _told(decision)
+        self._tell(job.kube, WOULD, f"in act mwatch would {what}: {decision.reason}", now)
+
+    def held(self, job: JobWatch, case: Case, now: float) -> None:
+        """Told once for each reason, not each second."""
+        if case.held_by and case.held_by not in case.told:
+            case.told.add(case.held_by)
+            what = _told(case.decision)
+            self._tell(job.kube, HELD, f"not done yet: {what}: {case.text} ({case.held_by})", now)
+        wish = case.wish
+        if wish is not None and now - wish.at > _WISH_SECONDS:
+            text = f"the restart that {wish.who} asked for was not done: {case.text}"
+            self._tell(job.kube, HELD, text, now)
+            self._change(
+                f"wish {job.key}", job,
+                lambda entry: replace(entry, wish=None) if entry.wish == wish else entry, now,
+            )  # fmt: skip
+
+    def done(self, case: Case, result: Done, now: float) -> None:
+        """The book at hand is older than what the workers wrote."""
+        self._chores.once("ledger now", self._ledger.refresh, now)
+
+    def undone(self, job: JobWatch | None, case: Case) -> None:
+        """It was decided, and then not done after all: it is due again, unless the ledger has it,
+        which is what counts then."""
+        if job is None or case.stage is not Stage.CARRYING:
+            return
+        act = job.engine.record.of_attempt(case.decision.attempt)
+        if act is not None:
+            job.engine.take_back(act)
+
+    def common_causes(self, jobs: Mapping[str, JobWatch], news: list[Episode], now: float) -> None:
+        for episode in news:
+            cause = episode.cause
+            name = f"common {cause.id} {cause.ended_at is None}"
+            self._chores.once(name, partial(self._ledger.change_book, partial(written, cause)), now)
+        for episode in (each for each in news if each.cause.ended_at is None):
+            names = ", ".join(episode.group.keys[:6])
+            text = f"common_cause {episode.cause.id}: {names} stalled together and share "
+            text += f"{episode.cause.shared}; none of them is restarted for that"
+            for key in episode.group.keys:
+                if key in jobs:
+                    self._tell(jobs[key].kube, COMMON, text, now)
+
+    def _resume(self, left: list[KubeJob]) -> None:
+        if self._may_act():
+            resume_left(self._access, self._ledger, self._events, left, self._may_act)
+
+    def _classes(self, common: CommonCauses) -> None:
+        common.classes = storage_classes(self._access, self._namespace)
+
+    def _token(self, job: KubeJob, key: str, now: float, is_leader: bool) -> None:
+        """Made by the leader, known to all."""
+        if self._made.get(key) == job.uid:
+            return
+        name = f"token {key}"
+
+        def make() -> None:
+            self.tokens[key] = self._maker.ensure(job) if is_leader else self._maker.of(job)
+            if is_leader:
+                self._made[key] = job.uid
+
+        if not self._chores.has(name) and (is_leader or key not in self.tokens):
+            self._chores.once(name, make, now)
+
+    def _change(
+        self, name: str, job: JobWatch, change: Callable[[JobEntry], JobEntry], now: float
+    ) -> None:
+        key, uid = job.key, job.kube.uid
+        self._chores.once(name, lambda: self._ledger.change(key, uid, change), now)
+
+    def _tell(self, job: KubeJob, reason: str, text: str, now: float) -> None:
+        name = f"event {job.uid} {reason} {hash(text)}"
+        self._chores.once(name, lambda: self._events.tell(job, reason, text, is_warning=True), now)
+
+
+def _with_record(entry: JobEntry, record: IncidentRecord) -> JobEntry:
+    incidents = tuple(record if each.id == record.id else each for each in entry.incidents)
+    return replace(entry, incidents=incidents)
+
+
+def _told(decision: Decision) -> str:
+    if decision.action is not Action.RESTART:
+        return decision.action.value
+    start = decision.resume_from
+    return "restart the gang" + ("" if start is None else f" from checkpoint {start}")

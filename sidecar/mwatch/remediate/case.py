@@ -1,0 +1,352 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""One thing that is to be done to one job, from the moment that it is due until it is done.
+
+Only the controller's loop touches a case; what workers need of it they are given as values.
+
+What a worker is given to do to one job, and what comes of it: values, no more.
+
+The tasks of the workers and their words, made from what the loop knows at this moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mwatch.decide.resume import choose
+from mwatch.model.decision import Act, Action, Decision
+from mwatch.model.finding import Cause
+from mwatch.model.incident import IncidentRecord, Kept, describe, incident_id
+from mwatch.model.kube.gang import GangStep, Plan, Refusal, Way
+from mwatch.model.kube.job import KubeJob
+from mwatch.model.kube.ledger import JobEntry
+from mwatch.model.kube.next_start import NextStart, Wish
+from mwatch.model.kube.node import KubeNode
+from mwatch.model.kube.wrapper import wrappers_observe
+from mwatch.model.timeline import Rollback
+from mwatch.remediate.pod_client import PodAddress
+
+if TYPE_CHECKING:
+    from mwatch.fleet.job_monitor import JobWatch
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    id: str
+    key: str
+    job: KubeJob
+    attempt: int
+    """The one that ends."""
+    action: Action
+    reason: str
+    is_asked: bool
+    pods: tuple[PodAddress, ...]
+    """Whose sidecar can be asked, the most telling first."""
+    unseen: tuple[tuple[str, str], ...]
+    nodes: tuple[KubeNode, ...] | None
+    can_in_place: bool
+    avoid: str = ""
+    """The node that is sick."""
+    blamed: str = ""
+    """UID of the pod to blame."""
+    token: str = ""
+
+
+class Ready(NamedTuple):
+    plan: Plan
+    evidence: Kept | None
+
+
+class Words(NamedTuple):
+    """What is written down with the act."""
+
+    act: Act
+    record: IncidentRecord
+    start: NextStart | None
+    """None: nothing starts after it."""
+
+
+class Done(NamedTuple):
+    is_done: bool
+    """False: somebody else is the leader by now, and goes on with it."""
+    text: str
+
+
+class Halted(Exception):
+    """A person has stopped all acting meanwhile."""
+
+
+class DoneBefore(Exception):
+    """Somebody else has done it about this very attempt."""
+
+
+class KeptBack(Exception):
+    """Begun in place, and neither to be ended so nor, for now, in another way. It is in the
+    ledger: to be gone on with later."""
+
+    def __init__(self, tried: str, refusal: Refusal) -> None:
+        super().__init__(f"not in place: {tried}; {refusal.text}")
+        self.tried = tried
+        """Why not in place."""
+        self.refusal = refusal
+
+
+PERSON = "person"
+
+
+class Stage(StrEnum):
+    HELD = "held"
+    PREPARING = "preparing"
+    """Fresh facts, a plan, evidence: nothing has been changed."""
+    CARRYING = "carrying"
+    """Written down, and being done."""
+
+
+@dataclass(slots=True)
+class Case:
+    key: str
+    uid: str
+    id: str
+    decision: Decision
+    due_at: float
+    since: float
+    wish: Wish | None = None
+    stage: Stage = Stage.HELD
+    held_by: str = ""
+    text: str = ""
+    is_gated: bool = False
+    """As of this look; a plan's refusal and a cluster that is away are tried again later."""
+    retry_at: float = 0.0
+    future: Future[Any] | None = None
+    again: Callable[[], Done] | None = None
+    """Goes on with it, after a failure of the cluster."""
+    way: str = ""
+    tried: str = ""
+    """Why it cannot be ended in place, of one that was begun so and is kept back now."""
+    told: set[str] = field(default_factory=set)
+    """What people were told about it, so that it is told once."""
+
+    @property
+    def is_restart(self) -> bool:
+        return self.decision.action is Action.RESTART
+
+    @property
+    def is_busy(self) -> bool:
+        """It counts among the restarts that are under way."""
+        return self.is_restart and self.stage is not Stage.HELD
+
+
+def due(job: JobWatch, now: float) -> Decision | None:
+    """What is to be done about it now; None: nothing, or not yet, or it was done."""
+    decision = None if job.assessment is None else job.assessment.decision
+    if decision is None or decision.action is Action.NONE or job.is_half_told(now):
+        return None
+    if job.engine.record.of_attempt(decision.attempt) is not None:
+        return None
+    return decision if decision.act_at is None or decision.act_at <= now else None
+
+
+def take_done(case: Case, job: JobWatch | None, now: float) -> Future[Any] | None:
+    """What its worker has brought, once; None: not yet. One pod tells what is wrong and another
+    what was saved: who chooses a checkpoint before it has heard both goes back too far."""
+    future = case.future
+    if future is None or not future.done():
+        return None
+    if case.stage is Stage.PREPARING and job is not None and not job.is_told_since(case.since, now):
+        return None
+    case.future = None
+    return future
+
+
+def is_same(first: Decision, second: Decision | None) -> bool:
+    """Still to be done, about the same attempt and for the same reason."""
+    if second is None:
+        return False
+    return (first.action, first.cause, first.attempt) == (
+        second.action,
+        second.cause,
+        second.attempt,
+    )
+
+
+def wished(job: JobWatch, wish: Wish) -> Decision:
+    """A person's restart: from where they say, else from the newest good checkpoint."""
+    reason = f"asked for by {wish.who}: {wish.why}"
+    chosen, words = wish.resume_from, f"checkpoint {wish.resume_from}: {reason}"
+    if chosen is None:
+        found = choose(job.engine.job, before=None)
+        chosen, words = found.iteration, found.reason
+    return Decision(
+        action=Action.RESTART,
+        cause=Cause.UNKNOWN,
+        attempt=job.attempt,
+        reason=reason,
+        resume_from=chosen,
+        resume_reason=words,
+        quarantine_from=None if wish.resume_from is None else wish.resume_from + 1,
+        spends_budget=False,
+    )
+
+
+def record_of(case_id: str, job: JobWatch, decision: Decision, *, is_act: bool, now: float) -> (
+    IncidentRecord
+):  # fmt: skip
+    run, attempt = job.kube.name, decision.attempt
+    known = next((each for each in job.engine.incidents
+                  if each.attempt == attempt and each.cause is decision.cause), None)  # fmt: skip
+    if decision.finding is not None:
+        record = describe(case_id, run, decision.finding, decision, attempt=attempt, is_act=is_act)
+    else:
+        record = IncidentRecord(
+            case_id, run, attempt, decision.cause, decision.reason, 1.0, PERSON,
+            action=decision.action, is_carried_out=is_act, reason=decision.reason,
+            resume_from=decision.resume_from, resume_reason=decision.resume_reason,
+        )  # fmt: skip
+    detected = None if known is None else known.detected_at
+    decided = now if known is None else known.decided_at
+    times = replace(record.times, detected=detected, decided=decided, acted=now)
+    return replace(record, times=times)
+
+
+def next_start(job: JobWatch, decision: Decision, entry: JobEntry, told: int = 0) -> NextStart:
+    """After the decision was enacted: its rollback is in the timeline then. `told`: the highest
+    attempt that a wrapper has told of. They see the volume, which remembers what a new ledger, or
+    a new job of the same name, does not; an order with an old number is one that node 0 cannot
+    follow and the others must not."""
+    timeline = job.engine.job.timeline
+    number = max(job.attempt, timeline.attempt, entry.attempt, decision.attempt, told) + 1
+    is_forbidden = decision.quarantine_from is not None
+    return NextStart(
+        attempt=number,
+        resume_from=decision.resume_from,
+        from_beginning=decision.resume_from is None and is_forbidden,
+        reason=decision.resume_reason or decision.reason,
+        has_choice=decision.finding is not None or decision.resume_from is not None,
+        rollbacks=_new(job),
+        quarantine=timeline.quarantine,
+    )
+
+
+def _new(job: JobWatch) -> tuple[Rollback, ...]:
+    """Of this attempt's own decision alone: older ones lie beside the checkpoints already. Told of
+    a rollback, node 0 condemns all that is newer and lies there; of an old one that would be what
+    was saved in good health since."""
+    since = job.engine.job.attempt.started_at
+    return tuple(each for each in job.engine.job.timeline.rollbacks if each.at > since)
+
+
+def name_of(decision: Decision, entry: JobEntry, now: float) -> str:
+    taken = {each.id for each in entry.incidents}
+    if entry.step is not None:
+        taken.add(entry.step.id)
+    return incident_id(now, decision.attempt, decision.cause, taken)
+
+
+_ACT = "act"
+
+
+def task_of(
+    job: JobWatch,
+    decision: Decision,
+    id: str,
+    *,
+    is_asked: bool,
+    token: str,
+    in_place: bool,
+    at_desk: frozenset[str],
+) -> Task:
+    """`in_place`: whether the fleet's settings allow it. `at_desk`: pods that wait there."""
+    culprit = None if decision.finding is None else decision.finding.culprit
+    blamed = culprit.pod if culprit is not None else None
+    places, unseen = _places(job, blamed)
+    can = in_place and bool(token) and not decision.avoid_node and _all_act(job, at_desk)
+    return Task(
+        id=id,
+        key=job.key,
+        job=job.kube,
+        attempt=decision.attempt,
+        action=decision.action,
+        reason=decision.reason,
+        is_asked=is_asked,
+        pods=places,
+        unseen=unseen,
+        nodes=job.facts.nodes,
+        can_in_place=can,
+        avoid=(culprit.node or "") if culprit is not None and decision.avoid_node else "",
+        blamed=next((each.uid for each in places if each.pod == blamed), ""),
+        token=token,
+    )
+
+
+def taken_up(job: JobWatch, entry: JobEntry, step: GangStep, token: str) -> Task:
+    """Of a step that somebody has begun before."""
+    record = next((each for each in entry.incidents if each.id == step.id), None)
+    places, unseen = _places(job, None)
+    return Task(
+        id=step.id,
+        key=job.key,
+        job=job.kube,
+        attempt=step.attempt,
+        action=Action.STOP if step.way is Way.STOP else Action.RESTART,
+        reason="taken up again" if record is None else record.reason,
+        is_asked=True,  # what was begun is finished
+        pods=places,
+        unseen=unseen,
+        nodes=job.facts.nodes,
+        can_in_place=False,
+        token=token,
+    )
+
+
+def words_of(
+    job: JobWatch, decision: Decision, id: str, entry: JobEntry, told: int, now: float
+) -> Words:
+    """After it was enacted. `told`: the highest attempt that a wrapper has told of."""
+    act = job.engine.record.of_attempt(decision.attempt)
+    assert act is not None
+    # Wrappers that only observe ask nobody, and count for themselves.
+    asks = job.kube.mode == _ACT and not wrappers_observe(job.kube)
+    is_told = asks and decision.action is Action.RESTART
+    start = next_start(job, decision, entry, told) if is_told else None
+    return Words(act, record_of(id, job, decision, is_act=True, now=now), start)
+
+
+def case_again(job: JobWatch, step: GangStep, reason: str, before: Case | None, now: float) -> Case:
+    """Of such a step. `before`: what was known of it, where it was kept back: people were told."""
+    decision = wished(job, Wish(step.id, now, "mwatch", reason))
+    case = Case(job.key, job.kube.uid, step.id, decision, now, step.began_at)
+    case.stage, case.way = Stage.CARRYING, step.way.value
+    if before is not None and before.tried and before.id == step.id:
+        case.tried, case.told = before.tried, before.told
+    return case
+
+
+def _places(
+    job: JobWatch, blamed: str | None
+) -> tuple[tuple[PodAddress, ...], tuple[tuple[str, str], ...]]:
+    """Where the sidecars answer, the blamed pod's first; and who cannot be asked."""
+    places, unseen = [], []
+    for pod in job.facts.pods:
+        sight = job.pods.get(pod.uid)
+        if sight is None or not sight.address or not sight.port:
+            unseen.append((pod.name, "its sidecar has no address"))
+            continue
+        places.append(PodAddress(pod.name, pod.uid, sight.address, sight.port))
+    places.sort(key=lambda each: (each.pod != blamed, each.pod))
+    return tuple(places), tuple(unseen)
+
+
+def _all_act(job: JobWatch, at_desk: frozenset[str]) -> bool:
+    """Every wrapper acts, and can be asked or waits already."""
+    for pod in job.facts.pods:
+        if pod.name in at_desk:
+            continue  # who asks acts
+        sight = job.pods.get(pod.uid)
+        wrapper = None if sight is None or sight.snapshot is None else sight.snapshot.wrapper
+        if sight is None or sight.problem or wrapper is None or wrapper.mode != _ACT:
+            return False
+    return bool(job.facts.pods)

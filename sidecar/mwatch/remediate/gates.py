@@ -1,0 +1,338 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What keeps a due action back, whatever the plan would say. Pure.
+
+A person's own restart passes all but the leader's and the sight's gate.
+
+Jobs that stall together and share a node, a switch, a volume or a zone: one cause, not many.
+
+Pure. Restarting them all would cost each of them its way back, and the storage or the switch that
+is ill would be ill still. What they share is read from the cluster; that they stalled *because*
+of it is a guess, so it needs several of them, close in time, and a good part of all that share
+the thing: two of fifty jobs on one volume are chance.
+
+Common causes over time: when one begins and ends, who it holds, and that it is told once.
+
+The fleet breaker: so many gang restarts at a time, the others wait in a line.
+
+Pure. It counts what its caller tells; a restart that a person does by hand it cannot know.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from mwatch.config.fleet import FleetSettings
+from mwatch.kube.access import Access
+from mwatch.kube.errors import KubeError
+from mwatch.kube.listing import list_all
+from mwatch.kube.resources import CLAIMS
+from mwatch.model.finding import Cause, Severity
+from mwatch.model.incident import bundle_id
+from mwatch.model.kube.fields import items, text
+from mwatch.model.kube.job import KubeJob
+from mwatch.model.kube.ledger import MAX_COMMON, Book, CommonCause, Halt
+from mwatch.model.kube.node import ZONE, KubeNode
+from mwatch.model.kube.pause import pause_of
+from mwatch.model.kube.pod import KubePod
+from mwatch.remediate.status import HeldBy
+
+if TYPE_CHECKING:
+    from mwatch.fleet.job_monitor import JobWatch
+
+
+STALLS = frozenset({Cause.HANG, Cause.FABRIC, Cause.STORAGE, Cause.LOST_POD, Cause.KILLED})
+_RANK = ("node", "switch", "volume", "storage class", "zone")
+"""From the narrowest: where several things are shared, that one is named."""
+
+
+class Thing(NamedTuple):
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+class Stalled(NamedTuple):
+    key: str
+    since: float
+
+
+class Group(NamedTuple):
+    thing: Thing
+    keys: tuple[str, ...]
+    since: float
+
+
+class Rule(NamedTuple):
+    seconds: float
+    least: int
+    share: float
+
+
+def things_of(
+    job: KubeJob,
+    pods: Iterable[KubePod],
+    nodes: Iterable[KubeNode],
+    *,
+    switch_labels: Sequence[str],
+    classes: Mapping[str, str],
+) -> frozenset[Thing]:
+    """What the job stands on. `classes`: the storage class of each claim, where that is known."""
+    on = {pod.node for pod in pods if pod.node}
+    found = {Thing("node", name) for name in on}
+    for node in nodes:
+        if node.name in on:
+            found |= {
+                Thing("switch", f"{label}={node.labels[label]}")
+                for label in switch_labels
+                if label in node.labels
+            }
+            found |= {Thing("zone", node.labels[ZONE])} if ZONE in node.labels else set()
+    for volume in _volumes(job):
+        found.add(volume)
+        if volume.name in classes:
+            found.add(Thing("storage class", classes[volume.name]))
+    return frozenset(found)
+
+
+def _volumes(job: KubeJob) -> set[Thing]:
+    found = set()
+    for group in job.groups:
+        for each in items(group.template, "spec", "volumes"):
+            claim = text(each, "persistentVolumeClaim", "claimName")
+            server = text(each, "nfs", "server")
+            if claim:
+                found.add(Thing("volume", claim))
+            if server:
+                found.add(Thing("volume", f"{server}:{text(each, 'nfs', 'path')}"))
+    return found
+
+
+def common(
+    stalled: Iterable[Stalled], things: Mapping[str, frozenset[Thing]], rule: Rule
+) -> list[Group]:
+    """`things`: of all watched jobs, by key, healthy ones too. A job is in one group at most."""
+    sharing = Counter(thing for each in things.values() for thing in each)
+    on: dict[Thing, list[Stalled]] = defaultdict(list)
+    for each in stalled:
+        for thing in things.get(each.key, ()):
+            on[thing].append(each)
+    found = []
+    for thing, jobs in on.items():
+        together = _together(jobs, rule.seconds)
+        if len(together) >= max(rule.least, rule.share * sharing[thing]):
+            keys = tuple(sorted(each.key for each in together))
+            found.append(Group(thing, keys, min(each.since for each in together)))
+    found.sort(key=lambda each: (-len(each.keys), _RANK.index(each.thing.kind), each.thing.name))
+    return _apart(found, rule.least)
+
+
+def _together(jobs: list[Stalled], seconds: float) -> list[Stalled]:
+    """The most that stalled within the window."""
+    order = sorted(jobs, key=lambda each: each.since)
+    best: list[Stalled] = []
+    for index, first in enumerate(order):
+        inside = [each for each in order[index:] if each.since - first.since <= seconds]
+        best = max(best, inside, key=len)
+    return best
+
+
+def _apart(groups: list[Group], least: int) -> list[Group]:
+    taken: set[str] = set()
+    kept = []
+    for group in groups:
+        left = tuple(key for key in group.keys if key not in taken)
+        if len(left) >= least:
+            kept.append(group._replace(keys=left))
+            taken.update(left)
+    return kept
+
+
+WORD = "common-cause"
+_MAX_NEWS = 64
+
+
+class Episode(NamedTuple):
+    cause: CommonCause
+    group: Group
+
+
+class CommonCauses:
+    def __init__(self, settings: FleetSettings) -> None:
+        self._settings = settings
+        self._rule = Rule(
+            settings.common_cause_seconds, settings.common_cause_least, settings.common_cause_share
+        )
+        self._open: dict[Thing, Episode] = {}
+        self._news: deque[Episode] = deque(maxlen=_MAX_NEWS)
+        self._number = 0
+        self.classes: Mapping[str, str] = {}
+        """The storage class of each claim; a chore reads it."""
+        self.wants_classes = False
+
+    def look(self, jobs: Sequence[JobWatch], now: float) -> None:
+        stalled = [each for job in jobs if (each := _stalled(job, now)) is not None]
+        self.wants_classes = len(stalled) >= self._rule.least
+        groups = self._groups(jobs, stalled) if self.wants_classes else []
+        for group in groups:
+            known = self._open.get(group.thing) or self._begin(group, now)
+            self._open[group.thing] = known._replace(group=group)
+        there = {each.thing for each in groups}
+        for thing in [each for each in self._open if each not in there]:
+            ended = self._open.pop(thing)
+            self._news.append(ended._replace(cause=ended.cause._replace(ended_at=now)))
+
+    def news(self) -> list[Episode]:
+        """Those that have begun or ended since this was asked."""
+        found, self._news = list(self._news), deque(maxlen=_MAX_NEWS)
+        return found
+
+    def holding(self, key: str, now: float) -> Episode | None:
+        """The one that keeps this job from being restarted."""
+        for each in self._open.values():
+            is_young = now - each.cause.at < self._settings.common_cause_hold_seconds
+            if key in each.group.keys and is_young:
+                return each
+        return None
+
+    def _groups(self, jobs: Sequence[JobWatch], stalled: list[Stalled]) -> list[Group]:
+        things = {
+            job.key: things_of(
+                job.kube, job.facts.pods, job.facts.nodes or (),
+                switch_labels=self._settings.switch_labels, classes=self.classes,
+            )
+            for job in jobs
+        }  # fmt: skip
+        return common(stalled, things, self._rule)
+
+    def _begin(self, group: Group, now: float) -> Episode:
+        self._number += 1
+        id = bundle_id(now, self._number, WORD)
+        episode = Episode(CommonCause(id, now, str(group.thing), group.keys), group)
+        self._news.append(episode)
+        return episode
+
+
+def written(cause: CommonCause, book: Book) -> Book:
+    """With this one, once; the oldest give way."""
+    others = tuple(each for each in book.common if each.id != cause.id)
+    return replace(book, common=(*others, cause)[-MAX_COMMON:])
+
+
+def storage_classes(access: Access, namespace: str) -> dict[str, str]:
+    """By claim; empty where we may not see them."""
+    try:
+        listing = list_all(access, CLAIMS, namespace)
+    except KubeError:
+        return {}
+    found = {}
+    for each in listing.objects if listing is not None else ():
+        name = text(each, "spec", "storageClassName")
+        if name:
+            found[text(each, "metadata", "name")] = name
+    return found
+
+
+def _stalled(job: JobWatch, now: float) -> Stalled | None:
+    if job.assessment is None:
+        return None
+    since = [
+        now if each.since_time is None else each.since_time
+        for each in job.assessment.findings
+        if each.cause in STALLS and each.severity is not Severity.INFO
+    ]
+    return Stalled(job.key, min(since)) if since else None
+
+
+BACK_SECONDS = 60.0
+
+
+class Gate(NamedTuple):
+    held_by: HeldBy
+    text: str
+
+
+def gate(
+    job: KubeJob,
+    settings: FleetSettings,
+    halt: Halt | None,
+    *,
+    now: float,
+    sight_age: float | None,
+    is_asked: bool,
+) -> Gate | None:
+    """None: nothing does."""
+    if sight_age is None or sight_age > settings.max_sight_seconds:
+        told = "never" if sight_age is None else f"{sight_age:.0f} s ago"
+        return Gate(HeldBy.STALE_SIGHT, f"the cluster was last seen {told}")
+    return None if is_asked else _by_people(job, settings, halt, now)
+
+
+def _by_people(job: KubeJob, settings: FleetSettings, halt: Halt | None, now: float) -> Gate | None:
+    if not settings.acting:
+        return Gate(HeldBy.SWITCH, "acting is switched off in the fleet's settings")
+    if halt is not None and halt.holds(now):
+        words = f"all acting is stopped{_until(halt.until)} by {halt.who}: {halt.why}"
+        return Gate(HeldBy.HALT, words)
+    pause = pause_of(job, now)
+    if pause is not None:
+        return Gate(HeldBy.PAUSE, f"paused{_until(pause.until)} by {pause.words}")
+    window = settings.maintained(now)
+    if window is not None:
+        return Gate(
+            HeldBy.MAINTENANCE, f"in a maintenance window: {window.why or 'no reason given'}"
+        )
+    return None
+
+
+def stalled_together(episode: Episode | None) -> Gate | None:
+    if episode is None:
+        return None
+    count, shared = len(episode.group.keys), episode.cause.shared
+    text = f"{count} jobs stalled together on {shared} ({episode.cause.id})"
+    return Gate(HeldBy.COMMON_CAUSE, text)
+
+
+def not_back(job: JobWatch, since: float, at_desk: Collection[str], now: float) -> Gate | None:
+    """A gang that lost pods is restarted when the wrappers of the new ones wait: then they need
+    not be replaced once more. `since`: from when on all pods run."""
+    if not job.is_broken or now - since >= BACK_SECONDS:
+        return None
+    for each in job.pods.values():
+        wrapper = None if each.snapshot is None else each.snapshot.wrapper
+        if wrapper is None and each.pod.name not in at_desk:
+            return Gate(HeldBy.PODS, f"{each.pod.name} runs, and has not asked for its attempt yet")
+    return None
+
+
+def _until(moment: float | None) -> str:
+    if moment is None:
+        return ""
+    return f" until {datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+class Waiting(NamedTuple):
+    key: str
+    due_at: float
+    is_asked: bool = False
+    """By a person, who does not wait in the line; but those after do wait for it."""
+
+
+class Admitted(NamedTuple):
+    now: tuple[str, ...]
+    line: tuple[str, ...]
+    """The first of them is next."""
+
+
+def admit(waiting: Iterable[Waiting], busy: Collection[str], most: int) -> Admitted:
+    order = sorted(waiting, key=lambda each: (not each.is_asked, each.due_at, each.key))
+    asked = [each.key for each in order if each.is_asked]
+    others = [each.key for each in order if not each.is_asked]
+    free = max(0, most - len(set(busy) | set(asked)))
+    return Admitted((*asked, *others[:free]), tuple(others[free:]))

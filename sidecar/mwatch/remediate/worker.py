@@ -1,0 +1,396 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What takes time, in a worker's thread: fresh facts and evidence first, then the act itself.
+
+Before the first change of the cluster it is in the ledger what is meant and what the wrappers are
+to be told; so another controller can go on from any point, and repeats nothing. The Lease is
+asked before each change. When the old gang is gone the wrappers are let go, after a wait for
+those who remember it.
+
+The plan for one job from facts that were read just now, not from what was seen before.
+
+A gang restart without a new pod: every wrapper ends its trainer and comes back for its attempt.
+
+It is done when all wrappers wait at the desk, so no process of the old attempt is left when the
+first of the new one starts. One pod that refuses, or does not come, is enough to give it up: then
+the pods are replaced. Safe to repeat: a wrapper ends the attempt that is named, and once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from mwatch.config.fleet import FleetSettings
+from mwatch.gang.plan import GangFacts, may_stop, plan
+from mwatch.gang.restart import GangRestart, Progress
+from mwatch.gang.suspend import stop_job
+from mwatch.kube.access import ACTING, Access
+from mwatch.kube.errors import KubeError, NoPermission
+from mwatch.kube.events import Events
+from mwatch.kube.jobs import find_job, pods_of, quotas, workload_for
+from mwatch.kube.ledger import HandLedger, same_job
+from mwatch.kube.resources import OF_KIND
+from mwatch.model.decision import Action
+from mwatch.model.incident import Kept
+from mwatch.model.kube.gang import GangStep, Plan, Refusal, StepState, Way, Why
+from mwatch.model.kube.job import ATTEMPT, RESUME_FROM, KubeJob
+from mwatch.model.kube.ledger import JobEntry, Note
+from mwatch.model.kube.next_start import NextStart
+from mwatch.model.kube.node import KubeNode
+from mwatch.model.kube.pod import KubePod
+from mwatch.model.kube.queue import KubeQuota
+from mwatch.remediate import pod_client
+from mwatch.remediate.attempt_server import AttemptDesk
+from mwatch.remediate.case import Done, DoneBefore, Halted, KeptBack, Ready, Task, Words
+from mwatch.remediate.node_avoidance import keep_out
+from mwatch.remediate.pod_client import NoAnswer, PodAddress, evidence_folder, post
+from mwatch.remediate.restart_order import was_done
+from mwatch.runtime.clock import earlier
+from mwatch.runtime.fanout import Missed, ask_all
+
+
+def planned(
+    access: Access, task: Task, settings: FleetSettings, now: float, unused: Collection[str] = ()
+) -> Plan | Refusal:
+    """KubeError where the cluster cannot be seen. `unused`: pods in which nothing has run yet."""
+    job = find_job(access, task.job.namespace, task.job.name, task.job.kind)
+    if job is None or job.uid != task.job.uid:
+        return Refusal(Why.DELETING, "the job is gone, or is another one by now")
+    pods = pods_of(access, job)
+    facts = replace(_facts(access, task, settings, job, pods, now), unused=frozenset(unused))
+    if task.action is Action.STOP:
+        refusal = may_stop(job, facts)
+        if refusal is not None:
+            return refusal
+        return Plan(Way.STOP, job.kind, job.namespace, job.name, job.uid, ())
+    return plan(job, facts)
+
+
+def _facts(
+    access: Access,
+    task: Task,
+    settings: FleetSettings,
+    job: KubeJob,
+    pods: tuple[KubePod, ...],
+    now: float,
+) -> GangFacts:
+    is_kept_out = bool(task.avoid) and settings.keep_node_out != "off"
+    known = {each.uid for each in task.pods}
+    return GangFacts(
+        pods,
+        0.0,
+        nodes=task.nodes,
+        quotas=_quotas(access, job),
+        workload=workload_for(access, job),
+        can_in_place=task.can_in_place and known >= {pod.uid for pod in pods},
+        avoid=frozenset({task.avoid}) if is_kept_out else frozenset(),
+        is_asked=task.is_asked,
+        blamed=task.blamed,
+        now=now,
+    )
+
+
+def _quotas(access: Access, job: KubeJob) -> tuple[KubeQuota, ...] | None:
+    try:
+        return quotas(access, job.namespace)
+    except NoPermission:
+        return None
+
+
+GRACE_SECONDS = 10.0
+COME_SECONDS = 45.0
+"""Until the last wrapper is back: the grace, the kill, and a question every few seconds."""
+_ASK_SECONDS = 8.0
+_LOOK_SECONDS = 0.25
+_WORKERS = 64
+
+
+def restart_in_place(
+    pods: Sequence[PodAddress],
+    token: str,
+    *,
+    attempt: int,
+    who: str,
+    reason: str,
+    waiting: Callable[[], Collection[str]],
+    may_act: Callable[[], bool],
+    seconds: float = COME_SECONDS,
+) -> str:
+    """`attempt`: the one that ends. `waiting`: pods at the desk. Empty: all have come; else why
+    it was given up."""
+    until, at_desk = time.monotonic() + seconds, set(waiting())
+    asked = [each for each in pods if each.pod not in at_desk]
+    body = {
+        "attempt": attempt,
+        "who": who,
+        "reason": reason[:400],
+        "evidence": False,
+        "grace_seconds": GRACE_SECONDS,
+    }
+
+    def ask(where: PodAddress) -> str:
+        if not may_act():
+            return "no longer the leader"
+        try:
+            reply = post(where, "/v1/restart", token, body, _ASK_SECONDS)
+        except NoAnswer as error:
+            return str(error)
+        running = reply.body.get("attempt")
+        is_past = isinstance(running, int) and running > attempt
+        is_over = reply.body.get("outcome") == "not-running"
+        return "" if reply.status == 202 or is_past or is_over else reply.error
+
+    asks = {each.pod: (lambda each=each: ask(each)) for each in asked}
+    for pod, said in ask_all(asks, seconds=_ASK_SECONDS + 2.0, workers=_WORKERS).items():
+        if said:
+            return f"{pod}: {said.why if isinstance(said, Missed) else said}"
+    return _wait(pods, waiting, until)
+
+
+def _wait(pods: Sequence[PodAddress], waiting: Callable[[], Collection[str]], until: float) -> str:
+    while True:
+        away = sorted({each.pod for each in pods} - set(waiting()))
+        if not away:
+            return ""
+        if time.monotonic() >= until:
+            return f"{', '.join(away[:3])}: asked to restart in place, and not back in time"
+        time.sleep(_LOOK_SECONDS)
+
+
+RESTARTING = "MwatchRestarting"
+RESTARTED = "MwatchRestarted"
+WHO = "mwatch"
+_SLICE_SECONDS = 5.0
+_OLD_STOP_SECONDS = 600.0
+_OVER = frozenset({Why.DELETING, Why.FINISHED, Why.SUSPENDED})
+"""There is no gang left that could be restarted."""
+
+
+class HandTasks:
+    def __init__(
+        self,
+        access: Access,
+        ledger: HandLedger,
+        events: Events,
+        settings: FleetSettings,
+        desk: AttemptDesk,
+        *,
+        may_act: Callable[[], bool],
+        clock: Callable[[], float],
+        folder: Path | None,
+    ) -> None:
+        self._access = access
+        self._ledger = ledger
+        self._events = events
+        self._settings = settings
+        self._desk = desk
+        self._may_act = may_act
+        self._clock = clock
+        self._folder = folder
+        self._gang = GangRestart(access, ledger.ledger, may_act=self._may, wait=self._wait)
+        self.nodes: tuple[KubeNode, ...] | None = None
+        """As the loop last saw them."""
+        self.closing = threading.Event()
+
+    def prepare(self, task: Task) -> Ready | Refusal:
+        """Nothing is changed. KubeError where the cluster cannot be seen."""
+        wanted = self._plan(task)
+        if isinstance(wanted, Refusal):
+            return wanted
+        if not task.token:
+            return Ready(wanted, Kept("", (), ("no pod could be asked: the job has no token",)))
+        kept = self._evidence(task)
+        again = self._plan(task)  # pods may have come and gone meanwhile
+        return again if isinstance(again, Refusal) else Ready(again, kept)
+
+    def carry_out(self, task: Task, ready: Ready, words: Words) -> Done:
+        """Safe to repeat with the same words. KubeError: to be repeated."""
+        book = self._ledger.refresh()
+        if book.halt is not None and book.halt.holds(earlier(self._clock())) and not task.is_asked:
+            raise Halted(book.halt.why)
+        if not self._may():
+            return Done(False, "not the leader")
+        self._check(same_job(book.of(task.key), task.job.uid), task)
+        notes = keep_out(self._access, task, self._settings, self._clock())
+        record = replace(words.record, evidence=ready.evidence)
+
+        def also(entry: JobEntry) -> JobEntry:
+            self._check(replace(entry, step=None), task)
+            return _written(entry, words._replace(record=record), task, self._clock())
+
+        step = self._gang.begin(
+            ready.plan, id=task.id, attempt=task.attempt, at=earlier(self._clock()), also=also
+        )
+        how = f"{ready.plan.way.value}, {len(ready.plan.targets)} pods"
+        self._events.tell(
+            task.job, RESTARTING,
+            f"attempt {task.attempt}: {task.action.value} ({how}): {task.reason} ({task.id})"
+            + "".join(f"; {each}" for each in (*ready.plan.notes, *notes)), is_warning=True,
+        )  # fmt: skip
+        return self.go_on(task, step)
+
+    def later(self, seconds: float, work: Callable[[], Done]) -> Done:
+        self._wait(seconds)
+        return work()
+
+    def go_on(self, task: Task, step: GangStep, tried: str = "") -> Done:
+        """From wherever it is; also of a step that another controller has begun. Not from where
+        it is remembered to be: what is done already must not be begun again. KeptBack: to be
+        called again later, with what was tried; nobody waits for it here."""
+        known = self._ledger.refresh().of(task.key).step
+        if known is not None and known.id != step.id:
+            return Done(True, f"{known.id} has taken its place")
+        step = known or step
+        if step.way is Way.STOP:
+            return self._stop(task, step)
+        if step.way is Way.IN_PLACE and step.state is not StepState.DONE:
+            step = self._in_place(task, step, tried)
+            if step.way is Way.IN_PLACE and step.state is not StepState.DONE:
+                return Done(False, "not the leader")
+        outcome = step.outcome
+        while step.state is not StepState.DONE:
+            if self.closing.is_set() or not self._may():
+                return Done(False, "not the leader, or ending")
+            entry = self._ledger.refresh().of(task.key)
+            if entry.step is not None and entry.step.id == step.id:
+                step = entry.step
+            found = self._gang.advance(
+                step, seconds=_SLICE_SECONDS, now=earlier(self._clock()), nodes=self.nodes
+            )
+            if found.progress is Progress.DONE:
+                outcome = found.text
+                break
+        return self._let_go(task, outcome)
+
+    def _in_place(self, task: Task, step: GangStep, tried: str) -> GangStep:
+        why = self._away(task, step, tried)
+        if not self._may():
+            return step
+        if not why:
+            return self._gang.done(step, f"all {len(task.pods)} pods restarted in place")
+        wanted = self._plan(replace(task, can_in_place=False))
+        if isinstance(wanted, Refusal):
+            if wanted.why in _OVER:
+                return self._gang.done(step, wanted.text)
+            # Some trainers have ended already: there is no way back, only later.
+            raise KeptBack(why, wanted)
+        self._events.tell(task.job, RESTARTING, f"not in place: {why}; {wanted.way.value} instead")
+        return self._gang.instead(step, wanted)
+
+    def _away(self, task: Task, step: GangStep, tried: str) -> str:
+        """Why they are not all at the desk, after they were asked; empty: they are."""
+        lost = len(set(step.uids) - {each.uid for each in task.pods})
+        if lost:
+            return f"{lost} of its pods cannot be asked"
+        if tried:
+            at_desk = self._desk.waiting(task.key, step.attempt)
+            return "" if at_desk >= {each.pod for each in task.pods} else tried
+        return restart_in_place(
+            task.pods, task.token, attempt=step.attempt, who=WHO, reason=task.reason,
+            waiting=lambda: self._desk.waiting(task.key, step.attempt), may_act=self._may,
+        )  # fmt: skip
+
+    def _evidence(self, task: Task) -> Kept:
+        """Within its time, whatever the folder for it is on."""
+
+        def save() -> Kept:
+            folder = evidence_folder(self._folder, task.job.name, task.id)
+            return pod_client.save(
+                task.pods, task.token, f"before {task.action.value}: {task.reason}", folder,
+                seconds=self._settings.evidence_seconds, unseen=task.unseen,
+            )  # fmt: skip
+
+        seconds = self._settings.evidence_seconds + _SLICE_SECONDS
+        found = ask_all({"evidence": save}, seconds=seconds, workers=1)["evidence"]
+        if isinstance(found, Missed):
+            return Kept("", (), (f"evidence: {found.why}",))
+        assert isinstance(found, Kept)
+        return found
+
+    def _check(self, entry: JobEntry, task: Task) -> None:
+        """A person may ask twice; an attempt is acted on once."""
+        if not task.is_asked and was_done(entry, task.attempt, task.id):
+            raise DoneBefore
+
+    def _stop(self, task: Task, step: GangStep) -> Done:
+        if step.state is StepState.DONE:
+            return Done(True, step.outcome)
+        if earlier(self._clock()) - step.began_at > _OLD_STOP_SECONDS:
+            self._gang.done(step, "too old: a person may have started it meanwhile")
+            return Done(True, "not stopped: too long ago")
+        job = find_job(self._access, task.job.namespace, task.job.name, task.job.kind)
+        if job is None or job.uid != step.job_uid:
+            return Done(True, self._gang.done(step, "the job is gone").outcome)
+        if not self._may():
+            return Done(False, "not the leader")
+        work = workload_for(self._access, job)
+        stop_job(self._access, self._events, job, work, id=step.id, reason=task.reason)
+        return Done(True, self._gang.done(step, "suspended").outcome)
+
+    def _let_go(self, task: Task, outcome: str) -> Done:
+        """The wrappers may start; not before those who remember the old gang have forgotten it."""
+        count = max(task.job.pods_wanted, len(task.pods))
+        wait = self._settings.rendezvous_wait_seconds if count > 1 else 0.0
+        moment = self._clock() + wait
+
+        def change(entry: JobEntry) -> JobEntry:
+            if entry.start is None or entry.start.not_before is not None:
+                return entry
+            if entry.step is not None and entry.step.id != task.id:
+                return entry
+            return replace(entry, start=entry.start._replace(not_before=moment))
+
+        entry = self._ledger.change(task.key, task.job.uid, change)
+        if entry.start is None:
+            return Done(True, outcome)
+        self._annotate(task, entry.start)
+        self._events.tell(
+            task.job, RESTARTED,
+            f"attempt {entry.start.attempt} may start ({outcome}): {entry.start.reason}",
+        )  # fmt: skip
+        return Done(True, outcome)
+
+    def _annotate(self, task: Task, start: NextStart) -> None:
+        """For people; the wrappers ask the desk. What cannot be written is no reason to stop."""
+        chosen = None if start.resume_from is None else str(start.resume_from)
+        words = {ATTEMPT: str(start.attempt), RESUME_FROM: chosen}
+        body = {"metadata": {"uid": task.job.uid, "annotations": words}}
+        if self._may():
+            try:
+                job = task.job
+                resource = OF_KIND[job.kind]
+                self._access.patch(resource, job.namespace, job.name, body, limits=ACTING)
+            except KubeError:
+                return
+
+    def _plan(self, task: Task) -> Plan | Refusal:
+        unused = () if task.is_asked else self._desk.unused(task.key, task.attempt)
+        return planned(self._access, task, self._settings, earlier(self._clock()), unused)
+
+    def _may(self) -> bool:
+        return self._may_act() and not self.closing.is_set()
+
+    def _wait(self, seconds: float) -> None:
+        self.closing.wait(seconds)
+
+
+def _written(entry: JobEntry, words: Words, task: Task, now: float) -> JobEntry:
+    entry = same_job(entry, task.job.uid)
+    acts = tuple(each for each in entry.acts if each.attempt != words.act.attempt)
+    incidents = tuple(each for each in entry.incidents if each.id != words.record.id)
+    start = words.start
+    note = Note(now, WHO, task.action.value, task.reason[:300])
+    wish = entry.wish
+    return replace(
+        entry,
+        acts=(*acts, words.act),
+        incidents=(*incidents, words.record),
+        notes=(*entry.notes, note),
+        attempt=entry.attempt if start is None else max(entry.attempt, start.attempt),
+        start=start,
+        wish=None if wish is not None and task.is_asked else wish,
+    )

@@ -1,0 +1,345 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""When each line of a recorded log was printed, as well as the log tells.
+
+A printed stamp counts (`stamps`). A line without one happened when the line before it did; an
+iteration line as much later as its iterations took; the end of a save or an evaluation just
+before the next iterations began; the start of a process when it first tells the time. A log
+without any stamp gets a clock that begins at 0. Time never runs backwards within a stream: a
+clock that was set back, or an hour that daylight saving added, is taken out again.
+
+Places lines without a time that come from pods which print no iteration lines.
+
+Up to core_v0.15 rank 0 prints checkpoint lines without a time, hours after its last stamp. Alone
+they tell only an order; beside the pod that prints iteration lines they tell more: a save at
+iteration N begins when N is done and is over before the next iterations begin. Anything else
+without a time happened at the latest just before the pod's next stamp, and the last words of a
+pod when the others fell silent.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from typing import NamedTuple, cast
+
+from mwatch.model.event import (
+    Arguments,
+    Batch,
+    Checkpoint,
+    Event,
+    Exit,
+    Iteration,
+    Phase,
+    Validation,
+)
+from mwatch.model.observation import Observed
+from mwatch.model.step_lines import PlacedLines, StepLines
+from mwatch.replay.timestamps import (
+    STEPPED,
+    Stamp,
+    Stamped,
+    Stamps,
+    StepClock,
+    is_stamped,
+    took,
+    zone_step,
+)
+
+MAX_HELD = 20_000
+"""Events without a time before the first stamp; more than any start-up prints."""
+Piece = Event | StepLines
+Placed = Observed | PlacedLines
+
+
+class Moments:
+    """Of one stream. `near`: about when it was written, for stamps without a year; `anchor`:
+    where to begin when it prints no stamps but other streams do; `has_steps`: False where only
+    other streams print iteration lines (`loose_lines` then knows more)."""
+
+    def __init__(
+        self,
+        stream: str,
+        *,
+        near: float | None = None,
+        anchor: float | None = None,
+        has_steps: bool = True,
+    ) -> None:
+        self._stream = stream
+        self._has_steps = has_steps
+        self._stamps = Stamps(near)
+        self._clock = StepClock(anchor)
+        self._held: list[Event] = []
+        self._foreign = 0.0
+        """By how much stamps of other writers are ahead: a collector that prints UTC."""
+
+    @property
+    def is_relative(self) -> bool:
+        """No stamp was there when the first one was needed: times count from 0."""
+        return self._clock.is_relative
+
+    def observe(self, events: Iterable[Event]) -> list[Observed]:
+        """Each event at its time; those that a later stamp may place are held back until then."""
+        return cast(list[Observed], self.observe_pieces(events))
+
+    def observe_pieces(self, pieces: Iterable[Piece]) -> list[Placed]:
+        """As `observe`, of events among which there may be many lines at once."""
+        pending = [*self._held, *pieces]
+        stamps = self._stamps.of_all(pending)
+        heads = [each.events[0] if isinstance(each, StepLines) else each for each in pending]
+        firsts = [stamp[0] if isinstance(stamp, list) else stamp for stamp in stamps]
+        if self._clock.last is None and not self._begin(heads, firsts):
+            self._held = heads  # no line is among them: that would have been the begin
+            return []
+        ready = self._ready(heads, firsts)
+        self._held = heads[ready:]
+        limits = self._limits(heads[:ready], firsts)
+        return self._place(pending[:ready], stamps, limits)
+
+    def rest(self) -> list[Observed]:
+        """The input ended: what is held back has no stamp after it."""
+        held, self._held = self._held, []
+        if held and self._clock.last is None:
+            self._start_at_zero()
+        stamps = self._stamps.of_all(held)
+        limits = self._limits(held, cast(list[Stamp], stamps))
+        return cast(list[Observed], self._place(held, stamps, limits))
+
+    def _begin(self, events: Sequence[Event], stamps: Sequence[Stamp]) -> bool:
+        for event, stamp in zip(events, stamps, strict=True):
+            if stamp is not None:
+                self._clock.last = min(stamp, _first_mark(events, stamps) or stamp)
+                return True
+            if isinstance(event, Iteration):
+                break
+        else:
+            if len(events) < MAX_HELD:
+                return False
+        self._start_at_zero()
+        return True
+
+    def _start_at_zero(self) -> None:
+        self._clock.last, self._clock.is_relative = 0.0, True
+
+    def _ready(self, events: Sequence[Event], stamps: Sequence[Stamp]) -> int:
+        """How many can be placed now: up to the first whose time the next stamp will tell."""
+        if not self._has_steps:
+            return len(events)
+        for index in range(len(events) - 1, -1, -1):
+            if stamps[index] is not None or isinstance(events[index], Iteration):
+                index += 1
+                break
+        else:
+            index = 0
+        if len(events) - index > MAX_HELD:
+            return len(events)
+        waiting = (
+            place
+            for place in range(index, len(events))
+            if _is_result(events[place]) or _is_start(events[place])
+        )
+        return next(waiting, len(events))
+
+    def _place(
+        self, pieces: Sequence[Piece], stamps: Sequence[Stamped], limits: Mapping[int, float]
+    ) -> list[Placed]:
+        clock, stream = self._clock, self._stream
+        placed: list[Placed] = []
+        for index, piece in enumerate(pieces):
+            stamp = stamps[index]
+            if isinstance(piece, StepLines):
+                each = stamp if isinstance(stamp, list) else [stamp] * len(piece)
+                placed.append(PlacedLines(stream, clock.place_all(piece, each), piece))
+                continue
+            assert not isinstance(stamp, list)
+            if isinstance(piece, Iteration):
+                at = clock.place(piece, stamp)
+            else:
+                at = clock.last = self._other(piece, stamp, limits.get(index))
+                clock.steps_in_a_row = False
+            placed.append(Observed(at, stream, piece))
+        return placed
+
+    def _other(self, event: Event, stamp: Stamp, limit: float | None) -> float:
+        clock = self._clock
+        last = clock.last or 0.0
+        if stamp is None:
+            return last if limit is None else max(limit, last)
+        if clock.is_relative and not clock.shift:
+            clock.shift = last - stamp
+        at = stamp + clock.shift
+        if type(event) not in _OWN:
+            at -= self._foreign
+        if limit is not None and at > limit:
+            self._foreign += zone_step(at - limit, 2 * STEPPED)
+            at = limit
+        return max(at, last)
+
+    def _limits(self, events: Sequence[Event], stamps: Sequence[Stamp]) -> dict[int, float]:
+        """For a stamp: the next iteration line's, after which it cannot be. For a result that
+        has none: when the next iterations must have begun, for it was there by then. For the
+        first words of a process: the earliest time that it names itself."""
+        limits: dict[int, float] = {}
+        next_step: float | None = None
+        begun: float | None = None
+        started: float | None = None
+        for index in range(len(events) - 1, -1, -1):
+            event, stamp = events[index], stamps[index]
+            at = None if stamp is None else stamp + self._clock.shift
+            if isinstance(event, Iteration):
+                next_step = at
+                begun = None if at is None else at - took(event)
+                started = None
+            elif at is not None:
+                begun = at if next_step is None else min(at, next_step)
+                if next_step is not None:
+                    limits[index] = next_step
+                if isinstance(event, Phase):
+                    started = at if started is None else min(at, started)
+            elif self._has_steps:
+                limit = begun if _is_result(event) else started if _is_start(event) else None
+                if limit is not None:
+                    limits[index] = limit
+        return limits
+
+
+_OWN = frozenset({Iteration, Batch, Phase, Exit})
+"""Their stamps are the trainer's own; others may be a collector's, in another zone."""
+
+
+def _first_mark(events: Sequence[Event], stamps: Sequence[Stamp]) -> float | None:
+    """The earliest time that the start-up names: newer releases tell theirs afterwards."""
+    named: list[float] = []
+    for event, stamp in zip(events, stamps, strict=True):
+        if isinstance(event, Iteration):
+            break
+        if isinstance(event, Phase) and stamp is not None:
+            named.append(stamp)
+    return min(named, default=None)
+
+
+def _is_start(event: Event) -> bool:
+    """What a process says before it has told the time; the one before it may be long gone."""
+    return isinstance(event, Arguments) or (isinstance(event, Phase) and event.name == "starting")
+
+
+def _is_result(event: Event) -> bool:
+    """Printed when something long was over: a save, a load, an evaluation."""
+    if isinstance(event, Checkpoint):
+        return event.edge != "begin"
+    return isinstance(event, Validation)
+
+
+MAX_WAITING = 20_000
+"""Of one pod; more than that are let go as they come."""
+_NEVER = float("inf")
+
+
+class _Save(NamedTuple):
+    iteration: int
+    begins: bool
+    observed: Observed
+
+
+def place(merged: Iterable[Observed], ends: Mapping[str, float | None]) -> Iterator[Observed]:
+    """`ends`: the pods that print no iteration lines, each with the moment when the others that
+    were there with it fell silent; None: at the end of all."""
+    waiting = _Waiting(ends)
+    for observed in merged:
+        at, stream, what = observed
+        if at > waiting.next_end:
+            yield from waiting.ended(at)
+        if isinstance(what, Iteration):
+            yield from waiting.over_before(observed, what)
+            yield observed
+            yield from waiting.done(at, what.iteration)
+        elif stream in ends and not is_stamped(what):
+            yield from waiting.add(observed)
+        else:
+            yield from waiting.flush(stream, at)
+            if isinstance(what, Phase) and what.name == "starting":
+                waiting.iteration = 0  # what was done before counts for nothing now
+            yield observed
+    yield from waiting.rest()
+
+
+class _Waiting:
+    """Lines whose time is not known yet, by pod, in their order; saves apart from the rest."""
+
+    def __init__(self, ends: Mapping[str, float | None]) -> None:
+        self._ends = ends
+        self._saves: dict[str, deque[_Save]] = {}
+        self._others: dict[str, deque[Observed]] = {}
+        self._at = 0.0
+        self.iteration = 0
+        """The last one that is known to be done in this attempt."""
+        self.next_end = _NEVER
+
+    def add(self, observed: Observed) -> Iterator[Observed]:
+        self._at = max(self._at, observed.at)
+        name, what = observed.stream, observed.what
+        if isinstance(what, Checkpoint) and what.op == "save" and what.iteration is not None:
+            saves = self._saves.setdefault(name, deque())
+            saves.append(_Save(what.iteration, what.edge in ("begin", "mark"), observed))
+            if len(saves) > MAX_WAITING:
+                yield self._now(saves.popleft().observed)
+            yield from self._begun()
+        else:
+            others = self._others.setdefault(name, deque())
+            others.append(observed)
+            if len(others) > MAX_WAITING:
+                yield self._now(others.popleft())
+        self.next_end = min(self.next_end, self._end(name))
+
+    def done(self, at: float, iteration: int) -> Iterator[Observed]:
+        self._at, self.iteration = max(self._at, at), iteration
+        yield from self._begun()
+
+    def over_before(self, observed: Observed, line: Iteration) -> Iterator[Observed]:
+        """What was saved before these iterations began."""
+        if self._saves:
+            self._at = max(self._at, observed.at - took(line))
+            self.iteration = max(self.iteration, line.iteration - (line.covers or 1))
+            yield from self._let_go(lambda saves: len(saves))
+
+    def ended(self, at: float) -> Iterator[Observed]:
+        for name in [name for name in self._names() if self._end(name) < at]:
+            yield from self.flush(name, max(self._at, self._end(name)))
+
+    def flush(self, stream: str, at: float) -> Iterator[Observed]:
+        """All that waits, for no more will be learnt about it."""
+        self._at = max(self._at, at)
+        saves, others = self._saves.pop(stream, None), self._others.pop(stream, None)
+        if saves or others:
+            yield from (self._now(save.observed) for save in saves or ())
+            yield from map(self._now, others or ())
+            self.next_end = min(map(self._end, self._names()), default=_NEVER)
+
+    def rest(self) -> Iterator[Observed]:
+        for name in self._names():
+            yield from self.flush(name, self._at)
+
+    def _begun(self) -> Iterator[Observed]:
+        """Saves that have begun, and with each those before it."""
+        yield from self._let_go(
+            lambda saves: 1 + max((i for i, save in enumerate(saves) if save.begins), default=-1)
+        )
+
+    def _let_go(self, count: Callable[[list[_Save]], int]) -> Iterator[Observed]:
+        for name, saves in list(self._saves.items()):
+            done = list(takewhile(lambda save: save.iteration <= self.iteration, saves))
+            for _ in range(count(done)):
+                yield self._now(saves.popleft().observed)
+            if not saves:
+                del self._saves[name]
+
+    def _names(self) -> list[str]:
+        return [*dict.fromkeys((*self._saves, *self._others))]
+
+    def _now(self, observed: Observed) -> Observed:
+        return observed._replace(at=max(self._at, observed.at))
+
+    def _end(self, name: str) -> float:
+        end = self._ends.get(name)
+        return _NEVER if end is None else end

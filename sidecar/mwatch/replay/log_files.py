@@ -1,0 +1,194 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The log files behind the names that a person gave: files as they are, folders searched.
+
+A search is bounded in depth, entries and files, and says what it left out. It goes by names and
+by the first bytes; it cannot know whether a text is a trainer's log before somebody reads it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from mwatch.errors import InputError
+from mwatch.runtime.files import COMPRESSED, STDIN, looks_binary, shown
+from mwatch_trainer import contract
+from mwatch_trainer.checkpoint.listing import has_checkpoints
+from mwatch_trainer.evidence.incident_dirs import MANIFEST
+
+MAX_FILES = 256
+MAX_DEPTH = 6
+MAX_ENTRIES = 20_000
+_HEAD = 8192
+_LOG = re.compile(
+    r"[^.][^.]*|.+\.(?:log|txt|out|err)(?:[._-](?:\d[\w.-]*|old|bak|prev|previous))?", re.I
+)
+_CHECKPOINT = re.compile(r"iter_[0-9]+|release|ep[0-9]+-ba[0-9]+|non_persistent")
+_NO_LOG = frozenset(
+    {
+        "progress.txt", "latest_checkpointed_iteration.txt", "requirements.txt", "merges.txt",
+        "vocab.txt", "LICENSE", "Makefile", "Dockerfile", "README", "README.txt",
+    }
+)  # fmt: skip
+_STACKS = re.compile(r"rank-\d+\.(?:stacks|signal)\.txt")
+"""What the probe writes beside the dumps of the flight recorder, which `flight` reads."""
+_BUNDLE = frozenset({MANIFEST, contract.ATTEMPT})
+"""In every bundle of evidence that mwatch keeps; the log in it is the end of the trainer's own."""
+
+
+class LogFile(NamedTuple):
+    path: str
+    shown: str
+    """The name in evidence; as text, whatever bytes the path holds."""
+    is_named: bool = False
+    """By the person; else it was found in a folder."""
+
+
+class Found(NamedTuple):
+    files: tuple[LogFile, ...]
+    checkpoint_folders: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def find(names: Sequence[str], max_files: int = MAX_FILES) -> Found:
+    """InputError for a name that is not there; an empty folder is no error, but finds nothing."""
+    search = _Search(max_files)
+    for name in names:
+        if name == STDIN:
+            search.add(LogFile(STDIN, "stdin", True), None)
+        elif os.path.isdir(name):
+            search.look_through(name)
+        else:
+            search.add(LogFile(name, shown(name), True), _identity(name))
+    search.notes += search.closing_notes()
+    return Found(tuple(search.files), tuple(search.checkpoint_folders), tuple(search.notes))
+
+
+class _Search:
+    def __init__(self, max_files: int) -> None:
+        self._max_files = max_files
+        self.files: list[LogFile] = []
+        self.checkpoint_folders: list[str] = []
+        self.notes: list[str] = []
+        self._known: set[tuple[int, int]] = set()
+        self._logs = 0
+        self._entries = 0
+        self._left_out = 0
+        self._copies: list[tuple[os.DirEntry[str], str]] = []
+        """In bundles of evidence: read where the log itself is not there."""
+        self._compressed: list[str] = []
+
+    def add(self, file: LogFile, identity: tuple[int, int] | None) -> None:
+        """Once, however often and by whatever names it was given."""
+        self._logs += 1
+        if identity is None or identity not in self._known:
+            self.files.append(file)
+        if identity is not None:
+            self._known.add(identity)
+
+    def look_through(self, top: str) -> None:
+        before = self._logs
+        try:
+            entries = list(_entries(top))
+        except OSError as error:
+            mend = f"may not be listed ({error.strerror}); check its mode and owner"
+            raise InputError(f"{shown(top)}: {mend}") from error
+        if not entries:
+            self.notes.append(f"{shown(top)}: the folder is empty")
+            return
+        self._walk(top, entries, "", 0)
+        if self._logs == before:
+            for entry, name in self._copies:
+                self._consider(entry, name)
+        self._copies.clear()
+        if self._logs == before:
+            self.notes.append(f"{shown(top)}: no log file was found in it")
+
+    def _walk(self, folder: str, entries: list[os.DirEntry[str]], inside: str, depth: int) -> None:
+        if _may_hold_checkpoints(folder):
+            self.checkpoint_folders.append(folder)
+        is_bundle = depth > 0 and {entry.name for entry in entries} >= _BUNDLE
+        for entry in entries:
+            self._entries += 1
+            if self._entries > MAX_ENTRIES:
+                return
+            name = f"{inside}{entry.name}"
+            if entry.is_dir(follow_symlinks=False):
+                if not _is_skipped_folder(entry.name) and depth < MAX_DEPTH:
+                    self._descend(entry.path, f"{name}/", depth + 1)
+            elif is_bundle:
+                self._copies.append((entry, name))
+            else:
+                self._consider(entry, name)
+
+    def _descend(self, folder: str, inside: str, depth: int) -> None:
+        try:
+            entries = list(_entries(folder))
+        except OSError as error:
+            self.notes.append(f"{shown(inside)}: may not be listed ({error.strerror})")
+            return
+        self._walk(folder, entries, inside, depth)
+
+    def _consider(self, entry: os.DirEntry[str], name: str) -> None:
+        text = shown(name)
+        is_packed = entry.name.endswith((".gz", ".zst", ".xz", ".bz2"))
+        is_other = entry.name in _NO_LOG or _STACKS.fullmatch(entry.name)
+        if not is_packed and (is_other or not _LOG.fullmatch(entry.name)):
+            return
+        try:
+            status = os.stat(entry.path)
+            head = _head(entry.path) if stat.S_ISREG(status.st_mode) else b""
+        except OSError as error:
+            self.notes.append(f"{text}: cannot be read ({error.strerror})")
+            return
+        if head.startswith(tuple(COMPRESSED)):
+            self._compressed.append(text)
+        elif head and not looks_binary(head) and not head.startswith(b"\x80"):
+            if len(self.files) >= self._max_files:
+                self._left_out += 1
+            else:
+                self.add(LogFile(entry.path, text), (status.st_dev, status.st_ino))
+
+    def closing_notes(self) -> Iterator[str]:
+        if self._left_out:
+            yield f"{self._left_out} more log files were not read: {self._max_files} is the limit"
+        if self._entries > MAX_ENTRIES:
+            yield f"only the first {MAX_ENTRIES} entries of the folder were looked at"
+        if self._compressed:
+            more = f" and {len(self._compressed) - 1} more" if len(self._compressed) > 1 else ""
+            yield f"{self._compressed[0]}{more}: compressed, not read; unpack first"
+
+
+def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(folder) as found:
+        bounded = [entry for _, entry in zip(range(MAX_ENTRIES + 1), found, strict=False)]
+    yield from sorted(bounded, key=lambda entry: entry.name)
+
+
+def _is_skipped_folder(name: str) -> bool:
+    return name.startswith(".") or _CHECKPOINT.fullmatch(name) is not None
+
+
+def _may_hold_checkpoints(folder: str) -> bool:
+    try:
+        return has_checkpoints(folder)
+    except OSError:
+        return False
+
+
+def _identity(name: str) -> tuple[int, int] | None:
+    """None where it cannot be had: opening it says why."""
+    try:
+        status = os.stat(name)
+    except (OSError, ValueError):
+        return None
+    return (status.st_dev, status.st_ino)
+
+
+def _head(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read(_HEAD)

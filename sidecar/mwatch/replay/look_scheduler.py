@@ -1,0 +1,298 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which lines of a recording are worth a look: a live run is looked at once a second, a recorded
+one of ten million lines cannot be.
+
+A plain iteration line resembles those before it, so that no detector can say anything new about
+it; everything else is worth a look. What only builds up over many plain lines is found at the
+next look, which comes at the latest after a fiftieth of the lines of the attempt.
+
+How far the numbers of iteration lines stay near what is usual, a column at a time.
+
+What is usual follows the numbers slowly. Each function goes over `values[begin:end]`, stops
+before the first that is not calm, and returns where, and what is usual by then.
+
+How far apart the iteration lines of an attempt usually are: a silence that is no longer than
+that hides nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+
+from mwatch.model.event import Event, Fault, Iteration, Overflow, Straggler, Timers
+from mwatch.model.fault import Role
+from mwatch.model.observation import Observation
+from mwatch.model.step_lines import StepLines
+from mwatch.stats import median
+
+MEMORY = 0.01  # how fast what is usual follows: slower than any detector makes up its mind
+HIGHER = 0.1  # share by which a loss is above what is usual
+STEEPER = 2.5
+SLOWER = 1.15
+Values = Sequence[float]
+Calm = Callable[[Values, float, int, int], tuple[int, float]]
+
+
+def calm_times(values: Values, usual: float, begin: int, end: int) -> tuple[int, float]:
+    for index in range(begin, end):
+        value = values[index]
+        if not -math.inf < value <= SLOWER * usual:
+            return index, usual
+        usual = usual + MEMORY * (value - usual)
+    return end, usual
+
+
+def calm_norms(values: Values, usual: float, begin: int, end: int) -> tuple[int, float]:
+    for index in range(begin, end):
+        value = values[index]
+        if not -math.inf < value <= STEEPER * usual:
+            return index, usual
+        usual = usual + MEMORY * (value - usual)
+    return end, usual
+
+
+def calm_losses(values: Values, usual: float, begin: int, end: int) -> tuple[int, float]:
+    for index in range(begin, end):
+        value = values[index]
+        if not -math.inf < value < math.inf or value > usual + HIGHER * abs(usual):
+            return index, usual
+        usual = usual + MEMORY * (value - usual)
+    return end, usual
+
+
+def calm_scales(values: Values, last: float, begin: int, end: int) -> tuple[int, float]:
+    """A loss scale that does not fall; the usual one is the last."""
+    for index in range(begin, end):
+        if values[index] < last:
+            return index, last
+        last = values[index]
+    return end, last
+
+
+def calm_counts(values: Values, _: float, begin: int, end: int) -> tuple[int, float]:
+    """Nothing is counted."""
+    return next((index for index in range(begin, end) if values[index]), end), 0.0
+
+
+def pass_calm(
+    columns: Sequence[tuple[Calm, Values, float]], begin: int, end: int
+) -> tuple[int, list[float]]:
+    """Up to the first line in which any column is not calm."""
+    found: list[tuple[int, float]] = []
+    stop = end
+    for calm, values, usual in columns:
+        found.append(calm(values, usual, begin, stop))
+        stop = found[-1][0]
+    return stop, [
+        known if at == stop else calm(values, usual, begin, stop)[1]
+        for (at, known), (calm, values, usual) in zip(found, columns, strict=True)
+    ]
+
+
+_SHARE = 0.02
+_FEWEST = 8
+_PATIENCE = 64
+_SILENT = frozenset({Timers, Overflow, Straggler})
+
+
+class Screen:
+    def __init__(self) -> None:
+        self._usual: dict[str, float] = {}
+        self._elapsed: float | None = None
+        self._norm: float | None = None
+        self._scale: float | None = None
+        self._furthest = -1
+        self._lines = 0
+        self._since_look = 0
+        self._odd_since_look = 0
+        self._same_looks = 0
+
+    def wants(self, what: Event | Observation) -> bool:
+        """Whether to look now that `what` is known."""
+        if isinstance(what, Iteration):
+            return self.wants_line(what)
+        if type(what) in _SILENT:
+            return False
+        return not (isinstance(what, Fault) and what.role == Role.BENIGN)
+
+    def wants_line(self, line: Iteration) -> bool:
+        self._lines += 1
+        self._since_look += 1
+        if self._is_odd(line):
+            self._odd_since_look += 1
+            return self._odd_since_look > self._same_looks // _PATIENCE
+        return self._since_look > _FEWEST and self._since_look > _SHARE * self._lines
+
+    def copy(self) -> Screen:
+        other = copy(self)
+        other._usual = dict(self._usual)
+        return other
+
+    def pass_over(self, lines: StepLines, begin: int, end: int) -> int:
+        """Learns from lines from `begin` on, as `wants_line` does from each of them, and stops
+        before the first that it wants."""
+        while begin < end:
+            due = min(end, begin + self._lines_until_due())
+            calm = self._pass_calm(lines, begin, due)
+            if calm == due or self._odd_since_look + 1 > self._same_looks // _PATIENCE:
+                return calm
+            self.wants_line(lines.events[calm])  # odd, but that has been looked at often enough
+            begin = calm + 1
+        return end
+
+    def _lines_until_due(self) -> int:
+        """How many plain lines may still come before one is looked at for its number alone."""
+        since, lines = self._since_look, self._lines
+        count = max(_FEWEST - since, int((_SHARE * lines - since) / (1 - _SHARE)) - 2, 0)
+        while since + count + 1 <= max(_FEWEST, _SHARE * (lines + count + 1)):
+            count += 1
+        return count
+
+    def _pass_calm(self, lines: StepLines, begin: int, end: int) -> int:
+        """Up to the first line that is not plainly like those before."""
+        columns = self._columns(lines)
+        if columns is None or lines.iterations[begin] <= self._furthest:
+            return begin
+        stop, learnt = pass_calm(list(columns.values()), begin, end)
+        if stop == begin:
+            return begin
+        now = dict(zip(columns, learnt, strict=True))
+        self._elapsed = now.get("elapsed_ms", self._elapsed)
+        self._norm = now.get("grad_norm", self._norm)
+        self._scale = now.get("loss_scale", self._scale)
+        for name in self._usual:
+            self._usual[name] = now[f"loss {name}"]
+        self._furthest = lines.iterations[stop - 1]
+        self._lines += stop - begin
+        self._since_look += stop - begin
+        return stop
+
+    def _columns(self, lines: StepLines) -> dict[str, tuple[Calm, Values, float]] | None:
+        """What has to stay calm, with what is usual of it; None: these lines are of a new kind."""
+        if lines.losses.keys() != self._usual.keys():
+            return None
+        columns: dict[str, tuple[Calm, Values, float]] = {}
+        for field, calm, usual in (
+            ("skipped", calm_counts, 0.0),
+            ("nan", calm_counts, 0.0),
+            ("elapsed_ms", calm_times, self._elapsed),
+            ("grad_norm", calm_norms, self._norm),
+            ("loss_scale", calm_scales, self._scale),
+        ):
+            values = lines.column(field)
+            if values is None and not usual:
+                continue
+            if values is None or usual is None:
+                return None
+            columns[field] = (calm, values, usual)
+        for name, loss in self._usual.items():
+            columns[f"loss {name}"] = (calm_losses, lines.losses[name], loss)
+        return columns
+
+    def looked(self, *, is_news: bool) -> None:
+        """Looks that keep saying the same are made less and less often."""
+        self._since_look = self._odd_since_look = 0
+        self._same_looks = 0 if is_news else self._same_looks + 1
+
+    def attempt_began(self) -> None:
+        self._usual.clear()
+        self._elapsed = self._norm = self._scale = None
+        self._lines = self._same_looks = 0
+
+    def _is_odd(self, line: Iteration) -> bool:
+        """Each line is learnt from, also an odd one."""
+        odd = bool(line.skipped or line.nan or line.first_of_process)
+        if line.iteration <= self._furthest:
+            odd = True
+        else:
+            self._furthest = line.iteration
+        elapsed, norm, scale = line.elapsed_ms, line.grad_norm, line.loss_scale
+        if elapsed is not None:
+            usual = self._elapsed
+            if usual is not None and -math.inf < elapsed <= SLOWER * usual:
+                self._elapsed = usual + MEMORY * (elapsed - usual)
+            else:
+                odd |= usual is not None
+                self._elapsed = _follow(usual, elapsed)
+        if norm is not None or self._norm is not None:
+            usual = self._norm
+            if usual is not None and norm is not None and -math.inf < norm <= STEEPER * usual:
+                self._norm = usual + MEMORY * (norm - usual)
+            else:
+                odd |= norm is None or usual is not None
+                self._norm = _follow(usual, norm)
+        if scale is not None:
+            odd |= self._scale is not None and scale < self._scale
+            self._scale = scale
+        return self._has_odd_loss(line.losses) or odd
+
+    def _has_odd_loss(self, losses: Mapping[str, float]) -> bool:
+        """A loss that is missing stays odd: Megatron hides NaN that way."""
+        known = self._usual
+        is_begun = bool(known)
+        odd = is_begun and len(losses) != len(known)
+        for name, loss in losses.items():
+            usual = known.get(name)
+            if usual is None or not math.isfinite(loss):
+                odd |= is_begun
+                known[name] = _follow(usual, loss) or 0.0
+            else:
+                odd |= loss > usual + HIGHER * abs(usual)
+                known[name] = usual + MEMORY * (loss - usual)
+        return odd
+
+
+def _follow(usual: float | None, value: float | None) -> float | None:
+    if value is None or not math.isfinite(value):
+        return usual
+    return value if usual is None else usual + MEMORY * (value - usual)
+
+
+LOOK_SECONDS = 1.0
+_LINES = 32
+_LIKE_OTHERS = 1.25
+"""A gap no longer than so many usual ones hides nothing: no deadline is shorter."""
+
+
+class UsualGaps:
+    def __init__(self) -> None:
+        self.dull = LOOK_SECONDS
+        """A silence that is no longer hides nothing."""
+        self._gaps: list[float] = []
+        self._line_at: float | None = None
+
+    def copy(self) -> UsualGaps:
+        other = UsualGaps()
+        other.dull, other._gaps, other._line_at = self.dull, self._gaps.copy(), self._line_at
+        return other
+
+    def learn(self, at: float) -> None:
+        """An iteration line came at `at`."""
+        if self._line_at is not None:
+            self._gaps.append(at - self._line_at)
+            if len(self._gaps) == _LINES:
+                self.dull = max(LOOK_SECONDS, median(self._gaps) * _LIKE_OTHERS)
+                self._gaps.clear()
+        self._line_at = at
+
+    def pass_over(self, ats: Sequence[float], begin: int, end: int, last: float) -> int:
+        """Learns from lines from `begin` on, and stops before the first that comes after a
+        silence that is worth a look. `last`: when anything was last heard before them."""
+        if self._line_at is None:
+            return begin
+        before, gaps, dull = self._line_at, self._gaps, self.dull
+        for index in range(begin, end):
+            at = ats[index]
+            if at - last > dull:
+                end = index
+                break
+            gaps.append(at - before)
+            if len(gaps) == _LINES:
+                dull = max(LOOK_SECONDS, median(gaps) * _LIKE_OTHERS)
+                gaps.clear()
+            before = last = at
+        self.dull, self._line_at = dull, before
+        return end

@@ -1,0 +1,438 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A recorded run: log files and checkpoint folders as one stream of observations.
+
+Files are read lazily, piece by piece, so that memory does not grow with them. Clocks of several
+pods are brought together by `mwatch.state`. What a checkpoint folder holds is known only as it
+is today: it is told last.
+
+Which log files are one stream: the parts of a rotated log, and the attempts of one role.
+
+Two pods of one attempt write at the same time; two attempts write one after the other. So files
+whose times do not overlap and which both print what only one rank of a job prints (iteration
+lines, or rank 0's markers) follow each other. Only both ends of a file are looked at. It cannot
+tell two jobs apart: all files are taken to be of one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat, takewhile
+from typing import NamedTuple
+
+from mwatch.errors import InputError
+from mwatch.model.event import Arguments, Checkpoint, Iteration, Phase
+from mwatch.model.observation import Observed, Stored, StoredCheckpoint
+from mwatch.model.step_lines import PlacedLines
+from mwatch.model.timeline import Rollback
+from mwatch.parse.fast_path.run import in_pieces
+from mwatch.parse.grammar import Grammar
+from mwatch.parse.reader import Reader, in_order
+from mwatch.replay.event_times import Moments, Placed, place
+from mwatch.replay.log_files import LogFile, find
+from mwatch.replay.timestamps import zone_step
+from mwatch.runtime.files import CHUNK, STDIN, read_chunks
+from mwatch.sources import checkpoint_dir
+from mwatch.state.merge import estimate_offsets, merge
+from mwatch_trainer.checkpoint.listing import Listing, list_checkpoints
+
+_MAX_HEAD = 1 << 20
+_TAIL = 1 << 18
+_OVERLAP_SECONDS = 2.0
+"""By which successive files may overlap: stamps are rounded, and clocks differ."""
+_ROTATED = re.compile(r"(?P<base>.+\.(?:log|txt|out|err))[._-](?P<turn>\d[\w.-]*|old|bak|prev\w*)")
+_STEPS = "steps"
+_MARKS = "marks"
+
+
+class Span(NamedTuple):
+    """What both ends of a file tell."""
+
+    first: float | None
+    """None: it prints no time."""
+    last: float | None
+    roles: frozenset[str]
+
+
+_NOTHING = Span(None, None, frozenset())
+
+
+@dataclass(slots=True)
+class StreamPlan:
+    """One stream: files to be played one after the other."""
+
+    name: str
+    files: list[LogFile]
+    first: float | None
+    last: float | None
+    roles: set[str] = field(default_factory=set)
+    anchor: float | None = None
+    """Where to begin where the files print no time and others do."""
+    end: float | None = None
+    """When the others that were there with it fell silent; None: at the end of all."""
+
+    @property
+    def has_steps(self) -> bool:
+        return _STEPS in self.roles
+
+
+def plan(files: Sequence[LogFile], grammar: Grammar) -> list[StreamPlan]:
+    """A single file is not looked at: there is nothing to order."""
+    if len(files) == 1:
+        return [StreamPlan(_short(files[0].shown), list(files), None, None)]
+    names = Counter(_short(file.shown) for file in files)
+    units = [_unit(group, grammar) for group in _rotations(files)]
+    for unit in units:
+        if names[_short(unit.name)] == 1:
+            unit.name = _short(unit.name)
+    ends = sorted(unit.last for unit in units if unit.last is not None)
+    streams = _chain(units)
+    _anchor(streams)
+    for stream in streams:
+        if stream.last is not None:
+            place = bisect_left(ends, stream.last)
+            others = [*ends[:place], *ends[place + 1 :]]
+            stream.end = next((end for end in others if end >= stream.last), None)
+    return streams
+
+
+def examine(file: LogFile, grammar: Grammar) -> Span:
+    """A file that cannot be opened tells nothing here: who reads it says why."""
+    try:
+        if file.path == STDIN or not stat.S_ISREG(os.stat(file.path).st_mode):
+            return _NOTHING
+        with open(file.path, "rb", buffering=0) as opened:
+            status = os.fstat(opened.fileno())
+            head = _End(file, grammar, status.st_mtime)
+            done = 0
+            while done < _MAX_HEAD and not head.is_enough and (data := opened.read(CHUNK)):
+                head.feed(data)
+                done += len(data)
+            head.close()
+            opened.seek(max(0, status.st_size - _TAIL))
+            data = opened.read(_TAIL)
+    except OSError:
+        return _NOTHING
+    tail = _End(file, grammar, status.st_mtime)
+    tail.feed(data[data.find(b"\n") + 1 :] if status.st_size > _TAIL else data)
+    tail.close()
+    return Span(head.first, tail.last if tail.last is not None else head.last, head.or_roles(tail))
+
+
+class _End:
+    """One end of a file: its times and what it prints."""
+
+    def __init__(self, file: LogFile, grammar: Grammar, near: float) -> None:
+        self._reader = Reader(grammar, file.shown)
+        self._moments = Moments("", near=near)
+        self.first: float | None = None
+        self.last: float | None = None
+        self.roles: set[str] = set()
+
+    @property
+    def is_enough(self) -> bool:
+        return self.first is not None and _STEPS in self.roles
+
+    def feed(self, data: bytes) -> None:
+        self._take(self._moments.observe(self._reader.feed(data)))
+
+    def close(self) -> None:
+        self._take(self._moments.observe(self._reader.close()))
+        self._take(self._moments.rest())
+
+    def or_roles(self, other: _End) -> frozenset[str]:
+        return frozenset(self.roles | other.roles)
+
+    def _take(self, seen: Sequence[Observed]) -> None:
+        for _, _, what in seen:
+            if isinstance(what, Iteration):
+                self.roles.add(_STEPS)
+            elif isinstance(what, Phase | Arguments | Checkpoint):
+                self.roles.add(_MARKS)
+        if seen and not self._moments.is_relative:
+            self.first = seen[0].at if self.first is None else self.first
+            self.last = seen[-1].at
+
+
+def _rotations(files: Sequence[LogFile]) -> Iterator[list[LogFile]]:
+    """The parts of each rotated log, the oldest first."""
+    paths = {file.path for file in files}
+    groups: dict[str, list[LogFile]] = {}
+    for file in files:
+        found = _ROTATED.fullmatch(file.path)
+        base = found["base"] if found and found["base"] in paths else file.path
+        groups.setdefault(base, []).append(file)
+    for base, group in groups.items():
+        yield sorted(group, key=lambda file: _age(file.path, base))
+
+
+def _age(path: str, base: str) -> tuple[int, float, str]:
+    """For sorting: dates rise with time, turns fall, and the file without a mark is the newest."""
+    if path == base:
+        return (1, 0, "")
+    turn = path[len(base) + 1 :]
+    return (0, -float(turn), "") if re.fullmatch(r"\d{1,5}", turn) else (0, 0, turn)
+
+
+def _unit(group: list[LogFile], grammar: Grammar) -> StreamPlan:
+    spans = [examine(file, grammar) for file in group]
+    firsts = [span.first for span in spans if span.first is not None]
+    lasts = [span.last for span in spans if span.last is not None]
+    roles = {role for span in spans for role in span.roles}
+    name = group[-1].shown
+    return StreamPlan(name, group, min(firsts, default=None), max(lasts, default=None), roles)
+
+
+def _chain(units: Iterable[StreamPlan]) -> list[StreamPlan]:
+    streams: list[StreamPlan] = []
+    for unit in sorted(units, key=_order):
+        before = max(
+            (stream for stream in streams if _follows(unit, stream)),
+            key=lambda stream: (_likeness(stream.name, unit.name), stream.last or 0.0),
+            default=None,
+        )
+        if before is None:
+            streams.append(unit)
+            continue
+        before.files += unit.files
+        before.roles |= unit.roles
+        before.last = unit.last if unit.last is not None else before.last
+    return streams
+
+
+def _order(unit: StreamPlan) -> tuple[bool, float, list[tuple[int, str]]]:
+    """By time; without one by name, numbers as numbers."""
+    parts = re.findall(r"(\d{1,18})|(\D+)", unit.files[0].shown)
+    natural = [(int(number or 0), text) for number, text in parts]
+    return (unit.first is None, unit.first or 0.0, natural)
+
+
+def _follows(unit: StreamPlan, stream: StreamPlan) -> bool:
+    if not unit.roles & stream.roles:
+        return False
+    if unit.first is None or stream.last is None:
+        return unit.first is None and stream.first is None and _STEPS in unit.roles & stream.roles
+    return unit.first >= stream.last - _OVERLAP_SECONDS
+
+
+def _likeness(one: str, other: str) -> int:
+    """Length of what both names begin with: attempts of one pod are named alike."""
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return sum(1 for _ in same)
+
+
+def _anchor(streams: Sequence[StreamPlan]) -> None:
+    """A file without times is mostly what a dying process left: it belongs to the end. One that
+    prints iterations began when the others did."""
+    firsts = [stream.first for stream in streams if stream.first is not None]
+    lasts = [stream.last for stream in streams if stream.last is not None]
+    for stream in streams:
+        if stream.first is None and firsts:
+            stream.anchor = min(firsts) if stream.has_steps else max(lasts)
+
+
+def _short(shown: str) -> str:
+    """The last part of a path, without what only says that it is a log."""
+    root, extension = os.path.splitext(os.path.basename(shown))
+    is_log = extension in (".log", ".txt", ".out", ".err")
+    return root if is_log and root else os.path.basename(shown) or shown
+
+
+_NEAR = 120.0
+_LATER = 300.0
+_REHEARSED = 50_000
+"""Events of each stream that its clock is judged by: seconds of reading at the most."""
+
+Progress = Callable[[int, int], None]
+"""Called with bytes read and bytes in all (0: unknown), after each piece."""
+
+
+class Recording:
+    def __init__(
+        self,
+        streams: Sequence[StreamPlan],
+        checkpoint_folders: Sequence[str],
+        notes: Sequence[str],
+        grammar: Grammar,
+        now: float,
+    ) -> None:
+        self.streams = streams
+        self.checkpoint_folders = checkpoint_folders
+        self.notes = list(notes)
+        self.lines = 0
+        self._grammar = grammar
+        self._now = now
+        self._moments: list[Moments] = []
+        self._sizes = {file.path: _size(file) for each in streams for file in each.files}
+        self._size = sum(self._sizes.values())
+        self._done = 0
+
+    @property
+    def is_relative(self) -> bool:
+        """No printed time was found: moments are seconds since the first line."""
+        return any(moments.is_relative for moments in self._moments)
+
+    @property
+    def written_at(self) -> float | None:
+        """When the newest file last changed; None where nothing can tell."""
+        changed = [
+            os.stat(file.path).st_mtime
+            for each in self.streams
+            for file in each.files
+            if file.path != STDIN and os.path.isfile(file.path)
+        ]
+        return max(changed, default=None)
+
+    def observed(self, progress: Progress | None = None) -> Iterator[Placed]:
+        """All streams as one, in the order of one clock."""
+        if len(self.streams) == 1:
+            return self._pieces(self.streams[0], progress)
+        offsets = self._offsets()
+        streams = {each.name: self._stream(each, progress) for each in self.streams}
+        without_steps = {each.name: each.end for each in self.streams if not each.has_steps}
+        return place(merge(streams, offsets), without_steps)
+
+    def _offsets(self) -> dict[str, float]:
+        """By a first reading of the beginnings; what can be read only once is not moved."""
+        if any(not self._sizes[file.path] for each in self.streams for file in each.files):
+            return {}
+        rehearsal = Recording(self.streams, (), (), self._grammar, self._now)
+        streams = {each.name: rehearsal._stream(each, None) for each in self.streams}
+        return estimate_offsets(streams, max_events=_REHEARSED)
+
+    def _stream(self, stream: StreamPlan, progress: Progress | None) -> Iterator[Observed]:
+        """One by one, so that they can be put among those of other streams."""
+        for each in self._pieces(stream, progress):
+            if isinstance(each, PlacedLines):
+                yield from map(Observed, each.ats, repeat(each.stream), each.lines.events)
+            else:
+                yield each
+
+    def _pieces(self, stream: StreamPlan, progress: Progress | None) -> Iterator[Placed]:
+        is_alone = len(self.streams) == 1
+        moments = Moments(
+            stream.name,
+            near=self._near(stream),
+            anchor=stream.anchor,
+            has_steps=is_alone or stream.has_steps,
+        )
+        self._moments.append(moments)
+        for file in stream.files:
+            reader = Reader(self._grammar, file.shown)
+            for data in self._read(file):
+                yield from moments.observe_pieces(in_pieces(reader.batches(data)))
+                if progress:
+                    progress(self._done, self._size)
+            yield from moments.observe(in_order(reader.close()))
+            self.lines += reader.lines
+        yield from moments.rest()
+
+    def _read(self, file: LogFile) -> Iterator[bytes]:
+        """A file that breaks off is read as far as it goes; a named one that cannot be read at
+        all is the person's mistake."""
+        has_begun = False
+        try:
+            for chunk in read_chunks(file.path, "replay"):
+                has_begun = True
+                self._done += len(chunk.data)
+                yield chunk.data
+        except InputError as error:
+            if not has_begun and file.is_named:
+                raise
+            self.notes.append(str(error))
+
+    def _near(self, stream: StreamPlan) -> float:
+        if stream.first is not None:
+            return stream.first
+        try:
+            return os.stat(stream.files[0].path).st_mtime
+        except OSError:
+            return self._now
+
+    def clock_ahead(self, last: float) -> float:
+        """By how much true time is ahead of the log's: its zone, if the files still tell it."""
+        written = self.written_at
+        if written is None or self.is_relative:
+            return 0.0
+        return zone_step(written - last, _NEAR)
+
+    def rollbacks(self, last: float) -> Iterator[Rollback]:
+        """What mwatch itself wrote beside the checkpoints, by the clock of the log."""
+        ahead = self.clock_ahead(last)
+        for folder in self.checkpoint_folders:
+            found = checkpoint_dir.find(folder)
+            if found.problem:
+                self.notes.append(f"{folder}: {found.problem}")
+            for each in found.timeline.rollbacks if found.timeline else ():
+                marked = tuple((number, at - ahead) for number, at in each.marked)
+                yield each._replace(at=each.at - ahead, marked=marked)
+
+    def stored(self, last: float) -> Iterator[Observed]:
+        """What the checkpoint folders hold now, told at `last`, the end of the recording."""
+        ahead = self.clock_ahead(last)
+        for folder in self.checkpoint_folders:
+            try:
+                listing = list_checkpoints(folder)
+            except OSError as error:
+                self.notes.append(f"{folder}: cannot be listed ({error.strerror})")
+                continue
+            yield Observed(last, folder, _to_stored(folder, listing, last, ahead))
+
+
+def open_recording(
+    names: Sequence[str], checkpoints: Sequence[str], grammar: Grammar, now: float
+) -> Recording:
+    """InputError for a name that is not there."""
+    found = find(names)
+    for folder in checkpoints:
+        if not os.path.isdir(folder):
+            raise InputError(f"{folder}: no such folder; name what the trainer saves to")
+    folders = list(dict.fromkeys([*checkpoints, *found.checkpoint_folders]))
+    for file in found.files:
+        _must_open(file)
+    streams = plan(found.files, grammar) if found.files else []
+    return Recording(streams, folders, found.notes, grammar, now)
+
+
+def _must_open(file: LogFile) -> None:
+    """Before anything is read: a wrong name among many must not cost a long wait."""
+    if file.is_named and file.path != STDIN and not stat.S_ISFIFO(_mode(file)):
+        next(read_chunks(file.path, "replay"))
+
+
+def _mode(file: LogFile) -> int:
+    try:
+        return os.stat(file.path).st_mode
+    except (OSError, ValueError):
+        return 0  # opening it says why
+
+
+def _size(file: LogFile) -> int:
+    if file.path == STDIN:
+        return 0
+    try:
+        status = os.stat(file.path)
+    except OSError:
+        return 0
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
+
+
+def _to_stored(folder: str, listing: Listing, last: float, ahead: float) -> Stored:
+    """A file that was changed after the run ended was copied: when it was written is unknown."""
+    found = []
+    for each in listing.checkpoints:
+        if each.iteration is None:
+            continue
+        written = None if each.newest_mtime is None else each.newest_mtime - ahead
+        if written is not None and written > last + _LATER:
+            written = None
+        found.append(
+            StoredCheckpoint(each.iteration, each.state.value, each.reason, each.bytes, written)
+        )
+    return Stored(folder, tuple(found))

@@ -1,0 +1,225 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Printed times as seconds since 1970.
+
+Local times are read as UTC, for a log does not name its zone. glog's stamps (`E1115 00:42:28.1`)
+lack the year and get that of their neighbours, or of the file.
+
+Time zones, as far as two clocks that differ show one: by whole quarters of an hour.
+
+The clock of one recorded stream, as its iteration lines tell it.
+
+An iteration line prints the moment of its printing, so what it says is the clock. Where it goes
+back by much, or jumps by a whole zone, somebody set it: that is taken out again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import cast
+
+from mwatch.model.event import Event, Iteration
+from mwatch.model.observation import Observation
+from mwatch.model.step_lines import StepLines
+
+_GLOG = re.compile(
+    r"(?:^|[\[\s:])[IWEF](?P<month>\d{1,2})(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d(?:\.\d{1,9})?)\b"
+)
+_WINDOW = 120  # of a line: a stamp stands at its beginning
+_LAST_HOUR, _LAST_MINUTE = 23, 59
+Stamp = float | None
+Stamped = Stamp | list[Stamp]
+"""Of one event, or of each of many lines; None: it tells no time."""
+
+
+class Stamps:
+    """Of one stream. `near`: about when it was written; None: only other stamps tell."""
+
+    def __init__(self, near: float | None) -> None:
+        self._near = near
+        self._minute = ("", 0.0)
+        self._day = ("", 0.0)
+
+    def of_all(self, pieces: Sequence[Event | StepLines]) -> list[Stamped]:
+        """The own time of each."""
+        if self._near is None:
+            next(filter(None, map(self._read, pieces)), None)  # the first tells the year
+        return [self._read(piece) for piece in pieces]
+
+    def _read(self, piece: Event | StepLines) -> Stamped:
+        if isinstance(piece, StepLines):
+            return None if piece.stamps is None else self._of_lines(piece.stamps)
+        if piece.timestamp is None:
+            return self._glog(getattr(piece, "text", None))
+        return self._of_text(piece.timestamp)
+
+    def _of_lines(self, texts: Sequence[str]) -> list[Stamp]:
+        minute, base = self._minute
+        stamps: list[Stamp] = []
+        for text in texts:
+            if text[:16] != minute:
+                stamps.append(self._of_text(text))
+                minute, base = self._minute
+            else:
+                stamps.append(base + float(text[17:]))
+        self._near = next(filter(None, reversed(stamps)), self._near)
+        return stamps
+
+    def _of_text(self, text: str) -> Stamp:
+        minute, base = self._minute
+        try:
+            if text[:16] != minute:
+                minute = text[:16]
+                base = self._minute_at(minute)
+                self._minute = (minute, base)
+            self._near = at = base + float(text[17:])
+        except (ValueError, OverflowError):
+            return None
+        return at
+
+    def _minute_at(self, minute: str) -> float:
+        """ValueError for one that is not in the calendar, or of no day."""
+        day, midnight = self._day
+        if minute[:10] != day:
+            day = minute[:10]
+            midnight = datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()
+            self._day = (day, midnight)
+        hours, minutes = int(minute[11:13]), int(minute[14:16])
+        if hours > _LAST_HOUR or minutes > _LAST_MINUTE:
+            raise ValueError(minute)
+        return midnight + 3600.0 * hours + 60.0 * minutes
+
+    def _glog(self, text: str | None) -> Stamp:
+        near = self._near
+        if not text or near is None or not (found := _GLOG.search(text, 0, _WINDOW)):
+            return None
+        year = datetime.fromtimestamp(near, UTC).year
+        read = (_read_glog(each, found) for each in (year - 1, year, year + 1))
+        return min(
+            (at for at in read if at is not None), key=lambda at: abs(at - near), default=None
+        )
+
+
+def is_stamped(event: Event | Observation) -> bool:
+    """Whether its own line tells when it was printed."""
+    if getattr(event, "timestamp", None) is not None:
+        return True
+    text = getattr(event, "text", None)
+    return bool(text and _GLOG.search(text, 0, _WINDOW))
+
+
+def _read_glog(year: int, found: re.Match[str]) -> float | None:
+    hours, minutes, seconds = found["time"].split(":")
+    try:
+        day = datetime(year, int(found["month"]), int(found["day"]), tzinfo=UTC)
+    except ValueError:
+        return None
+    return day.timestamp() + int(hours) * 3600 + int(minutes) * 60 + float(seconds)
+
+
+QUARTER = 900.0
+_WIDEST = 14 * 3600.0
+
+
+def zone_step(seconds: float, tolerance: float) -> float:
+    """The multiple of a quarter of an hour that `seconds` is; 0 where it is none."""
+    nearest = round(seconds / QUARTER) * QUARTER
+    is_zone = abs(nearest) <= _WIDEST and abs(seconds - nearest) <= tolerance
+    return nearest if is_zone else 0.0
+
+
+STEPPED = 60.0  # what goes back by less is disorder, not another clock
+_SURE = 5.0
+_JUMP = QUARTER - _SURE
+_TICK = 1e-3
+_LONGEST = 30 * 86400.0
+_WHOLE_SECONDS = len("2026-01-31T12:00:00")  # the true moment is within the second after it
+_SECOND = 0.999
+
+
+def took(event: Iteration) -> float:
+    """Seconds that the iterations of the line took, without saves and evaluations."""
+    seconds = (event.elapsed_ms or 0.0) * (event.covers or 1) / 1000.0
+    return seconds if 0.0 <= seconds < _LONGEST else 0.0  # not so: NaN, or no time at all
+
+
+def _took_all(lines: StepLines) -> list[float]:
+    elapsed = lines.column("elapsed_ms")
+    if elapsed is None:
+        return [0.0] * len(lines)
+    spans = [each * count / 1000.0 for each, count in zip(elapsed, lines.covers, strict=True)]
+    return [seconds if 0.0 <= seconds < _LONGEST else 0.0 for seconds in spans]
+
+
+@dataclass(slots=True)
+class StepClock:
+    last: float | None = None
+    """The newest moment; None: no time is known yet."""
+    shift: float = 0.0
+    """Added to every stamp: what clock steps took away or added."""
+    step_at: float = float("-inf")
+    """Of the last iteration line."""
+    steps_in_a_row: bool = False
+    """The last event was an iteration line."""
+    is_relative: bool = False
+    """No stamp was there when the first one was needed: times count from 0."""
+
+    def place(self, event: Iteration, stamp: float | None) -> float:
+        is_whole = len(event.timestamp or "") == _WHOLE_SECONDS
+        return self._tick(self._moment(took(event), stamp, is_whole=is_whole))
+
+    def place_all(self, lines: StepLines, stamps: Sequence[float | None]) -> list[float]:
+        """The moment of each line, as `place` would give them one by one."""
+        spans = _took_all(lines)
+        whole = [len(text) == _WHOLE_SECONDS for text in lines.stamps or [""] * len(lines)]
+        is_new = self.is_relative and not self.shift
+        if is_new or self.last is None or any(whole) or None in stamps:
+            rows = zip(spans, stamps, whole, strict=True)
+            return [self._tick(self._moment(took, at, is_whole=cut)) for took, at, cut in rows]
+        return self._place_exact(spans, cast(Sequence[float], stamps), self.last)
+
+    def _place_exact(
+        self, spans: Sequence[float], stamps: Sequence[float], last: float
+    ) -> list[float]:
+        """Of stamps with fractions of seconds: hardly one of them needs a second thought."""
+        ats = []
+        shift = self.shift
+        for seconds, stamp in zip(spans, stamps, strict=True):
+            at = stamp + shift
+            if not 0.0 <= at - last <= _JUMP:
+                self.last = last
+                at = self._moment(seconds, stamp, is_whole=False)
+                shift = self.shift
+            ats.append(at)
+            last = at
+            self.steps_in_a_row = True
+        self._tick(last)
+        return ats
+
+    def _tick(self, at: float) -> float:
+        self.last = self.step_at = at
+        self.steps_in_a_row = True
+        return at
+
+    def _moment(self, seconds: float, stamp: float | None, *, is_whole: bool) -> float:
+        last = self.last or 0.0
+        if stamp is None:
+            return last + max(seconds, _TICK)
+        if self.is_relative and not self.shift:
+            self.shift = last + seconds - stamp
+        at = stamp + self.shift
+        if is_whole:
+            at = min(max(at, self.step_at + seconds), at + _SECOND)
+        if at < last:
+            if last - at > STEPPED:
+                self.shift += last + seconds - at
+                return last + seconds
+            return last
+        if at - last > _JUMP and self.steps_in_a_row:
+            added = max(0.0, zone_step(at - last - seconds, _SURE))
+            self.shift -= added
+            at -= added
+        return at

@@ -1,0 +1,435 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The rest of the page: headline, key figures, attempts, goodput, what was seen, what happened.
+
+The incidents of a run as a table, and each with its reasons and its evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from urllib.parse import quote
+
+from mwatch.report.html.text import (
+    DASH,
+    Detail,
+    cause_name,
+    cause_tone,
+    count,
+    duration,
+    esc,
+    many,
+    percent,
+    steps,
+    wait,
+    when,
+)
+from mwatch.report.model import (
+    AttemptStory,
+    EvidenceFile,
+    Excerpt,
+    IncidentStory,
+    SpentStory,
+    Voice,
+)
+from mwatch.report.recorder import Story
+from mwatch.stats import median
+
+_SPENT = {
+    "first_step": "first step",
+    "hang_undetected": "hanging, not yet detected",
+    "detecting": "hanging, being judged",
+    "waiting_to_act": "hanging, waiting to act",
+    "recomputed": "computing steps again",
+    "training": "training (good)",
+}
+_SIGHTS = {
+    "log": "the trainer's log",
+    "probe": "the probe inside each rank",
+    "process": "the trainer's processes",
+    "gpu": "the GPUs",
+    "nccl": "NCCL's own counters",
+    "fabric": "the network",
+    "checkpoints": "the checkpoint folder",
+}
+_MARK = (
+    '<svg viewBox="0 0 24 24" aria-hidden="true"><circle cx="12" cy="12" r="10"/>'
+    '<path d="M5 12h3l2-5 4 10 2-5h3"/></svg>'
+)
+_ATTEMPTS = ("#", "Started", "Lasted", "Iterations", "Resumed from", "Done again", "Ended by")
+
+
+def header(story: Story, title: str) -> str:
+    tone = cause_tone(story.cause)
+    name = "Running" if story.cause == "healthy" and not story.is_over else cause_name(story.cause)
+    clock = story.clock
+    span = ""
+    if story.started_at is not None and story.ended_at is not None:
+        zone = f" {clock.zone}" if clock.zone else ""
+        begun = when(story.started_at, clock)
+        span = f"{begun}{zone}, {duration(story.ended_at - story.started_at)}"
+    command = f"<details><summary>Command</summary><code>{esc(story.command)}</code></details>"
+    command = command if story.command else ""
+    return (
+        f'<header><p class="brand">{_MARK}mwatch</p><h1>{esc(title)}</h1>'
+        f'<p class="state"><span class="pill {tone}">{esc(name)}</span> {esc(story.summary)}</p>'
+        f'<p class="dim">{esc(span)}</p>{_lede(story)}{command}</header>'
+    )
+
+
+def _lede(story: Story) -> str:
+    """What a reader in a hurry wants to know."""
+    is_real = story.mode == "act"
+    acted = [
+        each
+        for each in story.incidents
+        if each.acted_at is not None or (each.action != "none" and not is_real)
+    ]
+    if not acted:
+        return ""
+    times = "once" if len(acted) == 1 else f"{len(acted)} times"
+    text = f"mwatch acted {times}" if is_real else f"mwatch would have acted {times}"
+    lost = sum(each.recomputed for each in story.attempts)
+    if lost and story.wall_seconds > 0:
+        spent = sum(each.seconds for each in story.spent if each.name == "recomputed")
+        share = percent(spent / story.wall_seconds)
+        text += f"; {steps(lost)} were done again, {share} of the time"
+    back = sum(each.recovered_at is not None for each in acted)
+    them = "all" if back == len(acted) else f"{back} of them"
+    text += f"; {them} recovered from" if back else ""
+    return f"<p>{esc(text)}.</p>"
+
+
+def figures(story: Story) -> str:
+    tiles = "".join(
+        f'<div class="tile"><dt>{esc(name)}</dt><dd>{esc(big)}</dd><dd class="dim">{esc(small)}'
+        "</dd></div>"
+        for name, big, small in _figures(story)
+    )
+    return f'<dl class="tiles">{tiles}</dl>'
+
+
+def _figures(story: Story) -> Iterator[tuple[str, str, str]]:
+    if story.goodput is not None:
+        yield "Goodput", percent(story.goodput), f"of {duration(story.wall_seconds)}"
+    total = "" if story.total_iterations is None else f"of {count(story.total_iterations)}"
+    yield "Iteration", count(story.iteration), total
+    done = sum(each.recovered_at is not None for each in story.incidents)
+    good = f"{done} recovered from" if done else "" if story.incidents else "nothing went wrong"
+    yield "Incidents", count(len(story.incidents)), good
+    waits = [
+        each.detected_at - each.since_at
+        for each in story.incidents
+        if each.since_at is not None and each.severity == "critical"
+    ]
+    if waits:
+        yield "Detected after", wait(median(waits)), f"at the most {wait(max(waits))}"
+    again = sum(each.recomputed for each in story.attempts)
+    yield "Attempts", count(len(story.attempts)), f"{steps(again)} done again" if again else ""
+    if story.world_size:
+        hours = sum(each.gpu_seconds for each in story.spent) / 3600
+        yield "GPU-hours", f"{hours:,.2f}", f"on {many(story.world_size, 'rank')}"
+
+
+def attempts(story: Story, detail: Detail) -> str:
+    if not story.attempts:
+        return ""
+    head = "".join(f'<th scope="col">{each}</th>' for each in _ATTEMPTS)
+    least = min((each.first_iteration or 0 for each in story.attempts), default=0)
+    most = max((each.last_iteration or 0 for each in story.attempts), default=1)
+    rows = "".join(_attempt(story, each, (least, most), detail) for each in story.attempts)
+    return (
+        '<section id="attempts"><h2>Attempts</h2>'
+        f'<table class="cards"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+        "</section>"
+    )
+
+
+def _attempt(story: Story, each: AttemptStory, reach: tuple[int, int], detail: Detail) -> str:
+    ended = story.ended_at if each.ended_at is None else each.ended_at
+    lasted = "?" if ended is None else duration(ended - each.started_at)
+    cells = (
+        f"<b>{each.number}</b>",
+        esc(when(each.started_at, story.clock, with_date=False)),
+        esc(lasted),
+        _iterations(each, *reach),
+        count(each.resumed_from),
+        count(each.recomputed) if each.recomputed else DASH,
+        f'<span class="{cause_tone(each.cause)}">{esc(cause_name(each.cause))}</span> '
+        f'<span class="dim">{detail.cut(each.summary)}</span>',
+    )
+    return (
+        "<tr>"
+        + "".join(
+            f'<td data-label="{name}"><div>{cell}</div></td>'
+            for name, cell in zip(_ATTEMPTS, cells, strict=True)
+        )
+        + "</tr>"
+    )
+
+
+def _iterations(each: AttemptStory, least: int, most: int) -> str:
+    """From where to where, with a bar: what was done again is pale."""
+    first, last = each.first_iteration, each.last_iteration
+    if first is None or last is None:
+        return DASH
+    whole = max(1, most - least + 1)
+    left, wide = (first - least) / whole, max(0.004, (last - first + 1) / whole)
+    again = min(wide, each.recomputed / whole)
+    return (
+        f'{first:,}{DASH}{last:,}<svg class="reach" viewBox="0 0 1000 10" '
+        'preserveAspectRatio="none" aria-hidden="true">'
+        f'<rect class="again" x="{left * 1000:.1f}" width="{again * 1000:.1f}" height="10"/>'
+        f'<rect class="new" x="{(left + again) * 1000:.1f}" width="{(wide - again) * 1000:.1f}" '
+        'height="10"/></svg>'
+    )
+
+
+def goodput(story: Story) -> str:
+    parts = sorted((each for each in story.spent if each.seconds > 0), key=lambda e: -e.seconds)
+    whole = sum(each.seconds for each in parts)
+    if not parts or whole <= 0:
+        return ""
+    bar, left = "", 0.0
+    for each in sorted(parts, key=lambda each: each.name != "training"):
+        wide = each.seconds / whole * 1000
+        bar += f'<rect class="s-{esc(each.name)}" x="{left:.2f}" width="{wide:.2f}" height="10"/>'
+        left += wide
+    rows = "".join(_spent(each, whole, parts[0].seconds) for each in parts)
+    return (
+        f'<section id="goodput"><h2>Goodput <b class="big">{percent(story.goodput)}</b></h2>'
+        '<p class="dim">The share of the wall time in which iterations were done for the first '
+        "time, at the usual speed.</p>"
+        '<svg class="stack" viewBox="0 0 1000 10" preserveAspectRatio="none" aria-hidden="true">'
+        f"{bar}</svg>"
+        '<table class="spent"><thead><tr><th scope="col">Time went to</th><th></th>'
+        '<th scope="col">Time</th><th scope="col">Share</th><th scope="col">GPU-hours</th></tr>'
+        f"</thead><tbody>{rows}</tbody></table></section>"
+    )
+
+
+def _spent(each: SpentStory, whole: float, most: float) -> str:
+    name = _SPENT.get(each.name) or each.name.replace("_", " ")
+    return (
+        f'<tr><td><i class="s-{esc(each.name)}"></i>{esc(name)}</td>'
+        '<td class="bar"><svg viewBox="0 0 1000 10" preserveAspectRatio="none" aria-hidden="true">'
+        f'<rect class="s-{esc(each.name)}" width="{each.seconds / most * 1000:.1f}" height="10"/>'
+        f"</svg></td><td>{duration(each.seconds)}</td><td>{percent(each.seconds / whole)}</td>"
+        f"<td>{each.gpu_seconds / 3600:,.3f}</td></tr>"
+    )
+
+
+def seen(story: Story, detail: Detail) -> str:
+    """What mwatch watched by, and what it could not see."""
+    told = []
+    for each in story.sights:
+        name = _SIGHTS.get(each.name) or each.name[:60]
+        if each.is_up:
+            told.append(f'<li class="good">{esc(name)}</li>')
+        elif each.since is None:
+            told.append(f'<li class="dim">{esc(name)}: not seen</li>')
+        else:
+            since = when(each.since, story.clock, with_date=False)
+            why = f", {each.reason}" * bool(each.reason)
+            told.append(f'<li class="warn">{esc(name)}: lost at {detail.cut(since + why)}</li>')
+    notes = "".join(f"<li>{detail.cut(note)}</li>" for note in story.notes[:64])
+    files = "".join(f"<li><code>{detail.cut(file)}</code></li>" for file in story.sources[:64])
+    return (
+        '<section id="seen"><h2>What mwatch could see</h2>'
+        f'<ul class="sights">{"".join(told)}</ul>'
+        + (f'<ul class="notes">{notes}</ul>' if notes else "")
+        + (f"<details><summary>{many(len(story.sources), 'file')} read</summary>"
+           f"<ul>{files}</ul></details>" if files else "")
+        + "</section>"
+    )  # fmt: skip
+
+
+def happened(story: Story, detail: Detail) -> str:
+    most = 10 * detail.entries
+    told = story.happenings
+    left_out = story.left_out + max(0, len(told) - most)
+    kept = told if len(told) <= most else (*told[: most // 2], *told[-(most - most // 2) :])
+    rows = "".join(
+        f'<li class="h-{esc(each.kind[:20])}">'
+        f"<time>{esc(when(each.at, story.clock, with_date=False))}</time> {detail.cut(each.text)}"
+        "</li>"
+        for each in kept
+    )
+    if not rows:
+        return ""
+    more = f'<p class="dim">{left_out:,} more were left out.</p>' if left_out else ""
+    return (
+        '<section id="happened"><details><summary><h2>What happened, in order</h2></summary>'
+        f"<ol>{rows}</ol>{more}</details></section>"
+    )
+
+
+_OPEN = 6
+"""So many incidents are shown with their evidence unfolded."""
+_HEAD = (
+    "#", "What", "Since", "Detected after", "Culprit", "Action", "Resumed from", "Lost",
+    "Recovered after",
+)  # fmt: skip
+
+
+def incidents(story: Story, detail: Detail) -> str:
+    told = list(enumerate(story.incidents, 1))
+    if not told:
+        return '<section id="incidents"><h2>Incidents</h2><p class="calm">None.</p></section>'
+    head = "".join(f'<th scope="col">{each}</th>' for each in _HEAD)
+    rows = "".join(_row(story, number, each, detail) for number, each in told)
+    cards = "".join(_card(story, number, each, detail) for number, each in told)
+    return (
+        '<section id="incidents"><h2>Incidents</h2>'
+        f'<table class="cards"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+        f'<div class="evidence">{cards}</div></section>'
+    )
+
+
+def _row(story: Story, number: int, each: IncidentStory, detail: Detail) -> str:
+    cells = (
+        f'<a class="badge {_tone(each)}" href="#evidence-{number}">{number}</a>',
+        f"<b>{esc(cause_name(each.cause))}</b>" + _times(each),
+        _since(story, each),
+        detected_after(each),
+        detail.cut(each.culprit or DASH),
+        esc(deed(story, each)),
+        _resumed(story, each),
+        DASH if each.lost_steps is None else steps(each.lost_steps),
+        _recovered(story, each),
+    )
+    filled = "".join(
+        f'<td data-label="{name}"><div>{cell}</div></td>'
+        for name, cell in zip(_HEAD, cells, strict=True)
+    )
+    return f'<tr id="incident-{number}" class="incident">{filled}</tr>'
+
+
+def _tone(each: IncidentStory) -> str:
+    return "warn" if each.severity == "warning" else "bad"
+
+
+def _times(each: IncidentStory) -> str:
+    return f' <span class="dim">&times; {each.times}</span>' if each.times > 1 else ""
+
+
+def _since(story: Story, each: IncidentStory) -> str:
+    place = "" if each.since_iteration is None else f"iteration {each.since_iteration:,}"
+    at = each.since_at if each.since_at is not None else each.detected_at
+    moment = f'<span class="dim">{esc(when(at, story.clock, with_date=False))}</span>'
+    return f"{place} {moment}" if place else moment
+
+
+def detected_after(each: IncidentStory) -> str:
+    if each.since_at is None:
+        return DASH
+    return wait(each.detected_at - each.since_at)
+
+
+def deed(story: Story, each: IncidentStory) -> str:
+    """What was done, in one or two words; the reasons stand below."""
+    if each.action == "none":
+        return "watched"
+    if story.mode != "act":
+        return f"would {'stop the job' if each.action == 'stop' else each.action}"
+    if each.acted_at is None:
+        return f"{each.action} decided on"
+    return {"restart": "restarted", "stop": "stopped"}.get(each.action, each.action)
+
+
+def _resumed(story: Story, each: IncidentStory) -> str:
+    chosen = each.resume_from
+    if each.resumed_from is not None:
+        text = count(each.resumed_from) if each.resumed_from > 0 else "the beginning"
+        if chosen is not None and chosen != each.resumed_from and each.action == "restart":
+            return f'{text} <span class="dim">(mwatch chose {chosen:,})</span>'
+        return text
+    if each.action != "restart":
+        return DASH
+    return "the beginning" if chosen is None else count(chosen)
+
+
+def _recovered(story: Story, each: IncidentStory) -> str:
+    if each.recovered_at is not None:
+        return duration(each.recovered_at - (each.since_at or each.detected_at))
+    if each.action == "none" and each.closed_at is not None:
+        own = next((one for one in story.attempts if one.number == each.attempt), None)
+        has_ended = own and own.ended_at is not None and each.closed_at >= own.ended_at
+        return "ended with the attempt" if has_ended else "went away by itself"
+    is_last = bool(story.attempts) and each.attempt == story.attempts[-1].number
+    return "not yet" if each.action == "restart" and not is_last else DASH
+
+
+def _card(story: Story, number: int, each: IncidentStory, detail: Detail) -> str:
+    unfolded = " open" if len(story.incidents) <= _OPEN else ""
+    facts = "".join(f"<dt>{name}</dt><dd>{text}</dd>" for name, text in _facts(story, each, detail))
+    voices = "".join(_voice(voice, detail) for voice in each.voices[: detail.entries])
+    return (
+        f'<details id="evidence-{number}" class="card {_tone(each)}"{unfolded}>'
+        f'<summary><span class="badge {_tone(each)}">{number}</span> '
+        f"<b>{esc(cause_name(each.cause))}</b> {detail.cut(each.summary)}</summary>"
+        f"<dl>{facts}</dl>{voices}</details>"
+    )
+
+
+def _facts(story: Story, each: IncidentStory, detail: Detail) -> Iterator[tuple[str, str]]:
+    clock = story.clock
+    moments = [
+        ("began", each.since_at),
+        ("detected", each.detected_at),
+        ("decided", each.decided_at),
+        ("acted" if story.mode == "act" else "would have acted", each.acted_at),
+        ("recovered", each.recovered_at),
+    ]
+    shown = (f"{name} {when(at, clock, with_date=False)}" for name, at in moments if at is not None)
+    yield "Times", esc(" → ".join(shown))
+    told = (
+        ("Culprit", each.culprit),
+        ("Why", each.reason),
+        ("Why this checkpoint", each.resume_reason),
+        ("Proposal", each.proposal),
+    )
+    yield from ((name, detail.cut(text)) for name, text in told if text)
+    if each.witnesses:
+        yield (
+            "Witnesses",
+            "<br>".join(
+                f"{'✓' if one.agrees else '✗ against:'} <b>{detail.cut(one.name)}</b> "
+                f"{detail.cut(one.text)}"
+                for one in each.witnesses[: detail.entries]
+            ),
+        )
+    if each.files:
+        yield "Files", _files(each.files[: detail.entries], detail)
+    page = f" (runbooks/{each.runbook}.md)" if each.runbook else ""
+    if each.advice:
+        yield "Next", detail.cut(each.advice + page)
+
+
+def _files(files: Sequence[EvidenceFile], detail: Detail) -> str:
+    """Links from where the page lies by default, the folder of the run; each folder told once."""
+    folders: dict[str, list[str]] = {}
+    for each in files:
+        folder, _, name = each.path[:1000].rpartition("/")
+        link = esc(quote(each.path[:1000], errors="replace"))
+        about = f" ({detail.cut(each.about)})" if each.about else ""
+        folders.setdefault(folder, []).append(f'<a href="{link}">{detail.cut(name)}</a>{about}')
+    return "<br>".join(
+        (f'<span class="dim">{detail.cut(folder)}/</span> ' if folder else "") + ", ".join(names)
+        for folder, names in folders.items()
+    )
+
+
+def _voice(voice: Voice, detail: Detail) -> str:
+    lines = "".join(_excerpt(each, detail) for each in voice.evidence[: detail.excerpts])
+    return (
+        f'<p class="voice"><code>{detail.cut(voice.detector)}</code> '
+        f"{detail.cut(voice.summary)}</p>" + (f"<pre>{lines}</pre>" if lines else "")
+    )
+
+
+def _excerpt(each: Excerpt, detail: Detail) -> str:
+    place = each.file or ""
+    if each.file and each.line is not None:
+        place = f"{each.file}:{each.line}"
+    return f"<span><i>{detail.cut(place)}</i> {detail.cut(' '.join(each.text.split()))}</span>"

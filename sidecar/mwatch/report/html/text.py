@@ -1,0 +1,149 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Words and numbers of the report page. Whatever comes from a log passes through `esc`."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from mwatch.report.model import Clock
+
+DASH = "\N{EN DASH}"
+"""Nothing to tell; or from here to there."""
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+"""Nothing that steers a terminal or turns the direction of what follows."""
+_CAUSES = {
+    "nan": "NaN",
+    "oom": "Out of memory",
+    "loss_scale_collapse": "Loss-scale collapse",
+    "healthy": "Healthy",
+    "rerun": "Rerun asked for",
+    "finished_early": "Ended too early",
+    "killed": "Killed",
+    "blind": "Cannot see",
+    "unknown": "Not known",
+    "checkpoint": "Bad checkpoint",
+    "user_error": "Error in the user's code",
+}
+_SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+_FINE = frozenset({"healthy", "finished"})
+_UNSEEN = frozenset({"unknown", "blind"})
+_MILD = frozenset({"slow", "loss_stuck", "checkpoint_overdue", "suspended", "preempted"})
+
+
+def esc(text: object) -> str:
+    """Safe inside an element and inside a quoted attribute."""
+    return html.escape(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", str(text)), quote=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """How much the page has room for."""
+
+    excerpts: int
+    """Lines of evidence of one detector."""
+    characters: int
+    """Of one text."""
+    entries: int
+    """Of a list."""
+
+    def cut(self, text: object) -> str:
+        """As `esc`, and short."""
+        whole = str(text)
+        is_long = len(whole) > self.characters
+        return esc(whole[: self.characters] + "…" * is_long)
+
+
+def cause_name(cause: str) -> str:
+    return _CAUSES.get(cause) or cause[:60].replace("_", " ").capitalize()
+
+
+def cause_tone(cause: str) -> str:
+    """The class that colours it."""
+    if cause in _FINE:
+        return "good"
+    if cause in _UNSEEN:
+        return "dim"
+    return "warn" if cause in _MILD else "bad"
+
+
+def moment(at: float, clock: Clock) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(at + clock.offset_seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def when(at: float | None, clock: Clock, *, with_date: bool = True) -> str:
+    """`2026-11-15 04:12:40`, `04:12:40`, or `+72 s` where the log prints no times."""
+    if at is None:
+        return "?"
+    if clock.is_relative:
+        return f"+{duration(at)}"
+    found = moment(at, clock)
+    if found is None:
+        return f"{at:.0f}"
+    return found.strftime("%Y-%m-%d %H:%M:%S" if with_date else "%H:%M:%S")
+
+
+def duration(seconds: float) -> str:
+    if seconds < 0.0995:
+        return f"{max(0.0, seconds) * 1000:.0f} ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    whole = round(seconds)
+    if whole < 7200:
+        return f"{whole // 60} min {whole % 60} s"
+    if whole < 48 * 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86400:,} d {whole % 86400 // 3600} h"
+
+
+def wait(seconds: float) -> str:
+    return "at once" if seconds < 0.05 else duration(seconds)
+
+
+def count(number: int | None) -> str:
+    return DASH if number is None else f"{number:,}"
+
+
+def steps(number: int) -> str:
+    return f"{number:,} step" + "s" * (number != 1)
+
+
+def percent(share: float | None) -> str:
+    if share is None:
+        return "?"
+    return f"{share:.0%}" if share >= 0.995 or share == 0 else f"{share:.1%}"
+
+
+def value(number: float) -> str:
+    """Four digits are enough to compare."""
+    size = abs(number)
+    if size != 0 and (size >= 1e6 or size < 1e-3):
+        return f"{number:.3g}"
+    return f"{number:,.0f}" if size >= 10_000 else f"{number:.4g}"
+
+
+def seconds(number: float) -> str:
+    """Of one step: finer than `duration`."""
+    if 0 < number < 0.9995:
+        return f"{number * 1000:.3g} ms"
+    return f"{value(number)} s"
+
+
+def power_of_two(number: float) -> str:
+    """`2¹⁶`; other numbers as they are."""
+    if number > 0 and math.frexp(number)[0] == 0.5:
+        return "2" + str(math.frexp(number)[1] - 1).translate(_SUPERSCRIPT)
+    return value(number)
+
+
+def many(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + "s" * (number != 1)

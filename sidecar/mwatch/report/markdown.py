@@ -1,0 +1,191 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A report as a file: JSON for machines, Markdown for a ticket. Written whole, or not at all."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mwatch.errors import InputError
+from mwatch.report.run_report import Report
+
+_SUFFIXES = (".md", ".json")
+
+
+def to_json(report: Report) -> str:
+    return json_text(report.to_json())
+
+
+def json_text(body: dict[str, Any]) -> str:
+    return json.dumps(_finite(body), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def check_target(file: Path) -> None:
+    """Before a long replay: InputError where the report could not be written."""
+    if file.suffix not in _SUFFIXES:
+        raise InputError(f"{file}: name it .md or .json, for that tells what to write")
+    if file.is_dir():
+        raise InputError(f"{file}: is a folder; name a file in it")
+    if not file.parent.is_dir():
+        raise InputError(f"{file}: there is no folder {file.parent}; make it first")
+
+
+def write_report(report: Report, file: Path) -> None:
+    check_target(file)
+    text = to_json(report) + "\n" if file.suffix == ".json" else to_markdown(report)
+    try:
+        handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as out:
+                out.write(text)
+            os.chmod(name, 0o666 & ~_umask())
+            os.replace(name, file)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        raise InputError(f"{file}: cannot be written ({error.strerror}); check it") from error
+
+
+def _umask() -> int:
+    """It can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def to_markdown(report: Report) -> str:
+    data = report.to_json()
+    said, decision = data["verdict"], data["decision"]
+    lines = [
+        f"# {said['cause'].replace('_', ' ')}: {_cell(said['summary'])}",
+        "",
+        f"- since: iteration {_or(said['since']['iteration'])}, {_or(said['since']['time'])}",
+        f"- confidence: {said['confidence']}",
+        f"- culprit: {_culprit(said['culprit'])}",
+        f"- mwatch would: {decision['action']}, from checkpoint {_or(decision['resume_from'])}",
+        f"- because: {_cell(decision['reason'])}",
+    ]
+    if decision["resume_reason"]:
+        lines.append(f"- checkpoint: {_cell(decision['resume_reason'])}")
+    lines += [f"- next: {_cell(data['next_step'])}", f"- runbook: {_or(data['runbook'])}", ""]
+    for section in (_findings, _incidents, _attempts, _timeline, _goodput, _inputs):
+        lines += section(data)
+    return "\n".join(lines) + "\n"
+
+
+def _findings(data: dict[str, Any]) -> Iterator[str]:
+    yield from _title("Findings at the end")
+    for each in data["findings"]:
+        who = f"{each['detector']}, {each['severity']}"
+        yield f"- **{each['cause']}** ({who}): {_cell(each['summary'])}"
+        for seen in each["evidence"]:
+            yield f"  - `{_or(seen['file'])}:{_or(seen['line'])}` {_code(seen['text'])}"
+    yield "" if data["findings"] else "None.\n"
+
+
+def _incidents(data: dict[str, Any]) -> Iterator[str]:
+    yield from _table(
+        "Incidents",
+        ("attempt", "cause", "since iteration", "detected", "acted", "closed", "what"),
+        (
+            (each["attempt"], each["cause"], each["since"]["iteration"], each["detected"],
+             each["acted"], each["closed"], each["summary"])
+            for each in data["incidents"]
+        ),
+    )  # fmt: skip
+
+
+def _attempts(data: dict[str, Any]) -> Iterator[str]:
+    yield from _table(
+        "Attempts",
+        ("attempt", "started", "ended", "first", "last", "resumed from", "ended by"),
+        (
+            (each["number"], each["started"], each["ended"], each["first_iteration"],
+             each["last_iteration"], each["resumed_from"], each["cause"])
+            for each in data["attempts"]
+        ),
+    )  # fmt: skip
+
+
+def _timeline(data: dict[str, Any]) -> Iterator[str]:
+    yield from _table(
+        "Timeline",
+        ("time", "attempt", "what", "iteration", "times"),
+        (
+            (each["time"], each["attempt"], each["text"], each["iteration"], each["count"])
+            for each in data["timeline"]
+        ),
+    )
+
+
+def _goodput(data: dict[str, Any]) -> Iterator[str]:
+    spent = data["goodput"]
+    ratio = "?" if spent["ratio"] is None else f"{spent['ratio']:.1%}"
+    yield from _table(
+        f"Goodput {ratio} of {spent['wall_seconds']:.0f} s",
+        ("part", "seconds", "GPU-hours"),
+        (
+            (part.replace("_", " "), seconds, spent["gpu_hours"][part])
+            for part, seconds in spent["seconds"].items()
+            if seconds
+        ),
+    )
+
+
+def _inputs(data: dict[str, Any]) -> Iterator[str]:
+    yield from _title("Read")
+    for file in data["recording"]["files"]:
+        yield f"- `{file}`"
+    yield from (f"- note: {_cell(note)}" for note in data["notes"])
+
+
+def _title(text: str) -> Iterator[str]:
+    yield f"## {text}"
+    yield ""
+
+
+def _table(title: str, head: tuple[str, ...], rows: Iterator[tuple[Any, ...]]) -> Iterator[str]:
+    yield from _title(title)
+    yield f"| {' | '.join(head)} |"
+    yield f"|{' --- |' * len(head)}"
+    for row in rows:
+        yield f"| {' | '.join(_cell(str(_or(value))) for value in row)} |"
+    yield ""
+
+
+def _culprit(culprit: dict[str, Any] | None) -> str:
+    if culprit is None:
+        return "-"
+    return ", ".join(
+        f"{name} {value}" for name, value in culprit.items() if value not in (None, {})
+    )
+
+
+def _or(value: Any) -> Any:
+    return "-" if value is None else value
+
+
+def _cell(text: str) -> str:
+    """One line, and nothing in it that Markdown or HTML would obey."""
+    flat = " ".join(text.split())
+    return flat.replace("|", "\\|").replace("<", "&lt;").replace("`", "'")
+
+
+def _code(text: str) -> str:
+    return f"`{' '.join(text.split())[:300].replace('`', chr(39))}`"

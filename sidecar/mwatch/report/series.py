@@ -1,0 +1,154 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The numbers of a run, of any length, in a bounded place.
+
+Iteration lines go into buckets of neighbours of one attempt. When there are too many buckets,
+every two neighbours become one: the lowest and highest value of each stay, so that a spike of a
+single step is still there after five million. What cannot be told afterwards is where inside a
+bucket it was.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mwatch.detect.shared.main_loss import is_all_skipped, main_loss
+from mwatch.model.job import Step
+
+MAX_BUCKETS = 2048
+MAX_SERIES_ATTEMPTS = 256
+
+
+class Span(NamedTuple):
+    """The finite values of a bucket."""
+
+    low: float
+    high: float
+    mean: float
+    lines: int
+
+
+@dataclass(slots=True)
+class Bucket:
+    attempt: int
+    first: int
+    """Iterations that it speaks for."""
+    last: int
+    began_at: float
+    ended_at: float
+    loss: Span | None = None
+    """None: no line of it had a finite one."""
+    step_seconds: Span | None = None
+    loss_scale: Span | None = None
+    grad_norm: Span | None = None
+    skipped: int = 0
+    bad: int = 0
+    """Lines whose loss or gradient norm was NaN, infinite, or missing without being skipped."""
+
+
+class Series:
+    """`buckets` may be read at any time; the newest may still grow."""
+
+    def __init__(self, most: int = MAX_BUCKETS) -> None:
+        self.buckets: list[Bucket] = []
+        self.has_loss = False
+        self.is_bad = False
+        """The newest line was."""
+        self._most = most
+        self._width = 1
+        self._filled = 0
+        """Lines in the newest bucket."""
+
+    def add(self, attempt: int, step: Step) -> None:
+        newest = self.buckets[-1] if self.buckets else None
+        if newest is None or newest.attempt != attempt or self._filled >= self._width:
+            newest = Bucket(attempt, step.first_covered, step.iteration, step.at, step.at)
+            self.buckets.append(newest)
+            self._filled = 0
+        self._filled += 1
+        self._put(newest, step)
+        if len(self.buckets) > self._most:
+            self._halve()
+
+    def _put(self, bucket: Bucket, step: Step) -> None:
+        loss = main_loss(step)
+        has_counted = not is_all_skipped(step)
+        told = _finite(loss) if has_counted else None
+        self.has_loss = self.has_loss or told is not None
+        is_missing = told is None and self.has_loss and has_counted
+        self.is_bad = is_missing or _is_wild(loss) or _is_wild(step.grad_norm)
+        if step.iteration > bucket.last:
+            bucket.last = step.iteration
+        if step.at > bucket.ended_at:
+            bucket.ended_at = step.at
+        bucket.loss = _grown(bucket.loss, told)
+        bucket.step_seconds = _grown(bucket.step_seconds, step.seconds)
+        bucket.loss_scale = _grown(bucket.loss_scale, step.loss_scale)
+        bucket.grad_norm = _grown(bucket.grad_norm, step.grad_norm)
+        bucket.skipped += step.skipped
+        bucket.bad += self.is_bad
+
+    def _halve(self) -> None:
+        """Every two neighbours of one attempt become one; of far too many attempts, the first
+        ones lose their numbers."""
+        self._width *= 2
+        kept: list[Bucket] = []
+        is_open = False
+        for bucket in self.buckets:
+            if is_open and kept[-1].attempt == bucket.attempt:
+                kept[-1] = joined(kept[-1], bucket)
+                is_open = False
+            else:
+                kept.append(bucket)
+                is_open = True
+        self._filled = 1 if is_open else self._width
+        attempts = sorted({bucket.attempt for bucket in kept})
+        if len(attempts) > MAX_SERIES_ATTEMPTS:
+            oldest = attempts[-MAX_SERIES_ATTEMPTS]
+            kept = [bucket for bucket in kept if bucket.attempt >= oldest]
+        self.buckets = kept
+
+
+def joined(one: Bucket, other: Bucket) -> Bucket:
+    return Bucket(
+        one.attempt,
+        min(one.first, other.first),
+        max(one.last, other.last),
+        min(one.began_at, other.began_at),
+        max(one.ended_at, other.ended_at),
+        _both(one.loss, other.loss),
+        _both(one.step_seconds, other.step_seconds),
+        _both(one.loss_scale, other.loss_scale),
+        _both(one.grad_norm, other.grad_norm),
+        one.skipped + other.skipped,
+        one.bad + other.bad,
+    )
+
+
+def _both(one: Span | None, other: Span | None) -> Span | None:
+    if one is None or other is None:
+        return one or other
+    lines = one.lines + other.lines
+    mean = one.mean * (one.lines / lines) + other.mean * (other.lines / lines)
+    return Span(min(one.low, other.low), max(one.high, other.high), mean, lines)
+
+
+def _grown(span: Span | None, value: float | None) -> Span | None:
+    """With one more line."""
+    if value is None or not math.isfinite(value):
+        return span
+    if span is None:
+        return Span(value, value, value, 1)
+    low, high, mean, lines = span
+    mean += value / (lines + 1) - mean / (lines + 1)
+    return Span(min(low, value), max(high, value), mean, lines + 1)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _is_wild(value: float | None) -> bool:
+    return value is not None and not math.isfinite(value)

@@ -1,0 +1,231 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`story.json`: written whole or not at all, and read with suspicion.
+
+A reader takes any file of this version, also with keys that it does not know, and refuses what
+is not of the right shape, too long, or of a version to come: then it says where.
+
+The story of a recorded run: what the recorder kept, with what was concluded at its end.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Iterable
+from dataclasses import MISSING, fields, is_dataclass, replace
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+import orjson
+
+from mwatch.errors import InputError
+from mwatch.report.model import MAX_WORDS, AttemptStory, Clock, short
+from mwatch.report.recorder import Story, StoryRecorder
+from mwatch.report.run_report import AttemptReport, Report
+from mwatch.report.series import Bucket, Span
+
+VERSION = 1
+NAME = "story.json"
+MAX_BYTES = 16 << 20
+_MAX_ITEMS = 4096
+_MAX_NUMBER = 1e300
+_DIGITS = 10
+"""The first loss scale of fp16, 4294967296, has so many."""
+
+
+class _Wrong(Exception):
+    """Where in the file, and what is wrong there."""
+
+
+def to_json(story: Story) -> bytes:
+    return orjson.dumps({"version": VERSION, "story": _plain(story)})
+
+
+def from_json(data: bytes, name: str = NAME) -> Story:
+    """InputError that names the file and the place."""
+    mend = "let `mwatch run` write it, or name the logs instead"
+    try:
+        if len(data) > MAX_BYTES:
+            raise _Wrong(f"is larger than {MAX_BYTES >> 20} MiB")
+        found = orjson.loads(data)
+        if not isinstance(found, dict) or not isinstance(found.get("version"), int):
+            raise _Wrong("has no version")
+        if found["version"] > VERSION:
+            raise _Wrong(f"has version {found['version']}, which needs a newer mwatch")
+        story = _read(Story, found.get("story"), "story")
+    except orjson.JSONDecodeError as error:
+        raise InputError(f"{name}: is no JSON ({error}); {mend}") from None
+    except _Wrong as error:
+        raise InputError(f"{name}: {error}; {mend}") from None
+    assert isinstance(story, Story)
+    return story
+
+
+def write(story: Story, file: Path) -> None:
+    """A reader sees the old one or the new one. OSError where it cannot be written."""
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    try:
+        with os.fdopen(handle, "wb") as out:
+            out.write(to_json(story))
+        os.chmod(name, 0o644)
+        os.replace(name, file)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def read(file: Path) -> Story:
+    try:
+        with open(file, "rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror}); check it") from error
+    return from_json(data, str(file))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Bucket):
+        return _row(value)
+    if is_dataclass(value):
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, tuple | list):
+        return [_plain(each) for each in value]
+    if isinstance(value, float):
+        return _held(value) if math.isfinite(value) else None
+    if isinstance(value, str):
+        return value[:MAX_WORDS].encode("utf-8", "replace").decode()
+    return value
+
+
+def _row(bucket: Bucket) -> list[Any]:
+    """Short: there are thousands."""
+    spans = (bucket.loss, bucket.step_seconds, bucket.loss_scale, bucket.grad_norm)
+    told = [
+        None if span is None
+        else _cut(span.mean) if span.lines == 1
+        else [_cut(span.low), _cut(span.high), _cut(span.mean), span.lines]
+        for span in spans
+    ]  # fmt: skip
+    moments = (round(bucket.began_at, 3), round(bucket.ended_at, 3))
+    head = (bucket.attempt, bucket.first, bucket.last, *moments)
+    return [*head, bucket.skipped, bucket.bad, *told]
+
+
+def _cut(value: float) -> float:
+    return float(f"{_held(value):.{_DIGITS}g}")
+
+
+def _held(value: float) -> float:
+    """What is larger is not read again."""
+    return min(_MAX_NUMBER, max(-_MAX_NUMBER, value))
+
+
+def _read(kind: Any, value: Any, where: str) -> Any:
+    if kind is Bucket:
+        return _bucket(value, where)
+    if is_dataclass(kind):
+        return _record(kind, value, where)
+    if get_origin(kind) is UnionType:
+        (inner,) = (each for each in get_args(kind) if each is not NoneType)
+        return None if value is None else _read(inner, value, where)
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list) or len(value) > _MAX_ITEMS:
+            raise _Wrong(f"{where} is no list of at most {_MAX_ITEMS}")
+        inner = get_args(kind)[0]
+        return tuple(_read(inner, each, f"{where}[{i}]") for i, each in enumerate(value))
+    return _scalar(kind, value, where)
+
+
+def _scalar(kind: Any, value: Any, where: str) -> Any:
+    if kind is str:
+        if not isinstance(value, str) or len(value) > MAX_WORDS:
+            raise _Wrong(f"{where} is no text of at most {MAX_WORDS} characters")
+        return value
+    if kind is bool:
+        if not isinstance(value, bool):
+            raise _Wrong(f"{where} is neither true nor false")
+        return value
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or abs(value) > _MAX_NUMBER or (kind is int and not isinstance(value, int)):
+        raise _Wrong(f"{where} is no {'whole ' if kind is int else ''}number")
+    return value if kind is int else float(value)
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _record(kind: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise _Wrong(f"{where} is no object")
+    found = {}
+    for each in fields(kind):
+        if each.name in value:
+            hint = _hints(kind)[each.name]
+            found[each.name] = _read(hint, value[each.name], f"{where}.{each.name}")
+        elif each.default is MISSING and each.default_factory is MISSING:
+            raise _Wrong(f"{where}.{each.name} is missing")
+    return kind(**found)
+
+
+def _bucket(row: Any, where: str) -> Bucket:
+    if not isinstance(row, list) or len(row) != 11:
+        raise _Wrong(f"{where} is no row of 11 values")
+    kinds = (int, int, int, float, float, int, int)
+    attempt, first, last, began, ended, skipped, bad = (
+        _scalar(kind, value, f"{where}[{i}]")
+        for i, (kind, value) in enumerate(zip(kinds, row, strict=False))
+    )
+    loss, seconds, scale, norm = (_span(value, where) for value in row[7:])
+    return Bucket(
+        attempt, first, last, began, ended, loss, seconds, scale, norm, skipped, bad
+    )  # fmt: skip
+
+
+def _span(value: Any, where: str) -> Span | None:
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        alone = _scalar(float, value, where)
+        return Span(alone, alone, alone, 1)
+    if len(value) != 4:
+        raise _Wrong(f"{where} has a range that is no four numbers")
+    low, high, mean = (_scalar(float, each, where) for each in value[:3])
+    return Span(low, high, mean, max(1, _scalar(int, value[3], where)))
+
+
+MAX_SOURCES = 256
+
+
+def told(recorder: StoryRecorder, report: Report) -> Story:
+    """`recorder` listened to the replay that `report` came from."""
+    for incident in report.incidents:
+        recorder.incident(incident)
+    story = recorder.story(is_over=True)
+    said = report.verdict
+    return replace(
+        story,
+        clock=Clock(is_relative=report.is_relative),
+        cause=said.cause.value,
+        summary=short(said.summary),
+        attempts=tuple(_concluded(story.attempts, report.attempts)),
+        notes=tuple(short(note) for note in report.notes),
+        sources=report.files[:MAX_SOURCES],
+    )
+
+
+def _concluded(
+    attempts: Iterable[AttemptStory], reports: Iterable[AttemptReport]
+) -> Iterable[AttemptStory]:
+    known = {each.number: each for each in reports}
+    for each in attempts:
+        said = known.get(each.number)
+        if said is None or said.cause.value == each.cause:
+            yield each
+        else:
+            yield replace(each, cause=said.cause.value, summary=short(said.summary))

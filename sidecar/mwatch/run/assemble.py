@@ -1,0 +1,205 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Puts a local run together: its folder, engine, eyes and metrics, and whoever looks on.
+
+What a watched run leaves behind: its story, its incidents, and what it learnt.
+
+The story is replaced every few seconds, so that a run whose watcher was killed still has one. A
+disk that cannot be written to is told once and changes nothing else.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from mwatch.config import catalogue, policy
+from mwatch.engine.engine import Assessment, Engine, Incident
+from mwatch.model.decision import Decision
+from mwatch.model.observation import HERE, Observed
+from mwatch.model.settings import Settings
+from mwatch.model.timeline import Rollback
+from mwatch.parse.grammar import Grammar
+from mwatch.report import story_json
+from mwatch.report.model import EvidenceFile
+from mwatch.report.recorder import StoryRecorder
+from mwatch.run import folder as run_folder
+from mwatch.run.folder import RunFolder
+from mwatch.run.supervisor import LocalRun, Watched
+from mwatch.runtime.clock import Clock
+from mwatch.runtime.self_monitoring import OwnFaults
+from mwatch.watch.collector import Live
+from mwatch.watch.evidence_extras import EvidenceExtras
+from mwatch.watch.exporters import WaysOut
+from mwatch.watch.metrics import RunMetrics, serve
+from mwatch.watch.observer import Ended, SafeView, View
+from mwatch.watch.optional_sources import PodEyes
+from mwatch.watch.saved_state import Memory
+from mwatch.watch.watcher import RunWatch
+from mwatch_trainer.scrub.scrubber import scrub_text
+
+_STORY_SECONDS = 5.0
+_MEMORY_SECONDS = 5.0
+
+
+class RunRecord:
+    def __init__(
+        self, folder: RunFolder, argv: Sequence[str], engine: Engine, clock: Clock, *, is_act: bool
+    ) -> None:
+        self._folder = folder
+        self._engine = engine
+        self._clock = clock
+        self._is_act = is_act
+        command = scrub_text(shlex.join(argv))
+        self._story = StoryRecorder(folder.name, "act" if is_act else "observe", command)
+        self._memory: Memory | None = None
+        self._written_at = float("-inf")
+        self._problem: str | None = None
+
+    def told(self, observed: Observed) -> None:
+        self._story.note(self._engine.job, observed)
+
+    def recall(self, save: Path) -> list[Rollback] | None:
+        """It is known where the job saves: what it learnt in its earlier life, once it is read."""
+        if self._memory is None:
+            self._memory = Memory(save)
+        return self._memory.recall(self._engine.job)
+
+    def wait_for_memory(self) -> None:
+        """Before something is decided by it, within a bound."""
+        if self._memory is not None:
+            self._memory.wait(_MEMORY_SECONDS)
+
+    def looked(self, assessment: Assessment) -> None:
+        self._story.assessed(assessment)
+        now = self._clock.now()
+        if now - self._written_at >= _STORY_SECONDS:
+            self._written_at = now
+            self._write(is_over=False)
+
+    def enacted(self, decision: Decision, at: float) -> None:
+        self._story.enacted(decision, at)
+
+    def incident(self, incident: Incident, files: Sequence[EvidenceFile]) -> None:
+        self._story.incident(incident, files)
+
+    def noted(self, text: str) -> None:
+        self._story.noted(text)
+
+    def attempt_ended(self) -> None:
+        if self._is_act and self._memory is not None:
+            self._memory.keep(self._engine.job)
+
+    def end(self) -> None:
+        self._write(is_over=True)
+
+    def problems(self) -> list[str]:
+        """What a person should know; may be told again."""
+        remembered = [] if self._memory is None else self._memory.problems()
+        return remembered if self._problem is None else [*remembered, self._problem]
+
+    def _write(self, *, is_over: bool) -> None:
+        try:
+            story = self._story.story(self._clock.now(), is_over=is_over)
+            story_json.write(story, self._folder.story)
+        except OSError as error:
+            self._problem = f"the story of the run cannot be written: {error.strerror or error}"
+
+
+MakeView = Callable[[RunFolder, str], View]
+"""Of the run's folder, and where more can be seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    argv: Sequence[str]
+    is_act: bool = False
+    policy: Path | None = None
+    settings: Settings | None = None
+    """Instead of a policy file."""
+    name: str | None = None
+    parent: Path = Path("runs")
+    folder: RunFolder | None = None
+    """Made already; then `name` and `parent` say nothing."""
+    save: Path | None = None
+    port: int | None = 9401
+    """For /metrics; None: nowhere."""
+    grace_seconds: float = 30.0
+    has_probe: bool = True
+    shows_output: bool = False
+    otlp_endpoint: str | None = None
+    tensorboard_notes: Path | None = None
+
+
+def run(request: RunRequest, make_view: MakeView) -> Ended:
+    """InputError before anything is started; after that, the end of the run."""
+    settings = request.settings or Settings()
+    if request.policy is not None:
+        settings = policy.load(request.policy)
+    entries = catalogue.load([])
+    known = {entry.id: entry for entry in entries}
+    grammar = Grammar(entries, None)
+    clock = Clock()
+    folder = request.folder
+    if folder is None:
+        folder = run_folder.make(request.parent, request.name, request.argv, clock.now())
+    engine = Engine(folder.name, known, settings)
+    eyes = PodEyes(HERE, engine)
+    live = Live(folder.volume, HERE, grammar, known, clock, request.save, more=eyes)
+    return _watched(request, make_view, folder, engine, live)
+
+
+def _watched(
+    request: RunRequest, make_view: MakeView, folder: RunFolder, engine: Engine, live: Live
+) -> Ended:
+    is_act = request.is_act
+    with ExitStack() as stack:
+        faults = OwnFaults(lambda text: tell(text))
+        metrics = RunMetrics(
+            engine, live, is_acting=lambda: is_act, errors=lambda: faults.count,
+            dropped=lambda: out.dropped(),
+        )  # fmt: skip
+        stack.enter_context(serve(request.port, metrics))
+        out = WaysOut(
+            metrics.snapshots,
+            otlp_endpoint=request.otlp_endpoint,
+            tensorboard_notes=request.tensorboard_notes,
+        )
+        stack.callback(out.close)
+        record = RunRecord(folder, request.argv, engine, live.clock, is_act=is_act)
+        view = SafeView(make_view(folder, metrics.where or str(folder.path)))
+        if metrics.problem is not None:
+            view.noted(metrics.problem)
+
+        def tell(text: str) -> None:
+            view.noted(text)
+            record.noted(text)
+
+        watch = RunWatch(
+            folder, engine, live, record, metrics, view, faults,
+            is_act=is_act, extra=EvidenceExtras(live), out=out,
+        )  # fmt: skip
+        return LocalRun(_command(request, folder), watch, view, faults).run()
+
+
+def _command(request: RunRequest, folder: RunFolder) -> Watched:
+    return Watched(
+        argv=request.argv,
+        folder=folder,
+        is_act=request.is_act,
+        grace_seconds=request.grace_seconds,
+        wrapper_options=_options(request),
+        shows_output=request.shows_output,
+    )
+
+
+def _options(request: RunRequest) -> list[str]:
+    options = ["--grace", f"{request.grace_seconds:g}"]
+    if request.save is not None:
+        options += ["--checkpoints", str(request.save)]
+    if not request.has_probe:
+        options.append("--no-probe")
+    return options

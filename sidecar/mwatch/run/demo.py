@@ -1,0 +1,233 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The demonstration: a real small training that fails in five ways, and what became of each.
+
+Everything is real but the size: two ranks of Megatron-core's GPT over gloo, real signals, real
+checkpoints, and the same engine, wrapper and probe as anywhere. Thresholds that are meant for jobs
+of hours are shortened. A fault counts as recovered when it was found after it happened, training
+was resumed from the checkpoint that is the right one, and went past the point it had reached.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from mwatch.errors import InputError
+from mwatch.evidence.incident_store import IncidentFiles
+from mwatch.model.decision import Action
+from mwatch.model.finding import Cause
+from mwatch.model.incident import IncidentRecord
+from mwatch.model.settings import ActSettings, CheckpointSettings, DeadlineSettings, Settings
+from mwatch.report import story_json
+from mwatch.report.html import page
+from mwatch.run import folder as run_folder
+from mwatch.run.assemble import MakeView, RunRequest, run
+from mwatch.run.folder import RunFolder
+
+_NEEDED = ("torch", "megatron.core")
+_SAVE_INTERVAL = 20
+_INTERRUPTED = frozenset({129, 130, 143})
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    title: str
+    flags: tuple[str, ...]
+    """As the trainer takes them; the last one is what brings the run down."""
+    causes: frozenset[Cause]
+    resume_from: int
+    """The checkpoint that is the right one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """One run: NaN needs bf16 (fp16 skips such steps, and its loss scale collapses instead)."""
+
+    name: str
+    precision: tuple[str, ...]
+    iterations: int
+    """Enough to pass the last fault, which is acted on some seconds after it happened."""
+    faults: tuple[Fault, ...]
+
+
+TRAININGS = (
+    Training(
+        "demo-bf16",
+        ("--bf16",),
+        220,
+        (
+            Fault("a rank stops (SIGSTOP)", ("sigstop@45:rank=1",), frozenset({Cause.HANG}), 40),
+            Fault("a weight becomes NaN", ("nan@85",), frozenset({Cause.NAN}), 80),
+        ),
+    ),
+    Training(
+        "demo-fp16",
+        ("--fp16", "--initial-loss-scale", "4096", "--loss-scale-window", "100"),
+        240,
+        (
+            Fault(
+                "the loss scale collapses",
+                ("loss-scale-collapse@25",),
+                frozenset({Cause.LOSS_SCALE_COLLAPSE}),
+                20,
+            ),
+            Fault(
+                "a rank is killed (SIGKILL)", ("kill@165:rank=0",), frozenset({Cause.KILLED}), 160
+            ),
+            Fault(
+                "a rank is killed, and the newest checkpoint is corrupt",
+                ("corrupt-checkpoint@200", "kill@205:rank=1"),
+                frozenset({Cause.KILLED, Cause.CHECKPOINT}),
+                180,
+            ),
+        ),
+    ),
+)
+
+
+class Row(NamedTuple):
+    """What became of one fault; None: it is not known, or did not happen."""
+
+    title: str
+    happened_at: float | None
+    record: IncidentRecord | None
+    is_recovered: bool
+
+    @property
+    def detected_after(self) -> float | None:
+        detected = self.record.times.detected if self.record else None
+        if detected is None or self.happened_at is None:
+            return None
+        return max(0.0, detected - self.happened_at)
+
+
+class Result(NamedTuple):
+    folders: Sequence[RunFolder]
+    rows: Sequence[Row]
+    seconds: float
+    exit_codes: Sequence[int]
+    """Of the trainings."""
+
+    @property
+    def interrupted_by(self) -> int | None:
+        """The exit code that says so, where a person has had enough."""
+        return next((code for code in self.exit_codes if code in _INTERRUPTED), None)
+
+    @property
+    def is_fine(self) -> bool:
+        return not any(self.exit_codes) and all(row.is_recovered for row in self.rows)
+
+
+def settings() -> Settings:
+    """For a job of minutes: a restart costs seconds, so nothing is gained by a long wait."""
+    usual = Settings()
+    act = ActSettings(
+        restarts_per_window=12,
+        backoff_first_seconds=1.0,
+        backoff_factor=1.0,
+        default_restart_cost_seconds=5.0,
+        min_restart_cost_seconds=2.0,
+        stall_factor=1.0,
+    )
+    saves = DeadlineSettings(60, 3, 15, 120)
+    deadlines = replace(usual.deadlines, first_save=saves, saving=saves)
+    checkpoints = CheckpointSettings(max_rollbacks=5)
+    return replace(usual, act=act, deadlines=deadlines, checkpoints=checkpoints)
+
+
+def demo(*, quick: bool, parent: Path, port: int | None, shows: bool, view: MakeView) -> Result:
+    """InputError where the small trainer is not installed. `quick`: the first training only."""
+    missing = [name for name in _NEEDED if not _is_there(name)]
+    if missing:
+        mend = "pip install 'mwatch[demo]' (several gigabytes), or `make demo` in a checkout"
+        raise InputError(f"the demo trains with {' and '.join(missing)}, not installed: {mend}")
+    began = time.monotonic()
+    folders: list[RunFolder] = []
+    rows: list[Row] = []
+    codes: list[int] = []
+    for training in TRAININGS[:1] if quick else TRAININGS:
+        folder = run_folder.make(parent, training.name, (), time.time())
+        request = RunRequest(
+            argv=command(folder, training),
+            folder=folder,
+            is_act=True,
+            settings=settings(),
+            port=port,
+            grace_seconds=5.0,
+            shows_output=shows,
+        )
+        ended = run(request, view)
+        folder.report.write_text(page.render(story_json.read(folder.story)), "utf-8")
+        folders.append(folder)
+        rows += _rows(folder, training.faults)
+        codes.append(ended.exit_code)
+        if ended.exit_code in _INTERRUPTED:
+            break
+    return Result(folders, rows, time.monotonic() - began, codes)
+
+
+def command(folder: RunFolder, training: Training) -> list[str]:
+    flags = [flag for fault in training.faults for flag in fault.flags]
+    save = str(folder.path / "checkpoints")
+    trainer = [
+        *("--num-layers", "2", "--hidden-size", "64", "--num-attention-heads", "4"),
+        *("--seq-length", "64", "--micro-batch-size", "2", "--global-batch-size", "4"),
+        *("--lr", "1e-3", "--train-iters", str(training.iterations), "--log-interval", "1"),
+        *("--save", save, "--load", save, "--save-interval", str(_SAVE_INTERVAL)),
+        *("--eval-interval", "1000", "--eval-iters", "1", *training.precision),
+        *("--no-check-for-nan-in-loss-and-grad", "--fault-state", str(_markers(folder))),
+        *(part for flag in flags for part in ("--fault", flag)),
+    ]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return [*torchrun, "--nproc-per-node", "2", "-m", "mwatch_gpt", *trainer]
+
+
+def _markers(folder: RunFolder) -> Path:
+    return folder.path / "faults"
+
+
+def _rows(folder: RunFolder, faults: Sequence[Fault]) -> list[Row]:
+    records = list(IncidentFiles(folder.incidents).read().records)
+    acted = [each for each in records if each.is_carried_out]
+    rows = []
+    for fault in faults:
+        at = _happened_at(folder, fault)
+        mine = next((each for each in acted if at and (each.times.detected or 0) >= at), None)
+        if mine is not None:
+            acted.remove(mine)
+        rows.append(Row(fault.title, at, mine, _is_recovered(fault, mine)))
+    return rows
+
+
+def _happened_at(folder: RunFolder, fault: Fault) -> float | None:
+    """The trainer notes the moment before it lets a fault happen."""
+    name = fault.flags[-1].replace(":", ".")
+    for marker in sorted(_markers(folder).glob(f"{name}.by-rank-*")):
+        try:
+            return float(marker.read_text("utf-8").split()[0])
+        except (OSError, ValueError, IndexError):
+            continue
+    return None
+
+
+def _is_recovered(fault: Fault, record: IncidentRecord | None) -> bool:
+    return (
+        record is not None
+        and record.action is Action.RESTART
+        and record.cause in fault.causes
+        and record.resume_from == fault.resume_from
+        and record.times.first_new_iteration is not None
+    )
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False

@@ -1,0 +1,415 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`mwatch run`: wrapper, engine and decisions for one command on this machine.
+
+One loop, twice a second: read what is new, look, act if it is due. Each attempt is a wrapper
+process of its own, as each is a container on Kubernetes. When only observing, the command runs
+as it was given, its exit code is ours, and what would have been done is written down. A fault of
+mwatch itself is told; the command goes on.
+
+What the wrapper is told before it starts the command once more: `decision.json`.
+
+The first start of a run needs none: the wrapper counts on from what lies beside the checkpoints,
+and leaves the arguments as they are. Rollbacks travel with the decision, for the wrapper is the
+one that writes beside the checkpoints; it knows one that it has been told before.
+
+What a watched run came to: its exit code, and one sentence that says why.
+
+Whoever heard every line (the wrapper) is asked before whoever read what a disk had room for.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mwatch.decide.policy import GIVE_UP_EXIT_CODE
+from mwatch.decide.verdict import verdict
+from mwatch.engine.engine import Assessment
+from mwatch.errors import InputError
+from mwatch.model.decision import Action, Decision
+from mwatch.model.finding import Cause
+from mwatch.model.job import Job
+from mwatch.model.snapshot.wrapper import Ended as WrapperEnd
+from mwatch.model.timeline import Rollback
+from mwatch.run import process
+from mwatch.run.folder import RunFolder
+from mwatch.run.process import Printed
+from mwatch.runtime.clock import Clock
+from mwatch.runtime.self_monitoring import OwnFaults
+from mwatch.runtime.shutdown import Interrupted, Interrupts, interrupts
+from mwatch.watch.observer import Ended, View
+from mwatch.watch.watcher import RunWatch
+from mwatch_trainer import contract
+
+
+class Chosen(NamedTuple):
+    number: int
+    resume_from: int | None
+    reason: str
+
+
+class NextAttempt:
+    def __init__(self, volume: Path, job: Job, clock: Clock) -> None:
+        self._volume = volume
+        self._job = job
+        self._clock = clock
+        self._known: set[Rollback] = set()
+        self._times: dict[Rollback, float] = {}
+
+    def known(self, rollbacks: list[Rollback]) -> None:
+        """These lie beside the checkpoints already."""
+        self._known.update(rollbacks)
+
+    def choose(self, decision: Decision) -> Chosen:
+        """InputError where it cannot be written: then nothing must be started."""
+        number = max(self._job.attempt.number, self._job.timeline.attempt) + 1
+        path = self._volume / contract.DECISION
+        try:
+            contract.write_json(str(path), self._document(number, decision))
+        except OSError as error:
+            problem = error.strerror or error
+            raise InputError(f"{path}: cannot be written ({problem}); free some space") from error
+        self._forget_last()
+        return Chosen(number, decision.resume_from, decision.resume_reason or decision.reason)
+
+    def _document(self, number: int, decision: Decision) -> dict[str, Any]:
+        timeline = self._job.timeline
+        new = [each for each in timeline.rollbacks if each not in self._known]
+        is_forbidden = decision.quarantine_from is not None
+        return {
+            "attempt": number,
+            "resume_from": decision.resume_from,
+            "from_beginning": decision.resume_from is None and is_forbidden,
+            "not_before": None,
+            "reason": decision.resume_reason or decision.reason,
+            "rollbacks": [{**each._asdict(), "at": self._wall(each)} for each in new],
+            "quarantine": None if timeline.quarantine is None else timeline.quarantine._asdict(),
+        }
+
+    def _wall(self, rollback: Rollback) -> float:
+        """By the clock that checkpoints are dated with, if that was set forward since we began:
+        what is condemned must not look newer than the sentence. Once told it stays."""
+        ahead = max(0.0, self._clock.drift())
+        return self._times.setdefault(rollback, rollback.at + (ahead if ahead > 1.0 else 0.0))
+
+    def _forget_last(self) -> None:
+        """What the last attempt's processes were doing says nothing of the next one's."""
+        for name in (contract.NODE_PROCESSES, contract.NODE_GPUS):
+            with suppress(OSError):
+                os.unlink(self._volume / contract.NODE_FOLDER / name)
+
+
+FENCED, NOT_AGREED = 203, 202
+_LAST_WORDS = frozenset({FENCED, GIVE_UP_EXIT_CODE})
+_USER_MENDS = frozenset({Cause.USER_ERROR, Cause.OOM, Cause.DATA})
+_FINISHED = "training finished"
+"""As `mwatch_trainer.exits.explain` puts it."""
+
+
+def finished(wrapper: WrapperEnd | None) -> str | None:
+    """How the command came to its end as it should; None: it did not, or nobody knows."""
+    if wrapper is None or wrapper.code != 0 or not wrapper.reason:
+        return None
+    is_end = wrapper.reason.startswith(_FINISHED) or (wrapper.asked and wrapper.returned == 0)
+    return wrapper.reason if is_end else None
+
+
+def unstarted(wrapper: WrapperEnd | None) -> str | None:
+    """Why the command was never started; None: it was."""
+    is_unstarted = wrapper is not None and wrapper.code is None and wrapper.signal is None
+    return wrapper.reason if wrapper is not None and is_unstarted else None
+
+
+def last_word(code: int | None, wrapper: WrapperEnd | None) -> Ended | None:
+    """Of a wrapper that acts: a newer attempt has begun elsewhere, or it must not go on. Whoever
+    started it anew would fight for the checkpoints."""
+    if code not in _LAST_WORDS:
+        return None
+    reason = wrapper.reason if wrapper is not None else None
+    return Ended(code, reason or "the wrapper gave up", False)
+
+
+def stopped(decision: Decision) -> Ended:
+    code = 1 if decision.cause in _USER_MENDS else GIVE_UP_EXIT_CODE
+    return Ended(code, decision.reason, False)
+
+
+def outcome(code: int, job: Job, assessment: Assessment, wrapper: WrapperEnd | None) -> Ended:
+    """The command has ended, and nothing is left to be done."""
+    if job.attempt.is_done and not code:
+        return Ended(0, f"training is done, iteration {job.attempt.iteration}", True)
+    if not code and (said := finished(wrapper)) is not None:
+        return Ended(0, said, True)
+    if (why := unstarted(wrapper)) is not None:
+        return Ended(code, why, False)
+    told = verdict(job, assessment.findings, assessment.decision)
+    return Ended(code, told.summary, told.cause in (Cause.FINISHED, Cause.HEALTHY))
+
+
+_TICK_SECONDS = 0.5
+_SETTLE_SECONDS = 1.0
+"""After the end of the command: its last lines are read, and what they mean is decided."""
+_START_SECONDS = 60.0
+"""A disk may have room again, or the machine a process to give."""
+_MOST_FAILURES = 5
+_MOST_TRIES = 3
+_USAGE = 2
+_ASLEEP_SECONDS = 5.0
+"""A sleep that takes so much longer: we were stopped (Ctrl-Z), or the whole machine was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What is to be run."""
+
+    argv: Sequence[str]
+    folder: RunFolder
+    is_act: bool = False
+    grace_seconds: float = 30.0
+    """For a last save, where the run is healthy enough to make one."""
+    wrapper_options: Sequence[str] = ()
+    shows_output: bool = False
+    """The trainer's output goes through the view, not straight to our own output."""
+
+
+@dataclass(slots=True)
+class _Restart:
+    """Decided on; the old attempt has ended, the new one has not begun."""
+
+    decision: Decision
+    since: float
+    problem: str = ""
+
+
+class LocalRun:
+    def __init__(self, watched: Watched, watch: RunWatch, view: View, faults: OwnFaults) -> None:
+        self._watched = watched
+        self._watch = watch
+        self._view = view
+        self._faults = faults
+        self._next = NextAttempt(watched.folder.volume, watch.engine.job, watch.clock)
+        self._interrupts = Interrupts()
+        self._wrapper: process.Wrapper | None = None
+        self._printed: Printed | None = None
+        self._gone_at: float | None = None
+        self._restart: _Restart | None = None
+        self._stopped_by: Decision | None = None
+        self._is_told_lost = False
+        self._failures = 0
+        self._hold_until = 0.0
+        self._decided: Decision | None = None
+        self._tries = 0
+
+    def run(self) -> Ended:
+        """Until the command has ended for good, or a person or the system ends it (Ctrl-C)."""
+        with interrupts() as self._interrupts:
+            try:
+                ended = self._run()
+            except Interrupted as interrupted:
+                ended = Ended(interrupted.exit_code, "interrupted", False)
+                self._stop_in_order()
+            self._leave()
+            self._view.ended(ended)
+        return ended
+
+    def _run(self) -> Ended:
+        try:
+            self._begin()
+        except InputError as error:
+            return Ended(_USAGE, str(error), False)
+        ended = None
+        while ended is None:
+            began = time.monotonic()
+            ended = self._turn()
+            if ended is None:
+                self._sleep(_TICK_SECONDS - (time.monotonic() - began))
+        return ended
+
+    def _sleep(self, seconds: float) -> None:
+        """Silence while we were not there is no proof: nothing is done for as long again."""
+        began = time.monotonic()
+        time.sleep(max(0.0, seconds))
+        asleep = time.monotonic() - began - seconds
+        if asleep > _ASLEEP_SECONDS:
+            self._hold_until = time.monotonic() + asleep
+            self._view.noted(f"not watched for {asleep:.0f} s: nothing is done for as long")
+
+    def _begin(self) -> None:
+        with self._faults.survived():
+            self._watch.begin()
+        self._start()
+
+    def _start(self) -> None:
+        """InputError where it cannot be."""
+        watched = self._watched
+        self._show_output()
+        with self._interrupts.held():
+            self._wrapper = process.start(
+                watched.argv,
+                watched.folder.volume,
+                is_act=watched.is_act,
+                options=watched.wrapper_options,
+                capture=watched.shows_output,
+            )
+            if self._wrapper.output is not None:
+                self._printed = Printed(self._wrapper.output)
+        self._gone_at = None
+        self._is_told_lost = False
+
+    def _turn(self) -> Ended | None:
+        """Once around; what the run came to, if it is over."""
+        try:
+            self._show_output()
+            assessment = self._watch.look()
+            self._next.known(self._watch.recalled)
+            if self._restart is not None:
+                ended = self._start_again(self._restart)
+            elif self._watched.is_act and (ended := self._last_word()) is not None:
+                self._watch.attempt_ended()
+            else:
+                self._consider(assessment.decision)
+                ended = self._end(assessment)
+            self._failures = 0
+        except Exception as error:
+            self._faults.tell(error)
+            self._failures += 1
+            return self._end_unseen()
+        return ended
+
+    def _last_word(self) -> Ended | None:
+        return last_word(self._exit_code(), self._watch.ended)
+
+    def _consider(self, decision: Decision) -> None:
+        if not self._watch.is_due(decision) or finished(self._watch.ended):
+            return
+        if time.monotonic() < self._hold_until and self._exit_code() is None:
+            return
+        evidence = None
+        with self._faults.survived():
+            evidence = self._watch.keeper.before_the_kill(decision)
+        again = self._watch.look_closely().decision
+        is_same = (again.action, again.cause) == (decision.action, decision.cause)
+        if is_same:  # it may have healed, or become something else, while evidence was saved
+            self._carry_out(again, evidence)
+
+    def _carry_out(self, decision: Decision, evidence: Path | None) -> None:
+        is_act = self._watched.is_act
+        self._watch.enacted(decision)
+        self._view.acted(decision, is_act, None if evidence is None else str(evidence))
+        if not is_act:
+            return
+        if decision.action is Action.RESTART:
+            self._restart = _Restart(decision, time.monotonic())
+            self._decided, self._tries = decision, 0
+        else:
+            self._stopped_by = decision
+        if self._wrapper is not None and self._exit_code() is None:
+            self._wrapper.stop(decision.reason, 0.0)
+        if self._gone_at is None:
+            with self._faults.survived():
+                self._watch.attempt_ended()
+
+    def _start_again(self, restart: _Restart) -> Ended | None:
+        try:
+            left = [] if self._wrapper is None else self._wrapper.clear()
+            if left:  # two at a time would write over each other's checkpoints
+                pids = ", ".join(map(str, left[:8]))
+                raise InputError(f"processes of the last attempt do not end (pid {pids})")
+            self._next.choose(restart.decision)
+            self._start()
+        except InputError as error:
+            if time.monotonic() - restart.since > _START_SECONDS:
+                return Ended(GIVE_UP_EXIT_CODE, f"given up: {error}", False)
+            if str(error) != restart.problem:
+                restart.problem = str(error)
+                self._view.noted(f"the next attempt cannot start yet: {error}")
+            return None
+        self._restart = None
+        return None
+
+    def _end(self, assessment: Assessment) -> Ended | None:
+        """What the run came to, if the command has ended and nothing is left to be done."""
+        if self._stopped_by is not None:
+            return stopped(self._stopped_by)
+        code_now = self._exit_code()
+        if code_now is None or self._restart is not None:
+            return None
+        now = self._watch.clock.now()
+        if self._gone_at is None:
+            self._gone_at = now
+            unseen = None if self._wrapper is None else self._wrapper.unseen_exit
+            self._watch.attempt_ended(unseen)
+            return None
+        if now - self._gone_at < _SETTLE_SECONDS:
+            return None
+        if self._watched.is_act and code_now == NOT_AGREED and self._try_again():
+            return None
+        wrapper_end, decision = self._watch.ended, assessment.decision
+        if decision.action is not Action.NONE and not finished(wrapper_end):
+            if self._watched.is_act:
+                return None  # it is waited for
+            self._carry_out(decision, None)
+        return outcome(code_now, self._watch.engine.job, assessment, wrapper_end)
+
+    def _try_again(self) -> bool:
+        """The wrapper did not see what was decided (storage shows things late): so it is told
+        once more, a few times."""
+        if self._decided is None or self._tries >= _MOST_TRIES:
+            return False
+        self._tries += 1
+        self._restart = _Restart(self._decided, time.monotonic())
+        return True
+
+    def _end_unseen(self) -> Ended | None:
+        """Nothing can be judged at the moment: then nothing is done, and the end is the end."""
+        code = self._exit_code()
+        if code is None or self._failures < _MOST_FAILURES:
+            return None
+        return Ended(code, "the command has ended; mwatch cannot say how", False)
+
+    def _exit_code(self) -> int | None:
+        if self._wrapper is None:
+            return None
+        code = self._wrapper.exit_code
+        if self._wrapper.has_orphan and not self._is_told_lost:
+            self._is_told_lost = True
+            lost = "mwatch-run is gone; the training goes on, what it prints is no longer kept"
+            self._view.noted(lost)
+        return code
+
+    def _stop_in_order(self) -> None:
+        """After the first signal; the second one makes it quick, all others change nothing."""
+        try:
+            if self._wrapper is not None and self._wrapper.exit_code is None:
+                self._view.noted("interrupted: ending the run (again: at once)")
+                self._wrapper.stop("interrupted by a person", self._watched.grace_seconds)
+            with self._faults.survived():
+                self._show_output()
+                self._watch.attempt_ended()
+        except Interrupted:
+            self._interrupts.ignore()
+
+    def _show_output(self) -> None:
+        if self._printed is not None:
+            self._view.printed(self._printed.take())
+
+    def _leave(self) -> None:
+        """Whatever happened, nothing of ours is left running. A signal only makes it quicker."""
+        try:
+            with self._interrupts.held():
+                if self._wrapper is not None:
+                    self._wrapper.kill()
+                if self._printed is not None:
+                    self._view.printed(self._printed.rest())
+            with self._faults.survived():
+                self._watch.end()
+        except Interrupted:
+            self._interrupts.ignore()
+            with self._faults.survived():
+                self._watch.end(is_hurried=True)

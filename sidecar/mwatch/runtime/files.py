@@ -1,0 +1,191 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Opens what a person named, and says in one line why it cannot be read and what mends it.
+
+Files that only their owner may read, replaced in one step.
+
+Reads files of the shared volume without being led astray.
+
+The training container can write there, and what is read may leave the pod: so no link is followed
+on the way, nothing but regular files is opened, and every read is bounded.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from mwatch.errors import InputError
+
+CHUNK = 1 << 19  # what stays in a core's cache while it is looked at several times
+STDIN = "-"
+COMPRESSED = {
+    b"\x1f\x8b": "zcat",
+    b"(\xb5/\xfd": "zstdcat",
+    b"BZh": "bzcat",
+    b"\xfd7zXZ": "xzcat",
+}
+"""How a packed file begins, and what unpacks it."""
+_BINARY_SHARE = 0.3
+_TEXT = bytes({7, 8, 9, 10, 12, 13, 27, *range(0x20, 0x7F), *range(0x80, 0x100)})
+
+
+class Chunk(NamedTuple):
+    data: bytes
+    done: int
+    size: int
+    """Bytes of the file when it was opened; 0 for a pipe."""
+
+
+def shown(file: str) -> str:
+    """A file name may be any bytes; JSON needs text."""
+    return os.fsencode(file).decode("utf-8", "replace")
+
+
+def read_chunks(file: str, command: str = "parse") -> Iterator[Chunk]:
+    """The file in pieces. InputError, possibly after some pieces, where it is not whole.
+
+    `command` is who reads, for advice.
+    """
+    with _open(file) as stream:
+        status = os.fstat(stream.fileno())
+        size = status.st_size if stat.S_ISREG(status.st_mode) else 0
+        done = 0
+        while data := _read(stream, file):
+            if not done:
+                _refuse_compressed(data, file, command)
+            done += len(data)
+            yield Chunk(data, done, size)
+    if not done:
+        raise InputError(f"{file}: is empty; name a file that the trainer has written to")
+    if done < size:
+        raise InputError(
+            f"{file}: shrank while it was read ({size} bytes, then {done}); what was there was "
+            "read; use --follow for a file that is rotated"
+        )
+
+
+def looks_binary(data: bytes) -> bool:
+    sample = data[:8192].replace(b"\0", b"")  # a hole of zeros is a truncated log, not a binary
+    return len(sample.translate(None, _TEXT)) > _BINARY_SHARE * max(1, len(sample)) or (
+        data.startswith((b"\x7fELF", b"PK\x03\x04", b"\x80\x02", b"\x89PNG"))
+    )
+
+
+def _open(file: str) -> BinaryIO:
+    if file == STDIN:
+        return os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=0)
+    try:
+        return open(file, "rb", buffering=0)
+    except IsADirectoryError:
+        mend = "is a folder; name the log files in it"
+    except FileNotFoundError:
+        mend = "no such file; check the path, or use - for standard input"
+    except PermissionError:
+        mend = "may not be read; check its mode and owner"
+    except (OSError, ValueError) as error:
+        mend = f"cannot be opened ({error}); check the path"
+    raise InputError(f"{file}: {mend}")
+
+
+def _read(stream: BinaryIO, file: str) -> bytes:
+    try:
+        return stream.read(CHUNK)
+    except OSError as error:
+        raise InputError(f"{file}: {error.strerror}; check the disk or the mount") from error
+
+
+def _refuse_compressed(data: bytes, file: str, command: str) -> None:
+    for magic, tool in COMPRESSED.items():
+        if data.startswith(magic):
+            raise InputError(f"{file}: is compressed; try: {tool} {file} | mwatch {command} -")
+    if looks_binary(data):
+        raise InputError(f"{file}: is no text; name the log that the trainer printed")
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """A reader sees the old file or the new one, never a part. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def make_private_folder(path: Path) -> None:
+    """With those above it, which keep the mode that is usual for them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
+
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+MAX_NAMES = 100_000
+
+
+class Part(NamedTuple):
+    data: bytes
+    is_cut: bool
+
+
+class VolumeReader:
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    def names(self, *folder: str) -> list[str]:
+        """In a folder below the root, sorted. Raises OSError."""
+        with self._folder(folder) as descriptor, os.scandir(descriptor) as entries:
+            return sorted(entry.name for _, entry in zip(range(MAX_NAMES), entries, strict=False))
+
+    def head(self, *path: str, most: int) -> Part:
+        """Raises OSError."""
+        return self._read(path, most, from_end=False)
+
+    def tail(self, *path: str, most: int) -> Part:
+        """From the beginning of a line. Raises OSError."""
+        part = self._read(path, most, from_end=True)
+        if not part.is_cut:
+            return part
+        return Part(part.data.partition(b"\n")[2] or part.data, True)
+
+    def _read(self, path: tuple[str, ...], most: int, *, from_end: bool) -> Part:
+        with self._folder(path[:-1]) as above:
+            descriptor = os.open(_plain(path[-1]), _FILE, dir_fd=above)
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "it is no regular file")
+        with os.fdopen(descriptor, "rb") as file:
+            if from_end and status.st_size > most:
+                file.seek(status.st_size - most)
+            data = file.read(most + 1)
+        is_cut = len(data) > most or (from_end and status.st_size > most)
+        return Part(data[:most], is_cut)
+
+    @contextmanager
+    def _folder(self, parts: tuple[str, ...]) -> Iterator[int]:
+        descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for part in parts:
+                below = os.open(_plain(part), _FOLDER, dir_fd=descriptor)
+                os.close(descriptor)
+                descriptor = below
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def _plain(name: str) -> str:
+    if not name or "/" in name or name in (".", ".."):
+        raise OSError(errno.EINVAL, f"{name!a} is no name")
+    return name

@@ -1,0 +1,64 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Faults of mwatch itself while it watches: told, and survived. The training goes on.
+
+Each place is told once: what fails at every look would say so twice a second.
+
+What the watcher itself costs, as the kernel counts it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_MAX_PLACES = 64
+_MAX_WORDS = 300
+
+
+class OwnFaults:
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._places: set[str] = set()
+        self.count = 0
+
+    @contextmanager
+    def survived(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self.tell(error)
+
+    def tell(self, error: Exception) -> None:
+        self.count += 1
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
+        if place in self._places or len(self._places) >= _MAX_PLACES:
+            return
+        self._places.add(place)
+        text = f"{type(error).__name__}: {error}"[:_MAX_WORDS]
+        self._say(f"mwatch failed at {place} ({text}): please report it; the training goes on")
+
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class OwnUse:
+    def __init__(self, started_at: float, statm: str = "/proc/self/statm") -> None:
+        self.started_at = started_at
+        self._statm = statm
+
+    def cpu_seconds(self) -> float:
+        """Of all our threads."""
+        return time.process_time()
+
+    def resident_bytes(self) -> float | None:
+        try:
+            with open(self._statm, "rb") as file:
+                return float(int(file.read(256).split()[1]) * _PAGE)
+        except (OSError, ValueError, IndexError):
+            return None

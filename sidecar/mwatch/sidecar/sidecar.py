@@ -1,0 +1,357 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`mwatch sidecar`: watches one training pod from the container beside it, for months.
+
+One loop, once a second: read what is new, look, tell. It changes nothing about the training and
+survives whatever happens to the volume, the wrapper, the clock, the disk or itself; only a signal
+ends it. What it cannot see it says: in its lines, in `mwatch_source_up` and in `mwatch_blind`.
+
+Which data and folders the attempt that runs stands on, and what the pod sees of them.
+
+Its command line tells, or else the argument block that it prints: another attempt may have others.
+
+What a sidecar keeps of a run: what earlier attempts left beside the checkpoints, read once.
+
+It has no story of its own: the controller, which sees all pods, tells that. It writes nothing
+beside the checkpoints, which it sees read-only.
+
+Sources that are lost and found, as sentences for people: each change once.
+
+One that was never there is not lost. A change counts once it has lasted for a moment: a file that
+is replaced while it is read is no news.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mwatch import __version__
+from mwatch.config import catalogue
+from mwatch.config.sidecar import SidecarSettings
+from mwatch.engine.engine import Assessment, Engine, Incident
+from mwatch.evidence.incident_store import AsideFiles
+from mwatch.evidence.offload import OffPod
+from mwatch.export.http.control import control_pages
+from mwatch.export.http.pages import standard_pages
+from mwatch.export.http.request import Pages
+from mwatch.model.decision import Decision
+from mwatch.model.event import Arguments
+from mwatch.model.observation import Observed
+from mwatch.model.settings import Settings
+from mwatch.model.snapshot.pod import PodFacts, Who
+from mwatch.model.timeline import Rollback
+from mwatch.parse.grammar import Grammar
+from mwatch.runtime.clock import Clock
+from mwatch.runtime.self_monitoring import OwnFaults
+from mwatch.runtime.shutdown import asked_to_end
+from mwatch.sidecar.event_buffer import CursorFile, Place
+from mwatch.sidecar.server import EvidenceDesk, RestartDesk, SidecarPages
+from mwatch.sidecar.snapshot import Looked, SnapshotPage
+from mwatch.sources.base.monitored import Sighted
+from mwatch.sources.pod_facts import PodLook, data_prefixes, printed_prefixes
+from mwatch.watch.collector import Live
+from mwatch.watch.evidence_extras import EvidenceExtras
+from mwatch.watch.exporters import WaysOut
+from mwatch.watch.metrics import RunMetrics
+from mwatch.watch.observer import SafeView, View
+from mwatch.watch.optional_sources import PodEyes
+from mwatch.watch.saved_state import Memory
+from mwatch.watch.watcher import RunWatch
+from mwatch_trainer import contract
+from mwatch_trainer.control.client import ask
+from mwatch_trainer.scrub.scrubber import scrub_text
+
+if TYPE_CHECKING:
+    from mwatch.report.model import EvidenceFile
+
+
+class PodWatch:
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._look: PodLook | None = None
+        self._about: tuple[Sequence[str], Path | None] = ((), None)
+        self._printed: Sequence[str] = ()
+
+    def told(self, observed: Observed) -> None:
+        if isinstance(observed.what, Arguments):
+            self._printed = printed_prefixes(observed.what.extra)
+
+    def facts(self) -> PodFacts | None:
+        """As last looked at, which is rare; never waits."""
+        wrapper, save = self._live.wrapper, self._live.save
+        given = data_prefixes(() if wrapper is None else wrapper.argv)
+        about = (given or self._printed, save)
+        if self._look is None or about != self._about:
+            self._about = about
+            self._look = PodLook(about[0], None if save is None else str(save), self._tracker)
+        return self._look.facts
+
+    def _tracker(self) -> str | None:
+        return None if self._live.folder is None else self._live.folder.tracker
+
+
+class SidecarRecord:
+    def __init__(self, engine: Engine, told: Callable[[Observed], None]) -> None:
+        """`told` hears of everything that the engine is told."""
+        self._engine = engine
+        self._memory: Memory | None = None
+        self.told = told
+
+    def recall(self, save: Path) -> list[Rollback] | None:
+        if self._memory is None:
+            self._memory = Memory(save)
+        return self._memory.recall(self._engine.job)
+
+    def problems(self) -> list[str]:
+        return [] if self._memory is None else self._memory.problems()
+
+    def wait_for_memory(self) -> None: ...
+    def looked(self, assessment: Assessment) -> None: ...
+    def enacted(self, decision: Decision, at: float) -> None: ...
+    def incident(self, incident: Incident, files: Sequence[EvidenceFile]) -> None: ...
+    def noted(self, text: str) -> None: ...
+    def attempt_ended(self) -> None: ...
+    def end(self) -> None: ...
+
+
+_LASTING_SECONDS = 3.0
+
+
+class SourceNews:
+    def __init__(self) -> None:
+        self._told: dict[str, bool] = {}
+        self._since: dict[str, float] = {}
+
+    def of(self, sources: Iterable[Sighted], now: float) -> Iterator[str]:
+        for each in sources:
+            name, is_up = each.name, each.is_up
+            if is_up is self._told.get(name, False):
+                self._since.pop(name, None)
+                continue
+            since = self._since.setdefault(name, now)
+            if not is_up and now - since < _LASTING_SECONDS:
+                continue
+            self._told[name] = is_up
+            del self._since[name]
+            yield f"source {name}: {'found' if is_up else f'lost: {each.reason}'}"
+
+
+TICK_SECONDS = 1.0
+MAX_INCIDENTS = 16
+MAX_BYTES = 128 << 20
+"""Of all evidence on the volume: a volume that overruns takes the trainer with it."""
+LAST_SECONDS = 15.0
+"""After the end of the last attempt: a scrape, or three polls of a controller."""
+_DRAIN_SECONDS = 0.3
+
+clean = scrub_text
+
+
+class _Places:
+    """Where this sidecar reads and writes. Evidence on the volume is brought off the pod by the
+    wrapper, which can write beside the checkpoints."""
+
+    def __init__(self, settings: SidecarSettings) -> None:
+        self.volume = self.path = settings.dir
+        self.incidents = settings.evidence or settings.dir / "incidents"
+
+
+def run(settings: SidecarSettings, view: View) -> int:
+    """Until a signal; InputError for what a person gave and cannot be used."""
+    thresholds = Settings()
+    if settings.policy is not None:
+        from mwatch.config import policy
+
+        thresholds = policy.load(settings.policy)
+    with asked_to_end() as asked, ExitStack() as stack:
+        sidecar = Sidecar(settings, thresholds, SafeView(view))
+        stack.callback(sidecar.close)
+        sidecar.turn()
+        sidecar.listen()
+        while not asked.is_set() and not sidecar.is_over():
+            began = time.monotonic()
+            sidecar.turn()
+            asked.wait(max(0.0, TICK_SECONDS - (time.monotonic() - began)))
+    return 0
+
+
+class Sidecar:
+    def __init__(self, settings: SidecarSettings, thresholds: Settings, view: View) -> None:
+        self._settings = settings
+        self._view = view
+        self.faults = OwnFaults(view.noted)
+        self._pages: SidecarPages | None = None
+        self._final_at: float | None = None
+        entries = catalogue.load([])
+        known = {entry.id: entry for entry in entries}
+        clock = Clock()
+        self.engine = Engine(settings.run, known, thresholds)
+        eyes = PodEyes(
+            settings.pod, self.engine, node=settings.node, tensorboard=settings.tensorboard
+        )
+        self.live = Live(
+            settings.dir, settings.pod, Grammar(entries, None), known, clock, settings.save,
+            node=settings.node, more=eyes,
+        )  # fmt: skip
+        self.metrics = RunMetrics(
+            self.engine, self.live, is_acting=self._is_acting, errors=self._errors,
+            dropped=lambda: self.out.dropped(),
+        )  # fmt: skip
+        self.out = WaysOut(
+            self.metrics.snapshots,
+            otlp_endpoint=settings.otlp_endpoint,
+            tensorboard_notes=settings.tensorboard_notes,
+            attributes=_attributes(settings),
+        )
+        self._pod = PodWatch(self.live)
+        self._cursor = CursorFile(settings.dir)
+        began = self._cursor.began
+        who = _who(settings, clock.now())
+        place = Place(began.file, began.line)
+        self.page = SnapshotPage(who, began.life, newest=began.newest, place=place)
+        self._places = _Places(settings)
+        self._files = AsideFiles(
+            self._places.incidents, max_incidents=MAX_INCIDENTS, max_bytes=MAX_BYTES
+        )
+        self.watch = self._watch()
+        self._news = SourceNews()
+
+    def listen(self) -> None:
+        """InputError where no port can be had."""
+        settings = self._settings
+        self._pages = SidecarPages(settings, self._made_pages(), self.live.clock.now())
+        self._view.noted(
+            f"mwatch sidecar {__version__}: run {settings.run}, pod {settings.pod}, "
+            f"watching {settings.dir}, {self._pages.where}/metrics"
+        )
+
+    def turn(self) -> None:
+        """Once around: whatever fails is told, and the next turn comes."""
+        with self.faults.survived():
+            self.watch.look()
+            self._cursor.keep(self.page.ring.newest, self.live.log.file)
+            self._leave_snapshot()
+        with self.faults.survived():
+            for text in self._news.of(self.live.sighted, self.live.clock.now()):
+                self._view.noted(text)
+        with self.faults.survived():
+            problem = None if self._pages is None else self._pages.keep_file()
+            if problem is not None:
+                self._view.noted(problem)
+
+    def is_over(self) -> bool:
+        """No attempt follows in this pod, and everybody who polls us has had time to see that."""
+        wrapper = self.live.wrapper
+        if not self._settings.until_final or wrapper is None or not wrapper.is_final:
+            self._final_at = None
+            return False
+        if self._final_at is None:
+            self._final_at = time.monotonic()
+            self._view.noted("the last attempt of this pod has ended")
+        return time.monotonic() - self._final_at >= LAST_SECONDS
+
+    def close(self) -> None:
+        if self._pages is not None:
+            self._pages.close()
+        with self.faults.survived():
+            self.watch.end(is_hurried=True)
+            self._files.drain(_DRAIN_SECONDS)
+        with self.faults.survived():
+            self.out.close()
+        if self._pages is not None:
+            self._view.noted("ended")
+
+    def _watch(self) -> RunWatch:
+        settings = self._settings
+        volume = str(settings.dir)
+
+        def ask_wrapper(request: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
+            return ask(volume, request, seconds)
+
+        off_pod = OffPod(ask_wrapper, lambda: self.live.save, lambda: bool(self._is_acting()))
+        return RunWatch(
+            self._places, self.engine, self.live,
+            SidecarRecord(self.engine, self._told), self.metrics, self._view, self.faults,
+            is_act=False,
+            extra=EvidenceExtras(self.live, self.page.body),
+            off_pod=None if settings.evidence is not None else off_pod,
+            out=self.out,
+            files=self._files,
+        )  # fmt: skip
+
+    def _made_pages(self) -> Pages:
+        watch = self.watch
+        desk = EvidenceDesk(
+            watch.evidence, watch.files, watch.clock.now, watch.running, self.live.look_soon
+        )
+        restart = RestartDesk(self._settings.dir, desk).restart
+        return {
+            **standard_pages(self.metrics.snapshots, self.metrics.since_tick),
+            "/v1/snapshot": self.page.page,
+            **control_pages(self._settings.token_file, desk, restart),
+        }
+
+    def _told(self, observed: Observed) -> None:
+        file = self.live.log.file
+        if not self._cursor.is_old(observed, file):
+            self.page.told(observed, file)
+        self._pod.told(observed)
+
+    def _leave_snapshot(self) -> None:
+        live = self.live
+        newest = self.metrics.snapshots()
+        if not newest:
+            return
+        job = self.engine.job
+        looked = Looked(
+            newest[0], time.monotonic(), live.clock.drift(), live.probes, live.looked_at,
+            list(job.attempt.signs.values()),
+            {rank: state.progressed_at for rank, state in job.attempt.ranks.items()},
+            job.calibration.step_p99(),
+        )  # fmt: skip
+        self.page.looked(looked, live.wrapper, self._pod.facts())
+
+    def _errors(self) -> int:
+        """Faults of ours, in the loop and in the pages."""
+        return self.faults.count + (0 if self._pages is None else self._pages.failures)
+
+    def _is_acting(self) -> bool | None:
+        wrapper = self.live.wrapper
+        mode = self._settings.mode or (None if wrapper is None else wrapper.mode)
+        return None if not mode else mode == contract.ACT
+
+
+def _who(settings: SidecarSettings, now: float) -> Who:
+    return Who(
+        run=settings.run,
+        pod=settings.pod,
+        uid=settings.pod_uid,
+        namespace=settings.namespace,
+        node=settings.node,
+        boot=_boot_id(),
+        mwatch=__version__,
+        started_at=now,
+        mode=settings.mode,
+    )
+
+
+def _attributes(settings: SidecarSettings) -> dict[str, str]:
+    """Of the pod, by the names that OpenTelemetry has for them."""
+    known = {
+        "k8s.pod.name": settings.pod,
+        "k8s.pod.uid": settings.pod_uid,
+        "k8s.namespace.name": settings.namespace,
+        "k8s.node.name": settings.node,
+    }
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def _boot_id() -> str | None:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,241 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`/v1/snapshot`: what the controller reads of this pod, made once for each look.
+
+The loop leaves plain values at each look; the JSON is made when the first reader asks, and kept
+until the next look. What seldom changes (wrapper, checkpoint folder, mounts) is sent to a reader
+only when it has changed since that reader's cursor. Secrets are taken out text by text.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs
+
+import orjson
+
+from mwatch.export.http.request import Page, Request
+from mwatch.model.finding import Finding
+from mwatch.model.job import SignSeen
+from mwatch.model.observation import Observed, Stored
+from mwatch.model.snapshot.observed_wire import described, to_wire
+from mwatch.model.snapshot.pod import PodFacts, Who
+from mwatch.model.snapshot.snapshot import Snapshot
+from mwatch.model.snapshot.snapshot_wire import VERSION, View, plain
+from mwatch.model.snapshot.wrapper import WrapperState
+from mwatch.sidecar.event_buffer import NOWHERE, ObservedRing, Place
+from mwatch.sources.probe import RankReading
+from mwatch_trainer.scrub.scrubber import Scrubber
+
+MAX_RANKS = 1024
+MAX_SIGNS = 4096
+MAX_FINDINGS = 64
+MAX_CHECKPOINTS = 200
+_MAX_TEXT = 500
+
+
+class Looked(NamedTuple):
+    """One look, in values that do not change any more."""
+
+    snapshot: Snapshot
+    monotonic: float
+    drift: float
+    probes: tuple[RankReading, ...]
+    probed_at: float
+    """When the records were read, on the clock of `snapshot.at`."""
+    signs: Sequence[SignSeen]
+    progressed: Mapping[int, float] = {}
+    """By rank: when its iteration last rose."""
+    step_seconds: float | None = None
+    """Of a slow step."""
+
+
+class _Part(NamedTuple):
+    value: Any
+    number: int
+    body: bytes
+
+
+class SnapshotPage:
+    def __init__(
+        self,
+        who: Who,
+        life: str,
+        *,
+        newest: int = 0,
+        place: Place = NOWHERE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`life`, `newest`, `place`: see ObservedRing."""
+        self._who = _dumped(plain(who))
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._looked: Looked | None = None
+        self._made: tuple[Looked, bytes] | None = None
+        self._parts: dict[str, _Part] = {}
+        self._stored: Observed | None = None
+        """The newest look into the save folder; the part is of the first that found it so."""
+        self.ring = ObservedRing(life, _encoded, newest=newest, place=place)
+
+    def told(self, observed: Observed, file: int = 0) -> None:
+        """The engine was told of it; `file`: the log that is read now."""
+        if isinstance(observed.what, Stored):
+            before, self._stored = self._stored, observed
+            if before is None or before.what != observed.what:
+                self._change("stored", observed, _bounded(observed))
+            return
+        self.ring.add(observed, file)
+
+    def looked(self, looked: Looked, wrapper: WrapperState | None, pod: PodFacts | None) -> None:
+        self._looked = looked
+        if wrapper is not None:
+            self._change("wrapper", wrapper, plain(_on_our_clock(wrapper, looked.drift)))
+        if pod is not None:
+            self._change("pod", pod, plain(pod))
+
+    def page(self, request: Request) -> Page:
+        after = parse_qs(request.query).get("after", [""])[0]
+        body = self.body(after)
+        return Page(body, "application/json")
+
+    def body(self, after: str = "") -> bytes:
+        looked = self._looked
+        if looked is None:
+            return b'{"version":%d}' % VERSION
+        news = self.ring.after(after)
+        age = max(0.0, self._clock() - looked.monotonic)
+        pieces = [
+            b'{"version":%d,"age":%.3f,"cursor":"%b","gap":%b'
+            % (VERSION, age, news.cursor.encode(), b"true" if news.gap else b"false"),
+            self._fast(looked),
+            b',"events":[' + b",".join(news.bodies) + b"]",
+        ]
+        for name, part in sorted(self._parts.items()):
+            if part.number > news.after:
+                pieces.append(b',"%b":%b' % (name.encode(), part.body))
+        return b"".join([*pieces, b"}"])
+
+    def _change(self, name: str, value: Any, body: dict[str, Any]) -> None:
+        known = self._parts.get(name)
+        if known is None or known.value != value:
+            part = _Part(value, self.ring.mark(), _dumped(body))
+            self._parts = {**self._parts, name: part}
+
+    def _fast(self, looked: Looked) -> bytes:
+        """What is new at each look: made once, whoever asks."""
+        with self._lock:
+            if self._made is None or self._made[0] is not looked:
+                stored_at = None if self._stored is None else self._stored.at
+                members = _dumped({**_members(looked), "stored_at": stored_at})
+                self._made = looked, b"," + members[1:-1] + b',"who":' + self._who
+            return self._made[1]
+
+
+def _members(looked: Looked) -> dict[str, Any]:
+    snapshot = looked.snapshot
+    return {
+        "at": snapshot.at,
+        "drift": round(looked.drift, 3),
+        "view": plain(_view(snapshot, looked.step_seconds)),
+        "beats": [_beat(each, looked) for each in looked.probes[:MAX_RANKS]],
+        "signs": [_sign(each) for each in looked.signs[:MAX_SIGNS]],
+        "sources": {name: state.is_up for name, state in snapshot.sources.items()},
+        "gpus": [plain(each) for each in snapshot.gpus],
+        "nccl": plain(snapshot.nccl),
+        "fabric": [plain(each) for each in snapshot.fabric],
+        "storage": plain(snapshot.storage),
+        "findings": [_finding(each) for each in snapshot.findings[:MAX_FINDINGS]],
+    }
+
+
+def _view(snapshot: Snapshot, step_seconds: float | None) -> View:
+    decision = snapshot.decision
+    return View(
+        attempt=snapshot.attempt,
+        phase=None if snapshot.phase is None else snapshot.phase.value,
+        iteration=snapshot.iteration,
+        total_iterations=snapshot.total_iterations,
+        world_size=snapshot.world_size,
+        progress_at=snapshot.progress_at,
+        deadline_seconds=snapshot.hang_deadline_seconds,
+        is_blind=snapshot.is_blind,
+        action=None if decision is None else decision.action.value,
+        reason=None if decision is None else decision.reason[:_MAX_TEXT],
+        step_seconds=step_seconds,
+    )
+
+
+def _beat(reading: RankReading, looked: Looked) -> list[Any]:
+    beat = reading.beat
+    at = round(looked.probed_at - reading.age_seconds, 3)
+    known = [beat.rank, beat.world_size, beat.iteration, beat.phase, beat.stack, beat.pid, at]
+    since = looked.progressed.get(beat.rank)
+    return known if since is None else [*known, round(min(since, at), 3)]
+
+
+def _sign(seen: SignSeen) -> list[Any]:
+    sign = seen.sign
+    text = sign.text[:_MAX_TEXT]
+    return [sign.source.value, sign.state.value, sign.rank, text, round(seen.at, 3)]
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    body = plain(finding)
+    body.pop("evidence", None)
+    body["summary"] = finding.summary[:_MAX_TEXT]
+    found: dict[str, Any] = body
+    return found
+
+
+def _bounded(observed: Observed) -> dict[str, Any]:
+    """The newest: a controller that thinks the older ones gone does not choose them either."""
+    what = observed.what
+    assert isinstance(what, Stored)
+    newest = sorted(what.checkpoints, key=lambda each: each.iteration)[-MAX_CHECKPOINTS:]
+    return {"at": observed.at, **described(what._replace(checkpoints=tuple(newest)))}
+
+
+def _on_our_clock(wrapper: WrapperState, drift: float) -> dict[str, Any]:
+    """Its times are of the wall clock, which may have been set since we started."""
+    body: dict[str, Any] = plain(wrapper)
+    body["started_at"] = wrapper.started_at - drift
+    if wrapper.exit is not None:
+        body["exit"]["at"] = wrapper.exit.at - drift
+    return body
+
+
+def _encoded(observed: Observed) -> bytes:
+    """Without the stream, for all are of this pod, and without what is not known."""
+    record = to_wire(observed)
+    del record["stream"]
+    return _dumped({name: value for name, value in record.items() if value not in (None, {})})
+
+
+def _dumped(value: Any) -> bytes:
+    """As JSON, without secrets: where there may be one, each text is looked at alone, so that
+    what is left is the same JSON."""
+    try:
+        data = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+        if Scrubber().scrub(data) == data:
+            return _compact(data)
+    except TypeError:
+        pass  # a name of a file that is no text
+    return _compact(orjson.dumps(_scrubbed(value), option=orjson.OPT_NON_STR_KEYS))
+
+
+def _compact(data: bytes) -> bytes:
+    """A copy: what orjson gives keeps the buffer it was made in, of several kilobytes."""
+    return bytes(memoryview(data))
+
+
+def _scrubbed(value: Any) -> Any:
+    if isinstance(value, str):
+        return Scrubber().text(value).encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_scrubbed(key): _scrubbed(each) for key, each in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, bytes):
+        return [_scrubbed(each) for each in value]
+    return value

@@ -1,0 +1,128 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A JSON file of the shared volume that others replace: read only when it is another one.
+
+Whoever writes it renames a new file over it, so a file with the same inode, time and size is the
+same. It is looked at every second for months: a look at one that did not change costs a `stat`.
+
+A file of facts that the sampler in the training container replaces about once a second.
+
+A file that is no longer replaced tells nothing of now. Its age is taken by the machine's
+monotonic clock, which all containers of a pod share; a file that was left behind before a
+reboot, or comes from another machine, is told by a moment that lies ahead of the clock.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import orjson
+
+from mwatch.model.reading import Absent, Failed, Ok, Reading
+from mwatch_trainer.contract import MAX_JSON_BYTES
+
+
+class JsonFile:
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._stamp: tuple[int, int, int] | None = None
+        self._last: Reading[dict[str, Any]] = Absent("not read yet")
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self._path)
+
+    def read(self) -> Reading[dict[str, Any]]:
+        """Absent: there is no file; Failed: nothing that can be used."""
+        try:
+            status = os.stat(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            self._stamp = None
+            return Absent(f"there is no {self.name}")
+        except OSError as error:
+            self._stamp = None
+            return Failed(f"{self.name} cannot be read: {error.strerror or error}")
+        stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
+        if stamp != self._stamp:
+            self._last = self._load()
+            self._stamp = stamp if isinstance(self._last, Ok) else None
+        return self._last
+
+    def _load(self) -> Reading[dict[str, Any]]:
+        try:
+            with open(self._path, "rb") as file:
+                data = file.read(MAX_JSON_BYTES + 1)
+            body = orjson.loads(data)
+        except FileNotFoundError:
+            return Absent(f"there is no {self.name}")
+        except (OSError, ValueError):
+            return Failed(f"{self.name} cannot be read")
+        if not isinstance(body, dict) or len(data) > MAX_JSON_BYTES:
+            return Failed(f"{self.name} cannot be read")
+        return Ok(body)
+
+
+STALE_SECONDS = 45.0
+"""The sampler writes once a second, but up to 30 apart where a look costs it too much."""
+_AHEAD_SECONDS = 1.0
+
+
+class Sample(NamedTuple):
+    at: float
+    """Wall time of the sample."""
+    monotonic: float
+    body: dict[str, Any]
+    is_new: bool
+    """Not the one that the last read gave."""
+
+
+class NodeFile:
+    def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._file = JsonFile(path)
+        self._clock = clock
+        self._last = -math.inf
+
+    def read(self) -> Reading[Sample]:
+        name = self._file.name
+        found = self._file.read()
+        if isinstance(found, Absent):
+            return Absent(f"{found.reason}: the wrapper has not written it")
+        if isinstance(found, Failed):
+            return found
+        body = found.value
+        at, monotonic = number(body.get("at")), number(body.get("monotonic"))
+        if at is None or monotonic is None:
+            return Failed(f"{name} does not say when it was written")
+        age = self._clock() - monotonic
+        if age > STALE_SECONDS:
+            return Failed(f"{name} has not been written for {age:.0f} s")
+        if age < -_AHEAD_SECONDS:
+            return Failed(f"{name} is of another machine, or of before a reboot")
+        is_new = monotonic != self._last
+        self._last = monotonic
+        return Ok(Sample(at, monotonic, body, is_new))
+
+
+def number(value: object) -> float | None:
+    """A finite number, or None: a file of another release may hold anything."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def text(value: object, longest: int = 200) -> str | None:
+    return value[:longest] if isinstance(value, str) else None
+
+
+def objects(value: object, most: int) -> list[dict[str, Any]]:
+    """The objects of a list, as many as we care to read."""
+    found = value if isinstance(value, list) else []
+    return [each for each in found[:most] if isinstance(each, dict)]

@@ -1,0 +1,317 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The trainer's TensorBoard files: a second witness that steps are done.
+
+Megatron writes them on its last rank, so the folder must be one that this pod sees. What lay
+there before the first look is of an earlier run, or of before a restart of ours, and tells
+nothing; nor do charts over samples instead of steps, nor what mwatch writes itself.
+A writer holds its records back, for two minutes unless told otherwise. So news counts by the
+moment that stands in it, and nothing is called still before the writer's own pauses allow it.
+
+Reads TensorBoard's event files: the step, moment and first tag of each record.
+
+A file is a row of records: length (8 bytes), its checksum (4), that many bytes, their checksum
+(4). The bytes are a protobuf message whose first fields are all that is needed; the package of
+TensorBoard would cost more memory than the whole sidecar. The checksum of the length is checked,
+for a wrong length would lead astray; that of the bytes is not.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import BinaryIO, NamedTuple
+
+from mwatch.model.observation import Observed, Sign, SignSource, SignState
+from mwatch.model.reading import Absent, Failed, Ok, Reading
+from mwatch.sources.base.worker import Periodic
+
+MAX_RECORDS = 20_000
+"""Of one look; the rest is read at the next."""
+_HEAD = struct.Struct("<QI")
+_DOUBLE = struct.Struct("<d")
+_FOOT = 4
+_NEEDED = 512
+"""Bytes of a message that are looked at: an image or a histogram comes after its tag."""
+_MAX_LENGTH = 1 << 32
+_WALL_TIME, _STEP, _SUMMARY = 1, 2, 5
+_VALUE, _TAG = 1, 1
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+class Record(NamedTuple):
+    offset: int
+    wall_time: float
+    step: int
+    tag: str
+
+
+class Broken(ValueError):
+    """The file is no row of records from here on."""
+
+
+def records(path: str, offset: int) -> Iterator[tuple[int, Record | None]]:
+    """Each whole record from `offset` on, after the offset behind it; None: not of a value.
+
+    One that is not yet written to its end is left for the next time.
+    """
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        for _ in range(MAX_RECORDS):
+            file.seek(offset)
+            head = file.read(_HEAD.size)
+            if len(head) < _HEAD.size:
+                return
+            length, check = _HEAD.unpack(head)
+            if check != masked_crc(head[:8]) or length > _MAX_LENGTH:
+                raise Broken(f"{os.path.basename(path)}: broken at byte {offset}")
+            end = offset + _HEAD.size + length + _FOOT
+            if end > size:
+                return
+            yield end, _record(offset, file, length)
+            offset = end
+
+
+def _record(offset: int, file: BinaryIO, length: int) -> Record | None:
+    data = file.read(min(length, _NEEDED))
+    found: dict[int, bytes | int] = {}
+    for number, value in _fields(data):
+        found.setdefault(number, value)
+    wall, step, summary = found.get(_WALL_TIME), found.get(_STEP, 0), found.get(_SUMMARY)
+    if not isinstance(wall, bytes) or not isinstance(step, int) or not isinstance(summary, bytes):
+        return None
+    first = next((each for number, each in _fields(summary) if number == _VALUE), None)
+    inside = _fields(first) if isinstance(first, bytes) else iter(())
+    tag = next((each for number, each in inside if number == _TAG), None)
+    if not isinstance(tag, bytes) or len(wall) != _DOUBLE.size:
+        return None
+    return Record(offset, _DOUBLE.unpack(wall)[0], step, tag.decode("utf-8", "replace"))
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:
+    """Of a message that may be cut off: a field that reaches over its end is given as far as it
+    goes, and nothing after it."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        kind = key & 7
+        if kind == _VARINT:
+            value, at = _varint(data, at)
+            yield key >> 3, value
+            continue
+        size = {_FIXED64: 8, _FIXED32: 4}.get(kind)
+        if kind == _BYTES:
+            size, at = _varint(data, at)
+        if size is None:
+            return
+        yield key >> 3, data[at : at + size]
+        at += size
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= len(data):
+            break
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if not byte & 0x80:
+            break
+    return value, at
+
+
+def _table() -> tuple[int, ...]:
+    found = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = (byte >> 1) ^ (0x82F63B78 if byte & 1 else 0)
+        found.append(byte)
+    return tuple(found)
+
+
+_CASTAGNOLI = _table()
+
+
+def masked_crc(data: bytes) -> int:
+    """CRC-32C, turned and shifted as the format has it."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _CASTAGNOLI[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    crc ^= 0xFFFFFFFF
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+PERIOD_SECONDS = 10.0
+LIMIT_SECONDS = 30.0
+FRESH_SECONDS = 30.0
+"""A step that is older says nothing of now, however late its record came to the disk."""
+FLUSH_SECONDS = 120.0
+"""What a writer holds back by default."""
+_FLAT_PAUSES = 3
+_FLAT_FACTOR = 3.0
+_PAUSES = 16
+_MAX_ENTRIES = 4096
+_MAX_FILES = 4
+_SKEW_SECONDS = 120.0
+_NAME = "tfevents"
+_OURS = ".mwatch"
+_OVER_SAMPLES = " vs "
+"""`lm loss vs samples`: Megatron's second chart of a value, whose steps are samples."""
+_MAX_STEP = 1 << 62
+
+
+class _File(NamedTuple):
+    path: str
+    size: int
+    mtime: float
+    before: int
+    """Bytes that were there at the first look."""
+
+
+class _Newest(NamedTuple):
+    path: str
+    step: int
+    wall_time: float
+
+
+class TensorboardEvents:
+    def __init__(
+        self,
+        folder: str,
+        stream: str,
+        *,
+        period_seconds: float = PERIOD_SECONDS,
+        limit_seconds: float = LIMIT_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._folder = folder
+        self._stream = stream
+        self._clock = clock
+        self._wall = wall
+        self._before: dict[str, int] | None = None
+        self._since = self._now = wall()
+        self._offsets: dict[str, int] = {}
+        self._broken: set[str] = set()
+        self._newest: _Newest | None = None
+        self._came_at: float | None = None
+        self._pauses: deque[float] = deque(maxlen=_PAUSES)
+        self._looks: Periodic[tuple[Observed, ...]] = Periodic(
+            "mwatch-tensorboard",
+            self._look,
+            period=lambda: period_seconds,
+            limit_seconds=limit_seconds,
+            clock=clock,
+        )
+
+    @property
+    def iteration(self) -> int | None:
+        """The newest step of this run; None: nothing was written since we look."""
+        return None if self._newest is None else self._newest.step
+
+    def read(self) -> Reading[tuple[Observed, ...]]:
+        """Never waits: tells what the last look found, once, and begins the next when it is due."""
+        return self._told(self._looks.news())
+
+    def read_now(self, seconds: float) -> Reading[tuple[Observed, ...]]:
+        """A fresh look; waits for it, for at most so long."""
+        return self._told(self._looks.news_now(seconds))
+
+    def _told(self, news: Reading[tuple[Observed, ...]] | None) -> Reading[tuple[Observed, ...]]:
+        last = self._looks.last
+        return Ok(()) if news is None and isinstance(last, Ok) else last
+
+    def _look(self) -> Reading[tuple[Observed, ...]]:
+        at, wall = self._clock(), self._wall()
+        self._now = wall
+        moved, broken = self._follow(self._files())
+        if self._newest is None:
+            return Failed(broken) if broken else Absent("no step was written since we look")
+        if moved:
+            if self._came_at is not None:
+                self._pauses.append(at - self._came_at)
+            self._came_at = at
+        said = self._said(at, self._newest, moved)
+        return Ok(() if said is None else (said,))
+
+    def _said(self, at: float, newest: _Newest, moved: bool) -> Observed | None:
+        """Between two flushes nothing: the last word grows old by itself."""
+        if moved:
+            if self._now - newest.wall_time > FRESH_SECONDS:
+                return None
+            sign = Sign(SignSource.TENSORBOARD, SignState.MOVING, None, f"step {newest.step}")
+            return Observed(min(newest.wall_time, self._now), self._stream, sign)
+        quiet = 0.0 if self._came_at is None else at - self._came_at
+        usual = max(self._pauses, default=0.0)
+        is_known = len(self._pauses) >= _FLAT_PAUSES
+        if not is_known or quiet <= max(_FLAT_FACTOR * usual, 2 * FLUSH_SECONDS):
+            return None
+        words = f"step {newest.step} for {quiet:.0f} s"
+        return Observed(
+            self._now, self._stream, Sign(SignSource.TENSORBOARD, SignState.FLAT, None, words)
+        )
+
+    def _files(self) -> list[_File]:
+        """Those that have grown since the first look, the newest first."""
+        found: dict[str, tuple[int, float]] = {}
+        with os.scandir(self._folder) as entries:
+            for entry in islice(entries, _MAX_ENTRIES):
+                if _NAME in entry.name and not entry.name.endswith(_OURS) and entry.is_file():
+                    status = entry.stat()
+                    found[entry.path] = (status.st_size, status.st_mtime)
+        if self._before is None:
+            self._before = {path: size for path, (size, _) in found.items()}
+            self._since = self._now
+        before = self._before
+        grown = [
+            _File(path, size, mtime, before.get(path, 0))
+            for path, (size, mtime) in found.items()
+            if size > before.get(path, 0)
+        ]
+        return sorted(grown, key=lambda file: file.mtime, reverse=True)[:_MAX_FILES]
+
+    def _follow(self, files: list[_File]) -> tuple[bool, str]:
+        """Whether there is a newer step, and what cannot be read."""
+        before, broken = self._newest, ""
+        self._offsets = {file.path: self._offsets.get(file.path, 0) for file in files}
+        for file in files:
+            if file.size < self._offsets[file.path]:
+                self._offsets[file.path] = 0  # written anew under its old name
+                self._broken.discard(file.path)
+            if file.path in self._broken:
+                continue
+            try:
+                self._advance(file)
+            except Broken as error:
+                self._broken.add(file.path)
+                broken = str(error)
+        self._broken &= self._offsets.keys()
+        return self._newest is not None and self._newest != before, broken
+
+    def _advance(self, file: _File) -> None:
+        for end, record in records(file.path, self._offsets[file.path]):
+            self._offsets[file.path] = end
+            if record is not None and self._is_of_this_run(record, file):
+                self._take(file.path, record)
+
+    def _is_of_this_run(self, record: Record, file: _File) -> bool:
+        is_step = 0 < record.step < _MAX_STEP and _OVER_SAMPLES not in record.tag
+        return (
+            is_step
+            and record.offset >= file.before
+            and self._since - _SKEW_SECONDS <= record.wall_time <= self._now + _SKEW_SECONDS
+        )
+
+    def _take(self, path: str, record: Record) -> None:
+        """In one file steps only rise; a later file may begin lower, as after a resume."""
+        newest = self._newest
+        if newest is not None and record.wall_time < newest.wall_time:
+            return
+        if newest is not None and path == newest.path and record.step <= newest.step:
+            return
+        self._newest = _Newest(path, record.step, record.wall_time)

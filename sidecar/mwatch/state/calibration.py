@@ -1,0 +1,197 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Learns how long things take in this job, from what the fold sees end.
+
+What is no usual step teaches nothing: the first of a process, a line of skipped steps, one
+across a change of the batch size, one with a save or an evaluation inside. A job that saves
+between any two lines, or that skips from its first step on, would never teach anything: while
+little is known, and where nothing else comes, those count too.
+
+What was learnt, as the JSON of `<save>/.mwatch/calibration.json`: several layouts, bounded.
+
+The file may be old, foreign or damaged. Learning anew costs a few minutes, a wrong deadline a
+healthy run: whatever is not as it should be is not taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mwatch.model.calibration import MAX_SHAPES, Calibration, Sample, is_duration
+from mwatch.model.job import Attempt, Job, Step
+from mwatch.model.phase import JobPhase, Slot
+from mwatch.state.goodput.time_parts import own_seconds, seconds_aside
+
+STARVED = 8  # steps known; fewer, and a poor line is better than nothing
+_ALWAYS = 4  # lines in a row with a save inside: there are no others
+_BEAT_SECONDS = 1.0
+CLOSE_SECONDS = 1.0  # lines that come faster say the same: once enough are known, one in five
+EVERY = 5
+
+
+def phase_ended(job: Job, slot: Slot, seconds: float) -> None:
+    """A phase of `job.attempt` has ended in the usual way; 0: nobody knows how long it took."""
+    if seconds > 0:
+        job.calibration.learn(slot, seconds)
+
+
+def step_reported(job: Job, step: Step) -> None:
+    """The newest line of `job.attempt.steps`."""
+    calibration, attempt = job.calibration, job.attempt
+    before = attempt.steps[-2] if len(attempt.steps) > 1 else None
+    is_disturbed = _is_disturbed(job)
+    calibration.disturbed = calibration.disturbed + 1 if is_disturbed else 0
+    interval = job.layout.log_interval
+    if interval != calibration.log_interval and interval is not None and interval > 0:
+        calibration.space_lines(interval)
+    if step.batch_size != calibration.batch_size and step.batch_size:
+        calibration.resize_batch(step.batch_size)
+    if before is None or not _is_usual(step, before):
+        return
+    gap = step.at - before.at
+    if gap < CLOSE_SECONDS and step.line % EVERY and calibration.steps.is_full:
+        return
+    is_poor = step.skipped >= step.new or 0 < calibration.disturbed < _ALWAYS
+    if is_poor and len(calibration.steps) >= STARVED:
+        return
+    is_second = len(attempt.steps) == 2
+    aside = seconds_aside(job.ledger, before) if is_second else 0.0
+    seconds = own_seconds(step, before, is_second=is_second, aside=aside)
+    if seconds is None and not is_disturbed:
+        seconds = gap / step.new
+    if seconds is None or seconds <= 0:
+        return
+    calibration.learn_step(seconds, step.new)
+    all_of_it = seconds * step.new
+    calibration.learn(Slot.TRAINING, all_of_it if is_disturbed else max(gap, all_of_it))
+
+
+def _is_disturbed(job: Job) -> bool:
+    """A save or an evaluation has begun or ended since the last line."""
+    seen = happened(job.attempt)
+    before, job.calibration.seen = job.calibration.seen, seen
+    return bool(before) and before != seen
+
+
+def happened(attempt: Attempt) -> tuple[object, ...]:
+    """Other than steps; as long as it stays the same, there was nothing but steps."""
+    began = attempt.save.began_at if attempt.save is not None else None
+    return (attempt.number, attempt.evaluations, attempt.saves_done, began)
+
+
+def _is_usual(step: Step, before: Step) -> bool:
+    is_same = step.batch_size == before.batch_size
+    return is_same and not step.is_first_of_process and step.new > 0
+
+
+def iteration_rose(job: Job, seconds: float) -> None:
+    """The probe tells that an iteration is finished, `seconds` after that rank's last one by its
+    own clock; called before `progress_at` is moved.
+
+    It looks once a second, so up to one beat of what it sees is not the step's.
+    """
+    attempt = job.attempt
+    is_a_step = attempt.phase is JobPhase.TRAINING and attempt.progress_at > attempt.phase_since
+    if is_a_step and seconds > _BEAT_SECONDS:
+        job.calibration.rises.append(seconds - _BEAT_SECONDS)
+
+
+def attempt_progressed(job: Job) -> None:
+    """`job.attempt` has just passed what earlier attempts had reached.
+
+    After a good-bye with a last save there is nothing to do again: that is not what a restart
+    of a sick job costs.
+    """
+    attempt = job.attempt
+    step = job.calibration.usual_step()
+    if attempt.best_before is None or attempt.first_iteration is None or step is None:
+        return
+    if job.past and job.past[-1].exit is not None:
+        return
+    again = attempt.best_before - attempt.first_iteration + 1
+    if again >= 0:
+        job.calibration.recomputed.append(again * step)
+
+
+VERSION = 1
+_MAX_KEY = 200
+_MAX_COUNT = 10**9
+_SAMPLES = ("steps", "rises", "recomputed", "recent")
+
+
+def to_json(calibration: Calibration) -> dict[str, Any]:
+    """All layouts that are known, the current one last."""
+    shapes = [*calibration.others.values(), calibration]
+    return {"version": VERSION, "layouts": [_layout(each) for each in shapes if each.key]}
+
+
+def _layout(calibration: Calibration) -> dict[str, Any]:
+    durations = calibration.durations.items()
+    return {
+        "key": calibration.key,
+        "batch_size": calibration.batch_size,
+        "log_interval": calibration.log_interval,
+        "best_step": calibration.best_step,
+        "best_spread": calibration.best_spread,
+        "durations": {slot.value: _numbers(seen) for slot, seen in durations if seen},
+        **{name: _numbers(getattr(calibration, name)) for name in _SAMPLES},
+    }
+
+
+def _numbers(sample: Sample) -> list[float]:
+    return [float(f"{value:.6g}") for value in sample]
+
+
+def from_json(document: object) -> Calibration:
+    """A fresh one of anything that is not ours; a layout that is damaged is left out."""
+    if not isinstance(document, Mapping) or document.get("version") != VERSION:
+        return Calibration()
+    layouts = document.get("layouts")
+    if not isinstance(layouts, list):
+        return Calibration()
+    found: dict[str, Calibration] = {}
+    for entry in layouts[-MAX_SHAPES:]:
+        read = _read(entry)
+        if read is not None:
+            found.pop(read.key, None)
+            found[read.key] = read
+    if not found:
+        return Calibration()
+    _, newest = found.popitem()
+    newest.others = found
+    return newest
+
+
+def _read(entry: object) -> Calibration | None:
+    if not isinstance(entry, Mapping):
+        return None
+    key, durations = entry.get("key"), entry.get("durations")
+    if not isinstance(key, str) or not 0 < len(key) <= _MAX_KEY:
+        return None
+    if not isinstance(durations, Mapping):
+        return None
+    read = Calibration(key)
+    samples = [(read.durations[slot], durations.get(slot.value, [])) for slot in Slot]
+    samples += [(getattr(read, name), entry.get(name, [])) for name in _SAMPLES]
+    if not all(_fill(sample, values) for sample, values in samples):
+        return None
+    best, spread = entry.get("best_step"), entry.get("best_spread", 0.0)
+    if not (best is None or is_duration(best)) or not is_duration(spread):
+        return None
+    read.best_step, read.best_spread = best, spread
+    read.batch_size = _count(entry.get("batch_size"))
+    read.log_interval = _count(entry.get("log_interval"))
+    return read
+
+
+def _fill(sample: Sample, values: object) -> bool:
+    if not isinstance(values, list) or not all(map(is_duration, values[-sample.maxlen :])):
+        return False
+    sample.extend(values[-sample.maxlen :])
+    return True
+
+
+def _count(value: object) -> int | None:
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_number and isinstance(value, int) and 0 < value <= _MAX_COUNT else None

@@ -1,0 +1,264 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Books time where it went. Called by the fold at each turn of the job; never asks a clock.
+
+Time in the training loop is booked when a line tells what it was; everything else when its
+phase ends. It cannot see work on an iteration that was never finished: that counts as lost.
+"""
+
+from __future__ import annotations
+
+from mwatch.model.goodput import (
+    Head,
+    Ledger,
+    Open,
+    Parts,
+    Span,
+    Spent,
+    Stall,
+    Unjudged,
+    UnknownReach,
+)
+from mwatch.model.job import Job, Step
+from mwatch.model.observation import Sight
+from mwatch.model.phase import JobPhase
+from mwatch.state.goodput.line_time import RECLAIMED, book_late_line, book_line, book_usual_line
+from mwatch.state.goodput.slow_time import (
+    guess_by_first_line,
+    judge,
+    leave_unjudged,
+    pace_by_save,
+    usual_step,
+)
+from mwatch.state.goodput.tail_time import PHASES, Tail, read_tail, spent_in
+from mwatch.state.goodput.time_parts import SAME_MOMENT, SKEW, add, fit, redone_share, spans_within
+
+_BEFORE_STEPS = frozenset(
+    {
+        JobPhase.QUEUED, JobPhase.SCHEDULING, JobPhase.STARTING, JobPhase.LOADING,
+        JobPhase.FIRST_STEP,
+    }
+)  # fmt: skip
+_ASIDE = frozenset(
+    {JobPhase.SAVING, JobPhase.EVALUATING, JobPhase.ASYNC_FINALIZE, JobPhase.STOPPING}
+)
+_MAX_SPANS = 512
+
+
+def attempt_started(job: Job, at: float) -> None:
+    """`job.attempt` is the new attempt; the time since the last one ended is now known."""
+    ledger = job.ledger
+    ledger.weigh(job.layout.world_size)
+    if ledger.started_at is None:
+        ledger.begin(at)
+    at = max(at, ledger.booked_at)
+    _book_between(ledger, at)
+    ledger.pace.start_over(max(ledger.pace.furthest, job.best_iteration or 0))
+    ledger.is_closed = ledger.is_over = False
+    ledger.open = Open(job.attempt.phase, at, evaluations=job.attempt.evaluations)
+
+
+def _book_between(ledger: Ledger, at: float) -> None:
+    gap = at - ledger.booked_at
+    pace = ledger.pace
+    worked = min(pace.unseen_seconds, gap / 2)
+    pace.unseen_seconds = 0.0
+    if worked > 0 and pace.step_seconds:
+        again = min(max(pace.redone_until - pace.furthest, 0.0) * pace.step_seconds, worked)
+        pace.furthest += worked / pace.step_seconds
+        parts = {Spent.RECOMPUTED: again, Spent.TRAINING: worked - again}
+    else:
+        parts, worked = {}, 0.0
+    waited = Spent.IDLE if ledger.is_over else Spent.RESTARTING
+    parts[waited] = gap - worked
+    ledger.book(parts, at)
+
+
+def phase_changed(job: Job, at: float, before: JobPhase) -> None:
+    """`job.attempt.phase` is the new phase, from `at` on."""
+    ledger = job.ledger
+    if ledger.started_at is None or ledger.is_closed:
+        return
+    at = max(at, ledger.booked_at)
+    _book_head(ledger)
+    phase = job.attempt.phase
+    if phase is JobPhase.STOPPING:
+        _judge_by_few(job)
+    if phase is JobPhase.ENDED:
+        _close(job, at)
+    elif phase is JobPhase.STOPPING and ledger.open.stall is not None:
+        _leave_to_late_lines(ledger, _book_tail(job, at).parts)
+    elif before in _ASIDE:
+        _end_aside(job, at, before)
+    elif before in _BEFORE_STEPS and phase is JobPhase.TRAINING:
+        ledger.open.head = Head(PHASES[before], at)
+    elif before in _BEFORE_STEPS:
+        _leave_first_steps(job, at, before)
+        _book_all(job, at, PHASES[before])
+    opened = ledger.open
+    opened.phase, opened.phase_began, opened.stall = phase, at, None
+
+
+def step_reported(job: Job, step: Step) -> None:
+    """The newest line of `job.attempt.steps`; called once, before `best_iteration` is raised."""
+    ledger = job.ledger
+    if ledger.started_at is None or step.new < 1:
+        return
+    if ledger.is_closed:
+        book_late_line(job, step)
+        return
+    if ledger.world_size != job.layout.world_size:
+        ledger.weigh(job.layout.world_size)
+    at = max(step.at, ledger.booked_at)
+    if ledger.open.head is not None and ledger.open.head.ended_at < at - SAME_MOMENT:
+        _book_head(ledger)
+    if book_usual_line(job, step, at):
+        ledger.open.phase_began = max(at, job.attempt.phase_since)
+    else:
+        book_line(job, step, at)
+        _reopen(job, at)
+
+
+def attempt_ended(job: Job, at: float) -> None:
+    """Nothing more will come from `job.attempt`; called once per attempt."""
+    ledger = job.ledger
+    if ledger.started_at is not None and not ledger.is_closed:
+        _book_head(ledger)
+        _close(job, max(at, ledger.booked_at))
+
+
+def stall_judged(job: Job, *, detected_at: float, decided_at: float | None) -> None:
+    """A stall of `job.attempt` was found, and (later) an action on it was decided."""
+    opened = job.ledger.open
+    known = opened.stall
+    if known is not None:
+        detected_at = min(detected_at, known.detected_at)
+        decided_at = decided_at if known.decided_at is None else known.decided_at
+    else:
+        _judge_by_few(job)
+    opened.stall = Stall(detected_at, decided_at)
+
+
+def settle(job: Job, at: float) -> None:
+    """Book what is open up to `at`, for a report; may be called at any time, and again."""
+    ledger = job.ledger
+    if ledger.started_at is None:
+        return
+    ledger.weigh(job.layout.world_size)
+    at = max(at, ledger.booked_at)
+    if not ledger.is_closed:
+        ledger.show(read_tail(job, at).parts, at)
+    elif ledger.is_over:
+        ledger.show({}, ledger.booked_at)
+    else:
+        ledger.show({Spent.RESTARTING: at - ledger.booked_at}, at)
+
+
+def _book_head(ledger: Ledger) -> None:
+    """No line came at the moment when steps were known to be done: the phase was all its own."""
+    head, ledger.open.head = ledger.open.head, None
+    if head is None:
+        return
+    if head.spent is Spent.FIRST_STEP:
+        ledger.pace.first_step_seconds += max(0.0, head.ended_at - ledger.booked_at)
+    until = max(head.ended_at, ledger.booked_at)
+    ledger.book({head.spent: until - ledger.booked_at}, until)
+
+
+def _leave_first_steps(job: Job, at: float, before: JobPhase) -> None:
+    """A save of iteration 40 before any line: the first line was lost, or is late. Of the time
+    since the start of the first step 40 steps were done, and it will be known how long they
+    took."""
+    attempt, ledger = job.attempt, job.ledger
+    if before is not JobPhase.FIRST_STEP or attempt.save is None or attempt.steps:
+        return
+    if attempt.resumed_from is None and attempt.load != "random":
+        return
+    last = attempt.save.iteration or 0
+    count = last - (attempt.resumed_from or 0)
+    if count > 0:
+        redone = redone_share(ledger.pace, last, count)
+        steps = (count, Spent.FIRST_STEP, Spent.FIRST_STEP, at - ledger.booked_at, redone, None)
+        leave_unjudged(ledger.pace, Unjudged(*steps))
+
+
+def _end_aside(job: Job, at: float, before: JobPhase) -> None:
+    opened, spent = job.ledger.open, spent_in(job, before)
+    if spent is not None and len(opened.spans) < _MAX_SPANS:
+        opened.spans.append(Span(spent, min(opened.phase_began, at), at))
+
+
+def _book_all(job: Job, at: float, spent: Spent) -> None:
+    """All of the open time, apart from saves and evaluations inside."""
+    ledger = job.ledger
+    ledger.weigh(job.layout.world_size)
+    parts, _ = spans_within(ledger.open, ledger.booked_at, at)
+    ledger.book(fit(parts, at - ledger.booked_at, spent), at)
+    _reopen(job, at)
+
+
+def _book_tail(job: Job, at: float) -> Tail:
+    ledger = job.ledger
+    ledger.weigh(job.layout.world_size)
+    tail = read_tail(job, at)
+    ledger.book(tail.parts, at)
+    pace = ledger.pace
+    if usual_step(job) is None and not job.sees(Sight.PROBE) and job.attempt.steps:
+        pace.unknown_reach = UnknownReach(tail.reported, tail.worked_seconds)
+    else:
+        pace.furthest = max(pace.furthest, tail.reached, job.attempt.iteration or 0)
+    pace.unseen_seconds = tail.unseen_seconds
+    _reopen(job, at)
+    return tail
+
+
+def _leave_to_late_lines(ledger: Ledger, parts: Parts) -> None:
+    """Nothing stood still if the log of the pod that prints the lines was only late."""
+    for spent in RECLAIMED:
+        add(ledger.pace.spare, spent, parts.get(spent, 0.0))
+
+
+def _close(job: Job, at: float) -> None:
+    _judge_by_few(job)
+    tail = _book_tail(job, at)
+    _square(job, tail.parts)
+    _leave_to_late_lines(job.ledger, tail.parts)
+    job.ledger.pace.owed = -tail.worked_seconds
+    job.ledger.is_closed = True
+    job.ledger.is_over = job.attempt.is_done
+
+
+def _judge_by_few(job: Job) -> None:
+    """No more lines will come, or none for long."""
+    pace = job.ledger.pace
+    usual = job.calibration.usual_step()
+    is_guess = usual is None
+    if is_guess:
+        usual = pace_by_save(job) or guess_by_first_line(job)
+        pace.step_seconds = usual or pace.step_seconds
+    if usual is not None and (pace.unjudged or (pace.guess and not is_guess)):
+        judge(job, usual, is_guess=is_guess)
+
+
+def _square(job: Job, parts: Parts) -> None:
+    """Lines have told of more or less than was booked: the clock of the pod that prints them
+    differs from that of the pod that told of the begin and the end."""
+    ledger, lines = job.ledger, job.attempt.steps
+    owed, ledger.pace.owed = ledger.pace.owed, 0.0
+    is_redone = bool(lines) and lines[-1].iteration <= ledger.pace.redone_until
+    steps = Spent.RECOMPUTED if is_redone else Spent.TRAINING
+    if owed < 0:
+        ledger.move(steps, Spent.IDLE, -owed)
+    for spent in (Spent.IDLE, Spent.RESTARTING, Spent.HANG_UNDETECTED):
+        seconds = min(owed, SKEW, parts.get(spent, 0.0))
+        if seconds > 0:
+            ledger.move(spent, steps, seconds)
+            owed -= seconds
+
+
+def _reopen(job: Job, at: float) -> None:
+    attempt = job.attempt
+    began = max(at, attempt.phase_since)
+    later = [span._replace(begin=max(span.begin, at)) for span in job.ledger.open.spans
+             if span.end > at]  # fmt: skip
+    job.ledger.open = Open(attempt.phase, began, later, attempt.evaluations)

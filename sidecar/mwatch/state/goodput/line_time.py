@@ -1,0 +1,350 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the time between two iteration lines was.
+
+Megatron stops its interval timer for saves and evaluations, so a line says how much of the time
+was steps; the phases in between say what the rest was. Releases before mid-2024 do not stop it,
+and some forks never: there the usual step tells that a save is counted in.
+
+The first line of an attempt: the slow first step is in it, among others or alone.
+
+What the first step took above the others is known only when others are known: until then all
+of it is booked as one thing, and judged later.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mwatch.model.goodput import Ledger, Pace, Parts, Span, Spent, Unjudged
+from mwatch.model.job import Job, Step
+from mwatch.state.goodput.slow_time import (
+    FIRST_STEP_FACTOR,
+    SURELY_CHANCE,
+    is_gross,
+    judge,
+    leave_unjudged,
+    slow_part,
+    usual_step,
+)
+from mwatch.state.goodput.time_parts import (
+    SAME_MOMENT,
+    SKEW,
+    add,
+    add_steps,
+    fit,
+    own_seconds,
+    redone_share,
+    seconds_aside,
+    spans_within,
+    split_stall,
+    split_untimed,
+)
+
+_HALF_BEAT = 0.5  # the probe sees the end of a step by so much too late, on average
+
+
+class _Booked(NamedTuple):
+    seconds: float
+    """Of the room that there was, as steps."""
+    owed: float = 0.0
+    step_seconds: float | None = None
+    """Of a step that is not the first."""
+
+
+def book_first_line(job: Job, step: Step, at: float) -> None:
+    ledger, resumed_from = job.ledger, job.attempt.resumed_from
+    if resumed_from is not None and 0 < step.iteration - resumed_from < step.new:
+        step = step._replace(new=step.iteration - resumed_from)  # its pod knew of no resume
+    step = step._replace(new=step.new + _lost(job, step))
+    pace, span = ledger.pace, at - ledger.booked_at
+    parts, _ = spans_within(ledger.open, ledger.booked_at, at)
+    room = span - sum(parts.values())
+    own, usual = own_seconds(step, None), usual_step(job)
+    told = room if own is None else own * step.new
+    if pace.first_step_seconds > 0:
+        booked = _after_the_probe(pace, parts, step, room, told)
+    else:
+        booked = _alone(pace, parts, step, min(room, told))
+    rest = ledger.open.head.spent if ledger.open.head is not None else Spent.FIRST_STEP
+    if rest is Spent.FIRST_STEP:
+        add(pace.spare, rest, room - booked.seconds)
+    ledger.book(fit(parts, span, rest), at)
+    pace.owed = booked.owed
+    guess = None if own is None else own / FIRST_STEP_FACTOR if step.new == 1 else own
+    pace.step_seconds = booked.step_seconds or usual or pace.step_seconds or guess
+    pace.interval = job.layout.log_interval or pace.interval or (step.new if step.new > 1 else None)
+    if usual is not None:
+        judge(job, usual, is_guess=job.calibration.best_step is None)
+
+
+def _lost(job: Job, step: Step) -> int:
+    """Iterations before those that the line speaks for: the first lines were lost."""
+    attempt = job.attempt
+    if attempt.resumed_from is None and attempt.load != "random":
+        return 0
+    return max(0, step.iteration - step.new - (attempt.resumed_from or 0))
+
+
+def _after_the_probe(pace: Pace, parts: Parts, step: Step, room: float, told: float) -> _Booked:
+    """The probe has seen the first step end; the line counts it in."""
+    redone, size = redone_share(pace, step.iteration, step.new), step.batch_size
+    others, known = step.new - 1, pace.first_step_seconds
+    seconds = max(0.0, min(room, told - known + _HALF_BEAT)) if others else 0.0
+    add_steps(parts, seconds, redone)
+    first_step = known + room - seconds
+    leave_unjudged(pace, Unjudged(1, Spent.FIRST_STEP, Spent.FIRST_STEP, first_step, redone, size))
+    if not others or not seconds:
+        return _Booked(seconds)
+    leave_unjudged(pace, Unjudged(others, Spent.TRAINING, Spent.SLOW, seconds, redone, size))
+    return _Booked(seconds, min(max(0.0, told - known - room), SKEW), seconds / others)
+
+
+def _alone(pace: Pace, parts: Parts, step: Step, seconds: float) -> _Booked:
+    redone = redone_share(pace, step.iteration, step.new)
+    booked_as = Spent.FIRST_STEP if step.new == 1 else Spent.TRAINING
+    if booked_as is Spent.FIRST_STEP:
+        add(parts, booked_as, seconds)
+    else:
+        add_steps(parts, seconds, redone)
+    steps = (step.new, booked_as, Spent.FIRST_STEP, seconds, redone, step.batch_size)
+    leave_unjudged(pace, Unjudged(*steps))
+    return _Booked(seconds)
+
+
+MAX_OWED = 60.0
+JITTER = 2.0  # stamps are cut to seconds; a reader looks about once a second
+_EDGES = 0.2  # of a save or an evaluation may have gone unseen
+RECLAIMED = (
+    Spent.IDLE, Spent.WAITING_TO_ACT, Spent.DETECTING, Spent.HANG_UNDETECTED, Spent.FIRST_STEP,
+    Spent.EVALUATING, Spent.SAVING,
+)  # fmt: skip
+_ASIDE = (Spent.SAVING, Spent.EVALUATING)
+_COUNTED_IN = 0.1  # above the usual by this share, with a save inside: the timer ran on
+
+
+def book_line(job: Job, step: Step, at: float) -> None:
+    """`step` is the newest line of `job.attempt.steps`, printed at `at`."""
+    ledger, attempt = job.ledger, job.attempt
+    before = attempt.steps[-2] if len(attempt.steps) > 1 else None
+    if before is None:
+        book_first_line(job, step, at)
+    else:
+        is_second = len(attempt.steps) == 2
+        own = own_seconds(step, before, is_second=is_second, aside=seconds_aside(ledger, before))
+        own = _next_line(job, step, at, own)
+        _keep_pace(ledger.pace, step, own, job.layout.log_interval)
+    ledger.pace.furthest = max(ledger.pace.furthest, step.iteration)
+
+
+def book_late_line(job: Job, step: Step) -> None:
+    """Of an attempt that is over: what seemed to stand still at its end were steps."""
+    lines, ledger = job.attempt.steps, job.ledger
+    own = own_seconds(step, lines[-2] if len(lines) > 1 else None)
+    if own is None or len(lines) < 2 or step.iteration - step.new < ledger.pace.redone_until:
+        return
+    ledger.pace.owed += own * step.new
+    if ledger.pace.owed > 0:
+        _reclaim(ledger)
+
+
+def book_usual_line(job: Job, step: Step, at: float) -> bool:
+    """The short way for most lines of most jobs: nothing but new steps at usual speed, and no
+    news since the line before. False: this line is not so."""
+    ledger = job.ledger
+    opened, pace, usual = ledger.open, ledger.pace, job.calibration.best_step
+    if usual is None or step.seconds is None or step.covers != step.new or pace.slow_lines:
+        return False
+    if opened.spans or opened.stall is not None or opened.head is not None:
+        return False
+    if step.iteration - step.new < pace.redone_until or pace.unjudged or pace.guess:
+        return False
+    lines = job.attempt.steps
+    if len(lines) < 3 or job.attempt.evaluations != opened.evaluations:
+        return False
+    if step.iteration - step.new != lines[-2].iteration:  # a line in between was lost
+        return False
+    told, room = step.seconds * step.new, at - ledger.booked_at
+    owed = told + pace.owed - room
+    if not 0 < step.seconds <= usual * ledger.slow_ratio:
+        return False
+    if not -JITTER < owed < JITTER and not is_fitting(pace, told, room, owed):
+        return False
+    pace.owed = min(owed, MAX_OWED)
+    steps = step.new * usual
+    if told > steps * SURELY_CHANCE or pace.slow_seconds:
+        slow_part(job, step.new, told - steps, usual)
+    pace.furthest = max(pace.furthest, step.iteration)
+    _keep_pace(pace, step, step.seconds, job.layout.log_interval)
+    ledger.book_all(Spent.TRAINING, at)
+    return True
+
+
+def is_fitting(pace: Pace, told: float, room: float, owed: float) -> bool:
+    """Whether a line whose steps do not just fill the time since the line before is still a usual
+    one: what is owed stays owed."""
+    if owed <= -JITTER:
+        return False
+    if (pace.spare or owed >= MAX_OWED) and told > room + JITTER:
+        return False
+    if pace.spare:
+        if room < told / 2:
+            return False
+        _may_reclaim(pace, {})
+    return True
+
+
+def _keep_pace(pace: Pace, step: Step, own: float, log_interval: int | None) -> None:
+    if own > 0:
+        pace.step_seconds = min(own, pace.newest_seconds or own)  # one line may hold a stall
+        pace.newest_seconds = own
+    pace.interval = log_interval or max(step.new, pace.interval or 1)
+
+
+def _next_line(job: Job, step: Step, at: float, own: float | None) -> float:
+    """Seconds that one of its steps took, without what was counted in by mistake."""
+    ledger = job.ledger
+    pace, span = ledger.pace, at - ledger.booked_at
+    usual = usual_step(job)
+    if usual is not None and (pace.unjudged or pace.guess):
+        judge(job, usual, is_guess=job.calibration.best_step is None)
+    parts, untimed = spans_within(ledger.open, ledger.booked_at, at)
+    untimed.intersection_update(_ASIDE)
+    if job.attempt.evaluations > ledger.open.evaluations and Spent.EVALUATING not in parts:
+        untimed.add(Spent.EVALUATING)
+    room = span - sum(parts.values())
+    told, count = room, float(step.new)
+    if own is not None:
+        count += min(max(room / own - count, 0.0), _unprinted(job))
+        told = own * count
+    elif usual and untimed:
+        told = usual * count
+    expected = usual and count * max(usual, pace.step_seconds or 0.0)
+    if parts and own is not None and (told > room or not untimed):
+        known, parts = parts, _stretch(parts, span, told, expected)
+        room = span - sum(parts.values())
+        is_late = told > span and not (expected and _is_above(told, expected))
+        told = told if is_late else min(told, room)
+        _carry_over(ledger, known, parts, at)
+    if untimed and expected is not None and _ran_on(told, room, expected):
+        told = expected
+    trained = _trained(job, parts, untimed, room, told)
+    slow = _add_trained(job, parts, count, trained, min(told, trained + JITTER), usual)
+    ledger.book(fit(parts, span, Spent.IDLE), at)
+    if slow > 0:
+        ledger.move(Spent.TRAINING, Spent.SLOW, slow)
+    is_late = room < told / 2
+    if pace.spare and is_late and pace.owed > JITTER:
+        _reclaim(ledger)
+    if not is_late:
+        _may_reclaim(pace, parts)
+    return told / count
+
+
+def _may_reclaim(pace: Pace, parts: Parts) -> None:
+    """A save that seems to have taken all the time may have been over long before: the log that
+    tells its end was late, and so are the lines after it."""
+    for spent in _ASIDE:
+        if spent in pace.spare:
+            del pace.spare[spent]
+        if spent in parts:
+            add(pace.spare, spent, parts[spent])
+
+
+def _reclaim(ledger: Ledger) -> None:
+    """Lines that had waited come all at once: what nothing explained were their steps."""
+    pace = ledger.pace
+    for spent in [each for each in RECLAIMED if each in pace.spare]:
+        seconds = min(pace.owed, pace.spare[spent])
+        ledger.move(spent, Spent.TRAINING, seconds)
+        pace.owed -= seconds
+        pace.spare[spent] -= seconds
+
+
+def _unprinted(job: Job) -> int:
+    """Iterations between the last two lines that neither speaks for: a line was lost, or they
+    were skipped and took no time."""
+    before, step = job.attempt.steps[-2], job.attempt.steps[-1]
+    return max(0, step.iteration - before.iteration - step.new)
+
+
+def _carry_over(ledger: Ledger, known: Parts, parts: Parts, at: float) -> None:
+    """A save that had no room beside the steps may be one of after the line: clocks differ."""
+    for spent, seconds in known.items():
+        if parts.get(spent, 0.0) < seconds / 2:
+            ledger.open.spans.append(Span(spent, at + SAME_MOMENT, at + SAME_MOMENT))
+
+
+def _stretch(parts: Parts, span: float, told: float, expected: float | None) -> Parts:
+    """Whoever saw a save begin and end saw it late, and an evaluation may be known by its end
+    only; the timer of the steps is exact, unless it ran on."""
+    known = sum(parts.values())
+    room = span - known
+    if told > room:
+        ran_on = expected is not None and _is_above(told, expected)
+        sure = expected if expected is not None and ran_on else told
+        wanted = min(known, max(span - sure, 0.0))
+    else:
+        wanted = known + min(room - told, max(SKEW, known * _EDGES))
+    share = wanted / known
+    return {spent: seconds * share for spent, seconds in parts.items()}
+
+
+def _ran_on(told: float, room: float, expected: float) -> bool:
+    """The steps took all of the time, and more than they should: a save is counted in."""
+    return told > room - JITTER and _is_above(told, expected)
+
+
+def _is_above(told: float, expected: float) -> bool:
+    return told > expected * (1 + _COUNTED_IN) + JITTER
+
+
+def _trained(job: Job, parts: Parts, untimed: set[Spent], room: float, told: float) -> float:
+    """How much of `room` was steps; what was not goes to `parts`."""
+    pace = job.ledger.pace
+    claim = told + pace.owed
+    trained = max(0.0, min(claim, room))
+    if untimed:
+        pace.owed = min(claim - trained, MAX_OWED)
+        left = split_untimed(untimed, room - trained, job.calibration)
+        for spent, seconds in left.items():
+            add(parts, spent, seconds)
+        return trained
+    if claim > room - JITTER:
+        pace.owed = min(claim - room, MAX_OWED)
+        return room
+    pace.owed = min(claim, 0.0)
+    for spent, seconds in _unexplained(job.ledger, room - trained).items():
+        add(parts, spent, seconds)
+        add(pace.spare, spent, seconds)
+    return trained
+
+
+def _unexplained(ledger: Ledger, seconds: float) -> Parts:
+    """A stall that healed, somewhere since the last line, if anybody saw one."""
+    stall, begin = ledger.open.stall, ledger.booked_at
+    if stall is None:
+        return {Spent.IDLE: seconds}
+    return split_stall(stall, begin, begin + seconds)
+
+
+def _add_trained(
+    job: Job, parts: Parts, count: float, trained: float, told: float, usual: float | None
+) -> float:
+    """`count` steps go to `parts`; the answer is how much of good time was slow, by what the line
+    told. That may have had no room yet: the slow part of it is then in what is still owed."""
+    ledger, step = job.ledger, job.attempt.steps[-1]
+    redone = redone_share(ledger.pace, step.iteration, count)
+    above = told - count * usual if usual else 0.0
+    if usual and ledger.open.stall is not None and is_gross(job, above, usual):
+        lost = min(above, trained)
+        for spent, seconds in _unexplained(ledger, lost).items():
+            add(parts, spent, seconds)
+        add_steps(parts, trained - lost, redone)
+        return 0.0
+    add_steps(parts, trained, redone)
+    if usual is None:
+        steps = (step.new, Spent.TRAINING, Spent.SLOW, trained, redone, step.batch_size)
+        leave_unjudged(ledger.pace, Unjudged(*steps))
+        return 0.0
+    return slow_part(job, count, above * (1 - redone), usual)

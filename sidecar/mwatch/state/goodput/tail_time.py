@@ -1,0 +1,281 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the time after the last line was: of an attempt that ends, or as it looks now.
+
+With the probe it is known when an iteration was last finished. From the log alone it is known
+only that the next line did not come: an attempt that ended before it was due had worked until
+then; one that was silent for longer stood still since some moment before it was due, and half
+the way is the best guess.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from mwatch.model.goodput import Ledger, Open, Parts, Spent
+from mwatch.model.job import Attempt, Job
+from mwatch.model.observation import Sight
+from mwatch.model.phase import JobPhase
+from mwatch.state.goodput.slow_time import usual_step
+from mwatch.state.goodput.time_parts import (
+    SAME_MOMENT,
+    add,
+    fit,
+    redone_share,
+    spans_within,
+    split_stall,
+    split_untimed,
+)
+
+_LATE = 1.3  # times the usual gap, and a little: a line may be late without a stall
+_GRACE_SECONDS = 2.0
+
+_AFTER_STEPS = frozenset({Spent.IDLE, Spent.RESTARTING})
+PHASES = {
+    JobPhase.QUEUED: Spent.QUEUED,
+    JobPhase.SCHEDULING: Spent.QUEUED,
+    JobPhase.STARTING: Spent.STARTING,
+    JobPhase.LOADING: Spent.LOADING,
+    JobPhase.FIRST_STEP: Spent.FIRST_STEP,
+    JobPhase.SAVING: Spent.SAVING,
+    JobPhase.ASYNC_FINALIZE: Spent.SAVING,
+    JobPhase.EVALUATING: Spent.EVALUATING,
+}
+
+
+class Tail(NamedTuple):
+    parts: Parts
+    reported: float
+    """The last iteration that a line has told of."""
+    reached: float
+    """The last iteration that was done in it, as far as can be told; 0: nobody knows."""
+    worked_seconds: float
+    unseen_seconds: float
+    """Likely worked on after `at`: nobody said anything between the last line and the end."""
+
+
+def read_tail(job: Job, at: float) -> Tail:
+    """The time from `booked_at` to `at`; changes nothing."""
+    ledger, opened = job.ledger, job.ledger.open
+    begin = ledger.booked_at
+    parts: Parts = {}
+    if opened.head is not None:
+        begin = min(max(opened.head.ended_at, begin), at)
+        add(parts, opened.head.spent, begin - ledger.booked_at)
+    span = at - begin
+    spans, untimed = spans_within(opened, begin, at)
+    if job.attempt.evaluations > opened.evaluations and opened.phase is not JobPhase.EVALUATING:
+        untimed.add(Spent.EVALUATING)
+    for spent, seconds in spans.items():
+        add(parts, spent, seconds)
+    free = span - sum(spans.values())
+    phase = spent_in(job, opened.phase)
+    inside = 0.0
+    if phase is not None:
+        inside = min(max(at - max(opened.phase_began, begin), 0.0), free)
+        _add_phase(ledger, parts, phase, inside, at)
+    rest = free - inside
+    has_ended = any(each.spent in _AFTER_STEPS for each in opened.spans)
+    is_cut = phase is not None or has_ended
+    trained = _trained(job, rest, at, is_cut=is_cut)
+    step, reported = ledger.pace.step_seconds, _reported(job.attempt)
+    if opened.stall is None and opened.head is None:
+        has_mark = not is_cut and not job.sees(Sight.PROBE) and _marked_at(opened) is not None
+        sure = _since_a_mark(job, at) if has_mark else _finished(job) * (step or 0.0)
+        trained += _take_from(parts, sure - (trained if has_mark else rest))
+    iterations = trained / step if step else 0.0
+    redone = redone_share(ledger.pace, reported + iterations, iterations)
+    slow = _slow_share(job)
+    add(parts, Spent.RECOMPUTED, trained * redone)
+    add(parts, Spent.SLOW, trained * (1 - redone) * slow)
+    add(parts, Spent.TRAINING, trained * (1 - redone) * (1 - slow))
+    _add_lost(job, parts, untimed, rest - trained, at - inside)
+    reached = reported + iterations if reported or job.attempt.steps else 0.0
+    parts = fit(parts, at - ledger.booked_at, Spent.IDLE)
+    return Tail(parts, reported, reached, trained, _unseen(job, rest))
+
+
+def _slow_share(job: Job) -> float:
+    """The job was slow when the last line came, and will have been slow after it."""
+    pace, usual = job.ledger.pace, usual_step(job)
+    if usual is None or not pace.newest_seconds or not pace.is_slow:
+        return 0.0
+    return max(0.0, 1.0 - usual / pace.newest_seconds)
+
+
+def _finished(job: Job) -> float:
+    """Iterations after the last line that are known to be done: by the probe, a save, the end."""
+    attempt, total = job.attempt, job.layout.total_iterations
+    if not attempt.steps:
+        return 0.0
+    reported = _reported(attempt)
+    saved = [known.iteration for known in job.checkpoints.values()
+             if known.attempt == attempt.number]  # fmt: skip
+    saved += [attempt.save.iteration or 0] if attempt.save is not None else []
+    left = attempt.exit.exit.iteration if attempt.exit is not None else None
+    named = (attempt.iteration or 0, left or 0, attempt.evaluated_after or 0, *saved)
+    seen = max(0.0, max(named) - reported)
+    if not attempt.is_done or total is None:
+        return seen
+    unprinted = (job.ledger.pace.interval or 1) - 1  # one more, and a line would have come
+    return max(seen, min(total - reported, unprinted))
+
+
+def _take_from(parts: Parts, seconds: float) -> float:
+    """Saves and evaluations that look longer than they were: clocks differ, and where nobody
+    saw an evaluation begin it seems to begin with the line before."""
+    total = sum(parts.values())
+    taken = min(max(seconds, 0.0), total)
+    for spent in parts:
+        parts[spent] *= 1 - taken / total
+    return taken
+
+
+def spent_in(job: Job, phase: JobPhase) -> Spent | None:
+    """None: lines tell more than the phase."""
+    if phase is JobPhase.STOPPING:
+        return Spent.IDLE if job.attempt.is_done else Spent.RESTARTING
+    return PHASES.get(phase)
+
+
+def _add_phase(ledger: Ledger, parts: Parts, spent: Spent, seconds: float, at: float) -> None:
+    stall = ledger.open.stall
+    if stall is None:
+        add(parts, spent, seconds)
+        return
+    for part, length in split_stall(stall, at - seconds, at).items():
+        add(parts, part, length)
+
+
+def _reported(attempt: Attempt) -> float:
+    if attempt.steps:
+        return attempt.steps[-1].iteration
+    return (attempt.first_iteration or 1) - 1
+
+
+def _gap(ledger: Ledger) -> float | None:
+    pace = ledger.pace
+    return None if pace.step_seconds is None else pace.step_seconds * (pace.interval or 1)
+
+
+def _trained(job: Job, rest: float, at: float, *, is_cut: bool) -> float:
+    """`is_cut`: a phase that only follows finished steps has begun."""
+    ledger, attempt = job.ledger, job.attempt
+    total = job.layout.total_iterations
+    if total is not None and _reported(attempt) >= total:
+        return 0.0
+    if is_cut:
+        return min(rest, _most_unprinted(job))
+    if job.sees(Sight.PROBE):
+        worked = max(0.0, rest - (at - _last_step_at(job)))
+        step = ledger.pace.step_seconds
+        if step is None or not attempt.steps:
+            return worked
+        if len(attempt.steps) == 1 and usual_step(job) is None:  # its pace is only a guess
+            return worked if _finished(job) else 0.0
+        return min(worked, _finished(job) * step)  # its clock may be ahead of the line's
+    gap = _gap(ledger)
+    if gap is None:
+        return 0.0 if ledger.open.stall is not None else rest
+    alive = max(0.0, rest - (at - _died_at(job, at)))
+    if ledger.open.stall is None and _marked_at(ledger.open) is not None:
+        return min(_since_a_mark(job, at), alive)
+    if ledger.open.stall is not None or alive > gap * _LATE + _GRACE_SECONDS:
+        alive = min(alive, gap / 2)
+    unprinted = (ledger.pace.interval or 1) - 1  # one more, and a line would have come
+    return min(_whole_steps(ledger, alive), unprinted * (ledger.pace.step_seconds or 0.0))
+
+
+def _marked_at(opened: Open) -> float | None:
+    """When the last save or evaluation since the line was over; None: there was none, or nobody
+    knows."""
+    ends = [span.end for span in opened.spans
+            if span.spent not in _AFTER_STEPS and span.end - span.begin > SAME_MOMENT]  # fmt: skip
+    return max(ends, default=None)
+
+
+def _since_a_mark(job: Job, at: float) -> float:
+    """Seconds of steps since the last line: a save or a result names the iterations before it;
+    after it there were steps too, until the end, but not so many that a line had come."""
+    pace, known, step = job.ledger.pace, _finished(job), job.ledger.pace.step_seconds or 0.0
+    since = _died_at(job, at) - (_marked_at(job.ledger.open) or at)
+    left = max(0.0, (pace.interval or 1) - 1 - known) * step
+    return known * step + min(_whole_steps(job.ledger, max(0.0, since)), left)
+
+
+def _most_unprinted(job: Job) -> float:
+    """Seconds of steps that may be done though no line has told of them."""
+    attempt, pace = job.attempt, job.ledger.pace
+    if pace.step_seconds is None or not attempt.steps:
+        return math.inf
+    if attempt.is_done or job.sees(Sight.PROBE) or _ends_with_save(job):
+        return _finished(job) * pace.step_seconds
+    return max(_finished(job), (pace.interval or 1) - 1) * pace.step_seconds * _LATE
+
+
+def _ends_with_save(job: Job) -> bool:
+    """The attempt saved and did no step more: the save names the last iteration, and what else
+    was before it is an evaluation of which only the end is known."""
+    opened, step = job.ledger.open, job.ledger.pace.step_seconds or 0.0
+    if job.attempt.evaluations == opened.evaluations:
+        return False
+    if opened.phase is JobPhase.SAVING:
+        return job.attempt.save is not None and job.attempt.save.iteration is not None
+    saved = max((span.end for span in opened.spans if span.spent is Spent.SAVING), default=None)
+    is_over = opened.phase is JobPhase.STOPPING and saved is not None
+    return is_over and opened.phase_began - (saved or 0.0) < step
+
+
+def _last_step_at(job: Job) -> float:
+    """As the probe saw it; a phase that has just ended is the work of all ranks too."""
+    known = [rank.progressed_at for rank in job.attempt.ranks.values() if rank.iteration]
+    return max([*known, job.ledger.booked_at, job.ledger.open.phase_began])
+
+
+def _whole_steps(ledger: Ledger, seconds: float) -> float:
+    """A step that was not finished is lost."""
+    step = ledger.pace.step_seconds
+    return seconds // step * step if step else seconds
+
+
+def _died_at(job: Job, at: float) -> float:
+    """When the first error since the last line was printed; `at` where there was none.
+
+    An error without a time of its own has that of the line before it: it tells nothing.
+    """
+    attempt, begin = job.attempt, job.ledger.booked_at
+    errors = [seen.at for seen in attempt.errors] + [seen.at for seen in attempt.faults]
+    return min((each for each in errors if begin < each <= at), default=at)
+
+
+def _add_lost(job: Job, parts: Parts, untimed: set[Spent], seconds: float, until: float) -> None:
+    """Neither a phase nor steps."""
+    opened = job.ledger.open
+    if seconds <= 0:
+        return
+    if opened.stall is not None:
+        for spent, part in split_stall(opened.stall, until - seconds, until).items():
+            add(parts, spent, part)
+    elif untimed:
+        for spent, part in split_untimed(untimed, seconds, job.calibration).items():
+            add(parts, spent, part)
+    elif job.attempt.is_done:
+        add(parts, Spent.IDLE, seconds)
+    else:
+        dying = min(seconds, until - _died_at(job, until))
+        hung = seconds - dying
+        step = job.ledger.pace.step_seconds or 0.0
+        if hung <= step * _LATE + _GRACE_SECONDS:
+            dying, hung = seconds, 0.0
+        add(parts, Spent.RESTARTING, dying)
+        add(parts, Spent.HANG_UNDETECTED, hung)
+
+
+def _unseen(job: Job, rest: float) -> float:
+    """The next line would have come: on average half of the way to it was done."""
+    attempt, gap = job.attempt, _gap(job.ledger)
+    is_quiet = rest < SAME_MOMENT and job.ledger.open.phase is JobPhase.TRAINING
+    if not is_quiet or gap is None or usual_step(job) is None or job.sees(Sight.PROBE):
+        return 0.0
+    return 0.0 if attempt.is_done or attempt.exit is not None else gap / 2

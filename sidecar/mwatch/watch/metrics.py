@@ -1,0 +1,128 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`/metrics` and `/healthz` of a run that this process watches.
+
+The loop leaves a snapshot at each look; a scrape reads the newest one in a thread of its own and
+never waits for the loop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from mwatch.decide import budget
+from mwatch.detect.shared.patience import Patience, patience
+from mwatch.detect.shared.probe import watched
+from mwatch.engine.engine import Assessment, Engine, Incident
+from mwatch.export.http.pages import standard_pages
+from mwatch.export.http.server import Server
+from mwatch.model.decision import Action
+from mwatch.model.finding import Cause
+from mwatch.model.phase import JobPhase
+from mwatch.model.snapshot.snapshot import Own, Snapshot, Surroundings, take
+from mwatch.runtime.self_monitoring import OwnUse
+from mwatch.watch.collector import Live
+
+
+class RunMetrics:
+    def __init__(
+        self,
+        engine: Engine,
+        live: Live,
+        *,
+        is_acting: Callable[[], bool | None] = lambda: None,
+        errors: Callable[[], int] = lambda: 0,
+        dropped: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        """`errors`: faults of our own so far; `dropped`: what was lost on other ways out."""
+        self._dropped = dropped
+        self._engine = engine
+        self._live = live
+        self._is_acting = is_acting
+        self._errors = errors
+        self._use = OwnUse(live.clock.now())
+        self._newest: Snapshot | None = None
+        self._ticked = time.monotonic()
+        self._over: Counter[tuple[Cause, Action]] = Counter()
+        self.where: str | None = None
+        """The address; None: nobody asked for one, or none could be had."""
+        self.problem: str | None = None
+
+    def looked(self, assessment: Assessment) -> None:
+        engine, live, folder = self._engine, self._live, self._live.folder
+        limit = self._patience()
+        around = Surroundings(
+            findings=assessment.findings,
+            decision=assessment.decision,
+            hang_deadline_seconds=None if limit is None else limit.seconds,
+            incidents=self._over,
+            restarts_left=self._restarts_left(),
+            gpus=live.gpus,
+            sources=live.sources,
+            is_acting=self._is_acting(),
+            ranks=live.ranks,
+            nccl=live.more.nccl,
+            fabric=live.more.ports,
+            storage=None if folder is None else folder.storage,
+            checkpoint_sizes={} if folder is None else folder.sizes,
+            tensorboard_iteration=live.more.tensorboard_iteration,
+            own=self._own(),
+        )
+        self._newest = take(engine.job, around, at=assessment.at)
+        self._ticked = time.monotonic()
+
+    def closed(self, incident: Incident) -> None:
+        """It is over, by itself or by what was done: it counts once, for good."""
+        done = incident.decision if incident.acted_at is not None else None
+        action = Action.NONE if done is None else done.action
+        self._over[incident.cause, action] += 1
+
+    def snapshots(self) -> list[Snapshot]:
+        return [] if self._newest is None else [self._newest]
+
+    def since_tick(self) -> float:
+        return time.monotonic() - self._ticked
+
+    def _own(self) -> Own:
+        use, live = self._use, self._live
+        return Own(
+            started_at=use.started_at,
+            cpu_seconds=use.cpu_seconds(),
+            resident_bytes=use.resident_bytes(),
+            log_lines=live.log.lines,
+            log_bytes=live.log.bytes,
+            dropped={**live.dropped, **self._dropped()},
+            errors=self._errors(),
+        )
+
+    def _patience(self) -> Patience | None:
+        job, settings = self._engine.job, self._engine.settings
+        if job.attempt.phase in (JobPhase.ENDED, JobPhase.QUEUED, JobPhase.SCHEDULING):
+            return None
+        return patience(job, watched(job, settings), settings)
+
+    def _restarts_left(self) -> int:
+        engine = self._engine
+        used = budget.spent(engine.record, engine.job.now, engine.settings.act)
+        return max(0, engine.settings.act.restarts_per_window - used)
+
+
+@contextmanager
+def serve(port: int | None, metrics: RunMetrics) -> Iterator[RunMetrics]:
+    """A port that cannot be had is said, and no reason not to train."""
+    server = None
+    if port is not None:
+        try:
+            pages = standard_pages(snapshots=metrics.snapshots, since_tick=metrics.since_tick)
+            server = Server(pages, port=port)
+            metrics.where = f"http://127.0.0.1:{server.port}/metrics"
+        except OSError as error:
+            metrics.problem = f"no metrics: port {port} cannot be had ({error.strerror or error})"
+    try:
+        yield metrics
+    finally:
+        if server is not None:
+            server.close()

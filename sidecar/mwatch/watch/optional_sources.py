@@ -1,0 +1,121 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What can be seen besides the volume: NCCL's RAS service, network cards, TensorBoard's files.
+
+Each has a period and a time limit of its own and never makes its reader wait. One that is not
+here is Absent, which is no fault.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from mwatch.engine.engine import Engine
+from mwatch.model.finding import Cause
+from mwatch.model.observation import Sight
+from mwatch.model.phase import JobPhase
+from mwatch.model.snapshot.hardware import FabricPort, Nccl
+from mwatch.parse.ras import read_answer
+from mwatch.sources.base.monitored import Read
+from mwatch.sources.nccl_client import address_of
+from mwatch.sources.nccl_ras import NcclRas
+from mwatch.sources.rdma import Rdma
+from mwatch.sources.tensorboard import TensorboardEvents
+
+_NOT_SETTLED = frozenset({JobPhase.STARTING, JobPhase.LOADING, JobPhase.FIRST_STEP})
+
+
+class Eye(NamedTuple):
+    name: str
+    read: Read
+    sight: Sight | None
+
+
+class MoreEyes:
+    """Where nothing else is looked at."""
+
+    ras: NcclRas | None = None
+
+    @property
+    def nccl(self) -> Nccl | None:
+        return None
+
+    @property
+    def ports(self) -> tuple[FabricPort, ...]:
+        return ()
+
+    @property
+    def tensorboard_iteration(self) -> int | None:
+        return None
+
+    def sources(self) -> Iterator[Eye]:
+        yield from ()
+
+
+NOTHING_MORE = MoreEyes()
+
+
+class PodEyes(MoreEyes):
+    """Of a pod, or of this machine."""
+
+    def __init__(
+        self,
+        stream: str,
+        engine: Engine,
+        *,
+        node: str | None = None,
+        tensorboard: Path | None = None,
+        sys_root: str = "/sys",
+        ras_address: tuple[str, int] | None = None,
+    ) -> None:
+        """`ras_address`: else NCCL's own default or variable; the containers of a pod share their
+        network."""
+        self._engine = engine
+        self.ras = NcclRas(
+            address_of(os.environ) if ras_address is None else ras_address, stream, read_answer,
+            world_size=lambda: engine.job.layout.world_size,
+            is_settled=self._is_settled, is_silent=self._is_silent, is_asker=self._is_asker,
+        )  # fmt: skip
+        self._rdma = Rdma(sys_root, stream, engine.job.catalogue, node=node)
+        self._events = None if tensorboard is None else TensorboardEvents(str(tensorboard), stream)
+
+    def sources(self) -> Iterator[Eye]:
+        assert self.ras is not None
+        yield Eye("nccl", self.ras.read, Sight.NCCL)
+        yield Eye("fabric", self._rdma.read, Sight.FABRIC)
+        if self._events is not None:
+            yield Eye("tensorboard", self._events.read, None)
+
+    @property
+    def nccl(self) -> Nccl | None:
+        return None if self.ras is None else self.ras.nccl
+
+    @property
+    def ports(self) -> tuple[FabricPort, ...]:
+        return self._rdma.ports
+
+    @property
+    def tensorboard_iteration(self) -> int | None:
+        return None if self._events is None else self._events.iteration
+
+    def _is_settled(self) -> bool:
+        """Past its first steps: no communicators are being made."""
+        attempt = self._engine.job.attempt
+        has_moved = attempt.iteration is not None and attempt.phase not in _NOT_SETTLED
+        return has_moved and attempt.ended_at is None
+
+    def _is_asker(self) -> bool:
+        """One answer speaks for the whole job: it is enough that rank 0's pod asks."""
+        return 0 in self._engine.job.attempt.ranks
+
+    def _is_silent(self) -> bool:
+        """Its progress is overdue: called from the thread that asks."""
+        open_now = list(self._engine.incidents)
+        attempt = self._engine.job.attempt.number
+        return any(
+            each.closed_at is None and each.cause is Cause.HANG and each.attempt == attempt
+            for each in open_now
+        )

@@ -1,0 +1,318 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Eyes and memory of a watched run: it tells the engine what is seen, and everybody what it thinks.
+
+It starts and ends nothing; `local_run` does, and a sidecar never. What is only told (story,
+records, metrics, view) may fail without taking the verdict with it.
+
+Whether the training has begun at all, for a watcher that may be there long before it.
+
+A sidecar is started before the trainer's image is pulled. What it sees meanwhile (a save folder,
+idle GPUs, a source that is not there) is no beginning of an attempt, and that time no slow start:
+it is held back until the wrapper, the log or a probe speaks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from mwatch.engine.engine import Assessment, Engine, Incident
+from mwatch.evidence.bundle import Extra
+from mwatch.evidence.collector import EvidenceCollector
+from mwatch.evidence.incident_store import IncidentFiles
+from mwatch.evidence.offload import OffPod
+from mwatch.model.decision import Action, Decision
+from mwatch.model.finding import Cause
+from mwatch.model.observation import (
+    AttemptStart,
+    Observed,
+    ProcessExit,
+    Sight,
+    SightChange,
+    Sign,
+    Stored,
+)
+from mwatch.model.snapshot.wrapper import Ended as WrapperEnd
+from mwatch.model.timeline import Rollback
+from mwatch.runtime.self_monitoring import OwnFaults
+from mwatch.watch.collector import Live
+from mwatch.watch.exporters import WaysOut
+from mwatch.watch.incidents import IncidentKeeper, Trouble
+from mwatch.watch.metrics import RunMetrics
+from mwatch.watch.observer import View
+
+if TYPE_CHECKING:
+    from mwatch.report.model import EvidenceFile
+
+
+_EARLY = (SightChange, Sign, Stored)
+_MAX_HELD = 256
+
+
+class FirstSight:
+    def __init__(self) -> None:
+        self.has_begun = False
+        self._held: deque[Observed] = deque(maxlen=_MAX_HELD)
+
+    def let_through(self, seen: Iterable[Observed]) -> list[Observed]:
+        """In the order in which it was seen; what was held back is of the moment it is told."""
+        new = list(seen)
+        if self.has_begun:
+            return new
+        first = next(filter(_is_beginning, new), None)
+        if first is None:
+            self._held.extend(new)
+            return []
+        self.has_begun = True
+        held = [each._replace(at=max(each.at, first.at)) for each in self._held]
+        self._held.clear()
+        return [first, *held, *(each for each in new if each is not first)]
+
+
+def _is_beginning(observed: Observed) -> bool:
+    """A fault without a line is no word of the trainer: a source of the node has told it."""
+    return not isinstance(observed.what, _EARLY) and getattr(observed.what, "line", 1) != 0
+
+
+_MAX_NOTED = 256
+
+
+class Places(Protocol):
+    @property
+    def path(self) -> Path:
+        """What is told of files is told from here."""
+
+    @property
+    def volume(self) -> Path: ...
+
+    @property
+    def incidents(self) -> Path: ...
+
+
+class Record(Protocol):
+    """What a watched run leaves behind, and what it remembers."""
+
+    def told(self, observed: Observed) -> None: ...
+    def recall(self, save: Path) -> list[Rollback] | None: ...
+    def wait_for_memory(self) -> None: ...
+    def looked(self, assessment: Assessment) -> None: ...
+    def enacted(self, decision: Decision, at: float) -> None: ...
+    def incident(self, incident: Incident, files: Sequence[EvidenceFile]) -> None: ...
+    def noted(self, text: str) -> None: ...
+    def attempt_ended(self) -> None: ...
+    def end(self) -> None: ...
+    def problems(self) -> list[str]: ...
+
+
+class RunWatch:
+    def __init__(
+        self,
+        folder: Places,
+        engine: Engine,
+        live: Live,
+        record: Record,
+        metrics: RunMetrics,
+        view: View,
+        faults: OwnFaults,
+        *,
+        is_act: bool,
+        extra: Extra | None = None,
+        off_pod: OffPod | None = None,
+        out: WaysOut | None = None,
+        files: IncidentFiles | None = None,
+    ) -> None:
+        """`extra`: more for each bundle of evidence; `off_pod` brings those away; `files`: where
+        incidents are kept, with bounds of their own."""
+        self._out = out
+        self.engine = engine
+        self.clock = live.clock
+        self.recalled: list[Rollback] = []
+        """What lay beside the checkpoints when the run began."""
+        self._folder = folder
+        self._is_act = is_act
+        self._live = live
+        self._record = record
+        self._metrics = metrics
+        self._view = view
+        self._faults = faults
+        self.evidence = EvidenceCollector(
+            folder.volume, live.stream, self.clock.now, self.running,
+            world_size=lambda: engine.job.layout.world_size, extra=extra, off_pod=off_pod,
+        )  # fmt: skip
+        self.files = IncidentFiles(folder.incidents) if files is None else files
+        self.keeper = IncidentKeeper(self.files, engine, self.evidence, is_act=is_act)
+        self._open: list[Incident] = []
+        self._noted: set[str] = set()
+        self._first = FirstSight()
+        self._blind_from = self.clock.now() + engine.settings.hang.blind_after_seconds
+
+    def running(self) -> int:
+        """The number of the attempt that runs now."""
+        return self.engine.job.attempt.number
+
+    def begin(self) -> None:
+        """The command is about to start: from now on silence has a beginning."""
+        self._first.has_begun = True
+        unseen = SightChange(Sight.CHECKPOINTS, False, "not looked at yet")
+        self._tell([Observed(self.clock.now(), self._live.stream, unseen)])
+
+    def look(self) -> Assessment:
+        self._tell(self._live.read())
+        self._tell(self.evidence.signs())
+        with self._faults.survived():
+            self._recall()
+        assessment = self._assess(self.clock.now())
+        with self._faults.survived():
+            self._note_incidents()
+        with self._faults.survived():
+            self._record.looked(assessment)
+        with self._faults.survived():
+            self._metrics.looked(assessment)
+        if self._out is not None:
+            with self._faults.survived():
+                self._out.looked(self.keeper.troubles)
+        self._view.looked(self.engine.job, assessment)
+        self._note_problems()
+        return assessment
+
+    def _assess(self, now: float) -> Assessment:
+        """Who has just come need not see anything yet."""
+        if not self._first.has_begun and now < self._blind_from:
+            nothing = Decision(Action.NONE, Cause.UNKNOWN, 1, "nothing was seen yet")
+            return Assessment(now, (), nothing)
+        return self.engine.look(now)
+
+    def look_closely(self) -> Assessment:
+        """Before something is done: with what lies in the save folder at this moment."""
+        self._record.wait_for_memory()
+        self._tell(self._live.stored_now())
+        return self.look()
+
+    def is_due(self, decision: Decision) -> bool:
+        if decision.action is Action.NONE:
+            return False
+        is_done = self.engine.record.of_attempt(decision.attempt) is not None
+        return not is_done and (decision.act_at is None or decision.act_at <= self.clock.now())
+
+    @property
+    def ended(self) -> WrapperEnd | None:
+        """How the newest attempt ended, as its wrapper wrote it."""
+        return None if self._live.wrapper is None else self._live.wrapper.exit
+
+    def enacted(self, decision: Decision) -> None:
+        now = self.clock.now()
+        self.engine.enact(decision, now)
+        with self._faults.survived():
+            self._record.enacted(decision, now)
+            self.keeper.acted(decision)
+
+    def attempt_ended(self, unseen: ProcessExit | None = None) -> None:
+        """The command is gone: its last words, and what it left. `unseen`: how it ended, where
+        its wrapper did not write that."""
+        self._tell(self._live.rest())
+        if unseen is not None:
+            self._tell([Observed(self.clock.now(), self._live.stream, unseen)])
+        with self._faults.survived():
+            self._record.attempt_ended()
+
+    def end(self, *, is_hurried: bool = False) -> None:
+        """`is_hurried`: evidence that is still being saved is not waited for."""
+        if not is_hurried:
+            self.evidence.close()
+        with self._faults.survived():
+            for trouble in self.keeper.looked():
+                self._note_evidence(trouble)
+            for incident in self._open:
+                self._close(incident)
+        self._note_problems()
+        with self._faults.survived():
+            self._record.end()
+        self._live.close()
+
+    def _tell(self, seen: Iterable[Observed]) -> None:
+        for observed in self._first.let_through(seen):
+            try:
+                self.engine.tell(observed)
+                self._record.told(observed)
+                if isinstance(observed.what, AttemptStart):
+                    self._began(observed.what)
+            except Exception as error:
+                self._faults.tell(error)
+
+    def _began(self, start: AttemptStart) -> None:
+        wrapper = self._live.wrapper
+        is_chosen = wrapper is not None and self._is_act
+        reason = (wrapper.resume_reason or "") if is_chosen and wrapper is not None else ""
+        number = start.attempt or self.engine.job.attempt.number
+        self._view.began(number, start.resume_from if is_chosen else None, reason)
+
+    def _recall(self) -> None:
+        """Once it is known where the job saves: what it left there in its earlier life."""
+        if self._live.save is not None:
+            found = self._record.recall(self._live.save)
+            self.recalled = self.recalled if found is None else found
+
+    def _note_incidents(self) -> None:
+        for incident in list(self.engine.incidents):
+            is_open = any(incident is each for each in self._open)
+            if is_open or incident.closed_at is not None or self._is_our_doing(incident):
+                continue
+            self._open.append(incident)
+            if self.keeper.found(incident) is not None:
+                self._view.found(incident)
+        for incident in [each for each in self._open if each.closed_at is not None]:
+            self._open.remove(incident)
+            self._close(incident)
+        for incident in self._open:
+            if incident.decided_at is not None:  # before that it may yet become part of another
+                self._record.incident(incident, ())
+        for trouble in self.keeper.looked():
+            self._note_evidence(trouble)
+
+    def _is_our_doing(self, incident: Incident) -> bool:
+        """What is first told after an action is its echo, whatever moment it is dated back to: a
+        killed run looks killed."""
+        return self._is_act and self.engine.record.of_attempt(incident.attempt) is not None
+
+    def _close(self, incident: Incident) -> None:
+        trouble = self.keeper.of(incident)
+        if trouble is None:
+            return  # it was the first sign of another one
+        if self.keeper.close(trouble):
+            self._view.closed(incident)
+        self._record.incident(incident, self._files(trouble))
+        if trouble.closed_at is not None and not trouble.is_counted:
+            trouble.is_counted = True
+            self._metrics.closed(trouble.lead)
+
+    def _note_evidence(self, trouble: Trouble) -> None:
+        for incident in trouble.incidents:
+            if incident.closed_at is not None or incident.decided_at is not None:
+                self._record.incident(incident, self._files(trouble))
+
+    def _files(self, trouble: Trouble) -> list[EvidenceFile]:
+        kept = trouble.record.evidence
+        paths = [] if kept is None else [Path(kept.folder) / name for name in kept.files]
+        if not paths:
+            return []
+        from mwatch.report.model import EvidenceFile  # much code, and seldom needed
+
+        return [EvidenceFile(_shown(each, self._folder.path)) for each in paths]
+
+    def _note_problems(self) -> None:
+        for errors in (self._live.errors, self.evidence.errors):
+            while errors:
+                self._faults.tell(errors.pop())
+        out = () if self._out is None else self._out.problems()
+        for text in (*self._record.problems(), *self.keeper.problems, *out):
+            if text not in self._noted and len(self._noted) < _MAX_NOTED:
+                self._noted.add(text)
+                self._record.noted(text)
+                self._view.noted(text)
+
+
+def _shown(path: Path, folder: Path) -> str:
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)

@@ -1,0 +1,233 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A watched run on a terminal: a real one (a pty), with a real `mwatch run` behind it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from mwatch.cli.render.run_screen import RunScreen
+from mwatch.watch.observer import Ended
+from support.builders.run import gone_bad
+from support.runs.live_runs import PATIENCE, command, environment, left_behind, trainer
+
+pytestmark = pytest.mark.timeout(90)
+CONTROL = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
+HOSTILE = (
+    "import os; os.write(1, b'\\x1b[2J\\x1b]0;owned\\x07evil\\x9b31m\\r\\n' + 'ä→\\n'.encode())"
+)
+SHOW_CURSOR = b"\x1b[?25h"
+COLUMNS = 100
+
+
+class Terminal:
+    """The side of a pty that a person sits at."""
+
+    def __init__(self, master: int, process: subprocess.Popen[bytes]) -> None:
+        self.master, self.process = master, process
+        self.seen = b""
+
+    def read(self, seconds: float = 0.1) -> None:
+        with suppress(OSError):  # the other side is closed
+            if select.select([self.master], [], [], seconds)[0]:
+                self.seen += os.read(self.master, 1 << 16)
+
+    def until(self, text: bytes) -> None:
+        end = time.monotonic() + PATIENCE
+        while re.search(text, self.text) is None:
+            assert time.monotonic() < end, f"{text!r} is not in {self.text[-2000:]!r}"
+            self.read()
+
+    def ends(self) -> int:
+        end = time.monotonic() + PATIENCE
+        while self.process.poll() is None:
+            assert time.monotonic() < end
+            self.read()
+        self.read()
+        return self.process.returncode
+
+    @property
+    def text(self) -> bytes:
+        return CONTROL.sub(b"", self.seen)
+
+    def resize(self, rows: int, columns: int) -> None:
+        size = struct.pack("HHHH", rows, columns, 0, 0)
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, size)
+
+
+@contextmanager
+def on_terminal(line: Sequence[str], folder: Path, term: str = "xterm") -> Iterator[Terminal]:
+    master, slave = pty.openpty()
+    env = {**environment(TERM=term), "LC_ALL": "C.UTF-8"}
+    env.pop("NO_COLOR", None)
+
+    def take_terminal() -> None:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    Terminal.resize(Terminal(master, None), 30, COLUMNS)  # type: ignore[arg-type]
+    process = subprocess.Popen(
+        line, stdin=slave, stdout=slave, stderr=slave, cwd=folder, env=env,
+        start_new_session=True, preexec_fn=take_terminal,
+    )  # fmt: skip
+    os.close(slave)
+    try:
+        yield Terminal(master, process)
+    finally:
+        process.kill()
+        process.wait(PATIENCE)
+        with suppress(OSError):
+            os.close(master)
+        for pid in left_behind(folder):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def words(folder: Path, *options: str, then: Sequence[str]) -> list[str]:
+    """Without --json or --plain, as on a terminal."""
+    return [each for each in command(folder, *options, then=then) if each != "--json"]
+
+
+def test_the_panel_stands_below_the_lines_of_the_trainer(tmp_path: Path) -> None:
+    line = words(tmp_path, then=trainer("--train-iters", "60", "--step-seconds", "0.03"))
+    with on_terminal(line, tmp_path) as terminal:
+        terminal.until(rb"mwatch run r \(observe\)")
+        terminal.until(rb"iteration \d+/60")
+        terminal.until(rb"lm loss: 3\.")
+        terminal.until(b"s/step")
+        assert terminal.ends() == 0
+    assert b"training is done, iteration 60" in terminal.text
+    assert terminal.seen.rfind(SHOW_CURSOR) > terminal.seen.rfind(b"\x1b[?25l")
+    assert terminal.text.count(b"] iteration       33/") == 1, "each line once"
+
+
+def test_a_terminal_obeys_nothing_that_the_trainer_prints(tmp_path: Path) -> None:
+    line = words(tmp_path, then=[sys.executable, "-c", HOSTILE])
+    with on_terminal(line, tmp_path) as terminal:
+        assert terminal.ends() == 0
+    assert b"\x1b[2J" not in terminal.seen
+    assert b"\x1b]0;" not in terminal.seen
+    assert rb"\x1b[2J\x1b]0;owned\x07evil" in terminal.seen.replace(b"\r\n", b"")
+    assert "ä→".encode() in terminal.seen
+
+
+def test_the_panel_follows_the_size_of_the_terminal(tmp_path: Path) -> None:
+    line = words(tmp_path, then=trainer("--train-iters", "100000"))
+    with on_terminal(line, tmp_path) as terminal:
+        terminal.until("─".encode() * 40)
+        terminal.until("╮".encode())
+        terminal.resize(20, 60)
+        terminal.seen = b""
+        terminal.until("╮".encode())
+        terminal.seen = b""
+        terminal.until("╮".encode())
+        edges = re.findall("╭[^╮\r\n]*╮", terminal.text.decode("utf-8", "replace"))
+        assert edges
+        assert len(edges[-1]) == 60
+        os.write(terminal.master, b"\x03")
+        assert terminal.ends() == 130
+
+
+def test_control_c_ends_the_run_and_gives_the_terminal_back(tmp_path: Path) -> None:
+    line = words(tmp_path, "--grace", "2", then=trainer("--train-iters", "100000"))
+    with on_terminal(line, tmp_path) as terminal:
+        terminal.until(rb"iteration \d+/100000")
+        os.write(terminal.master, b"\x03")
+        assert terminal.ends() == 130
+        assert b"interrupted" in terminal.text
+        assert terminal.seen.rfind(SHOW_CURSOR) > terminal.seen.rfind(b"\x1b[?25l")
+        assert left_behind(tmp_path) == []
+    assert b"Traceback" not in terminal.text
+
+
+def test_a_terminal_that_is_closed_ends_the_run_in_order(tmp_path: Path) -> None:
+    line = words(tmp_path, "--grace", "2", then=trainer("--train-iters", "100000"))
+    with on_terminal(line, tmp_path) as terminal:
+        terminal.until(rb"iteration \d+/100000")
+        os.close(terminal.master)
+        assert terminal.process.wait(PATIENCE) == 128 + signal.SIGHUP
+        assert left_behind(tmp_path) == []
+    assert (tmp_path / "runs" / "r" / "story.json").exists()
+
+
+def test_a_terminal_that_can_draw_nothing_gets_plain_lines(tmp_path: Path) -> None:
+    line = words(tmp_path, then=trainer("--train-iters", "3"))
+    with on_terminal(line, tmp_path, term="dumb") as terminal:
+        assert terminal.ends() == 0
+    assert b"\x1b[" not in terminal.seen
+    assert b"mwatch: run r (observe)" in terminal.seen
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunScreen, Terminal]]:
+    master, slave = pty.openpty()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "24")
+    with os.fdopen(slave, "w", encoding="utf-8") as file:
+        monkeypatch.setattr(sys, "stderr", file)
+        shown = RunScreen("r", "act", "http://127.0.0.1:1/metrics")
+        terminal = Terminal(master, None)  # type: ignore[arg-type]
+        yield shown, terminal
+        shown.ended(Ended(0, "done", True))
+        monkeypatch.undo()
+    os.close(master)
+
+
+def test_what_is_wrong_and_what_was_done_is_on_the_panel(
+    screen: tuple[RunScreen, Terminal],
+) -> None:
+    shown, terminal = screen
+    told = gone_bad()
+    assessment = told.waits(1)
+    shown.began(2, 40, "the newest")
+    shown.looked(told.engine.job, assessment)
+    shown.found(told.engine.incidents[0])
+    shown.acted(assessment.decision, True, None)
+    for text in (
+        b"attempt 2 starts from checkpoint 40",
+        b"nan: The loss is not printed any more",
+        b"restart from checkpoint 6",
+        b"iteration 9/1000",
+        b"no loss",
+    ):
+        terminal.until(text)
+
+
+def test_a_line_that_never_ends_is_bounded(screen: tuple[RunScreen, Terminal]) -> None:
+    shown, terminal = screen
+    for _ in range(100):
+        shown.printed(b"50%|#####     |\r" * 10_000)
+        terminal.read(0)
+    shown.printed(b"100%|##########|\r\n" + b"x" * 100_000 + b"\n")
+    terminal.until(re.escape(b"100%|##########|"))
+    terminal.read()
+    terminal.read()
+    assert b"50%|" not in terminal.text, "what a terminal would have been left with"
+    assert terminal.text.count(b"x") <= 2000
+
+
+def test_more_lines_than_anybody_reads_are_left_out_and_counted(
+    screen: tuple[RunScreen, Terminal],
+) -> None:
+    shown, terminal = screen
+    began = time.monotonic()
+    shown.printed(b"".join(b"%06d\n" % number for number in range(1000)))
+    assert time.monotonic() - began < 10
+    terminal.until(b"600 lines not shown")
+    terminal.until(b"000999")
+    assert b"000599" not in terminal.text

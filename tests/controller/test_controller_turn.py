@@ -1,0 +1,85 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A turn of the controller's loop that goes wrong: what it could not see it does not trust."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+import urllib3
+
+from kube.fake_api import Said, fake_api
+from mwatch.config.controller import ControllerSettings
+from mwatch.controller.controller import Controller
+from mwatch.controller.interfaces import NoHands
+from mwatch.fleet.cluster_view import FleetView, JobSeen
+from mwatch.fleet.job_monitor import JobWatch
+from mwatch.kube.access import Access, Limits
+from mwatch.kube.connect import Connection
+from mwatch.model.kube.facts import KubeFacts
+from mwatch.model.kube.job import KubeJob
+from support.builders import kube
+
+
+class FakeFleet(FleetView):
+    """One job, as the test has it."""
+
+    def __init__(self, access: Access, job: KubeJob) -> None:
+        super().__init__(access, "ns", time.time)
+        self.job = job
+        self.fails = False
+
+    def look(self) -> list[JobSeen]:
+        if self.fails:
+            raise ValueError("a fault of ours")
+        return [JobSeen(KubeFacts(time.time(), self.job, self.job.name), (), 1.0)]
+
+
+@pytest.fixture
+def access() -> Iterator[Access]:
+    policy = {"kind": "ConfigMap", "metadata": {"name": "mine"}, "data": {"policy.toml": ""}}
+    with fake_api(Said(200, policy)) as api:
+        pool = urllib3.PoolManager()
+        connection = Connection(api.address, pool, lambda: None, "ns")
+        yield Access(connection, limits=Limits(call_seconds=5.0, tries=1))
+        pool.clear()
+
+
+def made(access: Access, job: KubeJob) -> tuple[Controller, FakeFleet]:
+    fleet = FakeFleet(access, job)
+    settings = ControllerSettings(namespace="ns")
+    controller = Controller(settings, access, lambda *_: NoHands(), lambda text: None, fleet=fleet)
+    controller.poll.start()
+    return controller, fleet
+
+
+def met(controller: Controller, seconds: float = 1.0) -> JobWatch | None:
+    until = time.monotonic() + seconds
+    while not controller.jobs and time.monotonic() < until:
+        controller.turn()
+        time.sleep(0.01)
+    return next(iter(controller.jobs), None)
+
+
+def test_a_cluster_that_we_fail_to_look_at_was_not_seen(access: Access) -> None:
+    controller, fleet = made(access, kube.pytorch_job())
+    watch = met(controller)
+    assert watch is not None and watch.sight_age_seconds == 1.0
+    fleet.fails = True
+    controller.turn()
+    assert controller.jobs == [watch] and watch.sight_age_seconds is None
+    fleet.fails = False
+    controller.turn()
+    assert watch.sight_age_seconds == 1.0
+    controller.close()
+
+
+def test_a_job_is_not_judged_before_the_policy_that_it_names_was_read(access: Access) -> None:
+    job = kube.pytorch_job(annotations={"mwatch.dev/policy": "mine"})
+    controller, _ = made(access, job)
+    assert met(controller, 0.3) is None
+    controller.policies.read()
+    assert met(controller) is not None
+    controller.close()

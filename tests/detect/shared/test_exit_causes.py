@@ -1,0 +1,120 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Exit codes, words of Kubernetes, and exceptions that the catalogue does not know."""
+
+from __future__ import annotations
+
+import pytest
+
+from mwatch.detect.shared.exit_causes import (
+    cause_of_error,
+    cause_of_exit,
+    cause_of_load_error,
+    cause_of_reason,
+    is_cascade,
+    plain,
+    signal_of,
+)
+from mwatch.model.finding import Cause
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        (-9, Cause.KILLED),
+        (137, Cause.KILLED),
+        (143, Cause.KILLED),
+        (130, Cause.DELETED_BY_USER),
+        (-11, Cause.CRASH),
+        (134, Cause.CRASH),
+        (-7, Cause.CRASH),
+        (16, Cause.RERUN),
+        (216, Cause.RERUN),
+        (17, Cause.HARDWARE),
+        (217, Cause.HARDWARE),
+        (2, Cause.USER_ERROR),
+        (127, Cause.USER_ERROR),
+        (1, Cause.CRASH),
+        (200, Cause.CRASH),
+        (None, Cause.CRASH),
+    ],
+)
+def test_exit_codes(code: int | None, cause: Cause) -> None:
+    assert cause_of_exit(code) is cause
+
+
+def test_a_shell_and_torchelastic_write_the_same_signal() -> None:
+    assert signal_of(-9) == signal_of(137) == 9
+    assert signal_of(1) is None
+    assert signal_of(217) is None
+    assert plain(None) is None
+    assert plain(0) is None
+    assert plain(None, "SIGKILL") == -9
+    assert plain(216, "SIGTERM") == 16
+
+
+@pytest.mark.parametrize(
+    ("reason", "cause"),
+    [
+        ("OOMKilled", Cause.OOM),
+        ("Evicted", Cause.LOST_POD),
+        ("NodeLost", Cause.LOST_POD),
+        ("Preempted", Cause.PREEMPTED),
+        ("PreemptionByScheduler", Cause.PREEMPTED),
+        ("deleted", Cause.DELETED_BY_USER),
+        ("Suspended", Cause.SUSPENDED),
+        ("node drained", Cause.DRAINED),
+        ("NodeShutdown", Cause.DRAINED),
+        ("ErrImagePull", Cause.IMAGE),
+        ("UnexpectedAdmissionError", Cause.UNSCHEDULABLE),
+        ("FailedMount", Cause.VOLUME),
+        ("DeadlineExceeded", Cause.FINISHED_EARLY),
+        ("Error", None),
+        ("Completed", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_words_of_kubernetes(reason: str | None, cause: Cause | None) -> None:
+    assert cause_of_reason(reason) is cause
+
+
+def test_programming_errors_come_back_with_the_same_samples() -> None:
+    for name in ("TypeError", "KeyError", "NameError", "torch.cuda.AssertionError"):
+        assert cause_of_error(name) is Cause.USER_ERROR
+    assert cause_of_error("RuntimeError") is Cause.CRASH
+    assert cause_of_error(None) is Cause.CRASH
+
+
+def test_a_file_that_cannot_be_written_is_the_storage() -> None:
+    assert cause_of_error("NotADirectoryError", "[Errno 20]", "save") is Cause.STORAGE
+    assert cause_of_error("NotADirectoryError", "[Errno 20]") is Cause.CRASH
+
+
+def test_exceptions_that_name_their_cause() -> None:
+    assert cause_of_error("KeyboardInterrupt") is Cause.DELETED_BY_USER
+    assert cause_of_error("MemoryError") is Cause.OOM
+    signal = "torch.distributed.elastic.multiprocessing.api.SignalException"
+    assert cause_of_error(signal) is Cause.KILLED
+    worker = "DataLoader worker (pid 2964) is killed by signal: Terminated. "
+    assert cause_of_error("RuntimeError", worker) is Cause.KILLED
+
+
+def test_what_a_damaged_checkpoint_raises_is_not_the_users_fault() -> None:
+    assert cause_of_load_error("KeyError", "'optimizer'") is Cause.CHECKPOINT
+    assert cause_of_load_error("json.decoder.JSONDecodeError", "Expecting") is Cause.CHECKPOINT
+    assert cause_of_load_error("NameError", "name 'x'") is Cause.USER_ERROR
+    assert cause_of_load_error("OSError", "[Errno 22] Invalid argument") is Cause.CHECKPOINT
+    assert cause_of_load_error("TypeError", "'NoneType' object") is Cause.CHECKPOINT
+    lost = "Missing key in checkpoint state_dict: args."
+    assert cause_of_load_error("RuntimeError", lost) is Cause.CHECKPOINT
+    other = "Missing key in checkpoint state_dict: embedding.weight."
+    assert cause_of_load_error("RuntimeError", other) is Cause.USER_ERROR
+    told = "class input value 960 and checkpointvalue 720 do not match"
+    assert cause_of_load_error("AssertionError", told) is Cause.USER_ERROR
+
+
+def test_errors_of_a_peer_that_went_away() -> None:
+    assert is_cascade("torch.distributed.DistBackendError")
+    assert not is_cascade("RuntimeError")
+    assert not is_cascade(None)

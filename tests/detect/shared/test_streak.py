@@ -1,0 +1,63 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Where a run of bad lines began."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mwatch.detect.shared.streak import first_iteration, skips_start, slide_start, streak_start
+from mwatch.model.job import Step
+from support.builders.job import step
+
+
+def lines(*skips: int) -> deque[Step]:
+    return deque(step(n, skipped=skipped) for n, skipped in enumerate(skips, 1))
+
+
+def is_skipped(line: Step) -> bool:
+    return line.skipped > 0
+
+
+@given(good=st.integers(0, 400), bad=st.integers(0, 400))
+def test_the_beginning_of_one_run_is_exact(good: int, bad: int) -> None:
+    assert streak_start(lines(*[0] * good, *[1] * bad), is_skipped) == good
+
+
+def test_a_good_line_among_the_nearest_ends_the_run() -> None:
+    assert streak_start(lines(1, 1, 0, 1, 1), is_skipped) == 3
+
+
+def test_skips_with_short_pauses_are_one_slide() -> None:
+    assert skips_start(lines(0, 0, 1, 0, 0, 1, 1), gap=5) == 2
+    assert skips_start(lines(1, 0, 0, 0, 0, 1, 1), gap=2) == 5
+
+
+def test_a_line_that_ends_with_a_skip_belongs_to_the_slide() -> None:
+    few = step(100, covers=100, skipped=2, grad_norm=None)
+    many = step(200, covers=100, skipped=100, grad_norm=None)
+    assert skips_start(deque([step(0), few, many]), gap=20) == 1
+    assert skips_start(deque([step(0), few._replace(grad_norm=1.0), many]), gap=20) == 2
+
+
+def test_without_any_skip_it_is_the_newest_line() -> None:
+    assert skips_start(lines(0, 0, 0), gap=1) == 2
+
+
+def test_what_the_line_before_covered_is_not_covered_again() -> None:
+    again = deque([step(10), step(12, covers=3)])
+    assert first_iteration(again, 1) == 11
+    assert first_iteration(deque([step(12, covers=3)]), 0) == 10
+
+
+def test_a_slide_does_not_reach_back_over_steps_that_went_well() -> None:
+    assert slide_start(lines(1, 1, 0, 0, 0, 1, 1, 1, 1), gap=20) == 5
+    assert slide_start(lines(1, 1, 1, 1), gap=20) == 0
+
+
+def test_a_few_skips_in_a_row_are_no_slide() -> None:
+    for told in (lines(0, 1, 0, 1, 0), lines(0, 1, 0, 1, 1)):
+        assert slide_start(told, gap=5) == skips_start(told, gap=5)

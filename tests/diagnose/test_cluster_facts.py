@@ -1,0 +1,85 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a diagnosis takes from the ledger: which pods mwatch itself deletes, and which it does not.
+
+The API server is a fake; the real one is asked in `tests/cluster`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import urllib3
+
+from kube.fake_api import Said, fake_api
+from mwatch.checks.kube_causes import kube_causes
+from mwatch.diagnose.cluster_facts import JobFacts, gather
+from mwatch.kube.access import Access, Limits
+from mwatch.kube.connect import Connection
+from mwatch.kube.discovery import FoundJob
+from mwatch.model.finding import Cause
+from mwatch.model.kube.gang import GangStep, StepState, Way
+from mwatch.model.kube.job import JobKind
+from mwatch.model.kube.ledger import Book, JobEntry, to_data
+from support.builders import kube
+
+JOB = kube.pytorch_job()
+UIDS = ("uid-train-0", "uid-train-1")
+NAMESPACE = "/api/v1/namespaces/ns"
+
+
+def body(name: str, *, deleting: bool = False) -> dict[str, Any]:
+    about: dict[str, Any] = {
+        "name": name, "namespace": "ns", "uid": f"uid-{name}",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "ownerReferences": [{"uid": "job-uid", "controller": True}],
+    }  # fmt: skip
+    if deleting:
+        about["deletionTimestamp"] = "2026-01-01T00:10:30Z"
+    return {"metadata": about, "spec": {}, "status": {"phase": "Running"}}
+
+
+def gathered(ledger: Mapping[str, str]) -> JobFacts:
+    """A gang of two; its second pod is on its way out, and nobody has said why."""
+    pods = [body("train-0"), body("train-1", deleting=True)]
+    known = {
+        f"{NAMESPACE}/pods": Said(200, {"items": pods}),
+        f"{NAMESPACE}/configmaps/mwatch-ledger": Said(200, {"data": ledger}),
+    }
+    with fake_api(Said(404, {}), by_path=known) as api:
+        pool = urllib3.PoolManager()
+        connection = Connection(api.address, pool, lambda: None, "ns")
+        access = Access(connection, limits=Limits(call_seconds=5.0, tries=1))
+        try:
+            return gather(access, FoundJob(JOB, {}), 1_780_000_000.0, seconds=5.0)
+        finally:
+            pool.clear()
+
+
+def told(way: Way, uid: str = "job-uid") -> list[Cause]:
+    """With a restart in the ledger that was done to these pods."""
+    step = GangStep("i1", way, JobKind.PYTORCH_JOB, "ns", "train", "job-uid", UIDS, 1.0, 3,
+                    state=StepState.DONE)  # fmt: skip
+    book = Book({"PyTorchJob.train": JobEntry(uid, step=step)})
+    return [each.cause for each in kube_causes(gathered(to_data(book)).kube)]
+
+
+def test_a_pod_that_mwatch_deletes_is_no_persons_doing() -> None:
+    assert told(Way.DELETE_PODS) == []
+
+
+def test_a_pod_that_was_restarted_in_its_place_and_that_somebody_deletes_is_told() -> None:
+    assert told(Way.IN_PLACE) == [Cause.DELETED_BY_USER]
+
+
+def test_an_entry_from_before_the_jobs_uid_was_known_is_of_this_job() -> None:
+    assert told(Way.DELETE_PODS, uid="") == []
+
+
+def test_what_was_done_to_another_job_of_that_name_says_nothing_of_this_one() -> None:
+    assert told(Way.DELETE_PODS, uid="another") == [Cause.DELETED_BY_USER]
+
+
+def test_without_a_ledger_nothing_is_ours() -> None:
+    assert gathered({}).kube.ours == frozenset()

@@ -1,0 +1,226 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Sidecars are asked over real connections: who answers, who does not, and who is refused."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from mwatch.fleet.poller import PodPoll, PollLimits, PollTarget
+from mwatch.fleet.visibility import Polled
+from mwatch.model.observation import ProcessExit
+from support.fakes.pod_servers import PodServer
+
+QUICK = PollLimits(seconds=0.5)
+PATIENCE = 30.0
+
+
+@pytest.fixture
+def pod() -> Iterator[PodServer]:
+    made = PodServer()
+    made.look(5)
+    yield made
+    made.close()
+
+
+def target(pod: PodServer, **change: object) -> PollTarget:
+    usual = PollTarget("uid-0", "ns", pod.name, pod.address, pod.port)
+    return usual._replace(**change)  # type: ignore[arg-type]
+
+
+@contextmanager
+def polling(
+    *targets: PollTarget, limits: PollLimits = QUICK, period: float = 0.1
+) -> Iterator[PodPoll]:
+    poll = PodPoll(time.time, period=period, limits=limits)
+    poll.start()
+    poll.want(targets)
+    try:
+        yield poll
+    finally:
+        poll.close()
+
+
+def until(poll: PodPoll, is_it: Callable[[Polled], bool]) -> Polled:
+    """The first answer that is so."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        for each in poll.take():
+            if is_it(each):
+                return each
+        time.sleep(0.01)
+    raise AssertionError("it did not come")
+
+
+def failed(each: Polled) -> bool:
+    return each.snapshot is None
+
+
+def test_a_pod_that_answers_is_read(pod: PodServer) -> None:
+    with polling(target(pod)) as poll:
+        found = until(poll, lambda each: each.snapshot is not None)
+    assert found.uid == "uid-0" and found.problem == "" and found.port == pod.port
+    assert found.snapshot is not None and found.snapshot.wrapper is not None
+    assert found.at == pytest.approx(time.time(), abs=5)
+
+
+def test_each_event_is_asked_for_once(pod: PodServer) -> None:
+    with polling(target(pod)) as poll:
+        first = until(poll, lambda each: each.snapshot is not None)
+        pod.tell(ProcessExit(1, None, None))
+        second = until(poll, lambda each: bool(each.snapshot and each.snapshot.events))
+    assert first.snapshot is not None and second.snapshot is not None
+    assert [type(each.what).__name__ for each in first.snapshot.events] == ["AttemptStart"]
+    assert [type(each.what).__name__ for each in second.snapshot.events] == ["ProcessExit"]
+    assert second.snapshot.wrapper is None  # as it is known
+    assert pod.requests[0] == "" and pod.requests[1].startswith("after=life0.")
+
+
+@pytest.mark.parametrize(
+    "change", [{"uid": "another"}, {"namespace": "other"}, {"name": "train-9"}]
+)
+def test_a_snapshot_of_another_pod_is_refused(pod: PodServer, change: dict[str, str]) -> None:
+    with polling(target(pod, **change)) as poll:
+        found = until(poll, failed)
+    assert found.problem.startswith("refused: who answers there is pod ns/train-0")
+    assert poll.failures["foreign"] >= 1
+
+
+def test_a_pod_without_a_listener_is_unreachable(pod: PodServer) -> None:
+    pod.hang_up()
+    with polling(target(pod)) as poll:
+        found = until(poll, failed)
+    assert "onnect" in found.problem
+    assert poll.failures["unreachable"] >= 1
+
+
+@contextmanager
+def listener(answer: bytes | None) -> Iterator[tuple[str, int]]:
+    """Takes connections, and sends that on each; None: never anything."""
+    server = socket.create_server(("127.0.0.1", 0))
+    held: list[socket.socket] = []
+
+    def serve() -> None:
+        while True:
+            try:
+                one, _ = server.accept()
+            except OSError:
+                return
+            held.append(one)
+            if answer is not None:
+                one.sendall(answer)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield server.getsockname()
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        thread.join(5)
+        for each in held:
+            each.close()
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "words"),
+    [
+        (None, "late", "no answer within 0.5 s"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "bad", "it answers with"),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://x\r\n\r\n", "bad", "it answers with"),
+        (HEAD % 2 + b"[]", "bad", "cannot be read"),
+        (HEAD % 15 + b'{"version":  1}', "bad", "has not looked yet"),
+        (HEAD % 30 + b'{"version": 99, "who": "nobody"}'[:30], "bad", "cannot be read"),
+        (b"x" * 20000, "bad", "is no sidecar"),
+        (HEAD % 10**8 + b"x" * 70000, "large", "too long"),
+    ],
+)
+def test_what_is_no_answer_is_a_problem_of_that_pod(
+    answer: bytes | None, kind: str, words: str
+) -> None:
+    limits = QUICK._replace(max_bytes=60000)
+    with listener(answer) as (host, port):
+        there = PollTarget("uid-0", "ns", "train-0", host, port)
+        with polling(there, limits=limits) as poll:
+            found = until(poll, failed)
+    assert words in found.problem
+    assert poll.failures[kind] >= 1
+
+
+def test_one_that_hangs_does_not_hold_the_others(pod: PodServer) -> None:
+    with listener(None) as (host, port):
+        stuck = [PollTarget(f"stuck-{n}", "ns", "x", host, port) for n in range(8)]
+        limits = PollLimits(seconds=20.0, at_once=16)
+        with polling(target(pod), *stuck, limits=limits) as poll:
+            began = time.monotonic()
+            for _ in range(5):
+                until(poll, lambda each: each.uid == "uid-0" and each.snapshot is not None)
+            assert time.monotonic() - began < 15
+
+
+def test_a_sidecar_whose_port_was_taken_is_found_on_the_next_one_of_its_node(
+    pod: PodServer,
+) -> None:
+    """Two pods share the network of a node: the second has moved on."""
+    second = PodServer("train-1", uid="uid-1", port=pod.port + 1, rank=1)
+    second.look(5)
+    away = second.port - pod.port
+    there = PollTarget("uid-1", "ns", "train-1", pod.address, pod.port, has_host_network=True)
+    try:
+        with polling(there) as poll:
+            found = until(poll, lambda each: each.snapshot is not None)
+    finally:
+        second.close()
+    assert 1 <= away <= 16 and found.port == second.port
+
+
+def test_a_pod_that_is_no_longer_wanted_is_not_asked(pod: PodServer) -> None:
+    with polling(target(pod)) as poll:
+        until(poll, lambda each: each.snapshot is not None)
+        poll.want([])
+        until_quiet(poll)
+        asked = len(pod.requests)
+        assert not poll.take()
+        time.sleep(0.3)
+        assert len(pod.requests) == asked
+
+
+def until_quiet(poll: PodPoll) -> None:
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        before = poll.polls
+        time.sleep(0.2)
+        if poll.polls == before:
+            poll.take()
+            return
+    raise AssertionError("it is still asked")
+
+
+def test_a_loop_that_takes_nothing_is_not_given_without_end(pod: PodServer) -> None:
+    with polling(target(pod), limits=QUICK._replace(untaken=3), period=0.02) as poll:
+        end = time.monotonic() + PATIENCE
+        while poll.polls < 3 and time.monotonic() < end:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        assert len(poll.take()) == 3
+
+
+def test_it_ends_at_once_though_somebody_never_answers() -> None:
+    with listener(None) as (host, port):
+        poll = PodPoll(time.time, period=0.1, limits=PollLimits(seconds=30.0))
+        poll.start()
+        poll.want([PollTarget("uid-0", "ns", "x", host, port)])
+        while not poll.polls:
+            time.sleep(0.01)
+        began = time.monotonic()
+        poll.close()
+        assert time.monotonic() - began < 10

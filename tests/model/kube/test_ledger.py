@@ -1,0 +1,61 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger as texts of a ConfigMap: bounded, and read back."""
+
+from __future__ import annotations
+
+from mwatch.model.decision import Act, Action
+from mwatch.model.finding import Cause
+from mwatch.model.incident import IncidentRecord
+from mwatch.model.kube.gang import GangStep, StepState, Way
+from mwatch.model.kube.job import JobKind
+from mwatch.model.kube.ledger import MAX_ACTS, Book, Halt, JobEntry, Note, from_data, to_data
+
+ACT = Act(1.0, 2, Action.RESTART, Cause.HANG, "f", 100, 120, True)
+INCIDENT = IncidentRecord("20260101T000000Z-a1-hang", "r", 1, Cause.HANG, "stuck", 0.9, "stalled")
+
+
+def step(pods: int, state: StepState = StepState.PLANNED) -> GangStep:
+    uids = tuple(f"{index:08d}-0000-0000-0000-000000000000" for index in range(pods))
+    return GangStep(
+        "i1", Way.DELETE_PODS, JobKind.PYTORCH_JOB, "ns", "t", "u", uids, 1.0, 3, state=state
+    )
+
+
+def test_all_of_it_is_read_back() -> None:
+    entry = JobEntry("u", 5.0, 3, (ACT,), (INCIDENT,), (Note(1.0, "me", "paused", "x"),), step(2))
+    book = Book({"PyTorchJob.t": entry}, Halt(1.0, None, "me", "maintenance"))
+    assert from_data(to_data(book)) == book
+
+
+def test_texts_of_a_newer_release_or_of_somebody_else_are_kept_as_they_are() -> None:
+    data = {"PyTorchJob.t": '{"version":99}', "notes.txt": "hello", "fleet": "{}"}
+    book = from_data(data)
+    assert book.jobs == {} and book.halt is None
+    assert to_data(book) == data
+
+
+def test_the_oldest_goes_first_and_what_is_under_way_never() -> None:
+    note = Note(1.0, "me", "x" * 1000, "y")
+    jobs = {f"Job.{index}": JobEntry(updated_at=float(index), notes=(note,)) for index in range(20)}
+    jobs["Job.0"] = JobEntry(updated_at=0.0, notes=(note,), step=step(10))
+    data = to_data(Book(jobs), max_bytes=8_000)
+    assert sum(len(key) + len(text) for key, text in data.items()) <= 8_000
+    kept = from_data(data).jobs
+    assert kept["Job.0"].step == step(10) and "Job.19" in kept and "Job.1" not in kept
+
+
+def test_three_gangs_of_2048_pods_fit() -> None:
+    jobs = {f"PyTorchJob.{index}": JobEntry(step=step(2048)) for index in range(3)}
+    assert len(from_data(to_data(Book(jobs))).jobs) == 3
+
+
+def test_a_step_that_is_done_does_not_hold_its_place() -> None:
+    entry = JobEntry(step=step(2048, StepState.DONE))
+    assert not entry.is_under_way
+    assert to_data(Book({"Job.x": entry}), max_bytes=1000) == {}
+
+
+def test_acts_of_a_long_life_are_bounded() -> None:
+    entry = JobEntry(acts=(ACT,) * 500)
+    assert len(from_data(to_data(Book({"Job.x": entry}))).of("Job.x").acts) == MAX_ACTS

@@ -1,0 +1,114 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Requests to a sidecar that is slow, lies, or sends too much: bounded, and the token stays put."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from mwatch.remediate.pod_client import NoAnswer, PodAddress, download, get, post
+
+Answer = Callable[[BaseHTTPRequestHandler], None]
+
+
+class Pod(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answer: Answer = lambda request: None
+        self.tokens: list[str | None] = []
+        self.ends = threading.Event()
+
+    @property
+    def address(self) -> PodAddress:
+        return PodAddress("gpt-0", "uid", "127.0.0.1", self.server_address[1])
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Pod
+
+    def do_GET(self) -> None:
+        self.server.tokens.append(self.headers.get("Authorization"))
+        self.server.answer(self)
+
+    do_POST = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def pod() -> Iterator[Pod]:
+    with Pod() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.ends.set()
+        server.shutdown()
+        thread.join(10)
+
+
+def sends(body: bytes, status: int = 200, **headers: str) -> Answer:
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(status)
+        for name, value in headers.items():
+            request.send_header(name.replace("_", "-"), value)
+        request.end_headers()
+        request.wfile.write(body)
+
+    return answer
+
+
+def test_an_answer_is_read_with_its_status(pod: Pod) -> None:
+    pod.answer = sends(b'{"id": "x"}', 202)
+    assert post(pod.address, "/v1/evidence", "t", {"a": 1}, 2.0) == (202, {"id": "x"})
+    assert pod.tokens == ["Bearer t"]
+    pod.answer = sends(b"[", 500)
+    reply = get(pod.address, "/", "t", 2.0)
+    assert reply.status == 500 and reply.error == "status 500"
+
+
+def test_a_redirect_is_not_followed(pod: Pod) -> None:
+    pod.answer = sends(b"", 302, Location="http://127.0.0.1:1/")
+    assert get(pod.address, "/", "t", 2.0).status == 302
+    assert len(pod.tokens) == 1
+
+
+def test_nobody_there_and_an_answer_that_does_not_end_are_told(pod: Pod) -> None:
+    def drips(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.end_headers()
+        while not pod.ends.wait(0.05):
+            request.wfile.write(b" ")
+
+    pod.answer = drips
+    began = time.monotonic()
+    with pytest.raises(NoAnswer, match="does not end"):
+        get(pod.address, "/", "t", 0.5)
+    assert time.monotonic() - began < 10
+    with pytest.raises(NoAnswer):
+        get(pod.address._replace(port=1), "/", "t", 0.5)
+
+
+def test_a_bundle_is_there_whole_or_not_at_all(pod: Pod, tmp_path: Path) -> None:
+    target = tmp_path / "gpt-0.tgz"
+    pod.answer = sends(b"x" * 1000)
+    assert download(pod.address, "/b.tgz", "t", target, seconds=2.0, most=1000) is None
+    assert target.read_bytes() == b"x" * 1000
+    target.unlink()
+    with pytest.raises(NoAnswer, match="larger than 999"):
+        download(pod.address, "/b.tgz", "t", target, seconds=2.0, most=999)
+    pod.answer = sends(b"x" * 10, Content_Length="20")
+    with pytest.raises(NoAnswer):
+        download(pod.address, "/b.tgz", "t", target, seconds=2.0, most=999)
+    pod.answer = sends(b'{"error": "not yet"}', 404)
+    reply = download(pod.address, "/b.tgz", "t", target, seconds=2.0, most=999)
+    assert reply is not None and (reply.status, reply.error) == (404, "not yet")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,19 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A difference of clocks that is a time zone, and one that is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from mwatch.replay.timestamps import zone_step
+
+
+@pytest.mark.parametrize("hours", [-14, -3.5, 0, 1, 5.75, 14])
+def test_whole_quarters_of_an_hour_are_a_zone(hours: float) -> None:
+    assert zone_step(hours * 3600.0 + 3.0, 5.0) == hours * 3600.0
+
+
+@pytest.mark.parametrize("seconds", [450.0, 3600.0 + 6.0, 15 * 3600.0, -15 * 3600.0])
+def test_anything_else_is_none(seconds: float) -> None:
+    assert zone_step(seconds, 5.0) == 0.0

@@ -1,0 +1,167 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Starts the real `mwatch run` around a trainer that only prints, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[3]
+TRAINER = Path(__file__).with_name("printing_trainer.py")
+QUICK = """
+[act]
+backoff_first_seconds = 0.2
+min_restart_cost_seconds = 0.5
+default_restart_cost_seconds = 0.5
+stall_factor = 1.0
+lost_pod_seconds = 0.5
+"""
+PATIENCE = 60.0
+"""Only a broken test waits so long; the machine may be busy with others."""
+
+
+def environment(**more: str) -> dict[str, str]:
+    """As of one rank: the trainer is started without torchrun."""
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("MWATCH_")}
+    folders = os.pathsep.join(str(ROOT / name) for name in ("sidecar", "trainer"))
+    rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    return {**kept, **rank, "PYTHONPATH": folders, "TERM": "dumb", **more}
+
+
+def trainer(*flags: str) -> list[str]:
+    return [sys.executable, str(TRAINER), *flags]
+
+
+def command(
+    folder: Path, *options: str, then: Sequence[str], policy: str = QUICK, says: str = "--json"
+) -> list[str]:
+    file = folder / "policy.toml"
+    file.write_text(policy, "utf-8")
+    runs = ["--runs", str(folder / "runs"), "--name", "r", "--policy", str(file), "--port", "0"]
+    return [sys.executable, "-m", "mwatch", "run", says, *runs, *options, "--", *then]
+
+
+class Finished(NamedTuple):
+    code: int
+    out: bytes
+    err: bytes
+    folder: Path
+    """Of the run."""
+
+    @property
+    def said(self) -> list[dict[str, Any]]:
+        """What mwatch told, without what the trainer printed on the same stream."""
+        lines = self.err.decode("utf-8", "replace").splitlines()
+        return [json.loads(line) for line in lines if line.startswith('{"event"')]
+
+    def of(self, event: str) -> list[dict[str, Any]]:
+        return [each for each in self.said if each["event"] == event]
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        files = sorted(self.folder.glob("incidents/*/incident.json"))
+        return [json.loads(each.read_text("utf-8")) for each in files]
+
+    @property
+    def story(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "story.json").read_text("utf-8"))
+        inner: dict[str, Any] = found["story"]
+        return inner
+
+    @property
+    def attempt(self) -> dict[str, Any]:
+        return attempt_of(self.folder)
+
+
+def run(
+    line: Sequence[str], folder: Path, *, given: bytes = b"", env: dict[str, str] | None = None
+) -> Finished:
+    done = subprocess.run(
+        line, input=given, capture_output=True, timeout=PATIENCE, cwd=folder, check=False,
+        env=env or environment(),
+    )  # fmt: skip
+    return Finished(done.returncode, done.stdout, done.stderr, folder / "runs" / "r")
+
+
+class Running:
+    def __init__(self, process: subprocess.Popen[bytes], folder: Path) -> None:
+        self.process = process
+        self._folder = folder
+        self.folder = folder / "runs" / "r"
+        self.said = folder / "said"
+
+    @property
+    def attempt(self) -> dict[str, Any]:
+        return attempt_of(self.folder)
+
+    def starts(self) -> dict[str, Any]:
+        """Its attempt, once the trainer is there and prints."""
+        log = self.folder / "volume" / "trainer.log"
+        until(lambda: log.exists() and b"iteration" in log.read_bytes())
+        return until(lambda: self.attempt.get("pid") and self.attempt)  # type: ignore[no-any-return]
+
+    def ends(self) -> Finished:
+        code = self.process.wait(PATIENCE)
+        return Finished(code, b"", self.said.read_bytes(), self.folder)
+
+
+@contextmanager
+def started(
+    line: Sequence[str], folder: Path, given: dict[str, str] | None = None, **changes: Any
+) -> Iterator[Running]:
+    """Killed at the end, with all that it has started. `given`: its environment."""
+    with (folder / "said").open("wb") as file:
+        settings: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": file}
+        process = subprocess.Popen(
+            line,
+            env=given or environment(),
+            cwd=folder,
+            **(settings | {"stdin": subprocess.DEVNULL}),
+            **changes,
+        )
+        try:
+            yield Running(process, folder)
+        finally:
+            process.kill()
+            process.wait(PATIENCE)
+            for pid in left_behind(folder):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def until(is_so: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+    """What it returns as soon as that is true. Fails after the time."""
+    end = time.monotonic() + seconds
+    while not (found := is_so()):
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)
+    return found
+
+
+def attempt_of(folder: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads((folder / "volume" / "attempt.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+def left_behind(folder: Path) -> list[int]:
+    """Processes that name a run of this folder in their arguments or their environment."""
+    wanted = str(folder / "runs").encode()
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (place / "cmdline").read_bytes() + (place / "environ").read_bytes()
+            if wanted in words and int(place.name) != os.getpid():
+                found.append(int(place.name))
+    return found

@@ -1,0 +1,140 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Starts the real `mwatch-run` around small real commands, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+TRAINER = Path(__file__).resolve().parents[3] / "trainer"
+LIMIT_SECONDS = 50.0
+
+
+class Ended(NamedTuple):
+    code: int
+    out: bytes
+    err: bytes
+
+
+def environ(**extra: str) -> dict[str, str]:
+    """Of the tests, without what would change how the wrapper works."""
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("MWATCH_")}
+    return {**kept, "PYTHONPATH": str(TRAINER), **extra}
+
+
+def command(*words: str, options: Sequence[str] = ()) -> list[str]:
+    return [sys.executable, "-m", "mwatch_trainer", *options, "--", *words]
+
+
+def python(code: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-c", code, *arguments]
+
+
+def run(
+    directory: Path | None,
+    *words: str,
+    options: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    given: bytes = b"",
+) -> Ended:
+    where = ["--dir", str(directory)] if directory is not None else []
+    done = subprocess.run(
+        command(*words, options=["--no-node-facts", *where, *options]),
+        env=dict(env) if env is not None else environ(),
+        input=given,
+        capture_output=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+@contextmanager
+def running(
+    directory: Path,
+    *words: str,
+    options: Sequence[str] = (),
+    given: Mapping[str, str] | None = None,
+    **changes: Any,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Killed at the end, with all that is below it. `given`: its environment."""
+    settings: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    settings.update(stdin=subprocess.DEVNULL, env=dict(given or environ()), **changes)
+    wrapper = subprocess.Popen(
+        command(*words, options=["--no-node-facts", "--dir", str(directory), *options]), **settings
+    )
+    try:
+        yield wrapper
+    finally:
+        below = descendants(wrapper.pid)
+        for pid in (wrapper.pid, *below):
+            kill(pid)
+        wrapper.wait(LIMIT_SECONDS)
+        for stream in (wrapper.stdout, wrapper.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def until(is_true: Callable[[], Any], seconds: float = LIMIT_SECONDS) -> Any:
+    """What it returns as soon as that is true. Fails after the time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := is_true():
+            return found
+        time.sleep(0.01)
+    raise AssertionError("it did not happen in time")
+
+
+def attempt(directory: Path) -> dict[str, Any]:
+    return dict(json.loads((directory / "attempt.json").read_text()))
+
+
+def child_pid(directory: Path) -> int:
+    def started() -> int | None:
+        try:
+            found = attempt(directory)
+        except (OSError, ValueError):
+            return None
+        return None if found["exit"] else found["pid"]
+
+    return int(until(started))
+
+
+def log(directory: Path) -> bytes:
+    return (directory / "trainer.log").read_bytes()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in (b"Z", b"X")
+
+
+def descendants(pid: int) -> list[int]:
+    parents: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_bytes().rpartition(b")")[2].split()
+        except OSError:
+            continue
+        parents.setdefault(int(fields[1]), []).append(int(path.parent.name))
+    found = list(parents.get(pid, []))
+    for each in found:
+        found += parents.get(each, [])
+    return found

@@ -1,0 +1,146 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the sampler writes of processes and GPUs, and that it ends with the wrapper."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mwatch_trainer.gpu.node_sampler import ProcessFacts, put
+from mwatch_trainer.gpu.nvml import Nvml
+from mwatch_trainer.gpu.nvml_api import Absent
+from mwatch_trainer.gpu.sampler import Gpus
+from mwatch_trainer.processes import proc
+from mwatch_trainer.processes.proc import Process, Ranks, descendants, parse
+from support.runs.wrapper_runs import command, environ, is_alive, kill, python, until
+from support.runs.wrapper_runs import descendants as below
+
+LAUNCHER = """
+import os, subprocess, sys, time
+def start(code, **env):
+    return subprocess.Popen([sys.executable, "-c", code], env={**os.environ, **env})
+rank = "import subprocess, time; subprocess.Popen(['sleep', '60']); time.sleep(60)"
+ranks = [start(rank, RANK=str(n), LOCAL_RANK=str(n - 4)) for n in (4, 5)]
+time.sleep(60)
+"""
+
+
+def read(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text()))
+    except (OSError, ValueError):
+        return {}
+
+
+@pytest.fixture
+def wrapper(tmp_path: Path) -> Any:
+    words = command(*python(LAUNCHER), options=["--dir", str(tmp_path), "--no-probe"])
+    process = subprocess.Popen(
+        words, env=environ(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield process
+    finally:
+        for pid in [process.pid, *below(process.pid)]:
+            kill(pid)
+        process.wait()
+
+
+def test_ranks_are_told_from_their_workers(tmp_path: Path, wrapper: Any) -> None:
+    path = tmp_path / "node" / "processes.json"
+    until(lambda: len(read(path).get("processes", [])) == 5)
+    found = read(path)["processes"]
+    assert [each["rank"] for each in found if each["is_rank"]] == [4, 5]
+    assert sorted(each["rank"] for each in found if each["rank"] is not None) == [4, 4, 5, 5]
+    assert all(each["state"] in "RSD" and each["rss_bytes"] > 0 for each in found)
+    kill(found[-1]["pid"], signal.SIGSTOP)
+    until(lambda: read(path)["processes"][-1]["state"] == "T")
+    assert abs(read(path)["at"] - time.time()) < 20
+
+
+def test_the_sampler_ends_with_the_wrapper(tmp_path: Path, wrapper: Any) -> None:
+    until(lambda: read(tmp_path / "node" / "gpus.json"))
+    (sampler,) = [
+        each
+        for each in below(wrapper.pid)
+        if b"mwatch_trainer.gpu.node_sampler" in Path(f"/proc/{each}/cmdline").read_bytes()
+    ]
+    rest = [each for each in below(wrapper.pid) if each != sampler]
+    wrapper.kill()
+    until(lambda: not is_alive(sampler))
+    for pid in rest:
+        kill(pid)
+
+
+def test_where_there_is_no_gpu_it_says_so(tmp_path: Path) -> None:
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("there is a GPU here")
+    document = Gpus().sample()
+    assert (document["state"], document["gpus"]) == ("absent", [])
+    assert document["reason"]
+
+
+def test_a_library_that_is_not_nvml_is_absent() -> None:
+    with pytest.raises(Absent, match="is not there"):
+        Nvml("no-such-library.so")
+    with pytest.raises(Absent, match="does not start"):
+        Nvml("libc.so.6")
+
+
+def test_a_name_with_brackets_and_blanks_is_read() -> None:
+    text = b"42 (a) R (b c) S 7 42 42 0 -1 4194304 1 2 3 4 150 50 0 0 20 0 9 0 777 1000 25 0"
+    found = parse(text)
+    assert found is not None
+    assert (found.pid, found.ppid, found.name, found.state) == (42, 7, "a) R (b c", "S")
+    assert (found.threads, found.started) == (9, 777)
+    assert parse(b"") is None
+    assert parse(b"42 (x) S 7") is None
+    assert parse(text.replace(b"777", b"x")) is None
+
+
+def process(pid: int, ppid: int) -> Process:
+    return Process(pid, ppid, pid, "x", "S", 0.0, 0, 1, pid)
+
+
+def test_the_tree_is_walked_from_above_and_without_what_is_ours() -> None:
+    known = {pid: process(pid, ppid) for pid, ppid in ((2, 1), (3, 2), (4, 1), (5, 4), (6, 9))}
+    assert [each.pid for each in descendants(1, known)] == [2, 4, 3, 5]
+    assert [each.pid for each in descendants(1, known, without=[4])] == [2, 3]
+    loop = {2: process(2, 3), 3: process(3, 2)}
+    assert [each.pid for each in descendants(2, loop)] == [3]
+
+
+def test_a_process_that_is_gone_is_nobody(tmp_path: Path) -> None:
+    assert proc.read(1, str(tmp_path)) is None
+    assert proc.everything(str(tmp_path / "none")) == {}
+    assert proc.rank_of(1, str(tmp_path)) is None
+    assert Ranks(str(tmp_path)).of([process(2, 1)]) == {2: (None, False)}
+
+
+def test_the_number_of_a_pod_is_no_rank(tmp_path: Path) -> None:
+    """The operator gives `RANK` to every process of a pod; a launcher gives both to its workers."""
+    given = {2: b"RANK=0\0WORLD_SIZE=16\0", 3: b"RANK=0\0LOCAL_RANK=0\0", 4: b"LOCAL_RANK=x\0"}
+    for pid, text in given.items():
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "environ").write_bytes(text)
+    found = Ranks(str(tmp_path)).of([process(2, 1), process(3, 2), process(4, 3)])
+    assert found == {2: (None, False), 3: (0, True), 4: (None, False)}
+
+
+def test_a_document_that_is_too_long_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="too many"):
+        put(str(tmp_path / "x"), {"a": "b" * (1 << 20)})
+    assert not list(tmp_path.iterdir())
+
+
+def test_own_processes_are_not_the_trainers() -> None:
+    found = ProcessFacts(os.getpid()).sample()["processes"]
+    assert all("mwatch" not in each["name"] for each in found)

@@ -1,0 +1,65 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The sampler as the process that it is, beside a driver that hangs. Takes longer than most tests:
+it looks once a second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mwatch_trainer import contract
+from mwatch_trainer.processes import helper_process
+from support.builders.nvml import FakeDriver, until
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    driver = FakeDriver(tmp_path, monkeypatch)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(driver.library.parent))
+    return driver
+
+
+@pytest.fixture
+def sampler(driver: FakeDriver, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    process = helper_process.start("gpu.node_sampler", [str(tmp_path), str(os.getpid())])
+    yield process
+    process.kill()
+    process.wait(10)
+
+
+def read(volume: Path, name: str) -> dict[str, Any]:
+    try:
+        found = json.loads((volume / contract.NODE_FOLDER / name).read_text())
+    except (OSError, ValueError):
+        return {}
+    assert isinstance(found, dict)
+    return found
+
+
+def test_the_sampler_finds_the_drivers_library_by_its_name(
+    sampler: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    until(lambda: read(tmp_path, contract.NODE_GPUS))
+    document = read(tmp_path, contract.NODE_GPUS)
+    assert (document["state"], len(document["gpus"])) == ("ok", 8)
+
+
+def test_a_driver_that_hangs_holds_only_the_gpus_and_not_the_end(
+    sampler: subprocess.Popen[bytes], driver: FakeDriver, tmp_path: Path
+) -> None:
+    until(lambda: read(tmp_path, contract.NODE_GPUS))
+    driver.say("hang=nvmlDeviceGetPowerUsage")
+    before = read(tmp_path, contract.NODE_PROCESSES).get("monotonic", 0.0)
+    until(lambda: read(tmp_path, contract.NODE_PROCESSES).get("monotonic", 0.0) > before + 1.5)
+    age = read(tmp_path, contract.NODE_PROCESSES)["monotonic"]
+    assert read(tmp_path, contract.NODE_GPUS)["monotonic"] < age
+    sampler.kill()
+    sampler.wait(5)

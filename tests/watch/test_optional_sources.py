@@ -1,0 +1,66 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is seen besides the volume: wired to the job, under the names that metrics show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mwatch.model.phase import JobPhase
+from mwatch.watch.collector import Live
+from mwatch.watch.optional_sources import PodEyes
+from support.builders.events import grammar
+from support.builders.job import START, entries, rank
+from support.builders.run import Told, good
+
+NOBODY = ("127.0.0.1", 9)
+
+
+def eyes(told: Told, root: Path, tensorboard: Path | None = None) -> PodEyes:
+    return PodEyes(
+        "p", told.engine, sys_root=str(root), ras_address=NOBODY, tensorboard=tensorboard
+    )
+
+
+def test_every_source_has_its_name_and_none_is_up_where_there_is_nothing(tmp_path: Path) -> None:
+    told = Told()
+    more = eyes(told, tmp_path, tmp_path / "tensorboard")
+    live = Live(tmp_path, "p", grammar(), entries(), told.clock, tmp_path / "ckpt", more=more)
+    assert live.read() == []
+    assert set(live.sources) == {
+        "log", "wrapper", "probe", "processes", "gpus", "nvml", "checkpoints", "nccl", "fabric",
+        "tensorboard",
+    }  # fmt: skip
+    assert not any(each.is_up for each in live.sources.values())
+    assert (more.nccl, more.ports, more.tensorboard_iteration) == (None, (), None)
+    live.close()
+
+
+def test_nccl_is_asked_only_once_the_job_has_made_its_first_steps(tmp_path: Path) -> None:
+    told = Told()
+    more = eyes(told, tmp_path)
+    assert not more._is_settled()
+    told.says(*good(1, 2, 3))
+    assert told.engine.job.attempt.phase is JobPhase.TRAINING
+    assert more._is_settled()
+
+
+def test_a_stall_that_is_open_is_a_silent_job(tmp_path: Path) -> None:
+    told = Told()
+    more = eyes(told, tmp_path)
+    told.says(*good(*range(1, 9)))
+    assert not more._is_silent()
+    told.waits(3600)
+    assert more._is_silent()
+    told.says(*good(9, 10))
+    assert not more._is_silent()
+
+
+def test_only_the_pod_of_rank_0_asks_for_the_whole_job(tmp_path: Path) -> None:
+    told = Told()
+    more = eyes(told, tmp_path)
+    assert not more._is_asker()
+    told.engine.job.attempt.ranks[8] = rank(8, 10, at=START)
+    assert not more._is_asker()
+    told.engine.job.attempt.ranks[0] = rank(0, 10, at=START)
+    assert more._is_asker()

@@ -1,0 +1,179 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The eyes of a local run: a real volume in, and everybody told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mwatch.engine.engine import Engine
+from mwatch.model.decision import Action
+from mwatch.model.finding import Cause
+from mwatch.model.observation import ProcessExit
+from mwatch.report import story_json
+from mwatch.run.assemble import RunRecord
+from mwatch.runtime.self_monitoring import OwnFaults
+from mwatch.watch.collector import Live
+from mwatch.watch.metrics import RunMetrics
+from mwatch.watch.watcher import RunWatch
+from mwatch_trainer import contract
+from support.builders.events import grammar
+from support.builders.fold import READY, WORLD
+from support.builders.job import entries
+from support.builders.run import Heard, TestClock, bad, good, run_folder, until
+from support.builders.volume import write_attempt
+
+
+class Watched:
+    def __init__(self, path: Path, *, is_act: bool = True) -> None:
+        self.folder = run_folder(path)
+        self.save = path / "ckpt"
+        self.save.mkdir()
+        self.clock = TestClock()
+        self.engine = Engine("r", entries())
+        self.view = Heard()
+        live = Live(self.folder.volume, "local", grammar(faults=True), entries(), self.clock)
+        record = RunRecord(self.folder, ["x"], self.engine, self.clock, is_act=is_act)
+        metrics = RunMetrics(self.engine, live)
+        faults = OwnFaults(self.view.noted)
+        self.watch = RunWatch(
+            self.folder, self.engine, live, record, metrics, self.view, faults, is_act=is_act
+        )
+        self.metrics = metrics
+        self.watch.begin()
+
+    def start(self, number: int, **change: Any) -> None:
+        usual: dict[str, Any] = {"started_at": self.clock.now(), "save": str(self.save)}
+        write_attempt(self.folder.volume, number, **(usual | change))
+
+    def say(self, *lines: str) -> None:
+        """One a second, with a look after each."""
+        for each in lines:
+            with (self.folder.volume / contract.LOG).open("a") as file:
+                file.write(f"{each}\n")
+            self.clock.monotonic += 1
+            self.watch.look()
+
+
+@contextmanager
+def watching(path: Path, *, is_act: bool = True) -> Iterator[Watched]:
+    watched = Watched(path, is_act=is_act)
+    try:
+        yield watched
+    finally:
+        watched.watch.end()
+
+
+def records(watched: Watched) -> list[dict[str, Any]]:
+    files = sorted(watched.folder.incidents.glob("*/incident.json"))
+    return [json.loads(each.read_text("utf-8")) for each in files]
+
+
+def test_an_attempt_is_told_with_what_its_wrapper_chose(tmp_path: Path) -> None:
+    with watching(tmp_path) as watched:
+        watched.start(4, resume_from=40, resume_reason="the newest")
+        watched.watch.look()
+        watched.watch.look()
+    assert watched.view.of("began") == [(4, 40, "the newest")]
+
+
+def test_when_observing_nothing_was_chosen(tmp_path: Path) -> None:
+    with watching(tmp_path, is_act=False) as watched:
+        watched.start(1, resume_from=40, resume_reason="observe: as it was given")
+        watched.watch.look()
+    assert watched.view.of("began") == [(1, None, "")]
+
+
+def test_bad_numbers_are_found_once_told_and_decided_on(tmp_path: Path) -> None:
+    with watching(tmp_path) as watched:
+        watched.start(1)
+        watched.say(WORLD, READY, *good(*range(1, 7)), *bad(7, 8))
+        assert [each.cause for each in watched.view.of("found")] == [Cause.NAN]
+        decision = watched.watch.look_closely().decision
+        assert decision.action is Action.RESTART
+        watched.say(*bad(*range(9, 21)))
+        assert watched.watch.is_due(watched.watch.look().decision)
+    (record,) = records(watched)
+    assert record["first_bad_iteration"] == 7
+
+
+def test_what_is_found_after_an_action_is_its_echo(tmp_path: Path) -> None:
+    with watching(tmp_path) as watched:
+        watched.start(1)
+        watched.say(WORLD, READY, *good(*range(1, 7)), *bad(*range(7, 21)))
+        decision = watched.watch.look().decision
+        watched.watch.enacted(decision)
+        assert not watched.watch.is_due(watched.watch.look().decision), "an attempt has one"
+        watched.clock.monotonic += 1
+        watched.watch.attempt_ended(ProcessExit(None, "SIGKILL", None))
+        watched.watch.look()
+        assert [each.cause for each in watched.view.of("found")] == [Cause.NAN]
+    assert [each["cause"] for each in records(watched)] == ["nan"]
+
+
+def test_an_end_that_no_wrapper_wrote_is_told_all_the_same(tmp_path: Path) -> None:
+    with watching(tmp_path) as watched:
+        watched.start(1)
+        watched.say(WORLD, READY, *good(1, 2, 3))
+        watched.watch.attempt_ended(ProcessExit(None, "SIGKILL", None))
+        watched.watch.look()
+        assert [each.cause for each in watched.view.of("found")] == [Cause.KILLED]
+
+
+def test_an_incident_counts_once_and_is_in_the_story_with_its_evidence(tmp_path: Path) -> None:
+    with watching(tmp_path) as watched:
+        watched.start(1)
+        watched.say(WORLD, READY, *good(*range(1, 7)), *bad(*range(7, 21)))
+        decision = watched.watch.look().decision
+        watched.watch.keeper.before_the_kill(decision)
+        watched.watch.enacted(decision)
+        watched.start(2, resume_from=6)
+        watched.say(READY, *good(*range(7, 23)))
+        (snapshot,) = watched.metrics.snapshots()
+        counts = {
+            (cause.value, action.value): n for (cause, action), n in snapshot.incidents.items()
+        }
+        assert counts == {("nan", "restart"): 1}
+    story = story_json.read(watched.folder.story)
+    assert story.is_over
+    (incident,) = story.incidents
+    assert any(each.path.endswith("/attempt.json") for each in incident.files)
+    (record,) = records(watched)
+    assert record["times"]["first_new_iteration"] is not None
+
+
+def test_what_lies_beside_the_checkpoints_is_recalled(tmp_path: Path) -> None:
+    with watching(tmp_path) as watched:
+        folder = watched.save / ".mwatch"
+        folder.mkdir()
+        rollback = {"at": 5.0, "to_iteration": 40, "first_bad": 45, "reason": "nan"}
+        body = {"attempt": 3, "attempts": [], "quarantine": None, "rollbacks": [rollback]}
+        contract.write_json(str(folder / "timeline.json"), body)
+        watched.start(4)
+        until(lambda: watched.watch.look() and watched.watch.recalled)
+        assert watched.watch.recalled[0].to_iteration == 40
+        assert watched.engine.job.timeline.is_abandoned(45, 1.0)
+
+
+def test_a_problem_is_told_once(tmp_path: Path) -> None:
+    with watching(tmp_path) as watched:
+        (watched.save / ".mwatch").mkdir()
+        (watched.save / ".mwatch" / "timeline.json").write_text("{")
+        watched.start(1)
+        until(lambda: watched.watch.look() and watched.view.of("noted"))
+        watched.watch.look()
+        assert len(watched.view.of("noted")) == 1
+
+
+def test_a_story_that_cannot_be_written_takes_no_verdict_away(tmp_path: Path) -> None:
+    with watching(tmp_path) as watched:
+        watched.folder.story.mkdir()
+        (watched.folder.story / "in the way").touch()
+        watched.start(1)
+        watched.say(WORLD, READY, *good(*range(1, 7)), *bad(7, 8))
+        assert watched.watch.look().decision.cause is Cause.NAN
+        assert any("story" in each for each in watched.view.of("noted"))

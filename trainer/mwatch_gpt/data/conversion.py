@@ -1,0 +1,243 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Text into indexed datasets: from where the last run stopped, to where both files are whole.
+
+The state file belongs to the first key's output and speaks for all keys, which are written side
+by side.
+
+Blocks to results, in order, by as many processes as are asked for.
+
+At most a few blocks for each worker are under way, so memory does not grow with the input. A
+worker that is killed ends the run with an error instead of leaving it waiting, and workers end
+with the process that started them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, closing
+from multiprocessing import connection
+from typing import NamedTuple
+
+from mwatch_gpt.data import unfinished
+from mwatch_gpt.data.corpus import Block, Place, blocks
+from mwatch_gpt.data.encoding import Encoder, Result, Wanted, end_of_document, typecode
+from mwatch_gpt.data.tokenizers import build
+from mwatch_gpt.data.unfinished import DONE, FINISHING, Sizes, State
+from mwatch_gpt.data.writer import DatasetWriter
+from mwatch_gpt.errors import BadInput, Disturbed
+
+_AHEAD = 3
+_mine: list[Encoder] = []
+
+
+def encoded(
+    blocks: Iterable[Block], wanted: Wanted, workers: int
+) -> Iterator[tuple[Block, Result]]:
+    if workers == 1:
+        encoder = Encoder(wanted)
+        for block in blocks:
+            yield block, encoder.encode(block.path, block.data, block.start.line)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, _begin, (wanted,)) as pool:
+        try:
+            yield from _in_order(pool, blocks, workers * _AHEAD)
+        except BrokenProcessPool:
+            raise Disturbed("a worker was killed: fewer --workers, or more memory") from None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _in_order(
+    pool: ProcessPoolExecutor, blocks: Iterable[Block], most: int
+) -> Iterator[tuple[Block, Result]]:
+    waiting: deque[tuple[Block, Future[Result]]] = deque()
+    for block in blocks:
+        waiting.append((block, pool.submit(_encode, block.path, block.data, block.start.line)))
+        if len(waiting) >= most:
+            yield _taken(*waiting.popleft())
+    while waiting:
+        yield _taken(*waiting.popleft())
+
+
+def _taken(block: Block, future: Future[Result]) -> tuple[Block, Result]:
+    # Its bytes are with the worker; only the place is needed further on.
+    return block._replace(data=b""), future.result()
+
+
+def _begin(wanted: Wanted) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent answers it, for all
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _mine.append(Encoder(wanted))
+
+
+def _end_with_parent() -> None:
+    """A killed parent cannot tell its workers; without this they would stay for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+def _encode(path: str, data: bytes, line: int) -> Result:
+    return _mine[0].encode(path, data, line)
+
+
+SAVE_SECONDS = 10.0
+
+
+class Job(NamedTuple):
+    inputs: tuple[str, ...]
+    prefixes: tuple[str, ...]
+    """One for each key."""
+    wanted: Wanted
+    workers: int = 1
+    overwrite: bool = False
+    save_seconds: float = SAVE_SECONDS
+
+    def fingerprint(self) -> str:
+        """Of everything that changes the output. An input that grew is another input; whether
+        bad lines are left out may be decided when one is met."""
+        wanted = self.wanted
+        parts = [repr((wanted.keys, wanted.append_eod)), wanted.tokenizer.fingerprint()]
+        for path in self.inputs:
+            try:
+                found = os.stat(path)
+            except OSError as error:
+                raise BadInput(f"{path}: {error.strerror}") from None
+            parts.append(f"{path} {found.st_size} {found.st_mtime_ns}")
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+class Told(NamedTuple):
+    """How a run ended."""
+
+    state: State
+    resumed_at: Place | None
+    was_done: bool = False
+
+
+Progress = Callable[[State], None]
+
+
+def convert(job: Job, progress: Progress, clock: Callable[[], float] = time.monotonic) -> Told:
+    """BadInput where it cannot be done; what was written until then is kept for the next run."""
+    tokenizer = build(job.wanted.tokenizer)
+    end_of_document(tokenizer, job.wanted)
+    code = typecode(tokenizer.vocab_size)
+    writers = tuple(DatasetWriter(prefix, code) for prefix in job.prefixes)
+    first = job.prefixes[0]
+    state = _where_to_begin(job, writers)
+    if state.stage == DONE:
+        return Told(state, None, was_done=True)
+    resumed = state.place if state.place != Place() else None
+    if state.stage != FINISHING:
+        state = _write(job, writers, state, progress, clock)
+        state = state._replace(stage=FINISHING)
+        unfinished.store(first, state)
+    for writer in writers:
+        writer.finish()
+    state = state._replace(stage=DONE)
+    unfinished.store(first, state)
+    for writer in writers:
+        writer.clear()
+    return Told(state, resumed)
+
+
+def _where_to_begin(job: Job, writers: Sequence[DatasetWriter]) -> State:
+    settings = job.fingerprint()
+    fresh = State(settings, len(writers), sizes=(Sizes(),) * len(writers))
+    first = job.prefixes[0]
+    is_there = all(writer.is_finished for writer in writers)
+    try:
+        known = unfinished.load(first)
+    except BadInput:
+        if not job.overwrite:
+            raise
+        return fresh
+    if known is not None and known.settings == settings:
+        if is_there if known.stage == DONE else _is_kept(job, writers, known):
+            return known
+    elif known is not None and known.stage != DONE and not job.overwrite:
+        raise BadInput(
+            f"{first}: half-written, by other settings or of another input; "
+            "delete it, or --overwrite starts over"
+        )
+    if is_there and not job.overwrite:
+        raise BadInput(f"{first}: is already there; delete it, or --overwrite makes it again")
+    return fresh
+
+
+def _is_kept(job: Job, writers: Sequence[DatasetWriter], known: State) -> bool:
+    """False: start over."""
+    for writer, sizes in zip(writers, known.sizes, strict=True):
+        lost = writer.lost(sizes, is_finishing=known.stage == FINISHING)
+        if lost is not None and not job.overwrite:
+            raise BadInput(f"{lost}; delete it, or --overwrite starts over")
+        if lost is not None:
+            return False
+    return True
+
+
+def _write(
+    job: Job,
+    writers: Sequence[DatasetWriter],
+    state: State,
+    progress: Progress,
+    clock: Callable[[], float],
+) -> State:
+    with ExitStack() as stack:
+        for writer, sizes in zip(writers, state.sizes, strict=True):
+            writer.open(sizes)
+            stack.enter_context(closing(writer))
+        due = clock() + job.save_seconds
+        try:
+            found = encoded(blocks(job.inputs, state.place), job.wanted, job.workers)
+            for block, result in found:
+                state = _added(writers, state, result)._replace(place=block.end)
+                if clock() >= due:
+                    _saved(job, writers, state)
+                    progress(state)
+                    due = clock() + job.save_seconds
+            if not state.documents:
+                raise BadInput("the input has no text")
+        finally:
+            # Also what came before a bad line is kept, if anything did. The sizes are those after
+            # the last whole block: a signal or a full disk may have come in the middle of one.
+            _saved(job, writers, state)
+            if not state.documents:
+                _forget(job, writers)
+    return state
+
+
+def _forget(job: Job, writers: Sequence[DatasetWriter]) -> None:
+    for writer in writers:
+        writer.clear()
+    unfinished.path_of(job.prefixes[0]).unlink(missing_ok=True)
+
+
+def _added(writers: Sequence[DatasetWriter], state: State, result: Result) -> State:
+    for writer, part in zip(writers, result.parts, strict=True):
+        writer.add(part)
+    return state._replace(
+        sizes=tuple(writer.sizes for writer in writers),
+        documents=state.documents + result.documents,
+        tokens=state.tokens + result.token_count,
+        left_out=state.left_out + len(result.bad),
+    )
+
+
+def _saved(job: Job, writers: Sequence[DatasetWriter], state: State) -> None:
+    for writer in writers:
+        writer.sync()
+    unfinished.store(job.prefixes[0], state)

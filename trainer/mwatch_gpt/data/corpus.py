@@ -1,0 +1,153 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Input files as blocks of whole lines: plain, `.gz` or `.zst`, from any place in them.
+
+A place is a file and a number of bytes in it, unpacked. Going on in a packed file means unpacking
+what was read before once more; a plain one is sought in.
+
+A `.zst` file, read frame by frame: a file that is cut must not look like one that has ended.
+
+The package's own reader takes the one for the other. A file may hold several frames, as
+`cat a.zst b.zst` makes it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple, cast
+
+from mwatch_gpt.errors import BadInput, package
+
+_PACKED_BYTES = 1 << 13
+"""Read at once. Four bytes may unpack to 128 KiB, so a file made to do harm takes 256 MiB."""
+
+
+class ZstFile(io.RawIOBase):
+    def __init__(self, path: str) -> None:
+        self._zstandard: Any = package("zstandard", path)
+        self._packed: IO[bytes] = open(path, "rb")  # noqa: SIM115 - closed with this one
+        self._frame: Any = None
+        self._ready = b""
+        self._rest = b""
+        """Packed bytes behind the end of a frame."""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """EOFError where the file ends inside a frame."""
+        while not self._ready:
+            packed = self._rest or self._packed.read(_PACKED_BYTES)
+            if not packed:
+                if self._frame is not None:
+                    raise EOFError("it is cut: its last frame has no end")
+                return 0
+            self._unpack(packed)
+        size = min(len(buffer), len(self._ready))
+        buffer[:size] = self._ready[:size]
+        self._ready = self._ready[size:]
+        return size
+
+    def close(self) -> None:
+        self._packed.close()
+        super().close()
+
+    def _unpack(self, packed: bytes) -> None:
+        if self._frame is None:
+            self._frame = self._zstandard.ZstdDecompressor().decompressobj()
+        self._ready = self._frame.decompress(packed)
+        self._rest = self._frame.unused_data if self._frame.eof else b""
+        self._frame = None if self._frame.eof else self._frame
+
+
+BLOCK_BYTES = 1 << 20
+MAX_LINE_BYTES = 1 << 30
+_PACKED = {".gz", ".zst"}
+# Any other OSError is the machine's: another try may read what this one could not.
+_UNREADABLE = (
+    FileNotFoundError, IsADirectoryError, PermissionError, gzip.BadGzipFile, zlib.error, EOFError,
+)  # fmt: skip
+_JSON = {".json", ".jsonl"}
+
+
+class Place(NamedTuple):
+    """The begin of a line."""
+
+    file: int = 0
+    offset: int = 0
+    line: int = 1
+
+
+class Block(NamedTuple):
+    path: str
+    data: bytes
+    """Whole lines."""
+    start: Place
+    end: Place
+
+
+def is_json(path: str) -> bool:
+    """Else each line is a document."""
+    inner = Path(path)
+    inner = inner.with_suffix("") if inner.suffix in _PACKED else inner
+    return inner.suffix in _JSON
+
+
+def blocks(paths: Sequence[str], start: Place, size: int = BLOCK_BYTES) -> Iterator[Block]:
+    """Of all files in their order. BadInput where one cannot be read, or has no lines."""
+    for number in range(start.file, len(paths)):
+        place = start if number == start.file else Place(number)
+        yield from _of_file(paths[number], place, size)
+
+
+def _of_file(path: str, place: Place, size: int) -> Iterator[Block]:
+    rest: list[bytes] = []
+    try:
+        with _opened(path) as file:
+            _skip(file, path, place.offset)
+            while piece := file.read(size):
+                whole, newline, tail = piece.rpartition(b"\n")
+                if newline:
+                    yield (block := _block(path, b"".join((*rest, whole, newline)), place))
+                    place, rest = block.end, []
+                rest.append(tail)
+                if len(rest) * size > MAX_LINE_BYTES:
+                    raise BadInput(f"{path}:{place.line}: a line of more than 1 GiB")
+    except _UNREADABLE as error:
+        raise BadInput(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    except Exception as error:
+        if type(error).__name__ != "ZstdError":  # its package may not be there to name it
+            raise
+        raise BadInput(f"{path}:{place.line}: cannot be unpacked ({error})") from None
+    if any(rest):
+        yield _block(path, b"".join(rest), place)
+
+
+def _block(path: str, data: bytes, start: Place) -> Block:
+    lines = data.count(b"\n") + (not data.endswith(b"\n"))
+    end = Place(start.file, start.offset + len(data), start.line + lines)
+    return Block(path, data, start, end)
+
+
+def _opened(path: str) -> IO[bytes]:
+    if path.endswith(".gz"):
+        return cast("IO[bytes]", gzip.open(path, "rb"))
+    if path.endswith(".zst"):
+        return io.BufferedReader(ZstFile(path), BLOCK_BYTES)
+    return open(path, "rb")
+
+
+def _skip(file: IO[bytes], path: str, offset: int) -> None:
+    if os.path.splitext(path)[1] not in _PACKED:
+        file.seek(offset)
+        return
+    while offset:
+        piece = file.read(min(offset, BLOCK_BYTES))
+        if not piece:
+            raise BadInput(f"{path}: ends before the place where the last run stopped")
+        offset -= len(piece)

@@ -1,0 +1,255 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Megatron's index (`.idx`): how it is written, and what can be wrong with one.
+
+Layout: `MMIDIDX` and two zero bytes; version 1 (8 bytes); the code of the token's type (1); the
+number of sequences (8); of document entries (8); lengths (int32); where each sequence begins in
+the `.bin`, in bytes (int64); for each document the sequence where it begins, and the end (int64).
+All little-endian. It is never loaded whole: there may be hundreds of millions of sequences.
+
+The file of weights for several datasets, as Megatron's `--data-args-path` reads it.
+
+A weight is what a person gave, else the dataset's share of all tokens: then each text is seen
+equally often. Every dataset is checked before it is named.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from mwatch_gpt.errors import BadInput
+
+MAGIC = b"MMIDIDX\x00\x00"
+VERSION = 1
+_HEAD = struct.Struct("<QBQQ")
+HEAD_BYTES = len(MAGIC) + _HEAD.size
+CODES = {"H": 8, "i": 4}
+_TOKENS = {1: "B", 2: "b", 3: "h", 4: "i", 5: "q", 8: "H"}
+"""For `array`. Megatron's format has 6 and 7 too, numbers with a fraction, which no token is."""
+_PIECE = 1 << 18
+
+
+class Index(NamedTuple):
+    code: int
+    sequences: int
+    entries: int
+
+    @property
+    def documents(self) -> int:
+        return self.entries - 1
+
+    @property
+    def item_bytes(self) -> int:
+        return array(_TOKENS[self.code]).itemsize
+
+    @property
+    def file_bytes(self) -> int:
+        return HEAD_BYTES + 12 * self.sequences + 8 * self.entries
+
+
+class Checked(NamedTuple):
+    problems: tuple[str, ...]
+    documents: int = 0
+    sequences: int = 0
+    tokens: int = 0
+
+
+def write(out: IO[bytes], typecode: str, lengths: Path, documents: Path) -> None:
+    """From the lengths (int32) and the documents' first sequences (int64) in two files."""
+    sequences = lengths.stat().st_size // 4
+    entries = documents.stat().st_size // 8
+    out.write(MAGIC + _HEAD.pack(VERSION, CODES[typecode], sequences, entries))
+    for piece in _pieces(lengths, "i"):
+        out.write(_little(piece))
+    place, size = 0, array(typecode).itemsize
+    for piece in _pieces(lengths, "i"):
+        starts = array("q", accumulate((size * each for each in piece), initial=place))
+        place = starts.pop()
+        out.write(_little(starts))
+    for piece in _pieces(documents, "q"):
+        out.write(_little(piece))
+
+
+def _pieces(path: Path, typecode: str) -> Iterator[array[int]]:
+    with path.open("rb") as file:
+        while data := file.read(_PIECE * array(typecode).itemsize):
+            yield array(typecode, data)
+
+
+def _little(values: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        values = values[:]
+        values.byteswap()
+    return values.tobytes()
+
+
+def read_head(file: IO[bytes]) -> Index | str:
+    """Of a file that was just opened; a sentence where it is no index."""
+    head = file.read(HEAD_BYTES)
+    if head[: len(MAGIC)] != MAGIC:
+        return "bad header: this is no index of Megatron's"
+    if len(head) < HEAD_BYTES:
+        return "bad header: the file ends in it"
+    version, code, sequences, entries = _HEAD.unpack(head[len(MAGIC) :])
+    if version != VERSION:
+        return f"bad header: version {version}, not {VERSION}"
+    if code not in _TOKENS:
+        return f"bad header: no type of tokens has the code {code}"
+    if not entries:
+        return "bad header: no entry for documents, of which even an empty one has one"
+    return Index(code, sequences, entries)
+
+
+def check(prefix: str, vocabulary: int | None = None) -> Checked:
+    """Both files of a dataset, as far as they can be read; the tokens only where the size of their
+    vocabulary is given, since that takes as long as reading the `.bin`."""
+    try:
+        with open(f"{prefix}.idx", "rb") as file:
+            head = read_head(file)
+            if isinstance(head, str):
+                return Checked((f"{prefix}.idx: {head}",))
+            have = os.fstat(file.fileno()).st_size
+            if have < head.file_bytes:
+                cut = f"is cut: {have} bytes of {head.file_bytes}"
+                return Checked((f"{prefix}.idx: {cut}",))
+            extra = have - head.file_bytes
+            tokens, problems = _body(file, head)
+        problems += [f"{extra} bytes too many at its end"] if extra else []
+        said = [f"{prefix}.idx: {each}" for each in problems]
+        said += _bin_problems(prefix, tokens * head.item_bytes)
+        if vocabulary is not None and not said:
+            said += _token_problems(prefix, head, vocabulary)
+    except OSError as error:
+        return Checked((f"{error.filename or prefix}: {error.strerror}",))
+    return Checked(tuple(said), head.documents, head.sequences, tokens)
+
+
+def _bin_problems(prefix: str, expected: int) -> list[str]:
+    have = os.stat(f"{prefix}.bin").st_size
+    if have == expected:
+        return []
+    word = "is cut" if have < expected else "is too long"
+    return [f"{prefix}.bin: {word}: {have} bytes, its index says {expected}"]
+
+
+def _token_problems(prefix: str, head: Index, vocabulary: int) -> list[str]:
+    code = _TOKENS[head.code]
+    with open(f"{prefix}.bin", "rb") as file:
+        first = 0
+        while tokens := _read(file, code, first * head.item_bytes, _PIECE):
+            for worst in (max(tokens), min(tokens)):
+                if not 0 <= worst < vocabulary:
+                    at = first + tokens.index(worst)
+                    place = f"token {at} is {worst}"
+                    return [
+                        f"{prefix}.bin: {place}, and a vocabulary of {vocabulary} has none such"
+                    ]
+            first += len(tokens)
+    return []
+
+
+def _body(file: IO[bytes], head: Index) -> tuple[int, list[str]]:
+    """Number of tokens, and what is wrong with lengths, places and documents."""
+    problems: list[str] = []
+    tokens = 0
+    lengths_at, starts_at = HEAD_BYTES, HEAD_BYTES + 4 * head.sequences
+    for first in range(0, head.sequences, _PIECE):
+        count = min(_PIECE, head.sequences - first)
+        lengths = _read(file, "i", lengths_at + 4 * first, count)
+        starts = _read(file, "q", starts_at + 8 * first, count)
+        if min(lengths) < 0 and not problems:
+            problems.append(f"a sequence from {first} on has a negative length")
+        expected = array("q", accumulate((head.item_bytes * n for n in lengths), initial=0))
+        base = tokens * head.item_bytes
+        if not all(a == b + base for a, b in zip(starts, expected, strict=False)) and not problems:
+            problems.append(f"places in the .bin do not follow the lengths, from {first} on")
+        tokens += sum(lengths)
+    problems += _document_problems(file, head)
+    return tokens, problems
+
+
+def _document_problems(file: IO[bytes], head: Index) -> list[str]:
+    at, last = HEAD_BYTES + 12 * head.sequences, 0
+    for first in range(0, head.entries, _PIECE):
+        values = _read(file, "q", at + 8 * first, min(_PIECE, head.entries - first))
+        if (first == 0 and values[0] != 0) or values[0] < last:
+            return ["documents do not begin where they should"]
+        if any(b < a for a, b in pairwise(values)):
+            return ["documents are out of order"]
+        last = values[-1]
+    if last != head.sequences:
+        return [f"documents end at sequence {last}, and there are {head.sequences}"]
+    return []
+
+
+def _read(file: IO[bytes], typecode: str, at: int, count: int) -> array[int]:
+    file.seek(at)
+    values = array(typecode)
+    values.frombytes(file.read(count * values.itemsize))
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values
+
+
+class Share(NamedTuple):
+    prefix: str
+    weight: float
+    tokens: int
+
+
+def shares(names: Sequence[str]) -> list[Share]:
+    """`PREFIX` or `PREFIX=WEIGHT`, the one or the other for all."""
+    found = [_named(name) for name in names]
+    given = [weight for _, weight in found if weight is not None]
+    if given and len(given) != len(found):
+        raise BadInput("give a weight to every dataset, or to none")
+    tokens = [_tokens(prefix) for prefix, _ in found]
+    total = sum(tokens) or 1
+    return [
+        Share(prefix, count / total if weight is None else weight, count)
+        for (prefix, weight), count in zip(found, tokens, strict=True)
+    ]
+
+
+def write_blend(path: Path, blended: Sequence[Share]) -> None:
+    """In one step."""
+    text = "".join(f"{each.weight:.9g} {each.prefix}\n" for each in blended)
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, "utf-8")
+    os.replace(part, path)
+
+
+def _named(name: str) -> tuple[str, float | None]:
+    prefix, is_weighted, text = name.rpartition("=")
+    if not is_weighted:
+        return _usable(name), None
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = math.nan
+    if not 0 < weight < math.inf:
+        raise BadInput(f"{name}: {text!r} is no weight")
+    return _usable(prefix), weight
+
+
+def _usable(prefix: str) -> str:
+    if any(char.isspace() for char in prefix):
+        raise BadInput(f"{prefix!r}: Megatron cuts this file at every space")
+    for ending in (".bin", ".idx"):
+        prefix = prefix.removesuffix(ending)
+    return prefix
+
+
+def _tokens(prefix: str) -> int:
+    checked = check(prefix)
+    if checked.problems:
+        raise BadInput(checked.problems[0])
+    return checked.tokens

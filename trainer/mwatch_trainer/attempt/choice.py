@@ -1,0 +1,138 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What an attempt starts from: by order, or by the rule that holds without one.
+
+A first attempt runs as its user wrote it, unless it would resume by itself from a checkpoint that
+is not whole or not good. Later attempts resume from the newest good checkpoint of the timeline.
+Where checkpoints were written and none is whole, nothing is started: a run that begins again
+would write over what a person may still save.
+
+From a choice to a command line, and to what must be true of the tracker before it is run.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mwatch_trainer.checkpoint.listing import read_tracker
+from mwatch_trainer.checkpoint.save_dir import Candidate, View, find, newest, pointed
+from mwatch_trainer.checkpoint.timeline import ABANDONED, GOOD, Timeline
+from mwatch_trainer.checkpoint.verdict import State
+from mwatch_trainer.command import composer, megatron
+from mwatch_trainer.command.run_facts import Run
+
+AS_IS = "as is"
+RESUME = "resume"
+BEGIN = "begin"
+
+
+class Choice(NamedTuple):
+    kind: str
+    reason: str
+    checkpoint: Candidate | None = None
+    """With AS_IS: what the program will find by itself."""
+    refused: str | None = None
+
+
+def by_rule(is_first: bool, resumes_itself: bool, view: View, timeline: Timeline) -> Choice:
+    if is_first and not resumes_itself:
+        return Choice(AS_IS, "the first attempt runs as it was given")
+    if is_first:
+        seen = pointed(view)
+        if seen is not None and seen.state is not State.INCOMPLETE and seen.standing == GOOD:
+            return Choice(AS_IS, "the program's own pointer leads to a good checkpoint", seen)
+    chosen = newest(view)
+    if chosen is not None:
+        return Choice(RESUME, _praise(chosen, view), chosen)
+    return _nothing_good(view, timeline)
+
+
+def by_order(resume_from: int, view: View, reason: str) -> Choice:
+    """The checkpoint may not be seen here yet: then the choice holds no candidate."""
+    return Choice(RESUME, reason or f"iteration {resume_from} was ordered", find(view, resume_from))
+
+
+def _praise(chosen: Candidate, view: View) -> str:
+    sure = "complete" if chosen.is_sure else "unverified, and nothing verified exists"
+    passed = [each for each in view.candidates if each.iteration > chosen.iteration]
+    text = f"the newest good checkpoint of the timeline ({sure})"
+    if passed:
+        worst = passed[0]
+        why = worst.standing if worst.standing != GOOD else worst.state.value
+        text += f"; {worst.iteration} is {why}"
+    return text
+
+
+def _nothing_good(view: View, timeline: Timeline) -> Choice:
+    alive = [each for each in view.candidates if each.standing != ABANDONED]
+    if not alive:
+        if not view.candidates:
+            return Choice(AS_IS, "no checkpoint was written yet")
+        if any(each.to_iteration == 0 for each in timeline.rollbacks):
+            return Choice(BEGIN, "the run was rolled back to its beginning")
+    seen = view.candidates[0]
+    why = seen.standing if seen.standing != GOOD else seen.state.value
+    what = f"{len(view.candidates)} checkpoints were written and none can be used"
+    return Choice(AS_IS, "", None, f"{what} (the newest, {seen.name}, is {why})")
+
+
+NO_TRACKER = "none"
+"""The tracker must be away."""
+
+
+class Start(NamedTuple):
+    argv: tuple[str, ...]
+    changes: tuple[str, ...] = ()
+    tracker: str | None = None
+    """What the tracker must say: a number, or NO_TRACKER; None where it does not matter."""
+    is_chosen: bool = True
+    """False: what was chosen cannot be brought about; the changes say why."""
+
+
+def of_choice(run: Run, kind: str, seen: Candidate | None, has_newer: bool, by_step: bool) -> Start:
+    """`has_newer`: checkpoints above the chosen one lie there; without one, any at all."""
+    if kind == RESUME and seen is not None and run.save is not None:
+        if run.is_composer:
+            return _composer(run, seen.name, has_newer)
+        return _megatron(run, seen.iteration, by_step)
+    if kind == BEGIN and run.save is not None:
+        return _beginning(run, has_newer, by_step)
+    return Start(run.command)
+
+
+def _megatron(run: Run, iteration: int, by_step: bool) -> Start:
+    wanted = str(iteration)
+    if run.obstacle is not None:
+        changes = [f"left the arguments alone: {run.obstacle}"]
+        if not run.resumes_itself:
+            changes.append(f"--load does not lead to {run.save}, so {iteration} is not loaded")
+            return Start(run.command, tuple(changes), None, False)
+        return Start(run.command, tuple(changes), wanted)
+    by_step = by_step and iteration > 0  # Megatron takes a step 0 for none
+    edit = megatron.resume(run.program.args, run.save_text, iteration, by_step)
+    pointer = read_tracker(run.save or "")
+    # Megatron reads the tracker also with --ckpt-step: garbage ends it, `release` wins over a step.
+    is_in_the_way = pointer is not None and (pointer.value or "release") == "release"
+    tracker = wanted if not by_step or is_in_the_way else None
+    return Start(run.with_args(edit.args), edit.changes, tracker)
+
+
+def _composer(run: Run, name: str, has_newer: bool) -> Start:
+    if run.obstacle is not None:
+        why = f"left the arguments alone: {run.obstacle}; so {name} is not loaded by us"
+        return Start(run.command, (why,), None, False)
+    edit = composer.resume(run.program.args, run.save_text, name, run.config, has_newer)
+    return Start(run.with_args(edit.args), edit.changes)
+
+
+def _beginning(run: Run, has_any: bool, by_step: bool) -> Start:
+    if run.is_composer and run.obstacle is None:
+        edit = composer.from_beginning(run.program.args, run.config, has_any)
+        return Start(run.with_args(edit.args), edit.changes)
+    if not has_any or not run.resumes_itself:
+        return Start(run.command)
+    if run.is_composer or run.obstacle is not None or not by_step:
+        # A launcher that restarts its workers must find what this attempt saves meanwhile.
+        return Start(run.command, (), None if run.is_composer else NO_TRACKER)
+    edit = megatron.from_beginning(run.program.args)
+    return Start(run.with_args(edit.args), edit.changes)

@@ -1,0 +1,312 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What lies in the save folder, newest first, and what the timeline says of it.
+
+A network file system shows two machines different listings for a while: what is seen here is
+this machine's view.
+
+Megatron's tracker file, changed so that a chosen checkpoint is loaded.
+
+It is replaced in one step, and what it said before is kept in `.mwatch/tracker-before.json`. Only
+the owner of the attempt changes it. Megatron takes the *largest* number that any of its ranks
+reads there, so every node must see the new one before it starts (`said_by`).
+
+`<save>/.mwatch/keep/`: the last good checkpoints, protected from the trainer's own cleaning.
+
+Hard links cost no space until the trainer deletes the checkpoint, and at most two are kept. What
+is deleted is only a folder of ours (it holds our marker); no link is ever followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from typing import Iterator, NamedTuple
+
+from mwatch_trainer import contract
+from mwatch_trainer.checkpoint.listing import (
+    NON_PERSISTENT,
+    TRACKER,
+    Checkpoint,
+    list_checkpoints,
+    read_tracker,
+    verify,
+)
+from mwatch_trainer.checkpoint.timeline import FOLDER, GOOD, Timeline, standing
+from mwatch_trainer.checkpoint.verdict import State
+
+_FEW = 4
+"""Looked at first: to verify all of a long run's checkpoints can take minutes."""
+_MANY = 200
+_REMOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+
+
+class Candidate(NamedTuple):
+    iteration: int
+    name: str
+    state: State
+    standing: str
+    written_at: float | None
+
+    @property
+    def is_sure(self) -> bool:
+        return self.state is State.COMPLETE and self.standing == GOOD
+
+    @property
+    def is_hoped(self) -> bool:
+        return self.state is State.UNVERIFIED and self.standing == GOOD
+
+
+class View(NamedTuple):
+    candidates: tuple[Candidate, ...]
+    """The newest first."""
+    pointer: str | None
+    """What the tracker, or Composer's link, leads to: the name of a checkpoint."""
+    has_pointer: bool
+
+
+def is_remote(path: str) -> bool:
+    """An object store: it is no folder that can be listed here."""
+    return _REMOTE.match(path) is not None
+
+
+def look(folder: str, timeline: Timeline) -> View:
+    """Raises OSError where the folder is there and cannot be listed."""
+    if not os.path.lexists(folder):
+        return View((), None, False)
+    view = _look(folder, timeline, _FEW)
+    if len(view.candidates) >= _FEW and not any(each.is_sure for each in view.candidates):
+        view = _look(folder, timeline, _MANY)
+    return _with_pointed(folder, timeline, view)
+
+
+def look_for(folder: str, timeline: Timeline, iteration: int) -> View:
+    """With this one in it, if it is there. Raises OSError."""
+    if not os.path.lexists(folder):
+        return View((), None, False)
+    view = _look(folder, timeline, _FEW)
+    return view if find(view, iteration) is not None else _look(folder, timeline, _MANY)
+
+
+def pointed(view: View) -> Candidate | None:
+    """What the program would load by itself, if it is there."""
+    return next((each for each in view.candidates if each.name == view.pointer), None)
+
+
+def newest(view: View) -> Candidate | None:
+    """To resume from: one that is only hoped to be whole where no other is known to be."""
+    sure = [each for each in view.candidates if each.is_sure]
+    hoped = [each for each in view.candidates if each.is_hoped]
+    return next(iter(sure or hoped), None)
+
+
+def find(view: View, iteration: int) -> Candidate | None:
+    """Of two that have this number (Composer's epochs), the one that is whole."""
+    same = [each for each in view.candidates if each.iteration == iteration]
+    whole = [each for each in same if each.state is not State.INCOMPLETE]
+    return next(iter(whole or same), None)
+
+
+def why_unseen(folder: str, name: str, may_be_unverified: bool) -> str | None:
+    """None where this machine sees the checkpoint whole."""
+    try:
+        checkpoint = verify(folder, name)
+    except OSError as error:
+        return error.strerror or str(error)
+    if checkpoint is None:
+        return "it is not there"
+    wanted = {State.COMPLETE, State.UNVERIFIED} if may_be_unverified else {State.COMPLETE}
+    return None if checkpoint.state in wanted else checkpoint.reason or checkpoint.state.value
+
+
+def _look(folder: str, timeline: Timeline, most: int) -> View:
+    listing = list_checkpoints(folder, max_checkpoints=most)
+    found = [_candidate(each, timeline) for each in listing.checkpoints]
+    pointer = next((each.checkpoint for each in listing.pointers if each.checkpoint), None)
+    tracker = read_tracker(folder)
+    if pointer is None and tracker is not None and tracker.value and tracker.value.isdigit():
+        pointer = f"iter_{int(tracker.value):07d}"
+    kept = tuple(each for each in found if each is not None)
+    return View(kept, pointer, bool(listing.pointers))
+
+
+def _with_pointed(folder: str, timeline: Timeline, view: View) -> View:
+    """The program's own pointer may lead far back: a person may have set it there."""
+    if view.pointer is None or pointed(view) is not None:
+        return view
+    checkpoint = verify(folder, view.pointer)
+    found = None if checkpoint is None else _candidate(checkpoint, timeline)
+    more = () if found is None else (found,)
+    return view._replace(candidates=(*view.candidates, *more))
+
+
+def _candidate(checkpoint: Checkpoint, timeline: Timeline) -> Candidate | None:
+    if checkpoint.iteration is None:
+        return None
+    written_at = checkpoint.newest_mtime
+    worth = standing(timeline, checkpoint.iteration, written_at)
+    return Candidate(checkpoint.iteration, checkpoint.name, checkpoint.state, worth, written_at)
+
+
+BEFORE = "tracker-before.json"
+
+
+def said_by(folder: str) -> str | None:
+    """`20`, `release`, or None where there is nothing that Megatron could use."""
+    pointer = read_tracker(folder)
+    return None if pointer is None else pointer.value
+
+
+def point_at(folder: str, iteration: int, attempt: int) -> str | None:
+    """The tracker names `iteration`. What was done, or None; raises OSError."""
+    pointer = read_tracker(folder)
+    was = None if pointer is None else pointer.value
+    if was == str(iteration):
+        return None
+    _keep(folder, pointer is not None, was, str(iteration), attempt)
+    temporary = os.path.join(folder, FOLDER, f"tracker.{os.getpid()}.tmp")
+    with open(temporary, "w", encoding="ascii") as file:
+        file.write(str(iteration))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, os.path.join(folder, TRACKER))
+    before = "there was none" if pointer is None else f"was {was or 'unreadable'}"
+    return f"pointed {TRACKER} at {iteration} ({before}, kept in {FOLDER}/{BEFORE})"
+
+
+def set_aside(folder: str, attempt: int) -> str | None:
+    """Megatron finds no tracker, and so nothing to load. What was done, or None."""
+    path = os.path.join(folder, TRACKER)
+    if not os.path.lexists(path):
+        return None
+    aside = os.path.join(folder, FOLDER, f"tracker-aside-{attempt}.txt")
+    os.makedirs(os.path.dirname(aside), exist_ok=True)
+    os.replace(path, aside)
+    return f"moved {TRACKER} to {os.path.relpath(aside, folder)}"
+
+
+def set_non_persistent_aside(folder: str, attempt: int) -> str | None:
+    """Megatron would prefer a newer non-persistent checkpoint to the chosen one."""
+    path = os.path.join(folder, NON_PERSISTENT, TRACKER)
+    if not os.path.lexists(path):
+        return None
+    aside = f"{path}.mwatch-{attempt}"
+    os.replace(path, aside)
+    return f"moved {NON_PERSISTENT}/{TRACKER} to {os.path.basename(aside)}"
+
+
+def _keep(folder: str, was_there: bool, was: str | None, now: str, attempt: int) -> None:
+    beside = os.path.join(folder, FOLDER)
+    os.makedirs(beside, exist_ok=True)
+    record = {"attempt": attempt, "was_there": was_there, "value": was, "now": now}
+    contract.write_json(os.path.join(beside, BEFORE), record)
+
+
+KEEP = "keep"
+KEPT = 2
+MAX_FILES = 100_000
+_MARKER = ".kept-by-mwatch"
+_MAX_DEPTH = 4
+_NAME = re.compile(r"iter_[0-9]{1,18}|ep[0-9]{1,9}-ba[0-9]{1,18}", re.ASCII)
+_RANKS = re.compile(r"(ep[0-9]{1,9}-ba[0-9]{1,18})-rank(?:\{rank\}|[0-9]+)(\.[\w.]+)?", re.ASCII)
+
+
+def protect(save: str, name: str) -> str | None:
+    """Keeps the checkpoint `name`; why that was not possible, or None."""
+    ranks = _RANKS.fullmatch(name)
+    kept_as = ranks.group(1) if ranks else name
+    if not _NAME.fullmatch(kept_as):
+        return f"{name} is no checkpoint of one run"
+    folder = os.path.join(save, FOLDER, KEEP)
+    if os.path.lexists(os.path.join(folder, kept_as)):
+        return None
+    half = os.path.join(folder, f".{kept_as}.{os.getpid()}.half")
+    try:
+        os.makedirs(half)
+        _mark(half)
+        pairs = _ranks_of(save, kept_as) if ranks else _files_of(os.path.join(save, name))
+        for source, inside in pairs:
+            target = os.path.join(half, inside)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            os.link(source, target, follow_symlinks=False)
+        os.rename(half, os.path.join(folder, kept_as))
+    except (OSError, ValueError) as error:
+        _take_away(half)
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        return f"{name} could not be protected by hard links: {why}"
+    _forget(folder, kept_as)
+    return None
+
+
+def _mark(folder: str) -> None:
+    with open(os.path.join(folder, _MARKER), "x", encoding="ascii"):
+        pass
+
+
+def _files_of(checkpoint: str) -> list[tuple[str, str]]:
+    if not stat.S_ISDIR(os.lstat(checkpoint).st_mode):
+        raise ValueError("it is no folder")
+    found = [(os.path.join(checkpoint, path), path) for path in _walk(checkpoint, "", 0)]
+    if len(found) > MAX_FILES:
+        raise ValueError("it has too many files")
+    return found
+
+
+def _walk(root: str, inside: str, depth: int) -> Iterator[str]:
+    with os.scandir(os.path.join(root, inside)) as entries:
+        for number, entry in enumerate(entries):
+            path = os.path.join(inside, entry.name)
+            if number > MAX_FILES:
+                raise ValueError("it has too many files")
+            if entry.is_dir(follow_symlinks=False):
+                if depth < _MAX_DEPTH:
+                    yield from _walk(root, path, depth + 1)
+            elif entry.is_file(follow_symlinks=False):
+                yield path
+
+
+def _ranks_of(save: str, stem: str) -> list[tuple[str, str]]:
+    with os.scandir(save) as entries:
+        names = [each.name for each in entries if each.is_file(follow_symlinks=False)]
+    own = [name for name in names if name.startswith(stem + "-rank")]
+    if not own:
+        raise ValueError("it is not there")
+    return [(os.path.join(save, name), name) for name in own]
+
+
+def _forget(folder: str, newest: str) -> None:
+    """The oldest by the time they were kept, until there are few."""
+    with contextlib.suppress(OSError):
+        with os.scandir(folder) as entries:
+            ours = [each for each in entries if _is_ours(each.path)]
+        ours.sort(key=lambda each: (each.name == newest, os.lstat(each.path).st_mtime))
+        for entry in ours[: max(0, len(ours) - KEPT)]:
+            _take_away(entry.path)
+
+
+def _is_ours(path: str) -> bool:
+    try:
+        is_folder = stat.S_ISDIR(os.lstat(path).st_mode)
+        return is_folder and stat.S_ISREG(os.lstat(os.path.join(path, _MARKER)).st_mode)
+    except OSError:
+        return False
+
+
+def _take_away(folder: str) -> None:
+    """Links and folders below one of ours; the files they led to stay where they also lie."""
+    if not _is_ours(folder):
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)
+        return
+    with contextlib.suppress(OSError):
+        for path, folders, files in os.walk(folder, topdown=False, followlinks=False):
+            for name in files:
+                if name != _MARKER or path != folder:
+                    os.unlink(os.path.join(path, name))
+            for name in folders:
+                each = os.path.join(path, name)
+                os.unlink(each) if os.path.islink(each) else os.rmdir(each)
+        os.unlink(os.path.join(folder, _MARKER))
+        os.rmdir(folder)

@@ -1,0 +1,167 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Megatron's arguments that say where a run is saved and what it starts from.
+
+`--ckpt-step` is accepted since core_v0.6.0, but a load follows it only since core_v0.12.0 (before,
+it counted for the arguments stored in a checkpoint, or for nothing): `megatron_source` looks.
+A launcher that restarts its workers in place would go back to `--ckpt-step` each time, so there
+the tracker is used, which moves on with each save.
+
+Whether the Megatron that will run follows `--ckpt-step` when it loads.
+
+Looks at its source as text, where Python would find it; imports nothing. It cannot follow a path
+that the program itself adds at run time: then the answer is "not known".
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shutil
+from typing import Iterator, Mapping, NamedTuple, Sequence
+
+from mwatch_trainer.command import argv as words
+from mwatch_trainer.command.argv import Program
+
+SAVE = ("--save", "--save-dir", "--save_dir")
+LOAD = ("--load", "--load-dir", "--load_dir")
+STEP = "--ckpt-step"
+YAML = "--yaml-cfg"
+EXIT_ON_MISSING = "--exit-on-missing-checkpoint"
+FIRST_ATTEMPT_ONLY = (
+    ("--finetune", False),
+    ("--pretrained-checkpoint", True),
+    ("--no-load-optim", False),
+    ("--no-load-rng", False),
+)
+"""The flags that reset a run, and whether they take a value."""
+_MAX_YAML = 1 << 20
+
+
+class Folders(NamedTuple):
+    save: str | None
+    load: str | None
+
+
+class Edit(NamedTuple):
+    args: tuple[str, ...]
+    changes: tuple[str, ...]
+
+
+def folders(program: words.Program) -> Folders:
+    save, load = words.value_of(program.args, *SAVE), words.value_of(program.args, *LOAD)
+    config = words.value_of(program.args, YAML)
+    if config is not None:
+        save, load = _of_yaml(config, "save"), _of_yaml(config, "load")
+    if program.obstacle is not None:
+        save = save if save is not None and words.is_settled(save) else None
+        load = load if load is not None and words.is_settled(load) else None
+    return Folders(save, load)
+
+
+def obstacle(program: words.Program) -> str | None:
+    """Why the arguments cannot be edited; None where they can."""
+    if program.obstacle is None and words.has_flag(program.args, YAML):
+        return "with --yaml-cfg Megatron reads no other argument"
+    return program.obstacle
+
+
+def launcher_restarts(
+    command: Sequence[str], program: words.Program, environ: Mapping[str, str]
+) -> bool:
+    """Whether the launcher may start its workers again by itself."""
+    options = command[: program.start]
+    text = words.value_of(options, "--max-restarts", "--max_restarts")
+    if text is None:
+        text = environ.get("PET_MAX_RESTARTS", "0")
+    return text.strip() not in ("", "0")
+
+
+def resume(args: Sequence[str], folder: str, iteration: int, by_step: bool) -> Edit:
+    """Loads `iteration` of `folder`; without `by_step`, whatever the tracker there names."""
+    changes: list[str] = []
+    edited = tuple(args)
+    for name, takes_value in FIRST_ATTEMPT_ONLY:
+        if words.has_flag(edited, name):
+            edited = words.without(edited, name, takes_value)
+            changes.append(f"took {name} away: it is for a first attempt")
+    flag = next((name for name in LOAD if words.has_flag(edited, name)), LOAD[0])
+    if words.value_of(edited, flag) != folder:
+        was = words.value_of(edited, flag)
+        edited = words.with_value(edited, flag, folder)
+        changes.append(f"set {flag} to {folder}" + (f" (was {was})" if was is not None else ""))
+    was = words.value_of(edited, STEP)
+    if by_step and was != str(iteration):
+        edited = words.with_value(edited, STEP, str(iteration))
+        changes.append(f"set {STEP} to {iteration}" + (f" (was {was})" if was is not None else ""))
+    elif not by_step and was is not None:
+        edited = words.without(edited, STEP, True)
+        changes.append(f"took {STEP} {was} away: the tracker decides")
+    return Edit(edited, tuple(changes))
+
+
+def from_beginning(args: Sequence[str]) -> Edit:
+    """Loads nothing of this run."""
+    edited, changes = tuple(args), []
+    for name, takes_value in [
+        *((each, True) for each in LOAD),
+        (STEP, True),
+        (EXIT_ON_MISSING, False),
+    ]:
+        if words.has_flag(edited, name):
+            edited = words.without(edited, name, takes_value)
+            changes.append(f"took {name} away: the run begins again")
+    return Edit(edited, tuple(changes))
+
+
+def _of_yaml(path: str, key: str) -> str | None:
+    """A plain value by its key; None for anything that would need a parser."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            text = file.read(_MAX_YAML)
+    except OSError:
+        return None
+    found = re.findall(rf"(?m)^\s*{key}\s*:[ \t]*([^\s#].*?)\s*(?:#.*)?$", text)
+    value = found[-1].strip("\"'") if found else ""
+    return value if words.is_settled(value) and value not in ("null", "None") else None
+
+
+_FILES = (("megatron", "training", "checkpointing.py"), ("megatron", "checkpointing.py"))
+_FOLLOWS = re.compile(
+    rb"getattr\(\s*args\s*,\s*['\"]ckpt_step['\"]|iteration\s*=\s*args\.ckpt_step"
+)
+_MAX_SOURCE = 4 << 20
+_MAX_PLACES = 64
+
+
+def follows_ckpt_step(
+    command: Sequence[str], program: Program, environ: Mapping[str, str]
+) -> bool | None:
+    """None: not known."""
+    if program.name.split(".")[0] == "mwatch_gpt":
+        return True
+    for number, place in enumerate(_places(command, program, environ)):
+        if number >= _MAX_PLACES:
+            break
+        for parts in _FILES:
+            try:
+                with open(os.path.join(place, *parts), "rb") as file:
+                    return _FOLLOWS.search(file.read(_MAX_SOURCE)) is not None
+            except OSError:
+                continue
+    return None
+
+
+def _places(command: Sequence[str], program: Program, environ: Mapping[str, str]) -> Iterator[str]:
+    """In the order of Python's own search."""
+    yield os.path.dirname(program.name) if program.name.endswith(".py") else ""
+    yield from filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))
+    yield ""
+    for word in command[: program.start]:
+        path = shutil.which(word, path=environ.get("PATH"))
+        if path is None:
+            continue
+        prefix = os.path.dirname(os.path.dirname(path))
+        for kind in ("site-packages", "dist-packages"):
+            yield from sorted(glob.glob(os.path.join(glob.escape(prefix), "lib", "python3*", kind)))

@@ -1,0 +1,181 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the command line and the environment say about the run that is about to start.
+
+Which of the job's wrappers this is, and how many there are.
+
+Exactly one wrapper of a job must be number 0. It need not be the node that torch's rendezvous
+makes rank 0. In a PyTorchJob `RANK` is the pod's number and `WORLD_SIZE` counts pods times
+processes. An elastic range (`1:64`) has no fixed number of wrappers: its lower end is taken.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Mapping, NamedTuple, Sequence
+
+from mwatch_trainer.checkpoint import save_dir
+from mwatch_trainer.command import argv as words
+from mwatch_trainer.command import composer, megatron
+from mwatch_trainer.command.argv import Program, value_of
+from mwatch_trainer.command.megatron import SAVE
+
+_POD = re.compile(r".+-(?:master|worker|node-[0-9]+)-([0-9]{1,6})|.+-([0-9]{1,6})", re.ASCII)
+_BY_TASK = (
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+)
+_RANK_NAMES = (
+    "MWATCH_NODE_RANK",
+    "PET_NODE_RANK",
+    "NODE_RANK",
+    "GROUP_RANK",
+    "JOB_COMPLETION_INDEX",
+)
+_COUNT_NAMES = ("MWATCH_NNODES", "PET_NNODES", "NNODES")
+
+
+class Place(NamedTuple):
+    node_rank: int | None
+    """None: it cannot be known, in a job that has several."""
+    nnodes: int
+    is_elastic: bool = False
+
+    @property
+    def is_first(self) -> bool:
+        return self.node_rank == 0
+
+
+def place_of(command: Sequence[str], program: Program, environ: Mapping[str, str]) -> Place:
+    options = command[: program.start]
+    for rank_name, count_name in _BY_TASK:
+        rank, count = _number(environ.get(rank_name)), _number(environ.get(count_name))
+        if rank is not None and count is not None and rank < count:
+            return Place(rank, count)
+    if "LOCAL_RANK" in environ:  # a launcher has started one wrapper for each rank
+        rank, count = _number(environ.get("RANK")), _number(environ.get("WORLD_SIZE"))
+        if rank is not None and count is not None and rank < count:
+            return Place(rank, count)
+    nnodes, is_elastic = _count(options, environ)
+    if nnodes <= 1 and not is_elastic:
+        return Place(0, 1)
+    rank = _rank(options, environ)
+    is_strange = rank is not None and rank >= nnodes and not is_elastic
+    return Place(None if is_strange else rank, max(nnodes, 1), is_elastic)
+
+
+def _count(options: Sequence[str], environ: Mapping[str, str]) -> tuple[int, bool]:
+    given = [value_of(options, "--nnodes", "--num_nodes", "--num_machines")]
+    given += [environ.get(name) for name in _COUNT_NAMES]
+    for text in given:
+        least, _, most = (text or "").partition(":")
+        if _number(least) is not None:
+            return max(1, int(least)), bool(most) and most != least
+    processes = _number(value_of(options, "--nproc_per_node", "--nproc-per-node", "--nproc", "-n"))
+    processes = processes or _number(environ.get("PET_NPROC_PER_NODE")) or 1
+    world = _number(value_of(options, "--world_size")) or _number(environ.get("WORLD_SIZE"))
+    if world is None or "LOCAL_RANK" in environ:
+        return 1, False
+    whole, rest = divmod(world, processes)
+    return (whole if whole and not rest else world), False
+
+
+def _rank(options: Sequence[str], environ: Mapping[str, str]) -> int | None:
+    given = [value_of(options, "--node_rank", "--node-rank", "--machine_rank")]
+    given += [environ.get(name) for name in _RANK_NAMES]
+    if "LOCAL_RANK" not in environ:
+        given.append(environ.get("RANK"))
+    for text in given:
+        number = _number(text)
+        if number is not None:
+            return number
+    pod = _POD.fullmatch(environ.get("MWATCH_POD") or environ.get("HOSTNAME", ""))
+    return int(pod.group(1) or pod.group(2)) if pod else None
+
+
+def _number(text: str | None) -> int | None:
+    text = (text or "").strip()
+    return int(text) if re.fullmatch(r"[0-9]{1,7}", text, re.ASCII) else None
+
+
+SAVE_VARIABLE = "MWATCH_SAVE"
+"""Names the checkpoint folder where the command line does not show it."""
+
+
+class Run(NamedTuple):
+    command: tuple[str, ...]
+    program: words.Program
+    is_composer: bool
+    config: str
+    """Composer's YAML file."""
+    save: str | None
+    """The checkpoint folder, absolute; None where none is known, or it is an object store."""
+    save_text: str
+    """As the user wrote it."""
+    resumes_itself: bool
+    """The program looks in its own save folder for something to resume from."""
+    obstacle: str | None
+    by_step: bool
+    """A checkpoint is named by a flag; else by the tracker."""
+    place: Place
+    notes: tuple[str, ...] = ()
+
+    def with_args(self, args: Sequence[str]) -> tuple[str, ...]:
+        return (*self.command[: self.program.start], *args)
+
+
+def look(
+    command: Sequence[str], environ: Mapping[str, str], learned: Mapping[str, Any] | None = None
+) -> Run:
+    """`learned`: this pod's last `attempt.json`; a launch script's folder is known by its log."""
+    program = words.find_program(command, environ)
+    if composer.is_composer(program):
+        seen = composer.settings(program)
+        folder, resumes_itself, config = seen.save_folder, seen.autoresume, seen.config
+    else:
+        folders = megatron.folders(program)
+        folder, config = folders.save, ""
+        resumes_itself = folder is not None and _same(folder, folders.load)
+    if folder is None and environ.get(SAVE_VARIABLE):
+        folder, resumes_itself = environ[SAVE_VARIABLE], True
+    if folder is None and learned is not None and learned.get("argv") == list(command):
+        told = learned.get("save")
+        if isinstance(told, str) and told:
+            folder, resumes_itself = told, True
+    notes = []
+    if folder is not None and save_dir.is_remote(folder):
+        notes.append(f"{folder} is an object store, which mwatch cannot look into")
+        folder = None
+    is_composer = composer.is_composer(program)
+    obstacle = program.obstacle if is_composer else megatron.obstacle(program)
+    if obstacle is None and not is_composer and not words.has_flag(program.args, *SAVE):
+        obstacle = "the checkpoint folder is not among them"
+    return Run(
+        tuple(command),
+        program,
+        is_composer,
+        config,
+        None if folder is None else os.path.abspath(folder),
+        folder or "",
+        resumes_itself,
+        obstacle,
+        _by_step(command, program, environ, obstacle),
+        place_of(command, program, environ),
+        tuple(notes),
+    )
+
+
+def _same(one: str, other: str | None) -> bool:
+    return other is not None and os.path.realpath(one) == os.path.realpath(other)
+
+
+def _by_step(
+    command: Sequence[str],
+    program: words.Program,
+    environ: Mapping[str, str],
+    obstacle: str | None,
+) -> bool:
+    if obstacle is not None or megatron.launcher_restarts(command, program, environ):
+        return False
+    return megatron.follows_ckpt_step(command, program, environ) is True

@@ -1,0 +1,259 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What an exit means, and the code that `mwatch-run` returns for it in act.
+
+| what was seen | returned |
+| --- | --- |
+| exit 0: done, or all iterations printed, or nothing to go by | 0 |
+| exit 0 after `--exit-interval`, `--exit-duration-in-mins` | 0 |
+| exit 0 before the last iteration; a load that failed and left with 0 | 200 |
+| a stop that was asked for over the control socket, SIGTERM from outside | 143 (SIGINT: 130) |
+| the same, and the reason says that the job was deleted or suspended | 0 |
+| a newer attempt has begun (fence) | 203 |
+| Megatron's 16, 17, of the child or of torchrun's first failed worker | 216, 217 |
+| a signal, of the child, of a shell's 128+n or of torchrun's first failed worker | 128+n |
+| CUDA out of memory; an error of code, arguments, data or paths | 1 |
+| a command that is not there or cannot be run; wrong usage of another program | 127, 126, 2 |
+| anything else: peers that went away, storage, checkpoints, numbers, no words at all | 201 |
+
+SIGTERM is no 0: a pod that is drained or preempted gets it too, and an operator takes a master's
+0 for the success of the job.
+
+How often the kernel has killed a process of this container for want of memory.
+
+A count since the container began: whoever wants to know about one child compares two readings.
+It cannot tell which process was killed.
+
+Whether another attempt follows in this pod: Kubernetes decides by the exit code that it sees.
+
+| restartPolicy of the pod | no attempt follows after |
+| --- | --- |
+| Never | any exit |
+| OnFailure | exit 0 |
+| Always | nothing |
+| not told | what our own table calls the end |
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal as signals
+from typing import Mapping, NamedTuple
+
+from mwatch_trainer import reporting as table
+from mwatch_trainer.attempt.plan import Plan
+from mwatch_trainer.command import megatron
+from mwatch_trainer.command.argv import find_program, value_of
+from mwatch_trainer.exits.log_reader import DURATION, INTERVAL, SIGNAL, Reader
+
+_ROOT = "/sys/fs/cgroup"
+_OWN = "/proc/self/cgroup"
+_MAX_BYTES = 1 << 16
+_COUNT = re.compile(r"(?m)^oom_kill (\d{1,18})$")
+
+
+def oom_kills(root: str = _ROOT, own: str = _OWN) -> int | None:
+    """None where it cannot be read: an old kernel, or no cgroup in sight."""
+    for path in _places(root, own):
+        try:
+            with open(path, encoding="ascii", errors="replace") as file:
+                found = _COUNT.search(file.read(_MAX_BYTES))
+        except OSError:
+            continue
+        if found:
+            return int(found.group(1))
+    return None
+
+
+def _places(root: str, own: str) -> list[str]:
+    """Of cgroup v2, then of v1; in a container the own cgroup is often the root that is seen."""
+    unified, memory = "", ""
+    try:
+        with open(own, encoding="utf-8", errors="replace") as file:
+            for line in file.read(_MAX_BYTES).splitlines():
+                number, controllers, path = [*line.split(":", 2), "", ""][:3]
+                if number == "0" and not controllers:
+                    unified = path.lstrip("/")
+                elif "memory" in controllers.split(","):
+                    memory = path.lstrip("/")
+    except OSError:
+        pass
+    return [
+        os.path.join(root, unified, "memory.events"),
+        os.path.join(root, "memory.events"),
+        os.path.join(root, "memory", memory, "memory.oom_control"),
+        os.path.join(root, "memory", "memory.oom_control"),
+    ]
+
+
+_LAST_SIGNAL = 64
+_ASKED_FOR_GOOD = ("deleted", "suspended", "finished")
+
+
+class Exit(NamedTuple):
+    code: int | None
+    """The child's own exit code; None where a signal ended it."""
+    signal: int | None
+    reason: str
+    returned: int
+    """What `mwatch-run` exits with in act; in observe it is the child's own (128+n: a signal)."""
+    is_final: bool
+    """No attempt is expected to follow in this pod."""
+    asked: bool
+
+
+def explain(
+    returncode: int,
+    reader: Reader,
+    was_asked: str | None,
+    plan: Plan,
+    oom_killed: bool = False,
+) -> Exit:
+    """`returncode` as subprocess gives it: negative for a signal.
+
+    `was_asked`: why the wrapper itself stopped the child ("stop: ...", "restart: ...",
+    "signal: SIGTERM", "fence: ..."), None where it did not.
+    """
+    code = returncode if returncode >= 0 else None
+    number = -returncode if returncode < 0 else _of_shell(returncode)
+    if was_asked is not None:
+        reason, returned, asked = _asked(was_asked, returncode, reader)
+    elif returncode == 0:
+        reason, returned, asked = _left_with_0(reader, plan)
+    elif number is not None:
+        reason, returned, asked = _signalled(number, oom_killed)
+    else:
+        reason, returned, asked = _failed(returncode, reader, plan, oom_killed)
+    is_final = returned < table.SIGNAL_BASE
+    return Exit(code, -returncode if returncode < 0 else None, reason, returned, is_final, asked)
+
+
+def _asked(was_asked: str, returncode: int, reader: Reader) -> tuple[str, int, bool]:
+    kind, _, text = was_asked.partition(": ")
+    if kind == "fence":
+        return f"stopped: {text}", table.FENCED, False
+    is_over = returncode == 0 and (reader.is_done or _all_printed(reader))
+    if is_over or any(word in text.lower() for word in _ASKED_FOR_GOOD):
+        return f"asked to end: {text}", 0, True
+    number = signals.SIGINT if "SIGINT" in text else signals.SIGTERM
+    return f"asked to end: {text}", table.SIGNAL_BASE + number, True
+
+
+def _left_with_0(reader: Reader, plan: Plan) -> tuple[str, int, bool]:
+    if reader.is_done:
+        return "training finished", 0, False
+    if reader.goodbye in (INTERVAL, DURATION):
+        return f"the trainer's own end ({reader.goodbye}) was reached", 0, True
+    if reader.goodbye == SIGNAL:
+        return "the trainer saved and left after a signal that mwatch did not send", 143, False
+    if reader.empty_exit is not None:
+        return f"left with 0 without training: {reader.empty_exit}", table.EARLY_EXIT, False
+    if reader.is_missing_checkpoint:
+        code = table.USER_ERROR if plan.resume_from is None else table.EARLY_EXIT
+        return "left with 0: there was no checkpoint to load", code, False
+    if _all_printed(reader):
+        return "training finished: its last iteration was printed", 0, False
+    if reader.iteration is not None and reader.total is not None:
+        where = f"{reader.unit} {reader.iteration} of {reader.total}"
+        if _may_be_asked(reader, plan):
+            return f"left at {where}, as the arguments ask", 0, True
+        return f"left with 0 at {where}, and nothing said why", table.EARLY_EXIT, False
+    if reader.has_begun:
+        return "left with 0, and rank 0 did not say that training is done", table.EARLY_EXIT, False
+    return "left with 0; nothing was printed here that says more", 0, False
+
+
+def _all_printed(reader: Reader) -> bool:
+    """A last line may stay unprinted: there are fewer iterations left than an interval."""
+    if reader.iteration is None or reader.total is None:
+        return False
+    return reader.iteration + reader.interval > reader.total
+
+
+def _may_be_asked(reader: Reader, plan: Plan) -> bool:
+    """The good-bye is printed by rank 0, which may be another pod's."""
+    if reader.has_begun or plan.nnodes <= 1:
+        return False
+    program = find_program(plan.argv, plan.env)
+    if megatron.obstacle(program) is not None:
+        return True
+    if value_of(program.args, "--exit-duration-in-mins") is not None:
+        return True
+    text = value_of(program.args, "--exit-interval") or ""
+    every = int(text) if text.isdigit() else 0
+    seen = reader.iteration or 0
+    return every > 0 and (seen + reader.interval - 1) // every > (seen - 1) // every
+
+
+def _signalled(number: int, oom_killed: bool) -> tuple[str, int, bool]:
+    why = f"ended by {_name(number)}"
+    if oom_killed and number == signals.SIGKILL:
+        why += ": the host's memory for this container was used up"
+    return why, table.SIGNAL_BASE + number, False
+
+
+def _failed(code: int, reader: Reader, plan: Plan, oom_killed: bool) -> tuple[str, int, bool]:
+    worker = reader.worker
+    if worker is not None:
+        rank = "" if worker.rank is None else f" (rank {worker.rank})"
+        who = f"the first worker that failed{rank} "
+        if worker.code < 0:
+            why, returned, _ = _signalled(-worker.code, oom_killed)
+            return who + why, returned, False
+    else:
+        who = ""
+    own = code if worker is None else worker.code
+    if own in table.RERUN:
+        return f"{who}left with {own}: Megatron asks for a rerun", table.RERUN[own], False
+    if reader.signal is not None and worker is None:
+        why = f"the launcher got {_name(reader.signal)}, which mwatch did not send"
+        return why, table.SIGNAL_BASE + reader.signal, False
+    said = _by_words(reader, plan)
+    if said is not None:
+        return (*said, False)
+    if oom_killed:
+        return f"left with {code} after the kernel killed one of it: no memory", 137, False
+    if code in (2, 126, 127) and reader.iteration is None and worker is None:
+        return f"left with {code} before it began", code, False
+    return f"{who}left with {own}, and nothing said why", table.UNKNOWN_CAUSE, False
+
+
+def _by_words(reader: Reader, plan: Plan) -> tuple[str, int] | None:
+    """What the output says about a failure; None where it says nothing."""
+    root = reader.errors.root(reader.worker.rank if reader.worker is not None else None)
+    if root is not None and root.is_interrupt:
+        return "interrupted (SIGINT)", table.SIGNAL_BASE + signals.SIGINT
+    if root is not None and root.is_memory:
+        return f"out of GPU memory ({root.said()})", table.USER_ERROR
+    if reader.usage is not None and reader.iteration is None:
+        return f"wrong arguments: {reader.usage}", table.USER_ERROR
+    if root is not None and root.is_permanent and not root.is_consequence:
+        return f"an error that a restart meets again: {root.said()}", table.USER_ERROR
+    if reader.is_missing_checkpoint and plan.resume_from is None:
+        return "there was no checkpoint to load", table.USER_ERROR
+    if root is not None:
+        return f"failed: {root.said()}", table.UNKNOWN_CAUSE
+    return None
+
+
+def _of_shell(code: int) -> int | None:
+    """A shell gives 128+n for a command that a signal ended."""
+    number = code - table.SIGNAL_BASE
+    return number if 0 < number <= _LAST_SIGNAL else None
+
+
+def _name(number: int) -> str:
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+POLICY = "MWATCH_RESTART_POLICY"
+
+
+def is_last(returned: int, is_final: bool, environ: Mapping[str, str]) -> bool:
+    """`returned`: what the container exits with; `is_final`: by what is worth a restart."""
+    by_policy = {"Never": True, "OnFailure": returned == 0, "Always": False}
+    return by_policy.get(environ.get(POLICY, ""), is_final)

@@ -1,0 +1,381 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the wrapper keeps of the trainer's output, to tell one exit from another.
+
+Reads Megatron and its derivatives, Composer, torchtitan and NeMo, and what torchrun and
+Composer's launcher say of their workers. Megatron prints its iterations on the last rank and its
+good-bye on rank 0, so a pod may see one and not the other.
+
+The errors in a trainer's output: what each traceback ends with, and what that is worth.
+
+Tracebacks of several ranks run into each other, told apart by the prefix of their lines. A
+traceback that training survives (two more iterations were printed) is forgotten. Iterations come
+on stdout and tracebacks on stderr, so lines that are read at the same moment have no order: only
+an iteration that is read some seconds later shows that training went on. What this cannot know:
+an error that was never printed, and one printed by another pod.
+"""
+
+from __future__ import annotations
+
+import re
+import signal as signals
+import time
+from typing import Callable, NamedTuple
+
+MAX_ERRORS = 64
+MAX_OPEN = 64
+_MAX_TEXT = 300
+_MAX_LINES = 1000
+_MAX_PREFIX = 128
+_SAME_MOMENT_SECONDS = 5.0
+_SIGNS_OF_LIFE = 2
+
+_PREFIX = re.compile(
+    r"\s*(?:\[\w*\d+\]:|\[[\w.-]+:\d+\]:|\d{1,5}:(?=\s)|[\w.-]+-\d+:(?=\s)"
+    r"|\([^()]{1,60}pid=\d+\)) ?"
+)
+_TRACEBACK = "Traceback (most recent call last)"
+_END = re.compile(
+    r"([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Failure|Timeout|StopIteration))(?::\s*(.*))?$"
+)
+_AT_A_CHECKPOINT = re.compile(
+    r"\bin (?:_?load_\w*checkpoint\w*|_?save_checkpoint\w*|load_state_dict|_restore_state)\b"
+    r"|maybe_finalize_async_save|dist_checkpointing|distributed/checkpoint/|/checkpointing\.py"
+)
+
+ROOT_OF_USER = frozenset(
+    {
+        "KeyError", "TypeError", "ValueError", "AttributeError", "NameError", "UnboundLocalError",
+        "ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError", "TabError",
+        "AssertionError", "NotImplementedError", "IndexError", "LookupError", "ZeroDivisionError",
+        "RecursionError", "UnicodeDecodeError", "UnicodeEncodeError", "FileNotFoundError",
+        "IsADirectoryError", "NotADirectoryError", "PermissionError",
+    }
+)  # fmt: skip
+"""A restart meets the same code, the same data and the same paths."""
+_CONSEQUENCES = re.compile(
+    r"ChildFailedError|SignalException|ncclRemoteError|DistBackendError|DistNetworkError"
+    r"|DistStoreError|DistError|NCCL|[Gg]loo|[Rr]endezvous|TCPStore|ConnectionError"
+    r"|Connection (?:reset|closed|refused)|Broken pipe|ConnectionResetError|BrokenPipeError"
+    r"|is killed by signal: Terminated"
+)
+"""What other ranks say of the one that failed, and what the launcher says of all."""
+_NUMBERS = re.compile(
+    r"found (?:NaN|Inf)|Unexpected result|unexpected large grads|hashes not matching"
+)
+_MEMORY = re.compile(
+    r"OutOfMemoryError|CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC"
+)
+_LAYOUT = re.compile(r"class input value .* do not match|not divisible by|Duplicate GPU detected")
+
+
+class Error(NamedTuple):
+    rank: int | None
+    """From the prefix of torch's traceback, else None."""
+    kind: str
+    text: str
+    at_checkpoint: bool
+    """It came out of reading or writing a checkpoint."""
+
+    @property
+    def is_memory(self) -> bool:
+        return _MEMORY.search(self.kind + self.text) is not None
+
+    @property
+    def is_consequence(self) -> bool:
+        whole = f"{self.kind}: {self.text}"
+        return _CONSEQUENCES.search(whole) is not None and _LAYOUT.search(whole) is None
+
+    @property
+    def is_interrupt(self) -> bool:
+        return self.kind == "KeyboardInterrupt"
+
+    @property
+    def is_permanent(self) -> bool:
+        """A restart from the same checkpoint, or from another, meets it again."""
+        if _LAYOUT.search(self.text):
+            return True
+        is_of_user = self.kind.rpartition(".")[2] in ROOT_OF_USER
+        return is_of_user and not self.at_checkpoint and _NUMBERS.search(self.text) is None
+
+    def said(self) -> str:
+        who = "" if self.rank is None else f"rank {self.rank}: "
+        return f"{who}{self.kind}{': ' if self.text else ''}{self.text}"[:_MAX_TEXT]
+
+
+class _Noted:
+    def __init__(self, error: Error, at: float) -> None:
+        self.error, self.at = error, at
+        self.signs_of_life = 0
+
+
+class _Open:
+    def __init__(self) -> None:
+        self.lines = 0
+        self.at_checkpoint = False
+
+
+class Errors:
+    def __init__(self) -> None:
+        self._open: dict[str, _Open] = {}
+        self._noted: list[_Noted] = []
+        self._now = 0.0
+        self._is_ignored = False
+
+    @property
+    def is_open(self) -> bool:
+        """The next lines belong to a traceback."""
+        return bool(self._open)
+
+    @property
+    def found(self) -> list[Error]:
+        """The earliest first."""
+        return [each.error for each in self._noted]
+
+    def feed(self, line: str, now: float) -> None:
+        """`now`: when it was read, in seconds of any clock."""
+        self._now = now
+        name, text = unprefixed(line)
+        opened = self._open.get(name)
+        if _TRACEBACK in text:
+            self._begin(name)
+        elif opened is not None:
+            self._go_on(name, opened, text)
+        elif text.startswith("Exception ignored in"):
+            self._is_ignored = True
+        elif "Duplicate GPU detected" in text:
+            self._note(Error(_rank(name), "NCCL error", text.strip()[:_MAX_TEXT], False))
+        elif _MEMORY.search(text) and "decreased" not in text:
+            # Composer says that in a warning, and goes on with a smaller batch.
+            self._note(Error(_rank(name), "CUDA out of memory", "", False))
+
+    def survived(self, now: float) -> None:
+        """Training went on: what it outlived is no cause."""
+        for each in self._noted:
+            each.signs_of_life += now - each.at >= _SAME_MOMENT_SECONDS
+        self._noted = [each for each in self._noted if each.signs_of_life < _SIGNS_OF_LIFE]
+
+    def root(self, rank: int | None) -> Error | None:
+        """Why it ended; of `rank`, where the launcher names it."""
+        causes = [each for each in self.found if not each.is_consequence]
+        memory = [each for each in causes if each.is_memory]
+        own = [each for each in causes if rank is not None and each.rank == rank]
+        return next(iter(memory or own or causes or self.found), None)
+
+    def _begin(self, name: str) -> None:
+        if self._is_ignored:
+            self._is_ignored = False
+        elif len(self._open) < MAX_OPEN:
+            # torch prints the tracebacks of other ranks inside its own: that is still one.
+            self._open.setdefault(name, _Open())
+
+    def _go_on(self, name: str, opened: _Open, text: str) -> None:
+        opened.lines += 1
+        found = _END.match(text.rstrip())
+        if found is not None:
+            del self._open[name]
+            rest = (found.group(2) or "")[:_MAX_TEXT]
+            self._note(Error(_rank(name), found.group(1), rest, opened.at_checkpoint))
+        elif _AT_A_CHECKPOINT.search(text):
+            opened.at_checkpoint = True
+        elif opened.lines > _MAX_LINES:
+            del self._open[name]
+
+    def _note(self, error: Error) -> None:
+        if len(self._noted) < MAX_ERRORS:
+            self._noted.append(_Noted(error, self._now))
+
+
+def unprefixed(line: str) -> tuple[str, str]:
+    """The prefix that a launcher put before a line, and the rest."""
+    prefix = _PREFIX.match(line[:_MAX_PREFIX])
+    return (prefix.group(0).strip(), line[prefix.end() :]) if prefix else ("", line)
+
+
+def _rank(prefix: str) -> int | None:
+    found = re.fullmatch(r"\[rank(\d{1,7})\]:", prefix)
+    return int(found.group(1)) if found else None
+
+
+MAX_LINE = 1 << 13
+_WORDS = (
+    b"iteration", b"Traceback", b"xit", b"batch=", b"sample=", b"token=", b"datetime: ", b"signal",
+    b"step:", b"could not", b"nvalid", b"nable to", b"Error", b"Cause", b" save .", b"ignored",
+    b"out of memory", b"error: ", b"timelimit", b"terminated", b"Duplicate",
+)  # fmt: skip
+"""A line without any of these says nothing here; to look for them takes a microsecond or two."""
+_ITERATION = re.compile(r"\biteration[ =:]+(\d{1,12})\s*/\s*(\d{1,12})\s*\|")
+_NEMO = re.compile(r"\bTraining epoch \d+, iteration (\d{1,12})/(\d{1,12})\b")
+_BATCH = re.compile(r"\[(batch|sample|token)=(\d{1,15})/(\d{1,15})\]")
+_TITAN = re.compile(r"\bstep:\s{0,20}(\d{1,12})\s{1,20}loss:")
+_COLOUR = re.compile(r"\x1b\[[\d;]{0,20}[A-Za-z]")
+_MARKER = re.compile(r"\[([^\]]{1,120})\] datetime: ")
+_ELASTIC = re.compile(r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,5})")
+_BLOCK = re.compile(r"^\s*(rank|exitcode)\s*: (-?\d{1,7})\b")
+_COMPOSER = re.compile(
+    r"(?:Global rank (\d+) \(PID \d+\) exited with code|Rank (\d+) crashed with exit code) (-?\d+)"
+)
+_SIGNALLED = re.compile(
+    r"Process \d+ got signal: (?:Signals\.)?(\w+)|Received (?:Signals\.)?(\w+) death signal"
+)
+_SAVE = re.compile(r"^\s*save \.{3,} (\S.*?)\s*$")
+_USAGE = re.compile(
+    r"\berror: (?:unrecognized arguments|argument |the following arguments are required|ambiguous)"
+)
+_EMPTY_EXIT = re.compile(
+    r"could not load the checkpoint|ERROR: Invalid metadata file"
+    r"|A metadata file exists but unable to load|Unable to load (?:rng|optimizer)"
+    r"|Invalid checkpoint version"
+)
+_MISSING_EXIT = "'--exit-on-missing-checkpoint'"
+INTERVAL, DURATION, SIGNAL, TERMINATED = "interval", "duration", "signal", "terminated"
+
+
+class Worker(NamedTuple):
+    """The first that the launcher says failed."""
+
+    rank: int | None
+    code: int
+
+
+class Reader:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.iteration: int | None = None
+        self.total: int | None = None
+        self.interval = 1
+        """Iterations between two lines, as far as was seen."""
+        self.unit = "iteration"
+        self.has_begun = False
+        """Rank 0 said that training starts; it also says when it is done."""
+        self.is_done = False
+        self.goodbye: str | None = None
+        self.worker: Worker | None = None
+        self.signal: int | None = None
+        """That the launcher was sent."""
+        self.empty_exit: str | None = None
+        """What Megatron says before it leaves with 0 without having trained."""
+        self.is_missing_checkpoint = False
+        self.usage: str | None = None
+        self.save: str | None = None
+        """The checkpoint folder by the printed arguments: a launch script hides it."""
+        self.errors = Errors()
+        self._in_root_cause = False
+        self._root_rank: int | None = None
+
+    def feed(self, line: bytes) -> None:
+        """One line of stdout or stderr, or several. Never raises."""
+        try:
+            if b"\n" in line:
+                for each in line.split(b"\n"):
+                    self._feed(each)
+            else:
+                self._feed(line)
+        except Exception:
+            return  # what a strange line says is lost, nothing else
+
+    def _feed(self, line: bytes) -> None:
+        if not self.errors.is_open and not self._in_root_cause:
+            for word in _WORDS:
+                if word in line:
+                    break
+            else:
+                return
+        text = line[:MAX_LINE].decode("utf-8", "replace").rstrip("\r")
+        if "\x1b" in text:
+            text = _COLOUR.sub("", text)
+        if not self._progress(text):
+            self.errors.feed(text, self._clock())
+            self._marker(text)
+            self._launcher(text)
+            self._last_words(text)
+
+    def _progress(self, text: str) -> bool:
+        nemo = _NEMO.search(text)
+        found = nemo or _ITERATION.search(text)
+        if found:
+            # NeMo counts from 0, and its total is the last number it will print.
+            more = 1 if nemo else 0
+            self._advance(int(found.group(1)) + more, int(found.group(2)) + more)
+            return True
+        batch = _BATCH.search(text)
+        if batch and "Eval" not in text[: batch.start()]:
+            self.unit = batch.group(1)
+            self._advance(int(batch.group(2)), int(batch.group(3)))
+            return True
+        titan = _TITAN.search(text)
+        if titan:
+            self._advance(int(titan.group(1)), None)
+        return titan is not None
+
+    def _advance(self, iteration: int, total: int | None) -> None:
+        before = self.iteration
+        if before is not None and iteration > before:
+            self.interval = max(self.interval, iteration - before)
+        if before is None or iteration != before:
+            self.errors.survived(self._clock())
+        self.iteration, self.total = iteration, total
+
+    def _marker(self, text: str) -> None:
+        found = _MARKER.search(text)
+        if not found:
+            return
+        name = found.group(1)
+        if name == "before the start of training step":
+            # Also of workers that torchrun has started again, which it need not say.
+            self.has_begun, self.is_done, self.goodbye = True, False, None
+            self.worker = self.signal = self.empty_exit = None
+        elif name == "after training is done":
+            self.is_done = True
+        elif name.startswith("exiting program after receiving"):
+            self.goodbye = SIGNAL
+        elif name.startswith("exiting program after"):
+            self.goodbye = DURATION
+        elif name.startswith("exiting program at iteration"):
+            self.goodbye = INTERVAL
+
+    def _launcher(self, text: str) -> None:
+        if "Root Cause (first observed failure)" in text:
+            self._in_root_cause, self._root_rank = True, None
+            return
+        if self._in_root_cause:
+            field = _BLOCK.match(unprefixed(text)[1])
+            if field and field.group(1) == "rank":
+                self._root_rank = int(field.group(2))
+            elif field:
+                self.worker = Worker(self._root_rank, int(field.group(2)))
+                self._in_root_cause = False
+            return
+        elastic = _ELASTIC.search(text)
+        if elastic:
+            self.worker = Worker(None, int(elastic.group(1)))
+        composer = _COMPOSER.search(text)
+        if composer and self.worker is None and int(composer.group(3)):
+            self.worker = Worker(
+                int(composer.group(1) or composer.group(2)), int(composer.group(3))
+            )
+
+    def _last_words(self, text: str) -> None:
+        signalled = _SIGNALLED.search(text)
+        if signalled:
+            self.signal = _number_of(signalled.group(1) or signalled.group(2))
+        elif _EMPTY_EXIT.search(text):
+            self.empty_exit, self.goodbye, self.is_done = text.strip()[:200], None, False
+        elif _MISSING_EXIT in text:
+            self.is_missing_checkpoint = True
+        elif "training terminated. Returning" in text or "timelimit reached" in text:
+            self.goodbye = TERMINATED
+        elif _USAGE.search(text):
+            self.usage = text.strip()[:200]
+        else:
+            folder = _SAVE.match(unprefixed(text)[1])
+            if folder and folder.group(1) != "None":
+                self.save = folder.group(1)
+
+
+def _number_of(name: str) -> int | None:
+    """Of a signal, as torch prints it: `15`, or `SIGTERM` before Python 3.11."""
+    if name.isdigit():
+        return int(name) if 0 < int(name) < 65 else None
+    found = getattr(signals, name, None)
+    return int(found) if isinstance(found, signals.Signals) else None

@@ -1,0 +1,146 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A process beside the trainer that writes once a second what /proc and NVML show.
+
+A sidecar often sees neither the trainer's processes nor the GPUs; this one does, for it is inside
+the training container. It is nice, ends with the wrapper, and looks less often where a look is
+dear. A GPU driver that hangs holds only the GPUs' thread, and another one says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from typing import Any, Callable, Mapping, Sequence
+
+from mwatch_trainer import contract
+from mwatch_trainer.gpu.sampler import FAILED, Gpus, document
+from mwatch_trainer.linux import die_with_parent
+from mwatch_trainer.processes import proc as processes
+from mwatch_trainer.processes.proc import Process, Ranks
+
+EVERY_SECONDS = 1.0
+_LONGEST_SECONDS = 30.0
+_SHARE = 0.02
+_SILENT_SECONDS = 10.0
+"""A look at eight GPUs takes 20 ms; the slowest call that was ever measured, 20 ms more."""
+_OWN = tuple(
+    b"mwatch_trainer." + each
+    for each in (b"output.pump", b"gpu.node_sampler", b"evidence.bundle_copy")
+)
+
+
+class ProcessFacts:
+    """Of everything below the wrapper but mwatch's own processes."""
+
+    def __init__(self, wrapper: int, proc: str = "/proc") -> None:
+        self._wrapper, self._proc = wrapper, proc
+        self._ranks = Ranks(proc)
+
+    def sample(self) -> dict[str, Any]:
+        known = processes.everything(self._proc)
+        own = [each.pid for each in known.values() if self._is_own(each)]
+        below = processes.descendants(self._wrapper, known, without=own)
+        below = below[: processes.MAX_PROCESSES]
+        ranks = self._ranks.of(below)
+        return {
+            "at": time.time(),
+            "monotonic": time.monotonic(),
+            "processes": [_described(each, *ranks[each.pid]) for each in below],
+        }
+
+    def _is_own(self, process: Process) -> bool:
+        if process.ppid != self._wrapper:
+            return False
+        try:
+            with open(f"{self._proc}/{process.pid}/cmdline", "rb") as file:
+                words = file.read(4096).split(b"\0")
+        except OSError:
+            return False
+        return any(each in words for each in _OWN)
+
+
+def _described(process: Process, rank: int | None, is_rank: bool) -> dict[str, Any]:
+    return {
+        "pid": process.pid,
+        "ppid": process.ppid,
+        "rank": rank,
+        "is_rank": is_rank,
+        "name": process.name,
+        "state": process.state,
+        "cpu_seconds": process.cpu_seconds,
+        "rss_bytes": process.rss_bytes,
+        "threads": process.threads,
+        "started": process.started,
+    }
+
+
+def put(path: str, facts: Mapping[str, Any], *, by: str = "") -> None:
+    """In one step, but not forced to the disk: it is replaced a second later. Raises OSError.
+
+    `by` keeps apart the unfinished files of two threads that write the same one.
+    """
+    text = json.dumps({"version": contract.VERSION, **facts})
+    if len(text) > contract.MAX_JSON_BYTES:
+        raise OSError(f"{len(text)} bytes are too many")
+    temporary = f"{path}{by}.tmp"
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text + "\n")
+    os.replace(temporary, path)
+
+
+def keep_sampling(sample: Callable[[], Mapping[str, Any]], path: str) -> None:
+    """For ever; a disk that is full leaves the file as old as it is, which its reader sees."""
+    while True:
+        began, cpu = time.monotonic(), time.thread_time()
+        with contextlib.suppress(OSError):
+            put(path, sample())
+        cost = time.thread_time() - cpu
+        pause = min(max(EVERY_SECONDS, cost / _SHARE), _LONGEST_SECONDS)
+        time.sleep(max(pause - (time.monotonic() - began), 0.1))
+
+
+def tell_of_silence(waiting_seconds: Callable[[], float], path: str) -> bool:
+    """In the place of the GPUs' thread, while a call of the driver does not come back."""
+    waited = waiting_seconds()
+    if waited <= _SILENT_SECONDS:
+        return False
+    words = f"NVML has not answered for {waited:.0f} s"
+    with contextlib.suppress(OSError):
+        put(path, document(FAILED, words, None, []), by=".silent")
+    return True
+
+
+def keep_telling_of_silence(waiting_seconds: Callable[[], float], path: str) -> None:
+    while True:
+        time.sleep(EVERY_SECONDS)
+        tell_of_silence(waiting_seconds, path)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """DIRECTORY WRAPPER-PID"""
+    directory, wrapper = arguments[0], int(arguments[1])
+    die_with_parent(signal.SIGKILL)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.nice(10)
+    folder = os.path.join(directory, contract.NODE_FOLDER)
+    with contextlib.suppress(OSError):
+        os.makedirs(folder, exist_ok=True)
+    gpus = Gpus()
+    of_processes = os.path.join(folder, contract.NODE_PROCESSES)
+    of_gpus = os.path.join(folder, contract.NODE_GPUS)
+    _start(keep_sampling, ProcessFacts(wrapper).sample, of_processes)
+    _start(keep_sampling, gpus.sample, of_gpus)
+    _start(keep_telling_of_silence, gpus.waiting_seconds, of_gpus)
+    while os.getppid() == wrapper:  # also where the kernel does not tell us of its end
+        time.sleep(EVERY_SECONDS)
+
+
+def _start(work: Callable[..., None], *arguments: Any) -> None:
+    threading.Thread(target=work, args=arguments, daemon=True).start()

@@ -1,0 +1,370 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The GPUs of this machine as one document: `node/gpus.json`.
+
+`state` says whether there is anything to see: `absent` (no NVML, no GPU) is not `failed`. NVML is
+opened once and kept open; where it cannot be, or fails as a whole, it is tried again later and
+ever more rarely. Any call may hang: `waiting_seconds` tells others how long one has been out.
+
+One GPU: what is read of it each time, and what only now and then for what it costs.
+
+The last events of each GPU, with their times, and the thread that waits for them.
+
+Several are kept, and not the last one: an Xid that is the cause comes a moment before those
+that are its consequences.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections import deque
+from typing import Any, Callable, Sequence, TypeVar
+
+from mwatch_trainer.gpu.nvml_api import (
+    LINK_COUNT,
+    MAX_LINKS,
+    NVLINK5_ERRORS,
+    NVLINK_ERRORS,
+    RECOVERY_ACTION,
+    THROTTLE_TIMES,
+    UNKNOWN_ERROR,
+    Absent,
+    Broken,
+    Calls,
+    Lost,
+    TensorMeter,
+    Unclear,
+)
+
+RARELY_SECONDS = 30.0
+"""PCIe replays cost 0.13 ms, the counters of 18 links as much again or more."""
+_UNCLEAR_LIMIT = 2
+"""An unknown error of every call in so many looks: the GPU is gone. One may be a hiccup."""
+
+T = TypeVar("T")
+
+
+class Device:
+    def __init__(self, nvml: Calls, handle: Any, tensor_seconds: float) -> None:
+        self._nvml, self._handle = nvml, handle
+        self._tensor_seconds = tensor_seconds
+        self._constant: dict[str, Any] = {}
+        self._rare: dict[str, Any] = {}
+        self._rare_at = -math.inf
+        self._meter: TensorMeter | None = None
+        self._is_metered = False
+        self._tensor: float | None = None
+        self._tensor_at = -math.inf
+        self._unclear = 0
+        self._unclear_looks = 0
+
+    def close(self) -> None:
+        if self._meter is not None:
+            self._meter.close()
+            self._meter = None
+
+    def known(self) -> dict[str, Any]:
+        """What a GPU that is lost can no longer tell."""
+        return dict(self._constant)
+
+    def read(self, now: float) -> dict[str, Any]:
+        """Raises Lost and Broken. What a call does not give is None."""
+        if not self._constant:
+            # Both are the keys by which all else is told: without them there is no reading.
+            self._constant = {key: self._ask(call) for key, call in self._constants()}
+        facts = self._core()
+        facts.update(self._counters())
+        if now - self._tensor_at >= self._tensor_seconds:
+            self._tensor, self._tensor_at = self._tensor_now(), now
+        if now - self._rare_at >= RARELY_SECONDS:
+            self._rare, self._rare_at = self._seldom(), now
+        return {**self._constant, **facts, "tensor_active": self._tensor, **self._rare}
+
+    def _constants(self) -> Sequence[tuple[str, Callable[[Any], Any]]]:
+        return (("uuid", self._nvml.uuid), ("name", self._nvml.name))
+
+    def _core(self) -> dict[str, Any]:
+        """What every GPU can tell. None of it, but unknown errors: it is lost."""
+        self._unclear = 0
+        nvml = self._nvml
+        used, total = self._ask(nvml.memory) or (None, None)
+        facts = {
+            "utilization": self._ask(nvml.utilization),
+            "memory_used_bytes": used,
+            "memory_total_bytes": total,
+            "power_watts": self._ask(nvml.power_watts),
+            "temperature_celsius": self._ask(nvml.temperature_celsius),
+        }
+        is_silent = self._unclear and all(value is None for value in facts.values())
+        self._unclear_looks = self._unclear_looks + 1 if is_silent else 0
+        if self._unclear_looks >= _UNCLEAR_LIMIT:
+            raise Lost(UNKNOWN_ERROR, "Unknown Error, whatever it is asked")
+        return facts
+
+    def _counters(self) -> dict[str, Any]:
+        nvml = self._nvml
+        rows = self._ask(nvml.remapped_rows)
+        by_field = [(field, 0) for field, _ in THROTTLE_TIMES] + [(RECOVERY_ACTION, 0)]
+        *times, action = self._fields(by_field)
+        held = zip((name for _, name in THROTTLE_TIMES), times)
+        return {
+            "sm_clock_hz": self._ask(nvml.sm_clock_hz),
+            "power_limit_watts": self._ask(nvml.power_limit_watts),
+            "throttle": self._ask(nvml.throttle),
+            "throttled_seconds": {name: ns / 1e9 for name, ns in held if ns is not None},
+            "ecc_uncorrected": self._ask(lambda device: nvml.ecc_errors(device, False)),
+            "ecc_corrected": self._ask(lambda device: nvml.ecc_errors(device, True)),
+            "remapped_rows": rows and {"corrected": rows[0], "uncorrected": rows[1]},
+            "remap_pending": None if rows is None else rows[2],
+            "remap_failed": None if rows is None else rows[3],
+            "recovery_action": None if action is None else int(action),
+            "pids": self._ask(nvml.pids),
+        }
+
+    def _seldom(self) -> dict[str, Any]:
+        return {
+            "pcie_replays": self._ask(self._nvml.pcie_replays),
+            "nvlink_errors": self._link_errors(),
+        }
+
+    def _link_errors(self) -> dict[str, int]:
+        """Over all links that count; empty where there is none, or none can be asked."""
+        links = int(self._fields([(LINK_COUNT, 0)])[0] or 0)
+        for table in (NVLINK_ERRORS, NVLINK5_ERRORS):
+            found: dict[str, int] = {}
+            wanted = [(field, link) for field, _ in table for link in range(min(links, MAX_LINKS))]
+            names = dict(table)
+            for (field, _), value in zip(wanted, self._fields(wanted)):
+                if value is not None:
+                    found[names[field]] = found.get(names[field], 0) + int(value)
+            if found:
+                return found
+        return {}
+
+    def _fields(self, wanted: Sequence[tuple[int, int]]) -> list[float | None]:
+        if not wanted:
+            return []
+        found = self._ask(lambda device: self._nvml.fields(device, wanted))
+        return [None] * len(wanted) if found is None else found
+
+    def _tensor_now(self) -> float | None:
+        if not self._is_metered:
+            self._is_metered = True
+            self._meter = self._ask(self._nvml.tensor_meter)
+        meter = self._meter
+        return None if meter is None else self._ask(lambda _: meter.read())
+
+    def _ask(self, call: Callable[[Any], T]) -> T | None:
+        try:
+            return call(self._handle)
+        except Unclear:
+            self._unclear += 1
+            return None
+
+
+_KEPT = 8
+_EVENTS_AGAIN_SECONDS = (1.0, 30.0)
+"""A wait that fails, as it does when a GPU falls off the bus, is tried again at once: the others
+are still there. One that fails at every try is tried ever more rarely."""
+_STOP_SECONDS = 5.0
+
+
+class GpuEvents:
+    def __init__(self) -> None:
+        self._xids: dict[int, deque[tuple[int, float]]] = {}
+        self._others: dict[int, deque[tuple[str, float]]] = {}
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, nvml: Calls, devices: list[Any]) -> None:
+        self._over = threading.Event()
+        self._thread = threading.Thread(
+            target=self._watch, args=(nvml, devices, self._over), name="mwatch-xid", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> bool:
+        """Whether nobody waits for events any more; False: the wait hangs."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join(_STOP_SECONDS)
+        return self._thread is None or not self._thread.is_alive()
+
+    def of(self, index: int) -> dict[str, Any]:
+        xids, others = self._xids.get(index, ()), self._others.get(index, ())
+        xid, xid_at = xids[-1] if xids else (None, None)
+        return {
+            "xid": xid,
+            "xid_at": xid_at,
+            "xids": [list(each) for each in tuple(xids)],
+            "events": [list(each) for each in tuple(others)],
+        }
+
+    def _watch(self, nvml: Calls, devices: list[Any], over: threading.Event) -> None:
+        shortest, longest = _EVENTS_AGAIN_SECONDS
+        pause = shortest
+        while not over.is_set():
+            began = time.monotonic()
+            with contextlib.suppress(Broken, Lost, Unclear):  # whoever samples sees and says them
+                nvml.watch(devices, self._tell, over.is_set)
+            if time.monotonic() - began > longest:
+                pause = shortest
+            over.wait(pause)
+            pause = min(2 * pause, longest)
+
+    def _tell(self, index: int, name: str, number: int) -> None:
+        if name == "xid":
+            self._xids.setdefault(index, deque(maxlen=_KEPT)).append((number, time.time()))
+        else:
+            self._others.setdefault(index, deque(maxlen=_KEPT)).append((name, time.time()))
+
+
+OK, ABSENT, FAILED = "ok", "absent", "failed"
+TENSOR_SECONDS = 2.0
+"""A read costs 1.3 ms for each GPU: half a percent of a core for eight."""
+_AGAIN_SECONDS = 10.0
+_ABSENT_SECONDS = 60.0
+_LONGEST_SECONDS = 300.0
+
+
+def _by_ctypes() -> Calls:
+    try:
+        # Not every Python has ctypes, and this process is good for more than GPUs.
+        from mwatch_trainer.gpu import nvml
+    except ImportError:
+        raise Absent("this Python has no ctypes") from None
+    return nvml.Nvml()
+
+
+class Gpus:
+    def __init__(
+        self,
+        open_nvml: Callable[[], Calls] = _by_ctypes,
+        *,
+        tensor_seconds: float = TENSOR_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Nothing is opened before the first sample: that too may hang."""
+        self._open_nvml = open_nvml
+        self._tensor_seconds = tensor_seconds
+        self._clock = clock
+        self._nvml: Calls | None = None
+        self._driver: str | None = None
+        self._devices: list[Device | Lost | None] = []
+        self._events = GpuEvents()
+        self._state, self._reason = ABSENT, "not looked yet"
+        self._again_at = float("-inf")
+        self._pause = _AGAIN_SECONDS
+        self._asked_at: float | None = None
+
+    def waiting_seconds(self) -> float:
+        """How long the sample that is being taken has taken so far; 0 where none is."""
+        asked_at = self._asked_at
+        return 0.0 if asked_at is None else self._clock() - asked_at
+
+    def sample(self) -> dict[str, Any]:
+        self._asked_at = self._clock()
+        try:
+            return self._sample()
+        finally:
+            self._asked_at = None
+
+    def close(self) -> None:
+        self._shut()
+        self._again_at = float("-inf")
+
+    def _sample(self) -> dict[str, Any]:
+        if self._nvml is None and self._clock() >= self._again_at:
+            self._open()
+        if self._nvml is None:
+            return self._document(self._state, self._reason, [])
+        try:
+            gpus = [
+                self._gpu(index, each)
+                for index, each in enumerate(self._devices)
+                if each is not None
+            ]
+        except Broken as error:
+            self._fail(FAILED, str(error))
+            return self._document(FAILED, self._reason, [])
+        errors = [f"GPU {each['index']}: {each['error']}" for each in gpus if each["error"]]
+        return self._document(FAILED if errors else OK, "; ".join(errors), gpus)
+
+    def _document(self, state: str, reason: str, gpus: list[Any]) -> dict[str, Any]:
+        return document(state, reason, self._driver, gpus, self._clock)
+
+    def _gpu(self, index: int, device: Device | Lost) -> dict[str, Any]:
+        facts = {"index": index, "error": None, "error_code": None, **self._events.of(index)}
+        if isinstance(device, Lost):
+            return {**facts, "error": str(device), "error_code": device.code}
+        try:
+            return {**facts, **device.read(self._clock())}
+        except Lost as error:
+            lost = {"error": str(error), "error_code": error.code}
+            return {**facts, **device.known(), **lost}
+
+    def _open(self) -> None:
+        try:
+            nvml = self._open_nvml()
+        except Absent as error:
+            self._fail(ABSENT, str(error))
+            return
+        except Broken as error:
+            self._fail(FAILED, str(error))
+            return
+        self._nvml = nvml
+        try:
+            self._driver = nvml.driver()
+            handles = nvml.devices()
+        except (Broken, Lost, Unclear) as error:
+            self._fail(FAILED, str(error))
+            return
+        self._devices = [self._device(nvml, each) for each in handles]
+        if all(each is None for each in self._devices):
+            self._fail(ABSENT, "there is no GPU")
+            return
+        self._pause = _AGAIN_SECONDS
+        self._events.start(nvml, handles)
+
+    def _device(self, nvml: Calls, handle: Any) -> Device | Lost | None:
+        if handle is None or isinstance(handle, Lost):
+            return handle
+        return Device(nvml, handle, self._tensor_seconds)
+
+    def _fail(self, state: str, reason: str) -> None:
+        self._shut()
+        self._state, self._reason = state, reason
+        pause = _ABSENT_SECONDS if state == ABSENT else self._pause
+        self._pause = min(2 * self._pause, _LONGEST_SECONDS)
+        self._again_at = self._clock() + pause
+
+    def _shut(self) -> None:
+        """What still waits for an event inside NVML would fall with it: then it stays open."""
+        nvml, self._nvml = self._nvml, None
+        if nvml is None or not self._events.stop():
+            return
+        for device in self._devices:
+            if isinstance(device, Device):
+                device.close()
+        self._devices = []
+        nvml.close()
+
+
+def document(
+    state: str,
+    reason: str,
+    driver: str | None,
+    gpus: list[Any],
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[str, Any]:
+    return {
+        "at": time.time(),
+        "monotonic": clock(),
+        "state": state,
+        "reason": reason or None,
+        "driver": driver,
+        "gpus": gpus,
+    }

@@ -1,0 +1,298 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The output of one attempt: through the pump to where it would have gone, and into the log.
+
+Without a pump (no process can be had) the child keeps the wrapper's own stdout and stderr: nothing
+is copied then, and nothing else is lost.
+
+The pipes between one child, the pump that carries its output on, and the wrapper's copy.
+
+Where stdout and stderr of the wrapper are one file, the child gets one pipe for both, so that even
+their order is as it would be without mwatch. The wrapper holds the reading ends open: if the pump
+dies, the child waits for the next one instead of being killed by SIGPIPE.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import subprocess
+import tempfile
+import threading
+import time
+from typing import Any, Callable, NamedTuple, Sequence
+
+from mwatch_trainer.linux import bytes_waiting, enlarge_pipe
+from mwatch_trainer.output import pump
+from mwatch_trainer.output.log_copy import LineCopy, LogWriter
+from mwatch_trainer.processes import helper_process
+from mwatch_trainer.processes.reaper import Reaper
+from mwatch_trainer.reporting import say
+from mwatch_trainer.scrub.scrubber import Scrubber
+
+STDOUT, STDERR = 1, 2
+
+
+class Counts(NamedTuple):
+    """Of one stream, in bytes."""
+
+    is_idle: int
+    read: int = 0
+    passed: int = 0
+    lost: int = 0
+    """Could not be written to where they should go."""
+    dropped: int = 0
+    """Not copied, because the copy was too slow."""
+    waiting: int = 0
+
+
+class Pipe(NamedTuple):
+    reading: int
+    writing: int
+
+
+class Tee:
+    """Raises OSError where a pipe or the process cannot be had; nothing is left open then."""
+
+    def __init__(self) -> None:
+        self.mark = f"mwatch-gap:{os.urandom(12).hex()}:"
+        self.copies: list[int] = []
+        """Reading ends for the copy, to be closed by whoever reads them."""
+        self._sinks: list[int] = []
+        self._sources: list[Pipe] = []
+        self._shared_fd, self._shared = -1, mmap.mmap(-1, 1)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.is_pumped_here = False
+        try:
+            for fd in (STDOUT,) if is_one_file(STDOUT, STDERR) else (STDOUT, STDERR):
+                self._sinks.append(os.dup(fd))
+            self._shared_fd = _shared_file(pump.COUNTERS.size * len(self._sinks))
+            self._shared = mmap.mmap(self._shared_fd, 0)
+            for _ in self._sinks:
+                self._sources.append(_pipe())
+            self.start_pump()
+        except OSError:
+            self.close()
+            raise
+
+    @property
+    def stdout(self) -> int:
+        """For the child."""
+        return self._sources[0].writing
+
+    @property
+    def stderr(self) -> int:
+        return self._sources[-1].writing
+
+    def start_pump(self) -> None:
+        """The first, or another one where it died. Leaves its ends of the copy in `copies`."""
+        copies: list[Pipe] = []
+        self.copies = []
+        try:
+            for _ in self._sinks:
+                copies.append(_pipe())
+            streams = [
+                f"{source.reading}:{sink}:{copy.writing}"
+                for source, sink, copy in zip(self._sources, self._sinks, copies)
+            ]
+            fds = [self._shared_fd, *self._sinks, *(each.reading for each in self._sources)]
+            fds += [each.writing for each in copies]
+            arguments = [self.mark, str(self._shared_fd), *streams]
+            self.process = helper_process.start("output.pump", arguments, fds)
+        except OSError:
+            _close(*(each.reading for each in copies))
+            raise
+        finally:
+            _close(*(each.writing for each in copies))
+        self.copies = [each.reading for each in copies]
+
+    def pump_here(self) -> None:
+        """In threads of the wrapper, where no pump can be had: then it may not be killed."""
+        self.is_pumped_here = True
+        self.copies = []
+        for slot, (source, sink) in enumerate(zip(self._sources, self._sinks)):
+            copy = _pipe()
+            os.set_blocking(copy.writing, False)
+            self.copies.append(copy.reading)
+            stream = pump.Stream(os.dup(source.reading), sink, copy.writing, self._shared, slot)
+            mark = self.mark.encode()
+            threading.Thread(target=stream.run, args=(mark,), daemon=True).start()
+
+    def child_has_started(self) -> None:
+        """The child alone holds the writing ends from now on."""
+        _close(*(each.writing for each in self._sources))
+        self._sources = [Pipe(each.reading, -1) for each in self._sources]
+
+    def counts(self) -> list[Counts]:
+        size = pump.COUNTERS.size
+        slots = range(0, size * len(self._sources), size)
+        return [Counts(*pump.COUNTERS.unpack_from(self._shared, slot)) for slot in slots]
+
+    @property
+    def is_passed_on(self) -> bool:
+        """All that was written before this call has reached its sink."""
+        try:
+            if any(bytes_waiting(each.reading) for each in self._sources):
+                return False
+        except OSError:
+            return True
+        # Empty first, idle second: the pump says that it is busy before it empties the pipe.
+        return all(each.is_idle for each in self.counts())
+
+    @property
+    def is_copied(self) -> bool:
+        """The pump holds nothing back for the copy."""
+        return not any(each.waiting for each in self.counts())
+
+    def close(self) -> None:
+        if self.is_pumped_here:
+            return  # its threads may still write
+        _close(self._shared_fd, *self._sinks, *(fd for each in self._sources for fd in each))
+        self._shared_fd = -1
+        self._sources, self._sinks = [], []
+
+
+def is_one_file(one: int, other: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(one), os.fstat(other))
+    except OSError:
+        return False
+
+
+def _pipe() -> Pipe:
+    pipe = Pipe(*os.pipe())
+    enlarge_pipe(pipe.writing, pump.CHUNK_BYTES)
+    return pipe
+
+
+def _shared_file(size: int) -> int:
+    if hasattr(os, "memfd_create"):  # not in every build of Python 3.8
+        fd = os.memfd_create("mwatch-pump")
+    else:
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    try:
+        os.truncate(fd, size)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _close(*fds: int) -> None:
+    for fd in fds:
+        if fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+
+_COPY_SECONDS = 10.0  # only a flood just before the end needs more than a moment of it
+_DISK_SECONDS = 2.0
+_MAX_PUMPS = 3
+_LOOK_SECONDS = 0.01
+
+
+class Output:
+    def __init__(
+        self,
+        log: LogWriter | None,
+        feed: Callable[[bytes], None],
+        patterns: Sequence[str],
+        reaper: Reaper,
+    ) -> None:
+        self._reaper = reaper
+        self._log = log
+        self._pumps = 1
+        self.tee: Tee | None = None
+        put = log.put if log is not None else _nowhere
+        self._copy = LineCopy(feed, put, lambda: Scrubber(patterns))
+        try:
+            self.tee = Tee()
+        except OSError as error:
+            say(f"the output is not copied: {error.strerror or error}")
+            return
+        self._adopt_pump(self.tee)
+
+    @property
+    def stdout(self) -> int | None:
+        return self.tee.stdout if self.tee is not None else None
+
+    @property
+    def stderr(self) -> int | None:
+        return self.tee.stderr if self.tee is not None else None
+
+    def child_has_started(self) -> None:
+        if self.tee is not None:
+            self.tee.child_has_started()
+
+    @property
+    def pump_pid(self) -> int | None:
+        process = self.tee.process if self.tee is not None else None
+        return process.pid if process is not None and process.returncode is None else None
+
+    def look_after_pump(self) -> None:
+        """Another one where it was killed: the child would wait for ever with its pipe full."""
+        tee = self.tee
+        if tee is None or self.pump_pid is not None or tee.is_pumped_here:
+            return
+        if tee.process is not None and tee.process.returncode == 0:
+            return  # the child has closed its streams
+        self._pumps += 1
+        try:
+            if self._pumps > _MAX_PUMPS:
+                tee.pump_here()
+            else:
+                tee.start_pump()
+        except OSError:
+            return  # the next round tries again
+        self._adopt_pump(tee)
+
+    def counts(self) -> dict[str, Any]:
+        streams = self.tee.counts() if self.tee is not None else []
+        log = self._log
+        return {
+            "printed_bytes": sum(each.read for each in streams),
+            "lost_bytes": sum(each.lost for each in streams),
+            "copied_bytes": self._copy.copied,
+            "uncopied_bytes": sum(each.dropped for each in streams),
+            "written_bytes": log.written if log is not None else 0,
+            "unwritten_bytes": log.dropped if log is not None else 0,
+            "log_error": log.error if log is not None else "there is no folder to write to",
+        }
+
+    def finish(self, is_over: Callable[[], bool]) -> None:
+        """Until all that the child printed has reached its sink, or `is_over`; then the copy."""
+        tee = self.tee
+        self._copy.hurry()
+        while tee is not None and not tee.is_passed_on and not is_over():
+            self._reaper.reap()
+            self.look_after_pump()
+            if self.pump_pid is None and not tee.is_pumped_here:
+                break
+            time.sleep(_LOOK_SECONDS)
+        until = time.monotonic() + _COPY_SECONDS
+        while tee is not None and not tee.is_copied and time.monotonic() < until:
+            time.sleep(_LOOK_SECONDS)
+        self._copy.finish(max(until - time.monotonic(), 0.2))
+        if self._log is not None:
+            self._log.drain(_DISK_SECONDS)
+
+    def close(self, seconds: float) -> None:
+        """Waits that long for the pump to see its end; it may outlive us."""
+        if self.tee is None:
+            return
+        until = time.monotonic() + seconds
+        while self.pump_pid is not None and time.monotonic() < until:
+            time.sleep(_LOOK_SECONDS)
+            self._reaper.reap()
+        self.tee.close()
+
+    def _adopt_pump(self, tee: Tee) -> None:
+        if tee.process is not None and tee.process.returncode is None:
+            self._reaper.watch(tee.process)
+        self._copy.add(tee.copies, tee.mark)
+
+
+def _nowhere(_data: bytes) -> None:
+    pass

@@ -1,0 +1,350 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The probe: one daemon thread in each rank that writes once a second what the rank is doing.
+
+It is a guest in the trainer's process. It never raises and never prints, imports nothing once it
+runs, and does without whatever cannot be had: a full, vanished or read-only volume, a stack that
+cannot be read. A forked child has no probe: it is no rank.
+
+A record that is no longer written means that the process is stopped, or that something holds
+the GIL, or that the volume makes the write wait; which one, the probe cannot tell.
+
+How many iterations the trainer has finished, read without running any of its code.
+
+Only modules that are there already and plain attributes of plain objects are looked at.
+
+Megatron (core_v0.4 to 0.20) sets `args.curr_iteration` when it begins an iteration to the number
+of those finished, and leaves it while it logs, evaluates and saves after the step: there one more
+is finished. On a resume it is missing or 0 until the first step, and `args.iteration` tells where
+the loop begins; that one in turn may be a checkpoint's before the loop, so neither counts there.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+import weakref
+from types import CodeType, FrameType
+from typing import Any, Callable
+
+from mwatch_trainer import contract
+from mwatch_trainer.probe import dump as probe_dump
+from mwatch_trainer.probe import rank_identity
+from mwatch_trainer.probe import stack as probe_stack
+from mwatch_trainer.probe.dump import Requests
+from mwatch_trainer.probe.dump_signal import DumpSignal
+from mwatch_trainer.probe.rank_identity import Identity
+from mwatch_trainer.probe.record_file import Record, RecordFile
+from mwatch_trainer.probe.stack import STOPPING, PhaseReader, Stack
+
+UNKNOWN = -1
+_MAX = 1 << 60
+_MEGATRON_ARGS = ("megatron.training.global_vars", "megatron.global_vars")
+_MEGATRON_LOOP = ("megatron/training.py", "training/training.py")
+_MEGATRON_FUNCTIONS = ("train", "pretrain")
+_AFTER_THE_STEP = frozenset(
+    (
+        "training_log", "evaluate_and_print_results", "evaluate_and_print_results_rl",
+        "post_training_step_callbacks", "checkpoint_and_decide_exit",
+    )
+)  # fmt: skip
+_COMPOSER = "composer.trainer.trainer"
+_COMPOSER_FILE = "composer/trainer/trainer.py"
+
+
+class IterationReader:
+    """Of one process. `main` is the thread that trains."""
+
+    def __init__(self, main: int) -> None:
+        self._main = main
+        self._last = UNKNOWN
+        self._megatron_has_looped = False
+        self._composer: Callable[[], Any] = _nothing
+
+    def read(self, stack: Stack) -> int:
+        found = _ours()
+        if found == UNKNOWN:
+            found = self._of_megatron(stack)
+        if found == UNKNOWN and _COMPOSER in sys.modules:
+            found = self._of_composer(stack)
+        # Between the end of an iteration and the begin of the next the places differ by one.
+        if found not in (UNKNOWN, self._last - 1):
+            self._last = found
+        return self._last
+
+    def _of_megatron(self, stack: Stack) -> int:
+        """Only inside of the loop and after it: before it the numbers mean something else."""
+        begun = max(_megatron_arg("curr_iteration"), _megatron_arg("iteration"))
+        if begun == UNKNOWN:
+            return UNKNOWN
+        inner = ""
+        for place in stack:
+            code = place[0]
+            if code.co_name in _MEGATRON_FUNCTIONS and code.co_filename.endswith(_MEGATRON_LOOP):
+                break
+            inner = code.co_name
+        else:
+            return UNKNOWN
+        if code.co_name == "train":
+            self._megatron_has_looped = True
+            # Older ones save from the loop itself; newer ones do so there for other reasons.
+            is_old = "checkpoint_and_decide_exit" not in place[2]
+            is_after = inner in _AFTER_THE_STEP or (is_old and inner == "save_checkpoint_and_time")
+        elif self._megatron_has_looped:
+            is_after = True  # the loop ends with a finished iteration
+        else:
+            return UNKNOWN
+        return begun + is_after
+
+    def _of_composer(self, stack: Stack) -> int:
+        trainer = self._composer()
+        if trainer is None:
+            if not any(_is_composer_fit(code) for code, _, _ in stack):
+                return UNKNOWN
+            trainer = _trainer_of_fit(self._main)
+            if trainer is None:
+                return UNKNOWN
+            self._composer = weakref.ref(trainer)
+        timestamp = _plain(_plain(trainer, "state"), "timestamp")
+        return _count(_plain(_plain(timestamp, "_batch"), "_value"))
+
+
+def _ours() -> int:
+    """Of `mwatch_gpt`, which counts from 0 until it has loaded its checkpoint."""
+    progress = sys.modules.get("mwatch_gpt.run_state")
+    if progress is None or _plain(progress, "phase") in ("starting", "loading"):
+        return UNKNOWN
+    return _count(_plain(progress, "iteration"))
+
+
+def _megatron_arg(name: str) -> int:
+    for module in _MEGATRON_ARGS:
+        arguments = _plain(sys.modules.get(module), "_GLOBAL_ARGS")
+        if arguments is not None:
+            return _count(_plain(arguments, name))
+    return UNKNOWN
+
+
+def _is_composer_fit(code: CodeType) -> bool:
+    return code.co_name == "fit" and code.co_filename.endswith(_COMPOSER_FILE)
+
+
+def _trainer_of_fit(main: int) -> Any | None:
+    """`self` of the running `Trainer.fit`, the one local variable that the probe ever reads.
+
+    Up to Python 3.12 this leaves a copy of the function's variables at its frame. Those of `fit`
+    are its arguments, alive as long as it runs; it is read once.
+    """
+    frame: FrameType | None = sys._current_frames().pop(main, None)
+    depth = 0
+    while frame is not None and depth < 256:
+        if _is_composer_fit(frame.f_code):
+            # A debugger writes such a copy back: keep away.
+            return frame.f_locals.get("self") if frame.f_trace is None else None
+        frame, depth = frame.f_back, depth + 1
+    return None
+
+
+def _plain(thing: Any, name: str) -> Any:
+    """The attribute as it is stored: no property and no `__getattr__` is run."""
+    try:
+        return object.__getattribute__(thing, "__dict__").get(name)
+    except Exception:
+        return None
+
+
+def _count(value: Any) -> int:
+    return value if type(value) is int and 0 <= value < _MAX else UNKNOWN
+
+
+def _nothing() -> None:
+    return None
+
+
+PERIOD_SECONDS = 1.0
+_LOOK_AFTER_THE_FILE = 5
+"""In ticks: whether the file is still in its place, or can be made now."""
+_FIRST_LOOK_SECONDS = 0.1
+"""The program may hold the GIL from its first line on: the first record is there before it."""
+_EXIT_WAIT_SECONDS = 0.5
+_MAX_DUMPS_AT_ONCE = 2
+_running: Probe | None = None  # the one of this process
+
+
+def start(folder: str, is_sure: bool = True) -> None:
+    """Of a process that is a rank; or, not `is_sure`, that is one as soon as it trains."""
+    global _running
+    if _running is not None:
+        return
+    _running = Probe(os.path.abspath(folder), is_sure)
+    atexit.register(_running.end)
+    os.register_at_fork(after_in_child=_running.leave_child)
+    _running.begin()
+    _running.has_looked.wait(_FIRST_LOOK_SECONDS)
+
+
+class Probe:
+    def __init__(self, folder: str, is_sure: bool) -> None:
+        self._folder = folder
+        self._pid = os.getpid()
+        self._main = threading.main_thread().ident or 0
+        self._started = _start_of_this_process()
+        self._attempt = _number(os.environ.get(contract.ATTEMPT_VARIABLE, ""))
+        self._phases = PhaseReader()
+        self._iterations = IterationReader(self._main)
+        self._ticks = 0
+        self._identity: Identity | None = None
+        """None: it is not known yet that this is a rank."""
+        self._file: RecordFile | None = None
+        self._signal: DumpSignal | None = None
+        self._requests: Requests | None = None
+        self.has_looked = threading.Event()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._dumps: list[threading.Thread] = []
+        if is_sure:
+            self._become_a_rank()
+            # Only here, before the program: a thread that sets a variable can break a getenv.
+            os.environ[rank_identity.OWNER_VARIABLE] = rank_identity.mark(os.environ, self._pid)
+
+    def begin(self) -> None:
+        self._thread = self._start(self._run)
+
+    def tick(self) -> None:
+        """One look, one record. Raises nothing."""
+        try:
+            self._ticks += 1
+            stack = probe_stack.of_thread(self._main)
+            phase = self._phases.read(stack)
+            iteration = self._iterations.read(stack)
+            if self._identity is None:
+                if not self._phases.is_training and _place_in_the_group() is None:
+                    return
+                self._become_a_rank()
+            if self._claim():
+                self._write(phase, iteration, probe_stack.digest(stack), probe_stack.where(stack))
+                self._answer(phase)
+        except Exception:
+            pass  # a guest: the next tick may do better
+
+    def end(self) -> None:
+        """At the end of the program: the last word, then no thread while Python takes down."""
+        try:
+            if os.getpid() != self._pid:
+                return
+            self._stop.set()
+            if self._thread is not None:
+                self._thread.join(_EXIT_WAIT_SECONDS)
+            if self._file is not None:
+                self._ticks += 1
+                self._write(STOPPING, self._iterations.read([]), "", "the end of the program")
+        except Exception:
+            pass
+
+    def leave_child(self) -> None:
+        """A forked child is no rank: it keeps neither the file nor a thread."""
+        try:
+            self._thread = None
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+        except Exception:
+            pass
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self.tick()
+                self.has_looked.set()
+                if self._stop.wait(PERIOD_SECONDS):
+                    return
+        except BaseException:  # the interpreter is being taken down
+            pass
+
+    def _become_a_rank(self) -> None:
+        told = rank_identity.identity(os.environ)  # the program may have set it by now
+        if told.rank < 0:
+            rank, world = _place_in_the_group() or (0, 1)
+            told = Identity(rank, told.local_rank, world, told.restart_count)
+        self._identity = told
+
+    def _claim(self) -> bool:
+        """Whether the record can be written: the file is there, and it is ours."""
+        assert self._identity is not None
+        if self._file is not None:
+            if self._ticks % _LOOK_AFTER_THE_FILE or self._file.is_in_place():
+                return True
+            self._file.close()
+            self._file = None
+        file = RecordFile(self._folder, self._identity.rank)
+        if not file.claim():
+            return False
+        self._file = file
+        if self._signal is None:
+            self._requests = Requests(self._folder)
+            self._signal = DumpSignal(self._folder, self._identity.rank)
+            self._signal.set_up()
+        return True
+
+    def _write(self, phase: str, iteration: int, digest: str, where: str) -> None:
+        told, file, dump = self._identity, self._file, self._signal
+        assert told is not None
+        assert file is not None
+        assert dump is not None
+        file.write(
+            Record(
+                self._attempt, told.restart_count, self._pid, self._started, told.rank,
+                told.local_rank, told.world_size, iteration, time.monotonic(), time.time(),
+                self._ticks, dump.number, phase, digest, where,
+            )
+        )  # fmt: skip
+
+    def _answer(self, phase: str) -> None:
+        assert self._requests is not None
+        asked = self._requests.new()
+        if asked is None:
+            return
+        self._dumps = [thread for thread in self._dumps if thread.is_alive()]
+        if len(self._dumps) < _MAX_DUMPS_AT_ONCE:
+            self._dumps.append(self._start(self._dump, asked, phase))
+
+    def _dump(self, asked: str, phase: str) -> None:
+        """In a thread of its own: torch may keep it waiting, and the beats go on."""
+        try:
+            assert self._identity is not None
+            rank = self._identity.rank
+            folder = os.path.join(self._folder, contract.DUMPS_FOLDER, asked)
+            probe_dump.write_all(folder, rank, probe_dump.header(rank, f"in {phase or '?'}"))
+            if self._signal is not None:
+                self._signal.keep_small()
+        except BaseException:  # also the interpreter being taken down
+            pass
+
+    def _start(self, target: Callable[..., None], *arguments: object) -> threading.Thread:
+        thread = threading.Thread(target=target, args=arguments, name="mwatch-probe", daemon=True)
+        thread.start()
+        return thread
+
+
+def _place_in_the_group() -> tuple[int, int] | None:
+    """Rank and size of torch's default group; None before there is one."""
+    module = sys.modules.get("torch.distributed.distributed_c10d")
+    is_there = getattr(module, "is_initialized", None)
+    if module is None or is_there is None or not is_there():
+        return None
+    return int(module.get_rank()), int(module.get_world_size())
+
+
+def _start_of_this_process() -> int:
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            return int(file.read(4096).rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return -1
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdigit() and len(text) < 18 else -1

@@ -1,0 +1,139 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The file of one rank's record: one writer at a time, and no way to harm the writer.
+
+The record is laid out to be mapped, but the probe writes it with one `pwrite`. Through a mapping
+a file that somebody cuts short, or a full disk, is a SIGBUS that kills the trainer; and a page
+that the disk is busy with makes the store wait while it holds the GIL, so training would wait
+too. `pwrite` gives an error for the one and waits without the GIL for the other.
+
+The lock is of the process: a forked child does not have it, and it ends with the process. So a
+second process that takes itself for the same rank writes nothing while the first lives.
+
+The record of one rank in `$MWATCH_DIR/probe/rank-N`: fixed size, written in place.
+
+The probe overwrites the file once a second; a reader reads or maps it at any moment. `sequence`
+stands at both ends and rises by two with each record, so a copy whose two numbers differ, or are
+odd, is torn: read it again. Numbers that are not known are -1.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+from typing import NamedTuple
+
+from mwatch_trainer.contract import PROBE_FOLDER, PROBE_PREFIX
+
+MAGIC = b"MWPROBE1"
+_HEAD = struct.Struct("<8sQ")
+_BODY = struct.Struct("<qqqqqqqqddQq32s16s256s")
+_TAIL = struct.Struct("<Q")
+SIZE = _HEAD.size + _BODY.size + _TAIL.size
+
+
+class Record(NamedTuple):
+    attempt: int
+    """Of the wrapper; torchrun's own restarts are in `restart_count`."""
+    restart_count: int
+    pid: int
+    started: int
+    """Start of the process in clock ticks since boot: tells a reused pid apart."""
+    rank: int
+    local_rank: int
+    world_size: int
+    iteration: int
+    """Finished iterations."""
+    monotonic: float
+    """Of this machine: how long ago the record was written."""
+    time: float
+    ticks: int
+    dump_signal: int
+    """A signal that makes the process write its stacks even when the GIL is held; 0: none."""
+    phase: str
+    """A phase of the job, or `collective`, `data`, `compute`; empty where unknown."""
+    stack: str
+    """A hash of the main thread's stack."""
+    where: str
+    """The innermost frame that says something, for people."""
+
+
+def pack(record: Record, sequence: int) -> bytes:
+    texts = zip((32, 16, 256), record[12:])
+    cut = [text.encode("utf-8", "replace")[:limit] for limit, text in texts]
+    body = _BODY.pack(*record[:12], *cut)
+    return _HEAD.pack(MAGIC, sequence) + body + _TAIL.pack(sequence)
+
+
+def unpack(data: bytes) -> Record | None:
+    """None: of another release, cut short, never written, or torn."""
+    if len(data) < SIZE or data[: len(MAGIC)] != MAGIC:
+        return None
+    _, first = _HEAD.unpack_from(data)
+    (last,) = _TAIL.unpack_from(data, _HEAD.size + _BODY.size)
+    if first != last or first % 2 or not first:
+        return None
+    values = _BODY.unpack_from(data, _HEAD.size)
+    return Record(*values[:12], *(_text(value) for value in values[12:]))
+
+
+def _text(value: bytes) -> str:
+    return value.rstrip(b"\0").decode("utf-8", "ignore")
+
+
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_HELD = (errno.EACCES, errno.EAGAIN)
+
+
+class RecordFile:
+    def __init__(self, folder: str, rank: int) -> None:
+        self.path = os.path.join(folder, PROBE_FOLDER, f"{PROBE_PREFIX}{rank}")
+        self._fd = -1
+        self._sequence = 0
+
+    def claim(self) -> bool:
+        """Whether this process is the writer now. Raises OSError where nothing can be written."""
+        if self._fd >= 0:
+            return True
+        folder = os.path.dirname(self.path)
+        if not os.path.isdir(folder):
+            os.mkdir(folder, 0o755)  # the volume itself is the wrapper's to make
+        fd = os.open(self.path, _FLAGS, 0o644)
+        try:
+            if not _lock(fd):
+                os.close(fd)
+                return False
+            os.fchmod(fd, 0o644)  # the reader may be another user; the umask is the trainer's
+        except OSError:
+            os.close(fd)
+            raise
+        self._fd = fd
+        return True
+
+    def write(self, record: Record) -> None:
+        """Raises OSError."""
+        self._sequence += 2
+        os.pwrite(self._fd, pack(record, self._sequence), 0)
+
+    def is_in_place(self) -> bool:
+        """False where the path no longer names the file that is written."""
+        try:
+            there, mine = os.stat(self.path), os.fstat(self._fd)
+        except OSError:
+            return False
+        return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+def _lock(fd: int) -> bool:
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in _HELD  # a file system without locks: go without
+    return True

@@ -1,0 +1,289 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Processes as `/proc` shows them: who descends from whom, in which state, at what cost.
+
+Reads no other user's secrets: of an environment only the rank is taken. A process that ends while
+it is looked at is left out. Where /proc is hidden from us there are no processes, and no error.
+
+What /proc says of a process that does not answer: its state, and where the kernel has it.
+
+All processes of the trainer, and signals for them.
+
+torchrun starts every rank in a session of its own, so a process group is not the trainer. Orphans
+come to the wrapper (it adopts them), so everything below the wrapper that is not a process of
+mwatch belongs to the trainer. Where the wrapper could not adopt, orphans are not seen.
+
+A trainer whose wrapper was killed goes on alone; before another attempt begins it must end.
+
+Nobody else would stop it: the fence is looked at by the wrapper. Its processes are known by the
+variables that the wrapper gave them. They are killed and not asked, for a last save of theirs would
+fall into the new attempt. While that wrapper lives, or has noted an end, nothing is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from typing import Any, Callable, Collection, NamedTuple
+
+from mwatch_trainer import contract
+
+MAX_PROCESSES = 512
+_MAX_ENVIRON = 1 << 18
+_TICKS = float(os.sysconf("SC_CLK_TCK"))
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Process(NamedTuple):
+    pid: int
+    ppid: int
+    pgid: int
+    name: str
+    state: str
+    cpu_seconds: float
+    rss_bytes: int
+    threads: int
+    started: int
+    """Clock ticks since boot: with the pid it names one process for ever."""
+
+
+def read(pid: int, proc: str = "/proc") -> Process | None:
+    try:
+        with open(f"{proc}/{pid}/stat", "rb") as file:
+            text = file.read(4096)
+    except OSError:
+        return None
+    return parse(text)
+
+
+def parse(stat: bytes) -> Process | None:
+    """The name may hold blanks and brackets, so the fields are counted from its last bracket."""
+    begin, end = stat.find(b"("), stat.rfind(b")")
+    fields = stat[end + 2 :].split()
+    if begin < 0 or end < begin or len(fields) < 22:
+        return None
+    try:
+        return Process(
+            pid=int(stat[:begin]),
+            ppid=int(fields[1]),
+            pgid=int(fields[2]),
+            name=stat[begin + 1 : end].decode("utf-8", "replace"),
+            state=fields[0].decode("ascii", "replace"),
+            cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICKS,
+            rss_bytes=int(fields[21]) * _PAGE,
+            threads=int(fields[17]),
+            started=int(fields[19]),
+        )
+    except ValueError:
+        return None
+
+
+def everything(proc: str = "/proc") -> dict[int, Process]:
+    try:
+        names = os.listdir(proc)
+    except OSError:
+        return {}
+    found = (read(int(name), proc) for name in names if name.isdigit())
+    return {each.pid: each for each in found if each is not None}
+
+
+def descendants(
+    root: int, known: dict[int, Process], without: Collection[int] = ()
+) -> list[Process]:
+    """Below `root`, parents first; not `without` and what is below those."""
+    children: dict[int, list[Process]] = {}
+    for each in known.values():
+        children.setdefault(each.ppid, []).append(each)
+    found: list[Process] = []
+    seen = {root, *without}
+    level = [root]
+    while level:
+        below = [each for pid in level for each in children.get(pid, []) if each.pid not in seen]
+        seen.update(each.pid for each in below)
+        found += below
+        level = [each.pid for each in below]
+    return found
+
+
+def rank_of(pid: int, proc: str = "/proc") -> int | None:
+    """The global rank in the environment that the process was started with.
+
+    Only beside `LOCAL_RANK`, which launchers give their workers: on Kubernetes `RANK` alone is
+    the number of the pod, and torchrun itself has it. A trainer without either is known by its
+    probe.
+    """
+    try:
+        with open(f"{proc}/{pid}/environ", "rb") as file:
+            data = file.read(_MAX_ENVIRON)
+    except OSError:
+        return None
+    rank, is_worker = None, False
+    for each in data.split(b"\0"):
+        if each.startswith(b"RANK=") and each[5:].isdigit() and len(each) < 16:
+            rank = int(each[5:])
+        elif each.startswith(b"LOCAL_RANK="):
+            is_worker = True
+    return rank if is_worker else None
+
+
+class Ranks:
+    """Which processes are ranks. Remembers, because an environment is long to read."""
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self._proc = proc
+        self._known: dict[tuple[int, int], int | None] = {}
+
+    def of(self, processes: Collection[Process]) -> dict[int, tuple[int | None, bool]]:
+        """pid -> the rank in its environment, and whether it is that rank's own process.
+
+        Data-loader workers inherit the variable: theirs is the rank of their parent.
+        """
+        keys = {(each.pid, each.started) for each in processes}
+        self._known = {key: rank for key, rank in self._known.items() if key in keys}
+        for pid, started in keys - set(self._known):
+            self._known[pid, started] = rank_of(pid, self._proc)
+        ranks = {each.pid: self._known[each.pid, each.started] for each in processes}
+        return {
+            each.pid: (
+                ranks[each.pid],
+                ranks[each.pid] is not None and ranks.get(each.ppid) != ranks[each.pid],
+            )
+            for each in processes
+        }
+
+
+_MAX_BYTES = 16384
+_WANTED = ("State", "Threads", "SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt", "VmRSS")
+
+
+def facts_of(process: Process, proc: str = "/proc") -> dict[str, Any]:
+    """The name of the kernel function (`wchan`) is 0 or empty where the kernel keeps it secret."""
+    return {
+        "pid": process.pid,
+        "ppid": process.ppid,
+        "name": process.name,
+        "state": process.state,
+        "cpu_seconds": process.cpu_seconds,
+        "started": process.started,
+        "wchan": _text(f"{proc}/{process.pid}/wchan"),
+        "syscall": _text(f"{proc}/{process.pid}/syscall"),
+        "stack": _text(f"{proc}/{process.pid}/stack"),
+        "status": _status(process.pid, proc),
+    }
+
+
+def catches(pid: int, number: int, proc: str = "/proc") -> bool:
+    """Whether that signal has a handler: without one it would kill."""
+    mask = _status(pid, proc).get("SigCgt", "0")
+    try:
+        return number > 0 and bool(int(mask, 16) >> (number - 1) & 1)
+    except ValueError:
+        return False
+
+
+def _status(pid: int, proc: str) -> dict[str, str]:
+    lines = (line.partition(":") for line in _text(f"{proc}/{pid}/status").splitlines())
+    return {name: value.strip() for name, _, value in lines if name in _WANTED}
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return file.read(_MAX_BYTES).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+class Tree:
+    def __init__(self, own: Callable[[], Collection[int]], proc: str = "/proc") -> None:
+        """`own`: the wrapper's other children, which are no part of the trainer."""
+        self._own = own
+        self._proc = proc
+        self._ranks = Ranks(proc)
+
+    def processes(self) -> list[Process]:
+        """Alive, parents first."""
+        found = descendants(os.getpid(), everything(self._proc), without=self._own())
+        return [each for each in found if each.state not in ("Z", "X")]
+
+    def ranks(self) -> list[Process]:
+        alive = self.processes()
+        standing = self._ranks.of(alive)
+        return [each for each in alive if standing[each.pid][1]]
+
+    def signal(self, number: int) -> int:
+        """How many there were."""
+        alive = self.processes()
+        for each in alive:
+            send(each, number, self._proc)
+        return len(alive)
+
+    def kill(self) -> int:
+        """SIGKILL; stopped first, so that none can start another one meanwhile."""
+        alive = self.processes()
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for each in alive:
+                send(each, number, self._proc)
+        return len(alive)
+
+
+def send(process: Process, number: int, proc: str = "/proc") -> bool:
+    """Only to the process that was seen: its pid may belong to another by now."""
+    now = read(process.pid, proc)
+    if now is None or now.started != process.started:
+        return False
+    with contextlib.suppress(OSError):
+        os.kill(process.pid, number)
+        return True
+    return False
+
+
+_MAX_SECONDS = 10.0
+
+
+def end_abandoned(directory: str, proc: str = "/proc") -> int:
+    """How many processes there were; none is left, but for one that the kernel does not let go."""
+    document = contract.read_json(os.path.join(directory, contract.ATTEMPT))
+    if document is None or document.get("exit") is not None or _lives(document, proc):
+        return 0
+    wanted = {
+        f"{contract.DIR_VARIABLE}={directory}".encode("utf-8", "surrogateescape"),
+        f"{contract.ATTEMPT_VARIABLE}={document.get('attempt')}".encode(),
+    }
+    first = found = _carrying(wanted, proc)
+    until = time.monotonic() + _MAX_SECONDS
+    while found and time.monotonic() < until:
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for each in found:
+                send(each, number, proc)
+        time.sleep(0.05)
+        found = _carrying(wanted, proc)
+    return len(first)
+
+
+def _lives(document: dict[str, object], proc: str) -> bool:
+    pid, started = document.get("wrapper_pid"), document.get("wrapper_started")
+    process = read(pid, proc) if isinstance(pid, int) else None
+    return process is not None and process.started == started and process.state not in "ZX"
+
+
+def _carrying(wanted: set[bytes], proc: str) -> list[Process]:
+    """Processes with all of these variables, without our own and what is above it."""
+    known = everything(proc)
+    above = set()
+    pid = os.getpid()
+    while pid in known and pid not in above:
+        above.add(pid)
+        pid = known[pid].ppid
+    others = (each for each in known.values() if each.pid not in above and each.state not in "ZX")
+    return [each for each in others if wanted <= _variables(each.pid, proc)]
+
+
+def _variables(pid: int, proc: str) -> set[bytes]:
+    try:
+        with open(f"{proc}/{pid}/environ", "rb") as file:
+            return set(file.read(_MAX_ENVIRON).split(b"\0"))
+    except OSError:
+        return set()

@@ -1,0 +1,152 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of `mwatch-run`. What is wrong is said in one line, with exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from typing import Mapping, NamedTuple, NoReturn, Sequence
+
+from mwatch_trainer import contract
+from mwatch_trainer.scrub import scrubber
+
+DEFAULT_DIR = "/mwatch"
+DEFAULT_GRACE_SECONDS = 25.0  # under the 30 s after which Kubernetes kills us too
+DEFAULT_LOG_BYTES = 256 << 20
+_MIN_LOG_BYTES = 4096
+_MODE_VARIABLE = "MWATCH_MODE"
+_USAGE = "mwatch-run [options] -- COMMAND [ARGUMENT ...]"
+_ABOUT = """Runs a training command as it is, watches it, and keeps a copy of what it prints.
+
+example:
+  mwatch-run --dir /mwatch -- torchrun --nproc-per-node 8 pretrain_gpt.py --save /ckpt ...
+
+Observing (the default) changes nothing: arguments, checkpoints and exit code are the command's own.
+With --act a resume gets the right checkpoint, and the exit code says whether a restart can help:
+0 finished, 1-127 permanent, 128-255 worth a restart."""
+
+
+class Options(NamedTuple):
+    command: tuple[str, ...]
+    mode: str = contract.OBSERVE
+    directory: str | None = None
+    checkpoints: str | None = None
+    grace_seconds: float | None = None
+    """From an ending signal to the kill; None: whoever sent the signal kills."""
+    with_probe: bool = True
+    with_node_facts: bool = True
+    log_bytes: int = DEFAULT_LOG_BYTES
+    scrub_patterns: tuple[str, ...] = ()
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\nusage: {_USAGE}\nhelp:  {self.prog} --help\n")
+
+
+def parse(arguments: Sequence[str], environ: Mapping[str, str], version: str) -> Options:
+    """Raises SystemExit: 2 for a mistake, 0 after --help or --version."""
+    before, command = _split(arguments)
+    parser = _parser(version)
+    given = parser.parse_args(before)
+    if not command or not command[0]:
+        parser.error("there is no command; it comes after --")
+    mode = contract.ACT if given.act else environ.get(_MODE_VARIABLE) or contract.OBSERVE
+    if mode not in contract.MODES:
+        parser.error(f"{_MODE_VARIABLE} is {mode!r}; it can be {' or '.join(contract.MODES)}")
+    for each in scrubber.patterns_in(environ.get(scrubber.VARIABLE, "")):
+        try:
+            scrubber.compiled(each)
+        except ValueError as error:
+            parser.error(f"{scrubber.VARIABLE}: {error}")
+    grace: float | None = given.grace
+    if grace is None and mode == contract.ACT:
+        grace = DEFAULT_GRACE_SECONDS
+    return Options(
+        tuple(command),
+        mode,
+        _directory(given.dir, environ),
+        given.checkpoints and os.path.abspath(given.checkpoints),
+        grace,
+        not given.no_probe,
+        not given.no_node_facts,
+        given.log_bytes,
+        tuple(given.scrub_pattern),
+    )
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    words = list(arguments)
+    if "--" not in words:
+        return words, []
+    at = words.index("--")
+    return words[:at], words[at + 1 :]
+
+
+def _parser(version: str) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="mwatch-run",
+        usage=_USAGE,
+        description=_ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add(
+        "--act", action="store_true", help="choose checkpoints and map exit codes (MWATCH_MODE=act)"
+    )
+    add(
+        "--dir",
+        metavar="DIR",
+        help=f"where to write (MWATCH_DIR; else {DEFAULT_DIR} if it is there)",
+    )
+    add(
+        "--checkpoints",
+        metavar="DIR",
+        help="the folder of checkpoints (else read from the command)",
+    )
+    add("--grace", metavar="S", type=_seconds, help="seconds from SIGTERM to SIGKILL of everything "
+        f"(default {DEFAULT_GRACE_SECONDS:.0f} with --act, else never)")  # fmt: skip
+    add("--no-probe", action="store_true", help="no probe inside the ranks")
+    add("--no-node-facts", action="store_true", help="do not sample processes and GPUs")
+    add("--log-bytes", metavar="N", type=_log_bytes, default=DEFAULT_LOG_BYTES,
+        help="bound of trainer.log and its older parts (default 256 MiB)")  # fmt: skip
+    add("--scrub-pattern", metavar="RE", type=_pattern, action="append", default=[],
+        help="a secret of your own, not to be copied; repeatable (or MWATCH_SCRUB)")  # fmt: skip
+    add("--version", action="version", version=f"mwatch-run {version}")
+    return parser
+
+
+def _directory(given: str | None, environ: Mapping[str, str]) -> str | None:
+    chosen = given or environ.get(contract.DIR_VARIABLE)
+    if not chosen and os.path.isdir(DEFAULT_DIR):
+        chosen = DEFAULT_DIR
+    return os.path.abspath(chosen) if chosen else None
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return value
+
+
+def _log_bytes(text: str) -> int:
+    if not text.isdigit() or not _MIN_LOG_BYTES <= int(text) <= 1 << 50:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no number of bytes, at least {_MIN_LOG_BYTES}"
+        )
+    return int(text)
+
+
+def _pattern(text: str) -> str:
+    try:
+        scrubber.compiled(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text

@@ -1,0 +1,228 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""One run of `mwatch-run`: an attempt, or several where it is asked to restart in place.
+
+Everything but the child is optional: without a volume, a pump, a socket or a sampler it runs all
+the same.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from typing import Any, Mapping
+
+from mwatch_trainer import contract
+from mwatch_trainer.attempt import prepare as attempt
+from mwatch_trainer.attempt.fencing import Fence, FenceWatch
+from mwatch_trainer.attempt.plan import Options as AttemptOptions
+from mwatch_trainer.attempt.plan import Plan
+from mwatch_trainer.command.run_facts import SAVE_VARIABLE
+from mwatch_trainer.control_requests import STOP, Asks
+from mwatch_trainer.exits import explain
+from mwatch_trainer.exits.log_reader import Reader
+from mwatch_trainer.linux import adopt_orphans
+from mwatch_trainer.output.forwarder import Output
+from mwatch_trainer.processes import child
+from mwatch_trainer.processes.proc import Tree, end_abandoned
+from mwatch_trainer.processes.reaper import Reaper
+from mwatch_trainer.processes.signals import ENDING, Signals, name_of
+from mwatch_trainer.reporting import say
+from mwatch_trainer.wrapper import volume
+from mwatch_trainer.wrapper.options import Options
+from mwatch_trainer.wrapper.supervisor import Supervision
+from mwatch_trainer.wrapper.volume import Volume
+
+_PREPARE_SECONDS = 20.0  # in observe, where nothing depends on it
+_PUMP_SECONDS = 1.0
+
+
+class EndedBeforeStart(Exception):
+    def __init__(self, number: int) -> None:
+        super().__init__(f"asked to end before the start: {name_of(number)}")
+        self.number = number
+
+
+class Wrapper:
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.child: subprocess.Popen[bytes] | None = None
+        self.signals = Signals()
+        self._is_acting = options.mode == contract.ACT
+        self._asks = Asks(self.signals.wake)
+        self._reaper = Reaper()
+        self._tree = Tree(self._own_pids)
+        self._volume = Volume(options)
+        self._output: Output | None = None
+        self._supervision: Supervision | None = None
+        self._document: dict[str, Any] = {}
+        self._log_place: dict[str, int] | None = None
+        adopt_orphans()
+
+    def run(self) -> int:
+        self._volume.open(self._tree, self._asks, self._reaper, self.status)
+        try:
+            while True:
+                code, is_restarting = self._attempt()
+                if not is_restarting:
+                    return code
+        finally:
+            self._volume.close()
+            self._reaper.reap()
+
+    def status(self) -> dict[str, Any]:
+        supervision, output = self._supervision, self._output
+        return {
+            **self._document,
+            "is_running": self.child is not None and self.child.returncode is None,
+            "stopping": supervision.was_asked if supervision is not None else None,
+            "output": output.counts() if output is not None else None,
+            "orphans_reaped": self._reaper.orphans,
+        }
+
+    def _attempt(self) -> tuple[int, bool]:
+        """The code to exit with, and whether another attempt is to follow instead."""
+        try:
+            plan = self._prepared()
+            self._wait_until(plan.not_before)
+        except EndedBeforeStart as ended:
+            return self._not_started(self._as_given(), str(ended), 128 + ended.number, False), False
+        if plan.refused is not None:
+            say(plan.refused)
+            code = plan.exit_code if plan.exit_code is not None else 1
+            return self._not_started(plan, plan.refused, code, plan.is_permanent), False
+        reader = Reader()
+        output = Output(self._volume.log, reader.feed, self.options.scrub_patterns, self._reaper)
+        self._output = output
+        oom_kills = explain.oom_kills()
+        try:
+            self.child = child.start(plan.argv, plan.env, output.stdout, output.stderr)
+        except child.CannotStart as error:
+            output.close(0.0)
+            say(str(error))
+            return self._not_started(plan, str(error), error.code, True), False
+        output.child_has_started()
+        self._note(plan, self.child.pid)
+        supervision = self._supervised(self.child, plan, output)
+        returncode = int(self.child.returncode)
+        return self._ended(returncode, plan, reader, supervision, oom_kills)
+
+    def _supervised(
+        self, process: subprocess.Popen[bytes], plan: Plan, output: Output
+    ) -> Supervision:
+        """Until it and what belongs to it has ended and its output is where it should be."""
+        grace, look_after = self.options.grace_seconds, output.look_after_pump
+        supervision = Supervision(
+            process, self.signals, self._asks, self._reaper, self._tree, grace, look_after,
+            plan.number,
+        )  # fmt: skip
+        self._supervision = supervision
+        fence = FenceWatch(Fence(plan.save, plan.number), self._asks) if self._is_acting else None
+        supervision.run()
+        if fence is not None:
+            fence.stop()
+        if self._is_acting or supervision.was_asked:
+            supervision.clear()
+        output.finish(supervision.is_hurried)
+        output.close(0.0 if self._tree.processes() else _PUMP_SECONDS)
+        return supervision
+
+    def _ended(
+        self,
+        returncode: int,
+        plan: Plan,
+        reader: Reader,
+        supervision: Supervision,
+        kills_before: int | None,
+    ) -> tuple[int, bool]:
+        kills = explain.oom_kills()
+        oom_killed = kills is not None and kills_before is not None and kills > kills_before
+        told = explain.explain(returncode, reader, supervision.was_asked, plan, oom_killed)
+        returned = told.returned if self._is_acting else child.shell_code(returncode)
+        is_restarting = supervision.wants_restart and self._is_acting
+        how = {"code": told.code, "signal": told.signal, "reason": told.reason}
+        is_last = explain.is_last(returned, told.is_final, os.environ)
+        self._note_exit(how, returned, told.asked, is_last and not is_restarting)
+        return returned, is_restarting
+
+    def _prepared(self) -> Plan:
+        """In a thread: it may wait for others, and a signal must end that."""
+        options = AttemptOptions(
+            mode=self.options.mode,
+            directory=self._volume.directory,
+            with_probe=self.options.with_probe,
+        )
+        plans: list[Plan] = []
+
+        def prepare() -> None:
+            if self._is_acting and options.directory is not None:
+                ended = end_abandoned(options.directory)
+                if ended:
+                    say(f"killed {ended} processes of an attempt whose wrapper had been killed")
+            # Here, for a disk may hang; what the last attempt printed is written by now.
+            self._log_place = volume.log_place(options.directory)
+            plans.append(attempt.prepare(self.options.command, self._environ(), options))
+            self.signals.wake()
+
+        thread = threading.Thread(target=prepare, name="mwatch-prepare", daemon=True)
+        thread.start()
+        began = time.monotonic()
+        while thread.is_alive():
+            self._wait_before_start(0.5)
+            is_late = time.monotonic() - began > _PREPARE_SECONDS
+            if is_late and not self._is_acting:
+                break
+        return plans[0] if plans else self._as_given()
+
+    def _as_given(self) -> Plan:
+        return Plan(1, self.options.command, self._environ())
+
+    def _environ(self) -> dict[str, str]:
+        environ = dict(os.environ)
+        if self.options.checkpoints:
+            environ[SAVE_VARIABLE] = self.options.checkpoints
+        return environ
+
+    def _wait_until(self, not_before: float | None) -> None:
+        while not_before is not None and (left := not_before - time.time()) > 0:
+            self._wait_before_start(min(left, 1.0))
+
+    def _wait_before_start(self, seconds: float) -> None:
+        for number in self.signals.wait(seconds):
+            if number in ENDING:
+                raise EndedBeforeStart(number)
+        if any(ask.kind == STOP for ask in self._asks.take()):
+            raise EndedBeforeStart(signal.SIGTERM)
+        self._reaper.reap()
+
+    def _own_pids(self) -> list[int]:
+        pump = self._output.pump_pid if self._output is not None else None
+        return [*self._volume.own_pids, *([] if pump is None else [pump])]
+
+    def _note(self, plan: Plan, pid: int | None) -> None:
+        options = self.options
+        self._document = {
+            **volume.document(plan, options.mode, options.command, options.scrub_patterns, pid),
+            "log": self._log_place,
+            "started_at": time.time(),
+            "started_monotonic": time.monotonic(),
+            "exit": None,
+            "final": False,
+        }
+        self._volume.put(self._document)
+
+    def _not_started(self, plan: Plan, reason: str, code: int, is_final: bool) -> int:
+        self._note(plan, None)
+        is_last = explain.is_last(code, is_final, os.environ)
+        self._note_exit({"code": None, "signal": None, "reason": reason}, code, False, is_last)
+        return code
+
+    def _note_exit(
+        self, how: Mapping[str, Any], returned: int, was_asked: bool, is_final: bool
+    ) -> None:
+        ended = {**how, "returned": returned, "at": time.time(), "asked": was_asked}
+        self._document = {**self._document, "exit": ended, "final": is_final}
+        self._volume.put(self._document)
