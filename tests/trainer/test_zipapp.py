@@ -80,10 +80,14 @@ def test_it_can_be_started_by_its_own_name_from_a_relative_path(tmp_path: Path, 
     assert (wrapper.returncode, err) == (143, b"")
 
 
-@pytest.mark.parametrize("missing", ["wrapper", "pump", "node_facts", "attempt", "exit_codes"])
+@pytest.mark.parametrize(
+    "missing",
+    ["wrapper/wrapper", "output/pump", "gpu/node_sampler", "attempt/prepare", "exits/explain"],
+)
 def test_a_damaged_file_still_runs_the_command(tmp_path: Path, pyz: Path, missing: str) -> None:
     damaged = tmp_path / "damaged.pyz"
     with zipfile.ZipFile(pyz) as whole, zipfile.ZipFile(damaged, "w") as part:
+        assert f"mwatch_trainer/{missing}.py" in whole.namelist()
         for name in whole.namelist():
             if name != f"mwatch_trainer/{missing}.py":
                 part.writestr(name, whole.read(name))
