@@ -17,7 +17,7 @@ from typing import Any
 from mwatch_trainer import contract
 from mwatch_trainer.gpu.node_sampler import put
 from mwatch_trainer.output.log_copy import RotatedFile
-from mwatch_trainer.probe.record_file import Record, pack
+from mwatch_trainer.probe.record_file import ProbeRecord, pack
 
 RANKS = 8
 _LOG_BYTES = 64 << 20
@@ -43,7 +43,7 @@ class Pod:
     def second(self, step: int) -> None:
         """What is written once a second."""
         for rank in range(RANKS):
-            record = Record(
+            record = ProbeRecord(
                 1, 0, 100 + rank, 1000 + rank, rank, rank, RANKS, step, time.monotonic(),
                 time.time(), step, 0, "collective" if step % 2 else "compute", f"{step:08x}",
                 "training/training.py:2765 train",

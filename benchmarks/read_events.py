@@ -18,7 +18,7 @@ from operator import attrgetter
 from benchmarks.ten_fields import FIELDS
 from mwatch.config.catalogue import load
 from mwatch.model.event import Event, Iteration
-from mwatch.parse.fast_path.run import Run
+from mwatch.parse.fast_path.run import LineRun
 from mwatch.parse.grammar import Grammar
 from mwatch.parse.reader import Reader
 from mwatch.runtime.files import CHUNK
@@ -43,7 +43,7 @@ def read(file: str) -> dict[str, float]:
 
 
 def _keep(values: dict[str, float], batch: Sequence[Event]) -> None:
-    if isinstance(batch, Run):
+    if isinstance(batch, LineRun):
         values["skipped"] += sum(batch.column("skipped"))
         _keep_last(values, batch[-1])
         return

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mwatch.replay.replay import Request, replay
+from mwatch.replay.replay import ReplayRequest, replay
 
 CORPUS = Path(__file__).parent / "corpus"
 INCIDENTS = sorted(folder.name for folder in CORPUS.iterdir())
@@ -26,7 +26,7 @@ NOW = 2_000_000_000.0
 def test_the_incident_is_judged_rightly(incident: str) -> None:
     folder = CORPUS / incident
     expected: dict[str, Any] = json.loads((folder / "expect.json").read_text())["verdict"]
-    report = replay(Request([str(folder)]), NOW)
+    report = replay(ReplayRequest([str(folder)]), NOW)
     found = {
         "cause": report.verdict.cause.value,
         "since_iteration": report.verdict.since_iteration,
@@ -44,5 +44,5 @@ def test_nothing_is_done_to_a_run_that_finished(incident: str) -> None:
     """Not at any moment of it: a false kill is the one mistake that must not happen."""
     expected = json.loads((CORPUS / incident / "expect.json").read_text())["verdict"]
     if expected["cause"] == "finished":
-        report = replay(Request([str(CORPUS / incident)]), NOW)
+        report = replay(ReplayRequest([str(CORPUS / incident)]), NOW)
         assert [each for each in report.timeline if each.kind == "action"] == []

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from mwatch.evidence.bundle import Limits, collect
+from mwatch.evidence.bundle import EvidenceLimits, collect
 from mwatch.evidence.incident_store import IncidentFiles
 from mwatch.model.finding import Cause
 from mwatch.model.incident import incident_id
@@ -37,13 +37,13 @@ FLOOD = """
 import json, os, sys, time
 from mwatch_trainer.probe import record_file
 from mwatch_trainer.processes import proc
-from mwatch_trainer.probe.record_file import Record
+from mwatch_trainer.probe.record_file import ProbeRecord
 folder = sys.argv[1]
 os.makedirs(folder + "/probe", exist_ok=True)
 started = proc.read(os.getpid()).started
 for rank in range(4):
-    record = Record(1, 0, os.getpid(), started, rank, rank, 4, 5, time.monotonic(), time.time(), 1,
-                    0, "training", "", "")
+    record = ProbeRecord(1, 0, os.getpid(), started, rank, rank, 4, 5, time.monotonic(),
+                    time.time(), 1, 0, "training", "", "")
     open(f"{folder}/probe/rank-{rank}", "wb").write(record_file.pack(record, 2))
 print("ready", flush=True)
 done = None
@@ -112,7 +112,7 @@ def test_many_incidents_stay_inside_their_budget_and_the_newest_is_whole(tmp_pat
     root.mkdir()
     (root / "mine.txt").write_bytes(b"x" * 3_000_000)
     files = IncidentFiles(root, max_incidents=20, max_bytes=2_000_000)
-    limits = Limits(bytes=600_000, log_bytes=1000)
+    limits = EvidenceLimits(bytes=600_000, log_bytes=1000)
     names: list[str] = []
     for number in range(30):
         id = incident_id(1_760_000_000 + number, 1, Cause.HANG)

@@ -19,7 +19,7 @@ import orjson
 from benchmarks.cluster.training import RANKS, Kind, Training
 from mwatch.model.event import Iteration
 from mwatch.model.job import Job
-from mwatch.model.observation import Observed, Stored, StoredCheckpoint
+from mwatch.model.observation import Observed, StoredCheckpoint, StoredCheckpoints
 from mwatch.model.snapshot.observed_wire import from_wire
 from mwatch.model.snapshot.pod import Who
 from mwatch.model.snapshot.snapshot import Snapshot, Surroundings, take
@@ -169,7 +169,7 @@ def _start(fleet: Fleet, place: Place) -> Iterator[Observed]:
         StoredCheckpoint(iteration, "complete", None, 10**12, fleet.training.began - 60)
         for iteration in range(CHECKPOINT_EVERY, FIRST_ITERATION + 1, CHECKPOINT_EVERY)
     )
-    yield Observed(fleet.training.began, place.name, Stored("/data/run", checkpoints))
+    yield Observed(fleet.training.began, place.name, StoredCheckpoints("/data/run", checkpoints))
 
 
 def _line(fleet: Fleet, stream: str, iteration: int) -> Observed:

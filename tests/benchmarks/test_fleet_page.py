@@ -11,7 +11,7 @@ from benchmarks.cluster.fleet_page import FIRST_ITERATION, Fleet, PodPage
 from mwatch.engine.engine import Engine
 from mwatch.model.event import Iteration
 from mwatch.model.finding import Cause
-from mwatch.model.observation import Beat, Sign, SignState, Stored
+from mwatch.model.observation import Beat, Sign, SignState, StoredCheckpoints
 from mwatch.model.snapshot.snapshot_wire import PodSnapshot, from_wire
 from support.runs.fleet_seeds import BEGAN, fleet, place
 
@@ -50,8 +50,8 @@ def test_all_pods_together_are_one_job_that_an_engine_finds_healthy(job: Fleet) 
             found = read(page, second, cursors[number])
             cursors[number] = found.cursor
             for observed in found.observed(BEGAN + second):
-                engine.tell(observed)
-        assessment = engine.look(BEGAN + second)
+                engine.observe(observed)
+        assessment = engine.evaluate(BEGAN + second)
     assert assessment.decision.cause is Cause.HEALTHY
     assert len(engine.job.attempt.ranks) == PODS * 8
     assert engine.job.attempt.iteration in (FIRST_ITERATION + 18, FIRST_ITERATION + 19)
@@ -85,7 +85,7 @@ def test_what_seldom_changes_is_sent_once(job: Fleet) -> None:
     first = read(page, 10.0)
     again = read(page, 15.0, first.cursor)
     assert first.wrapper is not None and (first.wrapper.node_rank, first.wrapper.nnodes) == (1, 4)
-    assert first.stored is not None and isinstance(first.stored.what, Stored)
+    assert first.stored is not None and isinstance(first.stored.what, StoredCheckpoints)
     assert again.wrapper is None and again.stored is None and again.events == ()
 
 

@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from mwatch.checks.every import look
-from mwatch.manifests.parts import Wish
+from mwatch.manifests.parts import InjectRequest
 from mwatch.manifests.whole import inject_text
-from mwatch.model.checks.check import Level
+from mwatch.model.checks.check import Severity
 from mwatch_trainer.command.argv import find_program
 from mwatch_trainer.command.composer import is_composer
 from mwatch_trainer.command.composer import settings as composer_settings
@@ -71,7 +71,7 @@ def test_wrapper_and_sidecar_are_what_inject_would_add(
     mode: str, sidecar: str, more: list[str]
 ) -> None:
     plain = rendered_text(CHART, *more, *sets("mwatch.enabled=false"), name="mpt")
-    wish = Wish("mwatch:0.1.0", "native" if sidecar == "native" else "container")
+    wish = InjectRequest("mwatch:0.1.0", "native" if sidecar == "native" else "container")
     changed = inject_text(plain, "job.yaml", wish._replace(mode="act" if mode == "act" else None))
     injected = only(list(yaml.safe_load_all(changed.text)), "PyTorchJob")
     del injected["metadata"]["annotations"]["mwatch.dev/injected"]
@@ -84,7 +84,7 @@ def test_wrapper_and_sidecar_are_what_inject_would_add(
 def test_every_size_passes_the_checks_that_diagnose_makes(config: str) -> None:
     words = sets(f"model.config={config}", f"training.nodes={CONFIGS[config]}")
     text = rendered_text(CHART, *words, name="mpt")
-    found = [each for each in look(one_workload(text)) if each.level is not Level.INFO]
+    found = [each for each in look(one_workload(text)) if each.level is not Severity.INFO]
     assert found == []
 
 

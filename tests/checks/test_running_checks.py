@@ -13,11 +13,11 @@ import yaml
 
 from mwatch.checks.every import ALL
 from mwatch.checks.live import RUNNING, look, worst_first
-from mwatch.model.checks.check import CheckState, Level, Made
-from mwatch.model.checks.running import Claim, Kept, Progress, Running
+from mwatch.model.checks.check import CheckState, Made, Severity
+from mwatch.model.checks.running import Claim, JobProgress, KeptFields, Running
 from mwatch.model.kube.facts import KubeFacts
 from mwatch.model.kube.node import HYPERPOD_HEALTH, KubeNode, Taint
-from mwatch.model.observation import Stored, StoredCheckpoint
+from mwatch.model.observation import StoredCheckpoint, StoredCheckpoints
 from mwatch.model.snapshot.pod import DataFile, Mount, PodFacts
 from support.builders.job_manifests import (
     TRAIN,
@@ -44,7 +44,7 @@ WHOLE = StoredCheckpoint(40, "complete", None, 100 * GB, NOW - 60.0)
 BROKEN = StoredCheckpoint(50, "incomplete", "a shard is missing", 1, NOW - 30.0)
 SHARED = Mount("/data/run", "/data", "lustre", False, 900 * GB, 1000 * GB)
 VOLUME = PodFacts((DataFile("/data/a", 10, 5),), (SHARED,), "40")
-TOLD = Progress(
+TOLD = JobProgress(
     iteration=45, total_iterations=1000, line_at=NOW - 2.0, line_seconds=1.0,
     line_pods=("gpt-worker-0",), read_pods=2, step_seconds=1.0, save_interval=10, attempts=1,
 )  # fmt: skip
@@ -63,11 +63,11 @@ def running(content: dict[str, Any] | None = None, *others: dict[str, Any], **mo
         "applied": workload,
         "progress": TOLD,
         "pods": {"gpt-master-0": VOLUME},
-        "stored": Stored("/data/run", (WHOLE,)),
+        "stored": StoredCheckpoints("/data/run", (WHOLE,)),
         "arguments": {"--save": "/data/run", "--load": "/data/run"},
         "claims": (Claim("data", "lustre", "Retain"),),
         "services": ("tensorboard",),
-        "kept": Kept(True, False),
+        "kept": KeptFields(True, False),
     }
     return Running(**{**well, **more})
 
@@ -110,7 +110,7 @@ SPEAKS: list[Case] = [
     (1, "heads", lambda: running(job(num_attention_heads="18"))),
     (1, "layers", lambda: running(job(num_layers="25"))),
     (2, "sidecar-kept", lambda: running(pruned())),
-    (2, "sidecar-kept", lambda: running(kept=Kept(False, False))),
+    (2, "sidecar-kept", lambda: running(kept=KeptFields(False, False))),
     (3, "container-name", lambda: running(rename(job(), "megatron"))),
     (4, "data-files", lambda: running(pods=pod_facts(data=(DataFile("/d", 9, None),)))),
     (4, "data-files", lambda: running(pods=pod_facts(data=(DataFile("/d", 0, 5),)))),
@@ -127,13 +127,14 @@ SPEAKS: list[Case] = [
     (6, "save-space", lambda: running(
         pods=pod_facts(mounts=(SHARED._replace(free_bytes=150 * GB),)))),
     (6, "save-space", lambda: running(
-        stored=Stored("/data/run", ()), pods=pod_facts(mounts=(SHARED._replace(free_bytes=GB),)),
+        stored=StoredCheckpoints("/data/run", ()),
+        pods=pod_facts(mounts=(SHARED._replace(free_bytes=GB),)),
         arguments={"--save": "/data/run", "--num-layers": "96", "--hidden-size": "12288"})),
     (7, "tracker", lambda: running(pods=pod_facts(tracker=None))),
     (7, "tracker", lambda: running(
-        pods=pod_facts(tracker="50"), stored=Stored("/data/run", (WHOLE, BROKEN)))),
+        pods=pod_facts(tracker="50"), stored=StoredCheckpoints("/data/run", (WHOLE, BROKEN)))),
     (7, "tracker", lambda: running(
-        stored=Stored("/data/run", (WHOLE._replace(written_at=NOW - 7200.0),)))),
+        stored=StoredCheckpoints("/data/run", (WHOLE._replace(written_at=NOW - 7200.0),)))),
     (8, "backoff-limit", lambda: running(limited(1))),
     (9, "restart-policy", lambda: running(with_policy("Never"))),
     (10, "exit-code", lambda: running(script(job(), f"{TRAIN} 2>&1 | tee /tmp/log"))),
@@ -176,7 +177,7 @@ FINE: list[tuple[str, Callable[[], Running]]] = [
     ("last-rank", running),
     ("last-rank", lambda: running(progress=TOLD._replace(line_at=None))),
     ("random-start", lambda: running(
-        stored=Stored("/data/run", ()),
+        stored=StoredCheckpoints("/data/run", ()),
         progress=TOLD._replace(random_start="will start from random"))),
     ("early-success", running),
     ("early-success", lambda: running(progress=TOLD._replace(is_done=True))),
@@ -196,11 +197,11 @@ UNSEEN: list[tuple[str, Callable[[], Running]]] = [
     ("reclaim", lambda: running(claims=(Claim("data", "lustre", ""),))),
     ("tensorboard", lambda: running(job(tensorboard_dir="/data/tb"), services=None)),
     ("pod-rendezvous-id", lambda: with_pods(())),
-    ("last-rank", lambda: running(progress=Progress())),
+    ("last-rank", lambda: running(progress=JobProgress())),
     ("last-rank", lambda: running(
         progress=TOLD._replace(line_at=None, iteration=None, read_pods=1))),
-    ("random-start", lambda: running(progress=Progress())),
-    ("early-success", lambda: replace(with_job(finished="Succeeded"), progress=Progress())),
+    ("random-start", lambda: running(progress=JobProgress())),
+    ("early-success", lambda: replace(with_job(finished="Succeeded"), progress=JobProgress())),
     ("misplaced-policy", lambda: running(applied=None)),
 ]  # fmt: skip
 
@@ -260,4 +261,4 @@ def test_arguments_that_nobody_saw_are_not_taken_for_right() -> None:
 
 def test_the_worst_comes_first() -> None:
     found = worst_first(look(running(variable(limited(1), "NCCL_DEBUG", "INFO"))))
-    assert [each.level for each in found] == [Level.ERROR, Level.WARNING]
+    assert [each.level for each in found] == [Severity.ERROR, Severity.WARNING]

@@ -14,16 +14,16 @@ from cluster import kube_things as things
 from mwatch.config.controller import ControllerSettings
 from mwatch.config.fleet import FleetSettings
 from mwatch.controller.controller import Controller
-from mwatch.controller.interfaces import HandsLike, NoHands
+from mwatch.controller.interfaces import NoRemediation, Remediation
 from mwatch.fleet.cluster_view import FleetView
-from mwatch.fleet.job_monitor import JobWatch
-from mwatch.kube.access import Access, Limits
+from mwatch.fleet.job_monitor import JobMonitor
+from mwatch.kube.access import Access, CallLimits
 from mwatch.kube.connect import connect
 from mwatch.kube.events import Events
 from mwatch.kube.lease import Lease
 from mwatch.kube.resources import PODS
 from mwatch.model.kube.job import KubeJob
-from mwatch.remediate.manager import Hands
+from mwatch.remediate.manager import RemediationManager
 from mwatch.runtime.clock import Clock
 from support.fakes.pod_servers import PodServer
 
@@ -109,13 +109,13 @@ def watching(
     policy: Path | None = None,
 ) -> Iterator[Controller]:  # fmt: skip
     """A controller whose loop the test turns."""
-    limits = Limits(call_seconds=5.0, tries=2, first_wait=0.05)
+    limits = CallLimits(call_seconds=5.0, tries=2, first_wait=0.05)
     access = Access(connect(str(kubeconfig)), limits=limits)
 
-    def hands(lease: Lease, events: Events, clock: Clock) -> HandsLike:
+    def hands(lease: Lease, events: Events, clock: Clock) -> Remediation:
         if not has_hands:
-            return NoHands()
-        return Hands(access, namespace, lease=lease, clock=clock.now, events=events,
+            return NoRemediation()
+        return RemediationManager(access, namespace, lease=lease, clock=clock.now, events=events,
                      settings=FleetSettings())  # fmt: skip
 
     settings = ControllerSettings(namespace, port=0, poll_seconds=poll, policy=policy)
@@ -132,9 +132,9 @@ def watching(
 
 
 def until(
-    controller: Controller, is_so: Callable[[JobWatch], Any], job: WatchedJob | None = None,
+    controller: Controller, is_so: Callable[[JobMonitor], Any], job: WatchedJob | None = None,
     seconds: float = PATIENCE,
-) -> JobWatch:  # fmt: skip
+) -> JobMonitor:  # fmt: skip
     """Turns the loop, and the pods, until that is so of its one job."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -149,5 +149,5 @@ def until(
     raise AssertionError(f"not within {seconds} s: {seen}")
 
 
-def cause(watch: JobWatch) -> str:
+def cause(watch: JobMonitor) -> str:
     return "" if watch.assessment is None else watch.assessment.decision.cause.value

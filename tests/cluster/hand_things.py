@@ -19,13 +19,13 @@ from mwatch.config.fleet import FleetSettings
 from mwatch.engine.engine import Assessment
 from mwatch.export.http.control import control_pages
 from mwatch.export.http.server import Server
-from mwatch.fleet.job_monitor import JobWatch, PodPlace
+from mwatch.fleet.job_monitor import JobMonitor, PodPlace
 from mwatch.gang.restart import ledger_key
 from mwatch.kube.access import Access
 from mwatch.kube.events import Events
 from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.lease import Lease
-from mwatch.kube.ledger import Ledger
+from mwatch.kube.ledger import LedgerStore
 from mwatch.kube.resources import EVENTS, JOBS, PODS, WORKLOADS
 from mwatch.kube.token import Tokens
 from mwatch.model.decision import Action, Decision
@@ -35,9 +35,9 @@ from mwatch.model.kube.job import JobKind, KubeJob
 from mwatch.model.kube.ledger import JobEntry
 from mwatch.model.restart import RestartAnswer, RestartOrder, RestartOutcome
 from mwatch.model.snapshot.pod import Who
-from mwatch.model.snapshot.snapshot_wire import PodSnapshot, View
+from mwatch.model.snapshot.snapshot_wire import PodSnapshot, SidecarView
 from mwatch.model.snapshot.wrapper import WrapperState
-from mwatch.remediate.manager import Hands
+from mwatch.remediate.manager import RemediationManager
 from mwatch.runtime.clock import Clock
 
 QUICK = FleetSettings(evidence_seconds=5.0, rendezvous_wait_seconds=0.5)
@@ -146,7 +146,7 @@ def snapshot(pod: str, attempt: int | None, mode: str = "act") -> PodSnapshot:
     wrapper = None if attempt is None else WrapperState(
         attempt, mode, 0.0, 7, None, 0, 1, (), None, None, None, None, False
     )  # fmt: skip
-    view = View(*[None] * len(View.__slots__))
+    view = SidecarView(*[None] * len(SidecarView.__slots__))
     who = Who("train", pod, None, None, None, None, "x", 0.0, mode)
     return PodSnapshot(
         0.0, 0.0, "", False, 0.0, who, view, (), {}, (), {}, (), None, (), None, (), (), 0, wrapper
@@ -164,15 +164,15 @@ class Controller:
         self.clock = Clock().now
         self.lease = lease or Lease(access, namespace, identity)
         self.lease.turn()
-        self.hands = Hands(
+        self.hands = RemediationManager(
             access, namespace, lease=self.lease, clock=self.clock,
             events=Events(access, identity), settings=settings, evidence=folder,
         )  # fmt: skip
-        self.watches: dict[str, JobWatch] = {}
+        self.watches: dict[str, JobMonitor] = {}
         self.fakes: dict[str, FakePod] = {}
 
-    def watch(self, job: KubeJob, *, attempt: int = 1, fakes: Sequence[FakePod] = ()) -> JobWatch:
-        watch = JobWatch(job, {}, now=self.clock())
+    def watch(self, job: KubeJob, *, attempt: int = 1, fakes: Sequence[FakePod] = ()) -> JobMonitor:
+        watch = JobMonitor(job, {}, now=self.clock())
         watch.engine.job.attempt.number = attempt
         watch.engine.job.has_started = True
         self.watches[watch.key] = watch
@@ -180,7 +180,7 @@ class Controller:
         self.see(watch)
         return watch
 
-    def see(self, watch: JobWatch) -> None:
+    def see(self, watch: JobMonitor) -> None:
         job = find_job(self.access, self.namespace, watch.kube.name, watch.kube.kind)
         if job is None:
             self.watches.pop(watch.key)
@@ -215,13 +215,13 @@ class Controller:
             time.sleep(0.05)
 
     def entry(self, key: str = KEY) -> JobEntry:
-        return Ledger(self.access, self.namespace).read().of(key)
+        return LedgerStore(self.access, self.namespace).read().of(key)
 
     def close(self) -> None:
         self.hands.close()
 
 
-def decided(watch: JobWatch, action: Action = Action.RESTART, cause: Cause = Cause.HANG, *,
+def decided(watch: JobMonitor, action: Action = Action.RESTART, cause: Cause = Cause.HANG, *,
             resume_from: int | None = 450, pod: str | None = None, node: str | None = None,
             **more: Any) -> Decision:  # fmt: skip
     """The engine's word about this attempt, due at once."""
@@ -237,7 +237,7 @@ def decided(watch: JobWatch, action: Action = Action.RESTART, cause: Cause = Cau
     return decision
 
 
-def began(watch: JobWatch, attempt: int, iteration: int | None = None) -> None:
+def began(watch: JobMonitor, attempt: int, iteration: int | None = None) -> None:
     """The new gang has started, and nothing is wrong with it."""
     watch.engine.job.attempt.number = attempt
     watch.engine.job.attempt.iteration = iteration

@@ -15,18 +15,18 @@ import yaml
 
 from cluster.binaries import module_folder
 from cluster.control_plane import ControlPlane
-from mwatch.kube.access import Access, Limits
+from mwatch.kube.access import Access, CallLimits
 from mwatch.kube.connect import connect
-from mwatch.kube.resources import JOBS, NODES, PODS, Resource
+from mwatch.kube.resources import JOBS, NODES, PODS, ApiResource
 from mwatch.model.kube.job import KubeJob, job_of
 
-SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
-NAMESPACES = Resource("", "v1", "namespaces", "Namespace", is_namespaced=False)
-CRDS = Resource(
+SERVICE_ACCOUNTS = ApiResource("", "v1", "serviceaccounts", "ServiceAccount")
+NAMESPACES = ApiResource("", "v1", "namespaces", "Namespace", is_namespaced=False)
+CRDS = ApiResource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False
 )
-ROLES = Resource("rbac.authorization.k8s.io", "v1", "roles", "Role")
-BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
+ROLES = ApiResource("rbac.authorization.k8s.io", "v1", "roles", "Role")
+BINDINGS = ApiResource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
 MANIFESTS = Path(__file__).parents[2] / "manifests" / "rbac"
 _CRD_FILES = {
     "pytorchjobs.kubeflow.org": (
@@ -60,7 +60,7 @@ def client(plane: ControlPlane, **more: Any) -> Access:
 
 
 def impatient(plane: ControlPlane, **more: Any) -> Access:
-    return client(plane, limits=Limits(call_seconds=5.0, tries=2, first_wait=0.01), **more)
+    return client(plane, limits=CallLimits(call_seconds=5.0, tries=2, first_wait=0.01), **more)
 
 
 def fresh_namespace(access: Access) -> str:
@@ -73,7 +73,7 @@ def fresh_namespace(access: Access) -> str:
     return name
 
 
-def _named(resource: Resource, name: str, namespace: str | None) -> dict[str, Any]:
+def _named(resource: ApiResource, name: str, namespace: str | None) -> dict[str, Any]:
     about = {"name": name, **({"namespace": namespace} if namespace else {})}
     return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": about}
 

@@ -17,12 +17,12 @@ from mwatch.diagnose.fleet_status import look
 from mwatch.diagnose.job import JobRequest, diagnose_with
 from mwatch.kube.access import Access
 from mwatch.kube.errors import NoPermission
-from mwatch.kube.resources import SECRETS, Resource
+from mwatch.kube.resources import SECRETS, ApiResource
 from mwatch.model.finding import Cause
 
 _RBAC = ("rbac.authorization.k8s.io", "v1")
-CLUSTER_ROLES = Resource(*_RBAC, "clusterroles", "ClusterRole", is_namespaced=False)
-CLUSTER_BINDINGS = Resource(
+CLUSTER_ROLES = ApiResource(*_RBAC, "clusterroles", "ClusterRole", is_namespaced=False)
+CLUSTER_BINDINGS = ApiResource(
     *_RBAC, "clusterrolebindings", "ClusterRoleBinding", is_namespaced=False
 )
 

@@ -18,7 +18,7 @@ from mwatch.config.fleet import FleetSettings, MaintenanceWindow
 from mwatch.gang.restart import ledger_key
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job, pods_of
-from mwatch.kube.ledger import Ledger
+from mwatch.kube.ledger import LedgerStore
 from mwatch.kube.resources import JOBS, PODS
 from mwatch.model.finding import Cause
 from mwatch.model.kube.gang import StepState, Way
@@ -34,7 +34,7 @@ def annotated(access: Access, job: KubeJob, **words: str | None) -> None:
 
 
 def halted(access: Access, namespace: str, halt: Halt | None) -> None:
-    Ledger(access, namespace).change(lambda book: replace(book, halt=halt))
+    LedgerStore(access, namespace).change(lambda book: replace(book, halt=halt))
 
 
 def fleet(access: Access, namespace: str, settings: FleetSettings = QUICK) -> Controller:
@@ -192,10 +192,10 @@ def test_jobs_that_stall_together_on_one_volume_are_one_incident_and_no_restart(
     controller.until(
         lambda: all(controller.hands.state(key).held_by == "common_cause" for key in keys)
     )
-    controller.until(lambda: Ledger(access, namespace).read().common)
+    controller.until(lambda: LedgerStore(access, namespace).read().common)
     for _ in range(3):
         controller.turn()
-    (cause,) = Ledger(access, namespace).read().common
+    (cause,) = LedgerStore(access, namespace).read().common
     assert cause.shared == "volume shared" and set(cause.jobs) == set(keys)
     assert all(len(pods_of(access, each.kube)) == 2 for each in controller.watches.values())
     told = [text for reason, text in hands.events(access, namespace)
@@ -203,7 +203,7 @@ def test_jobs_that_stall_together_on_one_volume_are_one_incident_and_no_restart(
     assert len(told) == 2 and all("volume shared" in text for text in told)
     hands.began(controller.watches[keys[0]], 1, 500)  # one heals: the other is alone
     controller.until(lambda: controller.hands.state(keys[1]).doing == "recovering")
-    controller.until(lambda: Ledger(access, namespace).read().common[0].ended_at is not None)
+    controller.until(lambda: LedgerStore(access, namespace).read().common[0].ended_at is not None)
     controller.close()
 
 

@@ -19,7 +19,7 @@ from mwatch.kube.resources import NODES, PYTORCH_JOBS
 from mwatch.model.decision import Action
 from mwatch.model.kube.job import KubeJob
 from mwatch.model.kube.node import KubeNode, node_of
-from mwatch.remediate.case import Task
+from mwatch.remediate.case import RestartTask
 from mwatch.remediate.node_avoidance import keep_out, let_in
 
 pytestmark = pytest.mark.timeout(150)
@@ -47,8 +47,10 @@ def make(access: Access, namespace: str) -> KubeJob:
     return job_of(access, namespace)
 
 
-def task(job: KubeJob, node: str, nodes: tuple[KubeNode, ...] | None = None) -> Task:
-    return Task("id", "k", job, 1, Action.RESTART, "Xid 79", False, (), (), nodes, False, node)
+def task(job: KubeJob, node: str, nodes: tuple[KubeNode, ...] | None = None) -> RestartTask:
+    return RestartTask(
+        "id", "k", job, 1, Action.RESTART, "Xid 79", False, (), (), nodes, False, node
+    )
 
 
 def rules(job: KubeJob) -> str:

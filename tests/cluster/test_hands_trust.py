@@ -17,10 +17,10 @@ import pytest
 from cluster import hand_things as hands
 from cluster.hand_fixtures import a_namespace, an_access, kinds  # noqa: F401
 from cluster.hand_things import KEY, QUICK, Controller
-from mwatch.fleet.job_monitor import JobWatch
+from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import pods_of
-from mwatch.kube.ledger import Ledger
+from mwatch.kube.ledger import LedgerStore
 from mwatch.kube.resources import JOBS
 from mwatch.model.decision import Action
 from mwatch.model.kube.gang import GangStep, StepState, Way
@@ -28,9 +28,9 @@ from mwatch.model.kube.job import JobKind
 from mwatch.model.kube.ledger import Book, JobEntry
 from mwatch.model.kube.next_start import NextStart
 from mwatch.model.restart import RestartOutcome
-from mwatch.operate.overrides import People
+from mwatch.operate.overrides import JobOverrides
 from mwatch.remediate import worker
-from mwatch.remediate.case import Done, Task, record_of
+from mwatch.remediate.case import RestartTask, TaskResult, record_of
 from mwatch.runtime.clock import Clock
 
 pytestmark = pytest.mark.timeout(150)
@@ -53,7 +53,7 @@ def test_a_step_that_is_done_is_not_begun_again_by_who_remembers_it_as_under_way
     start = NextStart(2, 450, False, "newest", not_before=time.time() - 60)
     done = replace(step, state=StepState.DONE, outcome="all 2 pods restarted in place")
     entry = JobEntry(uid=job.uid, attempt=2, step=done, start=start)
-    Ledger(access, namespace).change(lambda book: book.with_job(KEY, entry))
+    LedgerStore(access, namespace).change(lambda book: book.with_job(KEY, entry))
     stale = replace(entry, step=step, start=start._replace(not_before=None))
     controller.hands._ledger.book = Book({KEY: stale})
     controller.hands._ledger.read_at = controller.clock() + 3600  # reads do not get through
@@ -105,10 +105,10 @@ def test_a_job_is_not_forgotten_when_the_lease_was_lost_before_anything_was_writ
     tasks = controller.hands._tasks
     carry_out, lost = tasks.carry_out, list[int]()
 
-    def while_another_leads(*given: Any) -> Done:
+    def while_another_leads(*given: Any) -> TaskResult:
         if not lost:
             lost.append(1)
-            return Done(False, "not the leader")
+            return TaskResult(False, "not the leader")
         return carry_out(*given)
 
     monkeypatch.setattr(tasks, "carry_out", while_another_leads)
@@ -127,7 +127,7 @@ def test_a_fault_of_ours_before_anything_was_written_is_tried_again(
     tasks = controller.hands._tasks
     carry_out, failed = tasks.carry_out, list[int]()
 
-    def at_first_not(*given: Any) -> Done:
+    def at_first_not(*given: Any) -> TaskResult:
         if not failed:
             failed.append(1)
             raise ValueError("a fault of ours")
@@ -161,10 +161,10 @@ def test_what_is_late_about_a_job_does_not_erase_the_next_one_of_its_name(
 ) -> None:
     job = hands.make_job(access, namespace)
     controller = Controller(access, namespace)
-    watch: JobWatch = controller.watch(job)
+    watch: JobMonitor = controller.watch(job)
     entry = JobEntry(uid="of-the-new-job", attempt=7)
-    Ledger(access, namespace).change(lambda book: book.with_job(KEY, entry))
-    task = Task("id", KEY, watch.kube, 1, Action.RESTART, "late", False, (), (), None, False)
+    LedgerStore(access, namespace).change(lambda book: book.with_job(KEY, entry))
+    task = RestartTask("id", KEY, watch.kube, 1, Action.RESTART, "late", False, (), (), None, False)
     controller.hands._tasks._let_go(task, "all pods are gone")
     assert controller.entry().attempt == 7
     controller.close()
@@ -199,11 +199,11 @@ def test_a_stop_is_not_done_again_after_a_person_has_started_the_job(
     job = hands.make_job(access, namespace, in_queue=False)
     step = replace(in_place_step(job, set()), way=Way.STOP)
     entry = JobEntry(uid=job.uid, step=step)
-    Ledger(access, namespace).change(lambda book: book.with_job(KEY, entry))
+    LedgerStore(access, namespace).change(lambda book: book.with_job(KEY, entry))
     body = {"metadata": {"annotations": {"mwatch.dev/suspended-by": step.id}},
             "spec": {"suspend": True}}  # fmt: skip
     assert access.patch(JOBS, namespace, "train", body).is_ok
-    People(access, namespace).resume("train", "mended")
+    JobOverrides(access, namespace).resume("train", "mended")
     controller = Controller(access, namespace)
     watch = controller.watch(job)
     hands.began(watch, 1)
@@ -225,7 +225,7 @@ def test_what_was_only_observed_spends_no_budget_once_mwatch_may_act(
     for attempt in (1, 2, 3):
         watch.engine.job.attempt.number = attempt
         decision = hands.decided(watch)
-        watch.engine.enact(decision, time.time())
+        watch.engine.record_action(decision, time.time())
         act = watch.engine.record.of_attempt(attempt)
         assert act is not None
         acts.append(act)
@@ -233,7 +233,7 @@ def test_what_was_only_observed_spends_no_budget_once_mwatch_may_act(
         incidents.append(record_of(id, watch, decision, is_act=attempt == 1, now=time.time()))
     hands.began(watch, 4)
     entry = JobEntry(uid=job.uid, acts=tuple(acts), incidents=tuple(incidents))
-    Ledger(access, namespace).change(lambda book: book.with_job(KEY, entry))
+    LedgerStore(access, namespace).change(lambda book: book.with_job(KEY, entry))
     controller.until(lambda: controller.hands._ledger.book is not None)
     controller.turn()
     assert [each.attempt for each in watch.engine.record.acts] == [1]

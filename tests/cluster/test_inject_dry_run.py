@@ -18,7 +18,7 @@ from cluster.binaries import OPERATOR, OPERATOR_MODULE, module_folder
 from cluster.control_plane import ControlPlane
 from cluster.dry_run import Refused, stored
 from cluster.kube_things import wait_for
-from mwatch.manifests.parts import Wish
+from mwatch.manifests.parts import InjectRequest
 from mwatch.manifests.whole import uninject_text
 from mwatch.operate.inject import Keeps, cluster_keeps, inject
 from support.repository.manifest_files import (
@@ -130,7 +130,9 @@ def test_a_native_sidecar_on_1_7_0_would_lose_its_restart_policy(
 @pytest.mark.parametrize(
     "wish", [NATIVE, PLAIN, NATIVE._replace(mode="act")], ids=["native", "container", "act"]
 )
-def test_the_other_kinds_pass_in_both_forms(api: ControlPlane, name: str, wish: Wish) -> None:
+def test_the_other_kinds_pass_in_both_forms(
+    api: ControlPlane, name: str, wish: InjectRequest
+) -> None:
     text = injected(name, wish).text
     for sent, kept in zip(objects_in(text), accepted(api, text), strict=True):
         assert lost(sent["spec"], kept["spec"]) == []

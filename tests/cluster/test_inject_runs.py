@@ -20,7 +20,7 @@ import pytest
 from cluster.given import given_images, is_given
 from cluster.images import MWATCH
 from cluster.kubectl import Kubectl
-from mwatch.manifests.parts import Sidecar, Wish
+from mwatch.manifests.parts import InjectRequest, Sidecar
 from mwatch.manifests.whole import inject_text
 from support.repository.manifest_files import objects_in
 
@@ -66,7 +66,7 @@ def pytorchjob(name: str, script: str, pods: int = 2) -> dict[str, Any]:
 
 
 def injected(content: dict[str, Any], form: Sidecar) -> list[Any]:
-    wish = Wish(given_images().get("mwatch", MWATCH), form, python=PYTHON)
+    wish = InjectRequest(given_images().get("mwatch", MWATCH), form, python=PYTHON)
     return objects_in(inject_text(json.dumps(content), "job.json", wish).text)
 
 

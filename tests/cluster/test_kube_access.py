@@ -19,7 +19,7 @@ from mwatch.kube.errors import NoCredentials, NoPermission, Unavailable
 from mwatch.kube.jobs import find_job, pods_of, watched_jobs
 from mwatch.kube.listing import list_all
 from mwatch.kube.mirror import Mirror
-from mwatch.kube.resources import CONFIG_MAPS, EVENTS, PODS, Resource
+from mwatch.kube.resources import CONFIG_MAPS, EVENTS, PODS, ApiResource
 from mwatch.model.kube.event import event_of
 from mwatch.model.kube.job import JobKind
 from mwatch.model.kube.pod import KubePod, pod_of
@@ -101,7 +101,7 @@ def test_a_list_whose_moment_is_forgotten_between_two_pages_starts_over(
 
 
 def test_a_kind_that_the_cluster_does_not_know_is_no_empty_list(access: Access) -> None:
-    assert list_all(access, Resource("nobody.dev", "v1", "things", "Thing"), "default") is None
+    assert list_all(access, ApiResource("nobody.dev", "v1", "things", "Thing"), "default") is None
 
 
 def mirror_of(

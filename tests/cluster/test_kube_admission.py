@@ -17,11 +17,11 @@ from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError, NoPermission
 from mwatch.kube.jobs import find_job
 from mwatch.kube.listing import list_all
-from mwatch.kube.resources import CONFIG_MAPS, NODES, OF_KIND, SECRETS, WORKLOADS, Resource
+from mwatch.kube.resources import CONFIG_MAPS, NODES, OF_KIND, SECRETS, WORKLOADS, ApiResource
 from mwatch.model.kube.job import JobKind
 from mwatch.model.kube.node import KubeNode, node_of
 from mwatch.remediate.node_avoidance import (
-    Refused,
+    AvoidanceRefused,
     avoid_patch,
     cordon,
     expired,
@@ -30,17 +30,17 @@ from mwatch.remediate.node_avoidance import (
 )
 
 GROUP = "admissionregistration.k8s.io"
-POLICIES = Resource(
+POLICIES = ApiResource(
     GROUP, "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", is_namespaced=False
 )
-POLICY_BINDINGS = Resource(
+POLICY_BINDINGS = ApiResource(
     GROUP, "v1", "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", False
 )
-CLUSTER_ROLES = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", False)
-CLUSTER_BINDINGS = Resource(
+CLUSTER_ROLES = ApiResource("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", False)
+CLUSTER_BINDINGS = ApiResource(
     "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", False
 )
-NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
+NETWORK_POLICIES = ApiResource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 BY_KIND = {each.kind: each for each in (POLICIES, POLICY_BINDINGS, CLUSTER_ROLES, CLUSTER_BINDINGS)}
 OTHER_PATCHES: dict[str, dict[str, Any]] = {
     "a label": {"metadata": {"labels": {"team": "x"}}},
@@ -191,7 +191,7 @@ def test_of_a_workload_only_active_can_be_changed(
 
 @pytest.mark.parametrize(("resource", "name"), [(CONFIG_MAPS, "other"), (SECRETS, "other")])
 def test_it_makes_nothing_under_a_name_that_is_not_its_own(
-    ours: Access, namespace: str, resource: Resource, name: str
+    ours: Access, namespace: str, resource: ApiResource, name: str
 ) -> None:
     body = {"apiVersion": "v1", "kind": resource.kind, "metadata": {"name": name}}
     with pytest.raises(KubeError, match="nothing else"):
@@ -227,13 +227,13 @@ def test_a_node_is_cordoned_for_a_while_and_nothing_else_is_done_to_it(
     assert held.is_cordoned and held.annotations["mwatch.dev/cordoned-for"] == "Xid 79"
 
     refused = cordon(ours, nodes(ours), "well", until=100.0, why="", most=1)
-    assert isinstance(refused, Refused) and "limit" in refused.text
+    assert isinstance(refused, AvoidanceRefused) and "limit" in refused.text
     assert expired(nodes(ours), now=99.0) == []
     assert [node.name for node in expired(nodes(ours), now=100.0)] == ["sick"]
     assert uncordon(ours, held) is None
     assert not any(node.is_cordoned for node in nodes(ours))
     (well,) = (node for node in nodes(ours) if node.name == "well")
-    assert isinstance(uncordon(ours, well), Refused)
+    assert isinstance(uncordon(ours, well), AvoidanceRefused)
 
     path = NODES.path(None, "well")
     taint = {"key": "x", "effect": "NoExecute"}

@@ -20,7 +20,7 @@ from mwatch.checks.kube_causes import kube_causes, kube_phase
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.listing import list_all
-from mwatch.kube.resources import EVENTS, JOBS, NODES, PODS, Resource
+from mwatch.kube.resources import EVENTS, JOBS, NODES, PODS, ApiResource
 from mwatch.model.finding import Cause, Finding
 from mwatch.model.kube.event import event_of
 from mwatch.model.kube.facts import KubeFacts
@@ -28,7 +28,7 @@ from mwatch.model.kube.node import node_of
 from mwatch.model.phase import JobPhase
 
 IMAGE = "localhost/pause:1"
-PRIORITIES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False)
+PRIORITIES = ApiResource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False)
 _RECORD = os.environ.get("MWATCH_RECORD_KUBE")
 pytestmark = pytest.mark.timeout(120)
 

@@ -13,15 +13,15 @@ import pytest
 from cluster import kube_things as things
 from cluster.control_plane import ControlPlane
 from mwatch.gang.plan import GangFacts, plan
-from mwatch.gang.restart import AlreadyUnderWay, GangLimits, GangRestart, Progress, ledger_key
+from mwatch.gang.restart import AlreadyUnderWay, GangLimits, GangProgress, GangRestart, ledger_key
 from mwatch.gang.suspend import start_job, stop_job
 from mwatch.kube.access import Access
-from mwatch.kube.answer import Outcome
+from mwatch.kube.answer import CallOutcome
 from mwatch.kube.events import Events
 from mwatch.kube.jobs import find_job, pods_of
-from mwatch.kube.ledger import Ledger
+from mwatch.kube.ledger import LedgerStore
 from mwatch.kube.resources import EVENTS, JOBS, PODS
-from mwatch.model.kube.gang import GangStep, Plan, StepState, Target, Way
+from mwatch.model.kube.gang import GangPlan, GangStep, StepState, Target, Way
 from mwatch.model.kube.job import KubeJob
 from mwatch.model.kube.node import KubeNode
 
@@ -35,9 +35,9 @@ def access(plane: ControlPlane) -> Iterator[Access]:
     made.close()
 
 
-def the_plan(access: Access, job: KubeJob, way: Way = Way.DELETE_PODS) -> Plan:
+def the_plan(access: Access, job: KubeJob, way: Way = Way.DELETE_PODS) -> GangPlan:
     targets = tuple(Target(pod.name, pod.uid, pod.node) for pod in pods_of(access, job))
-    return Plan(way, job.kind, job.namespace, job.name, job.uid, targets, targets[0].uid)
+    return GangPlan(way, job.kind, job.namespace, job.name, job.uid, targets, targets[0].uid)
 
 
 def restarter(
@@ -45,7 +45,7 @@ def restarter(
 ) -> GangRestart:
     limits = GangLimits(look_seconds=0.02)
     allowed = may_act if callable(may_act) else lambda: True
-    return GangRestart(access, Ledger(access, namespace), may_act=allowed, limits=limits)
+    return GangRestart(access, LedgerStore(access, namespace), may_act=allowed, limits=limits)
 
 
 def uids(access: Access, job: KubeJob) -> set[str]:
@@ -66,7 +66,7 @@ def test_all_pods_of_the_gang_go_and_no_others(access: Access) -> None:
 
     done = gang.advance(step, seconds=10, now=NOW)
 
-    assert (done.progress, done.deleted, done.left) == (Progress.DONE, 3, 0)
+    assert (done.progress, done.deleted, done.left) == (GangProgress.DONE, 3, 0)
     left = access.call("GET", PODS.path(namespace)).body
     assert things.names(left) == {"other-0", "stranger"}
 
@@ -80,7 +80,7 @@ def test_a_pod_made_anew_under_the_same_name_survives_a_late_retry(access: Acces
 
     late = access.delete(PODS, namespace, "train-0", uid=old)
 
-    assert late.outcome is Outcome.CONFLICT
+    assert late.outcome is CallOutcome.CONFLICT
     assert uids(access, job) == {new}
 
 
@@ -95,17 +95,17 @@ def test_a_controller_killed_in_the_middle_is_followed_by_one_that_repeats_nothi
     first = restarter(access, namespace, lambda: next(left, False))
     step = first.begin(the_plan(access, job), id="i1", attempt=7, at=NOW)
     cut = first.advance(step, seconds=10, now=NOW)
-    assert (cut.progress, cut.deleted) == (Progress.NOT_LEADER, 2)
+    assert (cut.progress, cut.deleted) == (GangProgress.NOT_LEADER, 2)
     gone = {f"train-{index}" for index in range(4)} - {pod.name for pod in pods_of(access, job)}
     new = {things.make_pod(access, job, name) for name in gone}
 
-    kept = Ledger(access, namespace).read().of(ledger_key("Job", "train")).step
+    kept = LedgerStore(access, namespace).read().of(ledger_key("Job", "train")).step
     assert kept is not None and set(kept.uids) == set(step.uids)
     done = restarter(access, namespace).advance(kept, seconds=10, now=NOW)
 
-    assert (done.progress, done.deleted) == (Progress.DONE, 2)
+    assert (done.progress, done.deleted) == (GangProgress.DONE, 2)
     assert uids(access, job) == new
-    again = Ledger(access, namespace).read().of(ledger_key("Job", "train")).step
+    again = LedgerStore(access, namespace).read().of(ledger_key("Job", "train")).step
     assert again is not None and again.state is StepState.DONE
     assert restarter(access, namespace).advance(again, seconds=1, now=NOW).deleted == 0
     assert uids(access, job) == new
@@ -115,7 +115,7 @@ def test_what_is_meant_is_written_down_before_the_first_delete(access: Access) -
     namespace = things.fresh_namespace(access)
     job = things.make_job(access, namespace)
     things.make_pod(access, job, "train-0")
-    ledger = Ledger(access, namespace)
+    ledger = LedgerStore(access, namespace)
     kept: list[GangStep | None] = []
 
     def may_act() -> bool:
@@ -155,7 +155,7 @@ def test_a_job_of_the_same_name_that_was_made_anew_is_left_alone(access: Access)
 
     done = gang.advance(step, seconds=5, now=NOW)
 
-    assert done.progress is Progress.DONE and "another one" in done.text
+    assert done.progress is GangProgress.DONE and "another one" in done.text
     assert uids(access, another) == {new}
 
 
@@ -176,7 +176,7 @@ def test_force_is_used_on_a_node_that_is_gone_for_long_and_on_no_other(access: A
     seen = gang.advance(step, seconds=0.2, now=NOW, nodes=nodes)
 
     # Nobody runs kubelets here: pods that were asked to end wait for theirs.
-    assert (seen.progress, seen.left) == (Progress.WAITING, 2)
+    assert (seen.progress, seen.left) == (GangProgress.WAITING, 2)
     left = {pod.name: pod for pod in pods_of(access, job)}
     assert set(left) == {"train-away", "train-here"}
     assert all(pod.is_deleting and pod.grace_seconds == 30 for pod in left.values())
@@ -187,20 +187,20 @@ def test_a_job_that_counts_deleted_pods_is_suspended_and_resumed(access: Access)
     job = things.make_job(access, namespace, pods=2)
     old = [things.make_pod(access, job, f"train-{index}") for index in range(2)]
     wanted = plan(job, GangFacts(pods_of(access, job), 0.0, is_asked=True))
-    assert isinstance(wanted, Plan) and wanted.way is Way.SUSPEND_RESUME
+    assert isinstance(wanted, GangPlan) and wanted.way is Way.SUSPEND_RESUME
     gang = restarter(access, namespace)
     step = gang.begin(wanted, id="i1", attempt=1, at=NOW)
-    assert gang.advance(step, seconds=0.1, now=NOW).progress is Progress.WAITING
+    assert gang.advance(step, seconds=0.1, now=NOW).progress is GangProgress.WAITING
     paused = find_job(access, namespace, "train")
     assert paused is not None and paused.is_suspended
     for index, uid in enumerate(old):  # what the Job's own controller does
         access.delete(PODS, namespace, f"train-{index}", uid=uid)
 
-    kept = Ledger(access, namespace).read().of(ledger_key("Job", "train")).step
+    kept = LedgerStore(access, namespace).read().of(ledger_key("Job", "train")).step
     assert kept is not None and kept.state is StepState.SUSPENDED
     done = restarter(access, namespace).advance(kept, seconds=5, now=NOW)
 
-    assert done == (Progress.DONE, 0, 0, "suspended and resumed")
+    assert done == (GangProgress.DONE, 0, 0, "suspended and resumed")
     again = find_job(access, namespace, "train")
     assert again is not None and not again.is_suspended
 
@@ -216,11 +216,11 @@ def test_a_person_who_suspends_the_job_meanwhile_keeps_it_suspended(access: Acce
     access.patch(JOBS, namespace, "train", theirs)
     access.delete(PODS, namespace, "train-0", uid=uid)
 
-    kept = Ledger(access, namespace).read().of(ledger_key("Job", "train")).step
+    kept = LedgerStore(access, namespace).read().of(ledger_key("Job", "train")).step
     assert kept is not None
     done = gang.advance(kept, seconds=5, now=NOW)
 
-    assert done.progress is Progress.DONE and "somebody else" in done.text
+    assert done.progress is GangProgress.DONE and "somebody else" in done.text
     after = find_job(access, namespace, "train")
     assert after is not None and after.is_suspended
 
@@ -236,11 +236,11 @@ def test_one_pod_is_deleted_where_the_jobset_does_the_rest_and_all_where_it_does
     step = gang.begin(wanted, id="i1", attempt=1, at=NOW)
 
     seen = gang.advance(step, seconds=0.05, now=NOW)
-    assert (seen.progress, seen.deleted) == (Progress.WAITING, 1)
+    assert (seen.progress, seen.deleted) == (GangProgress.WAITING, 1)
     assert uids(access, job) == {made[0], made[2]}
 
     late = gang.advance(step, seconds=5, now=NOW + 61)
-    assert (late.progress, late.deleted) == (Progress.DONE, 2)
+    assert (late.progress, late.deleted) == (GangProgress.DONE, 2)
 
 
 def test_a_stop_says_why_on_the_job(access: Access) -> None:
@@ -267,5 +267,5 @@ def test_five_hundred_pods_go_within_seconds(access: Access) -> None:
 
     done = gang.advance(step, seconds=60, now=NOW)
 
-    assert (done.progress, done.deleted) == (Progress.DONE, 500)
+    assert (done.progress, done.deleted) == (GangProgress.DONE, 500)
     assert time.monotonic() - began < 30

@@ -14,12 +14,12 @@ from cluster.control_plane import ControlPlane
 from cluster.kubectl import Kubectl
 from cluster.test_kube_causes import facts, new_job, running
 from mwatch.gang.plan import GangFacts, plan
-from mwatch.gang.restart import GangLimits, GangRestart, Progress
+from mwatch.gang.restart import GangLimits, GangProgress, GangRestart
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job, pods_of
-from mwatch.kube.ledger import Ledger
+from mwatch.kube.ledger import LedgerStore
 from mwatch.kube.resources import PODS
-from mwatch.model.kube.gang import Plan, Way
+from mwatch.model.kube.gang import GangPlan, Way
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -46,14 +46,14 @@ def test_a_job_is_restarted_by_suspend_and_counts_nothing(access: Access) -> Non
     assert job is not None
     old = {pod.uid for pod in pods_of(access, job)}
     wanted = plan(job, GangFacts(pods_of(access, job), 0.0, is_asked=True))
-    assert isinstance(wanted, Plan) and wanted.way is Way.SUSPEND_RESUME
+    assert isinstance(wanted, GangPlan) and wanted.way is Way.SUSPEND_RESUME
     limits = GangLimits(look_seconds=0.1)
-    gang = GangRestart(access, Ledger(access, where[0]), may_act=lambda: True, limits=limits)
+    gang = GangRestart(access, LedgerStore(access, where[0]), may_act=lambda: True, limits=limits)
     step = gang.begin(wanted, id="i1", attempt=1, at=time.time())
 
     done = gang.advance(step, seconds=60, now=time.time())
 
-    assert done.progress is Progress.DONE, done
+    assert done.progress is GangProgress.DONE, done
     running(access, where, 2)
     again = find_job(access, *where)
     assert again is not None and not again.finished and again.failed_pods == 0

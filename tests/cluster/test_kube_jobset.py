@@ -14,12 +14,12 @@ from cluster import kube_things as things
 from cluster.control_plane import ControlPlane
 from cluster.images import WAITER
 from mwatch.gang.plan import GangFacts, plan
-from mwatch.gang.restart import GangLimits, GangRestart, Progress
+from mwatch.gang.restart import GangLimits, GangProgress, GangRestart
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job, pods_of
-from mwatch.kube.ledger import Ledger
+from mwatch.kube.ledger import LedgerStore
 from mwatch.kube.resources import JOB_SETS
-from mwatch.model.kube.gang import Plan, Way
+from mwatch.model.kube.gang import GangPlan, Way
 from mwatch.model.kube.job import KubeJob
 
 pytestmark = pytest.mark.timeout(240)
@@ -87,14 +87,16 @@ def test_a_jobset_comes_back_whole(
     job = started(access, **policy)
     pods = pods_of(access, job)
     wanted = plan(job, GangFacts(pods, 0.0))
-    assert isinstance(wanted, Plan) and wanted.way is way
+    assert isinstance(wanted, GangPlan) and wanted.way is way
     limits = GangLimits(look_seconds=0.2)
-    gang = GangRestart(access, Ledger(access, job.namespace), may_act=lambda: True, limits=limits)
+    gang = GangRestart(
+        access, LedgerStore(access, job.namespace), may_act=lambda: True, limits=limits
+    )
     step = gang.begin(wanted, id="i1", attempt=1, at=time.time())
 
     done = gang.advance(step, seconds=50, now=time.time())
 
-    assert (done.progress, done.deleted) == (Progress.DONE, deleted), done
+    assert (done.progress, done.deleted) == (GangProgress.DONE, deleted), done
     old = {pod.uid for pod in pods}
     things.wait_for(lambda: len(live(access, job.namespace) - old) == 2, "the new gang", 90.0)
     after = find_job(access, job.namespace, "train")

@@ -16,12 +16,12 @@ from cluster.control_plane import ControlPlane
 from cluster.images import WAITER
 from cluster.kubectl import Kubectl
 from mwatch.gang.plan import GangFacts, plan
-from mwatch.gang.restart import GangLimits, GangRestart, Progress
+from mwatch.gang.restart import GangLimits, GangProgress, GangRestart
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job, pods_of, workload_for
-from mwatch.kube.ledger import Ledger
+from mwatch.kube.ledger import LedgerStore
 from mwatch.kube.resources import PYTORCH_JOBS
-from mwatch.model.kube.gang import Plan, Refusal, Way, Why
+from mwatch.model.kube.gang import GangPlan, GangRefusal, Way, Why
 from mwatch.model.kube.job import KubeJob
 
 pytestmark = pytest.mark.timeout(240)
@@ -79,7 +79,7 @@ def running(access: Access, namespace: str, name: str) -> set[str]:
     return {pod.uid for pod in pods if pod.phase == "Running" and not pod.is_deleting}
 
 
-def planned(access: Access, job: KubeJob) -> Plan | Refusal:
+def planned(access: Access, job: KubeJob) -> GangPlan | GangRefusal:
     pods = pods_of(access, job)
     return plan(job, GangFacts(pods, 0.0, workload=workload_for(access, job)))
 
@@ -92,12 +92,12 @@ def test_an_admitted_job_is_restarted_by_its_pods_and_stays_admitted(
     job = job_of(access, namespace, "first")
     before = running(access, namespace, "first")
     wanted = planned(access, job)
-    assert isinstance(wanted, Plan) and wanted.way is Way.DELETE_PODS, wanted
+    assert isinstance(wanted, GangPlan) and wanted.way is Way.DELETE_PODS, wanted
     limits = GangLimits(look_seconds=0.2)
-    gang = GangRestart(access, Ledger(access, namespace), may_act=lambda: True, limits=limits)
+    gang = GangRestart(access, LedgerStore(access, namespace), may_act=lambda: True, limits=limits)
     step = gang.begin(wanted, id="i1", attempt=1, at=time.time())
     done = gang.advance(step, seconds=60, now=time.time())
-    assert done.progress is Progress.DONE, done
+    assert done.progress is GangProgress.DONE, done
     things.wait_for(
         lambda: len(running(access, namespace, "first") - before) == 2, "the new gang", 90.0
     )
@@ -128,5 +128,5 @@ def test_a_job_that_waits_in_the_queue_is_left_alone(
     )
     job = job_of(access, namespace, "second")
     found = planned(access, job)
-    assert isinstance(found, Refusal) and found.why in (Why.SUSPENDED, Why.NO_PODS, Why.QUEUED)
+    assert isinstance(found, GangRefusal) and found.why in (Why.SUSPENDED, Why.NO_PODS, Why.QUEUED)
     assert job.is_suspended and pods_of(access, job) == ()

@@ -15,10 +15,10 @@ from cluster.control_plane import ControlPlane
 from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError, NoPermission
 from mwatch.kube.events import Events
-from mwatch.kube.ledger import Ledger
+from mwatch.kube.ledger import LedgerStore
 from mwatch.kube.resources import EVENTS, SECRETS
 from mwatch.kube.token import Tokens
-from mwatch.model.kube.ledger import Book, JobEntry, Note
+from mwatch.model.kube.ledger import Book, JobEntry, LedgerNote
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def access(plane: ControlPlane) -> Iterator[Access]:
 def noted(key: str, what: str, at: float = 1.0) -> Callable[[Book], Book]:
     def change(book: Book) -> Book:
         entry = book.of(key)
-        notes = (*entry.notes, Note(at, "me", what, "because"))
+        notes = (*entry.notes, LedgerNote(at, "me", what, "because"))
         return book.with_job(key, replace(entry, notes=notes, updated_at=at))
 
     return change
@@ -39,12 +39,12 @@ def noted(key: str, what: str, at: float = 1.0) -> Callable[[Book], Book]:
 
 def test_a_ledger_survives_its_controller(access: Access) -> None:
     namespace = things.fresh_namespace(access)
-    ledger = Ledger(access, namespace)
+    ledger = LedgerStore(access, namespace)
     assert ledger.read() == Book()
     ledger.change(noted("Job.a", "paused"))
     ledger.change(noted("Job.b", "resumed"))
 
-    read = Ledger(access, namespace).read()
+    read = LedgerStore(access, namespace).read()
 
     assert {key: [note.what for note in entry.notes] for key, entry in read.jobs.items()} == {
         "Job.a": ["paused"],
@@ -53,7 +53,7 @@ def test_a_ledger_survives_its_controller(access: Access) -> None:
 
 
 def test_what_cannot_be_written_is_counted(access: Access) -> None:
-    ledger = Ledger(access, "not-there")
+    ledger = LedgerStore(access, "not-there")
     assert ledger.read() == Book() and ledger.errors == 0
     with pytest.raises(KubeError):
         ledger.change(noted("Job.a", "paused"))
@@ -62,7 +62,7 @@ def test_what_cannot_be_written_is_counted(access: Access) -> None:
 
 def test_two_writers_at_once_lose_neither_word(access: Access) -> None:
     namespace = things.fresh_namespace(access)
-    one, two = Ledger(access, namespace), Ledger(access, namespace)
+    one, two = LedgerStore(access, namespace), LedgerStore(access, namespace)
     one.change(noted("Job.a", "first"))
     calls = 0
 
@@ -81,12 +81,12 @@ def test_two_writers_at_once_lose_neither_word(access: Access) -> None:
 
 def test_a_ledger_that_is_too_long_keeps_the_newest(access: Access) -> None:
     namespace = things.fresh_namespace(access)
-    note = Note(1.0, "me", "x" * 20_000, "because")
+    note = LedgerNote(1.0, "me", "x" * 20_000, "because")
     jobs = {f"Job.{index}": JobEntry(updated_at=float(index), notes=(note,)) for index in range(90)}
 
-    Ledger(access, namespace).change(lambda book: replace(book, jobs=jobs))
+    LedgerStore(access, namespace).change(lambda book: replace(book, jobs=jobs))
 
-    kept = Ledger(access, namespace).read().jobs
+    kept = LedgerStore(access, namespace).read().jobs
     assert "Job.89" in kept and kept["Job.89"].notes
     assert all(len(entry.notes) <= 1 for entry in kept.values())
 

@@ -15,12 +15,12 @@ from cluster.control_plane import ControlPlane
 from cluster.images import WAITER
 from cluster.kubectl import Kubectl
 from mwatch.gang.plan import GangFacts, plan
-from mwatch.gang.restart import GangLimits, GangRestart, Progress
+from mwatch.gang.restart import GangLimits, GangProgress, GangRestart
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job, pods_of
-from mwatch.kube.ledger import Ledger
+from mwatch.kube.ledger import LedgerStore
 from mwatch.kube.resources import PODS, PYTORCH_JOBS
-from mwatch.model.kube.gang import Plan, Way
+from mwatch.model.kube.gang import GangPlan, Way
 from mwatch.model.kube.job import KubeJob
 from mwatch.remediate.node_avoidance import avoid_patch, keep_off
 
@@ -72,12 +72,14 @@ def restart(access: Access, job: KubeJob) -> Way:
     """By the plan; the new gang runs, and the job has not ended."""
     pods = pods_of(access, job)
     wanted = plan(job, GangFacts(pods, 0.0))
-    assert isinstance(wanted, Plan), wanted
+    assert isinstance(wanted, GangPlan), wanted
     limits = GangLimits(look_seconds=0.2)
-    gang = GangRestart(access, Ledger(access, job.namespace), may_act=lambda: True, limits=limits)
+    gang = GangRestart(
+        access, LedgerStore(access, job.namespace), may_act=lambda: True, limits=limits
+    )
     step = gang.begin(wanted, id="i1", attempt=1, at=time.time())
     done = gang.advance(step, seconds=60, now=time.time())
-    assert done.progress is Progress.DONE, done
+    assert done.progress is GangProgress.DONE, done
     old = {pod.uid for pod in pods}
     things.wait_for(lambda: len(live(access, job.namespace) - old) == 2, "the new gang", 90.0)
     after = find_job(access, job.namespace, "train")

@@ -18,16 +18,16 @@ from mwatch.kube.errors import KubeError, NoPermission
 from mwatch.kube.events import Events
 from mwatch.kube.jobs import find_job, pods_of, quotas, watched_jobs, workload_for
 from mwatch.kube.lease import Lease
-from mwatch.kube.ledger import Ledger
+from mwatch.kube.ledger import LedgerStore
 from mwatch.kube.listing import list_all
 from mwatch.kube.mirror import Mirror
-from mwatch.kube.resources import CLAIMS, CONFIG_MAPS, EVENTS, OF_KIND, PODS, WORKLOADS, Resource
+from mwatch.kube.resources import CLAIMS, CONFIG_MAPS, EVENTS, OF_KIND, PODS, WORKLOADS, ApiResource
 from mwatch.kube.token import Tokens
 from mwatch.model.kube.job import QUEUE, JobKind, KubeJob, job_of
 from mwatch.model.kube.ledger import Book
 from mwatch.remediate.node_avoidance import avoid_patch, keep_off
 
-REVIEWS = Resource(
+REVIEWS = ApiResource(
     "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", False
 )
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
@@ -181,7 +181,7 @@ def _queue(ours: Access, job: KubeJob) -> None:
     assert work is not None and stop(ours, queued, work, id="i1")
 
 
-def _follow(ours: Access, resource: Resource, namespace: str) -> None:
+def _follow(ours: Access, resource: ApiResource, namespace: str) -> None:
     mirror = Mirror(ours, resource, namespace, lambda body: body, watch_seconds=1.0)
     mirror.turn()
     # Version 0: what is there is told at once.
@@ -197,7 +197,7 @@ def _one_more(book: Book) -> Book:
 
 
 def _own_things(ours: Access, namespace: str, job: KubeJob) -> None:
-    ledger = Ledger(ours, namespace)
+    ledger = LedgerStore(ours, namespace)
     for _ in range(2):
         ledger.change(_one_more)
     assert not ours.get(CONFIG_MAPS, namespace, "mwatch-policy").is_ok

@@ -30,7 +30,7 @@ from cluster.kubectl import Kubectl
 from cluster.node import Node
 from cluster.test_diagnose_live import PYTHON, mwatch, pytorchjob, trainer
 from gpt.corpora import gpt2_files, many
-from mwatch.manifests.parts import Wish
+from mwatch.manifests.parts import InjectRequest
 from mwatch.manifests.whole import inject_text
 from mwatch_gpt.data import index_file
 from mwatch_gpt.data.tool import main as make_data
@@ -148,7 +148,7 @@ def place(
         dataset(made, "corpus", *sets(f"files={json.dumps(urls)}"))
         dataset(made, "bad", *sets('files=[{"path": "/data/own/*.jsonl"}]'))
         watched = json.dumps(pytorchjob(JOB, trainer("time.sleep(600)")))
-        wish = Wish(MWATCH, "native", python=PYTHON)
+        wish = InjectRequest(MWATCH, "native", python=PYTHON)
         injected = inject_text(watched, "job.json", wish).text
         cluster("apply", "-n", NAMESPACE, "-f", "-", given=json.dumps(as_list(injected)))
         yield made

@@ -24,18 +24,18 @@ from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError
 from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.lease import Lease, LeaseTimes
-from mwatch.kube.ledger import Ledger
+from mwatch.kube.ledger import LedgerStore
 from mwatch.kube.resources import NODES
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
 from mwatch.model.kube.job import KubeJob
 from mwatch.model.kube.pause import pause_of
-from mwatch.operate.overrides import People
-from mwatch.operate.restart import PersonRestart, Times
+from mwatch.operate.overrides import JobOverrides
+from mwatch.operate.restart import ManualRestart, RestartTimes
 
 pytestmark = pytest.mark.timeout(150)
 SHORT = LeaseTimes(length_seconds=2, margin_seconds=0.5, renew_seconds=0.2)
-QUICK = Times(lease=SHORT, taken_seconds=10.0, look_seconds=0.1)
+QUICK = RestartTimes(lease=SHORT, taken_seconds=10.0, look_seconds=0.1)
 
 
 @pytest.fixture(autouse=True)
@@ -76,13 +76,13 @@ def leader(access: Access, namespace: str) -> Controller:
 
 def test_a_pause_of_one_job_and_its_end(access: Access, namespace: str) -> None:
     hands.make_job(access, namespace)
-    people = People(access, namespace)
+    people = JobOverrides(access, namespace)
     said = people.pause("train", 7200.0, "changing the switch")
     assert "for 2 h" in said.lines[0] and said.exit_code == 0 and len(said.lines) == 1
     pause = pause_of(job_of(access, namespace), people.wall())
     assert pause is not None and pause.who == people.who and pause.why == "changing the switch"
     assert pause_of(job_of(access, namespace), people.wall() + 7300) is None
-    (note,) = Ledger(access, namespace).read().of(KEY).notes
+    (note,) = LedgerStore(access, namespace).read().of(KEY).notes
     assert (note.who, note.what, note.why) == (people.who, "pause", "changing the switch")
     ((reason, text),) = hands.events(access, namespace)
     assert reason == "MwatchPaused" and people.who in text and "changing the switch" in text
@@ -93,16 +93,16 @@ def test_a_pause_of_one_job_and_its_end(access: Access, namespace: str) -> None:
 
 def test_the_one_switch_for_all_jobs(access: Access, namespace: str) -> None:
     hands.make_job(access, namespace)
-    people = People(access, namespace)
+    people = JobOverrides(access, namespace)
     people.pause_all(60.0, "storm")
-    halt = Ledger(access, namespace).read().halt
+    halt = LedgerStore(access, namespace).read().halt
     assert halt is not None and halt.who == people.who and halt.holds(people.wall())
     assert not halt.holds(people.wall() + 61)
     ((reason, text),) = hands.events(access, namespace)
     assert reason == "MwatchPaused" and "all jobs: storm" in text
     assert any("all jobs are paused" in line for line in people.resume("train", "").lines)
     people.resume_all("over")
-    assert Ledger(access, namespace).read().halt is None
+    assert LedgerStore(access, namespace).read().halt is None
 
 
 def test_a_job_that_mwatch_has_stopped_is_started_again(access: Access, namespace: str) -> None:
@@ -112,14 +112,14 @@ def test_a_job_that_mwatch_has_stopped_is_started_again(access: Access, namespac
     hands.decided(controller.watch(job), Action.STOP, Cause.OOM, resume_from=None)
     controller.until(lambda: job_of(access, namespace).is_suspended)
     controller.close()
-    said = People(access, namespace).resume("train", "smaller batch")
+    said = JobOverrides(access, namespace).resume("train", "smaller batch")
     assert "started again" in said.lines[0]
     assert not job_of(access, namespace).is_suspended
 
 
 def test_the_mode_is_changed_and_told(access: Access, namespace: str) -> None:
     hands.make_job(access, namespace, mode="observe")
-    said = People(access, namespace).mode("train", "act", "observed well")
+    said = JobOverrides(access, namespace).mode("train", "act", "observed well")
     assert said.body["mode"] == "act" and job_of(access, namespace).mode == "act"
     assert "MwatchMode" in {reason for reason, _ in hands.events(access, namespace)}
 
@@ -129,15 +129,15 @@ def test_a_restart_without_a_controller_is_done_by_the_command(
 ) -> None:
     job = hands.make_job(access, namespace)
     hands.make_pods(access, job, 2)
-    people = People(access, namespace)
-    said = PersonRestart(people, QUICK).run("train", "stuck", resume_from=None, is_dry_run=True)
+    people = JobOverrides(access, namespace)
+    said = ManualRestart(people, QUICK).run("train", "stuck", resume_from=None, is_dry_run=True)
     assert said.body["dry_run"] and said.body["way"] == "delete-pods"
     assert len(said.body["pods"]) == 2
     assert len(pods_of(access, job)) == 2
-    said = PersonRestart(people, QUICK).run("train", "stuck", resume_from=None, is_dry_run=False)
+    said = ManualRestart(people, QUICK).run("train", "stuck", resume_from=None, is_dry_run=False)
     assert said.exit_code == 0 and said.body["by"] == "command"
     assert pods_of(access, job) == ()
-    entry = Ledger(access, namespace).read().of(KEY)
+    entry = LedgerStore(access, namespace).read().of(KEY)
     assert entry.notes[-1].why == "stuck" and not entry.is_under_way
     # The Lease is free again.
     assert Lease(access, namespace, "another", times=SHORT).turn()
@@ -147,7 +147,7 @@ def test_a_dead_leaders_lease_is_waited_out(access: Access, namespace: str) -> N
     job = hands.make_job(access, namespace)
     hands.make_pods(access, job, 2)
     assert Lease(access, namespace, "dead", times=SHORT).turn()
-    said = PersonRestart(People(access, namespace), QUICK).run(
+    said = ManualRestart(JobOverrides(access, namespace), QUICK).run(
         "train", "stuck", resume_from=None, is_dry_run=False
     )
     assert said.body["by"] == "command" and pods_of(access, job) == ()
@@ -159,7 +159,7 @@ def test_a_restart_is_handed_to_the_controller_that_leads(access: Access, namesp
     controller = leader(access, namespace)
     controller.watch(job, attempt=4)
     with leading(controller):
-        said = PersonRestart(People(access, namespace), QUICK).run(
+        said = ManualRestart(JobOverrides(access, namespace), QUICK).run(
             "train", "loss went wrong", resume_from=300, is_dry_run=False
         )
     assert said.body["by"] == "controller" and said.body["taken"]
@@ -177,13 +177,13 @@ def test_a_restart_is_handed_to_the_controller_that_leads(access: Access, namesp
 def test_a_persons_restart_passes_pause_halt_and_observe(access: Access, namespace: str) -> None:
     job = hands.make_job(access, namespace, mode="observe")
     hands.make_pods(access, job, 2)
-    people = People(access, namespace)
+    people = JobOverrides(access, namespace)
     people.pause("train", None, "mine")
     people.pause_all(None, "mine")
     controller = leader(access, namespace)
     controller.watch(job)
     with leading(controller):
-        said = PersonRestart(people, QUICK).run("train", "", resume_from=None, is_dry_run=False)
+        said = ManualRestart(people, QUICK).run("train", "", resume_from=None, is_dry_run=False)
     assert said.body["taken"]
     controller.until(lambda: pods_of(access, job) == ())
     controller.close()
@@ -195,14 +195,14 @@ def test_what_cannot_be_restarted_is_refused_with_the_reason(
     job = hands.make_job(access, namespace)
     hands.make_pods(access, job, 2)
     hands.admitted(access, job, is_so=False)
-    restart = PersonRestart(People(access, namespace), QUICK)
+    restart = ManualRestart(JobOverrides(access, namespace), QUICK)
     said = restart.run("train", "", resume_from=None, is_dry_run=False)
     assert said.exit_code == 1 and said.body["refused"] == "queued"
     hands.admitted(access, job, is_so=True)
     with pytest.raises(InputError, match="needs a controller"):
         restart.run("train", "", resume_from=7, is_dry_run=False)
     assert len(pods_of(access, job)) == 2
-    People(access, namespace).mode("train", "observe", "")
+    JobOverrides(access, namespace).mode("train", "observe", "")
     with pytest.raises(InputError, match="only observed"):
         restart.run("train", "", resume_from=7, is_dry_run=False)
     with pytest.raises(InputError, match="did you mean train"):
@@ -252,7 +252,7 @@ def test_a_person_without_the_rights_is_told_which(
     hands.make_job(access, namespace)
     things.let_read(access, namespace, "reader", "batch", "jobs")
     nobody = things.impatient(plane, impersonate="reader")
-    people = People(nobody, namespace)
+    people = JobOverrides(nobody, namespace)
     assert people.who == "reader"
     with pytest.raises(KubeError, match=r"patch|cannot"):
         people.pause("train", None, "x")
@@ -272,13 +272,13 @@ def test_the_role_for_people_is_enough(plane: ControlPlane, access: Access, name
     job = hands.make_job(access, namespace)
     hands.make_pods(access, job, 2)
     ours = things.impatient(plane, impersonate="ann")
-    people = People(ours, namespace)
+    people = JobOverrides(ours, namespace)
     things.wait_for(lambda: _may(people), "the role is in force")
     assert people.who == "ann"
     for said in (
         people.pause("train", 60.0, "x"), people.resume("train", "x"), people.pause_all(None, "x"),
         people.resume_all("x"), people.mode("train", "observe", "x"),
-        PersonRestart(people, QUICK).run("train", "x", resume_from=None, is_dry_run=False),
+        ManualRestart(people, QUICK).run("train", "x", resume_from=None, is_dry_run=False),
     ):  # fmt: skip
         assert said.exit_code == 0 and not any("not in the ledger" in each for each in said.lines)
         assert not any("Event" in each for each in said.lines)
@@ -286,7 +286,7 @@ def test_the_role_for_people_is_enough(plane: ControlPlane, access: Access, name
     ours.close()
 
 
-def _may(people: People) -> bool:
+def _may(people: JobOverrides) -> bool:
     try:
         people.find("train")
     except KubeError:

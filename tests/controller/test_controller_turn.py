@@ -13,10 +13,10 @@ import urllib3
 from kube.fake_api import Said, fake_api
 from mwatch.config.controller import ControllerSettings
 from mwatch.controller.controller import Controller
-from mwatch.controller.interfaces import NoHands
+from mwatch.controller.interfaces import NoRemediation
 from mwatch.fleet.cluster_view import FleetView, JobSeen
-from mwatch.fleet.job_monitor import JobWatch
-from mwatch.kube.access import Access, Limits
+from mwatch.fleet.job_monitor import JobMonitor
+from mwatch.kube.access import Access, CallLimits
 from mwatch.kube.connect import Connection
 from mwatch.model.kube.facts import KubeFacts
 from mwatch.model.kube.job import KubeJob
@@ -43,19 +43,21 @@ def access() -> Iterator[Access]:
     with fake_api(Said(200, policy)) as api:
         pool = urllib3.PoolManager()
         connection = Connection(api.address, pool, lambda: None, "ns")
-        yield Access(connection, limits=Limits(call_seconds=5.0, tries=1))
+        yield Access(connection, limits=CallLimits(call_seconds=5.0, tries=1))
         pool.clear()
 
 
 def made(access: Access, job: KubeJob) -> tuple[Controller, FakeFleet]:
     fleet = FakeFleet(access, job)
     settings = ControllerSettings(namespace="ns")
-    controller = Controller(settings, access, lambda *_: NoHands(), lambda text: None, fleet=fleet)
+    controller = Controller(
+        settings, access, lambda *_: NoRemediation(), lambda text: None, fleet=fleet
+    )
     controller.poll.start()
     return controller, fleet
 
 
-def met(controller: Controller, seconds: float = 1.0) -> JobWatch | None:
+def met(controller: Controller, seconds: float = 1.0) -> JobMonitor | None:
     until = time.monotonic() + seconds
     while not controller.jobs and time.monotonic() < until:
         controller.turn()

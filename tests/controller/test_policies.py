@@ -12,7 +12,7 @@ import pytest
 
 from kube.fake_api import Said, fake_api
 from mwatch.controller.policies import Policies
-from mwatch.kube.access import Access, Limits
+from mwatch.kube.access import Access, CallLimits
 from mwatch.kube.connect import Connection
 from mwatch.model.kube.job import KubeJob
 from mwatch.model.settings import Settings
@@ -32,7 +32,7 @@ def policies(*answers: Said, job: KubeJob = JOB) -> Iterator[Policies]:
     with fake_api(*answers) as api:
         pool = urllib3.PoolManager()
         connection = Connection(api.address, pool, lambda: None, "ns")
-        access = Access(connection, limits=Limits(call_seconds=5.0, tries=1))
+        access = Access(connection, limits=CallLimits(call_seconds=5.0, tries=1))
         made = Policies(access, "ns", Settings())
         made.want([job])
         try:

@@ -13,25 +13,28 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from mwatch.controller.interfaces import NoHands
+from mwatch.controller.interfaces import NoRemediation
 from mwatch.controller.job_json import job_json
-from mwatch.controller.server import ControllerPages, FleetMetrics, Told
+from mwatch.controller.server import ControllerPages, ControllerStats, FleetMetrics
 from mwatch.export.http.server import Server
 from mwatch.export.metrics import catalog_fleet
-from mwatch.kube.mirror import Sight
-from mwatch.remediate.status import Doing, HandState
+from mwatch.kube.mirror import MirrorStatus
+from mwatch.remediate.status import Doing, RemediationStatus
 from support.runs.job_monitor_runs import Fleet
 
-HELD = HandState(Doing.HELD, held_by="quota")
-TOLD = Told(
-    True, 10, {"late": 2}, 33, {"pods": Sight(1.5, "", True)}, 4, 0, 0.01,
-    hands=(HELD, HELD, HandState(Doing.RESTARTING), HandState(Doing.HELD, held_by="what a word")),
+HELD = RemediationStatus(Doing.HELD, held_by="quota")
+TOLD = ControllerStats(
+    True, 10, {"late": 2}, 33, {"pods": MirrorStatus(1.5, "", True)}, 4, 0, 0.01,
+    hands=(
+        HELD, HELD, RemediationStatus(Doing.RESTARTING),
+        RemediationStatus(Doing.HELD, held_by="what a word"),
+    ),
     ledger_errors=5,
 )  # fmt: skip
 SECRET = "hf_" + "abcdEFGH1234" * 3
 
 
-class Hands(NoHands):
+class Hands(NoRemediation):
     """Answers one job's wrappers."""
 
     def __init__(self) -> None:
@@ -49,7 +52,7 @@ def served(fleet: Fleet) -> Iterator[tuple[int, Hands]]:
     hands, metrics = Hands(), FleetMetrics(fleet.now)
     pages = ControllerPages("ns", metrics, hands, lambda: True)
     metrics.looked([fleet.watch], TOLD, fleet.now)
-    pages.looked([job_json(fleet.watch, HandState(), fleet.now)])
+    pages.looked([job_json(fleet.watch, RemediationStatus(), fleet.now)])
     server = Server(pages.pages(), port=0)
     try:
         yield server.port, hands

@@ -11,8 +11,8 @@ import pytest
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause, Culprit, CulpritState
 from mwatch.model.job import Job
-from mwatch.model.observation import Sight
-from mwatch.model.phase import JobPhase, Slot
+from mwatch.model.observation import Source
+from mwatch.model.phase import DeadlineSlot, JobPhase
 from support.builders.decide import (
     CPU,
     FLAT,
@@ -51,7 +51,11 @@ def test_a_job_that_has_not_shown_its_cost_waits_for_the_default(silent: float) 
 
 def test_a_stall_is_acted_on_when_it_has_cost_as_much_as_this_jobs_own_restart() -> None:
     built = stalled(20)
-    for slot, seconds in ((Slot.STARTING, 60), (Slot.LOADING, 30), (Slot.FIRST_STEP, 20)):
+    for slot, seconds in (
+        (DeadlineSlot.STARTING, 60),
+        (DeadlineSlot.LOADING, 30),
+        (DeadlineSlot.FIRST_STEP, 20),
+    ):
         built.calibration.learn(slot, seconds)
     built.calibration.recomputed.append(40)
     assert hang(built) == 150
@@ -59,8 +63,8 @@ def test_a_stall_is_acted_on_when_it_has_cost_as_much_as_this_jobs_own_restart()
 
 def test_the_steps_that_this_restart_would_lose_are_part_of_its_cost() -> None:
     built = stalled(20)
-    built.calibration.learn(Slot.LOADING, 30)
-    built.calibration.learn(Slot.FIRST_STEP, 20)
+    built.calibration.learn(DeadlineSlot.LOADING, 30)
+    built.calibration.learn(DeadlineSlot.FIRST_STEP, 20)
     built.checkpoints.clear()
     assert hang(built) == 50 + 100  # from the beginning: all 100 of them, a second each
     add_checkpoints(built, 70)
@@ -71,10 +75,10 @@ def test_the_steps_that_this_restart_would_lose_are_part_of_its_cost() -> None:
 
 def test_a_job_that_never_loaded_takes_what_a_save_takes() -> None:
     built = stalled(20)
-    built.calibration.learn(Slot.FIRST_STEP, 40)
-    built.calibration.learn(Slot.SAVING, 25)
+    built.calibration.learn(DeadlineSlot.FIRST_STEP, 40)
+    built.calibration.learn(DeadlineSlot.SAVING, 25)
     assert hang(built) == 65
-    built.calibration.learn(Slot.FIRST_SAVE, 35)
+    built.calibration.learn(DeadlineSlot.FIRST_SAVE, 35)
     assert hang(built) == 75
 
 
@@ -86,7 +90,7 @@ def test_no_stall_is_waited_for_longer_than_half_an_hour() -> None:
 
 def test_a_storage_stall_of_half_a_minute_is_worth_no_restart_however_cheap() -> None:
     built = stalled(20)
-    built.calibration.learn(Slot.FIRST_STEP, 1)
+    built.calibration.learn(DeadlineSlot.FIRST_STEP, 1)
     assert hang(built) == 30
 
 
@@ -148,14 +152,14 @@ def test_a_crash_that_only_the_log_tells_of_waits_for_training_to_show_itself() 
 def test_without_the_probe_it_waits_as_long_as_the_phase_may_take(
     phase: JobPhase, seconds: float
 ) -> None:
-    built = running(sights=(Sight.LOG,), phase=phase)
+    built = running(sights=(Source.LOG,), phase=phase)
     decision = decided(built, finding(Cause.CRASH, since_time=built.now))
     assert decision.act_at == built.now + seconds
 
 
 def test_the_first_save_of_a_process_is_given_its_own_time() -> None:
-    built = running(sights=(Sight.LOG,), phase=JobPhase.SAVING)
-    built.calibration.learn(Slot.SAVING, 1)
+    built = running(sights=(Source.LOG,), phase=JobPhase.SAVING)
+    built.calibration.learn(DeadlineSlot.SAVING, 1)
     first = decided(built, finding(Cause.CRASH, since_time=built.now))
     built.attempt.saves_done = 1
     later = decided(built, finding(Cause.CRASH, since_time=built.now))

@@ -12,7 +12,7 @@ from mwatch.decide.resume import choose, first_bad
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.job import Attempt, Job, KnownCheckpoint, LoadState, ProcessGone
-from mwatch.model.observation import ProcessExit, Sight, SignSource, SignState
+from mwatch.model.observation import ProcessExit, SignSource, SignState, Source
 from mwatch.model.phase import JobPhase
 from mwatch.model.settings import ActSettings, CheckpointSettings, Settings
 from mwatch.model.timeline import Rollback
@@ -138,7 +138,7 @@ def test_without_a_second_witness_a_hang_is_never_restarted(
     phase: JobPhase,
     has_probe: bool,
 ) -> None:
-    sights = (Sight.LOG, Sight.PROBE) if has_probe else (Sight.LOG,)
+    sights = (Source.LOG, Source.PROBE) if has_probe else (Source.LOG,)
     built = running(silent=silent, phase=phase, sights=sights)
     for source, state, number in signs:
         add_sign(built, source, state, rank=number)

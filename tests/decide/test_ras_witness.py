@@ -8,9 +8,9 @@ from mwatch.detect.stalled import DETECTOR
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import CulpritState
 from mwatch.model.job import Job, SignSeen
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from mwatch.parse.ras import read_answer
-from mwatch.sources.nccl_ras import Counts
+from mwatch.sources.nccl_ras import RasCounts
 from support.builders.decide import decided, running
 from support.builders.job import found
 from support.fakes.ras_answers import Comm, Lost, as_json
@@ -25,7 +25,7 @@ def answer(count: int, **late: int) -> str:
 
 def heard(built: Job, *texts: str) -> Job:
     """One answer every ten seconds, the last one now."""
-    counts = Counts()
+    counts = RasCounts()
     for place, text in enumerate(texts, start=1 - len(texts)):
         for sign in counts.told(100.0 + 10.0 * place, read_answer(text), WORLD).signs:
             seen = SignSeen(built.now + 10.0 * place, "pod-0", sign)
@@ -34,7 +34,7 @@ def heard(built: Job, *texts: str) -> Job:
 
 
 def silent() -> Job:
-    return running(silent=400, sights=(Sight.LOG,))
+    return running(silent=400, sights=(Source.LOG,))
 
 
 def decision(built: Job) -> Decision:
@@ -61,7 +61,7 @@ def test_counts_that_have_not_stood_for_long_say_nothing() -> None:
 
 
 def test_frozen_counts_of_a_job_with_progress_do_nothing() -> None:
-    built = heard(running(silent=1.0, sights=(Sight.LOG,)), answer(8), *[answer(9)] * 3)
+    built = heard(running(silent=1.0, sights=(Source.LOG,)), answer(8), *[answer(9)] * 3)
     assert decided(built, *found(DETECTOR, built)).action is Action.NONE
 
 

@@ -12,7 +12,7 @@ from mwatch.decide.witness import AGREES, TIMEOUT_FAULTS
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause
 from mwatch.model.job import Job
-from mwatch.model.observation import Sight, SignSource, SignState
+from mwatch.model.observation import SignSource, SignState, Source
 from mwatch.model.phase import JobPhase
 from support.builders.decide import (
     CPU,
@@ -49,7 +49,7 @@ SILENT_ONES = [
 def test_a_silent_job_with_an_independent_witness_is_restarted(
     source: SignSource, state: SignState
 ) -> None:
-    built = running(silent=400, sights=(Sight.LOG,))
+    built = running(silent=400, sights=(Source.LOG,))
     add_sign(built, source, state, rank=3)
     decision = hang(built)
     assert decision.action is Action.RESTART
@@ -256,7 +256,7 @@ def test_an_old_stall_is_no_silence_where_iterations_came_after_it() -> None:
 
 
 def test_without_sight_of_progress_its_silence_means_nothing() -> None:
-    built = running(silent=4000, sights=(Sight.GPU,))
+    built = running(silent=4000, sights=(Source.GPU,))
     add_sign(built, GPU, FLAT)
     decision = hang(built)
     assert decision.action is Action.NONE

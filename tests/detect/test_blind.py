@@ -12,7 +12,7 @@ from mwatch.detect import stalled
 from mwatch.detect.blind import DETECTOR
 from mwatch.model.finding import Cause, Severity
 from mwatch.model.job import Job, Layout, SightState, Stream
-from mwatch.model.observation import Sight, SignSource, SignState
+from mwatch.model.observation import SignSource, SignState, Source
 from mwatch.model.phase import JobPhase
 from support.builders.job import START, add_sign, found, job, rank, step, steps
 
@@ -35,17 +35,17 @@ def test_nothing_seen_ever_is_blind() -> None:
 
 def test_sources_that_went_away_are_named_at_once() -> None:
     built = job(steps([2.0] * 3))
-    built.sights[Sight.LOG] = SightState(False, built.now, "the file is gone")
+    built.sights[Source.LOG] = SightState(False, built.now, "the file is gone")
     (finding,) = found(DETECTOR, built)
     assert "the file is gone" in finding.summary
     assert finding.since_time == built.now
 
 
 def test_one_source_that_tells_of_progress_is_enough() -> None:
-    built = job(steps([2.0] * 3), sights=[Sight.PROBE])
-    built.sights[Sight.LOG] = SightState(False, built.now, "the file is gone")
+    built = job(steps([2.0] * 3), sights=[Source.PROBE])
+    built.sights[Source.LOG] = SightState(False, built.now, "the file is gone")
     assert found(DETECTOR, built) == []
-    assert len(found(DETECTOR, job(sights=[Sight.GPU], now=START + 100))) == 1
+    assert len(found(DETECTOR, job(sights=[Source.GPU], now=START + 100))) == 1
 
 
 @pytest.mark.parametrize("phase", [JobPhase.QUEUED, JobPhase.SCHEDULING, JobPhase.ENDED])
@@ -55,7 +55,7 @@ def test_where_nothing_runs_there_is_nothing_to_see(phase: JobPhase) -> None:
 
 def silent(seconds: float) -> Job:
     """All probes and the log stop at once."""
-    built = job(steps([2.0] * 30), sights=[Sight.LOG, Sight.PROBE])
+    built = job(steps([2.0] * 30), sights=[Source.LOG, Source.PROBE])
     built.streams["pod-0"] = Stream("pod-0", prints_iterations=True)
     built.attempt.ranks = {i: rank(i, 30, at=built.now) for i in range(8)}
     built.now += seconds
@@ -95,7 +95,7 @@ def test_a_witness_that_fell_silent_with_the_rest_sees_nothing() -> None:
 
 def test_silent_probes_without_a_log_are_blind() -> None:
     built = silent(61.0)
-    built.sights.pop(Sight.LOG)
+    built.sights.pop(Source.LOG)
     assert len(found(DETECTOR, built)) == 1
 
 

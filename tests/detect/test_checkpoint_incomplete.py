@@ -9,11 +9,11 @@ from typing import Any
 from mwatch.detect.checkpoint_incomplete import DETECTOR
 from mwatch.model.finding import Cause, Severity
 from mwatch.model.job import Job, Save
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from mwatch.model.phase import JobPhase
 from support.builders.job import START, add_checkpoints, error, fault, found, job, steps
 
-BOTH = (Sight.LOG, Sight.CHECKPOINTS)
+BOTH = (Source.LOG, Source.CHECKPOINTS)
 
 
 def loading(load: str, **more: Any) -> Job:
@@ -43,7 +43,7 @@ def test_a_load_that_failed_is_critical() -> None:
 
 
 def test_a_load_that_failed_is_seen_in_the_log_alone() -> None:
-    assert severities(loading("failed", sights=(Sight.LOG,))) == [Severity.CRITICAL]
+    assert severities(loading("failed", sights=(Source.LOG,))) == [Severity.CRITICAL]
     assert severities(loading("failed", load_iteration=None)) == [Severity.CRITICAL]
 
 
@@ -114,7 +114,7 @@ def test_an_older_or_abandoned_half_is_nobodys_concern() -> None:
 
 def test_blind_means_no_verdict() -> None:
     assert found(DETECTOR, loading("failed", sights=())) == []
-    built = training(40, sights=(Sight.LOG,))
+    built = training(40, sights=(Source.LOG,))
     add_checkpoints(built, 50, stored="incomplete")
     assert severities(built) == []
     assert severities(job([], sights=BOTH)) == []

@@ -10,11 +10,11 @@ from mwatch.detect.checkpoint_overdue import DETECTOR
 from mwatch.model.event import Exit
 from mwatch.model.finding import Cause, Severity
 from mwatch.model.job import ExitSeen, Job, Layout, Save, Stream
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from support.builders.job import START, add_checkpoints, found, job, step
 
 SAVES = Layout(save_interval=100, save_folder="/ckpt")
-BOTH = (Sight.LOG, Sight.CHECKPOINTS)
+BOTH = (Source.LOG, Source.CHECKPOINTS)
 
 
 def at(iteration: int, layout: Layout = SAVES, **more: Any) -> Job:

@@ -12,11 +12,11 @@ from mwatch.detect.crashed import DETECTOR
 from mwatch.model.event import Exit
 from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.job import ErrorSeen, ExitSeen, FaultSeen, Job, Layout, ProcessGone, Save
-from mwatch.model.observation import ProcessExit, Sight
+from mwatch.model.observation import ProcessExit, Source
 from support.builders.job import START, add_checkpoints, error, fault, found, job, steps
 
 LATE = START + 200
-WATCHED = (Sight.LOG, Sight.PROBE)
+WATCHED = (Source.LOG, Source.PROBE)
 
 
 def dying(*seen: FaultSeen | ErrorSeen, gone: ProcessExit | None = None, **more: Any) -> Job:

@@ -12,7 +12,7 @@ from mwatch.detect.finished_early import DETECTOR
 from mwatch.model.event import Exit
 from mwatch.model.finding import Cause, Severity
 from mwatch.model.job import ExitSeen, Job, Layout, ProcessGone
-from mwatch.model.observation import ProcessExit, Sight
+from mwatch.model.observation import ProcessExit, Source
 from support.builders.job import START, fault, found, job, steps
 
 
@@ -108,4 +108,4 @@ def test_a_run_that_only_evaluates_has_no_iterations() -> None:
 
 def test_blind_means_no_verdict() -> None:
     assert found(DETECTOR, left(gone(), sights=())) == []
-    assert len(found(DETECTOR, left(gone(), sights=(Sight.PROCESS,)))) == 1
+    assert len(found(DETECTOR, left(gone(), sights=(Source.PROCESS,)))) == 1

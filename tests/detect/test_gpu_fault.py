@@ -12,7 +12,7 @@ from mwatch.detect.gpu_fault import DETECTOR
 from mwatch.model.event import Fault
 from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.job import Attempt, FaultSeen, Job
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from mwatch.model.phase import JobPhase
 from support.builders.job import START, entries, fault, found, job, rank, step, steps
 
@@ -66,7 +66,7 @@ def test_without_a_fault_or_without_sight_there_is_no_verdict() -> None:
     built = struck(xid(79))
     built.sights = {}
     assert found(DETECTOR, built) == []
-    built = job(steps([2.0] * 30), faults=[xid(79)], sights=[Sight.GPU])
+    built = job(steps([2.0] * 30), faults=[xid(79)], sights=[Source.GPU])
     assert len(found(DETECTOR, built)) == 1
 
 
@@ -85,7 +85,9 @@ def test_a_fault_that_the_job_outlived_is_shown_and_not_paged() -> None:
 
 def test_beats_of_a_job_that_has_done_nothing_yet_are_not_outliving() -> None:
     """The probe tells where a resumed rank stands before it has done anything."""
-    built = job(faults=[xid(79, at=START)], phase=JobPhase.LOADING, sights=[Sight.LOG, Sight.PROBE])
+    built = job(
+        faults=[xid(79, at=START)], phase=JobPhase.LOADING, sights=[Source.LOG, Source.PROBE]
+    )
     built.now = START + 60
     built.attempt.ranks = {0: rank(0, 400, at=built.now)}
     assert found(DETECTOR, built)[0].severity is Severity.CRITICAL

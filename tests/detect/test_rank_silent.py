@@ -11,14 +11,14 @@ import pytest
 from mwatch.detect.rank_silent import DETECTOR
 from mwatch.model.finding import Cause, CulpritState, Severity
 from mwatch.model.job import Job, ProcessGone, SignSeen, Stream
-from mwatch.model.observation import ProcessExit, Sight, Sign, SignSource, SignState
+from mwatch.model.observation import ProcessExit, Sign, SignSource, SignState, Source
 from mwatch.model.phase import JobPhase
 from support.builders.job import add_sign, fault, found, job, rank, steps
 
 
 def beating(**attempt: Any) -> Job:
     """Eight ranks in two pods, all of which have just written."""
-    built = job(steps([2.0] * 30), sights=[Sight.LOG, Sight.PROBE], **attempt)
+    built = job(steps([2.0] * 30), sights=[Source.LOG, Source.PROBE], **attempt)
     built.attempt.ranks = {
         i: rank(i, 30, at=built.now, phase="collective", stream=f"pod-{i // 4}") for i in range(8)
     }
@@ -61,7 +61,7 @@ def test_all_probes_silent_at_once_is_another_matter() -> None:
 
 def test_without_the_probe_there_is_no_verdict() -> None:
     built = silence(beating(), 60.0, 5)
-    built.sights.pop(Sight.PROBE)
+    built.sights.pop(Source.PROBE)
     assert found(DETECTOR, built) == []
 
 

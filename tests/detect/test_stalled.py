@@ -11,8 +11,8 @@ import pytest
 from mwatch.detect.stalled import DETECTOR
 from mwatch.model.finding import Cause, Severity
 from mwatch.model.job import Job, Layout, Save, Stream
-from mwatch.model.observation import Sight, SignSource, SignState
-from mwatch.model.phase import JobPhase, Slot
+from mwatch.model.observation import SignSource, SignState, Source
+from mwatch.model.phase import DeadlineSlot, JobPhase
 from mwatch.model.settings import Settings
 from support.builders.job import START, add_sign, error, fault, found, job, rank, steps
 
@@ -50,7 +50,7 @@ def test_a_phase_is_quiet_up_to_its_deadline(phase: JobPhase) -> None:
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_the_deadline_of_a_phase_is_learnt(phase: JobPhase) -> None:
-    slot = Slot.FIRST_SAVE if phase is JobPhase.SAVING else Slot(phase.value)
+    slot = DeadlineSlot.FIRST_SAVE if phase is JobPhase.SAVING else DeadlineSlot(phase.value)
     built = silent(phase, PHASES[phase].floor_seconds + 1)
     built.calibration.durations[slot].extend([2.0, 3.0])
     assert len(found(DETECTOR, built)) == 1
@@ -64,7 +64,7 @@ def test_nothing_is_expected_of_a_job_that_does_not_run(phase: JobPhase) -> None
 def test_the_first_save_of_a_process_is_not_held_against_later_ones() -> None:
     """Seen: 18 s, then 0.7 s."""
     built = silent(JobPhase.SAVING, 310.0)
-    built.calibration.durations[Slot.SAVING].extend([0.7] * 20)
+    built.calibration.durations[DeadlineSlot.SAVING].extend([0.7] * 20)
     assert found(DETECTOR, built) == []
     built.attempt.saves_done = 1
     assert len(found(DETECTOR, built)) == 1
@@ -106,7 +106,7 @@ def test_without_log_and_probe_there_is_no_verdict() -> None:
 
 
 def test_a_phase_that_only_a_lost_log_told_of_gets_no_verdict() -> None:
-    built = job(phase=JobPhase.SAVING, now=START + 1e5, sights=[Sight.PROBE])
+    built = job(phase=JobPhase.SAVING, now=START + 1e5, sights=[Source.PROBE])
     assert found(DETECTOR, built) == []
 
 
@@ -143,7 +143,7 @@ def test_a_process_that_has_raised_gets_time_to_come_down() -> None:
 
 
 def test_probes_and_log_silent_at_once_is_blind_and_not_a_hang() -> None:
-    built = job(steps([2.0] * 30), sights=[Sight.LOG, Sight.PROBE])
+    built = job(steps([2.0] * 30), sights=[Source.LOG, Source.PROBE])
     built.attempt.ranks = {i: rank(i, 30, at=built.now) for i in range(8)}
     built.streams["pod-0"] = Stream("pod-0", prints_iterations=True)
     built.now += 600

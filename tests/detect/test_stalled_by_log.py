@@ -8,7 +8,7 @@ from typing import Any
 
 from mwatch.detect.stalled import DETECTOR
 from mwatch.model.job import Job, Layout, Step, Stream
-from mwatch.model.phase import Slot
+from mwatch.model.phase import DeadlineSlot
 from support.builders.job import START, add_checkpoints, found, job, step
 
 LAYOUT = Layout(world_size=8, log_interval=10, total_iterations=10_000)
@@ -107,7 +107,7 @@ def test_an_evaluation_may_be_under_way_where_one_is_due() -> None:
 def test_a_known_evaluation_gets_the_time_it_usually_takes() -> None:
     layout = Layout(log_interval=10, eval_interval=100, total_iterations=10_000)
     built = training(lines(20), layout, evaluations=1)
-    built.calibration.durations[Slot.EVALUATING].append(90.0)
+    built.calibration.durations[DeadlineSlot.EVALUATING].append(90.0)
     assert found(DETECTOR, silent_for(built, 41.0 + 260)) == []
     assert len(found(DETECTOR, silent_for(built, 41.0 + 270))) == 1
 

@@ -10,7 +10,7 @@ import pytest
 
 from mwatch.detect.stalled import DETECTOR
 from mwatch.model.job import Job
-from mwatch.model.observation import Sight, SignSource, SignState
+from mwatch.model.observation import SignSource, SignState, Source
 from mwatch.model.phase import JobPhase
 from support.builders.job import START, add_sign, found, job, rank, steps
 
@@ -21,7 +21,7 @@ def training(step_seconds: float = 1.0, count: int = 30, **more: Any) -> Job:
         line._replace(at=START + 100 + i * step_seconds, seconds=step_seconds)
         for i, line in enumerate(steps([2.0] * count))
     ]
-    built = job(lines, sights=[Sight.LOG, Sight.PROBE], **more)
+    built = job(lines, sights=[Source.LOG, Source.PROBE], **more)
     built.attempt.ranks = {i: rank(i, count, at=built.now) for i in range(8)}
     return built
 

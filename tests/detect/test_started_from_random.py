@@ -10,14 +10,14 @@ from typing import Any
 from mwatch.detect.started_from_random import DETECTOR
 from mwatch.model.finding import Cause, Severity
 from mwatch.model.job import Attempt, Job, Layout
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from support.builders.job import START, add_checkpoints, fault, found, job, steps
 
-BOTH = (Sight.LOG, Sight.CHECKPOINTS)
+BOTH = (Source.LOG, Source.CHECKPOINTS)
 
 
 def again(
-    *past: Attempt, load: str = "random", sights: Iterable[Sight] = (Sight.LOG,), **more: Any
+    *past: Attempt, load: str = "random", sights: Iterable[Source] = (Source.LOG,), **more: Any
 ) -> Job:
     """A later attempt that has just looked for a checkpoint."""
     built = job([], number=len(past) + 1, load=load, sights=sights, **more)

@@ -10,7 +10,7 @@ from mwatch.detect.straggler import DETECTOR
 from mwatch.model.event import Straggler
 from mwatch.model.finding import Cause, CulpritState, Severity
 from mwatch.model.job import Job, Layout
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from mwatch.model.phase import JobPhase
 from support.builders.job import found, job, rank, step, steps
 
@@ -24,7 +24,7 @@ def reported(**measures: tuple[float, int]) -> Job:
 
 
 def moving(*iterations: int) -> Job:
-    built = job(steps([2.0] * 30), sights=[Sight.PROBE])
+    built = job(steps([2.0] * 30), sights=[Source.PROBE])
     ranks = (rank(i, each, at=built.now) for i, each in enumerate(iterations))
     built.attempt.ranks = {each.rank: each for each in ranks}
     return built

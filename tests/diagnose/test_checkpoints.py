@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mwatch.diagnose.checkpoints import RUNNING_SECONDS, Report, inspect_folder
+from mwatch.diagnose.checkpoints import RUNNING_SECONDS, CheckpointReport, inspect_folder
 from mwatch.errors import InputError
 from mwatch.model.timeline import Rollback, Timeline
 from mwatch.sources.checkpoint_dir import to_text
@@ -21,7 +21,7 @@ SHARDS = {"__0_0.distcp": 10}
 WRITTEN = 1_000_000.0
 
 
-def report(save: Path, now: float = WRITTEN + 7200) -> Report:
+def report(save: Path, now: float = WRITTEN + 7200) -> CheckpointReport:
     return inspect_folder(str(save), lambda: now)
 
 

@@ -14,8 +14,8 @@ import urllib3
 
 from kube.fake_api import Said, fake_api
 from mwatch.checks.kube_causes import kube_causes
-from mwatch.diagnose.cluster_facts import JobFacts, gather
-from mwatch.kube.access import Access, Limits
+from mwatch.diagnose.cluster_facts import JobFacts, collect_facts
+from mwatch.kube.access import Access, CallLimits
 from mwatch.kube.connect import Connection
 from mwatch.kube.discovery import FoundJob
 from mwatch.model.finding import Cause
@@ -50,9 +50,9 @@ def gathered(ledger: Mapping[str, str]) -> JobFacts:
     with fake_api(Said(404, {}), by_path=known) as api:
         pool = urllib3.PoolManager()
         connection = Connection(api.address, pool, lambda: None, "ns")
-        access = Access(connection, limits=Limits(call_seconds=5.0, tries=1))
+        access = Access(connection, limits=CallLimits(call_seconds=5.0, tries=1))
         try:
-            return gather(access, FoundJob(JOB, {}), 1_780_000_000.0, seconds=5.0)
+            return collect_facts(access, FoundJob(JOB, {}), 1_780_000_000.0, seconds=5.0)
         finally:
             pool.clear()
 

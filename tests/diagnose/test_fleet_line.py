@@ -11,7 +11,7 @@ import pytest
 
 from mwatch.cli.render.fleet import render
 from mwatch.diagnose.fleet_status import Fleet, FleetLine, of_controller, of_sidecars
-from mwatch.diagnose.pod_reports import PodWords
+from mwatch.diagnose.pod_reports import PodReport
 from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.kube.facts import KubeFacts
 from support.builders.diagnose import BEGAN, answering, stamp, words
@@ -25,11 +25,11 @@ TOLD = {
 }  # fmt: skip
 
 
-def facts(*told: PodWords, **more: Any) -> KubeFacts:
+def facts(*told: PodReport, **more: Any) -> KubeFacts:
     return KubeFacts(BEGAN, replace(JOB, **more), "train", tuple(each.pod for each in told))
 
 
-def with_finding(told: PodWords, finding: Finding) -> PodWords:
+def with_finding(told: PodReport, finding: Finding) -> PodReport:
     assert told.snapshot is not None
     return told._replace(snapshot=replace(told.snapshot, findings=(finding,)))
 

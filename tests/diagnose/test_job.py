@@ -17,7 +17,7 @@ import pytest
 from mwatch.cli.render.report import render_job
 from mwatch.diagnose.cluster_facts import JobFacts
 from mwatch.diagnose.job import make_report
-from mwatch.diagnose.pod_reports import PodWords
+from mwatch.diagnose.pod_reports import PodReport
 from mwatch.diagnose.report import JobReport, write_bundle
 from mwatch.diagnose.verdict import chained
 from mwatch.errors import InputError
@@ -27,7 +27,7 @@ from mwatch.model.finding import Cause, Culprit
 from mwatch.model.kube.event import KubeEvent
 from mwatch.model.kube.facts import KubeFacts
 from mwatch.model.kube.job import JobKind, job_of
-from mwatch.model.kube.ledger import Book, JobEntry, Note
+from mwatch.model.kube.ledger import Book, JobEntry, LedgerNote
 from mwatch.model.kube.node import KubeNode
 from mwatch.model.observation import Beat
 from support.builders.diagnose import BEGAN, USUAL, answering, block, iteration, log, words
@@ -39,7 +39,7 @@ NODES = (KubeNode("n1"),)
 
 
 def facts(
-    told: Sequence[PodWords], at: float, status: dict[str, Any] | None = None, **more: Any
+    told: Sequence[PodReport], at: float, status: dict[str, Any] | None = None, **more: Any
 ) -> JobFacts:
     body = manifest()
     body["metadata"] |= {"namespace": "ns", "uid": "job-uid", "name": "train",
@@ -54,11 +54,11 @@ def facts(
     return JobFacts(FoundJob(kube, body), seen, {}, **more)
 
 
-def judged(told: Sequence[PodWords], at: float, **more: Any) -> JobReport:
+def judged(told: Sequence[PodReport], at: float, **more: Any) -> JobReport:
     return make_report(facts(told, at, **more), list(told))
 
 
-def healthy() -> list[PodWords]:
+def healthy() -> list[PodReport]:
     zero = words("train-0", log("train-0", [(0.0, line) for line in block(**USUAL)]))
     one = words("train-1", log("train-1", [(5.0 + n, iteration(n)) for n in range(1, 20)]))
     return [zero, one]
@@ -175,7 +175,9 @@ def test_who_printed_the_last_words_of_a_crash_is_named() -> None:
 
 def test_what_mwatch_did_comes_from_the_ledger_with_the_newest_first() -> None:
     act = Act(BEGAN + 5.0, 1, Action.RESTART, Cause.HANG, "hang", 10, 12, True)
-    entry = JobEntry("job-uid", acts=(act,), notes=(Note(BEGAN + 9.0, "ann", "pause", "upgrade"),))
+    entry = JobEntry(
+        "job-uid", acts=(act,), notes=(LedgerNote(BEGAN + 9.0, "ann", "pause", "upgrade"),)
+    )
     told = judged(healthy(), 25.0, book=Book({"PyTorchJob.train": entry}))
     texts = [each.text for each in told.deeds]
     assert texts[0] == "pause by ann: upgrade"

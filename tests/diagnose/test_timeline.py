@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 from mwatch.decide.verdict import verdict
-from mwatch.diagnose.pod_reports import PodWords
-from mwatch.diagnose.timeline import Story, tell
+from mwatch.diagnose.pod_reports import PodReport
+from mwatch.diagnose.timeline import JobHistory, tell
 from mwatch.model.finding import Cause, Verdict
 from mwatch.model.observation import AttemptStart, Observed
 from mwatch.model.snapshot.wrapper import WrapperState
@@ -28,17 +28,17 @@ RANDOM = [
 ]
 
 
-def said(story: Story) -> Verdict:
+def said(story: JobHistory) -> Verdict:
     seen = story.assessment
     return verdict(story.engine.job, seen.findings, seen.decision)
 
 
-def first(*more: tuple[float, str]) -> PodWords:
+def first(*more: tuple[float, str]) -> PodReport:
     lines = [(0.0, line) for line in block(**USUAL)]
     return words("train-0", log("train-0", [*lines, *more]))
 
 
-def last(until: int, **more: object) -> PodWords:
+def last(until: int, **more: object) -> PodReport:
     return words("train-1", log("train-1", [(5.0 + n, iteration(n)) for n in range(1, until)]))
 
 

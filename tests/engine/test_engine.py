@@ -31,9 +31,9 @@ class Watch:
             self._text += f"{each}\n"
             told = events(self._text, faults=True)
             for event in told[self._told :]:
-                self.engine.tell(Observed(self.at, "pod-0", event))
+                self.engine.observe(Observed(self.at, "pod-0", event))
             self._told = len(told)
-        return self.engine.look(self.at)
+        return self.engine.evaluate(self.at)
 
 
 def healthy(*iterations: int) -> list[str]:
@@ -51,7 +51,7 @@ def rolled_back() -> Watch:
     watch.says(saving(6), saved(6), *sick(7, 8), saving(8), saved(8))
     decision = watch.says(*sick(9)).decision
     assert (decision.action, decision.resume_from) == (Action.RESTART, 6)
-    watch.engine.enact(decision, watch.at)
+    watch.engine.record_action(decision, watch.at)
     return watch
 
 
@@ -60,7 +60,7 @@ def test_what_was_decided_and_not_done_after_all_gives_nothing_up() -> None:
     engine = watch.engine
     assert engine.job.checkpoints[8].is_abandoned
     (act,) = engine.record.acts
-    engine.take_back(act)
+    engine.revert_action(act)
     assert not engine.record.acts and not engine.job.timeline.rollbacks
     assert not engine.job.checkpoints[8].is_abandoned
     assert all(each.acted_at is None for each in engine.incidents)
@@ -76,9 +76,9 @@ def test_what_is_taken_back_leaves_earlier_rollbacks_and_suspicions_alone() -> N
     before, suspicion = list(timeline.rollbacks), timeline.quarantine
     watch.says(WORLD, READY, *healthy(1, 2, 3), saving(3), saved(3), *healthy(4, 5, 6))
     decision = watch.says(*sick(7, 8, 9)).decision
-    watch.engine.enact(decision, watch.at)
+    watch.engine.record_action(decision, watch.at)
     assert timeline.quarantine is None and len(timeline.rollbacks) == 2
-    watch.engine.take_back(watch.engine.record.acts[0])
+    watch.engine.revert_action(watch.engine.record.acts[0])
     assert (list(timeline.rollbacks), timeline.quarantine) == (before, suspicion)
 
 
@@ -95,7 +95,7 @@ def test_an_attempt_has_one_action() -> None:
     watch = rolled_back()
     again = watch.says(*sick(10))
     assert again.decision.action is Action.NONE
-    watch.engine.enact(again.decision, watch.at)
+    watch.engine.record_action(again.decision, watch.at)
     assert len(watch.engine.record.acts) == 1
 
 
@@ -113,9 +113,9 @@ def test_an_incident_runs_from_its_first_finding_to_the_end_of_the_attempt() -> 
 def test_what_was_written_after_the_first_bad_sign_is_never_resumed_from() -> None:
     watch = rolled_back()
     watch.says(WORLD, loading(6), loaded(6), READY, *healthy(7))
-    watch.engine.tell(Observed(watch.at, "pod-0", ProcessExit(137, "SIGKILL", None)))
+    watch.engine.observe(Observed(watch.at, "pod-0", ProcessExit(137, "SIGKILL", None)))
     watch.at += 60
-    decision = watch.engine.look(watch.at).decision
+    decision = watch.engine.evaluate(watch.at).decision
     assert (decision.action, decision.cause) == (Action.RESTART, Cause.KILLED)
     assert decision.resume_from == 6
     assert watch.engine.job.checkpoints[8].is_abandoned
@@ -124,7 +124,7 @@ def test_what_was_written_after_the_first_bad_sign_is_never_resumed_from() -> No
 def test_looking_twice_changes_nothing() -> None:
     watch = Watch()
     first = watch.says(WORLD, READY, *healthy(1, 2, 3), *sick(4, 5))
-    second = watch.engine.look(watch.at)
+    second = watch.engine.evaluate(watch.at)
     assert first == second
     assert len({(each.attempt, each.finding.detector) for each in watch.engine.incidents}) == len(
         watch.engine.incidents
@@ -160,11 +160,11 @@ def test_a_save_that_ends_after_the_rollback_was_decided_is_poisoned_too() -> No
 def test_a_peek_changes_nothing() -> None:
     watch = Watch()
     watch.says(WORLD, READY, *healthy(*range(1, 30)))
-    later = watch.engine.peek(watch.at + 4000)
+    later = watch.engine.preview(watch.at + 4000)
     assert [each.detector for each in later.findings] == ["stalled"]
     assert watch.engine.job.now == watch.at
     assert not watch.engine.incidents
-    assert watch.engine.look(watch.at + 4000).findings == later.findings
+    assert watch.engine.evaluate(watch.at + 4000).findings == later.findings
 
 
 def silent_and_then(what: str | ProcessExit) -> Watch:
@@ -172,14 +172,14 @@ def silent_and_then(what: str | ProcessExit) -> Watch:
     watch = Watch()
     watch.says(WORLD, READY, *healthy(*range(1, 30)))
     watch.at += 60
-    watch.engine.look(watch.at)
+    watch.engine.evaluate(watch.at)
     assert [each.cause for each in watch.engine.incidents] == [Cause.HANG]
     watch.at += 1
     if isinstance(what, str):
         watch.says(what)
     else:
-        watch.engine.tell(Observed(watch.at, "pod-0", what))
-        watch.engine.look(watch.at)
+        watch.engine.observe(Observed(watch.at, "pod-0", what))
+        watch.engine.evaluate(watch.at)
     return watch
 
 
@@ -192,6 +192,6 @@ def test_the_silence_before_a_death_is_the_same_incident() -> None:
 
 def test_a_silence_that_healed_before_a_death_was_another_thing() -> None:
     watch = silent_and_then(*healthy(30))
-    watch.engine.tell(Observed(watch.at + 1, "pod-0", ProcessExit(137, "SIGKILL", None)))
-    watch.engine.look(watch.at + 1)
+    watch.engine.observe(Observed(watch.at + 1, "pod-0", ProcessExit(137, "SIGKILL", None)))
+    watch.engine.evaluate(watch.at + 1)
     assert [each.cause for each in watch.engine.incidents] == [Cause.HANG, Cause.KILLED]

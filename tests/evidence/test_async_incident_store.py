@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mwatch.evidence.incident_store import AsideFiles
+from mwatch.evidence.incident_store import AsyncIncidentStore
 from mwatch.model.incident import IncidentRecord, from_json
 from support.builders.run import until
 
@@ -23,8 +23,8 @@ def record() -> IncidentRecord:
     return from_json(json.loads(OLD.read_text("utf-8")))
 
 
-def files(root: Path) -> AsideFiles:
-    return AsideFiles(root, max_incidents=4, max_bytes=1 << 20)
+def files(root: Path) -> AsyncIncidentStore:
+    return AsyncIncidentStore(root, max_incidents=4, max_bytes=1 << 20)
 
 
 def test_a_record_is_written_aside_and_the_newest_stays(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mwatch.evidence.bundle import Content, Missing
-from mwatch.evidence.offload import Stored
+from mwatch.evidence.offload import OffloadResult
 from mwatch_trainer.evidence.incident_dirs import MANIFEST
 from support.builders.evidence import ID, SECRET, Wrapper, filled_volume, missing, refuse, save
 
@@ -80,14 +80,14 @@ def test_an_extra_part_that_is_too_large_is_cut_or_left_out(volume: Path) -> Non
 def test_it_is_brought_off_the_pod_and_the_manifest_says_where(volume: Path) -> None:
     seen: list[tuple[Path, str, bool]] = []
 
-    def keep(folder: Path, id: str, seconds: float) -> Stored:
+    def keep(folder: Path, id: str, seconds: float) -> OffloadResult:
         assert 0 < seconds <= 20
         seen.append((folder, id, (folder / MANIFEST).exists()))
-        return Stored("/durable/x")
+        return OffloadResult("/durable/x")
 
     bundle = save(volume, keep=keep)
     assert seen == [(bundle.folder, ID, True)]
-    assert bundle.stored == Stored("/durable/x")
+    assert bundle.stored == OffloadResult("/durable/x")
     manifest = json.loads((bundle.folder / MANIFEST).read_bytes())
     assert manifest["kept"] == {"folder": "/durable/x", "why": ""}
 
@@ -100,9 +100,9 @@ def test_what_takes_too_long_to_collect_leaves_time_to_bring_it_away(volume: Pat
     gate = threading.Event()
     kept: list[float] = []
 
-    def keep(folder: Path, id: str, seconds: float) -> Stored:
+    def keep(folder: Path, id: str, seconds: float) -> OffloadResult:
         kept.append(seconds)
-        return Stored("/durable/x")
+        return OffloadResult("/durable/x")
 
     bundle = save(volume, extra=slow, keep=keep, seconds=2.0, keep_seconds=1.5)
     gate.set()
@@ -114,9 +114,9 @@ def test_what_takes_too_long_to_collect_leaves_time_to_bring_it_away(volume: Pat
 def test_a_way_off_the_pod_that_hangs_costs_the_time_limit_and_no_more(volume: Path) -> None:
     gate = threading.Event()
 
-    def keep(folder: Path, id: str, seconds: float) -> Stored:
+    def keep(folder: Path, id: str, seconds: float) -> OffloadResult:
         gate.wait(20)
-        return Stored(None, "late")
+        return OffloadResult(None, "late")
 
     bundle = save(volume, keep=keep, seconds=1.0, keep_seconds=0.5)
     gate.set()

@@ -16,8 +16,8 @@ import pytest
 from mwatch.evidence.flight_files import gather, gather_folder, signs_of
 from mwatch.model.finding import Cause, CulpritState
 from mwatch.model.observation import SignState
-from mwatch.replay.replay import Request, replay
-from mwatch.report.run_report import Report
+from mwatch.replay.replay import ReplayRequest, replay
+from mwatch.report.run_report import RunReport
 from support.builders.flight import T0, Flight, layout, steps
 from support.builders.flight_format import pickled
 
@@ -56,11 +56,11 @@ def log(folder: Path, ends: float, zone_hours: float = 0.0, lines: int = 20) -> 
     (folder / "trainer.log").write_text("\n".join(rows) + "\n")
 
 
-def diagnosed(*names: Path) -> Report:
-    return replay(Request([str(name) for name in names]), now=T0 + 1e6)
+def diagnosed(*names: Path) -> RunReport:
+    return replay(ReplayRequest([str(name) for name in names]), now=T0 + 1e6)
 
 
-def culprit(report: Report) -> tuple[int | None, CulpritState | None] | None:
+def culprit(report: RunReport) -> tuple[int | None, CulpritState | None] | None:
     who = report.verdict.culprit
     return None if who is None else (who.rank, who.state)
 

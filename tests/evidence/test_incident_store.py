@@ -16,8 +16,8 @@ from mwatch.model.decision import Action, Decision, Witness
 from mwatch.model.finding import Cause, Culprit, CulpritState, Finding, Severity
 from mwatch.model.incident import (
     IncidentRecord,
-    Kept,
-    Times,
+    IncidentTimes,
+    SavedEvidence,
     describe,
     from_json,
     incident_id,
@@ -41,7 +41,7 @@ def record(at: float = AT, **change: object) -> IncidentRecord:
     made = describe(
         incident_id(at, 1, Cause.HANG), "demo", FINDING, DECISION, attempt=1, is_act=True
     )
-    made = replace(made, evidence=Kept("/x", ("a.txt",), ("dump: no answer",)))
+    made = replace(made, evidence=SavedEvidence("/x", ("a.txt",), ("dump: no answer",)))
     return replace(made, **change)  # type: ignore[arg-type]
 
 
@@ -74,10 +74,14 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
 
 
 def test_the_cost_is_from_the_fault_to_the_first_new_iteration() -> None:
-    times = Times(fault=100.0, detected=105.0, acted=110.0, first_new_iteration=160.0, closed=111.0)
+    times = IncidentTimes(
+        fault=100.0, detected=105.0, acted=110.0, first_new_iteration=160.0, closed=111.0
+    )
     done = record().with_outcome(times, world_size=8, lost_iterations=3)
     assert (done.gpu_seconds, done.lost_iterations) == (480.0, 3)
-    open_still = record().with_outcome(Times(fault=100.0), world_size=8, lost_iterations=None)
+    open_still = record().with_outcome(
+        IncidentTimes(fault=100.0), world_size=8, lost_iterations=None
+    )
     assert open_still.gpu_seconds is None
     unknown = record().with_outcome(times, world_size=None, lost_iterations=None)
     assert unknown.gpu_seconds is None

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mwatch.evidence.offload import OffPod, Stored
+from mwatch.evidence.offload import OffloadResult, OffPod
 from mwatch_trainer.control.client import ask
 from mwatch_trainer.evidence.incident_dirs import beside
 
@@ -39,7 +39,7 @@ def test_without_a_wrapper_it_is_copied_from_here(tmp_path: Path, bundle: Path) 
     save.mkdir()
     stored = off_pod(tmp_path, save).keep(bundle, ID, 5.0)
     target = Path(beside(str(save))) / ID
-    assert stored == Stored(str(target))
+    assert stored == OffloadResult(str(target))
     assert os.listdir(target) == ["manifest.json"]
     assert stat.S_IMODE((target / "manifest.json").stat().st_mode) == 0o600
 
@@ -57,20 +57,23 @@ def test_observing_asks_nobody_and_touches_nothing(tmp_path: Path, bundle: Path)
     save = tmp_path / "save"
     save.mkdir()
     stored = off_pod(tmp_path, save, is_act=False).keep(bundle, ID, 5.0)
-    assert stored == Stored(None, "observing leaves the folder of the checkpoints as it is")
+    assert stored == OffloadResult(None, "observing leaves the folder of the checkpoints as it is")
     assert os.listdir(save) == []
 
 
-ANSWERS: list[tuple[dict[str, Any], Stored]] = [
-    ({"ok": True, "state": "kept", "folder": "/s/x"}, Stored("/s/x")),
-    ({"ok": True, "state": "copying", "folder": "/s/x"}, Stored("/s/x", "still being copied")),
-    ({"ok": False, "error": "disk full"}, Stored(None, "disk full")),
+ANSWERS: list[tuple[dict[str, Any], OffloadResult]] = [
+    ({"ok": True, "state": "kept", "folder": "/s/x"}, OffloadResult("/s/x")),
+    (
+        {"ok": True, "state": "copying", "folder": "/s/x"},
+        OffloadResult("/s/x", "still being copied"),
+    ),
+    ({"ok": False, "error": "disk full"}, OffloadResult(None, "disk full")),
 ]
 
 
 @pytest.mark.parametrize(("answer", "stored"), ANSWERS)
 def test_what_the_wrapper_says_is_told(
-    bundle: Path, answer: dict[str, Any], stored: Stored
+    bundle: Path, answer: dict[str, Any], stored: OffloadResult
 ) -> None:
     asked: list[Mapping[str, Any]] = []
 
@@ -87,4 +90,4 @@ def test_a_wrapper_that_cannot_be_reached_is_said(bundle: Path) -> None:
         raise OSError("broken pipe")
 
     stored = OffPod(wrapper, lambda: None, lambda: True).keep(bundle, ID, 5.0)
-    assert stored == Stored(None, "the wrapper did not answer: broken pipe")
+    assert stored == OffloadResult(None, "the wrapper did not answer: broken pipe")

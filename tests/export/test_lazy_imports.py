@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 OTLP = """
-otlp = Otlp('http://127.0.0.1:1', lambda: [busy_snapshot()], pace=Pace(period_seconds=0.01))
+otlp = Otlp('http://127.0.0.1:1', lambda: [busy_snapshot()], pace=SendSchedule(period_seconds=0.01))
 otlp.start()
 end = time.monotonic() + 10
 while otlp.problem is None and time.monotonic() < end:
@@ -36,7 +36,7 @@ dear = {'opentelemetry', 'requests', 'tensorboard', 'google', 'numpy', 'grpc'}
 print(sorted(dear & set(sys.modules)))
 """
 IMPORTS = """
-from mwatch.export.otlp.exporter import Otlp, Pace
+from mwatch.export.otlp.exporter import Otlp, SendSchedule
 from mwatch.export.metrics.prometheus import Exporter
 from mwatch.export.tensorboard.notes import TensorboardNotes
 from support.builders.snapshot import busy_snapshot

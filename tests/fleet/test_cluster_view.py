@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from mwatch.fleet.cluster_view import EventIndex, Held, PodSeen, held_of, owners, pod_seen, said_of
+from mwatch.fleet.cluster_view import (
+    EventIndex,
+    OwnedJob,
+    PodSeen,
+    held_of,
+    owners,
+    pod_seen,
+    said_of,
+)
 from support.builders import kube
 
 
@@ -50,7 +58,7 @@ def test_a_pod_that_nobody_owns_is_of_no_job() -> None:
     assert pod_seen(pod_body(ownerReferences=[])) is None
 
 
-def watched(kind: str, uid: str, owner: str = "") -> Held:
+def watched(kind: str, uid: str, owner: str = "") -> OwnedJob:
     metadata: dict[str, Any] = {"uid": uid}
     if owner:
         metadata["ownerReferences"] = [{"uid": owner, "controller": True}]
@@ -59,8 +67,8 @@ def watched(kind: str, uid: str, owner: str = "") -> Held:
     return found
 
 
-def between(uid: str, owner: str) -> Held:
-    return Held(uid, owner, None)
+def between(uid: str, owner: str) -> OwnedJob:
+    return OwnedJob(uid, owner, None)
 
 
 def test_pods_of_a_jobset_belong_to_it_through_its_jobs() -> None:

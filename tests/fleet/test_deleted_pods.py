@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mwatch.fleet.cluster_view import KEPT_SECONDS, Leavings, PodSeen
+from mwatch.fleet.cluster_view import KEPT_SECONDS, DeletedPodTracker, PodSeen
 from mwatch.model.kube.pod import Disruption
 from support.builders.kube import pod
 
@@ -27,7 +27,7 @@ def over(seen: PodSeen) -> PodSeen:
 
 
 def test_a_pod_is_kept_as_it_was_when_somebody_began_to_delete_it() -> None:
-    told, crashed = Leavings(Clock()), Leavings(Clock())
+    told, crashed = DeletedPodTracker(Clock()), DeletedPodTracker(Clock())
     for leavings, steps in ((told, (RUNS, GOES, over(GOES))), (crashed, (RUNS, over(RUNS)))):
         before = None
         for step in (*steps, None):
@@ -38,7 +38,7 @@ def test_a_pod_is_kept_as_it_was_when_somebody_began_to_delete_it() -> None:
 
 
 def test_pods_that_stay_and_those_of_others_are_left_out() -> None:
-    leavings = Leavings(Clock())
+    leavings = DeletedPodTracker(Clock())
     leavings.told(None, RUNS)
     leavings.told(RUNS, over(RUNS))
     assert leavings.by_job(TOPS) == {}
@@ -47,7 +47,7 @@ def test_pods_that_stay_and_those_of_others_are_left_out() -> None:
 
 
 def test_what_the_cluster_says_of_it_later_is_heard() -> None:
-    leavings = Leavings(Clock())
+    leavings = DeletedPodTracker(Clock())
     leavings.told(RUNS, GOES)
     why = Disruption("EvictionByEvictionAPI", "drain", 1.0)
     leavings.told(GOES, GOES._replace(pod=replace(over(GOES).pod, disruption=why)))
@@ -57,7 +57,7 @@ def test_what_the_cluster_says_of_it_later_is_heard() -> None:
 
 def test_it_is_known_whose_pod_it_was_when_what_made_it_is_gone_and_forgotten_in_the_end() -> None:
     clock = Clock()
-    leavings = Leavings(clock)
+    leavings = DeletedPodTracker(clock)
     leavings.told(RUNS, GOES)
     assert leavings.by_job({"job-uid": "above"}) == {"above": (GOES.pod,)}
     assert leavings.by_job({}) == {"above": (GOES.pod,)}

@@ -14,7 +14,7 @@ from mwatch.model.finding import Cause
 from mwatch.model.kube.gang import GangStep, StepState, Way
 from mwatch.model.kube.job import JobKind
 from mwatch.model.kube.ledger import JobEntry
-from mwatch.model.observation import ProcessExit, Sight
+from mwatch.model.observation import ProcessExit, Source
 from mwatch.model.phase import JobPhase
 from mwatch.remediate.case import due
 from support.runs.job_monitor_runs import START, Fleet
@@ -97,7 +97,7 @@ def test_the_silence_of_pods_that_never_print_is_no_silence_of_the_log() -> None
     fleet.detectors.clear()
     fleet.run(600)
     assert fleet.detectors == {"blind", "unseen"}
-    assert not fleet.watch.engine.job.sees(Sight.LOG)
+    assert not fleet.watch.engine.job.sees(Source.LOG)
 
 
 def test_a_hang_is_still_seen_by_those_that_answer() -> None:

@@ -16,7 +16,7 @@ from mwatch.model.kube.pod import Container, Disruption
 from mwatch.model.observation import ProcessExit
 from mwatch.model.phase import JobPhase
 from mwatch.model.settings import Settings
-from mwatch.model.snapshot.wrapper import Ended
+from mwatch.model.snapshot.wrapper import TrainerEnd
 from mwatch.remediate.case import due
 from support.builders import kube
 from support.runs.job_monitor_runs import START, Fleet
@@ -43,7 +43,7 @@ def test_a_gang_that_lost_a_pod_is_restarted_without_budget_when_it_is_whole_aga
     decision = fleet.decision
     assert decision.action is Action.RESTART and not decision.spends_budget
     assert decision.act_at is not None and decision.act_at <= fleet.now
-    fleet.watch.engine.enact(decision, fleet.now)
+    fleet.watch.engine.record_action(decision, fleet.now)
     assert budget.spent(fleet.watch.engine.record, fleet.now, Settings().act) == 0
     fleet.run(5)
     assert fleet.decision.action is Action.NONE, "once"
@@ -79,7 +79,7 @@ def test_a_crashed_pod_that_its_controller_replaces_was_deleted_by_no_person() -
     fleet = Fleet(2).run(60)
     fleet.pods[1].say(fleet.now, ProcessExit(139, None, None))
     fleet.pods[1].stalls_at = fleet.pods[0].stalls_at = fleet.now
-    fleet.pods[1].exit = Ended(139, None, None, 139, fleet.now, False)
+    fleet.pods[1].exit = TrainerEnd(139, None, None, 139, fleet.now, False)
     fleet.run(6)
     fleet.replace("train-1", phase="Failed")
     fleet.run(1)

@@ -11,10 +11,10 @@ import orjson
 import pytest
 
 from mwatch.model.event import Fault, Iteration
-from mwatch.model.observation import AttemptStart, Observed, Stored, StoredCheckpoint
+from mwatch.model.observation import AttemptStart, Observed, StoredCheckpoint, StoredCheckpoints
 from mwatch.model.snapshot.observed_wire import from_wire, to_wire
 from mwatch.model.snapshot.snapshot_wire import PodSnapshot
-from mwatch.sidecar.event_buffer import MAX_ENTRIES, ObservedRing
+from mwatch.sidecar.event_buffer import MAX_ENTRIES, EventBuffer
 from support.builders.events import megatron_line, one
 from support.runs.job_monitor_runs import START, Fleet, TrainingPod
 
@@ -32,7 +32,7 @@ class LoggingPod(TrainingPod):
     inode: int = 7
     log: list[Observed] = field(default_factory=list)
     """The file that is there now."""
-    ring: ObservedRing = field(default_factory=lambda: ObservedRing("first", encode))
+    ring: EventBuffer = field(default_factory=lambda: EventBuffer("first", encode))
     cursor: str = ""
     lives: int = 1
 
@@ -49,7 +49,7 @@ class LoggingPod(TrainingPod):
     def lose(self, now: float, *, read: int | None = None) -> None:
         """Another process, without the file of its cursor; `read`: so much for a beginning."""
         self.lives += 1
-        self.ring = ObservedRing(f"life{self.lives}", encode)
+        self.ring = EventBuffer(f"life{self.lives}", encode)
         self.ring.add(Observed(now, self.name, AttemptStart(self.attempt, None, None)))
         self.read_on(now, 0, read)
 
@@ -80,7 +80,7 @@ def trained() -> tuple[Fleet, LoggingPod]:
     fleet, pod = fleet_of_two()
     fleet.run(30)
     there = StoredCheckpoint(20, "complete", None, 1, START + 20)
-    fleet.watch.engine.tell(Observed(fleet.now, pod.name, Stored("/ckpt", (there,))))
+    fleet.watch.engine.observe(Observed(fleet.now, pod.name, StoredCheckpoints("/ckpt", (there,))))
     fleet.run(30)
     assert (fleet.watch.attempt, fleet.cause) == (1, "healthy")
     fleet.detectors.clear()
@@ -182,7 +182,7 @@ def test_a_second_sidecar_that_has_lost_all_still_tells_of_a_training_that_goes_
 
 
 def test_a_reader_who_missed_something_in_a_flood_gets_all_that_is_left() -> None:
-    ring = ObservedRing("life", lambda observed: b"x")
+    ring = EventBuffer("life", lambda observed: b"x")
     line = one(megatron_line(1) + "\n", Iteration)
     for number in range(1, 11):
         ring.add(Observed(1.0, "p", line._replace(line=number)), 7)
@@ -197,11 +197,11 @@ def test_a_reader_who_missed_something_in_a_flood_gets_all_that_is_left() -> Non
 def test_a_number_that_was_given_twice_is_not_taken_for_the_first(newest: int) -> None:
     """The disk was full: the second process counts on from less than the first had told."""
     line = one(megatron_line(1) + "\n", Iteration)
-    first = ObservedRing("life", encode)
+    first = EventBuffer("life", encode)
     for number in range(1, 21):
         first.add(Observed(1.0, "p", line._replace(line=number)), 7)
     cursor = first.after("").cursor
-    second = ObservedRing("life", encode, newest=3)
+    second = EventBuffer("life", encode, newest=3)
     for _ in range(newest):
         second.mark()
     for number in range(4, 31):

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mwatch.model.event import Checkpoint
-from mwatch.model.observation import Observed, Stored, StoredCheckpoint
+from mwatch.model.observation import Observed, StoredCheckpoint, StoredCheckpoints
 from mwatch.model.snapshot.snapshot_wire import PodSnapshot
 from support.runs.job_monitor_runs import PERIOD, Fleet, TrainingPod
 
@@ -35,12 +35,12 @@ def test_an_older_look_of_another_pod_does_not_take_a_new_checkpoint_away() -> N
     first, second = looking(fleet, 0), looking(fleet, 1)
     fleet.run(20)
     begun = fleet.now
-    there = Stored("/ckpt", (StoredCheckpoint(20, "complete", None, 1, begun - 2.0),))
-    second.look = Observed(begun - 5.0 + second.skew, second.name, Stored("/ckpt", ()))
+    there = StoredCheckpoints("/ckpt", (StoredCheckpoint(20, "complete", None, 1, begun - 2.0),))
+    second.look = Observed(begun - 5.0 + second.skew, second.name, StoredCheckpoints("/ckpt", ()))
     first.look = Observed(begun + first.skew, first.name, there)
     fleet.run(20)
     assert fleet.watch.engine.job.checkpoints[20].stored == "complete"
-    second.look = Observed(fleet.now + second.skew, second.name, Stored("/ckpt", ()))
+    second.look = Observed(fleet.now + second.skew, second.name, StoredCheckpoints("/ckpt", ()))
     fleet.run(20)
     assert fleet.watch.engine.job.checkpoints[20].stored == "missing", "a newer look is believed"
 
@@ -50,7 +50,9 @@ def test_a_torn_checkpoint_is_known_though_the_folder_looks_as_it_did_during_the
     fleet = Fleet(2)
     pod = looking(fleet, 0)
     fleet.run(20)
-    torn = Stored("/ckpt", (StoredCheckpoint(20, "incomplete", "no .metadata", 1, fleet.now),))
+    torn = StoredCheckpoints(
+        "/ckpt", (StoredCheckpoint(20, "incomplete", "no .metadata", 1, fleet.now),)
+    )
     pod.look = Observed(fleet.now + pod.skew, pod.name, torn)
     over = Checkpoint("save", "end", 20, "/ckpt", False, "saved", None, 0, "trainer.log", 99)
     pod.say(fleet.now + 1.0, over)

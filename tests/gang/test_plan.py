@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mwatch.gang.plan import GangFacts, may_stop, plan
-from mwatch.model.kube.gang import Plan, Refusal, Way, Why, from_json, step_of, to_json
+from mwatch.model.kube.gang import GangPlan, GangRefusal, Way, Why, from_json, step_of, to_json
 from mwatch.model.kube.job import KubeJob
 from mwatch.model.kube.node import KubeNode
 from mwatch.model.kube.queue import KubeQuota, KubeWorkload
@@ -78,12 +78,12 @@ def test_each_job_is_restarted_in_the_way_that_it_survives(
     job: KubeJob, expected: Way | Why
 ) -> None:
     found = plan(job, FACTS)
-    assert (found.way if isinstance(found, Plan) else found.why) is expected, found
+    assert (found.way if isinstance(found, GangPlan) else found.why) is expected, found
 
 
 def why(job: KubeJob, **facts: Any) -> Why | Way:
     found = plan(job, replace(FACTS, **facts))
-    return found.why if isinstance(found, Refusal) else found.way
+    return found.why if isinstance(found, GangRefusal) else found.way
 
 
 @pytest.mark.parametrize("age", [None, 31.0])
@@ -136,7 +136,7 @@ def test_in_place_comes_first_where_every_pod_can() -> None:
 
 def test_what_is_not_seen_is_said() -> None:
     found = plan(pytorch_job(), FACTS)
-    assert isinstance(found, Plan)
+    assert isinstance(found, GangPlan)
     assert "nodes are not seen" in found.notes[0] and "quotas" in found.notes[1]
 
 
@@ -152,14 +152,14 @@ def test_quota_and_nodes_are_checked_before_anything_is_deleted() -> None:
 
 def test_the_pod_to_blame_is_the_one_that_is_failed() -> None:
     found = plan(job_set(0, RESTARTS), replace(FACTS, blamed="uid-train-1"))
-    assert isinstance(found, Plan) and found.first == "uid-train-1"
+    assert isinstance(found, GangPlan) and found.first == "uid-train-1"
     found = plan(job_set(0, RESTARTS), replace(FACTS, blamed="of-another-job"))
-    assert isinstance(found, Plan) and found.first == "uid-train-0"
+    assert isinstance(found, GangPlan) and found.first == "uid-train-0"
 
 
 def test_the_record_of_a_step_is_read_back() -> None:
     found = plan(pytorch_job(), FACTS)
-    assert isinstance(found, Plan)
+    assert isinstance(found, GangPlan)
     step = step_of(found, id="i1", attempt=4, at=12.5)
     assert step.uids == ("uid-train-0", "uid-train-1")
     assert from_json(to_json(step)) == step
@@ -172,18 +172,18 @@ def test_a_gang_that_is_new_already_is_told_its_attempt_and_not_deleted(job: Kub
     """A person has deleted all pods, or the operator has: what waits for its image is healthy."""
     waits = tuple(pod(name, phase="Pending") for name in ("train-0", "train-1"))
     found = plan(job, replace(FACTS, pods=waits))
-    assert isinstance(found, Plan)
+    assert isinstance(found, GangPlan)
     assert found.way is Way.DELETE_PODS and found.targets == () and "new" in found.notes[0]
     asked = plan(job, replace(FACTS, pods=waits, is_asked=True))
-    assert isinstance(asked, Plan) and len(asked.targets) == 2
+    assert isinstance(asked, GangPlan) and len(asked.targets) == 2
     half = plan(job, replace(FACTS, pods=(PODS[0], waits[1])))
-    assert isinstance(half, Plan) and len(half.targets) == 2
+    assert isinstance(half, GangPlan) and len(half.targets) == 2
 
 
 def test_a_pod_that_came_later_and_waits_for_its_first_attempt_stays() -> None:
     facts = replace(FACTS, unused=frozenset({"train-1"}))
     found = plan(pytorch_job("OnFailure"), facts)
-    assert isinstance(found, Plan) and found.way is Way.DELETE_PODS
+    assert isinstance(found, GangPlan) and found.way is Way.DELETE_PODS
     assert [each.name for each in found.targets] == ["train-0"]
     assert "1 new pods stay" in found.notes[-1]
     for other in (
@@ -193,13 +193,13 @@ def test_a_pod_that_came_later_and_waits_for_its_first_attempt_stays() -> None:
             pytorch_job("OnFailure"), replace(facts, pods=(PODS[0], pod("train-1", deleting=True)))
         ),
     ):
-        assert isinstance(other, Plan) and len(other.targets) == 2
+        assert isinstance(other, GangPlan) and len(other.targets) == 2
 
 
 def test_pods_that_were_made_to_observe_are_not_restarted_unless_a_person_asks() -> None:
     """Their wrappers count each gang from 1: the second incident would pass for the first."""
     job = stateful_set(mode="observe")
     found = plan(job, FACTS)
-    assert isinstance(found, Refusal) and "mwatch inject --mode act" in found.text
-    assert isinstance(plan(job, replace(FACTS, is_asked=True)), Plan)
+    assert isinstance(found, GangRefusal) and "mwatch inject --mode act" in found.text
+    assert isinstance(plan(job, replace(FACTS, is_asked=True)), GangPlan)
     assert may_stop(job, FACTS) is None  # nothing starts after it

@@ -10,26 +10,30 @@ from pathlib import Path
 
 import pytest
 
-from mwatch_gpt.data.conversion import Job
-from mwatch_gpt.data.encoding import Wanted
-from mwatch_gpt.data.tokenizers import Choice
-from mwatch_gpt.data.unfinished import State
+from mwatch_gpt.data.conversion import ConversionJob
+from mwatch_gpt.data.encoding import EncodingOptions
+from mwatch_gpt.data.tokenizers import TokenizerChoice
+from mwatch_gpt.data.unfinished import ConversionState
 
 
 class Stop(Exception):
     pass
 
 
-def job(source: Path, prefix: Path, **more: bool) -> Job:
-    return Job(
-        (str(source),), (f"{prefix}_text_document",), Wanted(Choice()), save_seconds=0, **more
+def job(source: Path, prefix: Path, **more: bool) -> ConversionJob:
+    return ConversionJob(
+        (str(source),),
+        (f"{prefix}_text_document",),
+        EncodingOptions(TokenizerChoice()),
+        save_seconds=0,
+        **more,
     )
 
 
-def stop_after(saves: int) -> Callable[[State], None]:
+def stop_after(saves: int) -> Callable[[ConversionState], None]:
     left = [saves]
 
-    def progress(_: State) -> None:
+    def progress(_: ConversionState) -> None:
         left[0] -= 1
         if not left[0]:
             raise Stop
@@ -49,5 +53,5 @@ def stop_at_name(monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
     monkeypatch.setattr("mwatch_gpt.data.writer.os.replace", stops)
 
 
-def nothing(_: State) -> None:
+def nothing(_: ConversionState) -> None:
     return

@@ -13,7 +13,7 @@ import pytest
 
 from gpt.corpora import ODD, both, convert, gpt2_files, json_lines, many
 from mwatch_gpt.data import conversion, corpus
-from mwatch_gpt.data.corpus import Place
+from mwatch_gpt.data.corpus import LineStart
 from mwatch_gpt.data.tool import main
 from mwatch_gpt.errors import BadInput
 
@@ -77,7 +77,7 @@ def test_a_bad_line_in_the_middle_is_named_by_file_and_line(
 def test_a_line_far_longer_than_a_block_is_one_document(tmp_path: Path) -> None:
     text = "word " * 100_000
     json_lines(tmp_path / "a.jsonl", ["before", text, "after"])
-    found = corpus.blocks([str(tmp_path / "a.jsonl")], Place(), 1000)
+    found = corpus.blocks([str(tmp_path / "a.jsonl")], LineStart(), 1000)
     lines = [line for block in found for line in block.data.splitlines()]
     assert [json.loads(each)["text"] for each in lines] == ["before", text, "after"]
     assert convert(tmp_path / "a.jsonl", tmp_path / "o") == 0
@@ -91,7 +91,7 @@ def test_a_line_without_end_is_refused_by_its_number(
     monkeypatch.setattr(corpus, "MAX_LINE_BYTES", 5000)
     json_lines(tmp_path / "a.jsonl", ["before", "x" * 9000])
     with pytest.raises(BadInput, match=r"a\.jsonl:2: a line of more than"):
-        list(corpus.blocks([str(tmp_path / "a.jsonl")], Place(), 1000))
+        list(corpus.blocks([str(tmp_path / "a.jsonl")], LineStart(), 1000))
 
 
 def test_frames_of_zst_may_end_anywhere_and_some_hold_no_data(tmp_path: Path) -> None:

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import pytest
 
-from mwatch_gpt.fault_spec import HELP, Fault, Kind, parse, split
+from mwatch_gpt.fault_spec import HELP, InjectedFault, Kind, parse, split
 
 
 def test_a_fault_has_a_kind_a_step_and_options() -> None:
-    assert parse("kill@40") == Fault(Kind.KILL, 40, None, None)
-    assert parse("slow@5:rank=0:seconds=0.25") == Fault(Kind.SLOW, 5, 0, 0.25)
+    assert parse("kill@40") == InjectedFault(Kind.KILL, 40, None, None)
+    assert parse("slow@5:rank=0:seconds=0.25") == InjectedFault(Kind.SLOW, 5, 0, 0.25)
 
 
 @pytest.mark.parametrize(

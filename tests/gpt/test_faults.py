@@ -14,7 +14,7 @@ import pytest
 
 from gpt.launch import Job, field
 from mwatch_trainer.checkpoint.listing import verify
-from mwatch_trainer.checkpoint.verdict import State
+from mwatch_trainer.checkpoint.verdict import CheckpointState
 
 Train = Callable[..., Job]
 SHORT = "--distributed-timeout-seconds 4"
@@ -34,7 +34,7 @@ def poll(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
     return True
 
 
-def judged(folder: Path, iteration: int) -> State:
+def judged(folder: Path, iteration: int) -> CheckpointState:
     found = verify(str(folder / "ck"), f"iter_{iteration:07d}")
     assert found
     return found.state
@@ -83,7 +83,10 @@ def test_a_wait_in_a_save_leaves_a_checkpoint_without_its_end(train: Train, tmp_
     assert "fault hang-save@3 on rank 1" in job.log(1)
     assert "saving checkpoint at iteration       4 to " in job.log(0)
     assert "saved checkpoint from iteration       4" not in job.log(0)
-    assert (judged(tmp_path, 2), judged(tmp_path, 4)) == (State.COMPLETE, State.INCOMPLETE)
+    assert (judged(tmp_path, 2), judged(tmp_path, 4)) == (
+        CheckpointState.COMPLETE,
+        CheckpointState.INCOMPLETE,
+    )
 
 
 def test_a_wait_in_an_evaluation_comes_after_the_line_and_before_the_result(train: Train) -> None:
@@ -166,13 +169,16 @@ def test_a_corrupt_checkpoint_is_named_by_the_tracker_and_cannot_be_loaded(
     flags = "--train-iters 6 --save-interval 2 --fault corrupt-checkpoint@3 --fault kill@5"
     assert -signal.SIGKILL in train(flags).wait()
     assert (tmp_path / "ck" / "latest_checkpointed_iteration.txt").read_text() == "4"
-    assert (judged(tmp_path, 2), judged(tmp_path, 4)) == (State.COMPLETE, State.INCOMPLETE)
+    assert (judged(tmp_path, 2), judged(tmp_path, 4)) == (
+        CheckpointState.COMPLETE,
+        CheckpointState.INCOMPLETE,
+    )
     failed = train(flags)
     assert 0 not in failed.wait()
     assert "CheckpointException" in failed.log(0) + failed.log(1)
     again = train(f"{flags} --ckpt-step 2")
     assert again.wait() == [0, 0]
-    assert judged(tmp_path, 4) == State.COMPLETE
+    assert judged(tmp_path, 4) == CheckpointState.COMPLETE
 
 
 def test_a_half_written_checkpoint_has_files_and_no_end(train: Train, tmp_path: Path) -> None:
@@ -181,7 +187,7 @@ def test_a_half_written_checkpoint_has_files_and_no_end(train: Train, tmp_path: 
     names = {path.name for path in (tmp_path / "ck" / "iter_0000004").iterdir()}
     assert names >= {"__0_0.distcp", "__1_0.distcp"}
     assert "metadata.json" not in names
-    assert judged(tmp_path, 4) == State.INCOMPLETE
+    assert judged(tmp_path, 4) == CheckpointState.INCOMPLETE
     assert (tmp_path / "ck" / "latest_checkpointed_iteration.txt").read_text() == "2"
     assert train(flags).wait() == [0, 0]
 
@@ -193,7 +199,7 @@ def test_a_full_disk_is_the_kernels_own_answer(train: Train, tmp_path: Path) -> 
     assert "[Errno 28] No space left on device" in job.log(0)
     assert not any(path.is_symlink() for path in (tmp_path / "ck").rglob("*"))
     assert train(flags).wait() == [0, 0]
-    assert judged(tmp_path, 4) == State.COMPLETE
+    assert judged(tmp_path, 4) == CheckpointState.COMPLETE
 
 
 def test_exit_16_saves_first_and_exit_0_does_not(train: Train, tmp_path: Path) -> None:

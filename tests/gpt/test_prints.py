@@ -16,7 +16,7 @@ from mwatch.model.event import Arguments, Checkpoint, Event, Iteration, Validati
 from mwatch.parse.grammar import Grammar
 from mwatch.parse.reader import Reader
 from mwatch_trainer.checkpoint.listing import list_checkpoints
-from mwatch_trainer.checkpoint.verdict import State
+from mwatch_trainer.checkpoint.verdict import CheckpointState
 
 STAMP = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}"
 FLAGS = (
@@ -112,8 +112,8 @@ def test_the_checkpoints_are_complete_and_the_tracker_names_the_last(
 ) -> None:
     listing = list_checkpoints(str(folder / "ck"))
     assert [(each.iteration, each.state) for each in listing.checkpoints] == [
-        (8, State.COMPLETE),
-        (4, State.COMPLETE),
+        (8, CheckpointState.COMPLETE),
+        (4, CheckpointState.COMPLETE),
     ]
     assert (folder / "ck" / "latest_checkpointed_iteration.txt").read_text() == "8"
     names = {path.name for path in (folder / "ck" / "iter_0000008").iterdir()}

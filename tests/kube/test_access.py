@@ -11,8 +11,8 @@ import pytest
 import urllib3
 
 from kube.fake_api import FakeApi, Said, fake_api
-from mwatch.kube.access import Access, Limits
-from mwatch.kube.answer import Outcome
+from mwatch.kube.access import Access, CallLimits
+from mwatch.kube.answer import CallOutcome
 from mwatch.kube.connect import Connection
 from mwatch.kube.errors import KubeError, NoCredentials, NoPermission, Rejected, Unavailable
 from mwatch.kube.resources import NODES, PODS, PYTORCH_JOBS, STATEFUL_SETS
@@ -29,7 +29,7 @@ def client(api: FakeApi, waits: list[float] | None = None, **limits: float) -> A
 def at(address: str, waits: list[float] | None = None, **limits: float) -> Access:
     connection = Connection(address, urllib3.PoolManager(), lambda: "Bearer t0ken", "ns")
     waits = [] if waits is None else waits
-    settings = Limits(**limits)  # type: ignore[arg-type]
+    settings = CallLimits(**limits)  # type: ignore[arg-type]
     return Access(connection, limits=settings, wait=waits.append, chance=lambda: 1.0)
 
 
@@ -85,9 +85,9 @@ def test_a_server_that_takes_the_call_and_says_nothing_is_given_up() -> None:
 
 @pytest.mark.parametrize(
     ("code", "outcome"),
-    [(404, Outcome.MISSING), (409, Outcome.CONFLICT), (410, Outcome.EXPIRED)],
+    [(404, CallOutcome.MISSING), (409, CallOutcome.CONFLICT), (410, CallOutcome.EXPIRED)],
 )
-def test_facts_are_answers_and_are_not_retried(code: int, outcome: Outcome) -> None:
+def test_facts_are_answers_and_are_not_retried(code: int, outcome: CallOutcome) -> None:
     with fake_api(status(code, "as it is")) as api:
         answer = client(api).get(PODS, "ns", "x")
         assert len(api.asked) == 1

@@ -9,7 +9,7 @@ import threading
 import urllib3
 
 from kube.fake_api import Said, fake_api
-from mwatch.kube.access import Access, Limits
+from mwatch.kube.access import Access, CallLimits
 from mwatch.kube.connect import Connection
 from mwatch.kube.mirror import Mirror
 from mwatch.kube.resources import WORKLOADS
@@ -23,7 +23,9 @@ def listed(*names: str) -> Said:
 def test_lists_follow_each_other_and_a_refusal_in_between_changes_nothing() -> None:
     with fake_api(listed("a"), listed("a", "b")) as api:
         pool = urllib3.PoolManager()
-        access = Access(Connection(api.address, pool, lambda: None, "ns"), limits=Limits(tries=1))
+        access = Access(
+            Connection(api.address, pool, lambda: None, "ns"), limits=CallLimits(tries=1)
+        )
         mirror = Mirror(access, WORKLOADS, "ns", lambda body: str(body["metadata"]["name"]))
         stop = threading.Event()
         thread = threading.Thread(target=mirror.follow_by_lists, args=(stop, 0.05))
@@ -41,7 +43,9 @@ def test_lists_follow_each_other_and_a_refusal_in_between_changes_nothing() -> N
 def test_a_refusal_is_told_and_the_copy_stays() -> None:
     with fake_api(listed("a"), Said(403, {"message": "forbidden"})) as api:
         pool = urllib3.PoolManager()
-        access = Access(Connection(api.address, pool, lambda: None, "ns"), limits=Limits(tries=1))
+        access = Access(
+            Connection(api.address, pool, lambda: None, "ns"), limits=CallLimits(tries=1)
+        )
         mirror = Mirror(access, WORKLOADS, "ns", lambda body: str(body["metadata"]["name"]))
         stop = threading.Event()
         thread = threading.Thread(target=mirror.follow_by_lists, args=(stop, 0.05))

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from mwatch.errors import InputError
-from mwatch.manifests.parts import Wish
+from mwatch.manifests.parts import InjectRequest
 from mwatch.manifests.whole import inject_text, uninject_text
 from support.repository.manifest_files import NATIVE, PLAIN, objects_in
 
@@ -91,7 +91,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
 )
 @settings(max_examples=10, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
 def test_any_manifest_comes_back(
-    made: list[dict[str, Any]], wish: Wish, flow: bool | None, indent: int
+    made: list[dict[str, Any]], wish: InjectRequest, flow: bool | None, indent: int
 ) -> None:
     other = "# first\nkind:   ConfigMap\ndata: {a:    b}   # odd, and kept\n---\n"
     text = other + yaml.safe_dump_all(

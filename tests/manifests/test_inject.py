@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from mwatch.manifests.parts import Wish
+from mwatch.manifests.parts import InjectRequest
 from mwatch.manifests.whole import inject_text
 from support.repository.manifest_files import (
     FILES,
@@ -65,7 +65,7 @@ def test_a_plain_sidecar_ends_with_the_trainer(name: str) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("wish", [NATIVE, PLAIN], ids=["native", "container"])
-def test_the_sidecar_asks_for_little_and_has_no_probe(name: str, wish: Wish) -> None:
+def test_the_sidecar_asks_for_little_and_has_no_probe(name: str, wish: InjectRequest) -> None:
     for pod in pods_of(injected(name, wish).text, KINDS[name])[-1:]:
         everyone = [*pod["containers"], *pod["initContainers"]]
         for each in [named(everyone, "mwatch"), named(everyone, "mwatch-copy")]:

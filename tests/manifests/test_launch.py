@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mwatch.manifests.parts import Wish, launch
+from mwatch.manifests.parts import InjectRequest, launch
 from mwatch_trainer.zipapp_build import build
 from support.runs.wrapper_runs import LIMIT_SECONDS, attempt, environ, kill, log, until
 
@@ -34,7 +34,7 @@ def volume(tmp_path: Path) -> Path:
 
 
 def words(volume: Path, python: str | None = None, mode: str = "observe") -> list[str]:
-    made = launch(Wish("i", python=python), mode, 60)
+    made = launch(InjectRequest("i", python=python), mode, 60)
     return [each.replace("/mwatch/", f"{volume}/") for each in made]
 
 

@@ -12,7 +12,7 @@ import json
 
 import pytest
 
-from mwatch.manifests.parts import Wish
+from mwatch.manifests.parts import InjectRequest
 from mwatch.manifests.transplant import transplanted
 from mwatch.manifests.whole import inject_text, uninject_text
 from support.repository.manifest_files import NATIVE, PLAIN, objects_in
@@ -76,7 +76,7 @@ FORMS = {
 
 @pytest.mark.parametrize("wish", [NATIVE, PLAIN], ids=["native", "container"])
 @pytest.mark.parametrize("form", FORMS)
-def test_the_bytes_come_back_and_only_lines_of_ours_come_in(form: str, wish: Wish) -> None:
+def test_the_bytes_come_back_and_only_lines_of_ours_come_in(form: str, wish: InjectRequest) -> None:
     text = FORMS[form]
     once = inject_text(text, "f", wish).text
     assert inject_text(once, "f", wish).text == once

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from mwatch.errors import InputError
-from mwatch.manifests.parts import Wish
+from mwatch.manifests.parts import InjectRequest
 from mwatch.manifests.whole import inject_text, uninject_text, workloads
 from support.repository.manifest_files import NATIVE, injected, text_of
 
@@ -18,7 +18,7 @@ def line_of(text: str, part: str) -> int:
     return next(n for n, line in enumerate(text.splitlines(), 1) if part in line)
 
 
-def refusal(text: str, wish: Wish = NATIVE) -> str:
+def refusal(text: str, wish: InjectRequest = NATIVE) -> str:
     with pytest.raises(InputError) as caught:
         inject_text(text, "job.yaml", wish)
     words = str(caught.value)

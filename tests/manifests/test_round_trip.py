@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from mwatch.manifests.parts import Wish
+from mwatch.manifests.parts import InjectRequest
 from mwatch.manifests.whole import inject_text, uninject_text
 from support.repository.manifest_files import (
     FILES,
@@ -32,7 +32,7 @@ def test_every_comment_stays(name: str) -> None:
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("wish", [NATIVE, PLAIN], ids=["native", "container"])
 def test_to_inject_twice_is_to_inject_once_and_uninject_gives_the_bytes_back(
-    name: str, wish: Wish
+    name: str, wish: InjectRequest
 ) -> None:
     once = injected(name, wish).text
     assert inject_text(once, name, wish).text == once

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from mwatch import __version__
-from mwatch.manifests.parts import Wish
+from mwatch.manifests.parts import InjectRequest
 from mwatch.manifests.whole import inject_text
 from support.repository.chart_renders import (
     MEGATRON,
@@ -39,13 +39,13 @@ CASES: dict[str, list[str]] = {
 }
 
 
-def wish_of(words: list[str]) -> Wish:
+def wish_of(words: list[str]) -> InjectRequest:
     """What a user of inject would have asked for."""
     text = " ".join(words)
     is_plain = "mwatch.sidecar=container" in text or "values-hyperpod" in text
     form: Literal["container", "native"] = "container" if is_plain else "native"
     mode: Literal["act", "observe"] = "act" if "mwatch.mode=act" in text else "observe"
-    return Wish(f"mwatch:{__version__}", form, mode)
+    return InjectRequest(f"mwatch:{__version__}", form, mode)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -75,7 +75,7 @@ def _plain(tree: Any) -> Any:
 def test_the_comparison_sees_a_difference() -> None:
     watched = only(rendered(MEGATRON), "PyTorchJob")
     text = rendered_text(MEGATRON, *sets("mwatch.enabled=false"))
-    other = inject_text(text, "chart", Wish("mwatch:other", "native", "observe"))
+    other = inject_text(text, "chart", InjectRequest("mwatch:other", "native", "observe"))
     injected = only(objects_in(other.text), "PyTorchJob")
     del injected["metadata"]["annotations"][INJECTED]
     assert _plain(watched) != _plain(injected)

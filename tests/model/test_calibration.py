@@ -8,20 +8,20 @@ import pytest
 
 from mwatch.model.calibration import MAX_DURATIONS, MAX_SHAPES, Calibration
 from mwatch.model.job import Layout
-from mwatch.model.phase import Slot
+from mwatch.model.phase import DeadlineSlot
 from mwatch.model.settings import Settings
 
 SETTINGS = Settings()
 
 
-@pytest.mark.parametrize("slot", Slot)
-def test_before_there_is_data_each_phase_has_its_default(slot: Slot) -> None:
+@pytest.mark.parametrize("slot", DeadlineSlot)
+def test_before_there_is_data_each_phase_has_its_default(slot: DeadlineSlot) -> None:
     expected = SETTINGS.deadlines.of(slot).default_seconds
     assert Calibration().deadline(slot, SETTINGS) == expected
 
 
-@pytest.mark.parametrize("slot", Slot)
-def test_a_learnt_deadline_lies_between_floor_and_ceiling(slot: Slot) -> None:
+@pytest.mark.parametrize("slot", DeadlineSlot)
+def test_a_learnt_deadline_lies_between_floor_and_ceiling(slot: DeadlineSlot) -> None:
     rule = SETTINGS.deadlines.of(slot)
     for seconds, expected in ((0.001, rule.floor_seconds), (1e6, rule.ceiling_seconds)):
         known = Calibration()
@@ -32,23 +32,23 @@ def test_a_learnt_deadline_lies_between_floor_and_ceiling(slot: Slot) -> None:
 def test_a_deadline_is_the_usual_long_one_times_a_factor() -> None:
     known = Calibration()
     for seconds in range(100, 164):
-        known.learn(Slot.SAVING, seconds)
-    assert known.deadline(Slot.SAVING, SETTINGS) == pytest.approx(3 * 159.85)
+        known.learn(DeadlineSlot.SAVING, seconds)
+    assert known.deadline(DeadlineSlot.SAVING, SETTINGS) == pytest.approx(3 * 159.85)
 
 
 def test_a_few_saves_that_took_ages_do_not_make_the_deadline() -> None:
     known = Calibration()
     for number in range(MAX_DURATIONS):
-        known.learn(Slot.SAVING, 2000.0 if number in (5, 20, 40) else 120.0)
-    assert known.deadline(Slot.SAVING, SETTINGS) == 360
+        known.learn(DeadlineSlot.SAVING, 2000.0 if number in (5, 20, 40) else 120.0)
+    assert known.deadline(DeadlineSlot.SAVING, SETTINGS) == 360
 
 
 def test_absurd_durations_teach_nothing() -> None:
     known = Calibration()
     for seconds in (-1.0, float("nan"), float("inf"), 1e9):
-        known.learn(Slot.LOADING, seconds)
+        known.learn(DeadlineSlot.LOADING, seconds)
         known.learn_step(seconds)
-    assert not known.durations[Slot.LOADING]
+    assert not known.durations[DeadlineSlot.LOADING]
     assert (known.step_median(), known.step_p99(), known.usual_step()) == (None, None, None)
 
 
@@ -97,9 +97,9 @@ def test_a_larger_batch_takes_longer_by_its_share_and_a_smaller_one_is_waited_fo
     known = Calibration()
     known.resize_batch(32)
     known.learn_step(1.0, 10)
-    known.learn(Slot.TRAINING, 10.0)
+    known.learn(DeadlineSlot.TRAINING, 10.0)
     known.resize_batch(64)
-    assert (known.step_median(), known.durations[Slot.TRAINING].median()) == (2.0, 20.0)
+    assert (known.step_median(), known.durations[DeadlineSlot.TRAINING].median()) == (2.0, 20.0)
     assert (known.best_step, len(known.recent)) == (None, 0)
     known.resize_batch(16)
     assert known.step_median() == 2.0
@@ -108,14 +108,18 @@ def test_a_larger_batch_takes_longer_by_its_share_and_a_smaller_one_is_waited_fo
 def test_a_longer_log_interval_makes_longer_gaps() -> None:
     known = Calibration()
     known.space_lines(1)
-    known.learn(Slot.TRAINING, 2.0)
+    known.learn(DeadlineSlot.TRAINING, 2.0)
     known.space_lines(100)
-    assert known.durations[Slot.TRAINING].median() == 200
+    assert known.durations[DeadlineSlot.TRAINING].median() == 200
 
 
 def test_a_restart_costs_what_starts_have_cost() -> None:
     known = Calibration()
-    for slot, seconds in ((Slot.STARTING, 60), (Slot.LOADING, 100), (Slot.FIRST_STEP, 40)):
+    for slot, seconds in (
+        (DeadlineSlot.STARTING, 60),
+        (DeadlineSlot.LOADING, 100),
+        (DeadlineSlot.FIRST_STEP, 40),
+    ):
         known.learn(slot, seconds)
     known.recomputed.extend([500.0, 700.0])
     assert known.restart_cost(SETTINGS) == 800
@@ -125,16 +129,16 @@ def test_a_job_that_has_not_come_through_a_first_step_has_not_shown_its_cost() -
     known = Calibration()
     default = SETTINGS.act.default_restart_cost_seconds
     assert known.restart_cost(SETTINGS) == default
-    known.learn(Slot.STARTING, 5.0)
+    known.learn(DeadlineSlot.STARTING, 5.0)
     assert known.restart_cost(SETTINGS) == default
-    known.learn(Slot.STARTING, 2 * default)
-    known.learn(Slot.STARTING, 2 * default)
+    known.learn(DeadlineSlot.STARTING, 2 * default)
+    known.learn(DeadlineSlot.STARTING, 2 * default)
     assert known.restart_cost(SETTINGS) == 2 * default
 
 
 def test_no_restart_is_worth_less_than_a_stall_that_heals() -> None:
     known = Calibration()
-    known.learn(Slot.FIRST_STEP, 0.5)
+    known.learn(DeadlineSlot.FIRST_STEP, 0.5)
     assert known.restart_cost(SETTINGS) == SETTINGS.act.min_restart_cost_seconds
 
 
@@ -151,11 +155,13 @@ def test_another_layout_is_learnt_anew_and_the_first_is_kept() -> None:
 
 def test_a_layout_that_is_told_bit_by_bit_is_one() -> None:
     known = Calibration().in_layout(Layout().key)
-    known.learn(Slot.STARTING, 7.0)
+    known.learn(DeadlineSlot.STARTING, 7.0)
     known = known.in_layout(Layout(world_size=8).key).in_layout(Layout(8, 2, 4, 1, 1).key)
-    assert known.durations[Slot.STARTING].median() == 7.0
+    assert known.durations[DeadlineSlot.STARTING].median() == 7.0
     assert (known.key, known.others) == ("world=8 tp=2 pp=4 cp=1 ep=1", {})
-    assert known.in_layout(Layout(8, 4, 2, 1, 1).key).durations[Slot.STARTING].median() is None
+    assert (
+        known.in_layout(Layout(8, 4, 2, 1, 1).key).durations[DeadlineSlot.STARTING].median() is None
+    )
 
 
 def test_a_few_layouts_are_kept_and_no_more() -> None:

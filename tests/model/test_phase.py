@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import pytest
 
-from mwatch.model.phase import JobPhase, Slot, slot_of
+from mwatch.model.phase import DeadlineSlot, JobPhase, slot_of
 
 
 def test_the_first_save_of_a_process_is_its_own_case() -> None:
-    assert slot_of(JobPhase.SAVING, 0) is Slot.FIRST_SAVE
-    assert slot_of(JobPhase.SAVING, 1) is Slot.SAVING
+    assert slot_of(JobPhase.SAVING, 0) is DeadlineSlot.FIRST_SAVE
+    assert slot_of(JobPhase.SAVING, 1) is DeadlineSlot.SAVING
 
 
 @pytest.mark.parametrize("phase", [JobPhase.QUEUED, JobPhase.SCHEDULING, JobPhase.ENDED])
@@ -21,4 +21,4 @@ def test_what_is_not_of_the_trainer_has_no_deadline(phase: JobPhase) -> None:
 
 def test_every_other_phase_has_one_of_its_name() -> None:
     named = {slot_of(phase, 1) for phase in JobPhase} - {None}
-    assert named == set(Slot) - {Slot.FIRST_SAVE}
+    assert named == set(DeadlineSlot) - {DeadlineSlot.FIRST_SAVE}

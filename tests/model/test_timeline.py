@@ -10,8 +10,8 @@ from mwatch.model.timeline import (
     MAX_ATTEMPTS,
     MAX_ROLLBACKS,
     BegunAttempt,
+    CheckpointStanding,
     Rollback,
-    Standing,
     Timeline,
 )
 
@@ -24,7 +24,7 @@ def rolled_back(*points: tuple[float, int]) -> Timeline:
 
 
 def test_without_a_rollback_everything_is_good() -> None:
-    assert Timeline().standing(600, None) is Standing.GOOD
+    assert Timeline().standing(600, None) is CheckpointStanding.GOOD
 
 
 def test_what_was_written_before_a_rollback_above_its_point_is_abandoned_for_ever() -> None:
@@ -62,10 +62,15 @@ def test_what_was_written_since_the_first_bad_sign_is_suspect_until_a_rollback()
     timeline = Timeline()
     timeline.suspect(900.0, 551, "loss went missing")
     found = [timeline.standing(number, 800.0) for number in (500, 550, 551, 600)]
-    assert found == [Standing.GOOD, Standing.GOOD, Standing.SUSPECT, Standing.SUSPECT]
+    assert found == [
+        CheckpointStanding.GOOD,
+        CheckpointStanding.GOOD,
+        CheckpointStanding.SUSPECT,
+        CheckpointStanding.SUSPECT,
+    ]
     timeline.roll_back(Rollback(1000.0, 500, 551, "nan"))
-    assert timeline.standing(600, 800.0) is Standing.ABANDONED
-    assert timeline.standing(600, 1200.0) is Standing.GOOD
+    assert timeline.standing(600, 800.0) is CheckpointStanding.ABANDONED
+    assert timeline.standing(600, 1200.0) is CheckpointStanding.GOOD
 
 
 def test_the_earliest_bad_sign_counts_and_a_rollback_to_after_it_mends_nothing() -> None:

@@ -17,12 +17,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mwatch.controller.interfaces import NoHands
+from mwatch.controller.interfaces import NoRemediation
 from mwatch.controller.job_json import job_json
-from mwatch.controller.server import ControllerPages, FleetMetrics, Told
+from mwatch.controller.server import ControllerPages, ControllerStats, FleetMetrics
 from mwatch.export.http.server import Server
-from mwatch.kube.mirror import Sight
-from mwatch.remediate.status import HandState
+from mwatch.kube.mirror import MirrorStatus
+from mwatch.remediate.status import RemediationStatus
 from support.runs.job_monitor_runs import Fleet
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,13 +33,13 @@ POD = "mwatch-controller-0"
 PLACE = {"namespace": NAMESPACE, "pod": POD}
 _PODS = 8
 _PAST_SECONDS = 60
-_SIGHT = Sight(1.5, "", True)
+_SIGHT = MirrorStatus(1.5, "", True)
 
 
-def _told(turn: int) -> Told:
+def _told(turn: int) -> ControllerStats:
     sights = {"pods": _SIGHT, "pytorchjobs": _SIGHT}
     polls = turn * _PODS // 5
-    return Told(True, polls, {"late": turn // 20}, turn * 2, sights, 4, 0, 0.01)
+    return ControllerStats(True, polls, {"late": turn // 20}, turn * 2, sights, 4, 0, 0.01)
 
 
 @contextmanager
@@ -67,12 +67,12 @@ def main() -> None:
     fleet = Fleet(_PODS, started_at=now - _PAST_SECONDS)
     fleet.now = now - _PAST_SECONDS
     metrics = FleetMetrics(fleet.now)
-    pages = ControllerPages(NAMESPACE, metrics, NoHands(), lambda: True)
+    pages = ControllerPages(NAMESPACE, metrics, NoRemediation(), lambda: True)
     turns, ends = iter(range(1, 10**9)), threading.Event()
 
     def look() -> None:
         metrics.looked([fleet.watch], _told(next(turns)), fleet.now)
-        pages.looked([job_json(fleet.watch, HandState(), fleet.now)])
+        pages.looked([job_json(fleet.watch, RemediationStatus(), fleet.now)])
 
     def live() -> None:
         while not ends.wait(max(0.0, fleet.now + 1.0 - time.time())):

@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mwatch.plan.presets import PRESETS, Preset
-from mwatch.plan.shape import Experts, Shape
+from mwatch.plan.shape import Experts, ModelShape
 
-_LLAMA = Shape(
+_LLAMA = ModelShape(
     32, 4096, 32, 8192, 128256, ffn=14336, groups=8, gated=True, bias=False,
     learned_positions=False, rms_norm=True, tied=False,
 )  # fmt: skip

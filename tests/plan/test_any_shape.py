@@ -17,15 +17,15 @@ import pytest
 from mwatch.cli.render.plan import render
 from mwatch.plan import check, memory, stages, storage
 from mwatch.plan.choose import Fixed, candidates, choose
-from mwatch.plan.layout import Layout, Recompute
-from mwatch.plan.machines import MACHINES, Cluster, Gpu, Machine
-from mwatch.plan.report import Plan, Wish, make, plan_json
-from mwatch.plan.shape import Experts, Shape
+from mwatch.plan.layout import ParallelLayout, Recompute
+from mwatch.plan.machines import MACHINES, Cluster, GpuModel, Machine
+from mwatch.plan.report import CapacityPlan, PlanRequest, make, plan_json
+from mwatch.plan.shape import Experts, ModelShape
 
 MANY = range(100)
 
 
-def some_shape(chance: random.Random) -> Shape:
+def some_shape(chance: random.Random) -> ModelShape:
     heads = chance.choice([1, 3, 8, 12, 25, 32, 40, 64, 96, 128])
     channels = chance.choice([16, 64, 80, 128])
     experts = None
@@ -35,7 +35,7 @@ def some_shape(chance: random.Random) -> Shape:
         experts = replace(
             experts, shared_ffn=chance.choice([0, 1024]), every=chance.choice([1, 2, 3])
         )
-    return Shape(
+    return ModelShape(
         chance.choice([1, 2, 7, 12, 24, 36, 61, 80, 96, 126]),
         heads * channels + chance.choice([0, 0, 0, 0, 1]),
         heads,
@@ -55,7 +55,7 @@ def some_cluster(chance: random.Random) -> Cluster:
     if chance.random() < 0.5:
         name = chance.choice(sorted(MACHINES))
         return Cluster(MACHINES[name], nodes, name)
-    gpu = Gpu("GPU", chance.choice([1024, 24000, 81920, 200000]))
+    gpu = GpuModel("GPU", chance.choice([1024, 24000, 81920, 200000]))
     return Cluster(Machine(gpu, chance.choice([1, 2, 3, 4, 6, 8, 16])), nodes)
 
 
@@ -80,7 +80,7 @@ def some_wish(chance: random.Random) -> Fixed:
     )
 
 
-def refused_by_megatron(shape: Shape, layout: Layout) -> list[str]:
+def refused_by_megatron(shape: ModelShape, layout: ParallelLayout) -> list[str]:
     world, tensor, pipeline = layout.world, layout.tensor, layout.pipeline
     data, left = divmod(world, tensor * pipeline * layout.context)
     groups = shape.groups or shape.heads
@@ -111,7 +111,7 @@ def refused_by_megatron(shape: Shape, layout: Layout) -> list[str]:
     return [name for name, holds in rules.items() if not holds]
 
 
-def layers_by_hand(shape: Shape, layout: Layout) -> list[int]:
+def layers_by_hand(shape: ModelShape, layout: ParallelLayout) -> list[int]:
     ends = [layout.first_layers, layout.last_layers]
     middle = layout.pipeline - sum(each is not None for each in ends)
     rest = shape.layers - sum(each or 0 for each in ends)
@@ -121,10 +121,10 @@ def layers_by_hand(shape: Shape, layout: Layout) -> list[int]:
 
 
 @cache
-def made(seed: int) -> Plan:
+def made(seed: int) -> CapacityPlan:
     chance = random.Random(seed)
     shape, cluster, fixed = some_shape(chance), some_cluster(chance), some_wish(chance)
-    return make(Wish("custom", shape, cluster, fixed, storage.usual_stores("aws")))
+    return make(PlanRequest("custom", shape, cluster, fixed, storage.usual_stores("aws")))
 
 
 @pytest.mark.parametrize("seed", MANY)
@@ -166,7 +166,7 @@ def test_the_checker_and_megatrons_conditions_agree_on_any_layout(seed: int) -> 
     for _ in range(50):
         shape, cluster = some_shape(chance), some_cluster(chance)
         sizes = [chance.choice([1, 1, 2, 3, 4]) for _ in range(4)]
-        layout = Layout(
+        layout = ParallelLayout(
             cluster.world,
             tensor=sizes[0],
             pipeline=sizes[1],
@@ -205,7 +205,7 @@ def test_stages_add_up_to_the_model_however_it_is_cut() -> None:
     for _ in range(2000):
         shape = some_shape(chance)
         pipeline = chance.choice([1, 2, 3, 4, 8])
-        layout = Layout(
+        layout = ParallelLayout(
             pipeline * 4, 1, pipeline,
             virtual=chance.choice([None, 2]) if pipeline > 1 else None,
             global_batch=pipeline * 4,

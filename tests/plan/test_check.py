@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 
 from mwatch.plan import check
-from mwatch.plan.layout import Layout, Recompute
+from mwatch.plan.layout import ParallelLayout, Recompute
 from mwatch.plan.machines import MACHINES, Cluster
 from mwatch.plan.presets import PRESETS
-from mwatch.plan.shape import Experts, Shape
+from mwatch.plan.shape import Experts, ModelShape
 
 TWO = Cluster(MACHINES["p4d.24xlarge"], 2)
 GPT = PRESETS["13b"].shape
-GOOD = Layout(16, 2, 4, micro_batch=1, global_batch=256)
+GOOD = ParallelLayout(16, 2, 4, micro_batch=1, global_batch=256)
 MIXTURE = replace(GPT, experts=Experts(8, ffn=1024))
 
 REFUSED = [
@@ -48,7 +48,7 @@ REFUSED = [
 @pytest.mark.parametrize(
     ("name", "shape", "layout", "mend"), REFUSED, ids=[f"{row[0]}-{row[3][:20]}" for row in REFUSED]
 )
-def test_it_cannot_work(name: str, shape: Shape, layout: Layout, mend: str) -> None:
+def test_it_cannot_work(name: str, shape: ModelShape, layout: ParallelLayout, mend: str) -> None:
     errors = [each for each in check.problems(shape, layout, TWO) if each.level == "error"]
     assert [each.check for each in errors] == [name]
     assert mend in errors[0].mend
@@ -69,7 +69,7 @@ def test_what_costs_time_is_a_warning() -> None:
 
 
 def test_experts_that_talk_across_machines_are_a_warning() -> None:
-    layout = Layout(16, 2, 1, expert=8, global_batch=256, recompute=Recompute.FULL)
+    layout = ParallelLayout(16, 2, 1, expert=8, global_batch=256, recompute=Recompute.FULL)
     small = replace(MIXTURE, layers=4)
     assert [each.check for each in check.problems(small, layout, TWO)] == ["expert-across-nodes"]
 

@@ -10,7 +10,7 @@ import pytest
 
 from mwatch.plan import check, memory
 from mwatch.plan.choose import Fixed, choose, smallest
-from mwatch.plan.layout import Layout, Recompute
+from mwatch.plan.layout import ParallelLayout, Recompute
 from mwatch.plan.machines import MACHINES, Cluster
 from mwatch.plan.presets import PRESETS
 from mwatch.plan.shape import Experts
@@ -87,7 +87,7 @@ def test_fsdp_leaves_only_the_batch_and_recomputation_open() -> None:
 
 
 def test_what_a_layout_is_called() -> None:
-    full = Layout(128, 4, 2, 2, 8, 2, sequence_parallel=False, distributed_optimizer=False)
+    full = ParallelLayout(128, 4, 2, 2, 8, 2, sequence_parallel=False, distributed_optimizer=False)
     assert full.described == (
         "TP 4 PP 2 CP 2 EP 8 VPP 2 DP 8, recompute selective, no sequence parallelism, "
         "no distributed optimizer"

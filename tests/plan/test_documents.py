@@ -8,7 +8,7 @@ import pytest
 
 from mwatch.plan import parameters, storage
 from mwatch.plan.choose import Fixed, choose, usual_batch
-from mwatch.plan.layout import Layout
+from mwatch.plan.layout import ParallelLayout
 from mwatch.plan.machines import MACHINES, Cluster, find
 from mwatch.plan.presets import PRESETS
 
@@ -16,7 +16,7 @@ H100 = MACHINES["Standard_ND96isr_H100_v5"]
 
 
 def test_a_checkpoint_of_175b_is_the_2_3_tib_of_the_document_within_4_percent() -> None:
-    size = storage.size(PRESETS["175b"].shape, Layout(512, 8, 16))
+    size = storage.size(PRESETS["175b"].shape, ParallelLayout(512, 8, 16))
     assert size / storage.TIB == pytest.approx(2.3, rel=0.04)
 
 
@@ -35,7 +35,7 @@ def test_the_table_of_amlfs(tier: str, tib: float, gbytes: float, minutes: float
     assert store.tib == tib
     assert store.gbytes == pytest.approx(gbytes)
     assert round(store.seconds(2.3 * 1024 * 1e9) / 60, 2) == minutes
-    ours = storage.size(PRESETS["175b"].shape, Layout(512, 8, 16))
+    ours = storage.size(PRESETS["175b"].shape, ParallelLayout(512, 8, 16))
     assert store.seconds(ours) / 60 == pytest.approx(minutes, rel=0.07)
 
 
@@ -56,7 +56,7 @@ def test_a_batch_that_does_not_divide_is_rounded_up() -> None:
 
 def test_the_parameters_of_a_rank_are_those_that_megatron_printed() -> None:
     """7.5B at TP 8 PP 1, in the log of the document about HyperPod."""
-    held = parameters.on_stage(PRESETS["7.5B"].shape, Layout(8, 8), 0)
+    held = parameters.on_stage(PRESETS["7.5B"].shape, ParallelLayout(8, 8), 0)
     assert held.total == 941_594_624
 
 
@@ -78,7 +78,7 @@ def test_the_size_of_a_preset_comes_from_its_shape(name: str, billions: float) -
 
 def test_7b_has_98_gb_by_the_rule_of_14_bytes() -> None:
     shape = PRESETS["mpt-7b"].shape
-    size = storage.size(shape, Layout(16, 2))
+    size = storage.size(shape, ParallelLayout(16, 2))
     assert size == 14 * parameters.total(shape, 2)
     assert size / 1e9 == pytest.approx(98, rel=0.06)
 

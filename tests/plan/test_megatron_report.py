@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from mwatch.plan import memory
-from mwatch.plan.layout import Layout, Recompute
+from mwatch.plan.layout import ParallelLayout, Recompute
 from mwatch.plan.memory import footprint, unseen
 from mwatch.plan.presets import PRESETS
-from mwatch.plan.shape import Shape
+from mwatch.plan.shape import ModelShape
 from plan.golden_shapes import ALL
 
 GOLDEN = json.loads(Path(__file__).with_name("golden_memory.json").read_text("utf-8"))
@@ -29,8 +29,8 @@ def name_of(row: dict[str, Any]) -> str:
     return f"{row['preset']}-tp{row['tensor']}-pp{row['pipeline']}-{kind}-{row['microbatches']}"
 
 
-def layout_of(row: dict[str, Any]) -> Layout:
-    return Layout(
+def layout_of(row: dict[str, Any]) -> ParallelLayout:
+    return ParallelLayout(
         world=row["tensor"] * row["pipeline"] * row["data"],
         tensor=row["tensor"],
         pipeline=row["pipeline"],
@@ -85,16 +85,20 @@ def test_every_preset_is_held_against_the_report_whole() -> None:
 
 
 BLIND = [
-    (PRESETS["13b"].shape, Layout(8, 8, recompute=Recompute.NONE), ("sequence parallelism",)),
     (
         PRESETS["13b"].shape,
-        Layout(8, context=8, recompute=Recompute.FULL),
+        ParallelLayout(8, 8, recompute=Recompute.NONE),
+        ("sequence parallelism",),
+    ),
+    (
+        PRESETS["13b"].shape,
+        ParallelLayout(8, context=8, recompute=Recompute.FULL),
         ("full recomputation", "CP"),
     ),
-    (PRESETS["13b"].shape, Layout(8, 8, recompute=Recompute.SELECTIVE), ()),
+    (PRESETS["13b"].shape, ParallelLayout(8, 8, recompute=Recompute.SELECTIVE), ()),
     (
         ALL["experts"].shape,
-        Layout(8, expert=8, flash_attention=False, recompute=Recompute.NONE),
+        ParallelLayout(8, expert=8, flash_attention=False, recompute=Recompute.NONE),
         ("EP", "scores of attention", "activations of experts"),
     ),
 ]
@@ -102,6 +106,6 @@ BLIND = [
 
 @pytest.mark.parametrize(("shape", "layout", "words"), BLIND)
 def test_what_the_report_does_not_count_is_named(
-    shape: Shape, layout: Layout, words: tuple[str, ...]
+    shape: ModelShape, layout: ParallelLayout, words: tuple[str, ...]
 ) -> None:
     assert unseen(shape, layout) == words

@@ -9,16 +9,16 @@ from dataclasses import replace
 import pytest
 
 from mwatch.plan import activations, memory, parameters
-from mwatch.plan.layout import Layout, Recompute
+from mwatch.plan.layout import ParallelLayout, Recompute
 from mwatch.plan.presets import PRESETS
-from mwatch.plan.shape import Experts, Shape
+from mwatch.plan.shape import Experts, ModelShape
 from mwatch.plan.stages import bubble, in_flight
 
 GPT = PRESETS["7.5B"].shape
-PLAIN = Layout(8, 2, 2, global_batch=16)
+PLAIN = ParallelLayout(8, 2, 2, global_batch=16)
 
 
-def first(shape: Shape, layout: Layout) -> memory.Stage:
+def first(shape: ModelShape, layout: ParallelLayout) -> memory.StageMemory:
     return memory.stage(shape, layout, 0)
 
 
@@ -30,18 +30,18 @@ def test_18_bytes_a_parameter_without_the_distributed_optimizer() -> None:
 
 def test_the_distributed_optimizer_cuts_12_of_them_over_dp_and_cp() -> None:
     assert first(GPT, PLAIN).optimizer == 12 * first(GPT, PLAIN).parameters / 2
-    wide = Layout(16, 2, 2, 2, global_batch=16)
+    wide = ParallelLayout(16, 2, 2, 2, global_batch=16)
     assert first(GPT, wide).optimizer == 12 * first(GPT, wide).parameters / 4
 
 
 def test_context_parallelism_halves_activations_and_keeps_weights() -> None:
-    one, two = Layout(2, global_batch=2), Layout(2, context=2, global_batch=1)
+    one, two = ParallelLayout(2, global_batch=2), ParallelLayout(2, context=2, global_batch=1)
     assert first(GPT, two).activations == pytest.approx(first(GPT, one).activations / 2)
     assert first(GPT, two).weights == first(GPT, one).weights
 
 
 def test_full_recomputation_keeps_inputs_and_one_layer() -> None:
-    layout = Layout(1, recompute=Recompute.FULL)
+    layout = ParallelLayout(1, recompute=Recompute.FULL)
     unit = 2048 * 4096
     assert activations.stage_layers(GPT, layout, 0, 1.0) == unit * 2 * 36
     assert activations.again(GPT, layout, 0) == unit * 34
@@ -49,7 +49,7 @@ def test_full_recomputation_keeps_inputs_and_one_layer() -> None:
 
 def test_no_layer_is_computed_again_while_the_logits_are_there() -> None:
     """As on an H200: gpt2-xl with full recomputation had 1.4 GiB less than their sum."""
-    layout = Layout(1, recompute=Recompute.FULL, flash_attention=False)
+    layout = ParallelLayout(1, recompute=Recompute.FULL, flash_attention=False)
     again = activations.again(GPT, layout, 0)
     small, large = (first(replace(GPT, vocabulary=each), layout) for each in (1000, 500_000))
     assert small.loss == 0 and small.activations > again
@@ -57,7 +57,7 @@ def test_no_layer_is_computed_again_while_the_logits_are_there() -> None:
 
 
 def test_a_layer_computed_again_has_its_scores_once() -> None:
-    slow = Layout(1, recompute=Recompute.SELECTIVE, flash_attention=False)
+    slow = ParallelLayout(1, recompute=Recompute.SELECTIVE, flash_attention=False)
     scores = 32 * 2048**2
     assert activations.again(GPT, slow, 0) == 5 * scores
     assert activations.buffer(GPT, slow) == 2 * scores
@@ -66,7 +66,7 @@ def test_a_layer_computed_again_has_its_scores_once() -> None:
 
 def test_an_expert_keeps_one_more_copy_unless_it_is_gated() -> None:
     experts = Experts(8, 2, ffn=4096)
-    layout = Layout(1)
+    layout = ParallelLayout(1)
     unit = 2048 * 4096
     plain, gated = (
         activations.layer(replace(GPT, experts=experts, gated=each), layout, with_experts=True)
@@ -77,21 +77,21 @@ def test_an_expert_keeps_one_more_copy_unless_it_is_gated() -> None:
 
 
 def test_the_first_stage_is_not_always_the_fullest() -> None:
-    layout = Layout(8, 1, 8, global_batch=64, first_layers=1)
+    layout = ParallelLayout(8, 1, 8, global_batch=64, first_layers=1)
     short = replace(GPT, layers=36)
     stages_of = memory.all_stages(short, layout)
     assert memory.fullest(short, layout) == stages_of[1] == max(stages_of, key=lambda s: s.total)
 
 
 def test_scores_are_kept_only_without_flash_attention_and_recomputation() -> None:
-    slow = Layout(1, recompute=Recompute.NONE, flash_attention=False)
+    slow = ParallelLayout(1, recompute=Recompute.NONE, flash_attention=False)
     extra = activations.layer(GPT, slow, with_experts=False)
-    extra -= activations.layer(GPT, Layout(1), with_experts=False)
+    extra -= activations.layer(GPT, ParallelLayout(1), with_experts=False)
     assert extra == 5 * 32 * 2048**2
 
 
 def test_parts_add_up_and_the_model_is_spread_over_its_stages() -> None:
-    stages = memory.all_stages(GPT, Layout(16, 2, 4, global_batch=16))
+    stages = memory.all_stages(GPT, ParallelLayout(16, 2, 4, global_batch=16))
     assert [each.stage for each in stages] == [0, 1, 2, 3]
     assert stages[0].total == sum(stages[0].parts.values())
     held = 2 * sum(each.parameters for each in stages)
@@ -102,10 +102,10 @@ def test_parts_add_up_and_the_model_is_spread_over_its_stages() -> None:
 
 def test_experts_are_cut_by_ep_and_their_optimizer_by_their_own_dp() -> None:
     mixture = replace(GPT, layers=4, experts=Experts(8, 2, ffn=4096))
-    whole = parameters.on_stage(mixture, Layout(8), 0)
-    cut = parameters.on_stage(mixture, Layout(8, expert=8), 0)
+    whole = parameters.on_stage(mixture, ParallelLayout(8), 0)
+    cut = parameters.on_stage(mixture, ParallelLayout(8, expert=8), 0)
     assert (cut.dense, cut.expert) == (whole.dense, whole.expert // 8)
-    found = first(mixture, Layout(8, expert=8, global_batch=8))
+    found = first(mixture, ParallelLayout(8, expert=8, global_batch=8))
     assert found.optimizer == 12 * (cut.dense / 8 + cut.expert)
 
 
@@ -119,7 +119,7 @@ def test_experts_in_every_second_layer() -> None:
 
 
 def test_a_gated_layer_and_grouped_keys_change_the_count() -> None:
-    llama = Shape(
+    llama = ModelShape(
         32, 4096, 32, 4096, 128256, ffn=14336, groups=8, gated=True, bias=False,
         learned_positions=False, rms_norm=True, tied=False,
     )  # fmt: skip
@@ -130,25 +130,25 @@ def test_a_gated_layer_and_grouped_keys_change_the_count() -> None:
 @pytest.mark.parametrize(
     ("layout", "stage", "expected"),
     [
-        (Layout(4, 1, 4, global_batch=8), 0, 4.0),
-        (Layout(4, 1, 4, global_batch=8), 3, 1.0),
-        (Layout(4, 1, 4, global_batch=2), 0, 2.0),
-        (Layout(4, 1, 4, virtual=2, global_batch=8), 0, 5.5),
-        (Layout(1), 0, 1.0),
+        (ParallelLayout(4, 1, 4, global_batch=8), 0, 4.0),
+        (ParallelLayout(4, 1, 4, global_batch=8), 3, 1.0),
+        (ParallelLayout(4, 1, 4, global_batch=2), 0, 2.0),
+        (ParallelLayout(4, 1, 4, virtual=2, global_batch=8), 0, 5.5),
+        (ParallelLayout(1), 0, 1.0),
     ],
 )
-def test_micro_batches_in_flight(layout: Layout, stage: int, expected: float) -> None:
+def test_micro_batches_in_flight(layout: ParallelLayout, stage: int, expected: float) -> None:
     assert in_flight(layout, stage) == expected
 
 
 def test_the_bubble_shrinks_with_micro_batches_and_with_chunks() -> None:
-    assert bubble(Layout(4, 1, 4, global_batch=9)) == pytest.approx(0.25)
-    assert bubble(Layout(4, 1, 4, virtual=3, global_batch=9)) == pytest.approx(0.1)
-    assert bubble(Layout(4, global_batch=9)) == 0.0
+    assert bubble(ParallelLayout(4, 1, 4, global_batch=9)) == pytest.approx(0.25)
+    assert bubble(ParallelLayout(4, 1, 4, virtual=3, global_batch=9)) == pytest.approx(0.1)
+    assert bubble(ParallelLayout(4, global_batch=9)) == 0.0
 
 
 def test_fsdp_cuts_every_state_over_all_gpus() -> None:
     shape = PRESETS["mpt-7b"].shape
-    few, many = (Layout(each, fully_sharded=True, global_batch=each) for each in (8, 64))
+    few, many = (ParallelLayout(each, fully_sharded=True, global_batch=each) for each in (8, 64))
     assert first(shape, few).optimizer == 8 * first(shape, many).optimizer
     assert first(shape, many).weights < first(shape, few).weights / 3

@@ -18,29 +18,29 @@ from typing import NamedTuple
 import pytest
 
 from mwatch.plan import memory, parameters, speed
-from mwatch.plan.layout import Layout, Recompute
+from mwatch.plan.layout import ParallelLayout, Recompute
 from mwatch.plan.machines import H200, Cluster, Machine
 from mwatch.plan.memory import footprint
 from mwatch.plan.presets import PRESETS
-from mwatch.plan.shape import Experts, Shape
+from mwatch.plan.shape import Experts, ModelShape
 
 NONE, SELECTIVE, FULL = Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL
-LLAMA = Shape(
+LLAMA = ModelShape(
     24, 2048, 16, 2048, 32000, ffn=5632, groups=4, gated=True, bias=False,
     learned_positions=False, rms_norm=True, tied=False,
 )  # fmt: skip
-MIXTURE = Shape(12, 1024, 16, 1024, experts=Experts(8, 2))
+MIXTURE = ModelShape(12, 1024, 16, 1024, experts=Experts(8, 2))
 
 
-def one(micro: int, whole: int, recompute: Recompute, **more: bool) -> Layout:
-    return Layout(
+def one(micro: int, whole: int, recompute: Recompute, **more: bool) -> ParallelLayout:
+    return ParallelLayout(
         1, micro_batch=micro, global_batch=whole, recompute=recompute,
         distributed_optimizer=False, flash_attention=more.get("flash", False),
     )  # fmt: skip
 
 
-def two(micro: int, whole: int, recompute: Recompute, **more: int) -> Layout:
-    return Layout(
+def two(micro: int, whole: int, recompute: Recompute, **more: int) -> ParallelLayout:
+    return ParallelLayout(
         2, 1, more.get("pipeline", 1), expert=more.get("expert", 1), virtual=more.get("virtual"),
         micro_batch=micro, global_batch=whole, recompute=recompute, flash_attention=False,
         distributed_optimizer=bool(more.get("distributed", 0)),
@@ -50,8 +50,8 @@ def two(micro: int, whole: int, recompute: Recompute, **more: int) -> Layout:
 
 class Run(NamedTuple):
     name: str
-    shape: Shape
-    layout: Layout
+    shape: ModelShape
+    layout: ParallelLayout
     allocated: tuple[int, ...]
     """Of the ranks of one pipeline, the fullest of each stage."""
     parameters: tuple[int, ...]

@@ -10,19 +10,19 @@ import pytest
 
 from mwatch.plan import check, parameters, speed, stages
 from mwatch.plan.choose import Fixed, choose
-from mwatch.plan.layout import Layout, Recompute
+from mwatch.plan.layout import ParallelLayout, Recompute
 from mwatch.plan.machines import MACHINES, Cluster
 from mwatch.plan.presets import PRESETS
-from mwatch.plan.shape import Experts, Shape
+from mwatch.plan.shape import Experts, ModelShape
 from mwatch.plan.stages import Ends
 
 H100 = MACHINES["p5.48xlarge"]
-LLAMA = Shape(
+LLAMA = ModelShape(
     126, 16384, 128, 8192, 128256, ffn=53248, groups=8, gated=True, bias=False,
     learned_positions=False, rms_norm=True, tied=False,
 )  # fmt: skip
 GPT = PRESETS["1.3b"].shape
-TWO = Layout(2, 1, 2, global_batch=8, first_layers=14, last_layers=10)
+TWO = ParallelLayout(2, 1, 2, global_batch=8, first_layers=14, last_layers=10)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_the_parameters_of_uneven_stages_are_those_that_megatron_printed() -> No
 def test_chunks_of_stages_with_experts_in_every_second_layer() -> None:
     """PP 2, VPP 2: the first stage has layers 0 to 2 and 6 to 8, the second the others."""
     mixture = replace(GPT, layers=12, experts=Experts(4, every=2))
-    layout = Layout(2, 1, 2, virtual=2, global_batch=2)
+    layout = ParallelLayout(2, 1, 2, virtual=2, global_batch=2)
     assert [stages.held(mixture, layout, each) for each in (0, 1)] == [(6, 4), (6, 2)]
 
 
@@ -76,7 +76,7 @@ WRONG = [
     (GPT, replace(TWO, last_layers=11), "24 layers divide by PP 2"),
     (GPT, replace(TWO, first_layers=500, last_layers=None), "leave the ends"),
     (GPT, replace(TWO, pipeline=1), "PP 2 or more"),
-    (replace(GPT, layers=61), Layout(4, 1, 4, global_batch=4), "--first-stage-layers 15"),
+    (replace(GPT, layers=61), ParallelLayout(4, 1, 4, global_batch=4), "--first-stage-layers 15"),
     (GPT, replace(TWO, virtual=3), "VPP that can: 1, 2"),
     (replace(GPT, layers=3), replace(TWO, pipeline=8, first_layers=1), "smaller PP"),
 ]
@@ -84,7 +84,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("shape", "layout", "mend"), WRONG)
 def test_stages_that_do_not_add_up_are_refused_with_what_would(
-    shape: Shape, layout: Layout, mend: str
+    shape: ModelShape, layout: ParallelLayout, mend: str
 ) -> None:
     cluster = Cluster(H100._replace(gpus=layout.pipeline), 1)
     layout = replace(layout, world=layout.pipeline, recompute=Recompute.NONE)

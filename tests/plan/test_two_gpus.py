@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from mwatch.plan import memory, speed
-from mwatch.plan.layout import Layout, Recompute
+from mwatch.plan.layout import ParallelLayout, Recompute
 from mwatch.plan.machines import H200, Cluster, Machine
 from mwatch.plan.presets import PRESETS
 from mwatch.plan.stages import bubble
@@ -19,11 +19,13 @@ LARGE = PRESETS["gpt2-large"].shape
 BOX = Cluster(Machine(H200, 2), 1)
 
 
-def layout(world: int, micro: int, *, tensor: int = 1, pipeline: int = 1, **more: object) -> Layout:
+def layout(
+    world: int, micro: int, *, tensor: int = 1, pipeline: int = 1, **more: object
+) -> ParallelLayout:
     context = int(str(more.get("context", 1)))
     split = bool(more.get("split", False))
     data = world // (tensor * pipeline * context)
-    return Layout(
+    return ParallelLayout(
         world,
         tensor,
         pipeline,
@@ -48,7 +50,7 @@ RUNS = [
 
 @pytest.mark.parametrize(("name", "plan", "seen"), RUNS, ids=[run[0] for run in RUNS])
 def test_the_memory_of_each_run_is_met_within_4_percent(
-    name: str, plan: Layout, seen: list[int]
+    name: str, plan: ParallelLayout, seen: list[int]
 ) -> None:
     said = [each.total / memory.MIB for each in memory.all_stages(LARGE, plan)]
     assert said == pytest.approx(seen, rel=0.04), name
@@ -68,7 +70,7 @@ def test_one_micro_batch_in_two_stages_stands_idle_half_of_the_time() -> None:
     ("plan", "milliseconds"),
     [(RUNS[0][1], 437), (RUNS[1][1], 437), (RUNS[2][1], 543), (RUNS[4][1], 517), (RUNS[5][1], 817)],
 )
-def test_the_step_times_are_met_within_a_quarter(plan: Layout, milliseconds: float) -> None:
+def test_the_step_times_are_met_within_a_quarter(plan: ParallelLayout, milliseconds: float) -> None:
     """An estimate for ranking: it must not take a slow layout for a fast one."""
     said = speed.step_seconds(LARGE, plan, BOX)
     assert said == pytest.approx(milliseconds / 1000, rel=0.25)

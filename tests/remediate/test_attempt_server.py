@@ -9,18 +9,18 @@ from dataclasses import replace
 import pytest
 
 from mwatch.model.kube.ledger import JobEntry
-from mwatch.model.kube.next_start import NextStart, Wish
+from mwatch.model.kube.next_start import NextStart, RestartRequest
 from mwatch.model.timeline import Rollback
 from mwatch.remediate.attempt_server import (
     PATIENCE_SECONDS,
     PENDING_SECONDS,
     WAITING_SECONDS,
-    AttemptDesk,
+    AttemptServer,
     Highest,
-    Ticket,
+    JobStanding,
 )
 from mwatch.remediate.case import next_start, wished
-from mwatch.remediate.restart_order import is_too_low, renewed
+from mwatch.remediate.restart_order import number_is_taken, reissue
 from support.runs.job_monitor_runs import Fleet
 
 START = NextStart(4, 450, False, "the newest complete one", not_before=110.0)
@@ -40,16 +40,16 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def desk(clock: Clock) -> AttemptDesk:
-    return AttemptDesk(clock, lambda: True)
+def desk(clock: Clock) -> AttemptServer:
+    return AttemptServer(clock, lambda: True)
 
 
-def ticket(token: str | None = "secret", **more: object) -> Ticket:
-    return Ticket("ns", "gpt", token, **more)  # type: ignore[arg-type]
+def ticket(token: str | None = "secret", **more: object) -> JobStanding:
+    return JobStanding("ns", "gpt", token, **more)  # type: ignore[arg-type]
 
 
 def test_an_order_is_told_to_each_pod_that_knows_of_none_as_high(
-    desk: AttemptDesk, clock: Clock
+    desk: AttemptServer, clock: Clock
 ) -> None:
     desk.post({"Job.gpt": ticket(start=START, begun=3)})
     told = desk.answer("ns", "gpt", "secret", after=3)
@@ -60,21 +60,21 @@ def test_an_order_is_told_to_each_pod_that_knows_of_none_as_high(
     assert late is not None and (late["attempt"], late["in_seconds"]) == (4, 0.0)
 
 
-def test_nobody_starts_before_the_old_gang_is_gone(desk: AttemptDesk) -> None:
+def test_nobody_starts_before_the_old_gang_is_gone(desk: AttemptServer) -> None:
     desk.post({"Job.gpt": ticket(start=START._replace(not_before=None), begun=3, pods=600)})
     told = desk.answer("ns", "gpt", "secret", after=0)
     assert told is not None and told["wait"] is True and "resume_from" not in told
     assert told["again_seconds"] == 3.0  # 600 wrappers ask 200 times a second
 
 
-def test_a_first_start_is_left_to_the_rule(desk: AttemptDesk) -> None:
+def test_a_first_start_is_left_to_the_rule(desk: AttemptServer) -> None:
     desk.post({"Job.gpt": ticket()})
     told = desk.answer("ns", "gpt", "", after=0)
     assert told is not None and told["by_rule"] is True and told["attempt"] == 1
 
 
 def test_a_second_start_waits_until_its_job_is_judged_and_not_for_ever(
-    desk: AttemptDesk, clock: Clock
+    desk: AttemptServer, clock: Clock
 ) -> None:
     desk.post({"Job.gpt": ticket(begun=2)})
     told = desk.answer("ns", "gpt", "", after=2)
@@ -88,13 +88,13 @@ def test_a_second_start_waits_until_its_job_is_judged_and_not_for_ever(
     assert told is not None and told["by_rule"] is True
 
 
-def test_where_nobody_will_act_nobody_waits(desk: AttemptDesk) -> None:
+def test_where_nobody_will_act_nobody_waits(desk: AttemptServer) -> None:
     desk.post({"Job.gpt": ticket(begun=2, is_pending=True, is_left_alone=True)})
     told = desk.answer("ns", "gpt", "", after=2)
     assert told is not None and told["by_rule"] is True
 
 
-def test_a_pod_of_the_old_attempt_cannot_start_with_the_old_order(desk: AttemptDesk) -> None:
+def test_a_pod_of_the_old_attempt_cannot_start_with_the_old_order(desk: AttemptServer) -> None:
     desk.post({"Job.gpt": ticket(start=START, begun=4)})
     told = desk.answer("ns", "gpt", "", after=4)
     assert told is not None and told.get("wait") is True
@@ -102,7 +102,7 @@ def test_a_pod_of_the_old_attempt_cannot_start_with_the_old_order(desk: AttemptD
 
 def test_only_the_leader_answers_and_only_about_jobs_it_watches(clock: Clock) -> None:
     leads = [False]
-    desk = AttemptDesk(clock, lambda: leads[0])
+    desk = AttemptServer(clock, lambda: leads[0])
     desk.post({"Job.gpt": ticket()})
     assert desk.answer("ns", "gpt", "secret") is None
     leads[0] = True
@@ -112,7 +112,7 @@ def test_only_the_leader_answers_and_only_about_jobs_it_watches(clock: Clock) ->
 
 
 def test_a_wrong_token_is_told_nothing_and_the_right_one_tells_jobs_of_one_name_apart(
-    desk: AttemptDesk,
+    desk: AttemptServer,
 ) -> None:
     desk.post(
         {
@@ -131,7 +131,7 @@ def test_a_wrong_token_is_told_nothing_and_the_right_one_tells_jobs_of_one_name_
 
 
 def test_a_new_pod_that_was_told_to_wait_is_waiting_and_unused_until_it_is_told_otherwise(
-    desk: AttemptDesk, clock: Clock
+    desk: AttemptServer, clock: Clock
 ) -> None:
     desk.post({"Job.gpt": ticket(begun=3, is_pending=True)})
     for pod, after in (("gpt-0", 3), ("gpt-1", 0)):
@@ -144,7 +144,7 @@ def test_a_new_pod_that_was_told_to_wait_is_waiting_and_unused_until_it_is_told_
     assert desk.waiting("Job.gpt", 3) == {"gpt-0"} and not desk.unused("Job.gpt", 3)
 
 
-def test_who_waits_at_the_desk_is_known_for_a_while(desk: AttemptDesk, clock: Clock) -> None:
+def test_who_waits_at_the_desk_is_known_for_a_while(desk: AttemptServer, clock: Clock) -> None:
     desk.post({"Job.gpt": ticket(begun=3, is_pending=True)})
     desk.answer("ns", "gpt", "secret", pod="gpt-0", after=3)
     desk.answer("ns", "gpt", "secret", pod="", after=3)
@@ -155,7 +155,7 @@ def test_who_waits_at_the_desk_is_known_for_a_while(desk: AttemptDesk, clock: Cl
     assert desk.waiting("Job.other", 3) == set()
 
 
-def test_who_does_not_have_the_token_is_answered_and_not_believed(desk: AttemptDesk) -> None:
+def test_who_does_not_have_the_token_is_answered_and_not_believed(desk: AttemptServer) -> None:
     """Anybody on the pod network can say that a trainer has ended."""
     desk.post({"Job.gpt": ticket(begun=3)})
     assert desk.answer("ns", "gpt", "", pod="gpt-1", after=99) is not None
@@ -167,7 +167,7 @@ def test_who_does_not_have_the_token_is_answered_and_not_believed(desk: AttemptD
 
 
 def test_a_trainer_does_not_wait_for_ever_for_what_is_decided_and_never_done(
-    desk: AttemptDesk, clock: Clock
+    desk: AttemptServer, clock: Clock
 ) -> None:
     """A plan may be refused for good; kubelet has started the trainer again long ago."""
     desk.post({"Job.gpt": ticket(begun=3, is_pending=True)})
@@ -179,7 +179,7 @@ def test_a_trainer_does_not_wait_for_ever_for_what_is_decided_and_never_done(
     assert told is not None and told.get("by_rule") is True
 
 
-def test_while_it_is_being_done_a_trainer_waits(desk: AttemptDesk, clock: Clock) -> None:
+def test_while_it_is_being_done_a_trainer_waits(desk: AttemptServer, clock: Clock) -> None:
     for _ in range(3):
         desk.post({"Job.gpt": ticket(begun=3, is_pending=True, is_going=True)})
         told = desk.answer("ns", "gpt", "secret", after=3)
@@ -187,13 +187,13 @@ def test_while_it_is_being_done_a_trainer_waits(desk: AttemptDesk, clock: Clock)
         clock.now += PENDING_SECONDS + 1
 
 
-def test_an_order_has_a_larger_number_than_any_that_the_volume_knows(desk: AttemptDesk) -> None:
+def test_an_order_has_a_larger_number_than_any_that_the_volume_knows(desk: AttemptServer) -> None:
     """The ledger was lost, or a new job has taken the name and the checkpoints of an old one."""
     fleet = Fleet(2)
     desk.post({"Job.gpt": ticket()})
     desk.answer("ns", "gpt", "secret", pod="gpt-0", after=7)
     desk.answer("ns", "gpt", "secret", pod="gpt-1", after=0)
-    decision = wished(fleet.watch, Wish("id", 0.0, "ann", "why"))
+    decision = wished(fleet.watch, RestartRequest("id", 0.0, "ann", "why"))
     start = next_start(fleet.watch, decision, JobEntry(), desk.highest("Job.gpt").attempt)
     assert start.attempt == 8
     desk.post({"Job.gpt": ticket(start=start._replace(not_before=0.0))})
@@ -203,7 +203,7 @@ def test_an_order_has_a_larger_number_than_any_that_the_volume_knows(desk: Attem
 
 
 def test_who_knows_of_more_than_was_ordered_waits_until_the_order_is_renewed(
-    desk: AttemptDesk, clock: Clock
+    desk: AttemptServer, clock: Clock
 ) -> None:
     """Had node 0 gone by its rule, the others would have followed an order for the past."""
     desk.post({"Job.gpt": ticket(start=START)})
@@ -220,21 +220,21 @@ def test_an_order_whose_number_is_taken_is_renewed_or_left_to_the_rule() -> None
     fleet = Fleet(2).run(8)
     entry = JobEntry(start=START._replace(attempt=3), attempt=3)
     watch, now = fleet.watch, fleet.now
-    assert is_too_low(watch, entry, Highest(9), now)
-    assert not is_too_low(watch, entry, Highest(2), now), "the number is free"
+    assert number_is_taken(watch, entry, Highest(9), now)
+    assert not number_is_taken(watch, entry, Highest(2), now), "the number is free"
     just_now = Highest(9, now - 2.0)
-    assert not is_too_low(watch, entry, just_now, now), "what the pods told is older than that"
+    assert not number_is_taken(watch, entry, just_now, now), "what the pods told is older than that"
     going = replace(entry, start=START._replace(attempt=3, not_before=None))
-    assert not is_too_low(watch, going, Highest(9), now), "the old gang is not gone yet"
-    plain = renewed(entry, 9)
+    assert not number_is_taken(watch, going, Highest(9), now), "the old gang is not gone yet"
+    plain = reissue(entry, 9)
     assert plain.start is None and plain.attempt == 9
     back = (
         entry.start._replace(rollbacks=(Rollback(1.0, 450, 451, "nan"),)) if entry.start else None
     )
-    strict = renewed(replace(entry, start=back), 9)
+    strict = reissue(replace(entry, start=back), 9)
     assert strict.start is not None and (strict.start.attempt, strict.attempt) == (10, 10)
     assert strict.start.resume_from == 450 and strict.start.rollbacks
-    assert renewed(plain, 9) == plain, "once"
+    assert reissue(plain, 9) == plain, "once"
 
 
 @pytest.mark.parametrize("unseen", [True, False])
@@ -243,11 +243,11 @@ def test_an_order_that_may_have_been_followed_is_not_renewed(unseen: bool) -> No
     fleet.pods[1].answers = not unseen
     fleet.run(12)
     entry = JobEntry(start=START._replace(attempt=3), attempt=3)
-    assert not is_too_low(fleet.watch, entry, Highest(9), fleet.now)
+    assert not number_is_taken(fleet.watch, entry, Highest(9), fleet.now)
 
 
 def test_node_0_is_told_the_words_of_the_others_that_asked_with_the_token(
-    desk: AttemptDesk, clock: Clock
+    desk: AttemptServer, clock: Clock
 ) -> None:
     desk.post({"Job.gpt": ticket(start=START, begun=3)})
     desk.answer("ns", "gpt", "secret", pod="old-1", after=3, word="1 older")

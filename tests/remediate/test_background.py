@@ -10,17 +10,17 @@ from collections.abc import Iterator
 import pytest
 
 from mwatch.kube.errors import Unavailable
-from mwatch.remediate.background import MAX_WAITING, TOLD_SECONDS, HandChores
+from mwatch.remediate.background import MAX_WAITING, TOLD_SECONDS, BackgroundJobs
 
 
 @pytest.fixture
-def chores() -> Iterator[HandChores]:
-    made = HandChores()
+def chores() -> Iterator[BackgroundJobs]:
+    made = BackgroundJobs()
     yield made
     made.close()
 
 
-def turned(chores: HandChores, now: float, name: str) -> None:
+def turned(chores: BackgroundJobs, now: float, name: str) -> None:
     """Begun, ended and collected."""
     chores.turn(now)
     chore = chores._chores[name]
@@ -29,7 +29,7 @@ def turned(chores: HandChores, now: float, name: str) -> None:
     chores.turn(now)
 
 
-def test_a_failure_of_the_cluster_is_tried_again_later(chores: HandChores) -> None:
+def test_a_failure_of_the_cluster_is_tried_again_later(chores: BackgroundJobs) -> None:
     tries = []
 
     def work() -> None:
@@ -46,7 +46,7 @@ def test_a_failure_of_the_cluster_is_tried_again_later(chores: HandChores) -> No
     assert len(tries) == 2 and not chores.has("note") and not chores.problems
 
 
-def test_a_fault_of_our_own_is_told_and_not_repeated(chores: HandChores) -> None:
+def test_a_fault_of_our_own_is_told_and_not_repeated(chores: BackgroundJobs) -> None:
     def work() -> None:
         raise ZeroDivisionError("oops")
 
@@ -60,7 +60,7 @@ def test_a_fault_of_our_own_is_told_and_not_repeated(chores: HandChores) -> None
 
 
 def test_a_fault_that_came_again_meanwhile_is_told_as_long_as_a_new_one(
-    chores: HandChores,
+    chores: BackgroundJobs,
 ) -> None:
     def work() -> None:
         raise ZeroDivisionError("oops")
@@ -74,7 +74,7 @@ def test_a_fault_that_came_again_meanwhile_is_told_as_long_as_a_new_one(
     assert not chores.problems
 
 
-def test_what_is_done_again_and_again_waits_in_between(chores: HandChores) -> None:
+def test_what_is_done_again_and_again_waits_in_between(chores: BackgroundJobs) -> None:
     done = []
     chores.every("look", 5.0, lambda: done.append(1), 0.0)
     turned(chores, 0.0, "look")
@@ -84,7 +84,7 @@ def test_what_is_done_again_and_again_waits_in_between(chores: HandChores) -> No
     assert len(done) == 2
 
 
-def test_what_has_not_begun_is_replaced_and_too_much_is_dropped(chores: HandChores) -> None:
+def test_what_has_not_begun_is_replaced_and_too_much_is_dropped(chores: BackgroundJobs) -> None:
     said: list[str] = []
     chores.once("note", lambda: said.append("old"), 0.0)
     chores.once("note", lambda: said.append("new"), 0.0)

@@ -22,7 +22,7 @@ def test_an_order_holds_the_rollbacks_of_its_own_decision_and_no_older_ones() ->
     back = Decision(
         Action.RESTART, Cause.NAN, 2, "the loss is gone", resume_from=80, quarantine_from=81
     )
-    engine.enact(back, fleet.now)
+    engine.record_action(back, fleet.now)
     told = next_start(fleet.watch, back, JobEntry())
     assert told.attempt == 3
     assert [each.to_iteration for each in told.rollbacks] == [80]

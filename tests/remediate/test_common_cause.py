@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from mwatch.config.fleet import FleetSettings
 from mwatch.model.kube.job import KubeJob, job_of
 from mwatch.model.kube.node import ZONE, KubeNode
-from mwatch.remediate.gates import Rule, Stalled, Thing, common, things_of
+from mwatch.remediate.gates import CommonCauseRule, SharedPart, Stalled, common, things_of
 from support.builders.kube import body, pod, template
 
-RULE = Rule(seconds=120.0, least=2, share=0.3)
-STORE = Thing("volume", "shared")
-NODE = Thing("node", "n1")
+RULE = CommonCauseRule(seconds=120.0, least=2, share=0.3)
+STORE = SharedPart("volume", "shared")
+NODE = SharedPart("node", "n1")
 LABELS = FleetSettings().switch_labels
 
 
@@ -61,7 +61,7 @@ def test_what_is_far_apart_in_time_or_alone_is_not_common() -> None:
 
 
 def test_the_narrowest_thing_is_named_and_each_job_is_in_one_group() -> None:
-    zone = Thing("zone", "eu-1")
+    zone = SharedPart("zone", "eu-1")
     things = {
         "a": frozenset({NODE, STORE, zone}),
         "b": frozenset({NODE, STORE, zone}),

@@ -12,7 +12,7 @@ import pytest
 
 from mwatch.model.kube.job import AVOID, KubeJob
 from mwatch.model.kube.node import CORDONED_UNTIL, KubeNode
-from mwatch.remediate.node_avoidance import Refused, avoid_patch, avoided, expired
+from mwatch.remediate.node_avoidance import AvoidanceRefused, avoid_patch, avoided, expired
 from support.builders.kube import ACT, batch_job, job_set, pytorch_job, stateful_set
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -70,7 +70,7 @@ def test_what_has_ended_is_taken_away_and_the_user_s_own_stays() -> None:
 
 def test_so_many_and_no_more() -> None:
     held = with_affinity(avoid={f"n{index}": 90.0 for index in range(4)})
-    assert isinstance(avoid_patch(held, "a-17", now=0.0, until=100.0), Refused)
+    assert isinstance(avoid_patch(held, "a-17", now=0.0, until=100.0), AvoidanceRefused)
     assert isinstance(avoid_patch(held, "a-17", now=95.0, until=100.0), dict)
 
 
@@ -90,7 +90,7 @@ def test_nothing_to_change_is_no_patch() -> None:
 )
 def test_a_template_that_may_not_be_changed_is_left_alone(job: KubeJob) -> None:
     found = avoid_patch(job, "a-17", now=0.0, until=100.0)
-    assert isinstance(found, Refused) and "cordon" in found.text
+    assert isinstance(found, AvoidanceRefused) and "cordon" in found.text
 
 
 def test_a_stateful_set_has_one_template() -> None:

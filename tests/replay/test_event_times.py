@@ -11,7 +11,7 @@ import pytest
 
 from mwatch.model.event import Checkpoint, Fault, Iteration, Phase, Validation
 from mwatch.model.observation import Observed
-from mwatch.replay.event_times import Moments
+from mwatch.replay.event_times import EventTimestamper
 from support.builders.events import events, log, megatron_line
 
 
@@ -27,7 +27,7 @@ def line(iteration: int, stamp: str | None, ms: float = 1000.0) -> str:
 def placed(
     text: str, *, near: float | None = None, anchor: float | None = None, piece: int = 10_000
 ) -> list[Observed]:
-    moments = Moments("pod-0", near=near, anchor=anchor)
+    moments = EventTimestamper("pod-0", near=near, anchor=anchor)
     found = events(text, faults=True)
     out: list[Observed] = []
     for start in range(0, len(found), piece):
@@ -60,7 +60,7 @@ def test_an_iteration_without_a_stamp_is_later_by_what_it_took() -> None:
 
 
 def test_a_log_without_any_stamp_has_a_clock_from_zero() -> None:
-    moments = Moments("pod-0")
+    moments = EventTimestamper("pod-0")
     found = moments.observe(events(log("using world size: 8", line(1, None), line(2, None))))
     assert [each.at for each in found] == [0.0, 1.0, 2.0]
     assert moments.is_relative

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from mwatch.model.event import Event, Fault, Iteration
-from mwatch.replay.look_scheduler import Screen
+from mwatch.replay.look_scheduler import EvaluationThrottle
 from support.builders.events import events, log, megatron_line, one
 
 RATE = "elapsed time per iteration (ms)"
@@ -23,9 +23,9 @@ def line(iteration: int, *, loss: str = "2.000000E+00", **change: str | None) ->
 PLAIN = line(1)
 
 
-def settled(lines: int = 100) -> Screen:
+def settled(lines: int = 100) -> EvaluationThrottle:
     """After so many plain lines, just looked at."""
-    screen = Screen()
+    screen = EvaluationThrottle()
     for number in range(1, lines + 1):
         screen.wants(PLAIN._replace(iteration=number))
     screen.looked(is_news=False)
@@ -99,7 +99,7 @@ def test_looks_that_say_nothing_new_are_made_less_often() -> None:
 def test_other_lines_are_worth_a_look_unless_they_are_benign(text: str, is_worth: bool) -> None:
     found: list[Event] = events(log(text), faults=True)
     assert found
-    assert any(Screen().wants(event) for event in found) == is_worth
+    assert any(EvaluationThrottle().wants(event) for event in found) == is_worth
 
 
 def test_a_new_attempt_has_no_habits() -> None:
@@ -112,5 +112,5 @@ def test_benign_is_told_by_role() -> None:
     (fault,) = (each for each in events(
         "[rank0]: torch.OutOfMemoryError: CUDA out of memory.\n", faults=True
     ) if isinstance(each, Fault))  # fmt: skip
-    assert Screen().wants(fault)
-    assert not Screen().wants(fault._replace(role="benign"))
+    assert EvaluationThrottle().wants(fault)
+    assert not EvaluationThrottle().wants(fault._replace(role="benign"))

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mwatch.engine.engine import Engine
-from mwatch.engine.run_timeline import Chronicle
+from mwatch.engine.run_timeline import RunTimeline
 from mwatch.model.observation import Observed
 from mwatch.model.step_lines import PlacedLines
 from mwatch.parse.fast_path.run import in_pieces
 from mwatch.parse.reader import Reader, in_order
-from mwatch.replay.event_times import Moments, Placed
+from mwatch.replay.event_times import EventTimestamper, Placed
 from mwatch.replay.player import Player
 from support.builders.events import grammar, megatron_line
 from support.builders.job import entries
@@ -33,13 +33,16 @@ SKIPPED = "number of skipped iterations"
 class CountingEngine(Engine):
     told = 0
 
-    def tell(self, observed: Observed) -> None:
+    def observe(self, observed: Observed) -> None:
         self.told += 1
-        super().tell(observed)
+        super().observe(observed)
 
 
 def placed(text: str, chunk: int, *, together: bool) -> list[Placed]:
-    reader, moments = Reader(grammar(faults=True), "trainer.log"), Moments("pod-0", near=NEAR)
+    reader, moments = (
+        Reader(grammar(faults=True), "trainer.log"),
+        EventTimestamper("pod-0", near=NEAR),
+    )
     data = text.encode()
     found: list[Placed] = []
     for start in range(0, len(data), chunk):
@@ -53,7 +56,7 @@ def placed(text: str, chunk: int, *, together: bool) -> list[Placed]:
 
 
 def played(text: str, chunk: int = 1 << 17, *, together: bool) -> Player:
-    player = Player(CountingEngine("run", entries()), Chronicle())
+    player = Player(CountingEngine("run", entries()), RunTimeline())
     player.play(placed(text, chunk, together=together))
     player.finish()
     return player

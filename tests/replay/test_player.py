@@ -9,11 +9,11 @@ from collections.abc import Iterable
 import pytest
 
 from mwatch.engine.engine import Engine, Incident
-from mwatch.engine.run_timeline import Chronicle
+from mwatch.engine.run_timeline import RunTimeline
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
 from mwatch.model.observation import Observed
-from mwatch.replay.event_times import Moments
+from mwatch.replay.event_times import EventTimestamper
 from mwatch.replay.player import Player
 from support.builders.events import events
 from support.builders.job import entries
@@ -23,12 +23,12 @@ NO_LOSS = ""
 
 
 def observed(text: str) -> list[Observed]:
-    moments = Moments("pod-0")
+    moments = EventTimestamper("pod-0")
     return [*moments.observe(events(text, faults=True)), *moments.rest()]
 
 
 def played(text: str, until: float | None = None) -> Player:
-    player = Player(Engine("run", entries()), Chronicle())
+    player = Player(Engine("run", entries()), RunTimeline())
     player.play(observed(text))
     player.finish(None if until is None else moment(until))
     return player
@@ -115,7 +115,7 @@ def test_time_that_stands_still_is_no_trouble() -> None:
     lines: Iterable[Observed] = [each._replace(at=5.0) for each in observed(
         str(RunLog().start().steps(1, 100))
     )]  # fmt: skip
-    player = Player(Engine("run", entries()), Chronicle())
+    player = Player(Engine("run", entries()), RunTimeline())
     player.play(lines)
     player.finish()
     assert player.engine.job.attempt.iteration == 100

@@ -13,9 +13,9 @@ from mwatch.errors import InputError
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
 from mwatch.model.timeline import Rollback, Timeline
-from mwatch.replay.replay import Request, replay
+from mwatch.replay.replay import ReplayRequest, replay
 from mwatch.replay.replay import moment as read_moment
-from mwatch.report.run_report import Report
+from mwatch.report.run_report import RunReport
 from mwatch.sources.checkpoint_dir import to_text
 from support.builders.checkpoint import torch_dist
 from support.builders.events import log, megatron_line
@@ -33,8 +33,10 @@ def put(folder: Path, name: str, text: object) -> Path:
 
 def judged(
     *names: Path, now: float = LATER, until: str | None = None, checkpoints: tuple[Path, ...] = ()
-) -> Report:
-    request = Request([str(name) for name in names], [str(each) for each in checkpoints], until)
+) -> RunReport:
+    request = ReplayRequest(
+        [str(name) for name in names], [str(each) for each in checkpoints], until
+    )
     return replay(request, now)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from mwatch.model.event import Validation
 from mwatch.model.observation import AttemptStart, ProcessExit
-from mwatch.report.model import Clock, EvidenceFile
+from mwatch.report.model import EvidenceFile, ReportClock
 from mwatch.report.recorder import MAX_ATTEMPTS, StoryRecorder
 from support.builders.fold import READY, WORLD, line, loaded, loading, saved, saving
 from support.builders.story import START, Watch, replayed
@@ -157,7 +157,7 @@ def test_secrets_do_not_reach_the_story() -> None:
 
 def test_a_watched_run_is_told_in_the_time_of_its_machine() -> None:
     assert StoryRecorder("run", "observe").clock.zone
-    assert StoryRecorder("run", "replay").clock == Clock()
+    assert StoryRecorder("run", "replay").clock == ReportClock()
 
 
 @pytest.fixture

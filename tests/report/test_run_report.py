@@ -12,21 +12,21 @@ import pytest
 
 from mwatch.errors import InputError
 from mwatch.model.finding import Culprit, CulpritState
-from mwatch.replay.replay import Request, replay
+from mwatch.replay.replay import ReplayRequest, replay
 from mwatch.report.markdown import check_target, to_json, to_markdown, write_report
-from mwatch.report.run_report import Report, iso
+from mwatch.report.run_report import RunReport, iso
 from support.runs.recorded import RunLog, moment
 
 
 @pytest.fixture
-def report(tmp_path: Path) -> Report:
+def report(tmp_path: Path) -> RunReport:
     run = RunLog(total=400).start().steps(1, 100).save(100).steps(101, 150).killed()
     file = tmp_path / "trainer.log"
     file.write_text(str(run))
-    return replay(Request([str(file)]), moment(10**7))
+    return replay(ReplayRequest([str(file)]), moment(10**7))
 
 
-def test_the_keys_are_those_of_the_contract(report: Report) -> None:
+def test_the_keys_are_those_of_the_contract(report: RunReport) -> None:
     record = json.loads(to_json(report))
     assert list(record)[:5] == ["verdict", "decision", "findings", "goodput", "attempts"]
     assert list(record["verdict"]) == ["cause", "summary", "since", "culprit", "confidence"]
@@ -40,7 +40,7 @@ def test_the_keys_are_those_of_the_contract(report: Report) -> None:
     assert record["verdict"]["since"] == {"iteration": 151, "time": "2026-01-07T10:02:43"}
 
 
-def test_a_culprit_has_all_its_keys(report: Report) -> None:
+def test_a_culprit_has_all_its_keys(report: RunReport) -> None:
     culprit = Culprit(3, CulpritState.BEHIND, {"tp": 1, "pp": 0, "dp": 0}, "pod-1", "node-7")
     named = replace(report, verdict=replace(report.verdict, culprit=culprit))
     assert named.to_json()["verdict"]["culprit"] == {
@@ -49,7 +49,7 @@ def test_a_culprit_has_all_its_keys(report: Report) -> None:
     }  # fmt: skip
 
 
-def test_numbers_that_json_has_not_are_null(report: Report) -> None:
+def test_numbers_that_json_has_not_are_null(report: RunReport) -> None:
     odd = replace(report, verdict=replace(report.verdict, confidence=float("nan")))
     assert json.loads(to_json(odd))["verdict"]["confidence"] is None
 
@@ -59,7 +59,7 @@ def test_a_moment_that_no_calendar_has_is_still_text(at: float) -> None:
     assert isinstance(iso(at), str)
 
 
-def test_a_report_is_written_whole(report: Report, tmp_path: Path) -> None:
+def test_a_report_is_written_whole(report: RunReport, tmp_path: Path) -> None:
     for name in ("out.json", "out.md"):
         write_report(report, tmp_path / name)
         write_report(report, tmp_path / name)  # again: it is replaced
@@ -70,7 +70,7 @@ def test_a_report_is_written_whole(report: Report, tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_markdown_names_evidence_and_the_decision(report: Report) -> None:
+def test_markdown_names_evidence_and_the_decision(report: RunReport) -> None:
     text = to_markdown(report)
     assert text.startswith("# killed: ")
     assert "from checkpoint 100" in text
@@ -79,7 +79,7 @@ def test_markdown_names_evidence_and_the_decision(report: Report) -> None:
         assert f"## {title}" in text
 
 
-def test_markdown_does_not_obey_what_a_log_says(report: Report) -> None:
+def test_markdown_does_not_obey_what_a_log_says(report: RunReport) -> None:
     evil = replace(report, notes=("a | b\n# title <script>`x`",))
     assert "\n# title" not in to_markdown(evil)
     assert "<script>" not in to_markdown(evil)

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from mwatch.report.series import MAX_SERIES_ATTEMPTS, Bucket, Series, Span
+from mwatch.report.series import MAX_SERIES_ATTEMPTS, Bucket, Series, ValueRange
 from support.builders.job import step
 
 
@@ -18,7 +18,7 @@ def test_a_few_lines_are_kept_one_by_one() -> None:
     for number in range(1, 4):
         series.add(1, step(number, loss=float(number)))
     assert [bucket.loss for bucket in series.buckets] == [
-        Span(loss, loss, loss, 1) for loss in (1.0, 2.0, 3.0)
+        ValueRange(loss, loss, loss, 1) for loss in (1.0, 2.0, 3.0)
     ]
 
 
@@ -89,7 +89,7 @@ def test_a_line_without_a_finite_number_is_counted(change: dict[str, float], bad
 def test_a_run_that_never_printed_a_loss_is_not_bad() -> None:
     series = Series()
     series.add(1, step(1, loss=None))
-    one, norm = Span(1.0, 1.0, 1.0, 1), Span(0.8, 0.8, 0.8, 1)
+    one, norm = ValueRange(1.0, 1.0, 1.0, 1), ValueRange(0.8, 0.8, 0.8, 1)
     assert series.buckets == [Bucket(1, 1, 1, step(1).at, step(1).at, None, one, one, norm)]
 
 

@@ -14,9 +14,9 @@ import pytest
 
 from mwatch.errors import InputError
 from mwatch.report import story_json
-from mwatch.report.model import Clock
-from mwatch.report.recorder import Story, StoryRecorder
-from mwatch.report.series import Bucket, Span
+from mwatch.report.model import ReportClock
+from mwatch.report.recorder import RunStory, StoryRecorder
+from mwatch.report.series import Bucket, ValueRange
 from support.builders.story import by_chance, replayed
 from support.runs.recorded import RunLog
 
@@ -24,12 +24,12 @@ OLD = Path(__file__).parents[1] / "data" / "story-v1.json"
 
 
 @pytest.fixture
-def story(tmp_path: Path) -> Story:
+def story(tmp_path: Path) -> RunStory:
     log = RunLog(total=40).start().steps(1, 20).save(20).steps(21, 30).killed()
     return replayed(tmp_path, str(log))
 
 
-def test_what_is_written_is_read(story: Story, tmp_path: Path) -> None:
+def test_what_is_written_is_read(story: RunStory, tmp_path: Path) -> None:
     file = tmp_path / "story.json"
     story_json.write(story, file)
     again = story_json.read(file)
@@ -47,7 +47,7 @@ def test_an_old_file_is_still_read() -> None:
 
 
 def test_writing_replaces_the_file_at_once_and_leaves_nothing_else(
-    story: Story, tmp_path: Path
+    story: RunStory, tmp_path: Path
 ) -> None:
     file = tmp_path / "runs" / "story.json"
     file.parent.mkdir()
@@ -58,7 +58,7 @@ def test_writing_replaces_the_file_at_once_and_leaves_nothing_else(
 
 
 def test_a_failed_write_leaves_the_old_file(
-    story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    story: RunStory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "story.json"
     story_json.write(story, file)
@@ -79,22 +79,22 @@ def test_any_story_survives(seed: int) -> None:
     assert story_json.to_json(story_json.from_json(text)) == text
 
 
-def test_no_number_of_a_story_is_nan(story: Story) -> None:
+def test_no_number_of_a_story_is_nan(story: RunStory) -> None:
     data = story_json.to_json(replace(story, goodput=float("nan")))
     assert json.loads(data)["story"]["goodput"] is None
 
 
-def test_whatever_was_printed_can_be_read_again(story: Story) -> None:
-    huge = Span(-1.7e308, 1.7e308, 1.7e308, 3)
+def test_whatever_was_printed_can_be_read_again(story: RunStory) -> None:
+    huge = ValueRange(-1.7e308, 1.7e308, 1.7e308, 3)
     wild = replace(
         story, run="x" * 5000, wall_seconds=1.7e308, series=(Bucket(1, 1, 9, 0.0, 1.0, huge),)
     )
     again = story_json.from_json(story_json.to_json(wild))
-    assert again.series[0].loss == Span(-1e300, 1e300, 1e300, 3)
+    assert again.series[0].loss == ValueRange(-1e300, 1e300, 1e300, 3)
     assert len(again.run) == 2000
 
 
-def broken(story: Story, change: dict[str, Any]) -> bytes:
+def broken(story: RunStory, change: dict[str, Any]) -> bytes:
     data = json.loads(story_json.to_json(story))
     data["story"] |= change
     return json.dumps(data).encode()
@@ -119,7 +119,7 @@ def broken(story: Story, change: dict[str, Any]) -> bytes:
     ],
 )
 def test_what_is_not_of_the_right_shape_is_named(
-    story: Story, change: dict[str, Any], said: str
+    story: RunStory, change: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(InputError) as caught:
         story_json.from_json(broken(story, change), "runs/a/story.json")
@@ -146,7 +146,7 @@ def test_what_is_no_story_is_refused(data: bytes, said: str) -> None:
         story_json.from_json(data)
 
 
-def test_a_key_of_a_later_mwatch_is_passed_over(story: Story) -> None:
+def test_a_key_of_a_later_mwatch_is_passed_over(story: RunStory) -> None:
     assert story_json.from_json(broken(story, {"colour": "red"})).run == "trainer"
 
 
@@ -155,6 +155,8 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         story_json.read(tmp_path / "story.json")
 
 
-def test_a_clock_is_kept(story: Story) -> None:
-    moved = replace(story, clock=Clock(False, "CET", 3600.0))
-    assert story_json.from_json(story_json.to_json(moved)).clock == Clock(False, "CET", 3600.0)
+def test_a_clock_is_kept(story: RunStory) -> None:
+    moved = replace(story, clock=ReportClock(False, "CET", 3600.0))
+    assert story_json.from_json(story_json.to_json(moved)).clock == ReportClock(
+        False, "CET", 3600.0
+    )

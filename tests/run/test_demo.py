@@ -13,27 +13,27 @@ import pytest
 from mwatch.evidence.incident_store import IncidentFiles
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
-from mwatch.model.incident import IncidentRecord, Times
-from mwatch.run.demo import TRAININGS, Fault, Result, Row, _rows, command, settings
+from mwatch.model.incident import IncidentRecord, IncidentTimes
+from mwatch.run.demo import TRAININGS, DemoFault, DemoResult, Row, _rows, command, settings
 from mwatch.run.folder import RunFolder
 from support.builders.run import run_folder
 
 STOP, NAN = TRAININGS[0].faults
 
 
-def record(fault: Fault, at: float, **change: Any) -> IncidentRecord:
+def record(fault: DemoFault, at: float, **change: Any) -> IncidentRecord:
     (cause, *_) = fault.causes
     usual: dict[str, Any] = {
         "id": f"20260105T{int(at):06d}Z-a1-{cause.value.replace('_', '-')}",
         "run": "r", "attempt": 1, "cause": cause, "summary": "x", "confidence": 1.0,
         "detector": "x", "action": Action.RESTART, "is_carried_out": True,
         "resume_from": fault.resume_from,
-        "times": Times(detected=at + 5, first_new_iteration=at + 9),
+        "times": IncidentTimes(detected=at + 5, first_new_iteration=at + 9),
     }  # fmt: skip
     return IncidentRecord(**(usual | change))
 
 
-def happened(folder: RunFolder, fault: Fault, at: float) -> None:
+def happened(folder: RunFolder, fault: DemoFault, at: float) -> None:
     markers = folder.path / "faults"
     markers.mkdir(exist_ok=True)
     name = fault.flags[-1].replace(":", ".")
@@ -53,8 +53,8 @@ def test_what_was_found_and_resumed_rightly_is_recovered(tmp_path: Path) -> None
     rows = judged(tmp_path, record(STOP, 100.0), record(NAN, 200.0))
     assert [row.is_recovered for row in rows] == [True, True]
     assert [row.detected_after for row in rows] == [5.0, 5.0]
-    assert Result((), rows, 1.0, [0]).is_fine
-    assert not Result((), rows, 1.0, [93]).is_fine
+    assert DemoResult((), rows, 1.0, [0]).is_fine
+    assert not DemoResult((), rows, 1.0, [93]).is_fine
 
 
 @pytest.mark.parametrize(
@@ -64,14 +64,14 @@ def test_what_was_found_and_resumed_rightly_is_recovered(tmp_path: Path) -> None
         {"resume_from": 20},
         {"action": Action.STOP},
         {"is_carried_out": False},
-        {"times": Times(detected=105.0)},
-        {"times": Times(detected=99.0, first_new_iteration=109.0)},
+        {"times": IncidentTimes(detected=105.0)},
+        {"times": IncidentTimes(detected=99.0, first_new_iteration=109.0)},
     ],
 )
 def test_anything_else_is_not(tmp_path: Path, change: dict[str, Any]) -> None:
     rows = judged(tmp_path, replace(record(STOP, 100.0), **change))
     assert not any(row.is_recovered for row in rows)
-    assert not Result((), rows, 1.0, [0]).is_fine
+    assert not DemoResult((), rows, 1.0, [0]).is_fine
 
 
 def test_a_fault_that_never_happened_is_not_recovered(tmp_path: Path) -> None:
@@ -82,9 +82,9 @@ def test_a_fault_that_never_happened_is_not_recovered(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_is_told_by_its_exit_code() -> None:
-    assert Result((), (), 1.0, [130]).interrupted_by == 130
-    assert Result((), (), 1.0, [0, 143]).interrupted_by == 143
-    assert Result((), (), 1.0, [137]).interrupted_by is None
+    assert DemoResult((), (), 1.0, [130]).interrupted_by == 130
+    assert DemoResult((), (), 1.0, [0, 143]).interrupted_by == 143
+    assert DemoResult((), (), 1.0, [137]).interrupted_by is None
 
 
 def test_every_fault_leaves_time_to_be_passed(tmp_path: Path) -> None:

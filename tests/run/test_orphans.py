@@ -16,7 +16,7 @@ import pytest
 
 from mwatch.model.observation import ProcessExit
 from mwatch.run import process as orphans
-from mwatch.run.process import Orphan, Wrapper
+from mwatch.run.process import Orphan, WrapperProcess
 from mwatch_trainer import contract
 from support.builders.run import until
 from support.builders.volume import write_attempt
@@ -43,11 +43,11 @@ def process(volume: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
             found.stdout.close()
 
 
-def gone(code: int, volume: Path) -> Wrapper:
+def gone(code: int, volume: Path) -> WrapperProcess:
     """A wrapper that has ended like this."""
     ended = subprocess.Popen([sys.executable, "-c", f"import os; os._exit({code})"])
     ended.wait(20)
-    return Wrapper(ended, volume)
+    return WrapperProcess(ended, volume)
 
 
 def test_everything_that_inherited_the_volume_is_found_and_nothing_else(tmp_path: Path) -> None:

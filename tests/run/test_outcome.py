@@ -11,18 +11,18 @@ import pytest
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause
 from mwatch.model.observation import AttemptStart, ProcessExit
-from mwatch.model.snapshot.wrapper import Ended
+from mwatch.model.snapshot.wrapper import TrainerEnd
 from mwatch.run.supervisor import finished, last_word, outcome, stopped, unstarted
 from support.builders.fold import DONE, READY, WORLD
 from support.builders.run import Told, good
 
 
-def end(**change: Any) -> Ended:
+def end(**change: Any) -> TrainerEnd:
     usual: dict[str, Any] = {
         "code": 0, "signal": None, "reason": "training finished", "returned": 0, "at": 1.0,
         "asked": False,
     }  # fmt: skip
-    return Ended(**(usual | change))
+    return TrainerEnd(**(usual | change))
 
 
 def trained(*lines: str) -> Told:

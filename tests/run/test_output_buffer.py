@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 
-from mwatch.run.process import Printed
+from mwatch.run.process import OutputBuffer
 from support.builders.run import until
 
 FLOOD = """
@@ -22,7 +22,7 @@ print("END")
 
 def test_all_of_it_comes_in_its_order() -> None:
     reading, writing = os.pipe()
-    printed = Printed(os.fdopen(reading, "rb"))
+    printed = OutputBuffer(os.fdopen(reading, "rb"))
     os.write(writing, b"one\n")
     os.write(writing, b"\xff\x00two")
     os.close(writing)
@@ -33,7 +33,7 @@ def test_all_of_it_comes_in_its_order() -> None:
 def test_a_flood_is_never_held_up_and_loses_its_middle_only() -> None:
     process = subprocess.Popen([sys.executable, "-c", FLOOD], stdout=subprocess.PIPE)
     assert process.stdout is not None
-    printed = Printed(process.stdout)
+    printed = OutputBuffer(process.stdout)
     assert process.wait(20) == 0, "nobody took it, and the trainer waited"
     shown = printed.rest()
     gap, _, rest = shown.partition(b"\n")
@@ -48,7 +48,7 @@ def test_its_thread_and_its_file_end_with_the_output() -> None:
     reading, writing = os.pipe()
     before = threading.active_count()
     stream = os.fdopen(reading, "rb")
-    printed = Printed(stream)
+    printed = OutputBuffer(stream)
     os.close(writing)
     until(lambda: threading.active_count() == before)
     assert stream.closed
@@ -57,7 +57,7 @@ def test_its_thread_and_its_file_end_with_the_output() -> None:
 
 def test_an_output_that_stays_open_is_not_waited_for_long() -> None:
     reading, writing = os.pipe()
-    printed = Printed(os.fdopen(reading, "rb"))
+    printed = OutputBuffer(os.fdopen(reading, "rb"))
     os.write(writing, b"last words")
     assert printed.rest() == b"last words"
     os.close(writing)

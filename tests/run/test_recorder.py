@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from mwatch.model.observation import Observed, Sight, SightChange
+from mwatch.model.observation import Observed, Source, SourceStatusChange
 from mwatch.report import story_json
 from mwatch.report.model import EvidenceFile
 from mwatch.run.assemble import RunRecord
@@ -22,7 +22,7 @@ def record_of(told: Told, path: Path, *, is_act: bool = True) -> RunRecord:
     argv = ["train.py", "--hf-token", SECRET]
     folder = run_folder(path)
     record = RunRecord(folder, argv, told.engine, told.clock, is_act=is_act)
-    unseen = SightChange(Sight.CHECKPOINTS, False, "x")
+    unseen = SourceStatusChange(Source.CHECKPOINTS, False, "x")
     record.told(Observed(told.clock.now(), STREAM, unseen))
     return record
 

@@ -19,11 +19,11 @@ DRIVE = """
 import json, os, sys, threading
 from pathlib import Path
 from mwatch.run import assemble as app
-from mwatch.watch.observer import NoView
+from mwatch.watch.observer import NoObserver
 from mwatch.config import policy
 from mwatch.watch import watcher
 
-class View(NoView):
+class View(NoObserver):
     notes = []
     def noted(self, text):
         self.notes.append(text)
@@ -31,13 +31,13 @@ class View(NoView):
         self.notes.append(ended.summary)
 
 def break_one(name):
-    whole = getattr(watcher.RunWatch, name)
+    whole = getattr(watcher.RunWatcher, name)
     def broken(self, *args, **more):
         if os.environ.get("ALWAYS") or name not in seen:
             seen.append(name)
             raise KeyError(name)
         return whole(self, *args, **more)
-    setattr(watcher.RunWatch, name, broken)
+    setattr(watcher.RunWatcher, name, broken)
 
 seen = []
 for name in filter(None, os.environ.get("BREAK", "").split(",")):

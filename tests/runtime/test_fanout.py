@@ -8,7 +8,7 @@ import threading
 import time
 
 from mwatch.errors import InputError
-from mwatch.runtime.fanout import MOST_WORKERS, Missed, ask_all
+from mwatch.runtime.fanout import MOST_WORKERS, TimedOut, gather
 
 
 def refuse() -> None:
@@ -20,32 +20,32 @@ def break_down() -> None:
 
 
 def test_all_are_answered_whoever_fails() -> None:
-    told = ask_all({"a": lambda: 1, "b": refuse, "c": break_down}, seconds=5.0)
+    told = gather({"a": lambda: 1, "b": refuse, "c": break_down}, seconds=5.0)
     assert told["a"] == 1
-    assert isinstance(told["b"], Missed) and told["b"].why == "no right"
+    assert isinstance(told["b"], TimedOut) and told["b"].why == "no right"
     assert isinstance(told["b"].error, InputError)
-    assert told["c"] == Missed("KeyError: 'items'")
+    assert told["c"] == TimedOut("KeyError: 'items'")
 
 
 def test_nothing_to_ask_is_answered_at_once() -> None:
-    assert ask_all({}, seconds=5.0) == {}
+    assert gather({}, seconds=5.0) == {}
 
 
 def test_one_that_hangs_is_missed_and_the_others_are_not() -> None:
     release = threading.Event()
     began = time.monotonic()
-    told = ask_all({"hangs": release.wait, "a": lambda: 1}, seconds=0.3)
+    told = gather({"hangs": release.wait, "a": lambda: 1}, seconds=0.3)
     took = time.monotonic() - began
     release.set()
     assert told["a"] == 1
-    assert isinstance(told["hangs"], Missed) and "no answer" in told["hangs"].why
+    assert isinstance(told["hangs"], TimedOut) and "no answer" in told["hangs"].why
     assert took < 2.0
 
 
 def test_sixty_four_that_do_not_answer_cost_the_time_of_one() -> None:
     together = threading.Barrier(MOST_WORKERS)  # all of them wait for all of them
     asks = {str(number): lambda: together.wait(20.0) for number in range(MOST_WORKERS)}
-    told = ask_all(asks, seconds=20.0)
+    told = gather(asks, seconds=20.0)
     assert sorted(told.values()) == list(range(MOST_WORKERS))
 
 
@@ -63,6 +63,6 @@ def test_there_are_never_more_askers_than_so_many() -> None:
         with lock:
             now -= 1
 
-    told = ask_all({str(number): ask for number in range(3 * MOST_WORKERS)}, seconds=20.0)
+    told = gather({str(number): ask for number in range(3 * MOST_WORKERS)}, seconds=20.0)
     assert set(told.values()) == {None}
     assert most == MOST_WORKERS

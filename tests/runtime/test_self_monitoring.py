@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from mwatch.runtime.self_monitoring import OwnFaults
+from mwatch.runtime.self_monitoring import InternalErrors
 
 
 def fails(text: str) -> None:
@@ -13,11 +13,11 @@ def fails(text: str) -> None:
 
 def test_a_fault_is_told_once_for_each_place_and_survived() -> None:
     said: list[str] = []
-    faults = OwnFaults(said.append)
+    faults = InternalErrors(said.append)
     for number in range(100):
-        with faults.survived():
+        with faults.guard():
             fails(f"{number}")
-    with faults.survived():
+    with faults.guard():
         raise ValueError("x" * 10_000)
     assert len(said) == 2
     assert "test_own_faults.py" in said[0]
@@ -27,9 +27,9 @@ def test_a_fault_is_told_once_for_each_place_and_survived() -> None:
 
 
 def test_an_interrupt_is_no_fault() -> None:
-    faults = OwnFaults(lambda text: None)
+    faults = InternalErrors(lambda text: None)
     try:
-        with faults.survived():
+        with faults.guard():
             raise KeyboardInterrupt
     except KeyboardInterrupt:
         return

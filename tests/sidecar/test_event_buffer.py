@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from mwatch.model.observation import AttemptStart, Beat, Observed, ProcessExit
-from mwatch.sidecar.event_buffer import MAX_ANSWER_BYTES, MAX_CHARACTERS, MAX_ENTRIES, ObservedRing
+from mwatch.sidecar.event_buffer import MAX_ANSWER_BYTES, MAX_CHARACTERS, MAX_ENTRIES, EventBuffer
 
 
 def start(number: int) -> Observed:
@@ -19,8 +19,8 @@ def encode(observed: Observed) -> bytes:
     return str(what.attempt).encode() if isinstance(what, AttemptStart) else b"x"
 
 
-def ring_of(count: int) -> ObservedRing:
-    ring = ObservedRing("life", encode)
+def ring_of(count: int) -> EventBuffer:
+    ring = EventBuffer("life", encode)
     for number in range(1, count + 1):
         ring.add(start(number))
     return ring
@@ -72,7 +72,7 @@ def test_states_are_not_in_the_sequence() -> None:
 
 
 def test_an_answer_is_bounded_and_the_rest_comes_next() -> None:
-    ring = ObservedRing("life", lambda observed: bytes(MAX_ANSWER_BYTES // 3 + 1))
+    ring = EventBuffer("life", lambda observed: bytes(MAX_ANSWER_BYTES // 3 + 1))
     for number in range(5):
         ring.add(start(number))
     first = ring.after("")
@@ -98,7 +98,7 @@ def test_what_nobody_asks_for_is_not_encoded() -> None:
         asked.append(observed)
         return b"x"
 
-    ring = ObservedRing("life", count)
+    ring = EventBuffer("life", count)
     ring.add(start(1))
     assert not asked
     ring.after("")
@@ -107,7 +107,7 @@ def test_what_nobody_asks_for_is_not_encoded() -> None:
 
 
 def test_a_ring_of_a_sidecar_that_was_started_again_goes_on_counting() -> None:
-    ring = ObservedRing("life", encode, newest=7)
+    ring = EventBuffer("life", encode, newest=7)
     assert not ring.after("life.7").gap
     assert ring.after("life.5").gap, "it was told to nobody, and is gone"
     ring.add(start(8))

@@ -12,8 +12,8 @@ from typing import Any
 
 from mwatch.evidence.collector import EvidenceCollector
 from mwatch.evidence.incident_store import IncidentFiles
-from mwatch.evidence.offload import OffPod, Stored
-from mwatch.sidecar.server import EvidenceDesk
+from mwatch.evidence.offload import OffloadResult, OffPod
+from mwatch.sidecar.server import EvidenceApi
 from mwatch_trainer.evidence.incident_dirs import beside
 from support.runs.wrapper_runs import until
 
@@ -26,13 +26,13 @@ def nobody(request: Any, seconds: float) -> dict[str, Any]:
 
 def desk_over(
     volume: Path, asked: Callable[[], None] = lambda: None
-) -> tuple[EvidenceCollector, EvidenceDesk]:
+) -> tuple[EvidenceCollector, EvidenceApi]:
     save = volume.parent / "save"
     save.mkdir(parents=True)
     off_pod = OffPod(nobody, lambda: save, lambda: True)
     collector = EvidenceCollector(volume, "pod-0", time.time, lambda: 1, off_pod=off_pod)
     files = IncidentFiles(volume / "incidents")
-    return collector, EvidenceDesk(collector, files, time.time, lambda: 1, asked)
+    return collector, EvidenceApi(collector, files, time.time, lambda: 1, asked)
 
 
 def test_a_record_that_changed_follows_its_evidence(tmp_path: Path) -> None:
@@ -103,6 +103,6 @@ def test_a_copy_that_takes_longer_is_asked_about_again(tmp_path: Path) -> None:
     collector = EvidenceCollector(volume, "pod-0", time.time, lambda: 1, off_pod=off_pod)
     case = collector.want(ID, volume / "incidents" / ID, 1)
     assert case.saved.wait(20)
-    until(lambda: case.bundle is not None and case.bundle.stored == Stored("/save/x"))
+    until(lambda: case.bundle is not None and case.bundle.stored == OffloadResult("/save/x"))
     collector.close()
     assert len(asked) == 3

@@ -126,7 +126,7 @@ def test_who_reads_by_cursor_gets_each_event_once_and_learns_what_the_pod_knows(
             found = from_wire(one.snapshot(cursor))
             cursor = found.cursor
             for observed in found.observed(time.time()):
-                engine.tell(observed)
+                engine.observe(observed)
             lines = [each.what for each in found.events if isinstance(each.what, Iteration)]
             seen += [each.iteration for each in lines]
             assert not found.gap

@@ -19,12 +19,12 @@ from mwatch.model.observation import (
     Sign,
     SignSource,
     SignState,
-    Stored,
     StoredCheckpoint,
+    StoredCheckpoints,
 )
 from mwatch.model.snapshot.pod import DataFile, Mount, PodFacts, Who
 from mwatch.model.snapshot.snapshot_wire import PodSnapshot, from_wire
-from mwatch.model.snapshot.wrapper import Ended, WrapperState
+from mwatch.model.snapshot.wrapper import TrainerEnd, WrapperState
 from mwatch.sidecar.snapshot import MAX_CHECKPOINTS, Looked, SnapshotPage
 from mwatch.sources.probe import RankReading
 from support.builders.probe import RECORD
@@ -34,7 +34,7 @@ from support.builders.volume import ManualClock
 WHO = Who("gpt", "gpt-worker-3", "1234", "ml", "a-17", "boot", "0.1.0", 900.0, "act")
 WRAPPER = WrapperState(
     3, "act", 950.0, 10, "a-17", 3, 8, ("--load /ckpt",), 40, "the newest", "/ckpt",
-    Ended(1, None, "a crash", 200, 990.0, False), False, ("python", "x.py"),
+    TrainerEnd(1, None, "a crash", 200, 990.0, False), False, ("python", "x.py"),
 )  # fmt: skip
 POD = PodFacts(
     (DataFile("/data/a", 10, 5), DataFile("/data/b", None, None), DataFile("/d", None, None, True)),
@@ -70,7 +70,7 @@ def page() -> Page:
 
 def stored(*iterations: int) -> Observed:
     each = (StoredCheckpoint(number, "complete", None, 5, 1.0) for number in iterations)
-    return Observed(100.0, "gpt-worker-3", Stored("/ckpt", tuple(each)))
+    return Observed(100.0, "gpt-worker-3", StoredCheckpoints("/ckpt", tuple(each)))
 
 
 def test_a_reader_finds_all_that_was_seen(page: Page) -> None:
@@ -124,7 +124,7 @@ def test_a_cursor_gets_events_and_parts_only_when_they_are_new(page: Page) -> No
     page.told(Observed(5.0, "gpt-worker-3", AttemptStart(4, None, None)))
     news = page.read(first.cursor)
     assert news.stored is not None
-    assert isinstance(news.stored.what, Stored)
+    assert isinstance(news.stored.what, StoredCheckpoints)
     assert len(news.stored.what.checkpoints) == 2
     assert [type(each.what) for each in news.events] == [AttemptStart]
     assert news.wrapper is None
@@ -138,7 +138,9 @@ def test_another_look_at_the_same_is_told_by_its_time(page: Page) -> None:
     page.look()
     again = page.read(first.cursor)
     assert (first.stored_at, again.stored_at, again.stored) == (100.0, 110.0, None)
-    (look,) = (each for each in page.read().observed(500.0) if isinstance(each.what, Stored))
+    (look,) = (
+        each for each in page.read().observed(500.0) if isinstance(each.what, StoredCheckpoints)
+    )
     assert look.at == pytest.approx(500.0 - page.snapshot.at + 110.0)
 
 
@@ -146,7 +148,7 @@ def test_the_listing_is_bounded_to_the_newest(page: Page) -> None:
     page.told(stored(*range(1, 1000)))
     found = page.read().stored
     assert found is not None
-    assert isinstance(found.what, Stored)
+    assert isinstance(found.what, StoredCheckpoints)
     assert len(found.what.checkpoints) == MAX_CHECKPOINTS
     assert found.what.checkpoints[-1].iteration == 999
 
@@ -166,7 +168,7 @@ def test_secrets_do_not_leave_and_what_is_left_is_still_json(page: Page) -> None
 
 def test_a_folder_whose_name_is_no_text_is_told_all_the_same(page: Page) -> None:
     odd = os.fsdecode(b"/ckpt/\xff")
-    page.told(Observed(1.0, "p", Stored(odd, ())))
+    page.told(Observed(1.0, "p", StoredCheckpoints(odd, ())))
     assert page.read().stored is not None
 
 

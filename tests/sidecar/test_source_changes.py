@@ -7,13 +7,13 @@ from __future__ import annotations
 from mwatch.model.observation import Observed
 from mwatch.model.reading import Absent, Ok, Reading
 from mwatch.sidecar.sidecar import SourceNews
-from mwatch.sources.base.monitored import Sighted
+from mwatch.sources.base.monitored import MonitoredSource
 
 
 class Bench:
     def __init__(self) -> None:
         self.answer: Reading[tuple[Observed, ...]] = Absent("not there")
-        self._source = Sighted("gpus", "p", lambda: self.answer)
+        self._source = MonitoredSource("gpus", "p", lambda: self.answer)
         self._news = SourceNews()
 
     def look(self, now: float, is_up: bool) -> list[str]:

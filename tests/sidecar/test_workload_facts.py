@@ -10,7 +10,7 @@ from mwatch.model.observation import Observed
 from mwatch.model.snapshot.pod import PodFacts
 from mwatch.runtime.clock import Clock
 from mwatch.sidecar.sidecar import PodWatch
-from mwatch.watch.collector import Live
+from mwatch.watch.collector import VolumeCollector
 from support.builders.events import events, grammar
 from support.builders.job import entries
 from support.builders.run import until
@@ -26,7 +26,7 @@ BLOCK = """------------------------ arguments ------------------------
 class Bench:
     def __init__(self, path: Path) -> None:
         self.volume = LiveVolume(path)
-        self.live = Live(path, "p", grammar(), entries(), Clock())
+        self.live = VolumeCollector(path, "p", grammar(), entries(), Clock())
         self.watch = PodWatch(self.live)
 
     def prefixes(self) -> list[str]:

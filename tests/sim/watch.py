@@ -17,10 +17,10 @@ from mwatch.model.observation import (
     AttemptStart,
     Observed,
     ProcessExit,
-    Sight,
-    SightChange,
-    Stored,
+    Source,
+    SourceStatusChange,
     StoredCheckpoint,
+    StoredCheckpoints,
 )
 from sim.delivery import Delivery
 from sim.eyes import probed_ranks
@@ -73,8 +73,8 @@ class Watch:
     def tick(self, seconds: float) -> Assessment:
         self.world.advance(self.stage.now + seconds)
         for observed in self._seen():
-            self.engine.tell(observed)
-        return self.engine.look(self.stage.now)
+            self.engine.observe(observed)
+        return self.engine.evaluate(self.stage.now)
 
     def _seen(self) -> Iterator[Observed]:
         """In the order in which it reaches the engine."""
@@ -100,8 +100,8 @@ class Watch:
         self.stage.ended.clear()
         if "all" in self.stage.blinded and not self._told_blind:
             self._told_blind = True
-            for sight in Sight:
-                change = SightChange(sight, False, "the sidecar does not answer")
+            for sight in Source:
+                change = SourceStatusChange(sight, False, "the sidecar does not answer")
                 yield Observed(self.stage.now, self.names[0], change)
 
     def _note_launches(self) -> None:
@@ -145,7 +145,7 @@ class Watch:
             )
             for number, entry in sorted(self.stage.folder.saved.items())
         )
-        return Observed(self.stage.now, self.names[0], Stored(SAVE_DIR, there))
+        return Observed(self.stage.now, self.names[0], StoredCheckpoints(SAVE_DIR, there))
 
     def wants_act(self, decision: Decision) -> bool:
         if decision.action is Action.NONE or not self.plan.acts:
@@ -155,7 +155,7 @@ class Watch:
 
     def act(self, decision: Decision) -> None:
         """Carry it out: kill, and for a restart launch what was chosen."""
-        self.engine.enact(decision, self.stage.now)
+        self.engine.record_action(decision, self.stage.now)
         self.world.kill()
         self.world.by_torchrun = False
         if decision.action is Action.RESTART:

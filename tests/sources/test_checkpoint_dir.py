@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from mwatch.model.observation import Observed, Stored, StoredCheckpoint
+from mwatch.model.observation import Observed, StoredCheckpoint, StoredCheckpoints
 from mwatch.model.reading import Absent, Failed, Ok, Reading
 from mwatch.sources.checkpoint_dir import CheckpointDir
-from mwatch_trainer.checkpoint.listing import TRACKER, Checkpoint, verify
+from mwatch_trainer.checkpoint.listing import TRACKER, ListedCheckpoint, verify
 from support.builders import checkpoint as build
 from support.builders.volume import ManualClock
 
@@ -29,7 +29,7 @@ class Judge:
         self.may_go = threading.Event()
         self.may_go.set()
 
-    def __call__(self, folder: str, name: str) -> Checkpoint | None:
+    def __call__(self, folder: str, name: str) -> ListedCheckpoint | None:
         self.may_go.wait(WAIT)
         self.names.append(name)
         return verify(folder, name)
@@ -55,7 +55,7 @@ class Bench:
 def stored(reading: Reading[tuple[Observed, ...]]) -> dict[int, StoredCheckpoint]:
     assert isinstance(reading, Ok)
     (seen,) = reading.value
-    assert isinstance(seen.what, Stored)
+    assert isinstance(seen.what, StoredCheckpoints)
     return {each.iteration: each for each in seen.what.checkpoints}
 
 

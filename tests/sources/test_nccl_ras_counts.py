@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from mwatch.model.observation import SignSource, SignState
 from mwatch.parse.ras import read_answer
-from mwatch.sources.nccl_ras import Counts, Told
+from mwatch.sources.nccl_ras import RasCounts, RasReport
 from support.fakes.ras_answers import Comm, Lost, apart, as_json, as_text, place, row
 
 WORLD, TENSOR = 0xA, 0xB
@@ -19,24 +19,24 @@ class Story:
     """Answers, each some seconds after the last."""
 
     def __init__(self, world_size: int | None = None) -> None:
-        self.counts = Counts()
+        self.counts = RasCounts()
         self.world_size = world_size
         self.at = 1000.0
-        self.last: Told | None = None
+        self.last: RasReport | None = None
 
-    def hear(self, text: str, after: float = 10.0) -> Told:
+    def hear(self, text: str, after: float = 10.0) -> RasReport:
         self.at += after
         answer = read_answer(text)
         if self.counts.is_of_another(answer):
-            self.counts = Counts()
+            self.counts = RasCounts()
         self.last = self.counts.told(self.at, answer, self.world_size)
         return self.last
 
-    def hears(self, *texts: str, after: float = 10.0) -> Told:
+    def hears(self, *texts: str, after: float = 10.0) -> RasReport:
         return [self.hear(text, after) for text in texts][-1]
 
 
-def states(told: Told) -> dict[int | None, SignState]:
+def states(told: RasReport) -> dict[int | None, SignState]:
     assert all(sign.source is SignSource.NCCL_RAS for sign in told.signs)
     return {sign.rank: sign.state for sign in told.signs}
 

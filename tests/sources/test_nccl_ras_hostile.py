@@ -16,7 +16,7 @@ import pytest
 from mwatch.model.reading import Failed, Ok
 from mwatch.parse.ras import read_answer
 from mwatch.sources import nccl_client
-from mwatch.sources.nccl_client import Level, RasLink
+from mwatch.sources.nccl_client import RasLink, RasProtocol
 from mwatch.sources.nccl_ras import NcclRas
 from support.builders.volume import ManualClock
 from support.fakes.fake_ras import FakeRas
@@ -180,5 +180,5 @@ def test_when_the_time_is_over_nothing_more_is_asked(server: FakeRas) -> None:
 
 def test_a_level_is_found_without_a_question(server: FakeRas) -> None:
     with RasLink(server.address, WAIT) as link:
-        assert link.level() is Level.MONITOR
+        assert link.level() is RasProtocol.MONITOR
     assert server.asked == 0

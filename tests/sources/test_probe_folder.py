@@ -12,8 +12,8 @@ import pytest
 from mwatch.model.observation import Beat, Observed
 from mwatch.model.reading import Absent, Failed, Ok, Reading
 from mwatch.sources import probe as source
-from mwatch.sources.probe import Probe, ProbeFolder, RankReading
-from mwatch_trainer.probe.record_file import Record, pack
+from mwatch.sources.probe import ProbeFolder, ProbeSource, RankReading
+from mwatch_trainer.probe.record_file import ProbeRecord, pack
 from support.builders.probe import RECORD
 
 NOW = RECORD.monotonic + 0.5
@@ -25,7 +25,7 @@ def records(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def put(folder: Path, record: Record, sequence: int = 2) -> None:
+def put(folder: Path, record: ProbeRecord, sequence: int = 2) -> None:
     (folder / "probe" / f"rank-{record.rank}").write_bytes(pack(record, sequence))
 
 
@@ -148,7 +148,7 @@ def test_a_clock_of_its_own_is_told_by_a_record_from_the_future(records: Path) -
 
 def test_as_observations_only_new_records_are_told(records: Path) -> None:
     put(records, RECORD)
-    probe = Probe(str(records), "pod", clock=lambda: NOW, wall=lambda: 2000.0)
+    probe = ProbeSource(str(records), "pod", clock=lambda: NOW, wall=lambda: 2000.0)
     beat = Beat(5, 8, 610, "compute", "00c0ffee", 4242, 3)
     assert probe.read() == Ok((Observed(1999.5, "pod", beat),))
     assert probe.read() == Ok(())
@@ -158,7 +158,7 @@ def test_as_observations_only_new_records_are_told(records: Path) -> None:
 
 def test_a_probe_that_is_lost_shows_no_ranks(records: Path) -> None:
     put(records, RECORD)
-    probe = Probe(str(records), "pod", clock=lambda: NOW)
+    probe = ProbeSource(str(records), "pod", clock=lambda: NOW)
     probe.read()
     (records / "probe" / "rank-5").unlink()
     assert isinstance(probe.read(), Absent)

@@ -17,7 +17,7 @@ FIRST_VERSION = Path(__file__).parents[1] / "data" / "timeline-v1.json"
 COUNTS = st.integers(0, 20)
 TIMES = st.integers(0, 20).map(float)
 ROLLBACKS = st.builds(
-    file.Rollback, TIMES, COUNTS, st.none() | COUNTS, st.just("x"),
+    file.TimelineRollback, TIMES, COUNTS, st.none() | COUNTS, st.just("x"),
     st.lists(st.tuples(COUNTS, TIMES), max_size=3).map(tuple),
 )  # fmt: skip
 
@@ -56,21 +56,24 @@ def test_one_of_a_newer_mwatch_is_used_and_said(tmp_path: Path) -> None:
 
 
 def test_more_rollbacks_than_are_kept_forget_nothing() -> None:
-    many = [file.Rollback(float(number), 10 * number, None, "") for number in range(1, 200)]
-    timeline = to_model(file.Timeline(rollbacks=tuple(many)))
+    many = [file.TimelineRollback(float(number), 10 * number, None, "") for number in range(1, 200)]
+    timeline = to_model(file.TimelineFile(rollbacks=tuple(many)))
     assert len(timeline.rollbacks) == MAX_ROLLBACKS
     assert timeline.is_abandoned(11, 1.0)
 
 
 @given(st.lists(ROLLBACKS, max_size=4), st.none() | COUNTS, COUNTS, st.none() | TIMES)
 def test_the_core_and_the_wrapper_judge_alike(
-    rollbacks: list[file.Rollback], first_bad: int | None, iteration: int, written: float | None
+    rollbacks: list[file.TimelineRollback],
+    first_bad: int | None,
+    iteration: int,
+    written: float | None,
 ) -> None:
-    quarantine = None if first_bad is None else file.Quarantine(1.0, first_bad, "")
-    shared = file.Timeline(1, (), tuple(rollbacks), quarantine)
+    quarantine = None if first_bad is None else file.TimelineQuarantine(1.0, first_bad, "")
+    shared = file.TimelineFile(1, (), tuple(rollbacks), quarantine)
     expected = file.standing(shared, iteration, written)
     assert to_model(shared).standing(iteration, written).value == expected
 
 
 def test_the_fields_of_both_are_the_same() -> None:
-    assert Rollback._fields == file.Rollback._fields
+    assert Rollback._fields == file.TimelineRollback._fields

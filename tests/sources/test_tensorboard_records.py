@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mwatch.sources.tensorboard import MAX_RECORDS, Broken, Record, masked_crc, records
+from mwatch.sources.tensorboard import MAX_RECORDS, BrokenRecord, EventRecord, masked_crc, records
 from support.fakes.tensorboard_files import event, framed, scalar, version, write
 
 NO_TENSORBOARD = "the package tensorboard is not installed here: it comes with the extra `demo`"
@@ -23,7 +23,7 @@ def event_pb2() -> Any:
     return pytest.importorskip("tensorboard.compat.proto.event_pb2", reason=NO_TENSORBOARD)
 
 
-def read(path: Path, offset: int = 0) -> list[Record]:
+def read(path: Path, offset: int = 0) -> list[EventRecord]:
     return [record for _, record in records(str(path), offset) if record is not None]
 
 
@@ -97,7 +97,7 @@ def test_a_record_that_is_half_written_waits_for_its_rest(tmp_path: Path) -> Non
 def test_what_is_no_record_is_said_and_not_followed(tmp_path: Path, tail: bytes) -> None:
     path = tmp_path / "events"
     write(path, scalar(1, 10.0), tail)
-    with pytest.raises(Broken, match="events: broken at byte"):
+    with pytest.raises(BrokenRecord, match="events: broken at byte"):
         read(path)
 
 

@@ -13,12 +13,12 @@ from mwatch.model.observation import AttemptStart, Observed, ProcessExit
 from mwatch.model.reading import Absent, Failed, Ok
 from mwatch.sources.wrapper_state import WrapperFile
 from mwatch_trainer import contract
-from mwatch_trainer.attempt.plan import Plan
+from mwatch_trainer.attempt.plan import AttemptPlan
 from mwatch_trainer.exits.explain import explain
-from mwatch_trainer.exits.log_reader import Reader
+from mwatch_trainer.exits.log_reader import ExitLogReader
 from support.builders.volume import WALL, write_attempt
 
-PLAN = Plan(1, ("python", "train.py"), {})
+PLAN = AttemptPlan(1, ("python", "train.py"), {})
 
 
 def ended(code: int | None, signal: object = None, **more: Any) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def test_of_the_reason_only_a_kill_for_memory_is_passed_on(
 def test_the_words_of_the_wrapper_for_a_kill_for_memory_are_known(
     tmp_path: Path, returncode: int
 ) -> None:
-    exit = explain(returncode, Reader(), None, PLAN, oom_killed=True)
+    exit = explain(returncode, ExitLogReader(), None, PLAN, oom_killed=True)
     source = WrapperFile(str(tmp_path), "pod-0")
     write_attempt(tmp_path, exit=ended(exit.code, exit.signal, reason=exit.reason))
     gone = news(source)[1].what

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mwatch.model.job import Attempt, ExitSeen, Job, Save
-from mwatch.model.phase import JobPhase, Slot
+from mwatch.model.phase import DeadlineSlot, JobPhase
 from mwatch.state import calibration
 from support.builders.job import START, job, step
 
@@ -34,7 +34,7 @@ def taught(*lines: dict[str, Any]) -> Job:
 def test_steps_and_gaps_are_learnt_without_the_first_line() -> None:
     known = taught().calibration
     assert list(known.steps) == [1.0] * 11
-    assert list(known.durations[Slot.TRAINING]) == [1.0] * 11
+    assert list(known.durations[DeadlineSlot.TRAINING]) == [1.0] * 11
     assert (known.batch_size, known.log_interval) == (32, 1)
 
 
@@ -101,7 +101,7 @@ def test_a_job_that_saves_between_any_two_lines_is_learnt_all_the_same() -> None
         say(told, number, at=START + 100 + 10 * number)
     known = told.calibration
     assert len(known.steps) == 11 + 7
-    assert known.durations[Slot.TRAINING].quantile(1.0) == 1.0  # without the save
+    assert known.durations[DeadlineSlot.TRAINING].quantile(1.0) == 1.0  # without the save
 
 
 def test_a_line_without_the_time_of_a_step_counts_by_the_clock() -> None:
@@ -116,14 +116,14 @@ def test_another_log_interval_is_known_from_its_first_line_on() -> None:
     told = taught()
     told.layout = replace(told.layout, log_interval=50)
     say(told, 13)
-    assert told.calibration.durations[Slot.TRAINING].median() == 50
+    assert told.calibration.durations[DeadlineSlot.TRAINING].median() == 50
 
 
 def test_a_phase_is_learnt_unless_nobody_knows_how_long_it_took() -> None:
     told = job()
-    calibration.phase_ended(told, Slot.SAVING, 0.0)
-    calibration.phase_ended(told, Slot.SAVING, 7.0)
-    assert list(told.calibration.durations[Slot.SAVING]) == [7.0]
+    calibration.phase_ended(told, DeadlineSlot.SAVING, 0.0)
+    calibration.phase_ended(told, DeadlineSlot.SAVING, 7.0)
+    assert list(told.calibration.durations[DeadlineSlot.SAVING]) == [7.0]
 
 
 def test_the_probe_teaches_how_long_a_single_step_may_take() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mwatch.model.calibration import MAX_SHAPES, Calibration
-from mwatch.model.phase import Slot
+from mwatch.model.phase import DeadlineSlot
 from mwatch.model.settings import Settings
 from mwatch.state.calibration import VERSION, from_json, to_json
 
@@ -35,8 +35,8 @@ def learnt() -> Calibration:
     known.space_lines(10)
     for number in range(40):
         known.learn_step(1.0 + number / 300, 10)
-        known.learn(Slot.TRAINING, 10.0 + number)
-    for slot in Slot:
+        known.learn(DeadlineSlot.TRAINING, 10.0 + number)
+    for slot in DeadlineSlot:
         known.learn(slot, 12.345)
     known.recomputed.append(77.0)
     known.rises.append(1.25)
@@ -50,7 +50,7 @@ def through_json(known: Calibration) -> Calibration:
 def test_what_was_learnt_comes_back() -> None:
     known = learnt()
     back = through_json(known)
-    for slot in Slot:
+    for slot in DeadlineSlot:
         assert back.deadline(slot, Settings()) == pytest.approx(known.deadline(slot, Settings()))
     for name in ("step_median", "step_p99", "usual_step"):
         assert getattr(back, name)() == pytest.approx(getattr(known, name)(), rel=1e-5)
@@ -61,7 +61,7 @@ def test_what_was_learnt_comes_back() -> None:
 def test_a_file_of_the_first_version_is_read() -> None:
     known = from_json(json.loads(FIRST_VERSION))
     assert (known.key, known.batch_size, known.best_step) == ("world=8 tp=2", 256, 0.98)
-    assert known.durations[Slot.FIRST_SAVE].median() == 18.0
+    assert known.durations[DeadlineSlot.FIRST_SAVE].median() == 18.0
     assert known.others["world=4 tp=1"].step_median() == 2.0
     assert to_json(known) == json.loads(FIRST_VERSION)
 

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from mwatch.model.observation import AttemptStart
-from mwatch.model.phase import JobPhase, Slot
+from mwatch.model.phase import DeadlineSlot, JobPhase
 from support.builders.fold import START, Story, line
 
 
@@ -87,10 +87,10 @@ def evaluating() -> Story:
 def test_a_line_that_is_late_does_not_end_what_the_probe_sees_going_on() -> None:
     story = evaluating().wait(1).says(line(6))
     assert phase(story) == "evaluating"
-    assert not story.job.calibration.durations[Slot.EVALUATING]
+    assert not story.job.calibration.durations[DeadlineSlot.EVALUATING]
     story.wait(30).beats(0, 6, "evaluating").wait(1).beats(0, 6)
     assert phase(story) == "training"
-    assert list(story.job.calibration.durations[Slot.EVALUATING]) == [32.0]
+    assert list(story.job.calibration.durations[DeadlineSlot.EVALUATING]) == [32.0]
 
 
 def test_where_the_probe_has_gone_silent_a_line_counts() -> None:

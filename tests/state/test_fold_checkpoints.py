@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from mwatch.model.observation import ProcessExit, Stored, StoredCheckpoint
+from mwatch.model.observation import ProcessExit, StoredCheckpoint, StoredCheckpoints
 from mwatch.state.checkpoints import fold_stored
 from support.builders.fold import READY, WORLD, Story, loaded, loading, saved, saving
 
@@ -24,8 +24,10 @@ def resumes(story: Story, iteration: int) -> Story:
     return story.wait(60).says(WORLD, loading(iteration), loaded(iteration), READY)
 
 
-def folder(*states: tuple[int, str, float]) -> Stored:
-    return Stored("/ckpt", tuple(StoredCheckpoint(n, s, None, 1, at) for n, s, at in states))
+def folder(*states: tuple[int, str, float]) -> StoredCheckpoints:
+    return StoredCheckpoints(
+        "/ckpt", tuple(StoredCheckpoint(n, s, None, 1, at) for n, s, at in states)
+    )
 
 
 def test_a_save_whose_end_never_comes_is_no_checkpoint() -> None:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from mwatch.model.observation import ProcessExit
-from mwatch.model.phase import JobPhase, Slot
+from mwatch.model.phase import DeadlineSlot, JobPhase
 from support.builders.fold import (
     DONE,
     READY,
@@ -106,7 +106,7 @@ def test_an_evaluation_that_only_its_timer_tells_of_is_booked_when_it_was() -> N
         "    evaluate .......................................: (4000.00, 4000.00)",
         line(3, seconds=1.0),
     )
-    assert list(story.job.calibration.durations[Slot.EVALUATING]) == [4.0]
+    assert list(story.job.calibration.durations[DeadlineSlot.EVALUATING]) == [4.0]
     assert story.job.attempt.evaluations == 1
 
 

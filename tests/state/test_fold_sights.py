@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from mwatch.model.event import Fault
 from mwatch.model.fault import Role
-from mwatch.model.observation import Observed, Sight
+from mwatch.model.observation import Observed, Source
 from mwatch.state.fold import fold
 from support.builders.fold import START, Story
 
@@ -21,17 +21,17 @@ def tell(story: Story, fault: Fault) -> None:
 def test_a_fault_that_no_line_told_is_no_sight_of_a_log() -> None:
     story = Story()
     tell(story, XID)
-    assert not story.job.sees(Sight.LOG)
+    assert not story.job.sees(Source.LOG)
     assert [seen.fault for seen in story.job.attempt.faults] == [XID]
 
 
 def test_a_fault_of_a_line_is_a_sight_of_its_log() -> None:
     story = Story()
     tell(story, XID._replace(file="trainer.log", line=7))
-    assert story.job.sees(Sight.LOG)
+    assert story.job.sees(Source.LOG)
 
 
 def test_a_log_that_was_seen_before_a_fault_of_the_node_is_still_seen() -> None:
     story = Story().trains(1, 2)
     tell(story, XID)
-    assert story.job.sees(Sight.LOG)
+    assert story.job.sees(Source.LOG)

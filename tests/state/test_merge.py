@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mwatch.model.observation import Observed, Sight, SightChange
+from mwatch.model.observation import Observed, Source, SourceStatusChange
 from mwatch.state.merge import merge
 from support.builders.events import events, megatron_line
 
-WORD = SightChange(Sight.LOG, True, "")
+WORD = SourceStatusChange(Source.LOG, True, "")
 
 
 def seen(stream: str, *times: float) -> list[Observed]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from mwatch.detect.shared.probe import watched
 from mwatch.model.job import Job
-from mwatch.model.observation import Beat, Observed, Unseen
+from mwatch.model.observation import Beat, Observed, Unreachable
 from mwatch.model.settings import Settings
 from mwatch.state.fold import fold
 
@@ -29,7 +29,7 @@ def job_of_two(seconds: float, every: float = 1.0) -> Job:
 
 def test_the_ranks_of_an_unseen_pod_are_neither_beating_nor_silent() -> None:
     job = job_of_two(30)
-    fold(job, Observed(job.now, "pod-1", Unseen("no answer")))
+    fold(job, Observed(job.now, "pod-1", Unreachable("no answer")))
     for second in range(31, 90):
         fold(job, Observed(START + second, "pod-0", beat(0, second)))
     probe = watched(job, Settings())
@@ -39,7 +39,7 @@ def test_the_ranks_of_an_unseen_pod_are_neither_beating_nor_silent() -> None:
 
 def test_a_pod_that_beats_again_is_seen_again() -> None:
     job = job_of_two(30)
-    fold(job, Observed(job.now, "pod-1", Unseen("no answer")))
+    fold(job, Observed(job.now, "pod-1", Unreachable("no answer")))
     fold(job, Observed(job.now + 1, "pod-1", beat(1, 31)))
     assert not job.attempt.unseen
     assert len(watched(job, Settings()).beating) == 2

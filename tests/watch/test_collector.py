@@ -16,15 +16,15 @@ from mwatch.model.observation import (
     AttemptStart,
     Beat,
     Observed,
-    Sight,
-    SightChange,
     Sign,
     SignState,
-    Stored,
+    Source,
+    SourceStatusChange,
+    StoredCheckpoints,
 )
-from mwatch.watch.collector import Live
+from mwatch.watch.collector import VolumeCollector
 from mwatch_trainer import contract
-from mwatch_trainer.probe.record_file import Record, pack
+from mwatch_trainer.probe.record_file import ProbeRecord, pack
 from support.builders import checkpoint as checkpoints
 from support.builders.events import grammar, megatron_line
 from support.builders.job import entries
@@ -38,7 +38,9 @@ class Volume:
     def __init__(self, path: Path, save: Path | None = None) -> None:
         self.path = path
         self.clock = TestClock(time.monotonic())
-        self.live = Live(path, "local", grammar(faults=True), entries(), self.clock, save)
+        self.live = VolumeCollector(
+            path, "local", grammar(faults=True), entries(), self.clock, save
+        )
 
     def say(self, *iterations: int) -> None:
         text = "".join(f"{megatron_line(each)}\n" for each in iterations)
@@ -58,8 +60,8 @@ def kinds(seen: list[Observed]) -> list[str]:
     return [type(each.what).__name__ for each in seen]
 
 
-def stored(seen: Iterable[Observed]) -> list[Stored]:
-    return [each.what for each in seen if isinstance(each.what, Stored)]
+def stored(seen: Iterable[Observed]) -> list[StoredCheckpoints]:
+    return [each.what for each in seen if isinstance(each.what, StoredCheckpoints)]
 
 
 def ended(at: float) -> dict[str, Any]:
@@ -180,8 +182,8 @@ def test_a_sight_that_is_lost_is_told(tmp_path: Path) -> None:
     volume.start()
     volume.read()
     os.unlink(tmp_path / contract.NODE_FOLDER / contract.NODE_PROCESSES)
-    changes = [each.what for each in volume.read() if isinstance(each.what, SightChange)]
-    assert [(each.sight, each.is_up) for each in changes] == [(Sight.PROCESS, False)]
+    changes = [each.what for each in volume.read() if isinstance(each.what, SourceStatusChange)]
+    assert [(each.sight, each.is_up) for each in changes] == [(Source.PROCESS, False)]
 
 
 def test_what_one_source_hides_does_not_hide_the_others(tmp_path: Path) -> None:
@@ -208,7 +210,7 @@ def test_an_empty_volume_says_nothing(tmp_path: Path) -> None:
 def beat(volume: Path, *, attempt: int, rank: int) -> None:
     folder = volume / contract.PROBE_FOLDER
     folder.mkdir(exist_ok=True)
-    record = Record(
+    record = ProbeRecord(
         attempt, 0, 100 + rank, 5, rank, rank, 512, 7, time.monotonic(), WALL, 40, 12,
         "collective", "ab", "wait",
     )  # fmt: skip
@@ -229,6 +231,6 @@ def test_a_sidecar_that_comes_in_a_later_attempt_does_not_count_the_ones_before_
     second = Volume(tmp_path)
     for _ in range(2):
         for observed in second.read():
-            engine.tell(observed)
+            engine.observe(observed)
     assert engine.job.attempt.number == 2 and engine.job.attempt.iteration == 69
     assert not [each for each in engine.job.past if each.number >= 2]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from mwatch.engine.engine import Engine
 from mwatch.evidence.bundle import Content, Missing
-from mwatch.watch.collector import Live
+from mwatch.watch.collector import VolumeCollector
 from mwatch.watch.evidence_extras import EvidenceExtras
-from mwatch.watch.optional_sources import NOTHING_MORE, PodEyes
+from mwatch.watch.optional_sources import NOTHING_MORE, PodSources
 from support.builders.events import grammar
 from support.builders.job import entries
 from support.builders.run import TestClock
@@ -23,8 +23,8 @@ def extras(volume: Path, ras: tuple[str, int] | None = None) -> EvidenceExtras:
     eyes = NOTHING_MORE
     if ras is not None:
         engine = Engine("r", entries())
-        eyes = PodEyes("p", engine, sys_root=str(volume), ras_address=ras)
-    live = Live(volume, "p", grammar(), entries(), TestClock(), more=eyes)
+        eyes = PodSources("p", engine, sys_root=str(volume), ras_address=ras)
+    live = VolumeCollector(volume, "p", grammar(), entries(), TestClock(), more=eyes)
     return EvidenceExtras(live, lambda: b'{"version":1}', sleep=lambda seconds: None)
 
 

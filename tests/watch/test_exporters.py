@@ -14,8 +14,8 @@ import pytest
 from mwatch.errors import InputError
 from mwatch.model.incident import from_json
 from mwatch.model.snapshot.snapshot import Snapshot
-from mwatch.watch.exporters import WaysOut
-from mwatch.watch.incidents import Trouble
+from mwatch.watch.exporters import Exporters
+from mwatch.watch.incidents import OpenIncident
 from support.builders.run import until
 from support.builders.snapshot import busy_snapshot
 
@@ -26,8 +26,8 @@ def newest() -> list[Snapshot]:
     return [busy_snapshot()]
 
 
-def trouble() -> Trouble:
-    return Trouble(from_json(json.loads(OLD.read_text("utf-8"))))
+def trouble() -> OpenIncident:
+    return OpenIncident(from_json(json.loads(OLD.read_text("utf-8"))))
 
 
 def event_files(folder: Path) -> list[Path]:
@@ -35,14 +35,14 @@ def event_files(folder: Path) -> list[Path]:
 
 
 def test_without_a_wish_there_is_nothing() -> None:
-    out = WaysOut(newest)
+    out = Exporters(newest)
     out.looked([trouble()])
     assert (out.problems(), out.dropped()) == ([], {})
     out.close()
 
 
 def test_an_incident_becomes_a_note_for_tensorboard(tmp_path: Path) -> None:
-    out = WaysOut(newest, tensorboard_notes=tmp_path)
+    out = Exporters(newest, tensorboard_notes=tmp_path)
     one = trouble()
     out.looked([one])
     out.looked([one])
@@ -56,7 +56,7 @@ def test_an_incident_becomes_a_note_for_tensorboard(tmp_path: Path) -> None:
 
 def test_a_collector_that_is_away_holds_nobody() -> None:
     began = time.monotonic()
-    out = WaysOut(newest, otlp_endpoint="http://127.0.0.1:9")
+    out = Exporters(newest, otlp_endpoint="http://127.0.0.1:9")
     out.looked([])
     out.close()
     assert time.monotonic() - began < 15
@@ -65,4 +65,4 @@ def test_a_collector_that_is_away_holds_nobody() -> None:
 
 def test_an_endpoint_that_is_none_is_refused_by_the_name_of_its_flag() -> None:
     with pytest.raises(InputError, match="--otlp-endpoint"):
-        WaysOut(newest, otlp_endpoint="ftp://x")
+        Exporters(newest, otlp_endpoint="ftp://x")

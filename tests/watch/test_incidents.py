@@ -17,14 +17,14 @@ from mwatch.evidence.incident_store import IncidentFiles
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.observation import AttemptStart, ProcessExit
-from mwatch.watch.incidents import IncidentKeeper, Trouble
+from mwatch.watch.incidents import IncidentTracker, OpenIncident
 from support.builders.fold import READY, WORLD, line
 from support.builders.run import Told, gone_bad, good, until
 from support.builders.volume import write_attempt
 
 
 class Kept(NamedTuple):
-    keeper: IncidentKeeper
+    keeper: IncidentTracker
     root: Path
 
     def records(self) -> list[dict[str, Any]]:
@@ -37,7 +37,7 @@ def keeping(told: Told, folder: Path, *, is_act: bool = True) -> Iterator[Kept]:
     engine, root = told.engine, folder / "incidents"
     evidence = EvidenceCollector(folder, "local", told.clock.now, lambda: engine.job.attempt.number)
     try:
-        keeper = IncidentKeeper(IncidentFiles(root), engine, evidence, is_act=is_act)
+        keeper = IncidentTracker(IncidentFiles(root), engine, evidence, is_act=is_act)
         yield Kept(keeper, root)
     finally:
         evidence.close()
@@ -52,7 +52,7 @@ def incident(engine: Engine, at: float, **change: Any) -> Incident:
     return found
 
 
-def find_all(keeper: IncidentKeeper, engine: Engine) -> list[Trouble]:
+def find_all(keeper: IncidentTracker, engine: Engine) -> list[OpenIncident]:
     return [new for each in engine.incidents if (new := keeper.found(each)) is not None]
 
 

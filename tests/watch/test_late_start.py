@@ -12,10 +12,10 @@ import pytest
 from mwatch.config import catalogue
 from mwatch.engine.engine import Engine
 from mwatch.model.decision import Action
-from mwatch.model.observation import AttemptStart, Observed, Stored, StoredCheckpoint
+from mwatch.model.observation import AttemptStart, Observed, StoredCheckpoint, StoredCheckpoints
 from mwatch.model.snapshot.observed_wire import from_wire, to_wire
 from mwatch.parse.grammar import Grammar
-from mwatch.watch.collector import Live
+from mwatch.watch.collector import VolumeCollector
 from mwatch_trainer import contract
 from support.builders.events import megatron_line
 from support.builders.run import TestClock
@@ -37,15 +37,15 @@ def seen_late(volume: Path, saved_ago: float, ahead: float = 0.0) -> Engine:
     write_attempt(volume, 1, started_at=clock.now() - AGO, save=None)
     steps = "".join(f"{megatron_line(each)}\n" for each in range(1, 10))
     (volume / contract.LOG).write_text(NONE_FOUND + steps)
-    live = Live(volume, "p", Grammar(ENTRIES, None), CATALOGUE, clock)
+    live = VolumeCollector(volume, "p", Grammar(ENTRIES, None), CATALOGUE, clock)
     engine = Engine("r", CATALOGUE)
     clock.monotonic += 0.1
     there = StoredCheckpoint(5, "complete", None, 1, clock.now() - saved_ago)
-    stored = Observed(clock.now(), "p", Stored("/ckpt", (there,)))
+    stored = Observed(clock.now(), "p", StoredCheckpoints("/ckpt", (there,)))
     for observed in (*live.read(), stored):
         told = observed._replace(at=observed.at + ahead)
-        engine.tell(from_wire(to_wire(told)))
-    engine.look(clock.now() + ahead)
+        engine.observe(from_wire(to_wire(told)))
+    engine.evaluate(clock.now() + ahead)
     live.close()
     return engine
 
@@ -55,7 +55,7 @@ def test_what_the_attempt_has_saved_before_we_came_was_not_there_when_it_began(
     tmp_path: Path, ahead: float
 ) -> None:
     engine = seen_late(tmp_path, AGO / 2, ahead)
-    said = engine.look(engine.job.now)
+    said = engine.evaluate(engine.job.now)
     assert engine.job.attempt.load == "random"
     assert "started_from_random" not in {each.detector for each in said.findings}
     assert said.decision.action is Action.NONE
@@ -64,7 +64,7 @@ def test_what_the_attempt_has_saved_before_we_came_was_not_there_when_it_began(
 
 def test_a_checkpoint_that_was_there_when_it_began_is_still_told(tmp_path: Path) -> None:
     engine = seen_late(tmp_path, AGO * 2)
-    said = engine.look(engine.job.now)
+    said = engine.evaluate(engine.job.now)
     assert "started_from_random" in {each.detector for each in said.findings}
 
 
@@ -76,7 +76,7 @@ def test_time_before_we_came_is_nobodys_silence(tmp_path: Path) -> None:
 def test_an_attempt_that_begins_while_we_look_is_not_late(tmp_path: Path) -> None:
     """Whoever sets the clock of the machine back does not make it older."""
     clock = TestClock(time.monotonic())
-    live = Live(tmp_path, "p", Grammar(ENTRIES, None), CATALOGUE, clock)
+    live = VolumeCollector(tmp_path, "p", Grammar(ENTRIES, None), CATALOGUE, clock)
     live.read()
     write_attempt(tmp_path, 1, started_at=clock.now() - AGO, save=None)
     (start,) = [each.what for each in live.read() if isinstance(each.what, AttemptStart)]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mwatch.model.event import Error, Event, Iteration
 from mwatch.model.reading import Absent, Failed, Ok
-from mwatch.watch.collector import LiveLog
+from mwatch.watch.collector import LogFollower
 from mwatch_trainer.contract import write_json
 from support.builders.events import grammar, megatron_line
 from support.builders.run import TestClock
@@ -27,7 +27,7 @@ class Log:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "trainer.log"
         self.clock = TestClock()
-        self.live = LiveLog(self.path, grammar(faults=True), "local", self.clock)
+        self.live = LogFollower(self.path, grammar(faults=True), "local", self.clock)
 
     def add(self, data: bytes) -> None:
         with self.path.open("ab") as file:

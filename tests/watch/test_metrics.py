@@ -12,15 +12,15 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from mwatch.model.finding import Cause
-from mwatch.watch.collector import Live
+from mwatch.watch.collector import VolumeCollector
 from mwatch.watch.metrics import RunMetrics, serve
 from support.builders.events import grammar
 from support.builders.job import entries
 from support.builders.run import Told, gone_bad
 
 
-def live_of(told: Told, volume: Path) -> Live:
-    return Live(volume, "local", grammar(), entries(), told.clock)
+def live_of(told: Told, volume: Path) -> VolumeCollector:
+    return VolumeCollector(volume, "local", grammar(), entries(), told.clock)
 
 
 def metrics_of(told: Told, volume: Path) -> RunMetrics:

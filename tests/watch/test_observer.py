@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import pytest
 
-from mwatch.watch.observer import Ended, NoView, SafeView
+from mwatch.watch.observer import NoObserver, RunEnd, SafeObserver
 from support.builders.run import Heard
 
-ENDED = Ended(0, "done", True)
+ENDED = RunEnd(0, "done", True)
 
 
 class Broken(Heard):
@@ -24,7 +24,7 @@ class Broken(Heard):
 
 def test_a_reader_that_has_left_is_not_spoken_to_again() -> None:
     view = Broken(BrokenPipeError())
-    safe = SafeView(view)
+    safe = SafeObserver(view)
     for _ in range(3):
         safe.noted("x")
     safe.printed(b"y")
@@ -33,7 +33,7 @@ def test_a_reader_that_has_left_is_not_spoken_to_again() -> None:
 
 def test_one_picture_that_cannot_be_drawn_is_not_the_end_of_the_view() -> None:
     view = Broken(ValueError())
-    safe = SafeView(view)
+    safe = SafeObserver(view)
     safe.noted("x")
     safe.printed(b"y")
     assert view.of("printed") == [b"y"]
@@ -44,16 +44,16 @@ def test_one_picture_that_cannot_be_drawn_is_not_the_end_of_the_view() -> None:
 
 def test_the_end_is_always_told() -> None:
     view = Broken(BrokenPipeError())
-    safe = SafeView(view)
+    safe = SafeObserver(view)
     safe.noted("x")
     safe.ended(ENDED)
     assert view.of("ended") == [ENDED]
 
 
 def test_an_interrupt_goes_through() -> None:
-    class Stopped(NoView):
+    class Stopped(NoObserver):
         def noted(self, text: str) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        SafeView(Stopped()).noted("x")
+        SafeObserver(Stopped()).noted("x")

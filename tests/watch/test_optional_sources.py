@@ -7,8 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from mwatch.model.phase import JobPhase
-from mwatch.watch.collector import Live
-from mwatch.watch.optional_sources import PodEyes
+from mwatch.watch.collector import VolumeCollector
+from mwatch.watch.optional_sources import PodSources
 from support.builders.events import grammar
 from support.builders.job import START, entries, rank
 from support.builders.run import Told, good
@@ -16,8 +16,8 @@ from support.builders.run import Told, good
 NOBODY = ("127.0.0.1", 9)
 
 
-def eyes(told: Told, root: Path, tensorboard: Path | None = None) -> PodEyes:
-    return PodEyes(
+def eyes(told: Told, root: Path, tensorboard: Path | None = None) -> PodSources:
+    return PodSources(
         "p", told.engine, sys_root=str(root), ras_address=NOBODY, tensorboard=tensorboard
     )
 
@@ -25,7 +25,9 @@ def eyes(told: Told, root: Path, tensorboard: Path | None = None) -> PodEyes:
 def test_every_source_has_its_name_and_none_is_up_where_there_is_nothing(tmp_path: Path) -> None:
     told = Told()
     more = eyes(told, tmp_path, tmp_path / "tensorboard")
-    live = Live(tmp_path, "p", grammar(), entries(), told.clock, tmp_path / "ckpt", more=more)
+    live = VolumeCollector(
+        tmp_path, "p", grammar(), entries(), told.clock, tmp_path / "ckpt", more=more
+    )
     assert live.read() == []
     assert set(live.sources) == {
         "log", "wrapper", "probe", "processes", "gpus", "nvml", "checkpoints", "nccl", "fabric",

@@ -13,10 +13,10 @@ import pytest
 
 from mwatch.model.calibration import Calibration
 from mwatch.model.job import Job
-from mwatch.model.phase import Slot
+from mwatch.model.phase import DeadlineSlot
 from mwatch.model.timeline import Rollback, Timeline
 from mwatch.sources.checkpoint_dir import to_text
-from mwatch.watch.saved_state import Memory
+from mwatch.watch.saved_state import SavedState
 from mwatch_trainer.checkpoint.timeline import FILE, FOLDER
 from support.builders.job import step
 from support.builders.run import PATIENCE
@@ -26,7 +26,7 @@ ROLLBACK = Rollback(50.0, 400, 450, "nan")
 
 
 def recalled(save: Path, job: Job) -> list[Rollback] | None:
-    memory = Memory(save)
+    memory = SavedState(save)
     memory.wait(PATIENCE)
     return memory.recall(job)
 
@@ -46,7 +46,7 @@ def learnt() -> Job:
     job = Job("run", {})
     job.calibration = Calibration("tp1 pp1 dp2")
     for seconds in (2.0, 2.1, 1.9):
-        job.calibration.learn(Slot.SAVING, seconds)
+        job.calibration.learn(DeadlineSlot.SAVING, seconds)
         job.calibration.learn_step(step(1, seconds=seconds).seconds or 0.0)
     return job
 
@@ -60,14 +60,14 @@ def test_a_job_learns_of_its_rollbacks_and_of_its_number(tmp_path: Path) -> None
 
 
 def test_what_was_recalled_is_told_once(tmp_path: Path) -> None:
-    memory, job = Memory(tmp_path), Job("run", {})
+    memory, job = SavedState(tmp_path), Job("run", {})
     memory.wait(PATIENCE)
     assert memory.recall(job) == []
     assert memory.recall(job) is None
 
 
 def test_a_folder_that_is_not_there_yet_is_no_problem(tmp_path: Path) -> None:
-    memory, job = Memory(tmp_path / "later"), Job("run", {})
+    memory, job = SavedState(tmp_path / "later"), Job("run", {})
     memory.wait(PATIENCE)
     assert not memory.recall(job)
     assert memory.problems() == []
@@ -75,16 +75,16 @@ def test_a_folder_that_is_not_there_yet_is_no_problem(tmp_path: Path) -> None:
 
 
 def test_durations_go_from_one_life_to_the_next(tmp_path: Path) -> None:
-    memory = Memory(tmp_path)
+    memory = SavedState(tmp_path)
     memory.keep(learnt())
     assert memory.problems() == []
     job = Job("run", {})
     recalled(tmp_path, job)
-    assert list(job.calibration.durations[Slot.SAVING]) == [2.0, 2.1, 1.9]
+    assert list(job.calibration.durations[DeadlineSlot.SAVING]) == [2.0, 2.1, 1.9]
 
 
 def test_what_this_life_has_seen_goes_before_what_is_remembered(tmp_path: Path) -> None:
-    Memory(tmp_path).keep(learnt())
+    SavedState(tmp_path).keep(learnt())
     job = Job("run", {})
     job.calibration = Calibration("tp1 pp1 dp4")
     recalled(tmp_path, job)
@@ -104,7 +104,7 @@ def test_a_damaged_calibration_takes_nothing_away(tmp_path: Path, text: str) -> 
 
 def test_a_broken_timeline_is_told(tmp_path: Path) -> None:
     write_timeline(tmp_path, "{ half")
-    memory, job = Memory(tmp_path), Job("run", {})
+    memory, job = SavedState(tmp_path), Job("run", {})
     memory.wait(PATIENCE)
     assert memory.recall(job) == []
     (problem,) = memory.problems()
@@ -113,7 +113,7 @@ def test_a_broken_timeline_is_told(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_to_is_told_once(tmp_path: Path) -> None:
     os.chmod(tmp_path, 0o500)
-    memory = Memory(tmp_path)
+    memory = SavedState(tmp_path)
     try:
         with unprivileged():
             memory.keep(learnt())
@@ -128,7 +128,7 @@ def test_storage_that_hangs_holds_nobody(tmp_path: Path) -> None:
     """A pipe without a writer: whoever opens it waits, as on a dead network file system."""
     (tmp_path / FOLDER).mkdir()
     os.mkfifo(tmp_path / FOLDER / "calibration.json")
-    memory, job = Memory(tmp_path), Job("run", {})
+    memory, job = SavedState(tmp_path), Job("run", {})
     began = time.monotonic()
     memory.wait(0.05)
     assert memory.recall(job) is None

@@ -10,21 +10,21 @@ from mwatch.model.observation import (
     Beat,
     Observed,
     ProcessExit,
-    Sight,
-    SightChange,
-    Stored,
+    Source,
+    SourceStatusChange,
+    StoredCheckpoints,
 )
-from mwatch.watch.watcher import FirstSight
+from mwatch.watch.watcher import StartGate
 from support.builders.events import events, megatron_line
 
-FOLDER = Observed(5.0, "p", Stored("/ckpt", ()))
-LOST = Observed(6.0, "p", SightChange(Sight.GPU, False, "no GPU"))
+FOLDER = Observed(5.0, "p", StoredCheckpoints("/ckpt", ()))
+LOST = Observed(6.0, "p", SourceStatusChange(Source.GPU, False, "no GPU"))
 XID = Observed(7.0, "p", Fault("xid-79", None, "0", "Xid 79", "root", None, None, "nvml", 0))
 START = Observed(60.0, "p", AttemptStart(1, None, None))
 
 
 def test_what_comes_before_the_wrapper_waits_for_it() -> None:
-    first = FirstSight()
+    first = StartGate()
     assert first.let_through([FOLDER, LOST, XID]) == []
     assert not first.has_begun
     told = first.let_through([START])
@@ -38,9 +38,9 @@ def test_a_line_a_record_or_an_end_is_a_beginning() -> None:
     beat = Observed(1.0, "p", Beat(0, 1, 1, "compute", "a", 1, None))
     gone = Observed(1.0, "p", ProcessExit(1, None, None))
     for each in (line, beat, gone):
-        assert FirstSight().let_through([each]) == [each]
+        assert StartGate().let_through([each]) == [each]
 
 
 def test_a_beginning_stands_before_what_was_seen_with_it() -> None:
-    told = FirstSight().let_through([LOST, START, FOLDER])
+    told = StartGate().let_through([LOST, START, FOLDER])
     assert told == [START, LOST, FOLDER]

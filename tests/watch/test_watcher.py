@@ -16,10 +16,10 @@ from mwatch.model.finding import Cause
 from mwatch.model.observation import ProcessExit
 from mwatch.report import story_json
 from mwatch.run.assemble import RunRecord
-from mwatch.runtime.self_monitoring import OwnFaults
-from mwatch.watch.collector import Live
+from mwatch.runtime.self_monitoring import InternalErrors
+from mwatch.watch.collector import VolumeCollector
 from mwatch.watch.metrics import RunMetrics
-from mwatch.watch.watcher import RunWatch
+from mwatch.watch.watcher import RunWatcher
 from mwatch_trainer import contract
 from support.builders.events import grammar
 from support.builders.fold import READY, WORLD
@@ -36,11 +36,13 @@ class Watched:
         self.clock = TestClock()
         self.engine = Engine("r", entries())
         self.view = Heard()
-        live = Live(self.folder.volume, "local", grammar(faults=True), entries(), self.clock)
+        live = VolumeCollector(
+            self.folder.volume, "local", grammar(faults=True), entries(), self.clock
+        )
         record = RunRecord(self.folder, ["x"], self.engine, self.clock, is_act=is_act)
         metrics = RunMetrics(self.engine, live)
-        faults = OwnFaults(self.view.noted)
-        self.watch = RunWatch(
+        faults = InternalErrors(self.view.noted)
+        self.watch = RunWatcher(
             self.folder, self.engine, live, record, metrics, self.view, faults, is_act=is_act
         )
         self.metrics = metrics

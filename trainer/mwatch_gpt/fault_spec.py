@@ -63,7 +63,7 @@ _FORM = re.compile(r"(?P<kind>[a-z0-9-]+)@(?P<step>\d{1,9})(?P<options>(?::[a-z]
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class InjectedFault:
     kind: Kind
     step: int
     rank: int | None
@@ -91,7 +91,7 @@ class Fault:
         return step >= self.step if self.kind in AT_OCCASION else step == self.step
 
 
-def parse(text: str) -> Fault:
+def parse(text: str) -> InjectedFault:
     """Raises ValueError with a sentence for the user."""
     found = _FORM.fullmatch(text.strip())
     if not found:
@@ -106,7 +106,7 @@ def parse(text: str) -> Fault:
         seconds = float(options["seconds"]) if "seconds" in options else None
     except ValueError:
         raise ValueError(f"{text!r} has a number that cannot be read") from None
-    return Fault(Kind(found["kind"]), int(found["step"]), rank, seconds)
+    return InjectedFault(Kind(found["kind"]), int(found["step"]), rank, seconds)
 
 
 def split(text: str) -> list[str]:

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from mwatch_gpt import fault_spec
-from mwatch_gpt.fault_spec import Fault, Kind
+from mwatch_gpt.fault_spec import InjectedFault, Kind
 
 _HALF = 2
 _MORE_THAN_ANY_MACHINE_BYTES = 1 << 50
@@ -116,7 +116,7 @@ class Injector:
         self._state = Path(args.fault_state) if args.fault_state else None
         self._rank = args.rank
         self._batch = args.global_batch_size
-        self._begun: set[Fault] = set()
+        self._begun: set[InjectedFault] = set()
 
     def before_sample(self, number: int) -> None:
         """Asked by the data loader, by the number of the sample: workers run ahead."""
@@ -178,7 +178,7 @@ class Injector:
             return 16
         return 0 if self._take(Kind.EXIT_0, step) else None
 
-    def _take(self, kind: Kind, step: int) -> Fault | None:
+    def _take(self, kind: Kind, step: int) -> InjectedFault | None:
         """The fault of this kind that begins now, if one does."""
         for fault in self._mine:
             if fault.kind is kind and fault.is_due(step):
@@ -189,7 +189,7 @@ class Injector:
                 return None
         return None
 
-    def _is_first_time(self, fault: Fault) -> bool:
+    def _is_first_time(self, fault: InjectedFault) -> bool:
         if self._state is None:
             return True
         self._state.mkdir(parents=True, exist_ok=True)

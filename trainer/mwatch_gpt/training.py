@@ -32,7 +32,7 @@ from mwatch_gpt.evaluation import evaluate_and_print_results, get_batch, pass_ba
 from mwatch_gpt.faults import Injector
 from mwatch_gpt.progress_log import ProgressLog
 from mwatch_gpt.run_state import RunState, SignalFlag
-from mwatch_gpt.training_log import Step, TrainingLog, flops_of_one_iteration, open_writer
+from mwatch_gpt.training_log import StepResult, TrainingLog, flops_of_one_iteration, open_writer
 
 
 def train(run: RunState, train_data: Any, valid_data: Any, writer: Any, started: float) -> None:
@@ -69,7 +69,7 @@ def train(run: RunState, train_data: Any, valid_data: Any, writer: Any, started:
         writer.flush()
 
 
-def train_step(run: RunState, data_iterator: Any, *, is_first: bool) -> Step:
+def train_step(run: RunState, data_iterator: Any, *, is_first: bool) -> StepResult:
     args = run.args
     number = run.iteration + 1
     if is_first:
@@ -90,7 +90,7 @@ def train_step(run: RunState, data_iterator: Any, *, is_first: bool) -> Step:
     run.timers("optimizer").stop()
     if is_updated:
         run.schedule.step(increment=args.global_batch_size)
-    return Step(
+    return StepResult(
         losses=_mean_losses(reports),
         learning_rate=run.optimizer.param_groups[0]["lr"],
         loss_scale=float(run.optimizer.get_loss_scale()),

@@ -20,7 +20,7 @@ _ADAM_FLOPS_PER_WEIGHT_AND_TOKEN = 6
 
 
 @dataclass(slots=True)
-class Step:
+class StepResult:
     """What one iteration gave."""
 
     losses: dict[str, Any]
@@ -40,7 +40,7 @@ class TrainingLog:
         self._sums: dict[str, float] = {}
         self._advanced = self._skipped = self._nan = 0
 
-    def record(self, step: Step, iteration: int, *, is_first: bool) -> None:
+    def record(self, step: StepResult, iteration: int, *, is_first: bool) -> None:
         self._add(step)
         args = self._args
         if self._writer and iteration % args.tensorboard_log_interval == 0:
@@ -54,7 +54,7 @@ class TrainingLog:
                 reset=not is_first,
             )
 
-    def _add(self, step: Step) -> None:
+    def _add(self, step: StepResult) -> None:
         self._advanced += not step.is_skipped
         self._skipped += step.is_skipped
         values = {name: float(value) for name, value in step.losses.items()}
@@ -64,7 +64,7 @@ class TrainingLog:
         for name, value in values.items():
             self._sums[name] = self._sums.get(name, 0.0) + value
 
-    def _line(self, step: Step, iteration: int, *, reset: bool) -> str:
+    def _line(self, step: StepResult, iteration: int, *, reset: bool) -> str:
         args = self._args
         seconds = self._timers("interval-time").elapsed(barrier=True, reset=reset)
         seconds /= self._advanced + self._skipped
@@ -89,7 +89,7 @@ class TrainingLog:
             self._advanced = self._skipped = self._nan = 0
         return " | ".join(fields) + " |"
 
-    def _tail(self, step: Step) -> list[str]:
+    def _tail(self, step: StepResult) -> list[str]:
         fields = [f"loss scale: {step.loss_scale:.1f}"]
         if step.grad_norm is not None:
             fields.append(f"grad norm: {step.grad_norm:.3f}")
@@ -101,7 +101,7 @@ class TrainingLog:
         fields.append(f"number of nan iterations: {self._nan:3d}")
         return fields
 
-    def _to_tensorboard(self, step: Step, iteration: int) -> None:
+    def _to_tensorboard(self, step: StepResult, iteration: int) -> None:
         samples = self._args.consumed_train_samples
         values: dict[str, float | None] = {
             "learning-rate": step.learning_rate,

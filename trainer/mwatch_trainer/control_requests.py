@@ -11,7 +11,7 @@ from typing import Callable, NamedTuple
 STOP, RESTART, SIGNAL, FENCE = "stop", "restart", "signal", "fence"
 
 
-class Ask(NamedTuple):
+class ControlRequest(NamedTuple):
     kind: str
     reason: str
     grace_seconds: float | None
@@ -30,15 +30,15 @@ class Asks:
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        self._waiting: deque[Ask] = deque(maxlen=64)
+        self._waiting: deque[ControlRequest] = deque(maxlen=64)
         self._lock = threading.Lock()
 
-    def put(self, ask: Ask) -> None:
+    def put(self, ask: ControlRequest) -> None:
         with self._lock:
             self._waiting.append(ask)
         self._wake()
 
-    def take(self, attempt: int | None = None) -> list[Ask]:
+    def take(self, attempt: int | None = None) -> list[ControlRequest]:
         """What was meant for another attempt is forgotten: that one has ended by itself."""
         with self._lock:
             taken = list(self._waiting)

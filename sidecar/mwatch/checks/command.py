@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mwatch.checks.pods import training
-from mwatch.model.checks.check import Check, Level, Seen
+from mwatch.model.checks.check import Check, CheckHit, Severity
 from mwatch.model.checks.workload import Path, Replica, Workload
 
 _MAX = 200_000
@@ -108,7 +108,7 @@ _BEFORE = frozenset({"then", "else", "do", "{", "!", "time"})
 _KEYWORDS = _CLOSING | {"then", "else", "do", "}", ")"}
 
 
-def _masked(workload: Workload) -> Iterator[Seen]:
+def _masked(workload: Workload) -> Iterator[CheckHit]:
     for each in training(workload):
         path = (*each.container_path, "command")
         for script in each.scripts:
@@ -138,18 +138,18 @@ def _after(
     rest: list[Statement],
     *,
     is_inner: bool,
-) -> Iterator[Seen]:
+) -> Iterator[CheckHit]:
     """`is_inner`: in a function or a condition, so what is written next need not come next."""
     if launch.joint in ("|", "|&") and not has_pipefail(script):
         sink = rest[0].words[0] if rest else "another command"
-        yield Seen(
+        yield CheckHit(
             path,
             f"{replica.name}: the exit code of training is lost in '| {sink}': a crash is reported "
             "as Succeeded",
             "begin the script with: set -o pipefail",
         )
     elif launch.joint == "||" and rest and rest[0].words[0] in _HIDING:
-        yield Seen(
+        yield CheckHit(
             path,
             f"{replica.name}: '|| {rest[0].words[0]}' hides the exit code of training",
             "take it away",
@@ -157,7 +157,7 @@ def _after(
     elif is_inner or launch.joint != ";" or not rest:
         return
     elif not stops_at_errors(script) and not _keeps_code(rest):
-        yield Seen(
+        yield CheckHit(
             path,
             f"{replica.name}: {_last(rest)} comes after training and sets the exit code",
             "begin the script with: set -e",
@@ -175,7 +175,7 @@ def _keeps_code(rest: list[Statement]) -> bool:
     return "$?" in text or any(each.words[0] == "exec" or each.launches for each in rest)
 
 
-def _first_process(workload: Workload) -> Iterator[Seen]:
+def _first_process(workload: Workload) -> Iterator[CheckHit]:
     for each in training(workload):
         if each.is_wrapped or not each.words or base_name(each.words[0]) not in SHELLS:
             continue
@@ -186,7 +186,7 @@ def _first_process(workload: Workload) -> Iterator[Seen]:
         if gives_way and len(found) == 1:
             continue  # bash becomes a command that is alone
         how = "may stay process 1 (bash before 5.1 does)" if gives_way else "is process 1"
-        yield Seen(
+        yield CheckHit(
             (*each.container_path, "command"),
             f"{each.name}: the shell {how} and drops SIGTERM: a deleted pod waits for the "
             "whole grace period, is killed, and saves nothing",
@@ -206,12 +206,12 @@ def _is_plain(replica: Replica) -> bool:
     )
 
 
-def _grace(workload: Workload) -> Iterator[Seen]:
+def _grace(workload: Workload) -> Iterator[CheckHit]:
     for each in training(workload):
         grace = each.pod.get("terminationGracePeriodSeconds", _DEFAULT_GRACE)
         saves = "--exit-signal-handler" in each.arguments
         if saves and isinstance(grace, int) and grace <= _DEFAULT_GRACE:
-            yield Seen(
+            yield CheckHit(
                 (*each.path, "spec", "terminationGracePeriodSeconds"),
                 f"{each.name} saves on SIGTERM, and has {grace} s for a step and a save",
                 "set terminationGracePeriodSeconds above both, 300 for a large model",
@@ -219,7 +219,7 @@ def _grace(workload: Workload) -> Iterator[Seen]:
 
 
 CHECKS = (
-    Check("exit-code", Level.ERROR, "the exit code of training is the container's", _masked),
-    Check("first-process", Level.WARNING, "SIGTERM reaches the trainer", _first_process),
-    Check("grace-period", Level.WARNING, "there is time to save on SIGTERM", _grace),
+    Check("exit-code", Severity.ERROR, "the exit code of training is the container's", _masked),
+    Check("first-process", Severity.WARNING, "SIGTERM reaches the trainer", _first_process),
+    Check("grace-period", Severity.WARNING, "there is time to save on SIGTERM", _grace),
 )

@@ -23,25 +23,25 @@ from mwatch.checks.pods import (
     training,
     volume_of,
 )
-from mwatch.model.checks.check import Check, Level, Seen
+from mwatch.model.checks.check import Check, CheckHit, Severity
 from mwatch.model.checks.workload import Replica, Workload
 
 
-def _name(workload: Workload) -> Iterator[Seen]:
+def _name(workload: Workload) -> Iterator[CheckHit]:
     if workload.kind != "PyTorchJob":
         return
     for each in workload.replicas:
         found = [str(one.get("name")) for one in named(each.pod.get("containers"))]
         told = ", ".join(found) or "none"
         if "pytorch" not in found:
-            yield Seen(
+            yield CheckHit(
                 (*each.path, "spec", "containers"),
                 f"{each.name} has no container named 'pytorch' (found: {told})",
                 "rename the one that trains: the operator accepts no other name",
             )
 
 
-def _readiness(workload: Workload) -> Iterator[Seen]:
+def _readiness(workload: Workload) -> Iterator[CheckHit]:
     if _keeps_names(workload):
         return
     is_sure = workload.kind == "PyTorchJob"
@@ -49,12 +49,12 @@ def _readiness(workload: Workload) -> Iterator[Seen]:
     for each in workload.replicas:
         for key, index, container in containers(each):
             if "readinessProbe" in container:
-                yield Seen(
+                yield CheckHit(
                     (*each.path, "spec", key, index, "readinessProbe"),
                     f"{container.get('name')} has a readinessProbe: while it fails, the pod's DNS "
                     f"name is gone, and ranks cannot meet{unless}",
                     "take it away",
-                    None if is_sure else Level.WARNING,
+                    None if is_sure else Severity.WARNING,
                 )
 
 
@@ -73,8 +73,8 @@ def _keeps_names(workload: Workload) -> bool:
 
 
 CONTAINER_CHECKS = (
-    Check("container-name", Level.ERROR, "a PyTorchJob's container is named pytorch", _name),
-    Check("readiness-probe", Level.ERROR, "no container has a readinessProbe", _readiness),
+    Check("container-name", Severity.ERROR, "a PyTorchJob's container is named pytorch", _name),
+    Check("readiness-probe", Severity.ERROR, "no container has a readinessProbe", _readiness),
 )
 
 
@@ -94,14 +94,14 @@ _SELECTORS = (
 )
 
 
-def _selector(workload: Workload) -> Iterator[Seen]:
+def _selector(workload: Workload) -> Iterator[CheckHit]:
     if workload.kind != "PyTorchJob":
         return
     for other in workload.others:
         for kind, keys in _SELECTORS:
             labels = _at(other.content, keys) if other.kind == kind else None
             if isinstance(labels, Mapping) and labels.get("job-name") == workload.name:
-                yield Seen(
+                yield CheckHit(
                     ("metadata", "name"),
                     f"{other.kind} {other.name} (line {other.line}) selects job-name="
                     f"{workload.name}, a label that no pod of a PyTorchJob has",
@@ -109,18 +109,18 @@ def _selector(workload: Workload) -> Iterator[Seen]:
                 )
 
 
-def _rendezvous(workload: Workload) -> Iterator[Seen]:
+def _rendezvous(workload: Workload) -> Iterator[CheckHit]:
     ids = {each.name: each.environment.get("RDZV_ID") for each in training(workload)}
     if len(ids) > 1 and len(set(ids.values())) > 1:
         told = ", ".join(f"{name} {value or 'none'}" for name, value in ids.items())
-        yield Seen(
+        yield CheckHit(
             (*training(workload)[-1].container_path, "env"),
             f"RDZV_ID differs between the pods ({told}): they never meet",
             "give all of them the same",
         )
 
 
-def _undefined(workload: Workload) -> Iterator[Seen]:
+def _undefined(workload: Workload) -> Iterator[CheckHit]:
     for each in training(workload):
         if (each.container or {}).get("envFrom"):
             continue  # what is in there is not in this file
@@ -139,8 +139,8 @@ def _references(text: str) -> list[str]:
     return [each for each in _REFERENCE.findall(text) if not _SERVICE.fullmatch(each)]
 
 
-def _not_given(replica: Replica, name: str, where: str) -> Seen:
-    return Seen(
+def _not_given(replica: Replica, name: str, where: str) -> CheckHit:
+    return CheckHit(
         (*replica.container_path, "env"),
         f"{replica.name}: $({name}) in {where} is not defined before it, and stays as it is",
         f"define {name} in env, above",
@@ -154,9 +154,9 @@ def _at(content: Any, keys: tuple[str, ...]) -> Any:
 
 
 REFERENCE_CHECKS = (
-    Check("selector", Level.INFO, "selectors name labels that pods have", _selector),
-    Check("rendezvous-id", Level.ERROR, "all pods have one RDZV_ID", _rendezvous),
-    Check("undefined-variable", Level.WARNING, "variables are defined where used", _undefined),
+    Check("selector", Severity.INFO, "selectors name labels that pods have", _selector),
+    Check("rendezvous-id", Severity.ERROR, "all pods have one RDZV_ID", _rendezvous),
+    Check("undefined-variable", Severity.WARNING, "variables are defined where used", _undefined),
 )
 
 
@@ -170,20 +170,22 @@ _LOST = {
 _COMPOSER = ("composer", "llmfoundry")
 
 
-def _save_load(workload: Workload) -> Iterator[Seen]:
+def _save_load(workload: Workload) -> Iterator[CheckHit]:
     for each in _told(workload):
         path, save, load = each.container_path, each.text(*SAVE), each.text(*LOAD)
         has_save, has_load = _has(each, SAVE), _has(each, LOAD)
         if not has_save:
-            yield Seen(path, "there is no --save: nothing to resume from", "give --save and --load")
+            yield CheckHit(
+                path, "there is no --save: nothing to resume from", "give --save and --load"
+            )
         elif not has_load:
-            yield Seen(
+            yield CheckHit(
                 path,
                 "there is no --load: a restart begins at iteration 0 and saves over its past",
                 "give --load the folder of --save",
             )
         elif save is not None and load is not None and save != load:
-            yield Seen(
+            yield CheckHit(
                 path,
                 f"--save {save} and --load {load} differ: a restart goes back to the old one",
                 "make them equal, and name a first checkpoint by --pretrained-checkpoint",
@@ -200,20 +202,20 @@ def _has(replica: Replica, flags: tuple[str, ...]) -> bool:
     return any(each in replica.arguments for each in flags)
 
 
-def _volume(workload: Workload) -> Iterator[Seen]:
+def _volume(workload: Workload) -> Iterator[CheckHit]:
     for each in training(workload):
         save = each.text(*SAVE, "save_folder")
         if save is None or not save.startswith("/"):
             continue
         if mount_of(each, save) is None:
-            yield Seen(
+            yield CheckHit(
                 each.container_path,
                 f"{each.name} saves to {save}, which is on no volume: it dies with the container",
                 "mount a volume that all pods share there",
             )
             continue
         if _is_each_pods_own(workload, each, save):
-            yield Seen(
+            yield CheckHit(
                 each.container_path,
                 f"{each.name} saves to {save} on a volume that each of its pods has for itself",
                 "use a volume that all pods share (a claim with ReadWriteMany)",
@@ -222,7 +224,7 @@ def _volume(workload: Workload) -> Iterator[Seen]:
         volume = volume_of(each, save) or {}
         kind = next((key for key in _LOST if key in volume), None)
         if kind is not None:
-            yield Seen(
+            yield CheckHit(
                 each.container_path,
                 f"{each.name} saves to {save} on a volume of kind {kind}, which {_LOST[kind]}",
                 "use a volume that all pods share (a claim with ReadWriteMany)",
@@ -237,12 +239,12 @@ def _is_each_pods_own(workload: Workload, replica: Replica, path: str) -> bool:
     return mount.get("name") in names and replica.count != 1
 
 
-def _autoresume(workload: Workload) -> Iterator[Seen]:
+def _autoresume(workload: Workload) -> Iterator[CheckHit]:
     """Composer's own default is off, whatever its log says."""
     for each in training(workload)[:1]:
         text = " ".join((*each.words, *each.scripts))
         if any(name in text for name in _COMPOSER) and each.text("autoresume") != "true":
-            yield Seen(
+            yield CheckHit(
                 each.container_path,
                 "autoresume is not set: a restart of Composer begins anew, or is refused",
                 "give autoresume=true, a run_name and a save_folder",
@@ -250,7 +252,7 @@ def _autoresume(workload: Workload) -> Iterator[Seen]:
 
 
 STORAGE_CHECKS = (
-    Check("save-load", Level.ERROR, "--save and --load are given and equal", _save_load),
-    Check("save-volume", Level.ERROR, "checkpoints lie on a shared volume", _volume),
-    Check("autoresume", Level.ERROR, "Composer resumes after a restart", _autoresume),
+    Check("save-load", Severity.ERROR, "--save and --load are given and equal", _save_load),
+    Check("save-volume", Severity.ERROR, "checkpoints lie on a shared volume", _volume),
+    Check("autoresume", Severity.ERROR, "Composer resumes after a restart", _autoresume),
 )

@@ -8,7 +8,7 @@ Those that need the volume, the nodes or the log are made where these can be see
 from __future__ import annotations
 
 from mwatch.checks import command, containers, network, parallelism, restart
-from mwatch.model.checks.check import Check, Found, Level
+from mwatch.model.checks.check import Check, Problem, Severity
 from mwatch.model.checks.workload import Workload
 
 ALL: tuple[Check, ...] = (
@@ -21,17 +21,17 @@ ALL: tuple[Check, ...] = (
     *containers.REFERENCE_CHECKS,
     *network.RENDEZVOUS_CHECKS,
 )
-_ORDER = (Level.ERROR, Level.WARNING, Level.INFO)
+_ORDER = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 
 
-def look(workload: Workload, checks: tuple[Check, ...] = ALL) -> list[Found]:
+def look(workload: Workload, checks: tuple[Check, ...] = ALL) -> list[Problem]:
     """The worst first; one sentence once, though several pods may be made from one template."""
-    found: dict[tuple[str, str], Found] = {}
+    found: dict[tuple[str, str], Problem] = {}
     for check in checks:
         for seen in check.look(workload):
             level = seen.level or check.level
             job = f"{workload.kind}/{workload.name}"
             line = workload.line(seen.path)
-            one = Found(check.id, level, job, seen.what, seen.mend, line)
+            one = Problem(check.id, level, job, seen.what, seen.mend, line)
             found.setdefault((check.id, seen.what), one)
     return sorted(found.values(), key=lambda each: _ORDER.index(each.level))

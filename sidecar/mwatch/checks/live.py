@@ -20,13 +20,13 @@ from mwatch.checks import every
 from mwatch.checks.pods import SAVE, has_arguments, named, training, volume_of
 from mwatch.model.checks.check import (
     Check,
+    CheckHit,
     CheckState,
-    Found,
-    Level,
     Made,
+    NotChecked,
+    Problem,
     RunningCheck,
-    Seen,
-    Unseen,
+    Severity,
 )
 from mwatch.model.checks.running import CLAIMS, CRD, LOGS, NODES, SERVICES, VOLUME, Running
 from mwatch.model.checks.workload import Replica
@@ -39,23 +39,23 @@ _TENSORBOARD = "--tensorboard-dir"
 _OF_A_CRD = ("PyTorchJob", "JobSet", "TrainJob")
 
 
-def _sidecar_kept(running: Running) -> list[Seen] | Unseen:
+def _sidecar_kept(running: Running) -> list[CheckHit] | NotChecked:
     """A CRD that does not know the field drops it, and the sidecar never lets the pod start."""
     pruned = [each.name for each in running.workload.replicas if _is_pruned(each)]
     if pruned:
         said = f"{', '.join(pruned)}: the sidecar is an init container that never ends, and the pod"
         return [
-            Seen((), f"{said} waits for it: the CRD has dropped its restartPolicy",
+            CheckHit((), f"{said} waits for it: the CRD has dropped its restartPolicy",
                  "mwatch inject --sidecar container, or a newer training operator")
         ]  # fmt: skip
     if running.workload.kind not in _OF_A_CRD:
         return []
     if running.kept is None:
-        return Unseen(running.why(CRD, "the CRD was not read"))
+        return NotChecked(running.why(CRD, "the CRD was not read"))
     if running.kept.restart_policy:
         return []
     said = f"the CRD of {running.workload.kind} drops restartPolicy of init containers"
-    return [Seen((), said, "use mwatch inject --sidecar container, or auto", Level.INFO)]
+    return [CheckHit((), said, "use mwatch inject --sidecar container, or auto", Severity.INFO)]
 
 
 def _is_pruned(replica: Replica) -> bool:
@@ -67,21 +67,21 @@ def _name(container: object) -> str:
     return str(container.get("name")) if hasattr(container, "get") else ""
 
 
-def _nodes(running: Running) -> list[Seen] | Unseen:
+def _nodes(running: Running) -> list[CheckHit] | NotChecked:
     nodes = running.facts.nodes
     names = {pod.node for pod in running.facts.pods if pod.node and not pod.is_over}
     if nodes is None:
-        return Unseen(running.why(NODES, "the nodes may not be read"))
+        return NotChecked(running.why(NODES, "the nodes may not be read"))
     if not names:
-        return Unseen("no pod is on a node")
+        return NotChecked("no pod is on a node")
     known = {each.name: each for each in nodes}
     found = [
-        Seen((), f"node {name} is gone, and pods of the job are on it", "see mwatch restart")
+        CheckHit((), f"node {name} is gone, and pods of the job are on it", "see mwatch restart")
         for name in sorted(names)
         if name not in known
     ]
     for each in (known[name] for name in sorted(names) if name in known):
-        found += [Seen((), f"node {each.name} {words}", mend) for words, mend in _ills(each)]
+        found += [CheckHit((), f"node {each.name} {words}", mend) for words, mend in _ills(each)]
     return found
 
 
@@ -97,18 +97,18 @@ def _ills(node: KubeNode) -> Iterator[tuple[str, str]]:
             yield f"drives pods off: taint {taint.key}", f"kubectl describe node {node.name}"
 
 
-def _reclaim(running: Running) -> list[Seen] | Unseen:
+def _reclaim(running: Running) -> list[CheckHit] | NotChecked:
     if running.claims is None:
-        return Unseen(running.why(CLAIMS, "claims and storage classes were not read"))
+        return NotChecked(running.why(CLAIMS, "claims and storage classes were not read"))
     wanted = _save_claims(running)
     if not wanted:
-        return Unseen("which claim holds the checkpoints cannot be told")
+        return NotChecked("which claim holds the checkpoints cannot be told")
     by_name = {each.name: each for each in running.claims}
     known = [by_name[name] for name in wanted if name in by_name]
     if not known or any(not each.reclaim for each in known):
-        return Unseen(running.why(CLAIMS, "the storage class of the claim was not read"))
+        return NotChecked(running.why(CLAIMS, "the storage class of the claim was not read"))
     return [
-        Seen(
+        CheckHit(
             (),
             f"claim {each.name} has reclaim policy Delete (storage class {each.storage_class}): "
             "whoever deletes the claim deletes the checkpoints",
@@ -130,28 +130,28 @@ def _save_claims(running: Running) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _tensorboard(running: Running) -> list[Seen] | Unseen:
+def _tensorboard(running: Running) -> list[CheckHit] | NotChecked:
     replicas = training(running.workload)
     is_set = _TENSORBOARD in running.arguments or any(_TENSORBOARD in e.arguments for e in replicas)
     if not is_set:
         return []
     if running.services is None:
-        return Unseen(running.why(SERVICES, "the Services were not read"))
+        return NotChecked(running.why(SERVICES, "the Services were not read"))
     if any("tensorboard" in each.lower() for each in running.services):
         return []
     said = f"{_TENSORBOARD} is set, and no Service in the namespace shows it"
-    return [Seen((), said, "run tensorboard --logdir there, or use mwatch's dashboards")]
+    return [CheckHit((), said, "run tensorboard --logdir there, or use mwatch's dashboards")]
 
 
-def _rendezvous(running: Running) -> list[Seen] | Unseen:
+def _rendezvous(running: Running) -> list[CheckHit] | NotChecked:
     if not running.facts.pods:
-        return Unseen("there are no pods")
+        return NotChecked("there are no pods")
     ids = running.rendezvous
     if len(set(ids.values())) < 2:
         return []
     newest = max(ids, key=lambda pod: _created(running, pod))
     return [
-        Seen(
+        CheckHit(
             (),
             f"RDZV_ID differs between pods ({newest} has {ids[newest]}, "
             f"{min(pod for pod in ids if ids[pod] != ids[newest])} another): they never meet",
@@ -166,11 +166,11 @@ def _created(running: Running, name: str) -> float:
 
 
 CLUSTER_CHECKS = (
-    RunningCheck("sidecar-kept", Level.ERROR, "the CRD keeps a native sidecar", _sidecar_kept),
-    RunningCheck("nodes", Level.ERROR, "the nodes of the job are well", _nodes),
-    RunningCheck("reclaim", Level.WARNING, "checkpoints outlive their claim", _reclaim),
-    RunningCheck("tensorboard", Level.INFO, "TensorBoard can be reached", _tensorboard),
-    RunningCheck("pod-rendezvous-id", Level.ERROR, "the pods have one RDZV_ID", _rendezvous),
+    RunningCheck("sidecar-kept", Severity.ERROR, "the CRD keeps a native sidecar", _sidecar_kept),
+    RunningCheck("nodes", Severity.ERROR, "the nodes of the job are well", _nodes),
+    RunningCheck("reclaim", Severity.WARNING, "checkpoints outlive their claim", _reclaim),
+    RunningCheck("tensorboard", Severity.INFO, "TensorBoard can be reached", _tensorboard),
+    RunningCheck("pod-rendezvous-id", Severity.ERROR, "the pods have one RDZV_ID", _rendezvous),
 )
 
 
@@ -178,45 +178,47 @@ _LATE = 3.0
 _LEAST_SECONDS = 60.0
 
 
-def _last_rank(running: Running) -> list[Seen] | Unseen:
+def _last_rank(running: Running) -> list[CheckHit] | NotChecked:
     """Iteration lines are the last rank's, which need not be in the last pod."""
     told, job = running.progress, running.facts.job
     if job is None or job.finished:
         return []
     if not any(pod.phase == "Running" for pod in running.facts.pods):
-        return Unseen("no pod runs")
+        return NotChecked("no pod runs")
     if not told.read_pods:
-        return Unseen(running.why(LOGS, "no log could be read"))
+        return NotChecked(running.why(LOGS, "no log could be read"))
     if told.line_at is None:
         if told.iteration is not None:
             return []  # the probe counts, whatever is printed
         missing = len(running.facts.pods) - told.read_pods
         if missing > 0:
-            return Unseen(f"no iteration line in {told.read_pods} logs; {missing} were not read")
+            return NotChecked(
+                f"no iteration line in {told.read_pods} logs; {missing} were not read"
+            )
         return [
-            Seen((), f"no pod of {told.read_pods} has printed an iteration line",
-                 "is --log-interval too large, or does it still start?", Level.WARNING)
+            CheckHit((), f"no pod of {told.read_pods} has printed an iteration line",
+                 "is --log-interval too large, or does it still start?", Severity.WARNING)
         ]  # fmt: skip
     age = running.facts.now - told.line_at
     if told.line_seconds is None or age <= max(_LATE * told.line_seconds, _LEAST_SECONDS):
         return []
     pods = ", ".join(told.line_pods[:2])
     return [
-        Seen((), f"the last iteration line ({pods}) is {age:.0f} s old; one came every "
+        CheckHit((), f"the last iteration line ({pods}) is {age:.0f} s old; one came every "
              f"{told.line_seconds:.0f} s", "see the verdict: it hangs, saves or evaluates")
     ]  # fmt: skip
 
 
-def _random(running: Running) -> list[Seen] | Unseen:
+def _random(running: Running) -> list[CheckHit] | NotChecked:
     told = running.progress
     if not told.read_pods:
-        return Unseen(running.why(LOGS, "no log could be read"))
+        return NotChecked(running.why(LOGS, "no log could be read"))
     restarts = sum(pod.restarts for pod in running.facts.pods)
     has_past = told.attempts > 1 or restarts or _has_checkpoints(running)
     if not told.random_start or not has_past:
         return []
     return [
-        Seen((), f"it was restarted, and starts from random: {told.random_start}",
+        CheckHit((), f"it was restarted, and starts from random: {told.random_start}",
              "stop it, and check --load and the tracker file")
     ]  # fmt: skip
 
@@ -226,27 +228,27 @@ def _has_checkpoints(running: Running) -> bool:
     return any(each.state == "complete" for each in stored)
 
 
-def _early(running: Running) -> list[Seen] | Unseen:
+def _early(running: Running) -> list[CheckHit] | NotChecked:
     told, job = running.progress, running.facts.job
     if job is None or job.finished != "Succeeded":
         return []
     if told.is_done or told.asked_to_end:
         return []
     if told.iteration is None or told.total_iterations is None:
-        return Unseen(running.why(LOGS, "no log tells how far it came"))
+        return NotChecked(running.why(LOGS, "no log tells how far it came"))
     if told.iteration >= told.total_iterations:
         return []
     return [
-        Seen((), f"{job.kind.value} is Succeeded, but training stopped at iteration "
+        CheckHit((), f"{job.kind.value} is Succeeded, but training stopped at iteration "
              f"{told.iteration} of {told.total_iterations}",
              "look for a masked exit code ('| tee' without pipefail), then start it again")
     ]  # fmt: skip
 
 
 PROGRESS_CHECKS = (
-    RunningCheck("last-rank", Level.ERROR, "iteration lines come, and come in time", _last_rank),
-    RunningCheck("random-start", Level.ERROR, "a restart goes on from a checkpoint", _random),
-    RunningCheck("early-success", Level.ERROR, "Succeeded means that it is done", _early),
+    RunningCheck("last-rank", Severity.ERROR, "iteration lines come, and come in time", _last_rank),
+    RunningCheck("random-start", Severity.ERROR, "a restart goes on from a checkpoint", _random),
+    RunningCheck("early-success", Severity.ERROR, "Succeeded means that it is done", _early),
 )
 
 
@@ -261,31 +263,35 @@ _MIN_OVERDUE_SECONDS = 600.0
 _NO_SIDECAR = "no sidecar tells of the volume; use mwatch inject"
 
 
-def _data_files(running: Running) -> list[Seen] | Unseen:
+def _data_files(running: Running) -> list[CheckHit] | NotChecked:
     """Train, validation and test must not share files, and each needs its index."""
     found = list(_shared(running))
     files = _files(running)
     if files is None and _TRAIN not in running.lists:
-        return Unseen(running.why(VOLUME, _NO_SIDECAR))
+        return NotChecked(running.why(VOLUME, _NO_SIDECAR))
     for pod, each in files or ():
         if each.bin_bytes is not None and not each.is_unseen and not each.idx_bytes:
             state = "is not there" if each.idx_bytes is None else "is empty"
             found.append(
-                Seen((), f"{pod}: {each.prefix}.idx {state}", "run preprocess_data.py again")
+                CheckHit((), f"{pod}: {each.prefix}.idx {state}", "run preprocess_data.py again")
             )
         if each.bin_bytes == 0:
-            found.append(Seen((), f"{pod}: {each.prefix}.bin is empty", "prepare the data again"))
+            found.append(
+                CheckHit((), f"{pod}: {each.prefix}.bin is empty", "prepare the data again")
+            )
     return found
 
 
-def _shared(running: Running) -> Iterator[Seen]:
+def _shared(running: Running) -> Iterator[CheckHit]:
     train = set(_prefixes(running.lists.get(_TRAIN, ())))
     if _TRAIN in running.lists and not train:
-        yield Seen((), "no data file is left for training", "use fewer files to validate and test")
+        yield CheckHit(
+            (), "no data file is left for training", "use fewer files to validate and test"
+        )
     for flag in _OTHERS:
         both = train & set(_prefixes(running.lists.get(flag, ())))
         if both:
-            yield Seen(
+            yield CheckHit(
                 (),
                 f"{len(both)} files of {flag} are trained on as well, such as {min(both)}",
                 "the folder needs more than twice as many .bin files as CHUNKS",
@@ -305,15 +311,15 @@ def _is_number(word: str) -> bool:
     return True
 
 
-def _data_prefix(running: Running) -> list[Seen] | Unseen:
+def _data_prefix(running: Running) -> list[CheckHit] | NotChecked:
     files = _files(running)
     if files is None:
-        return Unseen(running.why(VOLUME, _NO_SIDECAR))
+        return NotChecked(running.why(VOLUME, _NO_SIDECAR))
     seen = [(pod, each) for pod, each in files if not each.is_unseen]
     if not seen:
-        return Unseen("the sidecars do not see the folder of the data")
+        return NotChecked("the sidecars do not see the folder of the data")
     return [
-        Seen((), f"{pod}: there is no {each.prefix}.bin", "check --data-path and the mount")
+        CheckHit((), f"{pod}: there is no {each.prefix}.bin", "check --data-path and the mount")
         for pod, each in seen
         if each.bin_bytes is None
     ]
@@ -324,12 +330,12 @@ def _files(running: Running) -> list[tuple[str, DataFile]] | None:
     return found or None
 
 
-def _save_mount(running: Running) -> list[Seen] | Unseen:
+def _save_mount(running: Running) -> list[CheckHit] | NotChecked:
     mounts = _save_mounts(running)
     if not mounts:
-        return Unseen(running.why(VOLUME, _NO_SIDECAR))
+        return NotChecked(running.why(VOLUME, _NO_SIDECAR))
     return [
-        Seen(
+        CheckHit(
             (),
             f"{pod} saves to {each.path}, which is on {each.kind}: it dies with the pod",
             "mount a volume that all pods share there",
@@ -345,20 +351,20 @@ def _save_mounts(running: Running) -> list[tuple[str, Mount]]:
     return [(pod, each) for pod, each in found if save is None or each.path == save]
 
 
-def _space(running: Running) -> list[Seen] | Unseen:
+def _space(running: Running) -> list[CheckHit] | NotChecked:
     free = [
         (each.free_bytes, pod) for pod, each in _save_mounts(running) if each.free_bytes is not None
     ]
     if not free:
-        return Unseen(running.why(VOLUME, _NO_SIDECAR))
+        return NotChecked(running.why(VOLUME, _NO_SIDECAR))
     size = _checkpoint_bytes(running)
     if size is None:
-        return Unseen("nothing tells how large a checkpoint is")
+        return NotChecked("nothing tells how large a checkpoint is")
     least, pod = min(free)
     if least >= 2 * size:
         return []
     said = f"{pod}: {least / 1e9:.1f} GB are free for checkpoints of {size / 1e9:.1f} GB"
-    return [Seen((), said, "make room for two of them, or the next save fails")]
+    return [CheckHit((), said, "make room for two of them, or the next save fails")]
 
 
 def _checkpoint_bytes(running: Running) -> float | None:
@@ -375,30 +381,33 @@ def _checkpoint_bytes(running: Running) -> float | None:
     return float(_PER_PARAMETER * (12 * int(layers) * width * width + _VOCABULARY * width))
 
 
-def _tracker(running: Running) -> list[Seen] | Unseen:
+def _tracker(running: Running) -> list[CheckHit] | NotChecked:
     stored = running.stored
     if stored is None:
-        return Unseen(running.why(VOLUME, "no sidecar tells of the save folder"))
+        return NotChecked(running.why(VOLUME, "no sidecar tells of the save folder"))
     if not stored.checkpoints:
         return []
     named = next((each.tracker for each in running.pods.values() if each.tracker), None)
     by_number = {str(each.iteration): each for each in stored.checkpoints}
-    found: list[Seen] = []
+    found: list[CheckHit] = []
     if named is None:
         found.append(
-            Seen((), f"there is no tracker file in {stored.folder}: a restart starts from random",
-                 "write the newest complete iteration into latest_checkpointed_iteration.txt")
-        )  # fmt: skip
+            CheckHit(
+                (),
+                f"there is no tracker file in {stored.folder}: a restart starts from random",
+                "write the newest complete iteration into latest_checkpointed_iteration.txt",
+            )
+        )
     elif named in by_number and by_number[named].state == "incomplete":
         why = by_number[named].reason or "it is not complete"
         found.append(
-            Seen((), f"the tracker file names iteration {named}: {why}",
+            CheckHit((), f"the tracker file names iteration {named}: {why}",
                  "name the newest complete one: mwatch checkpoints JOB lists them")
         )  # fmt: skip
     return found + _overdue(running, max(stored.checkpoints, key=lambda each: each.iteration))
 
 
-def _overdue(running: Running, newest: StoredCheckpoint) -> list[Seen]:
+def _overdue(running: Running, newest: StoredCheckpoint) -> list[CheckHit]:
     told = running.progress
     if not told.save_interval or not told.step_seconds or newest.written_at is None:
         return []
@@ -410,34 +419,38 @@ def _overdue(running: Running, newest: StoredCheckpoint) -> list[Seen]:
         return []
     said = f"the newest checkpoint ({newest.iteration}) is {age / 60:.0f} min old; "
     return [
-        Seen((), f"{said}one is due every {usual / 60:.0f} min", "see whether saves fail or hang")
+        CheckHit(
+            (), f"{said}one is due every {usual / 60:.0f} min", "see whether saves fail or hang"
+        )
     ]
 
 
-def _save_load(running: Running) -> list[Seen] | Unseen:
+def _save_load(running: Running) -> list[CheckHit] | NotChecked:
     """As it really runs: a script may add what the manifest does not show."""
     given = running.arguments
     if not given:
-        return Unseen(running.why(LOGS, "the arguments of the trainer were not seen"))
+        return NotChecked(running.why(LOGS, "the arguments of the trainer were not seen"))
     save, load = given.get("--save"), given.get("--load")
     if not save:
-        return [Seen((), "it runs without --save: nothing to resume from", "give --save, --load")]
+        return [
+            CheckHit((), "it runs without --save: nothing to resume from", "give --save, --load")
+        ]
     if not load:
         said = "it runs without --load: a restart begins at iteration 0"
-        return [Seen((), said, f"give --load {save}")]
+        return [CheckHit((), said, f"give --load {save}")]
     if save != load:
         said = f"it saves to {save} and loads from {load}: a restart goes back to the old one"
-        return [Seen((), said, "make them equal")]
+        return [CheckHit((), said, "make them equal")]
     return []
 
 
 VOLUME_CHECKS = (
-    RunningCheck("data-files", Level.ERROR, "data files are whole, and not shared", _data_files),
-    RunningCheck("data-prefix", Level.ERROR, "the data that is named is there", _data_prefix),
-    RunningCheck("running-save-load", Level.ERROR, "--save and --load as it runs", _save_load),
-    RunningCheck("save-mount", Level.ERROR, "the save folder outlives the pod", _save_mount),
-    RunningCheck("save-space", Level.ERROR, "there is room for two checkpoints", _space),
-    RunningCheck("tracker", Level.WARNING, "the tracker names a whole, recent one", _tracker),
+    RunningCheck("data-files", Severity.ERROR, "data files are whole, and not shared", _data_files),
+    RunningCheck("data-prefix", Severity.ERROR, "the data that is named is there", _data_prefix),
+    RunningCheck("running-save-load", Severity.ERROR, "--save and --load as it runs", _save_load),
+    RunningCheck("save-mount", Severity.ERROR, "the save folder outlives the pod", _save_mount),
+    RunningCheck("save-space", Severity.ERROR, "there is room for two checkpoints", _space),
+    RunningCheck("tracker", Severity.WARNING, "the tracker names a whole, recent one", _tracker),
 )
 
 
@@ -456,8 +469,8 @@ def look(running: Running) -> list[Made]:
     return made + [_of_running(each, running, title) for each in RUNNING]
 
 
-def worst_first(made: list[Made]) -> list[Found]:
-    order = list(Level)
+def worst_first(made: list[Made]) -> list[Problem]:
+    order = list(Severity)
     found = [one for each in made for one in each.found]
     return sorted(found, key=lambda each: order.index(each.level))
 
@@ -478,10 +491,10 @@ def _of_manifest(check: Check, running: Running) -> Made:
 
 def _of_running(check: RunningCheck, running: Running, title: str) -> Made:
     seen = check.look(running)
-    if isinstance(seen, Unseen):
+    if isinstance(seen, NotChecked):
         return Made(check.id, check.about, CheckState.UNSEEN, why=seen.why)
     found = [
-        Found(check.id, each.level or check.level, title, each.what, each.mend) for each in seen
+        Problem(check.id, each.level or check.level, title, each.what, each.mend) for each in seen
     ]
     state = CheckState.FOUND if found else CheckState.FINE
     return Made(check.id, check.about, state, tuple(found))

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mwatch.checks.pods import gpus, mount_of, named, requested, training, volume_of
-from mwatch.model.checks.check import Check, Level, Seen
+from mwatch.model.checks.check import Check, CheckHit, Severity
 from mwatch.model.checks.workload import Replica, Workload
 
 _EFA = "vpc.amazonaws.com/efa"
@@ -36,25 +36,25 @@ _SHM = "/dev/shm"
 _PVC = "persistentVolumeClaim"
 
 
-def _variables(workload: Workload) -> Iterator[Seen]:
+def _variables(workload: Workload) -> Iterator[CheckHit]:
     for each in training(workload):
         path, settings = (*each.container_path, "env"), each.environment
         if settings.get("NCCL_SOCKET_IFNAME") == "eth0" and _is_aws(each):
-            yield Seen(
+            yield CheckHit(
                 path,
                 f"{each.name}: NCCL_SOCKET_IFNAME=eth0, and no such interface on these instances",
                 "use ^lo, or leave it out",
             )
         if settings.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE"):
             said = f"{each.name}: NCCL_DEBUG={settings['NCCL_DEBUG']} writes much, from every rank"
-            yield Seen(path, said, "use WARN")
+            yield CheckHit(path, said, "use WARN")
         for name in ("NCCL_PROTO", "NCCL_ALGO"):
             if name in settings:
                 said = f"{each.name}: {name} is set, which keeps NCCL from choosing"
-                yield Seen(path, said, "leave it out unless you have measured")
+                yield CheckHit(path, said, "leave it out unless you have measured")
         cache = settings.get("TRITON_CACHE_DIR")
         if cache and _PVC in (volume_of(each, cache) or {}):
-            yield Seen(
+            yield CheckHit(
                 path,
                 f"{each.name}: TRITON_CACHE_DIR {cache} is on a shared volume, whose locks hang",
                 "use a folder in /tmp",
@@ -91,13 +91,13 @@ def _at(content: Any, *keys: str) -> Any:
     return content
 
 
-def _devices(workload: Workload) -> Iterator[Seen]:
+def _devices(workload: Workload) -> Iterator[CheckHit]:
     for each in training(workload):
         path = (*each.container_path, "resources")
         kind, efa = instance_type(each), requested(each, _EFA)
         wanted = _EFA_COUNTS.get(kind or "")
         if wanted is not None and efa != wanted and (gpus(each) or 0) >= 8:
-            yield Seen(
+            yield CheckHit(
                 path,
                 f"{each.name} asks for {efa or 'no'} EFA devices; {kind} has {wanted}",
                 f"give {_EFA}: {wanted}, or NCCL runs over fewer of them",
@@ -105,14 +105,14 @@ def _devices(workload: Workload) -> Iterator[Seen]:
         cards = requested(each, _RDMA)
         if cards is not None and gpus(each) is not None and cards != gpus(each):
             said = f"{each.name} asks for {gpus(each)} GPUs and {cards} {_RDMA}"
-            yield Seen(path, said, "make them equal: each GPU has a card of its own")
+            yield CheckHit(path, said, "make them equal: each GPU has a card of its own")
 
 
-def _shared_memory(workload: Workload) -> Iterator[Seen]:
+def _shared_memory(workload: Workload) -> Iterator[CheckHit]:
     for each in training(workload):
         if not gpus(each) or each.pod.get("hostIPC") is True or mount_of(each, _SHM):
             continue
-        yield Seen(
+        yield CheckHit(
             (*each.container_path, "volumeMounts"),
             f"{each.name} has no volume at {_SHM}: 64 MiB is all that NCCL and data loaders get",
             f"mount an emptyDir with medium: Memory at {_SHM}",
@@ -120,11 +120,11 @@ def _shared_memory(workload: Workload) -> Iterator[Seen]:
 
 
 NETWORK_CHECKS = (
-    Check("network-variables", Level.WARNING, "NCCL is free to choose, and quiet", _variables),
+    Check("network-variables", Severity.WARNING, "NCCL is free to choose, and quiet", _variables),
     Check(
-        "network-devices", Level.WARNING, "all network cards of the node are asked for", _devices
+        "network-devices", Severity.WARNING, "all network cards of the node are asked for", _devices
     ),
-    Check("shared-memory", Level.WARNING, "there is a large /dev/shm", _shared_memory),
+    Check("shared-memory", Severity.WARNING, "there is a large /dev/shm", _shared_memory),
 )
 
 
@@ -132,7 +132,7 @@ _FLAGS = ("--rdzv-backend", "--rdzv_backend")
 _ENDPOINTS = ("--rdzv-endpoint", "--rdzv_endpoint")
 
 
-def _store(workload: Workload) -> Iterator[Seen]:
+def _store(workload: Workload) -> Iterator[CheckHit]:
     policy = workload.spec.get("elasticPolicy")
     policy = policy if isinstance(policy, Mapping) else {}
     if _is_etcd(policy.get("rdzvBackend")):
@@ -160,8 +160,8 @@ def _kind_of(workload: Workload, host: str) -> str:
     return f" (a {kinds[0]} of this file)" if kinds else ""
 
 
-def _seen(path: tuple[str | int, ...], host: str, kind: str) -> Seen:
-    return Seen(
+def _seen(path: tuple[str | int, ...], host: str, kind: str) -> CheckHit:
+    return CheckHit(
         path,
         f"the ranks meet at the etcd at {host}{kind}: while it is away no pod can join, and all "
         "of them leave",
@@ -170,5 +170,5 @@ def _seen(path: tuple[str | int, ...], host: str, kind: str) -> Seen:
 
 
 RENDEZVOUS_CHECKS = (
-    Check("rendezvous-store", Level.WARNING, "the ranks meet without a store of others", _store),
+    Check("rendezvous-store", Severity.WARNING, "the ranks meet without a store of others", _store),
 )

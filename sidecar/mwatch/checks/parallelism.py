@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mwatch.checks.pods import NPROC, gpus, has_arguments, training
-from mwatch.model.checks.check import Check, Level, Seen
+from mwatch.model.checks.check import Check, CheckHit, Severity
 from mwatch.model.checks.workload import Path, Replica, Workload
 
 _UNEVEN = (
@@ -26,7 +26,7 @@ _UNEVEN = (
 _RAMP = "--rampup-batch-size"
 
 
-class Shape(NamedTuple):
+class JobParallelism(NamedTuple):
     replica: Replica
     tensor: int
     pipeline: int
@@ -47,7 +47,7 @@ class Shape(NamedTuple):
         return self.replica.container_path
 
 
-def shape_of(workload: Workload) -> Shape | None:
+def shape_of(workload: Workload) -> JobParallelism | None:
     """None where no argument of Megatron's stands in the manifest."""
     replicas = training(workload)
     first = next((each for each in replicas if has_arguments(each)), None)
@@ -59,7 +59,7 @@ def shape_of(workload: Workload) -> Shape | None:
     context = _size(first, "--context-parallel-size")
     if None in sizes or context is None:
         return None  # an argument that only the shell knows
-    return Shape(first, sizes[0] or 1, sizes[1] or 1, context, _world(workload, replicas))
+    return JobParallelism(first, sizes[0] or 1, sizes[1] or 1, context, _world(workload, replicas))
 
 
 def _size(replica: Replica, flag: str) -> int | None:
@@ -84,17 +84,17 @@ def _ranks(workload: Workload, replica: Replica) -> int | None:
     return int(field) if field.isascii() and field.isdigit() else gpus(replica)
 
 
-def _world_size(workload: Workload) -> Iterator[Seen]:
+def _world_size(workload: Workload) -> Iterator[CheckHit]:
     shape = shape_of(workload)
     if shape is not None and shape.world and shape.world % shape.model:
-        yield Seen(
+        yield CheckHit(
             shape.path,
             f"the world size {shape.world} does not divide by {shape.told}",
             f"use a multiple of {shape.model} GPUs, or smaller parallel sizes",
         )
 
 
-def _batch(workload: Workload) -> Iterator[Seen]:
+def _batch(workload: Workload) -> Iterator[CheckHit]:
     shape = shape_of(workload)
     if shape is None or not shape.world or shape.world % shape.model:
         return
@@ -104,31 +104,31 @@ def _batch(workload: Workload) -> Iterator[Seen]:
         return
     data = shape.world // shape.model
     if whole % (micro * data):
-        yield Seen(
+        yield CheckHit(
             shape.path,
             f"the global batch {whole} does not divide by micro batch {micro} x DP {data}",
             f"use a multiple of {micro * data}",
         )
 
 
-def _heads(workload: Workload) -> Iterator[Seen]:
+def _heads(workload: Workload) -> Iterator[CheckHit]:
     shape = shape_of(workload)
     heads = None if shape is None else shape.replica.number("--num-attention-heads")
     if shape is not None and heads and heads % shape.tensor:
-        yield Seen(
+        yield CheckHit(
             shape.path,
             f"{heads} attention heads do not divide by TP {shape.tensor}",
             "choose another tensor-parallel size",
         )
 
 
-def _layers(workload: Workload) -> Iterator[Seen]:
+def _layers(workload: Workload) -> Iterator[CheckHit]:
     shape = shape_of(workload)
     layers = None if shape is None else shape.replica.number("--num-layers")
     if shape is None or not layers or any(each in shape.replica.arguments for each in _UNEVEN):
         return
     if layers % shape.pipeline:
-        yield Seen(
+        yield CheckHit(
             shape.path,
             f"{layers} layers do not divide by PP {shape.pipeline}",
             "choose another pipeline-parallel size",
@@ -136,8 +136,8 @@ def _layers(workload: Workload) -> Iterator[Seen]:
 
 
 CHECKS = (
-    Check("world-size", Level.ERROR, "TP x PP x CP divides nodes x GPUs", _world_size),
-    Check("batch", Level.ERROR, "the global batch divides by micro batch x DP", _batch),
-    Check("heads", Level.ERROR, "attention heads divide by TP", _heads),
-    Check("layers", Level.ERROR, "layers divide by PP", _layers),
+    Check("world-size", Severity.ERROR, "TP x PP x CP divides nodes x GPUs", _world_size),
+    Check("batch", Severity.ERROR, "the global batch divides by micro batch x DP", _batch),
+    Check("heads", Severity.ERROR, "attention heads divide by TP", _heads),
+    Check("layers", Severity.ERROR, "layers divide by PP", _layers),
 )

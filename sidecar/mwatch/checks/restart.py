@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mwatch.checks.pods import has_arguments, training
-from mwatch.model.checks.check import Check, Level, Seen
+from mwatch.model.checks.check import Check, CheckHit, Severity
 from mwatch.model.checks.workload import Replica, Workload
 
 _SPEC_KEYS = {
@@ -23,10 +23,10 @@ _QUEUE = "kueue.x-k8s.io/queue-name"
 _MODE = "mwatch.dev/mode"
 
 
-def _backoff(workload: Workload) -> Iterator[Seen]:
+def _backoff(workload: Workload) -> Iterator[CheckHit]:
     limit, pods = _policy(workload).get("backoffLimit"), workload.pods
     if workload.kind == "PyTorchJob" and isinstance(limit, int) and pods and limit < pods:
-        yield Seen(
+        yield CheckHit(
             ("spec", "runPolicy", "backoffLimit"),
             f"backoffLimit {limit} is less than the {pods} pods: restarts are summed over all of "
             "them, so one restart of the gang fails the job",
@@ -34,7 +34,7 @@ def _backoff(workload: Workload) -> Iterator[Seen]:
         )
 
 
-def _restart_policy(workload: Workload) -> Iterator[Seen]:
+def _restart_policy(workload: Workload) -> Iterator[CheckHit]:
     if workload.kind != "PyTorchJob":
         return
     for each in training(workload):
@@ -42,14 +42,14 @@ def _restart_policy(workload: Workload) -> Iterator[Seen]:
         if each.is_wrapped:
             continue
         if each.restart_policy == "ExitCode":
-            yield Seen(
+            yield CheckHit(
                 path,
                 f"{each.name} has restartPolicy ExitCode, but torchrun exits 1 for every failure "
                 "and also on SIGTERM: the job fails at the first one",
                 "use OnFailure, or mwatch inject, whose wrapper tells exit codes apart",
             )
         elif each.restart_policy == "Never":
-            yield Seen(
+            yield CheckHit(
                 path,
                 f"{each.name} has restartPolicy Never: the first failure, or a deleted pod, "
                 "fails the job",
@@ -57,12 +57,12 @@ def _restart_policy(workload: Workload) -> Iterator[Seen]:
             )
 
 
-def _misplaced(workload: Workload) -> Iterator[Seen]:
+def _misplaced(workload: Workload) -> Iterator[CheckHit]:
     """The API server drops what it does not know, without a word."""
     known = _SPEC_KEYS.get(workload.kind)
     for key in workload.spec if known else ():
         if key not in (known or ()):
-            yield Seen(
+            yield CheckHit(
                 ("spec", str(key)),
                 f"{key} at spec is dropped without a word",
                 f"put it at spec.runPolicy.{key}"
@@ -71,27 +71,27 @@ def _misplaced(workload: Workload) -> Iterator[Seen]:
             )
 
 
-def _auto_resume(workload: Workload) -> Iterator[Seen]:
+def _auto_resume(workload: Workload) -> Iterator[CheckHit]:
     if str(workload.annotations.get(_AUTO_RESUME, "")).lower() != "true":
         return
     if workload.annotations.get(_MODE) == "act":
-        yield Seen(
+        yield CheckHit(
             ("metadata", "annotations", _AUTO_RESUME),
             "HyperPod's auto-resume and mwatch may both restart this job",
             f"take one away: this annotation, or {_MODE}: observe",
         )
 
 
-def _queue(workload: Workload) -> Iterator[Seen]:
+def _queue(workload: Workload) -> Iterator[CheckHit]:
     if workload.labels.get(_QUEUE):
-        yield Seen(
+        yield CheckHit(
             ("metadata", "labels", _QUEUE),
             "Kueue owns the suspend field of this job",
             "nothing: mwatch restarts it by deleting pods, not by suspending it",
         )
 
 
-def _elastic(workload: Workload) -> Iterator[Seen]:
+def _elastic(workload: Workload) -> Iterator[CheckHit]:
     policy = workload.spec.get("elasticPolicy")
     if not isinstance(policy, Mapping):
         return
@@ -102,22 +102,22 @@ def _elastic(workload: Workload) -> Iterator[Seen]:
     if not any(each.name == "Master" for each in workload.replicas):
         reasons.append("the first worker that succeeds ends the job")
     if least != most and reasons:
-        yield Seen(
+        yield CheckHit(
             path,
             f"elasticPolicy allows {least} to {most} replicas, but {' and '.join(reasons)}",
             "take elasticPolicy away, or make both equal",
         )
     if isinstance(policy.get("maxRestarts"), int) and policy["maxRestarts"] > 0:
-        yield Seen(
+        yield CheckHit(
             (*path, "maxRestarts"),
             f"torchrun may restart its ranks {policy['maxRestarts']} times inside the container, "
             "unseen by Kubernetes",
             "set it to 0 where mwatch acts",
-            Level.INFO,
+            Severity.INFO,
         )
 
 
-def _gang(workload: Workload) -> Iterator[Seen]:
+def _gang(workload: Workload) -> Iterator[CheckHit]:
     if workload.kind != "JobSet" or workload.pods == 1:
         return
     policy = workload.spec.get("failurePolicy")
@@ -126,7 +126,7 @@ def _gang(workload: Workload) -> Iterator[Seen]:
         return  # the pods restart themselves, all at once
     alone = [each for each in training(workload) if _retries_alone(workload, each)]
     for each in alone:
-        yield Seen(
+        yield CheckHit(
             each.path,
             f"{each.name} has restartPolicy {each.restart_policy or 'OnFailure'} and "
             f"backoffLimit {_limit_of(workload, each)}: a pod that fails is retried alone, "
@@ -134,7 +134,7 @@ def _gang(workload: Workload) -> Iterator[Seen]:
             "use restartPolicy: Never, backoffLimit: 0 and a failurePolicy of the JobSet",
         )
     if not alone and not policy.get("maxRestarts") and not policy.get("rules"):
-        yield Seen(
+        yield CheckHit(
             ("spec", "failurePolicy"),
             "no failurePolicy lets the JobSet restart: the first pod that fails ends it",
             "give spec.failurePolicy.maxRestarts",
@@ -163,11 +163,13 @@ def _at(content: Any, path: tuple[str | int, ...]) -> Any:
 
 
 CHECKS = (
-    Check("backoff-limit", Level.ERROR, "backoffLimit leaves room for the gang", _backoff),
-    Check("restart-policy", Level.WARNING, "the operator restarts a failed pod", _restart_policy),
-    Check("misplaced-policy", Level.ERROR, "no policy stands at the wrong level", _misplaced),
-    Check("auto-resume", Level.WARNING, "one actor alone restarts the job", _auto_resume),
-    Check("queue", Level.INFO, "the job is Kueue's", _queue),
-    Check("elastic", Level.WARNING, "the gang has one size", _elastic),
-    Check("jobset-gang", Level.WARNING, "a JobSet restarts its gang as one", _gang),
+    Check("backoff-limit", Severity.ERROR, "backoffLimit leaves room for the gang", _backoff),
+    Check(
+        "restart-policy", Severity.WARNING, "the operator restarts a failed pod", _restart_policy
+    ),
+    Check("misplaced-policy", Severity.ERROR, "no policy stands at the wrong level", _misplaced),
+    Check("auto-resume", Severity.WARNING, "one actor alone restarts the job", _auto_resume),
+    Check("queue", Severity.INFO, "the job is Kueue's", _queue),
+    Check("elastic", Severity.WARNING, "the gang has one size", _elastic),
+    Check("jobset-gang", Severity.WARNING, "a JobSet restarts its gang as one", _gang),
 )

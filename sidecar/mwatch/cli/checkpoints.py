@@ -18,8 +18,8 @@ from mwatch.cli.cluster import Context, Kubeconfig, Namespace, is_job, seen
 from mwatch.cli.output import write
 
 if TYPE_CHECKING:
-    from mwatch.diagnose.checkpoints import JobCheckpoints, Report
-    from mwatch.model.timeline import Standing
+    from mwatch.diagnose.checkpoints import CheckpointReport, JobCheckpoints
+    from mwatch.model.timeline import CheckpointStanding
 
 _HEAD = ("ITERATION", "STATE", "STANDING", "SIZE", "AGE", "FORMAT", "TRACKER", "REASON")
 _JOB_HEAD = ("ITERATION", "STATE", "SIZE", "AGE", "TRACKER", "REASON")
@@ -108,7 +108,7 @@ def render_job(found: JobCheckpoints) -> str:
     return "\n".join([*lines, f"{where}: {count} of {len(rows)} checkpoints complete{end}"])
 
 
-def render(report: Report) -> str:
+def render(report: CheckpointReport) -> str:
     """The table, what else there is to know, and the answer in the last line."""
     rows = [_HEAD, *_rows(report)] if report.listing.checkpoints else []
     lines = _table(rows)
@@ -124,7 +124,7 @@ def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
     ]
 
 
-def _rows(report: Report) -> list[tuple[str, ...]]:
+def _rows(report: CheckpointReport) -> list[tuple[str, ...]]:
     resume = report.resume_from
     return [
         (
@@ -141,13 +141,13 @@ def _rows(report: Report) -> list[tuple[str, ...]]:
     ]
 
 
-def _standing(standing: Standing | None, *, is_resume: bool) -> str:
+def _standing(standing: CheckpointStanding | None, *, is_resume: bool) -> str:
     if standing is None:
         return "-"
     return f"{standing.value}, resume" if is_resume else standing.value
 
 
-def _answer(report: Report) -> str:
+def _answer(report: CheckpointReport) -> str:
     found = report.listing.checkpoints
     if not found:
         return f"no checkpoint found in {_plain(report.folder)}"

@@ -20,7 +20,7 @@ from mwatch.cli.run import is_screen, view_of
 from mwatch.cli.words import duration
 
 if TYPE_CHECKING:
-    from mwatch.run.demo import Result, Row
+    from mwatch.run.demo import DemoResult, Row
 
 Quick = Annotated[bool, typer.Option("--quick", help="Two faults instead of five.")]
 Runs = Annotated[Path, typer.Option(metavar="DIR", help="Where the run is kept.")]
@@ -60,7 +60,7 @@ def demo(
     raise typer.Exit(result.interrupted_by or (0 if result.is_fine else 1))
 
 
-def _table(result: Result) -> list[list[tuple[str, str]]]:
+def _table(result: DemoResult) -> list[list[tuple[str, str]]]:
     heads = ("fault", "found after", "cause", "who", "action", "lost steps", "")
     rows = [heads, *(_cells(row) for row in result.rows)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
@@ -100,7 +100,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def _record(result: Result) -> dict[str, Any]:
+def _record(result: DemoResult) -> dict[str, Any]:
     return {
         "is_fine": result.is_fine,
         "seconds": round(result.seconds, 1),

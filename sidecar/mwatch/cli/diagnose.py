@@ -27,7 +27,7 @@ from mwatch.cli.recorded import (
 )
 
 if TYPE_CHECKING:
-    from mwatch.report.run_report import Report
+    from mwatch.report.run_report import RunReport
 
 Names = Annotated[
     list[str] | None,
@@ -86,7 +86,7 @@ def diagnose(
     _recorded(make_report(names, checkpoints, until, policy, catalogue), as_json)
 
 
-def _recorded(report: Report, as_json: bool) -> NoReturn:
+def _recorded(report: RunReport, as_json: bool) -> NoReturn:
     if as_json:
         write_json(report)
     else:

@@ -84,7 +84,7 @@ def inject(
     place = target(file, out, in_place)
     from mwatch.operate import inject as app
 
-    wish = app.Wish(
+    wish = app.InjectRequest(
         image, "native", _mode(mode), controller, container, checkpoints, python, tuple(only or ())
     )
     keeps = None

@@ -18,8 +18,8 @@ from mwatch.cli.output import write
 
 if TYPE_CHECKING:
     from mwatch.cli.terminal import Line
-    from mwatch.diagnose.manifest import Checked
-    from mwatch.model.checks.check import Found
+    from mwatch.diagnose.manifest import ManifestReport
+    from mwatch.model.checks.check import Problem
     from mwatch.operate.inject import Changed
 
 
@@ -78,7 +78,7 @@ def tell(changed: Changed) -> None:
         print(f"mwatch: {clean(told(found, changed.file))}", file=sys.stderr)
 
 
-def told(found: Found, file: str) -> str:
+def told(found: Problem, file: str) -> str:
     """`job.yaml:12: error: ... ; mend: ...`."""
     place = file if found.line is None else f"{file}:{found.line}"
     return f"{place}: {found.level.value}: {found.what}; mend: {found.mend} [{found.check}]"
@@ -102,7 +102,7 @@ def show_diff(changed: Changed) -> None:
         )
 
 
-def finding_lines(found: Found, file: str) -> list[Line]:
+def finding_lines(found: Problem, file: str) -> list[Line]:
     """Never cut: the mend is at the end. A long path may be."""
     from mwatch.cli.terminal import width, wrapped
 
@@ -116,7 +116,7 @@ def finding_lines(found: Found, file: str) -> list[Line]:
     return [*lines, *([(" " * _LABEL, ""), (each, "dim")] for each in (*mend, place))]
 
 
-def render(checked: Checked) -> list[Line]:
+def render(checked: ManifestReport) -> list[Line]:
     jobs = ", ".join(checked.jobs)
     lines: list[Line] = [[(jobs, "bold"), (f"  {checked.file}, {checked.checks} checks", "dim")]]
     if not checked.found:

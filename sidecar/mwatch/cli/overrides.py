@@ -28,7 +28,7 @@ from mwatch.cli.output import write
 from mwatch.cli.recorded import AsJson
 
 if TYPE_CHECKING:
-    from mwatch.operate.overrides import People, Said
+    from mwatch.operate.overrides import CommandResult, JobOverrides
 
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="Its name, or KIND/NAME.")]
@@ -38,17 +38,19 @@ Reason = Annotated[str, typer.Option(metavar="TEXT", help="For the Event and the
 Where = tuple[str | None, str | None, str | None]
 
 
-def carry_out(where: Where, work: Callable[[People], Said], *, as_json: bool) -> NoReturn:
+def carry_out(
+    where: Where, work: Callable[[JobOverrides], CommandResult], *, as_json: bool
+) -> NoReturn:
     """`where`: namespace, kubeconfig and context."""
     namespace, kubeconfig, context = where
 
-    def do() -> Said:
+    def do() -> CommandResult:
         from mwatch.kube.access import open_access
-        from mwatch.operate.overrides import People
+        from mwatch.operate.overrides import JobOverrides
 
         access = open_access(kubeconfig, context)
         try:
-            return work(People(access, namespace))
+            return work(JobOverrides(access, namespace))
         finally:
             access.close()
 
@@ -131,13 +133,14 @@ def resume(
     )
 
 
-class Wanted(StrEnum):
+class WantedMode(StrEnum):
     OBSERVE = "observe"
     ACT = "act"
 
 
 Mode = Annotated[
-    Wanted, typer.Argument(metavar="observe|act", help="What mwatch may do.", show_default=False)
+    WantedMode,
+    typer.Argument(metavar="observe|act", help="What mwatch may do.", show_default=False),
 ]
 
 
@@ -196,8 +199,8 @@ def restart(
     """
 
     def work(people):  # type: ignore[no-untyped-def]
-        from mwatch.operate.restart import PersonRestart
+        from mwatch.operate.restart import ManualRestart
 
-        return PersonRestart(people).run(job, reason, resume_from=resume_from, is_dry_run=dry_run)
+        return ManualRestart(people).run(job, reason, resume_from=resume_from, is_dry_run=dry_run)
 
     carry_out((namespace, kubeconfig, context), work, as_json=as_json)

@@ -25,7 +25,7 @@ import typer
 from mwatch.cli.output import write
 
 if TYPE_CHECKING:
-    from mwatch.plan.report import Plan
+    from mwatch.plan.report import CapacityPlan
 
 
 def grouped(*groups: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -224,7 +224,7 @@ def _refuse(asked: UnplannedFlags) -> None:
 
 def _made(
     model: ModelFlags, cluster: ClusterFlags, layout: LayoutFlags, saving: SavingFlags
-) -> Plan:
+) -> CapacityPlan:
     from mwatch.plan import report as app
     from mwatch.plan import request as words
 
@@ -241,7 +241,7 @@ def _made(
         "first_layers": layout.first_stage_layers, "last_layers": layout.last_stage_layers,
     }  # fmt: skip
     return app.make(
-        app.Wish(
+        app.PlanRequest(
             words.name(model.model),
             words.shape(preset, *_shape(model)),
             machines,
@@ -272,7 +272,7 @@ def _shape(model: ModelFlags) -> tuple[dict[str, object], dict[str, object]]:
     return given, experts
 
 
-def _hand_over(found: Plan, path: Path) -> None:
+def _hand_over(found: CapacityPlan, path: Path) -> None:
     from mwatch.errors import InputError
     from mwatch.plan.report import as_yaml, notes, values
 

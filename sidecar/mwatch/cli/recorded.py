@@ -15,7 +15,7 @@ from mwatch.cli.output import write
 
 if TYPE_CHECKING:
     from mwatch.replay.player import Listener
-    from mwatch.report.run_report import Report
+    from mwatch.report.run_report import RunReport
 
 _PROGRESS_SECONDS = 0.5
 
@@ -49,15 +49,15 @@ def make_report(
     policy: Path | None,
     catalogue: list[Path] | None,
     listener: Listener | None = None,
-) -> Report:
+) -> RunReport:
     """InputError, or a wrong usage, where it cannot be had."""
     if not names and sys.stdin.isatty():
         raise typer.BadParameter("name a log file or a folder, or pipe a log in", param_hint="LOG")
     from mwatch.config.policy import load
     from mwatch.model.settings import Settings
-    from mwatch.replay.replay import Request, replay
+    from mwatch.replay.replay import ReplayRequest, replay
 
-    request = Request(
+    request = ReplayRequest(
         names or ["-"],
         checkpoints or [],
         until,
@@ -95,7 +95,7 @@ class _Shown:
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
-def write_json(report: Report) -> None:
+def write_json(report: RunReport) -> None:
     from mwatch.report.markdown import to_json
 
     write(to_json(report))

@@ -17,7 +17,7 @@ from mwatch.cli.output import write
 from mwatch.cli.recorded import AsJson, Catalogue, Checkpoints, Policy, Until, make_report
 
 if TYPE_CHECKING:
-    from mwatch.report.recorder import Story
+    from mwatch.report.recorder import RunStory
 
 _PAGE = "report.html"
 _FINE = frozenset({"healthy", "finished"})
@@ -80,7 +80,7 @@ def _kept(names: list[str]) -> Path | None:
     return next((each for each in places if each.name == NAME and each.is_file()), None)
 
 
-def _read(kept: Path) -> Story:
+def _read(kept: Path) -> RunStory:
     from mwatch.report.story_json import read
 
     return read(kept)
@@ -92,7 +92,7 @@ def _replayed(
     until: str | None,
     policy: Path | None,
     catalogue: list[Path] | None,
-) -> Story:
+) -> RunStory:
     from mwatch.report.recorder import StoryRecorder
     from mwatch.report.story_json import told
 
@@ -101,7 +101,7 @@ def _replayed(
     return told(recorder, make_report(names, checkpoints, until, policy, catalogue, recorder))
 
 
-def _tell(story: Story, target: Path, size: int, *, as_json: bool) -> None:
+def _tell(story: RunStory, target: Path, size: int, *, as_json: bool) -> None:
     if as_json:
         import json
 

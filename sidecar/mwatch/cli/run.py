@@ -19,7 +19,7 @@ import typer
 
 if TYPE_CHECKING:
     from mwatch.run.folder import RunFolder
-    from mwatch.watch.observer import View
+    from mwatch.watch.observer import RunObserver
 
 Command = Annotated[
     list[str] | None, typer.Argument(metavar="-- CMD...", help="The training command.")
@@ -105,7 +105,7 @@ def is_screen(*streams: IO[str] | None) -> bool:
 
 def view_of(
     folder: RunFolder, where: str, *, is_act: bool, on_terminal: bool, as_json: bool
-) -> View:
+) -> RunObserver:
     """What a person, or a machine, sees of the run."""
     mode = "act" if is_act else "observe"
     if on_terminal:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mwatch.model.decision import Decision
     from mwatch.model.finding import Culprit, Evidence
-    from mwatch.report.run_report import Report
+    from mwatch.report.run_report import RunReport
 
 
-def clock(report: Report, at: float | None, *, with_date: bool = True) -> str:
+def clock(report: RunReport, at: float | None, *, with_date: bool = True) -> str:
     """`2026-11-15 04:12:40`, or `+72 s` of a log that prints no times."""
     if at is None:
         return "?"

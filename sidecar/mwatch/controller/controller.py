@@ -34,15 +34,15 @@ from mwatch.config import catalogue, policy
 from mwatch.config.controller import DEFAULT_HOST, ControllerSettings
 from mwatch.config.fleet import FleetSettings
 from mwatch.config.fleet import load as load_fleet
-from mwatch.controller.interfaces import HandsLike, NoHands
+from mwatch.controller.interfaces import NoRemediation, Remediation
 from mwatch.controller.job_json import job_json, verdict_of
 from mwatch.controller.policies import Policies
-from mwatch.controller.server import ControllerPages, FleetMetrics, Told
+from mwatch.controller.server import ControllerPages, ControllerStats, FleetMetrics
 from mwatch.errors import InputError, MwatchError
 from mwatch.export.http.request import in_url
 from mwatch.export.http.server import Server
 from mwatch.fleet.cluster_view import FleetView, JobSeen
-from mwatch.fleet.job_monitor import JobWatch, PodPlace
+from mwatch.fleet.job_monitor import JobMonitor, PodPlace
 from mwatch.fleet.poller import PodPoll, PollTarget
 from mwatch.kube.access import Access
 from mwatch.kube.connect import connect
@@ -52,9 +52,9 @@ from mwatch.kube.lease import Lease
 from mwatch.model.finding import Cause
 from mwatch.model.kube.ledger import JobEntry
 from mwatch.model.settings import Settings
-from mwatch.remediate.manager import Hands
+from mwatch.remediate.manager import RemediationManager
 from mwatch.runtime.clock import Clock
-from mwatch.runtime.self_monitoring import OwnFaults
+from mwatch.runtime.self_monitoring import InternalErrors
 from mwatch.runtime.shutdown import asked_to_end
 from mwatch_trainer.scrub.scrubber import scrub_text
 
@@ -92,14 +92,14 @@ class LeaseLoop:
 _CALM = frozenset({Cause.HEALTHY, Cause.FINISHED, Cause.UNKNOWN})
 
 
-class ControllerNews:
+class ControllerLog:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._known: dict[str, tuple[str, Cause | None, int]] = {}
         self._is_leader: bool | None = None
         self._problem = ""
 
-    def looked(self, jobs: Iterable[JobWatch], *, is_leader: bool, problem: str) -> None:
+    def looked(self, jobs: Iterable[JobMonitor], *, is_leader: bool, problem: str) -> None:
         if is_leader is not self._is_leader:
             self._is_leader = is_leader
             self._say("leads" if is_leader else "does not lead: it looks on")
@@ -135,7 +135,7 @@ TICK_SECONDS = 1.0
 _MAX_CONNECTIONS = 128
 """All wrappers of a gang ask at once."""
 
-MakeHands = Callable[[Lease, Events, Clock], HandsLike]
+MakeHands = Callable[[Lease, Events, Clock], Remediation]
 
 
 class Controller:
@@ -155,7 +155,7 @@ class Controller:
         self.namespace = settings.namespace or access.namespace
         self.clock = clock or Clock()
         self.identity = f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
-        self.faults = OwnFaults(say)
+        self.faults = InternalErrors(say)
         self._say = say
         self._catalogue = {entry.id: entry for entry in catalogue.load([])}
         usual = Settings() if settings.policy is None else policy.load(settings.policy)
@@ -169,9 +169,9 @@ class Controller:
         self.pages = ControllerPages(
             self.namespace, self.metrics, self.hands, lambda: self.lease.is_leader
         )
-        self.news = ControllerNews(say)
-        self._watches: dict[str, JobWatch] = {}
-        self._of_pod: dict[str, JobWatch] = {}
+        self.news = ControllerLog(say)
+        self._watches: dict[str, JobMonitor] = {}
+        self._of_pod: dict[str, JobMonitor] = {}
         self._targets: dict[str, PollTarget] = {}
         self._server: Server | None = None
         self._aside = ThreadPoolExecutor(2, "mwatch-recall")
@@ -179,7 +179,7 @@ class Controller:
         self._unmet = 0
 
     @property
-    def jobs(self) -> list[JobWatch]:
+    def jobs(self) -> list[JobMonitor]:
         return list(self._watches.values())
 
     @property
@@ -209,27 +209,27 @@ class Controller:
         began, now = time.monotonic(), self.clock.now()
         for known in self.jobs:
             known.sight_age_seconds = None  # what we fail to look at now was not seen
-        with self.faults.survived():
+        with self.faults.guard():
             self._meet(self.fleet.look(), now)
         for polled in self.poll.take():
             watch = self._of_pod.get(polled.uid)
             if watch is not None:
-                with self.faults.survived():
+                with self.faults.guard():
                     watch.polled(polled)
         now = self.clock.now()  # after the newest answer: else its time would count as silence
         for watch in self.jobs:
-            with self.faults.survived():
+            with self.faults.guard():
                 watch.look(now)
-        with self.faults.survived():
+        with self.faults.guard():
             self.hands.look(self.jobs, now)
-        with self.faults.survived():
+        with self.faults.guard():
             self._tell(now, time.monotonic() - began)
 
     def close(self) -> None:
         """Within seconds; what is under way stays in the ledger."""
         self._aside.shutdown(wait=False, cancel_futures=True)
         for part in (self.hands, self.lease, self.poll, self.policies, self.fleet, self._server):
-            with self.faults.survived():
+            with self.faults.guard():
                 if part is not None:
                     part.close()
         self._say("ended")
@@ -239,12 +239,12 @@ class Controller:
 
     def _meet(self, seen: Sequence[JobSeen], now: float) -> None:
         """Jobs and pods as they are now: new ones are watched, others are forgotten."""
-        watches: dict[str, JobWatch] = {}
+        watches: dict[str, JobMonitor] = {}
         self._of_pod = {}
         targets: dict[str, PollTarget] = {}
         unmet = 0
         for each in seen:
-            with self.faults.survived():
+            with self.faults.guard():
                 watch = self._watch_of(each, now)
                 if watch is None:
                     unmet += 1
@@ -260,7 +260,7 @@ class Controller:
             self.poll.want(targets.values())
         self.policies.want(each.facts.job for each in seen if each.facts.job is not None)
 
-    def _watch_of(self, seen: JobSeen, now: float) -> JobWatch | None:
+    def _watch_of(self, seen: JobSeen, now: float) -> JobMonitor | None:
         """None: what was done to it before is not known yet, or by which policy it is judged."""
         job = seen.facts.job
         assert job is not None
@@ -269,7 +269,7 @@ class Controller:
         if watch is None and found is None:
             return None
         if watch is None:
-            watch = JobWatch(
+            watch = JobMonitor(
                 job, self._catalogue, now=now,
                 answer_seconds=self.settings.poll_seconds + 2.0,
             )  # fmt: skip
@@ -297,7 +297,7 @@ class Controller:
             return None  # asked again at the next turn
 
     def _tell(self, now: float, seconds: float) -> None:
-        told = Told(
+        told = ControllerStats(
             self.lease.is_leader, self.poll.polls, dict(self.poll.failures), self.access.calls,
             self.fleet.sights, self.fleet.relists,
             self.faults.count + (0 if self._server is None else self._server.failures), seconds,
@@ -400,10 +400,10 @@ def make(
     access = Access(connect(settings.kubeconfig, settings.context))
     namespace = settings.namespace or access.namespace
 
-    def hands(lease: Lease, events: Events, clock: Clock) -> HandsLike:
+    def hands(lease: Lease, events: Events, clock: Clock) -> Remediation:
         if not has_hands:
-            return NoHands()
-        return Hands(
+            return NoRemediation()
+        return RemediationManager(
             access, namespace, lease=lease, clock=clock.now, events=events, settings=fleet,
             evidence=settings.evidence,
         )  # fmt: skip

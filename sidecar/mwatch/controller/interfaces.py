@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from mwatch.fleet.job_monitor import JobWatch
+from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.model.kube.ledger import JobEntry
-from mwatch.remediate.status import HandState
+from mwatch.remediate.status import RemediationStatus
 
 
-class HandsLike(Protocol):
-    def look(self, jobs: Sequence[JobWatch], now: float) -> None:
+class Remediation(Protocol):
+    def look(self, jobs: Sequence[JobMonitor], now: float) -> None:
         """Once a second, by the loop that owns the engines; never waits."""
 
     def answer(
@@ -22,7 +22,7 @@ class HandsLike(Protocol):
         """From any thread; None: nothing is known of such a job, or the token is wrong. `pod`
         asks, whose last attempt was `after`, and whose node calls itself `word`."""
 
-    def state(self, key: str) -> HandState: ...
+    def state(self, key: str) -> RemediationStatus: ...
 
     def recall(self, key: str, uid: str) -> JobEntry:
         """KubeError where the ledger cannot be read: to be asked again."""
@@ -34,18 +34,18 @@ class HandsLike(Protocol):
     def close(self) -> None: ...
 
 
-class NoHands:
+class NoRemediation:
     """Looks on."""
 
-    def look(self, jobs: Sequence[JobWatch], now: float) -> None: ...
+    def look(self, jobs: Sequence[JobMonitor], now: float) -> None: ...
 
     def answer(
         self, namespace: str, job: str, token: str, pod: str = "", after: int = 0, word: str = ""
     ) -> Mapping[str, Any] | None:
         return None
 
-    def state(self, key: str) -> HandState:
-        return HandState()
+    def state(self, key: str) -> RemediationStatus:
+        return RemediationStatus()
 
     def recall(self, key: str, uid: str) -> JobEntry:
         return JobEntry()

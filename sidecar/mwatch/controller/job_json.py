@@ -11,25 +11,25 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mwatch.decide.verdict import verdict
-from mwatch.fleet.job_monitor import JobWatch
+from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.model.decision import Decision
 from mwatch.model.finding import Finding, Verdict
 from mwatch.model.incident import culprit_json
-from mwatch.remediate.status import HandState
+from mwatch.remediate.status import RemediationStatus
 
 VERSION = 1
 MAX_FINDINGS = 32
 _MAX_SILENT = 16
 
 
-def verdict_of(watch: JobWatch) -> Verdict | None:
+def verdict_of(watch: JobMonitor) -> Verdict | None:
     assessment = watch.assessment
     if assessment is None:
         return None
     return verdict(watch.engine.job, assessment.findings, assessment.decision)
 
 
-def job_json(watch: JobWatch, hands: HandState, now: float) -> dict[str, Any]:
+def job_json(watch: JobMonitor, hands: RemediationStatus, now: float) -> dict[str, Any]:
     kube, job, assessment = watch.kube, watch.engine.job, watch.assessment
     said = verdict_of(watch)
     seen = watch.seen(now)

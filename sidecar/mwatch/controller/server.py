@@ -23,7 +23,7 @@ from urllib.parse import parse_qs
 
 import orjson
 
-from mwatch.controller.interfaces import HandsLike
+from mwatch.controller.interfaces import Remediation
 from mwatch.controller.job_json import VERSION
 from mwatch.decide import budget
 from mwatch.engine.engine import Incident
@@ -32,13 +32,13 @@ from mwatch.export.http.request import Page, Pages, Request
 from mwatch.export.metrics import catalog_fleet
 from mwatch.export.metrics.metric import Metric, Value
 from mwatch.export.metrics.prometheus import Exporter
-from mwatch.fleet.job_monitor import JobWatch
-from mwatch.kube.mirror import Sight
+from mwatch.fleet.job_monitor import JobMonitor
+from mwatch.kube.mirror import MirrorStatus
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
 from mwatch.model.kube.gang import Why
 from mwatch.model.snapshot.snapshot import Snapshot, Surroundings, take
-from mwatch.remediate.status import Doing, HandState, HeldBy
+from mwatch.remediate.status import Doing, HeldBy, RemediationStatus
 from mwatch.runtime.self_monitoring import OwnUse
 from mwatch_trainer.scrub.scrubber import Scrubber
 
@@ -47,18 +47,18 @@ _NO_REASON = "none"
 _REASONS = frozenset({*map(str, HeldBy), *map(str, Why)})
 
 
-class Told(NamedTuple):
+class ControllerStats(NamedTuple):
     """Of the controller, at one turn."""
 
     is_leader: bool
     polls: int
     failures: Mapping[str, int]
     api_calls: int
-    sights: Mapping[str, Sight]
+    sights: Mapping[str, MirrorStatus]
     relists: int
     errors: int
     loop_seconds: float
-    hands: Sequence[HandState] = ()
+    hands: Sequence[RemediationStatus] = ()
     """One for each watched job."""
     ledger_errors: int = 0
 
@@ -79,7 +79,7 @@ class IncidentCount:
                 self.over[each.cause, Action.NONE if done is None else done.action] += 1
 
 
-def snapshot_of(watch: JobWatch, count: IncidentCount, now: float) -> Snapshot | None:
+def snapshot_of(watch: JobMonitor, count: IncidentCount, now: float) -> Snapshot | None:
     """Of the job as a whole: its ranks and GPUs are told by the sidecars."""
     assessment, engine = watch.assessment, watch.engine
     if assessment is None:
@@ -107,7 +107,7 @@ class FleetMetrics:
         self._counts: dict[str, IncidentCount] = {}
         self._ticked = time.monotonic()
 
-    def looked(self, jobs: Iterable[JobWatch], told: Told, now: float) -> None:
+    def looked(self, jobs: Iterable[JobMonitor], told: ControllerStats, now: float) -> None:
         listed = list(jobs)
         self._counts = {
             each.kube.uid: self._counts.get(each.kube.uid) or IncidentCount() for each in listed
@@ -126,7 +126,7 @@ class FleetMetrics:
     def since_tick(self) -> float:
         return time.monotonic() - self._ticked
 
-    def _own(self, jobs: list[JobWatch], told: Told, now: float) -> Iterator[Value]:
+    def _own(self, jobs: list[JobMonitor], told: ControllerStats, now: float) -> Iterator[Value]:
         acting = sum(each.is_acting for each in jobs)
         seen = [each.seen(now) for each in jobs]
         yield from _each(catalog_fleet.JOBS, {"act": acting, "observe": len(jobs) - acting})
@@ -159,7 +159,7 @@ class FleetMetrics:
                 yield Value(metric, (), value)
 
 
-def _actions(hands: Sequence[HandState]) -> Iterator[Value]:
+def _actions(hands: Sequence[RemediationStatus]) -> Iterator[Value]:
     """A state that nobody is in is 0; a reason that keeps nothing back is not told."""
     found: Counter[tuple[str, str]] = Counter()
     for state in Doing:
@@ -171,7 +171,7 @@ def _actions(hands: Sequence[HandState]) -> Iterator[Value]:
         yield Value(catalog_fleet.ACTIONS, labels, count)
 
 
-def _reason(hand: HandState) -> str:
+def _reason(hand: RemediationStatus) -> str:
     if hand.doing is not Doing.HELD or not hand.held_by:
         return _NO_REASON
     return hand.held_by if hand.held_by in _REASONS else "other"
@@ -196,7 +196,7 @@ class ControllerPages:
         self,
         namespace: str,
         metrics: FleetMetrics,
-        hands: HandsLike,
+        hands: Remediation,
         is_leader: Callable[[], bool],
     ) -> None:
         self._namespace = namespace

@@ -8,12 +8,12 @@ It counts what the record holds: a record that was lost with its controller forg
 from __future__ import annotations
 
 from mwatch.decide import progress
-from mwatch.model.decision import Action, Record
+from mwatch.model.decision import Action, DecisionRecord
 from mwatch.model.job import Job
 from mwatch.model.settings import ActSettings
 
 
-def spent(record: Record, now: float, settings: ActSettings) -> int:
+def spent(record: DecisionRecord, now: float, settings: ActSettings) -> int:
     """Restarts in the window that ends now; one in the future (clocks differ) counts too."""
     return sum(
         act.action is Action.RESTART
@@ -23,7 +23,7 @@ def spent(record: Record, now: float, settings: ActSettings) -> int:
     )
 
 
-def backoff_seconds(record: Record, now: float, settings: ActSettings) -> float:
+def backoff_seconds(record: DecisionRecord, now: float, settings: ActSettings) -> float:
     """Grows with each recent restart; a job that was quiet for a window starts from the first."""
     wait = settings.backoff_first_seconds
     for _ in range(spent(record, now, settings)):
@@ -31,7 +31,7 @@ def backoff_seconds(record: Record, now: float, settings: ActSettings) -> float:
     return min(wait, settings.backoff_max_seconds)
 
 
-def refusal(record: Record, job: Job, settings: ActSettings) -> str | None:
+def refusal(record: DecisionRecord, job: Job, settings: ActSettings) -> str | None:
     """Why there is no restart left in the window; None: there is one."""
     used = spent(record, job.now, settings)
     if used < settings.restarts_per_window:
@@ -43,7 +43,7 @@ def refusal(record: Record, job: Job, settings: ActSettings) -> str | None:
     )
 
 
-def no_progress(record: Record, job: Job, settings: ActSettings) -> str | None:
+def no_progress(record: DecisionRecord, job: Job, settings: ActSettings) -> str | None:
     """Why another restart would be one too many; None: the last ones helped."""
     in_vain = len(progress.fruitless(record, job))
     if in_vain < settings.max_without_progress:

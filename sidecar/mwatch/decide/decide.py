@@ -34,17 +34,17 @@ from mwatch.decide.policy import (
     GIVE_UP_EXIT_CODE,
     LOOP_DETECTORS,
     RULES,
+    CauseRule,
     Proof,
     Resume,
-    Rule,
     acts,
     breaks_gang,
 )
-from mwatch.model.decision import Act, Action, Decision, Record, Witness
+from mwatch.model.decision import Act, Action, Decision, DecisionRecord, Witness
 from mwatch.model.fault import AvoidNode
 from mwatch.model.finding import Cause, CulpritState, Finding, Severity
 from mwatch.model.job import Job
-from mwatch.model.phase import Slot
+from mwatch.model.phase import DeadlineSlot
 from mwatch.model.settings import ActSettings, Settings
 
 
@@ -91,9 +91,13 @@ def _restart_seconds(job: Job, lost: int, settings: Settings) -> float:
 def _unseen_load_seconds(job: Job) -> float:
     """A job that began anew has never loaded; it will move the bytes that it has saved."""
     durations = job.calibration.durations
-    if durations[Slot.LOADING]:
+    if durations[DeadlineSlot.LOADING]:
         return 0.0
-    return durations[Slot.FIRST_SAVE].median() or durations[Slot.SAVING].median() or 0.0
+    return (
+        durations[DeadlineSlot.FIRST_SAVE].median()
+        or durations[DeadlineSlot.SAVING].median()
+        or 0.0
+    )
 
 
 def _began(job: Job, finding: Finding) -> float:
@@ -133,7 +137,7 @@ def _memory(job: Job, settings: Settings) -> str:
     return f"it ran {done} iterations before: {_LEAK}"
 
 
-def in_a_row(job: Job, record: Record) -> int:
+def in_a_row(job: Job, record: DecisionRecord) -> int:
     """How often it has asked before now, at this place."""
     count = 0
     now = progress.reached(job, record)
@@ -145,14 +149,14 @@ def in_a_row(job: Job, record: Record) -> int:
     return count
 
 
-def rerun_refusal(job: Job, record: Record, settings: ActSettings) -> str | None:
+def rerun_refusal(job: Job, record: DecisionRecord, settings: ActSettings) -> str | None:
     asked = in_a_row(job, record) + 1
     if asked <= settings.max_reruns:
         return None
     return f"Megatron asked {asked} times in a row to be resumed at the same place (exit 16)"
 
 
-def enact(record: Record, decision: Decision, job: Job, at: float) -> Act:
+def enact(record: DecisionRecord, decision: Decision, job: Job, at: float) -> Act:
     """Appends to `record`; at most once per attempt, whoever asks again gets the first one."""
     before = record.of_attempt(decision.attempt)
     if before is not None:
@@ -183,14 +187,16 @@ class _Case(NamedTuple):
     job: Job
     finding: Finding
     findings: Sequence[Finding]
-    record: Record
+    record: DecisionRecord
     settings: Settings
-    rule: Rule
+    rule: CauseRule
     witnesses: tuple[Witness, ...] = ()
     proof: str = ""
 
 
-def decide(job: Job, findings: Sequence[Finding], record: Record, settings: Settings) -> Decision:
+def decide(
+    job: Job, findings: Sequence[Finding], record: DecisionRecord, settings: Settings
+) -> Decision:
     """The first finding, by rank, that calls for an action; else the first one, watched."""
     candidates = verdict.ranked(job, findings)
     done = record.of_attempt(job.attempt.number)
@@ -341,7 +347,7 @@ def _restart(case: _Case) -> Decision:
     )
 
 
-def _choice(case: _Case) -> resume.Choice:
+def _choice(case: _Case) -> resume.ResumeChoice:
     bad = resume.first_bad(case.job, case.finding)
     is_rerun = case.finding.cause is Cause.RERUN
     if case.rule.resume is Resume.BEFORE_BAD or (
@@ -353,7 +359,7 @@ def _choice(case: _Case) -> resume.Choice:
     return resume.choose(case.job, before=None)
 
 
-def _refusal(case: _Case, choice: resume.Choice) -> str | None:
+def _refusal(case: _Case, choice: resume.ResumeChoice) -> str | None:
     """The first reason why a restart is not to be."""
     job, record, limits = case.job, case.record, case.settings.act
     reasons = [choice.reason if choice.nothing_complete else None]

@@ -44,7 +44,7 @@ class Resume(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class CauseRule:
     action: Action
     proof: Proof
     resume: Resume = Resume.NONE
@@ -59,9 +59,9 @@ class Rule:
     """Where it took pods of a gang, the gang has to be restarted: what is left cannot go on."""
 
 
-_WATCHED = Rule(Action.NONE, Proof.NONE, spends_budget=False)
-_OUTSIDE = Rule(Action.NONE, Proof.NONE, spends_budget=False, explains_all=True)
-_TAKEN = Rule(
+_WATCHED = CauseRule(Action.NONE, Proof.NONE, spends_budget=False)
+_OUTSIDE = CauseRule(Action.NONE, Proof.NONE, spends_budget=False, explains_all=True)
+_TAKEN = CauseRule(
     Action.NONE,
     Proof.DEATH,
     Resume.NEWEST,
@@ -70,13 +70,13 @@ _TAKEN = Rule(
     explains_all=True,
     mends_lost=True,
 )
-_STALL = Rule(Action.RESTART, Proof.SILENCE, Resume.NEWEST)
-_DEATH = Rule(Action.RESTART, Proof.DEATH, Resume.NEWEST)
-_END = Rule(Action.RESTART, Proof.DEATH, Resume.NEWEST, acts_from=Severity.WARNING)
-_ROLLBACK = Rule(Action.RESTART, Proof.OWN, Resume.BEFORE_BAD)
-_STOP = Rule(Action.STOP, Proof.DEATH, spends_budget=False)
+_STALL = CauseRule(Action.RESTART, Proof.SILENCE, Resume.NEWEST)
+_DEATH = CauseRule(Action.RESTART, Proof.DEATH, Resume.NEWEST)
+_END = CauseRule(Action.RESTART, Proof.DEATH, Resume.NEWEST, acts_from=Severity.WARNING)
+_ROLLBACK = CauseRule(Action.RESTART, Proof.OWN, Resume.BEFORE_BAD)
+_STOP = CauseRule(Action.STOP, Proof.DEATH, spends_budget=False)
 
-RULES: dict[Cause, Rule] = {
+RULES: dict[Cause, CauseRule] = {
     Cause.HEALTHY: _WATCHED,
     Cause.FINISHED: _WATCHED,
     Cause.HANG: _STALL,
@@ -86,8 +86,8 @@ RULES: dict[Cause, Rule] = {
     Cause.KILLED: _END,
     Cause.CRASH: _DEATH,
     Cause.FINISHED_EARLY: _END,
-    Cause.HARDWARE: Rule(Action.RESTART, Proof.SILENCE, Resume.NEWEST, avoid_node=True),
-    Cause.RERUN: Rule(
+    Cause.HARDWARE: CauseRule(Action.RESTART, Proof.SILENCE, Resume.NEWEST, avoid_node=True),
+    Cause.RERUN: CauseRule(
         Action.RESTART,
         Proof.DEATH,
         Resume.NEWEST,
@@ -98,13 +98,13 @@ RULES: dict[Cause, Rule] = {
     Cause.LOSS_SCALE_COLLAPSE: _ROLLBACK,
     Cause.LOSS_SPIKE: _ROLLBACK,
     # Each restart tries another checkpoint: they run out before it becomes a loop.
-    Cause.CHECKPOINT: Rule(
+    Cause.CHECKPOINT: CauseRule(
         Action.RESTART, Proof.SILENCE, Resume.BEFORE_FAILED, counts_as_no_progress=False
     ),
     Cause.OOM: _STOP,
     Cause.USER_ERROR: _STOP,
     Cause.DATA: _STOP,
-    Cause.STARTED_FROM_RANDOM: Rule(Action.STOP, Proof.OWN, spends_budget=False),
+    Cause.STARTED_FROM_RANDOM: CauseRule(Action.STOP, Proof.OWN, spends_budget=False),
     Cause.RESUME_DIVERGED: _WATCHED,
     Cause.SLOW: _WATCHED,
     Cause.LOSS_STUCK: _WATCHED,

@@ -13,13 +13,13 @@ A detector makes the fingerprint; where it gave none, the cause and the fault st
 from __future__ import annotations
 
 from mwatch.decide.policy import RULES
-from mwatch.model.decision import Act, Action, Record
+from mwatch.model.decision import Act, Action, DecisionRecord
 from mwatch.model.finding import Finding
 from mwatch.model.job import Job
 from mwatch.model.settings import ActSettings
 
 
-def restarts(record: Record) -> list[Act]:
+def restarts(record: DecisionRecord) -> list[Act]:
     """Since the last stop: whoever starts a stopped job again has changed something."""
     found: list[Act] = []
     for act in record.acts:
@@ -30,7 +30,7 @@ def restarts(record: Record) -> list[Act]:
     return found
 
 
-def reached(job: Job, record: Record) -> int | None:
+def reached(job: Job, record: DecisionRecord) -> int | None:
     """The furthest iteration since the last act.
 
     torchrun, an operator or a person may have restarted the job in between: their attempts
@@ -41,7 +41,7 @@ def reached(job: Job, record: Record) -> int | None:
     return max((each.iteration for each in attempts if each.iteration is not None), default=None)
 
 
-def fruitless(record: Record, job: Job) -> list[Act]:
+def fruitless(record: DecisionRecord, job: Job) -> list[Act]:
     """The newest restarts in a row that did not pass the furthest iteration before them.
 
     After a rollback the run goes on from an older point: what the bad numbers had reached is
@@ -73,7 +73,7 @@ def of(finding: Finding) -> str:
 
 
 def repeated_failure_refusal(
-    record: Record, job: Job, finding: Finding, settings: ActSettings
+    record: DecisionRecord, job: Job, finding: Finding, settings: ActSettings
 ) -> str | None:
     """Why this very thing is not answered by a restart once more; None: it may be."""
     mark = of(finding)

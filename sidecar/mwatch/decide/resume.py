@@ -22,17 +22,17 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from mwatch.decide import progress
-from mwatch.model.decision import Act, Record
+from mwatch.model.decision import Act, DecisionRecord
 from mwatch.model.finding import Finding
 from mwatch.model.job import Attempt, Job, KnownCheckpoint
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from mwatch.model.settings import Settings
 
 _MAX_NAMED = 4
 _BAD_TRACKER = frozenset({"checkpoint-tracker-invalid", "checkpoint-no-iteration"})
 
 
-class Choice(NamedTuple):
+class ResumeChoice(NamedTuple):
     iteration: int | None
     """None: there is none to go on from."""
     reason: str
@@ -40,7 +40,7 @@ class Choice(NamedTuple):
     """Checkpoints were written, and none of them can be used."""
 
 
-def choose(job: Job, *, before: int | None, limit: str = "") -> Choice:
+def choose(job: Job, *, before: int | None, limit: str = "") -> ResumeChoice:
     """The newest usable checkpoint below iteration `before`; `limit` says in words what that is."""
     known = _known(job)
     fitting = [each for each in known if before is None or each.iteration < before]
@@ -48,15 +48,15 @@ def choose(job: Job, *, before: int | None, limit: str = "") -> Choice:
     sure = [each for each in usable if each.stored != "unverified"]
     chosen = max(sure or usable, key=lambda each: each.iteration, default=None)
     if chosen is not None:
-        return Choice(chosen.iteration, _praise(job, chosen, known, before, limit))
+        return ResumeChoice(chosen.iteration, _praise(job, chosen, known, before, limit))
     if not any(_was_written(job, each) for each in known):
-        return Choice(None, _why_none(job))
+        return ResumeChoice(None, _why_none(job))
     passed = _passed_over(job, known, before)
     place = f" {limit}" if limit else ""
-    return Choice(None, f"no checkpoint{place} can be used: {passed}", nothing_complete=True)
+    return ResumeChoice(None, f"no checkpoint{place} can be used: {passed}", nothing_complete=True)
 
 
-def before_failed(job: Job) -> Choice:
+def before_failed(job: Job) -> ResumeChoice:
     """Older than the one that the attempt could not load.
 
     Where nobody said which one that was, it was the newest: the trainer loads no other.
@@ -73,7 +73,7 @@ def before_failed(job: Job) -> Choice:
     choice = choose(job, before=failed, limit=limit)
     if choice.iteration is None and not choice.nothing_complete:
         reason = "a checkpoint could not be loaded, and no older one is known"
-        return Choice(None, reason, nothing_complete=True)  # it may hold weeks of work
+        return ResumeChoice(None, reason, nothing_complete=True)  # it may hold weeks of work
     return choice
 
 
@@ -85,7 +85,7 @@ def _was_misled(job: Job, failed: int | None) -> bool:
     return known is not None and not known.is_saved and known.stored in (None, "missing")
 
 
-def older_than_attempt(job: Job) -> Choice:
+def older_than_attempt(job: Job) -> ResumeChoice:
     """The newest usable checkpoint that was there before the current attempt began."""
     attempt = job.attempt
     older = {
@@ -97,8 +97,10 @@ def older_than_attempt(job: Job) -> Choice:
     }
     newest = max(older, default=None)
     if newest is None:
-        return Choice(None, "no usable checkpoint is older than this attempt")
-    return Choice(newest, f"checkpoint {newest}: it was there before attempt {attempt.number}")
+        return ResumeChoice(None, "no usable checkpoint is older than this attempt")
+    return ResumeChoice(
+        newest, f"checkpoint {newest}: it was there before attempt {attempt.number}"
+    )
 
 
 def has_none_before(job: Job, iteration: int) -> bool:
@@ -136,7 +138,7 @@ def _known(job: Job) -> list[KnownCheckpoint]:
     Without iteration 0: Megatron may save it (after exit 16) and refuses to load it.
     """
     found = {number: known for number, known in job.checkpoints.items() if number}
-    for attempt in [] if job.sees(Sight.CHECKPOINTS) else [*job.past, job.attempt]:
+    for attempt in [] if job.sees(Source.CHECKPOINTS) else [*job.past, job.attempt]:
         if attempt.load in ("failed", "random"):
             continue
         for number in filter(None, (attempt.resumed_from, attempt.load_iteration)):
@@ -151,7 +153,7 @@ def _why_none(job: Job) -> str:
     began_anew = any(
         attempt.load == "random" or attempt.first_iteration in (0, 1) for attempt in attempts
     )
-    if began_anew or job.sees(Sight.CHECKPOINTS):
+    if began_anew or job.sees(Source.CHECKPOINTS):
         return "no checkpoint was ever written: from the beginning"
     return "no checkpoint is known: as the trainer itself would start"
 
@@ -223,7 +225,7 @@ def first_bad(job: Job, finding: Finding) -> int:
     return (attempt.resumed_from or 0) + 1
 
 
-def target(job: Job, finding: Finding, settings: Settings) -> Choice:
+def target(job: Job, finding: Finding, settings: Settings) -> ResumeChoice:
     bad = first_bad(job, finding)
     before = bad - max(1, settings.checkpoints.margin_iterations) + 1
     limit = f"before the first bad iteration {bad}"
@@ -234,7 +236,7 @@ def target(job: Job, finding: Finding, settings: Settings) -> Choice:
     choice = choose(job, before=before, limit=limit)
     if choice.nothing_complete and has_none_before(job, before):
         reason = f"none was written before the first bad iteration {bad}: from the beginning"
-        return Choice(None, reason)
+        return ResumeChoice(None, reason)
     return choice
 
 
@@ -255,7 +257,9 @@ def _was_rolled_back(job: Job, bad: int) -> bool:
     )
 
 
-def rollback_refusal(job: Job, record: Record, finding: Finding, settings: Settings) -> str | None:
+def rollback_refusal(
+    job: Job, record: DecisionRecord, finding: Finding, settings: Settings
+) -> str | None:
     """Why going back once more is of no use; None: it may be."""
     done = [act for act in progress.restarts(record) if act.first_bad is not None]
     bad = first_bad(job, finding)

@@ -20,8 +20,8 @@ from mwatch.decide import resume
 from mwatch.decide.policy import RULES, Proof
 from mwatch.model.finding import Cause, Finding
 from mwatch.model.job import Job
-from mwatch.model.observation import Sight, SignState
-from mwatch.model.phase import JobPhase, Slot, slot_of
+from mwatch.model.observation import SignState, Source
+from mwatch.model.phase import DeadlineSlot, JobPhase, slot_of
 from mwatch.model.settings import Settings
 
 _STALL_DETECTORS = frozenset({"stalled"})
@@ -54,10 +54,10 @@ def is_sick(finding: Finding) -> bool:
 def usual_seconds(job: Job, settings: Settings) -> float:
     """How long a healthy job may be silent in this phase."""
     attempt = job.attempt
-    is_followed = job.sees(Sight.PROBE) and job.calibration.step_p99() is not None
+    is_followed = job.sees(Source.PROBE) and job.calibration.step_p99() is not None
     if attempt.phase is JobPhase.TRAINING and is_followed:
         return step_seconds(job, settings)
-    slot = slot_of(attempt.phase, attempt.saves_done) or Slot.STARTING
+    slot = slot_of(attempt.phase, attempt.saves_done) or DeadlineSlot.STARTING
     return job.calibration.deadline(slot, settings)
 
 
@@ -79,7 +79,7 @@ def is_silent(job: Job, findings: Iterable[Finding], settings: Settings) -> bool
 
 
 def is_readable(job: Job) -> bool:
-    return job.sees(Sight.LOG) or job.sees(Sight.PROBE)
+    return job.sees(Source.LOG) or job.sees(Source.PROBE)
 
 
 def went_on_seconds(job: Job, finding: Finding, settings: Settings) -> float | None:

@@ -31,7 +31,7 @@ from mwatch.decide.policy import RULES, Proof
 from mwatch.model.decision import Witness
 from mwatch.model.finding import Finding
 from mwatch.model.job import Job, ProcessGone, RankState, SignSeen
-from mwatch.model.observation import Sight, SignSource, SignState
+from mwatch.model.observation import SignSource, SignState, Source
 from mwatch.model.phase import JobPhase
 from mwatch.model.settings import Settings
 
@@ -194,7 +194,7 @@ def _counts(job: Job, seen: SignSeen, settings: Settings) -> bool:
 
 
 def _agrees(job: Job, seen: SignSeen) -> bool:
-    if seen.sign.source is SignSource.STACKS and job.sees(Sight.PROBE):
+    if seen.sign.source is SignSource.STACKS and job.sees(Source.PROBE):
         return False  # taken by the probe, which read the progress too
     return seen.sign.state in AGREES[seen.sign.source]
 

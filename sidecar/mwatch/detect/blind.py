@@ -14,12 +14,12 @@ from mwatch.detect.shared.probe import watched
 from mwatch.detect.shared.stall import stall
 from mwatch.model.finding import Cause, Detector, Evidence, Finding, Severity
 from mwatch.model.job import Job
-from mwatch.model.observation import Sight
-from mwatch.model.phase import JobPhase, Slot
+from mwatch.model.observation import Source
+from mwatch.model.phase import DeadlineSlot, JobPhase
 from mwatch.model.settings import Settings
 
 _NOTHING_TO_SEE = frozenset({JobPhase.QUEUED, JobPhase.SCHEDULING, JobPhase.ENDED})
-_TELLING = (Sight.LOG, Sight.PROBE)
+_TELLING = (Source.LOG, Source.PROBE)
 """The sights that show progress; the others only witness."""
 
 
@@ -50,7 +50,7 @@ def _all_silent(job: Job, settings: Settings) -> list[Finding]:
     if not probe.is_dark:
         return []
     found = stall(job, settings)
-    if job.sees(Sight.LOG) and (found is None or not found.is_unseen):
+    if job.sees(Source.LOG) and (found is None or not found.is_unseen):
         return []
     if job.now - probe.newest < settings.hang.blind_after_seconds:
         return []
@@ -65,10 +65,10 @@ def _no_lines(job: Job, settings: Settings) -> list[Finding]:
         return []
     if any(stream.prints_iterations for stream in job.streams.values()):
         return []
-    if not job.sees(Sight.LOG) or not _runs_unseen(job):
+    if not job.sees(Source.LOG) or not _runs_unseen(job):
         return []
     since = attempt.started_at
-    if since <= 0 or job.now - since < job.calibration.deadline(Slot.FIRST_STEP, settings):
+    if since <= 0 or job.now - since < job.calibration.deadline(DeadlineSlot.FIRST_STEP, settings):
         return []
     text = "no iteration line was ever understood: another format, or not the last rank's log"
     return [_finding(job, "no-lines", text, since)]

@@ -14,7 +14,7 @@ from mwatch.detect.shared.exit_causes import has_trained
 from mwatch.detect.shared.root_cause import root_cause
 from mwatch.model.finding import Cause, Detector, Evidence, Finding, Severity
 from mwatch.model.job import Attempt, Job, KnownCheckpoint
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from mwatch.model.phase import JobPhase
 from mwatch.model.settings import Settings
 
@@ -30,7 +30,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
             return [_not_loaded(job, "could not be loaded")] if _is_its_fault(job) else []
         if target is not None and target.stored in _BAD:
             return [_not_loaded(job, f"is {target.stored} and is being loaded")]
-    if job.sees(Sight.CHECKPOINTS) and job.checkpoints:
+    if job.sees(Source.CHECKPOINTS) and job.checkpoints:
         return _newest(job, settings)
     return []
 
@@ -107,7 +107,7 @@ def _is_being_saved(job: Job, known: KnownCheckpoint) -> bool:
 
 DETECTOR = Detector(
     name="checkpoint_incomplete",
-    needs=frozenset({Sight.CHECKPOINTS, Sight.LOG}),
+    needs=frozenset({Source.CHECKPOINTS, Source.LOG}),
     detect=detect,
     runbook="checkpoint",
 )

@@ -12,7 +12,7 @@ from itertools import islice, pairwise
 
 from mwatch.model.finding import Cause, Detector, Evidence, Finding, Severity
 from mwatch.model.job import Job
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from mwatch.model.settings import Settings
 from mwatch.stats import median
 
@@ -87,7 +87,7 @@ def _is_recent(job: Job, last: int) -> bool:
 
 def _is_visible(job: Job) -> bool:
     """Rank 0 alone prints checkpoint lines; its log may not be among those that are read."""
-    return job.sees(Sight.CHECKPOINTS) or any(
+    return job.sees(Source.CHECKPOINTS) or any(
         stream.prints_checkpoints for stream in job.streams.values()
     )
 
@@ -113,7 +113,7 @@ def _finding(job: Job, done: int, last: int, distance: float) -> Finding:
 
 DETECTOR = Detector(
     name="checkpoint_overdue",
-    needs=frozenset({Sight.LOG, Sight.CHECKPOINTS}),
+    needs=frozenset({Source.LOG, Source.CHECKPOINTS}),
     detect=detect,
     runbook="checkpoint",
 )

@@ -9,10 +9,10 @@ attempts that hang are counted by `no_progress` alone.
 
 from __future__ import annotations
 
-from mwatch.detect.shared.attempts import Death, Ended, death, failures, is_over
+from mwatch.detect.shared.attempts import Death, EndedAttempt, death, failures, is_over
 from mwatch.model.finding import MAX_EVIDENCE, Cause, Detector, Finding, Severity
 from mwatch.model.job import Job
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from mwatch.model.settings import Settings
 
 
@@ -42,9 +42,9 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     ]
 
 
-def _same(ended: list[Ended], settings: Settings) -> list[tuple[Ended, Death]]:
+def _same(ended: list[EndedAttempt], settings: Settings) -> list[tuple[EndedAttempt, Death]]:
     """The newest ones that died alike, oldest first."""
-    found: list[tuple[Ended, Death]] = []
+    found: list[tuple[EndedAttempt, Death]] = []
     for each in reversed(ended):
         died = death(each.attempt)
         if died is None or (found and died.key != found[0][1].key):
@@ -55,13 +55,13 @@ def _same(ended: list[Ended], settings: Settings) -> list[tuple[Ended, Death]]:
     return found[::-1]
 
 
-def _end(ended: Ended) -> float:
+def _end(ended: EndedAttempt) -> float:
     return ended.attempt.ended_at or ended.attempt.progress_at
 
 
 DETECTOR = Detector(
     name="crash_loop",
-    needs=frozenset({Sight.LOG, Sight.PROBE, Sight.PROCESS}),
+    needs=frozenset({Source.LOG, Source.PROBE, Source.PROCESS}),
     detect=detect,
     runbook="process-crash",
 )

@@ -24,8 +24,8 @@ from mwatch.model.event import ASKED_EXITS
 from mwatch.model.fault import Blame, Role
 from mwatch.model.finding import MAX_EVIDENCE, Cause, Culprit, Detector, Evidence, Finding, Severity
 from mwatch.model.job import Attempt, ErrorSeen, FaultSeen, Job
-from mwatch.model.observation import Sight
-from mwatch.model.phase import Slot
+from mwatch.model.observation import Source
+from mwatch.model.phase import DeadlineSlot
 from mwatch.model.settings import Settings
 
 _DEADLY = re.compile(
@@ -89,7 +89,7 @@ def is_credible(job: Job, settings: Settings) -> bool:
     latest = max(seen.at for seen in words)
     if attempt.progress_at > latest and not any(map(_is_farewell, words)):
         return False
-    is_watched = job.sees(Sight.PROBE) or job.sees(Sight.PROCESS)
+    is_watched = job.sees(Source.PROBE) or job.sees(Source.PROCESS)
     return not is_watched or job.now - latest >= settings.act.lost_pod_seconds
 
 
@@ -104,7 +104,7 @@ def is_sure(job: Job, settings: Settings) -> bool:
     if any(_is_beyond_catching(attempt, seen) for seen in attempt.faults):
         return True
     silence = job.now - max(seen.at for seen in words)
-    usual = job.calibration.deadline(Slot.TRAINING, settings)
+    usual = job.calibration.deadline(DeadlineSlot.TRAINING, settings)
     return silence >= max(settings.act.lost_pod_seconds, usual)
 
 
@@ -276,7 +276,7 @@ def _fingerprint(root: RootCause) -> str:
 
 DETECTOR = Detector(
     name="crashed",
-    needs=frozenset({Sight.LOG, Sight.PROCESS}),
+    needs=frozenset({Source.LOG, Source.PROCESS}),
     detect=detect,
     runbook="process-crash",
 )

@@ -16,7 +16,7 @@ from mwatch.detect.shared.stall import has_stopped
 from mwatch.model.fault import AvoidNode, Blame, RestartHelps, Role
 from mwatch.model.finding import Cause, Culprit, Detector, Finding, Severity
 from mwatch.model.job import FaultSeen, Job
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from mwatch.model.settings import Settings
 
 FLAP_SECONDS = 300.0  # network alerts are tolerated until there are two within five minutes
@@ -110,7 +110,7 @@ def _summary(first: FaultSeen, count: int, is_outlived: bool) -> str:
 
 DETECTOR = Detector(
     name="fabric_fault",
-    needs=frozenset({Sight.LOG, Sight.FABRIC}),
+    needs=frozenset({Source.LOG, Source.FABRIC}),
     detect=detect,
     runbook="fabric",
 )

@@ -15,7 +15,7 @@ from mwatch.detect.shared.root_cause import root_cause
 from mwatch.model.event import ASKED_EXITS
 from mwatch.model.finding import Cause, Detector, Evidence, Finding, Severity
 from mwatch.model.job import Attempt, Job
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from mwatch.model.settings import Settings
 
 _CREDIBLE = 0.7
@@ -83,7 +83,7 @@ def _finding(job: Job, how: str, at: float, evidence: Evidence) -> Finding:
 
 DETECTOR = Detector(
     name="finished_early",
-    needs=frozenset({Sight.LOG, Sight.PROCESS}),
+    needs=frozenset({Source.LOG, Source.PROCESS}),
     detect=detect,
     runbook="process-crash",
 )

@@ -14,7 +14,7 @@ from mwatch.detect.shared.stall import has_stopped
 from mwatch.model.fault import Blame, RestartHelps, Role
 from mwatch.model.finding import Cause, Culprit, Detector, Finding, Severity
 from mwatch.model.job import FaultSeen, Job
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from mwatch.model.settings import Settings
 
 MAX_FINDINGS = 8
@@ -106,7 +106,7 @@ def _summary(seen: FaultSeen, burst: list[FaultSeen], is_outlived: bool) -> str:
 
 DETECTOR = Detector(
     name="gpu_fault",
-    needs=frozenset({Sight.LOG, Sight.GPU}),
+    needs=frozenset({Source.LOG, Source.GPU}),
     detect=detect,
     runbook="gpu-hardware",
 )

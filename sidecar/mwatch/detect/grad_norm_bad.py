@@ -16,7 +16,7 @@ from mwatch.detect.shared.main_loss import is_all_skipped, told_loss
 from mwatch.detect.shared.streak import first_iteration, streak_start
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from mwatch.model.settings import NumberSettings, Settings
 from mwatch.stats import median
 
@@ -102,5 +102,5 @@ def _runaway(job: Job, rules: NumberSettings) -> list[Finding]:
 
 
 DETECTOR = Detector(
-    name="grad_norm_bad", needs=frozenset({Sight.LOG}), detect=detect, runbook="numerics"
+    name="grad_norm_bad", needs=frozenset({Source.LOG}), detect=detect, runbook="numerics"
 )

@@ -19,7 +19,7 @@ from mwatch.detect.shared.main_loss import is_all_skipped, main_loss, told_loss
 from mwatch.detect.shared.streak import first_iteration, streak_start
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from mwatch.model.settings import NumberSettings, Settings
 from mwatch.stats import median, spread
 
@@ -168,5 +168,5 @@ def _bad_validation(iteration: int, newest: Step | None) -> Finding:
 
 
 DETECTOR = Detector(
-    name="loss_missing", needs=frozenset({Sight.LOG}), detect=detect, runbook="numerics"
+    name="loss_missing", needs=frozenset({Source.LOG}), detect=detect, runbook="numerics"
 )

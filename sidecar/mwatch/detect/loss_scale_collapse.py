@@ -20,7 +20,7 @@ from mwatch.detect.shared.main_loss import is_all_skipped
 from mwatch.detect.shared.streak import slide_start
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from mwatch.model.settings import NumberSettings, Settings
 
 _NEWEST = 3
@@ -160,5 +160,5 @@ def _finding(
 
 
 DETECTOR = Detector(
-    name="loss_scale_collapse", needs=frozenset({Sight.LOG}), detect=detect, runbook="numerics"
+    name="loss_scale_collapse", needs=frozenset({Source.LOG}), detect=detect, runbook="numerics"
 )

@@ -17,7 +17,7 @@ from mwatch.detect.shared.evidence import of_step
 from mwatch.detect.shared.main_loss import told_loss
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from mwatch.model.settings import NumberSettings, Settings
 from mwatch.stats import median, quantile, spread
 
@@ -104,5 +104,5 @@ def _finding(job: Job, spike: list[_Told], usual: float, recent: float) -> Findi
 
 
 DETECTOR = Detector(
-    name="loss_spike", needs=frozenset({Sight.LOG}), detect=detect, runbook="numerics"
+    name="loss_spike", needs=frozenset({Source.LOG}), detect=detect, runbook="numerics"
 )

@@ -16,7 +16,7 @@ from mwatch.detect.shared.main_loss import told_loss
 from mwatch.detect.shared.streak import first_iteration, streak_start
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from mwatch.model.settings import NumberSettings, Settings
 from mwatch.stats import median
 
@@ -98,5 +98,5 @@ def _finding(job: Job, start: int, told: str, kind: str) -> Finding:
 
 
 DETECTOR = Detector(
-    name="loss_stuck", needs=frozenset({Sight.LOG}), detect=detect, runbook="numerics"
+    name="loss_stuck", needs=frozenset({Source.LOG}), detect=detect, runbook="numerics"
 )

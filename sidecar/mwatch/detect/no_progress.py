@@ -13,7 +13,7 @@ from itertools import takewhile
 from mwatch.detect.shared.attempts import death, failures, is_over, reached
 from mwatch.model.finding import MAX_EVIDENCE, Cause, Detector, Finding, Severity
 from mwatch.model.job import Attempt, Job
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from mwatch.model.settings import Settings
 
 
@@ -54,7 +54,7 @@ def _summary(job: Job, lost: list[Attempt]) -> str:
 
 DETECTOR = Detector(
     name="no_progress",
-    needs=frozenset({Sight.LOG, Sight.PROBE, Sight.PROCESS}),
+    needs=frozenset({Source.LOG, Source.PROBE, Source.PROCESS}),
     detect=detect,
     runbook="process-crash",
 )

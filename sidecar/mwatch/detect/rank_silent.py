@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from mwatch.detect.shared import evidence
 from mwatch.detect.shared.culprit import culprit, leaves
-from mwatch.detect.shared.probe import Watched, watched
+from mwatch.detect.shared.probe import ProbedRanks, watched
 from mwatch.detect.shared.progress import last_iteration_at, step_limit
 from mwatch.detect.shared.ranks import Suspect, silent_suspect
 from mwatch.detect.shared.stall import fresh_signs
 from mwatch.detect.shared.watchdog import given_up
 from mwatch.model.finding import Cause, CulpritState, Detector, Finding, Severity
 from mwatch.model.job import Job, RankState, SignSeen
-from mwatch.model.observation import Sight, SignState
+from mwatch.model.observation import SignState, Source
 from mwatch.model.phase import JobPhase
 from mwatch.model.settings import Settings
 
@@ -75,7 +75,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     ]
 
 
-def _summary(probe: Watched, rank: RankState, quiet: float, cause: Cause) -> str:
+def _summary(probe: ProbedRanks, rank: RankState, quiet: float, cause: Cause) -> str:
     more = max(len(probe.silent) - 1, 0)
     who = f"rank {rank.rank}" + (f" and {more} more" if more else "")
     if cause is Cause.LOST_POD:
@@ -134,7 +134,7 @@ def _broken_probe(rank: RankState) -> Finding:
     )
 
 
-def _is_pod_lost(job: Job, probe: Watched, rank: RankState, settings: Settings) -> bool:
+def _is_pod_lost(job: Job, probe: ProbedRanks, rank: RankState, settings: Settings) -> bool:
     """All its ranks and all else of it stopped together. One rank alone may just be stopped."""
     if any(other.stream == rank.stream for other in probe.beating):
         return False
@@ -148,7 +148,7 @@ def _is_pod_lost(job: Job, probe: Watched, rank: RankState, settings: Settings) 
 
 DETECTOR = Detector(
     name="rank_silent",
-    needs=frozenset({Sight.PROBE}),
+    needs=frozenset({Source.PROBE}),
     detect=detect,
     runbook="collective-timeout",
 )

@@ -20,7 +20,7 @@ from mwatch.detect.shared.evidence import of_step
 from mwatch.detect.shared.main_loss import told_loss
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from mwatch.model.settings import NumberSettings, Settings
 from mwatch.stats import spread
 
@@ -243,5 +243,5 @@ def _finding(job: Job, difference: _Difference) -> Finding:
 
 
 DETECTOR = Detector(
-    name="resume_diverged", needs=frozenset({Sight.LOG}), detect=detect, runbook="checkpoint"
+    name="resume_diverged", needs=frozenset({Source.LOG}), detect=detect, runbook="checkpoint"
 )

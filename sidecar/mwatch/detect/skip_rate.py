@@ -17,7 +17,7 @@ from mwatch.detect.shared.evidence import of_step
 from mwatch.detect.shared.streak import slide_start
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from mwatch.model.settings import NumberSettings, Settings
 
 _ENOUGH = 5
@@ -118,5 +118,5 @@ def _cause(job: Job, seen: _Window) -> Cause:
 
 
 DETECTOR = Detector(
-    name="skip_rate", needs=frozenset({Sight.LOG}), detect=detect, runbook="numerics"
+    name="skip_rate", needs=frozenset({Source.LOG}), detect=detect, runbook="numerics"
 )

@@ -16,7 +16,7 @@ from mwatch.detect.shared import evidence
 from mwatch.detect.shared.progress import is_warm
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from mwatch.model.settings import Settings
 from mwatch.stats import median, quantile
 
@@ -109,7 +109,7 @@ def _was_same_size(job: Job, size: int | None) -> bool:
 
 DETECTOR = Detector(
     name="slow",
-    needs=frozenset({Sight.LOG}),
+    needs=frozenset({Source.LOG}),
     detect=detect,
     runbook="gpu-hardware",
 )

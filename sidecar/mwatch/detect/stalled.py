@@ -8,7 +8,7 @@ A fabric is never blamed here: all ranks equal is a reason to look at it, not a 
 from __future__ import annotations
 
 from mwatch.detect.shared import evidence
-from mwatch.detect.shared.culprit import Named, who
+from mwatch.detect.shared.culprit import Named, find_culprit
 from mwatch.detect.shared.progress import next_iteration
 from mwatch.detect.shared.stall import Stall, stall
 from mwatch.model.finding import (
@@ -21,7 +21,7 @@ from mwatch.model.finding import (
     Severity,
 )
 from mwatch.model.job import Job
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from mwatch.model.settings import Settings
 
 _PER_WITNESS = 0.15
@@ -40,7 +40,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     found = stall(job, settings)
     if found is None or found.is_unseen:
         return []
-    named = who(job, found, settings)
+    named = find_culprit(job, found, settings)
     last = [evidence.of_step(job.attempt.steps[-1])] if job.attempt.steps else []
     return [
         Finding(
@@ -86,7 +86,7 @@ def _confidence(found: Stall, named: Named) -> float:
 
 DETECTOR = Detector(
     name="stalled",
-    needs=frozenset({Sight.LOG, Sight.PROBE}),
+    needs=frozenset({Source.LOG, Source.PROBE}),
     detect=detect,
     runbook="collective-timeout",
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from mwatch.detect.shared.evidence import of_fault
 from mwatch.model.finding import Cause, Detector, Evidence, Finding, Severity
 from mwatch.model.job import Attempt, Job, KnownCheckpoint
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from mwatch.model.settings import Settings
 
 _SAID = ("checkpoint-none-found", "checkpoint-tracker-missing")
@@ -48,7 +48,7 @@ def _judge(job: Job, did: str) -> list[Finding]:
 
 
 def _newest_there(job: Job) -> int | None:
-    if not job.past and not job.sees(Sight.CHECKPOINTS):
+    if not job.past and not job.sees(Source.CHECKPOINTS):
         return None  # all that is known was saved by this very attempt
     there = (known.iteration for known in job.checkpoints.values() if _was_there(job, known))
     return max(there, default=None)
@@ -94,7 +94,7 @@ def _evidence(attempt: Attempt) -> tuple[Evidence, ...]:
 
 DETECTOR = Detector(
     name="started_from_random",
-    needs=frozenset({Sight.LOG}),
+    needs=frozenset({Source.LOG}),
     detect=detect,
     runbook="checkpoint",
 )

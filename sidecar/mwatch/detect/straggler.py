@@ -18,7 +18,7 @@ from mwatch.detect.shared.ranks import Suspect
 from mwatch.model.event import Straggler
 from mwatch.model.finding import Cause, CulpritState, Detector, Evidence, Finding, Severity
 from mwatch.model.job import Job
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from mwatch.model.phase import JobPhase
 from mwatch.model.settings import Settings
 from mwatch.stats import median
@@ -102,7 +102,7 @@ def _finding(job: Job, rank: int, text: str, seen: Evidence, confidence: float) 
 
 DETECTOR = Detector(
     name="straggler",
-    needs=frozenset({Sight.LOG, Sight.PROBE}),
+    needs=frozenset({Source.LOG, Source.PROBE}),
     detect=detect,
     runbook="gpu-hardware",
 )

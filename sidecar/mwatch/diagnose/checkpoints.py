@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from mwatch.diagnose.pod_reports import PodWords, ask_sidecar
+from mwatch.diagnose.pod_reports import PodReport, ask_sidecar
 from mwatch.errors import InputError
 from mwatch.kube.access import Access, open_access
 from mwatch.kube.discovery import find_whole, no_such_job, parse_job_name
@@ -29,20 +29,20 @@ from mwatch.kube.jobs import owners_of_pods, pod_labels
 from mwatch.kube.listing import list_all
 from mwatch.kube.resources import PODS
 from mwatch.model.kube.pod import pod_of
-from mwatch.model.observation import Stored, StoredCheckpoint
-from mwatch.model.timeline import Standing
-from mwatch.runtime.fanout import Missed, ask_all
+from mwatch.model.observation import StoredCheckpoint, StoredCheckpoints
+from mwatch.model.timeline import CheckpointStanding
+from mwatch.runtime.fanout import TimedOut, gather
 from mwatch.sources import checkpoint_dir
 from mwatch_trainer.checkpoint.listing import (
     NON_PERSISTENT,
     TRACKER,
-    Checkpoint,
-    Listing,
+    FolderListing,
+    ListedCheckpoint,
     has_checkpoints,
     list_checkpoints,
     looks_like_checkpoint,
 )
-from mwatch_trainer.checkpoint.verdict import State
+from mwatch_trainer.checkpoint.verdict import CheckpointState
 
 RUNNING_SECONDS = 900.0
 """A file that changed within it may belong to a save that still runs; the slowest took minutes."""
@@ -51,21 +51,25 @@ _MAX_ENTRIES = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CheckpointReport:
     folder: str
     observed_at: float
-    listing: Listing
+    listing: FolderListing
     notes: tuple[str, ...]
-    timeline: checkpoint_dir.Found
+    timeline: checkpoint_dir.SavedTimeline
 
     @property
-    def newest_complete(self) -> Checkpoint | None:
+    def newest_complete(self) -> ListedCheckpoint | None:
         return next((each for each in self.listing.checkpoints if is_complete(each)), None)
 
     @property
-    def resume_from(self) -> Checkpoint | None:
+    def resume_from(self) -> ListedCheckpoint | None:
         """The newest that is good; None while a broken timeline leaves that open."""
-        good = (each for each in self.listing.checkpoints if self.standing(each) is Standing.GOOD)
+        good = (
+            each
+            for each in self.listing.checkpoints
+            if self.standing(each) is CheckpointStanding.GOOD
+        )
         return next(good, None)
 
     @property
@@ -75,21 +79,21 @@ class Report:
         is_unknown = self.timeline.is_broken and self.newest_complete is not None
         return 0 if self.resume_from is not None or is_unknown else 1
 
-    def standing(self, checkpoint: Checkpoint) -> Standing | None:
+    def standing(self, checkpoint: ListedCheckpoint) -> CheckpointStanding | None:
         """None of one that is incomplete: it stands nowhere. Without a timeline there never was
         a rollback, and what is complete is good."""
-        if checkpoint.state is State.INCOMPLETE:
+        if checkpoint.state is CheckpointState.INCOMPLETE:
             return None
         if self.timeline.is_broken:
-            return Standing.UNKNOWN
-        found = Standing.GOOD
+            return CheckpointStanding.UNKNOWN
+        found = CheckpointStanding.GOOD
         if self.timeline.timeline is not None:
             iteration = checkpoint.iteration or 0
             found = self.timeline.timeline.standing(iteration, checkpoint.newest_mtime)
-        is_sure = is_complete(checkpoint) or found is not Standing.GOOD
-        return found if is_sure else Standing.UNKNOWN
+        is_sure = is_complete(checkpoint) or found is not CheckpointStanding.GOOD
+        return found if is_sure else CheckpointStanding.UNKNOWN
 
-    def age_seconds(self, checkpoint: Checkpoint) -> float | None:
+    def age_seconds(self, checkpoint: ListedCheckpoint) -> float | None:
         newest = checkpoint.newest_mtime
         return None if newest is None else self.observed_at - newest
 
@@ -116,11 +120,11 @@ class Report:
         }
 
 
-def is_complete(checkpoint: Checkpoint) -> bool:
-    return checkpoint.state is State.COMPLETE
+def is_complete(checkpoint: ListedCheckpoint) -> bool:
+    return checkpoint.state is CheckpointState.COMPLETE
 
 
-def inspect_folder(folder: str, clock: Callable[[], float]) -> Report:
+def inspect_folder(folder: str, clock: Callable[[], float]) -> CheckpointReport:
     """InputError where `folder` is no folder or cannot be listed."""
     try:
         if not stat.S_ISDIR(os.stat(folder).st_mode):
@@ -137,10 +141,10 @@ def inspect_folder(folder: str, clock: Callable[[], float]) -> Report:
     now = clock()
     said = [each for each in (hint, history.problem) if each is not None]
     said += _timeline_notes(history)
-    return Report(folder, now, listing, (*said, *_notes(listing, now)), history)
+    return CheckpointReport(folder, now, listing, (*said, *_notes(listing, now)), history)
 
 
-def _timeline_notes(history: checkpoint_dir.Found) -> Iterator[str]:
+def _timeline_notes(history: checkpoint_dir.SavedTimeline) -> Iterator[str]:
     known = history.timeline
     if known is not None and known.quarantine is not None:
         bad = known.quarantine
@@ -148,7 +152,7 @@ def _timeline_notes(history: checkpoint_dir.Found) -> Iterator[str]:
         yield f"from iteration {bad.first_bad} on checkpoints are suspect{why}: no rollback yet"
 
 
-def _notes(listing: Listing, now: float) -> Iterator[str]:
+def _notes(listing: FolderListing, now: float) -> Iterator[str]:
     yield from _pointer_notes(listing)
     for each in listing.checkpoints[:1]:
         newest = each.newest_mtime
@@ -167,7 +171,7 @@ def _notes(listing: Listing, now: float) -> Iterator[str]:
         yield "the folder has too many entries: some were not looked at"
 
 
-def _pointer_notes(listing: Listing) -> Iterator[str]:
+def _pointer_notes(listing: FolderListing) -> Iterator[str]:
     states = {each.name: each.state for each in listing.checkpoints}
     is_megatron = any(name == "release" or name.startswith("iter_") for name in states)
     if is_megatron and all(pointer.file != TRACKER for pointer in listing.pointers):
@@ -177,7 +181,9 @@ def _pointer_notes(listing: Listing) -> Iterator[str]:
             yield f"{pointer.file} {pointer.problem}"
         elif pointer.checkpoint is None:
             yield f"{pointer.file} names {pointer.value}, which is not here"
-        elif states.get(pointer.checkpoint, State.COMPLETE) is not State.COMPLETE:
+        elif (
+            states.get(pointer.checkpoint, CheckpointState.COMPLETE) is not CheckpointState.COMPLETE
+        ):
             state = states[pointer.checkpoint].value
             yield f"{pointer.file} names {pointer.checkpoint}, which is {state}"
 
@@ -217,7 +223,7 @@ _COMPLETE = "complete"
 class JobCheckpoints:
     job: str
     observed_at: float
-    stored: Stored | None
+    stored: StoredCheckpoints | None
     """None: no sidecar tells of a save folder."""
     pod: str = ""
     """Whose sidecar was believed: the one that saw most."""
@@ -287,19 +293,19 @@ def inspect_job_with(access: Access, job: str, namespace: str, now: float) -> Jo
         for pod, body in mine
         if pod.owner in owners and pod.phase == "Running"
     }
-    told = ask_all(asks, seconds=_SECONDS)
-    words = [each for each in told.values() if not isinstance(each, Missed)]
+    told = gather(asks, seconds=_SECONDS)
+    words = [each for each in told.values() if not isinstance(each, TimedOut)]
     return _best(name, now, words, len(asks))
 
 
-def _best(job: str, now: float, words: list[PodWords], pods: int) -> JobCheckpoints:
+def _best(job: str, now: float, words: list[PodReport], pods: int) -> JobCheckpoints:
     """Network file systems show pods different listings: the longest is the newest."""
     seen = [
         (each.snapshot.stored, each)
         for each in words
         if each.snapshot is not None and each.snapshot.stored is not None
     ]
-    found = [(one.what, each) for one, each in seen if isinstance(one.what, Stored)]
+    found = [(one.what, each) for one, each in seen if isinstance(one.what, StoredCheckpoints)]
     if not found:
         silent = [each.sidecar for each in words if each.sidecar]
         why = "no pod runs" if not pods else "no sidecar tells of a save folder"

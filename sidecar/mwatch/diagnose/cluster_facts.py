@@ -35,10 +35,10 @@ from mwatch.kube.resources import (
     RUNTIMES,
     SERVICES,
     STORAGE_CLASSES,
-    Resource,
+    ApiResource,
 )
 from mwatch.model.checks import running as names
-from mwatch.model.checks.running import Claim, Kept
+from mwatch.model.checks.running import Claim, KeptFields
 from mwatch.model.checks.workload import Reached
 from mwatch.model.kube.event import KubeEvent, event_of
 from mwatch.model.kube.facts import KubeFacts
@@ -48,7 +48,7 @@ from mwatch.model.kube.ledger import Book, from_data
 from mwatch.model.kube.node import node_of
 from mwatch.model.kube.pod import KubePod, pod_of
 from mwatch.model.kube.queue import KubeQuota
-from mwatch.runtime.fanout import Missed, ask_all
+from mwatch.runtime.fanout import TimedOut, gather
 
 _MAX_NODES = 128
 
@@ -58,16 +58,16 @@ def around(
 ) -> dict[str, Any]:
     """By the names of `model.running`: nodes and claims, or Missed."""
     nodes = sorted({pod.node for pod in pods if pod.node})[:_MAX_NODES]
-    bodies = () if isinstance(claims, Missed) else claims
+    bodies = () if isinstance(claims, TimedOut) else claims
     classes = sorted({text(each, "spec", "storageClassName") for each in bodies} - {""})
     asks: dict[str, Callable[[], Any]] = {}
     for name in nodes:
         asks[f"node/{name}"] = partial(access.get, NODES, None, name)
     for name in classes:
         asks[f"class/{name}"] = partial(access.get, STORAGE_CLASSES, None, name)
-    told = ask_all(asks, seconds=seconds)
+    told = gather(asks, seconds=seconds)
     found: dict[str, Any] = {names.NODES: _nodes([told[f"node/{name}"] for name in nodes])}
-    if not isinstance(claims, Missed):
+    if not isinstance(claims, TimedOut):
         policies = {name: _policy(told[f"class/{name}"]) for name in classes}
         found[names.CLAIMS] = tuple(_claim(each, policies) for each in bodies)
     return found
@@ -75,12 +75,12 @@ def around(
 
 def _nodes(answers: list[Any]) -> Any:
     """A node that is not there any more is none of them."""
-    missed = next((each for each in answers if isinstance(each, Missed)), None)
+    missed = next((each for each in answers if isinstance(each, TimedOut)), None)
     return missed or tuple(node_of(each.body) for each in answers if each.is_ok)
 
 
 def _policy(answer: Any) -> str:
-    if isinstance(answer, Missed) or not answer.is_ok:
+    if isinstance(answer, TimedOut) or not answer.is_ok:
         return ""
     return text(answer.body, "reclaimPolicy") or "Delete"
 
@@ -107,7 +107,7 @@ class JobFacts:
     others: tuple[Reached, ...] = ()
     claims: tuple[Claim, ...] | None = None
     services: tuple[str, ...] | None = None
-    kept: Kept | None = None
+    kept: KeptFields | None = None
     book: Book | None = None
     controller: Mapping[str, Any] | None = None
     """What the controller says of this job."""
@@ -132,7 +132,7 @@ class JobFacts:
         return tuple(sorted(ours, key=lambda each: each.at or 0.0))
 
 
-def gather(access: Access, found: FoundJob, now: float, *, seconds: float) -> JobFacts:
+def collect_facts(access: Access, found: FoundJob, now: float, *, seconds: float) -> JobFacts:
     """MwatchError where not even its pods can be listed."""
     job = found.job
     asks: dict[str, Callable[[], Any]] = {
@@ -148,8 +148,8 @@ def gather(access: Access, found: FoundJob, now: float, *, seconds: float) -> Jo
         "scripts": lambda: _scripts(access, found),
         "runtime": lambda: _runtime(access, found),
     }
-    told = ask_all(asks, seconds=seconds)
-    if isinstance(told["pods"], Missed):
+    told = gather(asks, seconds=seconds)
+    if isinstance(told["pods"], TimedOut):
         raise told["pods"].error or NoCluster(f"the pods of {job.name}: {told['pods'].why}")
     bodies, pods = told["pods"]
     later = around(access, pods, told[names.CLAIMS], seconds)
@@ -180,7 +180,7 @@ def _facts(
         name=job.name,
         pods=pods,
         events=tuple(map(event_of, events)),
-        nodes=None if isinstance(nodes, Missed) else nodes,
+        nodes=None if isinstance(nodes, TimedOut) else nodes,
         workload=_or(told["workload"], None),
         ours=_ours(job, _or(told["ledger"], None)),
     )
@@ -199,13 +199,13 @@ def _facts(
         book=_or(told["ledger"], None),
         controller=_or(told["controller"], None),
         unseen={
-            name: each.why for name, each in {**told, **later}.items() if isinstance(each, Missed)
+            name: each.why for name, each in {**told, **later}.items() if isinstance(each, TimedOut)
         },
     )
 
 
 def _or(answer: Any, otherwise: Any) -> Any:
-    return otherwise if isinstance(answer, Missed) else answer
+    return otherwise if isinstance(answer, TimedOut) else answer
 
 
 def _pods(
@@ -225,7 +225,7 @@ def _order(both: tuple[Mapping[str, Any], KubePod]) -> tuple[str, int, str]:
 
 
 def _listed(
-    access: Access, resource: Resource, namespace: str | None
+    access: Access, resource: ApiResource, namespace: str | None
 ) -> tuple[Mapping[str, Any], ...]:
     listing = list_all(access, resource, namespace)
     return listing.objects if listing is not None else ()

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from mwatch.checks.kube_causes import kube_phase
 from mwatch.diagnose.cluster_facts import CONTROLLER, CONTROLLER_PORT
-from mwatch.diagnose.pod_reports import PodWords, ask_sidecar
+from mwatch.diagnose.pod_reports import PodReport, ask_sidecar
 from mwatch.diagnose.verdict import besides
 from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError
@@ -31,7 +31,7 @@ from mwatch.model.kube.facts import KubeFacts
 from mwatch.model.kube.fields import moment
 from mwatch.model.kube.job import KubeJob
 from mwatch.model.kube.pod import pod_of
-from mwatch.runtime.fanout import Missed, ask_all
+from mwatch.runtime.fanout import TimedOut, gather
 
 _UNSEEN = (Cause.UNKNOWN.value, Cause.BLIND.value)
 _HISTORY = frozenset({"blind"})
@@ -89,7 +89,7 @@ def of_controller(job: KubeJob, body: Mapping[str, Any]) -> FleetLine:
     )
 
 
-def of_sidecars(job: KubeJob, facts: KubeFacts, words: Sequence[PodWords]) -> FleetLine:
+def of_sidecars(job: KubeJob, facts: KubeFacts, words: Sequence[PodReport]) -> FleetLine:
     told = [each for each in words if each.snapshot is not None]
     views = [each.snapshot.view for each in told if each.snapshot is not None]
     phase = kube_phase(facts)
@@ -113,7 +113,7 @@ def of_sidecars(job: KubeJob, facts: KubeFacts, words: Sequence[PodWords]) -> Fl
 
 
 def _judged(
-    job: KubeJob, facts: KubeFacts, told: Sequence[PodWords], words: Sequence[PodWords]
+    job: KubeJob, facts: KubeFacts, told: Sequence[PodReport], words: Sequence[PodReport]
 ) -> tuple[Cause, str, float | None]:
     outside = besides(facts)
     if job.finished == "Succeeded":
@@ -135,7 +135,7 @@ def _judged(
     return Cause.UNKNOWN, f"not seen ({why}); type: mwatch diagnose {job.name}", None
 
 
-def _worst(told: Sequence[PodWords]) -> tuple[Finding, float] | None:
+def _worst(told: Sequence[PodReport]) -> tuple[Finding, float] | None:
     order = list(Severity)
     found = [
         (each, words.snapshot.shift(words.received_at))
@@ -206,7 +206,7 @@ def look(access: Access, namespace: str | None, now: float) -> Fleet:
     began = time.monotonic()
     found = watched_jobs(access, namespace)
     spaces = sorted({job.namespace for job in found.jobs})
-    told = ask_all(
+    told = gather(
         {space: partial(_controller, access, space) for space in spaces}, seconds=_CALL_SECONDS
     )
     by_key = {space: _by_job(answer) for space, answer in told.items()}
@@ -225,8 +225,8 @@ def look(access: Access, namespace: str | None, now: float) -> Fleet:
         else:
             asks[job.key] = partial(_ask, access, job, now)
     jobs = {job.key: job for job in found.jobs}
-    for key, answer in ask_all(asks, seconds=_SECONDS).items():
-        missed = isinstance(answer, Missed)
+    for key, answer in gather(asks, seconds=_SECONDS).items():
+        missed = isinstance(answer, TimedOut)
         lines.append(FleetLine.unseen(jobs[key], answer.why) if missed else answer)
     order = sorted(lines, key=lambda each: (each.namespace, each.name))
     return Fleet(now, tuple(order), tuple(found.problems), time.monotonic() - began)
@@ -239,7 +239,7 @@ def _controller(access: Access, namespace: str) -> Mapping[str, Any]:
 
 
 def _by_job(answer: Any) -> dict[tuple[str, str], Mapping[str, Any]]:
-    if isinstance(answer, Missed):
+    if isinstance(answer, TimedOut):
         return {}
     listed = answer.get("jobs")
     bodies: Iterable[Any] = listed if isinstance(listed, list) else ()

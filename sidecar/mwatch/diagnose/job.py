@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 
 from mwatch.checks.kube_causes import kube_phase
 from mwatch.checks.live import look
-from mwatch.diagnose.cluster_facts import JobFacts, gather
-from mwatch.diagnose.pod_reports import PodWords, listen
-from mwatch.diagnose.report import JobReport, deeds_of
+from mwatch.diagnose.cluster_facts import JobFacts, collect_facts
+from mwatch.diagnose.pod_reports import PodReport, query_pods
+from mwatch.diagnose.report import JobReport, actions_taken
 from mwatch.diagnose.running_job import running_of
-from mwatch.diagnose.timeline import Story, tell
+from mwatch.diagnose.timeline import JobHistory, tell
 from mwatch.diagnose.verdict import besides, chained, judge
 from mwatch.engine.advice import advise
 from mwatch.kube.access import Access, open_access
@@ -28,7 +28,7 @@ from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause, Finding, Verdict
 from mwatch.model.phase import JobPhase
 from mwatch.model.settings import Settings
-from mwatch.report.run_report import AttemptReport, Report
+from mwatch.report.run_report import AttemptReport, RunReport
 from mwatch.state.goodput import ledger
 
 _PODS_WAIT = frozenset({Cause.UNSCHEDULABLE, Cause.IMAGE, Cause.VOLUME, Cause.PREEMPTED})
@@ -115,8 +115,8 @@ def diagnose_with(access: Access, request: JobRequest, now: float) -> JobReport:
     found = find_whole(access, namespace, name, kind)
     if found is None:
         raise no_such_job(access, namespace, name)
-    facts = gather(access, found, now, seconds=_FACTS_SECONDS)
-    words = listen(
+    facts = collect_facts(access, found, now, seconds=_FACTS_SECONDS)
+    words = query_pods(
         access, facts.job.kind, facts.kube.pods, facts.bodies,
         seconds=_PODS_SECONDS, wants_logs=request.wants_logs,
     )  # fmt: skip
@@ -125,7 +125,7 @@ def diagnose_with(access: Access, request: JobRequest, now: float) -> JobReport:
 
 def make_report(
     facts: JobFacts,
-    words: Sequence[PodWords],
+    words: Sequence[PodReport],
     settings: Settings | None = None,
     began: float | None = None,
 ) -> JobReport:
@@ -149,7 +149,7 @@ def make_report(
         story=story,
         report=report,
         checks=tuple(look(running_of(facts, words, story))),
-        deeds=tuple(deeds_of(facts)),
+        deeds=tuple(actions_taken(facts)),
         next_command=next_command(facts, said, decision, container),
         notes=tuple(_notes(facts, words)),
         phase=_phase(facts, story),
@@ -157,11 +157,11 @@ def make_report(
     )
 
 
-def _placed(finding: Finding, words: Sequence[PodWords]) -> Finding:
+def _placed(finding: Finding, words: Sequence[PodReport]) -> Finding:
     return replace(finding, culprit=chained(finding.culprit, words))
 
 
-def _phase(facts: JobFacts, story: Story) -> JobPhase | None:
+def _phase(facts: JobFacts, story: JobHistory) -> JobPhase | None:
     by_cluster = kube_phase(facts.kube)
     job = story.engine.job
     return by_cluster or (job.attempt.phase if job.has_started else None)
@@ -169,15 +169,15 @@ def _phase(facts: JobFacts, story: Story) -> JobPhase | None:
 
 def _whole(
     facts: JobFacts,
-    words: Sequence[PodWords],
-    story: Story,
+    words: Sequence[PodReport],
+    story: JobHistory,
     said: Verdict,
     decision: Decision,
     findings: tuple[Finding, ...],
-) -> Report:
+) -> RunReport:
     job = story.engine.job
     attempts = [*job.past, job.attempt] if job.has_started else []
-    return Report(
+    return RunReport(
         verdict=said,
         decision=decision,
         acted_at=None,
@@ -199,7 +199,7 @@ def _whole(
     )
 
 
-def _attempt(story: Story, number: int, said: Verdict, decision: Decision) -> AttemptReport:
+def _attempt(story: JobHistory, number: int, said: Verdict, decision: Decision) -> AttemptReport:
     job = story.engine.job
     attempt = next(each for each in (*job.past, job.attempt) if each.number == number)
     is_last = attempt is job.attempt
@@ -217,7 +217,7 @@ def _attempt(story: Story, number: int, said: Verdict, decision: Decision) -> At
     )
 
 
-def _notes(facts: JobFacts, words: Sequence[PodWords]) -> list[str]:
+def _notes(facts: JobFacts, words: Sequence[PodReport]) -> list[str]:
     """What was not seen, for people; the whole of it is in `unseen`."""
     found: list[str] = []
     forbidden = [each for each in words if each.is_forbidden]

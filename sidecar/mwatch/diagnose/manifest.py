@@ -10,21 +10,21 @@ from mwatch.checks.every import ALL, look
 from mwatch.errors import InputError
 from mwatch.manifests.kinds import JOBS
 from mwatch.manifests.whole import workloads
-from mwatch.model.checks.check import Found, Level
+from mwatch.model.checks.check import Problem, Severity
 from mwatch.operate.inject import found_json, read
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class ManifestReport:
     file: str
     jobs: tuple[str, ...]
-    found: tuple[Found, ...]
+    found: tuple[Problem, ...]
     checks: int = len(ALL)
 
     @property
     def exit_code(self) -> int:
         """0 nothing, or only what is good to know; 1 something to mend."""
-        return int(any(each.level is not Level.INFO for each in self.found))
+        return int(any(each.level is not Severity.INFO for each in self.found))
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -35,11 +35,11 @@ class Checked:
         }
 
 
-def check(file: str) -> Checked:
+def check(file: str) -> ManifestReport:
     """InputError where there is nothing to check."""
     name, text = read(file)
     jobs = workloads(text, name)
     if not jobs:
         raise InputError(f"{name}:1: has no training job; give the manifest of a {', '.join(JOBS)}")
     found = tuple(one for each in jobs for one in look(each))
-    return Checked(name, tuple(f"{each.kind}/{each.name}" for each in jobs), found)
+    return ManifestReport(name, tuple(f"{each.kind}/{each.name}" for each in jobs), found)

@@ -25,7 +25,7 @@ from mwatch.model.kube.fields import items, mapping, number, text
 from mwatch.model.kube.job import JobKind
 from mwatch.model.kube.pod import Container, KubePod
 from mwatch.model.snapshot.snapshot_wire import PodSnapshot, from_wire
-from mwatch.runtime.fanout import Missed, ask_all
+from mwatch.runtime.fanout import TimedOut, gather
 
 MAX_PODS = 512
 """More are not asked: the first and last of them, and those in trouble, are."""
@@ -35,7 +35,7 @@ _ROUNDS = 6
 _TRAINER = {JobKind.PYTORCH_JOB: "pytorch", JobKind.TRAIN_JOB: "node"}
 
 
-class PodWords(NamedTuple):
+class PodReport(NamedTuple):
     pod: KubePod
     container: str
     """That trains."""
@@ -61,7 +61,7 @@ class PodWords(NamedTuple):
         return next((each for each in self.pod.containers if each.name == self.container), None)
 
 
-def listen(
+def query_pods(
     access: Access,
     kind: JobKind,
     pods: Sequence[KubePod],
@@ -69,18 +69,18 @@ def listen(
     *,
     seconds: float,
     wants_logs: bool = False,
-) -> list[PodWords]:
+) -> list[PodReport]:
     """In the order of the pods. `wants_logs`: also of those whose sidecar answers."""
     chosen = sorted(pods, key=_urgency)[:MAX_PODS]
     asks: dict[str, Callable[[], Any]] = {}
-    blank: dict[str, PodWords] = {}
+    blank: dict[str, PodReport] = {}
     for pod in chosen:
         body = bodies.get(pod.name, {})
-        blank[pod.name] = PodWords(pod, trainer_name(kind, body))
+        blank[pod.name] = PodReport(pod, trainer_name(kind, body))
         asks[pod.name] = partial(_ask, access, blank[pod.name], _port(pod, body), wants_logs)
-    told = ask_all(asks, seconds=seconds)
+    told = gather(asks, seconds=seconds)
     by_name = {
-        name: blank[name]._replace(problem=each.why) if isinstance(each, Missed) else each
+        name: blank[name]._replace(problem=each.why) if isinstance(each, TimedOut) else each
         for name, each in told.items()
     }
     return [by_name[pod.name] for pod in pods if pod.name in by_name]
@@ -107,12 +107,12 @@ def _port(pod: KubePod, body: Mapping[str, Any]) -> int | None:
     return next((number(each, "containerPort") for each in ports), None) or PORT
 
 
-def ask_sidecar(access: Access, pod: KubePod, body: Mapping[str, Any]) -> PodWords:
+def ask_sidecar(access: Access, pod: KubePod, body: Mapping[str, Any]) -> PodReport:
     """Of one pod, and no log."""
-    return _by_sidecar(access, PodWords(pod, ""), _port(pod, body))
+    return _by_sidecar(access, PodReport(pod, ""), _port(pod, body))
 
 
-def _by_sidecar(access: Access, words: PodWords, port: int | None) -> PodWords:
+def _by_sidecar(access: Access, words: PodReport, port: int | None) -> PodReport:
     if port is None:
         return words
     try:
@@ -122,7 +122,7 @@ def _by_sidecar(access: Access, words: PodWords, port: int | None) -> PodWords:
         return words._replace(sidecar=str(error), is_forbidden=forbidden)
 
 
-def _ask(access: Access, words: PodWords, port: int | None, wants_logs: bool) -> PodWords:
+def _ask(access: Access, words: PodReport, port: int | None, wants_logs: bool) -> PodReport:
     pod = words.pod
     words = _by_sidecar(access, words, port)
     has_begun = any(each.name == words.container for each in pod.containers)
@@ -131,7 +131,7 @@ def _ask(access: Access, words: PodWords, port: int | None, wants_logs: bool) ->
     return words
 
 
-def _snapshot(access: Access, words: PodWords, port: int) -> PodWords:
+def _snapshot(access: Access, words: PodReport, port: int) -> PodReport:
     """All parts of it as one, its newest state and every event."""
     pod, whole, cursor = words.pod, words, ""
     for _ in range(_ROUNDS):
@@ -151,7 +151,7 @@ def _snapshot(access: Access, words: PodWords, port: int) -> PodWords:
     return whole
 
 
-def _joined(whole: PodWords, part: PodSnapshot, at: float, raw: Mapping[str, Any]) -> PodWords:
+def _joined(whole: PodReport, part: PodSnapshot, at: float, raw: Mapping[str, Any]) -> PodReport:
     known = whole.snapshot
     if known is None:
         return whole._replace(snapshot=part, received_at=at, raw=raw)
@@ -166,7 +166,7 @@ def _joined(whole: PodWords, part: PodSnapshot, at: float, raw: Mapping[str, Any
     return whole._replace(snapshot=merged, received_at=at)
 
 
-def _logs(access: Access, words: PodWords) -> PodWords:
+def _logs(access: Access, words: PodReport) -> PodReport:
     pod, trainer = words.pod, words.trainer
     found: list[PodLog] = []
     problem = ""

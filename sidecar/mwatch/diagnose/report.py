@@ -29,10 +29,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mwatch.diagnose.cluster_facts import JobFacts
-from mwatch.diagnose.pod_reports import PodWords
-from mwatch.diagnose.timeline import Story
+from mwatch.diagnose.pod_reports import PodReport
+from mwatch.diagnose.timeline import JobHistory
 from mwatch.errors import InputError
-from mwatch.model.checks.check import CheckState, Found, Level, Made
+from mwatch.model.checks.check import CheckState, Made, Problem, Severity
 from mwatch.model.decision import Act, Action
 from mwatch.model.finding import Evidence
 from mwatch.model.incident import IncidentRecord
@@ -40,21 +40,21 @@ from mwatch.model.kube.pause import pause_of
 from mwatch.model.kube.pod import KubePod
 from mwatch.model.phase import JobPhase
 from mwatch.report.markdown import json_text
-from mwatch.report.run_report import Report, iso
+from mwatch.report.run_report import RunReport, iso
 from mwatch_trainer.scrub.environment import is_secret_name
 from mwatch_trainer.scrub.scrubber import scrub_text
 
 MAX_DEEDS = 6
 
 
-class Deed(NamedTuple):
+class ActionTaken(NamedTuple):
     at: float | None
     text: str
     source: str
     """`controller`, `ledger`, `event` or `annotation`."""
 
 
-def deeds_of(facts: JobFacts) -> list[Deed]:
+def actions_taken(facts: JobFacts) -> list[ActionTaken]:
     """The newest first, and what holds now before all."""
     now = [*_held(facts), *_hands(facts.controller)]
     past = sorted(_past(facts), key=lambda each: -(each.at or 0.0))
@@ -62,16 +62,16 @@ def deeds_of(facts: JobFacts) -> list[Deed]:
     return found[:MAX_DEEDS]
 
 
-def _held(facts: JobFacts) -> Iterator[Deed]:
+def _held(facts: JobFacts) -> Iterator[ActionTaken]:
     pause = pause_of(facts.job, facts.kube.now)
     if pause is not None:
-        yield Deed(pause.until, f"paused ({pause.words or 'by hand'})", "annotation")
+        yield ActionTaken(pause.until, f"paused ({pause.words or 'by hand'})", "annotation")
     halt = None if facts.book is None else facts.book.halt
     if halt is not None and (halt.until is None or halt.until > facts.kube.now):
-        yield Deed(halt.at, f"acts on nothing: {halt.who}: {halt.why}", "ledger")
+        yield ActionTaken(halt.at, f"acts on nothing: {halt.who}: {halt.why}", "ledger")
 
 
-def _hands(controller: Mapping[str, Any] | None) -> Iterator[Deed]:
+def _hands(controller: Mapping[str, Any] | None) -> Iterator[ActionTaken]:
     hands = (controller or {}).get("hands")
     if not isinstance(hands, Mapping):
         return
@@ -79,27 +79,27 @@ def _hands(controller: Mapping[str, Any] | None) -> Iterator[Deed]:
     at = float(since) if isinstance(since, int | float) else None
     for key in ("text", "last"):
         if hands.get(key):
-            yield Deed(at if key == "text" else None, str(hands[key]), "controller")
+            yield ActionTaken(at if key == "text" else None, str(hands[key]), "controller")
 
 
-def _past(facts: JobFacts) -> Iterator[Deed]:
+def _past(facts: JobFacts) -> Iterator[ActionTaken]:
     entry = None if facts.book is None else facts.book.of(facts.key)
     if entry is None or (entry.uid and entry.uid != facts.job.uid):
         yield from _events(facts)
         return
     for act in entry.acts:
-        yield Deed(act.at, _act(act, entry.incidents), "ledger")
+        yield ActionTaken(act.at, _act(act, entry.incidents), "ledger")
     for note in entry.notes:
-        yield Deed(note.at, f"{note.what} by {note.who}: {note.why}", "ledger")
+        yield ActionTaken(note.at, f"{note.what} by {note.who}: {note.why}", "ledger")
     if entry.step is not None and entry.is_under_way:
-        yield Deed(None, f"a gang restart is under way ({entry.step.id})", "ledger")
+        yield ActionTaken(None, f"a gang restart is under way ({entry.step.id})", "ledger")
     if not entry.acts and not entry.notes:
         yield from _events(facts)
 
 
-def _events(facts: JobFacts) -> Iterator[Deed]:
+def _events(facts: JobFacts) -> Iterator[ActionTaken]:
     for each in facts.said:
-        yield Deed(each.at, f"{each.reason}: {each.text}", "event")
+        yield ActionTaken(each.at, f"{each.reason}: {each.text}", "event")
 
 
 def _act(act: Act, incidents: tuple[IncidentRecord, ...]) -> str:
@@ -118,11 +118,11 @@ VERSION = 1
 @dataclass(frozen=True, slots=True)
 class JobReport:
     facts: JobFacts
-    words: tuple[PodWords, ...]
-    story: Story
-    report: Report
+    words: tuple[PodReport, ...]
+    story: JobHistory
+    report: RunReport
     checks: tuple[Made, ...]
-    deeds: tuple[Deed, ...]
+    deeds: tuple[ActionTaken, ...]
     next_command: str
     notes: tuple[str, ...]
     phase: JobPhase | None
@@ -133,9 +133,9 @@ class JobReport:
         return self.report.exit_code
 
     @property
-    def found(self) -> list[Found]:
+    def found(self) -> list[Problem]:
         """By the checks; the worst first."""
-        order = list(Level)
+        order = list(Severity)
         every = [one for each in self.checks for one in each.found]
         return sorted(every, key=lambda each: order.index(each.level))
 
@@ -238,7 +238,7 @@ def check_json(made: Made) -> dict[str, Any]:
     }
 
 
-def _sidecar(words: PodWords | None) -> str | None:
+def _sidecar(words: PodReport | None) -> str | None:
     """`answers`, why not, or None: it has none."""
     if words is None or (words.snapshot is None and not words.sidecar):
         return None

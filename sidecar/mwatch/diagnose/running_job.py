@@ -16,13 +16,13 @@ from statistics import median
 
 from mwatch.decide.quiet import ended_as_asked
 from mwatch.diagnose.cluster_facts import JobFacts
-from mwatch.diagnose.pod_reports import PodWords
-from mwatch.diagnose.timeline import Story
+from mwatch.diagnose.pod_reports import PodReport
+from mwatch.diagnose.timeline import JobHistory
 from mwatch.manifests import shell_text
 from mwatch.manifests.containers import environment_of, trainer_of
 from mwatch.manifests.facts import workload_of
 from mwatch.model.checks import running as names
-from mwatch.model.checks.running import Progress, Running
+from mwatch.model.checks.running import JobProgress, Running
 from mwatch.model.checks.workload import Workload
 from mwatch.model.event import Arguments
 from mwatch.model.job import Job
@@ -47,7 +47,7 @@ _RANDOM = "started_from_random"
 _FEW = 2
 
 
-def running_of(facts: JobFacts, words: Sequence[PodWords], story: Story) -> Running:
+def running_of(facts: JobFacts, words: Sequence[PodReport], story: JobHistory) -> Running:
     argv = next((each for each in map(_argv, words) if each), ())
     given = {**_printed(story.arguments), **(shell_text.arguments(argv, {}) if argv else {})}
     return Running(
@@ -67,7 +67,7 @@ def running_of(facts: JobFacts, words: Sequence[PodWords], story: Story) -> Runn
     )
 
 
-def _argv(words: PodWords) -> tuple[str, ...]:
+def _argv(words: PodReport) -> tuple[str, ...]:
     wrapper = words.snapshot.wrapper if words.snapshot is not None else None
     return () if wrapper is None else wrapper.argv
 
@@ -121,14 +121,14 @@ def _lists(argv: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(values) for name, values in found.items()}
 
 
-def _progress(words: Sequence[PodWords], story: Story) -> Progress:
+def _progress(words: Sequence[PodReport], story: JobHistory) -> JobProgress:
     job = story.engine.job
     attempt, layout = job.attempt, job.layout
     ats = [step.at for step in attempt.steps][-20:]
     gaps = [after - before for before, after in pairwise(ats) if after > before]
     seconds = [step.seconds for step in attempt.steps if step.seconds][-20:]
     printing = [each.name for each in job.streams.values() if each.prints_iterations]
-    return Progress(
+    return JobProgress(
         iteration=attempt.iteration,
         total_iterations=layout.total_iterations,
         line_at=attempt.line_at,
@@ -145,14 +145,14 @@ def _progress(words: Sequence[PodWords], story: Story) -> Progress:
     )
 
 
-def _random(story: Story, job: Job) -> str:
+def _random(story: JobHistory, job: Job) -> str:
     for each in story.assessment.findings:
         if each.detector == _RANDOM:
             return next((one.text for one in each.evidence), each.summary)[:200]
     return "no checkpoint was loaded" if job.attempt.load == "random" else ""
 
 
-def _rendezvous(facts: JobFacts, words: Sequence[PodWords]) -> dict[str, str]:
+def _rendezvous(facts: JobFacts, words: Sequence[PodReport]) -> dict[str, str]:
     """Of pods that take part; the one that is being replaced may have an old one."""
     found: dict[str, str] = {}
     going = {pod.name for pod in facts.kube.pods if pod.is_deleting or pod.is_over}
@@ -166,7 +166,7 @@ def _rendezvous(facts: JobFacts, words: Sequence[PodWords]) -> dict[str, str]:
     return found
 
 
-def _pods(words: Iterable[PodWords]) -> dict[str, PodFacts]:
+def _pods(words: Iterable[PodReport]) -> dict[str, PodFacts]:
     return {
         each.pod.name: each.snapshot.pod
         for each in words
@@ -174,7 +174,7 @@ def _pods(words: Iterable[PodWords]) -> dict[str, PodFacts]:
     }
 
 
-def _unseen(facts: JobFacts, words: Sequence[PodWords]) -> dict[str, str]:
+def _unseen(facts: JobFacts, words: Sequence[PodReport]) -> dict[str, str]:
     found = dict(facts.unseen)
     if not any(each.has_told for each in words):
         problems = [each.problem for each in words if each.problem]

@@ -17,14 +17,21 @@ from typing import Any
 
 from mwatch.config import catalogue
 from mwatch.decide.verdict import verdict
-from mwatch.diagnose.pod_reports import PodWords
+from mwatch.diagnose.pod_reports import PodReport
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.kube.pod_logs import PodLog
 from mwatch.model.event import Arguments
 from mwatch.model.fault import CatalogueEntry
 from mwatch.model.finding import Evidence, Finding, Verdict
 from mwatch.model.kube.pod import KubePod
-from mwatch.model.observation import AttemptStart, Observed, ProcessExit, Sight, SightChange, Stored
+from mwatch.model.observation import (
+    AttemptStart,
+    Observed,
+    ProcessExit,
+    Source,
+    SourceStatusChange,
+    StoredCheckpoints,
+)
 from mwatch.model.settings import Settings
 from mwatch.parse.grammar import Grammar
 from mwatch.parse.reader import Reader, in_order
@@ -34,7 +41,7 @@ _MAX_ENDINGS = 64
 
 
 @dataclass(slots=True)
-class Story:
+class JobHistory:
     engine: Engine
     assessment: Assessment
     endings: dict[int, Verdict] = field(default_factory=dict)
@@ -43,7 +50,7 @@ class Story:
     """When a line was printed, by file and number."""
     arguments: Arguments | None = None
     """The newest block that was printed."""
-    stored: Stored | None = None
+    stored: StoredCheckpoints | None = None
     lines: int = 0
     looks: int = 0
     last_at: float | None = None
@@ -56,27 +63,27 @@ class Story:
 
 def tell(
     run: str,
-    words: Sequence[PodWords],
+    words: Sequence[PodReport],
     now: float,
     *,
     besides: Sequence[Finding] = (),
     settings: Settings | None = None,
     is_up: bool = True,
-) -> Story:
+) -> JobHistory:
     """`besides`: what Kubernetes knows; `is_up`: somebody may still print something."""
     entries, grammar = _read_catalogue()
     engine = Engine(run, {entry.id: entry for entry in entries}, settings)
-    story = Story(engine, Assessment(now, (), engine.peek(now).decision))
+    story = JobHistory(engine, Assessment(now, (), engine.preview(now).decision))
     told = _told(words, grammar, story)
     for observed in told:
         _play(story, observed)
     if story.last_at is None:
-        story.assessment = engine.look(now, besides)
+        story.assessment = engine.evaluate(now, besides)
         return story
     # Where all has ended nothing more is to be waited for: a silence after it means nothing.
     until = now if is_up else story.last_at
-    engine.look(min(until, story.last_at + 1.0), besides)
-    story.assessment = engine.look(until, besides)
+    engine.evaluate(min(until, story.last_at + 1.0), besides)
+    story.assessment = engine.evaluate(until, besides)
     return story
 
 
@@ -87,7 +94,7 @@ def _read_catalogue() -> tuple[Sequence[CatalogueEntry], Grammar]:
     return entries, Grammar(entries, None)
 
 
-def _told(words: Sequence[PodWords], grammar: Grammar, story: Story) -> list[Observed]:
+def _told(words: Sequence[PodReport], grammar: Grammar, story: JobHistory) -> list[Observed]:
     every: list[Observed] = []
     for each in words:
         if each.snapshot is not None:
@@ -103,19 +110,21 @@ def _told(words: Sequence[PodWords], grammar: Grammar, story: Story) -> list[Obs
     return every
 
 
-def _sights(words: Sequence[PodWords]) -> list[SightChange]:
+def _sights(words: Sequence[PodReport]) -> list[SourceStatusChange]:
     """What anybody sees, the job is seen by."""
     up: dict[str, bool] = {}
     for each in words:
         for name, is_up in (each.snapshot.sources if each.snapshot else {}).items():
             up[name] = up.get(name, False) or is_up
     if any(each.logs for each in words):
-        up[Sight.LOG.value] = True
-    known = {each.value for each in Sight}
-    return [SightChange(Sight(name), is_up, "") for name, is_up in up.items() if name in known]
+        up[Source.LOG.value] = True
+    known = {each.value for each in Source}
+    return [
+        SourceStatusChange(Source(name), is_up, "") for name, is_up in up.items() if name in known
+    ]
 
 
-def _of_snapshot(words: PodWords, story: Story) -> Iterator[Observed]:
+def _of_snapshot(words: PodReport, story: JobHistory) -> Iterator[Observed]:
     """Evidence names the pod, not the file on its volume."""
     snapshot, pod = words.snapshot, words.pod.name
     assert snapshot is not None
@@ -126,12 +135,12 @@ def _of_snapshot(words: PodWords, story: Story) -> Iterator[Observed]:
         yield Observed(wrapper.started_at + shift, pod, start)
     for observed in snapshot.observed(words.received_at):
         at, _, what = observed
-        if isinstance(what, SightChange):
+        if isinstance(what, SourceStatusChange):
             continue
         yield Observed(at, pod, _named(what, pod, at, story))
 
 
-def _named(what: Any, pod: str, at: float, story: Story) -> Any:
+def _named(what: Any, pod: str, at: float, story: JobHistory) -> Any:
     line = getattr(what, "line", None)
     if line is None or not hasattr(what, "file"):
         return what
@@ -139,12 +148,12 @@ def _named(what: Any, pod: str, at: float, story: Story) -> Any:
     return what._replace(file=pod)
 
 
-def _place(story: Story, file: str, line: int, at: float) -> None:
+def _place(story: JobHistory, file: str, line: int, at: float) -> None:
     if len(story.places) < _MAX_PLACES:
         story.places[file, line] = at
 
 
-def _of_log(log: PodLog, grammar: Grammar, story: Story) -> list[Observed]:
+def _of_log(log: PodLog, grammar: Grammar, story: JobHistory) -> list[Observed]:
     name = f"{log.pod} (previous)" if log.is_previous else log.pod
     reader = Reader(grammar, name)
     found: list[Observed] = []
@@ -158,7 +167,7 @@ def _of_log(log: PodLog, grammar: Grammar, story: Story) -> list[Observed]:
 
 
 def _at(
-    events: Iterable[Any], times: Sequence[float], pod: str, name: str, story: Story
+    events: Iterable[Any], times: Sequence[float], pod: str, name: str, story: JobHistory
 ) -> Iterator[Observed]:
     for event in events:
         at = times[min(max(event.line, 1), len(times)) - 1]
@@ -184,7 +193,7 @@ def _moment(stamp: bytes) -> float | None:
         return None
 
 
-def _of_kubernetes(words: PodWords) -> Iterator[Observed]:
+def _of_kubernetes(words: PodReport) -> Iterator[Observed]:
     """How its container ended; where a sidecar answers, the wrapper knows better."""
     trainer = words.trainer
     if words.snapshot is not None or trainer is None or trainer.ended_at is None:
@@ -213,15 +222,15 @@ def _pod_reason(pod: KubePod) -> str | None:
     return pod.reason or None
 
 
-def _play(story: Story, observed: Observed) -> None:
+def _play(story: JobHistory, observed: Observed) -> None:
     engine, what = story.engine, observed.what
     if _may_begin(engine, what) and story.last_at is not None and story.looks < _MAX_ENDINGS:
         _note_ending(story)
-    engine.tell(observed)
+    engine.observe(observed)
     story.last_at = max(story.last_at or observed.at, observed.at)
     if isinstance(what, Arguments):
         story.arguments = what
-    elif isinstance(what, Stored):
+    elif isinstance(what, StoredCheckpoints):
         story.stored = what
 
 
@@ -232,9 +241,9 @@ def _may_begin(engine: Engine, what: object) -> bool:
     return isinstance(what, Arguments)
 
 
-def _note_ending(story: Story) -> None:
+def _note_ending(story: JobHistory) -> None:
     engine = story.engine
     story.looks += 1
-    seen = engine.peek(story.last_at or engine.job.now)
+    seen = engine.preview(story.last_at or engine.job.now)
     said = verdict(engine.job, seen.findings, seen.decision)
     story.endings[engine.job.attempt.number] = said

@@ -15,8 +15,8 @@ from mwatch.checks.kube_causes import kube_causes, kube_phase
 from mwatch.decide.quiet import ended_as_asked
 from mwatch.decide.verdict import verdict
 from mwatch.diagnose.cluster_facts import JobFacts
-from mwatch.diagnose.pod_reports import PodWords
-from mwatch.diagnose.timeline import Story
+from mwatch.diagnose.pod_reports import PodReport
+from mwatch.diagnose.timeline import JobHistory
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause, Culprit, Evidence, Finding, Severity, Verdict
 from mwatch.model.job import Job
@@ -74,7 +74,9 @@ def _lost_node(facts: KubeFacts) -> Finding | None:
     return None
 
 
-def judge(facts: JobFacts, story: Story, words: Sequence[PodWords]) -> tuple[Verdict, Decision]:
+def judge(
+    facts: JobFacts, story: JobHistory, words: Sequence[PodReport]
+) -> tuple[Verdict, Decision]:
     engine, seen = story.engine, story.assessment
     said = verdict(engine.job, seen.findings, seen.decision)
     decision = seen.decision
@@ -87,7 +89,7 @@ def judge(facts: JobFacts, story: Story, words: Sequence[PodWords]) -> tuple[Ver
 
 
 def _who_died(
-    said: Verdict, findings: Sequence[Finding], words: Sequence[PodWords]
+    said: Verdict, findings: Sequence[Finding], words: Sequence[PodReport]
 ) -> Culprit | None:
     """Whoever printed the last words. Of a silence that is the last rank, which only waits."""
     pods = {each.pod.name for each in words}
@@ -100,7 +102,7 @@ def _who_died(
 
 
 def _by_state(
-    facts: JobFacts, said: Verdict, words: Sequence[PodWords], seen: Job
+    facts: JobFacts, said: Verdict, words: Sequence[PodReport], seen: Job
 ) -> Verdict | None:
     """None: the engine's word stands."""
     job, kube = facts.job, facts.kube
@@ -161,14 +163,14 @@ def _without_pods(facts: JobFacts) -> Verdict:
     )
 
 
-def _why_blind(words: Sequence[PodWords]) -> str:
+def _why_blind(words: Sequence[PodReport]) -> str:
     reasons = [each.sidecar or each.problem for each in words if each.sidecar or each.problem]
     running = sum(each.pod.phase == "Running" for each in words)
     told = f"{running} pods run, and nothing of them can be read"
     return f"{told}: {reasons[0]}" if reasons else told
 
 
-def chained(culprit: Culprit | None, words: Sequence[PodWords]) -> Culprit | None:
+def chained(culprit: Culprit | None, words: Sequence[PodReport]) -> Culprit | None:
     """From the rank to its pod, node and GPU, as far as somebody knows."""
     if culprit is None:
         return None
@@ -188,7 +190,7 @@ def chained(culprit: Culprit | None, words: Sequence[PodWords]) -> Culprit | Non
     )
 
 
-def _pod_of_rank(rank: int | None, words: Sequence[PodWords]) -> str | None:
+def _pod_of_rank(rank: int | None, words: Sequence[PodReport]) -> str | None:
     if rank is None:
         return None
     for each in words:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from mwatch import detect
 from mwatch.decide.decide import decide, enact
 from mwatch.decide.policy import RULES, Resume
-from mwatch.model.decision import Act, Action, Decision, Record
+from mwatch.model.decision import Act, Action, Decision, DecisionRecord
 from mwatch.model.fault import CatalogueEntry
 from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.job import Job
@@ -64,17 +64,17 @@ class Engine:
     ) -> None:
         self.job = Job(run, catalogue)
         self.settings = settings or Settings()
-        self.record = Record()
+        self.record = DecisionRecord()
         self.incidents: deque[Incident] = deque(maxlen=MAX_INCIDENTS)
         self._open: dict[tuple[int, str, Cause], Incident] = {}
         self._attempt = 0
         self._suspected: tuple[int, Quarantine | None] = (0, None)
         """What was suspected before the newest rollback, and of which attempt that was."""
 
-    def tell(self, observed: Observed) -> None:
+    def observe(self, observed: Observed) -> None:
         fold(self.job, observed)
 
-    def look(self, now: float, besides: Sequence[Finding] = ()) -> Assessment:
+    def evaluate(self, now: float, besides: Sequence[Finding] = ()) -> Assessment:
         """`besides`: what is known otherwise, such as by Kubernetes. A cause outside the job
         explains its silence, and takes the place of it."""
         job = self.job
@@ -88,7 +88,7 @@ class Engine:
         self._keep(findings, decision)
         return Assessment(job.now, tuple(findings), decision)
 
-    def peek(self, at: float) -> Assessment:
+    def preview(self, at: float) -> Assessment:
         """What a look at `at` would say, if nothing came until then; changes nothing."""
         job = self.job
         before, job.now = job.now, max(job.now, at)
@@ -99,7 +99,7 @@ class Engine:
             job.now = before
         return Assessment(at, tuple(findings), decision)
 
-    def enact(self, decision: Decision, at: float) -> None:
+    def record_action(self, decision: Decision, at: float) -> None:
         """`decision` was carried out at `at`: the attempt it is about has its one action."""
         if self.record.of_attempt(decision.attempt) is not None:
             return
@@ -114,7 +114,7 @@ class Engine:
                 incident.acted_at = at
                 incident.decision = decision
 
-    def take_back(self, act: Act) -> None:
+    def revert_action(self, act: Act) -> None:
         """It was not carried out after all: what it gave up is as good as it was before."""
         self.record.acts.remove(act)
         for incident in self.incidents:

@@ -35,7 +35,7 @@ class Entry:
     count: int = 1
 
 
-class Chronicle:
+class RunTimeline:
     def __init__(self) -> None:
         self._first: list[Entry] = []
         self._last: deque[Entry] = deque(maxlen=MAX_LAST)

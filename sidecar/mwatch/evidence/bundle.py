@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mwatch.evidence.offload import Stored
+from mwatch.evidence.offload import OffloadResult
 from mwatch.runtime.files import VolumeReader, make_private_folder, write_private
 from mwatch_trainer.contract import (
     ATTEMPT,
@@ -252,12 +252,12 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 Ask = Callable[[Mapping[str, Any], float], Mapping[str, Any]]
 """A request to the wrapper's control socket, and how long its answer may take. Raises OSError or
 ValueError where there is none."""
-Keep = Callable[[Path, str, float], Stored]
+Keep = Callable[[Path, str, float], OffloadResult]
 """Brings the folder of a bundle, named so, off the pod within so many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class EvidenceLimits:
     seconds: float = 20.0
     """In all. Every second of it is a second in which the whole job stands still."""
     dump_seconds: float = 5.0
@@ -279,7 +279,7 @@ class Bundle(NamedTuple):
     files: tuple[SavedFile, ...]
     missing: tuple[Missing, ...]
     seconds: float
-    stored: Stored | None = None
+    stored: OffloadResult | None = None
     """Off the pod; None: nobody was to bring it there, or the time was over."""
 
 
@@ -293,7 +293,7 @@ def collect(
     extra: Extra | None = None,
     keep: Keep | None = None,
     patterns: Sequence[str] = (),
-    limits: Limits | None = None,
+    limits: EvidenceLimits | None = None,
     clock: Callable[[], float] = time.monotonic,
     wall: Callable[[], float] = time.time,
 ) -> Bundle:
@@ -304,7 +304,7 @@ def collect(
     if not _ID.fullmatch(id):
         raise ValueError(f"{id!r} cannot be the name of a dump")
     Scrubber(patterns)  # one that cannot be used is the user's error, told at once
-    how = _How(ask, reason, extra, keep, patterns, limits or Limits(), clock, wall)
+    how = _How(ask, reason, extra, keep, patterns, limits or EvidenceLimits(), clock, wall)
     work = _Work(volume, folder, id, how)
     thread = threading.Thread(target=work.run, name="mwatch-evidence", daemon=True)
     thread.start()
@@ -318,7 +318,7 @@ class _How(NamedTuple):
     extra: Extra | None
     keep: Keep | None
     patterns: Sequence[str]
-    limits: Limits
+    limits: EvidenceLimits
     clock: Callable[[], float]
     wall: Callable[[], float]
 
@@ -334,7 +334,7 @@ class _Work:
         self._lock = threading.Lock()
         self._files: list[SavedFile] = []
         self._missing: list[Missing] = []
-        self._stored: Stored | None = None
+        self._stored: OffloadResult | None = None
         self._is_collected = False
         self._is_given_up = False
 

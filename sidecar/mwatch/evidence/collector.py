@@ -30,7 +30,7 @@ _MAX_WAITING = 16
 _MAX_HEARD = 1 << 16
 
 
-class Case:
+class EvidenceCase:
     """The evidence of one incident: asked for, there once `saved` is set, and heard, what it says
     of the ranks, once `done` is."""
 
@@ -74,8 +74,8 @@ class EvidenceCollector:
         self._now = now
         self._running = running
         self._changed = threading.Condition()
-        self._wanted: deque[Case] = deque()
-        self._changed_since: dict[str, Case] = {}
+        self._wanted: deque[EvidenceCase] = deque()
+        self._changed_since: dict[str, EvidenceCase] = {}
         self._heard: deque[_Heard] = deque(maxlen=_MAX_HEARD)
         self._is_closing = False
         self.errors: deque[Exception] = deque(maxlen=_MAX_WAITING)
@@ -83,8 +83,8 @@ class EvidenceCollector:
         self._thread = threading.Thread(target=self._work, name="mwatch-cases", daemon=True)
         self._thread.start()
 
-    def want(self, id: str, folder: Path, attempt: int, reason: str = "") -> Case:
-        case = Case(id, folder, attempt, reason)
+    def want(self, id: str, folder: Path, attempt: int, reason: str = "") -> EvidenceCase:
+        case = EvidenceCase(id, folder, attempt, reason)
         with self._changed:
             self._wanted.append(case)
             if len(self._wanted) > _MAX_WAITING:
@@ -92,14 +92,14 @@ class EvidenceCollector:
             self._changed.notify_all()
         return case
 
-    def wait(self, case: Case) -> None:
+    def wait(self, case: EvidenceCase) -> None:
         """It comes next, whatever else was asked for."""
         with self._changed, suppress(ValueError):
             self._wanted.remove(case)
             self._wanted.appendleft(case)
         case.done.wait(_WAIT_SECONDS)
 
-    def keep_again(self, case: Case) -> None:
+    def keep_again(self, case: EvidenceCase) -> None:
         """Something in its folder has changed since it was brought off the pod."""
         with self._changed:
             if self._off_pod is not None and len(self._changed_since) < _MAX_WAITING:
@@ -133,7 +133,7 @@ class EvidenceCollector:
             finally:
                 _give_up(case)
 
-    def _next(self) -> Case | None:
+    def _next(self) -> EvidenceCase | None:
         """None: there is nothing left to be done. What was asked for goes before what changed."""
         with self._changed:
             self._changed.wait_for(lambda: self._wanted or self._changed_since or self._is_closing)
@@ -141,7 +141,7 @@ class EvidenceCollector:
                 return self._wanted.popleft()
             return self._changed_since.pop(next(iter(self._changed_since), ""), None)
 
-    def _keep(self, case: Case) -> None:
+    def _keep(self, case: EvidenceCase) -> None:
         """Also to hear how a copy went that took longer than the bundle may."""
         if self._off_pod is None or case.bundle is None:
             return
@@ -149,14 +149,14 @@ class EvidenceCollector:
         case.bundle = case.bundle._replace(stored=stored)
         self._ask_later(case)
 
-    def _ask_later(self, case: Case) -> None:
+    def _ask_later(self, case: EvidenceCase) -> None:
         stored = None if case.bundle is None else case.bundle.stored
         is_copying = stored is not None and stored.folder is not None and stored.why != ""
         if is_copying and case.asks < _MOST_ASKS:
             case.asks += 1
             self.keep_again(case)
 
-    def _collect(self, case: Case) -> None:
+    def _collect(self, case: EvidenceCase) -> None:
         def ask_wrapper(request: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
             if self._running() != case.attempt:
                 return {"ok": False, "error": f"attempt {case.attempt} is over"}
@@ -176,7 +176,7 @@ class EvidenceCollector:
                 self._heard.append(_Heard(case.attempt, observed))
 
 
-def _give_up(case: Case) -> None:
+def _give_up(case: EvidenceCase) -> None:
     """Nothing more comes of it."""
     case.saved.set()
     case.done.set()

@@ -63,12 +63,12 @@ class DumpFile(NamedTuple):
     written_at: float
 
 
-class Found(NamedTuple):
+class FoundDumps(NamedTuple):
     files: tuple[DumpFile, ...]
     notes: tuple[str, ...]
 
 
-def find_dumps(folder: str) -> Reading[Found]:
+def find_dumps(folder: str) -> Reading[FoundDumps]:
     """All dumps under `folder`; Absent where there is none."""
     search = _Search()
     try:
@@ -80,7 +80,7 @@ def find_dumps(folder: str) -> Reading[Found]:
     search.walk(folder, entries, 0)
     if not search.files:
         return Absent("there is no dump of the flight recorder")
-    return Ok(Found(tuple(search.files), tuple(search.notes)))
+    return Ok(FoundDumps(tuple(search.files), tuple(search.notes)))
 
 
 def as_dump(path: str) -> DumpFile | None:

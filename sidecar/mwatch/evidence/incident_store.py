@@ -106,7 +106,7 @@ class IncidentFiles:
 _MAX_WAITING = 256
 
 
-class AsideFiles(IncidentFiles):
+class AsyncIncidentStore(IncidentFiles):
     def __init__(self, root: Path, *, max_incidents: int, max_bytes: int) -> None:
         super().__init__(root, max_incidents=max_incidents, max_bytes=max_bytes)
         self._changed = threading.Condition()

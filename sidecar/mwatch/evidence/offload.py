@@ -23,7 +23,7 @@ Ask = Callable[[Mapping[str, Any], float], Mapping[str, Any]]
 _NO_WRAPPER = ("there is no wrapper", "the wrapper has ended")
 
 
-class Stored(NamedTuple):
+class OffloadResult(NamedTuple):
     folder: str | None
     """Where it outlives the pod; None: nowhere."""
     why: str = ""
@@ -37,27 +37,29 @@ class OffPod:
         self._save = save
         self._is_act = is_act
 
-    def keep(self, folder: Path, id: str, seconds: float) -> Stored:
+    def keep(self, folder: Path, id: str, seconds: float) -> OffloadResult:
         """Of the bundle in `folder`; takes no longer than that. May be asked again: what has
         changed since goes there too."""
         if not self._is_act():
-            return Stored(None, "observing leaves the folder of the checkpoints as it is")
+            return OffloadResult(None, "observing leaves the folder of the checkpoints as it is")
         try:
             answer = self._ask({"op": "keep", "id": id, "seconds": max(0.0, seconds - 1)}, seconds)
         except (OSError, ValueError) as error:
-            return Stored(None, f"the wrapper did not answer: {error or type(error).__name__}")
+            return OffloadResult(
+                None, f"the wrapper did not answer: {error or type(error).__name__}"
+            )
         if answer.get("ok") is True:
             words = "" if answer.get("state") == "kept" else "still being copied"
-            return Stored(str(answer.get("folder")), words)
+            return OffloadResult(str(answer.get("folder")), words)
         why = str(answer.get("error"))[:300]
         return self._from_here(folder, id, seconds) if why.startswith(_NO_WRAPPER) else _not(why)
 
-    def _from_here(self, folder: Path, id: str, seconds: float) -> Stored:
+    def _from_here(self, folder: Path, id: str, seconds: float) -> OffloadResult:
         """In a thread: storage may hang, and then it goes on without us."""
         save = self._save()
         if save is None:
             return _not("the wrapper is gone, and where the job saves is not known")
-        found: list[Stored] = []
+        found: list[OffloadResult] = []
         work = threading.Thread(
             target=lambda: found.append(_copied(folder, save, id)), name="mwatch-off-pod",
             daemon=True,
@@ -67,14 +69,14 @@ class OffPod:
         return found[0] if found else _not(f"{save} did not answer within {seconds:.0f} s")
 
 
-def _copied(folder: Path, save: Path, id: str) -> Stored:
+def _copied(folder: Path, save: Path, id: str) -> OffloadResult:
     if not save.is_dir() or not os.access(save, os.W_OK):
         return _not(f"the wrapper is gone, and {save} cannot be written from here")
     try:
-        return Stored(str(copy(str(folder), beside(str(save)), id)["folder"]))
+        return OffloadResult(str(copy(str(folder), beside(str(save)), id)["folder"]))
     except (OSError, NotCopied) as error:
         return _not(str(error))
 
 
-def _not(why: str) -> Stored:
-    return Stored(None, why)
+def _not(why: str) -> OffloadResult:
+    return OffloadResult(None, why)

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import WATCHED
-from mwatch.kube.mirror import WATCH_SECONDS, Mirror, Sight
+from mwatch.kube.mirror import WATCH_SECONDS, Mirror, MirrorStatus
 from mwatch.kube.resources import EVENTS, NODES, OF_KIND, PODS, WORKLOADS
 from mwatch.model.kube.event import KubeEvent, event_of
 from mwatch.model.kube.facts import KubeFacts
@@ -53,7 +53,7 @@ class PodSeen(NamedTuple):
     """Of its sidecar; None: it has none."""
 
 
-class Held(NamedTuple):
+class OwnedJob(NamedTuple):
     """A job of any kind, also one that only stands between a watched job and its pods."""
 
     uid: str
@@ -63,10 +63,10 @@ class Held(NamedTuple):
     """None: nobody watches it, and nothing more need be known."""
 
 
-def held_of(body: Object) -> Held | None:
+def held_of(body: Object) -> OwnedJob | None:
     is_needed = text(body, "kind") != "Job" or _is_watched(body)
     job = job_of(body) if is_needed else None
-    return Held(text(body, "metadata", "uid"), controller_uid(body), job)
+    return OwnedJob(text(body, "metadata", "uid"), controller_uid(body), job)
 
 
 def _is_watched(body: Object) -> bool:
@@ -96,7 +96,7 @@ def said_of(body: Object) -> KubeEvent | None:
     return found if found.is_warning or found.reason in _TOLD else None
 
 
-def owners(held: Iterable[Held]) -> dict[str, str]:
+def owners(held: Iterable[OwnedJob]) -> dict[str, str]:
     """By UID of whoever may own pods: UID of the watched job above it, which may be itself."""
     by_uid = {each.uid: each for each in held}
     found: dict[str, str] = {}
@@ -155,7 +155,7 @@ class _Left(NamedTuple):
     """UID of the watched job that it was of, as long as that could be told."""
 
 
-class Leavings:
+class DeletedPodTracker:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
@@ -221,13 +221,13 @@ class FleetView:
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 
-        self._leavings = Leavings(clock)
+        self._leavings = DeletedPodTracker(clock)
 
         def mirror(resource: Any, read: Any, *, of: str | None = "", **more: Any) -> Any:
             place = namespace if of == "" else of
             return Mirror(access, resource, place, read, watch_seconds=watch_seconds, **more)
 
-        self._jobs: dict[JobKind, Mirror[Held]] = {
+        self._jobs: dict[JobKind, Mirror[OwnedJob]] = {
             kind: mirror(resource, held_of, labels="" if kind in _UNFILTERED else WATCHED)
             for kind, resource in OF_KIND.items()
         }
@@ -274,7 +274,7 @@ class FleetView:
             thread.join(_JOIN_SECONDS / len(self._threads))
 
     @property
-    def sights(self) -> dict[str, Sight]:
+    def sights(self) -> dict[str, MirrorStatus]:
         """Of each kind of object, by its plural."""
         return {name: each.sight for name, each in self._all.items()}
 
@@ -343,7 +343,7 @@ class FleetView:
         return oldest
 
 
-def _watched(every: Iterable[Held], tops: Mapping[str, str]) -> list[KubeJob]:
+def _watched(every: Iterable[OwnedJob], tops: Mapping[str, str]) -> list[KubeJob]:
     """Those that nobody else who is watched has made."""
     return [
         each.job

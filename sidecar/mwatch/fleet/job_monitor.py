@@ -25,16 +25,16 @@ from mwatch.detect.shared.probe import one_look, watched
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.fleet.kube_findings import (
     TAKEN_CAUSES,
+    ExternallyLostPods,
     HeldCauses,
     JobEnds,
-    Losses,
     broken,
     is_whole,
     placed,
     policy_refused,
     unseen,
 )
-from mwatch.fleet.visibility import PodSight, Polled, Seen, sights, split
+from mwatch.fleet.visibility import PodsAnswering, PodView, Polled, sights, split
 from mwatch.gang.restart import ledger_key
 from mwatch.model.decision import Action, Decision
 from mwatch.model.event import Error, Fault
@@ -47,9 +47,9 @@ from mwatch.model.observation import (
     AttemptStart,
     Observed,
     ProcessExit,
-    SightChange,
-    Stored,
-    Unseen,
+    SourceStatusChange,
+    StoredCheckpoints,
+    Unreachable,
 )
 from mwatch.model.phase import JobPhase
 from mwatch.model.settings import Settings
@@ -86,7 +86,7 @@ class JobStreams:
         self._stored: Observed | None = None
         """The newest look into the save folder that was told."""
 
-    def news(self, polled: Polled, sight: PodSight) -> Iterator[Observed]:
+    def news(self, polled: Polled, sight: PodView) -> Iterator[Observed]:
         """In order. `sight`: as before this poll."""
         snapshot = self._with_folder(polled, sight)
         told = (each for each in snapshot.observed(polled.at) if self._is_new(each))
@@ -115,7 +115,7 @@ class JobStreams:
         for uid in [uid for uid in self._of_pod if uid not in uids]:
             del self._of_pod[uid]
 
-    def _with_folder(self, polled: Polled, sight: PodSight) -> PodSnapshot:
+    def _with_folder(self, polled: Polled, sight: PodView) -> PodSnapshot:
         """Of a look that found the folder as it was only the time is sent."""
         snapshot = polled.snapshot
         assert snapshot is not None
@@ -129,8 +129,8 @@ class JobStreams:
     def _is_new(self, observed: Observed) -> bool:
         """All pods see the same save folder: what one has told need not be told by all, and an
         older look of another pod does not know what was saved since."""
-        if not isinstance(observed.what, Stored):
-            return not isinstance(observed.what, SightChange)
+        if not isinstance(observed.what, StoredCheckpoints):
+            return not isinstance(observed.what, SourceStatusChange)
         before = self._stored
         if before is not None:
             wait = _SAME_SECONDS if observed.what == before.what else 0.0
@@ -149,7 +149,7 @@ def _before(every: list[Observed], wrapper: WrapperState | None) -> int:
     return 0 if wrapper is None else wrapper.attempt
 
 
-def _untold_start(polled: Polled, sight: PodSight) -> list[Observed]:
+def _untold_start(polled: Polled, sight: PodView) -> list[Observed]:
     """The attempt began before all that the sidecar still has."""
     snapshot = polled.snapshot
     if snapshot is None or snapshot.wrapper is None or not polled.is_whole:
@@ -179,7 +179,7 @@ class PodPlace(NamedTuple):
     port: int
 
 
-class JobWatch:
+class JobMonitor:
     def __init__(
         self,
         kube: KubeJob,
@@ -193,7 +193,7 @@ class JobWatch:
         self.kube = kube
         self.facts = KubeFacts(now, kube, kube.name)
         self.sight_age_seconds: float | None = None
-        self.pods: dict[str, PodSight] = {}
+        self.pods: dict[str, PodView] = {}
         self._answer_seconds = answer_seconds
         self.engine = Engine(kube.name, catalogue)
         self._given: Settings | None = None
@@ -209,7 +209,7 @@ class JobWatch:
         self.is_broken = False
         """Somebody outside took pods of a gang whose others are left: it has to be restarted."""
         self._ends = JobEnds()
-        self._losses = Losses()
+        self._losses = ExternallyLostPods()
         self._held = HeldCauses()
         self._streams = JobStreams()
         self._were_ours: set[str] | frozenset[str] = frozenset()
@@ -246,7 +246,7 @@ class JobWatch:
         looks = (each.looked_at for each in self.seen(now).answering)
         return all(at is None or at >= moment for at in looks)
 
-    def seen(self, now: float) -> Seen:
+    def seen(self, now: float) -> PodsAnswering:
         return split(self.pods, now, self._answer_seconds)
 
     def see(
@@ -263,7 +263,7 @@ class JobWatch:
         for pod in facts.pods:
             place, known = places.get(pod.uid), before.get(pod.uid)
             if known is None:
-                known = PodSight(pod, pod.ip, 0, asked_since=facts.now)
+                known = PodView(pod, pod.ip, 0, asked_since=facts.now)
             if place is None:
                 known = known._replace(problem=NO_SIDECAR)
             elif not known.port:
@@ -280,7 +280,7 @@ class JobWatch:
             return
         whole = merged(polled.snapshot, sight.snapshot)
         for observed in self._streams.news(polled, sight):
-            self.engine.tell(observed)
+            self.engine.observe(observed)
         self._learn(whole.view.step_seconds)
         # Last: a pod whose news we fail to take is unseen, and not silent.
         self.pods[polled.uid] = sight._replace(
@@ -294,13 +294,13 @@ class JobWatch:
         seen = self.seen(now)
         for observed in self._ends.look(self.facts, self.pods, now):
             if self._takes_part(observed):
-                self.engine.tell(observed)
+                self.engine.observe(observed)
         self._tell_sights(seen, now)
         found = self._findings(seen, now)
         self.hang_deadline_seconds = None
         if self._has_anything_to_say(seen, now):
             with one_look():
-                assessment = self.engine.look(now, found)
+                assessment = self.engine.evaluate(now, found)
                 self.hang_deadline_seconds = self._deadline()
         else:
             decision = decide(self.engine.job, found, self.engine.record, self.engine.settings)
@@ -322,7 +322,7 @@ class JobWatch:
         if entry.is_under_way:
             self.ours = entry.ours
 
-    def _findings(self, seen: Seen, now: float) -> list[Finding]:
+    def _findings(self, seen: PodsAnswering, now: float) -> list[Finding]:
         causes = self._held.look(self.facts, now, self.attempt)
         found = causes[:1]
         is_taken = any(each.cause in TAKEN_CAUSES for each in causes)
@@ -345,7 +345,7 @@ class JobWatch:
         """A pod that was never seen to do anything ends nothing."""
         return observed.stream in self.engine.job.streams
 
-    def _tell_sights(self, seen: Seen, now: float) -> None:
+    def _tell_sights(self, seen: PodsAnswering, now: float) -> None:
         """Where nothing runs there is nothing to see, and nobody is blind for that."""
         job = self.engine.job
         if not job.has_started or not (seen.answering or seen.silent):
@@ -354,7 +354,7 @@ class JobWatch:
             name = each.pod.name
             if name in job.streams and name not in job.attempt.unseen:
                 why = each.problem or "its last answer is too old"
-                self.engine.tell(Observed(now, name, Unseen(why)))
+                self.engine.observe(Observed(now, name, Unreachable(why)))
         any_stream = (seen.answering or seen.silent)[0].pod.name
         # What has just been started need not have said anything yet.
         age = now - job.attempt.started_at
@@ -364,9 +364,11 @@ class JobWatch:
                 continue
             if job.sees(sight) != is_up or sight not in job.sights:
                 why = "seen" if is_up else seen.reason
-                self.engine.tell(Observed(now, any_stream, SightChange(sight, is_up, why)))
+                self.engine.observe(
+                    Observed(now, any_stream, SourceStatusChange(sight, is_up, why))
+                )
 
-    def _has_anything_to_say(self, seen: Seen, now: float) -> bool:
+    def _has_anything_to_say(self, seen: PodsAnswering, now: float) -> bool:
         """Before the first answer a pod that has just started need not have said anything."""
         if self.engine.job.has_started:
             return True

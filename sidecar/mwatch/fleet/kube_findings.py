@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from mwatch.checks.kube_causes import kube_causes
 from mwatch.engine.engine import Assessment
-from mwatch.fleet.visibility import PodSight, Seen, named
+from mwatch.fleet.visibility import PodsAnswering, PodView, named
 from mwatch.model.finding import Cause, Culprit, Finding, Severity
 from mwatch.model.job import Job
 from mwatch.model.kube.facts import KubeFacts
@@ -97,7 +97,7 @@ def is_whole(facts: KubeFacts) -> bool:
     return all(pod.phase == "Running" and not pod.is_deleting for pod in facts.pods)
 
 
-def unseen(seen: Seen) -> Finding:
+def unseen(seen: PodsAnswering) -> Finding:
     """Some answer, so the job is not blind: what the others do is not known."""
     count, silent = len(seen.answering) + len(seen.silent), seen.silent
     why = silent[0].problem or "no answer yet"
@@ -122,7 +122,7 @@ def policy_refused(problem: str) -> Finding:
     )
 
 
-def placed(assessment: Assessment, pods: Mapping[str, PodSight]) -> Assessment:
+def placed(assessment: Assessment, pods: Mapping[str, PodView]) -> Assessment:
     """Culprits with the node, and the GPU, that their pod and rank are on."""
     by_name = {each.pod.name: each for each in pods.values()}
     found = tuple(_placed(each, by_name) for each in assessment.findings)
@@ -132,7 +132,7 @@ def placed(assessment: Assessment, pods: Mapping[str, PodSight]) -> Assessment:
     return assessment._replace(findings=found, decision=decision)
 
 
-def _placed(finding: Finding, by_name: Mapping[str, PodSight]) -> Finding:
+def _placed(finding: Finding, by_name: Mapping[str, PodView]) -> Finding:
     culprit = finding.culprit
     sight = None if culprit is None or culprit.pod is None else by_name.get(culprit.pod)
     if culprit is None or sight is None:
@@ -144,7 +144,7 @@ def _placed(finding: Finding, by_name: Mapping[str, PodSight]) -> Finding:
     return replace(finding, culprit=replace(culprit, node=node, gpu_uuid=gpu))
 
 
-def _gpu(sight: PodSight, rank: int | None) -> str | None:
+def _gpu(sight: PodView, rank: int | None) -> str | None:
     gpus = () if sight.snapshot is None or rank is None else sight.snapshot.gpus
     return next((each.uuid for each in gpus if each.rank == rank), None)
 
@@ -159,7 +159,7 @@ class _Lost(NamedTuple):
     """None: it is still on its way out."""
 
 
-class Losses:
+class ExternallyLostPods:
     def __init__(self) -> None:
         self._lost: dict[str, _Lost] = {}
         self._excused: set[str] = set()
@@ -216,7 +216,7 @@ class JobEnds:
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
 
-    def look(self, facts: KubeFacts, sights: Mapping[str, PodSight], now: float) -> list[Observed]:
+    def look(self, facts: KubeFacts, sights: Mapping[str, PodView], now: float) -> list[Observed]:
         """What is new."""
         found: list[Observed] = []
         here = {pod.uid: pod for pod in facts.pods}
@@ -230,7 +230,7 @@ class JobEnds:
         return found
 
     def _end(
-        self, pod: KubePod, sight: PodSight | None, facts: KubeFacts, now: float
+        self, pod: KubePod, sight: PodView | None, facts: KubeFacts, now: float
     ) -> Observed | None:
         snapshot = None if sight is None else sight.snapshot
         wrapper = None if snapshot is None else snapshot.wrapper
@@ -269,7 +269,7 @@ def _judged(
     return None
 
 
-def _lost_for(sight: PodSight | None, now: float) -> float:
+def _lost_for(sight: PodView | None, now: float) -> float:
     """Seconds without an answer; 0: it answers, or never has."""
     if sight is None or sight.answered_at is None or not sight.problem:
         return 0.0

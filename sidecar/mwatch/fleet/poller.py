@@ -60,7 +60,7 @@ class Answered(NamedTuple):
         return Answered(None, f"refused: who answers there is {words}"[:_MAX_WORDS], "foreign")
 
 
-class Ask(asyncio.Protocol):
+class PollRequest(asyncio.Protocol):
     def __init__(self, address: str, port: int, cursor: str, limits: PollLimits) -> None:
         self._address = address
         self._port = port
@@ -276,7 +276,7 @@ class PodPoll:
     async def _poll(self, pod: _Pod) -> None:
         target, port = pod.target, pod.port
         self.polls += 1
-        found = await Ask(target.address, port, pod.cursor, self._limits).answer(self._loop)
+        found = await PollRequest(target.address, port, pod.cursor, self._limits).answer(self._loop)
         if pod.is_forgotten:
             return
         found = found.of(target.uid, target.namespace, target.name)

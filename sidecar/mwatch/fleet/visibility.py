@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 from mwatch.model.job import Job
 from mwatch.model.kube.pod import KubePod
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from mwatch.model.snapshot.snapshot_wire import PodSnapshot
 
 
-class PodSight(NamedTuple):
+class PodView(NamedTuple):
     pod: KubePod
     """As the API server last told of it."""
     address: str
@@ -74,20 +74,20 @@ class Polled(NamedTuple):
 
 
 OF_SOURCE = {
-    "log": Sight.LOG,
-    "probe": Sight.PROBE,
-    "processes": Sight.PROCESS,
-    "gpus": Sight.GPU,
-    "nccl": Sight.NCCL,
-    "fabric": Sight.FABRIC,
-    "checkpoints": Sight.CHECKPOINTS,
+    "log": Source.LOG,
+    "probe": Source.PROBE,
+    "processes": Source.PROCESS,
+    "gpus": Source.GPU,
+    "nccl": Source.NCCL,
+    "fabric": Source.FABRIC,
+    "checkpoints": Source.CHECKPOINTS,
 }
 _MAX_NAMES = 3
 
 
-class Seen(NamedTuple):
-    answering: Sequence[PodSight]
-    silent: Sequence[PodSight]
+class PodsAnswering(NamedTuple):
+    answering: Sequence[PodView]
+    silent: Sequence[PodView]
     """That run, and whose sidecars do not answer."""
 
     @property
@@ -102,15 +102,15 @@ class Seen(NamedTuple):
         return f"the sidecar of {who} does not answer ({why})"
 
 
-def split(pods: Mapping[str, PodSight], now: float, within: float) -> Seen:
+def split(pods: Mapping[str, PodView], now: float, within: float) -> PodsAnswering:
     runs = [each for each in pods.values() if each.pod.phase == "Running"]
     answering = [each for each in runs if each.is_answering(now, within)]
-    return Seen(answering, [each for each in runs if not each.is_answering(now, within)])
+    return PodsAnswering(answering, [each for each in runs if not each.is_answering(now, within)])
 
 
-def sights(job: Job, seen: Seen) -> dict[Sight, bool]:
+def sights(job: Job, seen: PodsAnswering) -> dict[Source, bool]:
     """Of those that anybody has ever told of."""
-    known: dict[Sight, bool] = {}
+    known: dict[Source, bool] = {}
     for each in seen.answering:
         assert each.snapshot is not None
         for name, is_up in each.snapshot.sources.items():
@@ -118,12 +118,12 @@ def sights(job: Job, seen: Seen) -> dict[Sight, bool]:
                 known[sight] = known.get(sight, False) or is_up
     for sight in job.sights:
         known.setdefault(sight, False)
-    if known.get(Sight.LOG):
-        known[Sight.LOG] = _tells(job, seen)
+    if known.get(Source.LOG):
+        known[Source.LOG] = _tells(job, seen)
     return known
 
 
-def _tells(job: Job, seen: Seen) -> bool:
+def _tells(job: Job, seen: PodsAnswering) -> bool:
     there = {each.pod.name for each in (*seen.answering, *seen.silent)}
     tellers = {
         name for name, stream in job.streams.items() if stream.prints_iterations and name in there
@@ -133,11 +133,11 @@ def _tells(job: Job, seen: Seen) -> bool:
     return any(each.pod.name in tellers and _has_log(each) for each in seen.answering)
 
 
-def _has_log(each: PodSight) -> bool:
+def _has_log(each: PodView) -> bool:
     return each.snapshot is not None and each.snapshot.sources.get("log", False)
 
 
-def named(pods: Sequence[PodSight]) -> str:
+def named(pods: Sequence[PodView]) -> str:
     names = [each.pod.name for each in pods[:_MAX_NAMES]]
     more = f" and {len(pods) - _MAX_NAMES} more" if len(pods) > _MAX_NAMES else ""
     return ", ".join(names) + more

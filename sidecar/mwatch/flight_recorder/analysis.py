@@ -24,8 +24,8 @@ from mwatch.flight_recorder.text import (
     ranks_text,
     waits,
 )
-from mwatch.flight_recorder.waits import Meeting, Standing
-from mwatch.model.collective import Analysis, Attendance, Blame, Dump, GroupPlace, RankPlace
+from mwatch.flight_recorder.waits import Meeting, RankPositions
+from mwatch.model.collective import Analysis, Attendance, BlamedRank, Dump, GroupPlace, RankPlace
 from mwatch.model.observation import Sign, SignSource, SignState
 
 MAX_GROUPS = 32
@@ -65,7 +65,7 @@ def analyse(
     ours = {rank: dumps[rank] for rank in sorted(dumps)}
     while True:
         groups = put_together(ours, world_size)
-        standing = Standing(ours, groups, attendance)
+        standing = RankPositions(ours, groups, attendance)
         left = _left_behind(standing)
         if not left:
             break
@@ -91,7 +91,7 @@ def analyse(
     )
 
 
-def _left_behind(standing: Standing) -> frozenset[int]:
+def _left_behind(standing: RankPositions) -> frozenset[int]:
     newest = max((dump.last_at or 0.0 for dump in standing.dumps.values()), default=0.0)
     return frozenset(
         rank
@@ -134,7 +134,7 @@ def _concluded(chains: Chains, missing: tuple[int, ...], notes: list[str]) -> An
     )
 
 
-def _end_of(chains: Chains, first: Blame) -> End:
+def _end_of(chains: Chains, first: BlamedRank) -> End:
     """The end that the first blamed stands for."""
     for end in chains.ends:
         held = chains.held.get(end.node) if isinstance(end.node, Meeting) else None
@@ -145,7 +145,7 @@ def _end_of(chains: Chains, first: Blame) -> End:
     return chains.ends[0]
 
 
-def _places(chains: Chains, blamed: list[Blame]) -> dict[int, RankPlace]:
+def _places(chains: Chains, blamed: list[BlamedRank]) -> dict[int, RankPlace]:
     standing = chains.standing
     guilty = {each.rank: each for each in reversed(blamed)}
     found = {}
@@ -162,7 +162,9 @@ def _places(chains: Chains, blamed: list[Blame]) -> dict[int, RankPlace]:
     return found
 
 
-def _waits_text(standing: Standing, rank: int, meeting: Meeting, for_whom: tuple[int, ...]) -> str:
+def _waits_text(
+    standing: RankPositions, rank: int, meeting: Meeting, for_whom: tuple[int, ...]
+) -> str:
     others = [each for each in for_whom if each != rank]
     whom = f" for {ranks_text(others)}" if others else ""
     return (
@@ -185,13 +187,13 @@ def _groups(chains: Chains) -> tuple[GroupPlace, ...]:
     return tuple(found)
 
 
-def _moving(standing: Standing, missing: tuple[int, ...], notes: list[str]) -> Analysis:
+def _moving(standing: RankPositions, missing: tuple[int, ...], notes: list[str]) -> Analysis:
     old = ranks_text(standing.old)
     summary = f"the dumps are of different moments: the job went on after that of {old} was taken"
     return _without_blame(standing, SignState.MOVING, summary, 0.6, missing, notes)
 
 
-def _nobody_waits(standing: Standing, missing: tuple[int, ...], notes: list[str]) -> Analysis:
+def _nobody_waits(standing: RankPositions, missing: tuple[int, ...], notes: list[str]) -> Analysis:
     count = len(standing.dumps)
     if not count:
         summary = "there is no dump that can be read"
@@ -203,7 +205,7 @@ def _nobody_waits(standing: Standing, missing: tuple[int, ...], notes: list[str]
     return _without_blame(standing, SignState.ALL_EQUAL, summary, 0.3, missing, notes)
 
 
-def _are_level(groups: Groups, standing: Standing) -> bool:
+def _are_level(groups: Groups, standing: RankPositions) -> bool:
     last: dict[int, set[int]] = {}
     for rank, dump in standing.dumps.items():
         for name, group in dump.groups.items():
@@ -213,7 +215,7 @@ def _are_level(groups: Groups, standing: Standing) -> bool:
 
 
 def _without_blame(
-    standing: Standing,
+    standing: RankPositions,
     state: SignState,
     summary: str,
     confidence: float,
@@ -230,7 +232,7 @@ def _without_blame(
     )  # fmt: skip
 
 
-def _last_at(standing: Standing) -> float | None:
+def _last_at(standing: RankPositions) -> float | None:
     moments = (dump.last_at for dump in standing.dumps.values())
     return max((at for at in moments if at is not None), default=None)
 

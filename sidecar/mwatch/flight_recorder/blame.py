@@ -22,8 +22,8 @@ from mwatch.flight_recorder.text import (
     ranks_text,
     waits,
 )
-from mwatch.flight_recorder.waits import Meeting, Standing
-from mwatch.model.collective import Blame
+from mwatch.flight_recorder.waits import Meeting, RankPositions
+from mwatch.model.collective import BlamedRank
 from mwatch.model.observation import SignState
 
 _PROVEN = 0.95
@@ -42,9 +42,9 @@ _SAME_MOMENT = 0.2
 """Seconds within which ranks of a ring stopped together."""
 
 
-def blame(chains: Chains) -> list[Blame]:
+def blame(chains: Chains) -> list[BlamedRank]:
     """A plain contradiction comes first, then those that more ranks wait for."""
-    found: list[Blame] = []
+    found: list[BlamedRank] = []
     for end in chains.ends:
         found += _of_end(chains, end)
     if found:
@@ -60,13 +60,13 @@ def blame(chains: Chains) -> list[Blame]:
     return _weighed(list(placed))
 
 
-def _order(each: Blame, is_unexplained: bool) -> tuple[bool, int, int]:
+def _order(each: BlamedRank, is_unexplained: bool) -> tuple[bool, int, int]:
     is_plain = each.state is SignState.OUT_OF_STEP and each.confidence >= _OUT_OF_STEP
     proof = 1 if each.state is not SignState.STOPPED else 0 if is_unexplained else 2
     return not is_plain, -each.waiting, proof
 
 
-def _is_unexplained(standing: Standing, each: Blame, idle: list[int]) -> bool:
+def _is_unexplained(standing: RankPositions, each: BlamedRank, idle: list[int]) -> bool:
     """A rank without a dump that shares no group, short of all ranks, with one that waits in
     nothing: it is not that one which keeps it. With gloo the latter may wait for it unrecorded."""
     if each.state is not SignState.STOPPED or not idle:
@@ -80,12 +80,12 @@ def _is_unexplained(standing: Standing, each: Blame, idle: list[int]) -> bool:
     )
 
 
-def _is_of_gloo(standing: Standing, rank: int) -> bool:
+def _is_of_gloo(standing: RankPositions, rank: int) -> bool:
     last = last_operation(standing.dumps[rank])
     return last is not None and last.may_have_failed
 
 
-def _weighed(found: list[Blame]) -> list[Blame]:
+def _weighed(found: list[BlamedRank]) -> list[BlamedRank]:
     """Several that explain as much share the certainty."""
     alike = [each.rank for each in found if _is_like(each, found[0])]
     if len(alike) < 2:
@@ -100,11 +100,11 @@ def _weighed(found: list[Blame]) -> list[Blame]:
     ]
 
 
-def _is_like(one: Blame, other: Blame) -> bool:
+def _is_like(one: BlamedRank, other: BlamedRank) -> bool:
     return one.waiting == other.waiting and one.state is other.state
 
 
-def _of_end(chains: Chains, end: End) -> Iterator[Blame]:
+def _of_end(chains: Chains, end: End) -> Iterator[BlamedRank]:
     if end.ring:
         yield from _ring(chains, end)
     elif isinstance(end.node, Meeting):
@@ -128,7 +128,7 @@ def _waiting_text(chains: Chains, meeting: Meeting) -> str:
     return f"{waits(there)} in it{clock(began(standing, meeting))}"
 
 
-def _never_joined(chains: Chains, end: End, rank: int) -> Blame:
+def _never_joined(chains: Chains, end: End, rank: int) -> BlamedRank:
     standing = chains.standing
     meeting = _at(chains, rank)[0]
     is_unsure = chains.held[meeting].how == "unsure"
@@ -137,10 +137,10 @@ def _never_joined(chains: Chains, end: End, rank: int) -> Blame:
         f"{_waiting_text(chains, meeting)}; {last_text(standing, rank)}"
     )
     confidence = _UNSURE if is_unsure else _PROVEN
-    return Blame(rank, SignState.NEVER_JOINED, text, len(end.waiting), confidence)
+    return BlamedRank(rank, SignState.NEVER_JOINED, text, len(end.waiting), confidence)
 
 
-def _no_dump(chains: Chains, end: End, rank: int) -> Blame:
+def _no_dump(chains: Chains, end: End, rank: int) -> BlamedRank:
     standing = chains.standing
     meeting = _at(chains, rank)[0]
     text = (
@@ -150,17 +150,17 @@ def _no_dump(chains: Chains, end: End, rank: int) -> Blame:
     confidence = _sureness(standing, rank)
     if chains.held[meeting].how == "unsure":
         confidence = min(confidence, _UNSURE)
-    return Blame(rank, SignState.STOPPED, text, len(end.waiting), confidence)
+    return BlamedRank(rank, SignState.STOPPED, text, len(end.waiting), confidence)
 
 
-def _why_no_dump(standing: Standing, rank: int) -> str:
+def _why_no_dump(standing: RankPositions, rank: int) -> str:
     unanswered = standing.attendance.unanswered
     if unanswered is not None and rank in unanswered:
         return "did not answer when it was asked for a dump"
     return "left no dump"
 
 
-def _sureness(standing: Standing, rank: int) -> float:
+def _sureness(standing: RankPositions, rank: int) -> float:
     """That it is this rank which left no dump for a reason of its own."""
     attendance = standing.attendance
     if rank in attendance.answered:
@@ -170,7 +170,7 @@ def _sureness(standing: Standing, rank: int) -> float:
     return _MOST_MISSING if 2 * len(standing.dumps) <= standing.groups.world else _NO_DUMP
 
 
-def _inside(chains: Chains, end: End, meeting: Meeting) -> Iterator[Blame]:
+def _inside(chains: Chains, end: End, meeting: Meeting) -> Iterator[BlamedRank]:
     standing = chains.standing
     step = chains.steps.get(meeting)
     waiting = len(end.waiting)
@@ -183,17 +183,17 @@ def _inside(chains: Chains, end: End, meeting: Meeting) -> Iterator[Blame]:
                 f"others {step.others}"
             )
             confidence = _OUT_OF_STEP if step.is_clear else _OUT_OF_STEP / 2
-            yield Blame(rank, SignState.OUT_OF_STEP, text, waiting, confidence)
+            yield BlamedRank(rank, SignState.OUT_OF_STEP, text, waiting, confidence)
     elif chains.held[meeting].how == "inside":
         for rank in chains.held[meeting].by:
             text = (
                 f"rank {rank} has joined {meeting_text(standing, meeting)} and does not come out "
                 f"of it{clock(began(standing, meeting))}, while others did"
             )
-            yield Blame(rank, SignState.STUCK, text, waiting, _INSIDE)
+            yield BlamedRank(rank, SignState.STUCK, text, waiting, _INSIDE)
 
 
-def _ring(chains: Chains, end: End) -> Iterator[Blame]:
+def _ring(chains: Chains, end: End) -> Iterator[BlamedRank]:
     """They wait for each other. Who broke with its own past is out of step; else the one that
     stopped first is taken, or all of them."""
     standing = chains.standing
@@ -203,18 +203,18 @@ def _ring(chains: Chains, end: End) -> Iterator[Blame]:
     if strange is not None:
         where = _where(chains, strange)
         text = f"rank {strange} is out of step: {around}, and it came to {where} out of its order"
-        yield Blame(strange, SignState.OUT_OF_STEP, text, waiting, _OUT_OF_STEP - 0.1)
+        yield BlamedRank(strange, SignState.OUT_OF_STEP, text, waiting, _OUT_OF_STEP - 0.1)
         return
     last = {rank: standing.dumps[rank].last_at or 0.0 for rank in end.ring}
     first, second = sorted(last.values())[:2]
     if second - first > _SAME_MOMENT:
         rank = min(end.ring, key=lambda each: last[each])
         text = f"rank {rank} stopped first: {around}, and {last_text(standing, rank)}"
-        yield Blame(rank, SignState.NEVER_JOINED, text, waiting, _RING)
+        yield BlamedRank(rank, SignState.NEVER_JOINED, text, waiting, _RING)
         return
     for rank in end.ring:
         text = f"rank {rank} is out of step: {around}, and it is in {_where(chains, rank)}"
-        yield Blame(rank, SignState.OUT_OF_STEP, text, waiting, _RING)
+        yield BlamedRank(rank, SignState.OUT_OF_STEP, text, waiting, _RING)
 
 
 def _strangest(chains: Chains, ring: tuple[int, ...]) -> int | None:
@@ -233,14 +233,14 @@ def _where(chains: Chains, rank: int) -> str:
     return meeting_text(chains.standing, meeting)
 
 
-def lost_alone(chains: Chains) -> list[Blame]:
+def lost_alone(chains: Chains) -> list[BlamedRank]:
     """Nobody waits, and one rank left no dump: the others may have stopped because it died."""
     missing = chains.standing.groups.world - len(chains.standing.dumps)
     found = list(_lost(chains, _MAX_COMPARED)) if missing == 1 else []
     return [each._replace(confidence=_RING) for each in found]
 
 
-def _lost(chains: Chains, largest: int) -> Iterator[Blame]:
+def _lost(chains: Chains, largest: int) -> Iterator[BlamedRank]:
     """A rank without a dump, where several stopped right after an operation with it: gloo ends
     an operation for those that are left when one of them dies. `largest`: of its group."""
     standing = chains.standing
@@ -258,7 +258,7 @@ def _lost(chains: Chains, largest: int) -> Iterator[Blame]:
             yield _lost_or_provoked(chains, rank, left, len(left) + len(standing.current))
 
 
-def _lost_or_provoked(chains: Chains, rank: int, left: list[int], waiting: int) -> Blame:
+def _lost_or_provoked(chains: Chains, rank: int, left: list[int], waiting: int) -> BlamedRank:
     """Where just one of those that are left did what it never had, it brought the other down."""
     after = f"{ranks_text(left)} stopped right after an operation with it"
     standing = chains.standing
@@ -268,5 +268,7 @@ def _lost_or_provoked(chains: Chains, rank: int, left: list[int], waiting: int) 
             f"rank {odd[0]} is out of step: rank {rank} left no dump, {after}, and what rank "
             f"{odd[0]} did last it had not done before ({last_text(standing, odd[0])})"
         )
-        return Blame(odd[0], SignState.OUT_OF_STEP, text, waiting, _LOST)
-    return Blame(rank, SignState.STOPPED, f"rank {rank} left no dump, and {after}", waiting, _LOST)
+        return BlamedRank(odd[0], SignState.OUT_OF_STEP, text, waiting, _LOST)
+    return BlamedRank(
+        rank, SignState.STOPPED, f"rank {rank} left no dump, and {after}", waiting, _LOST
+    )

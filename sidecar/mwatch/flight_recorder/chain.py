@@ -16,7 +16,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from mwatch.flight_recorder.waits import Held, Meeting, Standing
+from mwatch.flight_recorder.waits import Blocked, Meeting, RankPositions
 from mwatch.model.collective import Operation
 
 _LOOKED_BACK = 32
@@ -35,7 +35,7 @@ class OutOfStep(NamedTuple):
     others: str
 
 
-def out_of_step(standing: Standing, meeting: Meeting) -> OutOfStep | None:
+def out_of_step(standing: RankPositions, meeting: Meeting) -> OutOfStep | None:
     if meeting.channel is not None:
         return _differ(standing, meeting, standing.attending(meeting), 0)
     numbered = standing.numbers(meeting.group)
@@ -48,7 +48,7 @@ def out_of_step(standing: Standing, meeting: Meeting) -> OutOfStep | None:
 
 
 def _differ(
-    standing: Standing, meeting: Meeting, there: Mapping[int, Operation], number: int
+    standing: RankPositions, meeting: Meeting, there: Mapping[int, Operation], number: int
 ) -> OutOfStep | None:
     is_p2p = meeting.channel is not None
     calls = {rank: _call(each, is_p2p) for rank, each in there.items()}
@@ -74,7 +74,7 @@ def _words(call: Call) -> str:
 
 
 def _usual(
-    standing: Standing, meeting: Meeting, calls: Mapping[int, Call], number: int
+    standing: RankPositions, meeting: Meeting, calls: Mapping[int, Call], number: int
 ) -> Call | None:
     most = _most(calls.values())
     if most is not None or meeting.channel is not None:
@@ -101,12 +101,12 @@ def _most(calls: Iterable[Call]) -> Call | None:
     return call if 2 * count > counts.total() else None
 
 
-def is_strange(standing: Standing, rank: int, operation: Operation) -> bool:
+def is_strange(standing: RankPositions, rank: int, operation: Operation) -> bool:
     """Whether the rank's own past made another call likely at this point."""
     return operation.record in strange_records(standing, rank)
 
 
-def strange_records(standing: Standing, rank: int) -> set[int]:
+def strange_records(standing: RankPositions, rank: int) -> set[int]:
     """Calls that never before followed what the rank had done just before, by the longest
     stretch of that which it had done earlier at all."""
     calls = [
@@ -147,9 +147,9 @@ class End(NamedTuple):
 class Chains:
     """The whole of who waits for whom."""
 
-    def __init__(self, standing: Standing) -> None:
+    def __init__(self, standing: RankPositions) -> None:
         self.standing = standing
-        self.held: dict[Meeting, Held] = {}
+        self.held: dict[Meeting, Blocked] = {}
         self.steps: dict[Meeting, OutOfStep] = {}
         self.next: dict[Node, tuple[Node, ...]] = {}
         for rank in sorted(standing.current):

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from mwatch.flight_recorder.pickle_reader import Packed, Pairs, UnreadableDump, load
+from mwatch.flight_recorder.pickle_reader import DumpPairs, Packed, UnreadableDump, load
 from mwatch.model.collective import Dump, GroupSeen, Operation
 
 _BY_EVENTS = frozenset({"nccl", "rccl", "xccl"})
@@ -310,7 +310,7 @@ def _plain(value: object) -> Mapping[str, Any] | None:
     """A dict with text keys, from either form; None where it is none."""
     if isinstance(value, Packed):
         value = value.unpacked()
-    if isinstance(value, Pairs):
+    if isinstance(value, DumpPairs):
         keys = value[::2]
         if not set(map(type, keys)) <= _KEYS:
             return None
@@ -319,7 +319,7 @@ def _plain(value: object) -> Mapping[str, Any] | None:
 
 
 def _sequence(value: object) -> Sequence[Any]:
-    is_dict = isinstance(value, Pairs)
+    is_dict = isinstance(value, DumpPairs)
     return value if isinstance(value, list | tuple) and not is_dict else ()
 
 

@@ -105,7 +105,7 @@ class Key(NamedTuple):
     ranks: Ranks
 
 
-class Group(NamedTuple):
+class ProcessGroup(NamedTuple):
     name: str
     description: str
     members: Ranks
@@ -120,7 +120,7 @@ class Group(NamedTuple):
 
 
 class Groups(NamedTuple):
-    all: Sequence[Group]
+    all: Sequence[ProcessGroup]
     places: Mapping[tuple[int, str], int]
     """By rank, and the name that this rank has for the group: where it is in `all`."""
     world: int
@@ -153,10 +153,12 @@ def put_together(dumps: Mapping[int, Dump], world: int | None) -> Groups:
         if first is not None:
             groups[keys[rank, first.group]].is_waited_in = True
     size = _world(dumps, groups, world)
-    found: dict[Key, Group] = {}
+    found: dict[Key, ProcessGroup] = {}
     for key, seen in groups.items():
         if key.ranks:
-            found[key] = Group(key.name, key.description, key.ranks, frozenset(), seen.has_p2p)
+            found[key] = ProcessGroup(
+                key.name, key.description, key.ranks, frozenset(), seen.has_p2p
+            )
     for family in _families(groups):
         found.update(_complete(family, groups, size))
     order = {key: place for place, key in enumerate(found)}
@@ -236,7 +238,7 @@ def _families(groups: Mapping[Key, _Seen]) -> Iterator[list[Key]]:
 
 def _complete(
     family: list[Key], groups: Mapping[Key, _Seen], world: int
-) -> Iterator[tuple[Key, Group]]:
+) -> Iterator[tuple[Key, ProcessGroup]]:
     recorded = [groups[key].recorded for key in family]
     cells = complete(recorded, world)
     taken = set().union(*recorded)
@@ -250,7 +252,7 @@ def _complete(
         else:
             possible = frozenset(range(world)) - taken
         ranks = tuple(sorted(members))
-        yield key, Group(name, description, ranks, possible, groups[key].has_p2p)
+        yield key, ProcessGroup(name, description, ranks, possible, groups[key].has_p2p)
 
 
 _DIMENSIONS = {

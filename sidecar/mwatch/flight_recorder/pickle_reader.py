@@ -33,7 +33,7 @@ class UnreadableDump(ValueError):
     """Why it is not read; one line that goes on after the file's name."""
 
 
-class Pairs(list[Any]):
+class DumpPairs(list[Any]):
     """A dict as key, value, key, value, …"""
 
     __slots__ = ()
@@ -181,7 +181,7 @@ class _Machine:
 
     def set_items(self, items: list[Any]) -> None:
         target = self.stack[-1]
-        if type(target) is not Pairs or len(items) % 2:
+        if type(target) is not DumpPairs or len(items) % 2:
             raise TypeError
         target.extend(items)
 
@@ -206,7 +206,7 @@ _STEPS: dict[int, Callable[[_Machine], None]] = {
     ord("N"): lambda m: m.stack.append(None),
     0x88: lambda m: m.stack.append(True),
     0x89: lambda m: m.stack.append(False),
-    ord("}"): lambda m: m.stack.append(Pairs()),
+    ord("}"): lambda m: m.stack.append(DumpPairs()),
     ord("]"): lambda m: m.stack.append([]),
     ord(")"): lambda m: m.stack.append(()),
     ord("u"): lambda m: m.set_items(m.since_mark()),

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 
 from mwatch.flight_recorder.chain import Chains, Node
-from mwatch.flight_recorder.waits import Meeting, Standing
+from mwatch.flight_recorder.waits import Meeting, RankPositions
 from mwatch.model.collective import Dump, Operation
 
 _MAX_RANGES = 8
@@ -42,7 +42,7 @@ def clock(at: float | None) -> str:
     return f" since {datetime.fromtimestamp(at, UTC):%H:%M:%S} UTC"
 
 
-def meeting_text(standing: Standing, meeting: Meeting) -> str:
+def meeting_text(standing: RankPositions, meeting: Meeting) -> str:
     """`all_reduce #57 of TENSOR_MODEL_PARALLEL_GROUP 2 (ranks 0-3)`."""
     group = standing.group(meeting)
     if meeting.channel is not None:
@@ -55,13 +55,13 @@ def meeting_text(standing: Standing, meeting: Meeting) -> str:
     return f"{kind} #{meeting.number} of {group.label} ({ranks_text(group.members)})"
 
 
-def began(standing: Standing, meeting: Meeting) -> float | None:
+def began(standing: RankPositions, meeting: Meeting) -> float | None:
     """When the first member came that still waits."""
     there = standing.attending(meeting).values()
     return min((each.at for each in there if not each.is_done and each.at), default=None)
 
 
-def last_text(standing: Standing, rank: int) -> str:
+def last_text(standing: RankPositions, rank: int) -> str:
     """What the rank did last, by its own recording."""
     last = last_operation(standing.dumps[rank])
     if last is None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from mwatch.flight_recorder.dump import UNKNOWN_PEER
-from mwatch.flight_recorder.groups import Group, Groups
+from mwatch.flight_recorder.groups import Groups, ProcessGroup
 from mwatch.model.collective import Attendance, Dump, Operation
 
 _TOGETHER = frozenset(
@@ -37,7 +37,7 @@ class Meeting(NamedTuple):
     """From and to of a send or receive, as places in the group."""
 
 
-class Held(NamedTuple):
+class Blocked(NamedTuple):
     """Why a meeting does not end."""
 
     by: tuple[int, ...]
@@ -46,7 +46,7 @@ class Held(NamedTuple):
     """`absent`, `gone`, `queued`, `inside`, `unsure` or `together`."""
 
 
-class Standing:
+class RankPositions:
     """Where every rank of a job stands."""
 
     def __init__(self, dumps: Mapping[int, Dump], groups: Groups, attendance: Attendance) -> None:
@@ -89,7 +89,7 @@ class Standing:
             for name, group in self.dumps[rank].groups.items()
         )
 
-    def group(self, meeting: Meeting) -> Group:
+    def group(self, meeting: Meeting) -> ProcessGroup:
         return self.groups.all[meeting.group]
 
     def meeting(self, rank: int) -> Meeting | None:
@@ -131,7 +131,7 @@ class Standing:
             return any(not operation.is_done for operation in numbered.values())
         return max(numbered) >= meeting.number
 
-    def held(self, meeting: Meeting) -> Held:
+    def held(self, meeting: Meeting) -> Blocked:
         members = self.members(meeting)
         absent = [
             rank
@@ -139,27 +139,27 @@ class Standing:
             if rank in self.dumps and rank not in self.old and not self.has_come(rank, meeting)
         ]
         if absent:
-            return Held(tuple(absent), "absent")
+            return Blocked(tuple(absent), "absent")
         there = self.attending(meeting)
         queued = [rank for rank, operation in there.items() if self._is_queued(rank, operation)]
         if queued:
-            return Held(tuple(queued), "queued")
+            return Blocked(tuple(queued), "queued")
         gone = [rank for rank in members if rank not in self.dumps]
         if gone:
-            return Held(tuple(gone), "gone")
+            return Blocked(tuple(gone), "gone")
         return self._all_there(meeting, there)
 
-    def _all_there(self, meeting: Meeting, there: Mapping[int, Operation]) -> Held:
+    def _all_there(self, meeting: Meeting, there: Mapping[int, Operation]) -> Blocked:
         inside = _odd_ones(there)
         if inside:
-            return Held(inside, "inside")
+            return Blocked(inside, "inside")
         possible = self.group(meeting).possible
         others = [rank for rank in possible if rank not in self.dumps]
         if not others:
             others = [rank for rank in possible if rank not in self.current]
         if others:
-            return Held(tuple(sorted(others)), "unsure")
-        return Held((), "together")
+            return Blocked(tuple(sorted(others)), "unsure")
+        return Blocked((), "together")
 
     def _is_queued(self, rank: int, operation: Operation) -> bool:
         if operation.is_done:

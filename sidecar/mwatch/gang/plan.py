@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mwatch.model.kube.gang import Plan, Refusal, Target, Way, Why
+from mwatch.model.kube.gang import GangPlan, GangRefusal, Target, Way, Why
 from mwatch.model.kube.job import HYPERPOD_RESUME, INJECTED, JobKind, KubeJob, ReplicaGroup
 from mwatch.model.kube.node import KubeNode
 from mwatch.model.kube.pause import pause_of
@@ -145,16 +145,18 @@ class GangFacts:
     """Seconds since 1970: a pause may have ended."""
 
 
-def plan(job: KubeJob, facts: GangFacts) -> Plan | Refusal:
+def plan(job: KubeJob, facts: GangFacts) -> GangPlan | GangRefusal:
     for check in (_may, _counts, _sees, _alone, _admitted):
         if (refusal := check(job, facts)) is not None:
             return refusal
     if _is_new(facts):
         # Nobody of the gang that was judged is left: the new one only has to be told its attempt.
         note = "all its pods are new already: none is deleted"
-        return Plan(Way.DELETE_PODS, job.kind, job.namespace, job.name, job.uid, (), notes=(note,))
+        return GangPlan(
+            Way.DELETE_PODS, job.kind, job.namespace, job.name, job.uid, (), notes=(note,)
+        )
     way = Way.IN_PLACE if _in_place(job, facts) else _OTHER_WAYS[job.kind](job, facts)
-    if isinstance(way, Refusal):
+    if isinstance(way, GangRefusal):
         return way
     if way is not Way.IN_PLACE and (refusal := _room(job, facts)) is not None:
         return refusal
@@ -162,87 +164,89 @@ def plan(job: KubeJob, facts: GangFacts) -> Plan | Refusal:
     targets = tuple(
         Target(pod.name, pod.uid, pod.node) for pod in facts.pods if pod.uid not in stay
     )
-    return Plan(
+    return GangPlan(
         way, job.kind, job.namespace, job.name, job.uid, targets,
         first=_first(facts) if way is Way.FAIL_ONE else "",
         notes=tuple(_notes(job, facts, way, len(stay))),
     )  # fmt: skip
 
 
-def may_stop(job: KubeJob, facts: GangFacts) -> Refusal | None:
+def may_stop(job: KubeJob, facts: GangFacts) -> GangRefusal | None:
     """Why a job must not be stopped; None: it may be, whatever is left of its pods."""
     age = facts.sight_age_seconds
     if age is None or age > facts.max_sight_seconds:
-        return Refusal(Why.STALE_SIGHT, "the cluster was not seen lately")
+        return GangRefusal(Why.STALE_SIGHT, "the cluster was not seen lately")
     return _may(job, facts)
 
 
-def _may(job: KubeJob, facts: GangFacts) -> Refusal | None:
+def _may(job: KubeJob, facts: GangFacts) -> GangRefusal | None:
     if job.is_deleting:
-        return Refusal(Why.DELETING, "the job is being deleted")
+        return GangRefusal(Why.DELETING, "the job is being deleted")
     if job.finished:
-        return Refusal(Why.FINISHED, f"the job has ended: {job.finished}")
+        return GangRefusal(Why.FINISHED, f"the job has ended: {job.finished}")
     if job.is_suspended:
-        return Refusal(Why.SUSPENDED, "the job is suspended")
+        return GangRefusal(Why.SUSPENDED, "the job is suspended")
     if pause_of(job, facts.now) is not None and not facts.is_asked:
-        return Refusal(Why.PAUSED, "a person has paused mwatch for this job")
+        return GangRefusal(Why.PAUSED, "a person has paused mwatch for this job")
     if job.mode != "act" and not facts.is_asked:
-        return Refusal(Why.OBSERVING, "mwatch only observes this job")
+        return GangRefusal(Why.OBSERVING, "mwatch only observes this job")
     if job.managed_by not in OUR_OWN:
-        return Refusal(Why.MANAGED_ELSEWHERE, f"the job is managed by {job.managed_by}")
+        return GangRefusal(Why.MANAGED_ELSEWHERE, f"the job is managed by {job.managed_by}")
     return None
 
 
-def _counts(job: KubeJob, facts: GangFacts) -> Refusal | None:
+def _counts(job: KubeJob, facts: GangFacts) -> GangRefusal | None:
     """Wrappers that observe ask for no attempt: each gang is attempt 1 again, and a later incident
     could not be told from the one that was acted on."""
     if facts.is_asked or not wrappers_observe(job):
         return None
-    return Refusal(Why.WRAPPERS_OBSERVE, "its pods were made to observe (MWATCH_MODE in their "
+    return GangRefusal(Why.WRAPPERS_OBSERVE, "its pods were made to observe (MWATCH_MODE in their "
                    "template); make it anew with mwatch inject --mode act")  # fmt: skip
 
 
-def _sees(job: KubeJob, facts: GangFacts) -> Refusal | None:
+def _sees(job: KubeJob, facts: GangFacts) -> GangRefusal | None:
     age = facts.sight_age_seconds
     if age is None or age > facts.max_sight_seconds:
         told = "never" if age is None else f"{age:.0f} s ago"
-        return Refusal(Why.STALE_SIGHT, f"the cluster was last seen {told}")
+        return GangRefusal(Why.STALE_SIGHT, f"the cluster was last seen {told}")
     if not facts.pods:
-        return Refusal(Why.NO_PODS, "the job has no pods that could be restarted")
+        return GangRefusal(Why.NO_PODS, "the job has no pods that could be restarted")
     return None
 
 
-def _alone(job: KubeJob, facts: GangFacts) -> Refusal | None:
+def _alone(job: KubeJob, facts: GangFacts) -> GangRefusal | None:
     """HyperPod's auto-resume deletes pods too, when it replaces a node."""
     if job.annotations.get(HYPERPOD_RESUME) != "true":
         return None
     if facts.nodes is None:
-        return Refusal(Why.SECOND_ACTOR, "HyperPod's auto-resume is on and the nodes cannot be "
+        return GangRefusal(Why.SECOND_ACTOR, "HyperPod's auto-resume is on and the nodes cannot be "
                        "seen; install the rights to nodes, or turn one of the two off")  # fmt: skip
     used = {pod.node for pod in facts.pods}
     sick = [node.name for node in facts.nodes if node.name in used and node.is_replaced]
     if sick:
-        return Refusal(Why.SECOND_ACTOR, f"HyperPod is replacing {', '.join(sick[:3])}")
+        return GangRefusal(Why.SECOND_ACTOR, f"HyperPod is replacing {', '.join(sick[:3])}")
     return None
 
 
-def _admitted(job: KubeJob, facts: GangFacts) -> Refusal | None:
+def _admitted(job: KubeJob, facts: GangFacts) -> GangRefusal | None:
     if not job.queue:
         return None
     work = facts.workload
     if work is None:
-        return Refusal(Why.QUEUED, f"queue {job.queue} has no Workload of this job that we can see")
+        return GangRefusal(
+            Why.QUEUED, f"queue {job.queue} has no Workload of this job that we can see"
+        )
     if work.evicted or not work.is_active or not work.is_admitted:
-        return Refusal(Why.QUEUED, f"queue {job.queue} has not admitted the job")
+        return GangRefusal(Why.QUEUED, f"queue {job.queue} has not admitted the job")
     return None
 
 
-def _room(job: KubeJob, facts: GangFacts) -> Refusal | None:
+def _room(job: KubeJob, facts: GangFacts) -> GangRefusal | None:
     lacks = quota_lacks(job, facts.pods, facts.quotas or ())
     if lacks:
-        return Refusal(Why.QUOTA, lacks)
+        return GangRefusal(Why.QUOTA, lacks)
     if facts.nodes is not None and (lacks := nodes_lack(job, facts.nodes, facts.avoid)):
-        return Refusal(Why.NODES, lacks)
+        return GangRefusal(Why.NODES, lacks)
     return None
 
 
@@ -276,15 +280,18 @@ def _keepable(facts: GangFacts) -> list[KubePod]:
     ]
 
 
-def _pytorch_job(job: KubeJob, facts: GangFacts) -> Way | Refusal:
+def _pytorch_job(job: KubeJob, facts: GangFacts) -> Way | GangRefusal:
     if not job.queue:
         is_safe = _maps_codes(job) and not _is_strict(job) and job.backoff_limit is None
         return Way.DELETE_PODS if is_safe else Way.SUSPEND_RESUME
     if _is_strict(job):
-        return Refusal(Why.RESTART_POLICY, "a pod that is deleted fails this job (restartPolicy), "
-                       "and Kueue owns suspend; use OnFailure")  # fmt: skip
+        return GangRefusal(
+            Why.RESTART_POLICY,
+            "a pod that is deleted fails this job (restartPolicy), and Kueue owns suspend; "
+            "use OnFailure",
+        )
     if job.backoff_limit == 0:
-        return Refusal(Why.BACKOFF_LIMIT, "backoffLimit 0 fails the job at the first pod that "
+        return GangRefusal(Why.BACKOFF_LIMIT, "backoffLimit 0 fails the job at the first pod that "
                        "ends, and Kueue owns suspend; leave it out")  # fmt: skip
     return Way.DELETE_PODS
 
@@ -301,18 +308,21 @@ def _maps_codes(job: KubeJob) -> bool:
     return INJECTED in job.annotations and job.mode == "act"
 
 
-def _batch_job(job: KubeJob, facts: GangFacts) -> Way | Refusal:
+def _batch_job(job: KubeJob, facts: GangFacts) -> Way | GangRefusal:
     """Pods that a suspended Job takes away are not counted as failed; deleted ones are."""
     if not job.queue:
         return Way.SUSPEND_RESUME
     limit = job.backoff_limit or 0
     if job.failed_pods + len(facts.pods) <= limit:
         return Way.DELETE_PODS
-    return Refusal(Why.BACKOFF_LIMIT, f"each deleted pod counts as failed ({job.failed_pods} have, "
-                   f"of {limit}), and Kueue owns suspend; raise backoffLimit")  # fmt: skip
+    return GangRefusal(
+        Why.BACKOFF_LIMIT,
+        f"each deleted pod counts as failed ({job.failed_pods} have, of {limit}), and Kueue owns "
+        "suspend; raise backoffLimit",
+    )
 
 
-def _job_set(job: KubeJob, facts: GangFacts) -> Way | Refusal:
+def _job_set(job: KubeJob, facts: GangFacts) -> Way | GangRefusal:
     if _restarts_all(job):
         return Way.FAIL_ONE
     # One deleted pod counts as one failure of its Job; the Jobs of a part share its limit.
@@ -322,7 +332,7 @@ def _job_set(job: KubeJob, facts: GangFacts) -> Way | Refusal:
         return Way.DELETE_PODS
     if not job.queue:
         return Way.SUSPEND_RESUME
-    return Refusal(Why.BACKOFF_LIMIT, "the JobSet's failure policy would not restart it, and "
+    return GangRefusal(Why.BACKOFF_LIMIT, "the JobSet's failure policy would not restart it, and "
                    "Kueue owns suspend; raise failurePolicy.maxRestarts")  # fmt: skip
 
 
@@ -353,11 +363,11 @@ def _pods_per_job(pods: int, jobs: int) -> int:
     return -(-pods // max(1, jobs))
 
 
-def _stateful_set(job: KubeJob, facts: GangFacts) -> Way | Refusal:
+def _stateful_set(job: KubeJob, facts: GangFacts) -> Way | GangRefusal:
     return Way.DELETE_PODS
 
 
-_OTHER_WAYS: dict[JobKind, Callable[[KubeJob, GangFacts], Way | Refusal]] = {
+_OTHER_WAYS: dict[JobKind, Callable[[KubeJob, GangFacts], Way | GangRefusal]] = {
     JobKind.PYTORCH_JOB: _pytorch_job,
     JobKind.JOB: _batch_job,
     JobKind.JOB_SET: _job_set,

@@ -20,12 +20,12 @@ from typing import NamedTuple
 
 from mwatch.gang.suspend import resume, suspend
 from mwatch.kube.access import ACTING, Access
-from mwatch.kube.answer import Outcome
+from mwatch.kube.answer import CallOutcome
 from mwatch.kube.errors import Unavailable
 from mwatch.kube.jobs import find_job, pods_of
-from mwatch.kube.ledger import Ledger
+from mwatch.kube.ledger import LedgerStore
 from mwatch.kube.resources import PODS
-from mwatch.model.kube.gang import GangStep, Plan, StepState, Way, step_of
+from mwatch.model.kube.gang import GangPlan, GangStep, StepState, Way, step_of
 from mwatch.model.kube.job import KubeJob
 from mwatch.model.kube.ledger import Book, JobEntry
 from mwatch.model.kube.node import KubeNode
@@ -44,7 +44,7 @@ class GangLimits:
     longest_look_seconds: float = 5.0
 
 
-class Progress(StrEnum):
+class GangProgress(StrEnum):
     DONE = "done"
     WAITING = "waiting"
     """For old pods to be gone; call again."""
@@ -53,7 +53,7 @@ class Progress(StrEnum):
 
 
 class Advance(NamedTuple):
-    progress: Progress
+    progress: GangProgress
     left: int
     """Old pods that are still there."""
     deleted: int
@@ -77,7 +77,7 @@ class GangRestart:
     def __init__(
         self,
         access: Access,
-        ledger: Ledger,
+        ledger: LedgerStore,
         *,
         may_act: Callable[[], bool],
         limits: GangLimits | None = None,
@@ -94,7 +94,7 @@ class GangRestart:
 
     def begin(
         self,
-        plan: Plan,
+        plan: GangPlan,
         *,
         id: str,
         attempt: int,
@@ -120,7 +120,7 @@ class GangRestart:
 
         return self._ledger.change(change).of(key).step or step
 
-    def instead(self, step: GangStep, plan: Plan) -> GangStep:
+    def instead(self, step: GangStep, plan: GangPlan) -> GangStep:
         """The same step in another way, where the first one did not do."""
         targets = tuple(each.uid for each in plan.targets)
         return self._keep(replace(step, way=plan.way, uids=targets, first=plan.first))
@@ -135,12 +135,12 @@ class GangRestart:
         """For at most about `seconds`. `now`: seconds since 1970, to judge the age of nodes.
         KubeError where the cluster cannot be seen: to be called again, as it is."""
         if step.state is StepState.DONE:
-            return Advance(Progress.DONE, 0, 0, step.outcome)
+            return Advance(GangProgress.DONE, 0, 0, step.outcome)
         began, deleted = self._clock(), 0
         lost = self._lost_nodes(nodes or (), now)
         if step.way is Way.SUSPEND_RESUME and step.state is StepState.PLANNED:
             if not self._may_act():
-                return Advance(Progress.NOT_LEADER, len(step.uids), 0)
+                return Advance(GangProgress.NOT_LEADER, len(step.uids), 0)
             if not suspend(self._access, step):
                 return self._close(step, deleted, "the job is gone, or is another one by now")
             step = self._keep(replace(step, state=StepState.SUSPENDED))
@@ -154,11 +154,11 @@ class GangRestart:
             is_late = step.way is Way.FAIL_ONE and age > self._limits.fail_one_seconds
             deleted += self._delete(_due(step, left, lost, is_late), lost)
             if not self._may_act():
-                return Advance(Progress.NOT_LEADER, len(left), deleted)
+                return Advance(GangProgress.NOT_LEADER, len(left), deleted)
             if not left and (outcome := self._outcome(step, job)) is not None:
                 return self._close(step, deleted, outcome)
             if self._clock() >= began + seconds:
-                return Advance(Progress.WAITING, len(left), deleted, _names(left))
+                return Advance(GangProgress.WAITING, len(left), deleted, _names(left))
             self._wait(pause)
             pause = min(1.5 * pause, self._limits.longest_look_seconds)
 
@@ -180,7 +180,7 @@ class GangRestart:
             )
         except Unavailable:
             return False
-        return answer.outcome is Outcome.OK
+        return answer.outcome is CallOutcome.OK
 
     def _outcome(self, step: GangStep, job: KubeJob) -> str | None:
         """Of a step whose pods are gone; None: the job changed just now, look again."""
@@ -190,7 +190,7 @@ class GangRestart:
 
     def _close(self, step: GangStep, deleted: int, outcome: str) -> Advance:
         self._keep(replace(step, state=StepState.DONE, outcome=outcome))
-        return Advance(Progress.DONE, 0, deleted, outcome)
+        return Advance(GangProgress.DONE, 0, deleted, outcome)
 
     def _keep(self, step: GangStep) -> GangStep:
         """As it is written. Only over itself: a later step of the job is not touched, and one that

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from mwatch.kube.access import ACTING, Access
-from mwatch.kube.answer import Answer, Outcome
+from mwatch.kube.answer import Answer, CallOutcome
 from mwatch.kube.errors import Rejected
 from mwatch.kube.events import Events
 from mwatch.kube.resources import OF_KIND, STATEFUL_SETS, WORKLOADS
@@ -125,7 +125,7 @@ def _patched(
         return access.patch(OF_KIND[kind], namespace, name, body, limits=ACTING)
     except Rejected as error:
         if "metadata.uid" in str(error):
-            return Answer(Outcome.CONFLICT, {}, str(error))
+            return Answer(CallOutcome.CONFLICT, {}, str(error))
         raise
 
 

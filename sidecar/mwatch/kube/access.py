@@ -23,10 +23,10 @@ from urllib.parse import urlencode
 import orjson
 import urllib3
 
-from mwatch.kube.answer import OF_STATUS, Answer, Outcome
+from mwatch.kube.answer import OF_STATUS, Answer, CallOutcome
 from mwatch.kube.connect import Connection, connect
 from mwatch.kube.errors import NoCredentials, NoPermission, Rejected, Unavailable
-from mwatch.kube.resources import Resource
+from mwatch.kube.resources import ApiResource
 from mwatch.model.kube.fields import text
 
 MERGE_PATCH = "application/merge-patch+json"
@@ -35,7 +35,7 @@ _MAX_RETRY_AFTER = 30.0
 _MAX_BYTES = 256 * 1024 * 1024
 
 
-class Limits(NamedTuple):
+class CallLimits(NamedTuple):
     call_seconds: float = 15.0
     """Of one try."""
     tries: int = 5
@@ -45,9 +45,9 @@ class Limits(NamedTuple):
     """After so long no other try is begun."""
 
 
-_USUAL = Limits()
-ONCE = Limits(call_seconds=5.0, tries=1)
-ACTING = Limits(call_seconds=2.5, total_seconds=5.0)
+_USUAL = CallLimits()
+ONCE = CallLimits(call_seconds=5.0, tries=1)
+ACTING = CallLimits(call_seconds=2.5, total_seconds=5.0)
 """Of a change that only the leader may make: over before another can be the leader."""
 
 
@@ -56,7 +56,7 @@ class Access:
         self,
         connection: Connection,
         *,
-        limits: Limits = _USUAL,
+        limits: CallLimits = _USUAL,
         wait: Callable[[float], object] = time.sleep,
         chance: Callable[[], float] = random.random,
         clock: Callable[[], float] = time.monotonic,
@@ -81,26 +81,26 @@ class Access:
     def close(self) -> None:
         self._connection.close()
 
-    def get(self, resource: Resource, namespace: str | None, name: str, **more: Any) -> Answer:
+    def get(self, resource: ApiResource, namespace: str | None, name: str, **more: Any) -> Answer:
         return self.call("GET", resource.path(namespace, name), **more)
 
-    def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Answer:
+    def create(self, resource: ApiResource, namespace: str, body: Mapping[str, Any]) -> Answer:
         return self.call("POST", resource.path(namespace), body=body)
 
-    def replace(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any],
-                limits: Limits | None = None) -> Answer:  # fmt: skip
+    def replace(self, resource: ApiResource, namespace: str, name: str, body: Mapping[str, Any],
+                limits: CallLimits | None = None) -> Answer:  # fmt: skip
         """With a resource version in the body: only that version is replaced."""
         return self.call("PUT", resource.path(namespace, name), body=body, limits=limits)
 
     def patch(
         self,
-        resource: Resource,
+        resource: ApiResource,
         namespace: str | None,
         name: str,
         body: Mapping[str, Any],
         *,
         part: str = "",
-        limits: Limits | None = None,
+        limits: CallLimits | None = None,
     ) -> Answer:
         """A merge patch; UID and resource version in the body are preconditions."""
         path = resource.path(namespace, name, part=part)
@@ -108,13 +108,13 @@ class Access:
 
     def delete(
         self,
-        resource: Resource,
+        resource: ApiResource,
         namespace: str,
         name: str,
         *,
         uid: str,
         grace_seconds: int | None = None,
-        limits: Limits | None = None,
+        limits: CallLimits | None = None,
     ) -> Answer:
         """Only of the object with that UID: CONFLICT where the name is another's by now."""
         options: dict[str, Any] = {
@@ -134,7 +134,7 @@ class Access:
         query: Mapping[str, Any] | None = None,
         body: Mapping[str, Any] | None = None,
         kind: str = "application/json",
-        limits: Limits | None = None,
+        limits: CallLimits | None = None,
     ) -> Answer:
         limits = limits or self._limits
         problem, delay, began = "", 0.0, self._clock()
@@ -218,7 +218,7 @@ class Access:
 
     def _judge(self, status: int, data: bytes, what: str) -> Answer:
         if 200 <= status < 300:
-            return Answer(Outcome.OK, _body(data))
+            return Answer(CallOutcome.OK, _body(data))
         words = _text(data)
         if status in OF_STATUS:
             return Answer(OF_STATUS[status], _body(data), words)
@@ -229,7 +229,7 @@ class Access:
             raise NoPermission(f"{words or what + ': forbidden'}; ask for that right")
         raise Rejected(f"{what}: {words or f'refused with status {status}'}")
 
-    def _backoff(self, limits: Limits, number: int) -> float:
+    def _backoff(self, limits: CallLimits, number: int) -> float:
         most = min(limits.longest_wait, limits.first_wait * 2.0**number)
         return most * (0.5 + 0.5 * self._chance())
 
@@ -293,7 +293,7 @@ def _here() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-COMMAND_LIMITS = Limits(call_seconds=4.0, tries=2, total_seconds=6.0)
+COMMAND_LIMITS = CallLimits(call_seconds=4.0, tries=2, total_seconds=6.0)
 """For a command that a person waits for."""
 
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 
-class Outcome(StrEnum):
+class CallOutcome(StrEnum):
     OK = "ok"
     MISSING = "missing"
     """404: no such object, or no such kind."""
@@ -20,14 +20,14 @@ class Outcome(StrEnum):
 
 
 class Answer(NamedTuple):
-    outcome: Outcome
+    outcome: CallOutcome
     body: Mapping[str, Any]
     text: str = ""
     """Of the API server, where it is not OK."""
 
     @property
     def is_ok(self) -> bool:
-        return self.outcome is Outcome.OK
+        return self.outcome is CallOutcome.OK
 
 
-OF_STATUS = {404: Outcome.MISSING, 409: Outcome.CONFLICT, 410: Outcome.EXPIRED}
+OF_STATUS = {404: CallOutcome.MISSING, 409: CallOutcome.CONFLICT, 410: CallOutcome.EXPIRED}

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mwatch.errors import InputError
-from mwatch.kube.access import ONCE, Access, Limits
-from mwatch.kube.answer import Outcome
+from mwatch.kube.access import ONCE, Access, CallLimits
+from mwatch.kube.answer import CallOutcome
 from mwatch.kube.errors import KubeError, NoPermission
 from mwatch.kube.jobs import KINDS, complete
 from mwatch.kube.listing import list_all
@@ -29,9 +29,9 @@ from mwatch.kube.resources import (
     OF_KIND,
     PYTORCH_JOBS,
     STATEFUL_SETS,
-    Resource,
+    ApiResource,
 )
-from mwatch.model.checks.running import Kept
+from mwatch.model.checks.running import KeptFields
 from mwatch.model.kube.fields import items, part, text
 from mwatch.model.kube.job import JobKind, KubeJob, job_of
 
@@ -107,7 +107,7 @@ def no_such_job(access: Access, namespace: str, name: str) -> InputError:
     return InputError(f"no job is called {name} in namespace {namespace}; {hint}")
 
 
-def kept_fields(access: Access, kind: JobKind) -> Kept | None:
+def kept_fields(access: Access, kind: JobKind) -> KeptFields | None:
     """By the schema, whose pod templates may lie anywhere."""
     resource = OF_KIND[kind]
     if kind in (JobKind.JOB, JobKind.STATEFUL_SET):
@@ -123,7 +123,7 @@ def kept_fields(access: Access, kind: JobKind) -> Kept | None:
     ]
     if not found:
         return None
-    return Kept(
+    return KeptFields(
         all("restartPolicy" in each for each in found),
         all("restartPolicyRules" in each for each in found),
     )
@@ -141,9 +141,9 @@ def _init_fields(schema: Any) -> list[Mapping[str, Any]]:
     return here + [one for each in deeper for one in _init_fields(each)]
 
 
-_LIMITS = Limits(call_seconds=5.0, tries=2)
+_LIMITS = CallLimits(call_seconds=5.0, tries=2)
 _NAME = "mwatch-dry-run"
-_RUNTIMES = Resource("trainer.kubeflow.org", "v1alpha1", "trainingruntimes", "TrainingRuntime")
+_RUNTIMES = ApiResource("trainer.kubeflow.org", "v1alpha1", "trainingruntimes", "TrainingRuntime")
 _IMAGE = "mwatch"
 
 
@@ -165,7 +165,7 @@ def keeps_native(access: Access, namespace: str, kind: str) -> bool | None:
     answer = access.call(
         "POST", resource.path(namespace), query={"dryRun": "All"}, body=body, limits=_LIMITS
     )
-    if answer.outcome is not Outcome.OK:
+    if answer.outcome is not CallOutcome.OK:
         return None
     pod: Any = answer.body
     for step in path:
@@ -193,7 +193,7 @@ def _jobset() -> dict[str, Any]:
 
 _OF_JOBSET: Sequence[str | int] = ("replicatedJobs", 0, "template", "spec", "template", "spec")
 _WORKER = {"replicas": 1, "restartPolicy": "OnFailure", "template": _pod("pytorch", "OnFailure")}
-_PROBES: Mapping[str, tuple[Resource, dict[str, Any], Sequence[str | int]]] = {
+_PROBES: Mapping[str, tuple[ApiResource, dict[str, Any], Sequence[str | int]]] = {
     "PyTorchJob": (
         PYTORCH_JOBS,
         {"pytorchReplicaSpecs": {"Worker": _WORKER}},

@@ -39,7 +39,7 @@ KINDS = (
 """In the order in which a name is looked up."""
 
 
-class Found(NamedTuple):
+class FoundJobs(NamedTuple):
     jobs: tuple[KubeJob, ...]
     kinds: frozenset[JobKind]
     """That the cluster knows, and that we may list."""
@@ -47,7 +47,7 @@ class Found(NamedTuple):
     """Kinds that we may not list: their jobs are not seen."""
 
 
-def watched_jobs(access: Access, namespace: str | None) -> Found:
+def watched_jobs(access: Access, namespace: str | None) -> FoundJobs:
     """NoPermission where no kind at all may be listed."""
     jobs: list[KubeJob] = []
     kinds, problems = set(), list[str]()
@@ -62,7 +62,7 @@ def watched_jobs(access: Access, namespace: str | None) -> Found:
             jobs += filter(None, map(job_of, listing.objects))
     if problems and not kinds:
         raise NoPermission(problems[0])
-    return Found(tuple(jobs), frozenset(kinds), tuple(problems))
+    return FoundJobs(tuple(jobs), frozenset(kinds), tuple(problems))
 
 
 def find_job(

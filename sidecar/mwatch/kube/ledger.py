@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from mwatch.kube.access import Access
-from mwatch.kube.answer import Outcome
+from mwatch.kube.answer import CallOutcome
 from mwatch.kube.errors import KubeError, Unavailable
 from mwatch.kube.resources import CONFIG_MAPS
 from mwatch.model.kube.fields import text, words
@@ -25,7 +25,7 @@ NAME = "mwatch-ledger"
 _TRIES = 8
 
 
-class Ledger:
+class LedgerStore:
     def __init__(self, access: Access, namespace: str, name: str = NAME) -> None:
         self._access = access
         self._namespace = namespace
@@ -83,7 +83,7 @@ class Ledger:
             answer = self._access.create(CONFIG_MAPS, self._namespace, body)
         else:
             answer = self._access.replace(CONFIG_MAPS, self._namespace, self._name, body)
-        return answer.outcome is Outcome.OK
+        return answer.outcome is CallOutcome.OK
 
 
 def same_job(entry: JobEntry, uid: str) -> JobEntry:
@@ -91,8 +91,8 @@ def same_job(entry: JobEntry, uid: str) -> JobEntry:
     return entry if entry.uid in ("", uid) else JobEntry(uid=uid)
 
 
-class HandLedger:
-    def __init__(self, ledger: Ledger, clock: Callable[[], float]) -> None:
+class LedgerClient:
+    def __init__(self, ledger: LedgerStore, clock: Callable[[], float]) -> None:
         self.ledger = ledger
         self._clock = clock
         self.book: Book | None = None

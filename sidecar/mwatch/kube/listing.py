@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from mwatch.kube.access import PAGE, Access
-from mwatch.kube.answer import Outcome
+from mwatch.kube.answer import CallOutcome
 from mwatch.kube.errors import Unavailable
-from mwatch.kube.resources import Resource
+from mwatch.kube.resources import ApiResource
 
 _STARTS = 4
 
 
-class Listing(NamedTuple):
+class ObjectList(NamedTuple):
     objects: tuple[Mapping[str, Any], ...]
     version: str
     """Resource version that a watch goes on from."""
@@ -27,13 +27,13 @@ class Listing(NamedTuple):
 
 def list_all(
     access: Access,
-    resource: Resource,
+    resource: ApiResource,
     namespace: str | None,
     *,
     labels: str = "",
     fields: str = "",
     page: int = PAGE,
-) -> Listing | None:
+) -> ObjectList | None:
     """None: the cluster does not know this kind."""
     query: dict[str, Any] = {"limit": page}
     query.update({"labelSelector": labels} if labels else {})
@@ -47,7 +47,7 @@ def list_all(
                 resource.path(namespace),
                 query={**query, **({"continue": token} if token else {})},
             )
-            if answer.outcome is Outcome.MISSING:
+            if answer.outcome is CallOutcome.MISSING:
                 return None
             if not answer.is_ok:
                 break  # forgotten: from the first page again
@@ -55,10 +55,10 @@ def list_all(
             about = answer.body.get("metadata") or {}
             token = about.get("continue") or ""
             if not token:
-                return Listing(tuple(found), str(about.get("resourceVersion", "")))
+                return ObjectList(tuple(found), str(about.get("resourceVersion", "")))
     raise Unavailable(f"the list of {resource.plural} changed faster than it could be read")
 
 
-def _whole(body: Mapping[str, Any], resource: Resource) -> Mapping[str, Any]:
+def _whole(body: Mapping[str, Any], resource: ApiResource) -> Mapping[str, Any]:
     """Objects in a list do not say what they are."""
     return {"apiVersion": resource.api_version, "kind": resource.kind, **body}

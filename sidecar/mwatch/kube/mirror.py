@@ -20,7 +20,7 @@ import orjson
 from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError, Unavailable
 from mwatch.kube.listing import list_all
-from mwatch.kube.resources import Resource
+from mwatch.kube.resources import ApiResource
 
 T = TypeVar("T")
 WATCH_SECONDS = 10.0
@@ -29,7 +29,7 @@ _LONGEST_WAIT = 15.0
 _ABSENT_SECONDS = 60.0
 
 
-class Sight(NamedTuple):
+class MirrorStatus(NamedTuple):
     """How well the copy can be trusted."""
 
     age_seconds: float | None
@@ -44,7 +44,7 @@ class Mirror(Generic[T]):
     def __init__(
         self,
         access: Access,
-        resource: Resource,
+        resource: ApiResource,
         namespace: str | None,
         read: Callable[[Mapping[str, Any]], T | None],
         *,
@@ -79,10 +79,10 @@ class Mirror(Generic[T]):
             return list(self._objects.values())
 
     @property
-    def sight(self) -> Sight:
+    def sight(self) -> MirrorStatus:
         with self._lock:
             age = None if self._fresh_at is None else self._clock() - self._fresh_at
-            return Sight(age, self._problem, self._is_known)
+            return MirrorStatus(age, self._problem, self._is_known)
 
     def follow(self, stop: threading.Event) -> None:
         """In a thread of its own, until `stop`; never raises for what the API server does."""

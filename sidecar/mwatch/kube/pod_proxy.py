@@ -15,7 +15,7 @@ import orjson
 
 from mwatch.kube.access import Access
 from mwatch.kube.errors import Rejected
-from mwatch.kube.resources import PODS, SERVICES, Resource
+from mwatch.kube.resources import PODS, SERVICES, ApiResource
 
 
 def pod_page(
@@ -32,7 +32,7 @@ def service_page(
 
 
 def _page(
-    access: Access, resource: Resource, namespace: str, name: str, path: str, seconds: float
+    access: Access, resource: ApiResource, namespace: str, name: str, path: str, seconds: float
 ) -> Mapping[str, Any]:
     # The colon before the port belongs to the path, and must not be escaped.
     base = resource.path(namespace, name, part="proxy").replace("%3A", ":")

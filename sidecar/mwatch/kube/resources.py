@@ -10,7 +10,7 @@ from urllib.parse import quote
 from mwatch.model.kube.job import JobKind
 
 
-class Resource(NamedTuple):
+class ApiResource(NamedTuple):
     group: str
     """Empty: the core group."""
     version: str
@@ -32,32 +32,32 @@ class Resource(NamedTuple):
         return "/" + "/".join(quote(step, safe="") for step in steps)
 
 
-PODS = Resource("", "v1", "pods", "Pod")
-EVENTS = Resource("", "v1", "events", "Event")
-CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
-SECRETS = Resource("", "v1", "secrets", "Secret")
-QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
-NODES = Resource("", "v1", "nodes", "Node", is_namespaced=False)
-SERVICES = Resource("", "v1", "services", "Service")
-CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
-STORAGE_CLASSES = Resource(
+PODS = ApiResource("", "v1", "pods", "Pod")
+EVENTS = ApiResource("", "v1", "events", "Event")
+CONFIG_MAPS = ApiResource("", "v1", "configmaps", "ConfigMap")
+SECRETS = ApiResource("", "v1", "secrets", "Secret")
+QUOTAS = ApiResource("", "v1", "resourcequotas", "ResourceQuota")
+NODES = ApiResource("", "v1", "nodes", "Node", is_namespaced=False)
+SERVICES = ApiResource("", "v1", "services", "Service")
+CLAIMS = ApiResource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+STORAGE_CLASSES = ApiResource(
     "storage.k8s.io", "v1", "storageclasses", "StorageClass", is_namespaced=False
 )
-CRDS = Resource(
+CRDS = ApiResource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False
 )
-RUNTIMES = Resource(
+RUNTIMES = ApiResource(
     "trainer.kubeflow.org", "v1alpha1", "clustertrainingruntimes", "ClusterTrainingRuntime", False
 )
-LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
-WORKLOADS = Resource("kueue.x-k8s.io", "v1beta1", "workloads", "Workload")
-PYTORCH_JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
-JOB_SETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
-TRAIN_JOBS = Resource("trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob")
-JOBS = Resource("batch", "v1", "jobs", "Job")
-STATEFUL_SETS = Resource("apps", "v1", "statefulsets", "StatefulSet")
+LEASES = ApiResource("coordination.k8s.io", "v1", "leases", "Lease")
+WORKLOADS = ApiResource("kueue.x-k8s.io", "v1beta1", "workloads", "Workload")
+PYTORCH_JOBS = ApiResource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
+JOB_SETS = ApiResource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
+TRAIN_JOBS = ApiResource("trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob")
+JOBS = ApiResource("batch", "v1", "jobs", "Job")
+STATEFUL_SETS = ApiResource("apps", "v1", "statefulsets", "StatefulSet")
 
-OF_KIND: dict[JobKind, Resource] = {
+OF_KIND: dict[JobKind, ApiResource] = {
     JobKind.PYTORCH_JOB: PYTORCH_JOBS,
     JobKind.JOB_SET: JOB_SETS,
     JobKind.TRAIN_JOB: TRAIN_JOBS,

@@ -18,7 +18,7 @@ from mwatch.manifests.containers import asks_for_gpus, launches, named
 from mwatch.manifests.edit import Editor, find, shortened, undo
 from mwatch.manifests.facts import workload_of
 from mwatch.manifests.kinds import Template
-from mwatch.manifests.parts import Run, Wish
+from mwatch.manifests.parts import InjectRequest, PodRun
 from mwatch.manifests.pod import Pod, Refuse, add_to_pod, refuse_strangers
 from mwatch.manifests.unrendered import unrendered
 from mwatch.model.checks.workload import Reached, Replica
@@ -29,7 +29,7 @@ _MODES = ("observe", "act")
 Content = MutableMapping[str, Any]
 
 
-class Job(NamedTuple):
+class JobObject(NamedTuple):
     """An object to change, with the way to say what is wrong with it."""
 
     content: Content
@@ -37,7 +37,7 @@ class Job(NamedTuple):
     others: Sequence[Reached] = ()
 
 
-def inject(job: Job, wish: Wish) -> list[str]:
+def inject(job: JobObject, wish: InjectRequest) -> list[str]:
     """Changes the object; what the user should know. InputError, with the line."""
     remove(job)
     kind = kinds.kind_of(job.content) or ""
@@ -55,7 +55,7 @@ def inject(job: Job, wish: Wish) -> list[str]:
     return said
 
 
-def remove(job: Job) -> bool:
+def remove(job: JobObject) -> bool:
     """Whether there was anything of ours. InputError where the note cannot be read."""
     annotations = find(job.content, ("metadata", "annotations"))
     text = annotations.get(names.INJECTED) if isinstance(annotations, MutableMapping) else None
@@ -76,7 +76,7 @@ def remove(job: Job) -> bool:
     return True
 
 
-def mark(editor: Editor, content: Content, wish: Wish, mode: str) -> None:
+def mark(editor: Editor, content: Content, wish: InjectRequest, mode: str) -> None:
     """Label and annotations of the object; the note of what was changed comes last."""
     editor.mapping((*_METADATA, "labels"))
     editor.put((*_METADATA, "labels", names.WATCH_LABEL), "true")
@@ -86,7 +86,7 @@ def mark(editor: Editor, content: Content, wish: Wish, mode: str) -> None:
     annotations[names.INJECTED] = json.dumps(note, separators=(",", ":"))
 
 
-def mode_of(job: Job, wish: Wish) -> str:
+def mode_of(job: JobObject, wish: InjectRequest) -> str:
     given = find(job.content, ("metadata", "annotations", names.MODE))
     mode = wish.mode or given or _MODES[0]
     if mode not in _MODES:
@@ -95,17 +95,17 @@ def mode_of(job: Job, wish: Wish) -> str:
     return str(mode)
 
 
-def run_of(job: Job, kind: str) -> Run:
+def run_of(job: JobObject, kind: str) -> PodRun:
     name = find(job.content, ("metadata", "name"))
     if not name and not find(job.content, ("metadata", "generateName")):
         raise job.refuse(("metadata",), f"the {kind} has no name; give it a metadata.name")
     label = kinds.RUN_LABELS.get(kind)
     if not name and label is None:
         raise job.refuse(("metadata",), f"a {kind} with generateName cannot be watched; name it")
-    return Run(str(name) if name else None, label)
+    return PodRun(str(name) if name else None, label)
 
 
-def pods_of(job: Job, kind: str, wish: Wish) -> list[Pod]:
+def pods_of(job: JobObject, kind: str, wish: InjectRequest) -> list[Pod]:
     """The templates that train. InputError where a container cannot be told."""
     seen = workload_of(job.content, job.others, container=wish.container)
     templates = kinds.templates(job.content)
@@ -117,7 +117,9 @@ def pods_of(job: Job, kind: str, wish: Wish) -> list[Pod]:
     return [_pod(job, kind, template, replica, wish) for template, replica in pairs]
 
 
-def _pod(job: Job, kind: str, template: Template, replica: Replica, wish: Wish) -> Pod:
+def _pod(
+    job: JobObject, kind: str, template: Template, replica: Replica, wish: InjectRequest
+) -> Pod:
     path = (*template.path, "spec", "containers")
     containers = named(template.spec.get("containers"))
     found = ", ".join(str(each.get("name")) for each in containers) or "none"

@@ -46,7 +46,7 @@ Sidecar = Literal["native", "container"]
 Mode = Literal["observe", "act"]
 
 
-class Wish(NamedTuple):
+class InjectRequest(NamedTuple):
     """What the user asked for."""
 
     image: str
@@ -64,7 +64,7 @@ class Wish(NamedTuple):
     """Names of jobs; empty: all that train."""
 
 
-class Run(NamedTuple):
+class PodRun(NamedTuple):
     """Which job the pod is of."""
 
     name: str | None
@@ -73,7 +73,7 @@ class Run(NamedTuple):
     """Of the pod, that holds the name; it stays right when somebody renames the job later."""
 
 
-def launch(wish: Wish, mode: str, grace: int) -> list[str]:
+def launch(wish: InjectRequest, mode: str, grace: int) -> list[str]:
     """What is put before the command. `exec`: the wrapper becomes process 1 and gets SIGTERM."""
     pythons = shlex.quote(wish.python) if wish.python else "python3 python"
     text = _LAUNCH.format(pyz=names.PYZ, pythons=pythons)
@@ -81,7 +81,7 @@ def launch(wish: Wish, mode: str, grace: int) -> list[str]:
     return ["/bin/sh", "-c", text, "mwatch-run", *options, "--"]
 
 
-def copy_container(wish: Wish, trainer: Tree, is_guaranteed: bool) -> dict[str, Any]:
+def copy_container(wish: InjectRequest, trainer: Tree, is_guaranteed: bool) -> dict[str, Any]:
     return {
         "name": names.COPY,
         "image": wish.image,
@@ -94,8 +94,8 @@ def copy_container(wish: Wish, trainer: Tree, is_guaranteed: bool) -> dict[str, 
 
 
 def sidecar_container(
-    wish: Wish,
-    run: Run,
+    wish: InjectRequest,
+    run: PodRun,
     mode: str,
     trainer: Tree,
     checkpoints: Sequence[tuple[str, Mapping[str, Any]]],
@@ -123,7 +123,7 @@ def sidecar_container(
     }
 
 
-def _sidecar_variables(wish: Wish, run: Run, mode: str) -> list[dict[str, Any]]:
+def _sidecar_variables(wish: InjectRequest, run: PodRun, mode: str) -> list[dict[str, Any]]:
     settings = [
         {"name": "MWATCH_DIR", "value": names.VOLUME_PATH},
         _run_variable("MWATCH_RUN", run),
@@ -141,7 +141,9 @@ def _sidecar_variables(wish: Wish, run: Run, mode: str) -> list[dict[str, Any]]:
     return settings
 
 
-def trainer_variables(wish: Wish, run: Run, mode: str, policy: str) -> list[dict[str, Any]]:
+def trainer_variables(
+    wish: InjectRequest, run: PodRun, mode: str, policy: str
+) -> list[dict[str, Any]]:
     """`policy`: the pod's restartPolicy, by which the wrapper knows whether an end is the last."""
     return [
         {"name": "MWATCH_RESTART_POLICY", "value": policy},
@@ -155,7 +157,7 @@ def trainer_variables(wish: Wish, run: Run, mode: str, policy: str) -> list[dict
     ]
 
 
-def volumes(run: Run) -> list[dict[str, Any]]:
+def volumes(run: PodRun) -> list[dict[str, Any]]:
     shared = {"name": names.VOLUME, "emptyDir": {"sizeLimit": SIZE_LIMIT}}
     if run.name is None:
         return [shared]
@@ -182,7 +184,7 @@ def field(name: str, path: str) -> dict[str, Any]:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def _run_variable(name: str, run: Run) -> dict[str, Any]:
+def _run_variable(name: str, run: PodRun) -> dict[str, Any]:
     if run.label is not None:
         return field(name, f"metadata.labels['{run.label}']")
     return {"name": name, "value": run.name}

@@ -13,7 +13,7 @@ from mwatch.manifests import names, parts
 from mwatch.manifests.containers import mount_above, named
 from mwatch.manifests.edit import Editor
 from mwatch.manifests.kinds import Template
-from mwatch.manifests.parts import Run, Wish
+from mwatch.manifests.parts import InjectRequest, PodRun
 from mwatch.model.checks.workload import Path, Replica, Tree
 
 Refuse = Callable[[Path, str], InputError]
@@ -34,7 +34,13 @@ class Pod(NamedTuple):
 
 
 def add_to_pod(
-    editor: Editor, pod: Pod, wish: Wish, run: Run, mode: str, *, with_prefix: bool = True
+    editor: Editor,
+    pod: Pod,
+    wish: InjectRequest,
+    run: PodRun,
+    mode: str,
+    *,
+    with_prefix: bool = True,
 ) -> list[str]:
     """What the user should know. InputError where the template cannot be used."""
     steps = (*pod.template.steps, "spec")
@@ -100,7 +106,7 @@ def _prefix_command(editor: Editor, pod: Pod, words: Sequence[str]) -> None:
     editor.prefix((*_steps(pod), "command"), words)
 
 
-def _equip_trainer(editor: Editor, pod: Pod, wish: Wish, run: Run, mode: str) -> None:
+def _equip_trainer(editor: Editor, pod: Pod, wish: InjectRequest, run: PodRun, mode: str) -> None:
     steps = _steps(pod)
     taken = {each.get("name") for each in named(pod.trainer.get("env"))}
     policy = _POLICIES.get(pod.template.restart_policy or "", _DEFAULT_POLICY)
@@ -127,7 +133,9 @@ def _grace(editor: Editor, pod: Pod) -> int:
     return seconds
 
 
-def _checkpoints(pod: Pod, wish: Wish) -> tuple[list[tuple[str, Mapping[str, Any]]], list[str]]:
+def _checkpoints(
+    pod: Pod, wish: InjectRequest
+) -> tuple[list[tuple[str, Mapping[str, Any]]], list[str]]:
     """The save folder with its mount, if it can be told; and what to say where it cannot."""
     save = wish.checkpoints or pod.replica.text(*SAVE_FLAGS)
     where = f"{pod.template.name}:"

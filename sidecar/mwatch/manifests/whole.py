@@ -23,7 +23,7 @@ from mwatch.manifests.edit import Editor
 from mwatch.manifests.facts import workload_of
 from mwatch.manifests.inject import (
     Content,
-    Job,
+    JobObject,
     inject,
     mark,
     mode_of,
@@ -32,7 +32,7 @@ from mwatch.manifests.inject import (
     run_of,
     trains,
 )
-from mwatch.manifests.parts import Run, Wish
+from mwatch.manifests.parts import InjectRequest, PodRun
 from mwatch.manifests.pod import SAVE_FLAGS, Pod, add_to_pod, refuse_strangers
 from mwatch.manifests.stream import Document, new_document, read
 from mwatch.manifests.trainjob_view import NODE, STEP_LABEL, node_template, overrides, trainer_of
@@ -50,7 +50,7 @@ class Injected(NamedTuple):
     """To be written behind the job; None: the job's own was changed."""
 
 
-def inject_trainjob(job: Job, runtimes: Sequence[Job], wish: Wish) -> Injected:
+def inject_trainjob(job: JobObject, runtimes: Sequence[JobObject], wish: InjectRequest) -> Injected:
     """InputError, with the line."""
     remove(job)
     for path, words in unrendered(job.content):
@@ -58,7 +58,7 @@ def inject_trainjob(job: Job, runtimes: Sequence[Job], wish: Wish) -> Injected:
     mode, run = mode_of(job, wish), run_of(job, kinds.TRAINJOB)
     if run.name is None:
         raise job.refuse(("metadata",), "a TrainJob needs a metadata.name: its runtime is named so")
-    run = Run(run.name, kinds.RUN_LABELS[kinds.RUNTIMES[0]])
+    run = PodRun(run.name, kinds.RUN_LABELS[kinds.RUNTIMES[0]])
     editor = Editor(job.content)
     replica = _replica(job)
     wanted = kinds.at(job.content, (*_REF, "name"))
@@ -69,7 +69,7 @@ def inject_trainjob(job: Job, runtimes: Sequence[Job], wish: Wish) -> Injected:
         raise job.refuse(("spec",), words + "give the job a spec.trainer.image")
     runtime = _new_runtime(job, run, mode) if own is None else None
     target = own.content if own is not None else runtime or {}
-    said = _equip(Job(target, (own or job).refuse), replica, wish, run, mode, trainer)
+    said = _equip(JobObject(target, (own or job).refuse), replica, wish, run, mode, trainer)
     if trainer.get("command"):
         launch = parts.launch(wish, mode, _grace(target))
         editor.prefix(("spec", "trainer", "command"), launch)
@@ -80,14 +80,14 @@ def inject_trainjob(job: Job, runtimes: Sequence[Job], wish: Wish) -> Injected:
     return Injected(said, runtime)
 
 
-def _replica(job: Job) -> Replica:
+def _replica(job: JobObject) -> Replica:
     seen = workload_of(job.content, job.others)
     assert seen is not None and seen.replicas, "a TrainJob is always seen as one template"
     return seen.replicas[0]
 
 
 def _equip(
-    target: Job, replica: Replica, wish: Wish, run: Run, mode: str, trainer: Any
+    target: JobObject, replica: Replica, wish: InjectRequest, run: PodRun, mode: str, trainer: Any
 ) -> list[str]:
     """Puts ours into the runtime's template; the prefix where the command is the runtime's."""
     remove(target)
@@ -116,7 +116,7 @@ def _grace(runtime: Content) -> int:
     return given if isinstance(given, int) else parts.GRACE_SECONDS
 
 
-def _new_runtime(job: Job, run: Run, mode: str) -> Content:
+def _new_runtime(job: JobObject, run: PodRun, mode: str) -> Content:
     """One of the same kind as the one that the job refers to."""
     namespace = kinds.at(job.content, ("metadata", "namespace"))
     kind = str(kinds.at(job.content, (*_REF, "kind")) or kinds.RUNTIMES[1])
@@ -157,7 +157,9 @@ def _refer(editor: Editor, runtime: Content) -> None:
     editor.put((*_REF, "name"), _name(runtime))
 
 
-def _show_checkpoints(editor: Editor, job: Job, replica: Replica, wish: Wish) -> list[str]:
+def _show_checkpoints(
+    editor: Editor, job: JobObject, replica: Replica, wish: InjectRequest
+) -> list[str]:
     """The sidecar gets the checkpoints' volume in the override that gives it to the trainer."""
     save = wish.checkpoints or replica.text(*SAVE_FLAGS)
     for steps, override in overrides(job.content):
@@ -182,7 +184,7 @@ def _name(content: Any) -> str:
 _ALWAYS = (kinds.PYTORCHJOB, kinds.JOBSET, kinds.TRAINJOB)
 
 
-class Result(NamedTuple):
+class ManifestResult(NamedTuple):
     text: str
     objects: tuple[Content, ...]
     jobs: tuple[str, ...]
@@ -212,7 +214,7 @@ class Object(NamedTuple):
         return f"{self.kind}/{self.name}"
 
 
-def inject_text(text: str, file: str, wish: Wish) -> Result:
+def inject_text(text: str, file: str, wish: InjectRequest) -> ManifestResult:
     """InputError, with file and line, where it cannot be done."""
     documents = read(text, file)
     objects = list(_objects(documents))
@@ -236,7 +238,7 @@ def inject_text(text: str, file: str, wish: Wish) -> Result:
     return _result(documents, [each.title for each in chosen], said)
 
 
-def uninject_text(text: str, file: str, only: Sequence[str] = ()) -> Result:
+def uninject_text(text: str, file: str, only: Sequence[str] = ()) -> ManifestResult:
     """What inject wrote, without it; nothing of ours in it is no error, but is said."""
     documents = read(text, file)
     objects = list(_objects(documents))
@@ -325,9 +327,9 @@ def _trains(each: Object) -> bool:
     return any(trains(template) for template in kinds.templates(each.content))
 
 
-def _job(each: Object, objects: Sequence[Object]) -> Job:
+def _job(each: Object, objects: Sequence[Object]) -> JobObject:
     refuse = refusal_at(each.document.refusal, each.path)
-    return Job(each.content, refuse, _others(each, objects))
+    return JobObject(each.content, refuse, _others(each, objects))
 
 
 def _others(each: Object, objects: Sequence[Object]) -> tuple[Reached, ...]:
@@ -350,11 +352,13 @@ def _runtime_name(document: Document) -> str | None:
     return str(kinds.at(document.content, ("metadata", "name")))
 
 
-def _result(documents: Sequence[Document], jobs: Sequence[str], said: Sequence[str]) -> Result:
+def _result(
+    documents: Sequence[Document], jobs: Sequence[str], said: Sequence[str]
+) -> ManifestResult:
     parts: list[str] = []
     for each in documents:
         if parts and not parts[-1].endswith("\n"):
             parts.append("\n")
         parts.append(each.text())
     objects = tuple(each.content for each in documents if isinstance(each.content, Mapping))
-    return Result("".join(parts), objects, tuple(jobs), tuple(said))  # type: ignore[arg-type]
+    return ManifestResult("".join(parts), objects, tuple(jobs), tuple(said))  # type: ignore[arg-type]

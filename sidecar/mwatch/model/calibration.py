@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from mwatch.model.phase import Slot
+from mwatch.model.phase import DeadlineSlot
 from mwatch.model.settings import DeadlineSettings, Settings, SlowSettings
 from mwatch.stats import MAD_TO_SIGMA, median
 
@@ -120,14 +120,14 @@ _MAX_SECONDS = 30 * 86400.0
 _OUTLIERS = 3  # a storage stall now and then must not stretch the deadline for hours
 
 
-def _durations() -> dict[Slot, Sample]:
-    return {slot: Sample(MAX_DURATIONS) for slot in Slot}
+def _durations() -> dict[DeadlineSlot, Sample]:
+    return {slot: Sample(MAX_DURATIONS) for slot in DeadlineSlot}
 
 
 @dataclass(slots=True)
 class Calibration:
     key: str = ""
-    durations: dict[Slot, Sample] = field(default_factory=_durations)
+    durations: dict[DeadlineSlot, Sample] = field(default_factory=_durations)
     """Seconds that each finished phase took; TRAINING: seconds between iteration lines."""
     steps: Sample = field(default_factory=lambda: Sample(MAX_STEPS))
     """Seconds of one step by each line, without first steps of a process."""
@@ -155,7 +155,7 @@ class Calibration:
     others: dict[str, Calibration] = field(default_factory=dict)
     """What was learnt in other layouts, by their keys, the newest last."""
 
-    def learn(self, slot: Slot, seconds: float) -> None:
+    def learn(self, slot: DeadlineSlot, seconds: float) -> None:
         if 0 <= seconds <= _MAX_SECONDS:
             self.durations[slot].append(seconds)
 
@@ -194,7 +194,7 @@ class Calibration:
         )
         return max((each for each in known if each is not None), default=None)
 
-    def deadline(self, slot: Slot, settings: Settings) -> float:
+    def deadline(self, slot: DeadlineSlot, settings: Settings) -> float:
         """Seconds after which this phase counts as stalled."""
         rule: DeadlineSettings = settings.deadlines.of(slot)
         seen = self.durations[slot].quantile(settings.deadlines.quantile)
@@ -207,10 +207,10 @@ class Calibration:
 
         A job that has not come through a first step yet has not shown its cost.
         """
-        slots = (Slot.STARTING, Slot.LOADING, Slot.FIRST_STEP)
+        slots = (DeadlineSlot.STARTING, DeadlineSlot.LOADING, DeadlineSlot.FIRST_STEP)
         cost = sum(self.durations[slot].median() or 0.0 for slot in slots)
         cost += self.recomputed.median() or 0.0
-        if not self.durations[Slot.FIRST_STEP]:
+        if not self.durations[DeadlineSlot.FIRST_STEP]:
             return max(cost, settings.act.default_restart_cost_seconds)
         return max(cost, settings.act.min_restart_cost_seconds)
 
@@ -218,7 +218,7 @@ class Calibration:
         """Steps of a larger batch take longer by at most its share; a smaller one is waited for."""
         if self.batch_size is not None and batch_size != self.batch_size:
             growth = max(1.0, batch_size / self.batch_size)
-            for sample in (self.steps, self.rises, self.durations[Slot.TRAINING]):
+            for sample in (self.steps, self.rises, self.durations[DeadlineSlot.TRAINING]):
                 sample.scale(growth)
             self.recent.clear()
             self.recent_iterations = self._recent_lines = 0
@@ -227,7 +227,7 @@ class Calibration:
 
     def space_lines(self, log_interval: int) -> None:
         if self.log_interval is not None and log_interval != self.log_interval:
-            self.durations[Slot.TRAINING].scale(log_interval / self.log_interval)
+            self.durations[DeadlineSlot.TRAINING].scale(log_interval / self.log_interval)
         self.log_interval = log_interval
 
     def in_layout(self, key: str) -> Calibration:

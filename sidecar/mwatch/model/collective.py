@@ -82,7 +82,7 @@ class Attendance(NamedTuple):
     """Asked in vain. None: nobody has told, so whoever left no dump may be elsewhere."""
 
 
-class Blame(NamedTuple):
+class BlamedRank(NamedTuple):
     """A rank that others wait for, and which waits for nobody itself."""
 
     rank: int
@@ -122,7 +122,7 @@ class Analysis(NamedTuple):
     """Of the job: that of the first blamed; ALL_EQUAL, MOVING, or UNKNOWN where nobody is."""
     summary: str
     confidence: float
-    blamed: tuple[Blame, ...]
+    blamed: tuple[BlamedRank, ...]
     """The one to blame first; more than one only where they cannot be told apart or where
     several ranks are waited for independently."""
     chain: tuple[str, ...]

@@ -71,7 +71,7 @@ class Act(NamedTuple):
 
 
 @dataclass(slots=True)
-class Record:
+class DecisionRecord:
     """What survives attempts, and the controller: kept in its ledger."""
 
     acts: deque[Act] = field(default_factory=lambda: deque(maxlen=MAX_ACTS))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from mwatch.model.observation import HERE, Sight
+from mwatch.model.observation import HERE, Source
 
 if TYPE_CHECKING:
     from mwatch.model.job import Job
@@ -136,7 +136,7 @@ class Finding:
 
 class Detector(NamedTuple):
     name: str
-    needs: frozenset[Sight]
+    needs: frozenset[Source]
     """Any one of these must be up, else there is no verdict; empty: sees for itself."""
     detect: Callable[[Job, Settings], list[Finding]]
     runbook: str

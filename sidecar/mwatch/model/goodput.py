@@ -47,7 +47,7 @@ def nothing() -> Parts:
     return dict.fromkeys(Spent, 0.0)
 
 
-class Stall(NamedTuple):
+class BookedStall(NamedTuple):
     detected_at: float
     decided_at: float | None
 
@@ -89,7 +89,7 @@ class UnknownReach(NamedTuple):
     seconds: float
 
 
-class Span(NamedTuple):
+class BookedSpan(NamedTuple):
     """A save or an evaluation that has ended; as long as nothing: nobody said how long."""
 
     spent: Spent
@@ -103,15 +103,15 @@ class Open:
 
     phase: JobPhase = JobPhase.STARTING
     phase_began: float = 0.0
-    spans: list[Span] = field(default_factory=list)
+    spans: list[BookedSpan] = field(default_factory=list)
     """With their times: a line may come later than the save that followed it."""
     evaluations: int = 0
     head: Head | None = None
-    stall: Stall | None = None
+    stall: BookedStall | None = None
 
 
 @dataclass(slots=True)
-class Pace:
+class StepPace:
     """How the job gets on, to tell what time without a line was."""
 
     step_seconds: float | None = None
@@ -154,7 +154,7 @@ class Pace:
 
 
 @dataclass(slots=True)
-class Ledger:
+class GoodputLedger:
     seconds: Parts = field(default_factory=nothing)
     started_at: float | None = None
     settled_at: float | None = None
@@ -172,7 +172,7 @@ class Ledger:
     is_over: bool = False
     """Training is done: from here on no time passes for the job."""
     open: Open = field(default_factory=Open)
-    pace: Pace = field(default_factory=Pace)
+    pace: StepPace = field(default_factory=StepPace)
     slow_ratio: float = SlowSettings().ratio
 
     @property

@@ -22,7 +22,7 @@ _ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-a[0-9]{1,9}-[a-z-]{1,40}(?:-[0-9]{1,6})?",
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class IncidentTimes:
     """Seconds since 1970; None: not yet, or never."""
 
     fault: float | None = None
@@ -36,7 +36,7 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SavedEvidence:
     """The evidence that was saved."""
 
     folder: str
@@ -65,15 +65,15 @@ class IncidentRecord:
     reason: str = ""
     resume_from: int | None = None
     resume_reason: str = ""
-    times: Times = field(default_factory=Times)
-    evidence: Kept | None = None
+    times: IncidentTimes = field(default_factory=IncidentTimes)
+    evidence: SavedEvidence | None = None
     lost_iterations: int | None = None
     """Done before, and to be done again."""
     gpu_seconds: float | None = None
     """From the fault to the first new iteration, times the ranks."""
 
     def with_outcome(
-        self, times: Times, *, world_size: int | None, lost_iterations: int | None
+        self, times: IncidentTimes, *, world_size: int | None, lost_iterations: int | None
     ) -> IncidentRecord:
         start, end = times.fault or times.detected, times.first_new_iteration or times.closed
         cost = None
@@ -116,7 +116,7 @@ def describe(
         fingerprint=finding.fingerprint,
         culprit=finding.culprit,
         first_bad_iteration=finding.since_iteration,
-        times=Times(fault=finding.since_time),
+        times=IncidentTimes(fault=finding.since_time),
     )
     if decision is None:
         return about
@@ -154,7 +154,7 @@ def to_json(record: IncidentRecord) -> dict[str, Any]:
         "action": record.action.value,
         "is_carried_out": record.is_carried_out,
         "reason": record.reason,
-        "times": {name: getattr(record.times, name) for name in Times.__slots__},
+        "times": {name: getattr(record.times, name) for name in IncidentTimes.__slots__},
         "evidence": None
         if kept is None
         else {"folder": kept.folder, "files": list(kept.files), "missing": list(kept.missing)},
@@ -208,10 +208,12 @@ def _read(body: Mapping[str, Any]) -> IncidentRecord:
         reason=str(body.get("reason", "")),
         resume_from=chosen.get("iteration"),
         resume_reason=str(chosen.get("why", "")),
-        times=Times(**{name: times.get(name) for name in Times.__slots__}),
+        times=IncidentTimes(**{name: times.get(name) for name in IncidentTimes.__slots__}),
         evidence=None
         if kept is None
-        else Kept(kept["folder"], tuple(kept.get("files", ())), tuple(kept.get("missing", ()))),
+        else SavedEvidence(
+            kept["folder"], tuple(kept.get("files", ())), tuple(kept.get("missing", ()))
+        ),
         lost_iterations=cost.get("lost_iterations"),
         gpu_seconds=cost.get("gpu_seconds"),
     )

@@ -19,8 +19,8 @@ from typing import Literal, NamedTuple
 from mwatch.model.calibration import Calibration
 from mwatch.model.event import Error, Exit, Fault, Flavour, Straggler
 from mwatch.model.fault import CatalogueEntry, Role
-from mwatch.model.goodput import Ledger
-from mwatch.model.observation import ProcessExit, Sight, Sign, SignSource
+from mwatch.model.goodput import GoodputLedger
+from mwatch.model.observation import ProcessExit, Sign, SignSource, Source
 from mwatch.model.phase import JobPhase
 from mwatch.model.timeline import Timeline
 
@@ -323,12 +323,12 @@ class Job:
     checkpoints: dict[int, KnownCheckpoint] = field(default_factory=dict)
     timeline: Timeline = field(default_factory=Timeline)
     calibration: Calibration = field(default_factory=Calibration)
-    ledger: Ledger = field(default_factory=Ledger)
-    sights: dict[Sight, SightState] = field(default_factory=dict)
+    ledger: GoodputLedger = field(default_factory=GoodputLedger)
+    sights: dict[Source, SightState] = field(default_factory=dict)
     streams: dict[str, Stream] = field(default_factory=dict)
     has_started: bool = False
     """Anything at all was seen."""
 
-    def sees(self, sight: Sight) -> bool:
+    def sees(self, sight: Source) -> bool:
         state = self.sights.get(sight)
         return state is not None and state.is_up

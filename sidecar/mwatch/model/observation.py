@@ -103,14 +103,14 @@ class StoredCheckpoint(NamedTuple):
     written_at: float | None
 
 
-class Stored(NamedTuple):
+class StoredCheckpoints(NamedTuple):
     """A look into the checkpoint folder: everything that is there now."""
 
     folder: str
     checkpoints: tuple[StoredCheckpoint, ...]
 
 
-class Sight(StrEnum):
+class Source(StrEnum):
     """What can be seen at all. Without its sight a detector gives no verdict."""
 
     LOG = "log"
@@ -122,21 +122,23 @@ class Sight(StrEnum):
     CHECKPOINTS = "checkpoints"
 
 
-class SightChange(NamedTuple):
+class SourceStatusChange(NamedTuple):
     """A source came up, or went down; why is for people."""
 
-    sight: Sight
+    sight: Source
     is_up: bool
     reason: str
 
 
-class Unseen(NamedTuple):
+class Unreachable(NamedTuple):
     """Nobody can look at this stream's pod now, until it beats again: its ranks are not silent."""
 
     reason: str
 
 
-Observation = Beat | Sign | ProcessExit | AttemptStart | Stored | SightChange | Unseen
+Observation = (
+    Beat | Sign | ProcessExit | AttemptStart | StoredCheckpoints | SourceStatusChange | Unreachable
+)
 
 
 class Observed(NamedTuple):

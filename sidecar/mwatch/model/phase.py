@@ -22,7 +22,7 @@ class JobPhase(StrEnum):
     """The attempt is over: the trainer said so, or its processes are gone."""
 
 
-class Slot(StrEnum):
+class DeadlineSlot(StrEnum):
     """What a deadline is learnt for: the phases, with the first save of a process apart.
 
     The first save of a process took 18 s where the next took 0.7 s: a deadline learnt from
@@ -40,11 +40,11 @@ class Slot(StrEnum):
     STOPPING = "stopping"
 
 
-_SLOTS = {slot.value: slot for slot in Slot}
+_SLOTS = {slot.value: slot for slot in DeadlineSlot}
 
 
-def slot_of(phase: JobPhase, saves_done: int) -> Slot | None:
+def slot_of(phase: JobPhase, saves_done: int) -> DeadlineSlot | None:
     """By which deadline a phase is judged; None: it has none of its own."""
     if phase is JobPhase.SAVING and not saves_done:
-        return Slot.FIRST_SAVE
+        return DeadlineSlot.FIRST_SAVE
     return _SLOTS.get(phase.value)

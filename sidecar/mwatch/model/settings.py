@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mwatch.model.phase import Slot
+from mwatch.model.phase import DeadlineSlot
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Deadlines:
     evaluating: DeadlineSettings = DeadlineSettings(3600, 3, 120, 7200)  # silent until its result
     stopping: DeadlineSettings = DeadlineSettings(900, 3, 120, 3600)  # a last save is part of it
 
-    def of(self, slot: Slot) -> DeadlineSettings:
+    def of(self, slot: DeadlineSlot) -> DeadlineSettings:
         found: DeadlineSettings = getattr(self, slot.value.replace("-", "_"))
         return found
 

@@ -20,7 +20,7 @@ MAX_ROLLBACKS = 64
 MAX_ATTEMPTS = 64
 
 
-class Standing(StrEnum):
+class CheckpointStanding(StrEnum):
     GOOD = "good"
     """On the line that is being continued, and nothing is said against it."""
     SUSPECT = "suspect"
@@ -95,11 +95,11 @@ class Timeline:
     def is_suspect(self, iteration: int) -> bool:
         return self.quarantine is not None and iteration >= self.quarantine.first_bad
 
-    def standing(self, iteration: int, written_at: float | None) -> Standing:
+    def standing(self, iteration: int, written_at: float | None) -> CheckpointStanding:
         """Of a checkpoint that is complete."""
         if self.is_abandoned(iteration, written_at):
-            return Standing.ABANDONED
-        return Standing.SUSPECT if self.is_suspect(iteration) else Standing.GOOD
+            return CheckpointStanding.ABANDONED
+        return CheckpointStanding.SUSPECT if self.is_suspect(iteration) else CheckpointStanding.GOOD
 
 
 def bounded(rollbacks: list[Rollback]) -> list[Rollback]:

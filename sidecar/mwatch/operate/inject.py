@@ -20,11 +20,11 @@ from typing import Literal
 
 from mwatch.checks.every import look
 from mwatch.errors import InputError, MwatchError
+from mwatch.manifests.parts import InjectRequest as InjectRequest  # the commands make one
 from mwatch.manifests.parts import Sidecar
-from mwatch.manifests.parts import Wish as Wish  # the commands make one
 from mwatch.manifests.stream import plain
-from mwatch.manifests.whole import Result, inject_text, uninject_text, workloads
-from mwatch.model.checks.check import Found
+from mwatch.manifests.whole import ManifestResult, inject_text, uninject_text, workloads
+from mwatch.model.checks.check import Problem
 from mwatch.model.checks.workload import Workload
 
 STDIN = "-"
@@ -40,8 +40,8 @@ class Changed:
     file: str
     before: str
     after: str
-    result: Result
-    found: tuple[Found, ...] = ()
+    result: ManifestResult
+    found: tuple[Problem, ...] = ()
     """Of the checks, on what was given."""
 
     def diff(self) -> list[str]:
@@ -65,7 +65,7 @@ class Changed:
         }
 
 
-def inject(file: str, wish: Wish, form: Form, keeps: Keeps | None = None) -> Changed:
+def inject(file: str, wish: InjectRequest, form: Form, keeps: Keeps | None = None) -> Changed:
     """InputError where the manifest cannot be used."""
     name, text = read(file)
     jobs = workloads(text, name, wish.container)
@@ -76,14 +76,14 @@ def inject(file: str, wish: Wish, form: Form, keeps: Keeps | None = None) -> Cha
     return Changed(name, text, result.text, result._replace(said=(*said, *result.said)), found)
 
 
-def _still_found(before: Iterable[Workload], after: Iterable[Workload]) -> Iterator[Found]:
+def _still_found(before: Iterable[Workload], after: Iterable[Workload]) -> Iterator[Problem]:
     """What is wrong afterwards, by the lines of the file that was given."""
     lines = {_sense(one): one.line for each in before for one in look(each)}
     for each in after:
         yield from (one._replace(line=lines.get(_sense(one))) for one in look(each))
 
 
-def _sense(found: Found) -> tuple[str, str, str]:
+def _sense(found: Problem) -> tuple[str, str, str]:
     return found.check, found.job, found.what
 
 
@@ -168,7 +168,7 @@ def write(file: Path, text: str) -> None:
         raise InputError(f"{file}: cannot be written ({error.strerror})") from None
 
 
-def found_json(found: Found) -> dict[str, object]:
+def found_json(found: Problem) -> dict[str, object]:
     return {
         "check": found.check,
         "level": found.level.value,

@@ -24,11 +24,11 @@ from mwatch.kube.discovery import no_such_job, parse_job_name
 from mwatch.kube.errors import KubeError
 from mwatch.kube.events import Events
 from mwatch.kube.jobs import find_job, watched_jobs, workload_for
-from mwatch.kube.ledger import Ledger, same_job
+from mwatch.kube.ledger import LedgerStore, same_job
 from mwatch.kube.resources import OF_KIND
 from mwatch.model.kube.gang import StepState, Way
 from mwatch.model.kube.job import MODE, PAUSE, KubeJob
-from mwatch.model.kube.ledger import Book, Halt, JobEntry, Note
+from mwatch.model.kube.ledger import Book, Halt, JobEntry, LedgerNote
 from mwatch.model.kube.pause import Pause, pause_of, pause_text
 from mwatch.model.kube.wrapper import wrappers_observe
 from mwatch_trainer.scrub.scrubber import scrub_text
@@ -39,7 +39,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CommandResult:
     """What came of it; the first line is the outcome."""
 
     lines: tuple[str, ...]
@@ -59,7 +59,7 @@ def seconds_of(words: str) -> float:
     return value
 
 
-class People:
+class JobOverrides:
     """What one person does with one namespace."""
 
     def __init__(
@@ -70,7 +70,7 @@ class People:
         self.wall = wall
         self.who = whoami(access)
         self.events = Events(access, self.who)
-        self.ledger = Ledger(access, self.namespace)
+        self.ledger = LedgerStore(access, self.namespace)
 
     def find(self, name: str) -> KubeJob:
         """InputError where there is none."""
@@ -80,7 +80,7 @@ class People:
             raise no_such_job(self.access, self.namespace, short)
         return job
 
-    def pause(self, name: str, seconds: float | None, why: str) -> Said:
+    def pause(self, name: str, seconds: float | None, why: str) -> CommandResult:
         job, now = self.find(name), self.wall()
         until = None if seconds is None else now + seconds
         self._annotate(job, {PAUSE: pause_text(Pause(until, self.who, clean(why)))})
@@ -88,7 +88,7 @@ class People:
         left_out = self.note(job, "MwatchPaused", "pause", clean(why))
         return self.said("pause", job.name, words, left_out, until=until)
 
-    def pause_all(self, seconds: float | None, why: str) -> Said:
+    def pause_all(self, seconds: float | None, why: str) -> CommandResult:
         now = self.wall()
         halt = Halt(now, None if seconds is None else now + seconds, self.who, clean(why))
         self.ledger.change(lambda book: replace(book, halt=halt))
@@ -96,7 +96,7 @@ class People:
         words = f"namespace {self.namespace}: mwatch does nothing to any job {_until(seconds)}"
         return self.said("pause", None, words, left_out, until=halt.until)
 
-    def resume(self, name: str, why: str) -> Said:
+    def resume(self, name: str, why: str) -> CommandResult:
         """Ends a pause, and starts a job that mwatch has stopped."""
         job, done = self.find(name), []
         if PAUSE in job.annotations:
@@ -116,7 +116,7 @@ class People:
         words = " and ".join(done) or "was neither paused nor stopped by mwatch"
         return self.said("resume", job.name, f"{job.name}: {words}", left_out)
 
-    def resume_all(self, why: str) -> Said:
+    def resume_all(self, why: str) -> CommandResult:
         if self._halt() is None:
             return self.said("resume", None, f"namespace {self.namespace}: not paused", [])
         self.ledger.change(lambda book: replace(book, halt=None))
@@ -127,7 +127,7 @@ class People:
             left_out.append(f"still paused by themselves: {', '.join(paused[:8])}")
         return self.said("resume", None, f"namespace {self.namespace}: no longer paused", left_out)
 
-    def mode(self, name: str, mode: str, why: str) -> Said:
+    def mode(self, name: str, mode: str, why: str) -> CommandResult:
         job = self.find(name)
         self._annotate(job, {MODE: mode})
         left_out = self.note(job, "MwatchMode", f"mode {mode}", clean(why))
@@ -142,7 +142,7 @@ class People:
     def note(self, job: KubeJob, reason: str, what: str, why: str) -> list[str]:
         """In the ledger and as an Event; what could not be written."""
         left_out = []
-        note = Note(self.wall(), self.who, what, why)
+        note = LedgerNote(self.wall(), self.who, what, why)
         try:
             self.change(job, lambda entry: replace(entry, notes=(*entry.notes, note)))
         except KubeError as error:
@@ -162,12 +162,12 @@ class People:
 
     def said(
         self, command: str, job: str | None, words: str, more: list[str], **facts: Any
-    ) -> Said:
+    ) -> CommandResult:
         body = {
             "version": 1, "command": command, "namespace": self.namespace, "job": job,
             "who": self.who, "text": words, "notes": more, **facts,
         }  # fmt: skip
-        return Said((words, *(f"  {each}" for each in more)), body)
+        return CommandResult((words, *(f"  {each}" for each in more)), body)
 
     def _halt(self) -> Halt | None:
         halt = self.ledger.read().halt

@@ -20,19 +20,19 @@ from typing import Any, NamedTuple
 
 from mwatch.errors import InputError
 from mwatch.gang.plan import GangFacts, plan
-from mwatch.gang.restart import AlreadyUnderWay, GangRestart, Progress, ledger_key
+from mwatch.gang.restart import AlreadyUnderWay, GangProgress, GangRestart, ledger_key
 from mwatch.kube.errors import KubeError, NoPermission, Unavailable
 from mwatch.kube.jobs import pods_of, quotas, workload_for
 from mwatch.kube.lease import Lease, LeaseTimes
 from mwatch.kube.listing import list_all
 from mwatch.kube.resources import NODES
 from mwatch.model.incident import bundle_id
-from mwatch.model.kube.gang import Plan, Refusal
+from mwatch.model.kube.gang import GangPlan, GangRefusal
 from mwatch.model.kube.job import ATTEMPT, KubeJob
-from mwatch.model.kube.ledger import JobEntry, Note
-from mwatch.model.kube.next_start import Wish
+from mwatch.model.kube.ledger import JobEntry, LedgerNote
+from mwatch.model.kube.next_start import RestartRequest
 from mwatch.model.kube.node import KubeNode, node_of
-from mwatch.operate.overrides import People, Said, clean
+from mwatch.operate.overrides import CommandResult, JobOverrides, clean
 
 WORD = "asked"
 TAKEN_SECONDS = 20.0
@@ -41,19 +41,21 @@ _GONE_SECONDS = 900.0
 _LOOK_SECONDS = 1.0
 
 
-class Times(NamedTuple):
+class RestartTimes(NamedTuple):
     lease: LeaseTimes = LeaseTimes()
     taken_seconds: float = TAKEN_SECONDS
     look_seconds: float = _LOOK_SECONDS
     wait: Callable[[float], object] = time.sleep
 
 
-class PersonRestart:
-    def __init__(self, people: People, times: Times | None = None) -> None:
+class ManualRestart:
+    def __init__(self, people: JobOverrides, times: RestartTimes | None = None) -> None:
         self._people = people
-        self._times = times or Times()
+        self._times = times or RestartTimes()
 
-    def run(self, name: str, why: str, *, resume_from: int | None, is_dry_run: bool) -> Said:
+    def run(
+        self, name: str, why: str, *, resume_from: int | None, is_dry_run: bool
+    ) -> CommandResult:
         people = self._people
         job = people.find(name)
         if resume_from is not None and job.mode != "act":
@@ -63,13 +65,13 @@ class PersonRestart:
             )
         facts, nodes = self._facts(job)
         wanted = plan(job, facts)
-        if isinstance(wanted, Refusal):
+        if isinstance(wanted, GangRefusal):
             return self._refused(job, wanted)
         if is_dry_run:
             return self._would(job, wanted, resume_from)
         number = int(job.annotations.get(ATTEMPT, "0") or 0)
         id = bundle_id(people.wall(), max(1, number), WORD)
-        wish = Wish(id, people.wall(), people.who, clean(why), resume_from)
+        wish = RestartRequest(id, people.wall(), people.who, clean(why), resume_from)
         lease = Lease(people.access, people.namespace, f"restart-{os.getpid()}-{people.who}",
                       times=self._times.lease)  # fmt: skip
         # What nobody watches no controller acts on.
@@ -115,7 +117,7 @@ class PersonRestart:
             lease.turn()
         return ""
 
-    def _hand_over(self, job: KubeJob, wish: Wish, leader: str) -> Said:
+    def _hand_over(self, job: KubeJob, wish: RestartRequest, leader: str) -> CommandResult:
         people = self._people
 
         def change(entry: JobEntry) -> JobEntry:
@@ -139,12 +141,12 @@ class PersonRestart:
         return people.said("restart", job.name, words, left_out, id=wish.id, by="controller",
                            taken=entry.wish != wish)  # fmt: skip
 
-    def _act(self, job: KubeJob, wish: Wish, wanted: Plan, lease: Lease,
-             nodes: tuple[KubeNode, ...] | None) -> Said:  # fmt: skip
+    def _act(self, job: KubeJob, wish: RestartRequest, wanted: GangPlan, lease: Lease,
+             nodes: tuple[KubeNode, ...] | None) -> CommandResult:  # fmt: skip
         people = self._people
         may_act = lease.may_act if job.is_watched else lambda: True
         gang = GangRestart(people.access, people.ledger, may_act=may_act)
-        note = Note(people.wall(), people.who, "restart", wish.why)
+        note = LedgerNote(people.wall(), people.who, "restart", wish.why)
 
         def also(entry: JobEntry) -> JobEntry:
             # The pods start by their own rule: nobody is there to tell them another.
@@ -162,10 +164,10 @@ class PersonRestart:
             until = time.monotonic() + _GONE_SECONDS
             while True:
                 found = gang.advance(step, seconds=5.0, now=people.wall(), nodes=nodes)
-                if found.progress is not Progress.WAITING or time.monotonic() > until:
+                if found.progress is not GangProgress.WAITING or time.monotonic() > until:
                     break
                 step = people.ledger.read().of(ledger_key(job.kind, job.name)).step or step
-        if found.progress is not Progress.DONE:
+        if found.progress is not GangProgress.DONE:
             raise Unavailable(f"not finished ({found.text or found.progress.value}); a controller "
                               "goes on with it, or this command again")  # fmt: skip
         notes = [*wanted.notes, "no evidence was saved: that is the controller's work",
@@ -173,7 +175,7 @@ class PersonRestart:
         words = f"{job.name}: restarted ({step.way.value}): {found.text}"
         return people.said("restart", job.name, words, notes, id=step.id, by="command", taken=True)
 
-    def _would(self, job: KubeJob, wanted: Plan, resume_from: int | None) -> Said:
+    def _would(self, job: KubeJob, wanted: GangPlan, resume_from: int | None) -> CommandResult:
         place = "the newest good checkpoint" if resume_from is None else f"checkpoint {resume_from}"
         words = f"{job.name}: would be restarted from {place}: {wanted.way.value}"
         more = [f"{each.name} on {each.node or 'no node'}" for each in wanted.targets[:16]]
@@ -185,7 +187,7 @@ class PersonRestart:
         return self._people.said("restart", job.name, words, more, dry_run=True,
                                  way=wanted.way.value, pods=pods)  # fmt: skip
 
-    def _refused(self, job: KubeJob, refusal: Refusal) -> Said:
+    def _refused(self, job: KubeJob, refusal: GangRefusal) -> CommandResult:
         words = f"{job.name}: not restarted: {refusal.text}"
         said = self._people.said("restart", job.name, words, [], refused=refusal.why.value)
         return replace(said, exit_code=1)

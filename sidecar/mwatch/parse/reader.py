@@ -13,13 +13,13 @@ from collections.abc import Generator, Iterator, Sequence
 from operator import attrgetter
 
 from mwatch.model.event import Event, Iteration
-from mwatch.parse.fast_path.layout import Layout, learn
-from mwatch.parse.fast_path.run import Run, read_run
+from mwatch.parse.fast_path.layout import LineLayout, learn
+from mwatch.parse.fast_path.run import LineRun, read_run
 from mwatch.parse.fast_path.shape import Shapes
 from mwatch.parse.grammar import Grammar, Span
 from mwatch.parse.lines.context import Block, Context
 from mwatch.parse.lines.line import Line, split_prefix
-from mwatch.parse.lines.transport import Lines, Numbering, Transport
+from mwatch.parse.lines.transport import LineBlock, Numbering, Transport
 
 _MAX_LANES = 64
 _MAX_LAYOUTS = 4
@@ -47,7 +47,7 @@ class Reader:
         self._context = Context(file, grammar.flavour)
         self._transport = Transport()
         self._lanes: dict[str, list[_Open]] = {}
-        self._layouts: list[Layout] = []
+        self._layouts: list[LineLayout] = []
         self._shapes = Shapes()
         self.lines = 0
         """Physical lines that ended so far."""
@@ -82,14 +82,14 @@ class Reader:
             self.lines += not lines.block.endswith(b"\n")
         return events + self.settle()
 
-    def _read(self, lines: Lines, *, long_runs: bool = False) -> Iterator[Sequence[Event]]:
+    def _read(self, lines: LineBlock, *, long_runs: bool = False) -> Iterator[Sequence[Event]]:
         if not self._lanes and not lines.shifts:
             first = self.lines + 1
             run = self._run(lines.block, 0, range(first, first + len(lines.block)))  # or fewer
             if run:
                 yield run
                 self.lines += len(run)
-                lines = Lines(lines.block[run.end :])
+                lines = LineBlock(lines.block[run.end :])
         block = lines.block
         numbering = Numbering(lines, self.lines + 1)
         spans: list[Span] = []
@@ -112,7 +112,7 @@ class Reader:
             yield from self._steps(steps, numbers)
         self.lines = numbering.ended()
 
-    def _run(self, block: bytes, start: int, lines: Sequence[int]) -> Run | None:
+    def _run(self, block: bytes, start: int, lines: Sequence[int]) -> LineRun | None:
         """The step lines of one layout with which the block goes on."""
         rows = self._shapes.rows(block, start, self._layouts)
         return read_run(rows, lines, self._context.coverage)

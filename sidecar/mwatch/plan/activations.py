@@ -12,8 +12,8 @@ What it leaves out: the logits beyond what Megatron's own report counts (see `me
 from __future__ import annotations
 
 from mwatch.plan import stages
-from mwatch.plan.layout import Layout, Recompute
-from mwatch.plan.shape import Shape
+from mwatch.plan.layout import ParallelLayout, Recompute
+from mwatch.plan.shape import ModelShape
 
 _INPUTS = 8.0
 """Bytes a token and channel: both norms' inputs, those of attention and of the MLP."""
@@ -26,12 +26,12 @@ _SCORE_BUFFER = 2.0
 """Megatron's own attention multiplies into one buffer, which it keeps for all layers."""
 
 
-def tokens(shape: Shape, layout: Layout) -> int:
+def tokens(shape: ModelShape, layout: ParallelLayout) -> int:
     """Of one micro-batch on one GPU."""
     return layout.micro_batch * (shape.sequence // layout.context)
 
 
-def layer(shape: Shape, layout: Layout, *, with_experts: bool) -> float:
+def layer(shape: ModelShape, layout: ParallelLayout, *, with_experts: bool) -> float:
     """Of one layer and one micro-batch, nothing recomputed but what `recompute` says."""
     unit = tokens(shape, layout) * shape.hidden
     shared = layout.tensor if layout.splits_sequence else 1
@@ -51,28 +51,28 @@ def layer(shape: Shape, layout: Layout, *, with_experts: bool) -> float:
     return kept
 
 
-def _attention_width(shape: Shape) -> float:
+def _attention_width(shape: ModelShape) -> float:
     """Queries, keys, values and the projection's input, in bytes of one hidden channel."""
     return (4.0 * shape.query_width + 4.0 * shape.key_width) / shape.hidden
 
 
-def _mlp_width(shape: Shape, width: int) -> float:
+def _mlp_width(shape: ModelShape, width: int) -> float:
     return 2.0 * width * (3 if shape.gated else 2) / shape.hidden
 
 
-def _scores(shape: Shape, layout: Layout) -> float:
+def _scores(shape: ModelShape, layout: ParallelLayout) -> float:
     """How many there are at a time; a fused kernel never has them all."""
     if layout.flash_attention:
         return 0.0
     return shape.heads * shape.sequence * tokens(shape, layout) / layout.tensor
 
 
-def buffer(shape: Shape, layout: Layout) -> float:
+def buffer(shape: ModelShape, layout: ParallelLayout) -> float:
     """Of attention that is not fused: once, whatever the number of layers."""
     return _SCORE_BUFFER * _scores(shape, layout)
 
 
-def again(shape: Shape, layout: Layout, stage: int) -> float:
+def again(shape: ModelShape, layout: ParallelLayout, stage: int) -> float:
     """What is there for one layer at a time, when the backward pass computes it once more."""
     if layout.recompute is Recompute.NONE:
         return 0.0
@@ -84,7 +84,7 @@ def again(shape: Shape, layout: Layout, stage: int) -> float:
     return scores + max(layer(shape, layout, with_experts=kind) for kind in kinds)
 
 
-def stage_layers(shape: Shape, layout: Layout, stage: int, in_flight: float) -> float:
+def stage_layers(shape: ModelShape, layout: ParallelLayout, stage: int, in_flight: float) -> float:
     """Of all layers of a stage, for all micro-batches under way."""
     count, rich = stages.held(shape, layout, stage)
     if layout.recompute is Recompute.FULL:
@@ -95,13 +95,13 @@ def stage_layers(shape: Shape, layout: Layout, stage: int, in_flight: float) -> 
     return (plain * (count - rich) + wide * rich) * in_flight
 
 
-def embedding(shape: Shape, layout: Layout, in_flight: float) -> float:
+def embedding(shape: ModelShape, layout: ParallelLayout, in_flight: float) -> float:
     """Token numbers and the mask of the dropout behind them, on the first stage."""
     shared = layout.tensor if layout.splits_sequence else 1
     return tokens(shape, layout) * (_TOKEN_ID + shape.hidden) * in_flight / shared
 
 
-def output(shape: Shape, layout: Layout) -> float:
+def output(shape: ModelShape, layout: ParallelLayout) -> float:
     """The last norm's result and the logits, on the last stage, as Megatron's report counts
     them: four bytes each where both sequence parallelism and selective recomputation are on."""
     both = layout.splits_sequence and layout.recompute is Recompute.SELECTIVE
@@ -110,6 +110,6 @@ def output(shape: Shape, layout: Layout) -> float:
     return width * tokens(shape, layout) * norm + logits(shape, layout) * width
 
 
-def logits(shape: Shape, layout: Layout) -> float:
+def logits(shape: ModelShape, layout: ParallelLayout) -> float:
     """How many of them one GPU holds."""
     return tokens(shape, layout) * shape.padded_vocabulary(layout.tensor) / layout.tensor

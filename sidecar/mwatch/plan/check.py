@@ -13,35 +13,37 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from mwatch.plan import memory, stages
-from mwatch.plan.layout import Layout, Recompute
+from mwatch.plan.layout import ParallelLayout, Recompute
 from mwatch.plan.machines import Cluster
-from mwatch.plan.shape import Shape
+from mwatch.plan.shape import ModelShape
 from mwatch.plan.stages import bubble
 
 _MOST_IDLE = 0.25
 _TIGHT = 0.95
 
 
-class Problem(NamedTuple):
+class LayoutProblem(NamedTuple):
     check: str
     level: Literal["error", "warning"]
     what: str
     mend: str
 
 
-def problems(shape: Shape, layout: Layout, cluster: Cluster) -> tuple[Problem, ...]:
+def problems(
+    shape: ModelShape, layout: ParallelLayout, cluster: Cluster
+) -> tuple[LayoutProblem, ...]:
     found = [*_shape(shape), *_arithmetic(shape, layout)]
     if not any(each.level == "error" for each in found):
         found += [*_costly(shape, layout, cluster), *_memory(shape, layout, cluster)]
     return tuple(found)
 
 
-def is_shape(shape: Shape) -> bool:
+def is_shape(shape: ModelShape) -> bool:
     """A model can have it, whatever the layout."""
     return next(_shape(shape), None) is None
 
 
-def holds(shape: Shape, layout: Layout) -> bool:
+def holds(shape: ModelShape, layout: ParallelLayout) -> bool:
     """No error in the arithmetic; memory is another question."""
     return is_shape(shape) and next(_arithmetic(shape, layout), None) is None
 
@@ -56,11 +58,11 @@ def _listed(numbers: tuple[int, ...]) -> str:
     return ", ".join(map(str, numbers[:8]))
 
 
-def _error(check: str, what: str, mend: str) -> Problem:
-    return Problem(check, "error", what, mend)
+def _error(check: str, what: str, mend: str) -> LayoutProblem:
+    return LayoutProblem(check, "error", what, mend)
 
 
-def _shape(shape: Shape) -> Iterator[Problem]:
+def _shape(shape: ModelShape) -> Iterator[LayoutProblem]:
     if shape.head_size is None and shape.hidden % shape.heads:
         what = f"hidden size {shape.hidden} does not divide by {shape.heads} heads"
         yield _error("heads", what, f"use a multiple of {shape.heads}, or give the size of a head")
@@ -72,7 +74,7 @@ def _shape(shape: Shape) -> Iterator[Problem]:
         yield _error("positions", what, "raise the positions, or shorten the sequence")
 
 
-def _arithmetic(shape: Shape, layout: Layout) -> Iterator[Problem]:
+def _arithmetic(shape: ModelShape, layout: ParallelLayout) -> Iterator[LayoutProblem]:
     yield from _world(layout)
     yield from _tensor(shape, layout)
     yield from _stages(shape, layout)
@@ -81,7 +83,7 @@ def _arithmetic(shape: Shape, layout: Layout) -> Iterator[Problem]:
     yield from _batch(layout)
 
 
-def _world(layout: Layout) -> Iterator[Problem]:
+def _world(layout: ParallelLayout) -> Iterator[LayoutProblem]:
     if layout.world % layout.model:
         product = f"TP {layout.tensor} x PP {layout.pipeline} x CP {layout.context}"
         what = f"{layout.world} GPUs do not divide by {product} = {layout.model}"
@@ -89,7 +91,7 @@ def _world(layout: Layout) -> Iterator[Problem]:
         yield _error("world-size", what, f"use {more} GPUs, or smaller parallel sizes")
 
 
-def _tensor(shape: Shape, layout: Layout) -> Iterator[Problem]:
+def _tensor(shape: ModelShape, layout: ParallelLayout) -> Iterator[LayoutProblem]:
     if shape.heads % layout.tensor:
         what = f"{shape.heads} attention heads do not divide by TP {layout.tensor}"
         yield _error("tensor", what, f"TP that does: {_listed(divisors(shape.heads, 16))}")
@@ -101,7 +103,7 @@ def _tensor(shape: Shape, layout: Layout) -> Iterator[Problem]:
         yield _error("tensor", what, f"TP that does: {_listed(divisors(shape.ffn_size, 16))}")
 
 
-def _stages(shape: Shape, layout: Layout) -> Iterator[Problem]:
+def _stages(shape: ModelShape, layout: ParallelLayout) -> Iterator[LayoutProblem]:
     wrong = _uneven(shape, layout) if layout.is_uneven else _even(shape, layout)
     if wrong is not None:
         yield wrong
@@ -109,7 +111,7 @@ def _stages(shape: Shape, layout: Layout) -> Iterator[Problem]:
         yield from _virtual(shape, layout, layout.virtual)
 
 
-def _even(shape: Shape, layout: Layout) -> Problem | None:
+def _even(shape: ModelShape, layout: ParallelLayout) -> LayoutProblem | None:
     if shape.layers % layout.pipeline == 0:
         return None
     what = f"{shape.layers} layers do not divide by PP {layout.pipeline}"
@@ -117,14 +119,14 @@ def _even(shape: Shape, layout: Layout) -> Problem | None:
     return _error("pipeline", what, mend + _ends(shape, layout))
 
 
-def _ends(shape: Shape, layout: Layout) -> str:
+def _ends(shape: ModelShape, layout: ParallelLayout) -> str:
     ends = stages.uneven(shape.layers, layout.pipeline)
     if ends is None:
         return ""
     return f"; or --first-stage-layers {ends.first} --last-stage-layers {ends.last}"
 
 
-def _uneven(shape: Shape, layout: Layout) -> Problem | None:
+def _uneven(shape: ModelShape, layout: ParallelLayout) -> LayoutProblem | None:
     if layout.pipeline == 1:
         what = "a first or last stage of its own size, and PP 1 has one stage for all layers"
         return _error("pipeline", what, "use PP 2 or more")
@@ -138,7 +140,7 @@ def _uneven(shape: Shape, layout: Layout) -> Problem | None:
     return _error("pipeline", what, mend)
 
 
-def _virtual(shape: Shape, layout: Layout, virtual: int) -> Iterator[Problem]:
+def _virtual(shape: ModelShape, layout: ParallelLayout, virtual: int) -> Iterator[LayoutProblem]:
     number = layout.pipeline
     of = {stages.count(shape.layers, layout, each) for each in (0, min(1, number - 1), number - 1)}
     if number == 1 or any(each % virtual for each in of):
@@ -153,7 +155,7 @@ def _virtual(shape: Shape, layout: Layout, virtual: int) -> Iterator[Problem]:
         yield _error("virtual", what, f"use a global batch that is a multiple of {each}")
 
 
-def _sequence(shape: Shape, layout: Layout) -> Iterator[Problem]:
+def _sequence(shape: ModelShape, layout: ParallelLayout) -> Iterator[LayoutProblem]:
     parts = 2 * layout.context if layout.context > 1 else 1
     if shape.sequence % parts:
         what = f"the sequence of {shape.sequence} does not divide by 2 x CP {layout.context}"
@@ -164,7 +166,7 @@ def _sequence(shape: Shape, layout: Layout) -> Iterator[Problem]:
         yield _error("sequence", what, "lengthen the sequence, or lower TP or CP")
 
 
-def _experts(shape: Shape, layout: Layout) -> Iterator[Problem]:
+def _experts(shape: ModelShape, layout: ParallelLayout) -> Iterator[LayoutProblem]:
     expert, experts = layout.expert, shape.experts
     if experts is None:
         if expert > 1:
@@ -186,7 +188,7 @@ def _experts(shape: Shape, layout: Layout) -> Iterator[Problem]:
         yield _error("expert", what, "lower the number that is chosen")
 
 
-def _batch(layout: Layout) -> Iterator[Problem]:
+def _batch(layout: ParallelLayout) -> Iterator[LayoutProblem]:
     each = layout.micro_batch * layout.data
     if layout.world % layout.model == 0 and layout.global_batch % each:
         what = f"the global batch {layout.global_batch} does not divide by micro batch"
@@ -195,23 +197,23 @@ def _batch(layout: Layout) -> Iterator[Problem]:
         yield _error("batch", what, f"use a multiple of {each}, such as {near}")
 
 
-def _costly(shape: Shape, layout: Layout, cluster: Cluster) -> Iterator[Problem]:
+def _costly(shape: ModelShape, layout: ParallelLayout, cluster: Cluster) -> Iterator[LayoutProblem]:
     if layout.tensor > cluster.machine.gpus:
         what = f"TP {layout.tensor} goes across machines of {cluster.machine.gpus} GPUs"
         mend = f"keep TP at {cluster.machine.gpus} or below, and raise PP"
-        yield Problem("tensor-across-nodes", "warning", what, mend)
+        yield LayoutProblem("tensor-across-nodes", "warning", what, mend)
     idle = bubble(layout)
     if idle > _MOST_IDLE:
         what = f"each stage stands idle {idle:.0%} of the time: {layout.microbatches}"
         what += f" micro-batches in {layout.pipeline} stages"
         mend = "raise the global batch, lower the micro batch or PP, or interleave (VPP)"
-        yield Problem("bubble", "warning", what, mend)
+        yield LayoutProblem("bubble", "warning", what, mend)
     if shape.experts is not None and layout.tensor * layout.expert > cluster.machine.gpus:
         what = f"experts of TP {layout.tensor} x EP {layout.expert} talk across machines"
-        yield Problem("expert-across-nodes", "warning", what, "keep TP x EP inside a machine")
+        yield LayoutProblem("expert-across-nodes", "warning", what, "keep TP x EP inside a machine")
 
 
-def _memory(shape: Shape, layout: Layout, cluster: Cluster) -> Iterator[Problem]:
+def _memory(shape: ModelShape, layout: ParallelLayout, cluster: Cluster) -> Iterator[LayoutProblem]:
     fullest = memory.fullest(shape, layout)
     share = fullest.total / cluster.memory_bytes
     if share <= _TIGHT:
@@ -222,10 +224,10 @@ def _memory(shape: Shape, layout: Layout, cluster: Cluster) -> Iterator[Problem]
     what += f", most of it {largest[0]} ({largest[1] / memory.GIB:.1f} GiB)"
     mend = _cure(largest[0], layout)
     level: Literal["error", "warning"] = "error" if share > 1 else "warning"
-    yield Problem("memory", level, what, mend)
+    yield LayoutProblem("memory", level, what, mend)
 
 
-def _cure(part: str, layout: Layout) -> str:
+def _cure(part: str, layout: ParallelLayout) -> str:
     """Only what is not done yet."""
     steps = ["lower the micro batch"] if layout.micro_batch > 1 else []
     if layout.fully_sharded:

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from mwatch.plan import memory, speed, stages
 from mwatch.plan.check import divisors, holds
-from mwatch.plan.layout import Layout, Recompute
-from mwatch.plan.machines import Cluster, Gpu
-from mwatch.plan.shape import Shape
+from mwatch.plan.layout import ParallelLayout, Recompute
+from mwatch.plan.machines import Cluster, GpuModel
+from mwatch.plan.shape import ModelShape
 
 BATCH_PER_GPU = 16
 """The rule of the document about AKS: the global batch is some 16 for each GPU."""
@@ -55,7 +55,7 @@ class Fixed(NamedTuple):
     last_layers: int | None = None
 
 
-def choose(shape: Shape, cluster: Cluster, fixed: Fixed) -> Layout | None:
+def choose(shape: ModelShape, cluster: Cluster, fixed: Fixed) -> ParallelLayout | None:
     """None: nothing fits."""
     fitting = list(_fitting(shape, cluster, fixed))
     if not fitting:
@@ -66,7 +66,7 @@ def choose(shape: Shape, cluster: Cluster, fixed: Fixed) -> Layout | None:
     return min(near, key=_plainness)
 
 
-def _fitting(shape: Shape, cluster: Cluster, fixed: Fixed) -> Iterator[Layout]:
+def _fitting(shape: ModelShape, cluster: Cluster, fixed: Fixed) -> Iterator[ParallelLayout]:
     """Where one micro batch does not fit no larger one does, nor does it in more chunks."""
     for base in _bases(shape, cluster, fixed):
         for recompute in recomputes(fixed):
@@ -79,11 +79,13 @@ def _fitting(shape: Shape, cluster: Cluster, fixed: Fixed) -> Iterator[Layout]:
                 yield from takewhile(lambda each: fits(shape, each, cluster), every)
 
 
-def fits(shape: Shape, layout: Layout, cluster: Cluster) -> bool:
+def fits(shape: ModelShape, layout: ParallelLayout, cluster: Cluster) -> bool:
     return memory.fullest(shape, layout).total <= cluster.memory_bytes * HEADROOM
 
 
-def smallest(shape: Shape, cluster: Cluster, fixed: Fixed, most_nodes: int = 1024) -> int | None:
+def smallest(
+    shape: ModelShape, cluster: Cluster, fixed: Fixed, most_nodes: int = 1024
+) -> int | None:
     """With how many more of such machines it would begin to fit, to an eighth of them; None: not
     with that many."""
     # What needs least memory, of all that is open.
@@ -107,13 +109,13 @@ def smallest(shape: Shape, cluster: Cluster, fixed: Fixed, most_nodes: int = 102
     return next((each for each in fewer if do(each)), enough)
 
 
-def candidates(shape: Shape, cluster: Cluster, fixed: Fixed) -> Iterator[Layout]:
+def candidates(shape: ModelShape, cluster: Cluster, fixed: Fixed) -> Iterator[ParallelLayout]:
     """All that Megatron's arithmetic allows."""
     for base in _bases(shape, cluster, fixed):
         yield from _batched(shape, base, fixed)
 
 
-def _bases(shape: Shape, cluster: Cluster, fixed: Fixed) -> Iterator[Layout]:
+def _bases(shape: ModelShape, cluster: Cluster, fixed: Fixed) -> Iterator[ParallelLayout]:
     """All parallel sizes, with no batch yet."""
     if fixed.fully_sharded:
         fixed = fixed._replace(tensor=1, pipeline=1, context=1, expert=1)
@@ -126,7 +128,7 @@ def _bases(shape: Shape, cluster: Cluster, fixed: Fixed) -> Iterator[Layout]:
     for tensor, pipeline, context, expert in sizes:
         ranks = math.lcm(tensor * pipeline * context, tensor * pipeline * expert)
         if cluster.world % ranks == 0:
-            base = Layout(
+            base = ParallelLayout(
                 cluster.world, tensor, pipeline, context, expert,
                 sequence_parallel=fixed.sequence_parallel,
                 distributed_optimizer=fixed.distributed_optimizer,
@@ -136,13 +138,13 @@ def _bases(shape: Shape, cluster: Cluster, fixed: Fixed) -> Iterator[Layout]:
             yield _with_ends(shape, base)
 
 
-def _pipelines(shape: Shape, cluster: Cluster) -> tuple[int, ...]:
+def _pipelines(shape: ModelShape, cluster: Cluster) -> tuple[int, ...]:
     """Those that divide the layers, and those of the cluster that do not."""
     even = divisors(shape.layers, _MOST_STAGES)
     return (*even, *(each for each in divisors(cluster.world, _MOST_STAGES) if each not in even))
 
 
-def _with_ends(shape: Shape, base: Layout) -> Layout:
+def _with_ends(shape: ModelShape, base: ParallelLayout) -> ParallelLayout:
     """Smaller first and last stages where it does not come out even, and nobody set them."""
     ends = None if base.is_uneven else stages.uneven(shape.layers, base.pipeline)
     return base if ends is None else replace(base, first_layers=ends.first, last_layers=ends.last)
@@ -157,7 +159,7 @@ def recomputes(fixed: Fixed) -> tuple[Recompute, ...]:
     return (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
 
 
-def _batched(shape: Shape, base: Layout, fixed: Fixed) -> Iterator[Layout]:
+def _batched(shape: ModelShape, base: ParallelLayout, fixed: Fixed) -> Iterator[ParallelLayout]:
     choices = product(
         recomputes(fixed),
         _virtuals(shape, base, fixed),
@@ -186,15 +188,15 @@ def _sizes(fixed: int | None, open_to: tuple[int, ...]) -> tuple[int, ...]:
     return open_to if fixed is None else (fixed,)
 
 
-def _contexts(shape: Shape) -> tuple[int, ...]:
+def _contexts(shape: ModelShape) -> tuple[int, ...]:
     return (1, 2, 4, 8, 16) if shape.sequence >= LONG_SEQUENCE else (1,)
 
 
-def _expert_sizes(shape: Shape) -> tuple[int, ...]:
+def _expert_sizes(shape: ModelShape) -> tuple[int, ...]:
     return (1,) if shape.experts is None else divisors(shape.experts.count, _MOST_EXPERT_RANKS)
 
 
-def _virtuals(shape: Shape, base: Layout, fixed: Fixed) -> tuple[int | None, ...]:
+def _virtuals(shape: ModelShape, base: ParallelLayout, fixed: Fixed) -> tuple[int | None, ...]:
     if fixed.virtual is not None:
         return (plain_or(fixed.virtual),)
     if base.pipeline == 1 or base.is_uneven or shape.layers % base.pipeline:
@@ -202,10 +204,10 @@ def _virtuals(shape: Shape, base: Layout, fixed: Fixed) -> tuple[int | None, ...
     return (None, *(each for each in divisors(shape.layers // base.pipeline, 4) if each > 1))
 
 
-def _seconds(shape: Shape, layout: Layout, cluster: Cluster) -> float:
+def _seconds(shape: ModelShape, layout: ParallelLayout, cluster: Cluster) -> float:
     found = speed.step_seconds(shape, layout, cluster)
     if found is None:
-        gpu: Gpu = cluster.machine.gpu._replace(tflops=_UNKNOWN_TFLOPS)
+        gpu: GpuModel = cluster.machine.gpu._replace(tflops=_UNKNOWN_TFLOPS)
         machine = cluster.machine._replace(gpu=gpu)
         found = speed.step_seconds(shape, layout, cluster._replace(machine=machine))
     assert found is not None
@@ -213,7 +215,7 @@ def _seconds(shape: Shape, layout: Layout, cluster: Cluster) -> float:
     return found / layout.global_batch
 
 
-def _plainness(layout: Layout) -> tuple[int, ...]:
+def _plainness(layout: ParallelLayout) -> tuple[int, ...]:
     return (
         _AGAIN.index(layout.recompute), int(layout.is_uneven), layout.model,
         layout.virtual or 1, layout.expert, layout.pipeline, layout.micro_batch,

@@ -19,7 +19,7 @@ class Recompute(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ParallelLayout:
     world: int
     tensor: int = 1
     pipeline: int = 1

@@ -13,7 +13,7 @@ from typing import NamedTuple
 MIB = 1024**2
 
 
-class Gpu(NamedTuple):
+class GpuModel(NamedTuple):
     name: str
     memory_mib: int
     tflops: float | None = None
@@ -22,19 +22,19 @@ class Gpu(NamedTuple):
 
 
 class Machine(NamedTuple):
-    gpu: Gpu
+    gpu: GpuModel
     gpus: int
     network_gbits: float | None = None
     efa: int = 0
     cloud: str = ""
 
 
-A10G = Gpu("A10G", 23028, 70.0)
-A100_40 = Gpu("A100 40GB", 40536, 312.0, 300.0)
-A100_80 = Gpu("A100 80GB", 81251, 312.0, 300.0)
-H100 = Gpu("H100 80GB", 81559, 989.0, 450.0)
-H200 = Gpu("H200", 143771, 989.0, 450.0)
-B200 = Gpu("B200", 183359, 2250.0, 900.0)
+A10G = GpuModel("A10G", 23028, 70.0)
+A100_40 = GpuModel("A100 40GB", 40536, 312.0, 300.0)
+A100_80 = GpuModel("A100 80GB", 81251, 312.0, 300.0)
+H100 = GpuModel("H100 80GB", 81559, 989.0, 450.0)
+H200 = GpuModel("H200", 143771, 989.0, 450.0)
+B200 = GpuModel("B200", 183359, 2250.0, 900.0)
 
 MACHINES: dict[str, Machine] = {
     "g5.8xlarge": Machine(A10G, 1, 25.0, 0, "aws"),

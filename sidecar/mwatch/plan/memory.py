@@ -21,8 +21,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mwatch.plan import activations, parameters, stages
-from mwatch.plan.layout import Layout, Recompute
-from mwatch.plan.shape import Experts, Shape
+from mwatch.plan.layout import ParallelLayout, Recompute
+from mwatch.plan.shape import Experts, ModelShape
 from mwatch.plan.stages import in_flight
 
 MIB = 1024.0**2
@@ -37,7 +37,7 @@ CONTEXT_BYTES = 1.5 * GIB
 NCCL_BYTES = 400 * MIB
 
 
-class Stage(NamedTuple):
+class StageMemory(NamedTuple):
     stage: int
     parameters: int
     weights: float
@@ -59,16 +59,18 @@ class Stage(NamedTuple):
         return dict(zip(self._fields[2:], self[2:], strict=True))
 
 
-def stage(shape: Shape, layout: Layout, number: int) -> Stage:
+def stage(shape: ModelShape, layout: ParallelLayout, number: int) -> StageMemory:
     held = parameters.on_stage(shape, layout, number)
     kept, loss = _activations(shape, layout, number)
     fixed = _states(shape, layout, held)
     allocator = ALLOCATOR_SHARE * (sum(fixed) + kept + loss)
     runtime = CONTEXT_BYTES + (NCCL_BYTES if layout.world > 1 else 0.0)
-    return Stage(number, held.total, *fixed, kept, loss, allocator, runtime)
+    return StageMemory(number, held.total, *fixed, kept, loss, allocator, runtime)
 
 
-def _states(shape: Shape, layout: Layout, held: parameters.Held) -> tuple[float, float, float]:
+def _states(
+    shape: ModelShape, layout: ParallelLayout, held: parameters.GpuParameters
+) -> tuple[float, float, float]:
     """Weights, gradients, optimizer."""
     if layout.fully_sharded:
         # fp32 weights, gradients and moments are cut over all GPUs; two blocks at a time are
@@ -80,14 +82,14 @@ def _states(shape: Shape, layout: Layout, held: parameters.Held) -> tuple[float,
     return weights, gradients, _optimizer(layout, held)
 
 
-def _optimizer(layout: Layout, held: parameters.Held) -> float:
+def _optimizer(layout: ParallelLayout, held: parameters.GpuParameters) -> float:
     if not layout.distributed_optimizer:
         return OPTIMIZER_BYTES * held.total
     dense = held.dense / (layout.data * layout.context)
     return OPTIMIZER_BYTES * (dense + held.expert / layout.expert_data)
 
 
-def _activations(shape: Shape, layout: Layout, number: int) -> tuple[float, float]:
+def _activations(shape: ModelShape, layout: ParallelLayout, number: int) -> tuple[float, float]:
     """What is kept, and what the loss takes on top of it. No layer is computed again while the
     logits are there: the larger of both counts."""
     many = in_flight(layout, number)
@@ -105,11 +107,11 @@ def _activations(shape: Shape, layout: Layout, number: int) -> tuple[float, floa
     return kept + output, max(whole - output, 0.0)
 
 
-def all_stages(shape: Shape, layout: Layout) -> tuple[Stage, ...]:
+def all_stages(shape: ModelShape, layout: ParallelLayout) -> tuple[StageMemory, ...]:
     return tuple(stage(shape, layout, number) for number in range(layout.pipeline))
 
 
-def fullest(shape: Shape, layout: Layout) -> Stage:
+def fullest(shape: ModelShape, layout: ParallelLayout) -> StageMemory:
     """Of stages alike the first is looked at: it keeps most micro-batches."""
     kinds: dict[object, int] = {}
     for number in range(layout.pipeline):
@@ -133,7 +135,7 @@ class Footprint(NamedTuple):
         return self.weight_and_optimizer + self.activation
 
 
-def footprint(shape: Shape, layout: Layout) -> Footprint:
+def footprint(shape: ModelShape, layout: ParallelLayout) -> Footprint:
     embedding = shape.hidden * shape.padded_vocabulary(layout.tensor)
     held = _block(shape) / layout.pipeline + embedding
     if not shape.tied and layout.pipeline == 1:
@@ -142,7 +144,7 @@ def footprint(shape: Shape, layout: Layout) -> Footprint:
     return Footprint(held / layout.tensor * rate / MIB, _activation(shape, layout) / MIB)
 
 
-def unseen(shape: Shape, layout: Layout) -> tuple[str, ...]:
+def unseen(shape: ModelShape, layout: ParallelLayout) -> tuple[str, ...]:
     """What this layout has and the report does not count."""
     only = layout.recompute is not Recompute.SELECTIVE
     found = (
@@ -161,7 +163,7 @@ def unseen(shape: Shape, layout: Layout) -> tuple[str, ...]:
     return tuple(name for name, is_there in found if is_there)
 
 
-def _block(shape: Shape) -> float:
+def _block(shape: ModelShape) -> float:
     rich = shape.rich_layers(0, shape.layers)
     widths = shape.ffn_size * (shape.layers - rich)
     if shape.experts is not None:
@@ -172,11 +174,11 @@ def _block(shape: Shape) -> float:
     return mlp + norms + attention * shape.layers
 
 
-def _expert_width(shape: Shape, experts: Experts) -> int:
+def _expert_width(shape: ModelShape, experts: Experts) -> int:
     return shape.expert_ffn * experts.count + experts.shared_ffn
 
 
-def _activation(shape: Shape, layout: Layout) -> float:
+def _activation(shape: ModelShape, layout: ParallelLayout) -> float:
     tensor, stages = layout.tensor, layout.pipeline
     unit = shape.sequence * layout.micro_batch * shape.hidden
     both = layout.splits_sequence and layout.recompute is Recompute.SELECTIVE

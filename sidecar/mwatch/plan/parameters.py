@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from mwatch.plan import stages
-from mwatch.plan.layout import Layout
-from mwatch.plan.shape import Experts, Shape
+from mwatch.plan.layout import ParallelLayout
+from mwatch.plan.shape import Experts, ModelShape
 
 
 class Count(NamedTuple):
@@ -32,7 +32,7 @@ class Count(NamedTuple):
         return sum(self)
 
 
-class Held(NamedTuple):
+class GpuParameters(NamedTuple):
     """On one GPU."""
 
     dense: int
@@ -44,33 +44,33 @@ class Held(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def layer(shape: Shape, *, with_experts: bool) -> Count:
+def layer(shape: ModelShape, *, with_experts: bool) -> Count:
     mlp = _mlp(shape, shape.ffn_size)
     if with_experts and shape.experts is not None:
         mlp = _experts(shape, shape.experts)
     return _attention(shape).plus(mlp).plus(Count(whole=2 * shape.norm_width * shape.hidden))
 
 
-def _attention(shape: Shape) -> Count:
+def _attention(shape: ModelShape) -> Count:
     queries = shape.query_width + 2 * shape.key_width
     cut = shape.hidden * queries + shape.query_width * shape.hidden
     return Count(cut + queries, shape.hidden) if shape.bias else Count(cut)
 
 
-def _mlp(shape: Shape, width: int) -> Count:
+def _mlp(shape: ModelShape, width: int) -> Count:
     into = width * (2 if shape.gated else 1)
     cut = shape.hidden * (into + width)
     return Count(cut + into, shape.hidden) if shape.bias else Count(cut)
 
 
-def _experts(shape: Shape, experts: Experts) -> Count:
+def _experts(shape: ModelShape, experts: Experts) -> Count:
     routed = _mlp(shape, shape.expert_ffn).total * experts.count
     router = (shape.hidden + int(shape.bias)) * experts.count
     found = Count(whole=router, expert=routed)
     return found.plus(_mlp(shape, experts.shared_ffn)) if experts.shared_ffn else found
 
 
-def all_layers(shape: Shape, layers: int, rich: int) -> Count:
+def all_layers(shape: ModelShape, layers: int, rich: int) -> Count:
     """Of so many layers, `rich` of them with experts."""
     found = Count()
     for number, kind in ((rich, True), (layers - rich, False)):
@@ -79,11 +79,11 @@ def all_layers(shape: Shape, layers: int, rich: int) -> Count:
     return found
 
 
-def _model(shape: Shape) -> Count:
+def _model(shape: ModelShape) -> Count:
     return all_layers(shape, shape.layers, shape.rich_layers(0, shape.layers))
 
 
-def total(shape: Shape, tensor: int = 1) -> int:
+def total(shape: ModelShape, tensor: int = 1) -> int:
     """Of the whole model, a shared embedding once, with the padding that TP asks for."""
     embedding = shape.padded_vocabulary(tensor) * shape.hidden
     blocks = _model(shape).total + shape.norm_width * shape.hidden
@@ -91,7 +91,7 @@ def total(shape: Shape, tensor: int = 1) -> int:
     return blocks + positions + embedding * (1 if shape.tied else 2)
 
 
-def active(shape: Shape) -> int:
+def active(shape: ModelShape) -> int:
     """Those that a token passes through, with the embedding once: what the work is made of."""
     experts = shape.experts
     if experts is None:
@@ -100,7 +100,7 @@ def active(shape: Shape) -> int:
     return total(shape) - routed + routed * min(experts.top_k, experts.count) // experts.count
 
 
-def on_stage(shape: Shape, layout: Layout, stage: int) -> Held:
+def on_stage(shape: ModelShape, layout: ParallelLayout, stage: int) -> GpuParameters:
     """Of the most loaded GPU of a pipeline stage."""
     found = all_layers(shape, *stages.held(shape, layout, stage))
     is_first, is_last = stage == 0, stage == layout.pipeline - 1
@@ -113,4 +113,4 @@ def on_stage(shape: Shape, layout: Layout, stage: int) -> Held:
     if is_last:
         found = found.plus(Count(whole=shape.norm_width * shape.hidden))
     dense = found.tensor // layout.tensor + found.whole
-    return Held(dense, found.expert // (layout.tensor * layout.expert))
+    return GpuParameters(dense, found.expert // (layout.tensor * layout.expert))

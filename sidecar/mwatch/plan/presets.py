@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from mwatch.plan.shape import Shape
+from mwatch.plan.shape import ModelShape
 
 
 class Preset(NamedTuple):
-    shape: Shape
+    shape: ModelShape
     tensor: int = 1
     pipeline: int = 1
     micro_batch: int = 1
@@ -31,20 +31,20 @@ _FOUNDRY = "LLM-Foundry v0.18.0, scripts/train/yamls/pretrain"
 
 
 def _aks(layers: int, hidden: int, heads: int, sequence: int, tensor: int, pipeline: int) -> Preset:
-    return Preset(Shape(layers, hidden, heads, sequence), tensor, pipeline, source=_AKS)
+    return Preset(ModelShape(layers, hidden, heads, sequence), tensor, pipeline, source=_AKS)
 
 
 def _hyperpod(layers: int, hidden: int, heads: int, tensor: int, pipeline: int) -> Preset:
-    return Preset(Shape(layers, hidden, heads, 2048), tensor, pipeline, source=_HYPERPOD)
+    return Preset(ModelShape(layers, hidden, heads, 2048), tensor, pipeline, source=_HYPERPOD)
 
 
 def _box(layers: int, hidden: int, heads: int) -> Preset:
-    return Preset(Shape(layers, hidden, heads, 1024), source=_BOX)
+    return Preset(ModelShape(layers, hidden, heads, 1024), source=_BOX)
 
 
 def _mpt(layers: int, hidden: int, heads: int, whole: int, micro: int) -> Preset:
     """Their bias stays, positions are learned; vocabulary as in the YAML."""
-    shape = Shape(layers, hidden, heads, 2048, vocabulary=50368)
+    shape = ModelShape(layers, hidden, heads, 2048, vocabulary=50368)
     return Preset(shape, 1, 1, micro, whole, "llm-foundry", _FOUNDRY)
 
 

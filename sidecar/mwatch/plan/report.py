@@ -24,18 +24,18 @@ from mwatch.plan import check, choose, memory, parameters, speed, storage
 from mwatch.plan import stages as pipeline
 from mwatch.plan import stages as stages_of
 from mwatch.plan.choose import Fixed
-from mwatch.plan.layout import Layout
+from mwatch.plan.layout import ParallelLayout
 from mwatch.plan.machines import Cluster, Machine
 from mwatch.plan.memory import Footprint, footprint
 from mwatch.plan.presets import PRESETS
-from mwatch.plan.shape import GPT2_VOCABULARY, Shape
+from mwatch.plan.shape import GPT2_VOCABULARY, ModelShape
 from mwatch.plan.storage import Saving, Store
 
 
-class Wish(NamedTuple):
+class PlanRequest(NamedTuple):
     model: str
     """The preset's name, or `custom`."""
-    shape: Shape
+    shape: ModelShape
     cluster: Cluster
     fixed: Fixed
     stores: tuple[Store, ...]
@@ -47,7 +47,7 @@ class Wish(NamedTuple):
     peak_share: float = speed.PEAK_SHARE
 
 
-class Save(NamedTuple):
+class SaveCost(NamedTuple):
     """Checkpoints on one store."""
 
     store: Store
@@ -59,11 +59,11 @@ class Save(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    wish: Wish
-    layout: Layout
-    problems: tuple[check.Problem, ...]
-    other: Layout | None
+class CapacityPlan:
+    wish: PlanRequest
+    layout: ParallelLayout
+    problems: tuple[check.LayoutProblem, ...]
+    other: ParallelLayout | None
     """One that would work, where this does not."""
     nodes: int | None
     """With how many machines it would, where nothing works on these."""
@@ -90,11 +90,11 @@ class Plan:
         return parameters.total(self.wish.shape, self.layout.tensor)
 
     @property
-    def stages(self) -> tuple[memory.Stage, ...]:
+    def stages(self) -> tuple[memory.StageMemory, ...]:
         return memory.all_stages(self.wish.shape, self.layout)
 
     @property
-    def fullest(self) -> memory.Stage:
+    def fullest(self) -> memory.StageMemory:
         return max(self.stages, key=lambda each: each.total)
 
     @property
@@ -132,15 +132,15 @@ class Plan:
         )
 
     @property
-    def saves(self) -> tuple[Save, ...]:
+    def saves(self) -> tuple[SaveCost, ...]:
         return tuple(self._save(each) for each in self.wish.stores)
 
-    def _save(self, store: Store) -> Save:
+    def _save(self, store: Store) -> SaveCost:
         between = self.seconds_between_failures
         write = store.seconds(self.checkpoint_bytes)
         restart = self.wish.restart_seconds + write  # it is read again at the same speed
         stall = storage.async_stall_seconds(self.wish.shape, self.layout)
-        return Save(
+        return SaveCost(
             store,
             write,
             storage.saving(write, write, between, restart),
@@ -153,19 +153,19 @@ class Plan:
         return None if step is None else max(round(seconds / step), 1)
 
 
-def make(wish: Wish) -> Plan:
+def make(wish: PlanRequest) -> CapacityPlan:
     found = choose.choose(wish.shape, wish.cluster, wish.fixed)
     if found is not None:
         said = check.problems(wish.shape, found, wish.cluster)
-        return Plan(wish, found, said, None, None)
+        return CapacityPlan(wish, found, said, None, None)
     layout = _nearest(wish)
     said = check.problems(wish.shape, layout, wish.cluster)
     if all(each.level != "error" for each in said) or not check.is_shape(wish.shape):
-        return Plan(wish, layout, said, None, None)
-    return Plan(wish, layout, said, *_would_work(wish))
+        return CapacityPlan(wish, layout, said, None, None)
+    return CapacityPlan(wish, layout, said, *_would_work(wish))
 
 
-def _would_work(wish: Wish) -> tuple[Layout | None, int | None]:
+def _would_work(wish: PlanRequest) -> tuple[ParallelLayout | None, int | None]:
     """As little is changed as can be: the parallel sizes, then the micro batch and what is
     computed again, then the global batch, then the number of machines. Switches stay."""
     open_sizes = wish.fixed._replace(
@@ -185,7 +185,7 @@ def _would_work(wish: Wish) -> tuple[Layout | None, int | None]:
     return choose.choose(wish.shape, wish.cluster._replace(nodes=nodes), free), nodes
 
 
-def _nearest(wish: Wish) -> Layout:
+def _nearest(wish: PlanRequest) -> ParallelLayout:
     """What a person gave, the rest by what needs least memory; else by what is usual."""
     possible = tuple(choose.candidates(wish.shape, wish.cluster, wish.fixed))
     if possible:
@@ -195,7 +195,7 @@ def _nearest(wish: Wish) -> Layout:
     micro = fixed.micro_batch or 1
     data = max(world // (tensor * pipeline * context), 1)
     batch = fixed.global_batch or choose.usual_batch(world, micro * data)
-    return Layout(
+    return ParallelLayout(
         world, tensor, pipeline, context, fixed.expert or 1, choose.plain_or(fixed.virtual),
         micro, batch,
         choose.recomputes(fixed)[0], fixed.sequence_parallel,
@@ -207,7 +207,7 @@ def _nearest(wish: Wish) -> Layout:
 VERSION = 1
 
 
-def plan_json(plan: Plan) -> dict[str, Any]:
+def plan_json(plan: CapacityPlan) -> dict[str, Any]:
     cluster = plan.wish.cluster
     found: dict[str, Any] = {
         "version": VERSION,
@@ -232,7 +232,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     return {**found, **_figures(plan)} if plan.can_be_counted else found
 
 
-def layout_json(layout: Layout) -> dict[str, Any]:
+def layout_json(layout: ParallelLayout) -> dict[str, Any]:
     return {
         **asdict(layout),
         "data": layout.data,
@@ -240,7 +240,7 @@ def layout_json(layout: Layout) -> dict[str, Any]:
     }
 
 
-def _figures(plan: Plan) -> dict[str, Any]:
+def _figures(plan: CapacityPlan) -> dict[str, Any]:
     stages = [
         {
             "stage": each.stage,
@@ -266,7 +266,7 @@ def _figures(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _save_json(plan: Plan, save: Save) -> dict[str, Any]:
+def _save_json(plan: CapacityPlan, save: SaveCost) -> dict[str, Any]:
     return {
         "store": save.store.name,
         "tib": save.store.tib,
@@ -277,7 +277,7 @@ def _save_json(plan: Plan, save: Save) -> dict[str, Any]:
     }
 
 
-def _saving_json(plan: Plan, saving: Saving) -> dict[str, Any]:
+def _saving_json(plan: CapacityPlan, saving: Saving) -> dict[str, Any]:
     return {**saving._asdict(), "interval_steps": plan.steps(saving.interval_seconds)}
 
 
@@ -288,7 +288,7 @@ _HEAD = (
 _CUSTOM = "custom"
 
 
-def values(plan: Plan) -> dict[str, Any]:
+def values(plan: CapacityPlan) -> dict[str, Any]:
     """InputError where the chart has no way to say it."""
     _refuse(plan)
     layout, cluster = plan.layout, plan.wish.cluster
@@ -321,7 +321,7 @@ def values(plan: Plan) -> dict[str, Any]:
     return found
 
 
-def _refuse(plan: Plan) -> None:
+def _refuse(plan: CapacityPlan) -> None:
     shape = plan.wish.shape
     if not plan.works:
         raise InputError("no values: this layout cannot work; the plan says what would")
@@ -332,12 +332,12 @@ def _refuse(plan: Plan) -> None:
         raise InputError(f"the chart cannot mix architectures: it takes {what}")
 
 
-def _architecture(shape: Shape) -> str | None:
+def _architecture(shape: ModelShape) -> str | None:
     kind = (shape.gated, shape.rms_norm, not shape.bias, not shape.learned_positions)
     return {(False,) * 4: "gpt", (True,) * 4: "llama"}.get(kind)
 
 
-def _model(name: str, shape: Shape) -> dict[str, Any]:
+def _model(name: str, shape: ModelShape) -> dict[str, Any]:
     preset = PRESETS.get(name)
     if preset is not None and preset.shape == shape:
         return {"size": name}
@@ -354,13 +354,13 @@ def _model(name: str, shape: Shape) -> dict[str, Any]:
     return found | {key: value for key, value in more.items() if value is not None}
 
 
-def _chunk(plan: Plan) -> int | None:
+def _chunk(plan: CapacityPlan) -> int | None:
     if plan.layout.virtual is None or plan.layout.is_uneven:
         return None
     return plan.wish.shape.layers // (plan.layout.pipeline * plan.layout.virtual)
 
 
-def _extra(plan: Plan) -> dict[str, list[str]]:
+def _extra(plan: CapacityPlan) -> dict[str, list[str]]:
     layout, shape = plan.layout, plan.wish.shape
     chunks = layout.virtual if layout.is_uneven else None
     wanted: dict[str, object] = {
@@ -377,7 +377,7 @@ def _extra(plan: Plan) -> dict[str, list[str]]:
     return {"extraArguments": words} if words else {}
 
 
-def _checkpoints(plan: Plan) -> dict[str, Any]:
+def _checkpoints(plan: CapacityPlan) -> dict[str, Any]:
     first = plan.saves[0]
     steps = plan.steps(first.background.interval_seconds)
     return {"async": True} | ({} if steps is None else {"saveInterval": steps})
@@ -394,7 +394,7 @@ def _platform(instance: str, machine: Machine) -> dict[str, Any]:
     return found
 
 
-def notes(plan: Plan) -> tuple[str, ...]:
+def notes(plan: CapacityPlan) -> tuple[str, ...]:
     """What a person must see to, for the plan to hold."""
     if plan.wish.shape.vocabulary == GPT2_VOCABULARY:
         return ()

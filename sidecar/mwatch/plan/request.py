@@ -18,9 +18,9 @@ from mwatch.errors import InputError
 from mwatch.plan import machines, parameters, presets, storage
 from mwatch.plan.choose import Fixed
 from mwatch.plan.layout import Recompute
-from mwatch.plan.machines import MACHINES, Cluster, Gpu, Machine
+from mwatch.plan.machines import MACHINES, Cluster, GpuModel, Machine
 from mwatch.plan.presets import PRESETS, Preset
-from mwatch.plan.shape import Experts, Shape
+from mwatch.plan.shape import Experts, ModelShape
 from mwatch.plan.storage import TIERS, Store
 
 _NEEDED = ("layers", "hidden", "heads", "sequence")
@@ -33,7 +33,7 @@ def preset(name: str) -> Preset:
     return found
 
 
-def shape(model: Preset | None, given: dict[str, Any], experts: dict[str, Any]) -> Shape:
+def shape(model: Preset | None, given: dict[str, Any], experts: dict[str, Any]) -> ModelShape:
     """The preset with what was given on top of it; without one the four sizes are needed."""
     set_ones = {key: value for key, value in given.items() if value is not None}
     mixture = {key: value for key, value in experts.items() if value is not None}
@@ -47,7 +47,7 @@ def shape(model: Preset | None, given: dict[str, Any], experts: dict[str, Any]) 
     if missing:
         flags = ", ".join("--seq" if each == "sequence" else f"--{each}" for each in missing)
         raise InputError(f"name a model ('mwatch plan 13b'), or give its shape; missing: {flags}")
-    return Shape(**set_ones)
+    return ModelShape(**set_ones)
 
 
 def cluster(
@@ -56,7 +56,7 @@ def cluster(
     if instance is None:
         if gpus is None or memory_gib is None:
             raise InputError("name the machines: --instance TYPE, or --gpus N and --gpu-memory GIB")
-        gpu = Gpu("GPU", round(memory_gib * 1024))
+        gpu = GpuModel("GPU", round(memory_gib * 1024))
         return Cluster(Machine(gpu, gpus), nodes)
     found = machines.find(instance)
     if found is None:

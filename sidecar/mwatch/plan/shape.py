@@ -22,7 +22,7 @@ class Experts:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ModelShape:
     layers: int
     hidden: int
     heads: int

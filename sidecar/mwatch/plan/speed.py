@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from mwatch.plan import parameters, stages
 from mwatch.plan.activations import tokens
-from mwatch.plan.layout import Layout, Recompute
+from mwatch.plan.layout import ParallelLayout, Recompute
 from mwatch.plan.machines import Cluster
-from mwatch.plan.shape import Shape
+from mwatch.plan.shape import ModelShape
 from mwatch.plan.stages import bubble
 
 PEAK_SHARE = 0.40
@@ -29,19 +29,19 @@ _SLOW_LINK = 12.0
 """GB/s where nothing is known: PCIe, or a network."""
 
 
-def step_flops(shape: Shape, global_batch: int) -> float:
+def step_flops(shape: ModelShape, global_batch: int) -> float:
     """Forward and backward, nothing recomputed."""
     dense = 6.0 * (parameters.active(shape) - _positions(shape)) * global_batch * shape.sequence
     scores = 12.0 * global_batch * shape.layers * shape.sequence**2 * shape.query_width
     return dense + scores
 
 
-def _positions(shape: Shape) -> int:
+def _positions(shape: ModelShape) -> int:
     return shape.positions * shape.hidden if shape.learned_positions else 0
 
 
 def step_seconds(
-    shape: Shape, layout: Layout, cluster: Cluster, share: float = PEAK_SHARE
+    shape: ModelShape, layout: ParallelLayout, cluster: Cluster, share: float = PEAK_SHARE
 ) -> float | None:
     """None where the GPU's speed is not known."""
     tflops = cluster.machine.gpu.tflops
@@ -65,7 +65,7 @@ def _link(cluster: Cluster, gpus: int) -> float:
     return gbytes * 1e9 * _LINK_SHARE
 
 
-def _within_layers(shape: Shape, layout: Layout, cluster: Cluster) -> float:
+def _within_layers(shape: ModelShape, layout: ParallelLayout, cluster: Cluster) -> float:
     """Of one micro-batch: what a layer waits for."""
     count = shape.layers / layout.pipeline
     hidden = 2.0 * tokens(shape, layout) * shape.hidden
@@ -80,7 +80,7 @@ def _within_layers(shape: Shape, layout: Layout, cluster: Cluster) -> float:
     return seconds
 
 
-def _between_stages(shape: Shape, layout: Layout, cluster: Cluster) -> float:
+def _between_stages(shape: ModelShape, layout: ParallelLayout, cluster: Cluster) -> float:
     """Of one micro-batch: to the next stage and back, for each of its chunks."""
     if layout.pipeline == 1:
         return 0.0
@@ -88,7 +88,7 @@ def _between_stages(shape: Shape, layout: Layout, cluster: Cluster) -> float:
     return _SENDS_SEEN * sent / _link(cluster, layout.world)
 
 
-def _gradients(shape: Shape, layout: Layout, cluster: Cluster) -> float:
+def _gradients(shape: ModelShape, layout: ParallelLayout, cluster: Cluster) -> float:
     ranks = layout.data * layout.context
     if layout.fully_sharded:  # gathered twice, reduced once, for every micro-batch
         moved = 6.0 * parameters.total(shape) * layout.microbatches * (ranks - 1) / ranks

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mwatch.plan.layout import Layout
-from mwatch.plan.shape import Shape
+from mwatch.plan.layout import ParallelLayout
+from mwatch.plan.shape import ModelShape
 
 
 class Ends(NamedTuple):
@@ -25,7 +25,7 @@ class Ends(NamedTuple):
     last: int
 
 
-class Held(NamedTuple):
+class StageLayers(NamedTuple):
     """Of one stage."""
 
     layers: int
@@ -33,13 +33,13 @@ class Held(NamedTuple):
     """Those with experts."""
 
 
-def between(layers: int, layout: Layout) -> tuple[int, int]:
+def between(layers: int, layout: ParallelLayout) -> tuple[int, int]:
     """Layers and stages that are left once the ends have theirs."""
     ends = [each for each in (layout.first_layers, layout.last_layers) if each is not None]
     return layers - sum(ends), layout.pipeline - len(ends)
 
 
-def count(layers: int, layout: Layout, stage: int) -> int:
+def count(layers: int, layout: ParallelLayout, stage: int) -> int:
     """Of a layout that holds."""
     if stage == 0 and layout.first_layers is not None:
         return layout.first_layers
@@ -49,20 +49,20 @@ def count(layers: int, layout: Layout, stage: int) -> int:
     return left // stages
 
 
-def held(shape: Shape, layout: Layout, stage: int) -> Held:
+def held(shape: ModelShape, layout: ParallelLayout, stage: int) -> StageLayers:
     mine = count(shape.layers, layout, stage)
     if shape.experts is None or shape.experts.every == 1:
-        return Held(mine, 0 if shape.experts is None else mine)
+        return StageLayers(mine, 0 if shape.experts is None else mine)
     before = 0
     if stage:
         before = count(shape.layers, layout, 0)
         before += (stage - 1) * count(shape.layers, layout, 1) if stage > 1 else 0
     chunks = layout.virtual or 1
     begins = (each * (shape.layers // chunks) + before // chunks for each in range(chunks))
-    return Held(mine, sum(shape.rich_layers(begin, mine // chunks) for begin in begins))
+    return StageLayers(mine, sum(shape.rich_layers(begin, mine // chunks) for begin in begins))
 
 
-def largest(layers: int, layout: Layout) -> int:
+def largest(layers: int, layout: ParallelLayout) -> int:
     """Layers of the largest stage: the others wait for it."""
     if not layout.is_uneven:
         return layers // layout.pipeline
@@ -81,7 +81,7 @@ def uneven(layers: int, stages: int) -> Ends | None:
     return found if min(found) > 0 else None
 
 
-def in_flight(layout: Layout, stage: int) -> float:
+def in_flight(layout: ParallelLayout, stage: int) -> float:
     """Micro-batches whose activations the stage holds at most, in units of all its layers."""
     stages, count = layout.pipeline, layout.microbatches
     if stages == 1:
@@ -92,7 +92,7 @@ def in_flight(layout: Layout, stage: int) -> float:
     return min(chunks, count * layout.virtual) / layout.virtual
 
 
-def bubble(layout: Layout) -> float:
+def bubble(layout: ParallelLayout) -> float:
     """The share of a step in which a stage waits for others, of 0 to 1."""
     idle = (layout.pipeline - 1) / (layout.microbatches * (layout.virtual or 1))
     return idle / (1 + idle)

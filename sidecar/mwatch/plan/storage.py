@@ -26,8 +26,8 @@ import math
 from typing import NamedTuple
 
 from mwatch.plan import parameters
-from mwatch.plan.layout import Layout
-from mwatch.plan.shape import Shape
+from mwatch.plan.layout import ParallelLayout
+from mwatch.plan.shape import ModelShape
 
 TIB = 1024.0**4
 
@@ -99,20 +99,20 @@ HOST_GBYTES = 10.0
 LEAST_STALL_SECONDS = 1.0
 
 
-def size(shape: Shape, layout: Layout) -> int:
+def size(shape: ModelShape, layout: ParallelLayout) -> int:
     """With the optimizer."""
     each = SHARDED_BYTES_PER_PARAMETER if layout.fully_sharded else BYTES_PER_PARAMETER
     return each * parameters.total(shape, layout.tensor)
 
 
-def async_stall_seconds(shape: Shape, layout: Layout) -> float:
+def async_stall_seconds(shape: ModelShape, layout: ParallelLayout) -> float:
     """An estimate: the fullest GPU's own part, copied to the host before training goes on."""
     ends = {0, layout.pipeline - 1}
     most = max(_own(layout, parameters.on_stage(shape, layout, each)) for each in ends)
     return max(BYTES_PER_PARAMETER * most / (HOST_GBYTES * 1e9), LEAST_STALL_SECONDS)
 
 
-def _own(layout: Layout, held: parameters.Held) -> float:
+def _own(layout: ParallelLayout, held: parameters.GpuParameters) -> float:
     """What no other GPU has, or what it writes though others have it too."""
     if layout.distributed_optimizer or layout.fully_sharded:
         return held.dense / (layout.data * layout.context) + held.expert / layout.expert_data

@@ -33,7 +33,7 @@ _MAX_PODS = 10_000
 _NODE_0 = "0 "
 
 
-class Ticket(NamedTuple):
+class JobStanding(NamedTuple):
     """How one job stands."""
 
     namespace: str
@@ -67,16 +67,16 @@ class _Question(NamedTuple):
     word: str = ""
 
 
-class AttemptDesk:
+class AttemptServer:
     def __init__(self, clock: Callable[[], float], is_leader: Callable[[], bool]) -> None:
         self._clock = clock
         self._is_leader = is_leader
         self._lock = threading.Lock()
-        self._tickets: Mapping[str, Ticket] = {}
+        self._tickets: Mapping[str, JobStanding] = {}
         self._seen: dict[str, dict[str, _Question]] = defaultdict(dict)
         self._second: dict[tuple[str, int], float] = {}
 
-    def post(self, tickets: Mapping[str, Ticket]) -> None:
+    def post(self, tickets: Mapping[str, JobStanding]) -> None:
         """How all jobs stand now; by their keys, in the order in which a name is looked up."""
         with self._lock:
             self._tickets = dict(tickets)
@@ -145,7 +145,7 @@ class AttemptDesk:
         most = max((each.after for each in asked), default=0)
         return Highest(most, min((each.since for each in asked if each.after == most), default=0.0))
 
-    def _found(self, namespace: str, job: str, token: str) -> tuple[str, Ticket] | None:
+    def _found(self, namespace: str, job: str, token: str) -> tuple[str, JobStanding] | None:
         named = [
             (key, each)
             for key, each in self._tickets.items()
@@ -159,7 +159,7 @@ class AttemptDesk:
             ]
         return named[0] if named else None
 
-    def _answer(self, key: str, ticket: Ticket, after: int, now: float) -> dict[str, Any]:
+    def _answer(self, key: str, ticket: JobStanding, after: int, now: float) -> dict[str, Any]:
         start = ticket.start
         if start is not None and start.attempt > after:
             return self._paced(start.document(now), ticket)
@@ -179,10 +179,10 @@ class AttemptDesk:
             return self._wait(ticket, after, "it is not known yet why the last attempt ended")
         return alone
 
-    def _wait(self, ticket: Ticket, after: int, why: str) -> dict[str, Any]:
+    def _wait(self, ticket: JobStanding, after: int, why: str) -> dict[str, Any]:
         return self._paced({"attempt": after + 1, "wait": True, "reason": why}, ticket)
 
-    def _paced(self, document: dict[str, Any], ticket: Ticket) -> dict[str, Any]:
+    def _paced(self, document: dict[str, Any], ticket: JobStanding) -> dict[str, Any]:
         if document.get("wait") is True:
             document["again_seconds"] = min(_MAX_PAUSE, ticket.pods / _PER_SECOND)
         return document

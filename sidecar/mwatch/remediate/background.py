@@ -32,7 +32,7 @@ class _Chore:
     future: Future[object] | None = None
 
 
-class HandChores:
+class BackgroundJobs:
     """Only the controller's loop calls it; the work itself runs in threads of its own."""
 
     def __init__(self) -> None:

@@ -25,36 +25,36 @@ from mwatch.kube.access import Access
 from mwatch.kube.events import Events
 from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.lease import Lease
-from mwatch.kube.ledger import HandLedger
+from mwatch.kube.ledger import LedgerClient
 from mwatch.kube.token import Tokens
 from mwatch.model.decision import Action, Decision
 from mwatch.model.incident import IncidentRecord
 from mwatch.model.kube.job import KubeJob
-from mwatch.model.kube.ledger import Book, JobEntry, Note
+from mwatch.model.kube.ledger import Book, JobEntry, LedgerNote
 from mwatch.remediate.attempt_server import Highest
-from mwatch.remediate.background import HandChores
-from mwatch.remediate.case import Case, Done, Stage, name_of, record_of
+from mwatch.remediate.background import BackgroundJobs
+from mwatch.remediate.case import RestartCase, RestartStage, TaskResult, name_of, record_of
 from mwatch.remediate.gates import CommonCauses, Episode, storage_classes, written
 from mwatch.remediate.node_avoidance import let_in
 from mwatch.remediate.restart_order import (
     first_new,
-    is_spent,
-    is_too_low,
+    is_fulfilled,
+    number_is_taken,
     only_observed,
-    renewed,
+    reissue,
     spent,
 )
 
 if TYPE_CHECKING:
-    from mwatch.fleet.job_monitor import JobWatch
+    from mwatch.fleet.job_monitor import JobMonitor
 
 
 RESUMED = "MwatchResumed"
 
 
-def resume_left(
+def resume_orphans(
     access: Access,
-    ledger: HandLedger,
+    ledger: LedgerClient,
     events: Events,
     jobs: Iterable[KubeJob],
     may_act: Callable[[], bool],
@@ -88,13 +88,13 @@ _WISH_SECONDS = 600.0
 _TOKEN_SECONDS = 20.0
 
 
-class HandNotes:
+class RestartBookkeeper:
     def __init__(
         self,
         access: Access,
         namespace: str,
-        ledger: HandLedger,
-        chores: HandChores,
+        ledger: LedgerClient,
+        chores: BackgroundJobs,
         events: Events,
         lease: Lease,
     ) -> None:
@@ -111,7 +111,7 @@ class HandNotes:
         """By key of the job; missing while it could not be made."""
 
     def turn(
-        self, jobs: Sequence[JobWatch], now: float, *, is_leader: bool, common: CommonCauses
+        self, jobs: Sequence[JobMonitor], now: float, *, is_leader: bool, common: CommonCauses
     ) -> None:
         self._chores.every("ledger", _LEDGER_SECONDS, self._ledger.refresh, now)
         if common.wants_classes:
@@ -139,30 +139,30 @@ class HandNotes:
             return True
         return now - self._missed.setdefault(key, now) > _TOKEN_SECONDS
 
-    def sync(self, job: JobWatch, entry: JobEntry, told: Highest, now: float) -> None:
+    def sync(self, job: JobMonitor, entry: JobEntry, told: Highest, now: float) -> None:
         """The engine knows what was done; the ledger knows that an order is spent. `told`: the
         highest attempt that a wrapper has told of."""
         record, is_acting = job.engine.record, job.kube.mode == "act"
         if is_acting:  # somebody has let mwatch act since: what was never done spends no budget
             for act in [each for each in record.acts if only_observed(each, entry)]:
-                job.engine.take_back(act)
+                job.engine.revert_action(act)
         for act in entry.acts:
             is_news = record.of_attempt(act.attempt) is None
             if is_news and not (is_acting and only_observed(act, entry)):
                 record.acts.append(act)
         name = f"spent {job.key}"
-        if is_spent(job, entry) and not self._chores.has(name):
+        if is_fulfilled(job, entry) and not self._chores.has(name):
             self._change(name, job, spent, now)
-        elif is_too_low(job, entry, told, now) and not self._chores.has(name):
-            self._change(name, job, lambda before: renewed(before, told.attempt), now)
+        elif number_is_taken(job, entry, told, now) and not self._chores.has(name):
+            self._change(name, job, lambda before: reissue(before, told.attempt), now)
         after = first_new(job, entry, now)
         name = f"recovered {job.key}"
         if after is not None and not self._chores.has(name):
             self._change(name, job, lambda before: _with_record(before, after), now)
 
-    def would(self, job: JobWatch, decision: Decision, entry: JobEntry, now: float) -> None:
+    def would(self, job: JobMonitor, decision: Decision, entry: JobEntry, now: float) -> None:
         """Only observed: it is written down once, and nothing is done."""
-        job.engine.enact(decision, now)
+        job.engine.record_action(decision, now)
         act = job.engine.record.of_attempt(decision.attempt)
         assert act is not None
         record = record_of(name_of(decision, entry, now), job, decision, is_act=False, now=now)
@@ -170,7 +170,9 @@ class HandNotes:
         def change(before: JobEntry) -> JobEntry:
             if any(each.attempt == act.attempt for each in before.acts):
                 return before
-            note = Note(now, "mwatch", f"would {decision.action.value}", decision.reason[:300])
+            note = LedgerNote(
+                now, "mwatch", f"would {decision.action.value}", decision.reason[:300]
+            )
             return replace(
                 before, acts=(*before.acts, act), notes=(*before.notes, note),
                 incidents=(*before.incidents, record),
@@ -180,7 +182,7 @@ class HandNotes:
         what = _told(decision)
         self._tell(job.kube, WOULD, f"in act mwatch would {what}: {decision.reason}", now)
 
-    def held(self, job: JobWatch, case: Case, now: float) -> None:
+    def held(self, job: JobMonitor, case: RestartCase, now: float) -> None:
         """Told once for each reason, not each second."""
         if case.held_by and case.held_by not in case.told:
             case.told.add(case.held_by)
@@ -195,20 +197,22 @@ class HandNotes:
                 lambda entry: replace(entry, wish=None) if entry.wish == wish else entry, now,
             )  # fmt: skip
 
-    def done(self, case: Case, result: Done, now: float) -> None:
+    def done(self, case: RestartCase, result: TaskResult, now: float) -> None:
         """The book at hand is older than what the workers wrote."""
         self._chores.once("ledger now", self._ledger.refresh, now)
 
-    def undone(self, job: JobWatch | None, case: Case) -> None:
+    def undone(self, job: JobMonitor | None, case: RestartCase) -> None:
         """It was decided, and then not done after all: it is due again, unless the ledger has it,
         which is what counts then."""
-        if job is None or case.stage is not Stage.CARRYING:
+        if job is None or case.stage is not RestartStage.CARRYING:
             return
         act = job.engine.record.of_attempt(case.decision.attempt)
         if act is not None:
-            job.engine.take_back(act)
+            job.engine.revert_action(act)
 
-    def common_causes(self, jobs: Mapping[str, JobWatch], news: list[Episode], now: float) -> None:
+    def common_causes(
+        self, jobs: Mapping[str, JobMonitor], news: list[Episode], now: float
+    ) -> None:
         for episode in news:
             cause = episode.cause
             name = f"common {cause.id} {cause.ended_at is None}"
@@ -223,7 +227,7 @@ class HandNotes:
 
     def _resume(self, left: list[KubeJob]) -> None:
         if self._may_act():
-            resume_left(self._access, self._ledger, self._events, left, self._may_act)
+            resume_orphans(self._access, self._ledger, self._events, left, self._may_act)
 
     def _classes(self, common: CommonCauses) -> None:
         common.classes = storage_classes(self._access, self._namespace)
@@ -243,7 +247,7 @@ class HandNotes:
             self._chores.once(name, make, now)
 
     def _change(
-        self, name: str, job: JobWatch, change: Callable[[JobEntry], JobEntry], now: float
+        self, name: str, job: JobMonitor, change: Callable[[JobEntry], JobEntry], now: float
     ) -> None:
         key, uid = job.key, job.kube.uid
         self._chores.once(name, lambda: self._ledger.change(key, uid, change), now)

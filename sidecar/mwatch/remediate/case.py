@@ -20,22 +20,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mwatch.decide.resume import choose
 from mwatch.model.decision import Act, Action, Decision
 from mwatch.model.finding import Cause
-from mwatch.model.incident import IncidentRecord, Kept, describe, incident_id
-from mwatch.model.kube.gang import GangStep, Plan, Refusal, Way
+from mwatch.model.incident import IncidentRecord, SavedEvidence, describe, incident_id
+from mwatch.model.kube.gang import GangPlan, GangRefusal, GangStep, Way
 from mwatch.model.kube.job import KubeJob
 from mwatch.model.kube.ledger import JobEntry
-from mwatch.model.kube.next_start import NextStart, Wish
+from mwatch.model.kube.next_start import NextStart, RestartRequest
 from mwatch.model.kube.node import KubeNode
 from mwatch.model.kube.wrapper import wrappers_observe
 from mwatch.model.timeline import Rollback
 from mwatch.remediate.pod_client import PodAddress
 
 if TYPE_CHECKING:
-    from mwatch.fleet.job_monitor import JobWatch
+    from mwatch.fleet.job_monitor import JobMonitor
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class RestartTask:
     id: str
     key: str
     job: KubeJob
@@ -56,12 +56,12 @@ class Task:
     token: str = ""
 
 
-class Ready(NamedTuple):
-    plan: Plan
-    evidence: Kept | None
+class Prepared(NamedTuple):
+    plan: GangPlan
+    evidence: SavedEvidence | None
 
 
-class Words(NamedTuple):
+class LedgerUpdate(NamedTuple):
     """What is written down with the act."""
 
     act: Act
@@ -70,7 +70,7 @@ class Words(NamedTuple):
     """None: nothing starts after it."""
 
 
-class Done(NamedTuple):
+class TaskResult(NamedTuple):
     is_done: bool
     """False: somebody else is the leader by now, and goes on with it."""
     text: str
@@ -84,11 +84,11 @@ class DoneBefore(Exception):
     """Somebody else has done it about this very attempt."""
 
 
-class KeptBack(Exception):
+class Deferred(Exception):
     """Begun in place, and neither to be ended so nor, for now, in another way. It is in the
     ledger: to be gone on with later."""
 
-    def __init__(self, tried: str, refusal: Refusal) -> None:
+    def __init__(self, tried: str, refusal: GangRefusal) -> None:
         super().__init__(f"not in place: {tried}; {refusal.text}")
         self.tried = tried
         """Why not in place."""
@@ -98,7 +98,7 @@ class KeptBack(Exception):
 PERSON = "person"
 
 
-class Stage(StrEnum):
+class RestartStage(StrEnum):
     HELD = "held"
     PREPARING = "preparing"
     """Fresh facts, a plan, evidence: nothing has been changed."""
@@ -107,22 +107,22 @@ class Stage(StrEnum):
 
 
 @dataclass(slots=True)
-class Case:
+class RestartCase:
     key: str
     uid: str
     id: str
     decision: Decision
     due_at: float
     since: float
-    wish: Wish | None = None
-    stage: Stage = Stage.HELD
+    wish: RestartRequest | None = None
+    stage: RestartStage = RestartStage.HELD
     held_by: str = ""
     text: str = ""
     is_gated: bool = False
     """As of this look; a plan's refusal and a cluster that is away are tried again later."""
     retry_at: float = 0.0
     future: Future[Any] | None = None
-    again: Callable[[], Done] | None = None
+    again: Callable[[], TaskResult] | None = None
     """Goes on with it, after a failure of the cluster."""
     way: str = ""
     tried: str = ""
@@ -137,10 +137,10 @@ class Case:
     @property
     def is_busy(self) -> bool:
         """It counts among the restarts that are under way."""
-        return self.is_restart and self.stage is not Stage.HELD
+        return self.is_restart and self.stage is not RestartStage.HELD
 
 
-def due(job: JobWatch, now: float) -> Decision | None:
+def due(job: JobMonitor, now: float) -> Decision | None:
     """What is to be done about it now; None: nothing, or not yet, or it was done."""
     decision = None if job.assessment is None else job.assessment.decision
     if decision is None or decision.action is Action.NONE or job.is_half_told(now):
@@ -150,13 +150,17 @@ def due(job: JobWatch, now: float) -> Decision | None:
     return decision if decision.act_at is None or decision.act_at <= now else None
 
 
-def take_done(case: Case, job: JobWatch | None, now: float) -> Future[Any] | None:
+def take_done(case: RestartCase, job: JobMonitor | None, now: float) -> Future[Any] | None:
     """What its worker has brought, once; None: not yet. One pod tells what is wrong and another
     what was saved: who chooses a checkpoint before it has heard both goes back too far."""
     future = case.future
     if future is None or not future.done():
         return None
-    if case.stage is Stage.PREPARING and job is not None and not job.is_told_since(case.since, now):
+    if (
+        case.stage is RestartStage.PREPARING
+        and job is not None
+        and not job.is_told_since(case.since, now)
+    ):
         return None
     case.future = None
     return future
@@ -173,7 +177,7 @@ def is_same(first: Decision, second: Decision | None) -> bool:
     )
 
 
-def wished(job: JobWatch, wish: Wish) -> Decision:
+def wished(job: JobMonitor, wish: RestartRequest) -> Decision:
     """A person's restart: from where they say, else from the newest good checkpoint."""
     reason = f"asked for by {wish.who}: {wish.why}"
     chosen, words = wish.resume_from, f"checkpoint {wish.resume_from}: {reason}"
@@ -192,7 +196,7 @@ def wished(job: JobWatch, wish: Wish) -> Decision:
     )
 
 
-def record_of(case_id: str, job: JobWatch, decision: Decision, *, is_act: bool, now: float) -> (
+def record_of(case_id: str, job: JobMonitor, decision: Decision, *, is_act: bool, now: float) -> (
     IncidentRecord
 ):  # fmt: skip
     run, attempt = job.kube.name, decision.attempt
@@ -212,7 +216,7 @@ def record_of(case_id: str, job: JobWatch, decision: Decision, *, is_act: bool, 
     return replace(record, times=times)
 
 
-def next_start(job: JobWatch, decision: Decision, entry: JobEntry, told: int = 0) -> NextStart:
+def next_start(job: JobMonitor, decision: Decision, entry: JobEntry, told: int = 0) -> NextStart:
     """After the decision was enacted: its rollback is in the timeline then. `told`: the highest
     attempt that a wrapper has told of. They see the volume, which remembers what a new ledger, or
     a new job of the same name, does not; an order with an old number is one that node 0 cannot
@@ -231,7 +235,7 @@ def next_start(job: JobWatch, decision: Decision, entry: JobEntry, told: int = 0
     )
 
 
-def _new(job: JobWatch) -> tuple[Rollback, ...]:
+def _new(job: JobMonitor) -> tuple[Rollback, ...]:
     """Of this attempt's own decision alone: older ones lie beside the checkpoints already. Told of
     a rollback, node 0 condemns all that is newer and lies there; of an old one that would be what
     was saved in good health since."""
@@ -250,7 +254,7 @@ _ACT = "act"
 
 
 def task_of(
-    job: JobWatch,
+    job: JobMonitor,
     decision: Decision,
     id: str,
     *,
@@ -258,13 +262,13 @@ def task_of(
     token: str,
     in_place: bool,
     at_desk: frozenset[str],
-) -> Task:
+) -> RestartTask:
     """`in_place`: whether the fleet's settings allow it. `at_desk`: pods that wait there."""
     culprit = None if decision.finding is None else decision.finding.culprit
     blamed = culprit.pod if culprit is not None else None
     places, unseen = _places(job, blamed)
     can = in_place and bool(token) and not decision.avoid_node and _all_act(job, at_desk)
-    return Task(
+    return RestartTask(
         id=id,
         key=job.key,
         job=job.kube,
@@ -282,11 +286,11 @@ def task_of(
     )
 
 
-def taken_up(job: JobWatch, entry: JobEntry, step: GangStep, token: str) -> Task:
+def taken_up(job: JobMonitor, entry: JobEntry, step: GangStep, token: str) -> RestartTask:
     """Of a step that somebody has begun before."""
     record = next((each for each in entry.incidents if each.id == step.id), None)
     places, unseen = _places(job, None)
-    return Task(
+    return RestartTask(
         id=step.id,
         key=job.key,
         job=job.kube,
@@ -303,8 +307,8 @@ def taken_up(job: JobWatch, entry: JobEntry, step: GangStep, token: str) -> Task
 
 
 def words_of(
-    job: JobWatch, decision: Decision, id: str, entry: JobEntry, told: int, now: float
-) -> Words:
+    job: JobMonitor, decision: Decision, id: str, entry: JobEntry, told: int, now: float
+) -> LedgerUpdate:
     """After it was enacted. `told`: the highest attempt that a wrapper has told of."""
     act = job.engine.record.of_attempt(decision.attempt)
     assert act is not None
@@ -312,21 +316,23 @@ def words_of(
     asks = job.kube.mode == _ACT and not wrappers_observe(job.kube)
     is_told = asks and decision.action is Action.RESTART
     start = next_start(job, decision, entry, told) if is_told else None
-    return Words(act, record_of(id, job, decision, is_act=True, now=now), start)
+    return LedgerUpdate(act, record_of(id, job, decision, is_act=True, now=now), start)
 
 
-def case_again(job: JobWatch, step: GangStep, reason: str, before: Case | None, now: float) -> Case:
+def case_again(
+    job: JobMonitor, step: GangStep, reason: str, before: RestartCase | None, now: float
+) -> RestartCase:
     """Of such a step. `before`: what was known of it, where it was kept back: people were told."""
-    decision = wished(job, Wish(step.id, now, "mwatch", reason))
-    case = Case(job.key, job.kube.uid, step.id, decision, now, step.began_at)
-    case.stage, case.way = Stage.CARRYING, step.way.value
+    decision = wished(job, RestartRequest(step.id, now, "mwatch", reason))
+    case = RestartCase(job.key, job.kube.uid, step.id, decision, now, step.began_at)
+    case.stage, case.way = RestartStage.CARRYING, step.way.value
     if before is not None and before.tried and before.id == step.id:
         case.tried, case.told = before.tried, before.told
     return case
 
 
 def _places(
-    job: JobWatch, blamed: str | None
+    job: JobMonitor, blamed: str | None
 ) -> tuple[tuple[PodAddress, ...], tuple[tuple[str, str], ...]]:
     """Where the sidecars answer, the blamed pod's first; and who cannot be asked."""
     places, unseen = [], []
@@ -340,7 +346,7 @@ def _places(
     return tuple(places), tuple(unseen)
 
 
-def _all_act(job: JobWatch, at_desk: frozenset[str]) -> bool:
+def _all_act(job: JobMonitor, at_desk: frozenset[str]) -> bool:
     """Every wrapper acts, and can be asked or waits already."""
     for pod in job.facts.pods:
         if pod.name in at_desk:

@@ -42,7 +42,7 @@ from mwatch.model.kube.pod import KubePod
 from mwatch.remediate.status import HeldBy
 
 if TYPE_CHECKING:
-    from mwatch.fleet.job_monitor import JobWatch
+    from mwatch.fleet.job_monitor import JobMonitor
 
 
 STALLS = frozenset({Cause.HANG, Cause.FABRIC, Cause.STORAGE, Cause.LOST_POD, Cause.KILLED})
@@ -50,7 +50,7 @@ _RANK = ("node", "switch", "volume", "storage class", "zone")
 """From the narrowest: where several things are shared, that one is named."""
 
 
-class Thing(NamedTuple):
+class SharedPart(NamedTuple):
     kind: str
     name: str
 
@@ -63,13 +63,13 @@ class Stalled(NamedTuple):
     since: float
 
 
-class Group(NamedTuple):
-    thing: Thing
+class AffectedJobs(NamedTuple):
+    thing: SharedPart
     keys: tuple[str, ...]
     since: float
 
 
-class Rule(NamedTuple):
+class CommonCauseRule(NamedTuple):
     seconds: float
     least: int
     share: float
@@ -82,44 +82,44 @@ def things_of(
     *,
     switch_labels: Sequence[str],
     classes: Mapping[str, str],
-) -> frozenset[Thing]:
+) -> frozenset[SharedPart]:
     """What the job stands on. `classes`: the storage class of each claim, where that is known."""
     on = {pod.node for pod in pods if pod.node}
-    found = {Thing("node", name) for name in on}
+    found = {SharedPart("node", name) for name in on}
     for node in nodes:
         if node.name in on:
             found |= {
-                Thing("switch", f"{label}={node.labels[label]}")
+                SharedPart("switch", f"{label}={node.labels[label]}")
                 for label in switch_labels
                 if label in node.labels
             }
-            found |= {Thing("zone", node.labels[ZONE])} if ZONE in node.labels else set()
+            found |= {SharedPart("zone", node.labels[ZONE])} if ZONE in node.labels else set()
     for volume in _volumes(job):
         found.add(volume)
         if volume.name in classes:
-            found.add(Thing("storage class", classes[volume.name]))
+            found.add(SharedPart("storage class", classes[volume.name]))
     return frozenset(found)
 
 
-def _volumes(job: KubeJob) -> set[Thing]:
+def _volumes(job: KubeJob) -> set[SharedPart]:
     found = set()
     for group in job.groups:
         for each in items(group.template, "spec", "volumes"):
             claim = text(each, "persistentVolumeClaim", "claimName")
             server = text(each, "nfs", "server")
             if claim:
-                found.add(Thing("volume", claim))
+                found.add(SharedPart("volume", claim))
             if server:
-                found.add(Thing("volume", f"{server}:{text(each, 'nfs', 'path')}"))
+                found.add(SharedPart("volume", f"{server}:{text(each, 'nfs', 'path')}"))
     return found
 
 
 def common(
-    stalled: Iterable[Stalled], things: Mapping[str, frozenset[Thing]], rule: Rule
-) -> list[Group]:
+    stalled: Iterable[Stalled], things: Mapping[str, frozenset[SharedPart]], rule: CommonCauseRule
+) -> list[AffectedJobs]:
     """`things`: of all watched jobs, by key, healthy ones too. A job is in one group at most."""
     sharing = Counter(thing for each in things.values() for thing in each)
-    on: dict[Thing, list[Stalled]] = defaultdict(list)
+    on: dict[SharedPart, list[Stalled]] = defaultdict(list)
     for each in stalled:
         for thing in things.get(each.key, ()):
             on[thing].append(each)
@@ -128,7 +128,7 @@ def common(
         together = _together(jobs, rule.seconds)
         if len(together) >= max(rule.least, rule.share * sharing[thing]):
             keys = tuple(sorted(each.key for each in together))
-            found.append(Group(thing, keys, min(each.since for each in together)))
+            found.append(AffectedJobs(thing, keys, min(each.since for each in together)))
     found.sort(key=lambda each: (-len(each.keys), _RANK.index(each.thing.kind), each.thing.name))
     return _apart(found, rule.least)
 
@@ -143,7 +143,7 @@ def _together(jobs: list[Stalled], seconds: float) -> list[Stalled]:
     return best
 
 
-def _apart(groups: list[Group], least: int) -> list[Group]:
+def _apart(groups: list[AffectedJobs], least: int) -> list[AffectedJobs]:
     taken: set[str] = set()
     kept = []
     for group in groups:
@@ -160,23 +160,23 @@ _MAX_NEWS = 64
 
 class Episode(NamedTuple):
     cause: CommonCause
-    group: Group
+    group: AffectedJobs
 
 
 class CommonCauses:
     def __init__(self, settings: FleetSettings) -> None:
         self._settings = settings
-        self._rule = Rule(
+        self._rule = CommonCauseRule(
             settings.common_cause_seconds, settings.common_cause_least, settings.common_cause_share
         )
-        self._open: dict[Thing, Episode] = {}
+        self._open: dict[SharedPart, Episode] = {}
         self._news: deque[Episode] = deque(maxlen=_MAX_NEWS)
         self._number = 0
         self.classes: Mapping[str, str] = {}
         """The storage class of each claim; a chore reads it."""
         self.wants_classes = False
 
-    def look(self, jobs: Sequence[JobWatch], now: float) -> None:
+    def look(self, jobs: Sequence[JobMonitor], now: float) -> None:
         stalled = [each for job in jobs if (each := _stalled(job, now)) is not None]
         self.wants_classes = len(stalled) >= self._rule.least
         groups = self._groups(jobs, stalled) if self.wants_classes else []
@@ -201,7 +201,7 @@ class CommonCauses:
                 return each
         return None
 
-    def _groups(self, jobs: Sequence[JobWatch], stalled: list[Stalled]) -> list[Group]:
+    def _groups(self, jobs: Sequence[JobMonitor], stalled: list[Stalled]) -> list[AffectedJobs]:
         things = {
             job.key: things_of(
                 job.kube, job.facts.pods, job.facts.nodes or (),
@@ -211,7 +211,7 @@ class CommonCauses:
         }  # fmt: skip
         return common(stalled, things, self._rule)
 
-    def _begin(self, group: Group, now: float) -> Episode:
+    def _begin(self, group: AffectedJobs, now: float) -> Episode:
         self._number += 1
         id = bundle_id(now, self._number, WORD)
         episode = Episode(CommonCause(id, now, str(group.thing), group.keys), group)
@@ -239,7 +239,7 @@ def storage_classes(access: Access, namespace: str) -> dict[str, str]:
     return found
 
 
-def _stalled(job: JobWatch, now: float) -> Stalled | None:
+def _stalled(job: JobMonitor, now: float) -> Stalled | None:
     if job.assessment is None:
         return None
     since = [
@@ -299,7 +299,7 @@ def stalled_together(episode: Episode | None) -> Gate | None:
     return Gate(HeldBy.COMMON_CAUSE, text)
 
 
-def not_back(job: JobWatch, since: float, at_desk: Collection[str], now: float) -> Gate | None:
+def not_back(job: JobMonitor, since: float, at_desk: Collection[str], now: float) -> Gate | None:
     """A gang that lost pods is restarted when the wrappers of the new ones wait: then they need
     not be replaced once more. `since`: from when on all pods run."""
     if not job.is_broken or now - since >= BACK_SECONDS:

@@ -24,23 +24,23 @@ from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError
 from mwatch.kube.events import Events
 from mwatch.kube.lease import Lease
-from mwatch.kube.ledger import HandLedger, Ledger, same_job
+from mwatch.kube.ledger import LedgerClient, LedgerStore, same_job
 from mwatch.model.decision import Decision
-from mwatch.model.kube.gang import GangStep, Refusal
+from mwatch.model.kube.gang import GangRefusal, GangStep
 from mwatch.model.kube.ledger import JobEntry
-from mwatch.model.kube.next_start import Wish
-from mwatch.remediate.attempt_server import AttemptDesk
-from mwatch.remediate.background import HandChores
-from mwatch.remediate.bookkeeping import HandNotes
+from mwatch.model.kube.next_start import RestartRequest
+from mwatch.remediate.attempt_server import AttemptServer
+from mwatch.remediate.background import BackgroundJobs
+from mwatch.remediate.bookkeeping import RestartBookkeeper
 from mwatch.remediate.case import (
-    Case,
-    Done,
+    Deferred,
     DoneBefore,
     Halted,
-    KeptBack,
-    Ready,
-    Stage,
-    Task,
+    Prepared,
+    RestartCase,
+    RestartStage,
+    RestartTask,
+    TaskResult,
     case_again,
     due,
     is_same,
@@ -60,16 +60,16 @@ from mwatch.remediate.gates import (
     not_back,
     stalled_together,
 )
-from mwatch.remediate.status import HandState, HeldBy
-from mwatch.remediate.status_board import HandView, Moment
-from mwatch.remediate.worker import HandTasks
+from mwatch.remediate.status import HeldBy, RemediationStatus
+from mwatch.remediate.status_board import StatusBoard, TickState
+from mwatch.remediate.worker import RestartWorker
 from mwatch.runtime.clock import earlier
 
 if TYPE_CHECKING:
-    from mwatch.fleet.job_monitor import JobWatch
+    from mwatch.fleet.job_monitor import JobMonitor
 
 
-class HandFaults:
+class TurnErrors:
     def __init__(self) -> None:
         self._first: Exception | None = None
 
@@ -90,7 +90,7 @@ class HandFaults:
 _AGAIN_SECONDS, _SOON_SECONDS = 10.0, 3.0
 
 
-class Hands:
+class RemediationManager:
     def __init__(
         self,
         access: Access,
@@ -106,24 +106,26 @@ class Hands:
         folder for bundles that were fetched from the pods."""
         self._lease = lease
         self._settings = settings
-        self._ledger = HandLedger(Ledger(access, namespace), clock)
-        self.desk = AttemptDesk(clock, lease.may_act)
-        self._tasks = HandTasks(
+        self._ledger = LedgerClient(LedgerStore(access, namespace), clock)
+        self.desk = AttemptServer(clock, lease.may_act)
+        self._tasks = RestartWorker(
             access, self._ledger, events, settings, self.desk,
             may_act=lease.may_act, clock=clock, folder=evidence,
         )  # fmt: skip
         # Evidence and steps hold a place for a while; a stop must not wait for them.
         places = 2 * settings.max_restarts_at_once + settings.workers
         self._pool = ThreadPoolExecutor(places, "mwatch-hands")
-        self._chores = HandChores()
+        self._chores = BackgroundJobs()
         self._common = CommonCauses(settings)
-        self._notes = HandNotes(access, namespace, self._ledger, self._chores, events, lease)
-        self._view = HandView(settings, self.desk)
-        self._faults = HandFaults()
-        self._cases: dict[str, Case] = {}
-        self._jobs: dict[str, JobWatch] = {}
+        self._notes = RestartBookkeeper(
+            access, namespace, self._ledger, self._chores, events, lease
+        )
+        self._view = StatusBoard(settings, self.desk)
+        self._faults = TurnErrors()
+        self._cases: dict[str, RestartCase] = {}
+        self._jobs: dict[str, JobMonitor] = {}
 
-    def look(self, jobs: Sequence[JobWatch], now: float) -> None:
+    def look(self, jobs: Sequence[JobMonitor], now: float) -> None:
         """Once a second, by the loop that owns the engines; never waits."""
         self._jobs = {job.key: job for job in jobs}
         self._tasks.nodes = next((job.facts.nodes for job in jobs if job.facts.nodes), None)
@@ -140,7 +142,7 @@ class Hands:
             self._admit(now)
         for case in list(self._cases.values()):
             self._advance(case, now)
-        moment = Moment(now, self._lease.may_act(), self._ledger.book, self._cases, self._common)
+        moment = TickState(now, self._lease.may_act(), self._ledger.book, self._cases, self._common)
         self._view.look(jobs, moment, self._notes.tokens)
         for job in jobs:
             job.ours = self._ledger.ours(job.key, job.kube.uid)
@@ -153,8 +155,8 @@ class Hands:
         headers of the question: see the desk."""
         return self.desk.answer(namespace, job, token, pod=pod, after=after, word=word)
 
-    def state(self, key: str) -> HandState:
-        return self._view.states.get(key, HandState())
+    def state(self, key: str) -> RemediationStatus:
+        return self._view.states.get(key, RemediationStatus())
 
     @property
     def line(self) -> tuple[str, ...]:
@@ -176,12 +178,12 @@ class Hands:
         self._chores.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _consider(self, job: JobWatch, now: float) -> None:
+    def _consider(self, job: JobMonitor, now: float) -> None:
         """Whether something is due, and what keeps it back."""
         entry = self._ledger.entry(job.key, job.kube.uid)
         self._notes.sync(job, entry, self.desk.highest(job.key), now)
         case = self._cases.get(job.key)
-        if case is not None and case.stage is not Stage.HELD:
+        if case is not None and case.stage is not RestartStage.HELD:
             return
         is_open = entry.start is not None and entry.start.not_before is None
         if entry.step is not None and (entry.is_under_way or is_open):
@@ -199,12 +201,19 @@ class Hands:
         self._hold(job, decision, wish, entry, now)
 
     def _hold(
-        self, job: JobWatch, decision: Decision, wish: Wish | None, entry: JobEntry, now: float
+        self,
+        job: JobMonitor,
+        decision: Decision,
+        wish: RestartRequest | None,
+        entry: JobEntry,
+        now: float,
     ) -> None:
         case = self._cases.get(job.key)
         if case is None or not is_same(case.decision, decision) or case.wish != wish:
             id = name_of(decision, entry, now) if wish is None else wish.id
-            self._cases[job.key] = case = Case(job.key, job.kube.uid, id, decision, now, now, wish)
+            self._cases[job.key] = case = RestartCase(
+                job.key, job.kube.uid, id, decision, now, now, wish
+            )
         case.decision = decision
         at_desk = self.desk.waiting(job.key, decision.attempt)
         held = self._gated(job, wish, now) or not_back(job, case.due_at, at_desk, now)
@@ -215,7 +224,7 @@ class Hands:
             case.held_by = case.text = ""
         case.is_gated = held is not None
 
-    def _gated(self, job: JobWatch, wish: Wish | None, now: float) -> Gate | None:
+    def _gated(self, job: JobMonitor, wish: RestartRequest | None, now: float) -> Gate | None:
         book = self._ledger.book
         found = gate(
             job.kube, self._settings, None if book is None else book.halt,
@@ -232,7 +241,7 @@ class Hands:
         free = [
             each
             for each in self._cases.values()
-            if each.stage is Stage.HELD and not each.is_gated and each.retry_at <= now
+            if each.stage is RestartStage.HELD and not each.is_gated and each.retry_at <= now
         ]
         waiting = [
             Waiting(each.key, each.due_at, bool(each.wish)) for each in free if each.is_restart
@@ -250,17 +259,17 @@ class Hands:
             else:
                 self._prepare(case, now)
 
-    def _prepare(self, case: Case, now: float) -> None:
+    def _prepare(self, case: RestartCase, now: float) -> None:
         job = self._jobs[case.key]
         task = task_of(
             job, case.decision, case.id, is_asked=case.wish is not None,
             token=self._notes.tokens.get(job.key, ""), in_place=self._settings.in_place,
             at_desk=self.desk.waiting(job.key, case.decision.attempt),
         )  # fmt: skip
-        case.stage, case.held_by, case.text, case.since = Stage.PREPARING, "", "", now
+        case.stage, case.held_by, case.text, case.since = RestartStage.PREPARING, "", "", now
         case.future = self._pool.submit(lambda: (task, self._tasks.prepare(task)))
 
-    def _advance(self, case: Case, now: float) -> None:
+    def _advance(self, case: RestartCase, now: float) -> None:
         future = take_done(case, self._jobs.get(case.key), now)
         if future is None:
             return
@@ -269,20 +278,25 @@ class Hands:
         except Exception as error:  # one job's trouble must not stop the others
             self._failed(case, error, now)
 
-    def _take(self, case: Case, result: Done | tuple[Task, Ready | Refusal], now: float) -> None:
-        if isinstance(result, Done):
+    def _take(
+        self,
+        case: RestartCase,
+        result: TaskResult | tuple[RestartTask, Prepared | GangRefusal],
+        now: float,
+    ) -> None:
+        if isinstance(result, TaskResult):
             self._notes.done(case, result, now)
             if not result.is_done:
                 self._notes.undone(self._jobs.get(case.key), case)
             del self._cases[case.key]
             return
         task, found = result
-        if isinstance(found, Refusal):
+        if isinstance(found, GangRefusal):
             self._back(case, found.why.value, found.text, now)
         else:
             self._enact(case, task, found, now)
 
-    def _enact(self, case: Case, task: Task, ready: Ready, now: float) -> None:
+    def _enact(self, case: RestartCase, task: RestartTask, ready: Prepared, now: float) -> None:
         """It may have healed, or a person may have spoken, while evidence was saved."""
         job = self._jobs.get(case.key)
         if job is None or job.kube.uid != case.uid:
@@ -299,14 +313,14 @@ class Hands:
             del self._cases[case.key]
             return
         case.decision, case.way = decision, ready.plan.way.value
-        job.engine.enact(decision, now)
+        job.engine.record_action(decision, now)
         entry = self._ledger.entry(job.key, job.kube.uid)
         words = words_of(job, decision, case.id, entry, self.desk.highest(job.key).attempt, now)
-        case.stage, case.since = Stage.CARRYING, now
+        case.stage, case.since = RestartStage.CARRYING, now
         case.again = partial(self._tasks.carry_out, task, ready, words)
         case.future = self._pool.submit(case.again)
 
-    def _take_up(self, job: JobWatch, entry: JobEntry, step: GangStep, now: float) -> None:
+    def _take_up(self, job: JobMonitor, entry: JobEntry, step: GangStep, now: float) -> None:
         """Begun by another controller, by this one before it lost the Lease, or kept back."""
         before = self._cases.get(job.key)
         if before is not None and before.tried and now < before.retry_at:
@@ -317,9 +331,9 @@ class Hands:
         case.future = self._pool.submit(case.again)
         self._cases[job.key] = case
 
-    def _failed(self, case: Case, error: Exception, now: float) -> None:
+    def _failed(self, case: RestartCase, error: Exception, now: float) -> None:
         """Before anything was written down it is due again; after that it is gone on with."""
-        if case.stage is Stage.CARRYING and isinstance(error, KubeError):
+        if case.stage is RestartStage.CARRYING and isinstance(error, KubeError):
             case.text = str(error)[:300]
             if self._lease.may_act() and case.again is not None:
                 case.future = self._pool.submit(self._tasks.later, _SOON_SECONDS, case.again)
@@ -327,7 +341,7 @@ class Hands:
         if isinstance(error, DoneBefore):
             del self._cases[case.key]
             return
-        if isinstance(error, KeptBack):
+        if isinstance(error, Deferred):
             case.tried = error.tried
             self._back(case, error.refusal.why.value, str(error)[:300], now)
             return
@@ -335,8 +349,8 @@ class Hands:
         held_by = HeldBy.HALT if isinstance(error, Halted) else HeldBy.CLUSTER
         self._back(case, held_by, f"{error or type(error).__name__}"[:300], now)
 
-    def _back(self, case: Case, held_by: str, text: str, now: float) -> None:
-        case.stage, case.held_by, case.text = Stage.HELD, held_by, text
+    def _back(self, case: RestartCase, held_by: str, text: str, now: float) -> None:
+        case.stage, case.held_by, case.text = RestartStage.HELD, held_by, text
         case.retry_at = now + _AGAIN_SECONDS
         if (job := self._jobs.get(case.key)) is not None:
             self._notes.held(job, case, now)

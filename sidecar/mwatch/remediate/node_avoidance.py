@@ -27,13 +27,13 @@ from mwatch.kube.resources import NODES, OF_KIND
 from mwatch.model.kube.fields import Object, items, mapping
 from mwatch.model.kube.job import AVOID, JobKind, KubeJob
 from mwatch.model.kube.node import CORDONED_FOR, CORDONED_UNTIL, KubeNode
-from mwatch.remediate.case import Task
+from mwatch.remediate.case import RestartTask
 
 MAX_AVOIDED = 4
 _NAME = "metadata.name"
 
 
-class Refused(NamedTuple):
+class AvoidanceRefused(NamedTuple):
     text: str
 
 
@@ -59,14 +59,16 @@ def can_avoid(job: KubeJob) -> bool:
 
 def avoid_patch(
     job: KubeJob, node: str | None, *, now: float, until: float, most: int = MAX_AVOIDED
-) -> dict[str, Any] | Refused | None:
+) -> dict[str, Any] | AvoidanceRefused | None:
     """The patch that adds `node` (None: only drops what has ended); None: nothing to change."""
     if not can_avoid(job):
-        return Refused(f"the template of this {job.kind.value} may not be changed: cordon the node")
+        return AvoidanceRefused(
+            f"the template of this {job.kind.value} may not be changed: cordon the node"
+        )
     wanted = avoided(job, now)
     if node is not None and node not in wanted:
         if len(wanted) >= most:
-            return Refused(f"{len(wanted)} nodes are kept out already, which is the limit")
+            return AvoidanceRefused(f"{len(wanted)} nodes are kept out already, which is the limit")
         wanted[node] = until
     before = job.annotations.get(AVOID)
     if not wanted and before is None:
@@ -85,17 +87,17 @@ def keep_off(access: Access, job: KubeJob, patch: Mapping[str, Any]) -> bool:
 
 def cordon(
     access: Access, nodes: Iterable[KubeNode], name: str, *, until: float, why: str, most: int
-) -> Refused | None:
+) -> AvoidanceRefused | None:
     """None: done. `most`: of all nodes that mwatch holds back at the same time."""
     known = {node.name: node for node in nodes}
     node = known.get(name)
     if node is None:
-        return Refused(f"there is no node {name}")
+        return AvoidanceRefused(f"there is no node {name}")
     if node.is_cordoned:
-        return Refused(f"{name} is cordoned already")
+        return AvoidanceRefused(f"{name} is cordoned already")
     held = sum(CORDONED_UNTIL in each.annotations for each in known.values())
     if held >= most:
-        return Refused(f"mwatch holds {held} nodes back already, which is the limit")
+        return AvoidanceRefused(f"mwatch holds {held} nodes back already, which is the limit")
     words = {CORDONED_UNTIL: f"{until:.0f}", CORDONED_FOR: why[:200]}
     return _node_patch(access, node, {"unschedulable": True}, words)
 
@@ -110,10 +112,10 @@ def expired(nodes: Iterable[KubeNode], now: float) -> list[KubeNode]:
     return found
 
 
-def uncordon(access: Access, node: KubeNode) -> Refused | None:
+def uncordon(access: Access, node: KubeNode) -> AvoidanceRefused | None:
     """Only what mwatch has cordoned."""
     if CORDONED_UNTIL not in node.annotations:
-        return Refused(f"{node.name} was not cordoned by mwatch")
+        return AvoidanceRefused(f"{node.name} was not cordoned by mwatch")
     return _node_patch(
         access, node, {"unschedulable": None}, {CORDONED_UNTIL: None, CORDONED_FOR: None}
     )
@@ -121,10 +123,14 @@ def uncordon(access: Access, node: KubeNode) -> Refused | None:
 
 def _node_patch(
     access: Access, node: KubeNode, spec: Mapping[str, Any], words: Mapping[str, str | None]
-) -> Refused | None:
+) -> AvoidanceRefused | None:
     about = {"resourceVersion": node.resource_version, "annotations": dict(words)}
     answer = access.patch(NODES, None, node.name, {"metadata": about, "spec": dict(spec)})
-    return None if answer.is_ok else Refused(f"{node.name} has changed meanwhile: {answer.text}")
+    return (
+        None
+        if answer.is_ok
+        else AvoidanceRefused(f"{node.name} has changed meanwhile: {answer.text}")
+    )
 
 
 def _ours(job: KubeJob) -> set[str]:
@@ -169,7 +175,7 @@ _HOUR = 3600.0
 _TRIES = 5
 
 
-def keep_out(access: Access, task: Task, settings: FleetSettings, now: float) -> list[str]:
+def keep_out(access: Access, task: RestartTask, settings: FleetSettings, now: float) -> list[str]:
     """What was done, or why not, in words."""
     if not task.avoid or settings.keep_node_out == "off":
         return []
@@ -183,25 +189,25 @@ def keep_out(access: Access, task: Task, settings: FleetSettings, now: float) ->
         else:
             said = _avoid(access, task, settings, now, until)
     except KubeError as error:
-        said = Refused(str(error))
+        said = AvoidanceRefused(str(error))
     if said is not None:
         return [f"{task.avoid} is not kept out: {said.text}"]
     return [f"{task.avoid} is kept out for {settings.avoid_hours:g} h"]
 
 
 def _avoid(
-    access: Access, task: Task, settings: FleetSettings, now: float, until: float
-) -> Refused | None:
+    access: Access, task: RestartTask, settings: FleetSettings, now: float, until: float
+) -> AvoidanceRefused | None:
     for _ in range(_TRIES):  # its operator writes into it whenever a pod changes
         job = find_job(access, task.job.namespace, task.job.name, task.job.kind)
         if job is None or job.uid != task.job.uid:
-            return Refused("the job is gone")
+            return AvoidanceRefused("the job is gone")
         patch = avoid_patch(job, task.avoid, now=now, until=until, most=settings.max_avoided)
-        if patch is None or isinstance(patch, Refused):
+        if patch is None or isinstance(patch, AvoidanceRefused):
             return patch
         if keep_off(access, job, patch):
             return None
-    return Refused("others change the job all the time")
+    return AvoidanceRefused("others change the job all the time")
 
 
 def let_in(

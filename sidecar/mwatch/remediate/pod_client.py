@@ -31,8 +31,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mwatch.model.incident import Kept, is_incident_id
-from mwatch.runtime.fanout import Missed, ask_all
+from mwatch.model.incident import SavedEvidence, is_incident_id
+from mwatch.runtime.fanout import TimedOut, gather
 from mwatch.runtime.files import write_private
 
 _MAX_ANSWER = 1 << 20
@@ -202,7 +202,7 @@ def save(
     *,
     seconds: float,
     unseen: Sequence[tuple[str, str]] = (),
-) -> Kept:
+) -> SavedEvidence:
     """`pods`: the most telling first. `unseen`: pods that cannot be asked, and why. `folder` None:
     there is no room for it here, and what the pods keep themselves is all there is."""
     work = _Work(token, time.monotonic() + seconds, folder)
@@ -219,8 +219,8 @@ def save(
     asks: dict[str, Callable[[], Any]] = {}
     for each in wanted:
         asks[each.pod] = _fetching(work, each) if each in fetched else _waiting(work, each)
-    for pod, found in ask_all(asks, seconds=max(0.1, work.left()), workers=_WORKERS).items():
-        if isinstance(found, Missed):
+    for pod, found in gather(asks, seconds=max(0.1, work.left()), workers=_WORKERS).items():
+        if isinstance(found, TimedOut):
             work.missing[pod] = found.why
         elif found in ("fetched", "in the pod"):
             work.there[pod] = found
@@ -242,11 +242,11 @@ def _ask(work: _Work, pods: Sequence[PodAddress], reason: str) -> None:
 
     asks = {each.pod: (lambda each=each: ask(each)) for each in pods}
     seconds = max(0.1, min(2 * _ASK_SECONDS, work.left()))
-    for pod, found in ask_all(asks, seconds=seconds, workers=_WORKERS).items():
-        if isinstance(found, tuple) and not isinstance(found, Missed):
+    for pod, found in gather(asks, seconds=seconds, workers=_WORKERS).items():
+        if isinstance(found, tuple) and not isinstance(found, TimedOut):
             work.ids[pod] = found[0]
         else:
-            work.missing[pod] = found.why if isinstance(found, Missed) else str(found)
+            work.missing[pod] = found.why if isinstance(found, TimedOut) else str(found)
 
 
 def _fetching(work: _Work, where: PodAddress) -> Callable[[], str]:
@@ -293,7 +293,7 @@ def _waiting(work: _Work, where: PodAddress) -> Callable[[], str]:
     return look
 
 
-def _kept(work: _Work, pods: Sequence[PodAddress]) -> Kept:
+def _kept(work: _Work, pods: Sequence[PodAddress]) -> SavedEvidence:
     files = [f"{pod}.tgz" for pod, how in work.there.items() if how == "fetched"]
     missing = [f"{pod}: {why}" for pod, why in sorted(work.missing.items())]
     if work.folder is not None:
@@ -318,7 +318,7 @@ def _kept(work: _Work, pods: Sequence[PodAddress]) -> Kept:
     more = len(missing) - _MAX_NAMED
     named = missing[:_MAX_NAMED] + ([f"and {more} more"] if more > 0 else [])
     told = sorted(files)[:_MAX_NAMED] + ([f"{inside} bundles in their pods"] if inside else [])
-    return Kept("" if work.folder is None else str(work.folder), tuple(told), tuple(named))
+    return SavedEvidence("" if work.folder is None else str(work.folder), tuple(told), tuple(named))
 
 
 MAX_OF_A_JOB = 16

@@ -17,7 +17,7 @@ from mwatch.model.incident import IncidentRecord
 from mwatch.model.kube.ledger import JobEntry
 
 if TYPE_CHECKING:
-    from mwatch.fleet.job_monitor import JobWatch
+    from mwatch.fleet.job_monitor import JobMonitor
     from mwatch.remediate.attempt_server import Highest
 
 
@@ -25,7 +25,7 @@ _LATER_SECONDS = 3.0
 """A sidecar looks once a second; what it tells is that old, and a little more."""
 
 
-def is_spent(job: JobWatch, entry: JobEntry) -> bool:
+def is_fulfilled(job: JobMonitor, entry: JobEntry) -> bool:
     """All ranks have joined: who asks for it from now on belongs to no gang of this order."""
     start = entry.start
     if start is None or start.not_before is None:
@@ -40,7 +40,7 @@ def spent(entry: JobEntry) -> JobEntry:
     return replace(entry, start=None)
 
 
-def is_too_low(job: JobWatch, entry: JobEntry, told: Highest, now: float) -> bool:
+def number_is_taken(job: JobMonitor, entry: JobEntry, told: Highest, now: float) -> bool:
     """Its number was taken before: node 0 cannot follow it, and the others must not. `told`: the
     highest attempt that a wrapper knows of, by the volume. All pods are seen, later than that, to
     have begun nothing since: a gang that went on unseen may have followed the order."""
@@ -56,7 +56,7 @@ def is_too_low(job: JobWatch, entry: JobEntry, told: Highest, now: float) -> boo
     return is_all and not has_begun and job.attempt < start.attempt
 
 
-def renewed(entry: JobEntry, told: int) -> JobEntry:
+def reissue(entry: JobEntry, told: int) -> JobEntry:
     """With a number that is free; where it forbids no checkpoint, the wrappers' own rule does."""
     start = entry.start
     if start is None or told < start.attempt:
@@ -88,7 +88,7 @@ def is_recovering(entry: JobEntry, now: float, seconds: float) -> bool:
     return now - start.not_before < seconds
 
 
-def first_new(job: JobWatch, entry: JobEntry, now: float) -> IncidentRecord | None:
+def first_new(job: JobMonitor, entry: JobEntry, now: float) -> IncidentRecord | None:
     """The record of the last restart, once training is past what it had reached before."""
     record = entry.incidents[-1] if entry.incidents else None
     if record is None or not record.is_carried_out or record.action is not Action.RESTART:

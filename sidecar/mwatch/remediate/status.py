@@ -42,7 +42,7 @@ class HeldBy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class HandState:
+class RemediationStatus:
     doing: Doing = Doing.NOTHING
     text: str = ""
     """One line for people."""

@@ -8,20 +8,20 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from mwatch.config.fleet import FleetSettings
-from mwatch.kube.ledger import HandLedger, same_job
+from mwatch.kube.ledger import LedgerClient, same_job
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
 from mwatch.model.kube.gang import Why
 from mwatch.model.kube.ledger import Book, Halt, JobEntry
 from mwatch.model.kube.pause import pause_of
-from mwatch.remediate.attempt_server import AttemptDesk, Ticket
-from mwatch.remediate.case import Case, Stage, due
+from mwatch.remediate.attempt_server import AttemptServer, JobStanding
+from mwatch.remediate.case import RestartCase, RestartStage, due
 from mwatch.remediate.gates import CommonCauses
-from mwatch.remediate.restart_order import is_recovering, is_spent
-from mwatch.remediate.status import Doing, HandState, HeldBy
+from mwatch.remediate.restart_order import is_fulfilled, is_recovering
+from mwatch.remediate.status import Doing, HeldBy, RemediationStatus
 
 if TYPE_CHECKING:
-    from mwatch.fleet.job_monitor import JobWatch
+    from mwatch.fleet.job_monitor import JobMonitor
 
 _OF_KUBERNETES = frozenset(
     {
@@ -39,22 +39,24 @@ _FOR_GOOD = frozenset(
 """Refusals that do not pass by themselves: a trainer does not wait for such a restart."""
 
 
-class Moment(NamedTuple):
+class TickState(NamedTuple):
     now: float
     is_leader: bool
     book: Book | None
-    cases: Mapping[str, Case]
+    cases: Mapping[str, RestartCase]
     common: CommonCauses
 
 
-class HandView:
-    def __init__(self, settings: FleetSettings, desk: AttemptDesk) -> None:
+class StatusBoard:
+    def __init__(self, settings: FleetSettings, desk: AttemptServer) -> None:
         self._settings = settings
         self._desk = desk
-        self.states: Mapping[str, HandState] = {}
+        self.states: Mapping[str, RemediationStatus] = {}
         self.line: tuple[str, ...] = ()
 
-    def look(self, jobs: Sequence[JobWatch], moment: Moment, tokens: Mapping[str, str]) -> None:
+    def look(
+        self, jobs: Sequence[JobMonitor], moment: TickState, tokens: Mapping[str, str]
+    ) -> None:
         book = moment.book or Book()
         states, tickets = {}, {}
         for job in jobs:
@@ -66,7 +68,9 @@ class HandView:
         # Before the first look into the ledger nobody knows what was ordered.
         self._desk.post(tickets if moment.book is not None else {})
 
-    def recovering(self, jobs: Mapping[str, JobWatch], ledger: HandLedger, now: float) -> set[str]:
+    def recovering(
+        self, jobs: Mapping[str, JobMonitor], ledger: LedgerClient, now: float
+    ) -> set[str]:
         """Restarted, and not training again yet."""
         found = set()
         for key, job in jobs.items():
@@ -75,11 +79,11 @@ class HandView:
                 found.add(key)
         return found
 
-    def _is_recovering(self, job: JobWatch, entry: JobEntry, now: float) -> bool:
+    def _is_recovering(self, job: JobMonitor, entry: JobEntry, now: float) -> bool:
         is_on = is_recovering(entry, now, self._settings.recovery_seconds)
-        return is_on and not is_spent(job, entry)
+        return is_on and not is_fulfilled(job, entry)
 
-    def _state(self, job: JobWatch, entry: JobEntry, moment: Moment) -> HandState:
+    def _state(self, job: JobMonitor, entry: JobEntry, moment: TickState) -> RemediationStatus:
         now, case = moment.now, moment.cases.get(job.key)
         pause, halt = pause_of(job.kube, now), (moment.book or Book()).halt
         is_halted = halt is not None and halt.holds(now)
@@ -95,7 +99,7 @@ class HandView:
         episode = moment.common.holding(job.key, now)
         last = entry.notes[-1] if entry.notes else None
         start = entry.start
-        return HandState(
+        return RemediationStatus(
             doing=doing, text=text, since=since, held_by=held_by,
             action=case.decision.action.value if case is not None else "",
             incident=case.id if case is not None else "",
@@ -112,8 +116,13 @@ class HandView:
         )  # fmt: skip
 
     def _ticket(
-        self, job: JobWatch, entry: JobEntry, state: HandState, moment: Moment, token: str | None
-    ) -> Ticket:
+        self,
+        job: JobMonitor,
+        entry: JobEntry,
+        state: RemediationStatus,
+        moment: TickState,
+        token: str | None,
+    ) -> JobStanding:
         decision = None if job.assessment is None else job.assessment.decision
         # A gang that somebody took pods of is restarted when its new ones are there.
         is_broken = job.is_broken and job.engine.record.of_attempt(job.attempt) is None
@@ -126,12 +135,12 @@ class HandView:
             or (decision is not None and decision.cause in _OF_KUBERNETES and not wants)
         )
         case = moment.cases.get(job.key)
-        is_going = case is not None and case.stage is not Stage.HELD
-        return Ticket(
+        is_going = case is not None and case.stage is not RestartStage.HELD
+        return JobStanding(
             job.kube.namespace,
             job.kube.name,
             token,
-            start=None if is_spent(job, entry) else entry.start,
+            start=None if is_fulfilled(job, entry) else entry.start,
             begun=_begun(job),
             pods=job.kube.pods_wanted,
             is_pending=wants,
@@ -140,16 +149,16 @@ class HandView:
         )
 
 
-def _begun(job: JobWatch) -> int:
+def _begun(job: JobMonitor) -> int:
     """The newest attempt that a wrapper of these very pods has begun; 0: they are all new."""
     wrappers = (each.snapshot.wrapper for each in job.pods.values() if each.snapshot is not None)
     return max((each.attempt for each in wrappers if each is not None), default=0)
 
 
-def _doing(case: Case) -> Doing:
-    if case.stage is Stage.HELD:
+def _doing(case: RestartCase) -> Doing:
+    if case.stage is RestartStage.HELD:
         return Doing.HELD
-    if case.stage is Stage.PREPARING:
+    if case.stage is RestartStage.PREPARING:
         return Doing.EVIDENCE
     return Doing.RESTARTING if case.is_restart else Doing.STOPPING
 

@@ -26,53 +26,65 @@ from pathlib import Path
 
 from mwatch.config.fleet import FleetSettings
 from mwatch.gang.plan import GangFacts, may_stop, plan
-from mwatch.gang.restart import GangRestart, Progress
+from mwatch.gang.restart import GangProgress, GangRestart
 from mwatch.gang.suspend import stop_job
 from mwatch.kube.access import ACTING, Access
 from mwatch.kube.errors import KubeError, NoPermission
 from mwatch.kube.events import Events
 from mwatch.kube.jobs import find_job, pods_of, quotas, workload_for
-from mwatch.kube.ledger import HandLedger, same_job
+from mwatch.kube.ledger import LedgerClient, same_job
 from mwatch.kube.resources import OF_KIND
 from mwatch.model.decision import Action
-from mwatch.model.incident import Kept
-from mwatch.model.kube.gang import GangStep, Plan, Refusal, StepState, Way, Why
+from mwatch.model.incident import SavedEvidence
+from mwatch.model.kube.gang import GangPlan, GangRefusal, GangStep, StepState, Way, Why
 from mwatch.model.kube.job import ATTEMPT, RESUME_FROM, KubeJob
-from mwatch.model.kube.ledger import JobEntry, Note
+from mwatch.model.kube.ledger import JobEntry, LedgerNote
 from mwatch.model.kube.next_start import NextStart
 from mwatch.model.kube.node import KubeNode
 from mwatch.model.kube.pod import KubePod
 from mwatch.model.kube.queue import KubeQuota
 from mwatch.remediate import pod_client
-from mwatch.remediate.attempt_server import AttemptDesk
-from mwatch.remediate.case import Done, DoneBefore, Halted, KeptBack, Ready, Task, Words
+from mwatch.remediate.attempt_server import AttemptServer
+from mwatch.remediate.case import (
+    Deferred,
+    DoneBefore,
+    Halted,
+    LedgerUpdate,
+    Prepared,
+    RestartTask,
+    TaskResult,
+)
 from mwatch.remediate.node_avoidance import keep_out
 from mwatch.remediate.pod_client import NoAnswer, PodAddress, evidence_folder, post
 from mwatch.remediate.restart_order import was_done
 from mwatch.runtime.clock import earlier
-from mwatch.runtime.fanout import Missed, ask_all
+from mwatch.runtime.fanout import TimedOut, gather
 
 
 def planned(
-    access: Access, task: Task, settings: FleetSettings, now: float, unused: Collection[str] = ()
-) -> Plan | Refusal:
+    access: Access,
+    task: RestartTask,
+    settings: FleetSettings,
+    now: float,
+    unused: Collection[str] = (),
+) -> GangPlan | GangRefusal:
     """KubeError where the cluster cannot be seen. `unused`: pods in which nothing has run yet."""
     job = find_job(access, task.job.namespace, task.job.name, task.job.kind)
     if job is None or job.uid != task.job.uid:
-        return Refusal(Why.DELETING, "the job is gone, or is another one by now")
+        return GangRefusal(Why.DELETING, "the job is gone, or is another one by now")
     pods = pods_of(access, job)
     facts = replace(_facts(access, task, settings, job, pods, now), unused=frozenset(unused))
     if task.action is Action.STOP:
         refusal = may_stop(job, facts)
         if refusal is not None:
             return refusal
-        return Plan(Way.STOP, job.kind, job.namespace, job.name, job.uid, ())
+        return GangPlan(Way.STOP, job.kind, job.namespace, job.name, job.uid, ())
     return plan(job, facts)
 
 
 def _facts(
     access: Access,
-    task: Task,
+    task: RestartTask,
     settings: FleetSettings,
     job: KubeJob,
     pods: tuple[KubePod, ...],
@@ -145,9 +157,9 @@ def restart_in_place(
         return "" if reply.status == 202 or is_past or is_over else reply.error
 
     asks = {each.pod: (lambda each=each: ask(each)) for each in asked}
-    for pod, said in ask_all(asks, seconds=_ASK_SECONDS + 2.0, workers=_WORKERS).items():
+    for pod, said in gather(asks, seconds=_ASK_SECONDS + 2.0, workers=_WORKERS).items():
         if said:
-            return f"{pod}: {said.why if isinstance(said, Missed) else said}"
+            return f"{pod}: {said.why if isinstance(said, TimedOut) else said}"
     return _wait(pods, waiting, until)
 
 
@@ -170,14 +182,14 @@ _OVER = frozenset({Why.DELETING, Why.FINISHED, Why.SUSPENDED})
 """There is no gang left that could be restarted."""
 
 
-class HandTasks:
+class RestartWorker:
     def __init__(
         self,
         access: Access,
-        ledger: HandLedger,
+        ledger: LedgerClient,
         events: Events,
         settings: FleetSettings,
-        desk: AttemptDesk,
+        desk: AttemptServer,
         *,
         may_act: Callable[[], bool],
         clock: Callable[[], float],
@@ -196,24 +208,26 @@ class HandTasks:
         """As the loop last saw them."""
         self.closing = threading.Event()
 
-    def prepare(self, task: Task) -> Ready | Refusal:
+    def prepare(self, task: RestartTask) -> Prepared | GangRefusal:
         """Nothing is changed. KubeError where the cluster cannot be seen."""
         wanted = self._plan(task)
-        if isinstance(wanted, Refusal):
+        if isinstance(wanted, GangRefusal):
             return wanted
         if not task.token:
-            return Ready(wanted, Kept("", (), ("no pod could be asked: the job has no token",)))
+            return Prepared(
+                wanted, SavedEvidence("", (), ("no pod could be asked: the job has no token",))
+            )
         kept = self._evidence(task)
         again = self._plan(task)  # pods may have come and gone meanwhile
-        return again if isinstance(again, Refusal) else Ready(again, kept)
+        return again if isinstance(again, GangRefusal) else Prepared(again, kept)
 
-    def carry_out(self, task: Task, ready: Ready, words: Words) -> Done:
+    def carry_out(self, task: RestartTask, ready: Prepared, words: LedgerUpdate) -> TaskResult:
         """Safe to repeat with the same words. KubeError: to be repeated."""
         book = self._ledger.refresh()
         if book.halt is not None and book.halt.holds(earlier(self._clock())) and not task.is_asked:
             raise Halted(book.halt.why)
         if not self._may():
-            return Done(False, "not the leader")
+            return TaskResult(False, "not the leader")
         self._check(same_job(book.of(task.key), task.job.uid), task)
         notes = keep_out(self._access, task, self._settings, self._clock())
         record = replace(words.record, evidence=ready.evidence)
@@ -233,55 +247,55 @@ class HandTasks:
         )  # fmt: skip
         return self.go_on(task, step)
 
-    def later(self, seconds: float, work: Callable[[], Done]) -> Done:
+    def later(self, seconds: float, work: Callable[[], TaskResult]) -> TaskResult:
         self._wait(seconds)
         return work()
 
-    def go_on(self, task: Task, step: GangStep, tried: str = "") -> Done:
+    def go_on(self, task: RestartTask, step: GangStep, tried: str = "") -> TaskResult:
         """From wherever it is; also of a step that another controller has begun. Not from where
         it is remembered to be: what is done already must not be begun again. KeptBack: to be
         called again later, with what was tried; nobody waits for it here."""
         known = self._ledger.refresh().of(task.key).step
         if known is not None and known.id != step.id:
-            return Done(True, f"{known.id} has taken its place")
+            return TaskResult(True, f"{known.id} has taken its place")
         step = known or step
         if step.way is Way.STOP:
             return self._stop(task, step)
         if step.way is Way.IN_PLACE and step.state is not StepState.DONE:
             step = self._in_place(task, step, tried)
             if step.way is Way.IN_PLACE and step.state is not StepState.DONE:
-                return Done(False, "not the leader")
+                return TaskResult(False, "not the leader")
         outcome = step.outcome
         while step.state is not StepState.DONE:
             if self.closing.is_set() or not self._may():
-                return Done(False, "not the leader, or ending")
+                return TaskResult(False, "not the leader, or ending")
             entry = self._ledger.refresh().of(task.key)
             if entry.step is not None and entry.step.id == step.id:
                 step = entry.step
             found = self._gang.advance(
                 step, seconds=_SLICE_SECONDS, now=earlier(self._clock()), nodes=self.nodes
             )
-            if found.progress is Progress.DONE:
+            if found.progress is GangProgress.DONE:
                 outcome = found.text
                 break
         return self._let_go(task, outcome)
 
-    def _in_place(self, task: Task, step: GangStep, tried: str) -> GangStep:
+    def _in_place(self, task: RestartTask, step: GangStep, tried: str) -> GangStep:
         why = self._away(task, step, tried)
         if not self._may():
             return step
         if not why:
             return self._gang.done(step, f"all {len(task.pods)} pods restarted in place")
         wanted = self._plan(replace(task, can_in_place=False))
-        if isinstance(wanted, Refusal):
+        if isinstance(wanted, GangRefusal):
             if wanted.why in _OVER:
                 return self._gang.done(step, wanted.text)
             # Some trainers have ended already: there is no way back, only later.
-            raise KeptBack(why, wanted)
+            raise Deferred(why, wanted)
         self._events.tell(task.job, RESTARTING, f"not in place: {why}; {wanted.way.value} instead")
         return self._gang.instead(step, wanted)
 
-    def _away(self, task: Task, step: GangStep, tried: str) -> str:
+    def _away(self, task: RestartTask, step: GangStep, tried: str) -> str:
         """Why they are not all at the desk, after they were asked; empty: they are."""
         lost = len(set(step.uids) - {each.uid for each in task.pods})
         if lost:
@@ -294,10 +308,10 @@ class HandTasks:
             waiting=lambda: self._desk.waiting(task.key, step.attempt), may_act=self._may,
         )  # fmt: skip
 
-    def _evidence(self, task: Task) -> Kept:
+    def _evidence(self, task: RestartTask) -> SavedEvidence:
         """Within its time, whatever the folder for it is on."""
 
-        def save() -> Kept:
+        def save() -> SavedEvidence:
             folder = evidence_folder(self._folder, task.job.name, task.id)
             return pod_client.save(
                 task.pods, task.token, f"before {task.action.value}: {task.reason}", folder,
@@ -305,33 +319,33 @@ class HandTasks:
             )  # fmt: skip
 
         seconds = self._settings.evidence_seconds + _SLICE_SECONDS
-        found = ask_all({"evidence": save}, seconds=seconds, workers=1)["evidence"]
-        if isinstance(found, Missed):
-            return Kept("", (), (f"evidence: {found.why}",))
-        assert isinstance(found, Kept)
+        found = gather({"evidence": save}, seconds=seconds, workers=1)["evidence"]
+        if isinstance(found, TimedOut):
+            return SavedEvidence("", (), (f"evidence: {found.why}",))
+        assert isinstance(found, SavedEvidence)
         return found
 
-    def _check(self, entry: JobEntry, task: Task) -> None:
+    def _check(self, entry: JobEntry, task: RestartTask) -> None:
         """A person may ask twice; an attempt is acted on once."""
         if not task.is_asked and was_done(entry, task.attempt, task.id):
             raise DoneBefore
 
-    def _stop(self, task: Task, step: GangStep) -> Done:
+    def _stop(self, task: RestartTask, step: GangStep) -> TaskResult:
         if step.state is StepState.DONE:
-            return Done(True, step.outcome)
+            return TaskResult(True, step.outcome)
         if earlier(self._clock()) - step.began_at > _OLD_STOP_SECONDS:
             self._gang.done(step, "too old: a person may have started it meanwhile")
-            return Done(True, "not stopped: too long ago")
+            return TaskResult(True, "not stopped: too long ago")
         job = find_job(self._access, task.job.namespace, task.job.name, task.job.kind)
         if job is None or job.uid != step.job_uid:
-            return Done(True, self._gang.done(step, "the job is gone").outcome)
+            return TaskResult(True, self._gang.done(step, "the job is gone").outcome)
         if not self._may():
-            return Done(False, "not the leader")
+            return TaskResult(False, "not the leader")
         work = workload_for(self._access, job)
         stop_job(self._access, self._events, job, work, id=step.id, reason=task.reason)
-        return Done(True, self._gang.done(step, "suspended").outcome)
+        return TaskResult(True, self._gang.done(step, "suspended").outcome)
 
-    def _let_go(self, task: Task, outcome: str) -> Done:
+    def _let_go(self, task: RestartTask, outcome: str) -> TaskResult:
         """The wrappers may start; not before those who remember the old gang have forgotten it."""
         count = max(task.job.pods_wanted, len(task.pods))
         wait = self._settings.rendezvous_wait_seconds if count > 1 else 0.0
@@ -346,15 +360,15 @@ class HandTasks:
 
         entry = self._ledger.change(task.key, task.job.uid, change)
         if entry.start is None:
-            return Done(True, outcome)
+            return TaskResult(True, outcome)
         self._annotate(task, entry.start)
         self._events.tell(
             task.job, RESTARTED,
             f"attempt {entry.start.attempt} may start ({outcome}): {entry.start.reason}",
         )  # fmt: skip
-        return Done(True, outcome)
+        return TaskResult(True, outcome)
 
-    def _annotate(self, task: Task, start: NextStart) -> None:
+    def _annotate(self, task: RestartTask, start: NextStart) -> None:
         """For people; the wrappers ask the desk. What cannot be written is no reason to stop."""
         chosen = None if start.resume_from is None else str(start.resume_from)
         words = {ATTEMPT: str(start.attempt), RESUME_FROM: chosen}
@@ -367,7 +381,7 @@ class HandTasks:
             except KubeError:
                 return
 
-    def _plan(self, task: Task) -> Plan | Refusal:
+    def _plan(self, task: RestartTask) -> GangPlan | GangRefusal:
         unused = () if task.is_asked else self._desk.unused(task.key, task.attempt)
         return planned(self._access, task, self._settings, earlier(self._clock()), unused)
 
@@ -378,12 +392,12 @@ class HandTasks:
         self.closing.wait(seconds)
 
 
-def _written(entry: JobEntry, words: Words, task: Task, now: float) -> JobEntry:
+def _written(entry: JobEntry, words: LedgerUpdate, task: RestartTask, now: float) -> JobEntry:
     entry = same_job(entry, task.job.uid)
     acts = tuple(each for each in entry.acts if each.attempt != words.act.attempt)
     incidents = tuple(each for each in entry.incidents if each.id != words.record.id)
     start = words.start
-    note = Note(now, WHO, task.action.value, task.reason[:300])
+    note = LedgerNote(now, WHO, task.action.value, task.reason[:300])
     wish = entry.wish
     return replace(
         entry,

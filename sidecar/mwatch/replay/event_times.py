@@ -53,7 +53,7 @@ Piece = Event | StepLines
 Placed = Observed | PlacedLines
 
 
-class Moments:
+class EventTimestamper:
     """Of one stream. `near`: about when it was written, for stamps without a year; `anchor`:
     where to begin when it prints no stamps but other streams do; `has_steps`: False where only
     other streams print iteration lines (`loose_lines` then knows more)."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 from mwatch.engine.advice import advise
 from mwatch.evidence.flight_files import Flight
 from mwatch.flight_recorder.analysis import signs
-from mwatch.model.collective import Analysis, Blame
+from mwatch.model.collective import Analysis, BlamedRank
 from mwatch.model.finding import (
     MAX_EVIDENCE,
     Cause,
@@ -28,7 +28,7 @@ from mwatch.model.finding import (
 )
 from mwatch.model.job import Job
 from mwatch.model.observation import Observed, SignState
-from mwatch.report.run_report import Report
+from mwatch.report.run_report import RunReport
 
 _STATES = {
     SignState.NEVER_JOINED: CulpritState.NEVER_JOINED,
@@ -124,7 +124,7 @@ class Testimony:
             return False
         return taken is None or taken - since >= _CAUGHT_SECONDS
 
-    def judged(self, report: Report) -> Report:
+    def judged(self, report: RunReport) -> RunReport:
         """The report, with what the recordings say where it is open, or names nobody."""
         said = report.verdict
         if self.is_old:
@@ -161,7 +161,7 @@ class Testimony:
             return replace(known, coordinates=ours.coordinates)
         return known
 
-    def _finding(self, report: Report) -> Finding:
+    def _finding(self, report: RunReport) -> Finding:
         analysis = self.analysis
         since = analysis.since
         if since is not None:
@@ -187,7 +187,7 @@ class Testimony:
 def culprit_of(analysis: Analysis, job: Job | None = None) -> Culprit | None:
     if analysis.state is SignState.ALL_EQUAL:
         return Culprit(None, CulpritState.ALL_EQUAL)
-    first: Blame | None = analysis.blamed[0] if analysis.blamed else None
+    first: BlamedRank | None = analysis.blamed[0] if analysis.blamed else None
     if first is None or first.confidence < _NAMED:
         return None
     known = {} if job is None else job.layout.coordinates(first.rank)

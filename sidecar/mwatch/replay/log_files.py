@@ -48,13 +48,13 @@ class LogFile(NamedTuple):
     """By the person; else it was found in a folder."""
 
 
-class Found(NamedTuple):
+class FoundLogs(NamedTuple):
     files: tuple[LogFile, ...]
     checkpoint_folders: tuple[str, ...]
     notes: tuple[str, ...]
 
 
-def find(names: Sequence[str], max_files: int = MAX_FILES) -> Found:
+def find(names: Sequence[str], max_files: int = MAX_FILES) -> FoundLogs:
     """InputError for a name that is not there; an empty folder is no error, but finds nothing."""
     search = _Search(max_files)
     for name in names:
@@ -65,7 +65,7 @@ def find(names: Sequence[str], max_files: int = MAX_FILES) -> Found:
         else:
             search.add(LogFile(name, shown(name), True), _identity(name))
     search.notes += search.closing_notes()
-    return Found(tuple(search.files), tuple(search.checkpoint_folders), tuple(search.notes))
+    return FoundLogs(tuple(search.files), tuple(search.checkpoint_folders), tuple(search.notes))
 
 
 class _Search:

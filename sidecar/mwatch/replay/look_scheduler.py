@@ -98,7 +98,7 @@ _PATIENCE = 64
 _SILENT = frozenset({Timers, Overflow, Straggler})
 
 
-class Screen:
+class EvaluationThrottle:
     def __init__(self) -> None:
         self._usual: dict[str, float] = {}
         self._elapsed: float | None = None
@@ -126,7 +126,7 @@ class Screen:
             return self._odd_since_look > self._same_looks // _PATIENCE
         return self._since_look > _FEWEST and self._since_look > _SHARE * self._lines
 
-    def copy(self) -> Screen:
+    def copy(self) -> EvaluationThrottle:
         other = copy(self)
         other._usual = dict(self._usual)
         return other

@@ -15,14 +15,14 @@ from typing import NamedTuple, Protocol
 
 from mwatch.decide.verdict import verdict
 from mwatch.engine.engine import Assessment, Engine
-from mwatch.engine.run_timeline import Chronicle
+from mwatch.engine.run_timeline import RunTimeline
 from mwatch.model.decision import Action, Decision
 from mwatch.model.event import Arguments, Error, Iteration, Phase
 from mwatch.model.finding import Verdict
 from mwatch.model.job import Job
 from mwatch.model.observation import Observed
 from mwatch.model.step_lines import PlacedLines
-from mwatch.replay.look_scheduler import LOOK_SECONDS, Screen, UsualGaps
+from mwatch.replay.look_scheduler import LOOK_SECONDS, EvaluationThrottle, UsualGaps
 from mwatch.state.like_lines import fold_like, is_usual_ground
 
 _SHARE = 0.02
@@ -48,7 +48,7 @@ class Listener(Protocol):
 
 class Player:
     def __init__(
-        self, engine: Engine, chronicle: Chronicle, listener: Listener | None = None
+        self, engine: Engine, chronicle: RunTimeline, listener: Listener | None = None
     ) -> None:
         self.engine = engine
         self._listener = listener
@@ -60,7 +60,7 @@ class Player:
         self.at: float | None = None
         """The newest moment that was played."""
         self.looks = 0
-        self._screen = Screen()
+        self._screen = EvaluationThrottle()
         self._looked_at = float("-inf")
         self._is_stale = False
         """Something worth a look was said within a second of the last one."""
@@ -108,7 +108,9 @@ class Player:
             self.at = max(self.at, placed.ats[done - 1])
         return done
 
-    def _foresee(self, placed: PlacedLines, begin: int, end: int) -> tuple[UsualGaps, Screen, int]:
+    def _foresee(
+        self, placed: PlacedLines, begin: int, end: int
+    ) -> tuple[UsualGaps, EvaluationThrottle, int]:
         """What would be known after the lines up to the first that is worth a look."""
         gaps, screen = self._gaps.copy(), self._screen.copy()
         end = gaps.pass_over(placed.ats, begin, end, self.at or 0.0)
@@ -124,7 +126,7 @@ class Player:
             self._look(self.at or at)  # it may end the attempt: see how that one stood
         job = self.engine.job
         number = job.attempt.number
-        self.engine.tell(observed)
+        self.engine.observe(observed)
         self.at = at if self.at is None or at > self.at else self.at
         if job.attempt.number != number:
             self._attempt_began()
@@ -197,10 +199,10 @@ class Player:
 
     def _differs(self, at: float) -> bool:
         """Whether a look at `at` would say something new; changes nothing."""
-        return self.last is None or _gist(self.engine.peek(at)) != _gist(self.last)
+        return self.last is None or _gist(self.engine.preview(at)) != _gist(self.last)
 
     def _look(self, at: float) -> Assessment:
-        assessment = self.engine.look(at)
+        assessment = self.engine.evaluate(at)
         is_news = self.last is None or _gist(assessment) != _gist(self.last)
         self.last = assessment
         self.looks += 1
@@ -228,7 +230,7 @@ class Player:
             self._due = decision.act_at
 
     def _enact(self, decision: Decision, at: float) -> None:
-        self.engine.enact(decision, at)
+        self.engine.record_action(decision, at)
         self.enacted[decision.attempt] = (decision, at)
         self.chronicle.enacted(decision, at)
         if self._listener:

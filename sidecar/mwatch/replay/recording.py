@@ -28,19 +28,19 @@ from typing import NamedTuple
 
 from mwatch.errors import InputError
 from mwatch.model.event import Arguments, Checkpoint, Iteration, Phase
-from mwatch.model.observation import Observed, Stored, StoredCheckpoint
+from mwatch.model.observation import Observed, StoredCheckpoint, StoredCheckpoints
 from mwatch.model.step_lines import PlacedLines
 from mwatch.model.timeline import Rollback
 from mwatch.parse.fast_path.run import in_pieces
 from mwatch.parse.grammar import Grammar
 from mwatch.parse.reader import Reader, in_order
-from mwatch.replay.event_times import Moments, Placed, place
+from mwatch.replay.event_times import EventTimestamper, Placed, place
 from mwatch.replay.log_files import LogFile, find
 from mwatch.replay.timestamps import zone_step
 from mwatch.runtime.files import CHUNK, STDIN, read_chunks
 from mwatch.sources import checkpoint_dir
 from mwatch.state.merge import estimate_offsets, merge
-from mwatch_trainer.checkpoint.listing import Listing, list_checkpoints
+from mwatch_trainer.checkpoint.listing import FolderListing, list_checkpoints
 
 _MAX_HEAD = 1 << 20
 _TAIL = 1 << 18
@@ -51,7 +51,7 @@ _STEPS = "steps"
 _MARKS = "marks"
 
 
-class Span(NamedTuple):
+class FileSpan(NamedTuple):
     """What both ends of a file tell."""
 
     first: float | None
@@ -60,7 +60,7 @@ class Span(NamedTuple):
     roles: frozenset[str]
 
 
-_NOTHING = Span(None, None, frozenset())
+_NOTHING = FileSpan(None, None, frozenset())
 
 
 @dataclass(slots=True)
@@ -102,7 +102,7 @@ def plan(files: Sequence[LogFile], grammar: Grammar) -> list[StreamPlan]:
     return streams
 
 
-def examine(file: LogFile, grammar: Grammar) -> Span:
+def examine(file: LogFile, grammar: Grammar) -> FileSpan:
     """A file that cannot be opened tells nothing here: who reads it says why."""
     try:
         if file.path == STDIN or not stat.S_ISREG(os.stat(file.path).st_mode):
@@ -122,7 +122,9 @@ def examine(file: LogFile, grammar: Grammar) -> Span:
     tail = _End(file, grammar, status.st_mtime)
     tail.feed(data[data.find(b"\n") + 1 :] if status.st_size > _TAIL else data)
     tail.close()
-    return Span(head.first, tail.last if tail.last is not None else head.last, head.or_roles(tail))
+    return FileSpan(
+        head.first, tail.last if tail.last is not None else head.last, head.or_roles(tail)
+    )
 
 
 class _End:
@@ -130,7 +132,7 @@ class _End:
 
     def __init__(self, file: LogFile, grammar: Grammar, near: float) -> None:
         self._reader = Reader(grammar, file.shown)
-        self._moments = Moments("", near=near)
+        self._moments = EventTimestamper("", near=near)
         self.first: float | None = None
         self.last: float | None = None
         self.roles: set[str] = set()
@@ -268,7 +270,7 @@ class Recording:
         self.lines = 0
         self._grammar = grammar
         self._now = now
-        self._moments: list[Moments] = []
+        self._moments: list[EventTimestamper] = []
         self._sizes = {file.path: _size(file) for each in streams for file in each.files}
         self._size = sum(self._sizes.values())
         self._done = 0
@@ -316,7 +318,7 @@ class Recording:
 
     def _pieces(self, stream: StreamPlan, progress: Progress | None) -> Iterator[Placed]:
         is_alone = len(self.streams) == 1
-        moments = Moments(
+        moments = EventTimestamper(
             stream.name,
             near=self._near(stream),
             anchor=stream.anchor,
@@ -423,7 +425,7 @@ def _size(file: LogFile) -> int:
     return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
-def _to_stored(folder: str, listing: Listing, last: float, ahead: float) -> Stored:
+def _to_stored(folder: str, listing: FolderListing, last: float, ahead: float) -> StoredCheckpoints:
     """A file that was changed after the run ended was copied: when it was written is unknown."""
     found = []
     for each in listing.checkpoints:
@@ -435,4 +437,4 @@ def _to_stored(folder: str, listing: Listing, last: float, ahead: float) -> Stor
         found.append(
             StoredCheckpoint(each.iteration, each.state.value, each.reason, each.bytes, written)
         )
-    return Stored(folder, tuple(found))
+    return StoredCheckpoints(folder, tuple(found))

@@ -24,20 +24,20 @@ from mwatch.decide.decide import decide
 from mwatch.decide.verdict import verdict
 from mwatch.engine.advice import advise
 from mwatch.engine.engine import Assessment, Engine
-from mwatch.engine.run_timeline import Chronicle
+from mwatch.engine.run_timeline import RunTimeline
 from mwatch.errors import InputError
 from mwatch.evidence.flight_files import Flight, gather
-from mwatch.model.decision import Action, Decision, Record
+from mwatch.model.decision import Action, Decision, DecisionRecord
 from mwatch.model.finding import Cause, Finding, Severity, Verdict
-from mwatch.model.goodput import Ledger
+from mwatch.model.goodput import GoodputLedger
 from mwatch.model.job import Attempt, Job
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from mwatch.model.settings import Settings
 from mwatch.parse.grammar import Grammar
 from mwatch.replay.flight_verdict import Testimony
 from mwatch.replay.player import Listener, Player
 from mwatch.replay.recording import Progress, Recording, open_recording
-from mwatch.report.run_report import AttemptReport, Report, iso
+from mwatch.report.run_report import AttemptReport, RunReport, iso
 from mwatch.state.goodput import ledger
 
 _FRESH_SECONDS = 60.0
@@ -55,13 +55,13 @@ class _End(NamedTuple):
     findings: tuple[Finding, ...]
 
 
-def conclude(recording: Recording, player: Player, *, is_up: bool, now: float) -> Report:
+def conclude(recording: Recording, player: Player, *, is_up: bool, now: float) -> RunReport:
     """`is_up`: the person said that the run was still there at the end."""
     engine, job = player.engine, player.engine.job
     ledger.settle(job, job.now)
     said, decision, acted_at, findings = _end(recording, player, is_up=is_up, now=now)
     job_attempts = [*job.past, job.attempt]
-    return Report(
+    return RunReport(
         verdict=said,
         decision=decision,
         acted_at=acted_at,
@@ -124,7 +124,7 @@ def _as_last_words(finding: Finding) -> Finding:
     return replace(finding, severity=Severity.CRITICAL, cannot_heal=True)
 
 
-def nothing_read(recording: Recording) -> Report:
+def nothing_read(recording: Recording) -> RunReport:
     """No line of the input is one that mwatch knows."""
     if recording.streams:
         where = "the file" if len(_files(recording)) == 1 else f"{len(_files(recording))} files"
@@ -132,7 +132,7 @@ def nothing_read(recording: Recording) -> Report:
     else:
         text = recording.notes[0] if recording.notes else "there is nothing to read"
     said = Verdict(Cause.BLIND, text, confidence=0.0)
-    return Report(
+    return RunReport(
         verdict=said,
         decision=Decision(Action.NONE, Cause.BLIND, 0, "nothing can be seen"),
         acted_at=None,
@@ -140,7 +140,7 @@ def nothing_read(recording: Recording) -> Report:
         findings=(),
         incidents=(),
         attempts=(),
-        ledger=Ledger(),
+        ledger=GoodputLedger(),
         world_size=None,
         timeline=(),
         files=_files(recording),
@@ -165,7 +165,7 @@ def _decision(player: Player, ended: Assessment) -> tuple[Decision, float | None
         return ended.decision, None
     taken, at = done
     others = deque(act for act in engine.record.acts if act.attempt != number)
-    afresh = decide(job, ended.findings, Record(others), engine.settings)
+    afresh = decide(job, ended.findings, DecisionRecord(others), engine.settings)
     newest = next(
         (each for each in ended.findings
          if taken.finding and (each.detector, each.cause) == (taken.finding.detector, taken.cause)),
@@ -173,7 +173,7 @@ def _decision(player: Player, ended: Assessment) -> tuple[Decision, float | None
     )  # fmt: skip
     if newest is None and afresh.cause is not taken.cause:
         return afresh, None
-    if job.sees(Sight.CHECKPOINTS) and afresh.action is not Action.NONE:
+    if job.sees(Source.CHECKPOINTS) and afresh.action is not Action.NONE:
         return afresh, at  # the folder knows better than the log what can be loaded
     return replace(taken, finding=newest or taken.finding), at
 
@@ -246,7 +246,7 @@ _DOUBT = 0.01  # of the wall time: as exact as the goodput is meant to be
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ReplayRequest:
     names: Sequence[str]
     """Log files, folders, or `-`."""
     checkpoints: Sequence[str] = ()
@@ -258,11 +258,11 @@ class Request:
 
 
 def replay(
-    request: Request,
+    request: ReplayRequest,
     now: float,
     progress: Progress | None = None,
     listener: Listener | None = None,
-) -> Report:
+) -> RunReport:
     """InputError for what cannot be read; a folder without logs gives a report that says so."""
     until = None if request.until is None else moment(request.until, now)
     try:
@@ -273,7 +273,7 @@ def replay(
     flight, names = gather(request.names)
     recording = open_recording(names, request.checkpoints, grammar, now)
     engine = Engine("replay", {entry.id: entry for entry in entries}, request.settings)
-    player = Player(engine, Chronicle(), listener)
+    player = Player(engine, RunTimeline(), listener)
     gc.freeze()  # events hold no cycles: collecting among them only costs time
     gc.set_threshold(100_000)
     player.play(recording.observed(progress))
@@ -283,7 +283,7 @@ def replay(
     for rollback in recording.rollbacks(last):
         engine.job.timeline.roll_back(rollback)
     for observed in recording.stored(last):
-        engine.tell(observed)
+        engine.observe(observed)
     up_until = _in_log_time(request, until, recording, last)
     if flight is None:
         player.finish(up_until)
@@ -307,7 +307,7 @@ def _doubts(job: Job) -> list[str]:
     return [f"goodput: {guessed:.0f} s of it are told apart by a guess: {why}"]
 
 
-def _by_dumps_alone(report: Report, flight: Flight | None) -> Report:
+def _by_dumps_alone(report: RunReport, flight: Flight | None) -> RunReport:
     if flight is None:
         return report
     heard = Testimony(flight)
@@ -327,7 +327,7 @@ def moment(text: str, now: float) -> float:
 
 
 def _in_log_time(
-    request: Request, until: float | None, recording: Recording, last: float
+    request: ReplayRequest, until: float | None, recording: Recording, last: float
 ) -> float | None:
     if until is None:
         return None

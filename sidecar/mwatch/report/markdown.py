@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from mwatch.errors import InputError
-from mwatch.report.run_report import Report
+from mwatch.report.run_report import RunReport
 
 _SUFFIXES = (".md", ".json")
 
 
-def to_json(report: Report) -> str:
+def to_json(report: RunReport) -> str:
     return json_text(report.to_json())
 
 
@@ -45,7 +45,7 @@ def check_target(file: Path) -> None:
         raise InputError(f"{file}: there is no folder {file.parent}; make it first")
 
 
-def write_report(report: Report, file: Path) -> None:
+def write_report(report: RunReport, file: Path) -> None:
     check_target(file)
     text = to_json(report) + "\n" if file.suffix == ".json" else to_markdown(report)
     try:
@@ -69,7 +69,7 @@ def _umask() -> int:
     return mask
 
 
-def to_markdown(report: Report) -> str:
+def to_markdown(report: RunReport) -> str:
     data = report.to_json()
     said, decision = data["verdict"], data["decision"]
     lines = [

@@ -34,7 +34,7 @@ _LOOKED_AT = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class ReportClock:
     """How moments are told to people."""
 
     is_relative: bool = False

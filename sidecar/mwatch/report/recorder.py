@@ -23,24 +23,24 @@ from typing import Any
 
 from mwatch.decide.verdict import verdict
 from mwatch.engine.engine import Assessment, Incident
-from mwatch.engine.run_timeline import Chronicle, Entry
+from mwatch.engine.run_timeline import Entry, RunTimeline
 from mwatch.model.decision import Decision
 from mwatch.model.event import Iteration, Validation
 from mwatch.model.finding import Cause
-from mwatch.model.goodput import Ledger
+from mwatch.model.goodput import GoodputLedger
 from mwatch.model.job import Attempt, Job, KnownCheckpoint, Step
-from mwatch.model.observation import Observed, Sight
+from mwatch.model.observation import Observed, Source
 from mwatch.model.phase import JobPhase
 from mwatch.report import model
 from mwatch.report.model import (
     MAX_INCIDENTS,
     AttemptStory,
     CheckpointStory,
-    Clock,
     EvidenceFile,
     Happening,
     IncidentStory,
     PhaseSpan,
+    ReportClock,
     SightStory,
     SpentStory,
     ValidationStory,
@@ -72,7 +72,7 @@ def _recomputed(seen: Attempt) -> int:
     return max(0, min(last, before) - first + 1)
 
 
-def spent(ledger: Ledger) -> tuple[SpentStory, ...]:
+def spent(ledger: GoodputLedger) -> tuple[SpentStory, ...]:
     return tuple(
         SpentStory(part.value, seconds, ledger.gpu_seconds[part])
         for part, seconds in ledger.seconds.items()
@@ -104,7 +104,7 @@ def _state(known: KnownCheckpoint) -> tuple[str, str]:
 
 def sights(job: Job) -> tuple[SightStory, ...]:
     told = []
-    for sight in Sight:
+    for sight in Source:
         known = job.sights.get(sight)
         if known is None:
             told.append(SightStory(sight.value, False, None, ""))
@@ -204,11 +204,11 @@ _SILENT_END = "ended without a word: nothing tells how"
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class RunStory:
     run: str
     mode: str
     """`replay`: of recorded logs; `observe`: watched, not touched; `act`: restarted by mwatch."""
-    clock: Clock
+    clock: ReportClock
     started_at: float | None
     ended_at: float | None
     """The newest moment that is told of."""
@@ -254,12 +254,12 @@ class StoryRecorder:
     run: str
     mode: str = "observe"
     command: str = ""
-    clock: Clock = field(default_factory=Clock)
+    clock: ReportClock = field(default_factory=ReportClock)
     """Of a run that is watched here, and where none is given: the zone of this machine."""
     _job: Job | None = None
     _series: Series = field(default_factory=Series)
     _band: PhaseBand = field(default_factory=PhaseBand)
-    _chronicle: Chronicle = field(default_factory=Chronicle)
+    _chronicle: RunTimeline = field(default_factory=RunTimeline)
     _validations: list[ValidationStory] = field(default_factory=list)
     _attempts: dict[int, AttemptStory] = field(default_factory=dict)
     _endings: dict[int, _Ending] = field(default_factory=dict)
@@ -275,9 +275,9 @@ class StoryRecorder:
     _left_out: int = 0
 
     def __post_init__(self) -> None:
-        if self.mode != "replay" and self.clock == Clock():
+        if self.mode != "replay" and self.clock == ReportClock():
             here = time.localtime()
-            self.clock = Clock(zone=here.tm_zone, offset_seconds=float(here.tm_gmtoff))
+            self.clock = ReportClock(zone=here.tm_zone, offset_seconds=float(here.tm_gmtoff))
 
     def note(self, job: Job, observed: Observed) -> None:
         """`job` knows of `observed` already."""
@@ -332,7 +332,7 @@ class StoryRecorder:
         while len(self._notes) > 64:
             del self._notes[next(iter(self._notes))]
 
-    def story(self, now: float | None = None, *, is_over: bool = False) -> Story:
+    def story(self, now: float | None = None, *, is_over: bool = False) -> RunStory:
         """Until `now`, or the last thing that was told."""
         job = self._job
         if job is None:
@@ -342,7 +342,7 @@ class StoryRecorder:
         cause, summary = self._verdict(job)
         started = [each.started_at for each in self._attempts.values()]
         ledger = job.ledger
-        return Story(
+        return RunStory(
             run=self.run,
             mode=self.mode,
             clock=self.clock,
@@ -370,8 +370,8 @@ class StoryRecorder:
             notes=tuple(self._notes),
         )
 
-    def _nothing(self, is_over: bool) -> Story:
-        return Story(
+    def _nothing(self, is_over: bool) -> RunStory:
+        return RunStory(
             self.run, self.mode, self.clock, None, None, is_over,
             Cause.BLIND.value, "nothing was seen yet",
             command=short(self.command), notes=tuple(self._notes),

@@ -17,7 +17,7 @@ from mwatch.engine.engine import Incident
 from mwatch.engine.run_timeline import Entry
 from mwatch.model.decision import Decision
 from mwatch.model.finding import Cause, Finding, Verdict
-from mwatch.model.goodput import Ledger
+from mwatch.model.goodput import GoodputLedger
 from mwatch.model.incident import culprit_json
 
 _FINE = frozenset({Cause.HEALTHY, Cause.FINISHED})
@@ -38,7 +38,7 @@ class AttemptReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RunReport:
     verdict: Verdict
     decision: Decision
     acted_at: float | None
@@ -47,7 +47,7 @@ class Report:
     findings: tuple[Finding, ...]
     incidents: tuple[Incident, ...]
     attempts: tuple[AttemptReport, ...]
-    ledger: Ledger
+    ledger: GoodputLedger
     world_size: int | None
     timeline: tuple[Entry, ...]
     files: tuple[str, ...]

@@ -21,7 +21,7 @@ MAX_BUCKETS = 2048
 MAX_SERIES_ATTEMPTS = 256
 
 
-class Span(NamedTuple):
+class ValueRange(NamedTuple):
     """The finite values of a bucket."""
 
     low: float
@@ -38,11 +38,11 @@ class Bucket:
     last: int
     began_at: float
     ended_at: float
-    loss: Span | None = None
+    loss: ValueRange | None = None
     """None: no line of it had a finite one."""
-    step_seconds: Span | None = None
-    loss_scale: Span | None = None
-    grad_norm: Span | None = None
+    step_seconds: ValueRange | None = None
+    loss_scale: ValueRange | None = None
+    grad_norm: ValueRange | None = None
     skipped: int = 0
     bad: int = 0
     """Lines whose loss or gradient norm was NaN, infinite, or missing without being skipped."""
@@ -127,23 +127,23 @@ def joined(one: Bucket, other: Bucket) -> Bucket:
     )
 
 
-def _both(one: Span | None, other: Span | None) -> Span | None:
+def _both(one: ValueRange | None, other: ValueRange | None) -> ValueRange | None:
     if one is None or other is None:
         return one or other
     lines = one.lines + other.lines
     mean = one.mean * (one.lines / lines) + other.mean * (other.lines / lines)
-    return Span(min(one.low, other.low), max(one.high, other.high), mean, lines)
+    return ValueRange(min(one.low, other.low), max(one.high, other.high), mean, lines)
 
 
-def _grown(span: Span | None, value: float | None) -> Span | None:
+def _grown(span: ValueRange | None, value: float | None) -> ValueRange | None:
     """With one more line."""
     if value is None or not math.isfinite(value):
         return span
     if span is None:
-        return Span(value, value, value, 1)
+        return ValueRange(value, value, value, 1)
     low, high, mean, lines = span
     mean += value / (lines + 1) - mean / (lines + 1)
-    return Span(min(low, value), max(high, value), mean, lines + 1)
+    return ValueRange(min(low, value), max(high, value), mean, lines + 1)
 
 
 def _finite(value: float | None) -> float | None:

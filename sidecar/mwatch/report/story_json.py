@@ -23,10 +23,10 @@ from typing import Any, get_args, get_origin, get_type_hints
 import orjson
 
 from mwatch.errors import InputError
-from mwatch.report.model import MAX_WORDS, AttemptStory, Clock, short
-from mwatch.report.recorder import Story, StoryRecorder
-from mwatch.report.run_report import AttemptReport, Report
-from mwatch.report.series import Bucket, Span
+from mwatch.report.model import MAX_WORDS, AttemptStory, ReportClock, short
+from mwatch.report.recorder import RunStory, StoryRecorder
+from mwatch.report.run_report import AttemptReport, RunReport
+from mwatch.report.series import Bucket, ValueRange
 
 VERSION = 1
 NAME = "story.json"
@@ -41,11 +41,11 @@ class _Wrong(Exception):
     """Where in the file, and what is wrong there."""
 
 
-def to_json(story: Story) -> bytes:
+def to_json(story: RunStory) -> bytes:
     return orjson.dumps({"version": VERSION, "story": _plain(story)})
 
 
-def from_json(data: bytes, name: str = NAME) -> Story:
+def from_json(data: bytes, name: str = NAME) -> RunStory:
     """InputError that names the file and the place."""
     mend = "let `mwatch run` write it, or name the logs instead"
     try:
@@ -56,16 +56,16 @@ def from_json(data: bytes, name: str = NAME) -> Story:
             raise _Wrong("has no version")
         if found["version"] > VERSION:
             raise _Wrong(f"has version {found['version']}, which needs a newer mwatch")
-        story = _read(Story, found.get("story"), "story")
+        story = _read(RunStory, found.get("story"), "story")
     except orjson.JSONDecodeError as error:
         raise InputError(f"{name}: is no JSON ({error}); {mend}") from None
     except _Wrong as error:
         raise InputError(f"{name}: {error}; {mend}") from None
-    assert isinstance(story, Story)
+    assert isinstance(story, RunStory)
     return story
 
 
-def write(story: Story, file: Path) -> None:
+def write(story: RunStory, file: Path) -> None:
     """A reader sees the old one or the new one. OSError where it cannot be written."""
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:
@@ -78,7 +78,7 @@ def write(story: Story, file: Path) -> None:
         raise
 
 
-def read(file: Path) -> Story:
+def read(file: Path) -> RunStory:
     try:
         with open(file, "rb") as stream:
             data = stream.read(MAX_BYTES + 1)
@@ -187,22 +187,22 @@ def _bucket(row: Any, where: str) -> Bucket:
     )  # fmt: skip
 
 
-def _span(value: Any, where: str) -> Span | None:
+def _span(value: Any, where: str) -> ValueRange | None:
     if value is None:
         return None
     if not isinstance(value, list):
         alone = _scalar(float, value, where)
-        return Span(alone, alone, alone, 1)
+        return ValueRange(alone, alone, alone, 1)
     if len(value) != 4:
         raise _Wrong(f"{where} has a range that is no four numbers")
     low, high, mean = (_scalar(float, each, where) for each in value[:3])
-    return Span(low, high, mean, max(1, _scalar(int, value[3], where)))
+    return ValueRange(low, high, mean, max(1, _scalar(int, value[3], where)))
 
 
 MAX_SOURCES = 256
 
 
-def told(recorder: StoryRecorder, report: Report) -> Story:
+def told(recorder: StoryRecorder, report: RunReport) -> RunStory:
     """`recorder` listened to the replay that `report` came from."""
     for incident in report.incidents:
         recorder.incident(incident)
@@ -210,7 +210,7 @@ def told(recorder: StoryRecorder, report: Report) -> Story:
     said = report.verdict
     return replace(
         story,
-        clock=Clock(is_relative=report.is_relative),
+        clock=ReportClock(is_relative=report.is_relative),
         cause=said.cause.value,
         summary=short(said.summary),
         attempts=tuple(_concluded(story.attempts, report.attempts)),

@@ -28,17 +28,17 @@ from mwatch.report.model import EvidenceFile
 from mwatch.report.recorder import StoryRecorder
 from mwatch.run import folder as run_folder
 from mwatch.run.folder import RunFolder
-from mwatch.run.supervisor import LocalRun, Watched
+from mwatch.run.supervisor import LocalRun, SupervisedCommand
 from mwatch.runtime.clock import Clock
-from mwatch.runtime.self_monitoring import OwnFaults
-from mwatch.watch.collector import Live
+from mwatch.runtime.self_monitoring import InternalErrors
+from mwatch.watch.collector import VolumeCollector
 from mwatch.watch.evidence_extras import EvidenceExtras
-from mwatch.watch.exporters import WaysOut
+from mwatch.watch.exporters import Exporters
 from mwatch.watch.metrics import RunMetrics, serve
-from mwatch.watch.observer import Ended, SafeView, View
-from mwatch.watch.optional_sources import PodEyes
-from mwatch.watch.saved_state import Memory
-from mwatch.watch.watcher import RunWatch
+from mwatch.watch.observer import RunEnd, RunObserver, SafeObserver
+from mwatch.watch.optional_sources import PodSources
+from mwatch.watch.saved_state import SavedState
+from mwatch.watch.watcher import RunWatcher
 from mwatch_trainer.scrub.scrubber import scrub_text
 
 _STORY_SECONDS = 5.0
@@ -55,7 +55,7 @@ class RunRecord:
         self._is_act = is_act
         command = scrub_text(shlex.join(argv))
         self._story = StoryRecorder(folder.name, "act" if is_act else "observe", command)
-        self._memory: Memory | None = None
+        self._memory: SavedState | None = None
         self._written_at = float("-inf")
         self._problem: str | None = None
 
@@ -65,7 +65,7 @@ class RunRecord:
     def recall(self, save: Path) -> list[Rollback] | None:
         """It is known where the job saves: what it learnt in its earlier life, once it is read."""
         if self._memory is None:
-            self._memory = Memory(save)
+            self._memory = SavedState(save)
         return self._memory.recall(self._engine.job)
 
     def wait_for_memory(self) -> None:
@@ -109,7 +109,7 @@ class RunRecord:
             self._problem = f"the story of the run cannot be written: {error.strerror or error}"
 
 
-MakeView = Callable[[RunFolder, str], View]
+MakeView = Callable[[RunFolder, str], RunObserver]
 """Of the run's folder, and where more can be seen."""
 
 
@@ -134,7 +134,7 @@ class RunRequest:
     tensorboard_notes: Path | None = None
 
 
-def run(request: RunRequest, make_view: MakeView) -> Ended:
+def run(request: RunRequest, make_view: MakeView) -> RunEnd:
     """InputError before anything is started; after that, the end of the run."""
     settings = request.settings or Settings()
     if request.policy is not None:
@@ -147,30 +147,34 @@ def run(request: RunRequest, make_view: MakeView) -> Ended:
     if folder is None:
         folder = run_folder.make(request.parent, request.name, request.argv, clock.now())
     engine = Engine(folder.name, known, settings)
-    eyes = PodEyes(HERE, engine)
-    live = Live(folder.volume, HERE, grammar, known, clock, request.save, more=eyes)
+    eyes = PodSources(HERE, engine)
+    live = VolumeCollector(folder.volume, HERE, grammar, known, clock, request.save, more=eyes)
     return _watched(request, make_view, folder, engine, live)
 
 
 def _watched(
-    request: RunRequest, make_view: MakeView, folder: RunFolder, engine: Engine, live: Live
-) -> Ended:
+    request: RunRequest,
+    make_view: MakeView,
+    folder: RunFolder,
+    engine: Engine,
+    live: VolumeCollector,
+) -> RunEnd:
     is_act = request.is_act
     with ExitStack() as stack:
-        faults = OwnFaults(lambda text: tell(text))
+        faults = InternalErrors(lambda text: tell(text))
         metrics = RunMetrics(
             engine, live, is_acting=lambda: is_act, errors=lambda: faults.count,
             dropped=lambda: out.dropped(),
         )  # fmt: skip
         stack.enter_context(serve(request.port, metrics))
-        out = WaysOut(
+        out = Exporters(
             metrics.snapshots,
             otlp_endpoint=request.otlp_endpoint,
             tensorboard_notes=request.tensorboard_notes,
         )
         stack.callback(out.close)
         record = RunRecord(folder, request.argv, engine, live.clock, is_act=is_act)
-        view = SafeView(make_view(folder, metrics.where or str(folder.path)))
+        view = SafeObserver(make_view(folder, metrics.where or str(folder.path)))
         if metrics.problem is not None:
             view.noted(metrics.problem)
 
@@ -178,15 +182,15 @@ def _watched(
             view.noted(text)
             record.noted(text)
 
-        watch = RunWatch(
+        watch = RunWatcher(
             folder, engine, live, record, metrics, view, faults,
             is_act=is_act, extra=EvidenceExtras(live), out=out,
         )  # fmt: skip
         return LocalRun(_command(request, folder), watch, view, faults).run()
 
 
-def _command(request: RunRequest, folder: RunFolder) -> Watched:
-    return Watched(
+def _command(request: RunRequest, folder: RunFolder) -> SupervisedCommand:
+    return SupervisedCommand(
         argv=request.argv,
         folder=folder,
         is_act=request.is_act,

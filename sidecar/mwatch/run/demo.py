@@ -36,7 +36,7 @@ _INTERRUPTED = frozenset({129, 130, 143})
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class DemoFault:
     title: str
     flags: tuple[str, ...]
     """As the trainer takes them; the last one is what brings the run down."""
@@ -53,7 +53,7 @@ class Training:
     precision: tuple[str, ...]
     iterations: int
     """Enough to pass the last fault, which is acted on some seconds after it happened."""
-    faults: tuple[Fault, ...]
+    faults: tuple[DemoFault, ...]
 
 
 TRAININGS = (
@@ -62,8 +62,10 @@ TRAININGS = (
         ("--bf16",),
         220,
         (
-            Fault("a rank stops (SIGSTOP)", ("sigstop@45:rank=1",), frozenset({Cause.HANG}), 40),
-            Fault("a weight becomes NaN", ("nan@85",), frozenset({Cause.NAN}), 80),
+            DemoFault(
+                "a rank stops (SIGSTOP)", ("sigstop@45:rank=1",), frozenset({Cause.HANG}), 40
+            ),
+            DemoFault("a weight becomes NaN", ("nan@85",), frozenset({Cause.NAN}), 80),
         ),
     ),
     Training(
@@ -71,16 +73,16 @@ TRAININGS = (
         ("--fp16", "--initial-loss-scale", "4096", "--loss-scale-window", "100"),
         240,
         (
-            Fault(
+            DemoFault(
                 "the loss scale collapses",
                 ("loss-scale-collapse@25",),
                 frozenset({Cause.LOSS_SCALE_COLLAPSE}),
                 20,
             ),
-            Fault(
+            DemoFault(
                 "a rank is killed (SIGKILL)", ("kill@165:rank=0",), frozenset({Cause.KILLED}), 160
             ),
-            Fault(
+            DemoFault(
                 "a rank is killed, and the newest checkpoint is corrupt",
                 ("corrupt-checkpoint@200", "kill@205:rank=1"),
                 frozenset({Cause.KILLED, Cause.CHECKPOINT}),
@@ -107,7 +109,7 @@ class Row(NamedTuple):
         return max(0.0, detected - self.happened_at)
 
 
-class Result(NamedTuple):
+class DemoResult(NamedTuple):
     folders: Sequence[RunFolder]
     rows: Sequence[Row]
     seconds: float
@@ -141,7 +143,7 @@ def settings() -> Settings:
     return replace(usual, act=act, deadlines=deadlines, checkpoints=checkpoints)
 
 
-def demo(*, quick: bool, parent: Path, port: int | None, shows: bool, view: MakeView) -> Result:
+def demo(*, quick: bool, parent: Path, port: int | None, shows: bool, view: MakeView) -> DemoResult:
     """InputError where the small trainer is not installed. `quick`: the first training only."""
     missing = [name for name in _NEEDED if not _is_there(name)]
     if missing:
@@ -169,7 +171,7 @@ def demo(*, quick: bool, parent: Path, port: int | None, shows: bool, view: Make
         codes.append(ended.exit_code)
         if ended.exit_code in _INTERRUPTED:
             break
-    return Result(folders, rows, time.monotonic() - began, codes)
+    return DemoResult(folders, rows, time.monotonic() - began, codes)
 
 
 def command(folder: RunFolder, training: Training) -> list[str]:
@@ -192,7 +194,7 @@ def _markers(folder: RunFolder) -> Path:
     return folder.path / "faults"
 
 
-def _rows(folder: RunFolder, faults: Sequence[Fault]) -> list[Row]:
+def _rows(folder: RunFolder, faults: Sequence[DemoFault]) -> list[Row]:
     records = list(IncidentFiles(folder.incidents).read().records)
     acted = [each for each in records if each.is_carried_out]
     rows = []
@@ -205,7 +207,7 @@ def _rows(folder: RunFolder, faults: Sequence[Fault]) -> list[Row]:
     return rows
 
 
-def _happened_at(folder: RunFolder, fault: Fault) -> float | None:
+def _happened_at(folder: RunFolder, fault: DemoFault) -> float | None:
     """The trainer notes the moment before it lets a fault happen."""
     name = fault.flags[-1].replace(":", ".")
     for marker in sorted(_markers(folder).glob(f"{name}.by-rank-*")):
@@ -216,7 +218,7 @@ def _happened_at(folder: RunFolder, fault: Fault) -> float | None:
     return None
 
 
-def _is_recovered(fault: Fault, record: IncidentRecord | None) -> bool:
+def _is_recovered(fault: DemoFault, record: IncidentRecord | None) -> bool:
     return (
         record is not None
         and record.action is Action.RESTART

@@ -113,7 +113,7 @@ _LOOK_SECONDS = 0.05
 _MODE_VARIABLE = "MWATCH_MODE"
 
 
-class Wrapper:
+class WrapperProcess:
     def __init__(self, process: subprocess.Popen[bytes], volume: Path) -> None:
         self._process = process
         self._volume = volume
@@ -220,7 +220,7 @@ class Wrapper:
 
 def start(
     argv: Sequence[str], volume: Path, *, is_act: bool, options: Sequence[str], capture: bool
-) -> Wrapper:
+) -> WrapperProcess:
     """`capture`: the trainer's output is for us to show; else it goes where ours goes."""
     adopt()
     mode = contract.ACT if is_act else contract.OBSERVE
@@ -237,14 +237,14 @@ def start(
         )
     except OSError as error:
         raise InputError(f"{sys.executable}: cannot be started ({error.strerror})") from error
-    return Wrapper(process, volume)
+    return WrapperProcess(process, volume)
 
 
 _CHUNK = 1 << 18
 _MAX_BYTES = 1 << 20
 
 
-class Printed:
+class OutputBuffer:
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
         self._chunks: deque[bytes] = deque()

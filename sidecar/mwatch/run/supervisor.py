@@ -35,16 +35,16 @@ from mwatch.errors import InputError
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause
 from mwatch.model.job import Job
-from mwatch.model.snapshot.wrapper import Ended as WrapperEnd
+from mwatch.model.snapshot.wrapper import TrainerEnd as WrapperEnd
 from mwatch.model.timeline import Rollback
 from mwatch.run import process
 from mwatch.run.folder import RunFolder
-from mwatch.run.process import Printed
+from mwatch.run.process import OutputBuffer
 from mwatch.runtime.clock import Clock
-from mwatch.runtime.self_monitoring import OwnFaults
+from mwatch.runtime.self_monitoring import InternalErrors
 from mwatch.runtime.shutdown import Interrupted, Interrupts, interrupts
-from mwatch.watch.observer import Ended, View
-from mwatch.watch.watcher import RunWatch
+from mwatch.watch.observer import RunEnd, RunObserver
+from mwatch.watch.watcher import RunWatcher
 from mwatch_trainer import contract
 
 
@@ -126,30 +126,30 @@ def unstarted(wrapper: WrapperEnd | None) -> str | None:
     return wrapper.reason if wrapper is not None and is_unstarted else None
 
 
-def last_word(code: int | None, wrapper: WrapperEnd | None) -> Ended | None:
+def last_word(code: int | None, wrapper: WrapperEnd | None) -> RunEnd | None:
     """Of a wrapper that acts: a newer attempt has begun elsewhere, or it must not go on. Whoever
     started it anew would fight for the checkpoints."""
     if code not in _LAST_WORDS:
         return None
     reason = wrapper.reason if wrapper is not None else None
-    return Ended(code, reason or "the wrapper gave up", False)
+    return RunEnd(code, reason or "the wrapper gave up", False)
 
 
-def stopped(decision: Decision) -> Ended:
+def stopped(decision: Decision) -> RunEnd:
     code = 1 if decision.cause in _USER_MENDS else GIVE_UP_EXIT_CODE
-    return Ended(code, decision.reason, False)
+    return RunEnd(code, decision.reason, False)
 
 
-def outcome(code: int, job: Job, assessment: Assessment, wrapper: WrapperEnd | None) -> Ended:
+def outcome(code: int, job: Job, assessment: Assessment, wrapper: WrapperEnd | None) -> RunEnd:
     """The command has ended, and nothing is left to be done."""
     if job.attempt.is_done and not code:
-        return Ended(0, f"training is done, iteration {job.attempt.iteration}", True)
+        return RunEnd(0, f"training is done, iteration {job.attempt.iteration}", True)
     if not code and (said := finished(wrapper)) is not None:
-        return Ended(0, said, True)
+        return RunEnd(0, said, True)
     if (why := unstarted(wrapper)) is not None:
-        return Ended(code, why, False)
+        return RunEnd(code, why, False)
     told = verdict(job, assessment.findings, assessment.decision)
-    return Ended(code, told.summary, told.cause in (Cause.FINISHED, Cause.HEALTHY))
+    return RunEnd(code, told.summary, told.cause in (Cause.FINISHED, Cause.HEALTHY))
 
 
 _TICK_SECONDS = 0.5
@@ -165,7 +165,7 @@ _ASLEEP_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class SupervisedCommand:
     """What is to be run."""
 
     argv: Sequence[str]
@@ -188,15 +188,21 @@ class _Restart:
 
 
 class LocalRun:
-    def __init__(self, watched: Watched, watch: RunWatch, view: View, faults: OwnFaults) -> None:
+    def __init__(
+        self,
+        watched: SupervisedCommand,
+        watch: RunWatcher,
+        view: RunObserver,
+        faults: InternalErrors,
+    ) -> None:
         self._watched = watched
         self._watch = watch
         self._view = view
         self._faults = faults
         self._next = NextAttempt(watched.folder.volume, watch.engine.job, watch.clock)
         self._interrupts = Interrupts()
-        self._wrapper: process.Wrapper | None = None
-        self._printed: Printed | None = None
+        self._wrapper: process.WrapperProcess | None = None
+        self._printed: OutputBuffer | None = None
         self._gone_at: float | None = None
         self._restart: _Restart | None = None
         self._stopped_by: Decision | None = None
@@ -206,23 +212,23 @@ class LocalRun:
         self._decided: Decision | None = None
         self._tries = 0
 
-    def run(self) -> Ended:
+    def run(self) -> RunEnd:
         """Until the command has ended for good, or a person or the system ends it (Ctrl-C)."""
         with interrupts() as self._interrupts:
             try:
                 ended = self._run()
             except Interrupted as interrupted:
-                ended = Ended(interrupted.exit_code, "interrupted", False)
+                ended = RunEnd(interrupted.exit_code, "interrupted", False)
                 self._stop_in_order()
             self._leave()
             self._view.ended(ended)
         return ended
 
-    def _run(self) -> Ended:
+    def _run(self) -> RunEnd:
         try:
             self._begin()
         except InputError as error:
-            return Ended(_USAGE, str(error), False)
+            return RunEnd(_USAGE, str(error), False)
         ended = None
         while ended is None:
             began = time.monotonic()
@@ -241,7 +247,7 @@ class LocalRun:
             self._view.noted(f"not watched for {asleep:.0f} s: nothing is done for as long")
 
     def _begin(self) -> None:
-        with self._faults.survived():
+        with self._faults.guard():
             self._watch.begin()
         self._start()
 
@@ -258,11 +264,11 @@ class LocalRun:
                 capture=watched.shows_output,
             )
             if self._wrapper.output is not None:
-                self._printed = Printed(self._wrapper.output)
+                self._printed = OutputBuffer(self._wrapper.output)
         self._gone_at = None
         self._is_told_lost = False
 
-    def _turn(self) -> Ended | None:
+    def _turn(self) -> RunEnd | None:
         """Once around; what the run came to, if it is over."""
         try:
             self._show_output()
@@ -282,7 +288,7 @@ class LocalRun:
             return self._end_unseen()
         return ended
 
-    def _last_word(self) -> Ended | None:
+    def _last_word(self) -> RunEnd | None:
         return last_word(self._exit_code(), self._watch.ended)
 
     def _consider(self, decision: Decision) -> None:
@@ -291,7 +297,7 @@ class LocalRun:
         if time.monotonic() < self._hold_until and self._exit_code() is None:
             return
         evidence = None
-        with self._faults.survived():
+        with self._faults.guard():
             evidence = self._watch.keeper.before_the_kill(decision)
         again = self._watch.look_closely().decision
         is_same = (again.action, again.cause) == (decision.action, decision.cause)
@@ -312,10 +318,10 @@ class LocalRun:
         if self._wrapper is not None and self._exit_code() is None:
             self._wrapper.stop(decision.reason, 0.0)
         if self._gone_at is None:
-            with self._faults.survived():
+            with self._faults.guard():
                 self._watch.attempt_ended()
 
-    def _start_again(self, restart: _Restart) -> Ended | None:
+    def _start_again(self, restart: _Restart) -> RunEnd | None:
         try:
             left = [] if self._wrapper is None else self._wrapper.clear()
             if left:  # two at a time would write over each other's checkpoints
@@ -325,7 +331,7 @@ class LocalRun:
             self._start()
         except InputError as error:
             if time.monotonic() - restart.since > _START_SECONDS:
-                return Ended(GIVE_UP_EXIT_CODE, f"given up: {error}", False)
+                return RunEnd(GIVE_UP_EXIT_CODE, f"given up: {error}", False)
             if str(error) != restart.problem:
                 restart.problem = str(error)
                 self._view.noted(f"the next attempt cannot start yet: {error}")
@@ -333,7 +339,7 @@ class LocalRun:
         self._restart = None
         return None
 
-    def _end(self, assessment: Assessment) -> Ended | None:
+    def _end(self, assessment: Assessment) -> RunEnd | None:
         """What the run came to, if the command has ended and nothing is left to be done."""
         if self._stopped_by is not None:
             return stopped(self._stopped_by)
@@ -366,12 +372,12 @@ class LocalRun:
         self._restart = _Restart(self._decided, time.monotonic())
         return True
 
-    def _end_unseen(self) -> Ended | None:
+    def _end_unseen(self) -> RunEnd | None:
         """Nothing can be judged at the moment: then nothing is done, and the end is the end."""
         code = self._exit_code()
         if code is None or self._failures < _MOST_FAILURES:
             return None
-        return Ended(code, "the command has ended; mwatch cannot say how", False)
+        return RunEnd(code, "the command has ended; mwatch cannot say how", False)
 
     def _exit_code(self) -> int | None:
         if self._wrapper is None:
@@ -389,7 +395,7 @@ class LocalRun:
             if self._wrapper is not None and self._wrapper.exit_code is None:
                 self._view.noted("interrupted: ending the run (again: at once)")
                 self._wrapper.stop("interrupted by a person", self._watched.grace_seconds)
-            with self._faults.survived():
+            with self._faults.guard():
                 self._show_output()
                 self._watch.attempt_ended()
         except Interrupted:
@@ -407,9 +413,9 @@ class LocalRun:
                     self._wrapper.kill()
                 if self._printed is not None:
                     self._view.printed(self._printed.rest())
-            with self._faults.survived():
+            with self._faults.guard():
                 self._watch.end()
         except Interrupted:
             self._interrupts.ignore()
-            with self._faults.survived():
+            with self._faults.guard():
                 self._watch.end(is_hurried=True)

@@ -23,7 +23,7 @@ MOST_WORKERS = 64
 _SLOW_SECONDS = 0.1
 
 
-class Missed(NamedTuple):
+class TimedOut(NamedTuple):
     """No answer, and why."""
 
     why: str
@@ -33,7 +33,7 @@ class Missed(NamedTuple):
 Asks = Mapping[str, Callable[[], Any]]
 
 
-def ask_all(asks: Asks, *, seconds: float, workers: int = FIRST_WORKERS) -> dict[str, Any]:
+def gather(asks: Asks, *, seconds: float, workers: int = FIRST_WORKERS) -> dict[str, Any]:
     """By name: the answer, or Missed. In the order that was given they are begun.
     `workers`: to begin with; where answers are slow there are twice as many, and twice again."""
     waiting: queue.SimpleQueue[tuple[str, Callable[[], Any]]] = queue.SimpleQueue()
@@ -57,7 +57,7 @@ def ask_all(asks: Asks, *, seconds: float, workers: int = FIRST_WORKERS) -> dict
             found[name], is_slow = answer, False
         except queue.Empty:
             is_slow = True
-    late = Missed(f"no answer within {seconds:.0f} s")
+    late = TimedOut(f"no answer within {seconds:.0f} s")
     return {name: found.get(name, late) for name in asks}
 
 
@@ -82,6 +82,6 @@ def _asked(ask: Callable[[], Any]) -> Any:
     try:
         return ask()
     except MwatchError as error:
-        return Missed(str(error), error)
+        return TimedOut(str(error), error)
     except Exception as error:  # an answer of a shape that nobody foresaw must not lose the others
-        return Missed(f"{type(error).__name__}: {error}"[:300])
+        return TimedOut(f"{type(error).__name__}: {error}"[:300])

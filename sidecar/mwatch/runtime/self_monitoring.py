@@ -20,14 +20,14 @@ _MAX_PLACES = 64
 _MAX_WORDS = 300
 
 
-class OwnFaults:
+class InternalErrors:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._places: set[str] = set()
         self.count = 0
 
     @contextmanager
-    def survived(self) -> Iterator[None]:
+    def guard(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:

@@ -33,34 +33,34 @@ from typing import NamedTuple
 import orjson
 
 from mwatch.model.event import Arguments, Error
-from mwatch.model.observation import Beat, Observed, Sign, Stored
+from mwatch.model.observation import Beat, Observed, Sign, StoredCheckpoints
 from mwatch_trainer.contract import VERSION, read_json
 
 _MAX_DIGITS = 19
 
 
-class Place(NamedTuple):
+class LogPlace(NamedTuple):
     """How far a log was told."""
 
     file: int
     """Its inode; 0: nothing was printed yet."""
     line: int
 
-    def holds(self, other: Place) -> bool:
+    def holds(self, other: LogPlace) -> bool:
         return 0 < other.line <= self.line and other.file == self.file
 
-    def is_past(self, other: Place) -> bool:
+    def is_past(self, other: LogPlace) -> bool:
         """It knows something that `other` does not, as far as one can tell."""
         return self.file != 0 and (self.file != other.file or self.line > other.line)
 
-    def then(self, other: Place) -> Place:
+    def then(self, other: LogPlace) -> LogPlace:
         """Both were told, `other` last."""
         if other.file == self.file:
             return max(self, other)
         return other if other.file else self
 
 
-NOWHERE = Place(0, 0)
+NOWHERE = LogPlace(0, 0)
 
 
 class Cursor(NamedTuple):
@@ -69,7 +69,7 @@ class Cursor(NamedTuple):
     number: int
     start: str = ""
     """Which process of that life has given it."""
-    place: Place = NOWHERE
+    place: LogPlace = NOWHERE
 
     def __str__(self) -> str:
         if not self.place.file:
@@ -89,7 +89,9 @@ def read_cursor(text: str) -> Cursor | None:
         return Cursor(life, number)
     start, *numbers = place.split("-")
     known = [each for each in map(_whole, numbers) if each is not None]
-    return Cursor(life, number, start, Place(*known)) if len(known) == len(numbers) == 2 else None
+    return (
+        Cursor(life, number, start, LogPlace(*known)) if len(known) == len(numbers) == 2 else None
+    )
 
 
 def _whole(text: str) -> int | None:
@@ -101,7 +103,7 @@ MAX_ENTRIES = 4096
 MAX_CHARACTERS = 4 << 20
 """Of all texts in them: a flood of tracebacks is no reason for more memory."""
 MAX_ANSWER_BYTES = 1 << 20
-_STATES = (Beat, Sign, Stored)
+_STATES = (Beat, Sign, StoredCheckpoints)
 """Of these only the newest matters, and that is sent anyway."""
 _BLOCKS = (Arguments, Error)
 """Known when their last line is, and told by the number of their first."""
@@ -110,7 +112,7 @@ _BLOCKS = (Arguments, Error)
 class _Entry:
     __slots__ = ("body", "characters", "number", "observed", "place")
 
-    def __init__(self, number: int, observed: Observed, place: Place) -> None:
+    def __init__(self, number: int, observed: Observed, place: LogPlace) -> None:
         self.characters = sum(len(each) for each in observed.what if isinstance(each, str))
         self.number = number
         self.observed = observed
@@ -119,8 +121,8 @@ class _Entry:
         self.body: bytes | None = None
         """Made when somebody first asks for it: a flood that nobody reads costs nothing."""
 
-    def is_known_at(self, place: Place) -> bool:
-        return place.holds(Place(self.place.file, getattr(self.observed.what, "line", 0)))
+    def is_known_at(self, place: LogPlace) -> bool:
+        return place.holds(LogPlace(self.place.file, getattr(self.observed.what, "line", 0)))
 
 
 class News(NamedTuple):
@@ -131,14 +133,14 @@ class News(NamedTuple):
     """From where on the reader does not know; 0: nothing is known to it."""
 
 
-class ObservedRing:
+class EventBuffer:
     def __init__(
         self,
         life: str,
         encode: Callable[[Observed], bytes],
         *,
         newest: int = 0,
-        place: Place = NOWHERE,
+        place: LogPlace = NOWHERE,
     ) -> None:
         """`life` names the sidecar, in letters and digits; `newest` is the last number that it
         has given before it was started again, and `place` how far it had told then."""
@@ -199,16 +201,16 @@ class ObservedRing:
         reached = Cursor(self._life, newest, self._start, ahead.then(place))
         return News(bodies, str(reached), gap, after)
 
-    def _place_with(self, observed: Observed, file: int) -> Place:
+    def _place_with(self, observed: Observed, file: int) -> LogPlace:
         what, before = observed.what, self._place
         line = getattr(what, "line", 0)
         if not line or not file:
             return before
         if file == before.file and isinstance(what, _BLOCKS):
-            return Place(file, max(line, before.line))
-        return Place(file, line)
+            return LogPlace(file, max(line, before.line))
+        return LogPlace(file, line)
 
-    def _later(self, after: int) -> tuple[list[_Entry], Place]:
+    def _later(self, after: int) -> tuple[list[_Entry], LogPlace]:
         """The newest first; and how far the log was told before them."""
         chosen: list[_Entry] = []
         for entry in reversed(self._entries):
@@ -243,7 +245,7 @@ NAME = "sidecar-cursor.json"
 _MAX_LIFE = 32
 
 
-class Told(NamedTuple):
+class BufferCursor(NamedTuple):
     life: str
     newest: int
     """The number of the last that was told."""
@@ -256,7 +258,7 @@ class Told(NamedTuple):
 class CursorFile:
     def __init__(self, volume: Path) -> None:
         self._path = str(volume / NAME)
-        self._last = self._load() or Told(secrets.token_hex(6), 0, 0, 0)
+        self._last = self._load() or BufferCursor(secrets.token_hex(6), 0, 0, 0)
         self.began = self._last
         """Where the life before this one ended."""
         self._line = self._last.line
@@ -277,7 +279,7 @@ class CursorFile:
         """After each look; a disk that is full keeps the last one, and lines are told twice."""
         if self._is_old or newest == self._last.newest:
             return
-        told = Told(self.began.life, newest, file, self._line)
+        told = BufferCursor(self.began.life, newest, file, self._line)
         temporary = self._path + ".tmp"
         try:
             with open(temporary, "wb") as out:
@@ -287,11 +289,11 @@ class CursorFile:
             return
         self._last = told
 
-    def _load(self) -> Told | None:
+    def _load(self) -> BufferCursor | None:
         body = read_json(self._path) or {}
         life = body.get("life")
         if not isinstance(life, str) or not life.isalnum() or len(life) > _MAX_LIFE:
             return None
-        numbers = [body.get(name) for name in Told._fields[1:]]
+        numbers = [body.get(name) for name in BufferCursor._fields[1:]]
         known = [each for each in numbers if type(each) is int and each >= 0]
-        return Told(life, *known) if len(known) == len(numbers) else None
+        return BufferCursor(life, *known) if len(known) == len(numbers) else None

@@ -35,7 +35,7 @@ from typing import Any
 from mwatch import __version__
 from mwatch.config.sidecar import DEFAULT_HOST, SidecarSettings
 from mwatch.errors import InputError
-from mwatch.evidence.collector import Case, EvidenceCollector
+from mwatch.evidence.collector import EvidenceCase, EvidenceCollector
 from mwatch.evidence.incident_store import IncidentFiles
 from mwatch.export.http.request import in_url
 from mwatch.export.http.server import Pages, Server
@@ -138,7 +138,7 @@ _LIST_SECONDS = 5.0
 _MAX_MANIFEST_BYTES = 1 << 20
 
 
-class EvidenceDesk:
+class EvidenceApi:
     def __init__(
         self,
         collector: EvidenceCollector,
@@ -155,7 +155,7 @@ class EvidenceDesk:
         self._running = running
         self._asked = asked
         self._lock = threading.Lock()
-        self._case: Case | None = None
+        self._case: EvidenceCase | None = None
         self._listing = threading.Lock()
         self._listed: list[Mapping[str, Any]] = []
         self._listed_at = -_LIST_SECONDS
@@ -256,8 +256,8 @@ def _outcome(answer: Mapping[str, Any]) -> RestartOutcome:
 _EVIDENCE_SECONDS = 25.0
 
 
-class RestartDesk:
-    def __init__(self, volume: Path, evidence: EvidenceDesk) -> None:
+class RestartApi:
+    def __init__(self, volume: Path, evidence: EvidenceApi) -> None:
         self._volume = str(volume)
         self._evidence = evidence
 

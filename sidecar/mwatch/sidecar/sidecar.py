@@ -33,7 +33,7 @@ from mwatch import __version__
 from mwatch.config import catalogue
 from mwatch.config.sidecar import SidecarSettings
 from mwatch.engine.engine import Assessment, Engine, Incident
-from mwatch.evidence.incident_store import AsideFiles
+from mwatch.evidence.incident_store import AsyncIncidentStore
 from mwatch.evidence.offload import OffPod
 from mwatch.export.http.control import control_pages
 from mwatch.export.http.pages import standard_pages
@@ -46,21 +46,21 @@ from mwatch.model.snapshot.pod import PodFacts, Who
 from mwatch.model.timeline import Rollback
 from mwatch.parse.grammar import Grammar
 from mwatch.runtime.clock import Clock
-from mwatch.runtime.self_monitoring import OwnFaults
+from mwatch.runtime.self_monitoring import InternalErrors
 from mwatch.runtime.shutdown import asked_to_end
-from mwatch.sidecar.event_buffer import CursorFile, Place
-from mwatch.sidecar.server import EvidenceDesk, RestartDesk, SidecarPages
+from mwatch.sidecar.event_buffer import CursorFile, LogPlace
+from mwatch.sidecar.server import EvidenceApi, RestartApi, SidecarPages
 from mwatch.sidecar.snapshot import Looked, SnapshotPage
-from mwatch.sources.base.monitored import Sighted
+from mwatch.sources.base.monitored import MonitoredSource
 from mwatch.sources.pod_facts import PodLook, data_prefixes, printed_prefixes
-from mwatch.watch.collector import Live
+from mwatch.watch.collector import VolumeCollector
 from mwatch.watch.evidence_extras import EvidenceExtras
-from mwatch.watch.exporters import WaysOut
+from mwatch.watch.exporters import Exporters
 from mwatch.watch.metrics import RunMetrics
-from mwatch.watch.observer import SafeView, View
-from mwatch.watch.optional_sources import PodEyes
-from mwatch.watch.saved_state import Memory
-from mwatch.watch.watcher import RunWatch
+from mwatch.watch.observer import RunObserver, SafeObserver
+from mwatch.watch.optional_sources import PodSources
+from mwatch.watch.saved_state import SavedState
+from mwatch.watch.watcher import RunWatcher
 from mwatch_trainer import contract
 from mwatch_trainer.control.client import ask
 from mwatch_trainer.scrub.scrubber import scrub_text
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
 
 class PodWatch:
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: VolumeCollector) -> None:
         self._live = live
         self._look: PodLook | None = None
         self._about: tuple[Sequence[str], Path | None] = ((), None)
@@ -98,12 +98,12 @@ class SidecarRecord:
     def __init__(self, engine: Engine, told: Callable[[Observed], None]) -> None:
         """`told` hears of everything that the engine is told."""
         self._engine = engine
-        self._memory: Memory | None = None
+        self._memory: SavedState | None = None
         self.told = told
 
     def recall(self, save: Path) -> list[Rollback] | None:
         if self._memory is None:
-            self._memory = Memory(save)
+            self._memory = SavedState(save)
         return self._memory.recall(self._engine.job)
 
     def problems(self) -> list[str]:
@@ -126,7 +126,7 @@ class SourceNews:
         self._told: dict[str, bool] = {}
         self._since: dict[str, float] = {}
 
-    def of(self, sources: Iterable[Sighted], now: float) -> Iterator[str]:
+    def of(self, sources: Iterable[MonitoredSource], now: float) -> Iterator[str]:
         for each in sources:
             name, is_up = each.name, each.is_up
             if is_up is self._told.get(name, False):
@@ -160,7 +160,7 @@ class _Places:
         self.incidents = settings.evidence or settings.dir / "incidents"
 
 
-def run(settings: SidecarSettings, view: View) -> int:
+def run(settings: SidecarSettings, view: RunObserver) -> int:
     """Until a signal; InputError for what a person gave and cannot be used."""
     thresholds = Settings()
     if settings.policy is not None:
@@ -168,7 +168,7 @@ def run(settings: SidecarSettings, view: View) -> int:
 
         thresholds = policy.load(settings.policy)
     with asked_to_end() as asked, ExitStack() as stack:
-        sidecar = Sidecar(settings, thresholds, SafeView(view))
+        sidecar = Sidecar(settings, thresholds, SafeObserver(view))
         stack.callback(sidecar.close)
         sidecar.turn()
         sidecar.listen()
@@ -180,20 +180,20 @@ def run(settings: SidecarSettings, view: View) -> int:
 
 
 class Sidecar:
-    def __init__(self, settings: SidecarSettings, thresholds: Settings, view: View) -> None:
+    def __init__(self, settings: SidecarSettings, thresholds: Settings, view: RunObserver) -> None:
         self._settings = settings
         self._view = view
-        self.faults = OwnFaults(view.noted)
+        self.faults = InternalErrors(view.noted)
         self._pages: SidecarPages | None = None
         self._final_at: float | None = None
         entries = catalogue.load([])
         known = {entry.id: entry for entry in entries}
         clock = Clock()
         self.engine = Engine(settings.run, known, thresholds)
-        eyes = PodEyes(
+        eyes = PodSources(
             settings.pod, self.engine, node=settings.node, tensorboard=settings.tensorboard
         )
-        self.live = Live(
+        self.live = VolumeCollector(
             settings.dir, settings.pod, Grammar(entries, None), known, clock, settings.save,
             node=settings.node, more=eyes,
         )  # fmt: skip
@@ -201,7 +201,7 @@ class Sidecar:
             self.engine, self.live, is_acting=self._is_acting, errors=self._errors,
             dropped=lambda: self.out.dropped(),
         )  # fmt: skip
-        self.out = WaysOut(
+        self.out = Exporters(
             self.metrics.snapshots,
             otlp_endpoint=settings.otlp_endpoint,
             tensorboard_notes=settings.tensorboard_notes,
@@ -211,10 +211,10 @@ class Sidecar:
         self._cursor = CursorFile(settings.dir)
         began = self._cursor.began
         who = _who(settings, clock.now())
-        place = Place(began.file, began.line)
+        place = LogPlace(began.file, began.line)
         self.page = SnapshotPage(who, began.life, newest=began.newest, place=place)
         self._places = _Places(settings)
-        self._files = AsideFiles(
+        self._files = AsyncIncidentStore(
             self._places.incidents, max_incidents=MAX_INCIDENTS, max_bytes=MAX_BYTES
         )
         self.watch = self._watch()
@@ -231,14 +231,14 @@ class Sidecar:
 
     def turn(self) -> None:
         """Once around: whatever fails is told, and the next turn comes."""
-        with self.faults.survived():
+        with self.faults.guard():
             self.watch.look()
             self._cursor.keep(self.page.ring.newest, self.live.log.file)
             self._leave_snapshot()
-        with self.faults.survived():
+        with self.faults.guard():
             for text in self._news.of(self.live.sighted, self.live.clock.now()):
                 self._view.noted(text)
-        with self.faults.survived():
+        with self.faults.guard():
             problem = None if self._pages is None else self._pages.keep_file()
             if problem is not None:
                 self._view.noted(problem)
@@ -257,15 +257,15 @@ class Sidecar:
     def close(self) -> None:
         if self._pages is not None:
             self._pages.close()
-        with self.faults.survived():
+        with self.faults.guard():
             self.watch.end(is_hurried=True)
             self._files.drain(_DRAIN_SECONDS)
-        with self.faults.survived():
+        with self.faults.guard():
             self.out.close()
         if self._pages is not None:
             self._view.noted("ended")
 
-    def _watch(self) -> RunWatch:
+    def _watch(self) -> RunWatcher:
         settings = self._settings
         volume = str(settings.dir)
 
@@ -273,7 +273,7 @@ class Sidecar:
             return ask(volume, request, seconds)
 
         off_pod = OffPod(ask_wrapper, lambda: self.live.save, lambda: bool(self._is_acting()))
-        return RunWatch(
+        return RunWatcher(
             self._places, self.engine, self.live,
             SidecarRecord(self.engine, self._told), self.metrics, self._view, self.faults,
             is_act=False,
@@ -285,10 +285,10 @@ class Sidecar:
 
     def _made_pages(self) -> Pages:
         watch = self.watch
-        desk = EvidenceDesk(
+        desk = EvidenceApi(
             watch.evidence, watch.files, watch.clock.now, watch.running, self.live.look_soon
         )
-        restart = RestartDesk(self._settings.dir, desk).restart
+        restart = RestartApi(self._settings.dir, desk).restart
         return {
             **standard_pages(self.metrics.snapshots, self.metrics.since_tick),
             "/v1/snapshot": self.page.page,

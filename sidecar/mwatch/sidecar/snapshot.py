@@ -20,13 +20,13 @@ import orjson
 from mwatch.export.http.request import Page, Request
 from mwatch.model.finding import Finding
 from mwatch.model.job import SignSeen
-from mwatch.model.observation import Observed, Stored
+from mwatch.model.observation import Observed, StoredCheckpoints
 from mwatch.model.snapshot.observed_wire import described, to_wire
 from mwatch.model.snapshot.pod import PodFacts, Who
 from mwatch.model.snapshot.snapshot import Snapshot
-from mwatch.model.snapshot.snapshot_wire import VERSION, View, plain
+from mwatch.model.snapshot.snapshot_wire import VERSION, SidecarView, plain
 from mwatch.model.snapshot.wrapper import WrapperState
-from mwatch.sidecar.event_buffer import NOWHERE, ObservedRing, Place
+from mwatch.sidecar.event_buffer import NOWHERE, EventBuffer, LogPlace
 from mwatch.sources.probe import RankReading
 from mwatch_trainer.scrub.scrubber import Scrubber
 
@@ -66,7 +66,7 @@ class SnapshotPage:
         life: str,
         *,
         newest: int = 0,
-        place: Place = NOWHERE,
+        place: LogPlace = NOWHERE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`life`, `newest`, `place`: see ObservedRing."""
@@ -78,11 +78,11 @@ class SnapshotPage:
         self._parts: dict[str, _Part] = {}
         self._stored: Observed | None = None
         """The newest look into the save folder; the part is of the first that found it so."""
-        self.ring = ObservedRing(life, _encoded, newest=newest, place=place)
+        self.ring = EventBuffer(life, _encoded, newest=newest, place=place)
 
     def told(self, observed: Observed, file: int = 0) -> None:
         """The engine was told of it; `file`: the log that is read now."""
-        if isinstance(observed.what, Stored):
+        if isinstance(observed.what, StoredCheckpoints):
             before, self._stored = self._stored, observed
             if before is None or before.what != observed.what:
                 self._change("stored", observed, _bounded(observed))
@@ -151,9 +151,9 @@ def _members(looked: Looked) -> dict[str, Any]:
     }
 
 
-def _view(snapshot: Snapshot, step_seconds: float | None) -> View:
+def _view(snapshot: Snapshot, step_seconds: float | None) -> SidecarView:
     decision = snapshot.decision
-    return View(
+    return SidecarView(
         attempt=snapshot.attempt,
         phase=None if snapshot.phase is None else snapshot.phase.value,
         iteration=snapshot.iteration,
@@ -193,7 +193,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
 def _bounded(observed: Observed) -> dict[str, Any]:
     """The newest: a controller that thinks the older ones gone does not choose them either."""
     what = observed.what
-    assert isinstance(what, Stored)
+    assert isinstance(what, StoredCheckpoints)
     newest = sorted(what.checkpoints, key=lambda each: each.iteration)[-MAX_CHECKPOINTS:]
     return {"at": observed.at, **described(what._replace(checkpoints=tuple(newest)))}
 

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from mwatch.model.observation import Observed, Stored, StoredCheckpoint
+from mwatch.model.observation import Observed, StoredCheckpoint, StoredCheckpoints
 from mwatch.model.reading import Absent, Ok, Reading
 from mwatch.model.snapshot.snapshot import Storage
 from mwatch.model.timeline import BegunAttempt, Quarantine, Rollback, Timeline, bounded
@@ -32,13 +32,13 @@ from mwatch_trainer.checkpoint import timeline as file
 from mwatch_trainer.checkpoint.listing import (
     MAX_CHECKPOINTS,
     TRACKER,
-    Checkpoint,
-    Name,
+    CheckpointName,
+    ListedCheckpoint,
     list_names,
     read_tracker,
     verify,
 )
-from mwatch_trainer.checkpoint.verdict import State
+from mwatch_trainer.checkpoint.verdict import CheckpointState
 
 PERIOD_SECONDS = 10.0
 LIMIT_SECONDS = 30.0
@@ -56,7 +56,7 @@ class _Known(NamedTuple):
     tracker: Mark | None
     """The trainer's pointer as it was when it first named this one: a second save of the same
     iteration writes it anew."""
-    checkpoint: Checkpoint | None
+    checkpoint: ListedCheckpoint | None
     again_at: float | None
     """When one that is not whole is looked at again; None: never."""
     pause: float
@@ -72,7 +72,7 @@ class CheckpointDir:
         limit_seconds: float = LIMIT_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
-        judge: Callable[[str, str], Checkpoint | None] = verify,
+        judge: Callable[[str, str], ListedCheckpoint | None] = verify,
     ) -> None:
         self._folder = folder
         self._stream = stream
@@ -149,9 +149,9 @@ class CheckpointDir:
             for each in found
             if each is not None and each.iteration is not None
         )
-        return Ok((Observed(at, self._stream, Stored(self._folder, stored)),))
+        return Ok((Observed(at, self._stream, StoredCheckpoints(self._folder, stored)),))
 
-    def _checkpoint(self, name: Name, tracker: Mark | None) -> Checkpoint | None:
+    def _checkpoint(self, name: CheckpointName, tracker: Mark | None) -> ListedCheckpoint | None:
         mark = _mark(self._folder, name)
         known = self._known.get(name.name)
         now = self._clock()
@@ -163,13 +163,13 @@ class CheckpointDir:
             return known.checkpoint
         found = self._judge(self._folder, name.name)
         pause = _FIRST_AGAIN_SECONDS if known is None or not is_same else 2 * known.pause
-        is_whole = found is not None and found.state is State.COMPLETE
+        is_whole = found is not None and found.state is CheckpointState.COMPLETE
         again_at = None if is_whole or pause > _MOST_AGAIN_SECONDS else now + pause
         self._known[name.name] = _Known(mark, tracker, found, again_at, pause)
         return found
 
 
-def _mark(folder: str, name: Name) -> Mark:
+def _mark(folder: str, name: CheckpointName) -> Mark:
     """Cheap to take, and different once something was written that matters."""
     if name.files:
         return tuple(_stamp(os.path.join(folder, file)) for file in name.files)
@@ -194,7 +194,7 @@ def _stamp(path: str) -> Mark | None:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-class Found(NamedTuple):
+class SavedTimeline(NamedTuple):
     timeline: Timeline | None
     """None: there is none, or it is broken."""
     problem: str | None = None
@@ -202,19 +202,21 @@ class Found(NamedTuple):
     is_broken: bool = False
 
 
-def find(folder: str) -> Found:
+def find(folder: str) -> SavedTimeline:
     name = f"{file.FOLDER}/{file.FILE}"
     try:
         read = file.read(folder)
-    except file.Broken as error:
-        return Found(None, f"{name} {error}: which checkpoints were abandoned is not known", True)
+    except file.BrokenTimeline as error:
+        return SavedTimeline(
+            None, f"{name} {error}: which checkpoints were abandoned is not known", True
+        )
     if read is None:
-        return Found(None)
+        return SavedTimeline(None)
     newer = f"{name} was written by a newer mwatch: not all of it is understood"
-    return Found(to_model(read), newer if read.version > file.VERSION else None)
+    return SavedTimeline(to_model(read), newer if read.version > file.VERSION else None)
 
 
-def to_model(read: file.Timeline) -> Timeline:
+def to_model(read: file.TimelineFile) -> Timeline:
     timeline = Timeline(attempt=read.attempt)
     timeline.rollbacks.extend(bounded([Rollback(*each) for each in read.rollbacks]))
     timeline.attempts.extend(BegunAttempt(*each) for each in read.attempts)
@@ -226,10 +228,10 @@ def to_text(timeline: Timeline) -> str:
     """What the file is to hold."""
     quarantine = timeline.quarantine
     return file.to_text(
-        file.Timeline(
+        file.TimelineFile(
             timeline.attempt,
-            tuple(file.Attempt(*each) for each in timeline.attempts),
-            tuple(file.Rollback(*each) for each in timeline.rollbacks),
-            None if quarantine is None else file.Quarantine(*quarantine),
+            tuple(file.TimelineAttempt(*each) for each in timeline.attempts),
+            tuple(file.TimelineRollback(*each) for each in timeline.rollbacks),
+            None if quarantine is None else file.TimelineQuarantine(*quarantine),
         )
     )

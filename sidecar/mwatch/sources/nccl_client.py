@@ -28,7 +28,7 @@ _EVERYWHERE = frozenset({"", "0.0.0.0", "::", "*"})
 Address = tuple[str, int]
 
 
-class Level(IntEnum):
+class RasProtocol(IntEnum):
     """What a server knows; a version is told only with the answer."""
 
     TEXT = 24
@@ -47,7 +47,7 @@ def address_of(environ: Mapping[str, str]) -> Address:
     return ("localhost" if host in _EVERYWHERE else host), int(port)
 
 
-class Said(NamedTuple):
+class RasText(NamedTuple):
     text: str
     is_whole: bool
     """The server closed the connection, as it does at the end of an answer."""
@@ -76,18 +76,18 @@ class RasLink:
     ) -> None:
         self._socket.close()
 
-    def level(self) -> Level:
+    def level(self) -> RasProtocol:
         """Asked with commands that change nothing."""
         if self._ask("SET FORMAT json") != "OK":
-            return Level.TEXT
+            return RasProtocol.TEXT
         # There is no such group of events: who knows the command says so, and does not begin.
         answer = self._ask("MONITOR mwatch")
-        return Level.MONITOR if "event group" in answer else Level.JSON
+        return RasProtocol.MONITOR if "event group" in answer else RasProtocol.JSON
 
-    def status(self, level: Level, gather_seconds: int) -> Said:
+    def status(self, level: RasProtocol, gather_seconds: int) -> RasText:
         """The answer, or what came of it in time and within bounds."""
         self._ask(f"TIMEOUT {gather_seconds}")
-        command = "VERBOSE STATUS" if level is Level.TEXT else "STATUS"
+        command = "VERBOSE STATUS" if level is RasProtocol.TEXT else "STATUS"
         self._send(command)
         answer, is_whole = bytearray(self._rest), False
         while len(answer) < MAX_BYTES:
@@ -99,7 +99,7 @@ class RasLink:
                 is_whole = True
                 break
             answer += piece
-        return Said(answer.decode("utf-8", "replace"), is_whole, len(answer) >= MAX_BYTES)
+        return RasText(answer.decode("utf-8", "replace"), is_whole, len(answer) >= MAX_BYTES)
 
     def _connected(self, address: Address) -> socket.socket:
         for _ in range(_TRIES):

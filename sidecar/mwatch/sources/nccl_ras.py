@@ -36,7 +36,7 @@ from mwatch.model.observation import Observed, Sign, SignSource, SignState
 from mwatch.model.reading import Absent, Failed, Ok, Reading
 from mwatch.model.snapshot.hardware import Communicator, Nccl, RasAnswer
 from mwatch.sources.base.worker import Periodic
-from mwatch.sources.nccl_client import Address, Level, RasLink
+from mwatch.sources.nccl_client import Address, RasLink, RasProtocol
 
 _MAX_NAMED = 8
 
@@ -99,14 +99,14 @@ class _Known(NamedTuple):
     """How many in a row had these counts."""
 
 
-class Told(NamedTuple):
+class RasReport(NamedTuple):
     nccl: Nccl
     signs: tuple[Sign, ...]
     is_calm: bool
     """The counts move, or nothing of them is told, and nobody is missing."""
 
 
-class Counts:
+class RasCounts:
     """Of one job: `is_of_another` says when a new one is needed."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class Counts:
         hashes = {each.hash for each in answer.told}
         return answer.counts_all and bool(self._known) and not hashes & self._known.keys()
 
-    def told(self, at: float, answer: RasAnswer, world_size: int | None) -> Told:
+    def told(self, at: float, answer: RasAnswer, world_size: int | None) -> RasReport:
         """`at` is monotonic; `world_size` None: as many as RAS knows GPUs."""
         moved = self._follow(at, answer)
         state, words = self._state(at, answer, moved)
@@ -136,7 +136,7 @@ class Counts:
         missing = missing_ranks(answer)
         nccl = Nccl(answer.communicators, missing, len(unequal), _operations(answer))
         is_equal = not answer.counts_all and not any(each.begun for each in answer.told)
-        return Told(nccl, tuple(signs), (moved or is_equal) and not missing)
+        return RasReport(nccl, tuple(signs), (moved or is_equal) and not missing)
 
     def _follow(self, at: float, answer: RasAnswer) -> bool:
         """Whether something was begun since the last answer."""
@@ -313,7 +313,7 @@ class NcclRas:
         self._clock = clock
         self._wall = wall
         self._greeted_at: float | None = None
-        self._counts = Counts()
+        self._counts = RasCounts()
         self._is_calm, self._is_too_long, self._nodes = True, False, 1
         self._polls: Periodic[_Polled] = Periodic(
             "mwatch-nccl-ras",
@@ -378,14 +378,14 @@ class NcclRas:
                 if not self._has_settled():
                     return Absent(f"RAS {_NOT_YET}")
                 if not self._is_asked(level):
-                    self._counts, self._is_calm = Counts(), True
+                    self._counts, self._is_calm = RasCounts(), True
                     return Ok(_Polled(None, ()))
                 if self._danger(level) is not None:
                     return Ok(_Polled(self.nccl, ()))
                 at, wall = self._clock(), self._wall()
                 said = link.status(level, _GATHER_SECONDS)
         except ConnectionRefusedError:
-            self._greeted_at, self._counts = None, Counts()
+            self._greeted_at, self._counts = None, RasCounts()
             self._is_calm, self._is_too_long = True, False
             return Absent(
                 f"nobody listens at {host}:{port}: no NCCL job yet, NCCL before 2.24, "
@@ -398,23 +398,23 @@ class NcclRas:
 
     def _told(self, at: float, wall: float, answer: RasAnswer) -> _Polled:
         if self._counts.is_of_another(answer):
-            self._counts = Counts()
-        told: Told = self._counts.told(at, answer, self._world_size())
+            self._counts = RasCounts()
+        told: RasReport = self._counts.told(at, answer, self._world_size())
         self._nodes = answer.nodes or 1
         self._is_calm = told.is_calm
         return _Polled(told.nccl, tuple(Observed(wall, self._stream, sign) for sign in told.signs))
 
-    def _is_asked(self, level: Level) -> bool:
-        may_be = level is Level.MONITOR or self._asks_older or self._is_silent()
+    def _is_asked(self, level: RasProtocol) -> bool:
+        may_be = level is RasProtocol.MONITOR or self._asks_older or self._is_silent()
         return may_be and self._is_asker()
 
     def _has_settled(self) -> bool:
         since = self._greeted_at
         return since is not None and self._clock() - since >= self._settle and self._is_settled()
 
-    def _danger(self, level: Level) -> str | None:
+    def _danger(self, level: RasProtocol) -> str | None:
         """Newer ones can be asked at any time, for a person or before a restart."""
-        if level is Level.MONITOR:
+        if level is RasProtocol.MONITOR:
             return None
         if not self._has_settled():
             return f"RAS {_NOT_YET}"

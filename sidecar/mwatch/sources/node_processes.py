@@ -60,7 +60,7 @@ Key = tuple[int, int]
 """Pid and start: a pid alone may be used again."""
 
 
-class Process(NamedTuple):
+class NodeProcess(NamedTuple):
     pid: int
     parent: int | None
     started: int
@@ -90,13 +90,13 @@ class RankUse:
         self._spent: dict[int, float] = {}
         self.ranks: dict[int, Use] = {}
 
-    def saw(self, found: Mapping[int, Sequence[Process]]) -> None:
+    def saw(self, found: Mapping[int, Sequence[NodeProcess]]) -> None:
         """Of each rank that lives: its main process first, then those below it."""
         self.ranks = {rank: self._use(rank, every) for rank, every in found.items()}
         there = {each.key for every in found.values() for each in every}
         self._known = {key: spent for key, spent in self._known.items() if key in there}
 
-    def _use(self, rank: int, every: Sequence[Process]) -> Use:
+    def _use(self, rank: int, every: Sequence[NodeProcess]) -> Use:
         for each in every:
             if each.cpu_seconds is None:
                 continue
@@ -162,7 +162,7 @@ class NodeProcesses:
             case other:
                 return other
 
-    def _with_probe(self, found: list[Process]) -> list[Process]:
+    def _with_probe(self, found: list[NodeProcess]) -> list[NodeProcess]:
         named = read_rank_pids(self._volume)
         self._probed.update(named[each.key] for each in found if each.key in named)
         return [
@@ -172,7 +172,7 @@ class NodeProcesses:
             for each in found
         ]
 
-    def _signs(self, found: list[Process], monotonic: float) -> Iterator[Sign]:
+    def _signs(self, found: list[NodeProcess], monotonic: float) -> Iterator[Sign]:
         everybody = {each.key for each in found if each.state not in _GONE}
         if not everybody:
             return  # the command has ended
@@ -194,7 +194,7 @@ class NodeProcesses:
         self._moments.clear()
         self._use = RankUse()
 
-    def _states(self, alive: dict[int, Process]) -> Iterator[Sign]:
+    def _states(self, alive: dict[int, NodeProcess]) -> Iterator[Sign]:
         """Stopped ranks at each sample; that one goes on again is told once."""
         for rank, process in sorted(alive.items()):
             if process.state == _STOPPED:
@@ -207,7 +207,7 @@ class NodeProcesses:
                 words = f"rank {rank} (pid {process.pid}) is alive"
                 yield Sign(SignSource.PROCESS, state, rank, words)
 
-    def _deaths(self, alive: dict[int, Process]) -> Iterator[Sign]:
+    def _deaths(self, alive: dict[int, NodeProcess]) -> Iterator[Sign]:
         """Told once: it lasts until the rank has a process again."""
         for rank in sorted(self._ranks.keys() - alive.keys()):
             if self._odd.get(rank) is not SignState.DEAD:
@@ -217,9 +217,9 @@ class NodeProcesses:
 
     def _cpu(
         self,
-        found: list[Process],
-        alive: dict[int, Process],
-        below: dict[int, list[Process]],
+        found: list[NodeProcess],
+        alive: dict[int, NodeProcess],
+        below: dict[int, list[NodeProcess]],
         monotonic: float,
     ) -> Iterator[Sign]:
         spent = {each.key: each.cpu_seconds for each in found if each.cpu_seconds is not None}
@@ -254,20 +254,20 @@ def _cpu_sign(rank: int, share: float, seconds: float) -> Sign:
     return Sign(SignSource.CPU_TIME, state, rank, words)
 
 
-def _main_processes(found: list[Process]) -> dict[int, Process]:
+def _main_processes(found: list[NodeProcess]) -> dict[int, NodeProcess]:
     """Of each rank that lives. Should two claim to be one, the older is it: children inherit."""
-    chosen: dict[int, Process] = {}
+    chosen: dict[int, NodeProcess] = {}
     for each in sorted(found, key=lambda process: process.started, reverse=True):
         if each.rank is not None and each.is_rank and each.state not in _GONE:
             chosen[each.rank] = each
     return chosen
 
 
-def _descendants(found: list[Process]) -> dict[int, list[Process]]:
+def _descendants(found: list[NodeProcess]) -> dict[int, list[NodeProcess]]:
     """By the pid of a rank's main process: all below it, up to the next rank."""
     mains = {each.pid for each in found if each.is_rank}
     parents = {each.pid: each.parent for each in found}
-    below: dict[int, list[Process]] = {}
+    below: dict[int, list[NodeProcess]] = {}
     for each in found:
         above, steps = each.parent, 0
         while above is not None and above not in mains and steps < len(found):
@@ -277,13 +277,13 @@ def _descendants(found: list[Process]) -> dict[int, list[Process]]:
     return below
 
 
-def _processes(body: dict[str, Any]) -> list[Process]:
+def _processes(body: dict[str, Any]) -> list[NodeProcess]:
     found = []
     for each in objects(body.get("processes"), MAX_PROCESSES):
         pid = whole(each.get("pid"))
         if pid is not None:
             found.append(
-                Process(
+                NodeProcess(
                     pid,
                     whole(each.get("ppid")),
                     whole(each.get("started")) or 0,

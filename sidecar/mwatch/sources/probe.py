@@ -28,7 +28,7 @@ from mwatch.model.observation import Beat, Observed
 from mwatch.model.phase import JobPhase
 from mwatch.model.reading import Absent, Failed, Ok, Reading
 from mwatch_trainer.contract import PROBE_FOLDER, PROBE_PREFIX
-from mwatch_trainer.probe.record_file import SIZE, Record, unpack
+from mwatch_trainer.probe.record_file import SIZE, ProbeRecord, unpack
 
 GAP_SECONDS = 5.0
 _KNOWN = frozenset({"collective", "data", "compute", *(phase.value for phase in JobPhase)})
@@ -68,7 +68,7 @@ class RankReading(NamedTuple):
     """Since the record was written."""
     is_new: bool
     """Not the one that the last read gave."""
-    record: Record
+    record: ProbeRecord
 
 
 class _Seen(NamedTuple):
@@ -110,7 +110,7 @@ class ProbeFolder:
         self.gone = frozenset(self._seen.keys() - there)
         return Ok(tuple(sorted(found, key=lambda each: each.beat.rank)))
 
-    def _reading(self, record: Record, now: float) -> RankReading:
+    def _reading(self, record: ProbeRecord, now: float) -> RankReading:
         key = (record.pid, record.started, record.ticks)
         seen = self._seen.get(record.rank)
         age = now - record.monotonic
@@ -123,7 +123,7 @@ class ProbeFolder:
         return RankReading(_beat(record), max(age, 0.0), is_new, record)
 
 
-class Probe:
+class ProbeSource:
     """The same as observations: a Beat for each record that is new."""
 
     def __init__(
@@ -159,7 +159,7 @@ class Probe:
                 return other
 
 
-def _records(path: str) -> Iterator[Record]:
+def _records(path: str) -> Iterator[ProbeRecord]:
     """Those that can be read; raises OSError where the folder cannot be listed."""
     with os.scandir(path) as entries:
         names = [entry.name for _, entry in zip(range(MAX_RECORDS), entries, strict=False)]
@@ -172,7 +172,7 @@ def _records(path: str) -> Iterator[Record]:
             yield record
 
 
-def _whole_record(path: str) -> Record | None:
+def _whole_record(path: str) -> ProbeRecord | None:
     for _ in range(_TRIES):  # one that is being written is torn
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -189,12 +189,12 @@ def _whole_record(path: str) -> Record | None:
     return None
 
 
-def _start(record: Record) -> tuple[int, int]:
+def _start(record: ProbeRecord) -> tuple[int, int]:
     """Which start of the ranks it is of: by the wrapper, and by torchrun inside of that."""
     return record.attempt, record.restart_count
 
 
-def _beat(record: Record) -> Beat:
+def _beat(record: ProbeRecord) -> Beat:
     return Beat(
         rank=record.rank,
         world_size=_known(record.world_size),

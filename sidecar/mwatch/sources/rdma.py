@@ -162,7 +162,7 @@ _EFA_COMMANDS = "efa-commands-fail"
 _SAMPLES = 60
 
 
-class Rule(NamedTuple):
+class CounterRule(NamedTuple):
     counter: str
     more_than: int
     seconds: float
@@ -173,31 +173,31 @@ class Rule(NamedTuple):
 
 
 RULES = (
-    Rule("link_downed", 0, 0.0, LINK_DOWN),
-    Rule("local_link_integrity_errors", 0, 0.0, _LINK),
-    Rule("excessive_buffer_overrun_errors", 0, 0.0, _LINK),
-    Rule("symbol_error", 100, 10.0, _LINK),
-    Rule("symbol_error", 120, 3600.0, _LINK),  # the bit error rate that IBTA allows
-    Rule("port_rcv_errors", 100, 10.0, _LINK),
-    Rule("link_error_recovery", 5, 60.0, _FLAPS),
-    Rule("carrier_changes", 2, 300.0, _FLAPS),
-    Rule("port_xmit_discards", 1000, 10.0, _CONGESTED),
-    Rule("roce_slow_restart", 100, 10.0, _CONGESTED),
-    Rule("rnr_nak_retry_err", 0, 0.0, _PEER),
-    Rule("local_ack_timeout_err", 10, 10.0, _PEER),
-    Rule("req_transport_retries_exceeded", 0, 0.0, _PEER),
-    Rule("req_cqe_error", 0, 0.0, _PEER),
-    Rule("resp_cqe_error", 0, 0.0, _PEER),
-    Rule("rx_drops", 1000, 10.0, _EFA_LOSS),
-    Rule("retrans_bytes", 1_000_000, 0.0, _EFA_LOSS, is_bucket=True),
-    Rule("retrans_pkts", 1000, 0.0, _EFA_LOSS, is_bucket=True),
-    Rule("retrans_timeout_events", 100, 0.0, _EFA_LOSS, is_bucket=True),
-    Rule("unresponsive_remote_events", 10, 10.0, _EFA_PEER),
-    Rule("impaired_remote_conn_events", 10, 10.0, _EFA_PEER),
-    Rule("rdma_read_wr_err", 10, 10.0, _EFA_PEER),
-    Rule("rdma_write_wr_err", 10, 10.0, _EFA_PEER),
-    Rule("no_completion_cmds", 0, 0.0, _EFA_FIRMWARE),
-    Rule("cmds_err", 10, 60.0, _EFA_COMMANDS),
+    CounterRule("link_downed", 0, 0.0, LINK_DOWN),
+    CounterRule("local_link_integrity_errors", 0, 0.0, _LINK),
+    CounterRule("excessive_buffer_overrun_errors", 0, 0.0, _LINK),
+    CounterRule("symbol_error", 100, 10.0, _LINK),
+    CounterRule("symbol_error", 120, 3600.0, _LINK),  # the bit error rate that IBTA allows
+    CounterRule("port_rcv_errors", 100, 10.0, _LINK),
+    CounterRule("link_error_recovery", 5, 60.0, _FLAPS),
+    CounterRule("carrier_changes", 2, 300.0, _FLAPS),
+    CounterRule("port_xmit_discards", 1000, 10.0, _CONGESTED),
+    CounterRule("roce_slow_restart", 100, 10.0, _CONGESTED),
+    CounterRule("rnr_nak_retry_err", 0, 0.0, _PEER),
+    CounterRule("local_ack_timeout_err", 10, 10.0, _PEER),
+    CounterRule("req_transport_retries_exceeded", 0, 0.0, _PEER),
+    CounterRule("req_cqe_error", 0, 0.0, _PEER),
+    CounterRule("resp_cqe_error", 0, 0.0, _PEER),
+    CounterRule("rx_drops", 1000, 10.0, _EFA_LOSS),
+    CounterRule("retrans_bytes", 1_000_000, 0.0, _EFA_LOSS, is_bucket=True),
+    CounterRule("retrans_pkts", 1000, 0.0, _EFA_LOSS, is_bucket=True),
+    CounterRule("retrans_timeout_events", 100, 0.0, _EFA_LOSS, is_bucket=True),
+    CounterRule("unresponsive_remote_events", 10, 10.0, _EFA_PEER),
+    CounterRule("impaired_remote_conn_events", 10, 10.0, _EFA_PEER),
+    CounterRule("rdma_read_wr_err", 10, 10.0, _EFA_PEER),
+    CounterRule("rdma_write_wr_err", 10, 10.0, _EFA_PEER),
+    CounterRule("no_completion_cmds", 0, 0.0, _EFA_FIRMWARE),
+    CounterRule("cmds_err", 10, 60.0, _EFA_COMMANDS),
 )
 """Rates by the second are taken over ten."""
 
@@ -205,7 +205,7 @@ RULES = (
 class Watch:
     """One counter of one port, held against one rule."""
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: CounterRule) -> None:
         self._rule = rule
         self._seen: deque[tuple[float, int]] = deque()
         self._tokens = float(rule.more_than)
@@ -289,7 +289,7 @@ class Rdma:
         self._node = node
         self._clock = clock
         self._wall = wall
-        self._watches: dict[tuple[str, Rule], Watch] = {}
+        self._watches: dict[tuple[str, CounterRule], Watch] = {}
         self._was_up: dict[str, bool] = {}
         self._cards: dict[str, int] = {}
         """How many looks in a row did not find one that was there."""

@@ -43,18 +43,18 @@ _VALUE, _TAG = 1, 1
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
-class Record(NamedTuple):
+class EventRecord(NamedTuple):
     offset: int
     wall_time: float
     step: int
     tag: str
 
 
-class Broken(ValueError):
+class BrokenRecord(ValueError):
     """The file is no row of records from here on."""
 
 
-def records(path: str, offset: int) -> Iterator[tuple[int, Record | None]]:
+def records(path: str, offset: int) -> Iterator[tuple[int, EventRecord | None]]:
     """Each whole record from `offset` on, after the offset behind it; None: not of a value.
 
     One that is not yet written to its end is left for the next time.
@@ -68,7 +68,7 @@ def records(path: str, offset: int) -> Iterator[tuple[int, Record | None]]:
                 return
             length, check = _HEAD.unpack(head)
             if check != masked_crc(head[:8]) or length > _MAX_LENGTH:
-                raise Broken(f"{os.path.basename(path)}: broken at byte {offset}")
+                raise BrokenRecord(f"{os.path.basename(path)}: broken at byte {offset}")
             end = offset + _HEAD.size + length + _FOOT
             if end > size:
                 return
@@ -76,7 +76,7 @@ def records(path: str, offset: int) -> Iterator[tuple[int, Record | None]]:
             offset = end
 
 
-def _record(offset: int, file: BinaryIO, length: int) -> Record | None:
+def _record(offset: int, file: BinaryIO, length: int) -> EventRecord | None:
     data = file.read(min(length, _NEEDED))
     found: dict[int, bytes | int] = {}
     for number, value in _fields(data):
@@ -89,7 +89,7 @@ def _record(offset: int, file: BinaryIO, length: int) -> Record | None:
     tag = next((each for number, each in inside if number == _TAG), None)
     if not isinstance(tag, bytes) or len(wall) != _DOUBLE.size:
         return None
-    return Record(offset, _DOUBLE.unpack(wall)[0], step, tag.decode("utf-8", "replace"))
+    return EventRecord(offset, _DOUBLE.unpack(wall)[0], step, tag.decode("utf-8", "replace"))
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:
@@ -287,7 +287,7 @@ class TensorboardEvents:
                 continue
             try:
                 self._advance(file)
-            except Broken as error:
+            except BrokenRecord as error:
                 self._broken.add(file.path)
                 broken = str(error)
         self._broken &= self._offsets.keys()
@@ -299,7 +299,7 @@ class TensorboardEvents:
             if record is not None and self._is_of_this_run(record, file):
                 self._take(file.path, record)
 
-    def _is_of_this_run(self, record: Record, file: _File) -> bool:
+    def _is_of_this_run(self, record: EventRecord, file: _File) -> bool:
         is_step = 0 < record.step < _MAX_STEP and _OVER_SAMPLES not in record.tag
         return (
             is_step
@@ -307,7 +307,7 @@ class TensorboardEvents:
             and self._since - _SKEW_SECONDS <= record.wall_time <= self._now + _SKEW_SECONDS
         )
 
-    def _take(self, path: str, record: Record) -> None:
+    def _take(self, path: str, record: EventRecord) -> None:
         """In one file steps only rise; a later file may begin lower, as after a resume."""
         newest = self._newest
         if newest is not None and record.wall_time < newest.wall_time:

@@ -16,7 +16,7 @@ from typing import Any
 
 from mwatch.model.observation import AttemptStart, Observed, ProcessExit
 from mwatch.model.reading import Absent, Failed, Ok, Reading
-from mwatch.model.snapshot.wrapper import Ended, WrapperState
+from mwatch.model.snapshot.wrapper import TrainerEnd, WrapperState
 from mwatch.sources.base.json_file import JsonFile, number, text, whole
 from mwatch_trainer.contract import ATTEMPT
 
@@ -95,11 +95,11 @@ def _words(found: object, most: int) -> tuple[str, ...]:
     return tuple(str(each)[:_MAX_WORDS] for each in listed)
 
 
-def _ended(found: object, started_at: float) -> Ended | None:
+def _ended(found: object, started_at: float) -> TrainerEnd | None:
     if not isinstance(found, dict):
         return None
     at = number(found.get("at"))
-    return Ended(
+    return TrainerEnd(
         whole(found.get("code")),
         _signal_name(found.get("signal")),
         text(found.get("reason"), _MAX_WORDS),

@@ -20,7 +20,7 @@ from typing import Any
 
 from mwatch.model.calibration import MAX_SHAPES, Calibration, Sample, is_duration
 from mwatch.model.job import Attempt, Job, Step
-from mwatch.model.phase import JobPhase, Slot
+from mwatch.model.phase import DeadlineSlot, JobPhase
 from mwatch.state.goodput.time_parts import own_seconds, seconds_aside
 
 STARVED = 8  # steps known; fewer, and a poor line is better than nothing
@@ -30,7 +30,7 @@ CLOSE_SECONDS = 1.0  # lines that come faster say the same: once enough are know
 EVERY = 5
 
 
-def phase_ended(job: Job, slot: Slot, seconds: float) -> None:
+def phase_ended(job: Job, slot: DeadlineSlot, seconds: float) -> None:
     """A phase of `job.attempt` has ended in the usual way; 0: nobody knows how long it took."""
     if seconds > 0:
         job.calibration.learn(slot, seconds)
@@ -64,7 +64,7 @@ def step_reported(job: Job, step: Step) -> None:
         return
     calibration.learn_step(seconds, step.new)
     all_of_it = seconds * step.new
-    calibration.learn(Slot.TRAINING, all_of_it if is_disturbed else max(gap, all_of_it))
+    calibration.learn(DeadlineSlot.TRAINING, all_of_it if is_disturbed else max(gap, all_of_it))
 
 
 def _is_disturbed(job: Job) -> bool:
@@ -172,7 +172,7 @@ def _read(entry: object) -> Calibration | None:
     if not isinstance(durations, Mapping):
         return None
     read = Calibration(key)
-    samples = [(read.durations[slot], durations.get(slot.value, [])) for slot in Slot]
+    samples = [(read.durations[slot], durations.get(slot.value, [])) for slot in DeadlineSlot]
     samples += [(getattr(read, name), entry.get(name, [])) for name in _SAMPLES]
     if not all(_fill(sample, values) for sample, values in samples):
         return None

@@ -9,7 +9,7 @@ import re
 from mwatch.model.event import Checkpoint, Error
 from mwatch.model.fault import Blame, Role
 from mwatch.model.job import MAX_CHECKPOINTS, Attempt, Job, KnownCheckpoint, Save, Stream
-from mwatch.model.observation import Stored
+from mwatch.model.observation import StoredCheckpoints
 from mwatch.model.phase import JobPhase
 from mwatch.model.timeline import Rollback
 from mwatch.state import attempts, phases
@@ -176,7 +176,7 @@ def _continue_from(job: Job, at: float, iteration: int) -> None:
         known.is_abandoned = True
 
 
-def fold_stored(job: Job, at: float, stored: Stored) -> None:
+def fold_stored(job: Job, at: float, stored: StoredCheckpoints) -> None:
     """The folder is the truth of what is there; what the log alone knows may be elsewhere. A look
     that began before a save was over saw none of it, or a part."""
     there = {each.iteration: each for each in stored.checkpoints}

@@ -54,12 +54,12 @@ from mwatch.model.observation import (
     Beat,
     Observed,
     ProcessExit,
-    Sight,
-    SightChange,
     Sign,
     SignState,
-    Stored,
-    Unseen,
+    Source,
+    SourceStatusChange,
+    StoredCheckpoints,
+    Unreachable,
 )
 from mwatch.model.phase import JobPhase
 from mwatch.state import attempts, checkpoints, phases, steps
@@ -264,7 +264,7 @@ def fold(job: Job, observed: Observed) -> Job:
     if not job.has_started:
         attempts.open_first(job, at)
     if kind in _LOG:
-        _see(job, Sight.LOG, at)
+        _see(job, Source.LOG, at)
     if at > job.now:
         job.now = at
     _FOLDS[kind](job, stream, at, what)
@@ -272,25 +272,25 @@ def fold(job: Job, observed: Observed) -> Job:
     return job
 
 
-def _see(job: Job, sight: Sight, at: float) -> None:
+def _see(job: Job, sight: Source, at: float) -> None:
     state = job.sights.get(sight)
     if state is None or not state.is_up:
         job.sights[sight] = SightState(True, at, "seen")
 
 
 def _beat(job: Job, stream: Stream, at: float, beat: Beat) -> None:
-    _see(job, Sight.PROBE, at)
+    _see(job, Source.PROBE, at)
     steps.fold_beat(job, stream, at, beat)
 
 
 def _fault(job: Job, stream: Stream, at: float, fault: Fault) -> None:
     if fault.line:  # else no log said so, but a driver or a network card
-        _see(job, Sight.LOG, at)
+        _see(job, Source.LOG, at)
     fold_fault(job, stream, at, fault)
 
 
-def _stored(job: Job, stream: Stream, at: float, stored: Stored) -> None:
-    _see(job, Sight.CHECKPOINTS, at)
+def _stored(job: Job, stream: Stream, at: float, stored: StoredCheckpoints) -> None:
+    _see(job, Source.CHECKPOINTS, at)
     checkpoints.fold_stored(job, at, stored)
 
 
@@ -308,11 +308,11 @@ def _sign(job: Job, stream: Stream, at: float, sign: Sign) -> None:
     job.attempt.signs[key] = SignSeen(at, stream.name, sign, since)
 
 
-def _sight(job: Job, stream: Stream, at: float, change: SightChange) -> None:
+def _sight(job: Job, stream: Stream, at: float, change: SourceStatusChange) -> None:
     job.sights[change.sight] = SightState(change.is_up, at, change.reason)
 
 
-def _unseen(job: Job, stream: Stream, at: float, unseen: Unseen) -> None:
+def _unseen(job: Job, stream: Stream, at: float, unseen: Unreachable) -> None:
     job.attempt.unseen.add(stream.name)
 
 
@@ -336,9 +336,9 @@ _FOLDS: dict[type, Fold] = {
     Arguments: fold_layout,
     Beat: _beat,
     Sign: _sign,
-    Stored: _stored,
-    SightChange: _sight,
-    Unseen: _unseen,
+    StoredCheckpoints: _stored,
+    SourceStatusChange: _sight,
+    Unreachable: _unseen,
     AttemptStart: attempts.fold_start,
 }
 _LOG = frozenset(

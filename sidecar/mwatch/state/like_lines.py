@@ -17,8 +17,8 @@ from itertools import repeat
 
 from mwatch.model.goodput import Spent
 from mwatch.model.job import Job, Step, Stream
-from mwatch.model.observation import Sight
-from mwatch.model.phase import JobPhase, Slot
+from mwatch.model.observation import Source
+from mwatch.model.phase import DeadlineSlot, JobPhase
 from mwatch.model.step_lines import PlacedLines, StepLines
 from mwatch.state.calibration import CLOSE_SECONDS, EVERY, STARVED, happened
 from mwatch.state.goodput import ledger
@@ -64,7 +64,7 @@ def is_usual_ground(job: Job, placed: PlacedLines, begin: int) -> bool:
         and attempt.first_iteration is not None
         and all(each is not None and each < iteration for each in reached)
         and job.best_iteration != attempt.best_before
-        and job.sees(Sight.LOG)
+        and job.sees(Source.LOG)
         and _is_same_layout(job, last, lines)
         and _is_calm(job)
     )
@@ -120,7 +120,7 @@ def _book(job: Job, placed: PlacedLines, begin: int, end: int) -> tuple[int, boo
         is_telling = gap >= CLOSE_SECONDS or not number % EVERY or not is_full
         if is_telling and skipped < new:
             calibration.learn_step(seconds, new)
-            calibration.learn(Slot.TRAINING, max(gap, told))
+            calibration.learn(DeadlineSlot.TRAINING, max(gap, told))
             usual, is_full = calibration.best_step or usual, calibration.steps.is_full
         room = at - till if at > till else 0.0
         debt = told + owed - room

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from mwatch.model.job import Attempt, Job
-from mwatch.model.phase import JobPhase, Slot, slot_of
+from mwatch.model.phase import DeadlineSlot, JobPhase, slot_of
 from mwatch.state import calibration
 from mwatch.state.goodput import ledger
 
@@ -23,7 +23,9 @@ def enter(job: Job, at: float, phase: JobPhase) -> None:
         return
     at = max(at, attempt.phase_since)
     slot = slot_of(before, attempt.saves_done)
-    if slot and slot is not Slot.TRAINING and phase is not JobPhase.ENDED:  # lines tell of steps
+    if (
+        slot and slot is not DeadlineSlot.TRAINING and phase is not JobPhase.ENDED
+    ):  # lines tell of steps
         calibration.phase_ended(job, slot, at - attempt.phase_since)
     attempt.phase = phase
     attempt.phase_since = at

@@ -29,7 +29,7 @@ from typing import Any
 
 from mwatch.model.event import Event
 from mwatch.model.fault import CatalogueEntry
-from mwatch.model.observation import AttemptStart, Beat, Observed, Sight
+from mwatch.model.observation import AttemptStart, Beat, Observed, Source
 from mwatch.model.reading import Absent, Failed, Ok, Reading
 from mwatch.model.snapshot.hardware import Gpu
 from mwatch.model.snapshot.snapshot import RankFacts, SourceState
@@ -38,16 +38,16 @@ from mwatch.parse.grammar import Grammar
 from mwatch.parse.reader import Reader, in_order
 from mwatch.runtime.clock import Clock
 from mwatch.sources.base.json_file import STALE_SECONDS
-from mwatch.sources.base.monitored import Read, Sighted
+from mwatch.sources.base.monitored import MonitoredSource, Read
 from mwatch.sources.base.worker import Worker
 from mwatch.sources.checkpoint_dir import CheckpointDir
-from mwatch.sources.gpu.gpus import Gpus
-from mwatch.sources.gpu.nvml import Nvml
+from mwatch.sources.gpu.gpus import GpuSource
+from mwatch.sources.gpu.nvml import NvmlSource
 from mwatch.sources.log_tail import LogTail
 from mwatch.sources.node_processes import NodeProcesses, Use
-from mwatch.sources.probe import Probe, RankReading
+from mwatch.sources.probe import ProbeSource, RankReading
 from mwatch.sources.wrapper_state import WrapperFile
-from mwatch.watch.optional_sources import NOTHING_MORE, MoreEyes
+from mwatch.watch.optional_sources import NOTHING_MORE, OptionalSources
 from mwatch_trainer import contract
 from mwatch_trainer.control.client import ask
 
@@ -58,7 +58,7 @@ _REST_SECONDS = 20.0
 """For all that is left at the end: the last words say why it ended."""
 
 
-class LiveLog:
+class LogFollower:
     def __init__(self, path: Path, grammar: Grammar, stream: str, clock: Clock) -> None:
         self._tail = LogTail(path)
         self._reader = Reader(grammar, path.name)
@@ -173,7 +173,7 @@ class WrapperCounts:
 _LOOK_NOW_SECONDS = 10.0
 
 
-class Live:
+class VolumeCollector:
     def __init__(
         self,
         volume: Path,
@@ -184,16 +184,16 @@ class Live:
         save: Path | None = None,
         *,
         node: str | None = None,
-        more: MoreEyes = NOTHING_MORE,
+        more: OptionalSources = NOTHING_MORE,
     ) -> None:
         self.clock = clock
         self._volume = str(volume)
         self.stream = stream
         self._catalogue = catalogue
-        self._log = LiveLog(volume / contract.LOG, grammar, stream, clock)
-        self._sources = {"log": Sighted("log", stream, self._log.read, Sight.LOG)}
+        self._log = LogFollower(volume / contract.LOG, grammar, stream, clock)
+        self._sources = {"log": MonitoredSource("log", stream, self._log.read, Source.LOG)}
         self._wrapper = WrapperFile(self._volume, stream)
-        self._wrapper_source = Sighted("wrapper", stream, self._wrapper.read)
+        self._wrapper_source = MonitoredSource("wrapper", stream, self._wrapper.read)
         self._last_look = clock.now()
         self._has_looked = False
         self.save: Path | None = None
@@ -203,7 +203,7 @@ class Live:
         self.folder: CheckpointDir | None = None
         self.more = more
         self._node = node
-        self._nvml = Nvml()
+        self._nvml = NvmlSource()
         self._counts = WrapperCounts(self._volume)
         self._see_attempt()
         for name, read, sight in more.sources():
@@ -220,7 +220,7 @@ class Live:
         return self._gpus.gpus
 
     @property
-    def log(self) -> LiveLog:
+    def log(self) -> LogFollower:
         return self._log
 
     @property
@@ -234,7 +234,7 @@ class Live:
         return self._probe.ranks
 
     @property
-    def sighted(self) -> Sequence[Sighted]:
+    def sighted(self) -> Sequence[MonitoredSource]:
         return [self._wrapper_source, *self._sources.values()]
 
     @property
@@ -301,7 +301,7 @@ class Live:
         self._log.close()
         self._nvml.close()
 
-    def _look(self, source: Sighted, now: float) -> list[Observed]:
+    def _look(self, source: MonitoredSource, now: float) -> list[Observed]:
         """What one source hides must not hide the others."""
         try:
             return source.look(now)
@@ -320,14 +320,14 @@ class Live:
     def _see_attempt(self) -> None:
         """Nothing that was seen of processes survives an attempt."""
         processes = self._processes = NodeProcesses(self._volume, self.stream)
-        self._gpus = Gpus(
+        self._gpus = GpuSource(
             self._volume, self.stream, self._catalogue,
             ranks=lambda: processes.ranks, node=self._node, nvml=self._nvml,
         )  # fmt: skip
-        self._probe = Probe(self._volume, self.stream, wall=self.clock.now)
-        self._add("probe", self._beats, Sight.PROBE)
-        self._add("processes", processes.read, Sight.PROCESS)
-        self._add("gpus", self._gpus.read, Sight.GPU)
+        self._probe = ProbeSource(self._volume, self.stream, wall=self.clock.now)
+        self._add("probe", self._beats, Source.PROBE)
+        self._add("processes", processes.read, Source.PROCESS)
+        self._add("gpus", self._gpus.read, Source.GPU)
 
     def _beats(self) -> Reading[tuple[Observed, ...]]:
         """Of this wrapper's attempt. The log tells when torchrun starts its workers anew, which
@@ -344,10 +344,10 @@ class Live:
     def _see_save(self, save: Path) -> None:
         self.save = save
         self.folder = CheckpointDir(str(save), self.stream, wall=self.clock.now)
-        self._add("checkpoints", self.folder.read, Sight.CHECKPOINTS)
+        self._add("checkpoints", self.folder.read, Source.CHECKPOINTS)
 
-    def _add(self, name: str, read: Read, sight: Sight | None) -> None:
-        self._sources[name] = Sighted(name, self.stream, read, sight)
+    def _add(self, name: str, read: Read, sight: Source | None) -> None:
+        self._sources[name] = MonitoredSource(name, self.stream, read, sight)
 
 
 def _of_now(observed: Observed, now: float) -> Observed:

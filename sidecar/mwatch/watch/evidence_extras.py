@@ -16,7 +16,7 @@ import orjson
 from mwatch.evidence.bundle import Content, Missing
 from mwatch.model.snapshot.snapshot_wire import plain
 from mwatch.sources.nccl_ras import NcclRas
-from mwatch.watch.collector import Live
+from mwatch.watch.collector import VolumeCollector
 
 _ASK_SECONDS = 6.0
 _BETWEEN_SECONDS = 2.0
@@ -25,7 +25,7 @@ _BETWEEN_SECONDS = 2.0
 class EvidenceExtras:
     def __init__(
         self,
-        live: Live,
+        live: VolumeCollector,
         snapshot: Callable[[], bytes] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:

@@ -19,13 +19,13 @@ from mwatch.model.snapshot.snapshot import Snapshot
 if TYPE_CHECKING:
     from mwatch.export.otlp.exporter import Otlp
     from mwatch.export.tensorboard.notes import TensorboardNotes
-    from mwatch.watch.incidents import Trouble
+    from mwatch.watch.incidents import OpenIncident
 
 _CLOSE_SECONDS = 0.5
 """Each: a pod that ends does not wait for a collector."""
 
 
-class WaysOut:
+class Exporters:
     def __init__(
         self,
         snapshots: Callable[[], Iterable[Snapshot]],
@@ -52,7 +52,7 @@ class WaysOut:
 
             self._notes = TensorboardNotes(tensorboard_notes)
 
-    def looked(self, troubles: Iterable[Trouble]) -> None:
+    def looked(self, troubles: Iterable[OpenIncident]) -> None:
         """After each look; `troubles` are all that are known."""
         notes = self._notes
         if notes is None:

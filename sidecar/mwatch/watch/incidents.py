@@ -15,11 +15,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mwatch.engine.engine import MAX_INCIDENTS, Engine, Incident
-from mwatch.evidence.collector import Case, EvidenceCollector
+from mwatch.evidence.collector import EvidenceCase, EvidenceCollector
 from mwatch.evidence.incident_store import IncidentFiles
 from mwatch.model.decision import Decision
 from mwatch.model.finding import Cause, Severity
-from mwatch.model.incident import IncidentRecord, Kept, Times, describe, incident_id
+from mwatch.model.incident import (
+    IncidentRecord,
+    IncidentTimes,
+    SavedEvidence,
+    describe,
+    incident_id,
+)
 
 _MAX_KEPT = 256
 _MAX_TURNS = 16
@@ -30,13 +36,13 @@ _SETTLED_SECONDS = 5.0
 
 
 @dataclass(slots=True)
-class Trouble:
+class OpenIncident:
     """One incident, as it is told to people."""
 
     record: IncidentRecord
     incidents: deque[Incident] = field(default_factory=lambda: deque(maxlen=_MAX_TURNS))
     """What the engine found of it, the newest last."""
-    case: Case | None = None
+    case: EvidenceCase | None = None
     target: int | None = None
     """The iteration that had been reached: training is past the trouble beyond it."""
     since: float = 0.0
@@ -71,7 +77,7 @@ class Trouble:
         return self.record.attempt, self.record.cause
 
 
-class IncidentKeeper:
+class IncidentTracker:
     def __init__(
         self, files: IncidentFiles, engine: Engine, evidence: EvidenceCollector, *, is_act: bool
     ) -> None:
@@ -79,19 +85,19 @@ class IncidentKeeper:
         self._engine = engine
         self._evidence = evidence
         self._is_act = is_act
-        self._troubles: deque[Trouble] = deque(maxlen=_MAX_KEPT)
+        self._troubles: deque[OpenIncident] = deque(maxlen=_MAX_KEPT)
         self.problems: list[str] = []
 
     @property
-    def troubles(self) -> list[Trouble]:
+    def troubles(self) -> list[OpenIncident]:
         """The oldest first."""
         return list(self._troubles)
 
-    def of(self, incident: Incident) -> Trouble | None:
+    def of(self, incident: Incident) -> OpenIncident | None:
         found = (each for each in reversed(self._troubles) if _holds(each, incident))
         return next(found, None)
 
-    def found(self, incident: Incident) -> Trouble | None:
+    def found(self, incident: Incident) -> OpenIncident | None:
         """Returns what is new to people; None: it is known, or comes and goes all the time."""
         trouble = self._newest((incident.attempt, incident.cause))
         if trouble is not None and self._is_same(trouble, incident):
@@ -118,7 +124,7 @@ class IncidentKeeper:
             self._evidence.wait(trouble.case)
         return self.folder(trouble)
 
-    def folder(self, trouble: Trouble) -> Path:
+    def folder(self, trouble: OpenIncident) -> Path:
         return self._files.folder(trouble.record.id)
 
     def acted(self, decision: Decision) -> None:
@@ -127,7 +133,7 @@ class IncidentKeeper:
             trouble.target = self._engine.job.attempt.iteration
             self._refresh(trouble)
 
-    def looked(self) -> list[Trouble]:
+    def looked(self) -> list[OpenIncident]:
         """Whether training is past a trouble by now; returns those whose evidence has come."""
         come = []
         for trouble in self._troubles:
@@ -140,14 +146,14 @@ class IncidentKeeper:
             self._keep_again(trouble)
         return come
 
-    def _keep_again(self, trouble: Trouble) -> None:
+    def _keep_again(self, trouble: OpenIncident) -> None:
         now, case, changed_at = self._engine.job.now, trouble.case, trouble.changed_at
         if case is None or changed_at is None or now - changed_at < _SETTLED_SECONDS:
             return
         trouble.changed_at = None
         self._evidence.keep_again(case)
 
-    def close(self, trouble: Trouble) -> bool:
+    def close(self, trouble: OpenIncident) -> bool:
         """Something of it is over; returns whether people are to be told that all of it is."""
         self._refresh(trouble)
         if trouble.closed_at is None or not trouble.is_told:
@@ -155,18 +161,18 @@ class IncidentKeeper:
         trouble.is_told = False
         return trouble.lead.acted_at is None
 
-    def _is_past(self, trouble: Trouble) -> bool:
+    def _is_past(self, trouble: OpenIncident) -> bool:
         attempt = self._engine.job.attempt
         if trouble.is_recovered or attempt.number <= trouble.record.attempt or not attempt.steps:
             return False
         is_acted = trouble.lead.acted_at is not None
         return is_acted and (attempt.iteration or 0) > (trouble.target or 0)
 
-    def _is_same(self, trouble: Trouble, incident: Incident) -> bool:
+    def _is_same(self, trouble: OpenIncident, incident: Incident) -> bool:
         closed = trouble.closed_at
         return closed is None or incident.detected_at - closed < _QUIET_SECONDS
 
-    def _silence_before(self, incident: Incident) -> Trouble | None:
+    def _silence_before(self, incident: Incident) -> OpenIncident | None:
         """The trouble of a silence that the engine now knows to have been the first sign of this:
         it has taken the silence out of its own list."""
         for trouble in reversed(self._troubles):
@@ -177,29 +183,29 @@ class IncidentKeeper:
                 return trouble
         return None
 
-    def _is_absorbed(self, trouble: Trouble) -> bool:
+    def _is_absorbed(self, trouble: OpenIncident) -> bool:
         known = self._engine.incidents
         if len(known) >= MAX_INCIDENTS:
             return False  # it may only have been pushed out
         return not any(each is one for each in trouble.incidents for one in known)
 
-    def _new(self, incident: Incident) -> Trouble:
+    def _new(self, incident: Incident) -> OpenIncident:
         taken = {each.record.id for each in self._troubles}
         id = incident_id(incident.detected_at, incident.attempt, incident.cause, taken)
-        trouble = Trouble(self._describe(id, incident), since=incident.detected_at)
+        trouble = OpenIncident(self._describe(id, incident), since=incident.detected_at)
         trouble.incidents.append(incident)
         self._troubles.append(trouble)
         return trouble
 
-    def _newest(self, key: tuple[int, Cause]) -> Trouble | None:
+    def _newest(self, key: tuple[int, Cause]) -> OpenIncident | None:
         return next((each for each in reversed(self._troubles) if each.key == key), None)
 
-    def _want_evidence(self, trouble: Trouble) -> None:
+    def _want_evidence(self, trouble: OpenIncident) -> None:
         is_critical = trouble.incidents[-1].finding.severity is Severity.CRITICAL
         if trouble.case is None and is_critical:
             self._ask(trouble)
 
-    def _ask(self, trouble: Trouble) -> None:
+    def _ask(self, trouble: OpenIncident) -> None:
         folder, attempt = self.folder(trouble), trouble.record.attempt
         trouble.case = self._evidence.want(trouble.record.id, folder, attempt)
 
@@ -210,10 +216,10 @@ class IncidentKeeper:
             attempt=incident.attempt, is_act=self._is_act and incident.acted_at is not None,
         )  # fmt: skip
 
-    def _refresh(self, trouble: Trouble, recovered_at: float | None = None) -> None:
+    def _refresh(self, trouble: OpenIncident, recovered_at: float | None = None) -> None:
         """What the engine knows by now goes into the record."""
         lead, old = trouble.lead, trouble.record
-        times = Times(
+        times = IncidentTimes(
             fault=lead.finding.since_time,
             detected=min(trouble.since, lead.detected_at),
             decided=lead.decided_at,
@@ -238,22 +244,22 @@ class IncidentKeeper:
                 self.problems.append(text)
 
 
-def _holds(trouble: Trouble, incident: Incident) -> bool:
+def _holds(trouble: OpenIncident, incident: Incident) -> bool:
     return any(each is incident for each in trouble.incidents)
 
 
-def _is_off_pod(case: Case | None) -> bool:
+def _is_off_pod(case: EvidenceCase | None) -> bool:
     bundle = None if case is None else case.bundle
     stored = None if bundle is None else bundle.stored
     return stored is not None and stored.folder is not None
 
 
-def _kept(case: Case | None) -> Kept | None:
+def _kept(case: EvidenceCase | None) -> SavedEvidence | None:
     bundle = None if case is None else case.bundle
     if bundle is None:
         return None
     stored = bundle.stored
-    return Kept(
+    return SavedEvidence(
         str(bundle.folder) if stored is None or stored.folder is None else stored.folder,
         tuple(each.name for each in bundle.files),
         tuple(f"{each.what}: {each.why}" for each in bundle.missing),

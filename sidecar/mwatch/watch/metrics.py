@@ -24,14 +24,14 @@ from mwatch.model.finding import Cause
 from mwatch.model.phase import JobPhase
 from mwatch.model.snapshot.snapshot import Own, Snapshot, Surroundings, take
 from mwatch.runtime.self_monitoring import OwnUse
-from mwatch.watch.collector import Live
+from mwatch.watch.collector import VolumeCollector
 
 
 class RunMetrics:
     def __init__(
         self,
         engine: Engine,
-        live: Live,
+        live: VolumeCollector,
         *,
         is_acting: Callable[[], bool | None] = lambda: None,
         errors: Callable[[], int] = lambda: 0,

@@ -16,14 +16,14 @@ from mwatch.model.decision import Decision
 from mwatch.model.job import Job
 
 
-class Ended(NamedTuple):
+class RunEnd(NamedTuple):
     exit_code: int
     summary: str
     is_recovered: bool
     """Nothing was wrong at the end."""
 
 
-class View(Protocol):
+class RunObserver(Protocol):
     def began(self, number: int, resume_from: int | None, reason: str) -> None:
         """An attempt has begun; what it resumes from, where that was chosen for it."""
 
@@ -45,10 +45,10 @@ class View(Protocol):
     def printed(self, data: bytes) -> None:
         """What the trainer prints, where it is ours to show."""
 
-    def ended(self, ended: Ended) -> None: ...
+    def ended(self, ended: RunEnd) -> None: ...
 
 
-class NoView:
+class NoObserver:
     """Nobody looks on."""
 
     def began(self, number: int, resume_from: int | None, reason: str) -> None: ...
@@ -58,16 +58,16 @@ class NoView:
     def acted(self, decision: Decision, is_real: bool, evidence: str | None) -> None: ...
     def noted(self, text: str) -> None: ...
     def printed(self, data: bytes) -> None: ...
-    def ended(self, ended: Ended) -> None: ...
+    def ended(self, ended: RunEnd) -> None: ...
 
 
 _MOST_FAILURES = 8
 
 
-class SafeView:
+class SafeObserver:
     """Another view that may fail without harm to anybody."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: RunObserver) -> None:
         self._view = view
         self._failures = 0
 
@@ -92,12 +92,12 @@ class SafeView:
     def printed(self, data: bytes) -> None:
         self._show(lambda view: view.printed(data))
 
-    def ended(self, ended: Ended) -> None:
+    def ended(self, ended: RunEnd) -> None:
         """In any case: a terminal wants its cursor back."""
         self._failures = 0
         self._show(lambda view: view.ended(ended))
 
-    def _show(self, show: Callable[[View], None]) -> None:
+    def _show(self, show: Callable[[RunObserver], None]) -> None:
         if self._failures >= _MOST_FAILURES:
             return
         try:

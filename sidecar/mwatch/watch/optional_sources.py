@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from mwatch.engine.engine import Engine
 from mwatch.model.finding import Cause
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from mwatch.model.phase import JobPhase
 from mwatch.model.snapshot.hardware import FabricPort, Nccl
 from mwatch.parse.ras import read_answer
@@ -28,13 +28,13 @@ from mwatch.sources.tensorboard import TensorboardEvents
 _NOT_SETTLED = frozenset({JobPhase.STARTING, JobPhase.LOADING, JobPhase.FIRST_STEP})
 
 
-class Eye(NamedTuple):
+class SourceSpec(NamedTuple):
     name: str
     read: Read
-    sight: Sight | None
+    sight: Source | None
 
 
-class MoreEyes:
+class OptionalSources:
     """Where nothing else is looked at."""
 
     ras: NcclRas | None = None
@@ -51,14 +51,14 @@ class MoreEyes:
     def tensorboard_iteration(self) -> int | None:
         return None
 
-    def sources(self) -> Iterator[Eye]:
+    def sources(self) -> Iterator[SourceSpec]:
         yield from ()
 
 
-NOTHING_MORE = MoreEyes()
+NOTHING_MORE = OptionalSources()
 
 
-class PodEyes(MoreEyes):
+class PodSources(OptionalSources):
     """Of a pod, or of this machine."""
 
     def __init__(
@@ -82,12 +82,12 @@ class PodEyes(MoreEyes):
         self._rdma = Rdma(sys_root, stream, engine.job.catalogue, node=node)
         self._events = None if tensorboard is None else TensorboardEvents(str(tensorboard), stream)
 
-    def sources(self) -> Iterator[Eye]:
+    def sources(self) -> Iterator[SourceSpec]:
         assert self.ras is not None
-        yield Eye("nccl", self.ras.read, Sight.NCCL)
-        yield Eye("fabric", self._rdma.read, Sight.FABRIC)
+        yield SourceSpec("nccl", self.ras.read, Source.NCCL)
+        yield SourceSpec("fabric", self._rdma.read, Source.FABRIC)
         if self._events is not None:
-            yield Eye("tensorboard", self._events.read, None)
+            yield SourceSpec("tensorboard", self._events.read, None)
 
     @property
     def nccl(self) -> Nccl | None:

@@ -32,11 +32,11 @@ _KEEP_SECONDS = 5.0
 
 
 class _Found(NamedTuple):
-    timeline: checkpoint_dir.Found
+    timeline: checkpoint_dir.SavedTimeline
     calibration: Mapping[str, Any] | None
 
 
-class Memory:
+class SavedState:
     def __init__(self, save: Path) -> None:
         """Begins to read."""
         self._save = save

@@ -30,29 +30,29 @@ from mwatch.model.observation import (
     AttemptStart,
     Observed,
     ProcessExit,
-    Sight,
-    SightChange,
     Sign,
-    Stored,
+    Source,
+    SourceStatusChange,
+    StoredCheckpoints,
 )
-from mwatch.model.snapshot.wrapper import Ended as WrapperEnd
+from mwatch.model.snapshot.wrapper import TrainerEnd as WrapperEnd
 from mwatch.model.timeline import Rollback
-from mwatch.runtime.self_monitoring import OwnFaults
-from mwatch.watch.collector import Live
-from mwatch.watch.exporters import WaysOut
-from mwatch.watch.incidents import IncidentKeeper, Trouble
+from mwatch.runtime.self_monitoring import InternalErrors
+from mwatch.watch.collector import VolumeCollector
+from mwatch.watch.exporters import Exporters
+from mwatch.watch.incidents import IncidentTracker, OpenIncident
 from mwatch.watch.metrics import RunMetrics
-from mwatch.watch.observer import View
+from mwatch.watch.observer import RunObserver
 
 if TYPE_CHECKING:
     from mwatch.report.model import EvidenceFile
 
 
-_EARLY = (SightChange, Sign, Stored)
+_EARLY = (SourceStatusChange, Sign, StoredCheckpoints)
 _MAX_HELD = 256
 
 
-class FirstSight:
+class StartGate:
     def __init__(self) -> None:
         self.has_begun = False
         self._held: deque[Observed] = deque(maxlen=_MAX_HELD)
@@ -92,7 +92,7 @@ class Places(Protocol):
     def incidents(self) -> Path: ...
 
 
-class Record(Protocol):
+class RunRecorder(Protocol):
     """What a watched run leaves behind, and what it remembers."""
 
     def told(self, observed: Observed) -> None: ...
@@ -107,21 +107,21 @@ class Record(Protocol):
     def problems(self) -> list[str]: ...
 
 
-class RunWatch:
+class RunWatcher:
     def __init__(
         self,
         folder: Places,
         engine: Engine,
-        live: Live,
-        record: Record,
+        live: VolumeCollector,
+        record: RunRecorder,
         metrics: RunMetrics,
-        view: View,
-        faults: OwnFaults,
+        view: RunObserver,
+        faults: InternalErrors,
         *,
         is_act: bool,
         extra: Extra | None = None,
         off_pod: OffPod | None = None,
-        out: WaysOut | None = None,
+        out: Exporters | None = None,
         files: IncidentFiles | None = None,
     ) -> None:
         """`extra`: more for each bundle of evidence; `off_pod` brings those away; `files`: where
@@ -143,10 +143,10 @@ class RunWatch:
             world_size=lambda: engine.job.layout.world_size, extra=extra, off_pod=off_pod,
         )  # fmt: skip
         self.files = IncidentFiles(folder.incidents) if files is None else files
-        self.keeper = IncidentKeeper(self.files, engine, self.evidence, is_act=is_act)
+        self.keeper = IncidentTracker(self.files, engine, self.evidence, is_act=is_act)
         self._open: list[Incident] = []
         self._noted: set[str] = set()
-        self._first = FirstSight()
+        self._first = StartGate()
         self._blind_from = self.clock.now() + engine.settings.hang.blind_after_seconds
 
     def running(self) -> int:
@@ -156,23 +156,23 @@ class RunWatch:
     def begin(self) -> None:
         """The command is about to start: from now on silence has a beginning."""
         self._first.has_begun = True
-        unseen = SightChange(Sight.CHECKPOINTS, False, "not looked at yet")
+        unseen = SourceStatusChange(Source.CHECKPOINTS, False, "not looked at yet")
         self._tell([Observed(self.clock.now(), self._live.stream, unseen)])
 
     def look(self) -> Assessment:
         self._tell(self._live.read())
         self._tell(self.evidence.signs())
-        with self._faults.survived():
+        with self._faults.guard():
             self._recall()
         assessment = self._assess(self.clock.now())
-        with self._faults.survived():
+        with self._faults.guard():
             self._note_incidents()
-        with self._faults.survived():
+        with self._faults.guard():
             self._record.looked(assessment)
-        with self._faults.survived():
+        with self._faults.guard():
             self._metrics.looked(assessment)
         if self._out is not None:
-            with self._faults.survived():
+            with self._faults.guard():
                 self._out.looked(self.keeper.troubles)
         self._view.looked(self.engine.job, assessment)
         self._note_problems()
@@ -183,7 +183,7 @@ class RunWatch:
         if not self._first.has_begun and now < self._blind_from:
             nothing = Decision(Action.NONE, Cause.UNKNOWN, 1, "nothing was seen yet")
             return Assessment(now, (), nothing)
-        return self.engine.look(now)
+        return self.engine.evaluate(now)
 
     def look_closely(self) -> Assessment:
         """Before something is done: with what lies in the save folder at this moment."""
@@ -204,8 +204,8 @@ class RunWatch:
 
     def enacted(self, decision: Decision) -> None:
         now = self.clock.now()
-        self.engine.enact(decision, now)
-        with self._faults.survived():
+        self.engine.record_action(decision, now)
+        with self._faults.guard():
             self._record.enacted(decision, now)
             self.keeper.acted(decision)
 
@@ -215,27 +215,27 @@ class RunWatch:
         self._tell(self._live.rest())
         if unseen is not None:
             self._tell([Observed(self.clock.now(), self._live.stream, unseen)])
-        with self._faults.survived():
+        with self._faults.guard():
             self._record.attempt_ended()
 
     def end(self, *, is_hurried: bool = False) -> None:
         """`is_hurried`: evidence that is still being saved is not waited for."""
         if not is_hurried:
             self.evidence.close()
-        with self._faults.survived():
+        with self._faults.guard():
             for trouble in self.keeper.looked():
                 self._note_evidence(trouble)
             for incident in self._open:
                 self._close(incident)
         self._note_problems()
-        with self._faults.survived():
+        with self._faults.guard():
             self._record.end()
         self._live.close()
 
     def _tell(self, seen: Iterable[Observed]) -> None:
         for observed in self._first.let_through(seen):
             try:
-                self.engine.tell(observed)
+                self.engine.observe(observed)
                 self._record.told(observed)
                 if isinstance(observed.what, AttemptStart):
                     self._began(observed.what)
@@ -288,12 +288,12 @@ class RunWatch:
             trouble.is_counted = True
             self._metrics.closed(trouble.lead)
 
-    def _note_evidence(self, trouble: Trouble) -> None:
+    def _note_evidence(self, trouble: OpenIncident) -> None:
         for incident in trouble.incidents:
             if incident.closed_at is not None or incident.decided_at is not None:
                 self._record.incident(incident, self._files(trouble))
 
-    def _files(self, trouble: Trouble) -> list[EvidenceFile]:
+    def _files(self, trouble: OpenIncident) -> list[EvidenceFile]:
         kept = trouble.record.evidence
         paths = [] if kept is None else [Path(kept.folder) / name for name in kept.files]
         if not paths:

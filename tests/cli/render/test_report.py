@@ -14,27 +14,27 @@ from mwatch.cli.render import report as render_replay
 from mwatch.cli.terminal import Line, plain, wrapped
 from mwatch.cli.words import clock, duration, share, who
 from mwatch.model.finding import Cause, Culprit, CulpritState, Evidence
-from mwatch.replay.replay import Request, replay
-from mwatch.report.run_report import Report
+from mwatch.replay.replay import ReplayRequest, replay
+from mwatch.report.run_report import RunReport
 from support.runs.recorded import RunLog, moment
 
 LONG = "a sentence that goes on and on " * 30
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+def report(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
     file = tmp_path_factory.mktemp("logs") / "trainer.log"
     log = RunLog(total=400).start().steps(1, 100).save(100).steps(101, 150).killed()
     log.wait(20.0).start(load=100).steps(101, 180).killed()
     file.write_text(str(log))
-    return replay(Request([str(file)]), moment(10**7))
+    return replay(ReplayRequest([str(file)]), moment(10**7))
 
 
 def text(lines: list[Line]) -> str:
     return "\n".join("".join(part for part, _ in line) for line in lines)
 
 
-def crowded(report: Report) -> Report:
+def crowded(report: RunReport) -> RunReport:
     """Everything that can be long is long."""
     finding = report.findings[0]
     evidence = tuple(Evidence("trainer.log", number, LONG) for number in range(8))
@@ -54,7 +54,7 @@ def crowded(report: Report) -> Report:
     )
 
 
-def test_diagnose_fits_on_the_smallest_screen(report: Report) -> None:
+def test_diagnose_fits_on_the_smallest_screen(report: RunReport) -> None:
     for each in (report, crowded(report)):
         lines = render_diagnose.render_diagnosis(each)
         assert len(lines) <= 23
@@ -63,14 +63,14 @@ def test_diagnose_fits_on_the_smallest_screen(report: Report) -> None:
         assert "evidence" in text(lines)
 
 
-def test_diagnose_says_what_when_who_why_and_what_next(report: Report) -> None:
+def test_diagnose_says_what_when_who_why_and_what_next(report: RunReport) -> None:
     said = text(render_diagnose.render_diagnosis(report))
     for part in ("KILLED since iteration 181", "2 attempts", "who", "rank 0", "trainer.log:",
                  "restart from checkpoint 100", "goodput", "next", "earlier"):  # fmt: skip
         assert part in said, part
 
 
-def test_replay_shows_every_finding_with_its_lines(report: Report) -> None:
+def test_replay_shows_every_finding_with_its_lines(report: RunReport) -> None:
     said = text(render_replay.render_replay(report))
     assert said.count("would have restarted from checkpoint 100") == 2
     assert "attempt 2 starts" in said
@@ -79,14 +79,14 @@ def test_replay_shows_every_finding_with_its_lines(report: Report) -> None:
         assert finding.summary in said
 
 
-def test_a_long_timeline_is_cut_in_the_middle(report: Report) -> None:
+def test_a_long_timeline_is_cut_in_the_middle(report: RunReport) -> None:
     many = tuple(replace_entry(report, number) for number in range(500))
     lines = render_replay.render_replay(replace(report, timeline=many))
     assert "entries left out" in text(lines)
     assert len(lines) < 120
 
 
-def replace_entry(report: Report, number: int):  # type: ignore[no-untyped-def]
+def replace_entry(report: RunReport, number: int):  # type: ignore[no-untyped-def]
     return replace(report.timeline[0], at=report.timeline[0].at + number)
 
 
@@ -99,7 +99,7 @@ def test_durations(seconds: float, said: str) -> None:
     assert duration(seconds) == said
 
 
-def test_times_are_of_the_log_or_relative(report: Report) -> None:
+def test_times_are_of_the_log_or_relative(report: RunReport) -> None:
     assert clock(report, moment(5.0)) == "2026-01-07 10:00:05"
     assert clock(replace(report, is_relative=True), 72.0) == "+72 s"
     assert clock(report, None) == "?"
@@ -128,5 +128,5 @@ def test_wrapped_text_is_cut_where_it_is_too_long() -> None:
     assert wrapped("", 40, 2) == [""]
 
 
-def test_a_report_file_and_the_screen_agree(report: Report, tmp_path: Path) -> None:
+def test_a_report_file_and_the_screen_agree(report: RunReport, tmp_path: Path) -> None:
     assert str(report.decision.resume_from) in text(render_diagnose.render_diagnosis(report))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mwatch.cli.render.run_lines import RunLines
-from mwatch.watch.observer import Ended
+from mwatch.watch.observer import RunEnd
 from support.builders.run import gone_bad
 
 
@@ -31,7 +31,7 @@ def tell_all(lines: RunLines) -> None:
     lines.acted(assessment.decision, False, None)
     incident.closed_at = incident.detected_at + 90
     lines.closed(incident)
-    lines.ended(Ended(93, "given up", False))
+    lines.ended(RunEnd(93, "given up", False))
 
 
 def objects(text: str) -> list[dict[str, Any]]:

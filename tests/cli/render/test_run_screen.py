@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from mwatch.cli.render.run_screen import RunScreen
-from mwatch.watch.observer import Ended
+from mwatch.watch.observer import RunEnd
 from support.builders.run import gone_bad
 from support.runs.live_runs import PATIENCE, command, environment, left_behind, trainer
 
@@ -183,7 +183,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunScreen, Termina
         shown = RunScreen("r", "act", "http://127.0.0.1:1/metrics")
         terminal = Terminal(master, None)  # type: ignore[arg-type]
         yield shown, terminal
-        shown.ended(Ended(0, "done", True))
+        shown.ended(RunEnd(0, "done", True))
         monkeypatch.undo()
     os.close(master)
 

@@ -10,7 +10,7 @@ from mwatch.detect.shared.watchdog import GIVEN_UP, STUCK_HERE
 from mwatch.detect.stalled import DETECTOR
 from mwatch.model.finding import Culprit, CulpritState, Finding
 from mwatch.model.job import Job, Layout
-from mwatch.model.observation import Sight, SignSource, SignState
+from mwatch.model.observation import SignSource, SignState, Source
 from mwatch.model.phase import JobPhase
 from support.builders.job import START, add_sign, entries, fault, found, job, rank, steps
 
@@ -19,7 +19,7 @@ LAYOUT = Layout(world_size=8, tensor=2, pipeline=2, log_interval=1, total_iterat
 
 def hung(phase: str = "collective") -> Job:
     """Eight ranks of 30 iterations each, all in the same place, and silent for 20 s."""
-    built = job(steps([2.0] * 30), sights=[Sight.LOG, Sight.PROBE], layout=LAYOUT)
+    built = job(steps([2.0] * 30), sights=[Source.LOG, Source.PROBE], layout=LAYOUT)
     last = built.now
     built.now += 20
     built.attempt.ranks = {

@@ -12,7 +12,7 @@ from contextlib import closing
 
 import pytest
 
-from mwatch.export.http.request import Resource, in_url
+from mwatch.export.http.request import Endpoint, in_url
 from mwatch.export.http.server import Page, Pages, Request
 from support.runs.http_runs import WAIT, get, poll, post, raw, served
 
@@ -26,14 +26,14 @@ def echo(request: Request) -> Page:
 
 
 def test_a_post_brings_its_body_and_a_get_is_refused_there() -> None:
-    with served({"/echo": Resource(post=echo)}) as server:
+    with served({"/echo": Endpoint(post=echo)}) as server:
         assert post(server.port, "/echo", b"x" * 65536) == (200, b"x" * 65536 + b" of 127.0.0.1")
         status, _, headers = get(server.port, "/echo")
         assert (status, headers["Allow"]) == (405, "POST")
 
 
 def test_a_body_that_is_too_large_is_refused_and_the_answer_arrives() -> None:
-    with served({"/echo": Resource(post=echo)}) as server:
+    with served({"/echo": Endpoint(post=echo)}) as server:
         status, body = post(server.port, "/echo", b"x" * 500_000)
         assert (status, body) == (413, b"at most 65536 bytes\n")
 
@@ -50,13 +50,13 @@ def test_a_body_that_is_too_large_is_refused_and_the_answer_arrives() -> None:
     ],
 )
 def test_a_body_of_unclear_length_is_refused(headers: bytes, status: bytes) -> None:
-    with served({"/echo": Resource(post=echo)}) as server:
+    with served({"/echo": Endpoint(post=echo)}) as server:
         data = b"POST /echo HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n12345"
         assert raw(server.port, data).startswith(b"HTTP/1.1 " + status)
 
 
 def test_who_sends_its_body_slowly_is_cut_off_whatever_the_page_may_take() -> None:
-    page = Resource(post=echo, seconds=60.0)
+    page = Endpoint(post=echo, seconds=60.0)
     with served({"/echo": page}, limit_seconds=0.3, max_connections=1) as server:
         with closing(socket.create_connection(("127.0.0.1", server.port), WAIT)) as slow:
             slow.sendall(b"POST /echo HTTP/1.1\r\nContent-Length: 9\r\n\r\n1")
@@ -69,7 +69,7 @@ def test_a_page_may_take_its_own_time() -> None:
         assert not threading.Event().wait(0.7)
         return Page(b"done")
 
-    pages: Pages = {"/slow": Resource(get=slow, seconds=WAIT), "/cut": slow}
+    pages: Pages = {"/slow": Endpoint(get=slow, seconds=WAIT), "/cut": slow}
     with served(pages, limit_seconds=0.2) as server:
         assert get(server.port, "/slow")[:2] == (200, b"done")
         with pytest.raises((OSError, http.client.HTTPException)):

@@ -19,7 +19,7 @@ from urllib.request import Request
 
 import pytest
 
-from mwatch.export.otlp.exporter import Otlp, Outcome, Pace, Sender, Wire
+from mwatch.export.otlp.exporter import Otlp, Sender, SendOutcome, SendSchedule, Wire
 from mwatch.export.otlp.points import Points
 from mwatch.model.snapshot.snapshot import Numbers
 from support.builders.snapshot import busy_snapshot
@@ -43,7 +43,7 @@ def test_what_is_known_of_a_run_arrives() -> None:
 def test_it_goes_on_and_a_value_that_is_gone_is_not_sent_again() -> None:
     given = [busy_snapshot()]
     with receiver() as server:
-        otlp = Otlp(server.endpoint, lambda: given, pace=Pace(period_seconds=0.02))
+        otlp = Otlp(server.endpoint, lambda: given, pace=SendSchedule(period_seconds=0.02))
         otlp.start()
         server.wait(2)
         given[0] = replace(given[0], findings=(), numbers=Numbers(), at=given[0].at + 60)
@@ -81,7 +81,7 @@ def test_only_so_much_is_kept_and_the_oldest_goes_first() -> None:
     kept = Otlp(
         f"http://127.0.0.1:{port}",
         lambda: [replace(busy_snapshot(), at=float(next(numbers)))],
-        pace=Pace(period_seconds=0.005, limit_seconds=0.5, max_queued=3),
+        pace=SendSchedule(period_seconds=0.005, limit_seconds=0.5, max_queued=3),
     )
     kept.start()
     until(lambda: kept.dropped >= 5 and kept.failures)
@@ -95,7 +95,7 @@ def test_only_so_much_is_kept_and_the_oldest_goes_first() -> None:
 def test_what_is_refused_for_good_is_not_sent_again(status: int) -> None:
     one = iter([[busy_snapshot()]])
     with receiver((status, b"no")) as server:
-        otlp = Otlp(server.endpoint, lambda: next(one, []), pace=Pace(period_seconds=0.01))
+        otlp = Otlp(server.endpoint, lambda: next(one, []), pace=SendSchedule(period_seconds=0.01))
         otlp.start()
         until(lambda: otlp.dropped == 1)
         otlp.close()
@@ -148,7 +148,7 @@ def test_points_that_the_server_refuses_are_told() -> None:
     partial.partial_success.error_message = f"too old, token {SECRET}"
     one = iter([[busy_snapshot()]])
     with receiver((200, partial.SerializeToString())) as server:
-        otlp = Otlp(server.endpoint, lambda: next(one, []), pace=Pace(period_seconds=0.01))
+        otlp = Otlp(server.endpoint, lambda: next(one, []), pace=SendSchedule(period_seconds=0.01))
         otlp.start()
         until(lambda: otlp.sent == 1)
         otlp.close()
@@ -162,7 +162,7 @@ def test_a_server_that_never_answers_costs_samples_and_no_time() -> None:
         otlp = Otlp(
             server.endpoint,
             lambda: [busy_snapshot()],
-            pace=Pace(period_seconds=0.01, limit_seconds=30.0, max_queued=2),
+            pace=SendSchedule(period_seconds=0.01, limit_seconds=30.0, max_queued=2),
         )
         otlp.start()
         server.wait(1)
@@ -210,7 +210,7 @@ def test_half_an_answer_is_none_though_who_cut_it_off_is_not_back_yet(
             time.sleep(0.5)
 
         monkeypatch.setattr(sender._wire, "cut", and_rest)
-        assert sender.send(Points({}, str).data(busy_snapshot())) is Outcome.LATER
+        assert sender.send(Points({}, str).data(busy_snapshot())) is SendOutcome.LATER
         assert sender.problem == "no answer within 0.3 s"
 
 
@@ -225,7 +225,9 @@ def test_a_cut_that_comes_before_the_connection_is_not_lost() -> None:
 
 def test_the_newest_is_sent_before_the_end() -> None:
     with receiver() as server:
-        otlp = Otlp(server.endpoint, lambda: [busy_snapshot()], pace=Pace(period_seconds=3600))
+        otlp = Otlp(
+            server.endpoint, lambda: [busy_snapshot()], pace=SendSchedule(period_seconds=3600)
+        )
         otlp.start()
         otlp.close()
         assert len(server.all) == 1
@@ -239,7 +241,7 @@ def test_one_that_was_never_started_can_be_closed() -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_fault_of_ours_is_told_and_ends_nothing_else() -> None:
-    otlp = Otlp("http://127.0.0.1:1", lambda: [None], pace=Pace(0.01))  # type: ignore[list-item]
+    otlp = Otlp("http://127.0.0.1:1", lambda: [None], pace=SendSchedule(0.01))  # type: ignore[list-item]
     otlp.start()
     until(lambda: otlp.problem)
     assert otlp.problem == "a thread of ours has ended by a fault"

@@ -9,7 +9,7 @@ from mwatch.model.finding import Cause
 from mwatch.model.incident import IncidentRecord
 from mwatch.model.kube.gang import GangStep, StepState, Way
 from mwatch.model.kube.job import JobKind
-from mwatch.model.kube.ledger import MAX_ACTS, Book, Halt, JobEntry, Note, from_data, to_data
+from mwatch.model.kube.ledger import MAX_ACTS, Book, Halt, JobEntry, LedgerNote, from_data, to_data
 
 ACT = Act(1.0, 2, Action.RESTART, Cause.HANG, "f", 100, 120, True)
 INCIDENT = IncidentRecord("20260101T000000Z-a1-hang", "r", 1, Cause.HANG, "stuck", 0.9, "stalled")
@@ -23,7 +23,9 @@ def step(pods: int, state: StepState = StepState.PLANNED) -> GangStep:
 
 
 def test_all_of_it_is_read_back() -> None:
-    entry = JobEntry("u", 5.0, 3, (ACT,), (INCIDENT,), (Note(1.0, "me", "paused", "x"),), step(2))
+    entry = JobEntry(
+        "u", 5.0, 3, (ACT,), (INCIDENT,), (LedgerNote(1.0, "me", "paused", "x"),), step(2)
+    )
     book = Book({"PyTorchJob.t": entry}, Halt(1.0, None, "me", "maintenance"))
     assert from_data(to_data(book)) == book
 
@@ -36,7 +38,7 @@ def test_texts_of_a_newer_release_or_of_somebody_else_are_kept_as_they_are() -> 
 
 
 def test_the_oldest_goes_first_and_what_is_under_way_never() -> None:
-    note = Note(1.0, "me", "x" * 1000, "y")
+    note = LedgerNote(1.0, "me", "x" * 1000, "y")
     jobs = {f"Job.{index}": JobEntry(updated_at=float(index), notes=(note,)) for index in range(20)}
     jobs["Job.0"] = JobEntry(updated_at=0.0, notes=(note,), step=step(10))
     data = to_data(Book(jobs), max_bytes=8_000)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 
 from mwatch.model.kube.ledger import Book, CommonCause, Halt, JobEntry, from_data, to_data
-from mwatch.model.kube.next_start import NextStart, Wish
+from mwatch.model.kube.next_start import NextStart, RestartRequest
 from mwatch.model.timeline import Quarantine, Rollback
 from mwatch_trainer.attempt.order import parse
 
@@ -22,7 +22,7 @@ def kept(entry: JobEntry) -> JobEntry:
 
 
 def test_an_order_and_a_wish_outlive_the_controller() -> None:
-    wish = Wish("id", 5.0, "ann", "stuck", 300)
+    wish = RestartRequest("id", 5.0, "ann", "stuck", 300)
     entry = kept(JobEntry(start=START, wish=wish))
     assert entry.wish == wish
     assert entry.start == START._replace(rollbacks=(ROLLBACK._replace(marked=()),))

@@ -18,13 +18,13 @@ from mwatch.model.observation import (
     Beat,
     Observed,
     ProcessExit,
-    Sight,
-    SightChange,
     Sign,
     SignSource,
     SignState,
-    Stored,
+    Source,
+    SourceStatusChange,
     StoredCheckpoint,
+    StoredCheckpoints,
 )
 from mwatch.model.snapshot.observed_wire import from_wire, to_wire
 from support.builders.events import events, megatron_line
@@ -38,9 +38,9 @@ OBSERVATIONS = st.one_of(
     st.builds(Sign, st.sampled_from(SignSource), st.sampled_from(SignState), MAYBE, TEXTS),
     st.builds(ProcessExit, MAYBE, st.none() | TEXTS, st.none() | TEXTS),
     st.builds(AttemptStart, MAYBE, MAYBE, MAYBE, st.none() | st.floats(0, 1e9)),
-    st.builds(SightChange, st.sampled_from(Sight), st.booleans(), TEXTS),
+    st.builds(SourceStatusChange, st.sampled_from(Source), st.booleans(), TEXTS),
     st.builds(
-        Stored,
+        StoredCheckpoints,
         TEXTS,
         st.lists(
             st.builds(StoredCheckpoint, NUMBERS, TEXTS, st.none() | TEXTS, MAYBE, st.none()),

@@ -12,7 +12,7 @@ import pytest
 
 from mwatch.model.event import Iteration
 from mwatch.model.finding import Cause
-from mwatch.model.observation import AttemptStart, Beat, Sign, SignState, Stored
+from mwatch.model.observation import AttemptStart, Beat, Sign, SignState, StoredCheckpoints
 from mwatch.model.snapshot.snapshot_wire import from_wire
 
 OLD = Path(__file__).resolve().parents[2] / "data" / "snapshot-v1.json"
@@ -38,7 +38,7 @@ def test_a_snapshot_of_the_first_version_is_read() -> None:
     assert found.wrapper is not None
     assert found.wrapper.attempt == 3
     assert found.stored is not None
-    assert isinstance(found.stored.what, Stored)
+    assert isinstance(found.stored.what, StoredCheckpoints)
     assert found.pod is not None
     assert found.pod.data[0].is_unseen
     assert found.unread == 0

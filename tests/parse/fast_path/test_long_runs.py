@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mwatch.model.event import Event
 from mwatch.model.step_lines import StepLines
-from mwatch.parse.fast_path.run import Run, in_pieces
+from mwatch.parse.fast_path.run import LineRun, in_pieces
 from mwatch.parse.reader import Reader, in_order
 from support.builders.events import arguments_block, grammar, log, megatron_line
 
@@ -68,7 +68,7 @@ def test_a_run_goes_on_over_a_save() -> None:
     lines = [megatron_line(number) for number in range(4, 104)]
     lines[50:50] = OTHERS[1:3]
     text = log("noise", *lines).encode()
-    runs = [batch for batch in warm().batches(text) if isinstance(batch, Run)]
+    runs = [batch for batch in warm().batches(text) if isinstance(batch, LineRun)]
     assert [len(run) for run in runs] == [100]
     first, *saved, second = in_pieces(warm().batches(text))
     assert isinstance(first, StepLines) and isinstance(second, StepLines)

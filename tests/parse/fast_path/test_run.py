@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from mwatch.model.event import Event
-from mwatch.parse.fast_path.run import Run
+from mwatch.parse.fast_path.run import LineRun
 from mwatch.parse.grammar import Grammar
 from mwatch.parse.reader import Reader
 from support.builders.events import log, megatron_line
@@ -22,9 +22,9 @@ def warm_reader() -> Reader:
     return reader
 
 
-def run_of(*lines: str) -> Run:
+def run_of(*lines: str) -> LineRun:
     (run,) = warm_reader().batches(log(*lines).encode())
-    assert isinstance(run, Run)
+    assert isinstance(run, LineRun)
     return run
 
 
@@ -78,7 +78,7 @@ def test_a_run_that_was_read_before_helps_the_next_one() -> None:
     reader.feed(log(*LINES).encode())
     later = [megatron_line(number) for number in range(40, 60)]
     (run,) = reader.batches(log(*later).encode())
-    assert isinstance(run, Run)
+    assert isinstance(run, LineRun)
     assert run.column("global_batch_size") == [32] * 20
     assert [event.iteration for event in run] == list(range(40, 60))
     assert {event.total_iterations for event in run} == {500000}

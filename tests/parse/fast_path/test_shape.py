@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mwatch.model.event import Event
 from mwatch.parse.fast_path.layout import _WRITTEN, Cells, Column
-from mwatch.parse.fast_path.run import Run
+from mwatch.parse.fast_path.run import LineRun
 from mwatch.parse.grammar import Grammar
 from mwatch.parse.lines.literals import with_rare_end
 from mwatch.parse.reader import Reader
@@ -91,7 +91,7 @@ def test_a_run_says_where_it_ends_in_its_block() -> None:
     reader.feed(log(megatron_line(1), megatron_line(2)).encode())
     step = log(megatron_line(3)).encode()
     run, *rest = reader.batches(step + b"something else\n" + log(megatron_line(4)).encode())
-    assert isinstance(run, Run)
+    assert isinstance(run, LineRun)
     assert (len(run), run.end) == (1, len(step))
     assert [event.line for batch in rest for event in batch] == [5]
 

@@ -7,36 +7,36 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mwatch.parse.lines.transport import Lines, Numbering
+from mwatch.parse.lines.transport import LineBlock, Numbering
 
 BLOCK = b"one\ntwo\n\nfour\nfive"
 STARTS = (0, 4, 8, 9, 14)
 
 
 def test_lines_are_numbered_from_the_first_on() -> None:
-    assert Numbering(Lines(BLOCK), 7).of(STARTS) == [7, 8, 9, 10, 11]
+    assert Numbering(LineBlock(BLOCK), 7).of(STARTS) == [7, 8, 9, 10, 11]
 
 
 def test_lines_that_nobody_asked_for_are_counted_too() -> None:
-    numbering = Numbering(Lines(BLOCK), 1)
+    numbering = Numbering(LineBlock(BLOCK), 1)
     assert numbering.of((4,)) == [2]
     assert numbering.of((9, 14)) == [4, 5]
 
 
 def test_a_last_line_without_an_end_has_not_ended() -> None:
-    assert Numbering(Lines(BLOCK), 1).ended() == 4
-    assert Numbering(Lines(BLOCK + b"\n"), 1).ended() == 5
-    assert Numbering(Lines(b""), 1).ended() == 0
+    assert Numbering(LineBlock(BLOCK), 1).ended() == 4
+    assert Numbering(LineBlock(BLOCK + b"\n"), 1).ended() == 5
+    assert Numbering(LineBlock(b""), 1).ended() == 0
 
 
 def test_a_shift_holds_from_its_offset_on() -> None:
-    numbering = Numbering(Lines(BLOCK, ((4, -1), (9, 2))), 1)
+    numbering = Numbering(LineBlock(BLOCK, ((4, -1), (9, 2))), 1)
     assert numbering.of(STARTS) == [1, 1, 2, 5, 6]
     assert numbering.ended() == 5
 
 
 def test_a_shift_behind_the_last_line_moves_what_comes_after_the_block() -> None:
-    numbering = Numbering(Lines(b"a\n", ((5, 3),)), 1)
+    numbering = Numbering(LineBlock(b"a\n", ((5, 3),)), 1)
     assert numbering.of((0,)) == [1]
     assert numbering.ended() == 4
 
@@ -55,7 +55,7 @@ def test_numbers_do_not_depend_on_which_lines_were_asked_for(
     asked = sorted(data.draw(st.sets(st.sampled_from(range(len(starts))), min_size=1)))
     cut = data.draw(st.integers(0, len(asked)))
 
-    numbering = Numbering(Lines(block, tuple(shifts)), 1)
+    numbering = Numbering(LineBlock(block, tuple(shifts)), 1)
     parts = [part for part in (asked[:cut], asked[cut:]) if part]
     found = [number for part in parts for number in numbering.of([starts[i] for i in part])]
 

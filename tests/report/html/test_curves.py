@@ -11,18 +11,18 @@ import pytest
 
 from mwatch.report.html.charts import curve, frame, of_loss, spread, thinned
 from mwatch.report.html.scale import Up
-from mwatch.report.model import AttemptStory, Clock
-from mwatch.report.recorder import Story
-from mwatch.report.series import Bucket, Span
+from mwatch.report.model import AttemptStory, ReportClock
+from mwatch.report.recorder import RunStory
+from mwatch.report.series import Bucket, ValueRange
 
 
 def bucket(number: int, at: float, *, attempt: int = 1, loss: float | None = 2.0) -> Bucket:
-    told = None if loss is None else Span(loss, loss, loss, 1)
-    return Bucket(attempt, number, number, at, at, told, Span(1.0, 1.0, 1.0, 1))
+    told = None if loss is None else ValueRange(loss, loss, loss, 1)
+    return Bucket(attempt, number, number, at, at, told, ValueRange(1.0, 1.0, 1.0, 1))
 
 
-def story(*buckets: Bucket, attempts: tuple[AttemptStory, ...] = ()) -> Story:
-    whole = Story("run", "act", Clock(), None, None, True, "healthy", "")
+def story(*buckets: Bucket, attempts: tuple[AttemptStory, ...] = ()) -> RunStory:
+    whole = RunStory("run", "act", ReportClock(), None, None, True, "healthy", "")
     return replace(whole, series=buckets, attempts=attempts)
 
 
@@ -92,7 +92,7 @@ def test_a_missing_number_is_a_gap_and_a_lone_one_a_dot() -> None:
 
 
 def test_the_range_of_a_bucket_is_an_area() -> None:
-    wide = replace(bucket(2, 2.0), loss=Span(1.0, 3.0, 2.0, 5))
+    wide = replace(bucket(2, 2.0), loss=ValueRange(1.0, 3.0, 2.0, 5))
     drawn = frame(story(bucket(1, 1.0), wide))
     told = curve(drawn, of_loss, Up(0.0, 4.0), drawn.time_of)
     assert told.ranges == "M0 50L1000 25L1000 75L0 50Z"

@@ -16,9 +16,9 @@ import pytest
 
 from browser.eventful import eventful_log
 from mwatch.report.html.page import MAX_BYTES, render
-from mwatch.report.model import Clock, EvidenceFile, Excerpt, IncidentStory, Voice
-from mwatch.report.recorder import Story, StoryRecorder
-from mwatch.report.series import Bucket, Span
+from mwatch.report.model import EvidenceFile, Excerpt, IncidentStory, ReportClock, Voice
+from mwatch.report.recorder import RunStory, StoryRecorder
+from mwatch.report.series import Bucket, ValueRange
 from support.builders.story import by_chance, replayed
 from support.runs.recorded import RunLog
 
@@ -56,7 +56,7 @@ class Reader(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def eventful(tmp_path_factory: pytest.TempPathFactory) -> Story:
+def eventful(tmp_path_factory: pytest.TempPathFactory) -> RunStory:
     return replayed(tmp_path_factory.mktemp("eventful"), eventful_log())
 
 
@@ -68,17 +68,19 @@ def incident(number: int, **change: object) -> IncidentStory:
 
 
 def bucket(number: int, loss: float | None = 2.0, **change: object) -> Bucket:
-    span = None if loss is None else Span(loss, loss, loss, 1)
+    span = None if loss is None else ValueRange(loss, loss, loss, 1)
     whole = Bucket(1, number, number, float(number), float(number), span)
     return replace(whole, **change)  # type: ignore[arg-type]
 
 
-def story(*buckets: Bucket, **change: object) -> Story:
-    whole = Story("run", "act", Clock(), 0.0, 100.0, True, "healthy", "fine", series=buckets)
+def story(*buckets: Bucket, **change: object) -> RunStory:
+    whole = RunStory(
+        "run", "act", ReportClock(), 0.0, 100.0, True, "healthy", "fine", series=buckets
+    )
     return replace(whole, **change)  # type: ignore[arg-type]
 
 
-def test_everything_that_was_asked_for_is_on_the_page(eventful: Story) -> None:
+def test_everything_that_was_asked_for_is_on_the_page(eventful: RunStory) -> None:
     page = Reader(render(eventful))
     wanted = {"loss", "step-time", "grad-norm", "loss-scale", "phases", "incidents", "attempts"}
     wanted |= {"goodput", "seen", "happened", "view-time", "view-step", "data"}
@@ -89,7 +91,7 @@ def test_everything_that_was_asked_for_is_on_the_page(eventful: Story) -> None:
     assert len(page.ids()) == len(set(page.ids()))
 
 
-def test_an_incident_is_told_with_its_reasons_and_its_lines(eventful: Story) -> None:
+def test_an_incident_is_told_with_its_reasons_and_its_lines(eventful: RunStory) -> None:
     text = " ".join(" ".join(Reader(render(eventful)).text).split())
     assert "Loss-scale collapse" in text
     assert "would restart" in text
@@ -98,7 +100,7 @@ def test_an_incident_is_told_with_its_reasons_and_its_lines(eventful: Story) -> 
     assert "runbooks/numerics.md" in text
 
 
-def test_nothing_is_loaded_from_elsewhere(eventful: Story) -> None:
+def test_nothing_is_loaded_from_elsewhere(eventful: RunStory) -> None:
     page = Reader(render(eventful))
     links = [found.get("href") or found.get("src") for _, found in page.found]
     assert all(link.startswith(("#", "data:,")) for link in links if link)
@@ -106,7 +108,7 @@ def test_nothing_is_loaded_from_elsewhere(eventful: Story) -> None:
     assert "@import" not in render(eventful) and "url(" not in render(eventful)
 
 
-def test_the_policy_lets_only_our_script_run(eventful: Story) -> None:
+def test_the_policy_lets_only_our_script_run(eventful: RunStory) -> None:
     page = render(eventful)
     (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -175,7 +177,7 @@ def test_a_spike_stays_on_the_chart_of_a_long_run() -> None:
     assert len(page) < MAX_BYTES / 2
 
 
-def test_steps_that_were_lost_are_drawn_apart(eventful: Story) -> None:
+def test_steps_that_were_lost_are_drawn_apart(eventful: RunStory) -> None:
     assert render(eventful).count('class="lost"') >= 2
 
 
@@ -211,13 +213,13 @@ def test_what_mwatch_did_is_told_apart_from_what_it_would_have_done() -> None:
 
 
 def test_times_are_those_of_the_clock_that_is_named() -> None:
-    late = story(bucket(1), clock=Clock(zone="CET", offset_seconds=3600.0))
+    late = story(bucket(1), clock=ReportClock(zone="CET", offset_seconds=3600.0))
     assert "1970-01-01 01:00:00 CET" in render(late)
-    without = story(bucket(1), clock=Clock(is_relative=True))
+    without = story(bucket(1), clock=ReportClock(is_relative=True))
     assert "+0 ms" in render(without)
 
 
-def test_every_chart_has_words_for_those_who_cannot_see_it(eventful: Story) -> None:
+def test_every_chart_has_words_for_those_who_cannot_see_it(eventful: RunStory) -> None:
     page = Reader(render(eventful))
     charts = [found for tag, found in page.found if tag == "svg" and found.get("role") == "img"]
     ids = set(page.ids())
@@ -227,7 +229,7 @@ def test_every_chart_has_words_for_those_who_cannot_see_it(eventful: Story) -> N
     assert "The numbers as tables" in render(eventful)
 
 
-def test_the_numbers_for_the_pointer_are_those_of_the_story(eventful: Story) -> None:
+def test_the_numbers_for_the_pointer_are_those_of_the_story(eventful: RunStory) -> None:
     page = render(eventful)
     (block,) = re.findall(r'id="data">(.*?)</script>', page, re.DOTALL)
     data = json.loads(block)
@@ -236,5 +238,5 @@ def test_the_numbers_for_the_pointer_are_those_of_the_story(eventful: Story) -> 
     assert "<" not in block
 
 
-def test_the_title_may_be_given(eventful: Story) -> None:
+def test_the_title_may_be_given(eventful: RunStory) -> None:
     assert "<title>Monday &amp; co · mwatch</title>" in render(eventful, "Monday & co")

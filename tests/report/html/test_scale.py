@@ -20,7 +20,7 @@ from mwatch.report.html.scale import (
     logarithmic,
 )
 from mwatch.report.html.text import power_of_two
-from mwatch.report.model import Clock
+from mwatch.report.model import ReportClock
 
 NUMBERS = st.floats(-1e300, 1e300)
 MIDNIGHT = 1_767_744_000.0  # 2026-01-07 00:00:00 UTC
@@ -46,7 +46,11 @@ def test_every_number_has_a_place_on_a_logarithmic_axis(seen: list[float], asked
 def test_every_moment_has_a_place(low: float, high: float, asked: float) -> None:
     axis = Across(min(low, high), max(low, high))
     assert 0 <= axis.place(asked) <= 1000
-    for clock in (Clock(), Clock(is_relative=True), Clock(zone="CET", offset_seconds=3600)):
+    for clock in (
+        ReportClock(),
+        ReportClock(is_relative=True),
+        ReportClock(zone="CET", offset_seconds=3600),
+    ):
         assert len(labels_by_time(axis, clock)) <= 12
     assert len(labels_by_step(axis)) <= 20
 
@@ -79,24 +83,24 @@ def test_labels_of_an_axis_are_round() -> None:
 )
 def test_moments_are_told_by_the_clock(seconds: float, labels: list[str]) -> None:
     noon = MIDNIGHT + 43200
-    told = [tick.label for tick in labels_by_time(Across(noon, noon + seconds), Clock())]
+    told = [tick.label for tick in labels_by_time(Across(noon, noon + seconds), ReportClock())]
     assert told[:3] == labels[: len(told)]
 
 
 def test_full_hours_are_those_of_the_zone_that_is_shown() -> None:
     axis = Across(MIDNIGHT, MIDNIGHT + 3 * 3600)
-    ticks = labels_by_time(axis, Clock(zone="IST", offset_seconds=19800))
+    ticks = labels_by_time(axis, ReportClock(zone="IST", offset_seconds=19800))
     assert ticks[0].label == "05:30"
 
 
 def test_moments_without_a_clock_are_told_since_the_first_line() -> None:
-    ticks = labels_by_time(Across(0.0, 60.0), Clock(is_relative=True))
+    ticks = labels_by_time(Across(0.0, 60.0), ReportClock(is_relative=True))
     assert [tick.label for tick in ticks][:2] == ["0:00", "0:10"]
 
 
 def test_one_moment_is_in_the_middle() -> None:
     assert Across(5.0, 5.0).place(5.0) == 500.0
-    assert labels_by_time(Across(5.0, 5.0), Clock()) == []
+    assert labels_by_time(Across(5.0, 5.0), ReportClock()) == []
 
 
 def test_iterations_are_whole_numbers() -> None:

@@ -9,9 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mwatch.model.observation import Observed, Sight, SightChange, Sign, SignSource, SignState
+from mwatch.model.observation import (
+    Observed,
+    Sign,
+    SignSource,
+    SignState,
+    Source,
+    SourceStatusChange,
+)
 from mwatch.model.reading import Absent, Failed, Ok, Reading
-from mwatch.sources.base.monitored import Sighted
+from mwatch.sources.base.monitored import MonitoredSource
 
 SIGN = Observed(5.0, "pod-0", Sign(SignSource.PROCESS, SignState.STOPPED, 0, "stopped"))
 
@@ -20,11 +27,11 @@ def test_changes_are_told_once_with_the_reason() -> None:
     readings: list[Reading[Sequence[Observed]]] = [
         Absent("no GPU"), Failed("driver"), Ok([SIGN]), Ok(()), Failed("lost"), Absent("gone"),
     ]  # fmt: skip
-    source = Sighted("gpus", "pod-0", lambda: readings.pop(0), Sight.GPU)
+    source = MonitoredSource("gpus", "pod-0", lambda: readings.pop(0), Source.GPU)
     said = [source.look(float(now)) for now in range(6)]
 
     def change(at: float, is_up: bool, reason: str) -> Observed:
-        return Observed(at, "pod-0", SightChange(Sight.GPU, is_up, reason))
+        return Observed(at, "pod-0", SourceStatusChange(Source.GPU, is_up, reason))
 
     assert said == [
         [],
@@ -38,7 +45,7 @@ def test_changes_are_told_once_with_the_reason() -> None:
 
 
 def test_a_source_without_a_sight_only_tells_its_news() -> None:
-    source = Sighted("wrapper", "pod-0", lambda: Ok([SIGN]))
+    source = MonitoredSource("wrapper", "pod-0", lambda: Ok([SIGN]))
     assert (source.is_up, source.reason) == (False, "not read yet")
     assert source.look(1.0) == [SIGN]
     assert source.is_up

@@ -16,12 +16,12 @@ import pytest
 
 from mwatch.model.event import Fault
 from mwatch.model.reading import Absent, Failed, Ok
-from mwatch.sources.gpu.gpus import Gpus
-from mwatch.sources.gpu.nvml import Nvml
+from mwatch.sources.gpu.gpus import GpuSource
+from mwatch.sources.gpu.nvml import NvmlSource
 from mwatch_trainer import contract
 from mwatch_trainer.gpu.node_sampler import put
 from mwatch_trainer.gpu.nvml import Nvml as ByCtypes
-from mwatch_trainer.gpu.sampler import Gpus as Sampler
+from mwatch_trainer.gpu.sampler import GpuSampler as Sampler
 from support.builders.job import entries
 from support.builders.nvml import FakeDriver, until
 from support.builders.volume import ManualClock, gpu, write_gpus
@@ -37,8 +37,8 @@ class Bench:
         self.volume, self.driver = volume, driver
         self.clock = ManualClock()
         self.sampler = Sampler(lambda: ByCtypes(str(driver.library)), clock=self.clock)
-        self.nvml = Nvml(clock=self.clock)
-        self.source = Gpus(str(volume), "pod-0", entries(), nvml=self.nvml, clock=self.clock)
+        self.nvml = NvmlSource(clock=self.clock)
+        self.source = GpuSource(str(volume), "pod-0", entries(), nvml=self.nvml, clock=self.clock)
 
     def sample(self) -> None:
         """As the sampler does."""
@@ -205,7 +205,9 @@ def test_an_xid_that_our_own_nvml_saw_in_the_attempt_before_is_not_told_again(
     bench.look()
     bench.driver.xid(3, 79)
     assert bench.told() == ["xid-79"]
-    bench.source = Gpus(str(bench.volume), "pod-0", entries(), nvml=bench.nvml, clock=bench.clock)
+    bench.source = GpuSource(
+        str(bench.volume), "pod-0", entries(), nvml=bench.nvml, clock=bench.clock
+    )
     assert bench.look() == bench.look() == []
     assert (bench.source.route, bench.source.gpus[3].xid) == ("nvml", 79)
 
@@ -226,8 +228,8 @@ def test_a_call_that_hangs_holds_nobody_and_is_a_failure_after_its_limit(bench: 
 
 READ = """
 import json, sys, time
-from mwatch.sources.gpu.gpus import Gpus
-source = Gpus(sys.argv[1], "pod-0", {})
+from mwatch.sources.gpu.gpus import GpuSource
+source = GpuSource(sys.argv[1], "pod-0", {})
 end = time.monotonic() + 10
 while source.route is None and time.monotonic() < end:
     said = source.read()

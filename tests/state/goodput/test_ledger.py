@@ -8,7 +8,7 @@ import pytest
 
 from mwatch.model.goodput import Spent
 from mwatch.model.job import Job, Layout
-from mwatch.model.phase import JobPhase, Slot
+from mwatch.model.phase import DeadlineSlot, JobPhase
 from mwatch.state.goodput import ledger
 from support.builders.job import START, step
 from support.runs.goodput_turns import Story
@@ -187,13 +187,13 @@ def test_a_save_among_lines_without_a_time_of_a_step_is_told_by_the_usual_one() 
 
 def test_a_save_and_an_evaluation_share_by_how_long_each_usually_takes() -> None:
     story = Story().trained()
-    for slot, seconds in ((Slot.SAVING, 1.0), (Slot.EVALUATING, 3.0)):
+    for slot, seconds in ((DeadlineSlot.SAVING, 1.0), (DeadlineSlot.EVALUATING, 3.0)):
         story.job.calibration.learn(slot, seconds)
     for phase in (JobPhase.SAVING, JobPhase.EVALUATING):
         story.enter(90, phase).enter(90, JobPhase.TRAINING)
     story.line(108, 70)
     assert (story.spent()["saving"], story.spent()["evaluating"]) == (2, 6)
-    for slot in (Slot.SAVING, Slot.EVALUATING):
+    for slot in (DeadlineSlot.SAVING, DeadlineSlot.EVALUATING):
         story.job.calibration.durations[slot].scale(0.0)
     for phase in (JobPhase.SAVING, JobPhase.EVALUATING):
         story.enter(108, phase).enter(108, JobPhase.TRAINING)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mwatch_trainer import contract
-from mwatch_trainer.attempt.plan import Clock, Options, Plan
+from mwatch_trainer.attempt.plan import AttemptOptions, AttemptPlan, WaitClock
 from mwatch_trainer.attempt.prepare import prepare
 from support.builders.checkpoint import torch_dist, track
 
@@ -57,11 +57,11 @@ def act(
     controller_wait: float | None = None,
     mode: str = contract.ACT,
     sleep: Callable[[float], None] = time.sleep,
-) -> Plan:
+) -> AttemptPlan:
     volume.mkdir(parents=True, exist_ok=True)
     asked = wait if controller_wait is None else controller_wait
-    options = Options(mode, str(volume), wait_seconds=wait, controller_seconds=asked)
-    return prepare(argv, environ or {}, options, Clock(sleep=sleep))
+    options = AttemptOptions(mode, str(volume), wait_seconds=wait, controller_seconds=asked)
+    return prepare(argv, environ or {}, options, WaitClock(sleep=sleep))
 
 
 def ran(volume: Path, number: int, **more: Any) -> None:

@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
-from mwatch_trainer.checkpoint.listing import Checkpoint, list_checkpoints
-from mwatch_trainer.checkpoint.verdict import State
+from mwatch_trainer.checkpoint.listing import ListedCheckpoint, list_checkpoints
+from mwatch_trainer.checkpoint.verdict import CheckpointState
 
 REAL_INDEX = Path(__file__).parents[2] / "data" / "core_v0.20-dot-metadata.bin"
 REAL_SHARD = "__0_0.distcp"
@@ -109,12 +109,12 @@ def track(save: Path, value: object) -> None:
     (save / "latest_checkpointed_iteration.txt").write_text(str(value))
 
 
-def only(save: Path) -> Checkpoint:
+def only(save: Path) -> ListedCheckpoint:
     """The one checkpoint of a folder."""
     (checkpoint,) = list_checkpoints(str(save)).checkpoints
     return checkpoint
 
 
-def verdict(save: Path) -> tuple[State, str | None]:
+def verdict(save: Path) -> tuple[CheckpointState, str | None]:
     checkpoint = only(save)
     return checkpoint.state, checkpoint.reason

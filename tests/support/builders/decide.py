@@ -7,10 +7,10 @@ from __future__ import annotations
 from typing import Any
 
 from mwatch.decide.decide import decide
-from mwatch.model.decision import Act, Action, Decision, Record
+from mwatch.model.decision import Act, Action, Decision, DecisionRecord
 from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.job import Job, ProcessGone
-from mwatch.model.observation import ProcessExit, Sight, SignSource, SignState
+from mwatch.model.observation import ProcessExit, SignSource, SignState, Source
 from mwatch.model.phase import JobPhase
 from mwatch.model.settings import ActSettings, Settings
 from support.builders.job import START, job, step
@@ -34,7 +34,7 @@ def finding(cause: Cause, **change: Any) -> Finding:
 def running(last: int = 100, *, silent: float = 0.0, **change: Any) -> Job:
     """It has done iterations up to `last`, one a second, and nothing for `silent` seconds."""
     lines = [step(number) for number in range(max(1, last - 19), last + 1)]
-    sights = change.pop("sights", (Sight.LOG, Sight.PROBE))
+    sights = change.pop("sights", (Source.LOG, Source.PROBE))
     return job(lines, now=lines[-1].at + silent, sights=sights, **change)
 
 
@@ -61,8 +61,8 @@ def act(attempt: int, iteration: int | None = None, **change: Any) -> Act:
     return Act(attempt=attempt, iteration=iteration, **(usual | change))
 
 
-def record(*acts: Act) -> Record:
-    built = Record()
+def record(*acts: Act) -> DecisionRecord:
+    built = DecisionRecord()
     built.acts.extend(acts)
     return built
 

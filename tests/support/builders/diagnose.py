@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from mwatch.config import catalogue
-from mwatch.diagnose.pod_reports import PodWords
+from mwatch.diagnose.pod_reports import PodReport
 from mwatch.kube.pod_logs import PodLog
 from mwatch.model.job import SignSeen
 from mwatch.model.observation import Beat, Observed
@@ -74,7 +74,7 @@ def log(
     return PodLog(name, "pytorch", is_previous, head, tail)
 
 
-def words(name: str, *logs: PodLog, ended: tuple[float, int, str] | None = None) -> PodWords:
+def words(name: str, *logs: PodLog, ended: tuple[float, int, str] | None = None) -> PodReport:
     """`ended`: when its container has, with which code and why."""
     state: dict[str, Any] = dict(RUNNING)
     if ended is not None:
@@ -82,7 +82,7 @@ def words(name: str, *logs: PodLog, ended: tuple[float, int, str] | None = None)
         over = {"exitCode": code, "reason": reason, "finishedAt": stamp(BEGAN + at)}
         state = {"name": "pytorch", "restartCount": 0, "state": {"terminated": over}}
     made = make_pod(name, status={"containerStatuses": [state]})
-    return PodWords(made, "pytorch", logs=logs)
+    return PodReport(made, "pytorch", logs=logs)
 
 
 def events_of(lines: Iterable[tuple[float, str]]) -> list[Observed]:
@@ -103,7 +103,7 @@ def answering(
     wrapper: WrapperState | None = None,
     pod: PodFacts | None = None,
     at: float = 0.0,
-) -> PodWords:
+) -> PodReport:
     """A pod whose sidecar answers. `beats`: with the moment of the record, and of the last rise."""
     who = Who("gpt", name, f"uid-{name}", "ns", "n1", "boot", "0.1.0", BEGAN, "observe")
     page = SnapshotPage(who, "life", clock=lambda: 0.0)
@@ -118,7 +118,7 @@ def answering(
     page.looked(Looked(snapshot, 0.0, 0.0, readings, now, signs, risen), wrapper, pod)
     raw = orjson.loads(page.body())
     made = make_pod(name, status={"containerStatuses": [RUNNING]})
-    return PodWords(made, "pytorch", from_wire(raw), now, raw=raw)
+    return PodReport(made, "pytorch", from_wire(raw), now, raw=raw)
 
 
 def _fields(value: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mwatch.evidence.bundle import Bundle, Limits, collect
+from mwatch.evidence.bundle import Bundle, EvidenceLimits, collect
 from mwatch_trainer import contract
 from support.builders.volume import (
     gpu,
@@ -61,7 +61,7 @@ def save(
     folder = volume.parent / "durable" / "incidents" / ID
     return collect(
         str(volume), folder, ID, ask=ask or Wrapper(volume), extra=extra, keep=keep,
-        limits=Limits(**limits),
+        limits=EvidenceLimits(**limits),
     )  # fmt: skip
 
 

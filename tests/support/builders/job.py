@@ -24,7 +24,7 @@ from mwatch.model.job import (
     SignSeen,
     Step,
 )
-from mwatch.model.observation import Sight, Sign, SignSource, SignState
+from mwatch.model.observation import Sign, SignSource, SignState, Source
 from mwatch.model.phase import JobPhase
 from mwatch.model.settings import Settings
 
@@ -75,7 +75,7 @@ def job(
     *,
     phase: JobPhase = JobPhase.TRAINING,
     now: float | None = None,
-    sights: Iterable[Sight] = (Sight.LOG,),
+    sights: Iterable[Source] = (Source.LOG,),
     layout: Layout | None = None,
     **attempt: Any,
 ) -> Job:

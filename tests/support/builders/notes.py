@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from mwatch.export.tensorboard.notes import TensorboardNotes
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause, Culprit, CulpritState, Finding, Severity
-from mwatch.model.incident import IncidentRecord, Kept, Times
+from mwatch.model.incident import IncidentRecord, IncidentTimes, SavedEvidence
 from mwatch.model.snapshot.snapshot import Numbers, Snapshot
 from support.builders.snapshot import busy_snapshot
 
@@ -29,7 +29,7 @@ HANG = IncidentRecord(
     detector="stalled",
     culprit=Culprit(3, CulpritState.STUCK, {"tp": 1}, node="node-7"),
     first_bad_iteration=42,
-    times=Times(detected=1_767_615_194.0),
+    times=IncidentTimes(detected=1_767_615_194.0),
 )
 ACTED = replace(
     HANG,
@@ -38,7 +38,7 @@ ACTED = replace(
     reason="two witnesses agree",
     resume_from=40,
     resume_reason="newest complete",
-    evidence=Kept("/ckpt/.mwatch/incidents/20260105T121314Z-a1-hang"),
+    evidence=SavedEvidence("/ckpt/.mwatch/incidents/20260105T121314Z-a1-hang"),
 )
 STALLED = Finding("stalled", Cause.HANG, Severity.CRITICAL, "no progress for 9 s")
 

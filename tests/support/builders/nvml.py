@@ -23,7 +23,7 @@ import pytest
 from mwatch.sources.gpu.nvml import open_nvml
 from mwatch_trainer.gpu.nvml import Nvml
 from mwatch_trainer.gpu.nvml_api import Calls
-from mwatch_trainer.gpu.sampler import Gpus
+from mwatch_trainer.gpu.sampler import GpuSampler
 from support.builders.volume import ManualClock
 
 SOURCE = Path(__file__).parents[2] / "fake_nvml" / "fake_nvml.c"
@@ -88,7 +88,7 @@ class SamplerBench:
     def __init__(self, driver: FakeDriver, open_nvml: Callable[[], Calls]) -> None:
         self.driver = driver
         self.clock = ManualClock()
-        self.gpus = Gpus(open_nvml, tensor_seconds=1.0, clock=self.clock)
+        self.gpus = GpuSampler(open_nvml, tensor_seconds=1.0, clock=self.clock)
 
     def sample(self, later: float = 1.0) -> dict[str, Any]:
         self.clock.now += later

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, TypeVar
 
-from mwatch_trainer.probe.record_file import Record, unpack
+from mwatch_trainer.probe.record_file import ProbeRecord, unpack
 from mwatch_trainer.probe.stack import Place, Stack
 
 SITE = Path(__file__).resolve().parents[3] / "trainer" / "mwatch_trainer" / "site"
@@ -24,7 +24,7 @@ WORKER = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
 _PATIENCE_SECONDS = 60.0
 T = TypeVar("T")
 
-RECORD = Record(
+RECORD = ProbeRecord(
     attempt=3,
     restart_count=0,
     pid=4242,
@@ -109,7 +109,7 @@ def tree_of(pid: int) -> set[int]:
     return found
 
 
-def record_of(folder: Path, rank: int = 0) -> Record | None:
+def record_of(folder: Path, rank: int = 0) -> ProbeRecord | None:
     try:
         return unpack((folder / "probe" / f"rank-{rank}").read_bytes())
     except FileNotFoundError:
@@ -127,10 +127,10 @@ def wait_for(look: Callable[[], T | None], what: str) -> T:
     raise AssertionError(f"waited in vain for {what}")
 
 
-def beat_after(folder: Path, ticks: int = 0, rank: int = 0) -> Record:
+def beat_after(folder: Path, ticks: int = 0, rank: int = 0) -> ProbeRecord:
     """The first record with more ticks than that."""
 
-    def look() -> Record | None:
+    def look() -> ProbeRecord | None:
         record = record_of(folder, rank)
         return record if record is not None and record.ticks > ticks else None
 

@@ -16,7 +16,7 @@ from mwatch.model.observation import AttemptStart, Observation, Observed
 from mwatch.model.settings import Settings
 from mwatch.run.folder import RunFolder
 from mwatch.runtime.clock import Clock
-from mwatch.watch.observer import Ended
+from mwatch.watch.observer import RunEnd
 from support.builders.events import events
 from support.builders.fold import READY, WORLD, line, saved, saving
 from support.builders.job import entries
@@ -58,21 +58,21 @@ class Told:
             self._text += f"{each}\n"
             found = events(self._text, faults=True)
             for event in found[self._told :]:
-                self.engine.tell(Observed(self.clock.now(), STREAM, event))
+                self.engine.observe(Observed(self.clock.now(), STREAM, event))
             self._told = len(found)
-        return self.engine.look(self.clock.now())
+        return self.engine.evaluate(self.clock.now())
 
     def sees(self, what: Observation) -> Assessment:
         self.clock.monotonic += 1
-        self.engine.tell(Observed(self.clock.now(), STREAM, what))
-        return self.engine.look(self.clock.now())
+        self.engine.observe(Observed(self.clock.now(), STREAM, what))
+        return self.engine.evaluate(self.clock.now())
 
     def waits(self, seconds: float) -> Assessment:
         self.clock.monotonic += seconds
-        return self.engine.look(self.clock.now())
+        return self.engine.evaluate(self.clock.now())
 
     def enacts(self, decision: Decision) -> None:
-        self.engine.enact(decision, self.clock.now())
+        self.engine.record_action(decision, self.clock.now())
 
 
 def gone_bad() -> Told:
@@ -122,7 +122,7 @@ class Heard:
     def printed(self, data: bytes) -> None:
         self.calls.append(("printed", data))
 
-    def ended(self, ended: Ended) -> None:
+    def ended(self, ended: RunEnd) -> None:
         self.calls.append(("ended", ended))
 
 

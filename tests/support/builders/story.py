@@ -13,10 +13,10 @@ from typing import Any, get_args, get_origin, get_type_hints
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.model.decision import Action
 from mwatch.model.observation import Observation, Observed
-from mwatch.replay.replay import Request, replay
-from mwatch.report.model import Clock
-from mwatch.report.recorder import Story, StoryRecorder
-from mwatch.report.series import Span
+from mwatch.replay.replay import ReplayRequest, replay
+from mwatch.report.model import ReportClock
+from mwatch.report.recorder import RunStory, StoryRecorder
+from mwatch.report.series import ValueRange
 from mwatch.report.story_json import told
 from support.builders.events import events
 from support.builders.job import entries
@@ -29,7 +29,9 @@ class Watch:
 
     def __init__(self, mode: str = "act") -> None:
         self.engine = Engine("run", entries())
-        self.recorder = StoryRecorder("run", mode, "torchrun pretrain_gpt.py", Clock(zone="UTC"))
+        self.recorder = StoryRecorder(
+            "run", mode, "torchrun pretrain_gpt.py", ReportClock(zone="UTC")
+        )
         self.at = START
         self._text = ""
         self._told = 0
@@ -50,32 +52,32 @@ class Watch:
 
     def _tell(self, what: Any) -> None:
         observed = Observed(self.at, "pod-0", what)
-        self.engine.tell(observed)
+        self.engine.observe(observed)
         self.recorder.note(self.engine.job, observed)
 
     def look(self) -> Assessment:
-        assessment = self.engine.look(self.at)
+        assessment = self.engine.evaluate(self.at)
         self.recorder.assessed(assessment)
         decision = assessment.decision
         if decision.action is not Action.NONE:  # without the wait that the policy asks for
-            self.engine.enact(decision, self.at)
+            self.engine.record_action(decision, self.at)
             self.recorder.enacted(decision, self.at)
         return assessment
 
-    def story(self, *, is_over: bool = False) -> Story:
+    def story(self, *, is_over: bool = False) -> RunStory:
         for each in self.engine.incidents:
             self.recorder.incident(each)
         return self.recorder.story(self.at, is_over=is_over)
 
 
-def replayed(folder: Path, log: str, name: str = "trainer") -> Story:
+def replayed(folder: Path, log: str, name: str = "trainer") -> RunStory:
     file = folder / f"{name}.log"
     file.write_text(log)
     recorder = StoryRecorder(name, "replay")
-    return told(recorder, replay(Request([str(file)]), 2e9, None, recorder))
+    return told(recorder, replay(ReplayRequest([str(file)]), 2e9, None, recorder))
 
 
-def by_chance(seed: int, kind: Any = Story) -> Any:
+def by_chance(seed: int, kind: Any = RunStory) -> Any:
     """Any value of the type: what a file that was written by nobody we know may hold."""
     return _value(kind, random.Random(seed), 0)
 
@@ -87,9 +89,9 @@ def _value(kind: Any, chance: random.Random, depth: int) -> Any:
     if get_origin(kind) is tuple:
         many = chance.choice((0, 1, 2, 5, 30 if depth < 2 else 3))
         return tuple(_value(get_args(kind)[0], chance, depth + 1) for _ in range(many))
-    if kind is Span:
+    if kind is ValueRange:
         low, mean, high = sorted(_number(chance) for _ in range(3))
-        return Span(low, high, mean, chance.randint(1, 9))
+        return ValueRange(low, high, mean, chance.randint(1, 9))
     if is_dataclass(kind) and isinstance(kind, type):
         hints = get_type_hints(kind)
         return kind(

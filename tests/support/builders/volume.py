@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mwatch_trainer import contract
-from mwatch_trainer.probe.record_file import Record, pack
+from mwatch_trainer.probe.record_file import ProbeRecord, pack
 
 WALL = 1_700_000_000.0
 """Wall time of the moment that the monotonic clock says 0."""
@@ -105,7 +105,7 @@ def write_attempt(volume: Path, attempt: int = 1, **change: Any) -> None:
 def write_probe(volume: Path, rank: int, iteration: int = 7, sequence: int = 2) -> None:
     folder = volume / contract.PROBE_FOLDER
     folder.mkdir(exist_ok=True)
-    record = Record(
+    record = ProbeRecord(
         1,
         0,
         100 + rank,

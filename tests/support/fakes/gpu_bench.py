@@ -10,15 +10,15 @@ from typing import Any
 from mwatch.model.event import Fault
 from mwatch.model.observation import Sign, SignState
 from mwatch.model.reading import Ok
-from mwatch.sources.gpu.gpus import Gpus
-from mwatch.sources.gpu.nvml import Nvml
-from mwatch_trainer.gpu.nvml_api import Absent, Calls
+from mwatch.sources.gpu.gpus import GpuSource
+from mwatch.sources.gpu.nvml import NvmlSource
+from mwatch_trainer.gpu.nvml_api import Calls, NvmlAbsent
 from support.builders.job import entries
 from support.builders.volume import ManualClock, gpu, write_gpus
 
 
 def no_driver() -> Calls:
-    raise Absent("there is no driver here")
+    raise NvmlAbsent("there is no driver here")
 
 
 class GpuBench:
@@ -26,8 +26,8 @@ class GpuBench:
         self.volume = volume
         self.clock = ManualClock()
         self.ranks: dict[int, int] = {}
-        self.nvml = Nvml(no_driver, clock=self.clock)
-        self.source = Gpus(
+        self.nvml = NvmlSource(no_driver, clock=self.clock)
+        self.source = GpuSource(
             str(volume),
             "pod-0",
             entries(),

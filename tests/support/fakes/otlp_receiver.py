@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 
-from mwatch.export.otlp.exporter import Otlp, Pace
+from mwatch.export.otlp.exporter import Otlp, SendSchedule
 from mwatch.model.snapshot.snapshot import Snapshot
 from support.builders.snapshot import busy_snapshot
 
@@ -153,7 +153,7 @@ def until(condition: Callable[[], object]) -> None:
 def sending(
     endpoint: str, *snapshots: Snapshot, limit_seconds: float = 0.5, **options: Any
 ) -> Iterator[Otlp]:
-    quick = Pace(period_seconds=0.05, first_pause_seconds=0.02, limit_seconds=limit_seconds)
+    quick = SendSchedule(period_seconds=0.05, first_pause_seconds=0.02, limit_seconds=limit_seconds)
     otlp = Otlp(endpoint, lambda: snapshots or [busy_snapshot()], pace=quick, **options)
     otlp.start()
     try:

@@ -10,13 +10,13 @@ from typing import Any
 import yaml
 
 from mwatch.manifests.kinds import templates
-from mwatch.manifests.parts import Wish
-from mwatch.manifests.whole import Result, inject_text, workloads
+from mwatch.manifests.parts import InjectRequest
+from mwatch.manifests.whole import ManifestResult, inject_text, workloads
 from mwatch.model.checks.workload import Workload
 
 FOLDER = Path(__file__).parents[2] / "manifests"
 FILES = sorted(path.name for path in FOLDER.glob("*.yaml"))
-NATIVE = Wish("mwatch:test")
+NATIVE = InjectRequest("mwatch:test")
 PLAIN = NATIVE._replace(sidecar="container")
 
 
@@ -24,7 +24,7 @@ def text_of(name: str) -> str:
     return (FOLDER / name).read_text("utf-8")
 
 
-def injected(name: str, wish: Wish = NATIVE) -> Result:
+def injected(name: str, wish: InjectRequest = NATIVE) -> ManifestResult:
     return inject_text(text_of(name), name, wish)
 
 

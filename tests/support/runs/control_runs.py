@@ -17,7 +17,7 @@ from mwatch.evidence.incident_store import IncidentFiles
 from mwatch.evidence.offload import OffPod
 from mwatch.export.http.control import control_pages
 from mwatch.export.http.server import Server
-from mwatch.sidecar.server import EvidenceDesk, RestartDesk
+from mwatch.sidecar.server import EvidenceApi, RestartApi
 from mwatch_trainer import contract
 from mwatch_trainer.control.client import ask
 from mwatch_trainer.evidence.incident_dirs import INCIDENTS, VOLUME_BYTES
@@ -76,8 +76,8 @@ def controlled(volume: Path, token_file: Path | None) -> Iterator[Client]:
     )
     collector = EvidenceCollector(volume, "pod-0", time.time, running, off_pod=off_pod)
     files = IncidentFiles(volume / INCIDENTS, max_bytes=VOLUME_BYTES)
-    desk = EvidenceDesk(collector, files, time.time, running)
-    server = Server(control_pages(token_file, desk, RestartDesk(volume, desk).restart), port=0)
+    desk = EvidenceApi(collector, files, time.time, running)
+    server = Server(control_pages(token_file, desk, RestartApi(volume, desk).restart), port=0)
     try:
         yield Client(server.port)
     finally:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mwatch.config import catalogue
-from mwatch.fleet.cluster_view import Leavings, PodSeen
-from mwatch.fleet.job_monitor import JobWatch, PodPlace
+from mwatch.fleet.cluster_view import DeletedPodTracker, PodSeen
+from mwatch.fleet.job_monitor import JobMonitor, PodPlace
 from mwatch.fleet.visibility import Polled
 from mwatch.model.decision import Decision
 from mwatch.model.event import Iteration
@@ -25,8 +25,8 @@ from mwatch.model.kube.node import KubeNode
 from mwatch.model.kube.pod import Disruption, KubePod
 from mwatch.model.observation import AttemptStart, Beat, Observed, Sign, SignSource, SignState
 from mwatch.model.snapshot.pod import Who
-from mwatch.model.snapshot.snapshot_wire import PodSnapshot, View
-from mwatch.model.snapshot.wrapper import Ended, WrapperState
+from mwatch.model.snapshot.snapshot_wire import PodSnapshot, SidecarView
+from mwatch.model.snapshot.wrapper import TrainerEnd, WrapperState
 from support.builders import kube
 from support.builders.events import megatron_line, one
 
@@ -34,7 +34,7 @@ START = 1_800_000_000.0
 PERIOD = 5.0
 CATALOGUE = {entry.id: entry for entry in catalogue.load([])}
 SOURCES = {"log": True, "probe": True, "processes": True, "gpus": True, "wrapper": True}
-VIEW = View(1, "training", 1, None, None, None, None, False, "none", "")
+VIEW = SidecarView(1, "training", 1, None, None, None, None, False, "none", "")
 UNREACHABLE = "Connection refused"
 
 
@@ -59,7 +59,7 @@ class TrainingPod:
     prints: bool = False
     has_probe: bool = True
     has_log: bool = True
-    exit: Ended | None = None
+    exit: TrainerEnd | None = None
     told: list[Observed] = field(default_factory=list)
     line: int = 0
     is_new: bool = True
@@ -129,9 +129,9 @@ class Fleet:
         self.pods[-1].prints = True
         self.kube: dict[str, KubePod] = {each.name: kube.pod(each.name) for each in self.pods}
         self.nodes: tuple[KubeNode, ...] | None = None
-        self.watch = JobWatch(self.job, CATALOGUE, now=START)
+        self.watch = JobMonitor(self.job, CATALOGUE, now=START)
         self.events: tuple[KubeEvent, ...] = ()
-        self._leavings = Leavings(lambda: self.now)
+        self._leavings = DeletedPodTracker(lambda: self.now)
         self._before: dict[str, PodSeen] = {}
         self.causes: list[str] = []
         self.detectors: set[str] = set()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mwatch_trainer import contract
-from mwatch_trainer.probe.record_file import Record, pack
+from mwatch_trainer.probe.record_file import ProbeRecord, pack
 from support.builders.events import megatron_line
 from support.builders.volume import gpu, process
 
@@ -38,7 +38,7 @@ class LiveVolume:
         for rank in range(self._ranks):
             if rank in silent:
                 continue
-            record = Record(
+            record = ProbeRecord(
                 attempt, 0, 11 + rank, 1011 + rank, rank, rank, self._ranks, iteration,
                 time.monotonic(), time.time(), self._ticks, 0, "compute", f"{self._ticks:08x}", "x",
             )  # fmt: skip
@@ -51,7 +51,7 @@ class LiveVolume:
         self._ticks += 1
         folder = self.path / contract.PROBE_FOLDER
         folder.mkdir(exist_ok=True)
-        record = Record(
+        record = ProbeRecord(
             attempt, 0, 11 + rank, 1011 + rank, rank, 0, world, iteration, time.monotonic(),
             time.time(), self._ticks, 0, "compute", f"{self._ticks:08x}", "x",
         )  # fmt: skip

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from mwatch_trainer.attempt.order import address, ask
-from mwatch_trainer.attempt.plan import Plan
+from mwatch_trainer.attempt.plan import AttemptPlan
 from mwatch_trainer.command.argv import value_of
 from support.builders.attempt import act, contents, megatron, ran, saved, timeline_of
 
@@ -240,7 +240,7 @@ def test_a_controller_that_dies_between_two_answers_keeps_nobody_waiting(
     """It has heard node 1 and answered node 0; what node 0 claims names the word of node 1."""
     save = saved(tmp_path / "ck", 10, 20)
     controller.answers = [{"attempt": 1, "wait": True, "reason": "not yet"}]
-    plans: list[Plan] = []
+    plans: list[AttemptPlan] = []
     other = threading.Thread(
         target=lambda: plans.append(
             act(on_node(tmp_path, save, 1), tmp_path / "v1", environ=controller.environ, wait=20.0,

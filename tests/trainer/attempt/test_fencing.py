@@ -12,7 +12,7 @@ import pytest
 
 from mwatch_trainer.attempt import fencing
 from mwatch_trainer.attempt.fencing import Fence
-from mwatch_trainer.checkpoint.timeline import Timeline, to_text
+from mwatch_trainer.checkpoint.timeline import TimelineFile, to_text
 from support.builders.attempt import act, contents, decide, megatron, ran, saved, timeline_of
 
 
@@ -24,7 +24,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def take(save: Path, number: int, seen: int | None = None) -> None:
-    def text(timeline: Timeline) -> str:
+    def text(timeline: TimelineFile) -> str:
         return to_text(timeline._replace(attempt=number))
 
     fencing.take(str(save), number, number - 1 if seen is None else seen, text)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mwatch_trainer.attempt.plan import Plan
+from mwatch_trainer.attempt.plan import AttemptPlan
 from mwatch_trainer.command.argv import value_of
 from support.builders.attempt import act, broken, contents, megatron, ran, saved, timeline_of
 
@@ -36,17 +36,17 @@ def view_of(save: Path, view: Path, *names: str) -> Path:
 
 def started(
     tmp_path: Path, save: Path, node: int, nnodes: int = 2, wait: float = 20.0
-) -> Callable[[], Plan]:
+) -> Callable[[], AttemptPlan]:
     """Begins a preparation in a thread; the call waits for its plan."""
     script = megatron(tmp_path / f"w{node}")
     given = ["torchrun", f"--nnodes={nnodes}", f"--node_rank={node}", script]
     given += ["--save", str(save), "--load", str(save)]
-    plans: list[Plan] = []
+    plans: list[AttemptPlan] = []
     volume = tmp_path / f"v{node}"
     thread = threading.Thread(target=lambda: plans.append(act(given, volume, wait=wait)))
     thread.start()
 
-    def plan() -> Plan:
+    def plan() -> AttemptPlan:
         thread.join(30)
         assert not thread.is_alive()
         return plans[0]
@@ -131,7 +131,7 @@ def test_where_the_tracker_leads_every_node_sees_it_first(tmp_path: Path) -> Non
         given = ["torchrun", "--nnodes=2", f"--node_rank={node}", script]
         given += ["--save", str(folder), "--load", str(folder)]
         plans.append(given)
-    found: list[Plan] = []
+    found: list[AttemptPlan] = []
     thread = threading.Thread(target=lambda: found.append(act(plans[1], tmp_path / "v1", wait=20)))
     thread.start()
     first = act(plans[0], tmp_path / "v0", wait=20)

@@ -12,21 +12,21 @@ import pytest
 
 from mwatch_trainer.checkpoint import listing
 from mwatch_trainer.checkpoint.listing import (
-    Listing,
+    FolderListing,
     has_checkpoints,
     list_checkpoints,
     looks_like_checkpoint,
     read_tracker,
     verify,
 )
-from mwatch_trainer.checkpoint.verdict import State
+from mwatch_trainer.checkpoint.verdict import CheckpointState
 from support.builders.checkpoint import legacy, sparse, torch_dist, torch_file, track
 from support.unprivileged import unprivileged
 
 SHARDS = {"__0_0.distcp": 10}
 
 
-def listed(save: Path, **limits: int) -> Listing:
+def listed(save: Path, **limits: int) -> FolderListing:
     return list_checkpoints(str(save), **limits)
 
 
@@ -72,7 +72,7 @@ def test_a_tracker_may_say_release(tmp_path: Path) -> None:
     legacy(tmp_path, 1).rename(tmp_path / "release")
     track(tmp_path, "release")
     (found,) = listed(tmp_path).checkpoints
-    assert (found.tracked, found.iteration, found.state) == (True, None, State.COMPLETE)
+    assert (found.tracked, found.iteration, found.state) == (True, None, CheckpointState.COMPLETE)
 
 
 @pytest.mark.parametrize(
@@ -156,15 +156,15 @@ def test_links_in_a_circle_end(tmp_path: Path) -> None:
     (tmp_path / "iter_0000040").symlink_to("nowhere")
     (tmp_path / "iter_0000050").symlink_to("iter_0000020")
     states = {each.name: (each.state, each.files) for each in listed(tmp_path).checkpoints}
-    assert states["iter_0000020"] == states["iter_0000050"] == (State.COMPLETE, 3)
-    assert states["iter_0000030"][0] is State.UNVERIFIED
-    assert states["iter_0000040"][0] is State.INCOMPLETE
+    assert states["iter_0000020"] == states["iter_0000050"] == (CheckpointState.COMPLETE, 3)
+    assert states["iter_0000030"][0] is CheckpointState.UNVERIFIED
+    assert states["iter_0000040"][0] is CheckpointState.INCOMPLETE
 
 
 def test_a_file_with_the_name_of_a_checkpoint_is_incomplete(tmp_path: Path) -> None:
     (tmp_path / "iter_0000020").write_text("x")
     (found,) = listed(tmp_path).checkpoints
-    assert (found.state, found.reason) == (State.INCOMPLETE, "is no folder")
+    assert (found.state, found.reason) == (CheckpointState.INCOMPLETE, "is no folder")
 
 
 def test_one_checkpoint_can_be_verified_alone(tmp_path: Path) -> None:
@@ -196,14 +196,14 @@ def test_a_folder_of_very_many_entries_is_cut(
 def test_more_files_than_the_limit_change_the_count_and_not_the_verdict(tmp_path: Path) -> None:
     torch_dist(tmp_path, 20, {f"__{rank}_0.distcp": 100 for rank in range(30)})
     (found,) = listed(tmp_path, max_files=5).checkpoints
-    assert (found.state, found.is_cut) == (State.COMPLETE, True)
+    assert (found.state, found.is_cut) == (CheckpointState.COMPLETE, True)
     assert found.files <= 5
 
 
 def test_a_legacy_checkpoint_of_more_files_than_the_limit_is_unverified(tmp_path: Path) -> None:
     legacy(tmp_path, 20, *(f"mp_rank_{rank:02d}" for rank in range(30)))
     (found,) = listed(tmp_path, max_files=40).checkpoints
-    assert found.state is State.UNVERIFIED
+    assert found.state is CheckpointState.UNVERIFIED
 
 
 def test_a_folder_that_is_not_there_is_an_error_of_the_system(tmp_path: Path) -> None:
@@ -234,7 +234,10 @@ def test_nothing_is_changed(tmp_path: Path) -> None:
     finally:
         for path, mode in modes.items():
             path.chmod(mode)
-    assert [each.state for each in found.checkpoints] == [State.COMPLETE, State.COMPLETE]
+    assert [each.state for each in found.checkpoints] == [
+        CheckpointState.COMPLETE,
+        CheckpointState.COMPLETE,
+    ]
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 

@@ -17,7 +17,12 @@ from typing import Any
 import pytest
 
 from mwatch_trainer.checkpoint import safe_pickle
-from mwatch_trainer.checkpoint.safe_pickle import Name, Thing, UnreadablePickle, read_pickle
+from mwatch_trainer.checkpoint.safe_pickle import (
+    PickledName,
+    PickledObject,
+    UnreadablePickle,
+    read_pickle,
+)
 
 STEPS = 3_000_000
 
@@ -85,9 +90,9 @@ def test_a_name_from_elsewhere_is_refused_in_plain_words(name: str) -> None:
 
 def test_a_name_of_torch_is_only_a_name(tmp_path: Path) -> None:
     made = read_pickle(b"\x80\x02ctorch.hub\nload\nX\x01\0\0\0a\x85R.", STEPS)
-    assert isinstance(made, Thing)
+    assert isinstance(made, PickledObject)
     assert (made.kind.module, made.kind.name) == ("torch.hub", "load")
-    assert isinstance(read_pickle(b"\x80\x02cbuiltins\ngetattr\n.", STEPS), Name)
+    assert isinstance(read_pickle(b"\x80\x02cbuiltins\ngetattr\n.", STEPS), PickledName)
 
 
 def test_state_never_reaches_a_class() -> None:

@@ -16,11 +16,11 @@ from mwatch_trainer.checkpoint.timeline import (
     MAX_ATTEMPTS,
     MAX_BYTES,
     MAX_MARKED,
-    Attempt,
-    Broken,
-    Quarantine,
-    Rollback,
-    Timeline,
+    BrokenTimeline,
+    TimelineAttempt,
+    TimelineFile,
+    TimelineQuarantine,
+    TimelineRollback,
     is_abandoned,
     parse,
     read,
@@ -44,10 +44,10 @@ def changed(**values: Any) -> bytes:
 def test_a_file_of_the_first_version_is_read() -> None:
     timeline = parse(FIRST_VERSION.read_bytes())
     assert timeline.attempt == 3
-    assert timeline.attempts[1] == Attempt(2, 1700003600.0, 400)
+    assert timeline.attempts[1] == TimelineAttempt(2, 1700003600.0, 400)
     (rollback,) = timeline.rollbacks
     assert (rollback.to_iteration, rollback.first_bad) == (400, 551)
-    assert timeline.quarantine == Quarantine(1700005900.0, 480, "grad norm is inf")
+    assert timeline.quarantine == TimelineQuarantine(1700005900.0, 480, "grad norm is inf")
 
 
 def test_it_says_what_a_checkpoint_is_worth() -> None:
@@ -69,7 +69,7 @@ def test_where_there_is_none_there_is_none(tmp_path: Path) -> None:
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     timeline = parse(FIRST_VERSION.read_bytes())
     assert read(str(put(tmp_path, to_text(timeline).encode()))) == timeline
-    assert parse(to_text(Timeline()).encode()) == Timeline()
+    assert parse(to_text(TimelineFile()).encode()) == TimelineFile()
 
 
 @pytest.mark.parametrize(
@@ -89,23 +89,23 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_broken_and_says_why(data: bytes, why: str) -> None:
-    with pytest.raises(Broken, match=why):
+    with pytest.raises(BrokenTimeline, match=why):
         parse(data)
 
 
 def test_a_file_that_cannot_be_read_is_broken(tmp_path: Path) -> None:
-    with pytest.raises(Broken, match="larger than"):
+    with pytest.raises(BrokenTimeline, match="larger than"):
         read(str(put(tmp_path, b" " * (MAX_BYTES + 1))))
     (tmp_path / ".mwatch" / "timeline.json").unlink()
     (tmp_path / ".mwatch" / "timeline.json").mkdir()
-    with pytest.raises(Broken, match="cannot be read"):
+    with pytest.raises(BrokenTimeline, match="cannot be read"):
         read(str(tmp_path))
 
 
 def test_a_damaged_attempt_is_left_out() -> None:
     strange = [7, {}, {"number": "x"}, {"number": 1, "started_at": "x"}]
     strange += [{"number": 1, "resumed_from": -4}, {"number": 2}]
-    assert parse(changed(attempts=strange)).attempts == (Attempt(2, None, None),)
+    assert parse(changed(attempts=strange)).attempts == (TimelineAttempt(2, None, None),)
 
 
 def test_a_newer_version_is_read_as_far_as_it_is_known() -> None:
@@ -115,11 +115,11 @@ def test_a_newer_version_is_read_as_far_as_it_is_known() -> None:
 
 def test_reasons_attempts_and_marks_are_bounded() -> None:
     marked = tuple((number, 1.0) for number in range(2 * MAX_MARKED))
-    timeline = Timeline(
+    timeline = TimelineFile(
         7,
-        tuple(Attempt(number, 1.0, None) for number in range(1000)),
-        (Rollback(1.0, 0, None, "x" * 9999, marked),),
-        Quarantine(1.0, 1, "y" * 9999),
+        tuple(TimelineAttempt(number, 1.0, None) for number in range(1000)),
+        (TimelineRollback(1.0, 0, None, "x" * 9999, marked),),
+        TimelineQuarantine(1.0, 1, "y" * 9999),
     )
     back = parse(to_text(timeline).encode())
     assert len(back.attempts) == MAX_ATTEMPTS
@@ -139,6 +139,6 @@ JSON = st.recursive(
 def test_anything_is_read_or_broken(name: str, value: Any) -> None:
     try:
         timeline = parse(changed(**{name: value}))
-    except Broken:
+    except BrokenTimeline:
         return
     assert parse(to_text(timeline).encode())._replace(version=0) == timeline._replace(version=0)

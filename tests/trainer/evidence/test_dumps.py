@@ -21,13 +21,13 @@ RANKS = """
 import faulthandler, json, os, signal, subprocess, sys, time
 from mwatch_trainer.probe import record_file
 from mwatch_trainer.processes import proc
-from mwatch_trainer.probe.record_file import Record
+from mwatch_trainer.probe.record_file import ProbeRecord
 from mwatch_trainer.probe.dump_signal import stacks_name
 folder, answers = sys.argv[1], json.loads(sys.argv[2])
 def put(rank, pid, started, number):
     os.makedirs(folder + "/probe", exist_ok=True)
-    record = Record(1, 0, pid, started, rank, rank, 3, 5, time.monotonic(), time.time(), 1, number,
-                    "training", "", "")
+    record = ProbeRecord(1, 0, pid, started, rank, rank, 3, 5, time.monotonic(),
+                    time.time(), 1, number, "training", "", "")
     open(f"{folder}/probe/rank-{rank}", "wb").write(record_file.pack(record, 2))
 if len(sys.argv) == 3:
     put(9, 999999, 1, 0)

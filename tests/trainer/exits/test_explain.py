@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from mwatch_trainer.attempt.plan import Plan
-from mwatch_trainer.exits.explain import Exit, explain, oom_kills
-from mwatch_trainer.exits.log_reader import Reader
+from mwatch_trainer.attempt.plan import AttemptPlan
+from mwatch_trainer.exits.explain import ExplainedExit, explain, oom_kills
+from mwatch_trainer.exits.log_reader import ExitLogReader
 
 CORPUS = Path(__file__).parents[2] / "corpus"
-PLAN = Plan(1, ("torchrun", "pretrain_gpt.py"), {})
+PLAN = AttemptPlan(1, ("torchrun", "pretrain_gpt.py"), {})
 RANK_0 = "[before the start of training step] datetime: 2026-11-15 07:13:19.97 "
 
 
@@ -22,10 +22,10 @@ def ended(
     returncode: int,
     *lines: str,
     asked: str | None = None,
-    plan: Plan = PLAN,
+    plan: AttemptPlan = PLAN,
     oom: bool = False,
-) -> Exit:
-    reader = Reader(itertools.count(0.0, 10.0).__next__)  # lines come one after the other
+) -> ExplainedExit:
+    reader = ExitLogReader(itertools.count(0.0, 10.0).__next__)  # lines come one after the other
     for line in lines:
         reader.feed(line.encode())
     return explain(returncode, reader, asked, plan, oom)
@@ -136,7 +136,7 @@ def test_a_pod_that_saw_nothing_trusts_the_0() -> None:
 def test_the_pod_of_the_last_rank_knows_the_exit_that_was_asked_for() -> None:
     lines = ["iteration 5/100 | x |", "iteration 10/100 | x |"]
     given = ("torchrun", "pretrain_gpt.py", "--exit-interval", "10")
-    plan = Plan(1, given, {}, nnodes=2)
+    plan = AttemptPlan(1, given, {}, nnodes=2)
     assert ended(0, *lines, plan=plan).returned == 0
     assert ended(0, *lines, plan=plan._replace(argv=(*given[:3], "9"))).returned == 200
     timed = ("torchrun", "pretrain_gpt.py", "--exit-duration-in-mins", "60")

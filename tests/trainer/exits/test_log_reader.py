@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mwatch_trainer.exits.log_reader import Reader, Worker
+from mwatch_trainer.exits.log_reader import ExitLogReader, FailedWorker
 
 ELASTIC = """\
 E1115 8402 elastic/api.py:986] failed (exitcode: -15) local_rank: 0 (pid: 8) of binary: python
@@ -27,9 +27,9 @@ Root Cause (first observed failure):
 """
 
 
-def read(*lines: str, seconds: float = 10.0) -> Reader:
+def read(*lines: str, seconds: float = 10.0) -> ExitLogReader:
     """`seconds`: from one line that says something to the next."""
-    reader = Reader(itertools.count(0.0, seconds).__next__)
+    reader = ExitLogReader(itertools.count(0.0, seconds).__next__)
     for line in lines:
         reader.feed(line.encode())
     return reader
@@ -93,14 +93,16 @@ def test_the_end_of_training_is_read() -> None:
 
 
 def test_the_first_failed_worker_is_that_of_the_root_cause() -> None:
-    assert read(*ELASTIC.splitlines()).worker == Worker(9, 17)
-    assert read(*(f"[default0]:{line}" for line in ELASTIC.splitlines())).worker == Worker(9, 17)
-    assert read(ELASTIC.splitlines()[0]).worker == Worker(None, -15)
+    assert read(*ELASTIC.splitlines()).worker == FailedWorker(9, 17)
+    assert read(*(f"[default0]:{line}" for line in ELASTIC.splitlines())).worker == FailedWorker(
+        9, 17
+    )
+    assert read(ELASTIC.splitlines()[0]).worker == FailedWorker(None, -15)
 
 
 def test_a_line_that_torchrun_passes_on_late_does_not_hide_the_failure() -> None:
     reader = read(*ELASTIC.splitlines(), "[default0]: iteration 64/400 | x |")
-    assert reader.worker == Worker(9, 17)
+    assert reader.worker == FailedWorker(9, 17)
 
 
 def test_workers_that_were_started_again_are_not_the_ones_that_failed() -> None:
@@ -122,7 +124,9 @@ def test_a_signal_that_the_launcher_got_is_read(line: str) -> None:
 
 def test_composers_launcher_is_read() -> None:
     crashed = "ERROR:composer.cli.launcher:Rank 2 crashed with exit code -7."
-    assert read(crashed, "Global rank 0 (PID 2088) exited with code -15").worker == Worker(2, -7)
+    assert read(crashed, "Global rank 0 (PID 2088) exited with code -15").worker == FailedWorker(
+        2, -7
+    )
     assert read("Global rank 0 (PID 2088) exited with code 0").worker is None
 
 
@@ -136,7 +140,7 @@ def test_the_checkpoint_folder_is_learned_from_the_printed_arguments() -> None:
 
 
 def test_several_lines_may_come_at_once() -> None:
-    reader = Reader()
+    reader = ExitLogReader()
     reader.feed(b"iteration 1/5 | x |\niteration 2/5 | x |\n")
     assert reader.iteration == 2
 
@@ -208,7 +212,7 @@ def test_memory_that_composer_does_with_less_of_is_no_error() -> None:
 
 @given(st.lists(st.binary(max_size=200), max_size=20))
 def test_it_never_raises(lines: list[bytes]) -> None:
-    reader = Reader()
+    reader = ExitLogReader()
     for line in lines:
         reader.feed(b"Traceback (most recent call last)" + line)
         reader.feed(b"Root Cause (first observed failure)" + line)
@@ -217,7 +221,7 @@ def test_it_never_raises(lines: list[bytes]) -> None:
 
 
 def test_memory_stays_bounded() -> None:
-    reader = Reader()
+    reader = ExitLogReader()
     for number in range(1000):
         reader.feed(b"[rank%d]: Traceback (most recent call last):" % number)
         reader.feed(b"Traceback (most recent call last):")

@@ -14,7 +14,7 @@ import pytest
 from mwatch_trainer.gpu import node_sampler
 from mwatch_trainer.gpu.nvml import Nvml
 from mwatch_trainer.gpu.nvml_api import Calls
-from mwatch_trainer.gpu.sampler import Gpus
+from mwatch_trainer.gpu.sampler import GpuSampler
 from support.builders.nvml import FakeDriver, SamplerBench, sampler_bench, until
 from support.builders.volume import ManualClock
 
@@ -80,7 +80,7 @@ def test_a_call_that_hangs_is_told_of_by_another_thread(
         is_open.set()
         return Nvml(str(driver.library))
 
-    gpus = Gpus(opened, clock=clock)
+    gpus = GpuSampler(opened, clock=clock)
     driver.say("hang=nvmlDeviceGetPowerUsage", "over")
     look = threading.Thread(target=gpus.sample, daemon=True)
     look.start()

@@ -16,8 +16,8 @@ import pytest
 
 from mwatch_trainer.gpu.node_sampler import ProcessFacts, put
 from mwatch_trainer.gpu.nvml import Nvml
-from mwatch_trainer.gpu.nvml_api import Absent
-from mwatch_trainer.gpu.sampler import Gpus
+from mwatch_trainer.gpu.nvml_api import NvmlAbsent
+from mwatch_trainer.gpu.sampler import GpuSampler
 from mwatch_trainer.processes import proc
 from mwatch_trainer.processes.proc import Process, Ranks, descendants, parse
 from support.runs.wrapper_runs import command, environ, is_alive, kill, python, until
@@ -83,15 +83,15 @@ def test_the_sampler_ends_with_the_wrapper(tmp_path: Path, wrapper: Any) -> None
 def test_where_there_is_no_gpu_it_says_so(tmp_path: Path) -> None:
     if Path("/dev/nvidiactl").exists():
         pytest.skip("there is a GPU here")
-    document = Gpus().sample()
+    document = GpuSampler().sample()
     assert (document["state"], document["gpus"]) == ("absent", [])
     assert document["reason"]
 
 
 def test_a_library_that_is_not_nvml_is_absent() -> None:
-    with pytest.raises(Absent, match="is not there"):
+    with pytest.raises(NvmlAbsent, match="is not there"):
         Nvml("no-such-library.so")
-    with pytest.raises(Absent, match="does not start"):
+    with pytest.raises(NvmlAbsent, match="does not start"):
         Nvml("libc.so.6")
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from mwatch_trainer.output.log_copy import (
     MAX_LINE_BYTES,
     QUEUE_BYTES,
-    Lines,
+    LineSplitter,
     LogWriter,
     RotatedFile,
 )
@@ -31,7 +31,7 @@ GAP = MARK.encode() + b"70" + MARK_TAIL
 
 @given(st.binary(max_size=300), st.lists(st.integers(1, 40), max_size=30))
 def test_lines_come_whole_however_they_are_cut(data: bytes, sizes: list[int]) -> None:
-    lines, got, at = Lines(MARK), b"", 0
+    lines, got, at = LineSplitter(MARK), b"", 0
     for size in [*sizes, 400]:
         part = lines.feed(data[at : at + size])
         assert not part or part.endswith(b"\n")
@@ -44,25 +44,25 @@ def test_lines_come_whole_however_they_are_cut(data: bytes, sizes: list[int]) ->
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_a_line_that_a_gap_cut_is_left_out_on_both_sides(size: int) -> None:
     data = b"one\nloss scale: 1" + GAP + b"6.0 |\ntwo\nthr" + GAP + GAP + b"ee\nfour\nfi"
-    lines = Lines(MARK)
+    lines = LineSplitter(MARK)
     got = b"".join(lines.feed(data[at : at + size]) for at in range(0, len(data), size))
     assert got + lines.finish() == b"one\ntwo\nfour\nfi\n"
     assert lines.missed == 210
 
 
 def test_a_gap_at_the_very_end_leaves_nothing_half() -> None:
-    lines = Lines(MARK)
+    lines = LineSplitter(MARK)
     assert lines.feed(b"whole\nhal" + GAP + b"f of another") == b"whole\n"
     assert lines.finish() == b""
 
 
 def test_a_line_without_an_end_is_cut_at_a_blank() -> None:
-    lines = Lines(MARK)
+    lines = LineSplitter(MARK)
     got = b"".join(lines.feed(b"word " * 1000) for _ in range(200)) + lines.finish()
     assert got.replace(b"\n", b"") == b"word " * 200_000
     assert all(len(each) <= MAX_LINE_BYTES + 5000 for each in got.splitlines())
     assert all(each.endswith((b" ", b"word")) for each in got.splitlines())
-    unbroken = Lines(MARK)
+    unbroken = LineSplitter(MARK)
     got = b"".join(unbroken.feed(b"x" * 10_000) for _ in range(100)) + unbroken.finish()
     assert got.count(b"x") == 1_000_000
 
@@ -80,7 +80,7 @@ def test_the_backlog_keeps_the_newest_and_marks_what_is_gone() -> None:
     drain.start()
     copy.flush(20)
     drain.join()
-    lines = Lines(MARK)
+    lines = LineSplitter(MARK)
     kept = lines.feed(bytes(got)).splitlines()
     assert kept[0] == b"0000000"
     assert kept[-1] == b"2999999"

@@ -17,7 +17,7 @@ from mwatch_trainer import contract
 from mwatch_trainer.probe import dump
 from mwatch_trainer.probe.dump import Requests, stacks
 from mwatch_trainer.probe.dump_signal import free_signal, stacks_name
-from mwatch_trainer.probe.record_file import Record
+from mwatch_trainer.probe.record_file import ProbeRecord
 from support.builders.probe import beat_after, finished, record_of, running, wait_for
 
 THREADS = """
@@ -112,7 +112,7 @@ def test_the_signal_gives_the_stacks_of_a_rank_that_holds_the_gil(volume: Path) 
     assert "in holds" in path.read_text()
 
 
-def standing_still(volume: Path) -> Record | None:
+def standing_still(volume: Path) -> ProbeRecord | None:
     """The record, once it is older than two beats."""
     record = record_of(volume)
     return record if record and time.monotonic() - record.monotonic > 2 else None

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from mwatch_trainer import contract
-from mwatch_trainer.probe.record_file import Record
+from mwatch_trainer.probe.record_file import ProbeRecord
 from support.builders.probe import SITE, record_of, tree_of, wait_for
 from support.free_ports import free_port
 
@@ -57,7 +57,7 @@ train(job.train, "spawn" if job.dist.get_rank() == 0 else "fork")
 
 
 class Seen(NamedTuple):
-    records: tuple[Record, Record]
+    records: tuple[ProbeRecord, ProbeRecord]
     flights: tuple[Any, Any]
     stacks: tuple[str, str]
     folder: Path
@@ -128,11 +128,11 @@ def _wait_for_file(path: Path) -> Path:
     return wait_for(lambda: path if path.exists() else None, path.name)
 
 
-def _stuck(volume: Path, rank: int) -> Record:
+def _stuck(volume: Path, rank: int) -> ProbeRecord:
     """The record, once its stack has stood still for a while."""
-    last: list[Record] = []
+    last: list[ProbeRecord] = []
 
-    def look() -> Record | None:
+    def look() -> ProbeRecord | None:
         record = record_of(volume, rank)
         if record is None:
             return None

@@ -29,10 +29,16 @@ from multiprocessing import connection
 from typing import NamedTuple
 
 from mwatch_gpt.data import unfinished
-from mwatch_gpt.data.corpus import Block, Place, blocks
-from mwatch_gpt.data.encoding import Encoder, Result, Wanted, end_of_document, typecode
+from mwatch_gpt.data.corpus import LineStart, TextBlock, blocks
+from mwatch_gpt.data.encoding import (
+    EncodedBlock,
+    Encoder,
+    EncodingOptions,
+    end_of_document,
+    typecode,
+)
 from mwatch_gpt.data.tokenizers import build
-from mwatch_gpt.data.unfinished import DONE, FINISHING, Sizes, State
+from mwatch_gpt.data.unfinished import DONE, FINISHING, ConversionState, Sizes
 from mwatch_gpt.data.writer import DatasetWriter
 from mwatch_gpt.errors import BadInput, Disturbed
 
@@ -41,8 +47,8 @@ _mine: list[Encoder] = []
 
 
 def encoded(
-    blocks: Iterable[Block], wanted: Wanted, workers: int
-) -> Iterator[tuple[Block, Result]]:
+    blocks: Iterable[TextBlock], wanted: EncodingOptions, workers: int
+) -> Iterator[tuple[TextBlock, EncodedBlock]]:
     if workers == 1:
         encoder = Encoder(wanted)
         for block in blocks:
@@ -59,9 +65,9 @@ def encoded(
 
 
 def _in_order(
-    pool: ProcessPoolExecutor, blocks: Iterable[Block], most: int
-) -> Iterator[tuple[Block, Result]]:
-    waiting: deque[tuple[Block, Future[Result]]] = deque()
+    pool: ProcessPoolExecutor, blocks: Iterable[TextBlock], most: int
+) -> Iterator[tuple[TextBlock, EncodedBlock]]:
+    waiting: deque[tuple[TextBlock, Future[EncodedBlock]]] = deque()
     for block in blocks:
         waiting.append((block, pool.submit(_encode, block.path, block.data, block.start.line)))
         if len(waiting) >= most:
@@ -70,12 +76,12 @@ def _in_order(
         yield _taken(*waiting.popleft())
 
 
-def _taken(block: Block, future: Future[Result]) -> tuple[Block, Result]:
+def _taken(block: TextBlock, future: Future[EncodedBlock]) -> tuple[TextBlock, EncodedBlock]:
     # Its bytes are with the worker; only the place is needed further on.
     return block._replace(data=b""), future.result()
 
 
-def _begin(wanted: Wanted) -> None:
+def _begin(wanted: EncodingOptions) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent answers it, for all
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _mine.append(Encoder(wanted))
@@ -89,18 +95,18 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _encode(path: str, data: bytes, line: int) -> Result:
+def _encode(path: str, data: bytes, line: int) -> EncodedBlock:
     return _mine[0].encode(path, data, line)
 
 
 SAVE_SECONDS = 10.0
 
 
-class Job(NamedTuple):
+class ConversionJob(NamedTuple):
     inputs: tuple[str, ...]
     prefixes: tuple[str, ...]
     """One for each key."""
-    wanted: Wanted
+    wanted: EncodingOptions
     workers: int = 1
     overwrite: bool = False
     save_seconds: float = SAVE_SECONDS
@@ -119,18 +125,20 @@ class Job(NamedTuple):
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-class Told(NamedTuple):
+class ConversionResult(NamedTuple):
     """How a run ended."""
 
-    state: State
-    resumed_at: Place | None
+    state: ConversionState
+    resumed_at: LineStart | None
     was_done: bool = False
 
 
-Progress = Callable[[State], None]
+Progress = Callable[[ConversionState], None]
 
 
-def convert(job: Job, progress: Progress, clock: Callable[[], float] = time.monotonic) -> Told:
+def convert(
+    job: ConversionJob, progress: Progress, clock: Callable[[], float] = time.monotonic
+) -> ConversionResult:
     """BadInput where it cannot be done; what was written until then is kept for the next run."""
     tokenizer = build(job.wanted.tokenizer)
     end_of_document(tokenizer, job.wanted)
@@ -139,8 +147,8 @@ def convert(job: Job, progress: Progress, clock: Callable[[], float] = time.mono
     first = job.prefixes[0]
     state = _where_to_begin(job, writers)
     if state.stage == DONE:
-        return Told(state, None, was_done=True)
-    resumed = state.place if state.place != Place() else None
+        return ConversionResult(state, None, was_done=True)
+    resumed = state.place if state.place != LineStart() else None
     if state.stage != FINISHING:
         state = _write(job, writers, state, progress, clock)
         state = state._replace(stage=FINISHING)
@@ -151,12 +159,12 @@ def convert(job: Job, progress: Progress, clock: Callable[[], float] = time.mono
     unfinished.store(first, state)
     for writer in writers:
         writer.clear()
-    return Told(state, resumed)
+    return ConversionResult(state, resumed)
 
 
-def _where_to_begin(job: Job, writers: Sequence[DatasetWriter]) -> State:
+def _where_to_begin(job: ConversionJob, writers: Sequence[DatasetWriter]) -> ConversionState:
     settings = job.fingerprint()
-    fresh = State(settings, len(writers), sizes=(Sizes(),) * len(writers))
+    fresh = ConversionState(settings, len(writers), sizes=(Sizes(),) * len(writers))
     first = job.prefixes[0]
     is_there = all(writer.is_finished for writer in writers)
     try:
@@ -178,7 +186,7 @@ def _where_to_begin(job: Job, writers: Sequence[DatasetWriter]) -> State:
     return fresh
 
 
-def _is_kept(job: Job, writers: Sequence[DatasetWriter], known: State) -> bool:
+def _is_kept(job: ConversionJob, writers: Sequence[DatasetWriter], known: ConversionState) -> bool:
     """False: start over."""
     for writer, sizes in zip(writers, known.sizes, strict=True):
         lost = writer.lost(sizes, is_finishing=known.stage == FINISHING)
@@ -190,12 +198,12 @@ def _is_kept(job: Job, writers: Sequence[DatasetWriter], known: State) -> bool:
 
 
 def _write(
-    job: Job,
+    job: ConversionJob,
     writers: Sequence[DatasetWriter],
-    state: State,
+    state: ConversionState,
     progress: Progress,
     clock: Callable[[], float],
-) -> State:
+) -> ConversionState:
     with ExitStack() as stack:
         for writer, sizes in zip(writers, state.sizes, strict=True):
             writer.open(sizes)
@@ -220,13 +228,15 @@ def _write(
     return state
 
 
-def _forget(job: Job, writers: Sequence[DatasetWriter]) -> None:
+def _forget(job: ConversionJob, writers: Sequence[DatasetWriter]) -> None:
     for writer in writers:
         writer.clear()
     unfinished.path_of(job.prefixes[0]).unlink(missing_ok=True)
 
 
-def _added(writers: Sequence[DatasetWriter], state: State, result: Result) -> State:
+def _added(
+    writers: Sequence[DatasetWriter], state: ConversionState, result: EncodedBlock
+) -> ConversionState:
     for writer, part in zip(writers, result.parts, strict=True):
         writer.add(part)
     return state._replace(
@@ -237,7 +247,7 @@ def _added(writers: Sequence[DatasetWriter], state: State, result: Result) -> St
     )
 
 
-def _saved(job: Job, writers: Sequence[DatasetWriter], state: State) -> None:
+def _saved(job: ConversionJob, writers: Sequence[DatasetWriter], state: ConversionState) -> None:
     for writer in writers:
         writer.sync()
     unfinished.store(job.prefixes[0], state)

@@ -75,7 +75,7 @@ _UNREADABLE = (
 _JSON = {".json", ".jsonl"}
 
 
-class Place(NamedTuple):
+class LineStart(NamedTuple):
     """The begin of a line."""
 
     file: int = 0
@@ -83,12 +83,12 @@ class Place(NamedTuple):
     line: int = 1
 
 
-class Block(NamedTuple):
+class TextBlock(NamedTuple):
     path: str
     data: bytes
     """Whole lines."""
-    start: Place
-    end: Place
+    start: LineStart
+    end: LineStart
 
 
 def is_json(path: str) -> bool:
@@ -98,14 +98,14 @@ def is_json(path: str) -> bool:
     return inner.suffix in _JSON
 
 
-def blocks(paths: Sequence[str], start: Place, size: int = BLOCK_BYTES) -> Iterator[Block]:
+def blocks(paths: Sequence[str], start: LineStart, size: int = BLOCK_BYTES) -> Iterator[TextBlock]:
     """Of all files in their order. BadInput where one cannot be read, or has no lines."""
     for number in range(start.file, len(paths)):
-        place = start if number == start.file else Place(number)
+        place = start if number == start.file else LineStart(number)
         yield from _of_file(paths[number], place, size)
 
 
-def _of_file(path: str, place: Place, size: int) -> Iterator[Block]:
+def _of_file(path: str, place: LineStart, size: int) -> Iterator[TextBlock]:
     rest: list[bytes] = []
     try:
         with _opened(path) as file:
@@ -128,10 +128,10 @@ def _of_file(path: str, place: Place, size: int) -> Iterator[Block]:
         yield _block(path, b"".join(rest), place)
 
 
-def _block(path: str, data: bytes, start: Place) -> Block:
+def _block(path: str, data: bytes, start: LineStart) -> TextBlock:
     lines = data.count(b"\n") + (not data.endswith(b"\n"))
-    end = Place(start.file, start.offset + len(data), start.line + lines)
-    return Block(path, data, start, end)
+    end = LineStart(start.file, start.offset + len(data), start.line + lines)
+    return TextBlock(path, data, start, end)
 
 
 def _opened(path: str) -> IO[bytes]:

@@ -14,8 +14,8 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from mwatch_gpt.data.corpus import Block, is_json
-from mwatch_gpt.data.tokenizers import BYTES, Choice, Tokenizer, build
+from mwatch_gpt.data.corpus import TextBlock, is_json
+from mwatch_gpt.data.tokenizers import BYTES, Tokenizer, TokenizerChoice, build
 from mwatch_gpt.errors import BadInput
 
 SMALL_VOCABULARY = 65500
@@ -23,8 +23,8 @@ SMALL_VOCABULARY = 65500
 _SHOWN = 60
 
 
-class Wanted(NamedTuple):
-    tokenizer: Choice
+class EncodingOptions(NamedTuple):
+    tokenizer: TokenizerChoice
     keys: tuple[str, ...] = ("text",)
     append_eod: bool = False
     skip_bad: bool = False
@@ -40,7 +40,7 @@ class Encoded(NamedTuple):
     """How many sequences each document has, int32."""
 
 
-class Result(NamedTuple):
+class EncodedBlock(NamedTuple):
     parts: tuple[Encoded, ...]
     documents: int
     token_count: int
@@ -57,13 +57,13 @@ def typecode(vocab_size: int) -> str:
 class Encoder:
     """One for each worker: a tokenizer takes a while to load."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: EncodingOptions) -> None:
         self._wanted = wanted
         self._tokenizer = build(wanted.tokenizer)
         self._code = typecode(self._tokenizer.vocab_size)
         self._end = end_of_document(self._tokenizer, wanted)
 
-    def encode(self, path: str, data: bytes, first_line: int) -> Result:
+    def encode(self, path: str, data: bytes, first_line: int) -> EncodedBlock:
         """BadInput names the first bad line, unless bad ones are left out."""
         rows: list[list[list[str]]] = []
         bad: list[str] = []
@@ -85,7 +85,7 @@ class Encoder:
                 f"the tokenizer of {size} tokens gives one a far larger number"
             ) from None
         tokens = sum(len(each.tokens) for each in parts) // array(self._code).itemsize
-        return Result(parts, len(rows), tokens, tuple(bad))
+        return EncodedBlock(parts, len(rows), tokens, tuple(bad))
 
     def document(self, texts: list[str]) -> Encoded:
         return self._encode([texts])
@@ -120,7 +120,7 @@ class Encoder:
         return self._wanted.tokenizer.type == BYTES
 
 
-def end_of_document(tokenizer: Tokenizer, wanted: Wanted) -> int | None:
+def end_of_document(tokenizer: Tokenizer, wanted: EncodingOptions) -> int | None:
     """BadInput where one is wanted and there is none."""
     if wanted.tokenizer.type == BYTES:
         return tokenizer.eod
@@ -131,7 +131,7 @@ def end_of_document(tokenizer: Tokenizer, wanted: Wanted) -> int | None:
     return tokenizer.eod
 
 
-def documents(block: Block, key: str) -> Iterator[str]:
+def documents(block: TextBlock, key: str) -> Iterator[str]:
     """The texts of a block. BadInput names a bad line."""
     for number, line in enumerate(block.data.split(b"\n"), block.start.line):
         if line.strip():

@@ -37,7 +37,7 @@ _TOKENS = {1: "B", 2: "b", 3: "h", 4: "i", 5: "q", 8: "H"}
 _PIECE = 1 << 18
 
 
-class Index(NamedTuple):
+class DatasetIndex(NamedTuple):
     code: int
     sequences: int
     entries: int
@@ -55,7 +55,7 @@ class Index(NamedTuple):
         return HEAD_BYTES + 12 * self.sequences + 8 * self.entries
 
 
-class Checked(NamedTuple):
+class IndexCheck(NamedTuple):
     problems: tuple[str, ...]
     documents: int = 0
     sequences: int = 0
@@ -91,7 +91,7 @@ def _little(values: array[int]) -> bytes:
     return values.tobytes()
 
 
-def read_head(file: IO[bytes]) -> Index | str:
+def read_head(file: IO[bytes]) -> DatasetIndex | str:
     """Of a file that was just opened; a sentence where it is no index."""
     head = file.read(HEAD_BYTES)
     if head[: len(MAGIC)] != MAGIC:
@@ -105,21 +105,21 @@ def read_head(file: IO[bytes]) -> Index | str:
         return f"bad header: no type of tokens has the code {code}"
     if not entries:
         return "bad header: no entry for documents, of which even an empty one has one"
-    return Index(code, sequences, entries)
+    return DatasetIndex(code, sequences, entries)
 
 
-def check(prefix: str, vocabulary: int | None = None) -> Checked:
+def check(prefix: str, vocabulary: int | None = None) -> IndexCheck:
     """Both files of a dataset, as far as they can be read; the tokens only where the size of their
     vocabulary is given, since that takes as long as reading the `.bin`."""
     try:
         with open(f"{prefix}.idx", "rb") as file:
             head = read_head(file)
             if isinstance(head, str):
-                return Checked((f"{prefix}.idx: {head}",))
+                return IndexCheck((f"{prefix}.idx: {head}",))
             have = os.fstat(file.fileno()).st_size
             if have < head.file_bytes:
                 cut = f"is cut: {have} bytes of {head.file_bytes}"
-                return Checked((f"{prefix}.idx: {cut}",))
+                return IndexCheck((f"{prefix}.idx: {cut}",))
             extra = have - head.file_bytes
             tokens, problems = _body(file, head)
         problems += [f"{extra} bytes too many at its end"] if extra else []
@@ -128,8 +128,8 @@ def check(prefix: str, vocabulary: int | None = None) -> Checked:
         if vocabulary is not None and not said:
             said += _token_problems(prefix, head, vocabulary)
     except OSError as error:
-        return Checked((f"{error.filename or prefix}: {error.strerror}",))
-    return Checked(tuple(said), head.documents, head.sequences, tokens)
+        return IndexCheck((f"{error.filename or prefix}: {error.strerror}",))
+    return IndexCheck(tuple(said), head.documents, head.sequences, tokens)
 
 
 def _bin_problems(prefix: str, expected: int) -> list[str]:
@@ -140,7 +140,7 @@ def _bin_problems(prefix: str, expected: int) -> list[str]:
     return [f"{prefix}.bin: {word}: {have} bytes, its index says {expected}"]
 
 
-def _token_problems(prefix: str, head: Index, vocabulary: int) -> list[str]:
+def _token_problems(prefix: str, head: DatasetIndex, vocabulary: int) -> list[str]:
     code = _TOKENS[head.code]
     with open(f"{prefix}.bin", "rb") as file:
         first = 0
@@ -156,7 +156,7 @@ def _token_problems(prefix: str, head: Index, vocabulary: int) -> list[str]:
     return []
 
 
-def _body(file: IO[bytes], head: Index) -> tuple[int, list[str]]:
+def _body(file: IO[bytes], head: DatasetIndex) -> tuple[int, list[str]]:
     """Number of tokens, and what is wrong with lengths, places and documents."""
     problems: list[str] = []
     tokens = 0
@@ -176,7 +176,7 @@ def _body(file: IO[bytes], head: Index) -> tuple[int, list[str]]:
     return tokens, problems
 
 
-def _document_problems(file: IO[bytes], head: Index) -> list[str]:
+def _document_problems(file: IO[bytes], head: DatasetIndex) -> list[str]:
     at, last = HEAD_BYTES + 12 * head.sequences, 0
     for first in range(0, head.entries, _PIECE):
         values = _read(file, "q", at + 8 * first, min(_PIECE, head.entries - first))

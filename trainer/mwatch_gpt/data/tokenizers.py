@@ -41,7 +41,7 @@ def byte_letters() -> list[str]:
     return [chr(each if each in printable else next(others)) for each in range(_ABOVE_BYTES)]
 
 
-class Words(dict[str, tuple[int, ...]]):
+class WordTokens(dict[str, tuple[int, ...]]):
     """Tokens of each word met so far; an unknown one is worked out when it is asked for."""
 
     def __init__(self, vocabulary: dict[str, int], ranks: dict[tuple[str, str], int]) -> None:
@@ -93,7 +93,7 @@ class Gpt2Tokenizer:
         regex = package("regex", "GPT2BPETokenizer")
         vocabulary = _vocabulary(vocab_file)
         self._find: Any = regex.compile(_WORDS).findall
-        self._words = Words(vocabulary, _ranks(merge_file, vocabulary))
+        self._words = WordTokens(vocabulary, _ranks(merge_file, vocabulary))
         self.vocab_size = len(vocabulary)
         self.eod = vocabulary.get(eod_token or END)
 
@@ -154,7 +154,7 @@ class Tokenizer(Protocol):
     def encode(self, texts: Sequence[str]) -> list[Sequence[int]]: ...
 
 
-class Choice(NamedTuple):
+class TokenizerChoice(NamedTuple):
     """Which tokenizer; small enough to be handed to every worker."""
 
     type: str = BYTES
@@ -195,7 +195,7 @@ class _FromFile:
         return [each.ids for each in found]
 
 
-def build(choice: Choice) -> Tokenizer:
+def build(choice: TokenizerChoice) -> Tokenizer:
     """BadInput where a file is missing or is none."""
     if choice.type == BYTES:
         return ByteTokenizer()
@@ -206,13 +206,13 @@ def build(choice: Choice) -> Tokenizer:
     return _hugging_face(package("tokenizers", choice.type), choice)
 
 
-def _gpt2(choice: Choice) -> Tokenizer:
+def _gpt2(choice: TokenizerChoice) -> Tokenizer:
     if not choice.vocab_file or not choice.merge_file:
         raise BadInput(f"{GPT2} needs --vocab-file and --merge-file")
     return Gpt2Tokenizer(choice.vocab_file, choice.merge_file, choice.eod_token)
 
 
-def _hugging_face(library: Any, choice: Choice) -> Tokenizer:
+def _hugging_face(library: Any, choice: TokenizerChoice) -> Tokenizer:
     if not choice.model:
         raise BadInput(f"{HUGGING_FACE} needs --tokenizer-model: a tokenizer.json or its folder")
     path = _tokenizer_json(choice.model)

@@ -23,11 +23,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from mwatch_gpt.data import index_file
-from mwatch_gpt.data.conversion import SAVE_SECONDS, Job, convert
-from mwatch_gpt.data.corpus import Place, blocks
-from mwatch_gpt.data.encoding import Encoded, Encoder, Wanted
-from mwatch_gpt.data.tokenizers import BYTES, TYPES, Choice
-from mwatch_gpt.data.unfinished import Sizes, State
+from mwatch_gpt.data.conversion import SAVE_SECONDS, ConversionJob, convert
+from mwatch_gpt.data.corpus import LineStart, blocks
+from mwatch_gpt.data.encoding import Encoded, Encoder, EncodingOptions
+from mwatch_gpt.data.tokenizers import BYTES, TYPES, TokenizerChoice
+from mwatch_gpt.data.unfinished import ConversionState, Sizes
 from mwatch_gpt.data.writer import DatasetWriter
 from mwatch_gpt.errors import BadInput, Disturbed
 
@@ -131,8 +131,8 @@ def _tokens(text: str) -> int:
     return number
 
 
-def job(args: argparse.Namespace) -> Job:
-    tokenizer = Choice(
+def job(args: argparse.Namespace) -> ConversionJob:
+    tokenizer = TokenizerChoice(
         args.tokenizer_type,
         args.tokenizer_model,
         args.vocab_file,
@@ -141,22 +141,24 @@ def job(args: argparse.Namespace) -> Job:
         args.add_special_tokens,
     )
     keys = tuple(args.json_keys)
-    wanted = Wanted(tokenizer, keys, args.append_eod, args.skip_bad)
+    wanted = EncodingOptions(tokenizer, keys, args.append_eod, args.skip_bad)
     prefixes = tuple(f"{args.output_prefix}_{key}_document" for key in keys)
-    return Job(tuple(args.input), prefixes, wanted, args.workers, args.overwrite, args.save_seconds)
+    return ConversionJob(
+        tuple(args.input), prefixes, wanted, args.workers, args.overwrite, args.save_seconds
+    )
 
 
-class Screen:
+class ProgressLine:
     def __init__(self, inputs: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._inputs = inputs
         self._clock = clock
         self._started = clock()
-        self._first: State | None = None
+        self._first: ConversionState | None = None
 
-    def show(self, state: State) -> None:
+    def show(self, state: ConversionState) -> None:
         print(self.line(state), file=sys.stderr, flush=True)
 
-    def line(self, state: State) -> str:
+    def line(self, state: ConversionState) -> str:
         self._first = self._first or state
         seconds = max(self._clock() - self._started, 1e-3)
         done = state.documents - self._first.documents if state is not self._first else 0
@@ -166,7 +168,7 @@ class Screen:
         counts = f"{state.documents} documents, {state.tokens} tokens{speed}"
         return f"{counts}; at {where}{self._share(state)}"
 
-    def _share(self, state: State) -> str:
+    def _share(self, state: ConversionState) -> str:
         """Of the bytes, where they can be counted."""
         try:
             sizes = [os.path.getsize(path) for path in self._inputs]
@@ -202,8 +204,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _convert(job: Job) -> int:
-    screen = Screen(job.inputs)
+def _convert(job: ConversionJob) -> int:
+    screen = ProgressLine(job.inputs)
     told = convert(job, screen.show)
     if told.was_done:
         print("already made of this input with these settings")
@@ -244,13 +246,13 @@ def read(source: Path, key: str) -> Iterator[str]:
     """The documents in `source`, of which a list of texts is one. Raises BadInput."""
     from mwatch_gpt.data.encoding import documents
 
-    for block in blocks([str(source)], Place()):
+    for block in blocks([str(source)], LineStart()):
         yield from documents(block, key)
 
 
 def build(texts: Iterable[str], prefix: str) -> tuple[int, int]:
     """A small dataset of bytes at once; both files appear only when they are whole."""
-    wanted = Wanted(Choice())
+    wanted = EncodingOptions(TokenizerChoice())
     encoder = Encoder(wanted)
     writer = DatasetWriter(prefix, "H")
     count = tokens = 0

@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mwatch_gpt.data.corpus import Place
+from mwatch_gpt.data.corpus import LineStart
 from mwatch_gpt.errors import BadInput
 
 VERSION = 1
@@ -31,12 +31,12 @@ class Sizes(NamedTuple):
     documents: int = 0
 
 
-class State(NamedTuple):
+class ConversionState(NamedTuple):
     settings: str
     """Fingerprint of inputs, tokenizer and switches."""
     outputs: int = 1
     stage: str = WRITING
-    place: Place = Place()
+    place: LineStart = LineStart()
     sizes: tuple[Sizes, ...] = ()
     documents: int = 0
     tokens: int = 0
@@ -47,23 +47,23 @@ def path_of(prefix: str) -> Path:
     return Path(f"{prefix}.state.json")
 
 
-def load(prefix: str) -> State | None:
+def load(prefix: str) -> ConversionState | None:
     """None where there is none; BadInput where it cannot be understood."""
     path = path_of(prefix)
     try:
         found: dict[str, Any] = json.loads(path.read_text("utf-8"))
         if found.pop("version") != VERSION:
             raise ValueError("another version")
-        found["place"] = Place(*found["place"])
+        found["place"] = LineStart(*found["place"])
         found["sizes"] = tuple(Sizes(*each) for each in found["sizes"])
-        return State(**found)
+        return ConversionState(**found)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadInput(f"{path}: cannot be read ({error}); --overwrite starts over") from None
 
 
-def store(prefix: str, state: State) -> None:
+def store(prefix: str, state: ConversionState) -> None:
     """In one step: a reader sees the old one or the new one."""
     path = path_of(prefix)
     part = path.with_name(path.name + ".part")

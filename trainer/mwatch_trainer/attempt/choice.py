@@ -15,18 +15,18 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mwatch_trainer.checkpoint.listing import read_tracker
-from mwatch_trainer.checkpoint.save_dir import Candidate, View, find, newest, pointed
-from mwatch_trainer.checkpoint.timeline import ABANDONED, GOOD, Timeline
-from mwatch_trainer.checkpoint.verdict import State
+from mwatch_trainer.checkpoint.save_dir import Candidate, SaveDirView, find, newest, pointed
+from mwatch_trainer.checkpoint.timeline import ABANDONED, GOOD, TimelineFile
+from mwatch_trainer.checkpoint.verdict import CheckpointState
 from mwatch_trainer.command import composer, megatron
-from mwatch_trainer.command.run_facts import Run
+from mwatch_trainer.command.run_facts import RunFacts
 
 AS_IS = "as is"
 RESUME = "resume"
 BEGIN = "begin"
 
 
-class Choice(NamedTuple):
+class StartChoice(NamedTuple):
     kind: str
     reason: str
     checkpoint: Candidate | None = None
@@ -34,25 +34,33 @@ class Choice(NamedTuple):
     refused: str | None = None
 
 
-def by_rule(is_first: bool, resumes_itself: bool, view: View, timeline: Timeline) -> Choice:
+def by_rule(
+    is_first: bool, resumes_itself: bool, view: SaveDirView, timeline: TimelineFile
+) -> StartChoice:
     if is_first and not resumes_itself:
-        return Choice(AS_IS, "the first attempt runs as it was given")
+        return StartChoice(AS_IS, "the first attempt runs as it was given")
     if is_first:
         seen = pointed(view)
-        if seen is not None and seen.state is not State.INCOMPLETE and seen.standing == GOOD:
-            return Choice(AS_IS, "the program's own pointer leads to a good checkpoint", seen)
+        if (
+            seen is not None
+            and seen.state is not CheckpointState.INCOMPLETE
+            and seen.standing == GOOD
+        ):
+            return StartChoice(AS_IS, "the program's own pointer leads to a good checkpoint", seen)
     chosen = newest(view)
     if chosen is not None:
-        return Choice(RESUME, _praise(chosen, view), chosen)
+        return StartChoice(RESUME, _praise(chosen, view), chosen)
     return _nothing_good(view, timeline)
 
 
-def by_order(resume_from: int, view: View, reason: str) -> Choice:
+def by_order(resume_from: int, view: SaveDirView, reason: str) -> StartChoice:
     """The checkpoint may not be seen here yet: then the choice holds no candidate."""
-    return Choice(RESUME, reason or f"iteration {resume_from} was ordered", find(view, resume_from))
+    return StartChoice(
+        RESUME, reason or f"iteration {resume_from} was ordered", find(view, resume_from)
+    )
 
 
-def _praise(chosen: Candidate, view: View) -> str:
+def _praise(chosen: Candidate, view: SaveDirView) -> str:
     sure = "complete" if chosen.is_sure else "unverified, and nothing verified exists"
     passed = [each for each in view.candidates if each.iteration > chosen.iteration]
     text = f"the newest good checkpoint of the timeline ({sure})"
@@ -63,17 +71,17 @@ def _praise(chosen: Candidate, view: View) -> str:
     return text
 
 
-def _nothing_good(view: View, timeline: Timeline) -> Choice:
+def _nothing_good(view: SaveDirView, timeline: TimelineFile) -> StartChoice:
     alive = [each for each in view.candidates if each.standing != ABANDONED]
     if not alive:
         if not view.candidates:
-            return Choice(AS_IS, "no checkpoint was written yet")
+            return StartChoice(AS_IS, "no checkpoint was written yet")
         if any(each.to_iteration == 0 for each in timeline.rollbacks):
-            return Choice(BEGIN, "the run was rolled back to its beginning")
+            return StartChoice(BEGIN, "the run was rolled back to its beginning")
     seen = view.candidates[0]
     why = seen.standing if seen.standing != GOOD else seen.state.value
     what = f"{len(view.candidates)} checkpoints were written and none can be used"
-    return Choice(AS_IS, "", None, f"{what} (the newest, {seen.name}, is {why})")
+    return StartChoice(AS_IS, "", None, f"{what} (the newest, {seen.name}, is {why})")
 
 
 NO_TRACKER = "none"
@@ -89,7 +97,9 @@ class Start(NamedTuple):
     """False: what was chosen cannot be brought about; the changes say why."""
 
 
-def of_choice(run: Run, kind: str, seen: Candidate | None, has_newer: bool, by_step: bool) -> Start:
+def of_choice(
+    run: RunFacts, kind: str, seen: Candidate | None, has_newer: bool, by_step: bool
+) -> Start:
     """`has_newer`: checkpoints above the chosen one lie there; without one, any at all."""
     if kind == RESUME and seen is not None and run.save is not None:
         if run.is_composer:
@@ -100,7 +110,7 @@ def of_choice(run: Run, kind: str, seen: Candidate | None, has_newer: bool, by_s
     return Start(run.command)
 
 
-def _megatron(run: Run, iteration: int, by_step: bool) -> Start:
+def _megatron(run: RunFacts, iteration: int, by_step: bool) -> Start:
     wanted = str(iteration)
     if run.obstacle is not None:
         changes = [f"left the arguments alone: {run.obstacle}"]
@@ -117,7 +127,7 @@ def _megatron(run: Run, iteration: int, by_step: bool) -> Start:
     return Start(run.with_args(edit.args), edit.changes, tracker)
 
 
-def _composer(run: Run, name: str, has_newer: bool) -> Start:
+def _composer(run: RunFacts, name: str, has_newer: bool) -> Start:
     if run.obstacle is not None:
         why = f"left the arguments alone: {run.obstacle}; so {name} is not loaded by us"
         return Start(run.command, (why,), None, False)
@@ -125,7 +135,7 @@ def _composer(run: Run, name: str, has_newer: bool) -> Start:
     return Start(run.with_args(edit.args), edit.changes)
 
 
-def _beginning(run: Run, has_any: bool, by_step: bool) -> Start:
+def _beginning(run: RunFacts, has_any: bool, by_step: bool) -> Start:
     if run.is_composer and run.obstacle is None:
         edit = composer.from_beginning(run.program.args, run.config, has_any)
         return Start(run.with_args(edit.args), edit.changes)

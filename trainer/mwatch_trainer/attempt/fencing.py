@@ -30,8 +30,8 @@ from mwatch_trainer import contract
 from mwatch_trainer.checkpoint import timeline
 from mwatch_trainer.checkpoint import timeline as timelines
 from mwatch_trainer.checkpoint.files import read_bounded
-from mwatch_trainer.checkpoint.timeline import Timeline
-from mwatch_trainer.control_requests import FENCE, Ask, Asks
+from mwatch_trainer.checkpoint.timeline import TimelineFile
+from mwatch_trainer.control_requests import FENCE, Asks, ControlRequest
 
 FOLDER = "claims"
 KEPT = 16
@@ -52,13 +52,13 @@ def highest(save: str) -> int:
     return max(_numbers(save), default=0)
 
 
-def current(save: str) -> tuple[Timeline, int]:
+def current(save: str) -> tuple[TimelineFile, int]:
     """The timeline, and the highest number that was ever taken. Raises Broken, OSError."""
     number = highest(save)
     claimed = _claimed(save, number) if number else None
     try:
-        timeline = timelines.read(save) or Timeline()
-    except timelines.Broken:
+        timeline = timelines.read(save) or TimelineFile()
+    except timelines.BrokenTimeline:
         if claimed is None:
             raise
         timeline = claimed
@@ -67,7 +67,7 @@ def current(save: str) -> tuple[Timeline, int]:
     return timeline, max(number, timeline.attempt)
 
 
-def take(save: str, number: int, seen: int, text: Callable[[Timeline], str]) -> Timeline:
+def take(save: str, number: int, seen: int, text: Callable[[TimelineFile], str]) -> TimelineFile:
     """Owns `number` from now on; `seen` is the highest that the choice was made on.
 
     `text` writes the new timeline from the present one. Raises Taken, Broken, OSError.
@@ -121,12 +121,12 @@ def _write(path: str, content: bytes, mode: int) -> None:
         os.fsync(file.fileno())
 
 
-def _claimed(save: str, number: int) -> Timeline | None:
+def _claimed(save: str, number: int) -> TimelineFile | None:
     """None for one that was not written to its end."""
     path = os.path.join(folder_of(save), f"attempt-{number}.json")
     try:
         return timelines.parse(read_bounded(path, timelines.MAX_BYTES))
-    except (OSError, timelines.Broken):
+    except (OSError, timelines.BrokenTimeline):
         return None
 
 
@@ -185,5 +185,5 @@ class FenceWatch:
         while not self._is_over.wait(_EVERY_SECONDS):
             why = self._fence.is_stale()
             if why is not None and not self._is_over.is_set():
-                self._asks.put(Ask(FENCE, why, 0.0))
+                self._asks.put(ControlRequest(FENCE, why, 0.0))
                 return

@@ -26,11 +26,11 @@ from typing import Any, Mapping, NamedTuple
 
 from mwatch_trainer import contract
 from mwatch_trainer.attempt.handshake import Answerer
-from mwatch_trainer.attempt.plan import Preparation, Refused
+from mwatch_trainer.attempt.plan import Preparation, StartRefused
 from mwatch_trainer.checkpoint.timeline import (
-    Broken,
-    Quarantine,
-    Rollback,
+    BrokenTimeline,
+    TimelineQuarantine,
+    TimelineRollback,
     quarantine_of,
     rollback_of,
 )
@@ -52,8 +52,8 @@ class Order(NamedTuple):
     """False: it gives a number and leaves the checkpoint to the rule."""
     not_before: float | None = None
     reason: str = ""
-    rollbacks: tuple[Rollback, ...] = ()
-    quarantine: Quarantine | None = None
+    rollbacks: tuple[TimelineRollback, ...] = ()
+    quarantine: TimelineQuarantine | None = None
     name: str | None = None
     """Of the checkpoint, as node 0 sees it."""
     may_be_unverified: bool = True
@@ -70,7 +70,7 @@ def parse(document: Mapping[str, Any], by: str) -> Order | None:
         rollbacks = tuple(rollback_of(each) for each in document.get("rollbacks") or ())
         entry = document.get("quarantine")
         quarantine = None if entry is None else quarantine_of(entry)
-    except (Broken, TypeError):
+    except (BrokenTimeline, TypeError):
         return None
     name, reason = document.get("name"), document.get("reason")
     return Order(
@@ -240,12 +240,12 @@ def of_controller(work: Preparation) -> Order | None:
     if heard.is_ours:
         return None
     if heard.waits:
-        raise Refused(f"the controller lets nobody start yet: {heard.why}", NOT_AGREED)
+        raise StartRefused(f"the controller lets nobody start yet: {heard.why}", NOT_AGREED)
     if heard.order is not None and heard.order.number >= least:
         return heard.order
     if heard.order is not None:
         why = f"the controller speaks of attempt {heard.order.number}, which has begun before"
-        raise Refused(why, FENCED)
+        raise StartRefused(why, FENCED)
     work.changes.append(f"the controller did not answer within {bound:g} s: went on without it")
     return None
 
@@ -291,7 +291,7 @@ def of_decision(work: Preparation) -> Order | None:
         return None
     if 0 < work.last < work.top and told.number <= work.top:
         why = f"attempt {work.top} has begun elsewhere, and {path} speaks of {told.number}"
-        raise Refused(why, FENCED)
+        raise StartRefused(why, FENCED)
     # A new run in a folder that an earlier run used counts on from there.
     return told._replace(number=max(told.number, work.top + 1))
 
@@ -308,5 +308,5 @@ def of_first_node(work: Preparation, save: str, node: int) -> Order:
 
     if not work.wait(is_claimed):
         why = f"node 0 named no attempt within {work.options.wait_seconds:g} s"
-        raise Refused(why, NOT_AGREED)
+        raise StartRefused(why, NOT_AGREED)
     return found[-1]

@@ -15,20 +15,20 @@ from mwatch_trainer import contract
 from mwatch_trainer.attempt import fencing as claims
 from mwatch_trainer.attempt.handshake import wait
 from mwatch_trainer.checkpoint import timeline as timelines
-from mwatch_trainer.command.run_facts import Run
+from mwatch_trainer.command.run_facts import RunFacts
 from mwatch_trainer.reporting import GIVE_UP, NOT_AGREED
 
 
-class Clock(NamedTuple):
+class WaitClock(NamedTuple):
     wall: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
 
-REAL_TIME = Clock()
+REAL_TIME = WaitClock()
 
 
-class Options(NamedTuple):
+class AttemptOptions(NamedTuple):
     mode: str = contract.OBSERVE
     directory: str | None = None
     """`$MWATCH_DIR`; None where there is no volume."""
@@ -40,7 +40,7 @@ class Options(NamedTuple):
     with_probe: bool = True
 
 
-class Plan(NamedTuple):
+class AttemptPlan(NamedTuple):
     number: int
     argv: tuple[str, ...]
     """To be run; in observe byte-equal to what was given."""
@@ -62,7 +62,7 @@ class Plan(NamedTuple):
     """With `refused`: no other start will do better (`final` in attempt.json)."""
 
 
-class Refused(Exception):
+class StartRefused(Exception):
     """This wrapper must not start; with the code that it exits with."""
 
     def __init__(self, why: str, code: int) -> None:
@@ -81,11 +81,11 @@ def started_before(last: Mapping[str, Any]) -> int:
 class Preparation:
     def __init__(
         self,
-        run: Run,
+        run: RunFacts,
         environ: Mapping[str, str],
-        options: Options,
+        options: AttemptOptions,
         last: Mapping[str, Any],
-        clock: Clock,
+        clock: WaitClock,
     ) -> None:
         self.run = run
         self.environ = environ
@@ -94,7 +94,7 @@ class Preparation:
         self.last = started_before(last)
         self.number = self.last + 1
         self.changes: list[str] = list(run.notes)
-        self.timeline = timelines.Timeline()
+        self.timeline = timelines.TimelineFile()
         self.top = 0
         """The highest number that anybody took, when this preparation began."""
         self.word = uuid.uuid4().hex
@@ -103,20 +103,20 @@ class Preparation:
     def read_timeline(self, save: str) -> None:
         try:
             self.timeline, self.top = claims.current(save)
-        except timelines.Broken as error:
+        except timelines.BrokenTimeline as error:
             path = timelines.path_of(save)
             why = f"{path} {error}; which checkpoints are bad cannot be known"
-            raise Refused(why, GIVE_UP) from None
+            raise StartRefused(why, GIVE_UP) from None
         except OSError as error:
-            raise Refused(f"{save} cannot be looked into: {error}", NOT_AGREED) from None
+            raise StartRefused(f"{save} cannot be looked into: {error}", NOT_AGREED) from None
 
     def wait(self, is_done: Callable[[], bool], bound: float | None = None) -> bool:
         seconds = self.options.wait_seconds if bound is None else bound
         return wait(is_done, seconds, self.clock.monotonic, self.clock.sleep)
 
-    def answer(self, **more: Any) -> Plan:
+    def answer(self, **more: Any) -> AttemptPlan:
         place = self.run.place
-        given = Plan(
+        given = AttemptPlan(
             self.number,
             self.run.command,
             {},

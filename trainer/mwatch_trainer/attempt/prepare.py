@@ -25,28 +25,32 @@ from mwatch_trainer.attempt import fencing as claims
 from mwatch_trainer.attempt.order import NODE_0, of_controller, of_decision, of_first_node
 from mwatch_trainer.attempt.plan import (
     REAL_TIME,
-    Clock,
-    Options,
-    Plan,
+    AttemptOptions,
+    AttemptPlan,
     Preparation,
-    Refused,
+    StartRefused,
+    WaitClock,
     started_before,
 )
 from mwatch_trainer.attempt.roles import follow, lead
 from mwatch_trainer.checkpoint import save_dir
-from mwatch_trainer.checkpoint.timeline import Broken, with_rollbacks
+from mwatch_trainer.checkpoint.timeline import BrokenTimeline, with_rollbacks
 from mwatch_trainer.command import environment
-from mwatch_trainer.command.run_facts import Run, look
+from mwatch_trainer.command.run_facts import RunFacts, look
 from mwatch_trainer.reporting import GIVE_UP
 
 
 def plan_attempt(
-    run: Run, environ: Mapping[str, str], options: Options, last: Mapping[str, Any], clock: Clock
-) -> Plan:
+    run: RunFacts,
+    environ: Mapping[str, str],
+    options: AttemptOptions,
+    last: Mapping[str, Any],
+    clock: WaitClock,
+) -> AttemptPlan:
     work = Preparation(run, environ, options, last, clock)
     try:
         return _plan(work, run)
-    except Refused as refused:
+    except StartRefused as refused:
         return work.answer(
             refused=str(refused),
             exit_code=refused.code,
@@ -55,7 +59,7 @@ def plan_attempt(
         )
 
 
-def _plan(work: Preparation, run: Run) -> Plan:
+def _plan(work: Preparation, run: RunFacts) -> AttemptPlan:
     save, place = run.save, run.place
     if save is not None:
         work.read_timeline(save)
@@ -81,9 +85,9 @@ def _plan(work: Preparation, run: Run) -> Plan:
 def prepare(
     argv: Sequence[str],
     environ: Mapping[str, str],
-    options: Options,
-    clock: Clock = REAL_TIME,
-) -> Plan:
+    options: AttemptOptions,
+    clock: WaitClock = REAL_TIME,
+) -> AttemptPlan:
     """Never raises; what went wrong is in `refused`, or in `changes` where training goes on."""
     last = _read(options, contract.ATTEMPT)
     try:
@@ -94,7 +98,7 @@ def prepare(
             plan = _observed(run, options, last)
     except Exception as error:  # a fault of ours must not keep anybody from training
         why = f"the start could not be prepared: {type(error).__name__}: {error}"
-        plan = Plan(
+        plan = AttemptPlan(
             started_before(last) + 1, tuple(argv), {}, (why,), resume_reason="as it was given"
         )
     env, problems = environment.of_child(
@@ -103,7 +107,7 @@ def prepare(
     return plan._replace(env=env, changes=(*plan.changes, *problems))
 
 
-def _observed(run: Run, options: Options, last: Mapping[str, Any]) -> Plan:
+def _observed(run: RunFacts, options: AttemptOptions, last: Mapping[str, Any]) -> AttemptPlan:
     told = order.parse(_read(options, contract.DECISION), contract.DECISION)
     before = started_before(last)
     number = told.number if told and told.number > before else before + 1
@@ -117,10 +121,10 @@ def _observed(run: Run, options: Options, last: Mapping[str, Any]) -> Plan:
             if start_of.tracker is not None:
                 changes.append(f"would have: made the tracker say {start_of.tracker}")
             reason = f"observe: as it was given ({why})"
-        except (OSError, Broken) as error:
+        except (OSError, BrokenTimeline) as error:
             changes.append(f"{run.save} cannot be looked into: {error}")
     place = run.place
-    return Plan(
+    return AttemptPlan(
         number,
         run.command,
         {},
@@ -134,7 +138,7 @@ def _observed(run: Run, options: Options, last: Mapping[str, Any]) -> Plan:
 
 
 def _would_be(
-    run: Run, told: order.Order | None, number: int
+    run: RunFacts, told: order.Order | None, number: int
 ) -> tuple[choice.Start, int | None, str]:
     """What act would have started; and what the program itself will resume from."""
     save = run.save or ""
@@ -155,7 +159,7 @@ def _would_be(
     return begun, resume_from, chosen.refused or chosen.reason
 
 
-def _read(options: Options, name: str) -> Mapping[str, Any]:
+def _read(options: AttemptOptions, name: str) -> Mapping[str, Any]:
     if options.directory is None:
         return {}
     return contract.read_json(os.path.join(options.directory, name)) or {}

@@ -21,19 +21,19 @@ from mwatch_trainer.attempt import choice
 from mwatch_trainer.attempt import fencing as claims
 from mwatch_trainer.attempt.handshake import Caller
 from mwatch_trainer.attempt.order import NODE_0, Order, to_claim
-from mwatch_trainer.attempt.plan import Plan, Preparation, Refused
+from mwatch_trainer.attempt.plan import AttemptPlan, Preparation, StartRefused
 from mwatch_trainer.checkpoint import save_dir
 from mwatch_trainer.checkpoint import timeline as timelines
 from mwatch_trainer.checkpoint.listing import NON_PERSISTENT
-from mwatch_trainer.checkpoint.save_dir import Candidate, View
-from mwatch_trainer.checkpoint.timeline import GOOD, Attempt, Rollback, Timeline
-from mwatch_trainer.checkpoint.verdict import State
+from mwatch_trainer.checkpoint.save_dir import Candidate, SaveDirView
+from mwatch_trainer.checkpoint.timeline import GOOD, TimelineAttempt, TimelineFile, TimelineRollback
+from mwatch_trainer.checkpoint.verdict import CheckpointState
 from mwatch_trainer.reporting import FENCED, GIVE_UP, NOT_AGREED
 
 _SAME_MACHINE_SECONDS = 10.0
 
 
-def lead(work: Preparation, told: Order | None, save: str) -> Plan:
+def lead(work: Preparation, told: Order | None, save: str) -> AttemptPlan:
     return _Lead(work, told, save).plan()
 
 
@@ -47,7 +47,7 @@ class _Lead:
         self.chosen, self.view = self._choose()
         self.begun = self._begin()
 
-    def plan(self) -> Plan:
+    def plan(self) -> AttemptPlan:
         work, seen = self.work, self.chosen.checkpoint
         work.changes += self.begun.changes
         agreed = self._agreed()
@@ -63,7 +63,7 @@ class _Lead:
             changes=tuple(work.changes),
         )
 
-    def _after(self, timeline: Timeline, lying: tuple[save_dir.Candidate, ...]) -> Timeline:
+    def _after(self, timeline: TimelineFile, lying: tuple[save_dir.Candidate, ...]) -> TimelineFile:
         """The timeline with what was ordered."""
         told = self.told
         if told is None:
@@ -74,23 +74,23 @@ class _Lead:
             timeline = timeline._replace(quarantine=told.quarantine)
         return timeline
 
-    def _choose(self) -> tuple[choice.Choice, View]:
+    def _choose(self) -> tuple[choice.StartChoice, SaveDirView]:
         told, run = self.told, self.work.run
         try:
             view = save_dir.look(self.save, self.timeline)
         except OSError as error:
-            raise Refused(f"{self.save} cannot be listed: {error}", NOT_AGREED) from None
+            raise StartRefused(f"{self.save} cannot be listed: {error}", NOT_AGREED) from None
         if told is None or not told.has_choice:
             is_first = self.work.number == 1
             chosen = choice.by_rule(is_first, run.resumes_itself, view, self.timeline)
             if chosen.refused is not None:
-                raise Refused(chosen.refused, GIVE_UP)
+                raise StartRefused(chosen.refused, GIVE_UP)
             return chosen, view
         if told.from_beginning:
-            return choice.Choice(choice.BEGIN, told.reason or "the run begins again"), view
+            return choice.StartChoice(choice.BEGIN, told.reason or "the run begins again"), view
         if told.resume_from is None:
             seen = save_dir.pointed(view) if run.resumes_itself else None
-            return choice.Choice(choice.AS_IS, told.reason or "as it was given", seen), view
+            return choice.StartChoice(choice.AS_IS, told.reason or "as it was given", seen), view
         view = wait_for(self.work, told, told.resume_from, self.save, self.timeline)
         return choice.by_order(told.resume_from, view, told.reason), view
 
@@ -111,7 +111,7 @@ class _Lead:
             not_before=None if self.told is None else self.told.not_before,
             reason=self.chosen.reason,
             name=None if resumed is None else resumed.name,
-            may_be_unverified=resumed is None or resumed.state is not State.COMPLETE,
+            may_be_unverified=resumed is None or resumed.state is not CheckpointState.COMPLETE,
             by_step=self.work.run.by_step,
         )
 
@@ -119,11 +119,11 @@ class _Lead:
         """The number is owned after this."""
         work, seen = self.work, self.chosen.checkpoint
         resumed_from = seen.iteration if seen is not None and self.begun.is_chosen else None
-        noted = Attempt(work.number, work.clock.wall(), resumed_from)
+        noted = TimelineAttempt(work.number, work.clock.wall(), resumed_from)
         try:
             call, heard = self._gather()
 
-            def text(timeline: Timeline) -> str:
+            def text(timeline: TimelineFile) -> str:
                 after = self._after(timeline, self.view.candidates)
                 attempts = (*after.attempts, noted)
                 after = after._replace(attempt=work.number, attempts=attempts)
@@ -131,13 +131,13 @@ class _Lead:
 
             claims.take(self.save, work.number, work.top, text)
         except claims.Taken as error:
-            raise Refused(f"this is not the newest attempt: {error}", FENCED) from None
-        except timelines.Broken as error:
-            raise Refused(f"{timelines.path_of(self.save)} {error}", GIVE_UP) from None
+            raise StartRefused(f"this is not the newest attempt: {error}", FENCED) from None
+        except timelines.BrokenTimeline as error:
+            raise StartRefused(f"{timelines.path_of(self.save)} {error}", GIVE_UP) from None
         except OSError as error:
             why = f"{self.save} cannot be written: {error.strerror or error}"
             if work.run.place.nnodes > 1:
-                raise Refused(why, NOT_AGREED) from None
+                raise StartRefused(why, NOT_AGREED) from None
             work.changes.append(f"{why}; started without a fencing token")
 
     def _gather(self) -> tuple[str | None, dict[str, str]]:
@@ -154,7 +154,9 @@ class _Lead:
         if not work.wait(lambda: not caller.missing()):
             missing = ", ".join(map(str, caller.missing()[:8]))
             bound = f"{work.options.wait_seconds:g} s"
-            raise Refused(f"node {missing} of {nnodes} did not come within {bound}", NOT_AGREED)
+            raise StartRefused(
+                f"node {missing} of {nnodes} did not come within {bound}", NOT_AGREED
+            )
         return caller.word, caller.heard()
 
     def _set_tracker(self) -> None:
@@ -168,7 +170,7 @@ class _Lead:
                 done = None
         except OSError as error:
             why = f"the tracker of {self.save} cannot be changed: {error.strerror or error}"
-            raise Refused(why, NOT_AGREED) from None
+            raise StartRefused(why, NOT_AGREED) from None
         self.work.changes += [] if done is None else [done]
 
     def _clear_non_persistent(self) -> None:
@@ -180,7 +182,7 @@ class _Lead:
             own = save_dir.pointed(save_dir.look(folder, self.timeline))
             if own is None or (seen is not None and own.iteration < seen.iteration):
                 return
-            is_good = own.standing == GOOD and own.state is not State.INCOMPLETE
+            is_good = own.standing == GOOD and own.state is not CheckpointState.INCOMPLETE
             if is_good and self.chosen.kind == choice.RESUME:
                 text = (
                     f"Megatron resumes from its newer non-persistent {own.name}, if it is told to"
@@ -205,7 +207,7 @@ class _Lead:
         self.work.changes.append(problem or done)
 
 
-def _marked(rollback: Rollback, lying: tuple[save_dir.Candidate, ...]) -> Rollback:
+def _marked(rollback: TimelineRollback, lying: tuple[save_dir.Candidate, ...]) -> TimelineRollback:
     """With what lies there now: its times come from this file system, not from a clock."""
     marks = set(rollback.marked)
     for each in lying:
@@ -214,29 +216,31 @@ def _marked(rollback: Rollback, lying: tuple[save_dir.Candidate, ...]) -> Rollba
     return rollback._replace(marked=tuple(sorted(marks)))
 
 
-def wait_for(work: Preparation, told: Order, iteration: int, save: str, timeline: Timeline) -> View:
+def wait_for(
+    work: Preparation, told: Order, iteration: int, save: str, timeline: TimelineFile
+) -> SaveDirView:
     """Until this machine sees that checkpoint whole, or as whole as can be told."""
     bound = work.options.wait_seconds
     if told.by == contract.DECISION:  # whoever wrote it looks at the same file system
         bound = min(bound, _SAME_MACHINE_SECONDS)
-    views: list[View] = []
+    views: list[SaveDirView] = []
 
     def is_seen() -> bool:
         views.append(save_dir.look_for(save, timeline, iteration))
         seen = save_dir.find(views[-1], iteration)
-        return seen is not None and seen.state is not State.INCOMPLETE
+        return seen is not None and seen.state is not CheckpointState.INCOMPLETE
 
     if not work.wait(is_seen, bound):
         why = f"checkpoint {iteration} of {save} is not seen whole here within {bound:g} s"
-        raise Refused(why, NOT_AGREED)
+        raise StartRefused(why, NOT_AGREED)
     return views[-1]
 
 
-def follow(work: Preparation, told: Order, save: str) -> Plan:
+def follow(work: Preparation, told: Order, save: str) -> AttemptPlan:
     work.number = told.number
     if work.top > told.number:
         why = f"attempt {work.top} has begun, and {told.by} speaks of {told.number}"
-        raise Refused(why, FENCED)
+        raise StartRefused(why, FENCED)
     kind, seen, has_newer = _chosen(work, told, save)
     by_step = work.run.by_step if told.by_step is None else told.by_step
     begun = choice.of_choice(work.run, kind, seen, has_newer, by_step)
@@ -275,7 +279,7 @@ def _wait_for_name(work: Preparation, told: Order, save: str, name: str) -> None
     if not work.wait(is_seen):
         bound = f"{work.options.wait_seconds:g} s"
         text = f"{name}, chosen by {told.by}, is not seen whole here within {bound}: {why[0]}"
-        raise Refused(text, NOT_AGREED)
+        raise StartRefused(text, NOT_AGREED)
 
 
 def _wait_for_tracker(work: Preparation, wanted: str | None, save: str) -> None:
@@ -286,4 +290,4 @@ def _wait_for_tracker(work: Preparation, wanted: str | None, save: str) -> None:
     if not work.wait(lambda: save_dir.said_by(save) == told):
         bound = f"{work.options.wait_seconds:g} s"
         why = f"the tracker of {save} does not say {wanted} here within {bound}"
-        raise Refused(why, NOT_AGREED)
+        raise StartRefused(why, NOT_AGREED)

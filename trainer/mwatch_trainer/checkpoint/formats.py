@@ -26,13 +26,19 @@ import stat
 from typing import Any, Iterator, NamedTuple, Tuple
 
 from mwatch_trainer.checkpoint.files import MAX_FILES, Contents, is_temporary, read_bounded, said
-from mwatch_trainer.checkpoint.safe_pickle import Pairs, Thing, UnreadablePickle, read_pickle, shown
+from mwatch_trainer.checkpoint.safe_pickle import (
+    PickledObject,
+    PickledPairs,
+    UnreadablePickle,
+    read_pickle,
+    shown,
+)
 from mwatch_trainer.checkpoint.verdict import (
+    CheckpointState,
+    CheckpointVerdict,
     Doubt,
     Flaw,
     Format,
-    State,
-    Verdict,
     check_torch_files,
     first_of,
     judge,
@@ -44,19 +50,19 @@ MAX_STEPS = 16_000_000  # 2.4 bytes a step in a real index, so the size is reach
 _MAX_ATTRIBUTES = 64  # torch's objects have five; looking one up must stay cheap
 
 
-class Index(NamedTuple):
+class ShardIndex(NamedTuple):
     shards: dict[str, int]
     """Path inside the checkpoint -> how many bytes the file must have at least."""
     has_common_state: bool
     """Megatron's own state is among the entries (older releases keep it in `common.pt`)."""
 
 
-def read_index(data: bytes, max_bytes: int = MAX_BYTES, max_steps: int = MAX_STEPS) -> Index:
+def read_index(data: bytes, max_bytes: int = MAX_BYTES, max_steps: int = MAX_STEPS) -> ShardIndex:
     """Which files the checkpoint consists of. UnreadablePickle where that cannot be told."""
     if len(data) > max_bytes:
         raise UnreadablePickle(f"is larger than {max_bytes} bytes")
     top = read_pickle(data, max_steps)
-    if not isinstance(top, Thing) or not top.kind.name.endswith("Metadata"):
+    if not isinstance(top, PickledObject) or not top.kind.name.endswith("Metadata"):
         raise UnreadablePickle("holds no torch Metadata")
     entries = _contents(_state(top).get("storage_data"))
     if not entries:
@@ -68,20 +74,20 @@ def read_index(data: bytes, max_bytes: int = MAX_BYTES, max_steps: int = MAX_STE
         shards[path] = max(end, shards.get(path, 0))
         key = _state(entries[place]).get("fqn")
         has_common_state |= isinstance(key, str) and key.startswith("common_state/")
-    return Index(shards, has_common_state)
+    return ShardIndex(shards, has_common_state)
 
 
-def _contents(value: Any) -> Pairs:
-    if isinstance(value, Thing):
+def _contents(value: Any) -> PickledPairs:
+    if isinstance(value, PickledObject):
         value = value.items
-    return value if isinstance(value, Pairs) else Pairs()
+    return value if isinstance(value, PickledPairs) else PickledPairs()
 
 
-def _state(value: Any) -> Pairs:
+def _state(value: Any) -> PickledPairs:
     """The attributes of an object."""
-    state = value.state if isinstance(value, Thing) else None
-    if not isinstance(state, Pairs):
-        return Pairs()
+    state = value.state if isinstance(value, PickledObject) else None
+    if not isinstance(state, PickledPairs):
+        return PickledPairs()
     if len(state) > 2 * _MAX_ATTRIBUTES:
         raise UnreadablePickle(f"has an object of more than {_MAX_ATTRIBUTES} values")
     return state
@@ -105,12 +111,12 @@ _COMMON = "common.pt"
 _MAX_CONFIG_BYTES = 64 << 10  # Megatron writes about 100
 
 
-def judge_torch_dist(folder: str, contents: Contents) -> Verdict:
+def judge_torch_dist(folder: str, contents: Contents) -> CheckpointVerdict:
     """A folder of Megatron that has `metadata.json`."""
     return judge(Format.TORCH_DIST, lambda: _check_torch_dist(folder, contents))
 
 
-def judge_composer_folder(folder: str, contents: Contents) -> Verdict:
+def judge_composer_folder(folder: str, contents: Contents) -> CheckpointVerdict:
     """One `epN-baN` folder; torch writes its index last."""
 
     def check() -> None:
@@ -119,16 +125,16 @@ def judge_composer_folder(folder: str, contents: Contents) -> Verdict:
     return judge(Format.COMPOSER_SHARDED, check)
 
 
-def judge_without_config(folder: str, contents: Contents) -> Verdict:
+def judge_without_config(folder: str, contents: Contents) -> CheckpointVerdict:
     """Either a torch_dist save that was stopped, or a format that has no `metadata.json`."""
     try:
         index = _index(folder, contents)
     except (Flaw, Doubt) as problem:
         reason = f"{problem}, and metadata.json is missing"
-        return Verdict(Format.TORCH_DIST, State.INCOMPLETE, reason)
+        return CheckpointVerdict(Format.TORCH_DIST, CheckpointState.INCOMPLETE, reason)
     if index.has_common_state or contents.has(folder, _COMMON):
         reason = "metadata.json is missing, which Megatron writes last"
-        return Verdict(Format.TORCH_DIST, State.INCOMPLETE, reason)
+        return CheckpointVerdict(Format.TORCH_DIST, CheckpointState.INCOMPLETE, reason)
 
     def check() -> None:
         _check_shards(folder, contents, index)
@@ -170,7 +176,7 @@ def _start_of(data: bytes) -> str:
     return "it is empty" if not data else f"it begins with {data[:20]!r}"
 
 
-def _index(folder: str, contents: Contents) -> Index:
+def _index(folder: str, contents: Contents) -> ShardIndex:
     if INDEX in contents.problems:
         raise Doubt(f"{INDEX} {contents.problems[INDEX]}")
     if not contents.has(folder, INDEX):
@@ -191,7 +197,7 @@ def _index(folder: str, contents: Contents) -> Index:
     return index
 
 
-def _check_shards(folder: str, contents: Contents, index: Index) -> None:
+def _check_shards(folder: str, contents: Contents, index: ShardIndex) -> None:
     flaws: list[str] = []
     doubts: list[str] = []
     for path, needed in sorted(index.shards.items()):
@@ -227,12 +233,12 @@ Rank = Tuple[int, ...]
 """Tensor rank, then pipeline rank, then expert or data rank, as far as the name has them."""
 
 
-def judge_legacy(folder: str, contents: Contents) -> Verdict:
+def judge_legacy(folder: str, contents: Contents) -> CheckpointVerdict:
     """A folder of Megatron with one `mp_rank_...` folder for each rank."""
     return judge(Format.LEGACY, lambda: _check_legacy(folder, contents))
 
 
-def judge_composer_files(folder: str, ranks: dict[int, str]) -> Verdict:
+def judge_composer_files(folder: str, ranks: dict[int, str]) -> CheckpointVerdict:
     """The files of one batch by rank; rank 0 alone where the state is not sharded."""
 
     def check() -> None:

@@ -56,10 +56,10 @@ from mwatch_trainer.checkpoint.formats import (
     judge_without_config,
     rank_of,
 )
-from mwatch_trainer.checkpoint.verdict import Format, State, Verdict
+from mwatch_trainer.checkpoint.verdict import CheckpointState, CheckpointVerdict, Format
 
 
-def judge_folder(folder: str, contents: Contents, is_megatron: bool) -> Verdict:
+def judge_folder(folder: str, contents: Contents, is_megatron: bool) -> CheckpointVerdict:
     """`iter_N` and `release` of Megatron, else `epN-baN` of Composer."""
     unseen = _unseen(folder, contents)
     if unseen is not None:
@@ -76,7 +76,7 @@ def judge_folder(folder: str, contents: Contents, is_megatron: bool) -> Verdict:
     reason = "holds no shard, no index and no mp_rank folder"
     if not names:
         reason = "the folder is empty: the save was stopped before its first file"
-    return Verdict(Format.UNKNOWN, State.INCOMPLETE, reason)
+    return CheckpointVerdict(Format.UNKNOWN, CheckpointState.INCOMPLETE, reason)
 
 
 def looks_like_checkpoint(folder: str) -> bool:
@@ -86,20 +86,20 @@ def looks_like_checkpoint(folder: str) -> bool:
     return not names.isdisjoint({INDEX, CONFIG}) or any(map(rank_of, names))
 
 
-def _unseen(folder: str, contents: Contents) -> Verdict | None:
+def _unseen(folder: str, contents: Contents) -> CheckpointVerdict | None:
     """The verdict on what is no folder, or one that nobody may look into."""
     try:
         is_folder = stat.S_ISDIR(os.stat(folder).st_mode)
     except FileNotFoundError:
         reason = "is a link to nothing" if os.path.islink(folder) else "went away meanwhile"
-        return Verdict(Format.UNKNOWN, State.INCOMPLETE, reason)
+        return CheckpointVerdict(Format.UNKNOWN, CheckpointState.INCOMPLETE, reason)
     except OSError as error:
         reason = f"cannot be looked at: {said(error)}"
-        return Verdict(Format.UNKNOWN, State.UNVERIFIED, reason)
+        return CheckpointVerdict(Format.UNKNOWN, CheckpointState.UNVERIFIED, reason)
     if not is_folder:
-        return Verdict(Format.UNKNOWN, State.INCOMPLETE, "is no folder")
+        return CheckpointVerdict(Format.UNKNOWN, CheckpointState.INCOMPLETE, "is no folder")
     if "." in contents.problems:
-        return Verdict(Format.UNKNOWN, State.UNVERIFIED, contents.problems["."])
+        return CheckpointVerdict(Format.UNKNOWN, CheckpointState.UNVERIFIED, contents.problems["."])
     return None
 
 
@@ -218,13 +218,13 @@ _COMPOSER_FILE = re.compile(r"(ep[0-9]{1,9}-ba([0-9]{1,18}))-rank([0-9]{1,7})(\.
 _COMPOSER_FOLDER = re.compile(r"ep[0-9]{1,9}-ba([0-9]{1,18})", re.ASCII)
 
 
-class Checkpoint(NamedTuple):
+class ListedCheckpoint(NamedTuple):
     name: str
     """Its path in the folder; Composer's `{rank}` stands for the numbers of several ranks."""
     format: Format
     iteration: int | None
     """None for Megatron's `release`; Composer's batch."""
-    state: State
+    state: CheckpointState
     reason: str | None
     """Why it is not complete; None where it is."""
     bytes: int
@@ -244,8 +244,8 @@ class Leftover(NamedTuple):
     files: int
 
 
-class Listing(NamedTuple):
-    checkpoints: tuple[Checkpoint, ...]
+class FolderListing(NamedTuple):
+    checkpoints: tuple[ListedCheckpoint, ...]
     """The newest first."""
     pointers: tuple[Pointer, ...]
     leftovers: tuple[Leftover, ...]
@@ -255,7 +255,7 @@ class Listing(NamedTuple):
     """The folder has more entries than were looked at."""
 
 
-class Name(NamedTuple):
+class CheckpointName(NamedTuple):
     name: str
     iteration: int | None
     files: tuple[str, ...]
@@ -272,13 +272,13 @@ class _Candidate:
 
 def list_checkpoints(
     folder: str, max_checkpoints: int = MAX_CHECKPOINTS, max_files: int = MAX_FILES
-) -> Listing:
+) -> FolderListing:
     """OSError where the folder itself cannot be listed."""
     names = sorted(_names(folder))
     candidates = _newest_first(_candidates(names[:MAX_ENTRIES]))
     pointers = find_pointers(folder, names[:MAX_ENTRIES], _meant(candidates))
     tracked = {pointer.checkpoint for pointer in pointers}
-    checkpoints: list[Checkpoint] = []
+    checkpoints: list[ListedCheckpoint] = []
     leftovers = list(_leftovers_beside(folder, names, max_files))
     for candidate in candidates[:max_checkpoints]:
         contents = _contents(folder, candidate, max_files)
@@ -287,7 +287,7 @@ def list_checkpoints(
             continue
         checkpoints.append(checkpoint)
         leftovers.extend(_temporary_inside(candidate.name, contents))
-    return Listing(
+    return FolderListing(
         tuple(checkpoints),
         pointers,
         tuple(leftovers[:MAX_LEFTOVERS]),
@@ -296,7 +296,7 @@ def list_checkpoints(
     )
 
 
-def verify(folder: str, name: str, max_files: int = MAX_FILES) -> Checkpoint | None:
+def verify(folder: str, name: str, max_files: int = MAX_FILES) -> ListedCheckpoint | None:
     """One checkpoint of the folder by its name; None where there is none of that name."""
     names = sorted(_names(folder))
     candidates = _newest_first(_candidates(names))
@@ -309,11 +309,13 @@ def verify(folder: str, name: str, max_files: int = MAX_FILES) -> Checkpoint | N
     return None
 
 
-def list_names(folder: str) -> list[Name]:
+def list_names(folder: str) -> list[CheckpointName]:
     """What is there by its names alone, the newest first: no checkpoint is looked into.
     OSError where the folder itself cannot be listed."""
     found = _candidates(sorted(_names(folder))[:MAX_ENTRIES])
-    names = [Name(each.name, each.iteration, tuple(each.ranks.values())) for each in found]
+    names = [
+        CheckpointName(each.name, each.iteration, tuple(each.ranks.values())) for each in found
+    ]
     return sorted(names, key=lambda each: each.iteration or 0, reverse=True)
 
 
@@ -380,17 +382,21 @@ def _checkpoint(
     contents: Contents,
     tracked: set[str | None],
     candidates: list[_Candidate],
-) -> Checkpoint:
+) -> ListedCheckpoint:
     verdict = _judge(folder, candidate, contents)
-    if verdict.format is Format.LEGACY and verdict.state is State.COMPLETE:
+    if verdict.format is Format.LEGACY and verdict.state is CheckpointState.COMPLETE:
         numbered = [each.name for each in candidates if each.iteration is not None]
         lost = lost_rank(folder, candidate.name, contents, numbered)
-        verdict = verdict if lost is None else Verdict(Format.LEGACY, State.INCOMPLETE, lost)
+        verdict = (
+            verdict
+            if lost is None
+            else CheckpointVerdict(Format.LEGACY, CheckpointState.INCOMPLETE, lost)
+        )
     newest = contents.newest_mtime
     if newest is None:
         with contextlib.suppress(OSError):
             newest = os.stat(os.path.join(folder, candidate.name)).st_mtime
-    return Checkpoint(
+    return ListedCheckpoint(
         candidate.name,
         verdict.format,
         candidate.iteration,
@@ -404,13 +410,15 @@ def _checkpoint(
     )
 
 
-def _is_foreign(checkpoint: Checkpoint) -> bool:
+def _is_foreign(checkpoint: ListedCheckpoint) -> bool:
     """`release` is a common name: without anything of Megatron in it, it is no checkpoint."""
-    is_empty_of_ours = checkpoint.format is Format.UNKNOWN and checkpoint.state is State.INCOMPLETE
+    is_empty_of_ours = (
+        checkpoint.format is Format.UNKNOWN and checkpoint.state is CheckpointState.INCOMPLETE
+    )
     return checkpoint.name == "release" and is_empty_of_ours and not checkpoint.tracked
 
 
-def _judge(folder: str, candidate: _Candidate, contents: Contents) -> Verdict:
+def _judge(folder: str, candidate: _Candidate, contents: Contents) -> CheckpointVerdict:
     if candidate.ranks:
         return judge_composer_files(folder, candidate.ranks)
     is_megatron = _MEGATRON.fullmatch(candidate.name) is not None

@@ -41,7 +41,7 @@ class UnreadablePickle(ValueError):
     """Why these bytes are not read; one line that goes on after "it"."""
 
 
-class Name:
+class PickledName:
     """A class or function by name; nothing stands behind it."""
 
     __slots__ = ("module", "name")
@@ -51,18 +51,18 @@ class Name:
         self.name = name
 
 
-class Thing:
+class PickledObject:
     """An object: the name it was made from, and what was put into it."""
 
     __slots__ = ("items", "kind", "state")
 
-    def __init__(self, kind: Name) -> None:
+    def __init__(self, kind: PickledName) -> None:
         self.kind = kind
         self.state: Any = None
-        self.items: Pairs | None = None
+        self.items: PickledPairs | None = None
 
 
-class Pairs(List[Any]):
+class PickledPairs(List[Any]):
     """A dict as key, value, key, value ...; a key given twice is there twice."""
 
     __slots__ = ()
@@ -195,7 +195,9 @@ class _Machine:
 
     def _extend(self, items: list[Any]) -> None:
         target = self._stack[-1]
-        if not isinstance(target, Thing):  # the elements of a list-like object are not needed
+        if not isinstance(
+            target, PickledObject
+        ):  # the elements of a list-like object are not needed
             _exactly(list, target).extend(items)
 
     def set_item(self) -> None:
@@ -207,13 +209,13 @@ class _Machine:
 
     def _update(self, pairs: list[Any]) -> None:
         target = self._stack[-1]
-        if isinstance(target, Thing):
+        if isinstance(target, PickledObject):
             if target.items is None:
-                target.items = Pairs()
+                target.items = PickledPairs()
             target = target.items
         if len(pairs) % 2:
             raise IndexError
-        _exactly(Pairs, target).extend(pairs)
+        _exactly(PickledPairs, target).extend(pairs)
 
     def named_by_lines(self) -> None:
         module = self._line()
@@ -227,15 +229,15 @@ class _Machine:
         if module.partition(".")[0] not in _TREES and name not in _NAMES.get(module, ()):
             whole = shown(f"{module}.{name}")
             raise UnreadablePickle(f"names {whole}, which no index of torch holds")
-        self._stack.append(Name(module, name))
+        self._stack.append(PickledName(module, name))
 
     def make(self, arguments: int) -> None:
         del self._stack[-arguments:]
-        self._stack.append(Thing(_exactly(Name, self._stack.pop())))
+        self._stack.append(PickledObject(_exactly(PickledName, self._stack.pop())))
 
     def build(self) -> None:
         state = self._stack.pop()
-        _exactly(Thing, self._stack[-1]).state = state
+        _exactly(PickledObject, self._stack[-1]).state = state
 
 
 def _exactly(kind: Any, value: Any) -> Any:
@@ -272,7 +274,7 @@ _STEPS: dict[int, _Step] = {
     ord("h"): lambda m: m.recall(1),
     ord("j"): lambda m: m.recall(4),
     ord("]"): lambda m: m.push([]),
-    ord("}"): lambda m: m.push(Pairs()),
+    ord("}"): lambda m: m.push(PickledPairs()),
     ord(")"): lambda m: m.push(()),
     0x8F: lambda m: m.push([]),  # EMPTY_SET: a list will do
     0x90: _Machine.appends,  # ADDITEMS

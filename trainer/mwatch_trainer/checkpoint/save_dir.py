@@ -29,13 +29,13 @@ from mwatch_trainer import contract
 from mwatch_trainer.checkpoint.listing import (
     NON_PERSISTENT,
     TRACKER,
-    Checkpoint,
+    ListedCheckpoint,
     list_checkpoints,
     read_tracker,
     verify,
 )
-from mwatch_trainer.checkpoint.timeline import FOLDER, GOOD, Timeline, standing
-from mwatch_trainer.checkpoint.verdict import State
+from mwatch_trainer.checkpoint.timeline import FOLDER, GOOD, TimelineFile, standing
+from mwatch_trainer.checkpoint.verdict import CheckpointState
 
 _FEW = 4
 """Looked at first: to verify all of a long run's checkpoints can take minutes."""
@@ -46,20 +46,20 @@ _REMOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 class Candidate(NamedTuple):
     iteration: int
     name: str
-    state: State
+    state: CheckpointState
     standing: str
     written_at: float | None
 
     @property
     def is_sure(self) -> bool:
-        return self.state is State.COMPLETE and self.standing == GOOD
+        return self.state is CheckpointState.COMPLETE and self.standing == GOOD
 
     @property
     def is_hoped(self) -> bool:
-        return self.state is State.UNVERIFIED and self.standing == GOOD
+        return self.state is CheckpointState.UNVERIFIED and self.standing == GOOD
 
 
-class View(NamedTuple):
+class SaveDirView(NamedTuple):
     candidates: tuple[Candidate, ...]
     """The newest first."""
     pointer: str | None
@@ -72,40 +72,40 @@ def is_remote(path: str) -> bool:
     return _REMOTE.match(path) is not None
 
 
-def look(folder: str, timeline: Timeline) -> View:
+def look(folder: str, timeline: TimelineFile) -> SaveDirView:
     """Raises OSError where the folder is there and cannot be listed."""
     if not os.path.lexists(folder):
-        return View((), None, False)
+        return SaveDirView((), None, False)
     view = _look(folder, timeline, _FEW)
     if len(view.candidates) >= _FEW and not any(each.is_sure for each in view.candidates):
         view = _look(folder, timeline, _MANY)
     return _with_pointed(folder, timeline, view)
 
 
-def look_for(folder: str, timeline: Timeline, iteration: int) -> View:
+def look_for(folder: str, timeline: TimelineFile, iteration: int) -> SaveDirView:
     """With this one in it, if it is there. Raises OSError."""
     if not os.path.lexists(folder):
-        return View((), None, False)
+        return SaveDirView((), None, False)
     view = _look(folder, timeline, _FEW)
     return view if find(view, iteration) is not None else _look(folder, timeline, _MANY)
 
 
-def pointed(view: View) -> Candidate | None:
+def pointed(view: SaveDirView) -> Candidate | None:
     """What the program would load by itself, if it is there."""
     return next((each for each in view.candidates if each.name == view.pointer), None)
 
 
-def newest(view: View) -> Candidate | None:
+def newest(view: SaveDirView) -> Candidate | None:
     """To resume from: one that is only hoped to be whole where no other is known to be."""
     sure = [each for each in view.candidates if each.is_sure]
     hoped = [each for each in view.candidates if each.is_hoped]
     return next(iter(sure or hoped), None)
 
 
-def find(view: View, iteration: int) -> Candidate | None:
+def find(view: SaveDirView, iteration: int) -> Candidate | None:
     """Of two that have this number (Composer's epochs), the one that is whole."""
     same = [each for each in view.candidates if each.iteration == iteration]
-    whole = [each for each in same if each.state is not State.INCOMPLETE]
+    whole = [each for each in same if each.state is not CheckpointState.INCOMPLETE]
     return next(iter(whole or same), None)
 
 
@@ -117,11 +117,15 @@ def why_unseen(folder: str, name: str, may_be_unverified: bool) -> str | None:
         return error.strerror or str(error)
     if checkpoint is None:
         return "it is not there"
-    wanted = {State.COMPLETE, State.UNVERIFIED} if may_be_unverified else {State.COMPLETE}
+    wanted = (
+        {CheckpointState.COMPLETE, CheckpointState.UNVERIFIED}
+        if may_be_unverified
+        else {CheckpointState.COMPLETE}
+    )
     return None if checkpoint.state in wanted else checkpoint.reason or checkpoint.state.value
 
 
-def _look(folder: str, timeline: Timeline, most: int) -> View:
+def _look(folder: str, timeline: TimelineFile, most: int) -> SaveDirView:
     listing = list_checkpoints(folder, max_checkpoints=most)
     found = [_candidate(each, timeline) for each in listing.checkpoints]
     pointer = next((each.checkpoint for each in listing.pointers if each.checkpoint), None)
@@ -129,10 +133,10 @@ def _look(folder: str, timeline: Timeline, most: int) -> View:
     if pointer is None and tracker is not None and tracker.value and tracker.value.isdigit():
         pointer = f"iter_{int(tracker.value):07d}"
     kept = tuple(each for each in found if each is not None)
-    return View(kept, pointer, bool(listing.pointers))
+    return SaveDirView(kept, pointer, bool(listing.pointers))
 
 
-def _with_pointed(folder: str, timeline: Timeline, view: View) -> View:
+def _with_pointed(folder: str, timeline: TimelineFile, view: SaveDirView) -> SaveDirView:
     """The program's own pointer may lead far back: a person may have set it there."""
     if view.pointer is None or pointed(view) is not None:
         return view
@@ -142,7 +146,7 @@ def _with_pointed(folder: str, timeline: Timeline, view: View) -> View:
     return view._replace(candidates=(*view.candidates, *more))
 
 
-def _candidate(checkpoint: Checkpoint, timeline: Timeline) -> Candidate | None:
+def _candidate(checkpoint: ListedCheckpoint, timeline: TimelineFile) -> Candidate | None:
     if checkpoint.iteration is None:
         return None
     written_at = checkpoint.newest_mtime

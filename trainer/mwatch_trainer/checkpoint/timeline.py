@@ -34,17 +34,17 @@ SUSPECT = "suspect"
 ABANDONED = "abandoned"
 
 
-class Broken(ValueError):
+class BrokenTimeline(ValueError):
     """It is there and cannot be used; the text says why."""
 
 
-class Attempt(NamedTuple):
+class TimelineAttempt(NamedTuple):
     number: int
     started_at: float | None
     resumed_from: int | None
 
 
-class Rollback(NamedTuple):
+class TimelineRollback(NamedTuple):
     at: float
     to_iteration: int
     first_bad: int | None
@@ -53,18 +53,18 @@ class Rollback(NamedTuple):
     """Iteration and time of the checkpoints that lay there then."""
 
 
-class Quarantine(NamedTuple):
+class TimelineQuarantine(NamedTuple):
     at: float
     first_bad: int
     reason: str
 
 
-class Timeline(NamedTuple):
+class TimelineFile(NamedTuple):
     attempt: int = 0
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[TimelineAttempt, ...] = ()
     """The oldest first, as the rollbacks are."""
-    rollbacks: tuple[Rollback, ...] = ()
-    quarantine: Quarantine | None = None
+    rollbacks: tuple[TimelineRollback, ...] = ()
+    quarantine: TimelineQuarantine | None = None
     version: int = VERSION
     """A newer one was written by a newer mwatch: what it knows more is not seen here."""
 
@@ -73,33 +73,33 @@ def path_of(folder: str) -> str:
     return os.path.join(folder, FOLDER, FILE)
 
 
-def read(folder: str) -> Timeline | None:
+def read(folder: str) -> TimelineFile | None:
     """Of a save folder; None where there is none. Raises Broken."""
     try:
         data = read_bounded(path_of(folder), MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise Broken(f"cannot be read: {said(error)}") from error
+        raise BrokenTimeline(f"cannot be read: {said(error)}") from error
     return parse(data)
 
 
-def parse(data: bytes) -> Timeline:
+def parse(data: bytes) -> TimelineFile:
     """Raises Broken."""
     try:
         document = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError):
         start = "it is empty" if not data else f"it begins with {data[:20]!r}"
-        raise Broken(f"does not parse: {start}") from None
+        raise BrokenTimeline(f"does not parse: {start}") from None
     if not isinstance(document, dict):
-        raise Broken("holds no object")
+        raise BrokenTimeline("holds no object")
     if not _is_count(document.get("version")) or not document["version"]:
-        raise Broken("has no version")
+        raise BrokenTimeline("has no version")
     if not _is_count(document.get("attempt", 0)):
-        raise Broken("has a strange number of an attempt")
+        raise BrokenTimeline("has a strange number of an attempt")
     attempts = [_attempt(each) for each in _entries(document, "attempts")[-MAX_ATTEMPTS:]]
     quarantine = document.get("quarantine")
-    return Timeline(
+    return TimelineFile(
         document.get("attempt", 0),
         tuple(each for each in attempts if each is not None),
         tuple(_rollback(each) for each in _entries(document, "rollbacks")),
@@ -108,7 +108,7 @@ def parse(data: bytes) -> Timeline:
     )
 
 
-def to_text(timeline: Timeline, claim: Mapping[str, Any] | None = None) -> str:
+def to_text(timeline: TimelineFile, claim: Mapping[str, Any] | None = None) -> str:
     """As it is written. No rollback is left out: whoever adds one keeps their number small.
 
     `claim` is what the owner of the attempt tells the job's other wrappers.
@@ -130,7 +130,7 @@ def to_text(timeline: Timeline, claim: Mapping[str, Any] | None = None) -> str:
     return json.dumps(document, indent=1) + "\n"
 
 
-def with_rollbacks(timeline: Timeline, more: Sequence[Rollback]) -> Timeline:
+def with_rollbacks(timeline: TimelineFile, more: Sequence[TimelineRollback]) -> TimelineFile:
     """Each one once. A rollback to before the quarantine ends it."""
     known = {(each.at, each.to_iteration) for each in timeline.rollbacks}
     new = tuple(each for each in more if (each.at, each.to_iteration) not in known)
@@ -143,22 +143,22 @@ def with_rollbacks(timeline: Timeline, more: Sequence[Rollback]) -> Timeline:
     return timeline._replace(rollbacks=rollbacks, quarantine=held)
 
 
-def rollback_of(entry: Any) -> Rollback:
+def rollback_of(entry: Any) -> TimelineRollback:
     """As a decision names it. Raises Broken."""
     return _rollback(entry)
 
 
-def quarantine_of(entry: Any) -> Quarantine:
+def quarantine_of(entry: Any) -> TimelineQuarantine:
     """As a decision names it. Raises Broken."""
     return _quarantine(entry)
 
 
-def _marks(rollback: Rollback) -> list[list[float]]:
+def _marks(rollback: TimelineRollback) -> list[list[float]]:
     newest = sorted(rollback.marked)[-MAX_MARKED:]
     return [[iteration, at] for iteration, at in newest]
 
 
-def is_abandoned(timeline: Timeline, iteration: int, written_at: float | None) -> bool:
+def is_abandoned(timeline: TimelineFile, iteration: int, written_at: float | None) -> bool:
     """Above the point of a rollback, and written before it; or nobody knows when."""
     for each in timeline.rollbacks:
         if iteration <= each.to_iteration:
@@ -169,7 +169,7 @@ def is_abandoned(timeline: Timeline, iteration: int, written_at: float | None) -
     return False
 
 
-def standing(timeline: Timeline, iteration: int, written_at: float | None) -> str:
+def standing(timeline: TimelineFile, iteration: int, written_at: float | None) -> str:
     """Of a complete checkpoint: GOOD, SUSPECT or ABANDONED."""
     if is_abandoned(timeline, iteration, written_at):
         return ABANDONED
@@ -180,39 +180,39 @@ def standing(timeline: Timeline, iteration: int, written_at: float | None) -> st
 def _entries(document: Mapping[str, Any], name: str) -> list[Any]:
     entries = document.get(name, [])
     if not isinstance(entries, list):
-        raise Broken(f"holds no list of {name}")
+        raise BrokenTimeline(f"holds no list of {name}")
     return entries
 
 
-def _attempt(entry: Any) -> Attempt | None:
+def _attempt(entry: Any) -> TimelineAttempt | None:
     if not isinstance(entry, dict) or not _is_count(entry.get("number")):
         return None
     started, resumed = entry.get("started_at"), entry.get("resumed_from")
     if not (started is None or _is_time(started)) or not (resumed is None or _is_count(resumed)):
         return None
-    return Attempt(entry["number"], started, resumed)
+    return TimelineAttempt(entry["number"], started, resumed)
 
 
-def _rollback(entry: Any) -> Rollback:
+def _rollback(entry: Any) -> TimelineRollback:
     if not isinstance(entry, dict):
-        raise Broken("holds a rollback that is no object")
+        raise BrokenTimeline("holds a rollback that is no object")
     if not _is_time(entry.get("at")) or not _is_count(entry.get("to_iteration")):
-        raise Broken("holds a rollback without a time or a point")
+        raise BrokenTimeline("holds a rollback without a time or a point")
     first_bad = entry.get("first_bad")
     if not (first_bad is None or _is_count(first_bad)):
-        raise Broken("holds a rollback with a strange first bad iteration")
+        raise BrokenTimeline("holds a rollback with a strange first bad iteration")
     marked = entry.get("marked", [])
     if not isinstance(marked, list) or not all(map(_is_mark, marked)):
-        raise Broken("holds a rollback with strange marks")
+        raise BrokenTimeline("holds a rollback with strange marks")
     marks = tuple((iteration, at) for iteration, at in marked)
-    return Rollback(entry["at"], entry["to_iteration"], first_bad, _reason(entry), marks)
+    return TimelineRollback(entry["at"], entry["to_iteration"], first_bad, _reason(entry), marks)
 
 
-def _quarantine(entry: Any) -> Quarantine:
+def _quarantine(entry: Any) -> TimelineQuarantine:
     is_object = isinstance(entry, dict)
     if not is_object or not _is_time(entry.get("at")) or not _is_count(entry.get("first_bad")):
-        raise Broken("holds a quarantine without a time or an iteration")
-    return Quarantine(entry["at"], entry["first_bad"], _reason(entry))
+        raise BrokenTimeline("holds a quarantine without a time or an iteration")
+    return TimelineQuarantine(entry["at"], entry["first_bad"], _reason(entry))
 
 
 def _reason(entry: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from mwatch_trainer.checkpoint.files import check_torch_file
 from mwatch_trainer.checkpoint.safe_pickle import shown
 
 
-class State(str, Enum):
+class CheckpointState(str, Enum):
     COMPLETE = "complete"
     UNVERIFIED = "unverified"
     INCOMPLETE = "incomplete"
@@ -31,9 +31,9 @@ class Format(str, Enum):
     UNKNOWN = "unknown"
 
 
-class Verdict(NamedTuple):
+class CheckpointVerdict(NamedTuple):
     format: Format
-    state: State
+    state: CheckpointState
     reason: str | None
     """Why it is not complete; None where it is."""
 
@@ -46,14 +46,14 @@ class Doubt(Exception):
     """Why it cannot be told."""
 
 
-def judge(kind: Format, check: Callable[[], None]) -> Verdict:
+def judge(kind: Format, check: Callable[[], None]) -> CheckpointVerdict:
     try:
         check()
     except Flaw as flaw:
-        return Verdict(kind, State.INCOMPLETE, str(flaw))
+        return CheckpointVerdict(kind, CheckpointState.INCOMPLETE, str(flaw))
     except Doubt as doubt:
-        return Verdict(kind, State.UNVERIFIED, str(doubt))
-    return Verdict(kind, State.COMPLETE, None)
+        return CheckpointVerdict(kind, CheckpointState.UNVERIFIED, str(doubt))
+    return CheckpointVerdict(kind, CheckpointState.COMPLETE, None)
 
 
 def plain(path: str) -> str:

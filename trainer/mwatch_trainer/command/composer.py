@@ -21,7 +21,7 @@ _LAUNCHERS = ("composer", "llmfoundry")
 _MAX_YAML = 1 << 20
 
 
-class Settings(NamedTuple):
+class ComposerSettings(NamedTuple):
     save_folder: str | None
     load_path: str | None
     autoresume: bool
@@ -36,7 +36,7 @@ def is_composer(program: words.Program) -> bool:
     return is_launched or _config_of(program.args) is not None
 
 
-def settings(program: words.Program) -> Settings:
+def settings(program: words.Program) -> ComposerSettings:
     config = _read(_config_of(program.args))
     save_folder = _value(program.args, config, "save_folder")
     run_name = _value(program.args, config, "run_name")
@@ -45,7 +45,9 @@ def settings(program: words.Program) -> Settings:
     if save_folder is not None and (not words.is_settled(save_folder) or "{" in save_folder):
         save_folder = None
     autoresume = (_value(program.args, config, "autoresume") or "").lower() == "true"
-    return Settings(save_folder, _value(program.args, config, "load_path"), autoresume, config)
+    return ComposerSettings(
+        save_folder, _value(program.args, config, "load_path"), autoresume, config
+    )
 
 
 def resume(args: Sequence[str], folder: str, name: str, config: str, has_newer: bool) -> Edit:

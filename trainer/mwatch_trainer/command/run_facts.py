@@ -36,7 +36,7 @@ _RANK_NAMES = (
 _COUNT_NAMES = ("MWATCH_NNODES", "PET_NNODES", "NNODES")
 
 
-class Place(NamedTuple):
+class NodePlace(NamedTuple):
     node_rank: int | None
     """None: it cannot be known, in a job that has several."""
     nnodes: int
@@ -47,22 +47,22 @@ class Place(NamedTuple):
         return self.node_rank == 0
 
 
-def place_of(command: Sequence[str], program: Program, environ: Mapping[str, str]) -> Place:
+def place_of(command: Sequence[str], program: Program, environ: Mapping[str, str]) -> NodePlace:
     options = command[: program.start]
     for rank_name, count_name in _BY_TASK:
         rank, count = _number(environ.get(rank_name)), _number(environ.get(count_name))
         if rank is not None and count is not None and rank < count:
-            return Place(rank, count)
+            return NodePlace(rank, count)
     if "LOCAL_RANK" in environ:  # a launcher has started one wrapper for each rank
         rank, count = _number(environ.get("RANK")), _number(environ.get("WORLD_SIZE"))
         if rank is not None and count is not None and rank < count:
-            return Place(rank, count)
+            return NodePlace(rank, count)
     nnodes, is_elastic = _count(options, environ)
     if nnodes <= 1 and not is_elastic:
-        return Place(0, 1)
+        return NodePlace(0, 1)
     rank = _rank(options, environ)
     is_strange = rank is not None and rank >= nnodes and not is_elastic
-    return Place(None if is_strange else rank, max(nnodes, 1), is_elastic)
+    return NodePlace(None if is_strange else rank, max(nnodes, 1), is_elastic)
 
 
 def _count(options: Sequence[str], environ: Mapping[str, str]) -> tuple[int, bool]:
@@ -103,7 +103,7 @@ SAVE_VARIABLE = "MWATCH_SAVE"
 """Names the checkpoint folder where the command line does not show it."""
 
 
-class Run(NamedTuple):
+class RunFacts(NamedTuple):
     command: tuple[str, ...]
     program: words.Program
     is_composer: bool
@@ -118,7 +118,7 @@ class Run(NamedTuple):
     obstacle: str | None
     by_step: bool
     """A checkpoint is named by a flag; else by the tracker."""
-    place: Place
+    place: NodePlace
     notes: tuple[str, ...] = ()
 
     def with_args(self, args: Sequence[str]) -> tuple[str, ...]:
@@ -127,7 +127,7 @@ class Run(NamedTuple):
 
 def look(
     command: Sequence[str], environ: Mapping[str, str], learned: Mapping[str, Any] | None = None
-) -> Run:
+) -> RunFacts:
     """`learned`: this pod's last `attempt.json`; a launch script's folder is known by its log."""
     program = words.find_program(command, environ)
     if composer.is_composer(program):
@@ -151,7 +151,7 @@ def look(
     obstacle = program.obstacle if is_composer else megatron.obstacle(program)
     if obstacle is None and not is_composer and not words.has_flag(program.args, *SAVE):
         obstacle = "the checkpoint folder is not among them"
-    return Run(
+    return RunFacts(
         tuple(command),
         program,
         is_composer,

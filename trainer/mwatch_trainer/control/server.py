@@ -26,7 +26,7 @@ from typing import Any, Callable, Mapping
 
 from mwatch_trainer import contract
 from mwatch_trainer.control.client import listen, short_path
-from mwatch_trainer.control_requests import RESTART, STOP, Ask, Asks
+from mwatch_trainer.control_requests import RESTART, STOP, Asks, ControlRequest
 from mwatch_trainer.evidence.bundle_copy import NotCopied
 from mwatch_trainer.evidence.dumps import BadName, Dumps
 from mwatch_trainer.evidence.offload import Keeping
@@ -70,7 +70,9 @@ class Restarts:
                 self._write_choice(current, resume_from, reason)
             if wanted is not None:
                 self._asked.append(wanted)
-            self._asks.put(Ask(RESTART, reason, grace, request.get("save") is True, wanted))
+            self._asks.put(
+                ControlRequest(RESTART, reason, grace, request.get("save") is True, wanted)
+            )
         return answer
 
     def _check(self, wanted: int | None, current: Any) -> None:
@@ -111,7 +113,7 @@ _DEFAULT_KEEP_SECONDS = 5.0
 _MODE_ALONE, _MODE_IN_POD = 0o600, 0o666
 
 
-class Refused(ValueError):
+class RequestRefused(ValueError):
     """The request cannot be served; the text is the answer."""
 
 
@@ -155,12 +157,12 @@ class Control:
         try:
             request = json.loads(line.decode("utf-8"))
             if not isinstance(request, dict):
-                raise Refused("the request is no object")
+                raise RequestRefused("the request is no object")
             return {"ok": True, **self._served(request)}
         except CannotRestart as error:
             more = {} if error.attempt is None else {"attempt": error.attempt}
             return {"ok": False, "error": str(error), "kind": error.kind, **more}
-        except (Refused, BadName, NotCopied) as error:
+        except (RequestRefused, BadName, NotCopied) as error:
             return {"ok": False, "error": str(error)}
         except (ValueError, RecursionError):
             return {"ok": False, "error": "the request is no JSON"}
@@ -182,9 +184,11 @@ class Control:
             reason = scrub_text(_text(request, "reason", "no reason was given"))[:500]
             if op == RESTART:
                 return self._restarts.ask(request, reason, grace)
-            self._asks.put(Ask(op, reason, grace, request.get("save") is True))
+            self._asks.put(ControlRequest(op, reason, grace, request.get("save") is True))
             return {"accepted": op, "grace_seconds": grace}
-        raise Refused(f"unknown op {str(op)[:40]!r}; there are status, dump, keep, stop, restart")
+        raise RequestRefused(
+            f"unknown op {str(op)[:40]!r}; there are status, dump, keep, stop, restart"
+        )
 
     def _run(self) -> None:
         server = self._server
@@ -227,12 +231,12 @@ def _number(request: Mapping[str, Any], name: str, default: float, most: float) 
     value = request.get(name, default)
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not 0 <= value <= most:
-        raise Refused(f"{name} must be between 0 and {most:g}")
+        raise RequestRefused(f"{name} must be between 0 and {most:g}")
     return float(value)
 
 
 def _text(request: Mapping[str, Any], name: str, default: str) -> str:
     value = request.get(name, default)
     if not isinstance(value, str):
-        raise Refused(f"{name} must be a text")
+        raise RequestRefused(f"{name} must be a text")
     return value

@@ -28,7 +28,7 @@ from mwatch_trainer.probe import record_file
 from mwatch_trainer.probe.dump import UNFINISHED
 from mwatch_trainer.probe.dump_quota import RECORDER, DumpRoom
 from mwatch_trainer.probe.dump_signal import stacks_name
-from mwatch_trainer.probe.record_file import Record
+from mwatch_trainer.probe.record_file import ProbeRecord
 from mwatch_trainer.processes import proc as processes
 from mwatch_trainer.processes.proc import Process, Tree, catches, facts_of
 from mwatch_trainer.scrub.environment import scrubbed, scrubbed_environment
@@ -115,7 +115,7 @@ class BadName(ValueError):
 
 
 class _Rank(NamedTuple):
-    record: Record
+    record: ProbeRecord
     state: str | None
     """Of its process; None: it has ended."""
 
@@ -210,7 +210,7 @@ class Dumps:
         names = set(_listed(folder))
         return {number for number in answered if f"rank-{number}.{UNFINISHED}" not in names}
 
-    def _signal(self, silent: dict[int, Record], folder: str) -> set[int]:
+    def _signal(self, silent: dict[int, ProbeRecord], folder: str) -> set[int]:
         """Those whose stacks came by the signal; they are put where the others' lie."""
         sizes: dict[int, int] = {}
         for number, record in silent.items():
@@ -262,7 +262,7 @@ def _wait(is_done: Any, seconds: float) -> None:
         time.sleep(_LOOK_SECONDS)
 
 
-def _record(path: str) -> Record | None:
+def _record(path: str) -> ProbeRecord | None:
     for _ in range(5):  # torn while it is being written
         try:
             with open(path, "rb") as file:

@@ -42,10 +42,10 @@ import signal as signals
 from typing import Mapping, NamedTuple
 
 from mwatch_trainer import reporting as table
-from mwatch_trainer.attempt.plan import Plan
+from mwatch_trainer.attempt.plan import AttemptPlan
 from mwatch_trainer.command import megatron
 from mwatch_trainer.command.argv import find_program, value_of
-from mwatch_trainer.exits.log_reader import DURATION, INTERVAL, SIGNAL, Reader
+from mwatch_trainer.exits.log_reader import DURATION, INTERVAL, SIGNAL, ExitLogReader
 
 _ROOT = "/sys/fs/cgroup"
 _OWN = "/proc/self/cgroup"
@@ -91,7 +91,7 @@ _LAST_SIGNAL = 64
 _ASKED_FOR_GOOD = ("deleted", "suspended", "finished")
 
 
-class Exit(NamedTuple):
+class ExplainedExit(NamedTuple):
     code: int | None
     """The child's own exit code; None where a signal ended it."""
     signal: int | None
@@ -105,11 +105,11 @@ class Exit(NamedTuple):
 
 def explain(
     returncode: int,
-    reader: Reader,
+    reader: ExitLogReader,
     was_asked: str | None,
-    plan: Plan,
+    plan: AttemptPlan,
     oom_killed: bool = False,
-) -> Exit:
+) -> ExplainedExit:
     """`returncode` as subprocess gives it: negative for a signal.
 
     `was_asked`: why the wrapper itself stopped the child ("stop: ...", "restart: ...",
@@ -126,10 +126,12 @@ def explain(
     else:
         reason, returned, asked = _failed(returncode, reader, plan, oom_killed)
     is_final = returned < table.SIGNAL_BASE
-    return Exit(code, -returncode if returncode < 0 else None, reason, returned, is_final, asked)
+    return ExplainedExit(
+        code, -returncode if returncode < 0 else None, reason, returned, is_final, asked
+    )
 
 
-def _asked(was_asked: str, returncode: int, reader: Reader) -> tuple[str, int, bool]:
+def _asked(was_asked: str, returncode: int, reader: ExitLogReader) -> tuple[str, int, bool]:
     kind, _, text = was_asked.partition(": ")
     if kind == "fence":
         return f"stopped: {text}", table.FENCED, False
@@ -140,7 +142,7 @@ def _asked(was_asked: str, returncode: int, reader: Reader) -> tuple[str, int, b
     return f"asked to end: {text}", table.SIGNAL_BASE + number, True
 
 
-def _left_with_0(reader: Reader, plan: Plan) -> tuple[str, int, bool]:
+def _left_with_0(reader: ExitLogReader, plan: AttemptPlan) -> tuple[str, int, bool]:
     if reader.is_done:
         return "training finished", 0, False
     if reader.goodbye in (INTERVAL, DURATION):
@@ -164,14 +166,14 @@ def _left_with_0(reader: Reader, plan: Plan) -> tuple[str, int, bool]:
     return "left with 0; nothing was printed here that says more", 0, False
 
 
-def _all_printed(reader: Reader) -> bool:
+def _all_printed(reader: ExitLogReader) -> bool:
     """A last line may stay unprinted: there are fewer iterations left than an interval."""
     if reader.iteration is None or reader.total is None:
         return False
     return reader.iteration + reader.interval > reader.total
 
 
-def _may_be_asked(reader: Reader, plan: Plan) -> bool:
+def _may_be_asked(reader: ExitLogReader, plan: AttemptPlan) -> bool:
     """The good-bye is printed by rank 0, which may be another pod's."""
     if reader.has_begun or plan.nnodes <= 1:
         return False
@@ -193,7 +195,9 @@ def _signalled(number: int, oom_killed: bool) -> tuple[str, int, bool]:
     return why, table.SIGNAL_BASE + number, False
 
 
-def _failed(code: int, reader: Reader, plan: Plan, oom_killed: bool) -> tuple[str, int, bool]:
+def _failed(
+    code: int, reader: ExitLogReader, plan: AttemptPlan, oom_killed: bool
+) -> tuple[str, int, bool]:
     worker = reader.worker
     if worker is not None:
         rank = "" if worker.rank is None else f" (rank {worker.rank})"
@@ -219,7 +223,7 @@ def _failed(code: int, reader: Reader, plan: Plan, oom_killed: bool) -> tuple[st
     return f"{who}left with {own}, and nothing said why", table.UNKNOWN_CAUSE, False
 
 
-def _by_words(reader: Reader, plan: Plan) -> tuple[str, int] | None:
+def _by_words(reader: ExitLogReader, plan: AttemptPlan) -> tuple[str, int] | None:
     """What the output says about a failure; None where it says nothing."""
     root = reader.errors.root(reader.worker.rank if reader.worker is not None else None)
     if root is not None and root.is_interrupt:

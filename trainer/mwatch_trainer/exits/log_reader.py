@@ -69,7 +69,7 @@ _MEMORY = re.compile(
 _LAYOUT = re.compile(r"class input value .* do not match|not divisible by|Duplicate GPU detected")
 
 
-class Error(NamedTuple):
+class PrintedError(NamedTuple):
     rank: int | None
     """From the prefix of torch's traceback, else None."""
     kind: str
@@ -104,7 +104,7 @@ class Error(NamedTuple):
 
 
 class _Noted:
-    def __init__(self, error: Error, at: float) -> None:
+    def __init__(self, error: PrintedError, at: float) -> None:
         self.error, self.at = error, at
         self.signs_of_life = 0
 
@@ -128,7 +128,7 @@ class Errors:
         return bool(self._open)
 
     @property
-    def found(self) -> list[Error]:
+    def found(self) -> list[PrintedError]:
         """The earliest first."""
         return [each.error for each in self._noted]
 
@@ -144,10 +144,10 @@ class Errors:
         elif text.startswith("Exception ignored in"):
             self._is_ignored = True
         elif "Duplicate GPU detected" in text:
-            self._note(Error(_rank(name), "NCCL error", text.strip()[:_MAX_TEXT], False))
+            self._note(PrintedError(_rank(name), "NCCL error", text.strip()[:_MAX_TEXT], False))
         elif _MEMORY.search(text) and "decreased" not in text:
             # Composer says that in a warning, and goes on with a smaller batch.
-            self._note(Error(_rank(name), "CUDA out of memory", "", False))
+            self._note(PrintedError(_rank(name), "CUDA out of memory", "", False))
 
     def survived(self, now: float) -> None:
         """Training went on: what it outlived is no cause."""
@@ -155,7 +155,7 @@ class Errors:
             each.signs_of_life += now - each.at >= _SAME_MOMENT_SECONDS
         self._noted = [each for each in self._noted if each.signs_of_life < _SIGNS_OF_LIFE]
 
-    def root(self, rank: int | None) -> Error | None:
+    def root(self, rank: int | None) -> PrintedError | None:
         """Why it ended; of `rank`, where the launcher names it."""
         causes = [each for each in self.found if not each.is_consequence]
         memory = [each for each in causes if each.is_memory]
@@ -175,13 +175,13 @@ class Errors:
         if found is not None:
             del self._open[name]
             rest = (found.group(2) or "")[:_MAX_TEXT]
-            self._note(Error(_rank(name), found.group(1), rest, opened.at_checkpoint))
+            self._note(PrintedError(_rank(name), found.group(1), rest, opened.at_checkpoint))
         elif _AT_A_CHECKPOINT.search(text):
             opened.at_checkpoint = True
         elif opened.lines > _MAX_LINES:
             del self._open[name]
 
-    def _note(self, error: Error) -> None:
+    def _note(self, error: PrintedError) -> None:
         if len(self._noted) < MAX_ERRORS:
             self._noted.append(_Noted(error, self._now))
 
@@ -231,14 +231,14 @@ _MISSING_EXIT = "'--exit-on-missing-checkpoint'"
 INTERVAL, DURATION, SIGNAL, TERMINATED = "interval", "duration", "signal", "terminated"
 
 
-class Worker(NamedTuple):
+class FailedWorker(NamedTuple):
     """The first that the launcher says failed."""
 
     rank: int | None
     code: int
 
 
-class Reader:
+class ExitLogReader:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.iteration: int | None = None
@@ -250,7 +250,7 @@ class Reader:
         """Rank 0 said that training starts; it also says when it is done."""
         self.is_done = False
         self.goodbye: str | None = None
-        self.worker: Worker | None = None
+        self.worker: FailedWorker | None = None
         self.signal: int | None = None
         """That the launcher was sent."""
         self.empty_exit: str | None = None
@@ -343,15 +343,15 @@ class Reader:
             if field and field.group(1) == "rank":
                 self._root_rank = int(field.group(2))
             elif field:
-                self.worker = Worker(self._root_rank, int(field.group(2)))
+                self.worker = FailedWorker(self._root_rank, int(field.group(2)))
                 self._in_root_cause = False
             return
         elastic = _ELASTIC.search(text)
         if elastic:
-            self.worker = Worker(None, int(elastic.group(1)))
+            self.worker = FailedWorker(None, int(elastic.group(1)))
         composer = _COMPOSER.search(text)
         if composer and self.worker is None and int(composer.group(3)):
-            self.worker = Worker(
+            self.worker = FailedWorker(
                 int(composer.group(1) or composer.group(2)), int(composer.group(3))
             )
 

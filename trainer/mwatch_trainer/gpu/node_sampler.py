@@ -18,7 +18,7 @@ import time
 from typing import Any, Callable, Mapping, Sequence
 
 from mwatch_trainer import contract
-from mwatch_trainer.gpu.sampler import FAILED, Gpus, document
+from mwatch_trainer.gpu.sampler import FAILED, GpuSampler, document
 from mwatch_trainer.linux import die_with_parent
 from mwatch_trainer.processes import proc as processes
 from mwatch_trainer.processes.proc import Process, Ranks
@@ -132,7 +132,7 @@ def main(arguments: Sequence[str]) -> None:
     folder = os.path.join(directory, contract.NODE_FOLDER)
     with contextlib.suppress(OSError):
         os.makedirs(folder, exist_ok=True)
-    gpus = Gpus()
+    gpus = GpuSampler()
     of_processes = os.path.join(folder, contract.NODE_PROCESSES)
     of_gpus = os.path.join(folder, contract.NODE_GPUS)
     _start(keep_sampling, ProcessFacts(wrapper).sample, of_processes)

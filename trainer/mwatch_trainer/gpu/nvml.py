@@ -44,9 +44,9 @@ from mwatch_trainer.gpu.nvml_api import (
     TIMEOUT,
     UNKNOWN_ERROR,
     WAIT_MILLISECONDS,
-    Absent,
-    Broken,
     Lost,
+    NvmlAbsent,
+    NvmlBroken,
     Tell,
     TensorMeter,
     Unclear,
@@ -68,12 +68,12 @@ class Library:
         try:
             self._library: Any = ctypes.CDLL(library)
         except OSError:
-            raise Absent(f"{library} is not there") from None
+            raise NvmlAbsent(f"{library} is not there") from None
         code = self.call("nvmlInit_v2")
         if code in NOTHING_THERE:
-            raise Absent(f"NVML does not start: {self.said(code)}")
+            raise NvmlAbsent(f"NVML does not start: {self.said(code)}")
         if code != SUCCESS:
-            raise Broken(f"NVML does not start: {self.said(code)}")
+            raise NvmlBroken(f"NVML does not start: {self.said(code)}")
 
     def call(self, name: str, *arguments: Any) -> int:
         function = getattr(self._library, name, None)
@@ -114,7 +114,7 @@ class Utilization(ctypes.Structure):
     _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
 
 
-class Memory(ctypes.Structure):
+class NvmlMemory(ctypes.Structure):
     _fields_ = (
         ("total", ctypes.c_ulonglong),
         ("free", ctypes.c_ulonglong),
@@ -142,7 +142,7 @@ class Temperature(ctypes.Structure):
     )
 
 
-class Process(ctypes.Structure):
+class NvmlProcess(ctypes.Structure):
     _fields_ = (
         ("pid", ctypes.c_uint),
         ("memory", ctypes.c_ulonglong),
@@ -252,7 +252,7 @@ def _register(
     return watched
 
 
-class Meter:
+class GpmMeter:
     def __init__(self, library: Library, device: Any, samples: list[ctypes.c_void_p]) -> None:
         self._library, self._device = library, device
         self._samples = samples
@@ -282,7 +282,7 @@ class Meter:
             self._library.call("nvmlGpmSampleFree", sample)
 
 
-def open_meter(library: Library, device: Any) -> Meter | None:
+def open_meter(library: Library, device: Any) -> GpmMeter | None:
     support = GpmSupport(version=1)
     try:
         is_told = library.fill("nvmlGpmQueryDeviceSupport", device, ctypes.byref(support))
@@ -294,7 +294,7 @@ def open_meter(library: Library, device: Any) -> Meter | None:
     for sample in samples:
         if library.call("nvmlGpmSampleAlloc", ctypes.byref(sample)) != SUCCESS:
             return None
-    return Meter(library, device, samples)
+    return GpmMeter(library, device, samples)
 
 
 _CLOCK_SM, _SENSOR_GPU, _VOLATILE = 1, 0, 0
@@ -338,7 +338,7 @@ class Nvml:
         value = Memory2(version=version(Memory2, 2))
         if self._library.fill("nvmlDeviceGetMemoryInfo_v2", device, ctypes.byref(value)):
             return value.used, value.total
-        older = Memory()
+        older = NvmlMemory()
         is_read = self._library.fill("nvmlDeviceGetMemoryInfo", device, ctypes.byref(older))
         return (older.used, older.total) if is_read else None
 
@@ -386,7 +386,7 @@ class Nvml:
         """Of the host or of the container, as the driver likes: no key to join by."""
         for name in _PROCESS_CALLS:
             count = ctypes.c_uint(MAX_PROCESSES)
-            found = (Process * MAX_PROCESSES)()
+            found = (NvmlProcess * MAX_PROCESSES)()
             if self._library.fill(name, device, ctypes.byref(count), found):
                 return [each.pid for each in found[: min(count.value, MAX_PROCESSES)]]
         return None

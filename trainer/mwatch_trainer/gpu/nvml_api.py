@@ -82,11 +82,11 @@ ANY_TENSOR = 5
 """The metric of GPM, in percent."""
 
 
-class Absent(Exception):
+class NvmlAbsent(Exception):
     """There is no NVML here, or no driver; the text says why."""
 
 
-class Broken(Exception):
+class NvmlBroken(Exception):
     """NVML as a whole does not answer: it is to be opened anew, later."""
 
 
@@ -107,7 +107,7 @@ def check(code: int, words: Callable[[int], str]) -> bool:
     if code in (GPU_LOST, RESET_REQUIRED):
         raise Lost(code, words(code))
     if code in _LIBRARY_DOWN:
-        raise Broken(words(code))
+        raise NvmlBroken(words(code))
     if code == UNKNOWN_ERROR:
         raise Unclear(words(code))
     return code == SUCCESS

@@ -31,10 +31,10 @@ from mwatch_trainer.gpu.nvml_api import (
     RECOVERY_ACTION,
     THROTTLE_TIMES,
     UNKNOWN_ERROR,
-    Absent,
-    Broken,
     Calls,
     Lost,
+    NvmlAbsent,
+    NvmlBroken,
     TensorMeter,
     Unclear,
 )
@@ -208,7 +208,9 @@ class GpuEvents:
         pause = shortest
         while not over.is_set():
             began = time.monotonic()
-            with contextlib.suppress(Broken, Lost, Unclear):  # whoever samples sees and says them
+            with contextlib.suppress(
+                NvmlBroken, Lost, Unclear
+            ):  # whoever samples sees and says them
                 nvml.watch(devices, self._tell, over.is_set)
             if time.monotonic() - began > longest:
                 pause = shortest
@@ -235,11 +237,11 @@ def _by_ctypes() -> Calls:
         # Not every Python has ctypes, and this process is good for more than GPUs.
         from mwatch_trainer.gpu import nvml
     except ImportError:
-        raise Absent("this Python has no ctypes") from None
+        raise NvmlAbsent("this Python has no ctypes") from None
     return nvml.Nvml()
 
 
-class Gpus:
+class GpuSampler:
     def __init__(
         self,
         open_nvml: Callable[[], Calls] = _by_ctypes,
@@ -287,7 +289,7 @@ class Gpus:
                 for index, each in enumerate(self._devices)
                 if each is not None
             ]
-        except Broken as error:
+        except NvmlBroken as error:
             self._fail(FAILED, str(error))
             return self._document(FAILED, self._reason, [])
         errors = [f"GPU {each['index']}: {each['error']}" for each in gpus if each["error"]]
@@ -309,17 +311,17 @@ class Gpus:
     def _open(self) -> None:
         try:
             nvml = self._open_nvml()
-        except Absent as error:
+        except NvmlAbsent as error:
             self._fail(ABSENT, str(error))
             return
-        except Broken as error:
+        except NvmlBroken as error:
             self._fail(FAILED, str(error))
             return
         self._nvml = nvml
         try:
             self._driver = nvml.driver()
             handles = nvml.devices()
-        except (Broken, Lost, Unclear) as error:
+        except (NvmlBroken, Lost, Unclear) as error:
             self._fail(FAILED, str(error))
             return
         self._devices = [self._device(nvml, each) for each in handles]

@@ -34,7 +34,7 @@ from mwatch_trainer.scrub.scrubber import Scrubber
 STDOUT, STDERR = 1, 2
 
 
-class Counts(NamedTuple):
+class StreamCounts(NamedTuple):
     """Of one stream, in bytes."""
 
     is_idle: int
@@ -115,7 +115,9 @@ class Tee:
             copy = _pipe()
             os.set_blocking(copy.writing, False)
             self.copies.append(copy.reading)
-            stream = pump.Stream(os.dup(source.reading), sink, copy.writing, self._shared, slot)
+            stream = pump.PumpedStream(
+                os.dup(source.reading), sink, copy.writing, self._shared, slot
+            )
             mark = self.mark.encode()
             threading.Thread(target=stream.run, args=(mark,), daemon=True).start()
 
@@ -124,10 +126,10 @@ class Tee:
         _close(*(each.writing for each in self._sources))
         self._sources = [Pipe(each.reading, -1) for each in self._sources]
 
-    def counts(self) -> list[Counts]:
+    def counts(self) -> list[StreamCounts]:
         size = pump.COUNTERS.size
         slots = range(0, size * len(self._sources), size)
-        return [Counts(*pump.COUNTERS.unpack_from(self._shared, slot)) for slot in slots]
+        return [StreamCounts(*pump.COUNTERS.unpack_from(self._shared, slot)) for slot in slots]
 
     @property
     def is_passed_on(self) -> bool:

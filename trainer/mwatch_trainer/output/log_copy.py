@@ -48,7 +48,7 @@ _ROOM_FOR_MARK = 128
 _BLANKS = (b" ", b"\t", b"\r")
 
 
-class Lines:
+class LineSplitter:
     def __init__(self, mark: str) -> None:
         self._mark = mark.encode()
         self._gap = re.compile(re.escape(self._mark) + rb"([0-9]+)" + re.escape(MARK_TAIL))
@@ -116,7 +116,7 @@ SHARE = 0.05
 BURST_SECONDS = 0.25
 
 
-class Pace:
+class CpuLimit:
     """Belongs to the thread that calls `hold`."""
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ class _Stream:
         self.fd = fd
         self.place = place
         """Of stdout before that of stderr."""
-        self.lines = Lines(mark)
+        self.lines = LineSplitter(mark)
         self.scrubber = scrubber
 
 
@@ -165,7 +165,7 @@ class LineCopy:
         self.copied = 0
         self.missed = 0
         self._feed, self._put, self._new_scrubber = feed, put, new_scrubber
-        self._pace = Pace()
+        self._pace = CpuLimit()
         self._streams: dict[int, _Stream] = {}
         self._is_busy = False
         self._is_ending = False

@@ -44,7 +44,7 @@ MARK_TAIL = b" bytes were not copied\n"
 end is in the gap, and what follows it up to the next newline is the end of another."""
 
 
-class Stream:
+class PumpedStream:
     def __init__(self, source: int, sink: int, copy: int, shared: mmap.mmap, slot: int) -> None:
         self.source, self.sink, self.copy = source, sink, copy
         self._shared, self._at = shared, slot * COUNTERS.size
@@ -203,7 +203,7 @@ def main(arguments: Sequence[str]) -> None:
     for slot, text in enumerate(texts):
         source, sink, copy = map(int, text.split(":"))
         os.set_blocking(copy, False)
-        streams.append(Stream(source, sink, copy, shared, slot))
+        streams.append(PumpedStream(source, sink, copy, shared, slot))
     threads = [threading.Thread(target=_run_or_die, args=(each, mark)) for each in streams[1:]]
     for thread in threads:
         thread.start()
@@ -212,7 +212,7 @@ def main(arguments: Sequence[str]) -> None:
         thread.join()
 
 
-def _run_or_die(stream: Stream, mark: bytes) -> None:
+def _run_or_die(stream: PumpedStream, mark: bytes) -> None:
     """One stream alone must not stand still: the wrapper replaces a pump that has died."""
     try:
         stream.run(mark)

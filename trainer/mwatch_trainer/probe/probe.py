@@ -37,7 +37,7 @@ from mwatch_trainer.probe import stack as probe_stack
 from mwatch_trainer.probe.dump import Requests
 from mwatch_trainer.probe.dump_signal import DumpSignal
 from mwatch_trainer.probe.rank_identity import Identity
-from mwatch_trainer.probe.record_file import Record, RecordFile
+from mwatch_trainer.probe.record_file import ProbeRecord, RecordFile
 from mwatch_trainer.probe.stack import STOPPING, PhaseReader, Stack
 
 UNKNOWN = -1
@@ -295,7 +295,7 @@ class Probe:
         assert file is not None
         assert dump is not None
         file.write(
-            Record(
+            ProbeRecord(
                 self._attempt, told.restart_count, self._pid, self._started, told.rank,
                 told.local_rank, told.world_size, iteration, time.monotonic(), time.time(),
                 self._ticks, dump.number, phase, digest, where,

@@ -34,7 +34,7 @@ _TAIL = struct.Struct("<Q")
 SIZE = _HEAD.size + _BODY.size + _TAIL.size
 
 
-class Record(NamedTuple):
+class ProbeRecord(NamedTuple):
     attempt: int
     """Of the wrapper; torchrun's own restarts are in `restart_count`."""
     restart_count: int
@@ -60,14 +60,14 @@ class Record(NamedTuple):
     """The innermost frame that says something, for people."""
 
 
-def pack(record: Record, sequence: int) -> bytes:
+def pack(record: ProbeRecord, sequence: int) -> bytes:
     texts = zip((32, 16, 256), record[12:])
     cut = [text.encode("utf-8", "replace")[:limit] for limit, text in texts]
     body = _BODY.pack(*record[:12], *cut)
     return _HEAD.pack(MAGIC, sequence) + body + _TAIL.pack(sequence)
 
 
-def unpack(data: bytes) -> Record | None:
+def unpack(data: bytes) -> ProbeRecord | None:
     """None: of another release, cut short, never written, or torn."""
     if len(data) < SIZE or data[: len(MAGIC)] != MAGIC:
         return None
@@ -76,7 +76,7 @@ def unpack(data: bytes) -> Record | None:
     if first != last or first % 2 or not first:
         return None
     values = _BODY.unpack_from(data, _HEAD.size)
-    return Record(*values[:12], *(_text(value) for value in values[12:]))
+    return ProbeRecord(*values[:12], *(_text(value) for value in values[12:]))
 
 
 def _text(value: bytes) -> str:
@@ -112,7 +112,7 @@ class RecordFile:
         self._fd = fd
         return True
 
-    def write(self, record: Record) -> None:
+    def write(self, record: ProbeRecord) -> None:
         """Raises OSError."""
         self._sequence += 2
         os.pwrite(self._fd, pack(record, self._sequence), 0)

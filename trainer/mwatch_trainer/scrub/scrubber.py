@@ -24,18 +24,18 @@ from functools import lru_cache, partial
 from typing import Callable, Iterable, Iterator, Match, NamedTuple, Pattern, Sequence
 
 
-class Rule(NamedTuple):
+class ScrubRule(NamedTuple):
     name: str
     needles: tuple[bytes, ...]
     pattern: Pattern[bytes]
 
 
-def _rule(name: str, needles: str, pattern: str, flags: int = 0) -> Rule:
+def _rule(name: str, needles: str, pattern: str, flags: int = 0) -> ScrubRule:
     words = tuple(each.encode() for each in needles.split())
-    return Rule(name, words, re.compile(pattern.encode(), flags | re.VERBOSE))
+    return ScrubRule(name, words, re.compile(pattern.encode(), flags | re.VERBOSE))
 
 
-def _token(name: str, needles: str, shape: str) -> Rule:
+def _token(name: str, needles: str, shape: str) -> ScrubRule:
     """A word that is recognised by its own beginning and length."""
     pattern = rf"(?<![A-Za-z0-9_-]) (?P<secret> {shape} ) (?![A-Za-z0-9])"
     return _rule(name, needles, pattern)
@@ -52,7 +52,7 @@ _STRONG = r"""(?: pass(?:word|wd|phrase) | secret (?:[_-]?access)? [_-]?key | (?
     shared[_-]?access|signing|encryption|storage|subscription) [_-]?key | apikey )"""
 _MIXED = r"(?=[A-Za-z_.+/=~-]*[0-9]) (?=[0-9_.+/=~-]*[A-Za-z])"  # letters and digits
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[ScrubRule, ...] = (
     _token("aws-key", "akia asia", r"(?:AKIA|ASIA) [A-Z0-9]{16}"),
     _token("google-key", "aiza", r"AIza [A-Za-z0-9_-]{35}"),
     _token("google-token", "ya29. gocspx-", r"ya29\. [A-Za-z0-9._-]{20,} | GOCSPX- [\w-]{20,}"),
@@ -226,7 +226,7 @@ def _suspicious_lines(data: bytes) -> dict[int, int]:
 
 
 @lru_cache(maxsize=1024)
-def _of(rules: int) -> tuple[tuple[Rule, Callable[[Match[bytes]], bytes]], ...]:
+def _of(rules: int) -> tuple[tuple[ScrubRule, Callable[[Match[bytes]], bytes]], ...]:
     """With how each cuts."""
     return tuple(
         (rule, partial(_cut, b"[scrubbed " + rule.name.encode() + b"]"))

@@ -33,7 +33,7 @@ import subprocess
 import time
 from typing import Callable
 
-from mwatch_trainer.control_requests import FENCE, RESTART, SIGNAL, Ask, Asks
+from mwatch_trainer.control_requests import FENCE, RESTART, SIGNAL, Asks, ControlRequest
 from mwatch_trainer.processes import proc as processes
 from mwatch_trainer.processes.proc import Process, Tree, send
 from mwatch_trainer.processes.reaper import Reaper
@@ -132,14 +132,14 @@ class Stopping:
 
     def __init__(self, pid: int, tree: Tree) -> None:
         self._pid, self._tree = pid, tree
-        self.first: Ask | None = None
+        self.first: ControlRequest | None = None
         self.kinds: set[str] = set()
         self.kill_at: float | None = None
         self._ranks: list[Process] = []
         self._ranks_gone_at: float | None = None
         self.has_killed = False
 
-    def ask(self, ask: Ask, now: float) -> None:
+    def ask(self, ask: ControlRequest, now: float) -> None:
         """The first one is the reason; a later one can only make it quicker."""
         self.note(ask, now)
         if ask.kind == FENCE:  # SIGTERM might make it save, over the checkpoints of the newer one
@@ -150,7 +150,7 @@ class Stopping:
         elif not ask.with_save:
             self._signal_child(signal.SIGTERM)
 
-    def note(self, ask: Ask, now: float) -> None:
+    def note(self, ask: ControlRequest, now: float) -> None:
         """Of one that has been signalled already."""
         self.first = self.first or ask
         self.kinds.add(ask.kind)
@@ -220,7 +220,7 @@ class Supervision:
         self._each_round, self._attempt = each_round, attempt
         self.stopping = Stopping(child.pid, tree)
         self._ending = EndingSignal(child.pid)
-        self._asked: Ask | None = None
+        self._asked: ControlRequest | None = None
         self._hurry_at: float | None = None
         reaper.watch(child)
 
@@ -284,7 +284,7 @@ class Supervision:
         """After the child's end: nobody is left to pass a signal on to, but a restart is off."""
         for number in self._signals.wait(seconds):
             if number in ENDING:
-                self.stopping.note(Ask(SIGNAL, name_of(number), None), time.monotonic())
+                self.stopping.note(ControlRequest(SIGNAL, name_of(number), None), time.monotonic())
         for ask in self._asks.take(self._attempt):
             self.stopping.note(ask, time.monotonic())
 
@@ -296,7 +296,7 @@ class Supervision:
             return
         self._forward(number)
         if number in ENDING:
-            ask = Ask(SIGNAL, name_of(number), self._grace)
+            ask = ControlRequest(SIGNAL, name_of(number), self._grace)
             self.stopping.note(ask, time.monotonic())
 
     def _forward(self, number: int) -> None:

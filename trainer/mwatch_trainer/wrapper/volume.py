@@ -19,7 +19,7 @@ import threading
 from typing import Any, Callable, Mapping, Sequence
 
 from mwatch_trainer import contract
-from mwatch_trainer.attempt.plan import Plan
+from mwatch_trainer.attempt.plan import AttemptPlan
 from mwatch_trainer.control.server import Control
 from mwatch_trainer.control_requests import Asks
 from mwatch_trainer.evidence.dumps import Dumps
@@ -81,7 +81,7 @@ def log_place(directory: str | None) -> dict[str, int] | None:
 
 
 def document(
-    plan: Plan, mode: str, argv: Sequence[str], patterns: Sequence[str], pid: int | None
+    plan: AttemptPlan, mode: str, argv: Sequence[str], patterns: Sequence[str], pid: int | None
 ) -> dict[str, Any]:
     """Without the times and the exit, which come from the wrapper."""
     scrubber = Scrubber(patterns)

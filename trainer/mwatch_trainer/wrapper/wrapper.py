@@ -18,12 +18,12 @@ from typing import Any, Mapping
 from mwatch_trainer import contract
 from mwatch_trainer.attempt import prepare as attempt
 from mwatch_trainer.attempt.fencing import Fence, FenceWatch
-from mwatch_trainer.attempt.plan import Options as AttemptOptions
-from mwatch_trainer.attempt.plan import Plan
+from mwatch_trainer.attempt.plan import AttemptOptions as AttemptOptions
+from mwatch_trainer.attempt.plan import AttemptPlan
 from mwatch_trainer.command.run_facts import SAVE_VARIABLE
 from mwatch_trainer.control_requests import STOP, Asks
 from mwatch_trainer.exits import explain
-from mwatch_trainer.exits.log_reader import Reader
+from mwatch_trainer.exits.log_reader import ExitLogReader
 from mwatch_trainer.linux import adopt_orphans
 from mwatch_trainer.output.forwarder import Output
 from mwatch_trainer.processes import child
@@ -94,7 +94,7 @@ class Wrapper:
             say(plan.refused)
             code = plan.exit_code if plan.exit_code is not None else 1
             return self._not_started(plan, plan.refused, code, plan.is_permanent), False
-        reader = Reader()
+        reader = ExitLogReader()
         output = Output(self._volume.log, reader.feed, self.options.scrub_patterns, self._reaper)
         self._output = output
         oom_kills = explain.oom_kills()
@@ -111,7 +111,7 @@ class Wrapper:
         return self._ended(returncode, plan, reader, supervision, oom_kills)
 
     def _supervised(
-        self, process: subprocess.Popen[bytes], plan: Plan, output: Output
+        self, process: subprocess.Popen[bytes], plan: AttemptPlan, output: Output
     ) -> Supervision:
         """Until it and what belongs to it has ended and its output is where it should be."""
         grace, look_after = self.options.grace_seconds, output.look_after_pump
@@ -133,8 +133,8 @@ class Wrapper:
     def _ended(
         self,
         returncode: int,
-        plan: Plan,
-        reader: Reader,
+        plan: AttemptPlan,
+        reader: ExitLogReader,
         supervision: Supervision,
         kills_before: int | None,
     ) -> tuple[int, bool]:
@@ -148,14 +148,14 @@ class Wrapper:
         self._note_exit(how, returned, told.asked, is_last and not is_restarting)
         return returned, is_restarting
 
-    def _prepared(self) -> Plan:
+    def _prepared(self) -> AttemptPlan:
         """In a thread: it may wait for others, and a signal must end that."""
         options = AttemptOptions(
             mode=self.options.mode,
             directory=self._volume.directory,
             with_probe=self.options.with_probe,
         )
-        plans: list[Plan] = []
+        plans: list[AttemptPlan] = []
 
         def prepare() -> None:
             if self._is_acting and options.directory is not None:
@@ -177,8 +177,8 @@ class Wrapper:
                 break
         return plans[0] if plans else self._as_given()
 
-    def _as_given(self) -> Plan:
-        return Plan(1, self.options.command, self._environ())
+    def _as_given(self) -> AttemptPlan:
+        return AttemptPlan(1, self.options.command, self._environ())
 
     def _environ(self) -> dict[str, str]:
         environ = dict(os.environ)
@@ -202,7 +202,7 @@ class Wrapper:
         pump = self._output.pump_pid if self._output is not None else None
         return [*self._volume.own_pids, *([] if pump is None else [pump])]
 
-    def _note(self, plan: Plan, pid: int | None) -> None:
+    def _note(self, plan: AttemptPlan, pid: int | None) -> None:
         options = self.options
         self._document = {
             **volume.document(plan, options.mode, options.command, options.scrub_patterns, pid),
@@ -214,7 +214,7 @@ class Wrapper:
         }
         self._volume.put(self._document)
 
-    def _not_started(self, plan: Plan, reason: str, code: int, is_final: bool) -> int:
+    def _not_started(self, plan: AttemptPlan, reason: str, code: int, is_final: bool) -> int:
         self._note(plan, None)
         is_last = explain.is_last(code, is_final, os.environ)
         self._note_exit({"code": None, "signal": None, "reason": reason}, code, False, is_last)

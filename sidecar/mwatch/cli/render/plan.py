@@ -14,7 +14,7 @@ from mwatch.cli.words import duration
 
 if TYPE_CHECKING:
     from mwatch.cli.terminal import Line
-    from mwatch.plan.report import Plan, Save
+    from mwatch.plan.report import CapacityPlan, SaveCost
 
 
 _GIB = 1024.0**3
@@ -25,7 +25,7 @@ _MOST_STAGES = 12
 _T = TypeVar("_T")
 
 
-def render(plan: Plan) -> list[Line]:
+def render(plan: CapacityPlan) -> list[Line]:
     shape = plan.wish.shape
     size = f"{plan.parameters / 1e9:.2f} B parameters"
     of = f"{shape.layers} layers, hidden {shape.hidden}, {shape.heads} heads"
@@ -40,7 +40,7 @@ def render(plan: Plan) -> list[Line]:
     return [*lines, [("", "")], *_problems(plan)]
 
 
-def _layout(plan: Plan) -> list[Line]:
+def _layout(plan: CapacityPlan) -> list[Line]:
     layout = plan.layout
     more = [f"micro batch {layout.micro_batch}", f"global batch {layout.global_batch}"]
     more.append(f"gradient accumulation {layout.microbatches}")
@@ -54,7 +54,7 @@ def _layout(plan: Plan) -> list[Line]:
     return lines
 
 
-def _memory(plan: Plan) -> list[Line]:
+def _memory(plan: CapacityPlan) -> list[Line]:
     most = plan.wish.cluster.memory_bytes
     rows: list[tuple[str, ...]] = [("GiB, stage", *_PARTS, "total", "of GPU")]
     stages = plan.stages
@@ -84,7 +84,7 @@ def _shown(stages: Sequence[_T]) -> Sequence[_T]:
     return [*stages[:half], *stages[-half:]]
 
 
-def _saving(plan: Plan) -> list[Line]:
+def _saving(plan: CapacityPlan) -> list[Line]:
     size = plan.checkpoint_bytes
     amount = f"{size / _TIB:.2f} TiB" if size >= _TIB else f"{size / _GIB:.1f} GiB"
     between = duration(plan.seconds_between_failures)
@@ -96,7 +96,7 @@ def _saving(plan: Plan) -> list[Line]:
     return [[(head, "")], *_table(rows)]
 
 
-def _save_row(plan: Plan, save: Save) -> tuple[str, ...]:
+def _save_row(plan: CapacityPlan, save: SaveCost) -> tuple[str, ...]:
     cells = [save.store.told, f"{save.store.gbytes:.1f}", duration(save.write_seconds)]
     for each in (save.waiting, save.background):
         steps = plan.steps(each.interval_seconds)
@@ -105,7 +105,7 @@ def _save_row(plan: Plan, save: Save) -> tuple[str, ...]:
     return tuple(cells)
 
 
-def _problems(plan: Plan) -> list[Line]:
+def _problems(plan: CapacityPlan) -> list[Line]:
     lines: list[Line] = []
     for each in plan.problems:
         lines.append([(f"{each.level:<8}", _LEVELS[each.level]), (each.what, "")])
@@ -115,7 +115,7 @@ def _problems(plan: Plan) -> list[Line]:
     return [*lines, _would_work(plan)]
 
 
-def _would_work(plan: Plan) -> Line:
+def _would_work(plan: CapacityPlan) -> Line:
     if plan.other is not None:
         where = "" if plan.nodes is None else f"{plan.nodes} such machines with "
         batch = f"micro batch {plan.other.micro_batch}, global batch {plan.other.global_batch}"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mwatch.engine.engine import Incident
     from mwatch.engine.run_timeline import Entry
     from mwatch.model.finding import Finding
-    from mwatch.report.run_report import Report
+    from mwatch.report.run_report import RunReport
 
 
 SCREEN = 24
@@ -33,7 +33,7 @@ STYLES = {0: "bold green", 1: "bold red", 3: "bold yellow"}
 """By exit code."""
 
 
-def render_diagnosis(report: Report) -> list[Line]:
+def render_diagnosis(report: RunReport) -> list[Line]:
     head = list(_head(report))
     lines: list[Line] = []
     for evidence, others in _ROOM:
@@ -43,7 +43,7 @@ def render_diagnosis(report: Report) -> list[Line]:
     return [*lines, *_notes(report, SCREEN - 1 - len(lines))]
 
 
-def headline(report: Report) -> Line:
+def headline(report: RunReport) -> Line:
     said = report.verdict
     since = "" if said.since_iteration is None else f" since iteration {said.since_iteration}"
     if said.since_time is not None:
@@ -52,14 +52,14 @@ def headline(report: Report) -> Line:
     return [(cause, STYLES[report.exit_code]), (since, "bold")]
 
 
-def _head(report: Report) -> Iterator[Line]:
+def _head(report: RunReport) -> Iterator[Line]:
     yield headline(report)
     for text in wrapped(report.verdict.summary, width() - 1, 3):
         yield [(text, "")]
     yield []
 
 
-def _facts(report: Report, evidence: int, others: int) -> Iterator[Line]:
+def _facts(report: RunReport, evidence: int, others: int) -> Iterator[Line]:
     if report.files:
         yield from _row("run", _run(report), 1)
     culprit = who(report.verdict.culprit)
@@ -85,7 +85,7 @@ def _row(label: str, text: str, most: int) -> Iterator[Line]:
         yield [((label if index == 0 else "").ljust(_LABEL), "cyan"), (part, "")]
 
 
-def _run(report: Report) -> str:
+def _run(report: RunReport) -> str:
     count = len(report.files)
     files = report.files[0] if count == 1 else f"{count} files"
     parts = [f"{files}, {report.lines} lines"]
@@ -99,7 +99,7 @@ def _run(report: Report) -> str:
     return ", ".join(parts)
 
 
-def _evidence(report: Report, most: int) -> Iterator[Line]:
+def _evidence(report: RunReport, most: int) -> Iterator[Line]:
     finding = report.finding
     seen = finding.evidence if finding else ()
     for index, each in enumerate(seen[:most]):
@@ -108,7 +108,7 @@ def _evidence(report: Report, most: int) -> Iterator[Line]:
         yield [(label.ljust(_LABEL), "cyan"), (place(each), "dim"), (f"  {text}", "")]
 
 
-def _action(report: Report) -> str:
+def _action(report: RunReport) -> str:
     text = f"would {deed(report.decision)}"
     if report.acted_at is not None:
         text = f"would have acted at {clock(report, report.acted_at)}: {deed(report.decision)}"
@@ -119,7 +119,7 @@ def _action(report: Report) -> str:
     return text
 
 
-def _others(report: Report, most: int) -> Iterator[Line]:
+def _others(report: RunReport, most: int) -> Iterator[Line]:
     """What else is wrong, and what was wrong in earlier attempts."""
     said = report.verdict
     others = [
@@ -136,7 +136,7 @@ def _others(report: Report, most: int) -> Iterator[Line]:
         yield from _row("earlier", f"attempt {', '.join(shown)}{more}", 1)
 
 
-def _worst(report: Report) -> str:
+def _worst(report: RunReport) -> str:
     spent = report.ledger.seconds
     lost = {part: took for part, took in spent.items() if part.value != "training" and took > 0}
     worst = sorted(lost, key=lambda part: -lost[part])[:3]
@@ -147,7 +147,7 @@ def _worst(report: Report) -> str:
     return f"; {named}" if named else ""
 
 
-def _notes(report: Report, room: int) -> Iterator[Line]:
+def _notes(report: RunReport, room: int) -> Iterator[Line]:
     notes = list(report.notes)
     if report.is_relative:
         notes.insert(0, "the log prints no times: moments are relative to its first line")
@@ -161,7 +161,7 @@ _SEVERITY = {"critical": "red", "warning": "yellow", "info": ""}
 _KINDS = {"attempt": "bold", "action": "bold magenta", "incident": "red", "done": "green"}
 
 
-def render_replay(report: Report) -> list[Line]:
+def render_replay(report: RunReport) -> list[Line]:
     return [
         headline(report),
         *([(text, "")] for text in wrapped(report.verdict.summary, width() - 1, 3)),
@@ -179,7 +179,7 @@ def _title(text: str) -> Iterator[Line]:
     yield [(text, "bold cyan")]
 
 
-def _timeline(report: Report) -> Iterator[Line]:
+def _timeline(report: RunReport) -> Iterator[Line]:
     told = [(entry.at, entry.kind, _told(report, entry)) for entry in report.timeline]
     told += _incidents(report)
     told.sort(key=lambda each: each[0])
@@ -197,7 +197,7 @@ def _timeline(report: Report) -> Iterator[Line]:
         yield [(f"  {shown}  ", "dim"), (text, _KINDS.get(kind, ""))]
 
 
-def _incidents(report: Report) -> Iterator[tuple[float, str, str]]:
+def _incidents(report: RunReport) -> Iterator[tuple[float, str, str]]:
     """What came and went again and again is told once."""
     groups: dict[tuple[int, str, str], list[Incident]] = {}
     for each in report.incidents:
@@ -215,7 +215,7 @@ def _incidents(report: Report) -> Iterator[tuple[float, str, str]]:
             yield last.closed_at, "healed", f"{cause}: no longer so"
 
 
-def _told(report: Report, entry: Entry) -> str:
+def _told(report: RunReport, entry: Entry) -> str:
     if entry.kind == "save":
         if entry.count > 1:
             until = clock(report, entry.until, with_date=False)
@@ -228,7 +228,7 @@ def _told(report: Report, entry: Entry) -> str:
     return entry.text
 
 
-def _attempts(report: Report) -> Iterator[Line]:
+def _attempts(report: RunReport) -> Iterator[Line]:
     if not report.attempts:
         return
     head = ("#", "STARTED", "LASTED", "ITERATIONS", "FROM", "ENDED BY", "MWATCH WOULD")
@@ -251,7 +251,7 @@ def _attempts(report: Report) -> Iterator[Line]:
         yield [("  " + "  ".join(cells), "dim" if index == 0 else "")]
 
 
-def _findings(report: Report) -> Iterator[Line]:
+def _findings(report: RunReport) -> Iterator[Line]:
     if not report.findings:
         return
     yield from _title("FINDINGS at the end")
@@ -272,7 +272,7 @@ def _proof(finding: Finding) -> Iterator[Line]:
         yield [(f"           {place(each)}", "dim"), (f"  {' '.join(each.text.split())}", "")]
 
 
-def _decision(report: Report) -> Iterator[Line]:
+def _decision(report: RunReport) -> Iterator[Line]:
     decision = report.decision
     yield from _title("MWATCH")
     when = "" if report.acted_at is None else f" at {clock(report, report.acted_at)}"
@@ -288,7 +288,7 @@ def _decision(report: Report) -> Iterator[Line]:
         yield [("  see:  ", "cyan"), (f"runbooks/{report.advice.runbook}.md", "")]
 
 
-def _goodput(report: Report) -> Iterator[Line]:
+def _goodput(report: RunReport) -> Iterator[Line]:
     ledger = report.ledger
     whole = ledger.wall_seconds
     if ledger.goodput is None:

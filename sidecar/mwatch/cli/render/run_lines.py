@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mwatch.model.decision import Decision
     from mwatch.model.finding import Cause
     from mwatch.model.job import Job
-    from mwatch.watch.observer import Ended
+    from mwatch.watch.observer import RunEnd
 
 
 MAX_TEXT = 4000
@@ -87,7 +87,7 @@ class RunLines:
     def printed(self, data: bytes) -> None:
         """It has gone to our own output already."""
 
-    def ended(self, ended: Ended) -> None:
+    def ended(self, ended: RunEnd) -> None:
         self._say(
             f"ended: {ended.summary} (exit code {ended.exit_code})",
             event="end", exit_code=ended.exit_code, summary=ended.summary,

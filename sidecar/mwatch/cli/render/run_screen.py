@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mwatch.engine.engine import Assessment, Incident
     from mwatch.model.decision import Decision
     from mwatch.model.job import Job
-    from mwatch.watch.observer import Ended
+    from mwatch.watch.observer import RunEnd
 
 _NEWS = 6
 _SEVERITY_STYLES = {"info": "cyan", "warning": "yellow", "critical": "bold red"}
@@ -90,7 +90,7 @@ class RunScreen:
             texts.insert(0, f"... {left_out} lines not shown; they are in the log ...")
         self._console.print(Text("\n".join(texts)), soft_wrap=True)
 
-    def ended(self, ended: Ended) -> None:
+    def ended(self, ended: RunEnd) -> None:
         self._live.stop()
         if self._rest:
             self._print([self._rest])

@@ -23,7 +23,7 @@ _RERUN_EXITS = frozenset({16, 216})
 """Megatron asks to be resumed once; 216 is what the wrapper makes of it."""
 
 
-class Ended(NamedTuple):
+class EndedAttempt(NamedTuple):
     attempt: Attempt
     has_progressed: bool
     """It passed what the line of history that it continued had reached before."""
@@ -57,7 +57,7 @@ def has_failed(attempt: Attempt) -> bool:
     return not codes & _RERUN_EXITS
 
 
-def failures(job: Job) -> list[Ended]:
+def failures(job: Job) -> list[EndedAttempt]:
     """Failed attempts, oldest first, with the current one if it is over.
 
     One that could not load its checkpoint is not counted, for the next takes another.
@@ -77,7 +77,7 @@ def failures(job: Job) -> list[Ended]:
         if attempt.load == "failed" and attempt.load_iteration not in unloadable:
             unloadable.add(attempt.load_iteration)
         elif is_over(attempt) and has_failed(attempt):
-            found.append(Ended(attempt, has_progressed))
+            found.append(EndedAttempt(attempt, has_progressed))
         elif has_progressed:
             found.clear()
     return found

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from mwatch.detect.shared import evidence, ranks, watchdog
-from mwatch.detect.shared.probe import Watched, watched
+from mwatch.detect.shared.probe import ProbedRanks, watched
 from mwatch.detect.shared.ranks import Suspect
 from mwatch.detect.shared.stall import Stall, fresh_signs
 from mwatch.model.finding import Culprit, CulpritState, Evidence
@@ -45,7 +45,7 @@ class Named(NamedTuple):
     disagree: int
 
 
-def who(job: Job, stall: Stall, settings: Settings) -> Named:
+def find_culprit(job: Job, stall: Stall, settings: Settings) -> Named:
     signs = fresh_signs(job, stall.since, settings)
     still = {seen.sign.source for seen in signs if seen.sign.state is not SignState.MOVING}
     moving = {seen.sign.source for seen in signs} - still
@@ -73,7 +73,7 @@ def culprit(job: Job, suspect: Suspect, stream: str | None = None) -> Culprit:
 
 
 def _suspect(
-    job: Job, signs: list[SignSeen], stall: Stall, probe: Watched, beats: float
+    job: Job, signs: list[SignSeen], stall: Stall, probe: ProbedRanks, beats: float
 ) -> tuple[Suspect | None, SignSeen | None]:
     named = _named_by_sign(job, signs)
     if named is not None:

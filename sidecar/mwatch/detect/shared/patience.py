@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mwatch.detect.shared.probe import Watched, is_behind_the_log, prompt
+from mwatch.detect.shared.probe import ProbedRanks, is_behind_the_log, prompt
 from mwatch.detect.shared.progress import (
     Cadence,
     cadence,
@@ -20,8 +20,8 @@ from mwatch.detect.shared.progress import (
     step_seconds,
 )
 from mwatch.model.job import Job, Step
-from mwatch.model.observation import Sight
-from mwatch.model.phase import JobPhase, Slot, slot_of
+from mwatch.model.observation import Source
+from mwatch.model.phase import DeadlineSlot, JobPhase, slot_of
 from mwatch.model.settings import Settings
 
 _PROBE = 0.7
@@ -39,7 +39,7 @@ class Patience(NamedTuple):
     """What could not be seen, for people."""
 
 
-def patience(job: Job, watched: Watched, settings: Settings) -> Patience | None:
+def patience(job: Job, watched: ProbedRanks, settings: Settings) -> Patience | None:
     """None: nobody who could tell is looking."""
     phase = job.attempt.phase
     if phase is JobPhase.TRAINING:
@@ -47,7 +47,7 @@ def patience(job: Job, watched: Watched, settings: Settings) -> Patience | None:
     has_probe = bool(watched.beating)
     if phase is JobPhase.FIRST_STEP and not has_probe:
         return _first_step_by_log(job, settings)
-    if not has_probe and (not job.sees(Sight.LOG) or _knows_nothing(job)):
+    if not has_probe and (not job.sees(Source.LOG) or _knows_nothing(job)):
         return None
     return Patience(_deadline(job, phase, settings), _PROBE if has_probe else _LOG)
 
@@ -73,7 +73,7 @@ def _learnt(job: Job, phase: JobPhase, settings: Settings) -> float:
 
 def _first_step_by_log(job: Job, settings: Settings) -> Patience:
     """Before core_v0.16 the first line comes only when a whole log interval is done."""
-    seconds = job.calibration.deadline(Slot.FIRST_STEP, settings)
+    seconds = job.calibration.deadline(DeadlineSlot.FIRST_STEP, settings)
     note = "no iteration line was printed yet"
     interval = job.layout.log_interval
     if interval == 1:
@@ -84,22 +84,22 @@ def _first_step_by_log(job: Job, settings: Settings) -> Patience:
     return Patience(seconds + interval * step, _LOG, note)
 
 
-def _training(job: Job, watched: Watched, settings: Settings) -> Patience | None:
+def _training(job: Job, watched: ProbedRanks, settings: Settings) -> Patience | None:
     if watched.follows and not is_behind_the_log(job, watched.beating, settings):
         return _by_probe(job, watched, settings)
-    if not job.sees(Sight.LOG):
+    if not job.sees(Source.LOG):
         return None
     return _by_log(job, settings)
 
 
-def _by_probe(job: Job, watched: Watched, settings: Settings) -> Patience:
+def _by_probe(job: Job, watched: ProbedRanks, settings: Settings) -> Patience:
     aside = {rank.phase for rank in prompt(watched, settings)} & _ASIDE
     if aside:
         allowed = max(_deadline(job, JobPhase(phase), settings) for phase in aside)
         return Patience(allowed, _PROBE)
     limit = step_limit(job, settings)
     if limit is None:
-        return Patience(job.calibration.deadline(Slot.TRAINING, settings), _PROBE)
+        return Patience(job.calibration.deadline(DeadlineSlot.TRAINING, settings), _PROBE)
     hang = settings.hang
     limit = max(limit, hang.probe_factor * (step_seconds(job) or 0.0))
     return Patience(max(limit - hang.look_seconds, hang.look_seconds), _PROBE)
@@ -125,7 +125,7 @@ def _by_log(job: Job, settings: Settings) -> Patience | None:
 
 def _by_default(job: Job, settings: Settings) -> Patience:
     note = "too few iteration lines to know how often they come"
-    return Patience(job.calibration.deadline(Slot.TRAINING, settings), _CAREFUL, note)
+    return Patience(job.calibration.deadline(DeadlineSlot.TRAINING, settings), _CAREFUL, note)
 
 
 def _shows_saves(job: Job) -> bool:
@@ -144,8 +144,10 @@ def _unprinted(job: Job, last: Step, known: Cadence) -> range:
 
 def _evaluation(job: Job, last: Step, known: Cadence, settings: Settings) -> float:
     interval = job.layout.eval_interval
-    has_evaluated = bool(job.attempt.evaluations or job.calibration.durations[Slot.EVALUATING])
-    allowed = job.calibration.deadline(Slot.EVALUATING, settings)
+    has_evaluated = bool(
+        job.attempt.evaluations or job.calibration.durations[DeadlineSlot.EVALUATING]
+    )
+    allowed = job.calibration.deadline(DeadlineSlot.EVALUATING, settings)
     if interval is None:
         return allowed if has_evaluated else 0.0
     open_now = _unprinted(job, last, known)
@@ -162,7 +164,7 @@ def _are_told(job: Job, last: Step, open_now: range, interval: int) -> bool:
     told = job.attempt.evaluations
     first = job.attempt.first_iteration or last.iteration
     before = multiples(range(first, last.iteration), interval)
-    if before and not told and not job.calibration.durations[Slot.EVALUATING]:
+    if before and not told and not job.calibration.durations[DeadlineSlot.EVALUATING]:
         return True  # it was due and did not come: this run does not evaluate
     each = max(1, job.attempt.evaluations_before // before) if before else 1
     return told >= each * multiples(range(first, open_now.stop), interval)

@@ -16,11 +16,11 @@ from contextvars import ContextVar
 from typing import NamedTuple
 
 from mwatch.model.job import Job, RankState
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from mwatch.model.settings import HangSettings, Settings
 
 
-class Watched(NamedTuple):
+class ProbedRanks(NamedTuple):
     """The ranks as their probes show them; both empty: there is no probe."""
 
     beating: list[RankState]
@@ -41,8 +41,8 @@ class Watched(NamedTuple):
         return any(rank.iteration is not None for rank in self.beating)
 
 
-NOBODY = Watched([], [], 0.0)
-_known: ContextVar[dict[int, Watched] | None] = ContextVar("watched", default=None)
+NOBODY = ProbedRanks([], [], 0.0)
+_known: ContextVar[dict[int, ProbedRanks] | None] = ContextVar("watched", default=None)
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def one_look() -> Iterator[None]:
         _known.reset(before)
 
 
-def watched(job: Job, settings: Settings) -> Watched:
+def watched(job: Job, settings: Settings) -> ProbedRanks:
     known = _known.get()
     if known is None:
         return _watched(job, settings)
@@ -67,20 +67,20 @@ def watched(job: Job, settings: Settings) -> Watched:
     return found
 
 
-def _watched(job: Job, settings: Settings) -> Watched:
+def _watched(job: Job, settings: Settings) -> ProbedRanks:
     attempt, hang = job.attempt, settings.hang
-    if not attempt.ranks or not job.sees(Sight.PROBE):
+    if not attempt.ranks or not job.sees(Source.PROBE):
         return NOBODY
     away = attempt.gone.keys() | attempt.unseen
     ranks = [rank for rank in attempt.ranks.values() if rank.stream not in away]
     newest = max((rank.at for rank in ranks), default=0.0)
     if job.now - newest > hang.beat_silence_seconds + hang.clock_seconds:
-        return Watched([], ranks, newest)
+        return ProbedRanks([], ranks, newest)
     if all(newest - rank.at <= hang.look_seconds for rank in ranks):
-        return Watched(ranks, [], newest)
+        return ProbedRanks(ranks, [], newest)
     quiet = silences(job, ranks, hang)
     limit = hang.beat_silence_seconds
-    return Watched(
+    return ProbedRanks(
         [rank for rank in ranks if quiet[rank.rank] <= limit],
         [rank for rank in ranks if quiet[rank.rank] > limit],
         newest,
@@ -132,7 +132,7 @@ def _since_iteration(rank: RankState) -> float:
     return rank.at - rank.progressed_at
 
 
-def standstill(job: Job, probe: Watched, settings: Settings) -> float:
+def standstill(job: Job, probe: ProbedRanks, settings: Settings) -> float:
     """For how many seconds no rank that beats has finished an iteration, by their own clocks.
 
     Nor longer than the phase lasts: that begins by the clock of the first rank.
@@ -145,7 +145,7 @@ def standstill(job: Job, probe: Watched, settings: Settings) -> float:
     return min(min(map(_since_iteration, ranks)) + unseen, by_phase)
 
 
-def prompt(probe: Watched, settings: Settings) -> list[RankState]:
+def prompt(probe: ProbedRanks, settings: Settings) -> list[RankState]:
     """Those that beat and have missed next to nothing: another may be the one that was stopped."""
     late = 2 * settings.hang.look_seconds
     found = [rank for rank in probe.beating if probe.quiet.get(rank.rank, 0.0) <= late]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from mwatch.detect.shared.probe import Watched
+from mwatch.detect.shared.probe import ProbedRanks
 from mwatch.model.finding import CulpritState
 from mwatch.model.job import RankState
 from mwatch.model.phase import JobPhase
@@ -29,7 +29,7 @@ class Suspect(NamedTuple):
     text: str
 
 
-def silent_suspect(watched: Watched) -> Suspect | None:
+def silent_suspect(watched: ProbedRanks) -> Suspect | None:
     """The one that stopped writing first, while others go on."""
     if not watched.silent or watched.is_dark:
         return None
@@ -39,7 +39,7 @@ def silent_suspect(watched: Watched) -> Suspect | None:
     return Suspect(first.rank, CulpritState.SILENT, text)
 
 
-def missing_suspect(watched: Watched, world: int | None, phase: JobPhase) -> Suspect | None:
+def missing_suspect(watched: ProbedRanks, world: int | None, phase: JobPhase) -> Suspect | None:
     """Most ranks have started, and this one has never written a record."""
     if world is None or phase not in _BEFORE_STEPS:
         return None
@@ -51,14 +51,14 @@ def missing_suspect(watched: Watched, world: int | None, phase: JobPhase) -> Sus
     return Suspect(missing[0], CulpritState.NEVER_JOINED, text)
 
 
-def slowest(watched: Watched) -> list[RankState]:
+def slowest(watched: ProbedRanks) -> list[RankState]:
     """Those with the fewest iterations; all of them where nobody is ahead."""
     known = [rank for rank in watched.beating if rank.iteration is not None]
     fewest = min((rank.iteration or 0 for rank in known), default=None)
     return [rank for rank in known if rank.iteration == fewest]
 
 
-def behind_suspect(watched: Watched) -> Suspect | None:
+def behind_suspect(watched: ProbedRanks) -> Suspect | None:
     """Fewer iterations than most others."""
     late = slowest(watched)
     fewest = late[0].iteration if late else None
@@ -71,7 +71,7 @@ def behind_suspect(watched: Watched) -> Suspect | None:
     return Suspect(last.rank, CulpritState.BEHIND, text)
 
 
-def elsewhere_suspect(watched: Watched) -> Suspect | None:
+def elsewhere_suspect(watched: ProbedRanks) -> Suspect | None:
     """As many iterations as the others, but not where they wait."""
     late = slowest(watched) or watched.beating
     phases = Counter(rank.phase for rank in late)
@@ -100,7 +100,7 @@ def _most_aside(late: list[RankState]) -> RankState:
     return min(late, key=lambda rank: (rank.phase == _WAITING, rank.rank))
 
 
-def equal_suspect(watched: Watched, world: int | None) -> Suspect | None:
+def equal_suspect(watched: ProbedRanks, world: int | None) -> Suspect | None:
     beating = watched.beating
     if world is None or len(beating) < world or watched.silent:
         return None

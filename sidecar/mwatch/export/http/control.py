@@ -34,7 +34,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
-from mwatch.export.http.request import Handler, Page, Pages, Request, Resource, Send
+from mwatch.export.http.request import Endpoint, Handler, Page, Pages, Request, Send
 from mwatch.model.restart import RestartAnswer, RestartOrder, RestartOutcome
 from mwatch_trainer.scrub.scrubber import scrub_text
 
@@ -121,7 +121,7 @@ _MAX_CLIENTS = 1024
 _SCHEME = "bearer"
 
 
-class Refusal(NamedTuple):
+class HttpRefusal(NamedTuple):
     status: HTTPStatus
     words: str
 
@@ -134,23 +134,25 @@ class Bearer:
         self._lock = threading.Lock()
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
 
-    def refusal(self, request: Request) -> Refusal | None:
+    def refusal(self, request: Request) -> HttpRefusal | None:
         """None: it may."""
         token = self._token()
-        if isinstance(token, Refusal):
+        if isinstance(token, HttpRefusal):
             return token
         if self._is_held_off(request.client):
             words = f"too many wrong tokens: wait {WINDOW_SECONDS:.0f} s"
-            return Refusal(HTTPStatus.TOO_MANY_REQUESTS, words)
+            return HttpRefusal(HTTPStatus.TOO_MANY_REQUESTS, words)
         given = _given(request)
         if given is None:
-            return Refusal(HTTPStatus.UNAUTHORIZED, "send the job's token: Authorization: Bearer …")
+            return HttpRefusal(
+                HTTPStatus.UNAUTHORIZED, "send the job's token: Authorization: Bearer …"
+            )
         if not hmac.compare_digest(given, token):
             self._failed(request.client)
-            return Refusal(HTTPStatus.UNAUTHORIZED, "this is not the job's token")
+            return HttpRefusal(HTTPStatus.UNAUTHORIZED, "this is not the job's token")
         return None
 
-    def _token(self) -> bytes | Refusal:
+    def _token(self) -> bytes | HttpRefusal:
         if self._file is None:
             return _closed("no token is configured for this job")
         try:
@@ -180,9 +182,9 @@ class Bearer:
                 self._failures.popitem(last=False)
 
 
-def _closed(why: str) -> Refusal:
+def _closed(why: str) -> HttpRefusal:
     words = f"{why}: evidence and restarts over HTTP are closed"
-    return Refusal(HTTPStatus.FORBIDDEN, words)
+    return HttpRefusal(HTTPStatus.FORBIDDEN, words)
 
 
 def _given(request: Request) -> bytes | None:
@@ -214,7 +216,7 @@ _STATUS = {
 }
 
 
-class EvidenceDesk(Protocol):
+class EvidenceHandler(Protocol):
     def ask(self, reason: str) -> str | None:
         """The id of the bundle that is being made; None: too many are waiting."""
 
@@ -233,7 +235,7 @@ class _Bad(ValueError):
 
 def control_pages(
     token_file: Path | None,
-    desk: EvidenceDesk,
+    desk: EvidenceHandler,
     restart: Callable[[RestartOrder], RestartAnswer],
 ) -> Pages:
     """`token_file`: None where no token was configured, and all but the list is refused."""
@@ -261,15 +263,15 @@ def control_pages(
 
     collect = guarded(partial(_collect, desk))
     return {
-        "/v1/evidence": Resource(get=partial(_list, desk), post=collect, seconds=_SECONDS),
-        "/v1/evidence/{}.tgz": Resource(
+        "/v1/evidence": Endpoint(get=partial(_list, desk), post=collect, seconds=_SECONDS),
+        "/v1/evidence/{}.tgz": Endpoint(
             get=guarded(partial(_bundle, desk)), seconds=_STREAM_SECONDS
         ),
-        "/v1/restart": Resource(post=guarded(partial(_restart, restart)), seconds=_SECONDS),
+        "/v1/restart": Endpoint(post=guarded(partial(_restart, restart)), seconds=_SECONDS),
     }
 
 
-def _collect(desk: EvidenceDesk, request: Request) -> Page:
+def _collect(desk: EvidenceHandler, request: Request) -> Page:
     asked = _object(request.body)
     wait = _seconds(asked, "wait_seconds", 0.0, MAX_WAIT_SECONDS)
     id = desk.ask(_text(asked, "reason"))
@@ -281,11 +283,11 @@ def _collect(desk: EvidenceDesk, request: Request) -> Page:
     return _json({"id": id, "manifest": manifest})
 
 
-def _list(desk: EvidenceDesk, request: Request) -> Page:
+def _list(desk: EvidenceHandler, request: Request) -> Page:
     return _json({"version": 1, "bundles": list(desk.listing())})
 
 
-def _bundle(desk: EvidenceDesk, request: Request) -> Page:
+def _bundle(desk: EvidenceHandler, request: Request) -> Page:
     folder = desk.folder(request.parameter)
     if folder is None:
         return _refused(HTTPStatus.NOT_FOUND, "there is no such bundle, or not yet")

@@ -44,7 +44,7 @@ class Page(NamedTuple):
 Handler = Callable[[Request], Page]
 
 
-class Resource(NamedTuple):
+class Endpoint(NamedTuple):
     """A path with more than one method, or one that takes its time."""
 
     get: Handler | None = None
@@ -61,13 +61,13 @@ class Resource(NamedTuple):
         return {"GET": self.get, "HEAD": self.get, "POST": self.post}.get(method)
 
 
-Pages = Mapping[str, Handler | Resource]
+Pages = Mapping[str, Handler | Endpoint]
 """By path; a function alone answers GET. They are made in the threads of the server, several at a
 time."""
 
 
-class Found(NamedTuple):
-    resource: Resource
+class Route(NamedTuple):
+    resource: Endpoint
     parameter: str
 
 
@@ -76,22 +76,22 @@ def in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def find(pages: Pages, path: str) -> Found | None:
+def find(pages: Pages, path: str) -> Route | None:
     """A path without a parameter goes first."""
     if (exact := pages.get(path)) is not None and "{}" not in path:
-        return Found(_resource(exact), "")
+        return Route(_resource(exact), "")
     return next(_with_parameter(pages, path), None)
 
 
-def _with_parameter(pages: Pages, path: str) -> Iterator[Found]:
+def _with_parameter(pages: Pages, path: str) -> Iterator[Route]:
     for pattern, page in pages.items():
         before, braces, after = pattern.partition("{}")
         if not braces or not path.startswith(before) or not path.endswith(after):
             continue
         parameter = path[len(before) : len(path) - len(after)]
         if _PARAMETER.fullmatch(parameter):
-            yield Found(_resource(page), parameter)
+            yield Route(_resource(page), parameter)
 
 
-def _resource(page: Handler | Resource) -> Resource:
-    return page if isinstance(page, Resource) else Resource(get=page)
+def _resource(page: Handler | Endpoint) -> Endpoint:
+    return page if isinstance(page, Endpoint) else Endpoint(get=page)

@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Any
 
-from mwatch.export.http.request import Found, Page, Pages, Request, find
+from mwatch.export.http.request import Page, Pages, Request, Route, find
 
 __all__ = ["Page", "Pages", "Request", "Server"]
 MAX_CONNECTIONS = 16
@@ -198,7 +198,7 @@ class _Handler(BaseHTTPRequestHandler):
             return body
         return handler(self._request(path, found, body))
 
-    def _request(self, path: str, found: Found, body: bytes) -> Request:
+    def _request(self, path: str, found: Route, body: bytes) -> Request:
         """All of it has come: from now on the time is the page's own."""
         if found.resource.seconds:
             self.server.allow(self.connection, found.resource.seconds)

@@ -25,7 +25,7 @@ from mwatch_trainer.scrub.scrubber import Scrubber
 HELD = frozenset({catalog.BADPUT.name})
 
 
-class Held:
+class MonotonicCounters:
     """Of all runs that one way out tells of; for the threads of a server."""
 
     def __init__(self) -> None:

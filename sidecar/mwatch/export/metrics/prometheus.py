@@ -19,7 +19,7 @@ from prometheus_client.utils import floatToGoString
 from mwatch.export.metrics import catalog, catalog_fleet
 from mwatch.export.metrics.measure import measure
 from mwatch.export.metrics.metric import Metric, Value
-from mwatch.export.metrics.outgoing import Held, cleaner
+from mwatch.export.metrics.outgoing import MonotonicCounters, cleaner
 from mwatch.model.snapshot.snapshot import Snapshot
 
 _OPEN = "application/openmetrics-text"
@@ -53,7 +53,7 @@ class Exporter:
         self._besides = dict(besides or {})
         self._own = own
         self._clean = cleaner(patterns)
-        self._held = Held()
+        self._held = MonotonicCounters()
         self._labels = lru_cache(_MAX_SERIES)(self._written_labels)
 
     def scrape(self, accept: str = "") -> Scrape:

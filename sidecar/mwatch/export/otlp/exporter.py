@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from mwatch.export.otlp.points import Points
 
 
-class Outcome(Enum):
+class SendOutcome(Enum):
     TAKEN = "taken"
     LATER = "later"
     """It may be taken another time."""
@@ -88,7 +88,7 @@ def address(endpoint: str, environ: Mapping[str, str]) -> str:
     return bare if bare.endswith(_PATH) else bare + _PATH
 
 
-class Pace(NamedTuple):
+class SendSchedule(NamedTuple):
     period_seconds: float = 15.0
     """Between two samples."""
     limit_seconds: float = 10.0
@@ -107,7 +107,7 @@ class Otlp:
         *,
         attributes: Mapping[str, str] | None = None,
         patterns: Sequence[str] = (),
-        pace: Pace | None = None,
+        pace: SendSchedule | None = None,
     ) -> None:
         """`endpoint`: where OTLP is taken over HTTP, such as `http://collector:4318`.
 
@@ -122,7 +122,7 @@ class Otlp:
         self._snapshots = snapshots
         self._attributes = dict(attributes or {})
         self._patterns = tuple(patterns)
-        self._pace = pace or Pace()
+        self._pace = pace or SendSchedule()
         self._queue: deque[Snapshot] = deque()
         self._changed = threading.Condition()
         self._is_complete = False
@@ -221,12 +221,12 @@ class Otlp:
         while (snapshot := self._take()) is not None:
             points.keep({each.run for each in self._snapshots()} | {snapshot.run})
             outcome = sender.send(points.data(snapshot))
-            if outcome is Outcome.TAKEN:
+            if outcome is SendOutcome.TAKEN:
                 self.sent += 1
                 pause = self._pace.first_pause_seconds
                 continue
             self.failures += 1
-            if outcome is Outcome.REFUSED:
+            if outcome is SendOutcome.REFUSED:
                 self.dropped += 1
                 continue
             self._put_back(snapshot)
@@ -385,7 +385,7 @@ class Sender:
         names = ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")
         self._wire = Wire(*(_option(environ, name) or None for name in names))
 
-    def send(self, data: MetricsData) -> Outcome:
+    def send(self, data: MetricsData) -> SendOutcome:
         body = encode_metrics(data).SerializeToString()
         packed = gzip.compress(body, 5) if self._is_packed else body
         request = Request(self._address, packed, self._headers, method="POST")
@@ -398,12 +398,12 @@ class Sender:
                 problem = _rejected(response)
             if not self._wire.is_cut:
                 self.problem = problem
-                return Outcome.TAKEN
+                return SendOutcome.TAKEN
             error: Exception = TimeoutError()
         except HTTPError as refused:
             refused.close()
             self.problem = f"the server answered {refused.code}"
-            return Outcome.LATER if refused.code in _LATER else Outcome.REFUSED
+            return SendOutcome.LATER if refused.code in _LATER else SendOutcome.REFUSED
         except (OSError, HTTPException, ValueError) as failed:
             # A connection that we cut may look as if the server had.
             error = TimeoutError() if self._wire.is_cut else failed
@@ -412,7 +412,7 @@ class Sender:
             watch.join()  # a cut that is on its way is not for the next request
         is_late = isinstance(error, TimeoutError) or isinstance(error.__context__, TimeoutError)
         self.problem = f"no answer within {self._limit:g} s" if is_late else _innermost(error)
-        return Outcome.LATER
+        return SendOutcome.LATER
 
     def close(self) -> None:
         """From any thread: a request that is under way ends."""

@@ -31,7 +31,7 @@ from mwatch import __version__
 from mwatch.export.metrics import catalog
 from mwatch.export.metrics.measure import measure
 from mwatch.export.metrics.metric import Metric as Described
-from mwatch.export.metrics.outgoing import Held
+from mwatch.export.metrics.outgoing import MonotonicCounters
 from mwatch.export.otlp.names import otlp_name
 from mwatch.model.snapshot.snapshot import Snapshot
 
@@ -68,7 +68,7 @@ class Points:
         told = Resource(own).merge(OTELResourceDetector().detect()).merge(Resource(attributes))
         self._clean = clean
         self._about = {key: clean(str(value)) for key, value in told.attributes.items()}
-        self._held = Held()
+        self._held = MonotonicCounters()
         self._starts: dict[str, dict[_Series, _Start]] = {}
 
     def data(self, snapshot: Snapshot) -> MetricsData:

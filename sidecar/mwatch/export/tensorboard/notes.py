@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from mwatch.export.tensorboard.writer import MAX_QUEUED, RETRY_SECONDS, Note, NoteWriter, Room
+from mwatch.export.tensorboard.writer import MAX_QUEUED, RETRY_SECONDS, NoteWriter, Room, TextNote
 from mwatch.model.decision import Action
 from mwatch.model.finding import Finding, Severity
 from mwatch.model.incident import IncidentRecord
@@ -240,4 +240,4 @@ class TensorboardNotes:
                 self._put("mwatch/findings", finding_words(finding))
 
     def _put(self, tag: str, value: float | str, step: int | None = None) -> None:
-        self._writer.put(Note(tag, self._step if step is None else step, self._at, value))
+        self._writer.put(TextNote(tag, self._step if step is None else step, self._at, value))

@@ -109,7 +109,7 @@ def _prune(own: Path, host: str, max_files: int) -> None:
         path.unlink(missing_ok=True)
 
 
-class Note(NamedTuple):
+class TextNote(NamedTuple):
     tag: str
     step: int
     """The iteration."""
@@ -140,7 +140,7 @@ class NoteWriter:
         self._patterns = tuple(patterns)
         self._retry = retry_seconds
         self._max_queued = max_queued
-        self._queue: deque[Note] = deque()
+        self._queue: deque[TextNote] = deque()
         self._changed = threading.Condition()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -154,7 +154,7 @@ class NoteWriter:
     def problem(self) -> str | None:
         return None if self._problem is None else scrub_text(self._problem, self._patterns)
 
-    def put(self, note: Note) -> None:
+    def put(self, note: TextNote) -> None:
         """At once, whatever the file system does."""
         with self._changed:
             if self._closing.is_set():
@@ -197,7 +197,7 @@ class NoteWriter:
             with suppress(OSError):
                 self._file.close()
 
-    def _take(self) -> Note | None:
+    def _take(self) -> TextNote | None:
         """Waits for one; None: none will come any more."""
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._closing.is_set())
@@ -213,7 +213,7 @@ class NoteWriter:
             self.dropped += 1
             self._problem = f"{self._file.path} is as large as it may be"
 
-    def _failed(self, error: OSError, note: Note) -> None:
+    def _failed(self, error: OSError, note: TextNote) -> None:
         self.failures += 1
         if self._file is not None and error.errno not in _FULL:
             with suppress(OSError):
@@ -226,7 +226,7 @@ class NoteWriter:
             else:
                 self._queue.appendleft(note)
 
-    def _scrubbed(self, note: Note) -> Note:
+    def _scrubbed(self, note: TextNote) -> TextNote:
         value = note.value
         if isinstance(value, str):
             value = scrub_text(value, self._patterns)
@@ -262,7 +262,7 @@ def head(at: float) -> bytes:
     return _record(event_pb2.Event(wall_time=at, file_version=_FORMAT).SerializeToString())
 
 
-def record(note: Note) -> bytes:
+def record(note: TextNote) -> bytes:
     tag = note.tag.encode("utf-8", "replace").decode()
     if isinstance(note.value, str):
         kind = summary_pb2.SummaryMetadata.PluginData(plugin_name="text")

@@ -12,42 +12,42 @@ from mwatch.model.checks.running import Running
 from mwatch.model.checks.workload import Path, Workload
 
 
-class Level(StrEnum):
+class Severity(StrEnum):
     ERROR = "error"
     """The job will not start, or will not come back."""
     WARNING = "warning"
     INFO = "info"
 
 
-class Seen(NamedTuple):
+class CheckHit(NamedTuple):
     """What a check yields; its name and level come from the check."""
 
     path: Path
     """Where in the manifest."""
     what: str
     mend: str
-    level: Level | None = None
+    level: Severity | None = None
     """Where it differs from the check's own."""
 
 
 class Check(NamedTuple):
     id: str
-    level: Level
+    level: Severity
     about: str
     """One line for people: what is looked at."""
-    look: Callable[[Workload], Iterator[Seen]]
+    look: Callable[[Workload], Iterator[CheckHit]]
 
 
-class Found(NamedTuple):
+class Problem(NamedTuple):
     check: str
-    level: Level
+    level: Severity
     job: str
     what: str
     mend: str
     line: int | None = None
 
 
-class Unseen(NamedTuple):
+class NotChecked(NamedTuple):
     """The check could not be made: what it needs was not to be seen."""
 
     why: str
@@ -55,9 +55,9 @@ class Unseen(NamedTuple):
 
 class RunningCheck(NamedTuple):
     id: str
-    level: Level
+    level: Severity
     about: str
-    look: Callable[[Running], list[Seen] | Unseen]
+    look: Callable[[Running], list[CheckHit] | NotChecked]
 
 
 class CheckState(StrEnum):
@@ -72,5 +72,5 @@ class Made(NamedTuple):
     check: str
     about: str
     state: CheckState
-    found: tuple[Found, ...] = ()
+    found: tuple[Problem, ...] = ()
     why: str = ""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from mwatch.model.checks.workload import Workload
 from mwatch.model.kube.facts import KubeFacts
-from mwatch.model.observation import Stored
+from mwatch.model.observation import StoredCheckpoints
 from mwatch.model.snapshot.pod import PodFacts
 
 CRD = "crd"
@@ -33,14 +33,14 @@ class Claim(NamedTuple):
     """`Delete`, `Retain`; empty: not known."""
 
 
-class Kept(NamedTuple):
+class KeptFields(NamedTuple):
     """What the CRD of the job's kind keeps of an init container."""
 
     restart_policy: bool
     restart_rules: bool
 
 
-class Progress(NamedTuple):
+class JobProgress(NamedTuple):
     """What logs and sidecars told."""
 
     iteration: int | None = None
@@ -71,12 +71,12 @@ class Running:
     """The object as the API server has it."""
     applied: Workload | None = None
     """As somebody gave it to kubectl: what the API server dropped is still in there."""
-    progress: Progress = field(default_factory=Progress)
+    progress: JobProgress = field(default_factory=JobProgress)
     rendezvous: Mapping[str, str] = field(default_factory=dict)
     """RDZV_ID by pod, where a pod has one."""
     pods: Mapping[str, PodFacts] = field(default_factory=dict)
     """By pod whose sidecar answered."""
-    stored: Stored | None = None
+    stored: StoredCheckpoints | None = None
     arguments: Mapping[str, str | None] = field(default_factory=dict)
     """Of the trainer as it runs: by its command line, or as it printed them."""
     lists: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Running:
     claims: tuple[Claim, ...] | None = None
     services: tuple[str, ...] | None = None
     """Names in the namespace."""
-    kept: Kept | None = None
+    kept: KeptFields | None = None
     unseen: Mapping[str, str] = field(default_factory=dict)
     """Why something could not be looked at."""
 

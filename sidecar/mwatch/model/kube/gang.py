@@ -50,7 +50,7 @@ class Why(StrEnum):
     BACKOFF_LIMIT = "backoff-limit"
 
 
-class Refusal(NamedTuple):
+class GangRefusal(NamedTuple):
     why: Why
     text: str
     """With the mend, where there is one."""
@@ -63,7 +63,7 @@ class Target(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class GangPlan:
     way: Way
     kind: JobKind
     namespace: str
@@ -109,7 +109,7 @@ class GangStep:
         return f"{self.kind.value}/{self.namespace}/{self.name}"
 
 
-def step_of(plan: Plan, *, id: str, attempt: int, at: float) -> GangStep:
+def step_of(plan: GangPlan, *, id: str, attempt: int, at: float) -> GangStep:
     return GangStep(
         id, plan.way, plan.kind, plan.namespace, plan.name, plan.uid,
         tuple(each.uid for each in plan.targets), at, attempt, plan.first,

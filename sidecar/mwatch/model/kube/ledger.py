@@ -19,7 +19,7 @@ from mwatch.model.finding import Cause
 from mwatch.model.incident import IncidentRecord
 from mwatch.model.kube import gang
 from mwatch.model.kube.gang import GangStep, StepState, Way
-from mwatch.model.kube.next_start import NextStart, Wish, start_json, start_of, wish_of
+from mwatch.model.kube.next_start import NextStart, RestartRequest, start_json, start_of, wish_of
 
 VERSION = 1
 FLEET = "fleet"
@@ -32,7 +32,7 @@ MAX_COMMON = 8
 MAX_NAMED = 64
 
 
-class Note(NamedTuple):
+class LedgerNote(NamedTuple):
     """A person's word, or the controller's own."""
 
     at: float
@@ -72,11 +72,11 @@ class JobEntry:
     attempt: int = 0
     acts: tuple[Act, ...] = ()
     incidents: tuple[IncidentRecord, ...] = ()
-    notes: tuple[Note, ...] = ()
+    notes: tuple[LedgerNote, ...] = ()
     step: GangStep | None = None
     start: NextStart | None = None
     """Of the newest attempt that was ordered; `attempt` is its number."""
-    wish: Wish | None = None
+    wish: RestartRequest | None = None
     """Of a person, and not yet fulfilled."""
 
     @property
@@ -217,8 +217,8 @@ def _act(body: Mapping[str, Any]) -> Act:
     )
 
 
-def _note(body: Mapping[str, Any]) -> Note:
-    return Note(float(body["at"]), str(body["who"]), str(body["what"]), str(body["why"]))
+def _note(body: Mapping[str, Any]) -> LedgerNote:
+    return LedgerNote(float(body["at"]), str(body["who"]), str(body["what"]), str(body["why"]))
 
 
 def _text(body: Mapping[str, Any]) -> str:

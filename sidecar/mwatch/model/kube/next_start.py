@@ -48,7 +48,7 @@ class NextStart(NamedTuple):
         }
 
 
-class Wish(NamedTuple):
+class RestartRequest(NamedTuple):
     """A restart that a person wants."""
 
     id: str
@@ -84,9 +84,9 @@ def start_of(body: Mapping[str, Any]) -> NextStart:
     )
 
 
-def wish_of(body: Mapping[str, Any]) -> Wish:
+def wish_of(body: Mapping[str, Any]) -> RestartRequest:
     resume_from = body.get("resume_from")
-    return Wish(
+    return RestartRequest(
         str(body["id"]), float(body["at"]), str(body["who"]), str(body["why"]),
         None if resume_from is None else int(resume_from),
     )  # fmt: skip

@@ -20,14 +20,14 @@ from mwatch.model.observation import (
     Observation,
     Observed,
     ProcessExit,
-    Sight,
-    SightChange,
     Sign,
     SignSource,
     SignState,
-    Stored,
+    Source,
+    SourceStatusChange,
     StoredCheckpoint,
-    Unseen,
+    StoredCheckpoints,
+    Unreachable,
 )
 from mwatch.model.snapshot import event_wire
 
@@ -36,9 +36,9 @@ _NAMES: dict[type[Observation], str] = {
     Sign: "sign",
     ProcessExit: "exit",
     AttemptStart: "attempt",
-    Stored: "stored",
-    SightChange: "sight",
-    Unseen: "unseen",
+    StoredCheckpoints: "stored",
+    SourceStatusChange: "sight",
+    Unreachable: "unseen",
 }
 _KINDS = {name: kind for kind, name in _NAMES.items()}
 
@@ -54,7 +54,7 @@ def described(what: Event | Observation) -> dict[str, Any]:
     if name is None:
         return event_wire.to_wire(what)  # type: ignore[arg-type]
     body = what._asdict()
-    if isinstance(what, Stored):
+    if isinstance(what, StoredCheckpoints):
         body["checkpoints"] = [each._asdict() for each in what.checkpoints]
     return {"seen": name, **body}
 
@@ -81,10 +81,10 @@ def _what(record: Mapping[str, Any]) -> Event | Observation:
         values["source"] = SignSource(str(values["source"]))
         values["state"] = SignState(str(values["state"]))
         values["text"] = values["text"] or ""
-    elif kind is SightChange:
-        values["sight"] = Sight(str(values["sight"]))
+    elif kind is SourceStatusChange:
+        values["sight"] = Source(str(values["sight"]))
         values["reason"] = values["reason"] or ""
-    elif kind is Stored:
+    elif kind is StoredCheckpoints:
         values["checkpoints"] = _checkpoints(values["checkpoints"])
     return kind(**values)  # type: ignore[arg-type]
 

@@ -19,12 +19,12 @@ from functools import cache
 from typing import Any, TypeVar
 
 from mwatch.model.finding import Cause, Culprit, CulpritState, Finding, Severity
-from mwatch.model.observation import Beat, Observed, Sign, SignSource, SignState, Stored
+from mwatch.model.observation import Beat, Observed, Sign, SignSource, SignState, StoredCheckpoints
 from mwatch.model.snapshot.hardware import FabricPort, Gpu, Nccl
 from mwatch.model.snapshot.observed_wire import from_wire as observed_from_wire
 from mwatch.model.snapshot.pod import DataFile, Mount, PodFacts, Who
 from mwatch.model.snapshot.snapshot import Storage
-from mwatch.model.snapshot.wrapper import Ended, WrapperState
+from mwatch.model.snapshot.wrapper import TrainerEnd, WrapperState
 
 VERSION = 1
 BEAT = Beat._fields[:-1]
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class SidecarView:
     """What the sidecar itself makes of what it sees; the controller sees more."""
 
     attempt: int | None
@@ -68,7 +68,7 @@ class PodSnapshot:
     drift: float
     """By how much the wall clock of the pod was set forward since the sidecar started."""
     who: Who
-    view: View
+    view: SidecarView
     beats: tuple[Observed, ...]
     """The newest record of each rank."""
     progressed: Mapping[int, float]
@@ -156,7 +156,7 @@ def _snapshot(body: Mapping[str, Any]) -> PodSnapshot:
         gap=bool(body.get("gap")),
         drift=float(body.get("drift", 0.0)),
         who=who,
-        view=_restored(View, body.get("view", {})),
+        view=_restored(SidecarView, body.get("view", {})),
         beats=tuple(_beat(each, stream) for each in body.get("beats", ())),
         progressed=_progressed(body.get("beats", ())),
         signs=signs,
@@ -275,7 +275,7 @@ def _culprit(record: Mapping[str, Any] | None) -> Culprit | None:
 def _wrapper(record: Mapping[str, Any]) -> WrapperState:
     ended = record.get("exit")
     usual = {"changes": (), "mode": "", "is_final": False, "argv": ()}
-    found = _restored(Ended, {"asked": False, **ended}) if ended else None
+    found = _restored(TrainerEnd, {"asked": False, **ended}) if ended else None
     values = {**usual, **record, "exit": found}
     values["changes"], values["argv"] = tuple(values["changes"]), tuple(values["argv"])
     return _restored(WrapperState, values)
@@ -283,7 +283,7 @@ def _wrapper(record: Mapping[str, Any]) -> WrapperState:
 
 def _stored(record: Mapping[str, Any], stream: str) -> Observed | None:
     found = observed_from_wire(record, stream)
-    return found if isinstance(found.what, Stored) else None
+    return found if isinstance(found.what, StoredCheckpoints) else None
 
 
 def _pod(record: Mapping[str, Any]) -> PodFacts:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class TrainerEnd:
     code: int | None
     signal: str | None
     """By name: SIGKILL."""
@@ -34,7 +34,7 @@ class WrapperState:
     resume_reason: str | None
     save: str | None
     """The checkpoint folder."""
-    exit: Ended | None
+    exit: TrainerEnd | None
     is_final: bool
     argv: tuple[str, ...] = ()
     """As it was run, without secrets."""

@@ -127,7 +127,7 @@ _WRITTEN: dict[Convert, re.Pattern[bytes]] = {
 }
 
 
-class Slot(NamedTuple):
+class LineSlot(NamedTuple):
     """Where the value of one segment goes, and how it is converted."""
 
     kind: str  # "field", "loss" or "extra"
@@ -148,8 +148,10 @@ def whole_numbers(column: Column) -> list[int]:
     return column.numbers(_COUNT) or list(map(int, column.texts()))  # type: ignore[return-value]
 
 
-class Layout:
-    def __init__(self, pattern: re.Pattern[bytes], slots: Sequence[Slot], model: Iteration) -> None:
+class LineLayout:
+    def __init__(
+        self, pattern: re.Pattern[bytes], slots: Sequence[LineSlot], model: Iteration
+    ) -> None:
         self.pattern = pattern
         self.slots = slots
         self.model = model
@@ -157,7 +159,7 @@ class Layout:
         self._underscores = pattern.pattern.count(b"_")
         self._plan = [(_INDEX[slot.name] if slot.kind == "field" else -1, slot) for slot in slots]
 
-    def same_as(self, other: Layout) -> bool:
+    def same_as(self, other: LineLayout) -> bool:
         return self.pattern == other.pattern and self.model.rank == other.model.rank
 
     def match(self, line: bytes) -> re.Match[bytes] | None:
@@ -207,7 +209,7 @@ def stamp_texts(texts: Iterable[bytes]) -> list[str]:
     return joined.decode("ascii").replace(" ", "T").split("\n")[:-1]
 
 
-def learn(text: str, event: Iteration) -> Layout | None:
+def learn(text: str, event: Iteration) -> LineLayout | None:
     """The layout of a line that was read the slow way; None if it is no plain one."""
     head = _HEAD.match(text)
     if not head or (event.timestamp is not None) != bool(head["stamp"]) or not text.isascii():
@@ -215,7 +217,7 @@ def learn(text: str, event: Iteration) -> Layout | None:
     if "skipped samples" in event.extra:
         return None  # iterations are jumped over: what a line covers is no plain difference
     *segments, tail = text[head.end() :].split("|")
-    slots: list[Slot] = []
+    slots: list[LineSlot] = []
     stamp = _STAMP if head["stamp"] else _NO_STAMP
     pattern = re.escape(head["lead"].encode()) + stamp + _STEP + _TOTAL
     for segment in segments:
@@ -228,16 +230,18 @@ def learn(text: str, event: Iteration) -> Layout | None:
         pattern += re.escape(key.encode()) + _VALUE
     if tail.strip() or not slots:
         return None
-    return Layout(re.compile(pattern + rb"[ \t\r]*\n"), slots, event)
+    return LineLayout(re.compile(pattern + rb"[ \t\r]*\n"), slots, event)
 
 
-def _slot(key: str, event: Iteration) -> Slot | None:
+def _slot(key: str, event: Iteration) -> LineSlot | None:
     meaning = KNOWN.get(squeeze(key))
     if meaning:
         if getattr(event, meaning.field) is None or f"{key} average" in event.extra:
             return None
         plain: Convert = _count if is_count(meaning.field) else float
-        return Slot("field", meaning.field, _seconds if meaning.in_seconds else plain)
+        return LineSlot("field", meaning.field, _seconds if meaning.in_seconds else plain)
     if key in event.losses:
-        return Slot("loss", key, float)
-    return Slot("extra", key, _number) if isinstance(event.extra.get(key), int | float) else None
+        return LineSlot("loss", key, float)
+    return (
+        LineSlot("extra", key, _number) if isinstance(event.extra.get(key), int | float) else None
+    )

@@ -33,7 +33,7 @@ from mwatch.parse.lines.line import Line
 _WORTH_COLUMNS = 16  # lines: fewer are cheaper one by one
 
 
-class Run(Sequence[Iteration]):
+class LineRun(Sequence[Iteration]):
     def __init__(
         self,
         rows: Rows,
@@ -91,12 +91,12 @@ class Run(Sequence[Iteration]):
                 cover = Cover(None, False)  # of a second head, glued into a value
         return events
 
-    def cut(self, lines: Sequence[int]) -> Iterator[Run]:
+    def cut(self, lines: Sequence[int]) -> Iterator[LineRun]:
         """The run in parts, so that these lines, in order, lie between the parts."""
         within = lines[bisect(lines, self.numbers[0]) : bisect(lines, self.numbers[len(self) - 1])]
         places = {bisect(self.numbers, line, hi=len(self)) for line in within}
         for low, high in pairwise((0, *sorted(places), len(self))):
-            yield Run(
+            yield LineRun(
                 self._rows.part(low, high),
                 self._iterations[low:high],
                 self._covers[low:high],
@@ -178,7 +178,7 @@ def _dicts(columns: dict[str, Iterable[object]]) -> Iterable[dict[str, object]]:
     return (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
 
 
-def read_run(rows: Rows | None, lines: Sequence[int], coverage: Coverage) -> Run | None:
+def read_run(rows: Rows | None, lines: Sequence[int], coverage: Coverage) -> LineRun | None:
     """The rows as a run, if they simply follow each other. `lines` are their line numbers."""
     if rows is None:
         return None
@@ -187,7 +187,7 @@ def read_run(rows: Rows | None, lines: Sequence[int], coverage: Coverage) -> Run
     if not covers:
         return None
     coverage.advance(iterations[-1], covers[-1])
-    return Run(rows, iterations, covers, lines)
+    return LineRun(rows, iterations, covers, lines)
 
 
 def in_pieces(batches: Iterable[Sequence[Event]]) -> list[Event | StepLines]:
@@ -199,7 +199,7 @@ def in_pieces(batches: Iterable[Sequence[Event]]) -> list[Event | StepLines]:
     pieces: list[Event | StepLines] = []
     for batch in read:
         lines = None
-        if isinstance(batch, Run) and len(batch) >= _WORTH_COLUMNS:
+        if isinstance(batch, LineRun) and len(batch) >= _WORTH_COLUMNS:
             lines = batch.lines()
         pieces += batch if lines is None else (lines,)
     return pieces
@@ -207,18 +207,18 @@ def in_pieces(batches: Iterable[Sequence[Event]]) -> list[Event | StepLines]:
 
 def _in_order(batches: Sequence[Sequence[Event]]) -> list[Sequence[Event]]:
     """Runs are cut where something else stands between their lines."""
-    others = [event for batch in batches if not isinstance(batch, Run) for event in batch]
+    others = [event for batch in batches if not isinstance(batch, LineRun) for event in batch]
     others.sort(key=attrgetter("line"))
     lines = [event.line for event in others]
     parts: list[Sequence[Event]] = [[event] for event in others]
     for batch in batches:
-        if isinstance(batch, Run):
+        if isinstance(batch, LineRun):
             parts += batch.cut(lines)
     return sorted(parts, key=lambda part: next(iter(_ends(part))))
 
 
 def _ends(batch: Sequence[Event]) -> Iterable[int]:
     """Line numbers that tell whether all are in order; those of a run are."""
-    if isinstance(batch, Run):
+    if isinstance(batch, LineRun):
         return batch.numbers[0], batch.numbers[len(batch) - 1]
     return (event.line for event in batch)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from mwatch.parse.fast_path.layout import ITERATION, Cells, Column, Layout, Row, whole_numbers
+from mwatch.parse.fast_path.layout import ITERATION, Cells, Column, LineLayout, Row, whole_numbers
 
 _ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _ZERO = ord("0")
@@ -24,8 +24,8 @@ _MAX_SHAPES = 128
 Span = tuple[int, int]
 
 
-class Shape:
-    def __init__(self, layout: Layout, line: bytes, spans: Sequence[Span]) -> None:
+class LineShape:
+    def __init__(self, layout: LineLayout, line: bytes, spans: Sequence[Span]) -> None:
         self.layout = layout
         self.width = len(line)
         self._zeros = line.translate(_ZEROS)
@@ -104,7 +104,7 @@ def _fixed_digits(line: bytes, spans: Sequence[Span]) -> list[tuple[int, int]]:
 class Stretch(NamedTuple):
     """Lines of one shape that follow each other."""
 
-    shape: Shape
+    shape: LineShape
     start: int
     end: int
 
@@ -159,9 +159,9 @@ class Shapes:
     """The shapes that one file has shown; bounded."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, Shape] = {}
+        self._known: dict[bytes, LineShape] = {}
 
-    def rows(self, block: bytes, start: int, layouts: Iterable[Layout]) -> Rows | None:
+    def rows(self, block: bytes, start: int, layouts: Iterable[LineLayout]) -> Rows | None:
         """The lines of one layout that begin at `start`; None if there are none."""
         stretches: list[Stretch] = []
         at = start
@@ -174,7 +174,7 @@ class Shapes:
             at = end
         return Rows(block, stretches) if stretches else None
 
-    def _shape(self, line: bytes, layouts: Iterable[Layout]) -> Shape | None:
+    def _shape(self, line: bytes, layouts: Iterable[LineLayout]) -> LineShape | None:
         if len(line) > _MAX_WIDTH:
             return None
         zeros = line.translate(_ZEROS)
@@ -185,7 +185,7 @@ class Shapes:
             if found := layout.match(line):
                 if len(self._known) >= _MAX_SHAPES:
                     self._known.clear()
-                shape = Shape(layout, line, found.regs[1:])
+                shape = LineShape(layout, line, found.regs[1:])
                 self._known[zeros] = shape
                 return shape
         return None

@@ -37,7 +37,7 @@ def count_lines(text: bytes) -> int:
     return len(text) - len(text.replace(b"\n", b""))
 
 
-class Lines(NamedTuple):
+class LineBlock(NamedTuple):
     """A block of whole lines. `shifts`: from an offset on, line numbers differ by this much."""
 
     block: bytes
@@ -53,7 +53,7 @@ class Transport:
         self._physical = 0
         """Physical lines of a CRI log so far."""
 
-    def feed(self, chunk: bytes) -> list[Lines]:
+    def feed(self, chunk: bytes) -> list[LineBlock]:
         newline = chunk.rfind(b"\n")
         cut = max(newline, chunk.rfind(b"\r", newline + 1)) + 1
         blocks = []
@@ -69,17 +69,17 @@ class Transport:
             self._carry = self._carry[cut:]
         return blocks
 
-    def close(self) -> list[Lines]:
+    def close(self) -> list[LineBlock]:
         """The rest: a last line without a newline, and CRI pieces that were never completed."""
         rest, self._carry = self._carry, b""
         blocks = [self._clean(rest)] if rest else []
         for piece, first in self._partial.values():
             back = self._physical + 1 - first  # it is numbered as the line in which it began
-            blocks.append(Lines(piece, ((0, -back), (len(piece) + 1, back - 1))))
+            blocks.append(LineBlock(piece, ((0, -back), (len(piece) + 1, back - 1))))
         self._partial = {}
         return blocks
 
-    def _clean(self, block: bytes) -> Lines:
+    def _clean(self, block: bytes) -> LineBlock:
         if b"\0" in block:
             block = block.replace(b"\0", b"")  # a hole that a truncated file leaves
         if b"\x1b" in block:
@@ -89,7 +89,7 @@ class Transport:
         returns = b"\r" in block
         if returns:
             block = _LINE_END.sub(b"\n", block)
-        lines = self._join_cri(block) if self._cri else Lines(block)
+        lines = self._join_cri(block) if self._cri else LineBlock(block)
         return _split_returns(lines) if returns else lines
 
     def _decide(self, block: bytes) -> None:
@@ -98,10 +98,10 @@ class Transport:
                 self._undecided -= 1
                 self._cri = self._cri or bool(_CRI.match(line))
 
-    def _join_cri(self, block: bytes) -> Lines:
+    def _join_cri(self, block: bytes) -> LineBlock:
         if not self._partial and not any(found[2] == b"P" for found in _CRI.finditer(block)):
             self._physical += count_lines(block)
-            return Lines(_CRI.sub(b"", block))
+            return LineBlock(_CRI.sub(b"", block))
         out = bytearray()
         shifts: list[tuple[int, int]] = []
         for raw in block.splitlines(keepends=True):
@@ -121,13 +121,13 @@ class Transport:
                 shifts.append((len(out), first - number))
                 out += before + text
                 shifts.append((len(out), number - first))
-        return Lines(bytes(out), tuple(shift for shift in shifts if shift[1]))
+        return LineBlock(bytes(out), tuple(shift for shift in shifts if shift[1]))
 
 
-def _split_returns(lines: Lines) -> Lines:
+def _split_returns(lines: LineBlock) -> LineBlock:
     """A lone carriage return (a progress bar) ends a piece, not a physical line."""
     breaks = [(found.end(), -1) for found in _LONE_RETURN.finditer(lines.block)]
-    return Lines(lines.block.replace(b"\r", b"\n"), tuple(sorted([*lines.shifts, *breaks])))
+    return LineBlock(lines.block.replace(b"\r", b"\n"), tuple(sorted([*lines.shifts, *breaks])))
 
 
 def _safe_cut(line: bytes) -> int:
@@ -140,7 +140,7 @@ def _safe_cut(line: bytes) -> int:
 class Numbering:
     """Offsets are asked for in the order of the block."""
 
-    def __init__(self, lines: Lines, first: int) -> None:
+    def __init__(self, lines: LineBlock, first: int) -> None:
         self._block = lines.block
         self._shifts = list(reversed(lines.shifts))
         self._at = 0

@@ -19,14 +19,14 @@ from typing import NamedTuple
 
 from mwatch.report.html.scale import HEIGHT, Across, Tick, Up, labels_up, linear, logarithmic
 from mwatch.report.html.text import DASH, count, esc, many, power_of_two, seconds, value
-from mwatch.report.recorder import Story
-from mwatch.report.series import Bucket, Span, joined
+from mwatch.report.recorder import RunStory
+from mwatch.report.series import Bucket, ValueRange, joined
 from mwatch.stats import median, quantile
 
 MAX_DRAWN = 2048
 _TICK = 5.0
 
-Pick = Callable[[Bucket], Span | None]
+Pick = Callable[[Bucket], ValueRange | None]
 Across_of = Callable[[Bucket], float]
 
 
@@ -43,7 +43,7 @@ class Curve(NamedTuple):
 class Frame:
     """What all charts of a page share: the buckets to draw, and the two horizontal axes."""
 
-    story: Story
+    story: RunStory
     buckets: tuple[Bucket, ...]
     time: Across
     step: Across
@@ -61,7 +61,7 @@ class Frame:
         return self.step.place((bucket.first + bucket.last) / 2)
 
 
-def frame(story: Story) -> Frame:
+def frame(story: RunStory) -> Frame:
     buckets = thinned(spread(story.series), MAX_DRAWN)
     moments = [story.started_at, story.ended_at]
     moments += [each for span in story.phases for each in (span.began_at, span.ended_at)]
@@ -120,7 +120,7 @@ def thinned(buckets: Sequence[Bucket], most: int) -> list[Bucket]:
     return kept
 
 
-def _forks(story: Story) -> dict[int, int]:
+def _forks(story: RunStory) -> dict[int, int]:
     """From the last attempt to the first: where the line that was continued left each of them."""
     found: dict[int, int] = {}
     lowest: int | None = None
@@ -149,9 +149,9 @@ def curve(frame: Frame, pick: Pick, up: Up, across: Across_of) -> Curve:
     return Curve("".join(kept), "".join(lost), "".join(ranges), "".join(bad))
 
 
-def _runs(frame: Frame, pick: Pick) -> Iterator[list[tuple[Bucket, Span]]]:
+def _runs(frame: Frame, pick: Pick) -> Iterator[list[tuple[Bucket, ValueRange]]]:
     """Neighbours that are drawn as one line: of one attempt, none missing, all lost or none."""
-    run: list[tuple[Bucket, Span]] = []
+    run: list[tuple[Bucket, ValueRange]] = []
     for bucket in frame.buckets:
         span = pick(bucket)
         last = run[-1][0] if run else None
@@ -167,32 +167,32 @@ def _runs(frame: Frame, pick: Pick) -> Iterator[list[tuple[Bucket, Span]]]:
         yield run
 
 
-def _line(points: Sequence[tuple[float, Span]], up: Up) -> str:
+def _line(points: Sequence[tuple[float, ValueRange]], up: Up) -> str:
     places = [f"{x:g} {up.place(span.mean):g}" for x, span in points]
     if len(places) == 1:
         return f"M{places[0]}h.01"  # a round cap makes it a dot
     return "M" + "L".join(places)
 
 
-def _area(points: Sequence[tuple[float, Span]], up: Up) -> str:
+def _area(points: Sequence[tuple[float, ValueRange]], up: Up) -> str:
     above = [f"{x:g} {up.place(span.high):g}" for x, span in points]
     below = [f"{x:g} {up.place(span.low):g}" for x, span in reversed(points)]
     return "M" + "L".join(above + below) + "Z"
 
 
-def of_loss(bucket: Bucket) -> Span | None:
+def of_loss(bucket: Bucket) -> ValueRange | None:
     return bucket.loss
 
 
-def of_step_seconds(bucket: Bucket) -> Span | None:
+def of_step_seconds(bucket: Bucket) -> ValueRange | None:
     return bucket.step_seconds
 
 
-def of_loss_scale(bucket: Bucket) -> Span | None:
+def of_loss_scale(bucket: Bucket) -> ValueRange | None:
     return bucket.loss_scale
 
 
-def of_grad_norm(bucket: Bucket) -> Span | None:
+def of_grad_norm(bucket: Bucket) -> ValueRange | None:
     return bucket.grad_norm
 
 
@@ -240,7 +240,7 @@ def charts(frame: Frame, marks: str, below: str) -> Iterator[str]:
             yield _figure(frame, chart, spans, marks, below if chart.is_tall else "")
 
 
-def _axis(frame: Frame, chart: Chart, spans: list[Span]) -> Up:
+def _axis(frame: Frame, chart: Chart, spans: list[ValueRange]) -> Up:
     checks = [each.loss for each in frame.story.validations] if chart.id == "loss" else []
     lows, highs = [each.low for each in spans] + checks, [each.high for each in spans] + checks
     middle = median([each.mean for each in spans])
@@ -255,7 +255,7 @@ def _axis(frame: Frame, chart: Chart, spans: list[Span]) -> Up:
     return linear(lows, highs)
 
 
-def _figure(frame: Frame, chart: Chart, spans: list[Span], marks: str, below: str) -> str:
+def _figure(frame: Frame, chart: Chart, spans: list[ValueRange], marks: str, below: str) -> str:
     up = _axis(frame, chart, spans)
     ticks = labels_up(up, chart.name, 5 if chart.is_tall else 3)
     drawn = [curve(frame, chart.pick, up, across) for across in (frame.time_of, frame.step_of)]
@@ -326,7 +326,7 @@ def _newest(chart: Chart, frame: Frame) -> str:
     return f' <span class="now">{esc(chart.name(newest.mean))}</span>' if newest else ""
 
 
-def _beyond(chart: Chart, spans: list[Span], up: Up) -> str:
+def _beyond(chart: Chart, spans: list[ValueRange], up: Up) -> str:
     above = [span.high for span in spans if span.high > up.high]
     if not above:
         return ""
@@ -334,7 +334,7 @@ def _beyond(chart: Chart, spans: list[Span], up: Up) -> str:
     return f' <span class="dim">▲ {esc(text)}</span>'
 
 
-def _about(frame: Frame, chart: Chart, spans: list[Span]) -> str:
+def _about(frame: Frame, chart: Chart, spans: list[ValueRange]) -> str:
     """For those who cannot see it."""
     low, high = min(each.low for each in spans), max(each.high for each in spans)
     bad = sum(each.bad for each in frame.buckets)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mwatch.report.html.text import moment, power_of_two, value
-from mwatch.report.model import Clock
+from mwatch.report.model import ReportClock
 
 WIDTH = 1000.0
 """Every chart is so wide in its own units, and stretched to the page."""
@@ -98,7 +98,7 @@ def labels_by_step(axis: Across) -> list[Tick]:
     return [Tick(axis.place(each), f"{int(each):,}") for each in whole]
 
 
-def labels_by_time(axis: Across, clock: Clock) -> list[Tick]:
+def labels_by_time(axis: Across, clock: ReportClock) -> list[Tick]:
     """On full minutes, hours and days of the clock that is shown."""
     width = axis.high - axis.low
     step = next((each for each in _STEPS_SECONDS if width / each <= 9), None)
@@ -114,7 +114,7 @@ def labels_by_time(axis: Across, clock: Clock) -> list[Tick]:
     ]
 
 
-def _time_label(at: float, step: float, axis: Across, clock: Clock) -> str:
+def _time_label(at: float, step: float, axis: Across, clock: ReportClock) -> str:
     if clock.is_relative:
         return _since(at - axis.low, step)
     told = moment(at, clock)

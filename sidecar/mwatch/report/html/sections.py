@@ -32,7 +32,7 @@ from mwatch.report.model import (
     SpentStory,
     Voice,
 )
-from mwatch.report.recorder import Story
+from mwatch.report.recorder import RunStory
 from mwatch.stats import median
 
 _SPENT = {
@@ -59,7 +59,7 @@ _MARK = (
 _ATTEMPTS = ("#", "Started", "Lasted", "Iterations", "Resumed from", "Done again", "Ended by")
 
 
-def header(story: Story, title: str) -> str:
+def header(story: RunStory, title: str) -> str:
     tone = cause_tone(story.cause)
     name = "Running" if story.cause == "healthy" and not story.is_over else cause_name(story.cause)
     clock = story.clock
@@ -77,7 +77,7 @@ def header(story: Story, title: str) -> str:
     )
 
 
-def _lede(story: Story) -> str:
+def _lede(story: RunStory) -> str:
     """What a reader in a hurry wants to know."""
     is_real = story.mode == "act"
     acted = [
@@ -100,7 +100,7 @@ def _lede(story: Story) -> str:
     return f"<p>{esc(text)}.</p>"
 
 
-def figures(story: Story) -> str:
+def figures(story: RunStory) -> str:
     tiles = "".join(
         f'<div class="tile"><dt>{esc(name)}</dt><dd>{esc(big)}</dd><dd class="dim">{esc(small)}'
         "</dd></div>"
@@ -109,7 +109,7 @@ def figures(story: Story) -> str:
     return f'<dl class="tiles">{tiles}</dl>'
 
 
-def _figures(story: Story) -> Iterator[tuple[str, str, str]]:
+def _figures(story: RunStory) -> Iterator[tuple[str, str, str]]:
     if story.goodput is not None:
         yield "Goodput", percent(story.goodput), f"of {duration(story.wall_seconds)}"
     total = "" if story.total_iterations is None else f"of {count(story.total_iterations)}"
@@ -131,7 +131,7 @@ def _figures(story: Story) -> Iterator[tuple[str, str, str]]:
         yield "GPU-hours", f"{hours:,.2f}", f"on {many(story.world_size, 'rank')}"
 
 
-def attempts(story: Story, detail: Detail) -> str:
+def attempts(story: RunStory, detail: Detail) -> str:
     if not story.attempts:
         return ""
     head = "".join(f'<th scope="col">{each}</th>' for each in _ATTEMPTS)
@@ -145,7 +145,7 @@ def attempts(story: Story, detail: Detail) -> str:
     )
 
 
-def _attempt(story: Story, each: AttemptStory, reach: tuple[int, int], detail: Detail) -> str:
+def _attempt(story: RunStory, each: AttemptStory, reach: tuple[int, int], detail: Detail) -> str:
     ended = story.ended_at if each.ended_at is None else each.ended_at
     lasted = "?" if ended is None else duration(ended - each.started_at)
     cells = (
@@ -185,7 +185,7 @@ def _iterations(each: AttemptStory, least: int, most: int) -> str:
     )
 
 
-def goodput(story: Story) -> str:
+def goodput(story: RunStory) -> str:
     parts = sorted((each for each in story.spent if each.seconds > 0), key=lambda e: -e.seconds)
     whole = sum(each.seconds for each in parts)
     if not parts or whole <= 0:
@@ -219,7 +219,7 @@ def _spent(each: SpentStory, whole: float, most: float) -> str:
     )
 
 
-def seen(story: Story, detail: Detail) -> str:
+def seen(story: RunStory, detail: Detail) -> str:
     """What mwatch watched by, and what it could not see."""
     told = []
     for each in story.sights:
@@ -244,7 +244,7 @@ def seen(story: Story, detail: Detail) -> str:
     )  # fmt: skip
 
 
-def happened(story: Story, detail: Detail) -> str:
+def happened(story: RunStory, detail: Detail) -> str:
     most = 10 * detail.entries
     told = story.happenings
     left_out = story.left_out + max(0, len(told) - most)
@@ -272,7 +272,7 @@ _HEAD = (
 )  # fmt: skip
 
 
-def incidents(story: Story, detail: Detail) -> str:
+def incidents(story: RunStory, detail: Detail) -> str:
     told = list(enumerate(story.incidents, 1))
     if not told:
         return '<section id="incidents"><h2>Incidents</h2><p class="calm">None.</p></section>'
@@ -286,7 +286,7 @@ def incidents(story: Story, detail: Detail) -> str:
     )
 
 
-def _row(story: Story, number: int, each: IncidentStory, detail: Detail) -> str:
+def _row(story: RunStory, number: int, each: IncidentStory, detail: Detail) -> str:
     cells = (
         f'<a class="badge {_tone(each)}" href="#evidence-{number}">{number}</a>',
         f"<b>{esc(cause_name(each.cause))}</b>" + _times(each),
@@ -313,7 +313,7 @@ def _times(each: IncidentStory) -> str:
     return f' <span class="dim">&times; {each.times}</span>' if each.times > 1 else ""
 
 
-def _since(story: Story, each: IncidentStory) -> str:
+def _since(story: RunStory, each: IncidentStory) -> str:
     place = "" if each.since_iteration is None else f"iteration {each.since_iteration:,}"
     at = each.since_at if each.since_at is not None else each.detected_at
     moment = f'<span class="dim">{esc(when(at, story.clock, with_date=False))}</span>'
@@ -326,7 +326,7 @@ def detected_after(each: IncidentStory) -> str:
     return wait(each.detected_at - each.since_at)
 
 
-def deed(story: Story, each: IncidentStory) -> str:
+def deed(story: RunStory, each: IncidentStory) -> str:
     """What was done, in one or two words; the reasons stand below."""
     if each.action == "none":
         return "watched"
@@ -337,7 +337,7 @@ def deed(story: Story, each: IncidentStory) -> str:
     return {"restart": "restarted", "stop": "stopped"}.get(each.action, each.action)
 
 
-def _resumed(story: Story, each: IncidentStory) -> str:
+def _resumed(story: RunStory, each: IncidentStory) -> str:
     chosen = each.resume_from
     if each.resumed_from is not None:
         text = count(each.resumed_from) if each.resumed_from > 0 else "the beginning"
@@ -349,7 +349,7 @@ def _resumed(story: Story, each: IncidentStory) -> str:
     return "the beginning" if chosen is None else count(chosen)
 
 
-def _recovered(story: Story, each: IncidentStory) -> str:
+def _recovered(story: RunStory, each: IncidentStory) -> str:
     if each.recovered_at is not None:
         return duration(each.recovered_at - (each.since_at or each.detected_at))
     if each.action == "none" and each.closed_at is not None:
@@ -360,7 +360,7 @@ def _recovered(story: Story, each: IncidentStory) -> str:
     return "not yet" if each.action == "restart" and not is_last else DASH
 
 
-def _card(story: Story, number: int, each: IncidentStory, detail: Detail) -> str:
+def _card(story: RunStory, number: int, each: IncidentStory, detail: Detail) -> str:
     unfolded = " open" if len(story.incidents) <= _OPEN else ""
     facts = "".join(f"<dt>{name}</dt><dd>{text}</dd>" for name, text in _facts(story, each, detail))
     voices = "".join(_voice(voice, detail) for voice in each.voices[: detail.entries])
@@ -372,7 +372,7 @@ def _card(story: Story, number: int, each: IncidentStory, detail: Detail) -> str
     )
 
 
-def _facts(story: Story, each: IncidentStory, detail: Detail) -> Iterator[tuple[str, str]]:
+def _facts(story: RunStory, each: IncidentStory, detail: Detail) -> Iterator[tuple[str, str]]:
     clock = story.clock
     moments = [
         ("began", each.since_at),

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from mwatch.report.model import Clock
+from mwatch.report.model import ReportClock
 
 DASH = "\N{EN DASH}"
 """Nothing to tell; or from here to there."""
@@ -71,14 +71,14 @@ def cause_tone(cause: str) -> str:
     return "warn" if cause in _MILD else "bad"
 
 
-def moment(at: float, clock: Clock) -> datetime | None:
+def moment(at: float, clock: ReportClock) -> datetime | None:
     try:
         return datetime.fromtimestamp(at + clock.offset_seconds, UTC)
     except (ValueError, OverflowError, OSError):
         return None
 
 
-def when(at: float | None, clock: Clock, *, with_date: bool = True) -> str:
+def when(at: float | None, clock: ReportClock, *, with_date: bool = True) -> str:
     """`2026-11-15 04:12:40`, `04:12:40`, or `+72 s` where the log prints no times."""
     if at is None:
         return "?"

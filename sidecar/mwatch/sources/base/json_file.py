@@ -71,7 +71,7 @@ STALE_SECONDS = 45.0
 _AHEAD_SECONDS = 1.0
 
 
-class Sample(NamedTuple):
+class FileSample(NamedTuple):
     at: float
     """Wall time of the sample."""
     monotonic: float
@@ -86,7 +86,7 @@ class NodeFile:
         self._clock = clock
         self._last = -math.inf
 
-    def read(self) -> Reading[Sample]:
+    def read(self) -> Reading[FileSample]:
         name = self._file.name
         found = self._file.read()
         if isinstance(found, Absent):
@@ -104,7 +104,7 @@ class NodeFile:
             return Failed(f"{name} is of another machine, or of before a reboot")
         is_new = monotonic != self._last
         self._last = monotonic
-        return Ok(Sample(at, monotonic, body, is_new))
+        return Ok(FileSample(at, monotonic, body, is_new))
 
 
 def number(value: object) -> float | None:

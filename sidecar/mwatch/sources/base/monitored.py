@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mwatch.model.observation import Observed, Sight, SightChange
+from mwatch.model.observation import Observed, Source, SourceStatusChange
 from mwatch.model.reading import Absent, Failed, Ok, Reading
 
 Read = Callable[[], Reading[Sequence[Observed]]]
 
 
-class Sighted:
-    def __init__(self, name: str, stream: str, read: Read, sight: Sight | None = None) -> None:
+class MonitoredSource:
+    def __init__(self, name: str, stream: str, read: Read, sight: Source | None = None) -> None:
         """`sight` None: it shows nothing that a detector needs (the wrapper's own state)."""
         self.name = name
         self._stream = stream
@@ -49,7 +49,7 @@ class Sighted:
         is_first = self._told is None and isinstance(self.reading, Absent)  # nothing was lost
         if self._sight is not None and self._told is not self.is_up and not is_first:
             self._told = self.is_up
-            change = SightChange(self._sight, self.is_up, self.reason)
+            change = SourceStatusChange(self._sight, self.is_up, self.reason)
             said.append(Observed(now, self._stream, change))
         if isinstance(self.reading, Ok):
             self.read_at = now

@@ -37,8 +37,8 @@ from mwatch.model.fault import CatalogueEntry
 from mwatch.model.observation import Observed, Sign, SignSource, SignState
 from mwatch.model.reading import Absent, Failed, Ok, Reading
 from mwatch.model.snapshot.hardware import Gpu
-from mwatch.sources.base.json_file import NodeFile, Sample, objects, text, whole
-from mwatch.sources.gpu.nvml import Nvml
+from mwatch.sources.base.json_file import FileSample, NodeFile, objects, text, whole
+from mwatch.sources.gpu.nvml import NvmlSource
 from mwatch.sources.gpu.records import GpuFaults, GpuRecord, read_record
 from mwatch_trainer.contract import NODE_FOLDER, NODE_GPUS
 
@@ -221,7 +221,7 @@ _REST_SECONDS = 60.0
 """Our own NVML stays open so long after the wrapper's records are back."""
 
 
-class Gpus:
+class GpuSource:
     def __init__(
         self,
         folder: str,
@@ -230,7 +230,7 @@ class Gpus:
         *,
         ranks: Ranks = nobody,
         node: str | None = None,
-        nvml: Nvml | None = None,
+        nvml: NvmlSource | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -239,7 +239,7 @@ class Gpus:
         One is made for each attempt, and tells nothing of before; `nvml` may outlive it.
         """
         self._file = NodeFile(os.path.join(folder, NODE_FOLDER, NODE_GPUS), clock)
-        self._nvml = Nvml(clock=clock) if nvml is None else nvml
+        self._nvml = NvmlSource(clock=clock) if nvml is None else nvml
         self._stream, self._ranks, self._clock = stream, ranks, clock
         self._faults = GpuFaults(stream, catalogue, node)
         self._signs = GpuSigns()
@@ -275,7 +275,7 @@ class Gpus:
             self._needed_at = None
             self._nvml.close()
 
-    def _look(self, route: Route, sample: Sample) -> Reading[tuple[Observed, ...]]:
+    def _look(self, route: Route, sample: FileSample) -> Reading[tuple[Observed, ...]]:
         if sample.monotonic < self._began:
             return Absent("what is there was read before this attempt")
         self.route = route
@@ -285,7 +285,7 @@ class Gpus:
             return Ok(said)
         return Failed(text(sample.body.get("reason")) or "nobody said why")
 
-    def _read(self, route: Route, sample: Sample) -> list[Observed]:
+    def _read(self, route: Route, sample: FileSample) -> list[Observed]:
         listed = objects(sample.body.get("gpus"), MAX_GPUS)
         records = [self._record(route, each) for each in listed]
         self.gpus = self._with_ranks([each.gpu for each in records])
@@ -316,7 +316,7 @@ class Gpus:
         return record if route == "wrapper" else _since(record, self._began_at)
 
 
-def _with_gpus(reading: Reading[Sample]) -> Reading[Sample]:
+def _with_gpus(reading: Reading[FileSample]) -> Reading[FileSample]:
     """Ok only with a GPU in it, and be it one that is lost."""
     if not isinstance(reading, Ok):
         return reading

@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mwatch.model.reading import Absent, Failed, Ok, Reading
-from mwatch.sources.base.json_file import Sample
+from mwatch.sources.base.json_file import FileSample
 from mwatch.sources.base.worker import Worker
 from mwatch_trainer.gpu.nvml_api import (
     ANY_TENSOR,
@@ -41,17 +41,17 @@ from mwatch_trainer.gpu.nvml_api import (
     TIMEOUT,
     UNKNOWN_ERROR,
     WAIT_MILLISECONDS,
-    Broken,
     Calls,
     Lost,
+    NvmlBroken,
     Tell,
     check,
     event_name,
     throttle_names,
     unopened,
 )
-from mwatch_trainer.gpu.nvml_api import Absent as NvmlAbsent
-from mwatch_trainer.gpu.sampler import Gpus as Sampler
+from mwatch_trainer.gpu.nvml_api import NvmlAbsent as NvmlAbsent
+from mwatch_trainer.gpu.sampler import GpuSampler as Sampler
 
 
 def watch(
@@ -103,7 +103,7 @@ def _address(device: Any) -> int | None:
     return ctypes.cast(device, ctypes.c_void_p).value
 
 
-class Meter:
+class NvmlMeter:
     def __init__(
         self, module: Any, ask: Callable[..., Any], device: Any, samples: list[Any]
     ) -> None:
@@ -158,7 +158,7 @@ def open_nvml() -> NvmlCalls:
     try:
         module.nvmlInit()
     except module.NVMLError as error:
-        failure = NvmlAbsent if error.value in NOTHING_THERE else Broken
+        failure = NvmlAbsent if error.value in NOTHING_THERE else NvmlBroken
         raise failure(f"NVML does not start: {error}") from None
     return NvmlCalls(module)
 
@@ -244,13 +244,13 @@ class NvmlCalls:
         found = self.ask("nvmlDeviceGetFieldValues", device, list(wanted))
         return [None] * len(wanted) if found is None else [self._field(each) for each in found]
 
-    def tensor_meter(self, device: Any) -> Meter | None:
+    def tensor_meter(self, device: Any) -> NvmlMeter | None:
         support = self.ask("nvmlGpmQueryDeviceSupport", device)
         if support is None or not support.isSupportedDevice:
             return None
         samples = [self.ask("nvmlGpmSampleAlloc") for _ in range(2)]
         is_whole = all(each is not None for each in samples)
-        return Meter(self._module, self.ask, device, samples) if is_whole else None
+        return NvmlMeter(self._module, self.ask, device, samples) if is_whole else None
 
     def watch(self, devices: list[Any], tell: Tell, is_over: Callable[[], bool]) -> None:
         watch(self._module, self.ask, devices, tell, is_over)
@@ -301,7 +301,7 @@ _TENSOR_SECONDS = 4.0
 """Twice as long as beside the trainer: the sidecar has one percent of a core for everything."""
 
 
-class Nvml:
+class NvmlSource:
     def __init__(
         self,
         open_nvml: Callable[[], Calls] = open_nvml,
@@ -319,14 +319,14 @@ class Nvml:
         self._lock = threading.Lock()
         self._is_open = False
         self._next = -math.inf
-        self._reading: Reading[Sample] = _NOT_YET
+        self._reading: Reading[FileSample] = _NOT_YET
 
     @property
     def is_awaited(self) -> bool:
         """It was asked, has not answered since it was opened, and is not late."""
         return self._reading is _NOT_YET
 
-    def read(self) -> Reading[Sample]:
+    def read(self) -> Reading[FileSample]:
         """What it last said, at once; starts the next look when it is due."""
         answer = self._worker.take()
         if answer is not None:
@@ -361,7 +361,7 @@ class Nvml:
             self._sampler.close()
 
 
-def _as_sample(answer: Reading[dict[str, Any]]) -> Reading[Sample]:
+def _as_sample(answer: Reading[dict[str, Any]]) -> Reading[FileSample]:
     if not isinstance(answer, Ok):
         return answer
     body = answer.value
@@ -371,4 +371,4 @@ def _as_sample(answer: Reading[dict[str, Any]]) -> Reading[Sample]:
         case "failed" if not body["gpus"]:
             return Failed(body["reason"])
         case _:
-            return Ok(Sample(body["at"], body["monotonic"], body, is_new=True))
+            return Ok(FileSample(body["at"], body["monotonic"], body, is_new=True))

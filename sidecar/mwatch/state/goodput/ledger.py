@@ -9,18 +9,18 @@ phase ends. It cannot see work on an iteration that was never finished: that cou
 from __future__ import annotations
 
 from mwatch.model.goodput import (
+    BookedSpan,
+    BookedStall,
+    GoodputLedger,
     Head,
-    Ledger,
     Open,
     Parts,
-    Span,
     Spent,
-    Stall,
     Unjudged,
     UnknownReach,
 )
 from mwatch.model.job import Job, Step
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from mwatch.model.phase import JobPhase
 from mwatch.state.goodput.line_time import RECLAIMED, book_late_line, book_line, book_usual_line
 from mwatch.state.goodput.slow_time import (
@@ -58,7 +58,7 @@ def attempt_started(job: Job, at: float) -> None:
     ledger.open = Open(job.attempt.phase, at, evaluations=job.attempt.evaluations)
 
 
-def _book_between(ledger: Ledger, at: float) -> None:
+def _book_between(ledger: GoodputLedger, at: float) -> None:
     gap = at - ledger.booked_at
     pace = ledger.pace
     worked = min(pace.unseen_seconds, gap / 2)
@@ -136,7 +136,7 @@ def stall_judged(job: Job, *, detected_at: float, decided_at: float | None) -> N
         decided_at = decided_at if known.decided_at is None else known.decided_at
     else:
         _judge_by_few(job)
-    opened.stall = Stall(detected_at, decided_at)
+    opened.stall = BookedStall(detected_at, decided_at)
 
 
 def settle(job: Job, at: float) -> None:
@@ -154,7 +154,7 @@ def settle(job: Job, at: float) -> None:
         ledger.show({Spent.RESTARTING: at - ledger.booked_at}, at)
 
 
-def _book_head(ledger: Ledger) -> None:
+def _book_head(ledger: GoodputLedger) -> None:
     """No line came at the moment when steps were known to be done: the phase was all its own."""
     head, ledger.open.head = ledger.open.head, None
     if head is None:
@@ -185,7 +185,7 @@ def _leave_first_steps(job: Job, at: float, before: JobPhase) -> None:
 def _end_aside(job: Job, at: float, before: JobPhase) -> None:
     opened, spent = job.ledger.open, spent_in(job, before)
     if spent is not None and len(opened.spans) < _MAX_SPANS:
-        opened.spans.append(Span(spent, min(opened.phase_began, at), at))
+        opened.spans.append(BookedSpan(spent, min(opened.phase_began, at), at))
 
 
 def _book_all(job: Job, at: float, spent: Spent) -> None:
@@ -203,7 +203,7 @@ def _book_tail(job: Job, at: float) -> Tail:
     tail = read_tail(job, at)
     ledger.book(tail.parts, at)
     pace = ledger.pace
-    if usual_step(job) is None and not job.sees(Sight.PROBE) and job.attempt.steps:
+    if usual_step(job) is None and not job.sees(Source.PROBE) and job.attempt.steps:
         pace.unknown_reach = UnknownReach(tail.reported, tail.worked_seconds)
     else:
         pace.furthest = max(pace.furthest, tail.reached, job.attempt.iteration or 0)
@@ -212,7 +212,7 @@ def _book_tail(job: Job, at: float) -> Tail:
     return tail
 
 
-def _leave_to_late_lines(ledger: Ledger, parts: Parts) -> None:
+def _leave_to_late_lines(ledger: GoodputLedger, parts: Parts) -> None:
     """Nothing stood still if the log of the pod that prints the lines was only late."""
     for spent in RECLAIMED:
         add(ledger.pace.spare, spent, parts.get(spent, 0.0))

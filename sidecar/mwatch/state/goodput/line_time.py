@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mwatch.model.goodput import Ledger, Pace, Parts, Span, Spent, Unjudged
+from mwatch.model.goodput import BookedSpan, GoodputLedger, Parts, Spent, StepPace, Unjudged
 from mwatch.model.job import Job, Step
 from mwatch.state.goodput.slow_time import (
     FIRST_STEP_FACTOR,
@@ -86,7 +86,7 @@ def _lost(job: Job, step: Step) -> int:
     return max(0, step.iteration - step.new - (attempt.resumed_from or 0))
 
 
-def _after_the_probe(pace: Pace, parts: Parts, step: Step, room: float, told: float) -> _Booked:
+def _after_the_probe(pace: StepPace, parts: Parts, step: Step, room: float, told: float) -> _Booked:
     """The probe has seen the first step end; the line counts it in."""
     redone, size = redone_share(pace, step.iteration, step.new), step.batch_size
     others, known = step.new - 1, pace.first_step_seconds
@@ -100,7 +100,7 @@ def _after_the_probe(pace: Pace, parts: Parts, step: Step, room: float, told: fl
     return _Booked(seconds, min(max(0.0, told - known - room), SKEW), seconds / others)
 
 
-def _alone(pace: Pace, parts: Parts, step: Step, seconds: float) -> _Booked:
+def _alone(pace: StepPace, parts: Parts, step: Step, seconds: float) -> _Booked:
     redone = redone_share(pace, step.iteration, step.new)
     booked_as = Spent.FIRST_STEP if step.new == 1 else Spent.TRAINING
     if booked_as is Spent.FIRST_STEP:
@@ -180,7 +180,7 @@ def book_usual_line(job: Job, step: Step, at: float) -> bool:
     return True
 
 
-def is_fitting(pace: Pace, told: float, room: float, owed: float) -> bool:
+def is_fitting(pace: StepPace, told: float, room: float, owed: float) -> bool:
     """Whether a line whose steps do not just fill the time since the line before is still a usual
     one: what is owed stays owed."""
     if owed <= -JITTER:
@@ -194,7 +194,7 @@ def is_fitting(pace: Pace, told: float, room: float, owed: float) -> bool:
     return True
 
 
-def _keep_pace(pace: Pace, step: Step, own: float, log_interval: int | None) -> None:
+def _keep_pace(pace: StepPace, step: Step, own: float, log_interval: int | None) -> None:
     if own > 0:
         pace.step_seconds = min(own, pace.newest_seconds or own)  # one line may hold a stall
         pace.newest_seconds = own
@@ -241,7 +241,7 @@ def _next_line(job: Job, step: Step, at: float, own: float | None) -> float:
     return told / count
 
 
-def _may_reclaim(pace: Pace, parts: Parts) -> None:
+def _may_reclaim(pace: StepPace, parts: Parts) -> None:
     """A save that seems to have taken all the time may have been over long before: the log that
     tells its end was late, and so are the lines after it."""
     for spent in _ASIDE:
@@ -251,7 +251,7 @@ def _may_reclaim(pace: Pace, parts: Parts) -> None:
             add(pace.spare, spent, parts[spent])
 
 
-def _reclaim(ledger: Ledger) -> None:
+def _reclaim(ledger: GoodputLedger) -> None:
     """Lines that had waited come all at once: what nothing explained were their steps."""
     pace = ledger.pace
     for spent in [each for each in RECLAIMED if each in pace.spare]:
@@ -268,11 +268,11 @@ def _unprinted(job: Job) -> int:
     return max(0, step.iteration - before.iteration - step.new)
 
 
-def _carry_over(ledger: Ledger, known: Parts, parts: Parts, at: float) -> None:
+def _carry_over(ledger: GoodputLedger, known: Parts, parts: Parts, at: float) -> None:
     """A save that had no room beside the steps may be one of after the line: clocks differ."""
     for spent, seconds in known.items():
         if parts.get(spent, 0.0) < seconds / 2:
-            ledger.open.spans.append(Span(spent, at + SAME_MOMENT, at + SAME_MOMENT))
+            ledger.open.spans.append(BookedSpan(spent, at + SAME_MOMENT, at + SAME_MOMENT))
 
 
 def _stretch(parts: Parts, span: float, told: float, expected: float | None) -> Parts:
@@ -320,7 +320,7 @@ def _trained(job: Job, parts: Parts, untimed: set[Spent], room: float, told: flo
     return trained
 
 
-def _unexplained(ledger: Ledger, seconds: float) -> Parts:
+def _unexplained(ledger: GoodputLedger, seconds: float) -> Parts:
     """A stall that healed, somewhere since the last line, if anybody saw one."""
     stall, begin = ledger.open.stall, ledger.booked_at
     if stall is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mwatch.model.goodput import Guess, Pace, Spent, Unjudged
+from mwatch.model.goodput import Guess, Spent, StepPace, Unjudged
 from mwatch.model.job import Job
 
 FIRST_STEP_FACTOR = 10.0  # that a first step takes, of a job that has shown no other yet
@@ -36,7 +36,7 @@ def usual_step(job: Job) -> float | None:
     return known.usual_step() if has_some else None
 
 
-def leave_unjudged(pace: Pace, steps: Unjudged) -> None:
+def leave_unjudged(pace: StepPace, steps: Unjudged) -> None:
     if len(pace.unjudged) < _MAX_UNJUDGED:
         pace.unjudged.append(steps)
 

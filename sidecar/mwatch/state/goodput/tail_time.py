@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from mwatch.model.goodput import Ledger, Open, Parts, Spent
+from mwatch.model.goodput import GoodputLedger, Open, Parts, Spent
 from mwatch.model.job import Attempt, Job
-from mwatch.model.observation import Sight
+from mwatch.model.observation import Source
 from mwatch.model.phase import JobPhase
 from mwatch.state.goodput.slow_time import usual_step
 from mwatch.state.goodput.time_parts import (
@@ -81,7 +81,7 @@ def read_tail(job: Job, at: float) -> Tail:
     trained = _trained(job, rest, at, is_cut=is_cut)
     step, reported = ledger.pace.step_seconds, _reported(job.attempt)
     if opened.stall is None and opened.head is None:
-        has_mark = not is_cut and not job.sees(Sight.PROBE) and _marked_at(opened) is not None
+        has_mark = not is_cut and not job.sees(Source.PROBE) and _marked_at(opened) is not None
         sure = _since_a_mark(job, at) if has_mark else _finished(job) * (step or 0.0)
         trained += _take_from(parts, sure - (trained if has_mark else rest))
     iterations = trained / step if step else 0.0
@@ -139,7 +139,9 @@ def spent_in(job: Job, phase: JobPhase) -> Spent | None:
     return PHASES.get(phase)
 
 
-def _add_phase(ledger: Ledger, parts: Parts, spent: Spent, seconds: float, at: float) -> None:
+def _add_phase(
+    ledger: GoodputLedger, parts: Parts, spent: Spent, seconds: float, at: float
+) -> None:
     stall = ledger.open.stall
     if stall is None:
         add(parts, spent, seconds)
@@ -154,7 +156,7 @@ def _reported(attempt: Attempt) -> float:
     return (attempt.first_iteration or 1) - 1
 
 
-def _gap(ledger: Ledger) -> float | None:
+def _gap(ledger: GoodputLedger) -> float | None:
     pace = ledger.pace
     return None if pace.step_seconds is None else pace.step_seconds * (pace.interval or 1)
 
@@ -167,7 +169,7 @@ def _trained(job: Job, rest: float, at: float, *, is_cut: bool) -> float:
         return 0.0
     if is_cut:
         return min(rest, _most_unprinted(job))
-    if job.sees(Sight.PROBE):
+    if job.sees(Source.PROBE):
         worked = max(0.0, rest - (at - _last_step_at(job)))
         step = ledger.pace.step_seconds
         if step is None or not attempt.steps:
@@ -209,7 +211,7 @@ def _most_unprinted(job: Job) -> float:
     attempt, pace = job.attempt, job.ledger.pace
     if pace.step_seconds is None or not attempt.steps:
         return math.inf
-    if attempt.is_done or job.sees(Sight.PROBE) or _ends_with_save(job):
+    if attempt.is_done or job.sees(Source.PROBE) or _ends_with_save(job):
         return _finished(job) * pace.step_seconds
     return max(_finished(job), (pace.interval or 1) - 1) * pace.step_seconds * _LATE
 
@@ -233,7 +235,7 @@ def _last_step_at(job: Job) -> float:
     return max([*known, job.ledger.booked_at, job.ledger.open.phase_began])
 
 
-def _whole_steps(ledger: Ledger, seconds: float) -> float:
+def _whole_steps(ledger: GoodputLedger, seconds: float) -> float:
     """A step that was not finished is lost."""
     step = ledger.pace.step_seconds
     return seconds // step * step if step else seconds
@@ -276,6 +278,6 @@ def _unseen(job: Job, rest: float) -> float:
     """The next line would have come: on average half of the way to it was done."""
     attempt, gap = job.attempt, _gap(job.ledger)
     is_quiet = rest < SAME_MOMENT and job.ledger.open.phase is JobPhase.TRAINING
-    if not is_quiet or gap is None or usual_step(job) is None or job.sees(Sight.PROBE):
+    if not is_quiet or gap is None or usual_step(job) is None or job.sees(Source.PROBE):
         return 0.0
     return 0.0 if attempt.is_done or attempt.exit is not None else gap / 2

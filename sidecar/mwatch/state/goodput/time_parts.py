@@ -11,14 +11,14 @@ import math
 from collections.abc import Iterable
 
 from mwatch.model.calibration import Calibration
-from mwatch.model.goodput import Ledger, Open, Pace, Parts, Spent, Stall
+from mwatch.model.goodput import BookedStall, GoodputLedger, Open, Parts, Spent, StepPace
 from mwatch.model.job import Step
-from mwatch.model.phase import Slot
+from mwatch.model.phase import DeadlineSlot
 
 SAME_MOMENT = 1e-3
 SKEW = 5.0
 """Seconds that the clocks of two pods may differ by."""
-_SLOTS = {Spent.SAVING: Slot.SAVING, Spent.EVALUATING: Slot.EVALUATING}
+_SLOTS = {Spent.SAVING: DeadlineSlot.SAVING, Spent.EVALUATING: DeadlineSlot.EVALUATING}
 
 
 def add(parts: Parts, spent: Spent, seconds: float) -> None:
@@ -57,14 +57,14 @@ def spans_within(opened: Open, begin: float, end: float) -> tuple[Parts, set[Spe
     return parts, untimed - parts.keys()
 
 
-def seconds_aside(ledger: Ledger, before: Step | None) -> float:
+def seconds_aside(ledger: GoodputLedger, before: Step | None) -> float:
     """That saves and evaluations are known to have taken since a line."""
     if before is None or not ledger.open.spans:
         return 0.0
     return sum(spans_within(ledger.open, before.at, math.inf)[0].values())
 
 
-def split_stall(stall: Stall, begin: float, end: float) -> Parts:
+def split_stall(stall: BookedStall, begin: float, end: float) -> Parts:
     """Time in which nothing moved: nobody knew, it was being looked at, it was decided."""
     detected = min(max(stall.detected_at, begin), end)
     decided = end if stall.decided_at is None else min(max(stall.decided_at, detected), end)
@@ -87,7 +87,7 @@ def split_untimed(spents: Iterable[Spent], seconds: float, calibration: Calibrat
     return {spent: seconds * (each or 0.0) / total for spent, each in usual.items()}
 
 
-def redone_share(pace: Pace, last: float, iterations: float) -> float:
+def redone_share(pace: StepPace, last: float, iterations: float) -> float:
     """Of the iterations up to and with `last`, how many an earlier attempt had done."""
     if iterations <= 0:
         return 0.0
