@@ -16,7 +16,7 @@ import yaml
 from mwatch.checks.every import look
 from mwatch.manifests.parts import InjectRequest
 from mwatch.manifests.whole import inject_text
-from mwatch.model.checks.check import Severity
+from mwatch.model.checks.check import CheckLevel
 from mwatch_trainer.command.argv import find_program
 from mwatch_trainer.command.composer import is_composer
 from mwatch_trainer.command.composer import settings as composer_settings
@@ -84,7 +84,7 @@ def test_wrapper_and_sidecar_are_what_inject_would_add(
 def test_every_size_passes_the_checks_that_diagnose_makes(config: str) -> None:
     words = sets(f"model.config={config}", f"training.nodes={CONFIGS[config]}")
     text = rendered_text(CHART, *words, name="mpt")
-    found = [each for each in look(one_workload(text)) if each.level is not Severity.INFO]
+    found = [each for each in look(one_workload(text)) if each.level is not CheckLevel.INFO]
     assert found == []
 
 

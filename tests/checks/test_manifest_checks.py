@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from mwatch.checks.every import ALL, look
-from mwatch.model.checks.check import Problem, Severity
+from mwatch.model.checks.check import CheckLevel, Problem
 from support.builders.job_manifests import (
     TRAIN,
     at_instance,
@@ -222,7 +222,7 @@ def test_the_worst_comes_first_and_names_its_line() -> None:
     content = limited(1)
     content["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "a"}
     first, *_, last = found(variable(content, "NCCL_DEBUG", "INFO"))
-    assert (first.level, last.level) == (Severity.ERROR, Severity.INFO)
+    assert (first.level, last.level) == (CheckLevel.ERROR, CheckLevel.INFO)
     text = yaml.safe_dump(content)
     lines = text.splitlines()
     assert first.line is not None and "backoffLimit" in lines[first.line - 1]

@@ -13,7 +13,7 @@ import yaml
 
 from mwatch.checks.every import ALL
 from mwatch.checks.live import RUNNING, look, worst_first
-from mwatch.model.checks.check import CheckState, Made, Severity
+from mwatch.model.checks.check import CheckLevel, CheckState, Made
 from mwatch.model.checks.running import Claim, JobProgress, KeptFields, Running
 from mwatch.model.kube.facts import KubeFacts
 from mwatch.model.kube.node import HYPERPOD_HEALTH, KubeNode, Taint
@@ -261,4 +261,4 @@ def test_arguments_that_nobody_saw_are_not_taken_for_right() -> None:
 
 def test_the_worst_comes_first() -> None:
     found = worst_first(look(running(variable(limited(1), "NCCL_DEBUG", "INFO"))))
-    assert [each.level for each in found] == [Severity.ERROR, Severity.WARNING]
+    assert [each.level for each in found] == [CheckLevel.ERROR, CheckLevel.WARNING]

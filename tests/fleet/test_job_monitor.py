@@ -226,7 +226,7 @@ def test_a_look_that_fails_leaves_no_old_decision_to_be_acted_on(
     def fails(*_: object) -> None:
         raise ValueError("a fault of ours")
 
-    monkeypatch.setattr(fleet.watch.engine, "look", fails)
+    monkeypatch.setattr(fleet.watch.engine, "evaluate", fails)
     with pytest.raises(ValueError):
         fleet.run(1)
     assert fleet.watch.assessment is None and not fleet.watch.wants_action
@@ -240,7 +240,7 @@ def test_a_pod_whose_news_cannot_be_taken_is_unseen_and_not_silent(
     def fails(*_: object) -> None:
         raise ValueError("a fault of ours")
 
-    monkeypatch.setattr(fleet.watch.engine, "tell", fails)
+    monkeypatch.setattr(fleet.watch.engine, "observe", fails)
     uid = fleet.kube["train-1"].uid
     before = fleet.watch.pods[uid]
     fleet.now += 1

@@ -12,7 +12,7 @@ import pytest
 _CODE = "import sys, mwatch.{0}; print([n for n in sys.modules if n.startswith('kubernetes')])"
 
 
-@pytest.mark.parametrize("module", ["app.sidecar", "app.run", "cli.main"])
+@pytest.mark.parametrize("module", ["sidecar.sidecar", "run.assemble", "cli.main"])
 def test_it_is_not_loaded_by(module: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _CODE.format(module)],

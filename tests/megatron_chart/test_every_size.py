@@ -10,7 +10,7 @@ import pytest
 
 from mwatch.checks.every import look
 from mwatch.manifests.whole import workloads
-from mwatch.model.checks.check import Severity
+from mwatch.model.checks.check import CheckLevel
 from support.repository.chart_renders import (
     MEGATRON,
     objects_in,
@@ -30,7 +30,7 @@ EFA = {"eks": 4, "hyperpod": 32}
 def wrong_in(text: str) -> list[str]:
     """What `mwatch diagnose -f` would say of it."""
     found = [one for job in workloads(text, "chart") for one in look(job)]
-    return [f"{one.check}: {one.what}" for one in found if one.level is not Severity.INFO]
+    return [f"{one.check}: {one.what}" for one in found if one.level is not CheckLevel.INFO]
 
 
 @pytest.mark.parametrize("size", LEAST_GPUS)

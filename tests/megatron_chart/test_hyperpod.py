@@ -18,7 +18,7 @@ import yaml
 from gpt.corpora import gpt2_files, json_lines
 from mwatch.checks.every import look
 from mwatch.manifests.whole import workloads
-from mwatch.model.checks.check import Severity
+from mwatch.model.checks.check import CheckLevel
 from support.repository.chart_renders import MEGATRON, only, pods, rendered
 from support.repository.hyperpod_templates import (
     FOLDER,
@@ -61,7 +61,7 @@ def test_filled_in_it_is_what_the_chart_renders() -> None:
 
 def test_our_own_checks_find_nothing_in_it() -> None:
     (job,) = workloads(fill("pytorchjob").stdout, "pytorchjob")
-    assert [one.what for one in look(job) if one.level is not Severity.INFO] == []
+    assert [one.what for one in look(job) if one.level is not CheckLevel.INFO] == []
 
 
 def test_plain_envsubst_fills_it_in_just_as_well() -> None:

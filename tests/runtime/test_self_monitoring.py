@@ -20,7 +20,7 @@ def test_a_fault_is_told_once_for_each_place_and_survived() -> None:
     with faults.guard():
         raise ValueError("x" * 10_000)
     assert len(said) == 2
-    assert "test_own_faults.py" in said[0]
+    assert "test_self_monitoring.py" in said[0]
     assert "KeyError: '0'" in said[0]
     assert "the training goes on" in said[0]
     assert len(said[1]) < 1000

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mwatch.checks.pods import training
-from mwatch.model.checks.check import Check, CheckHit, Severity
+from mwatch.model.checks.check import Check, CheckHit, CheckLevel
 from mwatch.model.checks.workload import Path, Replica, Workload
 
 _MAX = 200_000
@@ -219,7 +219,7 @@ def _grace(workload: Workload) -> Iterator[CheckHit]:
 
 
 CHECKS = (
-    Check("exit-code", Severity.ERROR, "the exit code of training is the container's", _masked),
-    Check("first-process", Severity.WARNING, "SIGTERM reaches the trainer", _first_process),
-    Check("grace-period", Severity.WARNING, "there is time to save on SIGTERM", _grace),
+    Check("exit-code", CheckLevel.ERROR, "the exit code of training is the container's", _masked),
+    Check("first-process", CheckLevel.WARNING, "SIGTERM reaches the trainer", _first_process),
+    Check("grace-period", CheckLevel.WARNING, "there is time to save on SIGTERM", _grace),
 )

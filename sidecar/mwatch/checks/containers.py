@@ -23,7 +23,7 @@ from mwatch.checks.pods import (
     training,
     volume_of,
 )
-from mwatch.model.checks.check import Check, CheckHit, Severity
+from mwatch.model.checks.check import Check, CheckHit, CheckLevel
 from mwatch.model.checks.workload import Replica, Workload
 
 
@@ -54,7 +54,7 @@ def _readiness(workload: Workload) -> Iterator[CheckHit]:
                     f"{container.get('name')} has a readinessProbe: while it fails, the pod's DNS "
                     f"name is gone, and ranks cannot meet{unless}",
                     "take it away",
-                    None if is_sure else Severity.WARNING,
+                    None if is_sure else CheckLevel.WARNING,
                 )
 
 
@@ -73,8 +73,8 @@ def _keeps_names(workload: Workload) -> bool:
 
 
 CONTAINER_CHECKS = (
-    Check("container-name", Severity.ERROR, "a PyTorchJob's container is named pytorch", _name),
-    Check("readiness-probe", Severity.ERROR, "no container has a readinessProbe", _readiness),
+    Check("container-name", CheckLevel.ERROR, "a PyTorchJob's container is named pytorch", _name),
+    Check("readiness-probe", CheckLevel.ERROR, "no container has a readinessProbe", _readiness),
 )
 
 
@@ -154,9 +154,9 @@ def _at(content: Any, keys: tuple[str, ...]) -> Any:
 
 
 REFERENCE_CHECKS = (
-    Check("selector", Severity.INFO, "selectors name labels that pods have", _selector),
-    Check("rendezvous-id", Severity.ERROR, "all pods have one RDZV_ID", _rendezvous),
-    Check("undefined-variable", Severity.WARNING, "variables are defined where used", _undefined),
+    Check("selector", CheckLevel.INFO, "selectors name labels that pods have", _selector),
+    Check("rendezvous-id", CheckLevel.ERROR, "all pods have one RDZV_ID", _rendezvous),
+    Check("undefined-variable", CheckLevel.WARNING, "variables are defined where used", _undefined),
 )
 
 
@@ -252,7 +252,7 @@ def _autoresume(workload: Workload) -> Iterator[CheckHit]:
 
 
 STORAGE_CHECKS = (
-    Check("save-load", Severity.ERROR, "--save and --load are given and equal", _save_load),
-    Check("save-volume", Severity.ERROR, "checkpoints lie on a shared volume", _volume),
-    Check("autoresume", Severity.ERROR, "Composer resumes after a restart", _autoresume),
+    Check("save-load", CheckLevel.ERROR, "--save and --load are given and equal", _save_load),
+    Check("save-volume", CheckLevel.ERROR, "checkpoints lie on a shared volume", _volume),
+    Check("autoresume", CheckLevel.ERROR, "Composer resumes after a restart", _autoresume),
 )

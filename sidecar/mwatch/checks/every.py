@@ -8,7 +8,7 @@ Those that need the volume, the nodes or the log are made where these can be see
 from __future__ import annotations
 
 from mwatch.checks import command, containers, network, parallelism, restart
-from mwatch.model.checks.check import Check, Problem, Severity
+from mwatch.model.checks.check import Check, CheckLevel, Problem
 from mwatch.model.checks.workload import Workload
 
 ALL: tuple[Check, ...] = (
@@ -21,7 +21,7 @@ ALL: tuple[Check, ...] = (
     *containers.REFERENCE_CHECKS,
     *network.RENDEZVOUS_CHECKS,
 )
-_ORDER = (Severity.ERROR, Severity.WARNING, Severity.INFO)
+_ORDER = (CheckLevel.ERROR, CheckLevel.WARNING, CheckLevel.INFO)
 
 
 def look(workload: Workload, checks: tuple[Check, ...] = ALL) -> list[Problem]:

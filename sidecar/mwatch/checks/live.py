@@ -16,23 +16,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mwatch.checks import every
+from mwatch.checks import every, volume
 from mwatch.checks.pods import SAVE, has_arguments, named, training, volume_of
 from mwatch.model.checks.check import (
     Check,
     CheckHit,
+    CheckLevel,
     CheckState,
     Made,
     NotChecked,
     Problem,
     RunningCheck,
-    Severity,
 )
-from mwatch.model.checks.running import CLAIMS, CRD, LOGS, NODES, SERVICES, VOLUME, Running
+from mwatch.model.checks.running import CLAIMS, CRD, LOGS, NODES, SERVICES, Running
 from mwatch.model.checks.workload import Replica
 from mwatch.model.kube.node import HYPERPOD_HEALTH, KubeNode
-from mwatch.model.observation import StoredCheckpoint
-from mwatch.model.snapshot.pod import DataFile, Mount
 
 _SIDECAR = "mwatch"
 _TENSORBOARD = "--tensorboard-dir"
@@ -55,7 +53,7 @@ def _sidecar_kept(running: Running) -> list[CheckHit] | NotChecked:
     if running.kept.restart_policy:
         return []
     said = f"the CRD of {running.workload.kind} drops restartPolicy of init containers"
-    return [CheckHit((), said, "use mwatch inject --sidecar container, or auto", Severity.INFO)]
+    return [CheckHit((), said, "use mwatch inject --sidecar container, or auto", CheckLevel.INFO)]
 
 
 def _is_pruned(replica: Replica) -> bool:
@@ -166,11 +164,11 @@ def _created(running: Running, name: str) -> float:
 
 
 CLUSTER_CHECKS = (
-    RunningCheck("sidecar-kept", Severity.ERROR, "the CRD keeps a native sidecar", _sidecar_kept),
-    RunningCheck("nodes", Severity.ERROR, "the nodes of the job are well", _nodes),
-    RunningCheck("reclaim", Severity.WARNING, "checkpoints outlive their claim", _reclaim),
-    RunningCheck("tensorboard", Severity.INFO, "TensorBoard can be reached", _tensorboard),
-    RunningCheck("pod-rendezvous-id", Severity.ERROR, "the pods have one RDZV_ID", _rendezvous),
+    RunningCheck("sidecar-kept", CheckLevel.ERROR, "the CRD keeps a native sidecar", _sidecar_kept),
+    RunningCheck("nodes", CheckLevel.ERROR, "the nodes of the job are well", _nodes),
+    RunningCheck("reclaim", CheckLevel.WARNING, "checkpoints outlive their claim", _reclaim),
+    RunningCheck("tensorboard", CheckLevel.INFO, "TensorBoard can be reached", _tensorboard),
+    RunningCheck("pod-rendezvous-id", CheckLevel.ERROR, "the pods have one RDZV_ID", _rendezvous),
 )
 
 
@@ -197,7 +195,7 @@ def _last_rank(running: Running) -> list[CheckHit] | NotChecked:
             )
         return [
             CheckHit((), f"no pod of {told.read_pods} has printed an iteration line",
-                 "is --log-interval too large, or does it still start?", Severity.WARNING)
+                 "is --log-interval too large, or does it still start?", CheckLevel.WARNING)
         ]  # fmt: skip
     age = running.facts.now - told.line_at
     if told.line_seconds is None or age <= max(_LATE * told.line_seconds, _LEAST_SECONDS):
@@ -246,215 +244,15 @@ def _early(running: Running) -> list[CheckHit] | NotChecked:
 
 
 PROGRESS_CHECKS = (
-    RunningCheck("last-rank", Severity.ERROR, "iteration lines come, and come in time", _last_rank),
-    RunningCheck("random-start", Severity.ERROR, "a restart goes on from a checkpoint", _random),
-    RunningCheck("early-success", Severity.ERROR, "Succeeded means that it is done", _early),
+    RunningCheck(
+        "last-rank", CheckLevel.ERROR, "iteration lines come, and come in time", _last_rank
+    ),
+    RunningCheck("random-start", CheckLevel.ERROR, "a restart goes on from a checkpoint", _random),
+    RunningCheck("early-success", CheckLevel.ERROR, "Succeeded means that it is done", _early),
 )
 
 
-_TRAIN, _OTHERS = "--train-data-path", ("--valid-data-path", "--test-data-path")
-_PER_PARAMETER = 14
-"""Bytes in a checkpoint with its optimizer."""
-_VOCABULARY = 50257
-_OWN = frozenset({"overlay", "tmpfs", "ramfs", "rootfs"})
-"""File systems that die with the container or the pod."""
-_OVERDUE = 2.0
-_MIN_OVERDUE_SECONDS = 600.0
-_NO_SIDECAR = "no sidecar tells of the volume; use mwatch inject"
-
-
-def _data_files(running: Running) -> list[CheckHit] | NotChecked:
-    """Train, validation and test must not share files, and each needs its index."""
-    found = list(_shared(running))
-    files = _files(running)
-    if files is None and _TRAIN not in running.lists:
-        return NotChecked(running.why(VOLUME, _NO_SIDECAR))
-    for pod, each in files or ():
-        if each.bin_bytes is not None and not each.is_unseen and not each.idx_bytes:
-            state = "is not there" if each.idx_bytes is None else "is empty"
-            found.append(
-                CheckHit((), f"{pod}: {each.prefix}.idx {state}", "run preprocess_data.py again")
-            )
-        if each.bin_bytes == 0:
-            found.append(
-                CheckHit((), f"{pod}: {each.prefix}.bin is empty", "prepare the data again")
-            )
-    return found
-
-
-def _shared(running: Running) -> Iterator[CheckHit]:
-    train = set(_prefixes(running.lists.get(_TRAIN, ())))
-    if _TRAIN in running.lists and not train:
-        yield CheckHit(
-            (), "no data file is left for training", "use fewer files to validate and test"
-        )
-    for flag in _OTHERS:
-        both = train & set(_prefixes(running.lists.get(flag, ())))
-        if both:
-            yield CheckHit(
-                (),
-                f"{len(both)} files of {flag} are trained on as well, such as {min(both)}",
-                "the folder needs more than twice as many .bin files as CHUNKS",
-            )
-
-
-def _prefixes(words: tuple[str, ...]) -> list[str]:
-    """Without the weights."""
-    return [each for each in words if not _is_number(each)]
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
-
-
-def _data_prefix(running: Running) -> list[CheckHit] | NotChecked:
-    files = _files(running)
-    if files is None:
-        return NotChecked(running.why(VOLUME, _NO_SIDECAR))
-    seen = [(pod, each) for pod, each in files if not each.is_unseen]
-    if not seen:
-        return NotChecked("the sidecars do not see the folder of the data")
-    return [
-        CheckHit((), f"{pod}: there is no {each.prefix}.bin", "check --data-path and the mount")
-        for pod, each in seen
-        if each.bin_bytes is None
-    ]
-
-
-def _files(running: Running) -> list[tuple[str, DataFile]] | None:
-    found = [(pod, each) for pod, facts in running.pods.items() for each in facts.data]
-    return found or None
-
-
-def _save_mount(running: Running) -> list[CheckHit] | NotChecked:
-    mounts = _save_mounts(running)
-    if not mounts:
-        return NotChecked(running.why(VOLUME, _NO_SIDECAR))
-    return [
-        CheckHit(
-            (),
-            f"{pod} saves to {each.path}, which is on {each.kind}: it dies with the pod",
-            "mount a volume that all pods share there",
-        )
-        for pod, each in mounts
-        if each.kind in _OWN
-    ]
-
-
-def _save_mounts(running: Running) -> list[tuple[str, Mount]]:
-    save = running.arguments.get("--save") or (running.stored.folder if running.stored else None)
-    found = [(pod, each) for pod, facts in running.pods.items() for each in facts.mounts]
-    return [(pod, each) for pod, each in found if save is None or each.path == save]
-
-
-def _space(running: Running) -> list[CheckHit] | NotChecked:
-    free = [
-        (each.free_bytes, pod) for pod, each in _save_mounts(running) if each.free_bytes is not None
-    ]
-    if not free:
-        return NotChecked(running.why(VOLUME, _NO_SIDECAR))
-    size = _checkpoint_bytes(running)
-    if size is None:
-        return NotChecked("nothing tells how large a checkpoint is")
-    least, pod = min(free)
-    if least >= 2 * size:
-        return []
-    said = f"{pod}: {least / 1e9:.1f} GB are free for checkpoints of {size / 1e9:.1f} GB"
-    return [CheckHit((), said, "make room for two of them, or the next save fails")]
-
-
-def _checkpoint_bytes(running: Running) -> float | None:
-    stored = running.stored.checkpoints if running.stored is not None else ()
-    sizes = [each.size_bytes for each in stored if each.size_bytes and each.state == "complete"]
-    if sizes:
-        return float(max(sizes))
-    layers, hidden = (
-        running.arguments.get(each) or "" for each in ("--num-layers", "--hidden-size")
-    )
-    if not (layers.isdigit() and hidden.isdigit()):
-        return None
-    width = int(hidden)
-    return float(_PER_PARAMETER * (12 * int(layers) * width * width + _VOCABULARY * width))
-
-
-def _tracker(running: Running) -> list[CheckHit] | NotChecked:
-    stored = running.stored
-    if stored is None:
-        return NotChecked(running.why(VOLUME, "no sidecar tells of the save folder"))
-    if not stored.checkpoints:
-        return []
-    named = next((each.tracker for each in running.pods.values() if each.tracker), None)
-    by_number = {str(each.iteration): each for each in stored.checkpoints}
-    found: list[CheckHit] = []
-    if named is None:
-        found.append(
-            CheckHit(
-                (),
-                f"there is no tracker file in {stored.folder}: a restart starts from random",
-                "write the newest complete iteration into latest_checkpointed_iteration.txt",
-            )
-        )
-    elif named in by_number and by_number[named].state == "incomplete":
-        why = by_number[named].reason or "it is not complete"
-        found.append(
-            CheckHit((), f"the tracker file names iteration {named}: {why}",
-                 "name the newest complete one: mwatch checkpoints JOB lists them")
-        )  # fmt: skip
-    return found + _overdue(running, max(stored.checkpoints, key=lambda each: each.iteration))
-
-
-def _overdue(running: Running, newest: StoredCheckpoint) -> list[CheckHit]:
-    told = running.progress
-    if not told.save_interval or not told.step_seconds or newest.written_at is None:
-        return []
-    if running.facts.job is None or running.facts.job.finished:
-        return []
-    usual = told.save_interval * told.step_seconds
-    age = running.facts.now - newest.written_at
-    if age <= max(_OVERDUE * usual, _MIN_OVERDUE_SECONDS):
-        return []
-    said = f"the newest checkpoint ({newest.iteration}) is {age / 60:.0f} min old; "
-    return [
-        CheckHit(
-            (), f"{said}one is due every {usual / 60:.0f} min", "see whether saves fail or hang"
-        )
-    ]
-
-
-def _save_load(running: Running) -> list[CheckHit] | NotChecked:
-    """As it really runs: a script may add what the manifest does not show."""
-    given = running.arguments
-    if not given:
-        return NotChecked(running.why(LOGS, "the arguments of the trainer were not seen"))
-    save, load = given.get("--save"), given.get("--load")
-    if not save:
-        return [
-            CheckHit((), "it runs without --save: nothing to resume from", "give --save, --load")
-        ]
-    if not load:
-        said = "it runs without --load: a restart begins at iteration 0"
-        return [CheckHit((), said, f"give --load {save}")]
-    if save != load:
-        said = f"it saves to {save} and loads from {load}: a restart goes back to the old one"
-        return [CheckHit((), said, "make them equal")]
-    return []
-
-
-VOLUME_CHECKS = (
-    RunningCheck("data-files", Severity.ERROR, "data files are whole, and not shared", _data_files),
-    RunningCheck("data-prefix", Severity.ERROR, "the data that is named is there", _data_prefix),
-    RunningCheck("running-save-load", Severity.ERROR, "--save and --load as it runs", _save_load),
-    RunningCheck("save-mount", Severity.ERROR, "the save folder outlives the pod", _save_mount),
-    RunningCheck("save-space", Severity.ERROR, "there is room for two checkpoints", _space),
-    RunningCheck("tracker", Severity.WARNING, "the tracker names a whole, recent one", _tracker),
-)
-
-
-RUNNING: tuple[RunningCheck, ...] = (*VOLUME_CHECKS, *CLUSTER_CHECKS, *PROGRESS_CHECKS)
+RUNNING: tuple[RunningCheck, ...] = (*volume.VOLUME_CHECKS, *CLUSTER_CHECKS, *PROGRESS_CHECKS)
 _BY_ARGUMENTS = frozenset({"world-size", "batch", "heads", "layers", "save-load", "save-volume"})
 _DROPPED = frozenset({"misplaced-policy"})
 """Of what the API server does not keep."""
@@ -470,7 +268,7 @@ def look(running: Running) -> list[Made]:
 
 
 def worst_first(made: list[Made]) -> list[Problem]:
-    order = list(Severity)
+    order = list(CheckLevel)
     found = [one for each in made for one in each.found]
     return sorted(found, key=lambda each: order.index(each.level))
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mwatch.checks.pods import gpus, mount_of, named, requested, training, volume_of
-from mwatch.model.checks.check import Check, CheckHit, Severity
+from mwatch.model.checks.check import Check, CheckHit, CheckLevel
 from mwatch.model.checks.workload import Replica, Workload
 
 _EFA = "vpc.amazonaws.com/efa"
@@ -120,11 +120,14 @@ def _shared_memory(workload: Workload) -> Iterator[CheckHit]:
 
 
 NETWORK_CHECKS = (
-    Check("network-variables", Severity.WARNING, "NCCL is free to choose, and quiet", _variables),
+    Check("network-variables", CheckLevel.WARNING, "NCCL is free to choose, and quiet", _variables),
     Check(
-        "network-devices", Severity.WARNING, "all network cards of the node are asked for", _devices
+        "network-devices",
+        CheckLevel.WARNING,
+        "all network cards of the node are asked for",
+        _devices,
     ),
-    Check("shared-memory", Severity.WARNING, "there is a large /dev/shm", _shared_memory),
+    Check("shared-memory", CheckLevel.WARNING, "there is a large /dev/shm", _shared_memory),
 )
 
 
@@ -170,5 +173,7 @@ def _seen(path: tuple[str | int, ...], host: str, kind: str) -> CheckHit:
 
 
 RENDEZVOUS_CHECKS = (
-    Check("rendezvous-store", Severity.WARNING, "the ranks meet without a store of others", _store),
+    Check(
+        "rendezvous-store", CheckLevel.WARNING, "the ranks meet without a store of others", _store
+    ),
 )

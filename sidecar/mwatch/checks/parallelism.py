@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mwatch.checks.pods import NPROC, gpus, has_arguments, training
-from mwatch.model.checks.check import Check, CheckHit, Severity
+from mwatch.model.checks.check import Check, CheckHit, CheckLevel
 from mwatch.model.checks.workload import Path, Replica, Workload
 
 _UNEVEN = (
@@ -136,8 +136,8 @@ def _layers(workload: Workload) -> Iterator[CheckHit]:
 
 
 CHECKS = (
-    Check("world-size", Severity.ERROR, "TP x PP x CP divides nodes x GPUs", _world_size),
-    Check("batch", Severity.ERROR, "the global batch divides by micro batch x DP", _batch),
-    Check("heads", Severity.ERROR, "attention heads divide by TP", _heads),
-    Check("layers", Severity.ERROR, "layers divide by PP", _layers),
+    Check("world-size", CheckLevel.ERROR, "TP x PP x CP divides nodes x GPUs", _world_size),
+    Check("batch", CheckLevel.ERROR, "the global batch divides by micro batch x DP", _batch),
+    Check("heads", CheckLevel.ERROR, "attention heads divide by TP", _heads),
+    Check("layers", CheckLevel.ERROR, "layers divide by PP", _layers),
 )

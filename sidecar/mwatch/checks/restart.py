@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mwatch.checks.pods import has_arguments, training
-from mwatch.model.checks.check import Check, CheckHit, Severity
+from mwatch.model.checks.check import Check, CheckHit, CheckLevel
 from mwatch.model.checks.workload import Replica, Workload
 
 _SPEC_KEYS = {
@@ -113,7 +113,7 @@ def _elastic(workload: Workload) -> Iterator[CheckHit]:
             f"torchrun may restart its ranks {policy['maxRestarts']} times inside the container, "
             "unseen by Kubernetes",
             "set it to 0 where mwatch acts",
-            Severity.INFO,
+            CheckLevel.INFO,
         )
 
 
@@ -163,13 +163,13 @@ def _at(content: Any, path: tuple[str | int, ...]) -> Any:
 
 
 CHECKS = (
-    Check("backoff-limit", Severity.ERROR, "backoffLimit leaves room for the gang", _backoff),
+    Check("backoff-limit", CheckLevel.ERROR, "backoffLimit leaves room for the gang", _backoff),
     Check(
-        "restart-policy", Severity.WARNING, "the operator restarts a failed pod", _restart_policy
+        "restart-policy", CheckLevel.WARNING, "the operator restarts a failed pod", _restart_policy
     ),
-    Check("misplaced-policy", Severity.ERROR, "no policy stands at the wrong level", _misplaced),
-    Check("auto-resume", Severity.WARNING, "one actor alone restarts the job", _auto_resume),
-    Check("queue", Severity.INFO, "the job is Kueue's", _queue),
-    Check("elastic", Severity.WARNING, "the gang has one size", _elastic),
-    Check("jobset-gang", Severity.WARNING, "a JobSet restarts its gang as one", _gang),
+    Check("misplaced-policy", CheckLevel.ERROR, "no policy stands at the wrong level", _misplaced),
+    Check("auto-resume", CheckLevel.WARNING, "one actor alone restarts the job", _auto_resume),
+    Check("queue", CheckLevel.INFO, "the job is Kueue's", _queue),
+    Check("elastic", CheckLevel.WARNING, "the gang has one size", _elastic),
+    Check("jobset-gang", CheckLevel.WARNING, "a JobSet restarts its gang as one", _gang),
 )

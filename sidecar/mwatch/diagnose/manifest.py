@@ -10,7 +10,7 @@ from mwatch.checks.every import ALL, look
 from mwatch.errors import InputError
 from mwatch.manifests.kinds import JOBS
 from mwatch.manifests.whole import workloads
-from mwatch.model.checks.check import Problem, Severity
+from mwatch.model.checks.check import CheckLevel, Problem
 from mwatch.operate.inject import found_json, read
 
 
@@ -24,7 +24,7 @@ class ManifestReport:
     @property
     def exit_code(self) -> int:
         """0 nothing, or only what is good to know; 1 something to mend."""
-        return int(any(each.level is not Severity.INFO for each in self.found))
+        return int(any(each.level is not CheckLevel.INFO for each in self.found))
 
     def as_json(self) -> dict[str, object]:
         return {

@@ -32,7 +32,7 @@ from mwatch.diagnose.cluster_facts import JobFacts
 from mwatch.diagnose.pod_reports import PodReport
 from mwatch.diagnose.timeline import JobHistory
 from mwatch.errors import InputError
-from mwatch.model.checks.check import CheckState, Made, Problem, Severity
+from mwatch.model.checks.check import CheckLevel, CheckState, Made, Problem
 from mwatch.model.decision import Act, Action
 from mwatch.model.finding import Evidence
 from mwatch.model.incident import IncidentRecord
@@ -135,7 +135,7 @@ class JobReport:
     @property
     def found(self) -> list[Problem]:
         """By the checks; the worst first."""
-        order = list(Severity)
+        order = list(CheckLevel)
         every = [one for each in self.checks for one in each.found]
         return sorted(every, key=lambda each: order.index(each.level))
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+import hyperscan
+
 from mwatch.model.event import Flavour
 from mwatch.model.fault import CatalogueEntry
 from mwatch.parse.formats import (
@@ -18,7 +20,7 @@ from mwatch.parse.formats import (
 )
 from mwatch.parse.formats.faults import FaultMatcher
 from mwatch.parse.lines.context import Recogniser
-from mwatch.parse.lines.literals import Hit, Scanner, with_rarer_end
+from mwatch.parse.lines.literals import with_rarer_end
 
 ALL: tuple[Recogniser, ...] = (
     megatron.RECOGNISER,
@@ -49,6 +51,41 @@ ALL: tuple[Recogniser, ...] = (
 _BAR = ord("|")
 Span = tuple[int, int]
 """Start and end of a line in a block."""
+Hit = tuple[int, int]
+"""Offset of the end of a match, and the index of its pattern."""
+
+
+# Never in a log. With a text as short as this among 500 longer ones Hyperscan picks another
+# matcher, which is two and a half times as fast here (530 and 1,330 MB/s on one core).
+_SHORT = r"\x01\x02\x03\x04"
+
+
+class Scanner:
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._ignored = len(patterns)
+        expressions = [*(_plain(pattern).encode() for pattern in patterns), _SHORT.encode()]
+        self._database = hyperscan.Database()
+        self._database.compile(
+            expressions=expressions,
+            ids=list(range(len(expressions))),
+            elements=len(expressions),
+            flags=hyperscan.HS_FLAG_MULTILINE,
+        )
+
+    def scan(self, block: bytes) -> list[Hit]:
+        hits: list[Hit] = []
+
+        def report(index: int, _start: int, end: int, _flags: int, _context: object) -> None:
+            if index != self._ignored:
+                hits.append((end, index))
+
+        self._database.scan(block, match_event_handler=report)
+        return hits
+
+
+def _plain(pattern: str) -> str:
+    """Python's named groups in the spelling that Hyperscan reads."""
+    return pattern.replace("(?P<", "(?<")
 
 
 class Grammar:

@@ -31,6 +31,7 @@ CONTROL = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 HOSTILE = (
     "import os; os.write(1, b'\\x1b[2J\\x1b]0;owned\\x07evil\\x9b31m\\r\\n' + 'ä→\\n'.encode())"
 )
+ANY_CHARACTER = rb"(?:[ -\x7f]|[\xc0-\xff][\x80-\xbf]+)"
 SHOW_CURSOR = b"\x1b[?25h"
 COLUMNS = 100
 
@@ -74,7 +75,8 @@ class Terminal:
 def on_terminal(line: Sequence[str], folder: Path, term: str = "xterm") -> Iterator[Terminal]:
     master, slave = pty.openpty()
     env = {**environment(TERM=term), "LC_ALL": "C.UTF-8"}
-    env.pop("NO_COLOR", None)
+    for name in ("NO_COLOR", "COLUMNS", "LINES"):  # a test runner may set them
+        env.pop(name, None)
 
     def take_terminal() -> None:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -132,12 +134,7 @@ def test_the_panel_follows_the_size_of_the_terminal(tmp_path: Path) -> None:
         terminal.until("╮".encode())
         terminal.resize(20, 60)
         terminal.seen = b""
-        terminal.until("╮".encode())
-        terminal.seen = b""
-        terminal.until("╮".encode())
-        edges = re.findall("╭[^╮\r\n]*╮", terminal.text.decode("utf-8", "replace"))
-        assert edges
-        assert len(edges[-1]) == 60
+        terminal.until("╭".encode() + ANY_CHARACTER + b"{58}" + "╮".encode())
         os.write(terminal.master, b"\x03")
         assert terminal.ends() == 130
 

@@ -19,8 +19,10 @@ from urllib.request import Request
 
 import pytest
 
-from mwatch.export.otlp.exporter import Otlp, Sender, SendOutcome, SendSchedule, Wire
+from mwatch.export.otlp.exporter import Otlp, SendSchedule
+from mwatch.export.otlp.names import SendOutcome
 from mwatch.export.otlp.points import Points
+from mwatch.export.otlp.send import Sender, Wire
 from mwatch.model.snapshot.snapshot import Numbers
 from support.builders.snapshot import busy_snapshot
 from support.fakes.otlp_receiver import receiver, sending, until

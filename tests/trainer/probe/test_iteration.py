@@ -137,8 +137,8 @@ def test_no_code_of_the_trainer_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_our_own_trainer_counts_when_it_has_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    progress: Any = ModuleType("mwatch_gpt.run_state")
-    monkeypatch.setitem(sys.modules, "mwatch_gpt.run_state", progress)
+    progress: Any = ModuleType("mwatch_gpt.progress")
+    monkeypatch.setitem(sys.modules, "mwatch_gpt.progress", progress)
     progress.iteration, progress.phase = 0, "starting"
     iterations = reader()
     assert iterations.read([]) == UNKNOWN

@@ -114,7 +114,7 @@ class IterationReader:
 
 def _ours() -> int:
     """Of `mwatch_gpt`, which counts from 0 until it has loaded its checkpoint."""
-    progress = sys.modules.get("mwatch_gpt.run_state")
+    progress = sys.modules.get("mwatch_gpt.progress")
     if progress is None or _plain(progress, "phase") in ("starting", "loading"):
         return UNKNOWN
     return _count(_plain(progress, "iteration"))

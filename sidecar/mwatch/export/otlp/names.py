@@ -14,6 +14,7 @@ Prometheus' names arrives at those of our own scrape.
 
 from __future__ import annotations
 
+from enum import Enum
 from functools import cache
 from typing import NamedTuple
 
@@ -83,3 +84,13 @@ def otlp_name(metric: Metric) -> OtlpName:
         if stem.startswith(group):
             stem = f"{group[:-1]}.{stem.removeprefix(group)}"
     return OtlpName(f"mwatch.{stem}", unit)
+
+
+class SendOutcome(Enum):
+    """What became of one request; apart from what sends it, which is dear to import."""
+
+    TAKEN = "taken"
+    LATER = "later"
+    """It may be taken another time."""
+    REFUSED = "refused"
+    """The same bytes will never be taken."""

@@ -12,7 +12,7 @@ from mwatch.model.checks.running import Running
 from mwatch.model.checks.workload import Path, Workload
 
 
-class Severity(StrEnum):
+class CheckLevel(StrEnum):
     ERROR = "error"
     """The job will not start, or will not come back."""
     WARNING = "warning"
@@ -26,13 +26,13 @@ class CheckHit(NamedTuple):
     """Where in the manifest."""
     what: str
     mend: str
-    level: Severity | None = None
+    level: CheckLevel | None = None
     """Where it differs from the check's own."""
 
 
 class Check(NamedTuple):
     id: str
-    level: Severity
+    level: CheckLevel
     about: str
     """One line for people: what is looked at."""
     look: Callable[[Workload], Iterator[CheckHit]]
@@ -40,7 +40,7 @@ class Check(NamedTuple):
 
 class Problem(NamedTuple):
     check: str
-    level: Severity
+    level: CheckLevel
     job: str
     what: str
     mend: str
@@ -55,7 +55,7 @@ class NotChecked(NamedTuple):
 
 class RunningCheck(NamedTuple):
     id: str
-    level: Severity
+    level: CheckLevel
     about: str
     look: Callable[[Running], list[CheckHit] | NotChecked]
 
