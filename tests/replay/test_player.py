@@ -8,7 +8,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from mwatch.engine.engine import Engine, Incident
+from mwatch.engine.engine import Engine
+from mwatch.engine.incidents import Incident
 from mwatch.engine.run_timeline import RunTimeline
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause

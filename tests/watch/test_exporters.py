@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from mwatch.errors import InputError
-from mwatch.model.incident import from_json
+from mwatch.model.incident import IncidentRecord, from_json
 from mwatch.model.snapshot.snapshot import Snapshot
 from mwatch.watch.exporters import Exporters
-from mwatch.watch.incidents import OpenIncident
 from support.builders.run import until
 from support.builders.snapshot import busy_snapshot
 
@@ -26,8 +25,8 @@ def newest() -> list[Snapshot]:
     return [busy_snapshot()]
 
 
-def trouble() -> OpenIncident:
-    return OpenIncident(from_json(json.loads(OLD.read_text("utf-8"))))
+def record() -> IncidentRecord:
+    return from_json(json.loads(OLD.read_text("utf-8")))
 
 
 def event_files(folder: Path) -> list[Path]:
@@ -36,21 +35,20 @@ def event_files(folder: Path) -> list[Path]:
 
 def test_without_a_wish_there_is_nothing() -> None:
     out = Exporters(newest)
-    out.looked([trouble()])
+    out.looked([record()])
     assert (out.problems(), out.dropped()) == ([], {})
     out.close()
 
 
 def test_an_incident_becomes_a_note_for_tensorboard(tmp_path: Path) -> None:
     out = Exporters(newest, tensorboard_notes=tmp_path)
-    one = trouble()
+    one = record()
     out.looked([one])
     out.looked([one])
-    one.record = replace(one.record, confidence=0.99)
-    out.looked([one])
+    out.looked([replace(one, confidence=0.99)])
     out.close()
     written = until(lambda: event_files(tmp_path))
-    assert any(one.record.id.encode() in each.read_bytes() for each in written)
+    assert any(one.id.encode() in each.read_bytes() for each in written)
     assert out.dropped() == {"tensorboard_notes": 0}
 
 

@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import urlopen
 
+from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
+from mwatch.model.observation import AttemptStart
 from mwatch.watch.collector import VolumeCollector
 from mwatch.watch.metrics import RunMetrics, serve
 from support.builders.events import grammar
@@ -87,15 +89,10 @@ def test_the_server_ends_with_the_run(tmp_path: Path) -> None:
 def test_what_is_over_is_counted_with_what_was_done(tmp_path: Path) -> None:
     told = gone_bad()
     metrics = metrics_of(told, tmp_path)
-    incident = next(each for each in told.engine.incidents if each.cause is Cause.NAN)
-    metrics.closed(incident)
     told.enacts(told.waits(1).decision)
-    metrics.closed(incident)
     metrics.looked(told.waits(1))
-    (snapshot,) = metrics.snapshots()
-    told_counts = {
-        (cause.value, action.value): n for (cause, action), n in snapshot.incidents.items()
-    }
-    assert told_counts == {("nan", "none"): 1, ("nan", "restart"): 1}
-    metrics.closed(incident)
-    assert sum(snapshot.incidents.values()) == 2, "a scrape is not changed under its hands"
+    (before,) = metrics.snapshots()
+    metrics.looked(told.sees(AttemptStart(2, 6, None)))
+    (after,) = metrics.snapshots()
+    assert before.incidents == {}, "a scrape is not changed under its hands"
+    assert after.incidents == {(Cause.NAN, Action.RESTART): 1}

@@ -131,7 +131,7 @@ def test_an_incident_counts_once_and_is_in_the_story_with_its_evidence(tmp_path:
         watched.start(1)
         watched.say(WORLD, READY, *good(*range(1, 7)), *bad(*range(7, 21)))
         decision = watched.watch.look().decision
-        watched.watch.keeper.before_the_kill(decision)
+        watched.watch.keeper.collect_evidence_before_restart(decision)
         watched.watch.enacted(decision)
         watched.start(2, resume_from=6)
         watched.say(READY, *good(*range(7, 23)))

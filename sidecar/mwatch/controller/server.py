@@ -26,7 +26,6 @@ import orjson
 from mwatch.controller.interfaces import Remediation
 from mwatch.controller.job_json import VERSION
 from mwatch.decide import budget
-from mwatch.engine.engine import Incident
 from mwatch.export.http.pages import standard_pages
 from mwatch.export.http.request import Page, Pages, Request
 from mwatch.export.metrics import catalog_fleet
@@ -34,8 +33,6 @@ from mwatch.export.metrics.metric import Metric, Value
 from mwatch.export.metrics.prometheus import Exporter
 from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.kube.mirror import MirrorStatus
-from mwatch.model.decision import Action
-from mwatch.model.finding import Cause
 from mwatch.model.kube.gang import Why
 from mwatch.model.snapshot.snapshot import Snapshot, Surroundings, take
 from mwatch.remediate.status import Doing, HeldBy, RemediationStatus
@@ -63,35 +60,18 @@ class ControllerStats(NamedTuple):
     ledger_errors: int = 0
 
 
-class IncidentCount:
-    """Of one job: each incident that is over, or was acted on, counts once."""
-
-    def __init__(self) -> None:
-        self.over: Counter[tuple[Cause, Action]] = Counter()
-        self._counted: deque[Incident] = deque(maxlen=256)
-
-    def look(self, incidents: Iterable[Incident]) -> None:
-        for each in incidents:
-            is_over = each.closed_at is not None
-            if is_over and not any(each is known for known in self._counted):
-                self._counted.append(each)
-                done = each.decision if each.acted_at is not None else None
-                self.over[each.cause, Action.NONE if done is None else done.action] += 1
-
-
-def snapshot_of(watch: JobMonitor, count: IncidentCount, now: float) -> Snapshot | None:
+def snapshot_of(watch: JobMonitor, now: float) -> Snapshot | None:
     """Of the job as a whole: its ranks and GPUs are told by the sidecars."""
     assessment, engine = watch.assessment, watch.engine
     if assessment is None:
         return None
     job, act = engine.job, engine.settings.act
-    count.look(engine.incidents)
     left = act.restarts_per_window - budget.spent(engine.record, now, act)
     around = Surroundings(
         findings=assessment.findings,
         decision=assessment.decision,
         hang_deadline_seconds=watch.hang_deadline_seconds,
-        incidents=count.over,
+        incidents=engine.incidents_over,
         restarts_left=max(0, left),
         is_acting=watch.is_acting,
     )
@@ -104,15 +84,11 @@ class FleetMetrics:
         self._loops: deque[tuple[float, float]] = deque()
         self._newest: tuple[Snapshot, ...] = ()
         self._values: tuple[Value, ...] = ()
-        self._counts: dict[str, IncidentCount] = {}
         self._ticked = time.monotonic()
 
     def looked(self, jobs: Iterable[JobMonitor], told: ControllerStats, now: float) -> None:
         listed = list(jobs)
-        self._counts = {
-            each.kube.uid: self._counts.get(each.kube.uid) or IncidentCount() for each in listed
-        }
-        made = (snapshot_of(each, self._counts[each.kube.uid], now) for each in listed)
+        made = (snapshot_of(each, now) for each in listed)
         self._newest = tuple(each for each in made if each is not None)
         self._values = tuple(self._own(listed, told, now))
         self._ticked = time.monotonic()

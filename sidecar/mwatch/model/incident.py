@@ -18,6 +18,8 @@ from mwatch.model.decision import Action, Decision, Witness
 from mwatch.model.finding import Cause, Culprit, CulpritState, Finding
 
 VERSION = 1
+_LAST_SECOND = 253402300799.0
+"""Of the year 9999: a recorded log may claim any time."""
 _ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-a[0-9]{1,9}-[a-z-]{1,40}(?:-[0-9]{1,6})?", re.ASCII)
 
 
@@ -89,7 +91,7 @@ def incident_id(at: float, attempt: int, cause: Cause, taken: Container[str] = (
 
 def bundle_id(at: float, attempt: int, word: str, taken: Container[str] = ()) -> str:
     """Also of evidence that somebody asked for, without an incident."""
-    moment = datetime.fromtimestamp(at, UTC)
+    moment = datetime.fromtimestamp(min(max(at, 0.0), _LAST_SECOND), UTC)
     name = f"{moment:%Y%m%dT%H%M%SZ}-a{attempt}-{word}"
     number = 1
     while (id := name if number == 1 else f"{name}-{number}") in taken:

@@ -162,7 +162,7 @@ class RestartBookkeeper:
 
     def would(self, job: JobMonitor, decision: Decision, entry: JobEntry, now: float) -> None:
         """Only observed: it is written down once, and nothing is done."""
-        job.engine.record_action(decision, now)
+        job.engine.record_action(decision, now, is_carried_out=False)
         act = job.engine.record.of_attempt(decision.attempt)
         assert act is not None
         record = record_of(name_of(decision, entry, now), job, decision, is_act=False, now=now)

@@ -200,8 +200,7 @@ def record_of(case_id: str, job: JobMonitor, decision: Decision, *, is_act: bool
     IncidentRecord
 ):  # fmt: skip
     run, attempt = job.kube.name, decision.attempt
-    known = next((each for each in job.engine.incidents
-                  if each.attempt == attempt and each.cause is decision.cause), None)  # fmt: skip
+    known = job.engine.incident_of(decision)
     if decision.finding is not None:
         record = describe(case_id, run, decision.finding, decision, attempt=attempt, is_act=is_act)
     else:
@@ -210,10 +209,8 @@ def record_of(case_id: str, job: JobMonitor, decision: Decision, *, is_act: bool
             action=decision.action, is_carried_out=is_act, reason=decision.reason,
             resume_from=decision.resume_from, resume_reason=decision.resume_reason,
         )  # fmt: skip
-    detected = None if known is None else known.detected_at
-    decided = now if known is None else known.decided_at
-    times = replace(record.times, detected=detected, decided=decided, acted=now)
-    return replace(record, times=times)
+    times = replace(record.times, decided=now) if known is None else known.times
+    return replace(record, times=replace(times, acted=now))
 
 
 def next_start(job: JobMonitor, decision: Decision, entry: JobEntry, told: int = 0) -> NextStart:

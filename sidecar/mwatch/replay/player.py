@@ -95,7 +95,7 @@ class Player:
         if self.at is None or self._is_stale or self._due is not None or self._listener:
             return begin
         job = self.engine.job
-        if not is_usual_ground(job, placed, begin):
+        if self.engine.awaits_progress or not is_usual_ground(job, placed, begin):
             return begin
         end = min(begin + self._stride, len(placed.lines))
         gaps, screen, calm = self._foresee(placed, begin, end)
@@ -230,7 +230,7 @@ class Player:
             self._due = decision.act_at
 
     def _enact(self, decision: Decision, at: float) -> None:
-        self.engine.record_action(decision, at)
+        self.engine.record_action(decision, at, is_carried_out=False)
         self.enacted[decision.attempt] = (decision, at)
         self.chronicle.enacted(decision, at)
         if self._listener:

@@ -6,21 +6,17 @@ Names of causes, phases and the like are text here: a page can show one that thi
 mwatch does not know. Moments are seconds since 1970, or since the first line where the log
 prints no times. None is what nobody can tell.
 
-What went wrong, one entry a trouble: several detectors may find the same thing, and again.
-
-Findings of one attempt with one cause are one incident, as long as they overlap in time. The
-one that mwatch decided on leads; the others are voices. What a restart cost is known once the
-next attempt has begun.
+What went wrong: one entry for each incident of `mwatch.engine.incidents`. What a restart cost is
+known once the next attempt has begun.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from mwatch.engine.advice import advise
-from mwatch.engine.engine import Incident
+from mwatch.engine.incidents import Incident
 from mwatch.model.decision import Action, Decision
 from mwatch.model.fault import CatalogueEntry
 from mwatch.model.finding import Culprit, Finding
@@ -104,7 +100,7 @@ class EvidenceFile:
 
 @dataclass(frozen=True, slots=True)
 class IncidentStory:
-    """One thing that went wrong in one attempt, whoever found it and however often."""
+    """An incident of `mwatch.engine.incidents`."""
 
     attempt: int
     cause: str
@@ -117,7 +113,7 @@ class IncidentStory:
     acted_at: float | None = None
     closed_at: float | None = None
     recovered_at: float | None = None
-    """A later attempt had done again all that was lost."""
+    """A later attempt did the first new iteration, with good numbers."""
     times: int = 1
     confidence: float = 1.0
     culprit: str | None = None
@@ -135,6 +131,8 @@ class IncidentStory:
     witnesses: tuple[WitnessStory, ...] = ()
     voices: tuple[Voice, ...] = ()
     files: tuple[EvidenceFile, ...] = ()
+    id: str = ""
+    """The name of its folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,111 +187,58 @@ def short(text: str, most: int = MAX_WORDS) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-MAX_INCIDENTS = 256
 MAX_FILES = 64
 MAX_WITNESSES = 16
 _EXCERPT = 600
 
-Number = TypeVar("Number", int, float)
-Key = tuple[int, str]
-Files = Mapping[Key, Sequence[EvidenceFile]]
+Files = Mapping[int, Sequence[EvidenceFile]]
+"""By the number of the incident."""
 
 
-def key_of(incident: Incident) -> Key:
-    return (incident.attempt, incident.cause.value)
-
-
-def tell(
-    incidents: Sequence[Incident],
+def incident_stories(
+    incidents: Iterable[Incident],
     attempts: Mapping[int, AttemptStory],
-    recovered: Mapping[int, float],
     files: Files,
     catalogue: Mapping[str, CatalogueEntry],
 ) -> tuple[IncidentStory, ...]:
-    """In the order of their detection. `recovered`: by attempt, when its loss was made good."""
-    groups: dict[Key, list[Incident]] = {}
-    for each in incidents:
-        groups.setdefault(key_of(each), []).append(each)
-    told = [
-        _told(episode, attempts, recovered, files.get(key, ()), catalogue)
-        for key, group in groups.items()
-        for episode in _episodes(group)
-    ]
-    return tuple(_without_echoes(sorted(told, key=lambda each: each.detected_at)))
+    return tuple(
+        _incident_story(each, attempts, files.get(each.number, ()), catalogue) for each in incidents
+    )
 
 
-def _without_echoes(told: Sequence[IncidentStory]) -> list[IncidentStory]:
-    """What came in an attempt whose end was decided on, and asked for nothing more, belongs to
-    what was decided on: a job that is stopped dies."""
-    kept: list[IncidentStory] = []
-    for each in told:
-        cause = next((i for i, one in enumerate(kept) if _is_echo(each, one)), None)
-        if cause is None:
-            kept.append(each)
-        else:
-            kept[cause] = replace(kept[cause], voices=(*kept[cause].voices, *each.voices))
-    return kept
-
-
-def _is_echo(each: IncidentStory, first: IncidentStory) -> bool:
-    decided = first.decided_at
-    is_after = decided is not None and each.detected_at >= decided
-    is_alike = each.attempt == first.attempt and each.decided_at is None
-    return is_after and is_alike and each.action == Action.NONE and each.acted_at is None
-
-
-def _episodes(group: Sequence[Incident]) -> list[list[Incident]]:
-    """What overlaps in time is one; so is what came and went again and again of itself."""
-    episodes: list[list[Incident]] = []
-    ends = 0.0
-    for each in sorted(group, key=lambda each: each.detected_at):
-        if episodes and (each.detected_at <= ends or not _is_decided(*episodes[-1], each)):
-            episodes[-1].append(each)
-        else:
-            episodes.append([each])
-        ends = max(ends, float("inf") if each.closed_at is None else each.closed_at)
-    return episodes
-
-
-def _is_decided(*incidents: Incident) -> bool:
-    return any(each.decided_at is not None or each.acted_at is not None for each in incidents)
-
-
-def _told(
-    group: Sequence[Incident],
+def _incident_story(
+    incident: Incident,
     attempts: Mapping[int, AttemptStory],
-    recovered: Mapping[int, float],
     files: Sequence[EvidenceFile],
     catalogue: Mapping[str, CatalogueEntry],
 ) -> IncidentStory:
-    lead = _lead(group)
-    finding, decision = lead.finding, lead.decision
-    action = decision.action if decision else Action.NONE
-    is_decisive = lead.acted_at is not None or action is not Action.NONE
-    resumed, lost = _cost(lead, attempts) if is_decisive else (None, None)
-    next_step = advise(lead.cause, finding, catalogue)
-    culprits = (each.finding.culprit for each in (lead, *group))
+    finding, decision, times = incident.finding, incident.decision, incident.times
+    found = [each.finding for each in incident.symptoms]
+    resumed, lost = _cost(incident, attempts) if incident.is_decisive else (None, None)
+    next_step = advise(incident.cause, finding, catalogue)
+    voices = [finding, *(each for each in found if each is not finding)]
     told = IncidentStory(
-        attempt=lead.attempt,
-        cause=lead.cause.value,
-        severity=max((each.finding.severity for each in group), key=_weight).value,
+        attempt=incident.attempt,
+        cause=incident.cause.value,
+        severity=max((each.severity for each in found), key=_weight).value,
         summary=short(finding.summary),
-        since_iteration=_least(each.finding.since_iteration for each in group),
-        since_at=_least(each.finding.since_time for each in group),
-        detected_at=min(each.detected_at for each in group),
-        decided_at=_least(each.decided_at for each in group),
-        acted_at=_least(each.acted_at for each in group),
-        closed_at=_closed(group),
-        recovered_at=recovered.get(lead.attempt) if is_decisive else None,
-        times=max(sum(each.finding.detector == name for each in group) for name in _names(group)),
+        since_iteration=_least(each.since_iteration for each in found),
+        since_at=times.fault,
+        detected_at=incident.detected_at,
+        decided_at=times.decided,
+        acted_at=times.acted,
+        closed_at=times.closed,
+        recovered_at=times.first_new_iteration,
+        times=max(each.times for each in incident.symptoms),
         confidence=finding.confidence,
-        culprit=next((words for each in culprits if (words := who(each))), None),
+        culprit=next((named for each in voices if (named := who(each.culprit))), None),
         resumed_from=resumed,
         lost_steps=lost,
         advice=next_step.step,
         runbook=next_step.runbook,
-        voices=_voices(group, lead),
+        voices=tuple(map(_voice, voices)),
         files=tuple(files)[:MAX_FILES],
+        id=incident.id,
     )
     return told if decision is None else _decided(told, decision)
 
@@ -313,59 +258,35 @@ def _decided(told: IncidentStory, decision: Decision) -> IncidentStory:
     )
 
 
-def _lead(group: Sequence[Incident]) -> Incident:
-    """What was acted on, else what was decided on, else what spoke first."""
-
-    def rank(each: Incident) -> tuple[bool, bool, float]:
-        return each.decided_at is None, each.acted_at is None, each.detected_at
-
-    return min(group, key=rank)
-
-
-def _cost(lead: Incident, attempts: Mapping[int, AttemptStory]) -> tuple[int | None, int | None]:
+def _cost(
+    incident: Incident, attempts: Mapping[int, AttemptStory]
+) -> tuple[int | None, int | None]:
     """The checkpoint that the next attempt began with, and the steps between it and the end; of
     the last attempt, what the chosen checkpoint would cost."""
-    own, following = attempts.get(lead.attempt), attempts.get(lead.attempt + 1)
+    own, following = attempts.get(incident.attempt), attempts.get(incident.attempt + 1)
     reached = own.last_iteration if own else None
     resumed = following.resumed_from if following else None
     if following and resumed is None and following.first_iteration is not None:
         resumed = following.first_iteration - 1
     begun = resumed
-    if begun is None and lead.decision and not following:
-        begun = lead.decision.resume_from or 0
-    if reached is None or begun is None or not _restarts(lead, following):
+    if begun is None and incident.decision and not following:
+        begun = incident.decision.resume_from or 0
+    if reached is None or begun is None or not _restarts(incident, following):
         return resumed, None
     return resumed, max(0, reached - begun)
 
 
-def _restarts(lead: Incident, following: AttemptStory | None) -> bool:
-    is_restart = lead.decision is not None and lead.decision.action is Action.RESTART
+def _restarts(incident: Incident, following: AttemptStory | None) -> bool:
+    is_restart = incident.decision is not None and incident.decision.action is Action.RESTART
     return following is not None or is_restart
-
-
-def _closed(group: Sequence[Incident]) -> float | None:
-    """When the last voice fell silent; None: one still speaks."""
-    moments = [each.closed_at for each in group]
-    ended = [each for each in moments if each is not None]
-    return max(ended) if len(ended) == len(moments) else None
-
-
-def _names(group: Sequence[Incident]) -> set[str]:
-    return {each.finding.detector for each in group}
 
 
 def _weight(severity: object) -> int:
     return ("info", "warning", "critical").index(str(severity))
 
 
-def _least(values: Iterable[Number | None]) -> Number | None:
+def _least(values: Iterable[int | None]) -> int | None:
     return min((each for each in values if each is not None), default=None)
-
-
-def _voices(group: Sequence[Incident], lead: Incident) -> tuple[Voice, ...]:
-    newest = {each.finding.detector: each.finding for each in (*group, lead)}
-    first = newest.pop(lead.finding.detector)
-    return tuple(_voice(each) for each in (first, *newest.values()))
 
 
 def _voice(finding: Finding) -> Voice:

@@ -22,7 +22,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mwatch.decide.verdict import verdict
-from mwatch.engine.engine import Assessment, Incident
+from mwatch.engine.engine import Assessment
+from mwatch.engine.incidents import MAX_INCIDENTS, Incident
 from mwatch.engine.run_timeline import Entry, RunTimeline
 from mwatch.model.decision import Decision
 from mwatch.model.event import Iteration, Validation
@@ -33,7 +34,6 @@ from mwatch.model.observation import Observed, Source
 from mwatch.model.phase import JobPhase
 from mwatch.report import model
 from mwatch.report.model import (
-    MAX_INCIDENTS,
     AttemptStory,
     CheckpointStory,
     EvidenceFile,
@@ -263,11 +263,9 @@ class StoryRecorder:
     _validations: list[ValidationStory] = field(default_factory=list)
     _attempts: dict[int, AttemptStory] = field(default_factory=dict)
     _endings: dict[int, _Ending] = field(default_factory=dict)
-    _incidents: dict[tuple[object, ...], Incident] = field(default_factory=dict)
-    _files: dict[model.Key, list[EvidenceFile]] = field(default_factory=dict)
-    _to_regain: dict[int, int] = field(default_factory=dict)
-    """By attempt: the iteration that a later one must reach to have made good what was lost."""
-    _recovered: dict[int, float] = field(default_factory=dict)
+    _incidents: dict[int, Incident] = field(default_factory=dict)
+    """By number."""
+    _files: dict[int, list[EvidenceFile]] = field(default_factory=dict)
     _notes: dict[str, None] = field(default_factory=dict)
     _last: Assessment | None = None
     _step: Step | None = None
@@ -293,8 +291,6 @@ class StoryRecorder:
             if newest is not None and newest is not self._step:
                 self._step = newest
                 self._series.add(attempt.number, newest)
-                if self._to_regain and not self._series.is_bad:
-                    self._regain(job, at)
         elif isinstance(what, Validation):
             self._validated(job, at, what)
 
@@ -317,14 +313,14 @@ class StoryRecorder:
 
     def incident(self, incident: Incident, files: Sequence[EvidenceFile] = ()) -> None:
         """May be told again: what has changed in it is seen, and `files` are added."""
-        name = (incident.attempt, incident.finding.detector, incident.cause, incident.detected_at)
-        self._incidents[name] = incident
-        if len(self._incidents) > MAX_INCIDENTS:
-            del self._incidents[next(iter(self._incidents))]
-            self._left_out += 1
-        known = self._files.setdefault(model.key_of(incident), [])
+        self._incidents[incident.number] = incident
+        known = self._files.setdefault(incident.number, [])
         known += [each for each in files if each not in known]
         del known[model.MAX_FILES :]
+        if len(self._incidents) > MAX_INCIDENTS:
+            oldest = min(self._incidents)
+            del self._incidents[oldest], self._files[oldest]
+            self._left_out += 1
 
     def noted(self, text: str) -> None:
         """Something that could not be seen or done, for people."""
@@ -384,15 +380,10 @@ class StoryRecorder:
         return said.cause.value, short(said.summary)
 
     def _told_incidents(self, job: Job) -> tuple[IncidentStory, ...]:
-        return model.tell(
-            list(self._incidents.values()), self._attempts, self._recovered, self._files,
-            job.catalogue,
-        )  # fmt: skip
+        known = [incident for _, incident in sorted(self._incidents.items())]
+        return model.incident_stories(known, self._attempts, self._files, job.catalogue)
 
     def _attempt_began(self, job: Job) -> None:
-        ended = next((each for each in reversed(job.past) if each.number == self._number), None)
-        if ended is not None and ended.iteration is not None:
-            self._to_regain[ended.number] = ended.iteration
         self._number = job.attempt.number
         self._see_attempts(job)
 
@@ -408,17 +399,6 @@ class StoryRecorder:
             del self._attempts[sorted(self._attempts)[_KEPT_FIRST]]
             self._left_out += 1
         _drop_old(self._endings, MAX_ATTEMPTS)
-        _drop_old(self._recovered, MAX_ATTEMPTS)
-
-    def _regain(self, job: Job, at: float) -> None:
-        reached = job.attempt.iteration
-        if reached is None:
-            return
-        for number, target in list(self._to_regain.items()):
-            if number < job.attempt.number and reached >= target:
-                self._recovered[number] = at
-                del self._to_regain[number]
-        _drop_old(self._to_regain, MAX_ATTEMPTS)
 
     def _validated(self, job: Job, at: float, said: Validation) -> None:
         loss = next(iter(said.losses.values()), None)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mwatch.engine.advice import Advice
-from mwatch.engine.engine import Incident
+from mwatch.engine.incidents import Incident
 from mwatch.engine.run_timeline import Entry
 from mwatch.model.decision import Decision
 from mwatch.model.finding import Cause, Finding, Verdict

@@ -54,8 +54,6 @@ class Series:
     def __init__(self, most: int = MAX_BUCKETS) -> None:
         self.buckets: list[Bucket] = []
         self.has_loss = False
-        self.is_bad = False
-        """The newest line was."""
         self._most = most
         self._width = 1
         self._filled = 0
@@ -78,7 +76,7 @@ class Series:
         told = _finite(loss) if has_counted else None
         self.has_loss = self.has_loss or told is not None
         is_missing = told is None and self.has_loss and has_counted
-        self.is_bad = is_missing or _is_wild(loss) or _is_wild(step.grad_norm)
+        is_bad = is_missing or _is_wild(loss) or _is_wild(step.grad_norm)
         if step.iteration > bucket.last:
             bucket.last = step.iteration
         if step.at > bucket.ended_at:
@@ -88,7 +86,7 @@ class Series:
         bucket.loss_scale = _grown(bucket.loss_scale, step.loss_scale)
         bucket.grad_norm = _grown(bucket.grad_norm, step.grad_norm)
         bucket.skipped += step.skipped
-        bucket.bad += self.is_bad
+        bucket.bad += is_bad
 
     def _halve(self) -> None:
         """Every two neighbours of one attempt become one; of far too many attempts, the first

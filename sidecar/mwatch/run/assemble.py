@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mwatch.config import catalogue, policy
-from mwatch.engine.engine import Assessment, Engine, Incident
+from mwatch.engine.engine import Assessment, Engine
+from mwatch.engine.incidents import Incident
 from mwatch.model.decision import Decision
 from mwatch.model.observation import HERE, Observed
 from mwatch.model.settings import Settings

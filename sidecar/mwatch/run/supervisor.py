@@ -298,7 +298,7 @@ class LocalRun:
             return
         evidence = None
         with self._faults.guard():
-            evidence = self._watch.keeper.before_the_kill(decision)
+            evidence = self._watch.keeper.collect_evidence_before_restart(decision)
         again = self._watch.look_closely().decision
         is_same = (again.action, again.cause) == (decision.action, decision.cause)
         if is_same:  # it may have healed, or become something else, while evidence was saved

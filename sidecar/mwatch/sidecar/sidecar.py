@@ -32,7 +32,8 @@ from typing import TYPE_CHECKING, Any
 from mwatch import __version__
 from mwatch.config import catalogue
 from mwatch.config.sidecar import SidecarSettings
-from mwatch.engine.engine import Assessment, Engine, Incident
+from mwatch.engine.engine import Assessment, Engine
+from mwatch.engine.incidents import Incident
 from mwatch.evidence.incident_store import AsyncIncidentStore
 from mwatch.evidence.offload import OffPod
 from mwatch.export.http.control import control_pages

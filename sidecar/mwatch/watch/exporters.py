@@ -8,7 +8,7 @@ only where they are wanted: it is as much memory as all the rest of a sidecar.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,6 @@ from mwatch.model.snapshot.snapshot import Snapshot
 if TYPE_CHECKING:
     from mwatch.export.otlp.exporter import Otlp
     from mwatch.export.tensorboard.notes import TensorboardNotes
-    from mwatch.watch.incidents import OpenIncident
 
 _CLOSE_SECONDS = 0.5
 """Each: a pod that ends does not wait for a collector."""
@@ -52,18 +51,17 @@ class Exporters:
 
             self._notes = TensorboardNotes(tensorboard_notes)
 
-    def looked(self, troubles: Iterable[OpenIncident]) -> None:
-        """After each look; `troubles` are all that are known."""
+    def looked(self, records: Sequence[IncidentRecord]) -> None:
+        """After each look; `records` are of all incidents that are known."""
         notes = self._notes
         if notes is None:
             return
         for snapshot in self._snapshots():
             notes.looked(snapshot)
-        known = [each.record for each in troubles]
-        for record in known:
+        for record in records:
             if self._told.get(record.id) is not record:
                 notes.incident(record)
-        self._told = {record.id: record for record in known}
+        self._told = {record.id: record for record in records}
 
     def problems(self) -> list[str]:
         """What a person should know; may be told again."""

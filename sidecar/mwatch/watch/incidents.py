@@ -1,80 +1,55 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Incidents of a watched run, from the first finding to the first new iteration after it.
+"""Files, evidence and announcements for the incidents of a watched run.
 
-Several detectors may find the same thing, and lose and find it again: what has one cause in one
-attempt, without a minute of quiet, is one trouble, with one record and one bundle of evidence. A
-silence that turns out to be a death becomes the trouble of that death. The record is written anew
-at each turn, so that it is there whatever happens to the watcher.
+What an incident is, is defined in `mwatch.engine.incidents`. Each gets one record and one bundle of
+evidence here. The record is written anew whenever it changes, so that it is there whatever happens
+to the watcher.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from mwatch.engine.engine import MAX_INCIDENTS, Engine, Incident
+from mwatch.engine.engine import Engine
+from mwatch.engine.incidents import MAX_INCIDENTS, Incident
 from mwatch.evidence.collector import EvidenceCase, EvidenceCollector
 from mwatch.evidence.incident_store import IncidentFiles
 from mwatch.model.decision import Decision
 from mwatch.model.finding import Cause, Severity
-from mwatch.model.incident import (
-    IncidentRecord,
-    IncidentTimes,
-    SavedEvidence,
-    describe,
-    incident_id,
-)
+from mwatch.model.incident import IncidentRecord, SavedEvidence
 
-_MAX_KEPT = 256
-_MAX_TURNS = 16
-_QUIET_SECONDS = 60.0
-_MAX_TELLS = 3
+_MAX_ANNOUNCEMENTS = 3
 _SETTLED_SECONDS = 5.0
 """A record that has not changed for so long is brought off the pod again, with its evidence."""
 
 
 @dataclass(slots=True)
-class OpenIncident:
-    """One incident, as it is told to people."""
+class TrackedIncident:
+    """An incident with what this process keeps of it."""
 
+    incident: Incident
     record: IncidentRecord
-    incidents: deque[Incident] = field(default_factory=lambda: deque(maxlen=_MAX_TURNS))
-    """What the engine found of it, the newest last."""
     case: EvidenceCase | None = None
-    target: int | None = None
-    """The iteration that had been reached: training is past the trouble beyond it."""
-    since: float = 0.0
-    """When it was found, this time."""
-    tells: int = 0
-    """How often people were told that it is there."""
-    is_told: bool = False
-    """They were, and not yet that it is over."""
-    is_counted: bool = False
+    announced: Cause | None = None
+    """As what it was announced; None: not yet, or it was announced as over since."""
+    announcements: int = 0
     changed_at: float | None = None
     """Since its evidence was brought off the pod, the record has changed: when it last did."""
 
-    @property
-    def lead(self) -> Incident:
-        """What was acted on, else what was decided on, else the newest."""
-        newest_first = list(reversed(self.incidents))
-        return min(newest_first, key=lambda each: (each.acted_at is None, each.decided_at is None))
 
-    @property
-    def closed_at(self) -> float | None:
-        """None while anybody still finds it."""
-        moments = [each.closed_at for each in self.incidents]
-        ended = [each for each in moments if each is not None]
-        return max(ended) if len(ended) == len(moments) else None
+class IncidentChanges(NamedTuple):
+    """What an update brought; the same incident may be announced a few times only."""
 
-    @property
-    def is_recovered(self) -> bool:
-        return self.record.times.first_new_iteration is not None
-
-    @property
-    def key(self) -> tuple[int, Cause]:
-        return self.record.attempt, self.record.cause
+    found: list[Incident]
+    closed: list[Incident]
+    """Over without an action."""
+    recorded: list[TrackedIncident]
+    """New, or with evidence that was not there before."""
 
 
 class IncidentTracker:
@@ -85,167 +60,117 @@ class IncidentTracker:
         self._engine = engine
         self._evidence = evidence
         self._is_act = is_act
-        self._troubles: deque[OpenIncident] = deque(maxlen=_MAX_KEPT)
+        self._tracked: deque[TrackedIncident] = deque(maxlen=MAX_INCIDENTS)
         self.problems: list[str] = []
 
     @property
-    def troubles(self) -> list[OpenIncident]:
+    def tracked(self) -> list[TrackedIncident]:
         """The oldest first."""
-        return list(self._troubles)
+        return list(self._tracked)
 
-    def of(self, incident: Incident) -> OpenIncident | None:
-        found = (each for each in reversed(self._troubles) if _holds(each, incident))
-        return next(found, None)
+    def update(self) -> IncidentChanges:
+        """To be called after each evaluation."""
+        changes = IncidentChanges([], [], [])
+        last = self._tracked[-1].incident.number if self._tracked else 0
+        for incident in self._engine.incidents:
+            if incident.number > last:
+                tracked = TrackedIncident(incident, self._record(incident, None))
+                self._tracked.append(tracked)
+                self._want_evidence(tracked)
+                self._write(tracked)
+                changes.recorded.append(tracked)
+        for tracked in self._changing():
+            self._want_evidence(tracked)
+            if tracked.record.evidence is None and _kept(tracked.case) is not None:
+                changes.recorded.append(tracked)
+            self._refresh(tracked)
+            self._announce(tracked, changes)
+            self._keep_again(tracked)
+        return changes
 
-    def found(self, incident: Incident) -> OpenIncident | None:
-        """Returns what is new to people; None: it is known, or comes and goes all the time."""
-        trouble = self._newest((incident.attempt, incident.cause))
-        if trouble is not None and self._is_same(trouble, incident):
-            if trouble.closed_at is not None:
-                trouble.since = incident.detected_at
-            trouble.incidents.append(incident)
-        else:
-            trouble = self._silence_before(incident) or self._new(incident)
-        self._want_evidence(trouble)
-        if trouble.is_told or trouble.tells >= _MAX_TELLS:
+    def collect_evidence_before_restart(self, decision: Decision) -> Path | None:
+        """Returns where it was saved. Where nothing is ended, nothing is waited for."""
+        tracked = self._of(decision)
+        if tracked is None:
             return None
-        trouble.is_told, trouble.tells = True, trouble.tells + 1
-        self._refresh(trouble)
-        return trouble
-
-    def before_the_kill(self, decision: Decision) -> Path | None:
-        """Evidence is saved; returns where. Where nothing is killed nothing is waited for."""
-        trouble = self._newest((decision.attempt, decision.cause))
-        if trouble is None:
-            return None
-        if trouble.case is None:
-            self._ask(trouble)
-        if trouble.case is not None and self._is_act:
-            self._evidence.wait(trouble.case)
-        return self.folder(trouble)
-
-    def folder(self, trouble: OpenIncident) -> Path:
-        return self._files.folder(trouble.record.id)
+        if tracked.case is None:
+            self._ask(tracked)
+        if tracked.case is not None and self._is_act:
+            self._evidence.wait(tracked.case)
+        return self._folder(tracked)
 
     def acted(self, decision: Decision) -> None:
-        trouble = self._newest((decision.attempt, decision.cause))
-        if trouble is not None:
-            trouble.target = self._engine.job.attempt.iteration
-            self._refresh(trouble)
+        tracked = self._of(decision)
+        if tracked is not None:
+            self._refresh(tracked)
 
-    def looked(self) -> list[OpenIncident]:
-        """Whether training is past a trouble by now; returns those whose evidence has come."""
-        come = []
-        for trouble in self._troubles:
-            has_come = trouble.record.evidence is None and _kept(trouble.case) is not None
-            if has_come:
-                come.append(trouble)
-            is_past = self._is_past(trouble)
-            if has_come or is_past:
-                self._refresh(trouble, self._engine.job.now if is_past else None)
-            self._keep_again(trouble)
-        return come
+    def _of(self, decision: Decision) -> TrackedIncident | None:
+        incident = self._engine.incident_of(decision)
+        return next((each for each in self._tracked if each.incident is incident), None)
 
-    def _keep_again(self, trouble: OpenIncident) -> None:
-        now, case, changed_at = self._engine.job.now, trouble.case, trouble.changed_at
+    def _changing(self) -> Iterator[TrackedIncident]:
+        for each in self._tracked:
+            incident = each.incident
+            is_final = incident.is_over and not incident.awaits_recovery
+            is_saved = each.case is None or each.record.evidence is not None
+            is_idle = each.announced is None and each.changed_at is None
+            if not (is_final and is_saved and is_idle) or each.record.times != incident.times:
+                yield each
+
+    def _announce(self, tracked: TrackedIncident, changes: IncidentChanges) -> None:
+        incident = tracked.incident
+        if incident.closed_at is not None:
+            if tracked.announced is not None and incident.acted_at is None:
+                changes.closed.append(incident)
+            tracked.announced = None
+            return
+        is_new = incident.cause is not tracked.announced and incident.acted_at is None
+        if is_new and tracked.announcements < _MAX_ANNOUNCEMENTS:
+            tracked.announced = incident.cause
+            tracked.announcements += 1
+            changes.found.append(incident)
+
+    def _keep_again(self, tracked: TrackedIncident) -> None:
+        now, case, changed_at = self._engine.job.now, tracked.case, tracked.changed_at
         if case is None or changed_at is None or now - changed_at < _SETTLED_SECONDS:
             return
-        trouble.changed_at = None
+        tracked.changed_at = None
         self._evidence.keep_again(case)
 
-    def close(self, trouble: OpenIncident) -> bool:
-        """Something of it is over; returns whether people are to be told that all of it is."""
-        self._refresh(trouble)
-        if trouble.closed_at is None or not trouble.is_told:
-            return False
-        trouble.is_told = False
-        return trouble.lead.acted_at is None
+    def _want_evidence(self, tracked: TrackedIncident) -> None:
+        """A warning is not worth a dump of all ranks."""
+        symptoms = tracked.incident.symptoms
+        found = [each.finding.severity for each in symptoms if each.closed_at is None]
+        if tracked.case is None and Severity.CRITICAL in found:
+            self._ask(tracked)
 
-    def _is_past(self, trouble: OpenIncident) -> bool:
-        attempt = self._engine.job.attempt
-        if trouble.is_recovered or attempt.number <= trouble.record.attempt or not attempt.steps:
-            return False
-        is_acted = trouble.lead.acted_at is not None
-        return is_acted and (attempt.iteration or 0) > (trouble.target or 0)
+    def _ask(self, tracked: TrackedIncident) -> None:
+        incident = tracked.incident
+        tracked.case = self._evidence.want(incident.id, self._folder(tracked), incident.attempt)
 
-    def _is_same(self, trouble: OpenIncident, incident: Incident) -> bool:
-        closed = trouble.closed_at
-        return closed is None or incident.detected_at - closed < _QUIET_SECONDS
+    def _folder(self, tracked: TrackedIncident) -> Path:
+        return self._files.folder(tracked.incident.id)
 
-    def _silence_before(self, incident: Incident) -> OpenIncident | None:
-        """The trouble of a silence that the engine now knows to have been the first sign of this:
-        it has taken the silence out of its own list."""
-        for trouble in reversed(self._troubles):
-            if trouble.record.attempt == incident.attempt and self._is_absorbed(trouble):
-                trouble.incidents.clear()
-                trouble.incidents.append(incident)
-                trouble.is_told = False
-                return trouble
-        return None
+    def _record(self, incident: Incident, evidence: SavedEvidence | None) -> IncidentRecord:
+        job = self._engine.job
+        return incident.record(job.run, world_size=job.layout.world_size, evidence=evidence)
 
-    def _is_absorbed(self, trouble: OpenIncident) -> bool:
-        known = self._engine.incidents
-        if len(known) >= MAX_INCIDENTS:
-            return False  # it may only have been pushed out
-        return not any(each is one for each in trouble.incidents for one in known)
+    def _refresh(self, tracked: TrackedIncident) -> None:
+        record = self._record(tracked.incident, _kept(tracked.case))
+        if record == tracked.record:
+            return
+        tracked.record = record
+        if _is_off_pod(tracked.case):
+            tracked.changed_at = self._engine.job.now
+        self._write(tracked)
 
-    def _new(self, incident: Incident) -> OpenIncident:
-        taken = {each.record.id for each in self._troubles}
-        id = incident_id(incident.detected_at, incident.attempt, incident.cause, taken)
-        trouble = OpenIncident(self._describe(id, incident), since=incident.detected_at)
-        trouble.incidents.append(incident)
-        self._troubles.append(trouble)
-        return trouble
-
-    def _newest(self, key: tuple[int, Cause]) -> OpenIncident | None:
-        return next((each for each in reversed(self._troubles) if each.key == key), None)
-
-    def _want_evidence(self, trouble: OpenIncident) -> None:
-        is_critical = trouble.incidents[-1].finding.severity is Severity.CRITICAL
-        if trouble.case is None and is_critical:
-            self._ask(trouble)
-
-    def _ask(self, trouble: OpenIncident) -> None:
-        folder, attempt = self.folder(trouble), trouble.record.attempt
-        trouble.case = self._evidence.want(trouble.record.id, folder, attempt)
-
-    def _describe(self, id: str, incident: Incident) -> IncidentRecord:
-        decision = incident.decision
-        return describe(
-            id, self._engine.job.run, incident.finding, decision,
-            attempt=incident.attempt, is_act=self._is_act and incident.acted_at is not None,
-        )  # fmt: skip
-
-    def _refresh(self, trouble: OpenIncident, recovered_at: float | None = None) -> None:
-        """What the engine knows by now goes into the record."""
-        lead, old = trouble.lead, trouble.record
-        times = IncidentTimes(
-            fault=lead.finding.since_time,
-            detected=min(trouble.since, lead.detected_at),
-            decided=lead.decided_at,
-            acted=lead.acted_at,
-            first_new_iteration=old.times.first_new_iteration or recovered_at,
-            closed=trouble.closed_at,
-        )
-        record = self._describe(old.id, lead)
-        lost = None
-        if lead.acted_at is not None and trouble.target is not None:
-            lost = max(0, trouble.target - (record.resume_from or 0))
-        world = self._engine.job.layout.world_size
-        record = record.with_outcome(times, world_size=world, lost_iterations=lost)
-        trouble.record = replace(record, evidence=_kept(trouble.case))
-        if trouble.record != old and _is_off_pod(trouble.case):
-            trouble.changed_at = self._engine.job.now
+    def _write(self, tracked: TrackedIncident) -> None:
         try:
-            self._files.write(trouble.record)
+            self._files.write(tracked.record)
         except OSError as error:
             text = f"incidents cannot be written: {error.strerror or error}"
             if text not in self.problems:
                 self.problems.append(text)
-
-
-def _holds(trouble: OpenIncident, incident: Incident) -> bool:
-    return any(each is incident for each in trouble.incidents)
 
 
 def _is_off_pod(case: EvidenceCase | None) -> bool:

@@ -9,18 +9,15 @@ never waits for the loop.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from mwatch.decide import budget
 from mwatch.detect.shared.patience import Patience, patience
 from mwatch.detect.shared.probe import watched
-from mwatch.engine.engine import Assessment, Engine, Incident
+from mwatch.engine.engine import Assessment, Engine
 from mwatch.export.http.pages import standard_pages
 from mwatch.export.http.server import Server
-from mwatch.model.decision import Action
-from mwatch.model.finding import Cause
 from mwatch.model.phase import JobPhase
 from mwatch.model.snapshot.snapshot import Own, Snapshot, Surroundings, take
 from mwatch.runtime.self_monitoring import OwnUse
@@ -46,7 +43,6 @@ class RunMetrics:
         self._use = OwnUse(live.clock.now())
         self._newest: Snapshot | None = None
         self._ticked = time.monotonic()
-        self._over: Counter[tuple[Cause, Action]] = Counter()
         self.where: str | None = None
         """The address; None: nobody asked for one, or none could be had."""
         self.problem: str | None = None
@@ -58,7 +54,7 @@ class RunMetrics:
             findings=assessment.findings,
             decision=assessment.decision,
             hang_deadline_seconds=None if limit is None else limit.seconds,
-            incidents=self._over,
+            incidents=engine.incidents_over,
             restarts_left=self._restarts_left(),
             gpus=live.gpus,
             sources=live.sources,
@@ -73,12 +69,6 @@ class RunMetrics:
         )
         self._newest = take(engine.job, around, at=assessment.at)
         self._ticked = time.monotonic()
-
-    def closed(self, incident: Incident) -> None:
-        """It is over, by itself or by what was done: it counts once, for good."""
-        done = incident.decision if incident.acted_at is not None else None
-        action = Action.NONE if done is None else done.action
-        self._over[incident.cause, action] += 1
 
     def snapshots(self) -> list[Snapshot]:
         return [] if self._newest is None else [self._newest]

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from mwatch.engine.engine import Assessment, Incident
+from mwatch.engine.engine import Assessment
+from mwatch.engine.incidents import Incident
 from mwatch.model.decision import Decision
 from mwatch.model.job import Job
 

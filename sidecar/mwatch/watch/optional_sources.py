@@ -113,9 +113,11 @@ class PodSources(OptionalSources):
 
     def _is_silent(self) -> bool:
         """Its progress is overdue: called from the thread that asks."""
-        open_now = list(self._engine.incidents)
+        known = list(self._engine.incidents)
         attempt = self._engine.job.attempt.number
         return any(
-            each.closed_at is None and each.cause is Cause.HANG and each.attempt == attempt
-            for each in open_now
+            symptom.closed_at is None and symptom.finding.cause is Cause.HANG
+            for each in known
+            if each.attempt == attempt
+            for symptom in each.symptoms
         )

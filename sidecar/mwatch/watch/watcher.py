@@ -19,7 +19,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from mwatch.engine.engine import Assessment, Engine, Incident
+from mwatch.engine.engine import Assessment, Engine
+from mwatch.engine.incidents import Incident
 from mwatch.evidence.bundle import Extra
 from mwatch.evidence.collector import EvidenceCollector
 from mwatch.evidence.incident_store import IncidentFiles
@@ -40,7 +41,7 @@ from mwatch.model.timeline import Rollback
 from mwatch.runtime.self_monitoring import InternalErrors
 from mwatch.watch.collector import VolumeCollector
 from mwatch.watch.exporters import Exporters
-from mwatch.watch.incidents import IncidentTracker, OpenIncident
+from mwatch.watch.incidents import IncidentTracker, TrackedIncident
 from mwatch.watch.metrics import RunMetrics
 from mwatch.watch.observer import RunObserver
 
@@ -144,7 +145,6 @@ class RunWatcher:
         )  # fmt: skip
         self.files = IncidentFiles(folder.incidents) if files is None else files
         self.keeper = IncidentTracker(self.files, engine, self.evidence, is_act=is_act)
-        self._open: list[Incident] = []
         self._noted: set[str] = set()
         self._first = StartGate()
         self._blind_from = self.clock.now() + engine.settings.hang.blind_after_seconds
@@ -173,7 +173,7 @@ class RunWatcher:
             self._metrics.looked(assessment)
         if self._out is not None:
             with self._faults.guard():
-                self._out.looked(self.keeper.troubles)
+                self._out.looked([each.record for each in self.keeper.tracked])
         self._view.looked(self.engine.job, assessment)
         self._note_problems()
         return assessment
@@ -204,7 +204,7 @@ class RunWatcher:
 
     def enacted(self, decision: Decision) -> None:
         now = self.clock.now()
-        self.engine.record_action(decision, now)
+        self.engine.record_action(decision, now, is_carried_out=self._is_act)
         with self._faults.guard():
             self._record.enacted(decision, now)
             self.keeper.acted(decision)
@@ -223,10 +223,7 @@ class RunWatcher:
         if not is_hurried:
             self.evidence.close()
         with self._faults.guard():
-            for trouble in self.keeper.looked():
-                self._note_evidence(trouble)
-            for incident in self._open:
-                self._close(incident)
+            self._note_incidents()
         self._note_problems()
         with self._faults.guard():
             self._record.end()
@@ -256,45 +253,16 @@ class RunWatcher:
             self.recalled = self.recalled if found is None else found
 
     def _note_incidents(self) -> None:
-        for incident in list(self.engine.incidents):
-            is_open = any(incident is each for each in self._open)
-            if is_open or incident.closed_at is not None or self._is_our_doing(incident):
-                continue
-            self._open.append(incident)
-            if self.keeper.found(incident) is not None:
-                self._view.found(incident)
-        for incident in [each for each in self._open if each.closed_at is not None]:
-            self._open.remove(incident)
-            self._close(incident)
-        for incident in self._open:
-            if incident.decided_at is not None:  # before that it may yet become part of another
-                self._record.incident(incident, ())
-        for trouble in self.keeper.looked():
-            self._note_evidence(trouble)
-
-    def _is_our_doing(self, incident: Incident) -> bool:
-        """What is first told after an action is its echo, whatever moment it is dated back to: a
-        killed run looks killed."""
-        return self._is_act and self.engine.record.of_attempt(incident.attempt) is not None
-
-    def _close(self, incident: Incident) -> None:
-        trouble = self.keeper.of(incident)
-        if trouble is None:
-            return  # it was the first sign of another one
-        if self.keeper.close(trouble):
+        changes = self.keeper.update()
+        for tracked in changes.recorded:
+            self._record.incident(tracked.incident, self._files(tracked))
+        for incident in changes.found:
+            self._view.found(incident)
+        for incident in changes.closed:
             self._view.closed(incident)
-        self._record.incident(incident, self._files(trouble))
-        if trouble.closed_at is not None and not trouble.is_counted:
-            trouble.is_counted = True
-            self._metrics.closed(trouble.lead)
 
-    def _note_evidence(self, trouble: OpenIncident) -> None:
-        for incident in trouble.incidents:
-            if incident.closed_at is not None or incident.decided_at is not None:
-                self._record.incident(incident, self._files(trouble))
-
-    def _files(self, trouble: OpenIncident) -> list[EvidenceFile]:
-        kept = trouble.record.evidence
+    def _files(self, tracked: TrackedIncident) -> list[EvidenceFile]:
+        kept = tracked.record.evidence
         paths = [] if kept is None else [Path(kept.folder) / name for name in kept.files]
         if not paths:
             return []

@@ -29,7 +29,8 @@ def tell_all(lines: RunLines) -> None:
     lines.found(incident)
     lines.acted(assessment.decision, True, "/runs/r/incidents/x")
     lines.acted(assessment.decision, False, None)
-    incident.closed_at = incident.detected_at + 90
+    for symptom in incident.symptoms:
+        symptom.closed_at = incident.detected_at + 90
     lines.closed(incident)
     lines.ended(RunEnd(93, "given up", False))
 
@@ -70,7 +71,9 @@ def test_machines_read_one_object_for_each(capfd: pytest.CaptureFixture[str]) ->
 def test_a_text_from_a_log_is_no_command_to_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
     told = gone_bad()
     incident = told.engine.incidents[0]
-    incident.finding = replace(incident.finding, summary="\x1b[2J\r\nmwatch: all is well \u202e")
+    incident.lead.finding = replace(
+        incident.finding, summary="\x1b[2J\r\nmwatch: all is well \u202e"
+    )
     RunLines().found(incident)
     (line,) = capfd.readouterr().err.splitlines()
     assert "\x1b" not in line

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mwatch.engine.engine import Assessment, Engine, Incident
+from mwatch.engine.engine import Assessment, Engine
+from mwatch.engine.incidents import Incident
 from mwatch.model.decision import Decision
 from mwatch.model.job import Job
 from mwatch.model.observation import AttemptStart, Observation, Observed

@@ -17,7 +17,7 @@ from mwatch.cli.words import clock, deed, duration, place, share, who
 
 if TYPE_CHECKING:
     from mwatch.diagnose.report import JobReport
-    from mwatch.engine.engine import Incident
+    from mwatch.engine.incidents import Incident
     from mwatch.engine.run_timeline import Entry
     from mwatch.model.finding import Finding
     from mwatch.report.run_report import RunReport
@@ -206,8 +206,9 @@ def _incidents(report: RunReport) -> Iterator[tuple[float, str, str]]:
     for (_, _, cause), group in groups.items():
         first, last = group[0], group[-1]
         text = f"{cause}: {first.finding.summary}"
-        if len(group) > 1:
-            text = f"{cause}, {len(group)} times until {clock(report, last.detected_at)}: "
+        times = sum(each.lead.times for each in group)
+        if times > 1:
+            text = f"{cause}, {times} times until {clock(report, last.lead.since)}: "
             text += last.finding.summary
         yield first.detected_at, "incident", text
         has_healed = last.closed_at is not None and last.attempt == report.attempts[-1].number

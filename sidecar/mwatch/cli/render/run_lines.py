@@ -26,7 +26,8 @@ from mwatch.cli.terminal import plain
 from mwatch.cli.words import deed, duration, who
 
 if TYPE_CHECKING:
-    from mwatch.engine.engine import Assessment, Incident
+    from mwatch.engine.engine import Assessment
+    from mwatch.engine.incidents import Incident
     from mwatch.model.decision import Decision
     from mwatch.model.finding import Cause
     from mwatch.model.job import Job

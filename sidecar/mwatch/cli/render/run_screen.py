@@ -22,7 +22,8 @@ from mwatch.cli.terminal import plain
 from mwatch.cli.words import deed, duration, who
 
 if TYPE_CHECKING:
-    from mwatch.engine.engine import Assessment, Incident
+    from mwatch.engine.engine import Assessment
+    from mwatch.engine.incidents import Incident
     from mwatch.model.decision import Decision
     from mwatch.model.job import Job
     from mwatch.watch.observer import RunEnd
