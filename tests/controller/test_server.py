@@ -149,7 +149,7 @@ def test_an_incident_that_is_over_counts_once() -> None:
     for pod in fleet.pods:
         pod.started_at += fleet.now - (pod.stalls_at or 0)
         pod.stalls_at = None
-    fleet.run(30)
+    fleet.run(90)
     metrics = FleetMetrics(fleet.now)
     for _ in range(3):
         metrics.looked([fleet.watch], TOLD, fleet.now)
