@@ -21,9 +21,10 @@ from mwatch.kube.events import Events
 from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.ledger import LedgerStore
 from mwatch.kube.resources import EVENTS, JOBS, PODS
-from mwatch.model.kube.gang import GangPlan, GangStep, StepState, Target, Way
+from mwatch.model.kube.gang import GangPlan, GangStep, Target, Way
 from mwatch.model.kube.job import KubeJob
 from mwatch.model.kube.node import KubeNode
+from mwatch.model.kube.restart_state import RestartState
 
 NOW = 1_800_000_000.0
 
@@ -106,7 +107,7 @@ def test_a_controller_killed_in_the_middle_is_followed_by_one_that_repeats_nothi
     assert (done.progress, done.deleted) == (GangProgress.DONE, 2)
     assert uids(access, job) == new
     again = LedgerStore(access, namespace).read().of(ledger_key("Job", "train")).step
-    assert again is not None and again.state is StepState.DONE
+    assert again is not None and again.state is RestartState.DONE
     assert restarter(access, namespace).advance(again, seconds=1, now=NOW).deleted == 0
     assert uids(access, job) == new
 
@@ -197,7 +198,7 @@ def test_a_job_that_counts_deleted_pods_is_suspended_and_resumed(access: Access)
         access.delete(PODS, namespace, f"train-{index}", uid=uid)
 
     kept = LedgerStore(access, namespace).read().of(ledger_key("Job", "train")).step
-    assert kept is not None and kept.state is StepState.SUSPENDED
+    assert kept is not None and kept.state is RestartState.SUSPENDED
     done = restarter(access, namespace).advance(kept, seconds=5, now=NOW)
 
     assert done == (GangProgress.DONE, 0, 0, "suspended and resumed")

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cluster import hand_things as hands
 from cluster import kube_things as things
+from cluster import remediation_things as fleet
 from cluster.control_plane import ControlPlane
-from cluster.hand_fixtures import a_namespace, an_access, kinds  # noqa: F401
-from cluster.hand_things import KEY, Controller
+from cluster.remediation_fixtures import a_namespace, an_access, kinds  # noqa: F401
+from cluster.remediation_things import KEY, Controller
 from mwatch.cli.main import app
 from mwatch.errors import InputError
 from mwatch.kube.access import Access
@@ -75,7 +75,7 @@ def leader(access: Access, namespace: str) -> Controller:
 
 
 def test_a_pause_of_one_job_and_its_end(access: Access, namespace: str) -> None:
-    hands.make_job(access, namespace)
+    fleet.make_job(access, namespace)
     people = JobOverrides(access, namespace)
     said = people.pause("train", 7200.0, "changing the switch")
     assert "for 2 h" in said.lines[0] and said.exit_code == 0 and len(said.lines) == 1
@@ -84,7 +84,7 @@ def test_a_pause_of_one_job_and_its_end(access: Access, namespace: str) -> None:
     assert pause_of(job_of(access, namespace), people.wall() + 7300) is None
     (note,) = LedgerStore(access, namespace).read().of(KEY).notes
     assert (note.who, note.what, note.why) == (people.who, "pause", "changing the switch")
-    ((reason, text),) = hands.events(access, namespace)
+    ((reason, text),) = fleet.events(access, namespace)
     assert reason == "MwatchPaused" and people.who in text and "changing the switch" in text
     assert "no longer paused" in people.resume("train", "").lines[0]
     assert pause_of(job_of(access, namespace), people.wall()) is None
@@ -92,13 +92,13 @@ def test_a_pause_of_one_job_and_its_end(access: Access, namespace: str) -> None:
 
 
 def test_the_one_switch_for_all_jobs(access: Access, namespace: str) -> None:
-    hands.make_job(access, namespace)
+    fleet.make_job(access, namespace)
     people = JobOverrides(access, namespace)
     people.pause_all(60.0, "storm")
     halt = LedgerStore(access, namespace).read().halt
     assert halt is not None and halt.who == people.who and halt.holds(people.wall())
     assert not halt.holds(people.wall() + 61)
-    ((reason, text),) = hands.events(access, namespace)
+    ((reason, text),) = fleet.events(access, namespace)
     assert reason == "MwatchPaused" and "all jobs: storm" in text
     assert any("all jobs are paused" in line for line in people.resume("train", "").lines)
     people.resume_all("over")
@@ -106,10 +106,10 @@ def test_the_one_switch_for_all_jobs(access: Access, namespace: str) -> None:
 
 
 def test_a_job_that_mwatch_has_stopped_is_started_again(access: Access, namespace: str) -> None:
-    job = hands.make_job(access, namespace, in_queue=False)
-    hands.make_pods(access, job, 2)
+    job = fleet.make_job(access, namespace, in_queue=False)
+    fleet.make_pods(access, job, 2)
     controller = Controller(access, namespace)
-    hands.decided(controller.watch(job), Action.STOP, Cause.OOM, resume_from=None)
+    fleet.decided(controller.watch(job), Action.STOP, Cause.OOM, resume_from=None)
     controller.until(lambda: job_of(access, namespace).is_suspended)
     controller.close()
     said = JobOverrides(access, namespace).resume("train", "smaller batch")
@@ -118,17 +118,17 @@ def test_a_job_that_mwatch_has_stopped_is_started_again(access: Access, namespac
 
 
 def test_the_mode_is_changed_and_told(access: Access, namespace: str) -> None:
-    hands.make_job(access, namespace, mode="observe")
+    fleet.make_job(access, namespace, mode="observe")
     said = JobOverrides(access, namespace).mode("train", "act", "observed well")
     assert said.body["mode"] == "act" and job_of(access, namespace).mode == "act"
-    assert "MwatchMode" in {reason for reason, _ in hands.events(access, namespace)}
+    assert "MwatchMode" in {reason for reason, _ in fleet.events(access, namespace)}
 
 
 def test_a_restart_without_a_controller_is_done_by_the_command(
     access: Access, namespace: str
 ) -> None:
-    job = hands.make_job(access, namespace)
-    hands.make_pods(access, job, 2)
+    job = fleet.make_job(access, namespace)
+    fleet.make_pods(access, job, 2)
     people = JobOverrides(access, namespace)
     said = ManualRestart(people, QUICK).run("train", "stuck", resume_from=None, is_dry_run=True)
     assert said.body["dry_run"] and said.body["way"] == "delete-pods"
@@ -144,8 +144,8 @@ def test_a_restart_without_a_controller_is_done_by_the_command(
 
 
 def test_a_dead_leaders_lease_is_waited_out(access: Access, namespace: str) -> None:
-    job = hands.make_job(access, namespace)
-    hands.make_pods(access, job, 2)
+    job = fleet.make_job(access, namespace)
+    fleet.make_pods(access, job, 2)
     assert Lease(access, namespace, "dead", times=SHORT).turn()
     said = ManualRestart(JobOverrides(access, namespace), QUICK).run(
         "train", "stuck", resume_from=None, is_dry_run=False
@@ -154,8 +154,8 @@ def test_a_dead_leaders_lease_is_waited_out(access: Access, namespace: str) -> N
 
 
 def test_a_restart_is_handed_to_the_controller_that_leads(access: Access, namespace: str) -> None:
-    job = hands.make_job(access, namespace)
-    hands.make_pods(access, job, 2)
+    job = fleet.make_job(access, namespace)
+    fleet.make_pods(access, job, 2)
     controller = leader(access, namespace)
     controller.watch(job, attempt=4)
     with leading(controller):
@@ -163,11 +163,11 @@ def test_a_restart_is_handed_to_the_controller_that_leads(access: Access, namesp
             "train", "loss went wrong", resume_from=300, is_dry_run=False
         )
     assert said.body["by"] == "controller" and said.body["taken"]
-    controller.until(lambda: controller.hands.state(KEY).doing == "recovering")
+    controller.until(lambda: controller.manager.state(KEY).doing == "recovering")
     assert pods_of(access, job) == ()
     entry = controller.entry()
     assert entry.wish is None and entry.attempt == 5
-    told = controller.hands.answer(namespace, "train", "", "train-0", 4)
+    told = controller.manager.answer(namespace, "train", "", "train-0", 4)
     assert told is not None and (told["attempt"], told["resume_from"]) == (5, 300)
     assert told["rollbacks"][0]["to_iteration"] == 300
     assert not entry.acts[-1].spends_budget
@@ -175,8 +175,8 @@ def test_a_restart_is_handed_to_the_controller_that_leads(access: Access, namesp
 
 
 def test_a_persons_restart_passes_pause_halt_and_observe(access: Access, namespace: str) -> None:
-    job = hands.make_job(access, namespace, mode="observe")
-    hands.make_pods(access, job, 2)
+    job = fleet.make_job(access, namespace, mode="observe")
+    fleet.make_pods(access, job, 2)
     people = JobOverrides(access, namespace)
     people.pause("train", None, "mine")
     people.pause_all(None, "mine")
@@ -192,13 +192,13 @@ def test_a_persons_restart_passes_pause_halt_and_observe(access: Access, namespa
 def test_what_cannot_be_restarted_is_refused_with_the_reason(
     access: Access, namespace: str
 ) -> None:
-    job = hands.make_job(access, namespace)
-    hands.make_pods(access, job, 2)
-    hands.admitted(access, job, is_so=False)
+    job = fleet.make_job(access, namespace)
+    fleet.make_pods(access, job, 2)
+    fleet.admitted(access, job, is_so=False)
     restart = ManualRestart(JobOverrides(access, namespace), QUICK)
     said = restart.run("train", "", resume_from=None, is_dry_run=False)
     assert said.exit_code == 1 and said.body["refused"] == "queued"
-    hands.admitted(access, job, is_so=True)
+    fleet.admitted(access, job, is_so=True)
     with pytest.raises(InputError, match="needs a controller"):
         restart.run("train", "", resume_from=7, is_dry_run=False)
     assert len(pods_of(access, job)) == 2
@@ -219,7 +219,7 @@ def command(plane: ControlPlane, *words: str) -> tuple[int, str, str]:
 def test_the_commands_tell_what_they_did(
     plane: ControlPlane, access: Access, namespace: str
 ) -> None:
-    hands.make_job(access, namespace)
+    fleet.make_job(access, namespace)
     given = ("-n", namespace, "--json")
     code, out, _ = command(plane, "pause", "train", "--for", "30m", "--reason", "me", *given)
     body: dict[str, Any] = json.loads(out)
@@ -249,7 +249,7 @@ def test_no_cluster_is_one_line_and_exit_code_3() -> None:
 def test_a_person_without_the_rights_is_told_which(
     plane: ControlPlane, access: Access, namespace: str
 ) -> None:
-    hands.make_job(access, namespace)
+    fleet.make_job(access, namespace)
     things.let_read(access, namespace, "reader", "batch", "jobs")
     nobody = things.impatient(plane, impersonate="reader")
     people = JobOverrides(nobody, namespace)
@@ -269,8 +269,8 @@ def test_the_role_for_people_is_enough(plane: ControlPlane, access: Access, name
         "subjects": [{**about, "kind": "User", "name": "ann"}],
     }  # fmt: skip
     assert access.create(things.BINDINGS, namespace, binding).is_ok
-    job = hands.make_job(access, namespace)
-    hands.make_pods(access, job, 2)
+    job = fleet.make_job(access, namespace)
+    fleet.make_pods(access, job, 2)
     ours = things.impatient(plane, impersonate="ann")
     people = JobOverrides(ours, namespace)
     things.wait_for(lambda: _may(people), "the role is in force")

@@ -19,15 +19,16 @@ from mwatch.controller.server import ControllerPages, ControllerStats, FleetMetr
 from mwatch.export.http.server import Server
 from mwatch.export.metrics import catalog_fleet
 from mwatch.kube.mirror import MirrorStatus
-from mwatch.remediate.status import Doing, RemediationStatus
+from mwatch.model.kube.restart_state import RestartState
+from mwatch.remediate.status import RemediationStatus
 from support.runs.job_monitor_runs import Fleet
 
-HELD = RemediationStatus(Doing.HELD, held_by="quota")
+HELD = RemediationStatus(RestartState.HELD, held_by="quota")
 TOLD = ControllerStats(
     True, 10, {"late": 2}, 33, {"pods": MirrorStatus(1.5, "", True)}, 4, 0, 0.01,
     hands=(
-        HELD, HELD, RemediationStatus(Doing.RESTARTING),
-        RemediationStatus(Doing.HELD, held_by="what a word"),
+        HELD, HELD, RemediationStatus(RestartState.PLANNED),
+        RemediationStatus(RestartState.HELD, held_by="what a word"),
     ),
     ledger_errors=5,
 )  # fmt: skip

@@ -19,9 +19,10 @@ from mwatch.kube.access import Access, CallLimits
 from mwatch.kube.connect import Connection
 from mwatch.kube.discovery import FoundJob
 from mwatch.model.finding import Cause
-from mwatch.model.kube.gang import GangStep, StepState, Way
+from mwatch.model.kube.gang import GangStep, Way
 from mwatch.model.kube.job import JobKind
 from mwatch.model.kube.ledger import Book, JobEntry, to_data
+from mwatch.model.kube.restart_state import RestartState
 from support.builders import kube
 
 JOB = kube.pytorch_job()
@@ -60,7 +61,7 @@ def gathered(ledger: Mapping[str, str]) -> JobFacts:
 def told(way: Way, uid: str = "job-uid") -> list[Cause]:
     """With a restart in the ledger that was done to these pods."""
     step = GangStep("i1", way, JobKind.PYTORCH_JOB, "ns", "train", "job-uid", UIDS, 1.0, 3,
-                    state=StepState.DONE)  # fmt: skip
+                    state=RestartState.DONE)  # fmt: skip
     book = Book({"PyTorchJob.train": JobEntry(uid, step=step)})
     return [each.cause for each in kube_causes(gathered(to_data(book)).kube)]
 

@@ -11,9 +11,10 @@ import pytest
 from mwatch.fleet.visibility import Polled
 from mwatch.model.decision import Act, Action
 from mwatch.model.finding import Cause
-from mwatch.model.kube.gang import GangStep, StepState, Way
+from mwatch.model.kube.gang import GangStep, Way
 from mwatch.model.kube.job import JobKind
 from mwatch.model.kube.ledger import JobEntry
+from mwatch.model.kube.restart_state import RestartState
 from mwatch.model.observation import ProcessExit, Source
 from mwatch.model.phase import JobPhase
 from mwatch.remediate.case import due
@@ -194,7 +195,7 @@ def test_a_restart_that_was_under_way_is_still_ours_after_a_restart_of_the_contr
     fleet.watch.restore(entry(step=step))
     assert fleet.watch.ours == {pod.uid for pod in fleet.kube.values()}
     fleet.watch = Fleet(2).watch
-    fleet.watch.restore(entry(step=replace(step, state=StepState.DONE)))
+    fleet.watch.restore(entry(step=replace(step, state=RestartState.DONE)))
     assert not fleet.watch.ours
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from mwatch.config.fleet import FleetSettings, MaintenanceWindow
 from mwatch.model.kube.ledger import Halt
-from mwatch.remediate.gates import BACK_SECONDS, gate, not_back
-from mwatch.remediate.status import HeldBy
+from mwatch.remediate.gates import BACK_SECONDS, HeldBy, gate, not_back
 from support.builders.kube import ACT, pytorch_job
 from support.runs.job_monitor_runs import Fleet
 

@@ -34,8 +34,10 @@ from mwatch.export.metrics.prometheus import Exporter
 from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.kube.mirror import MirrorStatus
 from mwatch.model.kube.gang import Why
+from mwatch.model.kube.restart_state import DOING, HELD
 from mwatch.model.snapshot.snapshot import Snapshot, Surroundings, take
-from mwatch.remediate.status import Doing, HeldBy, RemediationStatus
+from mwatch.remediate.gates import HeldBy
+from mwatch.remediate.status import RemediationStatus
 from mwatch.runtime.self_monitoring import OwnUse
 from mwatch_trainer.scrub.scrubber import Scrubber
 
@@ -138,17 +140,17 @@ class FleetMetrics:
 def _actions(hands: Sequence[RemediationStatus]) -> Iterator[Value]:
     """A state that nobody is in is 0; a reason that keeps nothing back is not told."""
     found: Counter[tuple[str, str]] = Counter()
-    for state in Doing:
-        if state is not Doing.HELD:
-            found[state.value, _NO_REASON] = 0
+    for doing in DOING:
+        if doing != HELD:
+            found[doing, _NO_REASON] = 0
     for each in hands:
-        found[each.doing.value, _reason(each)] += 1
+        found[each.doing, _reason(each)] += 1
     for labels, count in sorted(found.items()):
         yield Value(catalog_fleet.ACTIONS, labels, count)
 
 
 def _reason(hand: RemediationStatus) -> str:
-    if hand.doing is not Doing.HELD or not hand.held_by:
+    if hand.doing != HELD or not hand.held_by:
         return _NO_REASON
     return hand.held_by if hand.held_by in _REASONS else "other"
 

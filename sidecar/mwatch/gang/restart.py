@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mwatch.gang.suspend import resume, suspend
 from mwatch.kube.access import ACTING, Access
@@ -25,11 +25,12 @@ from mwatch.kube.errors import Unavailable
 from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.ledger import LedgerStore
 from mwatch.kube.resources import PODS
-from mwatch.model.kube.gang import GangPlan, GangStep, StepState, Way, step_of
+from mwatch.model.kube.gang import GangPlan, GangStep, Way, step_of
 from mwatch.model.kube.job import KubeJob
 from mwatch.model.kube.ledger import Book, JobEntry
 from mwatch.model.kube.node import KubeNode
 from mwatch.model.kube.pod import KubePod
+from mwatch.model.kube.restart_state import RULES, RestartEvent, RestartState, can
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +112,12 @@ class GangRestart:
             entry = book.of(key)
             if entry.uid not in ("", plan.uid):
                 entry = JobEntry()
-            if entry.step is not None and entry.step.id == id:
+            before = entry.step
+            if before is not None and before.id == id:
                 return book
-            if entry.is_under_way and entry.step is not None and entry.step.job_uid == plan.uid:
-                raise AlreadyUnderWay(entry.step)
+            is_same = before is not None and before.job_uid == plan.uid
+            if before is not None and is_same and not can(before.state, RestartEvent.SUPERSEDED):
+                raise AlreadyUnderWay(before)
             entry = replace(entry, step=step, uid=plan.uid, updated_at=at)
             return book.with_job(key, also(entry))
 
@@ -122,28 +125,33 @@ class GangRestart:
 
     def instead(self, step: GangStep, plan: GangPlan) -> GangStep:
         """The same step in another way, where the first one did not do."""
-        targets = tuple(each.uid for each in plan.targets)
-        return self._keep(replace(step, way=plan.way, uids=targets, first=plan.first))
+        return self._moved(
+            step,
+            RestartEvent.REPLANNED,
+            way=plan.way,
+            uids=tuple(each.uid for each in plan.targets),
+            first=plan.first,
+        )
 
     def done(self, step: GangStep, outcome: str) -> GangStep:
-        """Of a way that is not gone here."""
-        return self._keep(replace(step, state=StepState.DONE, outcome=outcome))
+        """The old gang is gone, or nothing is left to do to it. As it is written."""
+        return self._recorded(step, lambda entry: entry.cleared(outcome))
 
     def advance(
         self, step: GangStep, *, seconds: float, now: float, nodes: Iterable[KubeNode] | None = None
     ) -> Advance:
         """For at most about `seconds`. `now`: seconds since 1970, to judge the age of nodes.
         KubeError where the cluster cannot be seen: to be called again, as it is."""
-        if step.state is StepState.DONE:
+        if not RULES[step.state].may_delete:
             return Advance(GangProgress.DONE, 0, 0, step.outcome)
         began, deleted = self._clock(), 0
         lost = self._lost_nodes(nodes or (), now)
-        if step.way is Way.SUSPEND_RESUME and step.state is StepState.PLANNED:
+        if step.way is Way.SUSPEND_RESUME and step.state is RestartState.PLANNED:
             if not self._may_act():
                 return Advance(GangProgress.NOT_LEADER, len(step.uids), 0)
             if not suspend(self._access, step):
                 return self._close(step, deleted, "the job is gone, or is another one by now")
-            step = self._keep(replace(step, state=StepState.SUSPENDED))
+            step = self._moved(step, RestartEvent.JOB_SUSPENDED)
         pause = self._limits.look_seconds
         while True:
             job = find_job(self._access, step.namespace, step.name, step.kind)
@@ -189,24 +197,30 @@ class GangRestart:
         return f"all {len(step.uids)} pods are gone"
 
     def _close(self, step: GangStep, deleted: int, outcome: str) -> Advance:
-        self._keep(replace(step, state=StepState.DONE, outcome=outcome))
+        self.done(step, outcome)
         return Advance(GangProgress.DONE, 0, deleted, outcome)
 
-    def _keep(self, step: GangStep) -> GangStep:
-        """As it is written. Only over itself: a later step of the job is not touched, and one that
-        is done stays so, whoever remembers it otherwise."""
+    def _moved(self, step: GangStep, event: RestartEvent, **facts: Any) -> GangStep:
+        def change(entry: JobEntry) -> JobEntry:
+            return entry.moved(event, **facts) if can(entry.state, event) else entry
+
+        return self._recorded(step, change)
+
+    def _recorded(self, step: GangStep, change: Callable[[JobEntry], JobEntry]) -> GangStep:
+        """As it is written. Only over itself: a later step of the job is not touched. Where the
+        ledger was lost, as it would have been written."""
         key = ledger_key(step.kind, step.name)
 
-        def change(book: Book) -> Book:
+        def changed(book: Book) -> Book:
             entry = book.of(key)
             if entry.step is None or entry.step.id != step.id:
                 return book
-            if entry.step.state is StepState.DONE:
-                return book
-            return book.with_job(key, replace(entry, step=step))
+            return book.with_job(key, change(entry))
 
-        kept = self._ledger.change(change).of(key).step
-        return kept if kept is not None and kept.id == step.id else step
+        kept = self._ledger.change(changed).of(key).step
+        if kept is not None and kept.id == step.id:
+            return kept
+        return change(JobEntry(step=step)).step or step
 
     def _lost_nodes(self, nodes: Iterable[KubeNode], now: float) -> frozenset[str]:
         return frozenset(

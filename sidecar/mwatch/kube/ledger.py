@@ -70,7 +70,7 @@ class LedgerStore:
 
     def _write(self, book: Book, version: str | None) -> bool:
         data = to_data(book)
-        if any(each.is_under_way and key not in data for key, each in book.jobs.items()):
+        if any(each.must_finish and key not in data for key, each in book.jobs.items()):
             raise Unavailable(f"ConfigMap {self._name} is full of restarts that are under way")
         about = {"name": self._name, "namespace": self._namespace}
         body = {

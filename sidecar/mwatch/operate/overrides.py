@@ -26,7 +26,7 @@ from mwatch.kube.events import Events
 from mwatch.kube.jobs import find_job, watched_jobs, workload_for
 from mwatch.kube.ledger import LedgerStore, same_job
 from mwatch.kube.resources import OF_KIND
-from mwatch.model.kube.gang import StepState, Way
+from mwatch.model.kube.gang import Way
 from mwatch.model.kube.job import MODE, PAUSE, KubeJob
 from mwatch.model.kube.ledger import Book, Halt, JobEntry, LedgerNote
 from mwatch.model.kube.pause import Pause, pause_of, pause_text
@@ -197,7 +197,7 @@ def _started(entry: JobEntry) -> JobEntry:
     step = entry.step
     if step is None or step.way is not Way.STOP or not entry.is_under_way:
         return entry
-    return replace(entry, step=replace(step, state=StepState.DONE, outcome="a person started it"))
+    return entry.cleared("a person started it")
 
 
 def _until(seconds: float | None) -> str:

@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a wrapper is told when it asks for its attempt: start this one, wait, or as you would alone.
+"""The answer to a wrapper that asks for its attempt: start this one, wait, or by your own rule.
 
-An attempt that was ordered is told to every pod that knows of none as high. A wrapper that asks
-for more than was ordered starts for the second time: it waits while its job is being judged or
-restarted, and is left to its own rule where nobody will do anything about it. A first start is
-left to the rule too: the wrapper of node 0 sees the checkpoints, and agrees with the others. Only
-the leader answers: the word of two controllers would be two words.
+An open order is given to every pod that has begun none as high. A wrapper that asks for more than
+was ordered starts for the second time: it waits while its job is being judged or restarted, and is
+left to its own rule where nobody will act. A first start is left to the rule too: the wrapper of
+node 0 sees the checkpoints, and agrees with the others. Only the leader answers: two controllers
+would give two answers.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from mwatch.model.kube.next_start import NextStart
+from mwatch.model.kube.restart_state import WrapperAnswer
 
 PATIENCE_SECONDS = 45.0
 """From the second start of a wrapper until what happened to its job is known and decided."""
@@ -25,7 +26,7 @@ PENDING_SECONDS = 300.0
 """For something that is decided and kept back: what takes longer may never be done, and without
 mwatch the trainer would run by now."""
 WAITING_SECONDS = 20.0
-"""A wrapper that asked so lately is waiting at the desk: it asks every few seconds."""
+"""A wrapper that asked so lately is waiting: it asks every few seconds."""
 _PER_SECOND = 200
 """Questions that are welcome, in all."""
 _MAX_PAUSE = 10.0
@@ -41,21 +42,18 @@ class JobStanding(NamedTuple):
     token: str | None
     """None: it could not be made, and nothing is asked for."""
     start: NextStart | None = None
+    """Of a restart that is RELEASED, and not fulfilled."""
     begun: int = 0
     """The newest attempt that its present pods were seen to run."""
     pods: int = 1
-    is_pending: bool = False
-    """Something is decided about it, and not done yet."""
-    is_going: bool = False
-    """It is being done."""
-    is_left_alone: bool = False
-    """Nobody will do anything: paused, halted, observed."""
+    answer: WrapperAnswer = WrapperAnswer.WAIT_UNDECIDED
+    """Where there is no order for the wrapper that asks."""
 
 
 class Highest(NamedTuple):
     attempt: int = 0
     since: float = 0.0
-    """From when on that was told."""
+    """From when on that was reported."""
 
 
 class _Question(NamedTuple):
@@ -63,7 +61,7 @@ class _Question(NamedTuple):
     since: float
     after: int
     waits: bool
-    """It was told to ask again."""
+    """The answer was to ask again."""
     word: str = ""
 
 
@@ -72,18 +70,18 @@ class AttemptServer:
         self._clock = clock
         self._is_leader = is_leader
         self._lock = threading.Lock()
-        self._tickets: Mapping[str, JobStanding] = {}
+        self._standings: Mapping[str, JobStanding] = {}
         self._seen: dict[str, dict[str, _Question]] = defaultdict(dict)
         self._second: dict[tuple[str, int], float] = {}
 
-    def post(self, tickets: Mapping[str, JobStanding]) -> None:
+    def post(self, standings: Mapping[str, JobStanding]) -> None:
         """How all jobs stand now; by their keys, in the order in which a name is looked up."""
         with self._lock:
-            self._tickets = dict(tickets)
+            self._standings = dict(standings)
             self._seen = defaultdict(
-                dict, {key: each for key, each in self._seen.items() if key in tickets}
+                dict, {key: each for key, each in self._seen.items() if key in standings}
             )
-            current = {(key, each.begun) for key, each in tickets.items()}
+            current = {(key, each.begun) for key, each in standings.items()}
             self._second = {key: at for key, at in self._second.items() if key in current}
 
     def answer(
@@ -99,10 +97,10 @@ class AttemptServer:
             found = self._found(namespace, job, token)
             if found is None:
                 return None
-            key, ticket = found
+            key, standing = found
             # Whoever can reach the port is answered; only the job's own pods are believed.
-            is_known = bool(token) and ticket.token is not None
-            answer = self._answer(key, ticket, after, now)
+            is_known = bool(token) and standing.token is not None
+            answer = self._answer(key, standing, after, now)
             if pod and is_known and len(self._seen[key]) < _MAX_PODS:
                 known = self._seen[key].get(pod)
                 since = known.since if known is not None and known.after == after else now
@@ -114,7 +112,7 @@ class AttemptServer:
 
     def waiting(self, key: str, attempt: int) -> frozenset[str]:
         """Pods whose wrapper waits for an attempt after that one: its trainer has ended, or none
-        has ever begun there. Who was told to wait starts nothing before it was told otherwise."""
+        has ever begun there. A wrapper that has to wait starts nothing before it asks again."""
         return frozenset(
             pod for pod, each in self._lately(key) if each.after >= attempt or each.waits
         )
@@ -148,7 +146,7 @@ class AttemptServer:
     def _found(self, namespace: str, job: str, token: str) -> tuple[str, JobStanding] | None:
         named = [
             (key, each)
-            for key, each in self._tickets.items()
+            for key, each in self._standings.items()
             if each.name == job and each.namespace == namespace
         ]
         if token:
@@ -159,30 +157,25 @@ class AttemptServer:
             ]
         return named[0] if named else None
 
-    def _answer(self, key: str, ticket: JobStanding, after: int, now: float) -> dict[str, Any]:
-        start = ticket.start
+    def _answer(self, key: str, standing: JobStanding, after: int, now: float) -> dict[str, Any]:
+        start, answer = standing.start, standing.answer
         if start is not None and start.attempt > after:
-            return self._paced(start.document(now), ticket)
+            return start.document(now)
         alone = {"attempt": after + 1, "by_rule": True, "reason": "nothing was decided about it"}
-        if ticket.is_going:
-            return self._wait(ticket, after, "it is being restarted")
-        if ticket.is_left_alone:
+        if answer is WrapperAnswer.WAIT:
+            return _wait(standing, after, "it is being restarted")
+        if answer is WrapperAnswer.OWN_RULE:
             return alone
-        first = self._second.setdefault((key, ticket.begun), now)
-        if start is not None and ticket.begun < start.attempt and now - first < PATIENCE_SECONDS:
-            return self._wait(ticket, after, "it was ordered by a number that is taken")
-        if ticket.is_pending and now - first < PENDING_SECONDS:
-            return self._wait(ticket, after, "what to do about it is decided, and not done yet")
-        if after < ticket.begun or not ticket.begun:
+        waited = now - self._second.setdefault((key, standing.begun), now)
+        if start is not None and standing.begun < start.attempt and waited < PATIENCE_SECONDS:
+            return _wait(standing, after, "it was ordered by a number that is taken")
+        if answer is WrapperAnswer.WAIT_PENDING and waited < PENDING_SECONDS:
+            return _wait(standing, after, "what to do about it is decided, and not done yet")
+        if after < standing.begun or not standing.begun or waited >= PATIENCE_SECONDS:
             return alone
-        if now - first < PATIENCE_SECONDS:
-            return self._wait(ticket, after, "it is not known yet why the last attempt ended")
-        return alone
+        return _wait(standing, after, "it is not known yet why the last attempt ended")
 
-    def _wait(self, ticket: JobStanding, after: int, why: str) -> dict[str, Any]:
-        return self._paced({"attempt": after + 1, "wait": True, "reason": why}, ticket)
 
-    def _paced(self, document: dict[str, Any], ticket: JobStanding) -> dict[str, Any]:
-        if document.get("wait") is True:
-            document["again_seconds"] = min(_MAX_PAUSE, ticket.pods / _PER_SECOND)
-        return document
+def _wait(standing: JobStanding, after: int, why: str) -> dict[str, Any]:
+    pause = min(_MAX_PAUSE, standing.pods / _PER_SECOND)
+    return {"attempt": after + 1, "wait": True, "reason": why, "again_seconds": pause}

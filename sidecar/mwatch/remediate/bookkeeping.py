@@ -1,15 +1,14 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the hands write down and tell: ledger, Events, tokens, and what ends by itself.
+"""What is recorded and reported about restarts: ledger, Events, tokens, and what ends by itself.
 
 The engine's memory and the ledger are brought together here: what another controller has done is
 known to this one before it decides anything.
 
-Jobs that a restart left suspended and that no ledger knows of: they are resumed.
-
-So it is after somebody has deleted the ledger while a controller was killed. Which pods were to
-go is not known any more: it is waited until none is left. On a node that is gone for good they
-never are; then a person resumes the job.
+Jobs that a restart left suspended and that the ledger does not know are resumed: somebody has
+deleted the ledger while a controller was killed. Which pods were to go is unknown then, so mwatch
+waits until none is left. On a node that is gone for good they never are; then a person resumes the
+job.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from mwatch.model.kube.job import KubeJob
 from mwatch.model.kube.ledger import Book, JobEntry, LedgerNote
 from mwatch.remediate.attempt_server import Highest
 from mwatch.remediate.background import BackgroundJobs
-from mwatch.remediate.case import RestartCase, RestartStage, TaskResult, name_of, record_of
+from mwatch.remediate.case import RestartCase, name_of, record_of
 from mwatch.remediate.gates import CommonCauses, Episode, storage_classes, written
 from mwatch.remediate.node_avoidance import let_in
 from mwatch.remediate.restart_order import (
@@ -42,7 +41,6 @@ from mwatch.remediate.restart_order import (
     number_is_taken,
     only_observed,
     reissue,
-    spent,
 )
 
 if TYPE_CHECKING:
@@ -94,14 +92,14 @@ class RestartBookkeeper:
         access: Access,
         namespace: str,
         ledger: LedgerClient,
-        chores: BackgroundJobs,
+        background: BackgroundJobs,
         events: Events,
         lease: Lease,
     ) -> None:
         self._access = access
         self._namespace = namespace
         self._ledger = ledger
-        self._chores = chores
+        self._background = background
         self._events = events
         self._maker = Tokens(access, namespace)
         self._may_act = lease.may_act
@@ -113,51 +111,51 @@ class RestartBookkeeper:
     def turn(
         self, jobs: Sequence[JobMonitor], now: float, *, is_leader: bool, common: CommonCauses
     ) -> None:
-        self._chores.every("ledger", _LEDGER_SECONDS, self._ledger.refresh, now)
+        self._background.every("ledger", _LEDGER_SECONDS, self._ledger.refresh, now)
         if common.wants_classes:
-            self._chores.every("classes", _CLASSES_SECONDS, lambda: self._classes(common), now)
+            self._background.every("classes", _CLASSES_SECONDS, lambda: self._classes(common), now)
         if is_leader:
             held = [job.kube for job in jobs]
             nodes = next((job.facts.nodes for job in jobs if job.facts.nodes), None)
-            self._chores.every(
+            self._background.every(
                 "upkeep", _UPKEEP_SECONDS, lambda: let_in(self._access, held, nodes, now), now
             )
         left = [job.kube for job in jobs if restart_of(job.kube)]
-        self._chores.every("left", LEFT_SECONDS, lambda: self._resume(left), now)
+        self._background.every("left", LEFT_SECONDS, lambda: self._resume(left), now)
         there = {job.key for job in jobs}
         for known in (self.tokens, self._made, self._missed):
-            for key in set(tuple(known)) - there:  # at once: chores write here too
+            for key in set(tuple(known)) - there:  # one step: background jobs write here too
                 known.pop(key, None)
         for job in jobs:
             self._token(job.kube, job.key, now, is_leader)
-        self._chores.turn(now)
+        self._background.turn(now)
 
     def has_token(self, key: str, now: float) -> bool:
-        """Or it cannot be had: after a while nobody waits for it."""
+        """Or it cannot be made: after a while nobody waits for it."""
         if key in self.tokens:
             self._missed.pop(key, None)
             return True
         return now - self._missed.setdefault(key, now) > _TOKEN_SECONDS
 
-    def sync(self, job: JobMonitor, entry: JobEntry, told: Highest, now: float) -> None:
-        """The engine knows what was done; the ledger knows that an order is spent. `told`: the
-        highest attempt that a wrapper has told of."""
+    def sync(self, job: JobMonitor, entry: JobEntry, reported: Highest, now: float) -> None:
+        """The engine learns what was done; the ledger learns that an order is fulfilled.
+        `reported`: the highest attempt that a wrapper has reported."""
         record, is_acting = job.engine.record, job.kube.mode == "act"
         if is_acting:  # somebody has let mwatch act since: what was never done spends no budget
             for act in [each for each in record.acts if only_observed(each, entry)]:
                 job.engine.revert_action(act)
         for act in entry.acts:
-            is_news = record.of_attempt(act.attempt) is None
-            if is_news and not (is_acting and only_observed(act, entry)):
+            is_new = record.of_attempt(act.attempt) is None
+            if is_new and not (is_acting and only_observed(act, entry)):
                 record.acts.append(act)
         name = f"spent {job.key}"
-        if is_fulfilled(job, entry) and not self._chores.has(name):
-            self._change(name, job, spent, now)
-        elif number_is_taken(job, entry, told, now) and not self._chores.has(name):
-            self._change(name, job, lambda before: reissue(before, told.attempt), now)
+        if is_fulfilled(job, entry) and not self._background.has(name):
+            self._change(name, job, JobEntry.fulfilled, now)
+        elif number_is_taken(job, entry, reported, now) and not self._background.has(name):
+            self._change(name, job, lambda before: reissue(before, reported.attempt), now)
         after = first_new(job, entry, now)
         name = f"recovered {job.key}"
-        if after is not None and not self._chores.has(name):
+        if after is not None and not self._background.has(name):
             self._change(name, job, lambda before: _with_record(before, after), now)
 
     def would(self, job: JobMonitor, decision: Decision, entry: JobEntry, now: float) -> None:
@@ -179,51 +177,53 @@ class RestartBookkeeper:
             )  # fmt: skip
 
         self._change(f"would {job.key} {act.attempt}", job, change, now)
-        what = _told(decision)
-        self._tell(job.kube, WOULD, f"in act mwatch would {what}: {decision.reason}", now)
+        what = _text(decision)
+        self._report(job.kube, WOULD, f"in act mwatch would {what}: {decision.reason}", now)
 
     def held(self, job: JobMonitor, case: RestartCase, now: float) -> None:
-        """Told once for each reason, not each second."""
-        if case.held_by and case.held_by not in case.told:
-            case.told.add(case.held_by)
-            what = _told(case.decision)
-            self._tell(job.kube, HELD, f"not done yet: {what}: {case.text} ({case.held_by})", now)
+        """Reported once for each reason, not each second."""
+        if case.held_by and case.held_by not in case.reported:
+            case.reported.add(case.held_by)
+            what = _text(case.decision)
+            self._report(job.kube, HELD, f"not done yet: {what}: {case.text} ({case.held_by})", now)
         wish = case.wish
         if wish is not None and now - wish.at > _WISH_SECONDS:
             text = f"the restart that {wish.who} asked for was not done: {case.text}"
-            self._tell(job.kube, HELD, text, now)
+            self._report(job.kube, HELD, text, now)
             self._change(
                 f"wish {job.key}", job,
                 lambda entry: replace(entry, wish=None) if entry.wish == wish else entry, now,
             )  # fmt: skip
 
-    def done(self, case: RestartCase, result: TaskResult, now: float) -> None:
+    def refresh(self, now: float) -> None:
         """The book at hand is older than what the workers wrote."""
-        self._chores.once("ledger now", self._ledger.refresh, now)
+        self._background.once("ledger now", self._ledger.refresh, now)
 
     def undone(self, job: JobMonitor | None, case: RestartCase) -> None:
         """It was decided, and then not done after all: it is due again, unless the ledger has it,
         which is what counts then."""
-        if job is None or case.stage is not RestartStage.CARRYING:
+        if job is None or not case.is_enacted:
             return
         act = job.engine.record.of_attempt(case.decision.attempt)
         if act is not None:
             job.engine.revert_action(act)
 
     def common_causes(
-        self, jobs: Mapping[str, JobMonitor], news: list[Episode], now: float
+        self, jobs: Mapping[str, JobMonitor], changed: list[Episode], now: float
     ) -> None:
-        for episode in news:
+        for episode in changed:
             cause = episode.cause
             name = f"common {cause.id} {cause.ended_at is None}"
-            self._chores.once(name, partial(self._ledger.change_book, partial(written, cause)), now)
-        for episode in (each for each in news if each.cause.ended_at is None):
+            self._background.once(
+                name, partial(self._ledger.change_book, partial(written, cause)), now
+            )
+        for episode in (each for each in changed if each.cause.ended_at is None):
             names = ", ".join(episode.group.keys[:6])
             text = f"common_cause {episode.cause.id}: {names} stalled together and share "
             text += f"{episode.cause.shared}; none of them is restarted for that"
             for key in episode.group.keys:
                 if key in jobs:
-                    self._tell(jobs[key].kube, COMMON, text, now)
+                    self._report(jobs[key].kube, COMMON, text, now)
 
     def _resume(self, left: list[KubeJob]) -> None:
         if self._may_act():
@@ -243,18 +243,20 @@ class RestartBookkeeper:
             if is_leader:
                 self._made[key] = job.uid
 
-        if not self._chores.has(name) and (is_leader or key not in self.tokens):
-            self._chores.once(name, make, now)
+        if not self._background.has(name) and (is_leader or key not in self.tokens):
+            self._background.once(name, make, now)
 
     def _change(
         self, name: str, job: JobMonitor, change: Callable[[JobEntry], JobEntry], now: float
     ) -> None:
         key, uid = job.key, job.kube.uid
-        self._chores.once(name, lambda: self._ledger.change(key, uid, change), now)
+        self._background.once(name, lambda: self._ledger.change(key, uid, change), now)
 
-    def _tell(self, job: KubeJob, reason: str, text: str, now: float) -> None:
+    def _report(self, job: KubeJob, reason: str, text: str, now: float) -> None:
         name = f"event {job.uid} {reason} {hash(text)}"
-        self._chores.once(name, lambda: self._events.tell(job, reason, text, is_warning=True), now)
+        self._background.once(
+            name, lambda: self._events.tell(job, reason, text, is_warning=True), now
+        )
 
 
 def _with_record(entry: JobEntry, record: IncidentRecord) -> JobEntry:
@@ -262,7 +264,7 @@ def _with_record(entry: JobEntry, record: IncidentRecord) -> JobEntry:
     return replace(entry, incidents=incidents)
 
 
-def _told(decision: Decision) -> str:
+def _text(decision: Decision) -> str:
     if decision.action is not Action.RESTART:
         return decision.action.value
     start = decision.resume_from

@@ -1,12 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""One thing that is to be done to one job, from the moment that it is due until it is done.
+"""One restart or stop of one job while this controller works on it, and the values made from it.
 
-Only the controller's loop touches a case; what workers need of it they are given as values.
-
-What a worker is given to do to one job, and what comes of it: values, no more.
-
-The tasks of the workers and their words, made from what the loop knows at this moment.
+Only the controller's loop touches a `RestartCase`. A worker gets values: the `RestartTask` to carry
+out and the `LedgerUpdate` to write with it. How far the restart is, is its state in
+`mwatch.model.kube.restart_state`.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mwatch.decide.resume import choose
@@ -26,6 +23,7 @@ from mwatch.model.kube.job import KubeJob
 from mwatch.model.kube.ledger import JobEntry
 from mwatch.model.kube.next_start import NextStart, RestartRequest
 from mwatch.model.kube.node import KubeNode
+from mwatch.model.kube.restart_state import RULES, RestartEvent, RestartState, after
 from mwatch.model.kube.wrapper import wrappers_observe
 from mwatch.model.timeline import Rollback
 from mwatch.remediate.pod_client import PodAddress
@@ -98,14 +96,6 @@ class Deferred(Exception):
 PERSON = "person"
 
 
-class RestartStage(StrEnum):
-    HELD = "held"
-    PREPARING = "preparing"
-    """Fresh facts, a plan, evidence: nothing has been changed."""
-    CARRYING = "carrying"
-    """Written down, and being done."""
-
-
 @dataclass(slots=True)
 class RestartCase:
     key: str
@@ -115,7 +105,8 @@ class RestartCase:
     due_at: float
     since: float
     wish: RestartRequest | None = None
-    stage: RestartStage = RestartStage.HELD
+    state: RestartState = RestartState.HELD
+    """Changed by `move` alone."""
     held_by: str = ""
     text: str = ""
     is_gated: bool = False
@@ -127,17 +118,26 @@ class RestartCase:
     way: str = ""
     tried: str = ""
     """Why it cannot be ended in place, of one that was begun so and is kept back now."""
-    told: set[str] = field(default_factory=set)
-    """What people were told about it, so that it is told once."""
+    reported: set[str] = field(default_factory=set)
+    """Reasons that an Event has named: each is reported once."""
+
+    def move(self, event: RestartEvent) -> None:
+        """IllegalTransition where the table has no such transition."""
+        self.state = after(self.state, event)
 
     @property
     def is_restart(self) -> bool:
         return self.decision.action is Action.RESTART
 
     @property
-    def is_busy(self) -> bool:
-        """It counts among the restarts that are under way."""
-        return self.is_restart and self.stage is not RestartStage.HELD
+    def is_running(self) -> bool:
+        """A worker has it."""
+        return RULES[self.state].is_running
+
+    @property
+    def is_enacted(self) -> bool:
+        """The engine has recorded it as done."""
+        return self.state is RestartState.COMMITTING or RULES[self.state].is_written
 
 
 def due(job: JobMonitor, now: float) -> Decision | None:
@@ -151,16 +151,13 @@ def due(job: JobMonitor, now: float) -> Decision | None:
 
 
 def take_done(case: RestartCase, job: JobMonitor | None, now: float) -> Future[Any] | None:
-    """What its worker has brought, once; None: not yet. One pod tells what is wrong and another
-    what was saved: who chooses a checkpoint before it has heard both goes back too far."""
+    """The worker's result, once; None: not yet. One pod reports what is wrong and another what was
+    saved: a checkpoint that is chosen before both have reported is too old."""
     future = case.future
     if future is None or not future.done():
         return None
-    if (
-        case.stage is RestartStage.PREPARING
-        and job is not None
-        and not job.is_told_since(case.since, now)
-    ):
+    is_preparing = case.state is RestartState.PREPARING
+    if is_preparing and job is not None and not job.is_told_since(case.since, now):
         return None
     case.future = None
     return future
@@ -213,13 +210,15 @@ def record_of(case_id: str, job: JobMonitor, decision: Decision, *, is_act: bool
     return replace(record, times=replace(times, acted=now))
 
 
-def next_start(job: JobMonitor, decision: Decision, entry: JobEntry, told: int = 0) -> NextStart:
-    """After the decision was enacted: its rollback is in the timeline then. `told`: the highest
-    attempt that a wrapper has told of. They see the volume, which remembers what a new ledger, or
+def next_start(
+    job: JobMonitor, decision: Decision, entry: JobEntry, reported: int = 0
+) -> NextStart:
+    """After the decision was enacted: its rollback is in the timeline then. `reported`: the highest
+    attempt that a wrapper has reported. They see the volume, which remembers what a new ledger, or
     a new job of the same name, does not; an order with an old number is one that node 0 cannot
     follow and the others must not."""
     timeline = job.engine.job.timeline
-    number = max(job.attempt, timeline.attempt, entry.attempt, decision.attempt, told) + 1
+    number = max(job.attempt, timeline.attempt, entry.attempt, decision.attempt, reported) + 1
     is_forbidden = decision.quarantine_from is not None
     return NextStart(
         attempt=number,
@@ -258,13 +257,14 @@ def task_of(
     is_asked: bool,
     token: str,
     in_place: bool,
-    at_desk: frozenset[str],
+    waiting: frozenset[str],
 ) -> RestartTask:
-    """`in_place`: whether the fleet's settings allow it. `at_desk`: pods that wait there."""
+    """`in_place`: whether the fleet's settings allow it. `waiting`: pods whose wrapper waits for
+    its attempt."""
     culprit = None if decision.finding is None else decision.finding.culprit
     blamed = culprit.pod if culprit is not None else None
     places, unseen = _places(job, blamed)
-    can = in_place and bool(token) and not decision.avoid_node and _all_act(job, at_desk)
+    can = in_place and bool(token) and not decision.avoid_node and _all_act(job, waiting)
     return RestartTask(
         id=id,
         key=job.key,
@@ -303,28 +303,29 @@ def taken_up(job: JobMonitor, entry: JobEntry, step: GangStep, token: str) -> Re
     )
 
 
-def words_of(
-    job: JobMonitor, decision: Decision, id: str, entry: JobEntry, told: int, now: float
+def ledger_update(
+    job: JobMonitor, decision: Decision, id: str, entry: JobEntry, reported: int, now: float
 ) -> LedgerUpdate:
-    """After it was enacted. `told`: the highest attempt that a wrapper has told of."""
+    """After it was enacted. `reported`: the highest attempt that a wrapper has reported."""
     act = job.engine.record.of_attempt(decision.attempt)
     assert act is not None
     # Wrappers that only observe ask nobody, and count for themselves.
     asks = job.kube.mode == _ACT and not wrappers_observe(job.kube)
-    is_told = asks and decision.action is Action.RESTART
-    start = next_start(job, decision, entry, told) if is_told else None
+    has_order = asks and decision.action is Action.RESTART
+    start = next_start(job, decision, entry, reported) if has_order else None
     return LedgerUpdate(act, record_of(id, job, decision, is_act=True, now=now), start)
 
 
 def case_again(
     job: JobMonitor, step: GangStep, reason: str, before: RestartCase | None, now: float
 ) -> RestartCase:
-    """Of such a step. `before`: what was known of it, where it was kept back: people were told."""
+    """Of such a step. `before`: the case of it that was deferred: its reasons were reported."""
     decision = wished(job, RestartRequest(step.id, now, "mwatch", reason))
     case = RestartCase(job.key, job.kube.uid, step.id, decision, now, step.began_at)
-    case.stage, case.way = RestartStage.CARRYING, step.way.value
-    if before is not None and before.tried and before.id == step.id:
-        case.tried, case.told = before.tried, before.told
+    case.state, case.way = step.state, step.way.value
+    if before is not None and before.state is RestartState.DEFERRED and before.id == step.id:
+        before.move(RestartEvent.RETRIED)
+        case.tried, case.reported = before.tried, before.reported
     return case
 
 
@@ -343,10 +344,10 @@ def _places(
     return tuple(places), tuple(unseen)
 
 
-def _all_act(job: JobMonitor, at_desk: frozenset[str]) -> bool:
+def _all_act(job: JobMonitor, waiting: frozenset[str]) -> bool:
     """Every wrapper acts, and can be asked or waits already."""
     for pod in job.facts.pods:
-        if pod.name in at_desk:
+        if pod.name in waiting:
             continue  # who asks acts
         sight = job.pods.get(pod.uid)
         wrapper = None if sight is None or sight.snapshot is None else sight.snapshot.wrapper

@@ -1,21 +1,17 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What keeps a due action back, whatever the plan would say. Pure.
+"""What holds a due action back, whatever the plan would say: gates, common causes, the breaker.
 
-A person's own restart passes all but the leader's and the sight's gate.
+A person's own restart passes all gates but the leader's and the one that wants a fresh view.
 
-Jobs that stall together and share a node, a switch, a volume or a zone: one cause, not many.
+Common cause: jobs that stall together and share a node, a switch, a volume or a zone. Restarting
+all of them would cost each its way back, and the storage or the switch would still be ill. What
+they share is read from the cluster; that they stalled *because* of it is a guess, so it needs
+several of them, close in time, and a good part of all that share the thing: two of fifty jobs on
+one volume are chance. An episode is reported when it begins and when it ends.
 
-Pure. Restarting them all would cost each of them its way back, and the storage or the switch that
-is ill would be ill still. What they share is read from the cluster; that they stalled *because*
-of it is a guess, so it needs several of them, close in time, and a good part of all that share
-the thing: two of fifty jobs on one volume are chance.
-
-Common causes over time: when one begins and ends, who it holds, and that it is told once.
-
-The fleet breaker: so many gang restarts at a time, the others wait in a line.
-
-Pure. It counts what its caller tells; a restart that a person does by hand it cannot know.
+The breaker: so many gang restarts at a time, the others wait in a line. It counts what its caller
+passes; a restart that a person does by hand it cannot know.
 """
 
 from __future__ import annotations
@@ -24,6 +20,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from mwatch.config.fleet import FleetSettings
@@ -39,7 +36,6 @@ from mwatch.model.kube.ledger import MAX_COMMON, Book, CommonCause, Halt
 from mwatch.model.kube.node import ZONE, KubeNode
 from mwatch.model.kube.pause import pause_of
 from mwatch.model.kube.pod import KubePod
-from mwatch.remediate.status import HeldBy
 
 if TYPE_CHECKING:
     from mwatch.fleet.job_monitor import JobMonitor
@@ -155,7 +151,7 @@ def _apart(groups: list[AffectedJobs], least: int) -> list[AffectedJobs]:
 
 
 WORD = "common-cause"
-_MAX_NEWS = 64
+_MAX_CHANGED = 64
 
 
 class Episode(NamedTuple):
@@ -170,10 +166,10 @@ class CommonCauses:
             settings.common_cause_seconds, settings.common_cause_least, settings.common_cause_share
         )
         self._open: dict[SharedPart, Episode] = {}
-        self._news: deque[Episode] = deque(maxlen=_MAX_NEWS)
+        self._changed: deque[Episode] = deque(maxlen=_MAX_CHANGED)
         self._number = 0
         self.classes: Mapping[str, str] = {}
-        """The storage class of each claim; a chore reads it."""
+        """The storage class of each claim; a background job reads it."""
         self.wants_classes = False
 
     def look(self, jobs: Sequence[JobMonitor], now: float) -> None:
@@ -186,11 +182,11 @@ class CommonCauses:
         there = {each.thing for each in groups}
         for thing in [each for each in self._open if each not in there]:
             ended = self._open.pop(thing)
-            self._news.append(ended._replace(cause=ended.cause._replace(ended_at=now)))
+            self._changed.append(ended._replace(cause=ended.cause._replace(ended_at=now)))
 
-    def news(self) -> list[Episode]:
+    def changed(self) -> list[Episode]:
         """Those that have begun or ended since this was asked."""
-        found, self._news = list(self._news), deque(maxlen=_MAX_NEWS)
+        found, self._changed = list(self._changed), deque(maxlen=_MAX_CHANGED)
         return found
 
     def holding(self, key: str, now: float) -> Episode | None:
@@ -215,7 +211,7 @@ class CommonCauses:
         self._number += 1
         id = bundle_id(now, self._number, WORD)
         episode = Episode(CommonCause(id, now, str(group.thing), group.keys), group)
-        self._news.append(episode)
+        self._changed.append(episode)
         return episode
 
 
@@ -253,6 +249,26 @@ def _stalled(job: JobMonitor, now: float) -> Stalled | None:
 BACK_SECONDS = 60.0
 
 
+class HeldBy(StrEnum):
+    """What keeps a due action back; the refusals of a plan have reasons of their own (`Why`)."""
+
+    OBSERVE = "observe"
+    PAUSE = "pause"
+    HALT = "halt"
+    SWITCH = "switch"
+    MAINTENANCE = "maintenance"
+    COMMON_CAUSE = "common_cause"
+    BREAKER = "breaker"
+    NOT_LEADER = "not_leader"
+    STALE_SIGHT = "stale_sight"
+    LEDGER = "ledger"
+    CLUSTER = "cluster"
+    PODS = "pods"
+    """New pods take the place of lost ones, and have not asked for their attempt yet."""
+    TOKEN = "token"
+    """The job's token is being made: without it there is no evidence."""
+
+
 class Gate(NamedTuple):
     held_by: HeldBy
     text: str
@@ -269,8 +285,8 @@ def gate(
 ) -> Gate | None:
     """None: nothing does."""
     if sight_age is None or sight_age > settings.max_sight_seconds:
-        told = "never" if sight_age is None else f"{sight_age:.0f} s ago"
-        return Gate(HeldBy.STALE_SIGHT, f"the cluster was last seen {told}")
+        when = "never" if sight_age is None else f"{sight_age:.0f} s ago"
+        return Gate(HeldBy.STALE_SIGHT, f"the cluster was last seen {when}")
     return None if is_asked else _by_people(job, settings, halt, now)
 
 
@@ -299,14 +315,14 @@ def stalled_together(episode: Episode | None) -> Gate | None:
     return Gate(HeldBy.COMMON_CAUSE, text)
 
 
-def not_back(job: JobMonitor, since: float, at_desk: Collection[str], now: float) -> Gate | None:
+def not_back(job: JobMonitor, since: float, waiting: Collection[str], now: float) -> Gate | None:
     """A gang that lost pods is restarted when the wrappers of the new ones wait: then they need
     not be replaced once more. `since`: from when on all pods run."""
     if not job.is_broken or now - since >= BACK_SECONDS:
         return None
     for each in job.pods.values():
         wrapper = None if each.snapshot is None else each.snapshot.wrapper
-        if wrapper is None and each.pod.name not in at_desk:
+        if wrapper is None and each.pod.name not in waiting:
             return Gate(HeldBy.PODS, f"{each.pod.name} runs, and has not asked for its attempt yet")
     return None
 

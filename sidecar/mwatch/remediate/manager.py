@@ -1,20 +1,20 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The hands of the controller: what was decided about a job is carried out, once, or held back.
+"""Carries out what was decided about jobs: each decision once, or held back with a reason.
 
 The loop that owns the engines calls `look`; what takes time is done by workers. A due action goes
-through the gates (leader, sight, people, maintenance, common cause, breaker), then fresh facts
-and evidence are taken, and only what is still due after that is written down and done. What is
-under way is in the ledger: a controller that starts, or becomes the leader, goes on with it.
+through the gates (leader, fresh view, people, maintenance, common cause, breaker), then fresh facts
+and evidence are taken, and only what is still due after that is written to the ledger and done. A
+controller that starts, or becomes the leader, goes on with what the ledger holds. How far a restart
+is, and what may happen next: `mwatch.model.kube.restart_state`.
 
-A fault of ours about one job keeps the hands from no other: it is raised at the end.
+An error of ours about one job holds up no other job: errors are raised at the end of a look.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from mwatch.model.decision import Decision
 from mwatch.model.kube.gang import GangRefusal, GangStep
 from mwatch.model.kube.ledger import JobEntry
 from mwatch.model.kube.next_start import RestartRequest
+from mwatch.model.kube.restart_state import RULES, RestartEvent, RestartState
 from mwatch.remediate.attempt_server import AttemptServer
 from mwatch.remediate.background import BackgroundJobs
 from mwatch.remediate.bookkeeping import RestartBookkeeper
@@ -38,30 +39,29 @@ from mwatch.remediate.case import (
     Halted,
     Prepared,
     RestartCase,
-    RestartStage,
     RestartTask,
     TaskResult,
     case_again,
     due,
     is_same,
+    ledger_update,
     name_of,
     take_done,
     taken_up,
     task_of,
     wished,
-    words_of,
 )
 from mwatch.remediate.gates import (
     CommonCauses,
     Gate,
+    HeldBy,
     Waiting,
     admit,
     gate,
     not_back,
     stalled_together,
 )
-from mwatch.remediate.status import HeldBy, RemediationStatus
-from mwatch.remediate.status_board import StatusBoard, TickState
+from mwatch.remediate.status import RemediationStatus, StatusBoard, TickState
 from mwatch.remediate.worker import RestartWorker
 from mwatch.runtime.clock import earlier
 
@@ -69,25 +69,8 @@ if TYPE_CHECKING:
     from mwatch.fleet.job_monitor import JobMonitor
 
 
-class TurnErrors:
-    def __init__(self) -> None:
-        self._first: Exception | None = None
-
-    @contextmanager
-    def kept(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            self._first = self._first or error
-
-    def raised(self) -> None:
-        """The first of this turn, for whoever tells of it."""
-        error, self._first = self._first, None
-        if error is not None:
-            raise error
-
-
 _AGAIN_SECONDS, _SOON_SECONDS = 10.0, 3.0
+_MAX_TEXT = 300
 
 
 class RemediationManager:
@@ -102,66 +85,69 @@ class RemediationManager:
         settings: FleetSettings,
         evidence: Path | None = None,
     ) -> None:
-        """`clock`: `app.clock.Clock.now`, seconds since 1970 that never jump. `evidence`: the
+        """`clock`: `runtime.clock.Clock.now`, seconds since 1970 that never jump. `evidence`: the
         folder for bundles that were fetched from the pods."""
         self._lease = lease
         self._settings = settings
         self._ledger = LedgerClient(LedgerStore(access, namespace), clock)
-        self.desk = AttemptServer(clock, lease.may_act)
-        self._tasks = RestartWorker(
-            access, self._ledger, events, settings, self.desk,
+        self.server = AttemptServer(clock, lease.may_act)
+        self._worker = RestartWorker(
+            access, self._ledger, events, settings, self.server,
             may_act=lease.may_act, clock=clock, folder=evidence,
         )  # fmt: skip
         # Evidence and steps hold a place for a while; a stop must not wait for them.
         places = 2 * settings.max_restarts_at_once + settings.workers
-        self._pool = ThreadPoolExecutor(places, "mwatch-hands")
-        self._chores = BackgroundJobs()
+        self._pool = ThreadPoolExecutor(places, "mwatch-restart")
+        self._background = BackgroundJobs()
         self._common = CommonCauses(settings)
-        self._notes = RestartBookkeeper(
-            access, namespace, self._ledger, self._chores, events, lease
+        self._bookkeeper = RestartBookkeeper(
+            access, namespace, self._ledger, self._background, events, lease
         )
-        self._view = StatusBoard(settings, self.desk)
-        self._faults = TurnErrors()
+        self._board = StatusBoard(settings, self.server)
         self._cases: dict[str, RestartCase] = {}
         self._jobs: dict[str, JobMonitor] = {}
 
     def look(self, jobs: Sequence[JobMonitor], now: float) -> None:
         """Once a second, by the loop that owns the engines; never waits."""
+        errors: list[Exception] = []
         self._jobs = {job.key: job for job in jobs}
-        self._tasks.nodes = next((job.facts.nodes for job in jobs if job.facts.nodes), None)
-        self._notes.turn(jobs, now, is_leader=self._lease.may_act(), common=self._common)
+        self._worker.nodes = next((job.facts.nodes for job in jobs if job.facts.nodes), None)
+        self._bookkeeper.turn(jobs, now, is_leader=self._lease.may_act(), common=self._common)
         self._common.look(jobs, now)
         for key in self._cases.keys() - self._jobs.keys():
             if self._cases[key].future is None:
                 del self._cases[key]
         if self._lease.may_act() and self._ledger.book is not None:
-            self._notes.common_causes(self._jobs, self._common.news(), now)
+            self._bookkeeper.common_causes(self._jobs, self._common.changed(), now)
             for job in jobs:
-                with self._faults.kept():
+                try:
                     self._consider(job, now)
+                except Exception as error:
+                    errors.append(error)
             self._admit(now)
         for case in list(self._cases.values()):
             self._advance(case, now)
         moment = TickState(now, self._lease.may_act(), self._ledger.book, self._cases, self._common)
-        self._view.look(jobs, moment, self._notes.tokens)
+        self._board.look(jobs, moment, self._bookkeeper.tokens)
         for job in jobs:
             job.ours = self._ledger.ours(job.key, job.kube.uid)
-        self._faults.raised()
+        if errors:
+            raise errors[0] if len(errors) == 1 else ExceptionGroup("several jobs", errors)
 
     def answer(
         self, namespace: str, job: str, token: str, pod: str = "", after: int = 0, word: str = ""
     ) -> Mapping[str, Any] | None:
         """`GET /v1/jobs/NS/JOB/attempt`, from any thread; None: 404. `pod`, `after` and `word` are
-        headers of the question: see the desk."""
-        return self.desk.answer(namespace, job, token, pod=pod, after=after, word=word)
+        headers of the question: see `AttemptServer`."""
+        return self.server.answer(namespace, job, token, pod=pod, after=after, word=word)
 
     def state(self, key: str) -> RemediationStatus:
-        return self._view.states.get(key, RemediationStatus())
+        return self._board.states.get(key, RemediationStatus())
 
     @property
     def line(self) -> tuple[str, ...]:
         """Jobs that wait for the breaker, the next one first."""
-        return self._view.line
+        return self._board.line
 
     @property
     def ledger_errors(self) -> int:
@@ -174,29 +160,28 @@ class RemediationManager:
 
     def close(self) -> None:
         """Ends the workers within seconds; what is under way stays in the ledger."""
-        self._tasks.closing.set()
-        self._chores.close()
+        self._worker.closing.set()
+        self._background.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _consider(self, job: JobMonitor, now: float) -> None:
         """Whether something is due, and what keeps it back."""
         entry = self._ledger.entry(job.key, job.kube.uid)
-        self._notes.sync(job, entry, self.desk.highest(job.key), now)
+        self._bookkeeper.sync(job, entry, self.server.highest(job.key), now)
         case = self._cases.get(job.key)
-        if case is not None and case.stage is not RestartStage.HELD:
+        if case is not None and case.is_running:
             return
-        is_open = entry.start is not None and entry.start.not_before is None
-        if entry.step is not None and (entry.is_under_way or is_open):
+        if entry.step is not None and entry.must_finish:
             self._take_up(job, entry, entry.step, now)
             return
         wish = entry.wish
         decision = due(job, now) if wish is None else wished(job, wish)
         if decision is None:
-            self._cases.pop(job.key, None)
+            self._withdraw(job.key)
             return
         if wish is None and job.kube.mode != "act":
-            self._cases.pop(job.key, None)
-            self._notes.would(job, decision, entry, now)
+            self._withdraw(job.key)
+            self._bookkeeper.would(job, decision, entry, now)
             return
         self._hold(job, decision, wish, entry, now)
 
@@ -209,17 +194,18 @@ class RemediationManager:
         now: float,
     ) -> None:
         case = self._cases.get(job.key)
-        if case is None or not is_same(case.decision, decision) or case.wish != wish:
+        is_held = case is not None and case.state is RestartState.HELD
+        if case is None or not is_held or not is_same(case.decision, decision) or case.wish != wish:
             id = name_of(decision, entry, now) if wish is None else wish.id
             self._cases[job.key] = case = RestartCase(
                 job.key, job.kube.uid, id, decision, now, now, wish
             )
         case.decision = decision
-        at_desk = self.desk.waiting(job.key, decision.attempt)
-        held = self._gated(job, wish, now) or not_back(job, case.due_at, at_desk, now)
+        waiting = self.server.waiting(job.key, decision.attempt)
+        held = self._gated(job, wish, now) or not_back(job, case.due_at, waiting, now)
         if held is not None:
             case.held_by, case.text = held
-            self._notes.held(job, case, now)
+            self._bookkeeper.held(job, case, now)
         elif case.is_gated:
             case.held_by = case.text = ""
         case.is_gated = held is not None
@@ -230,7 +216,7 @@ class RemediationManager:
             job.kube, self._settings, None if book is None else book.halt,
             now=earlier(now), sight_age=job.sight_age_seconds, is_asked=wish is not None,
         )  # fmt: skip
-        if found is None and not self._notes.has_token(job.key, now):
+        if found is None and not self._bookkeeper.has_token(job.key, now):
             found = Gate(HeldBy.TOKEN, "the job's token is being made")
         if found is not None or wish is not None:
             return found
@@ -241,21 +227,21 @@ class RemediationManager:
         free = [
             each
             for each in self._cases.values()
-            if each.stage is RestartStage.HELD and not each.is_gated and each.retry_at <= now
+            if each.state is RestartState.HELD and not each.is_gated and each.retry_at <= now
         ]
         waiting = [
             Waiting(each.key, each.due_at, bool(each.wish)) for each in free if each.is_restart
         ]
-        busy = {key for key, each in self._cases.items() if each.is_busy}
-        busy |= self._view.recovering(self._jobs, self._ledger, now)
+        busy = {key for key, each in self._cases.items() if each.is_restart and each.is_running}
+        busy |= self._board.recovering(self._jobs, self._ledger, now)
         admitted = admit(waiting, busy, self._settings.max_restarts_at_once)
-        self._view.line = admitted.line
+        self._board.line = admitted.line
         for case in free:
             if case.key in admitted.line:
                 names = ", ".join(sorted(busy)[:4])
                 case.held_by = HeldBy.BREAKER
                 case.text = f"{len(busy)} restarts are under way ({names})"
-                self._notes.held(self._jobs[case.key], case, now)
+                self._bookkeeper.held(self._jobs[case.key], case, now)
             else:
                 self._prepare(case, now)
 
@@ -263,11 +249,12 @@ class RemediationManager:
         job = self._jobs[case.key]
         task = task_of(
             job, case.decision, case.id, is_asked=case.wish is not None,
-            token=self._notes.tokens.get(job.key, ""), in_place=self._settings.in_place,
-            at_desk=self.desk.waiting(job.key, case.decision.attempt),
+            token=self._bookkeeper.tokens.get(job.key, ""), in_place=self._settings.in_place,
+            waiting=self.server.waiting(job.key, case.decision.attempt),
         )  # fmt: skip
-        case.stage, case.held_by, case.text, case.since = RestartStage.PREPARING, "", "", now
-        case.future = self._pool.submit(lambda: (task, self._tasks.prepare(task)))
+        case.move(RestartEvent.ADMITTED)
+        case.held_by, case.text, case.since = "", "", now
+        case.future = self._pool.submit(lambda: (task, self._worker.prepare(task)))
 
     def _advance(self, case: RestartCase, now: float) -> None:
         future = take_done(case, self._jobs.get(case.key), now)
@@ -285,14 +272,14 @@ class RemediationManager:
         now: float,
     ) -> None:
         if isinstance(result, TaskResult):
-            self._notes.done(case, result, now)
+            self._bookkeeper.refresh(now)
             if not result.is_done:
-                self._notes.undone(self._jobs.get(case.key), case)
-            del self._cases[case.key]
+                self._bookkeeper.undone(self._jobs.get(case.key), case)
+            del self._cases[case.key]  # the ledger has it
             return
         task, found = result
         if isinstance(found, GangRefusal):
-            self._back(case, found.why.value, found.text, now)
+            self._hold_back(case, RestartEvent.REFUSED, found.why.value, found.text, now)
         else:
             self._enact(case, task, found, now)
 
@@ -300,57 +287,78 @@ class RemediationManager:
         """It may have healed, or a person may have spoken, while evidence was saved."""
         job = self._jobs.get(case.key)
         if job is None or job.kube.uid != case.uid:
-            del self._cases[case.key]
+            self._withdraw(case.key)
             return
         decision = due(job, now) if case.wish is None else wished(job, case.wish)
         held = self._gated(job, case.wish, now)
         if not self._lease.may_act():
             held = Gate(HeldBy.NOT_LEADER, "another controller leads")
         if held is not None:
-            self._back(case, held.held_by, held.text, now)
+            self._hold_back(case, RestartEvent.REFUSED, held.held_by, held.text, now)
             return
         if decision is None or not is_same(case.decision, decision):
-            del self._cases[case.key]
+            self._withdraw(case.key)
             return
         case.decision, case.way = decision, ready.plan.way.value
         job.engine.record_action(decision, now)
         entry = self._ledger.entry(job.key, job.kube.uid)
-        words = words_of(job, decision, case.id, entry, self.desk.highest(job.key).attempt, now)
-        case.stage, case.since = RestartStage.CARRYING, now
-        case.again = partial(self._tasks.carry_out, task, ready, words)
+        highest = self.server.highest(job.key).attempt
+        update = ledger_update(job, decision, case.id, entry, highest, now)
+        case.move(RestartEvent.PREPARED)
+        case.since = now
+        case.again = partial(self._worker.carry_out, task, ready, update)
         case.future = self._pool.submit(case.again)
 
     def _take_up(self, job: JobMonitor, entry: JobEntry, step: GangStep, now: float) -> None:
-        """Begun by another controller, by this one before it lost the Lease, or kept back."""
+        """Begun by another controller, by this one before it lost the Lease, or deferred."""
         before = self._cases.get(job.key)
-        if before is not None and before.tried and now < before.retry_at:
+        is_deferred = before is not None and before.state is RestartState.DEFERRED
+        if before is not None and is_deferred and now < before.retry_at:
             return
-        task = taken_up(job, entry, step, self._notes.tokens.get(job.key, ""))
+        task = taken_up(job, entry, step, self._bookkeeper.tokens.get(job.key, ""))
         case = case_again(job, step, task.reason, before, now)
-        case.again = partial(self._tasks.go_on, task, step, case.tried)
+        case.again = partial(self._worker.go_on, task, step, case.tried)
         case.future = self._pool.submit(case.again)
         self._cases[job.key] = case
 
     def _failed(self, case: RestartCase, error: Exception, now: float) -> None:
-        """Before anything was written down it is due again; after that it is gone on with."""
-        if case.stage is RestartStage.CARRYING and isinstance(error, KubeError):
-            case.text = str(error)[:300]
-            if self._lease.may_act() and case.again is not None:
-                case.future = self._pool.submit(self._tasks.later, _SOON_SECONDS, case.again)
-                return
+        """Before it was written it is due again; what is in the ledger is gone on with."""
         if isinstance(error, DoneBefore):
-            del self._cases[case.key]
+            self._withdraw(case.key)
             return
         if isinstance(error, Deferred):
+            if case.state is RestartState.COMMITTING:
+                case.move(RestartEvent.WRITTEN)  # by the worker
             case.tried = error.tried
-            self._back(case, error.refusal.why.value, str(error)[:300], now)
+            self._hold_back(case, RestartEvent.BLOCKED, error.refusal.why.value, str(error), now)
             return
-        self._notes.undone(self._jobs.get(case.key), case)
+        text = str(error) or type(error).__name__
+        is_written, is_cluster = RULES[case.state].is_written, isinstance(error, KubeError)
+        is_repeatable = is_written or (case.state is RestartState.COMMITTING and is_cluster)
+        if is_repeatable and self._lease.may_act() and case.again is not None:
+            pause = _SOON_SECONDS if is_cluster else _AGAIN_SECONDS
+            case.text = text[:_MAX_TEXT]
+            case.future = self._pool.submit(self._worker.later, pause, case.again)
+            if not is_cluster and (job := self._jobs.get(case.key)) is not None:
+                case.held_by = HeldBy.CLUSTER
+                self._bookkeeper.held(job, case, now)
+            return
+        self._bookkeeper.undone(self._jobs.get(case.key), case)
+        if is_written:
+            del self._cases[case.key]  # the next leader takes it up
+            return
         held_by = HeldBy.HALT if isinstance(error, Halted) else HeldBy.CLUSTER
-        self._back(case, held_by, f"{error or type(error).__name__}"[:300], now)
+        self._hold_back(case, RestartEvent.REFUSED, held_by, text, now)
 
-    def _back(self, case: RestartCase, held_by: str, text: str, now: float) -> None:
-        case.stage, case.held_by, case.text = RestartStage.HELD, held_by, text
-        case.retry_at = now + _AGAIN_SECONDS
+    def _hold_back(
+        self, case: RestartCase, event: RestartEvent, held_by: str, text: str, now: float
+    ) -> None:
+        case.move(event)
+        case.held_by, case.text, case.retry_at = held_by, text[:_MAX_TEXT], now + _AGAIN_SECONDS
         if (job := self._jobs.get(case.key)) is not None:
-            self._notes.held(job, case, now)
+            self._bookkeeper.held(job, case, now)
+
+    def _withdraw(self, key: str) -> None:
+        case = self._cases.pop(key, None)
+        if case is not None and case.state is not RestartState.DEFERRED:  # the ledger has that one
+            case.move(RestartEvent.WITHDRAWN)

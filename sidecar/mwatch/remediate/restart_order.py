@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""When an order has done its work: the attempt trains, and then is past where the last one was;
-and when it cannot do it, because the volume knows of later attempts than the ledger.
+"""When an order is fulfilled: the attempt trains, and then is past where the last one was; and when
+it cannot be followed, because the volume knows of later attempts than the ledger.
 
 Both are read from the job and the ledger alone, so they are known after a restart of the
 controller too. Pure.
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from mwatch.model.decision import Act, Action
 from mwatch.model.incident import IncidentRecord
 from mwatch.model.kube.ledger import JobEntry
+from mwatch.model.kube.restart_state import RestartEvent, RestartState, can
 
 if TYPE_CHECKING:
     from mwatch.fleet.job_monitor import JobMonitor
@@ -22,33 +23,30 @@ if TYPE_CHECKING:
 
 
 _LATER_SECONDS = 3.0
-"""A sidecar looks once a second; what it tells is that old, and a little more."""
+"""A sidecar looks once a second; what it reports is that old, and a little more."""
 
 
 def is_fulfilled(job: JobMonitor, entry: JobEntry) -> bool:
     """All ranks have joined: who asks for it from now on belongs to no gang of this order."""
     start = entry.start
-    if start is None or start.not_before is None:
+    if start is None or entry.state is not RestartState.RELEASED:
         return False
     attempt = job.engine.job.attempt
     has_trained = attempt.number == start.attempt and attempt.iteration is not None
     return has_trained or attempt.number > start.attempt
 
 
-def spent(entry: JobEntry) -> JobEntry:
-    """Its number stays: the next one is larger."""
-    return replace(entry, start=None)
-
-
-def number_is_taken(job: JobMonitor, entry: JobEntry, told: Highest, now: float) -> bool:
-    """Its number was taken before: node 0 cannot follow it, and the others must not. `told`: the
-    highest attempt that a wrapper knows of, by the volume. All pods are seen, later than that, to
-    have begun nothing since: a gang that went on unseen may have followed the order."""
+def number_is_taken(job: JobMonitor, entry: JobEntry, reported: Highest, now: float) -> bool:
+    """Its number was taken before: node 0 cannot follow it, and the others must not. `reported`:
+    the highest attempt that a wrapper knows of, by the volume. All pods are seen, later than that,
+    to have begun nothing since: a gang that went on unseen may have followed the order."""
     start = entry.start
-    if start is None or start.not_before is None or told.attempt < start.attempt:
+    if start is None or entry.state is not RestartState.RELEASED:
+        return False
+    if reported.attempt < start.attempt:
         return False
     seen = job.seen(now)
-    if any((each.answered_at or 0.0) < told.since + _LATER_SECONDS for each in seen.answering):
+    if any((each.answered_at or 0.0) < reported.since + _LATER_SECONDS for each in seen.answering):
         return False
     wrappers = [each.snapshot.wrapper for each in seen.answering if each.snapshot is not None]
     is_all = not seen.silent and len(wrappers) >= job.kube.pods_wanted
@@ -56,15 +54,15 @@ def number_is_taken(job: JobMonitor, entry: JobEntry, told: Highest, now: float)
     return is_all and not has_begun and job.attempt < start.attempt
 
 
-def reissue(entry: JobEntry, told: int) -> JobEntry:
+def reissue(entry: JobEntry, reported: int) -> JobEntry:
     """With a number that is free; where it forbids no checkpoint, the wrappers' own rule does."""
     start = entry.start
-    if start is None or told < start.attempt:
+    if start is None or reported < start.attempt or not can(entry.state, RestartEvent.REISSUED):
         return entry
     if start.rollbacks or start.from_beginning or start.quarantine is not None:
-        number = told + 1
+        number, entry = reported + 1, entry.moved(RestartEvent.REISSUED)
         return replace(entry, start=start._replace(attempt=number), attempt=number)
-    return replace(entry, start=None, attempt=max(entry.attempt, told))
+    return replace(entry.fulfilled(), attempt=max(entry.attempt, reported))
 
 
 def only_observed(act: Act, entry: JobEntry) -> bool:
@@ -83,7 +81,7 @@ def was_done(entry: JobEntry, attempt: int, id: str) -> bool:
 
 def is_recovering(entry: JobEntry, now: float, seconds: float) -> bool:
     start = entry.start
-    if start is None or start.not_before is None:
+    if start is None or start.not_before is None or entry.state is not RestartState.RELEASED:
         return False
     return now - start.not_before < seconds
 

@@ -2,24 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What takes time, in a worker's thread: fresh facts and evidence first, then the act itself.
 
-Before the first change of the cluster it is in the ledger what is meant and what the wrappers are
-to be told; so another controller can go on from any point, and repeats nothing. The Lease is
-asked before each change. When the old gang is gone the wrappers are let go, after a wait for
-those who remember it.
+Before the first change of a pod the ledger holds what is meant and the order for the wrappers; so
+another controller can go on from any point, and repeats nothing. The Lease is asked before each
+change. When the old gang is gone the wrappers may start, after a wait for those that remember it.
+The plan for a job is made from facts that were read just now.
 
-The plan for one job from facts that were read just now, not from what was seen before.
-
-A gang restart without a new pod: every wrapper ends its trainer and comes back for its attempt.
-
-It is done when all wrappers wait at the desk, so no process of the old attempt is left when the
-first of the new one starts. One pod that refuses, or does not come, is enough to give it up: then
-the pods are replaced. Safe to repeat: a wrapper ends the attempt that is named, and once.
+In place no pod is replaced: every wrapper ends its trainer and asks for its next attempt. It is
+done when all wrappers wait for the answer, so no process of the old attempt is left when the first
+of the new one starts. If one pod refuses, or does not ask in time, the pods are replaced. Safe to
+repeat: a wrapper ends the attempt that is named, and once.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,13 +32,14 @@ from mwatch.kube.ledger import LedgerClient, same_job
 from mwatch.kube.resources import OF_KIND
 from mwatch.model.decision import Action
 from mwatch.model.incident import SavedEvidence
-from mwatch.model.kube.gang import GangPlan, GangRefusal, GangStep, StepState, Way, Why
+from mwatch.model.kube.gang import GangPlan, GangRefusal, GangStep, Way, Why
 from mwatch.model.kube.job import ATTEMPT, RESUME_FROM, KubeJob
 from mwatch.model.kube.ledger import JobEntry, LedgerNote
 from mwatch.model.kube.next_start import NextStart
 from mwatch.model.kube.node import KubeNode
 from mwatch.model.kube.pod import KubePod
 from mwatch.model.kube.queue import KubeQuota
+from mwatch.model.kube.restart_state import RULES
 from mwatch.remediate import pod_client
 from mwatch.remediate.attempt_server import AttemptServer
 from mwatch.remediate.case import (
@@ -130,12 +127,14 @@ def restart_in_place(
     reason: str,
     waiting: Callable[[], Collection[str]],
     may_act: Callable[[], bool],
+    clock: Callable[[], float],
+    wait: Callable[[float], object],
     seconds: float = COME_SECONDS,
 ) -> str:
-    """`attempt`: the one that ends. `waiting`: pods at the desk. Empty: all have come; else why
-    it was given up."""
-    until, at_desk = time.monotonic() + seconds, set(waiting())
-    asked = [each for each in pods if each.pod not in at_desk]
+    """`attempt`: the one that ends. `waiting`: pods whose wrapper waits for its next attempt.
+    Empty: all do; else why it was given up."""
+    until, there = clock() + seconds, set(waiting())
+    asked = [each for each in pods if each.pod not in there]
     body = {
         "attempt": attempt,
         "who": who,
@@ -157,20 +156,14 @@ def restart_in_place(
         return "" if reply.status == 202 or is_past or is_over else reply.error
 
     asks = {each.pod: (lambda each=each: ask(each)) for each in asked}
-    for pod, said in gather(asks, seconds=_ASK_SECONDS + 2.0, workers=_WORKERS).items():
-        if said:
-            return f"{pod}: {said.why if isinstance(said, TimedOut) else said}"
-    return _wait(pods, waiting, until)
-
-
-def _wait(pods: Sequence[PodAddress], waiting: Callable[[], Collection[str]], until: float) -> str:
-    while True:
-        away = sorted({each.pod for each in pods} - set(waiting()))
-        if not away:
-            return ""
-        if time.monotonic() >= until:
+    for pod, problem in gather(asks, seconds=_ASK_SECONDS + 2.0, workers=_WORKERS).items():
+        if problem:
+            return f"{pod}: {problem.why if isinstance(problem, TimedOut) else problem}"
+    while away := sorted({each.pod for each in pods} - set(waiting())):
+        if clock() >= until or not may_act():
             return f"{', '.join(away[:3])}: asked to restart in place, and not back in time"
-        time.sleep(_LOOK_SECONDS)
+        wait(_LOOK_SECONDS)
+    return ""
 
 
 RESTARTING = "MwatchRestarting"
@@ -189,7 +182,7 @@ class RestartWorker:
         ledger: LedgerClient,
         events: Events,
         settings: FleetSettings,
-        desk: AttemptServer,
+        server: AttemptServer,
         *,
         may_act: Callable[[], bool],
         clock: Callable[[], float],
@@ -199,11 +192,13 @@ class RestartWorker:
         self._ledger = ledger
         self._events = events
         self._settings = settings
-        self._desk = desk
+        self._server = server
         self._may_act = may_act
         self._clock = clock
         self._folder = folder
-        self._gang = GangRestart(access, ledger.ledger, may_act=self._may, wait=self._wait)
+        self._gang = GangRestart(
+            access, ledger.ledger, may_act=self._may, clock=clock, wait=self._wait
+        )
         self.nodes: tuple[KubeNode, ...] | None = None
         """As the loop last saw them."""
         self.closing = threading.Event()
@@ -221,8 +216,8 @@ class RestartWorker:
         again = self._plan(task)  # pods may have come and gone meanwhile
         return again if isinstance(again, GangRefusal) else Prepared(again, kept)
 
-    def carry_out(self, task: RestartTask, ready: Prepared, words: LedgerUpdate) -> TaskResult:
-        """Safe to repeat with the same words. KubeError: to be repeated."""
+    def carry_out(self, task: RestartTask, ready: Prepared, update: LedgerUpdate) -> TaskResult:
+        """Safe to repeat with the same update. KubeError: to be repeated."""
         book = self._ledger.refresh()
         if book.halt is not None and book.halt.holds(earlier(self._clock())) and not task.is_asked:
             raise Halted(book.halt.why)
@@ -230,11 +225,11 @@ class RestartWorker:
             return TaskResult(False, "not the leader")
         self._check(same_job(book.of(task.key), task.job.uid), task)
         notes = keep_out(self._access, task, self._settings, self._clock())
-        record = replace(words.record, evidence=ready.evidence)
+        record = replace(update.record, evidence=ready.evidence)
 
         def also(entry: JobEntry) -> JobEntry:
             self._check(replace(entry, step=None), task)
-            return _written(entry, words._replace(record=record), task, self._clock())
+            return _written(entry, update._replace(record=record), task, self._clock())
 
         step = self._gang.begin(
             ready.plan, id=task.id, attempt=task.attempt, at=earlier(self._clock()), also=also
@@ -252,21 +247,21 @@ class RestartWorker:
         return work()
 
     def go_on(self, task: RestartTask, step: GangStep, tried: str = "") -> TaskResult:
-        """From wherever it is; also of a step that another controller has begun. Not from where
-        it is remembered to be: what is done already must not be begun again. KeptBack: to be
-        called again later, with what was tried; nobody waits for it here."""
+        """From the state that the ledger has; also of a step that another controller has begun.
+        What is done already must not be begun again. Deferred: to be called again later, with what
+        was tried; nobody waits for it here."""
         known = self._ledger.refresh().of(task.key).step
         if known is not None and known.id != step.id:
             return TaskResult(True, f"{known.id} has taken its place")
         step = known or step
         if step.way is Way.STOP:
             return self._stop(task, step)
-        if step.way is Way.IN_PLACE and step.state is not StepState.DONE:
+        if step.way is Way.IN_PLACE and RULES[step.state].may_delete:
             step = self._in_place(task, step, tried)
-            if step.way is Way.IN_PLACE and step.state is not StepState.DONE:
+            if step.way is Way.IN_PLACE and RULES[step.state].may_delete:
                 return TaskResult(False, "not the leader")
         outcome = step.outcome
-        while step.state is not StepState.DONE:
+        while RULES[step.state].may_delete:
             if self.closing.is_set() or not self._may():
                 return TaskResult(False, "not the leader, or ending")
             entry = self._ledger.refresh().of(task.key)
@@ -296,16 +291,17 @@ class RestartWorker:
         return self._gang.instead(step, wanted)
 
     def _away(self, task: RestartTask, step: GangStep, tried: str) -> str:
-        """Why they are not all at the desk, after they were asked; empty: they are."""
+        """Why not all wrappers wait for their attempt, after they were asked; empty: they do."""
         lost = len(set(step.uids) - {each.uid for each in task.pods})
         if lost:
             return f"{lost} of its pods cannot be asked"
         if tried:
-            at_desk = self._desk.waiting(task.key, step.attempt)
-            return "" if at_desk >= {each.pod for each in task.pods} else tried
+            waiting = self._server.waiting(task.key, step.attempt)
+            return "" if waiting >= {each.pod for each in task.pods} else tried
         return restart_in_place(
             task.pods, task.token, attempt=step.attempt, who=WHO, reason=task.reason,
-            waiting=lambda: self._desk.waiting(task.key, step.attempt), may_act=self._may,
+            waiting=lambda: self._server.waiting(task.key, step.attempt), may_act=self._may,
+            clock=self._clock, wait=self._wait,
         )  # fmt: skip
 
     def _evidence(self, task: RestartTask) -> SavedEvidence:
@@ -331,7 +327,7 @@ class RestartWorker:
             raise DoneBefore
 
     def _stop(self, task: RestartTask, step: GangStep) -> TaskResult:
-        if step.state is StepState.DONE:
+        if not RULES[step.state].may_delete:
             return TaskResult(True, step.outcome)
         if earlier(self._clock()) - step.began_at > _OLD_STOP_SECONDS:
             self._gang.done(step, "too old: a person may have started it meanwhile")
@@ -346,17 +342,14 @@ class RestartWorker:
         return TaskResult(True, self._gang.done(step, "suspended").outcome)
 
     def _let_go(self, task: RestartTask, outcome: str) -> TaskResult:
-        """The wrappers may start; not before those who remember the old gang have forgotten it."""
+        """The wrappers may start, once all that remember the old gang have forgotten it."""
         count = max(task.job.pods_wanted, len(task.pods))
         wait = self._settings.rendezvous_wait_seconds if count > 1 else 0.0
         moment = self._clock() + wait
 
         def change(entry: JobEntry) -> JobEntry:
-            if entry.start is None or entry.start.not_before is not None:
-                return entry
-            if entry.step is not None and entry.step.id != task.id:
-                return entry
-            return replace(entry, start=entry.start._replace(not_before=moment))
+            is_ours = entry.step is not None and entry.step.id == task.id
+            return entry.released(moment) if is_ours else entry
 
         entry = self._ledger.change(task.key, task.job.uid, change)
         if entry.start is None:
@@ -369,10 +362,10 @@ class RestartWorker:
         return TaskResult(True, outcome)
 
     def _annotate(self, task: RestartTask, start: NextStart) -> None:
-        """For people; the wrappers ask the desk. What cannot be written is no reason to stop."""
+        """For people; wrappers ask the attempt server. A failure to write is no reason to stop."""
         chosen = None if start.resume_from is None else str(start.resume_from)
-        words = {ATTEMPT: str(start.attempt), RESUME_FROM: chosen}
-        body = {"metadata": {"uid": task.job.uid, "annotations": words}}
+        annotations = {ATTEMPT: str(start.attempt), RESUME_FROM: chosen}
+        body = {"metadata": {"uid": task.job.uid, "annotations": annotations}}
         if self._may():
             try:
                 job = task.job
@@ -382,7 +375,7 @@ class RestartWorker:
                 return
 
     def _plan(self, task: RestartTask) -> GangPlan | GangRefusal:
-        unused = () if task.is_asked else self._desk.unused(task.key, task.attempt)
+        unused = () if task.is_asked else self._server.unused(task.key, task.attempt)
         return planned(self._access, task, self._settings, earlier(self._clock()), unused)
 
     def _may(self) -> bool:
@@ -392,17 +385,17 @@ class RestartWorker:
         self.closing.wait(seconds)
 
 
-def _written(entry: JobEntry, words: LedgerUpdate, task: RestartTask, now: float) -> JobEntry:
+def _written(entry: JobEntry, update: LedgerUpdate, task: RestartTask, now: float) -> JobEntry:
     entry = same_job(entry, task.job.uid)
-    acts = tuple(each for each in entry.acts if each.attempt != words.act.attempt)
-    incidents = tuple(each for each in entry.incidents if each.id != words.record.id)
-    start = words.start
+    acts = tuple(each for each in entry.acts if each.attempt != update.act.attempt)
+    incidents = tuple(each for each in entry.incidents if each.id != update.record.id)
+    start = update.start
     note = LedgerNote(now, WHO, task.action.value, task.reason[:300])
     wish = entry.wish
     return replace(
         entry,
-        acts=(*acts, words.act),
-        incidents=(*incidents, words.record),
+        acts=(*acts, update.act),
+        incidents=(*incidents, update.record),
         notes=(*entry.notes, note),
         attempt=entry.attempt if start is None else max(entry.attempt, start.attempt),
         start=start,

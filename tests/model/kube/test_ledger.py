@@ -7,15 +7,16 @@ from __future__ import annotations
 from mwatch.model.decision import Act, Action
 from mwatch.model.finding import Cause
 from mwatch.model.incident import IncidentRecord
-from mwatch.model.kube.gang import GangStep, StepState, Way
+from mwatch.model.kube.gang import GangStep, Way
 from mwatch.model.kube.job import JobKind
 from mwatch.model.kube.ledger import MAX_ACTS, Book, Halt, JobEntry, LedgerNote, from_data, to_data
+from mwatch.model.kube.restart_state import RestartState
 
 ACT = Act(1.0, 2, Action.RESTART, Cause.HANG, "f", 100, 120, True)
 INCIDENT = IncidentRecord("20260101T000000Z-a1-hang", "r", 1, Cause.HANG, "stuck", 0.9, "stalled")
 
 
-def step(pods: int, state: StepState = StepState.PLANNED) -> GangStep:
+def step(pods: int, state: RestartState = RestartState.PLANNED) -> GangStep:
     uids = tuple(f"{index:08d}-0000-0000-0000-000000000000" for index in range(pods))
     return GangStep(
         "i1", Way.DELETE_PODS, JobKind.PYTORCH_JOB, "ns", "t", "u", uids, 1.0, 3, state=state
@@ -53,7 +54,7 @@ def test_three_gangs_of_2048_pods_fit() -> None:
 
 
 def test_a_step_that_is_done_does_not_hold_its_place() -> None:
-    entry = JobEntry(step=step(2048, StepState.DONE))
+    entry = JobEntry(step=step(2048, RestartState.DONE))
     assert not entry.is_under_way
     assert to_data(Book({"Job.x": entry}), max_bytes=1000) == {}
 

@@ -14,6 +14,8 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from mwatch.model.kube.job import JobKind
+from mwatch.model.kube.next_start import NextStart
+from mwatch.model.kube.restart_state import RestartState, from_ledger, ledger_word
 
 
 class Way(StrEnum):
@@ -53,7 +55,7 @@ class Why(StrEnum):
 class GangRefusal(NamedTuple):
     why: Why
     text: str
-    """With the mend, where there is one."""
+    """With the fix, where there is one."""
 
 
 class Target(NamedTuple):
@@ -78,13 +80,6 @@ class GangPlan:
     """What could not be checked, or is worth knowing."""
 
 
-class StepState(StrEnum):
-    PLANNED = "planned"
-    SUSPENDED = "suspended"
-    """Of SUSPEND_RESUME: to be resumed once the old pods are gone."""
-    DONE = "done"
-
-
 @dataclass(frozen=True, slots=True)
 class GangStep:
     """Written before the first delete."""
@@ -101,7 +96,8 @@ class GangStep:
     attempt: int
     """The one that ends."""
     first: str = ""
-    state: StepState = StepState.PLANNED
+    state: RestartState = RestartState.PLANNED
+    """Changed by `JobEntry.moved` alone."""
     outcome: str = ""
 
     @property
@@ -118,11 +114,11 @@ def step_of(plan: GangPlan, *, id: str, attempt: int, at: float) -> GangStep:
 
 def to_json(step: GangStep) -> dict[str, Any]:
     found = {name: getattr(step, name) for name in GangStep.__slots__}
-    return {**found, "uids": list(step.uids)}
+    return {**found, "uids": list(step.uids), "state": ledger_word(step.state)}
 
 
-def from_json(body: Mapping[str, Any]) -> GangStep:
-    """ValueError where it is none."""
+def from_json(body: Mapping[str, Any], start: NextStart | None = None) -> GangStep:
+    """`start`: the order beside it. ValueError where it is no such record."""
     try:
         return GangStep(
             id=str(body["id"]),
@@ -135,7 +131,11 @@ def from_json(body: Mapping[str, Any]) -> GangStep:
             began_at=float(body["began_at"]),
             attempt=int(body["attempt"]),
             first=str(body.get("first", "")),
-            state=StepState(body.get("state", StepState.PLANNED)),
+            state=from_ledger(
+                str(body.get("state", "planned")),
+                has_order=start is not None,
+                may_start=start is not None and start.not_before is not None,
+            ),
             outcome=str(body.get("outcome", "")),
         )
     except (KeyError, TypeError) as error:

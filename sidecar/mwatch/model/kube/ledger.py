@@ -18,8 +18,9 @@ from mwatch.model.decision import Act, Action
 from mwatch.model.finding import Cause
 from mwatch.model.incident import IncidentRecord
 from mwatch.model.kube import gang
-from mwatch.model.kube.gang import GangStep, StepState, Way
+from mwatch.model.kube.gang import GangStep, Way
 from mwatch.model.kube.next_start import NextStart, RestartRequest, start_json, start_of, wish_of
+from mwatch.model.kube.restart_state import RULES, RestartEvent, RestartState, after, can
 
 VERSION = 1
 FLEET = "fleet"
@@ -80,8 +81,43 @@ class JobEntry:
     """Of a person, and not yet fulfilled."""
 
     @property
+    def state(self) -> RestartState:
+        """Of the newest restart that was written down."""
+        return RestartState.NONE if self.step is None else self.step.state
+
+    @property
     def is_under_way(self) -> bool:
-        return self.step is not None and self.step.state is not StepState.DONE
+        """Its old pods may still be there."""
+        return RULES[self.state].may_delete
+
+    @property
+    def must_finish(self) -> bool:
+        return RULES[self.state].must_finish
+
+    def moved(self, event: RestartEvent, **facts: Any) -> JobEntry:
+        """After the event; `facts`: of the record that change with it. IllegalTransition where a
+        restart in this state does not take it."""
+        assert self.step is not None
+        return replace(self, step=replace(self.step, state=after(self.state, event), **facts))
+
+    def cleared(self, outcome: str) -> JobEntry:
+        """The old gang is gone, or there is nothing left to do to it. As it is where that is known
+        already: what was done stays so, whoever remembers it otherwise."""
+        event = RestartEvent.CLOSED if self.start is None else RestartEvent.PODS_GONE
+        return self.moved(event, outcome=outcome) if can(self.state, event) else self
+
+    def released(self, not_before: float) -> JobEntry:
+        """The wrappers may start then. As it is where the gang is not gone, or they may already."""
+        if self.start is None or not can(self.state, RestartEvent.LET_START):
+            return self
+        start = self.start._replace(not_before=not_before)
+        return replace(self.moved(RestartEvent.LET_START), start=start)
+
+    def fulfilled(self) -> JobEntry:
+        """The order has done its work; its number stays, so the next one is larger."""
+        if not can(self.state, RestartEvent.FULFILLED):
+            return self
+        return replace(self.moved(RestartEvent.FULFILLED), start=None)
 
     @property
     def ours(self) -> frozenset[str]:
@@ -116,9 +152,9 @@ def to_data(book: Book, max_bytes: int = MAX_BYTES) -> dict[str, str]:
         ]
         halt = None if book.halt is None else book.halt._asdict()
         data[FLEET] = _text({"version": VERSION, "halt": halt, "common": common})
-    # Those under way come first, then the newest: what does not fit is the oldest.
+    # Those to be finished come first, then the newest: what does not fit is the oldest.
     order = sorted(
-        book.jobs.items(), key=lambda each: (not each[1].is_under_way, -each[1].updated_at)
+        book.jobs.items(), key=lambda each: (not each[1].must_finish, -each[1].updated_at)
     )
     left = max_bytes - _size(data)
     for key, entry in order:
@@ -187,7 +223,8 @@ def _json(entry: JobEntry) -> dict[str, Any]:
 def _entry(body: Mapping[str, Any]) -> JobEntry:
     if int(body["version"]) > VERSION:
         raise ValueError("of a newer release")
-    step, start, wish = body.get("step"), body.get("start"), body.get("wish")
+    step, wish = body.get("step"), body.get("wish")
+    start = None if body.get("start") is None else start_of(body["start"])
     return JobEntry(
         uid=str(body.get("uid", "")),
         updated_at=float(body.get("updated_at", 0.0)),
@@ -195,8 +232,8 @@ def _entry(body: Mapping[str, Any]) -> JobEntry:
         acts=tuple(_act(each) for each in body.get("acts", ())),
         incidents=tuple(incident.from_json(each) for each in body.get("incidents", ())),
         notes=tuple(_note(each) for each in body.get("notes", ())),
-        step=None if step is None else gang.from_json(step),
-        start=None if start is None else start_of(start),
+        step=None if step is None else gang.from_json(step, start),
+        start=start,
         wish=None if wish is None else wish_of(wish),
     )
 

@@ -28,14 +28,12 @@ class NextStart(NamedTuple):
     rollbacks: tuple[Rollback, ...] = ()
     quarantine: Quarantine | None = None
     not_before: float | None = None
-    """Seconds since 1970; None: the old gang is not gone yet, and nobody may start."""
+    """Seconds since 1970; known once the restart is RELEASED."""
 
     def document(self, now: float) -> dict[str, Any]:
-        """In the shape that the wrapper reads (`mwatch_trainer.attempt.order`)."""
-        if self.not_before is None:
-            why = "the old gang is not gone yet"
-            return {"attempt": self.attempt, "wait": True, "reason": why}
-        left = max(0.0, self.not_before - now)
+        """Of a restart that is RELEASED, in the shape that the wrapper reads
+        (`mwatch_trainer.attempt.order`)."""
+        left = max(0.0, (self.not_before or 0.0) - now)
         choice = {"resume_from": self.resume_from, "from_beginning": self.from_beginning}
         return {
             "attempt": self.attempt,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cluster import kube_things as things
-from cluster.hand_fixtures import a_namespace, an_access, kinds  # noqa: F401
+from cluster.remediation_fixtures import a_namespace, an_access, kinds  # noqa: F401
 from mwatch.config.fleet import FleetSettings
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The API server with all kinds of jobs that the hands know, and a namespace for each test."""
+"""The API server with all kinds of jobs that can be restarted, and a namespace for each test."""
 
 from __future__ import annotations
 

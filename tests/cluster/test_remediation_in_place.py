@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster import hand_things as hands
-from cluster.hand_fixtures import a_namespace, an_access, kinds  # noqa: F401
-from cluster.hand_things import KEY, QUICK, Controller, FakePod
+from cluster import remediation_things as fleet
+from cluster.remediation_fixtures import a_namespace, an_access, kinds  # noqa: F401
+from cluster.remediation_things import KEY, QUICK, Controller, FakePod
 from mwatch.gang.restart import ledger_key
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import pods_of
@@ -26,20 +26,20 @@ from mwatch.model.kube.job import JobKind
 from mwatch.model.kube.ledger import JobEntry
 from mwatch.model.kube.next_start import NextStart
 from mwatch.model.restart import RestartOrder, RestartOutcome
-from mwatch.remediate import manager as hands_module
+from mwatch.remediate import manager as manager_module
 
 pytestmark = pytest.mark.timeout(150)
 
 
 @contextmanager
 def wrappers(controller: Controller, fakes: list[FakePod], attempt: int) -> Iterator[list[str]]:
-    """Each comes to the desk when it was asked to restart, and takes what it is given."""
+    """Each asks for its attempt when it was asked to restart, and takes what it is given."""
     end, began = threading.Event(), list[str]()
 
     def wrap(fake: FakePod) -> None:
         while not end.wait(0.05):
             if fake.asked and fake.outcome is RestartOutcome.ACCEPTED:
-                told = controller.hands.answer(
+                told = controller.manager.answer(
                     controller.namespace, "train", fake.token, fake.name, attempt
                 )
                 if told is not None and "wait" not in told:
@@ -60,12 +60,12 @@ def wrappers(controller: Controller, fakes: list[FakePod], attempt: int) -> Iter
 def test_all_pods_restart_in_place_and_start_together(
     access: Access, namespace: str, tmp_path: Path
 ) -> None:
-    job = hands.make_job(access, namespace)
-    old = set(hands.make_pods(access, job, 2))
+    job = fleet.make_job(access, namespace)
+    old = set(fleet.make_pods(access, job, 2))
     controller = Controller(access, namespace, folder=tmp_path / "kept")
-    with hands.fakes(access, job, 2, tmp_path / "pods") as fakes, \
+    with fleet.fakes(access, job, 2, tmp_path / "pods") as fakes, \
             wrappers(controller, fakes, 7) as began:  # fmt: skip
-        hands.decided(controller.watch(job, attempt=7, fakes=fakes))
+        fleet.decided(controller.watch(job, attempt=7, fakes=fakes))
         controller.until(lambda: len(began) == 2)
     assert sorted(began) == ["train-0 8 450", "train-1 8 450"]
     assert {pod.uid for pod in pods_of(access, job)} == old
@@ -87,21 +87,21 @@ def test_all_pods_restart_in_place_and_start_together(
 def test_one_pod_that_refuses_is_enough_to_replace_all(
     access: Access, namespace: str, tmp_path: Path, outcome: RestartOutcome
 ) -> None:
-    job = hands.make_job(access, namespace)
-    old = set(hands.make_pods(access, job, 2))
+    job = fleet.make_job(access, namespace)
+    old = set(fleet.make_pods(access, job, 2))
     controller = Controller(access, namespace)
-    with hands.fakes(access, job, 2, tmp_path / "pods") as fakes:
+    with fleet.fakes(access, job, 2, tmp_path / "pods") as fakes:
         fakes[1].outcome = outcome
         with wrappers(controller, fakes, 1) as began:
-            hands.decided(controller.watch(job, fakes=fakes))
-            controller.until(lambda: controller.hands.state(KEY).doing == "recovering")
+            fleet.decided(controller.watch(job, fakes=fakes))
+            controller.until(lambda: controller.manager.state(KEY).doing == "recovering")
             # A wrapper of an old pod that still asks is told nothing it could start with,
             # before all old pods are gone.
             assert len(began) <= 1
     assert not {pod.uid for pod in pods_of(access, job)} & old
     entry = controller.entry()
     assert entry.step is not None and entry.step.way is Way.DELETE_PODS and entry.attempt == 2
-    told = [text for _, text in hands.events(access, namespace) if "not in place" in text]
+    told = [text for _, text in fleet.events(access, namespace) if "not in place" in text]
     assert len(told) == 1 and "train-1" in told[0]
     controller.close()
 
@@ -110,19 +110,19 @@ def test_pods_whose_container_restarted_by_itself_wait_for_the_others(
     access: Access, namespace: str, tmp_path: Path
 ) -> None:
     """After a crash kubelet starts the containers again: no pod has to go for a new attempt."""
-    job = hands.make_job(access, namespace)
-    old = set(hands.make_pods(access, job, 2))
+    job = fleet.make_job(access, namespace)
+    old = set(fleet.make_pods(access, job, 2))
     controller = Controller(access, namespace)
-    with hands.fakes(access, job, 2, tmp_path / "pods") as fakes:
+    with fleet.fakes(access, job, 2, tmp_path / "pods") as fakes:
         watch = controller.watch(job, attempt=3, fakes=fakes)
         controller.turn()
-        controller.until(lambda: controller.hands._ledger.book is not None)
-        hands.decided(watch)
+        controller.until(lambda: controller.manager._ledger.book is not None)
+        fleet.decided(watch)
         first = fakes[0]
 
         def came() -> bool:
             """The wrapper of train-0 is back, and asks every now and then."""
-            told = controller.hands.answer(namespace, "train", first.token, "train-0", 3)
+            told = controller.manager.answer(namespace, "train", first.token, "train-0", 3)
             return told is not None and told.get("attempt") == 4 and "resume_from" in told
 
         with wrappers(controller, fakes[1:], 3) as began:
@@ -136,20 +136,20 @@ def test_pods_whose_container_restarted_by_itself_wait_for_the_others(
 def test_the_new_pod_of_a_gang_that_lost_one_is_not_deleted_a_second_time(
     access: Access, namespace: str, tmp_path: Path, in_place: bool
 ) -> None:
-    job = hands.make_job(access, namespace)
-    first, new = hands.make_pods(access, job, 2)
+    job = fleet.make_job(access, namespace)
+    first, new = fleet.make_pods(access, job, 2)
     controller = Controller(access, namespace, settings=replace(QUICK, in_place=in_place))
-    with hands.fakes(access, job, 2, tmp_path / "pods") as fakes:
+    with fleet.fakes(access, job, 2, tmp_path / "pods") as fakes:
         fakes[1].is_new = True
         watch = controller.watch(job, attempt=3, fakes=fakes)
         watch.is_broken = True
-        hands.decided(watch, cause=Cause.DELETED_BY_USER, spends_budget=False)
-        controller.until(lambda: controller.hands.state(KEY).held_by == "pods")
-        assert "train-1" in controller.hands.state(KEY).text
+        fleet.decided(watch, cause=Cause.DELETED_BY_USER, spends_budget=False)
+        controller.until(lambda: controller.manager.state(KEY).held_by == "pods")
+        assert "train-1" in controller.manager.state(KEY).text
 
         def came() -> dict[str, object]:
             """The wrapper of the new pod asks: it knows of no attempt."""
-            told = controller.hands.answer(namespace, "train", fakes[1].token, "train-1", 0)
+            told = controller.manager.answer(namespace, "train", fakes[1].token, "train-1", 0)
             return dict(told or {})
 
         assert came()["wait"] is True, "it waits for the others"
@@ -168,12 +168,12 @@ def test_the_new_pod_of_a_gang_that_lost_one_is_not_deleted_a_second_time(
 def test_where_the_fleet_forbids_it_no_pod_is_asked(
     access: Access, namespace: str, tmp_path: Path
 ) -> None:
-    job = hands.make_job(access, namespace)
-    hands.make_pods(access, job, 2)
+    job = fleet.make_job(access, namespace)
+    fleet.make_pods(access, job, 2)
     controller = Controller(access, namespace, settings=replace(QUICK, in_place=False))
-    with hands.fakes(access, job, 2, tmp_path / "pods") as fakes:
-        hands.decided(controller.watch(job, fakes=fakes))
-        controller.until(lambda: controller.hands.state(KEY).doing == "recovering")
+    with fleet.fakes(access, job, 2, tmp_path / "pods") as fakes:
+        fleet.decided(controller.watch(job, fakes=fakes))
+        controller.until(lambda: controller.manager.state(KEY).doing == "recovering")
         assert not fakes[0].asked and not fakes[1].asked
     assert pods_of(access, job) == ()
     controller.close()
@@ -182,14 +182,14 @@ def test_where_the_fleet_forbids_it_no_pod_is_asked(
 def test_evidence_that_does_not_come_is_told_and_holds_nobody_up(
     access: Access, namespace: str, tmp_path: Path
 ) -> None:
-    job = hands.make_job(access, namespace, pods=3)
-    hands.make_pods(access, job, 3)
+    job = fleet.make_job(access, namespace, pods=3)
+    fleet.make_pods(access, job, 3)
     settings = replace(QUICK, evidence_seconds=1.5, in_place=False)
     controller = Controller(access, namespace, settings=settings, folder=tmp_path / "kept")
-    with hands.fakes(access, job, 2, tmp_path / "pods") as fakes:
+    with fleet.fakes(access, job, 2, tmp_path / "pods") as fakes:
         fakes[1].is_slow.set()
-        hands.decided(controller.watch(job, fakes=fakes))
-        controller.until(lambda: controller.hands.state(KEY).doing == "recovering")
+        fleet.decided(controller.watch(job, fakes=fakes))
+        controller.until(lambda: controller.manager.state(KEY).doing == "recovering")
     (record,) = controller.entry().incidents
     assert record.evidence is not None and record.evidence.files == ("train-0.tgz",)
     missing = " ".join(record.evidence.missing)
@@ -201,32 +201,32 @@ def test_who_has_no_other_way_left_holds_up_no_other_job(
     access: Access, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One trainer has ended, the other pod refuses, and the queue takes the job back just then."""
-    monkeypatch.setattr(hands_module, "_AGAIN_SECONDS", 1.0)
-    job = hands.make_job(access, namespace)
-    old = set(hands.make_pods(access, job, 2))
-    other = hands.make_job(access, namespace, "other")
-    hands.make_pods(access, other, 2)
+    monkeypatch.setattr(manager_module, "_AGAIN_SECONDS", 1.0)
+    job = fleet.make_job(access, namespace)
+    old = set(fleet.make_pods(access, job, 2))
+    other = fleet.make_job(access, namespace, "other")
+    fleet.make_pods(access, other, 2)
     controller = Controller(access, namespace, settings=replace(QUICK, max_restarts_at_once=1))
 
     class TakenBack(list[RestartOrder]):
         def append(self, order: RestartOrder) -> None:
-            hands.admitted(access, job, is_so=False)
+            fleet.admitted(access, job, is_so=False)
             super().append(order)
 
-    with hands.fakes(access, job, 2, tmp_path / "pods") as fakes:
+    with fleet.fakes(access, job, 2, tmp_path / "pods") as fakes:
         fakes[1].outcome, fakes[1].asked = RestartOutcome.OBSERVING, TakenBack()
-        hands.decided(controller.watch(job, fakes=fakes))
-        controller.until(lambda: controller.hands.state(KEY).held_by == "queued")
+        fleet.decided(controller.watch(job, fakes=fakes))
+        controller.until(lambda: controller.manager.state(KEY).held_by == "queued")
         asked = len(fakes[1].asked)
-        hands.decided(controller.watch(other))
+        fleet.decided(controller.watch(other))
         key = ledger_key("Job", "other")
-        controller.until(lambda: controller.hands.state(key).doing == "recovering")
+        controller.until(lambda: controller.manager.state(key).doing == "recovering")
         assert {pod.uid for pod in pods_of(access, job)} == old
         assert controller.entry().is_under_way and len(fakes[1].asked) == asked
-        told = [text for reason, text in hands.events(access, namespace) if reason == "MwatchHeld"]
+        told = [text for reason, text in fleet.events(access, namespace) if reason == "MwatchHeld"]
         assert len([text for text in told if "(queued)" in text]) == 1
-        hands.admitted(access, job, is_so=True)
-        controller.until(lambda: controller.hands.state(KEY).doing == "recovering")
+        fleet.admitted(access, job, is_so=True)
+        controller.until(lambda: controller.manager.state(KEY).doing == "recovering")
     assert pods_of(access, job) == ()
     entry = controller.entry()
     assert entry.step is not None and entry.step.way is Way.DELETE_PODS and entry.attempt == 2
@@ -237,8 +237,8 @@ def test_a_pod_that_cannot_be_asked_is_not_taken_for_one_that_has_restarted(
     access: Access, namespace: str
 ) -> None:
     """A controller takes the step up, and has not heard where the sidecars are."""
-    job = hands.make_job(access, namespace)
-    old = hands.make_pods(access, job, 2)
+    job = fleet.make_job(access, namespace)
+    old = fleet.make_pods(access, job, 2)
     step = GangStep("20260101T000000Z-a1-hang", Way.IN_PLACE, JobKind.JOB, namespace, "train",
                     job.uid, tuple(old), time.time(), 1)  # fmt: skip
     entry = JobEntry(uid=job.uid, step=step, start=NextStart(2, 450, False, "newest"), attempt=2)

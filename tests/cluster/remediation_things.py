@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A controller's hands on the real API server, with jobs whose pods and sidecars the test plays.
+"""Remediation on the real API server, with jobs whose pods and sidecars the test plays.
 
 The sidecars' pages are the real ones on loopback; who makes evidence and ends trainers is fake.
 """
@@ -164,7 +164,7 @@ class Controller:
         self.clock = Clock().now
         self.lease = lease or Lease(access, namespace, identity)
         self.lease.turn()
-        self.hands = RemediationManager(
+        self.manager = RemediationManager(
             access, namespace, lease=self.lease, clock=self.clock,
             events=Events(access, identity), settings=settings, evidence=folder,
         )  # fmt: skip
@@ -202,15 +202,14 @@ class Controller:
         self.lease.turn()
         for watch in list(self.watches.values()):
             self.see(watch)
-        self.hands.look(list(self.watches.values()), self.clock())
+        self.manager.look(list(self.watches.values()), self.clock())
         return False
 
     def until(self, is_so: Callable[[], object], seconds: float = 60.0) -> None:
         end = time.monotonic() + seconds
         while not is_so():
-            assert time.monotonic() < end, {key: self.hands.state(key) for key in self.watches} | {
-                "chores": self.hands._chores.problems
-            }
+            states = {key: self.manager.state(key) for key in self.watches}
+            assert time.monotonic() < end, (states, self.manager._background.problems)
             self.turn()
             time.sleep(0.05)
 
@@ -218,7 +217,7 @@ class Controller:
         return LedgerStore(self.access, self.namespace).read().of(key)
 
     def close(self) -> None:
-        self.hands.close()
+        self.manager.close()
 
 
 def decided(watch: JobMonitor, action: Action = Action.RESTART, cause: Cause = Cause.HANG, *,

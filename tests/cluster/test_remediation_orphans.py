@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from cluster import hand_things as hands
-from cluster.hand_fixtures import a_namespace, an_access, kinds  # noqa: F401
-from cluster.hand_things import KEY, Controller
+from cluster import remediation_things as fleet
+from cluster.remediation_fixtures import a_namespace, an_access, kinds  # noqa: F401
+from cluster.remediation_things import KEY, Controller
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job
 from mwatch.kube.ledger import LedgerStore
@@ -36,7 +36,7 @@ def looks_on(controller: Controller, seconds: float) -> None:
 
 
 def suspended(access: Access, namespace: str, by: str) -> KubeJob:
-    hands.make_job(access, namespace, in_queue=False)
+    fleet.make_job(access, namespace, in_queue=False)
     body = {"metadata": {"annotations": {BY: by}}, "spec": {"suspend": True}}
     assert access.patch(JOBS, namespace, "train", body).is_ok
     return seen(access, namespace)
@@ -45,10 +45,10 @@ def suspended(access: Access, namespace: str, by: str) -> KubeJob:
 def test_a_restart_that_lost_its_ledger_does_not_leave_the_job_suspended(
     access: Access, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = hands.make_job(access, namespace, in_queue=False)
-    old = hands.make_pods(access, job, 2)
+    job = fleet.make_job(access, namespace, in_queue=False)
+    old = fleet.make_pods(access, job, 2)
     first = Controller(access, namespace)
-    hands.decided(first.watch(job))
+    fleet.decided(first.watch(job))
     first.until(lambda: seen(access, namespace).is_suspended)
     first.until(lambda: first.entry().step)
     step = first.entry().step
@@ -60,14 +60,14 @@ def test_a_restart_that_lost_its_ledger_does_not_leave_the_job_suspended(
 
     monkeypatch.setattr("mwatch.remediate.bookkeeping.LEFT_SECONDS", 0.5)
     second = Controller(access, namespace, "two")
-    hands.began(second.watch(seen(access, namespace)), 1)
+    fleet.began(second.watch(seen(access, namespace)), 1)
     looks_on(second, 3.0)
     assert seen(access, namespace).is_suspended  # pods of the old gang are left
     for index, uid in enumerate(old):
         access.delete(PODS, namespace, f"train-{index}", uid=uid)
     second.until(lambda: not seen(access, namespace).is_suspended)
     assert BY not in seen(access, namespace).annotations
-    second.until(lambda: any("resumed" in text for _, text in hands.events(access, namespace)))
+    second.until(lambda: any("resumed" in text for _, text in fleet.events(access, namespace)))
     second.close()
 
 
@@ -78,7 +78,7 @@ def test_what_was_stopped_stays_stopped(
     monkeypatch.setattr("mwatch.remediate.bookkeeping.LEFT_SECONDS", 0.3)
     job = suspended(access, namespace, by)
     controller = Controller(access, namespace)
-    hands.began(controller.watch(job), 1)
+    fleet.began(controller.watch(job), 1)
     looks_on(controller, 2.0)
     assert seen(access, namespace).is_suspended
     controller.close()
@@ -93,7 +93,7 @@ def test_an_entry_that_cannot_be_read_may_have_the_restart_in_it(
     newer = {"data": {KEY: '{"version": 99}'}}
     assert access.patch(CONFIG_MAPS, namespace, "mwatch-ledger", newer).is_ok
     controller = Controller(access, namespace)
-    hands.began(controller.watch(job), 1)
+    fleet.began(controller.watch(job), 1)
     looks_on(controller, 2.0)
     assert seen(access, namespace).is_suspended
     controller.close()

@@ -1,0 +1,202 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The state machine of a restart: its states, the events that move it, and what a state allows.
+
+A restart (or a stop, which is a restart without a new gang) is first only in the memory of the
+leading controller: HELD, PREPARING, COMMITTING. With the event WRITTEN it is in the ledger, and
+from then on the ledger alone says how far it is. A controller that dies forgets what is only in
+memory (WITHDRAWN) and takes up what is in the ledger; DEFERRED is PLANNED there, and retried.
+
+`TRANSITIONS` is the only way from one state to another; `RULES` says what each state allows and
+how it is shown. The words in the ledger (`planned`, `suspended`, `done`) and in `/v1/jobs`
+(`doing`) are older than this table and are derived from the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import NamedTuple
+
+
+class RestartState(StrEnum):
+    NONE = "none"
+    """Nothing is due, or it was withdrawn before anything was written."""
+    HELD = "held"
+    """Something is due; a gate, the breaker or a refusal of the plan holds it back."""
+    PREPARING = "preparing"
+    """Fresh facts, a plan, evidence. Nothing has been changed."""
+    COMMITTING = "committing"
+    """Decided; the worker writes it to the ledger. No pod has been touched."""
+    PLANNED = "planned"
+    """In the ledger, with the UIDs of the old pods. From here on it has to be finished."""
+    DEFERRED = "deferred"
+    """Begun in place; for now it can be finished neither so nor in another way."""
+    SUSPENDED = "suspended"
+    """The job is suspended, and is resumed once the old pods are gone."""
+    CLEARED = "cleared"
+    """The old gang is gone. The wrappers still wait."""
+    RELEASED = "released"
+    """The wrappers may start the next attempt, which does not train yet."""
+    DONE = "done"
+
+
+class RestartEvent(StrEnum):
+    DUE = "due"
+    ADMITTED = "admitted"
+    """No gate holds it, and the breaker has a free place."""
+    REFUSED = "refused"
+    """By a gate, the plan, a person's halt or an error, before anything was written."""
+    WITHDRAWN = "withdrawn"
+    """No longer due, already done by another controller, or the controller or the job is gone."""
+    PREPARED = "prepared"
+    """Evidence is stored and it is still due."""
+    WRITTEN = "written"
+    REPLANNED = "replanned"
+    """In place was given up for another way."""
+    BLOCKED = "blocked"
+    """In place was given up, and the plan refuses every other way for now."""
+    RETRIED = "retried"
+    JOB_SUSPENDED = "job-suspended"
+    PODS_GONE = "pods-gone"
+    """An order for the next attempt waits."""
+    CLOSED = "closed"
+    """Without an order: a stop, or a restart whose wrappers start by their own rule."""
+    LET_START = "let-start"
+    REISSUED = "reissued"
+    """The number of the attempt was taken; the order has a new one."""
+    FULFILLED = "fulfilled"
+    """The attempt trains, a newer one has begun, or the order was left to the wrappers' rule."""
+    SUPERSEDED = "superseded"
+    """Another restart of the job takes its place in the ledger."""
+
+
+_S, _E = RestartState, RestartEvent
+
+TRANSITIONS: Mapping[RestartState, Mapping[RestartEvent, RestartState]] = MappingProxyType(
+    {
+        _S.NONE: {_E.DUE: _S.HELD},
+        _S.HELD: {_E.ADMITTED: _S.PREPARING, _E.REFUSED: _S.HELD, _E.WITHDRAWN: _S.NONE},
+        _S.PREPARING: {_E.PREPARED: _S.COMMITTING, _E.REFUSED: _S.HELD, _E.WITHDRAWN: _S.NONE},
+        _S.COMMITTING: {_E.WRITTEN: _S.PLANNED, _E.REFUSED: _S.HELD, _E.WITHDRAWN: _S.NONE},
+        _S.PLANNED: {
+            _E.REPLANNED: _S.PLANNED,
+            _E.BLOCKED: _S.DEFERRED,
+            _E.JOB_SUSPENDED: _S.SUSPENDED,
+            _E.PODS_GONE: _S.CLEARED,
+            _E.CLOSED: _S.DONE,
+        },
+        _S.DEFERRED: {_E.RETRIED: _S.PLANNED},
+        _S.SUSPENDED: {_E.PODS_GONE: _S.CLEARED, _E.CLOSED: _S.DONE},
+        _S.CLEARED: {_E.LET_START: _S.RELEASED, _E.SUPERSEDED: _S.DONE},
+        _S.RELEASED: {
+            _E.REISSUED: _S.RELEASED,
+            _E.FULFILLED: _S.DONE,
+            _E.SUPERSEDED: _S.DONE,
+        },
+        _S.DONE: {_E.SUPERSEDED: _S.DONE},
+    }
+)
+
+
+class WrapperAnswer(StrEnum):
+    """To a wrapper that asks for its attempt and for which no order is open."""
+
+    WAIT = "wait"
+    """Without a limit: its job is being restarted."""
+    WAIT_PENDING = "wait-pending"
+    """For minutes: something is decided and not done yet."""
+    WAIT_UNDECIDED = "wait-undecided"
+    """For less than a minute: why the last attempt ended is not known yet."""
+    OWN_RULE = "own-rule"
+    """Start at once, as without a controller."""
+
+
+NOTHING, HELD, EVIDENCE = "nothing", "held", "evidence"
+RESTARTING, STOPPING, RECOVERING = "restarting", "stopping", "recovering"
+DOING = (NOTHING, HELD, EVIDENCE, RESTARTING, STOPPING, RECOVERING)
+"""Public: `hands.doing` in `/v1/jobs`, and a label of the fleet's metrics."""
+
+
+class StateRule(NamedTuple):
+    doing: str
+    wrappers: WrapperAnswer
+    is_running: bool = False
+    """A worker has it; it takes a place of the breaker."""
+    may_collect: bool = False
+    """Evidence may be asked of the pods."""
+    is_written: bool = False
+    """The ledger holds it."""
+    may_delete: bool = False
+    """Old pods may be deleted, and only in these states."""
+    must_finish: bool = False
+    """Whoever leads takes it up; the ledger never drops it."""
+
+
+_WAIT, _UNDECIDED = WrapperAnswer.WAIT, WrapperAnswer.WAIT_UNDECIDED
+
+RULES: Mapping[RestartState, StateRule] = MappingProxyType(
+    {
+        _S.NONE: StateRule(NOTHING, _UNDECIDED),
+        _S.HELD: StateRule(HELD, WrapperAnswer.WAIT_PENDING),
+        _S.PREPARING: StateRule(EVIDENCE, _WAIT, is_running=True, may_collect=True),
+        _S.COMMITTING: StateRule(RESTARTING, _WAIT, is_running=True),
+        _S.PLANNED: StateRule(
+            RESTARTING, _WAIT, is_running=True, is_written=True, may_delete=True, must_finish=True
+        ),
+        _S.DEFERRED: StateRule(HELD, _WAIT, is_written=True, must_finish=True),
+        _S.SUSPENDED: StateRule(
+            RESTARTING, _WAIT, is_running=True, is_written=True, may_delete=True, must_finish=True
+        ),
+        _S.CLEARED: StateRule(
+            RESTARTING, _WAIT, is_running=True, is_written=True, must_finish=True
+        ),
+        _S.RELEASED: StateRule(RECOVERING, _UNDECIDED, is_written=True),
+        _S.DONE: StateRule(NOTHING, _UNDECIDED, is_written=True),
+    }
+)
+
+
+class IllegalTransition(RuntimeError):
+    def __init__(self, state: RestartState, event: RestartEvent) -> None:
+        super().__init__(f"a restart that is {state.value} does not take the event {event.value}")
+
+
+def can(state: RestartState, event: RestartEvent) -> bool:
+    return event in TRANSITIONS[state]
+
+
+def after(state: RestartState, event: RestartEvent) -> RestartState:
+    """IllegalTransition where the table has none."""
+    if not can(state, event):
+        raise IllegalTransition(state, event)
+    return TRANSITIONS[state][event]
+
+
+def doing(state: RestartState, *, is_stop: bool = False) -> str:
+    shown = RULES[state].doing
+    return STOPPING if is_stop and shown == RESTARTING else shown
+
+
+_IN_LEDGER = {"planned": _S.PLANNED, "suspended": _S.SUSPENDED}
+_LEDGER_DONE = "done"
+
+
+def ledger_word(state: RestartState) -> str:
+    """In the words that every release reads. Whether the wrappers may start is not part of it: the
+    order beside the record has its time then."""
+    if state is RestartState.DEFERRED:
+        state = after(state, RestartEvent.RETRIED)
+    return next((word for word, known in _IN_LEDGER.items() if known is state), _LEDGER_DONE)
+
+
+def from_ledger(word: str, *, has_order: bool, may_start: bool) -> RestartState:
+    """ValueError for a word that no release has written."""
+    if word in _IN_LEDGER:
+        return _IN_LEDGER[word]
+    if word != _LEDGER_DONE:
+        raise ValueError(f"{word!r} is not a state of a restart")
+    if not has_order:
+        return RestartState.DONE
+    return RestartState.RELEASED if may_start else RestartState.CLEARED
