@@ -19,11 +19,10 @@ from functools import cache
 from pathlib import Path
 from urllib.error import URLError
 
-import orjson
-
 from benchmarks.measure import ChildFailed
 from benchmarks.row import Row
 from benchmarks.serving import SCRAPES, WAIT_SECONDS, Running, pod, running
+from mwatch import json_codec
 from mwatch.model.snapshot.snapshot_wire import from_wire
 
 TARGET_CPU = 0.01
@@ -128,7 +127,7 @@ class Idle:
         )
 
     def _read(self) -> None:
-        from_wire(orjson.loads(self.snapshot)).observed(0.0)
+        from_wire(json_codec.decode(self.snapshot)).observed(0.0)
 
     def _settle(self, ours: Running) -> None:
         """It has seen everything that there is to see."""
@@ -143,7 +142,7 @@ class Idle:
         turn, cursor = 0, ""
         while (now := time.monotonic()) - began < self.seconds:
             self.snapshot = ours.get(f"/v1/snapshot?after={cursor}")
-            cursor = orjson.loads(self.snapshot)["cursor"]
+            cursor = json_codec.decode(self.snapshot)["cursor"]
             if turn % 3 == 0:
                 ours.get("/metrics")
                 peer.get("/metrics")

@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-import orjson
-
 from benchmarks.cluster.fleet_page import Fleet, Place, PodPage
 from benchmarks.cluster.seeds import Seeds
 from benchmarks.cluster.training import Kind, Training
+from mwatch import json_codec
 
 PORT = 9401
 ORDERS = 9400
@@ -62,7 +61,7 @@ class Sidecars:
         return response(404, {"error": "no such page"})
 
     def order(self, method: str, target: str, body: bytes) -> bytes:
-        given = orjson.loads(body) if body else {}
+        given = json_codec.decode(body) if body else {}
         match target:
             case "/pods":
                 self._settle(given)
@@ -87,7 +86,7 @@ class Sidecars:
 
 
 def response(status: int, body: dict[str, Any]) -> bytes:
-    return answered(status, orjson.dumps(body))
+    return answered(status, json_codec.encode(body))
 
 
 def answered(status: int, body: bytes, kind: str = "application/json") -> bytes:
@@ -131,7 +130,7 @@ def _length(head: bytes) -> int:
 
 
 def read_seeds(path: Path) -> Seeds:
-    body = orjson.loads(path.read_bytes())
+    body = json_codec.decode(path.read_bytes())
     answers = {Kind(name): answer for name, answer in body["answers"].items()}
     return Seeds(answers, base64.b64decode(body["bundle"]))
 
@@ -139,7 +138,7 @@ def read_seeds(path: Path) -> Seeds:
 def write_seeds(path: Path, seeds: Seeds) -> None:
     bundle = base64.b64encode(seeds.bundle).decode()
     answers = {kind.value: answer for kind, answer in seeds.answers.items()}
-    path.write_bytes(orjson.dumps({"answers": answers, "bundle": bundle}))
+    path.write_bytes(json_codec.encode({"answers": answers, "bundle": bundle}))
 
 
 async def serve(sidecars: Sidecars) -> None:

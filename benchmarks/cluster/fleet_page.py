@@ -14,9 +14,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-import orjson
-
 from benchmarks.cluster.training import RANKS, Kind, Training
+from mwatch import json_codec
 from mwatch.model.event import Iteration
 from mwatch.model.job import Job
 from mwatch.model.observation import Observed, StoredCheckpoint, StoredCheckpoints
@@ -144,7 +143,7 @@ def template(fleet: Fleet, place: Place, kind: Kind) -> bytes:
     # The seed's loss never changes, which its sidecar says: the fleet's does.
     peace = kind is Kind.MOVING
     body["findings"] = [] if peace else [_moved(each, place) for each in seed["findings"]]
-    return b"," + orjson.dumps(body)[1:-1]
+    return b"," + json_codec.encode(body)[1:-1]
 
 
 def _moved(finding: Mapping[str, Any], place: Place) -> dict[str, Any]:

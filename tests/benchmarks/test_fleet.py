@@ -7,10 +7,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from benchmarks.cluster.fleet import Sidecars, read_seeds, write_seeds
 
+from mwatch import json_codec
 from support.runs.fleet_seeds import place, seeds
 
 
@@ -18,13 +18,13 @@ from support.runs.fleet_seeds import place, seeds
 def sidecars() -> Sidecars:
     made = Sidecars(seeds())
     pods = [place(number)._asdict() for number in range(3)]
-    made.order("POST", "/pods", orjson.dumps({"run": "gpt", "attempt": 2, "pods": pods}))
+    made.order("POST", "/pods", json_codec.encode({"run": "gpt", "attempt": 2, "pods": pods}))
     return made
 
 
 def split(answer: bytes) -> tuple[int, Any]:
     head, _, body = answer.partition(b"\r\n\r\n")
-    return int(head.split(b" ")[1]), orjson.loads(body)
+    return int(head.split(b" ")[1]), json_codec.decode(body)
 
 
 def test_each_address_answers_as_its_own_pod(sidecars: Sidecars) -> None:
@@ -46,7 +46,7 @@ def test_nobody_answers_at_an_address_without_a_pod(sidecars: Sidecars) -> None:
 
 def test_a_new_gang_takes_the_place_of_the_old_one(sidecars: Sidecars) -> None:
     pods = [place(7)._asdict()]
-    sidecars.order("POST", "/pods", orjson.dumps({"run": "gpt", "attempt": 3, "pods": pods}))
+    sidecars.order("POST", "/pods", json_codec.encode({"run": "gpt", "attempt": 3, "pods": pods}))
     assert split(sidecars.answer(place(0).address, "GET", "/v1/snapshot"))[0] == 404
     assert split(sidecars.answer(place(7).address, "GET", "/v1/snapshot"))[0] == 200
 

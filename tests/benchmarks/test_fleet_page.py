@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-import orjson
 import pytest
 from benchmarks.cluster.fleet_page import FIRST_ITERATION, Fleet, PodPage
 
+from mwatch import json_codec
 from mwatch.engine.engine import Engine
 from mwatch.model.event import Iteration
 from mwatch.model.finding import Cause
@@ -24,7 +24,7 @@ def job() -> Fleet:
 
 
 def read(page: PodPage, at: float, after: str = "") -> PodSnapshot:
-    return from_wire(orjson.loads(page.answer(after, BEGAN + at)))
+    return from_wire(json_codec.decode(page.answer(after, BEGAN + at)))
 
 
 def beats(found: PodSnapshot) -> list[Beat]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec import structs
 
 from mwatch.checks.every import ALL
 from mwatch.checks.live import RUNNING, look, worst_first
@@ -89,7 +90,7 @@ def with_pods(pods: Any) -> Running:
 
 
 def pod_facts(**more: Any) -> dict[str, PodFacts]:
-    return {"gpt-master-0": VOLUME._replace(**more)}
+    return {"gpt-master-0": structs.replace(VOLUME, **more)}
 
 
 def pruned() -> dict[str, Any]:
@@ -123,18 +124,19 @@ SPEAKS: list[Case] = [
     (6, "running-save-load", lambda: running(arguments={"--save": "/a"})),
     (6, "running-save-load", lambda: running(arguments={"--save": "/a", "--load": "/b"})),
     (6, "save-volume", lambda: running(job(save="/local", load="/local"))),
-    (6, "save-mount", lambda: running(pods=pod_facts(mounts=(SHARED._replace(kind="overlay"),)))),
+    (6, "save-mount", lambda: running(
+        pods=pod_facts(mounts=(structs.replace(SHARED, kind="overlay"),)))),
     (6, "save-space", lambda: running(
-        pods=pod_facts(mounts=(SHARED._replace(free_bytes=150 * GB),)))),
+        pods=pod_facts(mounts=(structs.replace(SHARED, free_bytes=150 * GB),)))),
     (6, "save-space", lambda: running(
         stored=StoredCheckpoints("/data/run", ()),
-        pods=pod_facts(mounts=(SHARED._replace(free_bytes=GB),)),
+        pods=pod_facts(mounts=(structs.replace(SHARED, free_bytes=GB),)),
         arguments={"--save": "/data/run", "--num-layers": "96", "--hidden-size": "12288"})),
     (7, "tracker", lambda: running(pods=pod_facts(tracker=None))),
     (7, "tracker", lambda: running(
         pods=pod_facts(tracker="50"), stored=StoredCheckpoints("/data/run", (WHOLE, BROKEN)))),
     (7, "tracker", lambda: running(
-        stored=StoredCheckpoints("/data/run", (WHOLE._replace(written_at=NOW - 7200.0),)))),
+        stored=StoredCheckpoints("/data/run", (structs.replace(WHOLE, written_at=NOW - 7200.0),)))),
     (8, "backoff-limit", lambda: running(limited(1))),
     (9, "restart-policy", lambda: running(with_policy("Never"))),
     (10, "exit-code", lambda: running(script(job(), f"{TRAIN} 2>&1 | tee /tmp/log"))),

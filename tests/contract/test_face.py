@@ -19,7 +19,7 @@ PYTHON_PATH = os.pathsep.join([str(ROOT / "sidecar"), str(ROOT / "trainer")])
 CODE = ("benchmarks", "sidecar/mwatch", "tests", "trainer/mwatch_trainer")
 FOLDERS = (*CODE, "alerts", "dashboards", "docs", "manifests", "runbooks")
 # Each costs more than all of `--help`; a command imports its own when it runs.
-HEAVY = {"hyperscan", "orjson", "rich", "torch"}
+HEAVY = {"hyperscan", "msgspec", "rich", "torch"}
 HEAVY |= {"kubernetes", "opentelemetry", "prometheus_client", "tensorboard"}
 LINK = re.compile(r"\[[^\]]*\]\(\s*<?([^)\s>]+)")
 
@@ -93,4 +93,4 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_the_import_list_sees_a_heavy_module() -> None:
-    assert "orjson" in imported_modules(run_python("-c", "import orjson").stderr)
+    assert "msgspec" in imported_modules(run_python("-c", "import msgspec").stderr)

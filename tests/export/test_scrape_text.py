@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
@@ -77,7 +78,7 @@ def big_pod() -> Snapshot:
     return replace(
         busy_snapshot(),
         ranks=tuple(RankSnapshot(number, 10, 5.0, FACTS) for number in range(8)),
-        gpus=tuple(GPU._replace(number=n, rank=n, uuid=f"GPU-{n:032x}") for n in range(8)),
+        gpus=tuple(structs.replace(GPU, number=n, rank=n, uuid=f"GPU-{n:032x}") for n in range(8)),
         fabric=tuple(
             FabricPort(f"mlx5_{n}/1", True, 10**12, 10**11, {f"error_{k}": k for k in range(12)})
             for n in range(8)

@@ -79,7 +79,7 @@ def test_a_crashed_pod_that_its_controller_replaces_was_deleted_by_no_person() -
     fleet = Fleet(2).run(60)
     fleet.pods[1].say(fleet.now, ProcessExit(139, None, None))
     fleet.pods[1].stalls_at = fleet.pods[0].stalls_at = fleet.now
-    fleet.pods[1].exit = TrainerEnd(139, None, None, 139, fleet.now, False)
+    fleet.pods[1].exit = TrainerEnd(fleet.now, 139, returned=139)
     fleet.run(6)
     fleet.replace("train-1", phase="Failed")
     fleet.run(1)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-import orjson
 import pytest
 
+from mwatch import json_codec
 from mwatch.model.event import Fault, Iteration
 from mwatch.model.observation import AttemptStart, Observed, StoredCheckpoint, StoredCheckpoints
 from mwatch.model.snapshot.observed_wire import from_wire, to_wire
@@ -22,7 +22,7 @@ NONE_FOUND = "checkpoint-none-found"
 
 
 def encode(observed: Observed) -> bytes:
-    return orjson.dumps(to_wire(observed))
+    return json_codec.encode(to_wire(observed))
 
 
 @dataclass
@@ -61,7 +61,7 @@ class LoggingPod(TrainingPod):
         made = super().snapshot(now, age)
         news = self.ring.after(self.cursor)
         self.cursor = news.cursor
-        events = tuple(from_wire(orjson.loads(each), self.name) for each in news.bodies)
+        events = tuple(from_wire(json_codec.decode(each), self.name) for each in news.bodies)
         return replace(made, events=events, gap=news.gap, cursor=news.cursor)
 
 
@@ -206,5 +206,5 @@ def test_a_number_that_was_given_twice_is_not_taken_for_the_first(newest: int) -
         second.mark()
     for number in range(4, 31):
         second.add(Observed(1.0, "p", line._replace(line=number)), 7)
-    told = [orjson.loads(each)["line"] for each in second.after(cursor).bodies]
+    told = [json_codec.decode(each)["line"] for each in second.after(cursor).bodies]
     assert told == list(range(21, 31))

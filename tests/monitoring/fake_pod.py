@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from msgspec import structs
+
 from mwatch.export.http.pages import standard_pages
 from mwatch.export.http.server import Server
 from mwatch.model.finding import Cause, Finding, Severity
@@ -45,7 +47,7 @@ def fake_snapshot(began: float, now: float) -> Snapshot:
     ranks = tuple(RankSnapshot(rank, int(passed) + 10, now - 0.3, facts[rank]) for rank in _RANKS)
     gpus = tuple(_gpu(rank, passed) for rank in _RANKS)
     # As a GPU of which mwatch knows the rank but little else: dcgm-exporter fills the gaps.
-    dumb = GPU._replace(
+    dumb = structs.replace(GPU, 
         number=2, uuid="GPU-2", rank=2, utilization=None, tensor_active=None, power_watts=None,
         temperature_celsius=None, xid=None,
     )  # fmt: skip
@@ -81,7 +83,7 @@ def _gpu(rank: int, passed: float) -> Gpu:
     """After a minute the second one grows hot, and slow."""
     wave = math.sin(passed / 4 + rank)
     is_hot = rank == 1 and passed > HOT_SECONDS
-    return GPU._replace(
+    return structs.replace(GPU, 
         number=rank, uuid=f"GPU-{rank}", rank=rank, ecc_corrected=int(passed / 20),
         utilization=0.9 + 0.05 * wave, tensor_active=(0.08 if is_hot else 0.4) + 0.03 * wave,
         power_watts=(330.0 if is_hot else 610.0) + 30 * wave,

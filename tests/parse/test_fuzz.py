@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mwatch import json_codec
 from mwatch.model.event import Event
 from mwatch.model.snapshot.event_wire import from_wire, to_wire
 from mwatch.parse.reader import Reader
@@ -67,7 +67,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 
 def wire(found: list[Event]) -> list[bytes]:
-    return [orjson.dumps(to_wire(event)) for event in found]
+    return [json_codec.encode(to_wire(event)) for event in found]
 
 
 @settings(max_examples=150, deadline=None)
@@ -99,8 +99,8 @@ def test_any_chunking_gives_the_same_events(data: bytes, sizes: list[int]) -> No
 @given(damaged())
 def test_every_event_can_be_read_back(data: bytes) -> None:
     for event in events(data, faults=True):
-        record = orjson.loads(orjson.dumps(to_wire(event)))
-        assert orjson.loads(orjson.dumps(to_wire(from_wire(record)))) == record
+        record = json_codec.decode(json_codec.encode(to_wire(event)))
+        assert json_codec.decode(json_codec.encode(to_wire(from_wire(record)))) == record
 
 
 @settings(max_examples=100, deadline=None)

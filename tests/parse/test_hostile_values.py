@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-import orjson
 import pytest
 
+from mwatch import json_codec
 from mwatch.model.event import Event, Iteration
 from mwatch.model.snapshot.event_wire import to_wire
 from support.builders.events import events, log, megatron_line, only, steps
@@ -23,7 +23,7 @@ KEYS = [
 
 
 def dumped(found: list[Event]) -> list[bytes]:
-    return [orjson.dumps(to_wire(event)) for event in found]
+    return [json_codec.encode(to_wire(event)) for event in found]
 
 
 def neutral(event: Iteration) -> Iteration:

@@ -157,6 +157,6 @@ def test_it_imports_nothing_that_it_does_not_need(tmp_path: Path) -> None:
         one.ends()
         last = one.said.rpartition("imported package")[2]
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in last.splitlines()}
-    assert {"mwatch", "hyperscan", "orjson"} <= imported
+    assert {"mwatch", "hyperscan", "msgspec"} <= imported
     assert not imported & {"kubernetes", "opentelemetry", "tensorboard", "torch"}
     assert not imported & {"typer", "pydantic", "rich"}

@@ -5,12 +5,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from dataclasses import replace
+from types import MappingProxyType
 
-import orjson
 import pytest
+from msgspec import structs
 
+from mwatch import json_codec
 from mwatch.export.http.request import Request
+from mwatch.model.finding import Cause, Culprit, Finding, Severity
 from mwatch.model.job import SignSeen
 from mwatch.model.observation import (
     AttemptStart,
@@ -23,7 +26,7 @@ from mwatch.model.observation import (
     StoredCheckpoints,
 )
 from mwatch.model.snapshot.pod import DataFile, Mount, PodFacts, Who
-from mwatch.model.snapshot.snapshot_wire import PodSnapshot, from_wire
+from mwatch.model.snapshot.snapshot_wire import PodSnapshot, decode
 from mwatch.model.snapshot.wrapper import TrainerEnd, WrapperState
 from mwatch.sidecar.snapshot import MAX_CHECKPOINTS, Looked, SnapshotPage
 from mwatch.sources.probe import RankReading
@@ -34,7 +37,7 @@ from support.builders.volume import ManualClock
 WHO = Who("gpt", "gpt-worker-3", "1234", "ml", "a-17", "boot", "0.1.0", 900.0, "act")
 WRAPPER = WrapperState(
     3, "act", 950.0, 10, "a-17", 3, 8, ("--load /ckpt",), 40, "the newest", "/ckpt",
-    TrainerEnd(1, None, "a crash", 200, 990.0, False), False, ("python", "x.py"),
+    TrainerEnd(990.0, 1, None, "a crash", 200), False, ("python", "x.py"),
 )  # fmt: skip
 POD = PodFacts(
     (DataFile("/data/a", 10, 5), DataFile("/data/b", None, None), DataFile("/d", None, None, True)),
@@ -58,7 +61,7 @@ class Page(SnapshotPage):
         self.looked(Looked(self.snapshot, self.time.now, 7.0, (reading,), at, signs), wrapper, pod)
 
     def read(self, after: str = "") -> PodSnapshot:
-        return from_wire(orjson.loads(self.body(after)))
+        return decode(self.body(after))
 
 
 @pytest.fixture
@@ -155,7 +158,7 @@ def test_the_listing_is_bounded_to_the_newest(page: Page) -> None:
 
 def test_secrets_do_not_leave_and_what_is_left_is_still_json(page: Page) -> None:
     secret = "hf_" + "Q" * 34
-    page.look(WrapperState(*[*_values(WRAPPER)[:4], secret, *_values(WRAPPER)[5:]]))
+    page.look(structs.replace(WRAPPER, host=secret))
     bad = Sign(SignSource.STACKS, SignState.STUCK, 1, f'password="{secret}" in "it"')
     page.told(Observed(1.0, "p", AttemptStart(1, None, None)))
     looked = page._looked
@@ -163,7 +166,7 @@ def test_secrets_do_not_leave_and_what_is_left_is_still_json(page: Page) -> None
     page.looked(looked._replace(signs=[SignSeen(1.0, "p", bad)]), None, None)
     body = page.body()
     assert secret.encode() not in body
-    assert from_wire(orjson.loads(body)).wrapper is not None
+    assert decode(body).wrapper is not None
 
 
 def test_a_folder_whose_name_is_no_text_is_told_all_the_same(page: Page) -> None:
@@ -188,7 +191,7 @@ def test_the_page_reads_its_cursor_from_the_address(page: Page) -> None:
     def events(query: str) -> int:
         answer = page.page(Request("/v1/snapshot", {}, query=query))
         assert answer.content_type == "application/json"
-        return len(orjson.loads(answer.body)["events"])
+        return len(json_codec.decode(answer.body)["events"])
 
     assert events("") == 1
     assert events(f"after={page.read().cursor}") == 0
@@ -196,11 +199,7 @@ def test_the_page_reads_its_cursor_from_the_address(page: Page) -> None:
 
 def test_before_the_first_look_it_is_no_snapshot() -> None:
     with pytest.raises(ValueError, match="no snapshot"):
-        from_wire(orjson.loads(Page().body()))
-
-
-def _values(state: WrapperState) -> list[Any]:
-    return [getattr(state, name) for name in WrapperState.__slots__]
+        decode(Page().body())
 
 
 def test_when_an_iteration_rose_is_told_for_who_asks_rarely(page: Page) -> None:
@@ -214,3 +213,16 @@ def test_when_an_iteration_rose_is_told_for_who_asks_rarely(page: Page) -> None:
     assert found.view.step_seconds == 3.5
     beats = [each for each in found.observed(1000.0) if isinstance(each.what, Beat)]
     assert [each.at for each in beats] == [pytest.approx(991.0), pytest.approx(998.0)]
+
+
+def test_maps_that_cannot_be_changed_are_sent_as_objects(page: Page) -> None:
+    fixed = MappingProxyType({"tp": 1})
+    finding = Finding(
+        "stalled", Cause.HANG, Severity.CRITICAL, "x", culprit=Culprit(3, None, fixed)
+    )
+    gpu = structs.replace(page.snapshot.gpus[0], nvlink_errors=MappingProxyType({"crc": 4}))
+    page.snapshot = replace(page.snapshot, gpus=(gpu,), findings=(finding,))
+    page.look()
+    found = page.read()
+    assert found.gpus == (gpu,)
+    assert found.findings == (finding,)

@@ -11,6 +11,7 @@ import pytest
 
 from mwatch.model.observation import Sign, SignState
 from mwatch.model.reading import Absent, Failed, Ok, Reading
+from mwatch.model.snapshot.hardware import Nccl
 from mwatch.parse.ras import read_answer
 from mwatch.sources.nccl_client import DEFAULT_ADDRESS, Address, address_of
 from mwatch.sources.nccl_ras import PERIOD_SECONDS, SETTLE_SECONDS, NcclRas
@@ -66,7 +67,7 @@ def test_a_read_gives_an_answer_once_and_never_waits() -> None:
         assert bench.states() == {None: SignState.UNKNOWN}
         assert bench.source.read() == Ok(())
         assert bench.states() == {None: SignState.MOVING}
-        assert bench.source.nccl == (1, 0, 0, 6)
+        assert bench.source.nccl == Nccl(1, 0, 0, 6)
 
 
 def test_the_moment_of_a_sign_is_that_of_the_question() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mwatch.model.observation import SignSource, SignState
+from mwatch.model.snapshot.hardware import Nccl
 from mwatch.parse.ras import read_answer
 from mwatch.sources.nccl_ras import RasCounts, RasReport
 from support.fakes.ras_answers import Comm, Lost, apart, as_json, as_text, place, row
@@ -48,7 +49,7 @@ def world(*begun: int, lost: tuple[Lost, ...] = ()) -> str:
 def test_counts_that_rise_move() -> None:
     told = Story().hears(world(5, 5), world(6, 6))
     assert states(told) == {None: MOVING}
-    assert told.nccl == (1, 0, 0, 6)
+    assert told.nccl == Nccl(1, 0, 0, 6)
     assert told.is_calm
 
 
@@ -222,7 +223,7 @@ def behind(most: int, late: Mapping[int, int]) -> str:
 def test_text_of_equal_ranks_says_neither_that_it_moves_nor_that_it_stands() -> None:
     told = Story().hears(*[EQUAL] * 30)
     assert states(told) == {None: UNKNOWN}
-    assert told.nccl == (1, 0, 0, None)
+    assert told.nccl == Nccl(1, 0, 0, None)
     assert told.is_calm
 
 

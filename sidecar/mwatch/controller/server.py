@@ -21,8 +21,7 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
-import orjson
-
+from mwatch import json_codec
 from mwatch.controller.interfaces import Remediation
 from mwatch.controller.job_json import VERSION
 from mwatch.decide import budget
@@ -234,7 +233,7 @@ class ControllerPages:
         )  # fmt: skip
         if answer is None:
             return _error(f"nothing to say of {request.parameter} to who asks")
-        return Page(orjson.dumps(answer), _JSON)
+        return Page(json_codec.encode(answer), _JSON)
 
 
 def _token(headers: Mapping[str, str]) -> str:
@@ -251,9 +250,9 @@ def _error(words: str) -> Page:
 
 
 def _page(document: dict[str, Any]) -> Page:
-    data = orjson.dumps(document, option=orjson.OPT_NON_STR_KEYS)
+    data = json_codec.encode(document)
     if Scrubber().scrub(data) != data:
-        data = orjson.dumps(_scrubbed(document), option=orjson.OPT_NON_STR_KEYS)
+        data = json_codec.encode(_scrubbed(document))
     return Page(data, _JSON)
 
 

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from msgspec import structs
+
 from mwatch.diagnose.pod_reports import PodReport, ask_sidecar
 from mwatch.errors import InputError
 from mwatch.kube.access import Access, open_access
@@ -260,7 +262,7 @@ class JobCheckpoints:
             "pod": self.pod or None,
             "tracker": self.tracker,
             "checkpoints": [
-                {**each._asdict(), "age_seconds": self.age_seconds(each)}
+                {**structs.asdict(each), "age_seconds": self.age_seconds(each)}
                 for each in self.checkpoints
             ],
             "newest_complete": None if newest is None else newest.iteration,
@@ -315,7 +317,9 @@ def _best(job: str, now: float, words: list[PodReport], pods: int) -> JobCheckpo
     assert snapshot is not None
     shift = snapshot.shift(best.received_at)
     moved = tuple(
-        each._replace(written_at=None if each.written_at is None else each.written_at + shift)
+        each
+        if each.written_at is None
+        else structs.replace(each, written_at=each.written_at + shift)
         for each in stored.checkpoints
     )
     tracker = snapshot.pod.tracker if snapshot.pod is not None else None

@@ -22,11 +22,9 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 from urllib.parse import quote
 
-import orjson
-
 from mwatch.export.http.request import in_url
 from mwatch.fleet.visibility import Polled
-from mwatch.model.snapshot.snapshot_wire import PodSnapshot, from_wire
+from mwatch.model.snapshot.snapshot_wire import PodSnapshot, decode
 
 _MAX_WORDS = 160
 _HEAD_BYTES = 16 << 10
@@ -145,11 +143,8 @@ class PollRequest(asyncio.Protocol):
         assert self._wanted is not None
         body = memoryview(self._data)[self._data.find(b"\r\n\r\n") + 4 : self._wanted]
         try:
-            found = orjson.loads(body)
-            if isinstance(found, dict) and len(found) == 1:
-                return Answered(None, "its sidecar has not looked yet", "bad")
-            snapshot = from_wire(found)
-        except (ValueError, AttributeError) as error:
+            snapshot = decode(body)
+        except ValueError as error:
             return Answered(None, f"its answer cannot be read: {_words(error)}", "bad")
         return Answered(snapshot, is_whole=len(body) < _WHOLE_BYTES)
 

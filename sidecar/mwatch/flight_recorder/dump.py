@@ -24,8 +24,7 @@ from itertools import chain
 from math import prod
 from typing import Any, NamedTuple
 
-import orjson
-
+from mwatch import json_codec
 from mwatch.flight_recorder.pickle_reader import DumpPairs, Packed, UnreadableDump, load
 from mwatch.model.collective import Dump, GroupSeen, Operation
 
@@ -301,8 +300,8 @@ def _decode(data: bytes) -> Any:
     if data[:1] == b"\x80":
         return load(data, MAX_STEPS)
     try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError:
+        return json_codec.decode(data)
+    except ValueError:
         raise UnreadableDump("is neither a pickle nor JSON, or is cut short") from None
 
 

@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-import orjson
 import urllib3
 
+from mwatch import json_codec
 from mwatch.kube.answer import OF_STATUS, Answer, CallOutcome
 from mwatch.kube.connect import Connection, connect
 from mwatch.kube.errors import NoCredentials, NoPermission, Rejected, Unavailable
@@ -184,7 +184,7 @@ class Access:
             with response:
                 if response.status != 200:
                     answer = self._judge(response.status, self._read(response, seconds), path)
-                    yield orjson.dumps({"type": "ERROR", "object": {"code": _code(answer)}})
+                    yield json_codec.encode({"type": "ERROR", "object": {"code": _code(answer)}})
                     return
                 self.answered_at = self._clock()
                 yield from _lines(response)
@@ -200,8 +200,9 @@ class Access:
         if body is not None:
             headers["Content-Type"] = kind
         address = self._connection.host + path + (f"?{urlencode(query)}" if query else "")
+        data = None if body is None else json_codec.encode(body)
         return self._connection.pool.request(
-            method, address, headers=headers, body=None if body is None else orjson.dumps(body),
+            method, address, headers=headers, body=data,
             timeout=urllib3.Timeout(connect=min(5.0, seconds), read=seconds),
             preload_content=False, retries=False, redirect=False,
         )  # fmt: skip
@@ -250,7 +251,7 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
 
 def _body(data: bytes) -> Mapping[str, Any]:
     try:
-        found = orjson.loads(data)
+        found = json_codec.decode(data)
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -15,8 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
-import orjson
-
+from mwatch import json_codec
 from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError, Unavailable
 from mwatch.kube.listing import list_all
@@ -194,7 +193,7 @@ class Mirror(Generic[T]):
 
 def _parsed(line: bytes) -> Mapping[str, Any]:
     try:
-        found = orjson.loads(line)
+        found = json_codec.decode(line)
     except ValueError:
         raise Unavailable("a watch sent something that is no JSON") from None
     return found if isinstance(found, dict) else {}

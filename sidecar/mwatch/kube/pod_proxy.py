@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
+from mwatch import json_codec
 from mwatch.kube.access import Access
 from mwatch.kube.errors import Rejected
 from mwatch.kube.resources import PODS, SERVICES, ApiResource
@@ -38,7 +37,7 @@ def _page(
     base = resource.path(namespace, name, part="proxy").replace("%3A", ":")
     data = access.page(f"{base}{path}", None, seconds)
     try:
-        found = orjson.loads(data)
+        found = json_codec.decode(data)
     except ValueError:
         found = None
     if not isinstance(found, dict):

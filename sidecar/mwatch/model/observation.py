@@ -12,6 +12,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from mwatch.model.event import Event
 
 HERE = "local"
@@ -94,13 +96,13 @@ class AttemptStart(NamedTuple):
     """It began so long before the moment of this: who tells of it came later."""
 
 
-class StoredCheckpoint(NamedTuple):
+class StoredCheckpoint(Struct, frozen=True):
     iteration: int
     state: str
     """`complete`, `unverified` or `incomplete`: see `mwatch_trainer.checkpoint.listing`."""
-    reason: str | None
-    size_bytes: int | None
-    written_at: float | None
+    reason: str | None = None
+    size_bytes: int | None = None
+    written_at: float | None = None
 
 
 class StoredCheckpoints(NamedTuple):

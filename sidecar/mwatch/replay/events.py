@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-import orjson
-
+from mwatch import json_codec
 from mwatch.config.catalogue import load
 from mwatch.errors import InputError
 from mwatch.model.event import (
@@ -77,8 +76,8 @@ class EventWriter:
 def encode(event: Event) -> bytes:
     record = to_wire(event)
     try:
-        line = orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
-    except orjson.JSONEncodeError:  # half a character in a text: the slow encoder escapes it
+        line = json_codec.encode(record) + b"\n"
+    except UnicodeEncodeError:  # half a character in a text: the slow encoder escapes it
         line = json.dumps(record).encode() + b"\n"
     return line if isinstance(event, _NUMBERS) else Scrubber().scrub(line)
 

@@ -20,8 +20,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-import orjson
-
+from mwatch import json_codec
 from mwatch.errors import InputError
 from mwatch.report.model import MAX_WORDS, AttemptStory, ReportClock, short
 from mwatch.report.recorder import RunStory, StoryRecorder
@@ -42,7 +41,7 @@ class _Wrong(Exception):
 
 
 def to_json(story: RunStory) -> bytes:
-    return orjson.dumps({"version": VERSION, "story": _plain(story)})
+    return json_codec.encode({"version": VERSION, "story": _plain(story)})
 
 
 def from_json(data: bytes, name: str = NAME) -> RunStory:
@@ -51,13 +50,13 @@ def from_json(data: bytes, name: str = NAME) -> RunStory:
     try:
         if len(data) > MAX_BYTES:
             raise _Wrong(f"is larger than {MAX_BYTES >> 20} MiB")
-        found = orjson.loads(data)
+        found = json_codec.decode(data)
         if not isinstance(found, dict) or not isinstance(found.get("version"), int):
             raise _Wrong("has no version")
         if found["version"] > VERSION:
             raise _Wrong(f"has version {found['version']}, which needs a newer mwatch")
         story = _read(RunStory, found.get("story"), "story")
-    except orjson.JSONDecodeError as error:
+    except ValueError as error:
         raise InputError(f"{name}: is no JSON ({error}); {mend}") from None
     except _Wrong as error:
         raise InputError(f"{name}: {error}; {mend}") from None

@@ -30,8 +30,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-import orjson
-
+from mwatch import json_codec
 from mwatch.model.event import Arguments, Error
 from mwatch.model.observation import Beat, Observed, Sign, StoredCheckpoints
 from mwatch_trainer.contract import VERSION, read_json
@@ -283,7 +282,7 @@ class CursorFile:
         temporary = self._path + ".tmp"
         try:
             with open(temporary, "wb") as out:
-                out.write(orjson.dumps({"version": VERSION, **told._asdict()}))
+                out.write(json_codec.encode({"version": VERSION, **told._asdict()}))
             os.replace(temporary, self._path)
         except OSError:
             return

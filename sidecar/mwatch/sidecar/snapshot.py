@@ -12,11 +12,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
-import orjson
+from msgspec import structs
 
+from mwatch import json_codec
 from mwatch.export.http.request import Page, Request
 from mwatch.model.finding import Finding
 from mwatch.model.job import SignSeen
@@ -24,7 +26,7 @@ from mwatch.model.observation import Observed, StoredCheckpoints
 from mwatch.model.snapshot.observed_wire import described, to_wire
 from mwatch.model.snapshot.pod import PodFacts, Who
 from mwatch.model.snapshot.snapshot import Snapshot
-from mwatch.model.snapshot.snapshot_wire import VERSION, SidecarView, plain
+from mwatch.model.snapshot.snapshot_wire import EMPTY, VERSION, SidecarView
 from mwatch.model.snapshot.wrapper import WrapperState
 from mwatch.sidecar.event_buffer import NOWHERE, EventBuffer, LogPlace
 from mwatch.sources.probe import RankReading
@@ -70,7 +72,7 @@ class SnapshotPage:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`life`, `newest`, `place`: see ObservedRing."""
-        self._who = _dumped(plain(who))
+        self._who = _dumped(who)
         self._clock = clock
         self._lock = threading.Lock()
         self._looked: Looked | None = None
@@ -92,9 +94,9 @@ class SnapshotPage:
     def looked(self, looked: Looked, wrapper: WrapperState | None, pod: PodFacts | None) -> None:
         self._looked = looked
         if wrapper is not None:
-            self._change("wrapper", wrapper, plain(_on_our_clock(wrapper, looked.drift)))
+            self._change("wrapper", wrapper, _on_our_clock(wrapper, looked.drift))
         if pod is not None:
-            self._change("pod", pod, plain(pod))
+            self._change("pod", pod, pod)
 
     def page(self, request: Request) -> Page:
         after = parse_qs(request.query).get("after", [""])[0]
@@ -104,7 +106,7 @@ class SnapshotPage:
     def body(self, after: str = "") -> bytes:
         looked = self._looked
         if looked is None:
-            return b'{"version":%d}' % VERSION
+            return EMPTY
         news = self.ring.after(after)
         age = max(0.0, self._clock() - looked.monotonic)
         pieces = [
@@ -118,7 +120,7 @@ class SnapshotPage:
                 pieces.append(b',"%b":%b' % (name.encode(), part.body))
         return b"".join([*pieces, b"}"])
 
-    def _change(self, name: str, value: Any, body: dict[str, Any]) -> None:
+    def _change(self, name: str, value: Any, body: Any) -> None:
         known = self._parts.get(name)
         if known is None or known.value != value:
             part = _Part(value, self.ring.mark(), _dumped(body))
@@ -139,14 +141,14 @@ def _members(looked: Looked) -> dict[str, Any]:
     return {
         "at": snapshot.at,
         "drift": round(looked.drift, 3),
-        "view": plain(_view(snapshot, looked.step_seconds)),
+        "view": _view(snapshot, looked.step_seconds),
         "beats": [_beat(each, looked) for each in looked.probes[:MAX_RANKS]],
         "signs": [_sign(each) for each in looked.signs[:MAX_SIGNS]],
         "sources": {name: state.is_up for name, state in snapshot.sources.items()},
-        "gpus": [plain(each) for each in snapshot.gpus],
-        "nccl": plain(snapshot.nccl),
-        "fabric": [plain(each) for each in snapshot.fabric],
-        "storage": plain(snapshot.storage),
+        "gpus": snapshot.gpus,
+        "nccl": snapshot.nccl,
+        "fabric": snapshot.fabric,
+        "storage": snapshot.storage,
         "findings": [_finding(each) for each in snapshot.findings[:MAX_FINDINGS]],
     }
 
@@ -183,11 +185,9 @@ def _sign(seen: SignSeen) -> list[Any]:
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
-    body = plain(finding)
-    body.pop("evidence", None)
-    body["summary"] = finding.summary[:_MAX_TEXT]
-    found: dict[str, Any] = body
-    return found
+    sent = replace(finding, evidence=(), summary=finding.summary[:_MAX_TEXT])
+    body: dict[str, Any] = json_codec.to_builtins(sent)
+    return {name: value for name, value in body.items() if value not in (None, [], ())}
 
 
 def _bounded(observed: Observed) -> dict[str, Any]:
@@ -198,13 +198,11 @@ def _bounded(observed: Observed) -> dict[str, Any]:
     return {"at": observed.at, **described(what._replace(checkpoints=tuple(newest)))}
 
 
-def _on_our_clock(wrapper: WrapperState, drift: float) -> dict[str, Any]:
+def _on_our_clock(wrapper: WrapperState, drift: float) -> WrapperState:
     """Its times are of the wall clock, which may have been set since we started."""
-    body: dict[str, Any] = plain(wrapper)
-    body["started_at"] = wrapper.started_at - drift
-    if wrapper.exit is not None:
-        body["exit"]["at"] = wrapper.exit.at - drift
-    return body
+    end = wrapper.exit
+    moved = None if end is None else structs.replace(end, at=end.at - drift)
+    return structs.replace(wrapper, started_at=wrapper.started_at - drift, exit=moved)
 
 
 def _encoded(observed: Observed) -> bytes:
@@ -218,17 +216,12 @@ def _dumped(value: Any) -> bytes:
     """As JSON, without secrets: where there may be one, each text is looked at alone, so that
     what is left is the same JSON."""
     try:
-        data = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+        data = json_codec.encode(value)
         if Scrubber().scrub(data) == data:
-            return _compact(data)
-    except TypeError:
+            return data
+    except UnicodeEncodeError:
         pass  # a name of a file that is no text
-    return _compact(orjson.dumps(_scrubbed(value), option=orjson.OPT_NON_STR_KEYS))
-
-
-def _compact(data: bytes) -> bytes:
-    """A copy: what orjson gives keeps the buffer it was made in, of several kilobytes."""
-    return bytes(memoryview(data))
+    return json_codec.encode(_scrubbed(json_codec.to_builtins(value)))
 
 
 def _scrubbed(value: Any) -> Any:

@@ -14,6 +14,8 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from msgspec import structs
+
 from mwatch.model.reading import Ok, Reading
 from mwatch.model.snapshot.pod import DataFile, Mount, PodFacts
 from mwatch.sources.base.worker import Worker
@@ -65,7 +67,7 @@ class PodLook:
             self._next_at = self._clock() + PERIOD_SECONDS
         if self._facts is None:
             return None
-        return self._facts._replace(tracker=self._tracker())
+        return structs.replace(self._facts, tracker=self._tracker())
 
     def _look(self) -> Reading[PodFacts]:
         data = tuple(_data_file(each) for each in self._prefixes)

@@ -100,11 +100,11 @@ def _ended(found: object, started_at: float) -> TrainerEnd | None:
         return None
     at = number(found.get("at"))
     return TrainerEnd(
+        started_at if at is None else at,
         whole(found.get("code")),
         _signal_name(found.get("signal")),
         text(found.get("reason"), _MAX_WORDS),
         whole(found.get("returned")),
-        started_at if at is None else at,
         found.get("asked") is True,
     )
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-import orjson
+import msgspec
 
+from mwatch import json_codec
 from mwatch.evidence.bundle import Content, Missing
-from mwatch.model.snapshot.snapshot_wire import plain
 from mwatch.sources.nccl_ras import NcclRas
 from mwatch.watch.collector import VolumeCollector
 
@@ -40,7 +40,7 @@ class EvidenceExtras:
             yield Content("snapshot.json", self._snapshot())
         gpus = self._live.gpus
         if gpus:
-            yield Content("gpus-seen.json", orjson.dumps(plain(gpus), option=orjson.OPT_INDENT_2))
+            yield Content("gpus-seen.json", msgspec.json.format(json_codec.encode(gpus)))
         else:
             yield Missing("gpus-seen.json", "no GPU can be read")
         if self._live.more.ras is not None:

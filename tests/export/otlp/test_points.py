@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 
 from mwatch.export.metrics.catalog import ALL
@@ -126,7 +127,7 @@ def test_a_counter_of_unknown_age_counts_since_it_was_seen_and_anew_when_it_fall
     gpu, out = first.gpus[0], points()
 
     def replays(at: float, count: int) -> Point:
-        seen = replace(first, at=at, gpus=(gpu._replace(pcie_replays=count),))
+        seen = replace(first, at=at, gpus=(structs.replace(gpu, pcie_replays=count),))
         return one(sent(out, seen), "mwatch.gpu.pcie_replays")
 
     assert replays(1000.0, 6).since == 1000.0

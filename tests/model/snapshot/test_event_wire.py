@@ -9,11 +9,11 @@ import types
 from collections.abc import Mapping
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mwatch import json_codec
 from mwatch.model.event import EVENT_TYPES, Batch, Checkpoint, Event, Iteration, event_name
 from mwatch.model.snapshot.event_wire import from_wire, to_wire
 from support.builders.events import events, log, megatron_line
@@ -35,8 +35,8 @@ NAMES = {
 def test_an_iteration_has_the_keys_of_the_contract_in_their_order() -> None:
     lines = log(*(megatron_line(number) for number in range(594, 611)))
     record = to_wire(events(lines)[-1])
-    assert list(record) == list(orjson.loads(CONTRACT))
-    assert orjson.loads(orjson.dumps(record)) == orjson.loads(CONTRACT)
+    assert list(record) == list(json_codec.decode(CONTRACT))
+    assert json_codec.decode(json_codec.encode(record)) == json_codec.decode(CONTRACT)
 
 
 def test_every_event_of_the_contract_has_its_name() -> None:
@@ -86,8 +86,28 @@ def test_a_record_of_an_older_release_reads_with_missing_keys_as_null() -> None:
 
 
 def test_a_record_of_a_newer_release_reads_without_its_unknown_keys() -> None:
-    record = orjson.loads(CONTRACT) | {"colour": "blue"}
-    assert to_wire(from_wire(record)) == orjson.loads(CONTRACT)
+    record = json_codec.decode(CONTRACT) | {"colour": "blue"}
+    assert to_wire(from_wire(record)) == json_codec.decode(CONTRACT)
+
+
+def test_a_choice_of_a_newer_release_is_read_as_its_text() -> None:
+    record = json_codec.decode(CONTRACT) | {"flavour": "nanotron"}
+    assert from_wire(record).flavour == "nanotron"  # type: ignore[union-attr]
+
+
+def test_an_extra_number_that_json_cannot_hold_is_a_number_again() -> None:
+    record = json_codec.decode(CONTRACT) | {"extra": {"mfu": "nan", "name": "x", "n": 1}}
+    extra = from_wire(record).extra  # type: ignore[union-attr]
+    assert str(extra["mfu"]) == "nan" and isinstance(extra["mfu"], float)
+    assert (extra["name"], extra["n"]) == ("x", 1)
+
+
+@pytest.mark.parametrize(
+    "change", [{"iteration": None}, {"line": "seven"}, {"losses": [1]}, {"grad_norm": {}}]
+)
+def test_a_value_of_another_type_is_a_value_error(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        from_wire(json_codec.decode(CONTRACT) | change)
 
 
 @pytest.mark.parametrize("record", [{"event": "earthquake"}, {}, {"event": None}, {"event": 7}])
@@ -131,6 +151,6 @@ def of_kind(kind: type[Event]) -> st.SearchStrategy[Event]:
 @settings(max_examples=300, deadline=None)
 @given(st.one_of([of_kind(kind) for kind in EVENT_TYPES]))
 def test_every_event_survives_the_way_through_json(event: Event) -> None:
-    back = from_wire(orjson.loads(orjson.dumps(to_wire(event))))
+    back = from_wire(json_codec.decode(json_codec.encode(to_wire(event))))
     assert type(back) is type(event)
     assert to_wire(back) == to_wire(event)

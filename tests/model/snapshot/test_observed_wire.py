@@ -7,11 +7,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mwatch import json_codec
 from mwatch.model.event import Event, Iteration
 from mwatch.model.observation import (
     AttemptStart,
@@ -58,7 +58,7 @@ RuntimeError: CUDA error: an illegal memory access was encountered
 
 def over_the_wire(observed: Observed) -> Observed:
     """As JSON text."""
-    record: dict[str, Any] = orjson.loads(orjson.dumps(to_wire(observed)))
+    record: dict[str, Any] = json_codec.decode(json_codec.encode(to_wire(observed)))
     return from_wire(record)
 
 

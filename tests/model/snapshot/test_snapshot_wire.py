@@ -13,7 +13,7 @@ import pytest
 from mwatch.model.event import Iteration
 from mwatch.model.finding import Cause
 from mwatch.model.observation import AttemptStart, Beat, Sign, SignState, StoredCheckpoints
-from mwatch.model.snapshot.snapshot_wire import from_wire
+from mwatch.model.snapshot.snapshot_wire import decode, from_wire
 
 OLD = Path(__file__).resolve().parents[2] / "data" / "snapshot-v1.json"
 
@@ -83,4 +83,33 @@ def test_a_snapshot_without_the_parts_that_did_not_change_is_whole() -> None:
 )
 def test_what_is_no_snapshot_is_refused(body: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
+        from_wire(body)
+
+
+def test_text_and_decoded_json_read_the_same() -> None:
+    assert decode(OLD.read_bytes()) == from_wire(old())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[", b"\xff", b"[]", b'{"version":1,"events":' + b"[" * 100_000],
+    ids=["empty", "cut", "no text", "a list", "nested"],
+)
+def test_what_is_no_json_or_no_object_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        decode(data)
+
+
+def test_a_newer_version_is_named_whatever_else_it_holds() -> None:
+    with pytest.raises(ValueError, match="version 2 cannot be read; this is 1"):
+        decode(b'{"version":2,"who":"nobody"}')
+
+
+def test_a_value_of_another_type_never_reaches_the_engine() -> None:
+    body = old()
+    body["events"][1]["iteration"] = [1200]
+    del body["events"][0]["at"]
+    assert from_wire(body).unread == 2
+    body["gpus"][0]["power_watts"] = {"watts": 600}
+    with pytest.raises(ValueError, match="power_watts"):
         from_wire(body)

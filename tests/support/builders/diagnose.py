@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import orjson
-
+from mwatch import json_codec
 from mwatch.config import catalogue
 from mwatch.diagnose.pod_reports import PodReport
 from mwatch.kube.pod_logs import PodLog
@@ -116,7 +115,7 @@ def answering(
     readings = tuple(RankReading(beat, at - wrote, True, RECORD) for beat, wrote, _ in beats)
     risen = {beat.rank: BEGAN + rose for beat, _, rose in beats}
     page.looked(Looked(snapshot, 0.0, 0.0, readings, now, signs, risen), wrapper, pod)
-    raw = orjson.loads(page.body())
+    raw = json_codec.decode(page.body())
     made = make_pod(name, status={"containerStatuses": [RUNNING]})
     return PodReport(made, "pytorch", from_wire(raw), now, raw=raw)
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.goodput import Spent
@@ -47,6 +49,7 @@ GPU = Gpu(
     pcie_replays=6,
     throttled_seconds={"power": 12.5},
 )
+SECOND_GPU = structs.replace(GPU, number=1, uuid="GPU-1", rank=None, power_watts=None, xid=None)
 FACTS = RankFacts(321.5, 9e9, 48, {"collective": 30.0, "compute": 70.0})
 
 
@@ -70,7 +73,7 @@ def busy_snapshot() -> Snapshot:
         hang_deadline_seconds=5.0,
         incidents={(Cause.HANG, Action.RESTART): 2},
         restarts_left=3,
-        gpus=(GPU, GPU._replace(number=1, uuid="GPU-1", rank=None, power_watts=None, xid=None)),
+        gpus=(GPU, SECOND_GPU),
         sources={"log": SourceState(True, 7.0), "gpus": SourceState(False, None)},
         is_acting=True,
         ranks={0: FACTS},

@@ -51,7 +51,7 @@ _CLOCK_METHODS = {"now", "today", "utcnow"}
 _FILE_METHODS = {"open", "read_bytes", "read_text", "write_bytes", "write_text"}
 _OF_SYS = {"argv", "exit", "modules", "path", "settrace", "stderr", "stdin", "stdout"}
 _IMPURE_SYS_NAMES = {f"sys.{name}" for name in _OF_SYS}
-PURE_THIRD_PARTY = {"hyperscan", "orjson", "ruamel"}
+PURE_THIRD_PARTY = {"hyperscan", "msgspec", "ruamel"}
 OURS = {"mwatch", "mwatch_trainer", "mwatch_gpt"}
 STDLIB_AFTER_3_8 = {"annotationlib", "compression", "graphlib", "tomllib", "zoneinfo"}
 

@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
-import orjson
 from benchmarks.cluster.fleet_page import Fleet, Place
 from benchmarks.cluster.seeds import Seeds
 from benchmarks.cluster.training import RANKS, Kind, Training
+from msgspec import structs
 
+from mwatch import json_codec
 from mwatch.model.job import Job, SignSeen
 from mwatch.model.observation import AttemptStart, Beat, Observed, Sign, SignSource, SignState
 from mwatch.model.snapshot.pod import Who
@@ -56,7 +57,7 @@ def _answer(kind: Kind) -> dict[str, object]:
     for event in events(_LINE):
         page.told(Observed(build.START, "pod-0", event))
     page.looked(_looked(kind), _WRAPPER, None)
-    found: dict[str, object] = orjson.loads(page.body())
+    found: dict[str, object] = json_codec.decode(page.body())
     return found
 
 
@@ -72,5 +73,5 @@ def _looked(kind: Kind) -> Looked:
 
 
 def _snapshot() -> Snapshot:
-    gpus = tuple(GPU._replace(number=rank, rank=rank) for rank in range(RANKS))
+    gpus = tuple(structs.replace(GPU, number=rank, rank=rank) for rank in range(RANKS))
     return take(Job("seed", {}), Surroundings(gpus=gpus), at=build.START)

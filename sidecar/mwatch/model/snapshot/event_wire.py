@@ -3,42 +3,56 @@
 """Events as JSON objects: the contract of `mwatch parse` and of everything that stores events.
 
 Keys are the field names, except `is_async`, which is `async`. JSON has no NaN, so non-finite
-numbers are the strings "nan", "inf" and "-inf". Reading ignores keys it does not know and fills
-missing ones with None, so records of older and newer releases can be read.
+numbers are the strings "nan", "inf" and "-inf". Reading checks types, ignores unknown keys and
+fills missing ones with None or an empty value, so records of older and newer releases are readable.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
 
 from mwatch.model.event import EVENT_TYPES, Event, event_name
 
 _RENAMED = {"is_async": "async"}
-_TYPES = {event_name(kind): kind for kind in EVENT_TYPES}
-_NUMBERS = frozenset(
-    {
-        "elapsed_ms", "learning_rate", "loss_scale", "grad_norm", "num_zeros", "params_norm",
-        "throughput_tflops", "scale_before", "scale_after",
-    }
-)  # fmt: skip
-_MAPS = frozenset({"losses", "extra", "values", "measures", "perplexities"})
+_NON_FINITE = frozenset({"nan", "inf", "-inf"})
 
 
-class _Plan:
-    """Of one kind of event: its keys, and where numbers stand that may be NaN or infinite."""
+class RecordForm:
+    """The JSON object of one kind of named tuple, as msgspec checks it."""
 
-    def __init__(self, kind: type[Event]) -> None:
-        self.keys = ("event", *(_RENAMED.get(name, name) for name in kind._fields))
-        self.numbers = [index for index, name in enumerate(kind._fields) if name in _NUMBERS]
-        self.maps = [index for index, name in enumerate(kind._fields) if name in _MAPS]
+    def __init__(self, kind: Any) -> None:
+        hints, names = get_type_hints(kind), kind._fields
+        self._kind = kind
+        self.keys = tuple(_RENAMED.get(name, name) for name in names)
+        self._struct = msgspec.defstruct(
+            kind.__name__,
+            [_field(name, hints[name], kind._field_defaults) for name in names],
+            rename=_RENAMED,
+            kw_only=True,
+        )
+        self._numbers = [at for at, name in enumerate(names) if hints[name] == float | None]
+        self._maps = [at for at, name in enumerate(names) if get_origin(hints[name]) is Mapping]
+        self._extra = names.index("extra") if "extra" in names else None
 
-    def is_finite(self, event: tuple[Any, ...]) -> bool:
-        """Whether all numbers are plain; a sum is finite only if its parts are."""
-        total: float = sum(filter(None, [event[index] for index in self.numbers]))
-        for index in self.maps:
-            for value in event[index].values():
+    def read(self, record: Mapping[str, Any]) -> Any:
+        """ValueError where a number is missing or a value has another type."""
+        known = {name: value for name, value in record.items() if value is not None}
+        values = msgspec.structs.astuple(msgspec.convert(known, self._struct, strict=False))
+        found = self._kind(*values)
+        if self._extra is not None and not _NON_FINITE.isdisjoint(values[self._extra].values()):
+            extra = {key: _number(value) for key, value in values[self._extra].items()}
+            found = self._kind(*values[: self._extra], extra, *values[self._extra + 1 :])
+        return found
+
+    def is_finite(self, values: tuple[Any, ...]) -> bool:
+        """Whether JSON can hold all numbers; a sum is finite only if its parts are."""
+        total: float = sum(filter(None, [values[index] for index in self._numbers]))
+        for index in self._maps:
+            for value in values[index].values():
                 if isinstance(value, tuple):
                     total += sum(value)
                 elif isinstance(value, float):
@@ -46,14 +60,31 @@ class _Plan:
         return math.isfinite(total)
 
 
-_PLANS = {kind: _Plan(kind) for kind in EVENT_TYPES}
+def _field(name: str, hint: Any, defaults: Mapping[str, Any]) -> tuple[Any, ...]:
+    """A choice of a newer release is read as the text it is. Only whole numbers are required."""
+    if get_origin(hint) is Literal:
+        hint = str
+    if name in defaults:
+        return name, hint, defaults[name]
+    if get_origin(hint) is Mapping:
+        return name, hint, msgspec.field(default_factory=dict)
+    if type(None) in get_args(hint):
+        return name, hint, None
+    empty: dict[Any, Any] = {str: "", bool: False, tuple: ()}
+    kind = get_origin(hint) or hint
+    return (name, hint, empty[kind]) if kind in empty else (name, hint)
+
+
+_FORMS: dict[type[Event], RecordForm] = {kind: RecordForm(kind) for kind in EVENT_TYPES}
+_NAMES = {kind: event_name(kind) for kind in EVENT_TYPES}
+_KINDS = {name: kind for kind, name in _NAMES.items()}
 
 
 def to_wire(event: Event) -> dict[str, Any]:
     kind = type(event)
-    plan = _PLANS[kind]
-    record = dict(zip(plan.keys, (event_name(kind), *event), strict=True))
-    if plan.is_finite(event):
+    form = _FORMS[kind]
+    record = {"event": _NAMES[kind], **dict(zip(form.keys, event, strict=True))}
+    if form.is_finite(event):
         return record
     return {key: _finite(value) for key, value in record.items()}
 
@@ -68,24 +99,12 @@ def _finite(value: Any) -> Any:
 
 def from_wire(record: Mapping[str, Any]) -> Event:
     """The event that `record` describes; ValueError where it names no known event."""
-    kind = _TYPES.get(str(record.get("event")))
+    kind = _KINDS.get(str(record.get("event")))
     if kind is None:
-        raise ValueError(f"no such event: {record.get('event')!r}; known: {', '.join(_TYPES)}")
-    values = [_restore(key, record.get(key)) for key in _PLANS[kind].keys[1:]]
-    event: Event = kind(*values)
+        raise ValueError(f"no such event: {record.get('event')!r}; known: {', '.join(_KINDS)}")
+    event: Event = _FORMS[kind].read(record)
     return event
 
 
-def _restore(key: str, value: Any) -> Any:
-    if key in _NUMBERS:
-        return _number(value)
-    if key in _MAPS:
-        inner = value or {}
-        if key in {"values", "measures"}:
-            return {name: tuple(map(_number, pair)) for name, pair in inner.items()}
-        return {name: _number(amount) for name, amount in inner.items()}
-    return value
-
-
 def _number(value: Any) -> Any:
-    return float(value) if value in ("nan", "inf", "-inf") else value
+    return float(value) if value in _NON_FINITE else value

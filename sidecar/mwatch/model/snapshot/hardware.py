@@ -14,28 +14,29 @@ One port of a network card that ranks speak over (RoCE, InfiniBand, EFA), as las
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
+from msgspec import Struct, field
 
-class Gpu(NamedTuple):
+
+class Gpu(Struct, frozen=True, omit_defaults=True):
     number: int
     """The driver's index."""
     uuid: str
     name: str
-    rank: int | None
+    rank: int | None = None
     """The rank that works on it, as far as can be told."""
-    utilization: float | None
+    utilization: float | None = None
     """0 to 1: share of time that a kernel was resident. An NCCL kernel that spins reads 1."""
-    memory_used_bytes: float | None
-    memory_total_bytes: float | None
-    power_watts: float | None
-    temperature_celsius: float | None
-    sm_clock_hz: float | None
-    throttle: tuple[str, ...]
-    ecc_uncorrected: int | None
+    memory_used_bytes: float | None = None
+    memory_total_bytes: float | None = None
+    power_watts: float | None = None
+    temperature_celsius: float | None = None
+    sm_clock_hz: float | None = None
+    throttle: tuple[str, ...] = ()
+    ecc_uncorrected: int | None = None
     """Since the driver was loaded."""
-    xid: int | None
+    xid: int | None = None
     """The last one that was seen."""
     pids: tuple[int, ...] = ()
     is_up: bool = True
@@ -44,26 +45,26 @@ class Gpu(NamedTuple):
     """0 to 1: share of time that the tensor cores worked (GPM, Hopper and newer)."""
     power_limit_watts: float | None = None
     ecc_corrected: int | None = None
-    remapped_rows: Mapping[str, int] = MappingProxyType({})
+    remapped_rows: Mapping[str, int] = field(default_factory=dict)
     """By the kind of error that made it necessary: `corrected`, `uncorrected`."""
     remap_pending: bool | None = None
     remap_failed: bool | None = None
     recovery_action: int | None = None
     """The driver's own word on what would mend it: 0 nothing, 1 reset the GPU, 2 reboot …"""
-    nvlink_errors: Mapping[str, int] = MappingProxyType({})
+    nvlink_errors: Mapping[str, int] = field(default_factory=dict)
     """Over all links: `replay`, `recovery`, `crc`."""
     pcie_replays: int | None = None
-    throttled_seconds: Mapping[str, float] = MappingProxyType({})
+    throttled_seconds: Mapping[str, float] = field(default_factory=dict)
     """Since the driver was loaded, by reason."""
 
 
-class Nccl(NamedTuple):
+class Nccl(Struct, frozen=True, omit_defaults=True):
     communicators: int
     missing_ranks: int
     """That no longer answer to RAS."""
     mismatched: int
     """Communicators whose ranks have been at different counts for longer than a moment."""
-    operations: int | None
+    operations: int | None = None
     """Collectives that the slowest rank of each communicator has begun, summed; None: not told
     in this form of the answer."""
 
@@ -106,12 +107,12 @@ MAX_PORTS = 64
 MAX_ERRORS = 24
 
 
-class FabricPort(NamedTuple):
+class FabricPort(Struct, frozen=True, omit_defaults=True):
     device: str
     """Card and port: `mlx5_0/1`."""
-    is_up: bool | None
+    is_up: bool | None = None
     """None: EFA's driver says so at all times, and some have no interface that would know."""
-    received_bytes: int | None
-    sent_bytes: int | None
-    errors: Mapping[str, int]
+    received_bytes: int | None = None
+    sent_bytes: int | None = None
+    errors: Mapping[str, int] = field(default_factory=dict)
     """Counters of trouble by the kernel's name for each, since the card was started."""

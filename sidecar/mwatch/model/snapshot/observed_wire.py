@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Observations as JSON objects: how what one watcher saw reaches the engine of another.
+"""Observations as JSON objects: how what one watcher observed reaches the engine of another.
 
 Events of the log have the form of `mwatch.model.snapshot.event_wire`; all others have `seen`
-with the name of their kind, and the fields of that kind. Reading ignores keys that it does not
-know and takes a missing one as None, so an older and a newer release can read each other; a kind
-or a state that it does not know is a ValueError, for whoever reads to leave out.
+with the name of their kind, and the fields of that kind. Reading ignores unknown keys, so an
+older and a newer release can read each other; an unknown kind or state is a ValueError, and the
+reader leaves that observation out.
 """
 
 from __future__ import annotations
@@ -21,17 +21,13 @@ from mwatch.model.observation import (
     Observed,
     ProcessExit,
     Sign,
-    SignSource,
-    SignState,
-    Source,
     SourceStatusChange,
-    StoredCheckpoint,
     StoredCheckpoints,
     Unreachable,
 )
 from mwatch.model.snapshot import event_wire
 
-_NAMES: dict[type[Observation], str] = {
+_NAMES: dict[type[Any], str] = {
     Beat: "beat",
     Sign: "sign",
     ProcessExit: "exit",
@@ -40,7 +36,7 @@ _NAMES: dict[type[Observation], str] = {
     SourceStatusChange: "sight",
     Unreachable: "unseen",
 }
-_KINDS = {name: kind for kind, name in _NAMES.items()}
+_FORMS = {name: event_wire.RecordForm(kind) for kind, name in _NAMES.items()}
 
 
 def to_wire(observed: Observed) -> dict[str, Any]:
@@ -50,13 +46,10 @@ def to_wire(observed: Observed) -> dict[str, Any]:
 
 
 def described(what: Event | Observation) -> dict[str, Any]:
-    name = _NAMES.get(type(what))  # type: ignore[arg-type]
+    name = _NAMES.get(type(what))
     if name is None:
         return event_wire.to_wire(what)  # type: ignore[arg-type]
-    body = what._asdict()
-    if isinstance(what, StoredCheckpoints):
-        body["checkpoints"] = [each._asdict() for each in what.checkpoints]
-    return {"seen": name, **body}
+    return {"seen": name, **what._asdict()}
 
 
 def from_wire(record: Mapping[str, Any], stream: str | None = None) -> Observed:
@@ -73,26 +66,8 @@ def from_wire(record: Mapping[str, Any], stream: str | None = None) -> Observed:
 def _what(record: Mapping[str, Any]) -> Event | Observation:
     if "event" in record:
         return event_wire.from_wire(record)
-    kind = _KINDS.get(str(record.get("seen")))
-    if kind is None:
+    form = _FORMS.get(str(record.get("seen")))
+    if form is None:
         raise ValueError(f"nothing of the kind {record.get('seen')!r} is known")
-    values = {name: record.get(name) for name in kind._fields}
-    if kind is Sign:
-        values["source"] = SignSource(str(values["source"]))
-        values["state"] = SignState(str(values["state"]))
-        values["text"] = values["text"] or ""
-    elif kind is SourceStatusChange:
-        values["sight"] = Source(str(values["sight"]))
-        values["reason"] = values["reason"] or ""
-    elif kind is StoredCheckpoints:
-        values["checkpoints"] = _checkpoints(values["checkpoints"])
-    return kind(**values)  # type: ignore[arg-type]
-
-
-def _checkpoints(listed: Any) -> tuple[StoredCheckpoint, ...]:
-    records = listed if isinstance(listed, list) else []
-    return tuple(
-        StoredCheckpoint._make(each.get(name) for name in StoredCheckpoint._fields)
-        for each in records
-        if isinstance(each, Mapping)
-    )
+    found: Observation = form.read(record)
+    return found

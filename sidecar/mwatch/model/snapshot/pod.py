@@ -4,49 +4,49 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from msgspec import Struct
 
 
-class DataFile(NamedTuple):
+class DataFile(Struct, frozen=True, omit_defaults=True):
     """One prefix of `--data-path`: Megatron reads `PREFIX.bin` and `PREFIX.idx`."""
 
     prefix: str
-    bin_bytes: int | None
+    bin_bytes: int | None = None
     """None: it is not there, or (`is_unseen`) nobody here can say."""
-    idx_bytes: int | None
+    idx_bytes: int | None = None
     is_unseen: bool = False
     """Not even its folder is mounted here."""
 
 
-class Mount(NamedTuple):
+class Mount(Struct, frozen=True, omit_defaults=True):
     path: str
     """The folder that was asked about."""
     point: str
     """Where the file system that holds it is mounted."""
     kind: str
     """`nfs4`, `lustre`, `overlay`…"""
-    is_read_only: bool
-    free_bytes: int | None
-    size_bytes: int | None
+    is_read_only: bool = False
+    free_bytes: int | None = None
+    size_bytes: int | None = None
 
 
-class PodFacts(NamedTuple):
+class PodFacts(Struct, frozen=True, omit_defaults=True):
     data: tuple[DataFile, ...] = ()
     mounts: tuple[Mount, ...] = ()
     tracker: str | None = None
     """The trainer's own word on its newest checkpoint."""
 
 
-class Who(NamedTuple):
+class Who(Struct, frozen=True, omit_defaults=True):
     """Whose snapshot it is."""
 
     run: str
     pod: str
-    uid: str | None
-    namespace: str | None
-    node: str | None
-    boot: str | None
+    uid: str | None = None
+    namespace: str | None = None
+    node: str | None = None
+    boot: str | None = None
     """The kernel's id of this boot: with it monotonic times of one machine compare."""
-    mwatch: str
-    started_at: float
-    mode: str | None
+    mwatch: str | None = None
+    started_at: float | None = None
+    mode: str | None = None

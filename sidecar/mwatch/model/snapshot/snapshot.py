@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.goodput import Spent
@@ -48,11 +50,11 @@ class RankSnapshot(NamedTuple):
     facts: RankFacts = RankFacts()
 
 
-class Storage(NamedTuple):
+class Storage(Struct, frozen=True, omit_defaults=True):
     """The file system that holds the checkpoints."""
 
-    free_bytes: int | None
-    size_bytes: int | None
+    free_bytes: int | None = None
+    size_bytes: int | None = None
 
 
 class Own(NamedTuple):

@@ -1,60 +1,58 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`/v1/snapshot`: what one pod's sidecar tells the controller, as JSON. See docs/snapshot.md.
+"""`/v1/snapshot`: what one pod's sidecar reports to the controller, as JSON. See docs/snapshot.md.
 
 Every time in it is of one clock, the sidecar's, which never jumps; `at` is the moment of the look
-and `age` how long ago that was when the answer was sent. So whoever reads it brings all times to
-its own clock by one number, and clocks that differ do not matter.
+and `age` how long ago that was when the answer was sent. So a reader brings all times to its own
+clock by one number, and clocks that differ do not matter.
 
 Parts that seldom change are sent only when they have changed since the reader's cursor: None here
-means "as you know it". Reading ignores what it does not know, and drops single observations of
-kinds that it does not know, counted in `unread`.
+means "as you know it". Reading checks types, ignores unknown keys, and drops single observations
+of unknown kinds, counted in `unread`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from mwatch.model.finding import Cause, Culprit, CulpritState, Finding, Severity
+import msgspec
+from msgspec import Struct
+
+from mwatch import json_codec
+from mwatch.model.finding import Finding
 from mwatch.model.observation import Beat, Observed, Sign, SignSource, SignState, StoredCheckpoints
 from mwatch.model.snapshot.hardware import FabricPort, Gpu, Nccl
 from mwatch.model.snapshot.observed_wire import from_wire as observed_from_wire
-from mwatch.model.snapshot.pod import DataFile, Mount, PodFacts, Who
+from mwatch.model.snapshot.pod import PodFacts, Who
 from mwatch.model.snapshot.snapshot import Storage
-from mwatch.model.snapshot.wrapper import TrainerEnd, WrapperState
+from mwatch.model.snapshot.wrapper import WrapperState
 
 VERSION = 1
-BEAT = Beat._fields[:-1]
-"""A beat is these and its moment; the attempt is the wrapper's."""
-
-_SIGN_SOURCES = {each.value: each for each in SignSource}
-_SIGN_STATES = {each.value: each for each in SignState}
-_USUAL_GPU = {"throttle": (), "number": 0, "uuid": "", "name": "", **Gpu._field_defaults}
-_GPU = tuple((name, _USUAL_GPU.get(name)) for name in Gpu._fields)
+EMPTY = b'{"version":%d}' % VERSION
+"""The answer of a sidecar that has not looked yet."""
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class SidecarView:
-    """What the sidecar itself makes of what it sees; the controller sees more."""
+class SidecarView(Struct, frozen=True, omit_defaults=True):
+    """What the sidecar itself concludes; the controller sees more."""
 
-    attempt: int | None
-    phase: str | None
-    iteration: int | None
-    total_iterations: int | None
-    world_size: int | None
-    progress_at: float | None
-    deadline_seconds: float | None
-    is_blind: bool | None
-    action: str | None
-    """What it would have done about it, and why."""
-    reason: str | None
+    attempt: int | None = None
+    phase: str | None = None
+    iteration: int | None = None
+    total_iterations: int | None = None
+    world_size: int | None = None
+    progress_at: float | None = None
+    deadline_seconds: float | None = None
+    is_blind: bool | None = None
+    action: str | None = None
+    """What it would have done, and why."""
+    reason: str | None = None
     step_seconds: float | None = None
-    """Of a slow step, as its engine has learnt: who asks every few seconds learns it late."""
+    """Of a slow step, as its engine has learnt: a reader that polls every few seconds learns it
+    late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,179 +114,134 @@ class PodSnapshot:
         return found
 
 
-def plain(value: Any) -> Any:
-    """A record as an object, without what is None or empty."""
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return _object(dict(zip(value._fields, value, strict=True)))
-    if is_dataclass(value):
-        return _object({each.name: getattr(value, each.name) for each in fields(value)})
-    if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
-    return [plain(each) for each in value] if isinstance(value, list | tuple) else value
+class _BeatRow(Struct, array_like=True):
+    rank: int
+    world_size: int | None
+    iteration: int | None
+    phase: str
+    stack: str
+    pid: int | None
+    at: float
+    risen: Any = None
+    """When the iteration last rose; older sidecars do not send it."""
 
 
-def _object(body: Mapping[str, Any]) -> dict[str, Any]:
-    found = ((name, plain(value)) for name, value in body.items())
-    return {name: value for name, value in found if value is not None and value not in ([], {})}
+class _SignRow(Struct, array_like=True):
+    source: str
+    state: str
+    rank: int | None
+    text: str
+    at: float
+
+
+class _Document(Struct):
+    """The JSON object. What a newer release may extend with unknown kinds stays plain here."""
+
+    version: int
+    at: float
+    age: float
+    cursor: str
+    who: Who
+    gap: bool = False
+    drift: float = 0.0
+    view: SidecarView = SidecarView()
+    beats: tuple[_BeatRow, ...] = ()
+    signs: tuple[_SignRow, ...] = ()
+    sources: dict[str, bool] = {}
+    gpus: tuple[Gpu, ...] = ()
+    nccl: Nccl | None = None
+    fabric: tuple[FabricPort, ...] = ()
+    storage: Storage | None = None
+    findings: tuple[Any, ...] = ()
+    events: tuple[dict[str, Any], ...] = ()
+    wrapper: WrapperState | None = None
+    stored: dict[str, Any] | None = None
+    stored_at: float | None = None
+    pod: PodFacts | None = None
+
+
+class _Head(Struct):
+    version: Any = None
+    at: Any = None
+
+
+_SAME = tuple(
+    name
+    for name in _Document.__struct_fields__
+    if name not in ("version", "beats", "signs", "findings", "events", "stored")
+)
+
+
+def decode(data: json_codec.Buffer) -> PodSnapshot:
+    """ValueError for what is no snapshot, or of a version that cannot be read."""
+    return _read(lambda kind: json_codec.decode(data, kind, strict=False))
 
 
 def from_wire(body: Mapping[str, Any]) -> PodSnapshot:
-    """ValueError for what is no snapshot, or of a version that cannot be read."""
-    version = body.get("version")
+    """The same of JSON that was decoded already."""
+    return _read(lambda kind: msgspec.convert(body, kind, strict=False))
+
+
+def _read(decoded: Callable[[type[Any]], Any]) -> PodSnapshot:
+    try:
+        document: _Document = decoded(_Document)
+        version = document.version
+    except ValueError as error:
+        head = decoded(_Head)
+        version = head.version
+        if version == VERSION:
+            why = "the sidecar has not looked yet" if head.at is None else error
+            raise ValueError(f"this is no snapshot: {why}") from None
     if version != VERSION:
         raise ValueError(f"snapshot version {version!r} cannot be read; this is {VERSION}")
-    try:
-        return _snapshot(body)
-    except (TypeError, KeyError, AttributeError, IndexError) as error:
-        raise ValueError(f"this is no snapshot: {type(error).__name__}: {error}") from None
+    return _snapshot(document)
 
 
-def _snapshot(body: Mapping[str, Any]) -> PodSnapshot:
-    who = _restored(Who, body["who"])
-    stream = who.pod
-    events, unread = _events(body.get("events", ()), stream)
-    signs, unknown = _signs(body.get("signs", ()), stream)
-    stored, wrapper, pod = (body.get(name) for name in ("stored", "wrapper", "pod"))
+def _snapshot(document: _Document) -> PodSnapshot:
+    stream = document.who.pod
+    events, unread = _known(document.events, lambda each: observed_from_wire(each, stream))
+    signs, unknown = _known(document.signs, lambda each: _sign(each, stream))
+    # A cause of a newer release: the controller finds its own.
+    findings, _ = _known(
+        document.findings, lambda each: msgspec.convert(each, Finding, strict=False)
+    )
     return PodSnapshot(
-        at=float(body["at"]),
-        age=float(body["age"]),
-        cursor=str(body["cursor"]),
-        gap=bool(body.get("gap")),
-        drift=float(body.get("drift", 0.0)),
-        who=who,
-        view=_restored(SidecarView, body.get("view", {})),
-        beats=tuple(_beat(each, stream) for each in body.get("beats", ())),
-        progressed=_progressed(body.get("beats", ())),
+        **{name: getattr(document, name) for name in _SAME},
+        beats=tuple(_beat(each, stream) for each in document.beats),
+        progressed={
+            each.rank: float(each.risen)
+            for each in document.beats
+            if isinstance(each.risen, int | float)
+        },
         signs=signs,
-        sources={str(name): bool(is_up) for name, is_up in body.get("sources", {}).items()},
-        gpus=tuple(_gpu(each) for each in body.get("gpus", ())),
-        nccl=_restored(Nccl, body["nccl"]) if body.get("nccl") else None,
-        fabric=tuple(_port(each) for each in body.get("fabric", ())),
-        storage=_restored(Storage, body["storage"]) if body.get("storage") else None,
-        findings=tuple(_findings(body.get("findings", ()))),
+        findings=findings,
         events=events,
         unread=unread + unknown,
-        wrapper=None if wrapper is None else _wrapper(wrapper),
-        stored=None if stored is None else _stored(stored, stream),
-        stored_at=None if body.get("stored_at") is None else float(body["stored_at"]),
-        pod=None if pod is None else _pod(pod),
+        stored=None if document.stored is None else _stored(document.stored, stream),
     )
 
 
-def _restored(kind: type[T], record: Mapping[str, Any]) -> T:
-    """Of a kind whose fields are plain values; one that is missing is None, or its default."""
-    return kind(**{name: record.get(name, usual) for name, usual in _usual(kind)})  # type: ignore[arg-type]
-
-
-@cache
-def _usual(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
-    """Each field with its default, or None."""
-    names = getattr(kind, "_fields", None) or [each.name for each in fields(kind)]
-    defaults = getattr(kind, "_field_defaults", {})
-    return tuple((name, defaults.get(name)) for name in names)
-
-
-def _events(listed: Any, stream: str) -> tuple[tuple[Observed, ...], int]:
-    found, unread = [], 0
+def _known(listed: tuple[Any, ...], read: Callable[[Any], T]) -> tuple[tuple[T, ...], int]:
+    """Those that can be read, and how many cannot."""
+    found = []
     for each in listed:
         try:
-            found.append(observed_from_wire(each, stream))
-        except (ValueError, TypeError):
-            unread += 1
-    return tuple(found), unread
-
-
-def _beat(values: Any, stream: str) -> Observed:
-    beat = Beat._make([*values[: len(BEAT)], None])
-    return Observed(float(values[len(BEAT)]), stream, beat)
-
-
-def _progressed(listed: Any) -> dict[int, float]:
-    """An eighth value, which older sidecars do not send."""
-    after = len(BEAT) + 1
-    told = ((each[0], each[after]) for each in listed if len(each) > after)
-    return {rank: float(at) for rank, at in told if isinstance(at, int | float)}
-
-
-def _signs(listed: Any, stream: str) -> tuple[tuple[Observed, ...], int]:
-    found, unread = [], 0
-    for source, state, rank, text, at, *_ in listed:
-        if source not in _SIGN_SOURCES or state not in _SIGN_STATES:
-            unread += 1
+            found.append(read(each))
+        except ValueError:
             continue
-        sign = Sign(_SIGN_SOURCES[source], _SIGN_STATES[state], rank, text)
-        found.append(Observed(float(at), stream, sign))
-    return tuple(found), unread
+    return tuple(found), len(listed) - len(found)
 
 
-def _gpu(record: Mapping[str, Any]) -> Gpu:
-    get = record.get
-    found = Gpu._make([get(name, usual) for name, usual in _GPU])
-    return found._replace(throttle=tuple(found.throttle), pids=tuple(found.pids))
+def _beat(row: _BeatRow, stream: str) -> Observed:
+    beat = Beat(row.rank, row.world_size, row.iteration, row.phase, row.stack, row.pid, None)
+    return Observed(row.at, stream, beat)
 
 
-def _port(record: Mapping[str, Any]) -> FabricPort:
-    return _restored(FabricPort, {"errors": {}, **record})
-
-
-def _findings(listed: Any) -> list[Finding]:
-    known = []
-    for each in listed:
-        try:
-            known.append(_finding(each))
-        except (ValueError, KeyError):
-            continue  # a cause of a newer release: the controller finds its own
-    return known
-
-
-def _finding(record: Mapping[str, Any]) -> Finding:
-    return Finding(
-        detector=str(record["detector"]),
-        cause=Cause(record["cause"]),
-        severity=Severity(record["severity"]),
-        summary=str(record.get("summary", "")),
-        since_time=record.get("since_time"),
-        since_iteration=record.get("since_iteration"),
-        confidence=float(record.get("confidence", 1.0)),
-        culprit=_culprit(record.get("culprit")),
-        cannot_heal=bool(record.get("cannot_heal")),
-        fault=record.get("fault"),
-        fingerprint=str(record.get("fingerprint", "")),
-    )
-
-
-def _culprit(record: Mapping[str, Any] | None) -> Culprit | None:
-    if record is None:
-        return None
-    state = record.get("state")
-    return Culprit(
-        rank=record.get("rank"),
-        state=None if state is None else CulpritState(state),
-        coordinates=record.get("coordinates", {}),
-        pod=record.get("pod"),
-        node=record.get("node"),
-        gpu_uuid=record.get("gpu_uuid"),
-        xid=record.get("xid"),
-    )
-
-
-def _wrapper(record: Mapping[str, Any]) -> WrapperState:
-    ended = record.get("exit")
-    usual = {"changes": (), "mode": "", "is_final": False, "argv": ()}
-    found = _restored(TrainerEnd, {"asked": False, **ended}) if ended else None
-    values = {**usual, **record, "exit": found}
-    values["changes"], values["argv"] = tuple(values["changes"]), tuple(values["argv"])
-    return _restored(WrapperState, values)
+def _sign(row: _SignRow, stream: str) -> Observed:
+    sign = Sign(SignSource(row.source), SignState(row.state), row.rank, row.text)
+    return Observed(row.at, stream, sign)
 
 
 def _stored(record: Mapping[str, Any], stream: str) -> Observed | None:
     found = observed_from_wire(record, stream)
     return found if isinstance(found.what, StoredCheckpoints) else None
-
-
-def _pod(record: Mapping[str, Any]) -> PodFacts:
-    data = tuple(_restored(DataFile, each) for each in record.get("data", ()))
-    mounts = tuple(
-        _restored(Mount, {"is_read_only": False, **each}) for each in record.get("mounts", ())
-    )
-    return PodFacts(data, mounts, record.get("tracker"))

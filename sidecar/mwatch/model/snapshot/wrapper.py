@@ -4,37 +4,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class TrainerEnd:
-    code: int | None
-    signal: str | None
-    """By name: SIGKILL."""
-    reason: str | None
-    returned: int | None
-    """What the wrapper itself exits with."""
+class TrainerEnd(Struct, frozen=True, omit_defaults=True):
     at: float
-    asked: bool
+    code: int | None = None
+    signal: str | None = None
+    """By name: SIGKILL."""
+    reason: str | None = None
+    returned: int | None = None
+    """What the wrapper itself exits with."""
+    asked: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class WrapperState:
+class WrapperState(Struct, frozen=True, omit_defaults=True):
     attempt: int
     mode: str
     started_at: float
-    pid: int | None
-    host: str | None
-    node_rank: int | None
-    nnodes: int | None
-    changes: tuple[str, ...]
+    pid: int | None = None
+    host: str | None = None
+    node_rank: int | None = None
+    nnodes: int | None = None
+    changes: tuple[str, ...] = ()
     """What was, or when only observing would have been, changed about the command."""
-    resume_from: int | None
-    resume_reason: str | None
-    save: str | None
+    resume_from: int | None = None
+    resume_reason: str | None = None
+    save: str | None = None
     """The checkpoint folder."""
-    exit: TrainerEnd | None
-    is_final: bool
+    exit: TrainerEnd | None = None
+    is_final: bool = False
     argv: tuple[str, ...] = ()
     """As it was run, without secrets."""

@@ -22,8 +22,7 @@ from itertools import chain, repeat
 from operator import sub
 from typing import NamedTuple
 
-import orjson
-
+from mwatch import json_codec
 from mwatch.model.event import Iteration
 from mwatch.parse.lines.coverage import Coverage
 from mwatch.parse.lines.fields import KNOWN, is_count, split_segment, squeeze
@@ -67,8 +66,8 @@ class Column:
             for text, lines, each in self._parts
         )
         try:
-            found: list[float | int] = orjson.loads(b"[%b]" % listed)
-        except orjson.JSONDecodeError:
+            found: list[float | int] = json_codec.decode(b"[%b]" % listed)
+        except ValueError:
             return None
         return found
 

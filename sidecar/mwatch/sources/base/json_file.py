@@ -20,8 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import orjson
-
+from mwatch import json_codec
 from mwatch.model.reading import Absent, Failed, Ok, Reading
 from mwatch_trainer.contract import MAX_JSON_BYTES
 
@@ -56,7 +55,7 @@ class JsonFile:
         try:
             with open(self._path, "rb") as file:
                 data = file.read(MAX_JSON_BYTES + 1)
-            body = orjson.loads(data)
+            body = json_codec.decode(data)
         except FileNotFoundError:
             return Absent(f"there is no {self.name}")
         except (OSError, ValueError):

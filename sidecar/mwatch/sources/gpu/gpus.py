@@ -33,6 +33,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from msgspec import structs
+
 from mwatch.model.fault import CatalogueEntry
 from mwatch.model.observation import Observed, Sign, SignSource, SignState
 from mwatch.model.reading import Absent, Failed, Ok, Reading
@@ -302,7 +304,9 @@ class GpuSource:
         found = ranks_of(gpus, self._ranks())
         before = {gpu.uuid: gpu.rank for gpu in self.gpus}
         return tuple(
-            gpu._replace(rank=before.get(gpu.uuid) if rank is None and not gpu.is_up else rank)
+            structs.replace(
+                gpu, rank=before.get(gpu.uuid) if rank is None and not gpu.is_up else rank
+            )
             for gpu, rank in zip(gpus, found, strict=True)
         )
 

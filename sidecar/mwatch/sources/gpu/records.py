@@ -29,6 +29,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from msgspec import structs
+
 from mwatch.model.event import Fault
 from mwatch.model.fault import CatalogueEntry, Role
 from mwatch.model.observation import Observed
@@ -57,7 +59,7 @@ def read_record(body: Mapping[str, Any], index: int, uuid: str) -> GpuRecord:
     gpu = _gpu(body, index, uuid)
     if error is not None:
         known = {"name": gpu.name, "xid": gpu.xid}
-        gpu = _gpu(known, index, uuid)._replace(is_up=False)
+        gpu = structs.replace(_gpu(known, index, uuid), is_up=False)
     return GpuRecord(
         gpu, error, whole(body.get("error_code")), _xids(body), _events(body.get("events"))
     )
