@@ -63,7 +63,7 @@ def test_nothing_dear_is_imported_where_neither_is_used(tmp_path: Path) -> None:
 
 def test_without_opentelemetry_one_line_says_how_to_get_it(tmp_path: Path) -> None:
     (line,) = printed(tmp_path, OTLP, without="opentelemetry").splitlines()
-    assert line.endswith("; pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-common")
+    assert line.endswith("; pip install opentelemetry-exporter-otlp-proto-http")
 
 
 def test_without_tensorboard_one_line_says_how_to_get_it(tmp_path: Path) -> None:

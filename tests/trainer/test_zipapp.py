@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import shutil
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import pytest
 
 from mwatch_trainer import zipapp_build
 from mwatch_trainer.control.client import ask
+from support.builders.nvml import FakeDriver
 from support.runs.wrapper_runs import LIMIT_SECONDS, attempt, environ, kill, log, until
 
 
@@ -100,6 +103,47 @@ def test_a_damaged_file_still_runs_the_command(tmp_path: Path, pyz: Path, missin
     )
     assert done.returncode == 16
     assert b"Traceback" not in done.stderr
+
+
+def test_every_file_in_it_is_python_3_8_and_nvml_has_its_licence(pyz: Path) -> None:
+    with zipfile.ZipFile(pyz) as archive:
+        names = archive.namelist()
+        for name in names:
+            if name.endswith(".py"):
+                ast.parse(archive.read(name), filename=name, feature_version=(3, 8))
+        licence = archive.read("pynvml.LICENSE").decode()
+    assert "pynvml.py" in names
+    assert "NVIDIA Corporation.  All rights reserved." in licence
+    assert "THIS SOFTWARE IS PROVIDED BY THE COPYRIGHT HOLDERS" in licence
+    assert "import" not in licence
+
+
+@pytest.mark.parametrize("python", pythons(), ids=lambda path: Path(path).name)
+def test_one_file_reads_gpus_without_a_package_of_the_image(
+    tmp_path: Path, pyz: Path, python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = FakeDriver(tmp_path, monkeypatch)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(driver.library.parent))
+    wrapper = subprocess.Popen(
+        [python, "-S", str(pyz), "--dir", str(tmp_path), "--", "sleep", "60"],
+        env=environ(PYTHONPATH=""),
+    )
+    try:
+        until((tmp_path / "node/gpus.json").exists)
+        document = json.loads((tmp_path / "node/gpus.json").read_text())
+    finally:
+        kill(wrapper.pid)
+        wrapper.wait(LIMIT_SECONDS)
+    assert (document["state"], len(document["gpus"])) == ("ok", 8)
+
+
+def test_without_nvidia_ml_py_nothing_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(zipapp_build, "find_spec", lambda name: None)
+    assert zipapp_build.main([str(tmp_path / "x.pyz")]) == 2
+    assert "nvidia-ml-py is not installed" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_same_sources_give_the_same_file(tmp_path: Path, pyz: Path) -> None:

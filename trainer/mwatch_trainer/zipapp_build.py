@@ -3,34 +3,42 @@
 """Makes `mwatch-run` one file: `python -m mwatch_trainer.zipapp_build mwatch-run.pyz`.
 
 The file runs in any image with Python 3.8 or newer, by itself or as `python3 mwatch-run.pyz`. The
-same sources give the same bytes.
+same sources give the same bytes. The installed nvidia-ml-py (`pynvml.py`) is bundled with its
+licence.
 """
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
 import sys
 import zipfile
+from importlib.util import find_spec
 from typing import Iterator, Sequence
 
 _START = b"#!/usr/bin/env python3\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 _MAIN = "mwatch_trainer/__main__.py"
+_NVML = "pynvml.py"
 
 
 def build(target: str) -> None:
     """Raises OSError."""
+    sources = sorted([*_sources(), (_NVML, _nvml())])
     temporary = f"{target}.{os.getpid()}.tmp"
     with open(temporary, "wb") as file:
         file.write(_START)
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, path in sorted(_sources()):
+            for name, path in sources:
                 with open(path, "rb") as source:
                     data = source.read()
                 _add(archive, name, data)
                 if name == _MAIN:
                     _add(archive, "__main__.py", data)
+                elif name == _NVML:
+                    _add(archive, "pynvml.LICENSE", _licence(data))
     os.chmod(temporary, 0o755)
     os.replace(temporary, target)
 
@@ -42,6 +50,20 @@ def _sources() -> Iterator[tuple[str, str]]:
             if file.endswith(".py"):
                 path = os.path.join(folder, file)
                 yield os.path.relpath(path, os.path.dirname(_PACKAGE)), path
+
+
+def _nvml() -> str:
+    spec = find_spec("pynvml")
+    if spec is None or spec.origin is None:
+        reason = "nvidia-ml-py is not installed; install it to bundle it"
+        raise FileNotFoundError(errno.ENOENT, reason, _NVML)
+    return spec.origin
+
+
+def _licence(source: bytes) -> bytes:
+    """The comment at the head of the file."""
+    head = itertools.takewhile(lambda line: line.startswith(b"#"), source.splitlines())
+    return b"\n".join(line.lstrip(b"#").strip() for line in head) + b"\n"
 
 
 def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:

@@ -13,16 +13,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from http.client import HTTPException
 from typing import Any
-from urllib.request import Request
 
 import pytest
+import urllib3
 
 from mwatch.export.otlp.exporter import Otlp, SendSchedule
 from mwatch.export.otlp.names import SendOutcome
 from mwatch.export.otlp.points import Points
-from mwatch.export.otlp.send import Sender, Wire
+from mwatch.export.otlp.send import BoundedSession, NotTaken, Sender
 from mwatch.model.snapshot.snapshot import Numbers
 from support.builders.snapshot import busy_snapshot
 from support.fakes.otlp_receiver import receiver, sending, until
@@ -104,6 +103,21 @@ def test_what_is_refused_for_good_is_not_sent_again(status: int) -> None:
         assert len(server.all) == 1
     assert (otlp.failures, otlp.sent) == (1, 0)
     assert str(status) in (otlp.problem or "")
+
+
+def test_a_redirect_is_not_followed_for_the_headers_would_go_along() -> None:
+    with receiver() as other:
+
+        def elsewhere(handler: Any) -> None:
+            handler.send_response(307)
+            handler.send_header("Location", f"{other.endpoint}/v1/metrics")
+            handler.send_header("Content-Length", "0")
+            handler.end_headers()
+
+        with receiver(elsewhere) as server, sending(server.endpoint) as otlp:
+            server.wait(2)
+            assert (otlp.failures, otlp.dropped) == (1, 1)
+        assert other.all == []
 
 
 def garbage(handler: Any) -> None:
@@ -204,25 +218,32 @@ def test_half_an_answer_is_none_though_who_cut_it_off_is_not_back_yet(
 ) -> None:
     """The thread that cuts may be put aside right after it: the reader comes first then."""
     with receiver(trickle) as server:
-        sender = Sender(server.endpoint, 0.3, {})
-        cut = sender._wire.cut
+        sender = Sender(server.endpoint, 0.3)
+        cut = sender._session.cut
 
         def and_rest() -> None:
             cut()
             time.sleep(0.5)
 
-        monkeypatch.setattr(sender._wire, "cut", and_rest)
+        monkeypatch.setattr(sender._session, "cut", and_rest)
         assert sender.send(Points({}, str).data(busy_snapshot())) is SendOutcome.LATER
         assert sender.problem == "no answer within 0.3 s"
 
 
-def test_a_cut_that_comes_before_the_connection_is_not_lost() -> None:
+def test_a_cut_that_comes_before_the_connection_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session = BoundedSession(60.0)
+    connect = urllib3.util.connection.create_connection
+
+    def cut_first(*args: Any, **options: Any) -> socket.socket:
+        session.cut()
+        return connect(*args, **options)
+
     with receiver(trickle) as server:
-        wire = Wire()
-        wire.begin()
-        wire.cut()
-        with pytest.raises((OSError, HTTPException)):
-            wire.open(Request(server.endpoint, b"x", method="POST"), 5.0)
+        monkeypatch.setattr(urllib3.util.connection, "create_connection", cut_first)
+        with pytest.raises(NotTaken, match="no answer within"):
+            session.request("POST", server.endpoint, data=b"x", timeout=5.0)
 
 
 def test_the_newest_is_sent_before_the_end() -> None:

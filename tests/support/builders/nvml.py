@@ -20,9 +20,6 @@ from typing import Any
 
 import pytest
 
-from mwatch.sources.gpu.nvml import open_nvml
-from mwatch_trainer.gpu.nvml import Nvml
-from mwatch_trainer.gpu.nvml_api import Calls
 from mwatch_trainer.gpu.sampler import GpuSampler
 from support.builders.volume import ManualClock
 
@@ -83,12 +80,12 @@ class FakeDriver:
 
 
 class SamplerBench:
-    """The sampler over the fake driver, by one of the two readers of NVML."""
+    """The sampler over the fake driver."""
 
-    def __init__(self, driver: FakeDriver, open_nvml: Callable[[], Calls]) -> None:
+    def __init__(self, driver: FakeDriver) -> None:
         self.driver = driver
         self.clock = ManualClock()
-        self.gpus = GpuSampler(open_nvml, tensor_seconds=1.0, clock=self.clock)
+        self.gpus = GpuSampler(tensor_seconds=1.0, clock=self.clock)
 
     def sample(self, later: float = 1.0) -> dict[str, Any]:
         self.clock.now += later
@@ -100,13 +97,6 @@ class SamplerBench:
     def close(self) -> None:
         self.driver.say("over")
         self.gpus.close()
-
-
-def sampler_bench(driver: FakeDriver, reader: str) -> SamplerBench:
-    if reader == "ctypes":
-        return SamplerBench(driver, lambda: Nvml(str(driver.library)))
-    pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
-    return SamplerBench(driver, open_nvml)
 
 
 def until(holds: Callable[[], object], seconds: float = 30.0) -> None:

@@ -12,12 +12,12 @@ from mwatch.model.observation import Sign, SignState
 from mwatch.model.reading import Ok
 from mwatch.sources.gpu.gpus import GpuSource
 from mwatch.sources.gpu.nvml import NvmlSource
-from mwatch_trainer.gpu.nvml_api import Calls, NvmlAbsent
+from mwatch_trainer.gpu.nvml import Nvml, NvmlAbsent
 from support.builders.job import entries
 from support.builders.volume import ManualClock, gpu, write_gpus
 
 
-def no_driver() -> Calls:
+def no_driver() -> Nvml:
     raise NvmlAbsent("there is no driver here")
 
 

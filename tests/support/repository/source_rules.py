@@ -53,6 +53,8 @@ _OF_SYS = {"argv", "exit", "modules", "path", "settrace", "stderr", "stdin", "st
 _IMPURE_SYS_NAMES = {f"sys.{name}" for name in _OF_SYS}
 PURE_THIRD_PARTY = {"hyperscan", "msgspec", "ruamel"}
 OURS = {"mwatch", "mwatch_trainer", "mwatch_gpt"}
+BUNDLED = {"pynvml"}
+"""In the wrapper's `.pyz`, each one file of Python 3.8."""
 STDLIB_AFTER_3_8 = {"annotationlib", "compression", "graphlib", "tomllib", "zoneinfo"}
 
 
@@ -156,12 +158,13 @@ def _dotted(node: ast.Attribute) -> str:
 
 
 def guest_breaches(source: Source) -> list[str]:
-    """`mwatch_trainer`: standard library and itself, in the syntax of Python 3.8."""
+    """`mwatch_trainer`: standard library, itself and what its `.pyz` bundles; Python 3.8 syntax."""
     try:
         ast.parse(source.text, filename=source.path, feature_version=(3, 8))
     except SyntaxError as error:
         return [f"{source.path}:{error.lineno}: not Python 3.8: {error.msg}"]
-    known = (sys.stdlib_module_names - STDLIB_AFTER_3_8) | {"mwatch_trainer", "sitecustomize"}
+    known = (sys.stdlib_module_names - STDLIB_AFTER_3_8) | BUNDLED
+    known |= {"mwatch_trainer", "sitecustomize"}
     return [
         f"{source.path}:{line}: mwatch_trainer may not import {name}"
         for line, name in imported(source)

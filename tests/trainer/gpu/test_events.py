@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Events of GPUs by both readers of NVML, and a driver that does not answer at all."""
+"""Events of GPUs, and a driver that does not answer at all."""
 
 from __future__ import annotations
 
@@ -12,18 +12,15 @@ from pathlib import Path
 import pytest
 
 from mwatch_trainer.gpu import node_sampler
-from mwatch_trainer.gpu.nvml import Nvml
-from mwatch_trainer.gpu.nvml_api import Calls
+from mwatch_trainer.gpu.nvml import Nvml, open_nvml
 from mwatch_trainer.gpu.sampler import GpuSampler
-from support.builders.nvml import FakeDriver, SamplerBench, sampler_bench, until
+from support.builders.nvml import FakeDriver, SamplerBench, until
 from support.builders.volume import ManualClock
 
 
-@pytest.fixture(params=["ctypes", "nvidia-ml-py"])
-def bench(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[SamplerBench]:
-    bench = sampler_bench(FakeDriver(tmp_path, monkeypatch), request.param)
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SamplerBench]:
+    bench = SamplerBench(FakeDriver(tmp_path, monkeypatch))
     yield bench
     bench.close()
 
@@ -76,9 +73,9 @@ def test_a_call_that_hangs_is_told_of_by_another_thread(
     driver = FakeDriver(tmp_path, monkeypatch)
     clock, is_open = ManualClock(), threading.Event()
 
-    def opened() -> Calls:
+    def opened() -> Nvml:
         is_open.set()
-        return Nvml(str(driver.library))
+        return open_nvml()
 
     gpus = GpuSampler(opened, clock=clock)
     driver.say("hang=nvmlDeviceGetPowerUsage", "over")

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The document of GPUs, by both readers of NVML, over a fake driver that breaks in every way."""
+"""The document of GPUs, over a fake driver that breaks in every way."""
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,14 +12,12 @@ from typing import Any
 
 import pytest
 
-from support.builders.nvml import FakeDriver, SamplerBench, sampler_bench
+from support.builders.nvml import FakeDriver, SamplerBench
 
 
-@pytest.fixture(params=["ctypes", "nvidia-ml-py"])
-def bench(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[SamplerBench]:
-    bench = sampler_bench(FakeDriver(tmp_path, monkeypatch), request.param)
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SamplerBench]:
+    bench = SamplerBench(FakeDriver(tmp_path, monkeypatch))
     yield bench
     bench.close()
 
@@ -44,19 +43,6 @@ def test_eight_gpus_are_read_with_everything_that_they_tell(bench: SamplerBench)
     assert found["nvlink_errors"] == {"replay": 12, "recovery": 24, "crc": 36}
     assert found["tensor_active"] == pytest.approx(0.4003)
     assert (found["xids"], found["events"]) == ([], [])
-
-
-def test_both_readers_tell_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = FakeDriver(tmp_path, monkeypatch)
-    benches = [sampler_bench(driver, reader) for reader in ("ctypes", "nvidia-ml-py")]
-    driver.say("lost=5", "closed=6")
-    for bench in benches:
-        bench.sample()
-    first, second = (bench.sample() for bench in benches)
-    assert first["gpus"] == second["gpus"]
-    assert (first["state"], first["reason"]) == (second["state"], second["reason"])
-    for bench in benches:
-        bench.close()
 
 
 def test_a_call_that_is_not_supported_is_unknown_and_not_zero(bench: SamplerBench) -> None:
@@ -216,3 +202,19 @@ def test_a_library_that_fails_as_a_whole_is_opened_again_ever_more_rarely(
     bench.driver.unsay("nvmlInit_v2=18", "nvmlInitWithFlags=18")
     assert bench.sample(later=10.0)["state"] == "failed"  # it waits for 20 s now
     assert bench.sample(later=10.0)["state"] == "ok"
+
+
+def test_without_its_package_the_reason_is_given(
+    bench: SamplerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    document = bench.sample()
+    assert (document["state"], document["reason"]) == ("absent", "nvidia-ml-py is not installed")
+
+
+def test_a_python_without_ctypes_is_absent_with_that_reason(
+    bench: SamplerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ctypes", None)
+    document = bench.sample()
+    assert (document["state"], document["reason"]) == ("absent", "this Python has no ctypes")

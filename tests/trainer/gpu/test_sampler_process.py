@@ -29,7 +29,8 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 
 @pytest.fixture
 def sampler(driver: FakeDriver, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    process = helper_process.start("gpu.node_sampler", [str(tmp_path), str(os.getpid())])
+    arguments = [str(tmp_path), str(os.getpid())]
+    process = helper_process.start("gpu.node_sampler", arguments, needs="pynvml")
     yield process
     process.kill()
     process.wait(10)

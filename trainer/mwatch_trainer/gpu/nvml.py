@@ -1,428 +1,385 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The calls of NVIDIA's management library (NVML) that mwatch needs, through ctypes.
+"""The calls of NVIDIA's management library (NVML) that mwatch needs, through `nvidia-ml-py`.
 
-A call that the driver or the GPU does not support gives None; a GPU that is lost raises `Lost`,
-which is a fault and not a missing value. Left out for what they cost: PCIe throughput (21 ms a
-call), the energy counter (3 ms) and the temperature margin (0.8 ms).
+The package (module `pynvml`, one file) is bundled in the `.pyz` and imported only where the
+driver's library is present: it costs 6 MiB from the `.pyz`, 2 MiB where it is compiled. A call
+that the driver, the GPU or the release of the package lacks gives None; a GPU that is lost raises
+`Lost`, which is a fault and not a missing value. Any call may hang where the driver is wedged:
+call from a thread that nobody waits for.
 
-The library itself: a call by its name, and what its answer means.
+Left out for what they cost: PCIe throughput (21 ms a call), the energy counter (3 ms) and the
+temperature margin (0.8 ms).
 
-A driver that lacks a call answers as one that does not support it. A driver that is wedged can
-make any call hang: call from a thread that nobody waits for.
-
-The structures that NVML fills, laid out as its header has them.
-
-A structure with a version holds its own size and number in it, by which the driver tells which
-one it was given.
-
-Xids and the other events of GPUs, as the driver gives them out.
-
-Only what happens while somebody is registered is told, and without the words of the kernel log.
-
-How much the tensor cores of a GPU worked between two looks (GPM, Hopper and newer).
-
-A GPU that is older, and a process that may not read it, have no meter. A read costs about 1.3 ms.
+The numbers are NVIDIA's; the names are values of labels and do not change.
 """
 
 from __future__ import annotations
 
-import ctypes
+import importlib
 import math
 from typing import Any, Callable, Sequence
 
-from mwatch_trainer.gpu.nvml_api import (
-    ANY_TENSOR,
-    EVENT_MASK,
-    EVENT_XID,
-    FUNCTION_NOT_FOUND,
-    MAX_GPUS,
-    MAX_PROCESSES,
-    NOTHING_THERE,
-    SUCCESS,
-    THROTTLE_CALLS,
-    TIMEOUT,
-    UNKNOWN_ERROR,
-    WAIT_MILLISECONDS,
-    Lost,
-    NvmlAbsent,
-    NvmlBroken,
-    Tell,
-    TensorMeter,
-    Unclear,
-    check,
-    event_name,
-    throttle_names,
-    unopened,
+_LIBRARY = "libnvidia-ml.so.1"
+UNKNOWN_ERROR = 999
+_SUCCESS, _TIMEOUT = 0, 10
+_UNINITIALIZED, _DRIVER_NOT_LOADED, _LIBRARY_NOT_FOUND = 1, 9, 12
+_FUNCTION_NOT_FOUND, _GPU_LOST, _RESET_REQUIRED, _VERSION_MISMATCH = 13, 15, 16, 18
+_NOTHING_THERE = frozenset({_DRIVER_NOT_LOADED, _LIBRARY_NOT_FOUND, _FUNCTION_NOT_FOUND})
+"""At the start: no driver. Any other failure of the start is a failure."""
+_LIBRARY_DOWN = frozenset({_UNINITIALIZED, _DRIVER_NOT_LOADED, _VERSION_MISMATCH})
+"""Later: NVML has to be initialised again."""
+_LOST = frozenset({_GPU_LOST, _RESET_REQUIRED})
+
+_MAX_GPUS = 64
+MAX_LINKS = 36
+_MAX_PROCESSES = 64
+_WAIT_MILLISECONDS = 2000
+"""For events; a watcher checks at least so often whether it is to stop."""
+
+_THROTTLE_BITS = (
+    (0x1, "gpu_idle"),
+    (0x2, "applications_clocks_setting"),
+    (0x4, "sw_power_cap"),
+    (0x8, "hw_slowdown"),
+    (0x10, "sync_boost"),
+    (0x20, "sw_thermal_slowdown"),
+    (0x40, "hw_thermal_slowdown"),
+    (0x80, "hw_power_brake_slowdown"),
+    (0x100, "display_clock_setting"),
+    (0x200, "board_limit"),
+    (0x400, "reliability"),
 )
-from mwatch_trainer.gpu.nvml_api import check as checked
+_THROTTLE_CALLS = (
+    "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetCurrentClocksThrottleReasons",
+)
+"""The new name, and the one of drivers before 535."""
+THROTTLE_TIMES = (
+    (74, "sw_power_cap"),
+    (75, "thermal"),
+    (269, "sw_thermal_slowdown"),
+    (270, "hw_thermal_slowdown"),
+    (271, "hw_power_brake_slowdown"),
+)
+"""Fields, in nanoseconds since the driver was loaded."""
+LINK_COUNT = 91
+RECOVERY_ACTION = 230
+NVLINK_ERRORS = ((161, "replay"), (162, "recovery"), (163, "crc"))
+"""Fields of one link, up to Hopper."""
+NVLINK5_ERRORS = (
+    (206, "malformed_packet"),
+    (207, "buffer_overrun"),
+    (208, "receive"),
+    (211, "integrity"),
+    (214, "recovery_failed"),
+    (215, "recovery"),
+    (219, "effective"),
+)
+"""Fields of one link from Blackwell on. Symbol errors are left out: the link corrects them."""
 
-LIBRARY = "libnvidia-ml.so.1"
-_TEXT_BYTES = 96
-
-
-class Library:
-    """Raises Absent where there is none, Broken where it does not start."""
-
-    def __init__(self, library: str = LIBRARY) -> None:
-        try:
-            self._library: Any = ctypes.CDLL(library)
-        except OSError:
-            raise NvmlAbsent(f"{library} is not there") from None
-        code = self.call("nvmlInit_v2")
-        if code in NOTHING_THERE:
-            raise NvmlAbsent(f"NVML does not start: {self.said(code)}")
-        if code != SUCCESS:
-            raise NvmlBroken(f"NVML does not start: {self.said(code)}")
-
-    def call(self, name: str, *arguments: Any) -> int:
-        function = getattr(self._library, name, None)
-        return int(function(*arguments)) if function is not None else FUNCTION_NOT_FOUND
-
-    def fill(self, name: str, *arguments: Any) -> bool:
-        """Whether what the arguments point to was filled. Raises Lost, Broken, Unclear."""
-        return checked(self.call(name, *arguments), self.said)
-
-    def number(self, name: str, *arguments: Any, kind: Any = ctypes.c_uint) -> int | None:
-        value = kind()
-        return int(value.value) if self.fill(name, *arguments, ctypes.byref(value)) else None
-
-    def text(self, name: str, *arguments: Any) -> str | None:
-        buffer = ctypes.create_string_buffer(_TEXT_BYTES)
-        if not self.fill(name, *arguments, buffer, ctypes.c_uint(_TEXT_BYTES)):
-            return None
-        return buffer.value.decode("utf-8", "replace")
-
-    def said(self, code: int) -> str:
-        function = getattr(self._library, "nvmlErrorString", None)
-        if function is None:
-            return f"error {code}"
-        function.restype = ctypes.c_char_p
-        return (function(ctypes.c_int(code)) or b"").decode("utf-8", "replace") or f"error {code}"
-
-
-_GPM_METRICS = 512
-"""More than any release has. The driver touches only as many as are asked for, but whoever
-compiled it had an array of its own length in mind."""
-
-
-def version(structure: type[ctypes.Structure], number: int) -> int:
-    return ctypes.sizeof(structure) | (number << 24)
+_EVENT_XID = 0x8
+_EVENTS = {
+    0x2: "double_bit_ecc",
+    _EVENT_XID: "xid",
+    0x400: "dram_retirement",
+    0x800: "dram_retirement_failed",
+    0x1000: "poison",
+    0x2000: "fatal_poison",
+    0x4000: "gpu_unavailable",
+    0x8000: "recovery_action",
+}
+_EVENT_MASK = sum(_EVENTS)
+_ANY_TENSOR = 5
+"""The metric of GPM, in percent."""
+_CLOCK_SM, _SENSOR_GPU, _VOLATILE = 1, 0, 0
+_PROCESS_CALLS = (
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetComputeRunningProcesses_v2",
+)
+_FIELD_KINDS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+"""By the number of its type, which member of the union holds the value of a field."""
 
 
-class Utilization(ctypes.Structure):
-    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+class NvmlAbsent(Exception):
+    """There is no NVML here, or no driver; the text gives the reason."""
 
 
-class NvmlMemory(ctypes.Structure):
-    _fields_ = (
-        ("total", ctypes.c_ulonglong),
-        ("free", ctypes.c_ulonglong),
-        ("used", ctypes.c_ulonglong),
-    )
+class NvmlBroken(Exception):
+    """NVML as a whole does not answer: open it again, later."""
 
 
-class Memory2(ctypes.Structure):
-    """Here `used` does not hold what the driver keeps for itself."""
+class Lost(Exception):
+    """The driver does not reach this GPU any more."""
 
-    _fields_ = (
-        ("version", ctypes.c_uint),
-        ("total", ctypes.c_ulonglong),
-        ("reserved", ctypes.c_ulonglong),
-        ("free", ctypes.c_ulonglong),
-        ("used", ctypes.c_ulonglong),
-    )
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
 
 
-class Temperature(ctypes.Structure):
-    _fields_ = (
-        ("version", ctypes.c_uint),
-        ("sensor", ctypes.c_int),
-        ("celsius", ctypes.c_int),
-    )
+class Unclear(Exception):
+    """`Unknown Error`: of one call it means little, of every call that the GPU is gone."""
 
 
-class NvmlProcess(ctypes.Structure):
-    _fields_ = (
-        ("pid", ctypes.c_uint),
-        ("memory", ctypes.c_ulonglong),
-        ("gpu_instance", ctypes.c_uint),
-        ("compute_instance", ctypes.c_uint),
-    )
+OnEvent = Callable[[int, str, int], None]
+"""Index of the GPU (-1: not known), name of the event, its number."""
 
 
-class Event(ctypes.Structure):
-    _fields_ = (
-        ("device", ctypes.c_void_p),
-        ("kind", ctypes.c_ulonglong),
-        ("data", ctypes.c_ulonglong),
-        ("gpu_instance", ctypes.c_uint),
-        ("compute_instance", ctypes.c_uint),
-    )
-
-
-class _Value(ctypes.Union):
-    _fields_ = (
-        ("double", ctypes.c_double),
-        ("uint", ctypes.c_uint),
-        ("ulong", ctypes.c_ulong),
-        ("ulonglong", ctypes.c_ulonglong),
-        ("longlong", ctypes.c_longlong),
-        ("int", ctypes.c_int),
-        ("ushort", ctypes.c_ushort),
-    )
-
-
-FIELD_KINDS = ("double", "uint", "ulong", "ulonglong", "longlong", "int", "ushort")
-"""By the number of its type, which name of the union holds the value of a field."""
-
-
-class Field(ctypes.Structure):
-    _fields_ = (
-        ("id", ctypes.c_uint),
-        ("scope", ctypes.c_uint),
-        ("timestamp", ctypes.c_longlong),
-        ("latency", ctypes.c_longlong),
-        ("kind", ctypes.c_uint),
-        ("code", ctypes.c_uint),
-        ("value", _Value),
-    )
-
-
-class GpmMetric(ctypes.Structure):
-    _fields_ = (
-        ("id", ctypes.c_uint),
-        ("code", ctypes.c_uint),
-        ("value", ctypes.c_double),
-        ("short_name", ctypes.c_char_p),
-        ("long_name", ctypes.c_char_p),
-        ("unit", ctypes.c_char_p),
-    )
-
-
-class GpmMetrics(ctypes.Structure):
-    _fields_ = (
-        ("version", ctypes.c_uint),
-        ("count", ctypes.c_uint),
-        ("first", ctypes.c_void_p),
-        ("second", ctypes.c_void_p),
-        ("metrics", GpmMetric * _GPM_METRICS),
-    )
-
-
-class GpmSupport(ctypes.Structure):
-    _fields_ = (("version", ctypes.c_uint), ("is_supported", ctypes.c_uint))
-
-
-def watch(library: Library, devices: list[Any], tell: Tell, is_over: Callable[[], bool]) -> None:
-    """Tells each as it comes; returns when it is over, or cannot be watched (any more)."""
-    events = ctypes.c_void_p()
-    if library.call("nvmlEventSetCreate", ctypes.byref(events)) != SUCCESS:
-        return
+def open_nvml() -> Nvml:
+    """Raises NvmlAbsent without a driver or the package, NvmlBroken where NVML does not start."""
     try:
-        watched = _register(library, devices, events)
-        while watched and not is_over():
-            event = Event()
-            wait = ctypes.c_uint(WAIT_MILLISECONDS)
-            code = library.call("nvmlEventSetWait_v2", events, ctypes.byref(event), wait)
-            name = event_name(event.kind)
-            if code == SUCCESS and name is not None:
-                tell(watched.get(event.device, -1), name, int(event.data))
-            elif code not in (SUCCESS, TIMEOUT):
-                return
-    finally:
-        library.call("nvmlEventSetFree", events)
+        ctypes = importlib.import_module("ctypes")
+    except ImportError:
+        raise NvmlAbsent("this Python has no ctypes") from None
+    try:
+        ctypes.CDLL(_LIBRARY)
+    except OSError:
+        raise NvmlAbsent(f"{_LIBRARY} is not there") from None
+    try:
+        module = importlib.import_module("pynvml")
+    except ImportError:
+        raise NvmlAbsent("nvidia-ml-py is not installed") from None
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)  # compiling the package from the .pyz leaves 10 MiB of freed memory behind
+    try:
+        module.nvmlInit()
+    except module.NVMLError as error:
+        failure = NvmlAbsent if error.value in _NOTHING_THERE else NvmlBroken
+        raise failure(f"NVML does not start: {error}") from None
+    return Nvml(module)
 
 
-def _register(
-    library: Library, devices: list[Any], events: ctypes.c_void_p
-) -> dict[int | None, int]:
-    watched: dict[int | None, int] = {}
-    for index, device in enumerate(devices):
-        if device is None or isinstance(device, Lost):
-            continue
-        supported = ctypes.c_ulonglong()
-        name = "nvmlDeviceGetSupportedEventTypes"
-        is_told = library.call(name, device, ctypes.byref(supported)) == SUCCESS
-        mask = ctypes.c_ulonglong(supported.value & EVENT_MASK if is_told else EVENT_XID)
-        if mask.value == 0:
-            continue
-        if library.call("nvmlDeviceRegisterEvents", device, mask, events) == SUCCESS:
-            watched[device.value] = index
-    return watched
+class Nvml:
+    """NVML, once opened. None: not supported. A call may raise Lost, NvmlBroken or Unclear."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def close(self) -> None:
+        self.call("nvmlShutdown")
+
+    def driver(self) -> str | None:
+        return _text(self.call("nvmlSystemGetDriverVersion"))
+
+    def devices(self) -> list[Any]:
+        """By index: its handle, Lost where the driver does not reach it, None: not for us."""
+        count = self.call("nvmlDeviceGetCount") or 0
+        return [self._device(index) for index in range(min(count, _MAX_GPUS))]
+
+    def uuid(self, device: Any) -> str | None:
+        return _text(self.call("nvmlDeviceGetUUID", device))
+
+    def name(self, device: Any) -> str | None:
+        return _text(self.call("nvmlDeviceGetName", device))
+
+    def utilization(self, device: Any) -> float | None:
+        """A kernel was resident for this part of the time. A hung collective reads 1."""
+        found = self.call("nvmlDeviceGetUtilizationRates", device)
+        return None if found is None else found.gpu / 100
+
+    def memory(self, device: Any) -> tuple[int, int] | None:
+        """Bytes used and in all. The second version counts the driver's own memory apart."""
+        newer = getattr(self._module, "nvmlMemory_v2", None)
+        found = newer and self.call("nvmlDeviceGetMemoryInfo", device, version=newer)
+        found = found or self.call("nvmlDeviceGetMemoryInfo", device)
+        return None if found is None else (int(found.used), int(found.total))
+
+    def power_watts(self, device: Any) -> float | None:
+        return _thousandth(self.call("nvmlDeviceGetPowerUsage", device))
+
+    def power_limit_watts(self, device: Any) -> float | None:
+        return _thousandth(self.call("nvmlDeviceGetEnforcedPowerLimit", device))
+
+    def temperature_celsius(self, device: Any) -> int | None:
+        found = self.call("nvmlDeviceGetTemperatureV", device, _SENSOR_GPU)
+        if found is None:
+            found = self.call("nvmlDeviceGetTemperature", device, _SENSOR_GPU)
+        return None if found is None else int(found)
+
+    def sm_clock_hz(self, device: Any) -> int | None:
+        found = self.call("nvmlDeviceGetClockInfo", device, _CLOCK_SM)
+        return None if found is None else int(found) * 1_000_000
+
+    def throttle(self, device: Any) -> list[str] | None:
+        for name in _THROTTLE_CALLS:
+            bits = self.call(name, device)
+            if bits is not None:
+                return [reason for bit, reason in _THROTTLE_BITS if bits & bit]
+        return None
+
+    def ecc_errors(self, device: Any, corrected: bool) -> int | None:
+        """Since the driver was loaded."""
+        kind = 0 if corrected else 1
+        found = self.call("nvmlDeviceGetTotalEccErrors", device, kind, _VOLATILE)
+        return None if found is None else int(found)
+
+    def remapped_rows(self, device: Any) -> tuple[int, int, bool, bool] | None:
+        """By corrected errors, by uncorrected ones, one is pending, one has failed."""
+        found = self.call("nvmlDeviceGetRemappedRows", device)
+        if found is None:
+            return None
+        corrected, uncorrected, pending, failed = found
+        return int(corrected), int(uncorrected), bool(pending), bool(failed)
+
+    def pids(self, device: Any) -> list[int] | None:
+        """Of the host's or the container's namespace, as the driver chooses: no key to join by."""
+        for name in _PROCESS_CALLS:
+            found = self.call(name, device)
+            if found is not None:
+                pids = [int(each.pid) for each in found if each.pid is not None]
+                return pids[:_MAX_PROCESSES]
+        return None
+
+    def pcie_replays(self, device: Any) -> int | None:
+        found = self.call("nvmlDeviceGetPcieReplayCounter", device)
+        return None if found is None else int(found)
+
+    def fields(self, device: Any, wanted: Sequence[tuple[int, int]]) -> list[float | None]:
+        """The value of each (field, scope), all in one call."""
+        found = self.call("nvmlDeviceGetFieldValues", device, list(wanted))
+        return [None] * len(wanted) if found is None else [self._field(each) for each in found]
+
+    def tensor_meter(self, device: Any) -> TensorMeter | None:
+        """None: the GPU is older than Hopper, or this process may not read it."""
+        support = self.call("nvmlGpmQueryDeviceSupport", device)
+        if support is None or not support.isSupportedDevice:
+            return None
+        samples = [self.call("nvmlGpmSampleAlloc") for _ in range(2)]
+        is_whole = all(each is not None for each in samples)
+        request = self._module.c_nvmlGpmMetricsGet_t()
+        request.version = self._module.NVML_GPM_METRICS_GET_VERSION
+        return TensorMeter(self.call, device, samples, request) if is_whole else None
+
+    def watch_events(
+        self, devices: list[Any], report: OnEvent, is_over: Callable[[], bool]
+    ) -> None:
+        """Reports Xids and other events as they come; returns when it is over, or cannot watch.
+
+        The driver reports only what happens while a set is registered, and without the text of
+        the kernel log.
+        """
+        events = self.call("nvmlEventSetCreate")
+        if events is None:
+            return
+        try:
+            watched = self._register(devices, events)
+            while watched and not is_over():
+                try:
+                    event = self._module.nvmlEventSetWait_v2(events, _WAIT_MILLISECONDS)
+                except self._module.NVMLError as error:
+                    if error.value != _TIMEOUT:
+                        return
+                    continue
+                name = _EVENTS.get(event.eventType)
+                if name is not None:
+                    report(watched.get(_address(event.device), -1), name, int(event.eventData))
+        finally:
+            self.call("nvmlEventSetFree", events)
+
+    def call(self, name: str, *arguments: Any, **named: Any) -> Any:
+        """None: not supported here. Raises Lost, NvmlBroken and Unclear."""
+        function = getattr(self._module, name, None)
+        if function is None:
+            return None
+        try:
+            return function(*arguments, **named)
+        except self._module.NVMLError as error:
+            _raise_if_failed(error)
+            return None
+
+    def _device(self, index: int) -> Any:
+        try:
+            return self._module.nvmlDeviceGetHandleByIndex(index)
+        except self._module.NVMLError as error:
+            is_lost = error.value in (*_LOST, UNKNOWN_ERROR)
+            return Lost(error.value, str(error)) if is_lost else None
+
+    def _register(self, devices: list[Any], events: Any) -> dict[int | None, int]:
+        watched: dict[int | None, int] = {}
+        for index, device in enumerate(devices):
+            if device is None or isinstance(device, Lost):
+                continue
+            try:
+                mask = self._module.nvmlDeviceGetSupportedEventTypes(device) & _EVENT_MASK
+            except self._module.NVMLError:
+                mask = _EVENT_XID
+            try:
+                if mask:
+                    self._module.nvmlDeviceRegisterEvents(device, mask, events)
+                    watched[_address(device)] = index
+            except self._module.NVMLError:
+                continue
+        return watched
+
+    def _field(self, slot: Any) -> float | None:
+        code = int(slot.nvmlReturn)
+        if code == UNKNOWN_ERROR:
+            return None  # one field of many
+        if code != _SUCCESS:
+            _raise_if_failed(self._module.NVMLError(code))
+            return None
+        if slot.valueType >= len(_FIELD_KINDS):
+            return None
+        return getattr(slot.value, _FIELD_KINDS[slot.valueType])  # type: ignore[no-any-return]
 
 
-class GpmMeter:
-    def __init__(self, library: Library, device: Any, samples: list[ctypes.c_void_p]) -> None:
-        self._library, self._device = library, device
-        self._samples = samples
+class TensorMeter:
+    """How much the tensor cores of a GPU worked between two reads (GPM). A read costs 1.3 ms."""
+
+    def __init__(
+        self, call: Callable[..., Any], device: Any, samples: list[Any], request: Any
+    ) -> None:
+        self._call, self._device = call, device
+        self._samples, self._request = samples, request
         self._is_first = True
-        self._request = GpmMetrics(version=1, count=1)
-        self._request.metrics[0].id = ANY_TENSOR
+        request.numMetrics = 1
+        request.metrics[0].metricId = _ANY_TENSOR
 
     def read(self) -> float | None:
+        """0 to 1, since the last read; None at the first, or where it is not known."""
         before, now = self._samples
-        if not self._library.fill("nvmlGpmSampleGet", self._device, now):
+        if self._call("nvmlGpmSampleGet", self._device, now) is None:
             self._is_first = True  # what is in the buffer is of unknown age
             return None
         self._samples = [now, before]
         if self._is_first:
             self._is_first = False
             return None
-        request = self._request
-        request.first, request.second = before, now
-        if not self._library.fill("nvmlGpmMetricsGet", ctypes.byref(request)):
+        self._request.sample1, self._request.sample2 = before, now
+        if self._call("nvmlGpmMetricsGet", self._request) is None:
             return None
-        found = request.metrics[0]
-        is_known = found.code == SUCCESS and math.isfinite(found.value)
+        found = self._request.metrics[0]
+        is_known = found.nvmlReturn == _SUCCESS and math.isfinite(found.value)
         return min(max(found.value / 100, 0.0), 1.0) if is_known else None
 
     def close(self) -> None:
         for sample in self._samples:
-            self._library.call("nvmlGpmSampleFree", sample)
+            self._call("nvmlGpmSampleFree", sample)
 
 
-def open_meter(library: Library, device: Any) -> GpmMeter | None:
-    support = GpmSupport(version=1)
-    try:
-        is_told = library.fill("nvmlGpmQueryDeviceSupport", device, ctypes.byref(support))
-    except Unclear:
-        return None
-    if not is_told or not support.is_supported:
-        return None
-    samples = [ctypes.c_void_p(), ctypes.c_void_p()]
-    for sample in samples:
-        if library.call("nvmlGpmSampleAlloc", ctypes.byref(sample)) != SUCCESS:
-            return None
-    return GpmMeter(library, device, samples)
+def _raise_if_failed(error: Any) -> None:
+    """A value that the driver does not provide is no failure."""
+    code, reason = error.value, str(error)
+    if code in _LOST:
+        raise Lost(code, reason) from None
+    if code in _LIBRARY_DOWN:
+        raise NvmlBroken(reason) from None
+    if code == UNKNOWN_ERROR:
+        raise Unclear(reason) from None
 
 
-_CLOCK_SM, _SENSOR_GPU, _VOLATILE = 1, 0, 0
-_PROCESS_CALLS = (
-    "nvmlDeviceGetComputeRunningProcesses_v3",
-    "nvmlDeviceGetComputeRunningProcesses_v2",
-)
+def _address(device: Any) -> int | None:
+    import ctypes  # not every Python has it
+
+    return ctypes.cast(device, ctypes.c_void_p).value
 
 
-class Nvml:
-    """Raises Absent or Broken where it cannot be used."""
-
-    def __init__(self, library: str = LIBRARY) -> None:
-        self._library = Library(library)
-
-    def close(self) -> None:
-        self._library.call("nvmlShutdown")
-
-    def driver(self) -> str | None:
-        return self._library.text("nvmlSystemGetDriverVersion")
-
-    def devices(self) -> list[Any]:
-        """By index: its handle, Lost where the driver does not reach it, None: not for us."""
-        count = self._library.number("nvmlDeviceGetCount_v2") or 0
-        return [self._device(index) for index in range(min(count, MAX_GPUS))]
-
-    def uuid(self, device: Any) -> str | None:
-        return self._library.text("nvmlDeviceGetUUID", device)
-
-    def name(self, device: Any) -> str | None:
-        return self._library.text("nvmlDeviceGetName", device)
-
-    def utilization(self, device: Any) -> float | None:
-        """A kernel was resident for this part of the time. A hung collective reads 1."""
-        value = Utilization()
-        is_read = self._library.fill("nvmlDeviceGetUtilizationRates", device, ctypes.byref(value))
-        return value.gpu / 100 if is_read else None
-
-    def memory(self, device: Any) -> tuple[int, int] | None:
-        """Bytes used and in all."""
-        value = Memory2(version=version(Memory2, 2))
-        if self._library.fill("nvmlDeviceGetMemoryInfo_v2", device, ctypes.byref(value)):
-            return value.used, value.total
-        older = NvmlMemory()
-        is_read = self._library.fill("nvmlDeviceGetMemoryInfo", device, ctypes.byref(older))
-        return (older.used, older.total) if is_read else None
-
-    def power_watts(self, device: Any) -> float | None:
-        return _thousandth(self._library.number("nvmlDeviceGetPowerUsage", device))
-
-    def power_limit_watts(self, device: Any) -> float | None:
-        return _thousandth(self._library.number("nvmlDeviceGetEnforcedPowerLimit", device))
-
-    def temperature_celsius(self, device: Any) -> int | None:
-        value = Temperature(version=version(Temperature, 1), sensor=_SENSOR_GPU)
-        if self._library.fill("nvmlDeviceGetTemperatureV", device, ctypes.byref(value)):
-            return int(value.celsius)
-        sensor = ctypes.c_int(_SENSOR_GPU)
-        return self._library.number("nvmlDeviceGetTemperature", device, sensor)
-
-    def sm_clock_hz(self, device: Any) -> int | None:
-        clock = ctypes.c_int(_CLOCK_SM)
-        value = self._library.number("nvmlDeviceGetClockInfo", device, clock)
-        return None if value is None else value * 1_000_000
-
-    def throttle(self, device: Any) -> list[str] | None:
-        for name in THROTTLE_CALLS:
-            bits = self._library.number(name, device, kind=ctypes.c_ulonglong)
-            if bits is not None:
-                return throttle_names(bits)
-        return None
-
-    def ecc_errors(self, device: Any, corrected: bool) -> int | None:
-        """Since the driver was loaded."""
-        kinds = (ctypes.c_int(0 if corrected else 1), ctypes.c_int(_VOLATILE))
-        name = "nvmlDeviceGetTotalEccErrors"
-        return self._library.number(name, device, *kinds, kind=ctypes.c_ulonglong)
-
-    def remapped_rows(self, device: Any) -> tuple[int, int, bool, bool] | None:
-        """By corrected errors, by uncorrected ones, one is pending, one has failed."""
-        rows = [ctypes.c_uint() for _ in range(4)]
-        pointers = map(ctypes.byref, rows)
-        if not self._library.fill("nvmlDeviceGetRemappedRows", device, *pointers):
-            return None
-        corrected, uncorrected, pending, failed = (each.value for each in rows)
-        return corrected, uncorrected, bool(pending), bool(failed)
-
-    def pids(self, device: Any) -> list[int] | None:
-        """Of the host or of the container, as the driver likes: no key to join by."""
-        for name in _PROCESS_CALLS:
-            count = ctypes.c_uint(MAX_PROCESSES)
-            found = (NvmlProcess * MAX_PROCESSES)()
-            if self._library.fill(name, device, ctypes.byref(count), found):
-                return [each.pid for each in found[: min(count.value, MAX_PROCESSES)]]
-        return None
-
-    def pcie_replays(self, device: Any) -> int | None:
-        return self._library.number("nvmlDeviceGetPcieReplayCounter", device)
-
-    def fields(self, device: Any, wanted: Sequence[tuple[int, int]]) -> list[float | None]:
-        """The value of each (field, scope), all in one call."""
-        array = (Field * len(wanted))()
-        for slot, (number, scope) in zip(array, wanted):
-            slot.id, slot.scope = number, scope
-        name = "nvmlDeviceGetFieldValues"
-        if not self._library.fill(name, device, ctypes.c_int(len(wanted)), array):
-            return [None] * len(wanted)
-        return [self._field(slot) for slot in array]
-
-    def tensor_meter(self, device: Any) -> TensorMeter | None:
-        return open_meter(self._library, device)
-
-    def watch(self, devices: list[Any], tell: Tell, is_over: Callable[[], bool]) -> None:
-        watch(self._library, devices, tell, is_over)
-
-    def _device(self, index: int) -> Any:
-        handle = ctypes.c_void_p()
-        name = "nvmlDeviceGetHandleByIndex_v2"
-        code = self._library.call(name, ctypes.c_uint(index), ctypes.byref(handle))
-        return handle if code == SUCCESS else unopened(code, self._library.said)
-
-    def _field(self, slot: Field) -> float | None:
-        if slot.code == UNKNOWN_ERROR:
-            return None  # one field of many
-        is_read = check(slot.code, self._library.said)
-        if not is_read or slot.kind >= len(FIELD_KINDS):
-            return None
-        return getattr(slot.value, FIELD_KINDS[slot.kind])  # type: ignore[no-any-return]
+def _text(value: object) -> str | None:
+    """Older releases of the package give bytes."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return None if value is None else str(value)
 
 
 def _thousandth(value: int | None) -> float | None:

@@ -23,7 +23,7 @@ import time
 from collections import deque
 from typing import Any, Callable, Sequence, TypeVar
 
-from mwatch_trainer.gpu.nvml_api import (
+from mwatch_trainer.gpu.nvml import (
     LINK_COUNT,
     MAX_LINKS,
     NVLINK5_ERRORS,
@@ -31,12 +31,13 @@ from mwatch_trainer.gpu.nvml_api import (
     RECOVERY_ACTION,
     THROTTLE_TIMES,
     UNKNOWN_ERROR,
-    Calls,
     Lost,
+    Nvml,
     NvmlAbsent,
     NvmlBroken,
     TensorMeter,
     Unclear,
+    open_nvml,
 )
 
 RARELY_SECONDS = 30.0
@@ -48,7 +49,7 @@ T = TypeVar("T")
 
 
 class Device:
-    def __init__(self, nvml: Calls, handle: Any, tensor_seconds: float) -> None:
+    def __init__(self, nvml: Nvml, handle: Any, tensor_seconds: float) -> None:
         self._nvml, self._handle = nvml, handle
         self._tensor_seconds = tensor_seconds
         self._constant: dict[str, Any] = {}
@@ -179,7 +180,7 @@ class GpuEvents:
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self, nvml: Calls, devices: list[Any]) -> None:
+    def start(self, nvml: Nvml, devices: list[Any]) -> None:
         self._over = threading.Event()
         self._thread = threading.Thread(
             target=self._watch, args=(nvml, devices, self._over), name="mwatch-xid", daemon=True
@@ -203,7 +204,7 @@ class GpuEvents:
             "events": [list(each) for each in tuple(others)],
         }
 
-    def _watch(self, nvml: Calls, devices: list[Any], over: threading.Event) -> None:
+    def _watch(self, nvml: Nvml, devices: list[Any], over: threading.Event) -> None:
         shortest, longest = _EVENTS_AGAIN_SECONDS
         pause = shortest
         while not over.is_set():
@@ -211,13 +212,13 @@ class GpuEvents:
             with contextlib.suppress(
                 NvmlBroken, Lost, Unclear
             ):  # whoever samples sees and says them
-                nvml.watch(devices, self._tell, over.is_set)
+                nvml.watch_events(devices, self._record, over.is_set)
             if time.monotonic() - began > longest:
                 pause = shortest
             over.wait(pause)
             pause = min(2 * pause, longest)
 
-    def _tell(self, index: int, name: str, number: int) -> None:
+    def _record(self, index: int, name: str, number: int) -> None:
         if name == "xid":
             self._xids.setdefault(index, deque(maxlen=_KEPT)).append((number, time.time()))
         else:
@@ -232,19 +233,10 @@ _ABSENT_SECONDS = 60.0
 _LONGEST_SECONDS = 300.0
 
 
-def _by_ctypes() -> Calls:
-    try:
-        # Not every Python has ctypes, and this process is good for more than GPUs.
-        from mwatch_trainer.gpu import nvml
-    except ImportError:
-        raise NvmlAbsent("this Python has no ctypes") from None
-    return nvml.Nvml()
-
-
 class GpuSampler:
     def __init__(
         self,
-        open_nvml: Callable[[], Calls] = _by_ctypes,
+        open_nvml: Callable[[], Nvml] = open_nvml,
         *,
         tensor_seconds: float = TENSOR_SECONDS,
         clock: Callable[[], float] = time.monotonic,
@@ -253,7 +245,7 @@ class GpuSampler:
         self._open_nvml = open_nvml
         self._tensor_seconds = tensor_seconds
         self._clock = clock
-        self._nvml: Calls | None = None
+        self._nvml: Nvml | None = None
         self._driver: str | None = None
         self._devices: list[Device | Lost | None] = []
         self._events = GpuEvents()
@@ -331,7 +323,7 @@ class GpuSampler:
         self._pause = _AGAIN_SECONDS
         self._events.start(nvml, handles)
 
-    def _device(self, nvml: Calls, handle: Any) -> Device | Lost | None:
+    def _device(self, nvml: Nvml, handle: Any) -> Device | Lost | None:
         if handle is None or isinstance(handle, Lost):
             return handle
         return Device(nvml, handle, self._tensor_seconds)

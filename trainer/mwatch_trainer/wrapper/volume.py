@@ -136,7 +136,7 @@ class Volume:
         if self._options.with_node_facts:
             with contextlib.suppress(OSError):
                 arguments = [directory, str(os.getpid())]
-                self._sampler = helper_process.start("gpu.node_sampler", arguments)
+                self._sampler = helper_process.start("gpu.node_sampler", arguments, needs="pynvml")
                 reaper.watch(self._sampler)
 
     @property

@@ -1,147 +1,36 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""One request of OTLP over HTTP, which another thread can cut off.
+"""One request by OpenTelemetry's own OTLP/HTTP exporter, with a total time limit.
 
-OpenTelemetry's encoder makes the request; its own HTTP exporter is not used: with the libraries
-below it, it takes 6 MiB more, has no limit for the time of one request, and tells nobody what the
-server said. Headers, compression and certificates come from the standard OTEL_EXPORTER_OTLP_*
-variables. Only the thread that sends may import this.
-
-Each read of a socket has its own time limit, so a server that sends a byte now and then would hold
-a request for ever: `cut` ends it from another thread. Proxies come from the usual variables; a
-redirection is not followed, for it would take the headers, and what is secret in them, elsewhere.
+The exporter encodes, compresses and takes headers and certificates from the standard
+OTEL_EXPORTER_OTLP_* variables. Its session is ours and adds what the exporter lacks: a limit for
+the whole request (each read of a socket has its own, so a server that sends a byte now and then
+would hold a request for ever), a bound for the answer, and what the server answered. A redirect is
+refused, for it would take the headers, and the secrets in them, elsewhere. Only the thread that
+sends may import this.
 """
 
 from __future__ import annotations
 
-import base64
-import gzip
+import os
 import socket
-import ssl
 import threading
-from collections.abc import Mapping
 from contextlib import suppress
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
-from urllib.error import HTTPError
-from urllib.parse import unquote, urlsplit, urlunsplit
-from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
+import requests
 from google.protobuf.message import DecodeError
-from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 from opentelemetry.sdk.metrics.export import MetricsData
-from opentelemetry.util.re import parse_env_headers
+from requests.adapters import HTTPAdapter
+from urllib3.exceptions import HTTPError
 
 from mwatch import __version__
 from mwatch.export.otlp.names import SendOutcome
-
-
-class Wire:
-    def __init__(
-        self,
-        certificate: str | None = None,
-        client_certificate: str | None = None,
-        client_key: str | None = None,
-    ) -> None:
-        """Paths of files. OSError where one cannot be read."""
-        self._socket: socket.socket | None = None
-        self._is_cut = False
-        self._lock = threading.Lock()
-        context = None
-        if certificate or client_certificate:
-            context = ssl.create_default_context(cafile=certificate)
-            if client_certificate:
-                context.load_cert_chain(client_certificate, client_key)
-        self._opener = build_opener(_Plain(self), _Secured(self, context), _NoRedirection())
-
-    def begin(self) -> None:
-        """Before each request: what was cut before it does not matter any more."""
-        with self._lock:
-            self._socket, self._is_cut = None, False
-
-    def open(self, request: Request, limit_seconds: float) -> Any:
-        return self._opener.open(request, timeout=limit_seconds)
-
-    def cut(self) -> None:
-        """Whatever is under way fails, also where its connection is only just being made."""
-        with self._lock:
-            self._is_cut = True
-            self._shut()
-
-    @property
-    def is_cut(self) -> bool:
-        """Since the request began: then half an answer may look like a whole one."""
-        return self._is_cut
-
-    def hold(self, connected: socket.socket) -> None:
-        with self._lock:
-            self._socket = connected
-            if self._is_cut:
-                self._shut()
-
-    def _shut(self) -> None:
-        if self._socket is not None:
-            with suppress(OSError):
-                # Not the method of a TLS socket, which also takes away what its reader uses.
-                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
-
-
-class _Plain(HTTPHandler):
-    def __init__(self, wire: Wire) -> None:
-        super().__init__()
-        self._wire = wire
-
-    def http_open(self, req: Request) -> Any:
-        wire = self._wire
-
-        class Held(HTTPConnection):
-            def connect(self) -> None:
-                super().connect()
-                wire.hold(self.sock)
-
-        return self.do_open(Held, req)
-
-
-class _Secured(HTTPSHandler):
-    def __init__(self, wire: Wire, context: ssl.SSLContext | None) -> None:
-        super().__init__()
-        self._wire = wire
-        self._own_context = context
-
-    def https_open(self, req: Request) -> Any:
-        wire = self._wire
-
-        class Held(HTTPSConnection):
-            def connect(self) -> None:
-                super().connect()
-                wire.hold(self.sock)
-
-        context = self._own_context or ssl.create_default_context()
-        return self.do_open(Held, req, context=context)
-
-
-class _NoRedirection(HTTPRedirectHandler):
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
-def without_user(address: str) -> str:
-    parts = urlsplit(address)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-
-
-def authorization(address: str) -> dict[str, str]:
-    """Of `http://user:password@host`."""
-    parts = urlsplit(address)
-    if parts.username is None:
-        return {}
-    both = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-    return {"authorization": "Basic " + base64.b64encode(both.encode()).decode()}
-
 
 _MAX_ANSWER_BYTES = 16_384
 _LATER = frozenset(
@@ -153,83 +42,157 @@ _LATER = frozenset(
         HTTPStatus.GATEWAY_TIMEOUT,
     }
 )
+_FILES = ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")
 
 
 class Sender:
     """For one thread."""
 
-    def __init__(self, endpoint: str, limit_seconds: float, environ: Mapping[str, str]) -> None:
+    def __init__(self, endpoint: str, limit_seconds: float) -> None:
         """OSError where a certificate cannot be read."""
-        self.problem: str | None = None
+        for name in _FILES:
+            own = os.environ.get(f"OTEL_EXPORTER_OTLP_METRICS_{name}")
+            if path := own or os.environ.get(f"OTEL_EXPORTER_OTLP_{name}"):
+                open(path, "rb").close()
+        self._session = BoundedSession(limit_seconds)
+        self._exporter = OTLPMetricExporter(
+            endpoint,
+            headers={"user-agent": f"mwatch/{__version__}"},
+            timeout=limit_seconds,
+            session=self._session,
+        )
+
+    @property
+    def problem(self) -> str | None:
         """Why something was last not taken."""
-        self._address = without_user(endpoint)
-        self._limit = limit_seconds
-        self._is_packed = _option(environ, "COMPRESSION").strip().lower() == "gzip"
-        self._headers = {
-            "content-type": "application/x-protobuf",
-            "user-agent": f"mwatch/{__version__}",
-            **({"content-encoding": "gzip"} if self._is_packed else {}),
-            **authorization(endpoint),
-            **parse_env_headers(_option(environ, "HEADERS"), liberal=True),
-        }
-        names = ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")
-        self._wire = Wire(*(_option(environ, name) or None for name in names))
+        return self._session.problem
 
     def send(self, data: MetricsData) -> SendOutcome:
-        body = encode_metrics(data).SerializeToString()
-        packed = gzip.compress(body, 5) if self._is_packed else body
-        request = Request(self._address, packed, self._headers, method="POST")
-        self._wire.begin()
-        watch = threading.Timer(self._limit, self._wire.cut)
-        watch.daemon = True
-        watch.start()
-        try:
-            with self._wire.open(request, self._limit) as response:
-                problem = _rejected(response)
-            if not self._wire.is_cut:
-                self.problem = problem
-                return SendOutcome.TAKEN
-            error: Exception = TimeoutError()
-        except HTTPError as refused:
-            refused.close()
-            self.problem = f"the server answered {refused.code}"
-            return SendOutcome.LATER if refused.code in _LATER else SendOutcome.REFUSED
-        except (OSError, HTTPException, ValueError) as failed:
-            # A connection that we cut may look as if the server had.
-            error = TimeoutError() if self._wire.is_cut else failed
-        finally:
-            watch.cancel()
-            watch.join()  # a cut that is on its way is not for the next request
-        is_late = isinstance(error, TimeoutError) or isinstance(error.__context__, TimeoutError)
-        self.problem = f"no answer within {self._limit:g} s" if is_late else _innermost(error)
-        return SendOutcome.LATER
+        session = self._session
+        session.outcome = None
+        self._exporter.export(data)
+        if session.outcome is None:
+            session.problem = "OpenTelemetry cannot encode a sample"
+        return session.outcome or SendOutcome.REFUSED
 
     def close(self) -> None:
         """From any thread: a request that is under way ends."""
-        self._wire.cut()
+        self._session.cut()
 
 
-def _option(environ: Mapping[str, str], name: str) -> str:
-    """That for metrics alone goes before that for all."""
-    own = environ.get(f"OTEL_EXPORTER_OTLP_METRICS_{name}")
-    return own or environ.get(f"OTEL_EXPORTER_OTLP_{name}") or ""
+class NotTaken(Exception):
+    """Neither a status nor an error after which the exporter itself would try again."""
 
 
-def _rejected(response: Any) -> str | None:
+class BoundedSession(requests.Session):
+    """Each request has a connection of its own, which another thread can cut off."""
+
+    def __init__(self, limit_seconds: float) -> None:
+        super().__init__()
+        self.outcome: SendOutcome | None = None
+        """Of the last request."""
+        self.problem: str | None = None
+        self._limit = limit_seconds
+        self._socket: Any = None
+        self._is_cut = False
+        self._lock = threading.Lock()
+        for scheme in ("http://", "https://"):
+            self.mount(scheme, _HoldingAdapter(self))
+
+    def request(self, *args: Any, **options: Any) -> requests.Response:
+        """Raises NotTaken: whether and when to send again is decided by our queue alone."""
+        with self._lock:
+            self._socket, self._is_cut = None, False
+        watch = threading.Timer(self._limit, self.cut)
+        watch.daemon = True
+        watch.start()
+        try:
+            response = self._answer(*args, **options)
+        finally:
+            watch.cancel()
+            watch.join()  # a cut that is on its way is not for the next request
+            self.close()
+        if self.outcome is not SendOutcome.TAKEN:
+            raise NotTaken(self.problem)
+        return response
+
+    def cut(self) -> None:
+        """Whatever is under way fails, also where its connection is only just being made."""
+        with self._lock:
+            self._is_cut = True
+            self._shut()
+
+    def hold(self, connected: Any) -> None:
+        with self._lock:
+            self._socket = connected
+            if self._is_cut:
+                self._shut()
+
+    def _shut(self) -> None:
+        if self._socket is not None:
+            with suppress(OSError, TypeError):
+                # Not the method of a TLS socket, which also takes away what its reader uses.
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def _answer(self, *args: Any, **options: Any) -> requests.Response:
+        self.outcome = SendOutcome.LATER
+        options.update(stream=True, allow_redirects=False)
+        try:
+            with super().request(*args, **options) as response:
+                problem = _rejected(response)
+        except (OSError, ValueError, HTTPError) as error:
+            # A connection that we cut may look as if the server had.
+            is_late = self._is_cut or isinstance(error, requests.Timeout)
+            self.problem = self._too_late() if is_late else _innermost(error)
+            raise NotTaken(self.problem) from None
+        status = response.status_code
+        if self._is_cut:  # then half an answer may look like a whole one
+            self.problem = self._too_late()
+        elif 200 <= status < 300:
+            self.outcome, self.problem = SendOutcome.TAKEN, problem
+        else:
+            self.problem = f"the server answered {status}"
+            self.outcome = SendOutcome.LATER if status in _LATER else SendOutcome.REFUSED
+        return response
+
+    def _too_late(self) -> str:
+        return f"no answer within {self._limit:g} s"
+
+
+class _HoldingAdapter(HTTPAdapter):
+    """Passes each new connection to the session, through a proxy or not."""
+
+    def __init__(self, session: BoundedSession) -> None:
+        super().__init__(pool_connections=1, pool_maxsize=1)
+        self._session = session
+
+    def get_connection_with_tls_context(self, *args: Any, **options: Any) -> Any:
+        pool: Any = super().get_connection_with_tls_context(*args, **options)
+        base, hold = pool.ConnectionCls, self._session.hold
+
+        def connect(connection: Any) -> None:
+            base.connect(connection)
+            hold(connection.sock)
+
+        pool.ConnectionCls = type("HeldConnection", (base,), {"connect": connect})
+        return pool
+
+
+def _rejected(response: requests.Response) -> str | None:
     """Points may be refused one by one, in an answer that says yes."""
     try:
-        body = response.read1(_MAX_ANSWER_BYTES)
+        body = response.raw.read1(_MAX_ANSWER_BYTES)
         partial = ExportMetricsServiceResponse.FromString(body).partial_success
-    except (OSError, HTTPException, DecodeError):
-        return None  # what does not speak OTLP has said yes all the same
+    except (OSError, HTTPError, DecodeError):
+        return None  # a server that does not speak OTLP has accepted it all the same
     if not partial.rejected_data_points:
         return None
     return f"{partial.rejected_data_points} points were refused: {partial.error_message[:200]}"
 
 
 def _innermost(error: BaseException) -> str:
-    """`Connection refused`, and not who passed it on."""
+    """`Connection refused`, and not which library passed it on."""
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
-    said = (error.strerror if isinstance(error, OSError) else None) or str(error)[:200]
-    return said or type(error).__name__
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)[:200]
+    return reason or type(error).__name__
