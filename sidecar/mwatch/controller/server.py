@@ -36,10 +36,12 @@ from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.kube.mirror import MirrorStatus
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
+from mwatch.model.goodput import RisingSeconds
 from mwatch.model.kube.gang import Why
 from mwatch.model.snapshot.snapshot import Snapshot, Surroundings, take
 from mwatch.remediate.status import Doing, HeldBy, RemediationStatus
 from mwatch.runtime.self_monitoring import OwnUse
+from mwatch.state.goodput.ledger import time_spent
 from mwatch_trainer.scrub.scrubber import Scrubber
 
 _MINUTES_SECONDS = 300.0
@@ -64,11 +66,12 @@ class ControllerStats(NamedTuple):
 
 
 class IncidentCount:
-    """Of one job: each incident that is over, or was acted on, counts once."""
+    """Of one job: each incident that is over, or was acted on, counts once; time never falls."""
 
     def __init__(self) -> None:
         self.over: Counter[tuple[Cause, Action]] = Counter()
         self._counted: deque[Incident] = deque(maxlen=256)
+        self.spent = RisingSeconds()
 
     def look(self, incidents: Iterable[Incident]) -> None:
         for each in incidents:
@@ -87,7 +90,10 @@ def snapshot_of(watch: JobMonitor, count: IncidentCount, now: float) -> Snapshot
     job, act = engine.job, engine.settings.act
     count.look(engine.incidents)
     left = act.restarts_per_window - budget.spent(engine.record, now, act)
+    spent = time_spent(job, now)
     around = Surroundings(
+        goodput=spent.goodput,
+        spent_seconds=count.spent.raise_to(spent.seconds),
         findings=assessment.findings,
         decision=assessment.decision,
         hang_deadline_seconds=watch.hang_deadline_seconds,
