@@ -115,7 +115,7 @@ COURSE = Row(
         Panel(
             "Goodput", "lines",
             (Query(GOODPUT, "{{namespace}} {{run}}"),),
-            "percentunit", "Share of wall time that went into iterations done for the first time.",
+            "percentunit", "Share of wall time in sound iterations done for the first time.",
             alerts=("MwatchGoodputLow",), low=0, high=1,
             steps=(Step(None, "red"), Step(0.8, "yellow"), Step(0.9, "green")),
         ),

@@ -62,7 +62,7 @@ COURSE = Row(
     (
         Panel(
             "Goodput", "lines", (Query(_RATIO, _NAME),), "percentunit",
-            "Share of wall time that went into iterations done for the first time, since the run "
+            "Share of wall time in sound iterations done for the first time, since the run "
             "began.", alerts=("MwatchGoodputLow",), steps=_GOOD, width=12, low=0, high=1,
         ),
         Panel(
@@ -87,7 +87,8 @@ COURSE = Row(
                 ),
             ),
             "s", "hang_undetected, detecting and waiting_to_act are the price of a stall; "
-            "recomputed is what was lost since the last checkpoint.", width=12,
+            "recomputed is what was lost since the last checkpoint; bad_steps had a loss of NaN or "
+            "infinity, or were skipped.", width=12,
         ),
         Panel(
             "Lost since the run began", "table",

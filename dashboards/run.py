@@ -46,7 +46,7 @@ NOW = Row(
         ),
         Panel(
             "Goodput", "number", (Query(spoken("mwatch_goodput_ratio", ONE_RUN)),),
-            "percentunit", "Share of wall time that went into iterations done for the first time.",
+            "percentunit", "Share of wall time in sound iterations done for the first time.",
             alerts=("MwatchGoodputLow",), width=4, height=4, low=0, high=1,
         ),
         Panel(

@@ -206,7 +206,14 @@ def of_falling_scale() -> RunLog:
     return log.steps(201, 300, change={"loss scale": "32768.0"})
 
 
-@pytest.mark.parametrize("run", [dearer_than_time, of_unknown_interval, skipping, of_falling_scale])
+def of_infinite_loss() -> RunLog:
+    log = RunLog(total=9000).start().steps(1, 200)
+    return log.steps(201, 230, loss=" lm loss: INF |").steps(231, 300)
+
+
+@pytest.mark.parametrize(
+    "run", [dearer_than_time, of_unknown_interval, skipping, of_falling_scale, of_infinite_loss]
+)
 def test_an_odd_run_ends_the_same(run: Callable[[], RunLog]) -> None:
     text = str(run())
     assert end_of(played(text, together=True)) == end_of(played(text, together=False))

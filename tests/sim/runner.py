@@ -123,13 +123,18 @@ class Runner:
 
     def _goodput_error(self) -> float | None:
         job, stage = self.watch.engine.job, self.watch.stage
-        ledger.settle(job, stage.now)
-        wall = job.ledger.wall_seconds
+        spent = ledger.time_spent(job, stage.now)
+        wall = spent.wall_seconds
         if wall <= 0 or stage.blinded:
             return None
-        booked, done = job.ledger.seconds[Spent.TRAINING], stage.done
+        booked, done = spent.seconds[Spent.TRAINING], stage.done
         least = done.good_seconds - done.doubtful_seconds
-        most = done.good_seconds + done.paused_seconds + done.like_their_neighbours
+        most = (
+            done.good_seconds
+            + done.paused_seconds
+            + done.unprinted_bad
+            + done.like_their_neighbours
+        )
         return (booked - min(max(booked, least), most)) / wall
 
 

@@ -8,6 +8,7 @@ Only the trainer and its faults change it. Watchers get their view of it from `p
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -76,17 +77,39 @@ class Done:
 
     best: int = 0
     good_seconds: float = 0.0
-    """First-time iterations, at their usual speed."""
+    """Sound iterations that were done for the first time, at their usual speed."""
     doubtful_seconds: float = 0.0
     """Of these: the usual part of first steps, and what single steps of a heavy tail took above
     the others. Whether that is good time is a matter of reading."""
+    unprinted_good: float = 0.0
+    """Of good time, and of steps that trained nothing: since the last line. A mean that is NaN
+    hides the good steps before it, and an attempt that dies before its line hides the bad ones."""
+    unprinted_bad: float = 0.0
     paused_seconds: float = 0.0
-    """Pauses too short to be told from a long step."""
+    """Pauses too short to be told from a long step, and bad steps that no line shows."""
     steps: list[float] = field(default_factory=list)
     """Usual seconds of each step, without stalls."""
     first_steps: list[tuple[int, float]] = field(default_factory=list)
     """Of each process whose first step was good time: how many `steps` there were before it, and
     its usual part."""
+
+    def add(self, iteration: int, seconds: float, *, is_sound: bool, doubtful: float) -> None:
+        if not is_sound:
+            self.unprinted_bad += seconds
+        elif iteration > self.best:
+            self.best = iteration
+            self.good_seconds += seconds
+            self.doubtful_seconds += doubtful
+            self.unprinted_good += seconds - doubtful
+
+    def printed(self, loss: float | None) -> None:
+        if loss is not None and not math.isfinite(loss):
+            self.doubtful_seconds += self.unprinted_good
+        self.unprinted_good = self.unprinted_bad = 0.0
+
+    def start_attempt(self) -> None:
+        self.paused_seconds += self.unprinted_bad
+        self.unprinted_good = self.unprinted_bad = 0.0
 
     @property
     def like_their_neighbours(self) -> float:

@@ -8,6 +8,7 @@ first step is slow, the first save is slow, an evaluation is silent until its re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from random import Random
 
@@ -65,6 +66,7 @@ class Trainer:
         stage = self.stage
         stage.phase, stage.iteration, stage.is_over = JobPhase.STARTING, None, False
         stage.odd.clear()
+        stage.done.start_attempt()
         try:
             yield from self._start()
             yield from self._train()
@@ -190,14 +192,14 @@ class Trainer:
         done = stage.done
         if not is_first:
             done.steps.append(usual)
-        if self.weights.iteration > done.best:
-            done.best = self.weights.iteration
-            done.good_seconds += usual
-            done.doubtful_seconds += usual if is_first else tail
-            if is_first:
-                done.first_steps.append((len(done.steps), usual))
+        is_sound = not result.is_skipped and math.isfinite(result.loss)
+        if is_first and is_sound and self.weights.iteration > done.best:
+            done.first_steps.append((len(done.steps), usual))
+        doubtful = usual if is_first else tail
+        done.add(self.weights.iteration, usual, is_sound=is_sound, doubtful=doubtful)
         report = self.meter.report(self.weights, result)
         if report is not None:
+            done.printed(report.loss)
             last = shape.world_size - 1
             stage.say(last, lines.iteration_line(stage.now, shape, report))
         self.ailments.after_step()

@@ -25,6 +25,7 @@ from mwatch.evidence.incident_store import IncidentFiles
 from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause, Finding, Severity
+from mwatch.model.goodput import RisingSeconds
 from mwatch.model.incident import IncidentRecord
 from mwatch.model.observation import Observed
 from mwatch.report import story_json
@@ -184,7 +185,7 @@ def test_sidecar_controller_story_and_files_agree_on_the_incidents(
             watched.watch.look()
             (sidecar,) = watched.metrics.snapshots()
         monitor.assessment = engine.twin_last
-        controller = snapshot_of(monitor, watched.clock.now())
+        controller = snapshot_of(monitor, RisingSeconds(), watched.clock.now())
         files = IncidentFiles(watched.folder.incidents).read()
         story = story_json.read(watched.folder.story)
     assert not watched.view.of("noted")

@@ -11,14 +11,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import urlopen
 
+import pytest
+
+from mwatch.export.metrics.catalog import BADPUT
+from mwatch.export.metrics.measure import measure
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
+from mwatch.model.goodput import Spent
 from mwatch.model.observation import AttemptStart
+from mwatch.state.goodput.ledger import time_spent
 from mwatch.watch.collector import VolumeCollector
 from mwatch.watch.metrics import RunMetrics, serve
 from support.builders.events import grammar
+from support.builders.fold import READY, WORLD
 from support.builders.job import entries
-from support.builders.run import Told, gone_bad
+from support.builders.run import Told, gone_bad, good
 
 
 def live_of(told: Told, volume: Path) -> VolumeCollector:
@@ -96,3 +103,45 @@ def test_what_is_over_is_counted_with_what_was_done(tmp_path: Path) -> None:
     (after,) = metrics.snapshots()
     assert before.incidents == {}, "a scrape is not changed under its hands"
     assert after.incidents == {(Cause.NAN, Action.RESTART): 1}
+
+
+def scraped(metrics: RunMetrics) -> dict[str, float]:
+    (snapshot,) = metrics.snapshots()
+    return {
+        value.labels[0]: value.value for value in measure(snapshot) if value.metric is BADPUT
+    } | {"goodput": snapshot.goodput or 0.0}
+
+
+def test_goodput_falls_and_lost_time_rises_while_a_hang_lasts(tmp_path: Path) -> None:
+    told = Told()
+    told.sees(AttemptStart(1, None, None))
+    told.says(WORLD, READY, *good(*range(1, 121)))
+    metrics, seen = metrics_of(told, tmp_path), []
+    for _ in range(6):
+        metrics.looked(told.waits(15))
+        seen.append(scraped(metrics))
+    assert [each["goodput"] for each in seen] == sorted(
+        {each["goodput"] for each in seen}, reverse=True
+    )
+    lost = [sum(each.values()) - each["goodput"] for each in seen]
+    assert lost[-1] - lost[1] == pytest.approx(60.0)
+    assert seen[-1]["hang_undetected"] + seen[-1]["detecting"] == pytest.approx(90.0, abs=1.0)
+
+
+def test_no_counter_of_lost_time_falls_when_a_silence_turns_out_to_be_an_evaluation(
+    tmp_path: Path,
+) -> None:
+    told = Told()
+    told.sees(AttemptStart(1, None, None))
+    told.says(WORLD, READY, *good(*range(1, 121)))
+    metrics = metrics_of(told, tmp_path)
+    metrics.looked(told.waits(30))
+    before = scraped(metrics)
+    assert before["hang_undetected"] > 0
+    result = " validation loss at iteration 120 | lm loss value: 2.1E+00 | lm loss PPL: 8.2E+00 | "
+    metrics.looked(told.says(result, *good(121, 122)))
+    after = scraped(metrics)
+    spent = time_spent(told.engine.job, told.clock.now()).seconds
+    assert spent[Spent.HANG_UNDETECTED] == 0
+    assert after["evaluating"] == pytest.approx(spent[Spent.EVALUATING]) != 0
+    assert after["hang_undetected"] == before["hang_undetected"]

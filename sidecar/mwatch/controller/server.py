@@ -32,12 +32,14 @@ from mwatch.export.metrics.metric import Metric, Value
 from mwatch.export.metrics.prometheus import Exporter
 from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.kube.mirror import MirrorStatus
+from mwatch.model.goodput import RisingSeconds
 from mwatch.model.kube.gang import Why
 from mwatch.model.kube.restart_state import DOING, HELD
 from mwatch.model.snapshot.snapshot import Snapshot, Surroundings, take
 from mwatch.remediate.gates import HeldBy
 from mwatch.remediate.status import RemediationStatus
 from mwatch.runtime.self_monitoring import OwnUse
+from mwatch.state.goodput.ledger import time_spent
 from mwatch_trainer.scrub.scrubber import Scrubber
 
 _MINUTES_SECONDS = 300.0
@@ -61,14 +63,17 @@ class ControllerStats(NamedTuple):
     ledger_errors: int = 0
 
 
-def snapshot_of(watch: JobMonitor, now: float) -> Snapshot | None:
+def snapshot_of(watch: JobMonitor, rising: RisingSeconds, now: float) -> Snapshot | None:
     """Of the job as a whole: its ranks and GPUs are told by the sidecars."""
     assessment, engine = watch.assessment, watch.engine
     if assessment is None:
         return None
     job, act = engine.job, engine.settings.act
     left = act.restarts_per_window - budget.spent(engine.record, now, act)
+    spent = time_spent(job, now)
     around = Surroundings(
+        goodput=spent.goodput,
+        spent_seconds=rising.raise_to(spent.seconds),
         findings=assessment.findings,
         decision=assessment.decision,
         hang_deadline_seconds=watch.hang_deadline_seconds,
@@ -82,6 +87,7 @@ def snapshot_of(watch: JobMonitor, now: float) -> Snapshot | None:
 class FleetMetrics:
     def __init__(self, started_at: float) -> None:
         self._use = OwnUse(started_at)
+        self._lost_seconds: dict[str, RisingSeconds] = {}
         self._loops: deque[tuple[float, float]] = deque()
         self._newest: tuple[Snapshot, ...] = ()
         self._values: tuple[Value, ...] = ()
@@ -89,7 +95,11 @@ class FleetMetrics:
 
     def looked(self, jobs: Iterable[JobMonitor], told: ControllerStats, now: float) -> None:
         listed = list(jobs)
-        made = (snapshot_of(each, now) for each in listed)
+        known = self._lost_seconds
+        self._lost_seconds = {
+            each.kube.uid: known.get(each.kube.uid) or RisingSeconds() for each in listed
+        }
+        made = (snapshot_of(each, self._lost_seconds[each.kube.uid], now) for each in listed)
         self._newest = tuple(each for each in made if each is not None)
         self._values = tuple(self._own(listed, told, now))
         self._ticked = time.monotonic()

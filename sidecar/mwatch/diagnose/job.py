@@ -136,9 +136,6 @@ def make_report(
         facts.job.name, words, facts.kube.now,
         besides=besides(facts.kube), settings=settings, is_up=is_up,
     )  # fmt: skip
-    job = story.engine.job
-    if job.has_started:
-        ledger.settle(job, job.now)
     said, decision = judge(facts, story, words)
     findings = tuple(_placed(each, words) for each in story.assessment.findings)
     report = _whole(facts, words, story, said, decision, findings)
@@ -185,7 +182,7 @@ def _whole(
         findings=findings,
         incidents=tuple(story.engine.incidents),
         attempts=tuple(_attempt(story, each.number, said, decision) for each in attempts),
-        ledger=job.ledger,
+        ledger=ledger.time_spent(job, job.now),
         world_size=job.layout.world_size,
         timeline=(),
         files=tuple(each.pod.name for each in words if each.has_told),

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the wall time of a job went, over all its attempts. The parts add up to the whole.
 
-Time is booked for good when an iteration line, a phase or the end of an attempt tells what it
-was. What is open is shown in `seconds` as it looks now, and may look different later.
+`GoodputLedger` holds the time that is accounted for: up to the last iteration line, the last
+change of phase, or the end of an attempt. The time since then is open. `state.goodput` reads it
+at any moment as `TimeSpent`, without a change to the ledger.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Spent(StrEnum):
     FIRST_STEP = "first_step"
     """What the first step of a process takes above a usual one."""
     TRAINING = "training"
-    """The only good part: iterations that were done for the first time, at usual speed."""
+    """The only good part: sound iterations, done for the first time, at usual speed."""
     SAVING = "saving"
     EVALUATING = "evaluating"
     HANG_UNDETECTED = "hang_undetected"
@@ -34,6 +35,8 @@ class Spent(StrEnum):
     """From the end of an attempt, or the error that ends it, to the first word of the next."""
     RECOMPUTED = "recomputed"
     """Iterations that an earlier attempt had done."""
+    BAD_STEPS = "bad_steps"
+    """Iterations that trained nothing: the loss was NaN or infinite, or the update was skipped."""
     SLOW = "slow"
     """What steps took above the usual."""
     IDLE = "idle"
@@ -45,6 +48,52 @@ Parts = dict[Spent, float]
 
 def nothing() -> Parts:
     return dict.fromkeys(Spent, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSpent:
+    """All wall time of a job up to one moment."""
+
+    seconds: Mapping[Spent, float] = field(default_factory=nothing)
+    gpu_seconds: Mapping[Spent, float] = field(default_factory=nothing)
+    """Weighted by the world size that was known then; 1 while none was ever known."""
+
+    @property
+    def wall_seconds(self) -> float:
+        return sum(self.seconds.values())
+
+    @property
+    def goodput(self) -> float | None:
+        """Share of wall time that was good; None before any time has passed."""
+        wall = self.wall_seconds
+        return self.seconds[Spent.TRAINING] / wall if wall > 0 else None
+
+
+class RisingSeconds:
+    """Seconds as a counter shows them. Open time may turn out to be something else than it looked,
+    and a counter that falls is read as one that started again at zero."""
+
+    __slots__ = ("_highest",)
+
+    def __init__(self) -> None:
+        self._highest = nothing()
+
+    def raise_to(self, seconds: Mapping[Spent, float]) -> Parts:
+        for spent, each in seconds.items():
+            self._highest[spent] = max(self._highest[spent], each)
+        return dict(self._highest)
+
+
+class StepShares(NamedTuple):
+    """How much of a few steps was something else than good."""
+
+    redone: float = 0.0
+    """Of the sound iterations: those that had been done before."""
+    bad: float = 0.0
+
+    @property
+    def good(self) -> float:
+        return (1 - self.bad) * (1 - self.redone)
 
 
 class BookedStall(NamedTuple):
@@ -69,8 +118,7 @@ class Unjudged(NamedTuple):
     above_is: Spent
     """What is above the usual: FIRST_STEP or SLOW."""
     seconds: float
-    redone: float
-    """Share of the iterations that had been done before."""
+    shares: StepShares
     batch_size: int | None
 
 
@@ -123,7 +171,7 @@ class StepPace:
     """Training that lines have told of and that had no room in the time since the line before:
     stamps are cut to seconds, and lines wait in buffers."""
     furthest: float = 0.0
-    """Iteration that was reached, by lines or by what the time allows."""
+    """Iteration that was reached by sound steps, as lines show or as the time allows."""
     redone_until: float = 0.0
     """Iterations up to here were done by earlier attempts."""
     unjudged: list[Unjudged] = field(default_factory=list)
@@ -136,6 +184,10 @@ class StepPace:
     """What may turn out to be training: lines that tell of it may still wait in a buffer."""
     unseen_seconds: float = 0.0
     """Likely worked on between the last word of an attempt and its end, which nobody saw."""
+    loss_name: str | None = None
+    """Of the loss that lines print. Megatron leaves out a mean that is NaN."""
+    is_bad: bool = False
+    """The last line holds no sound iteration."""
     slow_lines: int = 0
     slow_iterations: float = 0
     is_slow: bool = False
@@ -143,9 +195,10 @@ class StepPace:
     slow_seconds: float = 0.0
     """Of lines in a row that may be the begin of a slow time, or chance."""
 
-    def start_over(self, redone_until: float) -> None:
+    def start_over(self) -> None:
         """A new attempt: what went on in the last one is over."""
-        self.redone_until = redone_until
+        self.redone_until = self.furthest
+        self.is_bad = False
         self.owed = self.first_step_seconds = 0.0
         self.spare = {}
         self.slow_lines = self.slow_iterations = 0
@@ -155,15 +208,10 @@ class StepPace:
 
 @dataclass(slots=True)
 class GoodputLedger:
-    seconds: Parts = field(default_factory=nothing)
     started_at: float | None = None
-    settled_at: float | None = None
-    """Time up to here is in `seconds`; later time is still open."""
-    gpu_seconds: Parts = field(default_factory=nothing)
-    """Weighted by the world size that was known then; 1 while none was ever known."""
     booked: Parts = field(default_factory=nothing)
-    """The part of `seconds` that is known. Rarely a little of it turns out to be something else:
-    what steps were first steps or slow, and lines that were late."""
+    """Time up to `booked_at`. Rarely a little of it turns out to be something else: what steps
+    were first steps or slow, and lines that were late."""
     booked_gpu: Parts = field(default_factory=nothing)
     booked_at: float = 0.0
     world_size: int | None = None
@@ -181,81 +229,43 @@ class GoodputLedger:
         shown its pace in more than a few lines."""
         return sum(each.seconds for each in self.pace.guess.steps) if self.pace.guess else 0.0
 
-    @property
-    def wall_seconds(self) -> float:
-        return sum(self.seconds.values())
-
-    @property
-    def goodput(self) -> float | None:
-        """Share of wall time that was good; None before any time has passed."""
-        wall = self.wall_seconds
-        return self.seconds[Spent.TRAINING] / wall if wall > 0 else None
-
     def begin(self, at: float) -> None:
-        self.started_at = self.booked_at = self.settled_at = at
+        self.started_at = self.booked_at = at
 
     def weigh(self, world_size: int | None) -> None:
         """What was booked before the size was known was time of that many GPUs too."""
         if world_size is None or world_size < 1 or world_size == self.world_size:
             return
         if self.world_size is None:
-            for spent, seconds in self.booked.items():
-                self.booked_gpu[spent] = self.gpu_seconds[spent] = seconds * world_size
+            self.booked_gpu = {spent: each * world_size for spent, each in self.booked.items()}
         self.world_size = world_size
 
     def book(self, parts: Mapping[Spent, float], until: float) -> None:
         """`parts` is how the time from `booked_at` to `until` was spent, all of it."""
-        self._forget_open()
         weight = self.world_size or 1
         for spent, seconds in parts.items():
             self.booked[spent] += seconds
             self.booked_gpu[spent] += seconds * weight
-            self.seconds[spent] = self.booked[spent]
-            self.gpu_seconds[spent] = self.booked_gpu[spent]
-        self.booked_at = self.settled_at = until
-
-    def book_all(self, spent: Spent, until: float) -> None:
-        """All of the time from `booked_at` to `until` was one thing."""
-        self._forget_open()
-        seconds = until - self.booked_at
-        booked, weighed = self.booked, self.booked_gpu
-        self.seconds[spent] = booked[spent] = booked[spent] + seconds
-        total = weighed[spent] + seconds * (self.world_size or 1)
-        self.gpu_seconds[spent] = weighed[spent] = total
-        self.booked_at = self.settled_at = until
-
-    def carry_on(self, spent: Spent, seconds: float, gpu_seconds: float, until: float) -> None:
-        """As many turns of `book_all`, which have brought what is booked to these sums."""
-        self._forget_open()
-        self.seconds[spent] = self.booked[spent] = seconds
-        self.gpu_seconds[spent] = self.booked_gpu[spent] = gpu_seconds
-        self.booked_at = self.settled_at = until
+        self.booked_at = until
 
     def move(self, source: Spent, target: Spent, seconds: float) -> None:
         """What had been booked as `source` has turned out to be `target`."""
-        self._forget_open()
         seconds = min(seconds, self.booked[source])
         share = seconds / self.booked[source] if self.booked[source] > 0 else 0.0
         weighed = self.booked_gpu[source] * share
-        for booked, shown, amount in (
-            (self.booked, self.seconds, seconds),
-            (self.booked_gpu, self.gpu_seconds, weighed),
-        ):
+        for booked, amount in ((self.booked, seconds), (self.booked_gpu, weighed)):
             booked[source] = max(0.0, booked[source] - amount)
             booked[target] += amount
-            shown[source], shown[target] = booked[source], booked[target]
 
-    def show(self, parts: Mapping[Spent, float], until: float) -> None:
-        """As `book`, but not for good."""
-        self._forget_open()
-        weight = self.world_size or 1
-        for spent, seconds in parts.items():
-            self.seconds[spent] = self.booked[spent] + seconds
-            self.gpu_seconds[spent] = self.booked_gpu[spent] + seconds * weight
-        self.settled_at = until
-
-    def _forget_open(self) -> None:
-        if self.settled_at != self.booked_at:
-            self.seconds.update(self.booked)
-            self.gpu_seconds.update(self.booked_gpu)
-            self.settled_at = self.booked_at
+    def with_open(self, parts: Mapping[Spent, float], world_size: int | None) -> TimeSpent:
+        """What is booked, and the open time as `parts`; changes nothing."""
+        size = world_size if world_size and world_size > 0 else self.world_size
+        if self.world_size is None:
+            weighed = {spent: each * (size or 1) for spent, each in self.booked.items()}
+        else:
+            weighed = dict(self.booked_gpu)
+        seconds = dict(self.booked)
+        for spent, each in parts.items():
+            seconds[spent] += each
+            weighed[spent] += each * (size or 1)
+        return TimeSpent(seconds, weighed)

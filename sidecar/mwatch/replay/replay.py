@@ -29,7 +29,7 @@ from mwatch.errors import InputError
 from mwatch.evidence.flight_files import Flight, gather
 from mwatch.model.decision import Action, Decision, DecisionRecord
 from mwatch.model.finding import Cause, Finding, Severity, Verdict
-from mwatch.model.goodput import GoodputLedger
+from mwatch.model.goodput import TimeSpent
 from mwatch.model.job import Attempt, Job
 from mwatch.model.observation import Source
 from mwatch.model.settings import Settings
@@ -58,7 +58,6 @@ class _End(NamedTuple):
 def conclude(recording: Recording, player: Player, *, is_up: bool, now: float) -> RunReport:
     """`is_up`: the person said that the run was still there at the end."""
     engine, job = player.engine, player.engine.job
-    ledger.settle(job, job.now)
     said, decision, acted_at, findings = _end(recording, player, is_up=is_up, now=now)
     job_attempts = [*job.past, job.attempt]
     return RunReport(
@@ -69,7 +68,7 @@ def conclude(recording: Recording, player: Player, *, is_up: bool, now: float) -
         findings=findings,
         incidents=tuple(engine.incidents),
         attempts=tuple(_attempt(player, each, said, decision) for each in job_attempts),
-        ledger=job.ledger,
+        ledger=ledger.time_spent(job, job.now),
         world_size=job.layout.world_size,
         timeline=tuple(sorted(player.chronicle.entries, key=lambda entry: entry.at)),
         files=_files(recording),
@@ -140,7 +139,7 @@ def nothing_read(recording: Recording) -> RunReport:
         findings=(),
         incidents=(),
         attempts=(),
-        ledger=GoodputLedger(),
+        ledger=TimeSpent(),
         world_size=None,
         timeline=(),
         files=_files(recording),

@@ -28,7 +28,7 @@ from mwatch.engine.run_timeline import Entry, RunTimeline
 from mwatch.model.decision import Decision
 from mwatch.model.event import Iteration, Validation
 from mwatch.model.finding import Cause
-from mwatch.model.goodput import GoodputLedger
+from mwatch.model.goodput import TimeSpent
 from mwatch.model.job import Attempt, Job, KnownCheckpoint, Step
 from mwatch.model.observation import Observed, Source
 from mwatch.model.phase import JobPhase
@@ -47,6 +47,7 @@ from mwatch.report.model import (
     short,
 )
 from mwatch.report.series import Bucket, Series
+from mwatch.state.goodput.ledger import time_spent
 
 _WHOLE = frozenset({"complete", "unverified"})
 
@@ -72,7 +73,7 @@ def _recomputed(seen: Attempt) -> int:
     return max(0, min(last, before) - first + 1)
 
 
-def spent(ledger: GoodputLedger) -> tuple[SpentStory, ...]:
+def spent(ledger: TimeSpent) -> tuple[SpentStory, ...]:
     return tuple(
         SpentStory(part.value, seconds, ledger.gpu_seconds[part])
         for part, seconds in ledger.seconds.items()
@@ -337,7 +338,7 @@ class StoryRecorder:
         self._see_attempts(job)
         cause, summary = self._verdict(job)
         started = [each.started_at for each in self._attempts.values()]
-        ledger = job.ledger
+        ledger = time_spent(job, until)
         return RunStory(
             run=self.run,
             mode=self.mode,

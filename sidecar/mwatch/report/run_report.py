@@ -17,7 +17,7 @@ from mwatch.engine.incidents import Incident
 from mwatch.engine.run_timeline import Entry
 from mwatch.model.decision import Decision
 from mwatch.model.finding import Cause, Finding, Verdict
-from mwatch.model.goodput import GoodputLedger
+from mwatch.model.goodput import TimeSpent
 from mwatch.model.incident import culprit_json
 
 _FINE = frozenset({Cause.HEALTHY, Cause.FINISHED})
@@ -47,7 +47,7 @@ class RunReport:
     findings: tuple[Finding, ...]
     incidents: tuple[Incident, ...]
     attempts: tuple[AttemptReport, ...]
-    ledger: GoodputLedger
+    ledger: TimeSpent
     world_size: int | None
     timeline: tuple[Entry, ...]
     files: tuple[str, ...]

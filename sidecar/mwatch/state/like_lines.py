@@ -34,6 +34,7 @@ def fold_like(job: Job, placed: PlacedLines, begin: int, end: int) -> int:
     total = job.layout.total_iterations
     if total is not None:  # the line that gets there is more than one more line
         end = min(end, bisect_left(placed.lines.iterations, total))
+    end = _first_bad(placed.lines, begin, end)
     if stream is None or begin >= end or not is_usual_ground(job, placed, begin):
         return begin
     job.calibration.disturbed = 0
@@ -48,6 +49,15 @@ def fold_like(job: Job, placed: PlacedLines, begin: int, end: int) -> int:
         ledger.step_reported(job, job.attempt.steps[-1])
         _advance(job, stream, placed, plain)
     return done
+
+
+def _first_bad(lines: StepLines, begin: int, end: int) -> int:
+    """The first line with a loss that is not finite, or with a skipped iteration."""
+    for values in lines.losses.values():
+        if not math.isfinite(sum(values[begin:end])):
+            end = next((at for at in range(begin, end) if not math.isfinite(values[at])), end)
+    skipped = _part(lines, "skipped", begin, end) or ()
+    return begin + next((at for at, count in enumerate(skipped) if count), end - begin)
 
 
 def is_usual_ground(job: Job, placed: PlacedLines, begin: int) -> bool:
@@ -75,8 +85,10 @@ def _is_same_layout(job: Job, last: Step, lines: StepLines) -> bool:
     if "global_batch_size" in varying or "total_iterations" in varying:
         return False
     calibration, layout = job.calibration, job.layout
+    name = job.ledger.pace.loss_name
     return (
-        steady.global_batch_size == last.batch_size
+        (name in lines.losses if name else not lines.losses)
+        and steady.global_batch_size == last.batch_size
         and (steady.global_batch_size or None) in (None, calibration.batch_size)
         and steady.total_iterations in (None, layout.total_iterations)
         and layout.log_interval in (None, calibration.log_interval)
@@ -100,6 +112,7 @@ def _is_calm(job: Job) -> bool:
         and opened.head is None
         and attempt.evaluations == opened.evaluations
         and attempt.steps[-1].iteration >= pace.redone_until
+        and not pace.is_bad
     )
 
 
@@ -111,14 +124,14 @@ def _book(job: Job, placed: PlacedLines, begin: int, end: int) -> tuple[int, boo
     before, till, owed = job.attempt.steps[-1].at, books.booked_at, pace.owed
     spent, weighed = books.booked[Spent.TRAINING], books.booked_gpu[Spent.TRAINING]
     done, is_odd, weight = begin, False, books.world_size or 1
-    for at, seconds, new, number, skipped in _rows(placed, begin, end):
+    for at, seconds, new, number in _rows(placed, begin, end):
         if usual is None or pace.slow_lines or not 0.0 < seconds < math.inf:
             break
         done += 1
         gap, told = at - before, seconds * new
         before = at
         is_telling = gap >= CLOSE_SECONDS or not number % EVERY or not is_full
-        if is_telling and skipped < new:
+        if is_telling:
             calibration.learn_step(seconds, new)
             calibration.learn(DeadlineSlot.TRAINING, max(gap, told))
             usual, is_full = calibration.best_step or usual, calibration.steps.is_full
@@ -137,20 +150,18 @@ def _book(job: Job, placed: PlacedLines, begin: int, end: int) -> tuple[int, boo
         till = at if at > till else till
     if begin < done - is_odd:
         pace.owed = owed
-        books.carry_on(Spent.TRAINING, spent, weighed, till)
+        books.booked[Spent.TRAINING], books.booked_gpu[Spent.TRAINING] = spent, weighed
+        books.booked_at = till
     return done, is_odd
 
 
-def _rows(
-    placed: PlacedLines, begin: int, end: int
-) -> Iterable[tuple[float, float, int, int, float]]:
+def _rows(placed: PlacedLines, begin: int, end: int) -> Iterable[tuple[float, float, int, int]]:
     lines = placed.lines
     return zip(
         placed.ats[begin:end],
         _seconds(lines, begin, end),
         lines.covers[begin:end],
         lines.numbers[begin:end],
-        _part(lines, "skipped", begin, end) or repeat(0, end - begin),
         strict=True,
     )
 

@@ -18,9 +18,11 @@ from mwatch.detect.shared.probe import watched
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.export.http.pages import standard_pages
 from mwatch.export.http.server import Server
+from mwatch.model.goodput import RisingSeconds
 from mwatch.model.phase import JobPhase
 from mwatch.model.snapshot.snapshot import Own, Snapshot, Surroundings, take
 from mwatch.runtime.self_monitoring import OwnUse
+from mwatch.state.goodput.ledger import time_spent
 from mwatch.watch.collector import VolumeCollector
 
 
@@ -43,6 +45,7 @@ class RunMetrics:
         self._use = OwnUse(live.clock.now())
         self._newest: Snapshot | None = None
         self._ticked = time.monotonic()
+        self._spent = RisingSeconds()
         self.where: str | None = None
         """The address; None: nobody asked for one, or none could be had."""
         self.problem: str | None = None
@@ -50,7 +53,10 @@ class RunMetrics:
     def looked(self, assessment: Assessment) -> None:
         engine, live, folder = self._engine, self._live, self._live.folder
         limit = self._patience()
+        spent = time_spent(engine.job, assessment.at)
         around = Surroundings(
+            goodput=spent.goodput,
+            spent_seconds=self._spent.raise_to(spent.seconds),
             findings=assessment.findings,
             decision=assessment.decision,
             hang_deadline_seconds=None if limit is None else limit.seconds,

@@ -149,10 +149,10 @@ def test_gpu_seconds_are_weighed_by_the_world_size_even_before_it_was_known() ->
     story.job.layout = Layout(log_interval=10)
     story.job.ledger.world_size = None
     story.enter(12, JobPhase.LOADING)
-    assert story.job.ledger.gpu_seconds[Spent.STARTING] == 12
+    assert ledger.time_spent(story.job, START + 12).gpu_seconds[Spent.STARTING] == 12
     story.job.layout = Layout(world_size=8, log_interval=10)
     story.enter(42, JobPhase.STARTING)
-    gpu = story.job.ledger.gpu_seconds
+    gpu = ledger.time_spent(story.job, START + 42).gpu_seconds
     assert (gpu[Spent.STARTING], gpu[Spent.LOADING]) == (96, 240)
 
 
@@ -172,11 +172,10 @@ def test_late_and_repeated_hooks_do_no_harm() -> None:
     ledger.step_reported(story.job, step(99, at=START + 310))
     assert sum(story.spent().values()) == 90
     empty = Job("run", {})
-    ledger.settle(empty, START)
     ledger.phase_changed(empty, START, JobPhase.STARTING)
     ledger.step_reported(empty, step(1))
     ledger.attempt_ended(empty, START)
-    assert empty.ledger.goodput is None
+    assert ledger.time_spent(empty, START).goodput is None
 
 
 def test_a_save_among_lines_without_a_time_of_a_step_is_told_by_the_usual_one() -> None:

@@ -141,7 +141,7 @@ def test_spans_and_unjudged_steps_are_bounded() -> None:
     for number in range(1, 100):
         young.again(10.0 * number).line(10.0 * number + 5, 1, 1.0, new=1)
     assert len(young.job.ledger.pace.unjudged) <= 16
-    assert young.job.ledger.seconds[Spent.SLOW] == 0
+    assert young.job.ledger.booked[Spent.SLOW] == 0
 
 
 def test_a_first_step_that_the_probe_saw_end_before_its_line_came() -> None:

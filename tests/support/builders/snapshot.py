@@ -10,7 +10,7 @@ from msgspec import structs
 
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause, Finding, Severity
-from mwatch.model.goodput import Spent
+from mwatch.model.goodput import Spent, nothing
 from mwatch.model.job import Job
 from mwatch.model.snapshot.hardware import FabricPort, Gpu, Nccl
 from mwatch.model.snapshot.snapshot import (
@@ -61,7 +61,6 @@ def busy_job() -> Job:
     job.attempt.ranks = {number: build.rank(number, 10, at=build.START + 110) for number in (0, 1)}
     build.add_checkpoints(job, 4, 8, stored="complete")
     build.add_checkpoints(job, 10, stored="incomplete")
-    job.ledger.book({Spent.TRAINING: 80.0, Spent.SAVING: 20.0}, build.START + 100)
     return job
 
 
@@ -69,6 +68,8 @@ def busy_snapshot() -> Snapshot:
     stalled = Finding("stalled", Cause.HANG, Severity.CRITICAL, "no progress for 9 s")
     blind = Finding("blind", Cause.BLIND, Severity.WARNING, "nothing can be seen")
     around = Surroundings(
+        goodput=0.8,
+        spent_seconds=nothing() | {Spent.TRAINING: 80.0, Spent.SAVING: 20.0},
         findings=(stalled, blind, replace(stalled, severity=Severity.WARNING)),
         hang_deadline_seconds=5.0,
         incidents={(Cause.HANG, Action.RESTART): 2},

@@ -64,7 +64,7 @@ class Story:
         return self
 
     def spent(self, at: float | None = None) -> dict[str, float]:
-        if at is not None:
-            ledger.settle(self.job, START + at)
-        seconds = self.job.ledger.seconds
+        """Up to `at`, or to the last turn that accounted for the time before it."""
+        now = self.job.ledger.booked_at if at is None else START + at
+        seconds = ledger.time_spent(self.job, now).seconds
         return {spent.value: round(each, 3) for spent, each in seconds.items() if each > 1e-6}

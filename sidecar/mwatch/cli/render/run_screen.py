@@ -20,6 +20,7 @@ from rich.text import Text
 
 from mwatch.cli.terminal import plain
 from mwatch.cli.words import deed, duration, who
+from mwatch.state.goodput.ledger import time_spent
 
 if TYPE_CHECKING:
     from mwatch.engine.engine import Assessment
@@ -137,7 +138,7 @@ def _rows(job: Job, assessment: Assessment) -> list[Text]:
             parts.append(f"grad norm {step.grad_norm:.3f}")
         rows.append(Text("  ".join(part for part in parts if part)))
     saved = [each.iteration for each in job.checkpoints.values() if not each.is_abandoned]
-    goodput = job.ledger.goodput
+    goodput = time_spent(job, assessment.at).goodput
     rows.append(Text.assemble(
         ("checkpoint ", "dim"), str(max(saved, default="-")), ("  goodput ", "dim"),
         "-" if goodput is None else f"{goodput:.0%}",

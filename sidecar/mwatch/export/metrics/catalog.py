@@ -271,10 +271,13 @@ CHECKPOINT_TIME = gauge(
 GOODPUT = gauge(
     "goodput_ratio",
     "ratio",
-    "Share of wall time that went into iterations done for the first time.",
+    "Share of wall time in sound iterations done for the first time.",
 )
 BADPUT = counter(
-    "badput_seconds", "seconds", "Wall time that was lost, by what it went into.", "reason"
+    "badput_seconds",
+    "seconds",
+    "Wall time that was lost, by what it went into, up to the last look.",
+    "reason",
 )
 CHECKPOINT_SIZE = gauge("checkpoint_size_bytes", "bytes", "Size of that checkpoint.", "kind")
 STORAGE_FREE = gauge(

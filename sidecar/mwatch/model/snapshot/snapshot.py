@@ -148,6 +148,9 @@ class Snapshot:
 class Surroundings:
     """What the job itself does not hold."""
 
+    goodput: float | None = None
+    spent_seconds: Mapping[Spent, float] = field(default_factory=dict)
+    """Wall time up to this moment; none of them ever falls."""
     findings: tuple[Finding, ...] = ()
     decision: Decision | None = None
     hang_deadline_seconds: float | None = None
@@ -193,8 +196,8 @@ def take(job: Job, around: Surroundings, *, at: float) -> Snapshot:
         good_checkpoint=_newest(
             (each for each in job.checkpoints.values() if _is_good(job, each)), around
         ),
-        goodput=job.ledger.goodput,
-        spent_seconds=dict(job.ledger.booked),
+        goodput=around.goodput,
+        spent_seconds=around.spent_seconds,
         ranks=_ranks(job, around.ranks),
         gpus=around.gpus,
         sources=dict(around.sources),

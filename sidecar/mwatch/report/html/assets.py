@@ -205,6 +205,7 @@ _OWN = {
     "waiting_to_act": "#ee8b96",
     "restarting": "#ef8a50",
     "recomputed": "#c77dbb",
+    "bad_steps": "#8d5bb5",
     "slow": "#a1765a",
     "idle": "#b5bcc9",
 }

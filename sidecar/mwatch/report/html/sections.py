@@ -41,6 +41,7 @@ _SPENT = {
     "detecting": "hanging, being judged",
     "waiting_to_act": "hanging, waiting to act",
     "recomputed": "computing steps again",
+    "bad_steps": "steps with a bad loss, or skipped",
     "training": "training (good)",
 }
 _SIGHTS = {

@@ -16,6 +16,8 @@ from mwatch.model.goodput import (
     Open,
     Parts,
     Spent,
+    StepShares,
+    TimeSpent,
     Unjudged,
     UnknownReach,
 )
@@ -53,7 +55,7 @@ def attempt_started(job: Job, at: float) -> None:
         ledger.begin(at)
     at = max(at, ledger.booked_at)
     _book_between(ledger, at)
-    ledger.pace.start_over(max(ledger.pace.furthest, job.best_iteration or 0))
+    ledger.pace.start_over()
     ledger.is_closed = ledger.is_over = False
     ledger.open = Open(job.attempt.phase, at, evaluations=job.attempt.evaluations)
 
@@ -104,6 +106,8 @@ def step_reported(job: Job, step: Step) -> None:
     ledger = job.ledger
     if ledger.started_at is None or step.new < 1:
         return
+    if ledger.pace.loss_name is None and step.losses:
+        ledger.pace.loss_name = "lm loss" if "lm loss" in step.losses else next(iter(step.losses))
     if ledger.is_closed:
         book_late_line(job, step)
         return
@@ -139,19 +143,16 @@ def stall_judged(job: Job, *, detected_at: float, decided_at: float | None) -> N
     opened.stall = BookedStall(detected_at, decided_at)
 
 
-def settle(job: Job, at: float) -> None:
-    """Book what is open up to `at`, for a report; may be called at any time, and again."""
+def time_spent(job: Job, now: float) -> TimeSpent:
+    """All time up to `now`, in the middle of whatever goes on; changes nothing."""
     ledger = job.ledger
-    if ledger.started_at is None:
-        return
-    ledger.weigh(job.layout.world_size)
-    at = max(at, ledger.booked_at)
-    if not ledger.is_closed:
-        ledger.show(read_tail(job, at).parts, at)
-    elif ledger.is_over:
-        ledger.show({}, ledger.booked_at)
-    else:
-        ledger.show({Spent.RESTARTING: at - ledger.booked_at}, at)
+    now = max(now, ledger.booked_at)
+    parts: Parts = {}
+    if ledger.started_at is not None and not ledger.is_closed:
+        parts = read_tail(job, now, goes_on=True).parts
+    elif ledger.started_at is not None and not ledger.is_over:
+        parts = {Spent.RESTARTING: now - ledger.booked_at}
+    return ledger.with_open(parts, job.layout.world_size)
 
 
 def _book_head(ledger: GoodputLedger) -> None:
@@ -177,8 +178,8 @@ def _leave_first_steps(job: Job, at: float, before: JobPhase) -> None:
     last = attempt.save.iteration or 0
     count = last - (attempt.resumed_from or 0)
     if count > 0:
-        redone = redone_share(ledger.pace, last, count)
-        steps = (count, Spent.FIRST_STEP, Spent.FIRST_STEP, at - ledger.booked_at, redone, None)
+        shares = StepShares(redone_share(ledger.pace, last, count))
+        steps = (count, Spent.FIRST_STEP, Spent.FIRST_STEP, at - ledger.booked_at, shares, None)
         leave_unjudged(ledger.pace, Unjudged(*steps))
 
 
@@ -203,11 +204,13 @@ def _book_tail(job: Job, at: float) -> Tail:
     tail = read_tail(job, at)
     ledger.book(tail.parts, at)
     pace = ledger.pace
-    if usual_step(job) is None and not job.sees(Source.PROBE) and job.attempt.steps:
+    if pace.is_bad:
+        pass  # no step of it counts
+    elif usual_step(job) is None and not job.sees(Source.PROBE) and job.attempt.steps:
         pace.unknown_reach = UnknownReach(tail.reported, tail.worked_seconds)
     else:
         pace.furthest = max(pace.furthest, tail.reached, job.attempt.iteration or 0)
-    pace.unseen_seconds = tail.unseen_seconds
+    pace.unseen_seconds = 0.0 if pace.is_bad else tail.unseen_seconds
     _reopen(job, at)
     return tail
 
@@ -247,6 +250,7 @@ def _square(job: Job, parts: Parts) -> None:
     owed, ledger.pace.owed = ledger.pace.owed, 0.0
     is_redone = bool(lines) and lines[-1].iteration <= ledger.pace.redone_until
     steps = Spent.RECOMPUTED if is_redone else Spent.TRAINING
+    steps = Spent.BAD_STEPS if ledger.pace.is_bad else steps
     if owed < 0:
         ledger.move(steps, Spent.IDLE, -owed)
     for spent in (Spent.IDLE, Spent.RESTARTING, Spent.HANG_UNDETECTED):

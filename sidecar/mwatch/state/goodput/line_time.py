@@ -32,10 +32,11 @@ from mwatch.state.goodput.time_parts import (
     SKEW,
     add,
     add_steps,
+    bad_share,
     fit,
     own_seconds,
-    redone_share,
     seconds_aside,
+    shares_of,
     spans_within,
     split_stall,
     split_untimed,
@@ -88,26 +89,26 @@ def _lost(job: Job, step: Step) -> int:
 
 def _after_the_probe(pace: StepPace, parts: Parts, step: Step, room: float, told: float) -> _Booked:
     """The probe has seen the first step end; the line counts it in."""
-    redone, size = redone_share(pace, step.iteration, step.new), step.batch_size
+    shares, size = shares_of(pace, step, step.new), step.batch_size
     others, known = step.new - 1, pace.first_step_seconds
     seconds = max(0.0, min(room, told - known + _HALF_BEAT)) if others else 0.0
-    add_steps(parts, seconds, redone)
+    add_steps(parts, seconds, shares)
     first_step = known + room - seconds
-    leave_unjudged(pace, Unjudged(1, Spent.FIRST_STEP, Spent.FIRST_STEP, first_step, redone, size))
+    leave_unjudged(pace, Unjudged(1, Spent.FIRST_STEP, Spent.FIRST_STEP, first_step, shares, size))
     if not others or not seconds:
         return _Booked(seconds)
-    leave_unjudged(pace, Unjudged(others, Spent.TRAINING, Spent.SLOW, seconds, redone, size))
+    leave_unjudged(pace, Unjudged(others, Spent.TRAINING, Spent.SLOW, seconds, shares, size))
     return _Booked(seconds, min(max(0.0, told - known - room), SKEW), seconds / others)
 
 
 def _alone(pace: StepPace, parts: Parts, step: Step, seconds: float) -> _Booked:
-    redone = redone_share(pace, step.iteration, step.new)
+    shares = shares_of(pace, step, step.new)
     booked_as = Spent.FIRST_STEP if step.new == 1 else Spent.TRAINING
     if booked_as is Spent.FIRST_STEP:
         add(parts, booked_as, seconds)
     else:
-        add_steps(parts, seconds, redone)
-    steps = (step.new, booked_as, Spent.FIRST_STEP, seconds, redone, step.batch_size)
+        add_steps(parts, seconds, shares)
+    steps = (step.new, booked_as, Spent.FIRST_STEP, seconds, shares, step.batch_size)
     leave_unjudged(pace, Unjudged(*steps))
     return _Booked(seconds)
 
@@ -134,7 +135,14 @@ def book_line(job: Job, step: Step, at: float) -> None:
         own = own_seconds(step, before, is_second=is_second, aside=seconds_aside(ledger, before))
         own = _next_line(job, step, at, own)
         _keep_pace(ledger.pace, step, own, job.layout.log_interval)
-    ledger.pace.furthest = max(ledger.pace.furthest, step.iteration)
+    _reach(ledger.pace, step)
+
+
+def _reach(pace: StepPace, step: Step) -> None:
+    """What is done again after steps that trained nothing is done for the first time."""
+    pace.is_bad = bad_share(pace, step) >= 1
+    if not pace.is_bad:
+        pace.furthest = max(pace.furthest, step.iteration)
 
 
 def book_late_line(job: Job, step: Step) -> None:
@@ -143,6 +151,7 @@ def book_late_line(job: Job, step: Step) -> None:
     own = own_seconds(step, lines[-2] if len(lines) > 1 else None)
     if own is None or len(lines) < 2 or step.iteration - step.new < ledger.pace.redone_until:
         return
+    _reach(ledger.pace, step)
     ledger.pace.owed += own * step.new
     if ledger.pace.owed > 0:
         _reclaim(ledger)
@@ -154,6 +163,8 @@ def book_usual_line(job: Job, step: Step, at: float) -> bool:
     ledger = job.ledger
     opened, pace, usual = ledger.open, ledger.pace, job.calibration.best_step
     if usual is None or step.seconds is None or step.covers != step.new or pace.slow_lines:
+        return False
+    if pace.is_bad or bad_share(pace, step):
         return False
     if opened.spans or opened.stall is not None or opened.head is not None:
         return False
@@ -176,7 +187,7 @@ def book_usual_line(job: Job, step: Step, at: float) -> bool:
         slow_part(job, step.new, told - steps, usual)
     pace.furthest = max(pace.furthest, step.iteration)
     _keep_pace(pace, step, step.seconds, job.layout.log_interval)
-    ledger.book_all(Spent.TRAINING, at)
+    ledger.book({Spent.TRAINING: room}, at)
     return True
 
 
@@ -256,7 +267,7 @@ def _reclaim(ledger: GoodputLedger) -> None:
     pace = ledger.pace
     for spent in [each for each in RECLAIMED if each in pace.spare]:
         seconds = min(pace.owed, pace.spare[spent])
-        ledger.move(spent, Spent.TRAINING, seconds)
+        ledger.move(spent, Spent.BAD_STEPS if pace.is_bad else Spent.TRAINING, seconds)
         pace.owed -= seconds
         pace.spare[spent] -= seconds
 
@@ -334,17 +345,17 @@ def _add_trained(
     """`count` steps go to `parts`; the answer is how much of good time was slow, by what the line
     told. That may have had no room yet: the slow part of it is then in what is still owed."""
     ledger, step = job.ledger, job.attempt.steps[-1]
-    redone = redone_share(ledger.pace, step.iteration, count)
+    shares = shares_of(ledger.pace, step, count)
     above = told - count * usual if usual else 0.0
     if usual and ledger.open.stall is not None and is_gross(job, above, usual):
         lost = min(above, trained)
         for spent, seconds in _unexplained(ledger, lost).items():
             add(parts, spent, seconds)
-        add_steps(parts, trained - lost, redone)
+        add_steps(parts, trained - lost, shares)
         return 0.0
-    add_steps(parts, trained, redone)
+    add_steps(parts, trained, shares)
     if usual is None:
-        steps = (step.new, Spent.TRAINING, Spent.SLOW, trained, redone, step.batch_size)
+        steps = (step.new, Spent.TRAINING, Spent.SLOW, trained, shares, step.batch_size)
         leave_unjudged(ledger.pace, Unjudged(*steps))
         return 0.0
-    return slow_part(job, count, above * (1 - redone), usual)
+    return slow_part(job, count, above * shares.good, usual)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mwatch.model.goodput import Guess, Spent, StepPace, Unjudged
+from mwatch.model.goodput import Guess, Parts, Spent, StepPace, Unjudged
 from mwatch.model.job import Job
+from mwatch.state.goodput.time_parts import add_steps
 
 FIRST_STEP_FACTOR = 10.0  # that a first step takes, of a job that has shown no other yet
 _MOST_ABOVE = 10.0
@@ -63,14 +64,16 @@ def _told_apart(job: Job, each: Unjudged, usual: float) -> Iterator[tuple[Spent,
     size = job.calibration.batch_size
     smaller = min(1.0, each.batch_size / size) if each.batch_size and size else 1.0
     steps = min(each.seconds, each.iterations * usual * smaller)
-    above, redone = each.seconds - steps, each.redone
+    above, parts = each.seconds - steps, Parts()
     if each.booked_as is Spent.FIRST_STEP:
-        yield Spent.FIRST_STEP, Spent.TRAINING, steps * (1 - redone)
-        yield Spent.FIRST_STEP, Spent.RECOMPUTED, steps * redone
+        add_steps(parts, steps, each.shares)
+        for spent, seconds in parts.items():
+            yield Spent.FIRST_STEP, spent, seconds
     elif each.above_is is Spent.FIRST_STEP or is_gross(job, above, usual):
-        yield Spent.TRAINING, each.above_is, above * (1 - redone)
-        if each.above_is is Spent.FIRST_STEP:
-            yield Spent.RECOMPUTED, Spent.FIRST_STEP, above * redone
+        add_steps(parts, above, each.shares)
+        for spent, seconds in parts.items():
+            if spent is Spent.TRAINING or each.above_is is Spent.FIRST_STEP:
+                yield spent, each.above_is, seconds
 
 
 def _judge_reach(job: Job, usual: float) -> None:

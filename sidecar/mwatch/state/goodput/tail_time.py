@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from mwatch.model.goodput import GoodputLedger, Open, Parts, Spent
+from mwatch.model.goodput import GoodputLedger, Open, Parts, Spent, StepShares
 from mwatch.model.job import Attempt, Job
 from mwatch.model.observation import Source
 from mwatch.model.phase import JobPhase
@@ -21,6 +21,7 @@ from mwatch.state.goodput.slow_time import usual_step
 from mwatch.state.goodput.time_parts import (
     SAME_MOMENT,
     add,
+    add_steps,
     fit,
     redone_share,
     spans_within,
@@ -55,8 +56,9 @@ class Tail(NamedTuple):
     """Likely worked on after `at`: nobody said anything between the last line and the end."""
 
 
-def read_tail(job: Job, at: float) -> Tail:
-    """The time from `booked_at` to `at`; changes nothing."""
+def read_tail(job: Job, at: float, *, goes_on: bool = False) -> Tail:
+    """The time from `booked_at` to `at`; changes nothing. `goes_on`: `at` is no end, and a step
+    that is under way and not late is training."""
     ledger, opened = job.ledger, job.ledger.open
     begin = ledger.booked_at
     parts: Parts = {}
@@ -78,22 +80,40 @@ def read_tail(job: Job, at: float) -> Tail:
     rest = free - inside
     has_ended = any(each.spent in _AFTER_STEPS for each in opened.spans)
     is_cut = phase is not None or has_ended
-    trained = _trained(job, rest, at, is_cut=is_cut)
+    goes_on = goes_on and not is_cut
+    is_on_time = goes_on and _is_on_time(job, rest, at)
+    trained = rest if is_on_time else _trained(job, rest, at, is_cut=is_cut)
     step, reported = ledger.pace.step_seconds, _reported(job.attempt)
-    if opened.stall is None and opened.head is None:
+    if opened.stall is None and opened.head is None and not is_on_time:
         has_mark = not is_cut and not job.sees(Source.PROBE) and _marked_at(opened) is not None
         sure = _since_a_mark(job, at) if has_mark else _finished(job) * (step or 0.0)
         trained += _take_from(parts, sure - (trained if has_mark else rest))
     iterations = trained / step if step else 0.0
     redone = redone_share(ledger.pace, reported + iterations, iterations)
-    slow = _slow_share(job)
-    add(parts, Spent.RECOMPUTED, trained * redone)
-    add(parts, Spent.SLOW, trained * (1 - redone) * slow)
-    add(parts, Spent.TRAINING, trained * (1 - redone) * (1 - slow))
-    _add_lost(job, parts, untimed, rest - trained, at - inside)
+    shares = StepShares(redone, bad=1.0 if ledger.pace.is_bad else 0.0)
+    slow = trained * shares.good * _slow_share(job)
+    add(parts, Spent.SLOW, slow)
+    add_steps(parts, trained, shares)
+    if slow > 0:
+        parts[Spent.TRAINING] -= slow
+    _add_lost(job, parts, untimed, rest - trained, at - inside, goes_on=goes_on)
     reached = reported + iterations if reported or job.attempt.steps else 0.0
     parts = fit(parts, at - ledger.booked_at, Spent.IDLE)
     return Tail(parts, reported, reached, trained, _unseen(job, rest))
+
+
+def _is_on_time(job: Job, rest: float, at: float) -> bool:
+    """Nothing tells that the steps since the last line have stopped."""
+    opened, pace, total = job.ledger.open, job.ledger.pace, job.layout.total_iterations
+    if opened.stall is not None or _died_at(job, at) < at:
+        return False
+    if total is not None and _reported(job.attempt) >= total:
+        return False
+    step = max(pace.step_seconds or 0.0, pace.newest_seconds or 0.0)
+    step = step or job.calibration.rises.median() or math.inf
+    if job.sees(Source.PROBE):
+        return at - _last_step_at(job) <= step * _LATE + _GRACE_SECONDS
+    return rest <= step * (pace.interval or 1) * _LATE + _GRACE_SECONDS
 
 
 def _slow_share(job: Job) -> float:
@@ -251,7 +271,15 @@ def _died_at(job: Job, at: float) -> float:
     return min((each for each in errors if begin < each <= at), default=at)
 
 
-def _add_lost(job: Job, parts: Parts, untimed: set[Spent], seconds: float, until: float) -> None:
+def _add_lost(
+    job: Job,
+    parts: Parts,
+    untimed: set[Spent],
+    seconds: float,
+    until: float,
+    *,
+    goes_on: bool,
+) -> None:
     """Neither a phase nor steps."""
     opened = job.ledger.open
     if seconds <= 0:
@@ -268,7 +296,7 @@ def _add_lost(job: Job, parts: Parts, untimed: set[Spent], seconds: float, until
         dying = min(seconds, until - _died_at(job, until))
         hung = seconds - dying
         step = job.ledger.pace.step_seconds or 0.0
-        if hung <= step * _LATE + _GRACE_SECONDS:
+        if hung <= step * _LATE + _GRACE_SECONDS and not goes_on:
             dying, hung = seconds, 0.0
         add(parts, Spent.RESTARTING, dying)
         add(parts, Spent.HANG_UNDETECTED, hung)

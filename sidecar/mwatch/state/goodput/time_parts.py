@@ -11,13 +11,22 @@ import math
 from collections.abc import Iterable
 
 from mwatch.model.calibration import Calibration
-from mwatch.model.goodput import BookedStall, GoodputLedger, Open, Parts, Spent, StepPace
+from mwatch.model.goodput import (
+    BookedStall,
+    GoodputLedger,
+    Open,
+    Parts,
+    Spent,
+    StepPace,
+    StepShares,
+)
 from mwatch.model.job import Step
 from mwatch.model.phase import DeadlineSlot
 
 SAME_MOMENT = 1e-3
 SKEW = 5.0
 """Seconds that the clocks of two pods may differ by."""
+_HIDE_NAN = frozenset({"megatron", "bridge", "deepspeed"})
 _SLOTS = {Spent.SAVING: DeadlineSlot.SAVING, Spent.EVALUATING: DeadlineSlot.EVALUATING}
 
 
@@ -26,9 +35,10 @@ def add(parts: Parts, spent: Spent, seconds: float) -> None:
         parts[spent] = parts.get(spent, 0.0) + seconds
 
 
-def add_steps(parts: Parts, seconds: float, redone: float) -> None:
-    add(parts, Spent.RECOMPUTED, seconds * redone)
-    add(parts, Spent.TRAINING, seconds * (1 - redone))
+def add_steps(parts: Parts, seconds: float, shares: StepShares) -> None:
+    add(parts, Spent.BAD_STEPS, seconds * shares.bad)
+    add(parts, Spent.RECOMPUTED, seconds * (1 - shares.bad) * shares.redone)
+    add(parts, Spent.TRAINING, seconds * shares.good)
 
 
 def fit(parts: Parts, span: float, rest: Spent) -> Parts:
@@ -93,6 +103,28 @@ def redone_share(pace: StepPace, last: float, iterations: float) -> float:
         return 0.0
     again = pace.redone_until - (last - iterations)
     return min(max(again / iterations, 0.0), 1.0)
+
+
+def bad_share(pace: StepPace, step: Step) -> float:
+    """Of the new iterations of a line, how many trained nothing."""
+    if not all(map(math.isfinite, step.losses.values())) or _hides_nan(pace, step):
+        return 1.0
+    return min(step.skipped / step.new, 1.0) if step.skipped and step.new else 0.0
+
+
+def _hides_nan(pace: StepPace, step: Step) -> bool:
+    """The loss that lines used to print is missing: Megatron prints no mean that is NaN. A mean
+    below zero is missing too, but its gradients are finite."""
+    if pace.loss_name is None or pace.loss_name in step.losses:
+        return False
+    is_skipped = step.covers <= step.skipped_printed
+    is_sound = step.grad_norm is not None and math.isfinite(step.grad_norm)
+    return step.flavour in _HIDE_NAN and not is_skipped and not is_sound
+
+
+def shares_of(pace: StepPace, step: Step, iterations: float) -> StepShares:
+    """Of the iterations up to and with those of a line."""
+    return StepShares(redone_share(pace, step.iteration, iterations), bad_share(pace, step))
 
 
 def own_seconds(
