@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mwatch.controller.server import snapshot_of
@@ -172,6 +172,8 @@ def of_story(story: IncidentStory) -> tuple[Any, ...]:
 
 @settings(max_examples=60, deadline=None)
 @given(HISTORIES, st.booleans())
+@example([Look(1.0, (known.STALLED, known.RANK_SILENT)), Look(1.0, ()), Look(60.0, ())], False)
+@example([Look(1.0, (known.NO_LOSS, known.BAD_NORM)), Restart()], False)
 def test_sidecar_controller_story_and_files_agree_on_the_incidents(
     history: list[Look | Act | Restart | Steps], is_act: bool
 ) -> None:
