@@ -59,7 +59,7 @@ class Restart(NamedTuple):
 class Steps(NamedTuple):
     """Training goes on."""
 
-    count: int
+    iterations: int
 
 
 FOUND = st.lists(st.sampled_from(SPECS), max_size=3, unique=True).map(tuple)
@@ -129,7 +129,7 @@ class Played:
                 self._watched.say(WORLD, READY)
             else:
                 first = self._iteration + 1
-                self._iteration += each.count
+                self._iteration += each.iterations
                 self._watched.say(*good(*range(first, self._iteration + 1)))
 
     def _look(self, look: Look) -> None:
