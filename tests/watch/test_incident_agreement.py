@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mwatch.controller.server import snapshot_of
@@ -60,7 +60,7 @@ class Restart(NamedTuple):
 class Steps(NamedTuple):
     """Training goes on."""
 
-    count: int
+    iterations: int
 
 
 FOUND = st.lists(st.sampled_from(SPECS), max_size=3, unique=True).map(tuple)
@@ -130,7 +130,7 @@ class Played:
                 self._watched.say(WORLD, READY)
             else:
                 first = self._iteration + 1
-                self._iteration += each.count
+                self._iteration += each.iterations
                 self._watched.say(*good(*range(first, self._iteration + 1)))
 
     def _look(self, look: Look) -> None:
@@ -173,6 +173,8 @@ def of_story(story: IncidentStory) -> tuple[Any, ...]:
 
 @settings(max_examples=60, deadline=None)
 @given(HISTORIES, st.booleans())
+@example([Look(1.0, (known.STALLED, known.RANK_SILENT)), Look(1.0, ()), Look(60.0, ())], False)
+@example([Look(1.0, (known.NO_LOSS, known.BAD_NORM)), Restart()], False)
 def test_sidecar_controller_story_and_files_agree_on_the_incidents(
     history: list[Look | Act | Restart | Steps], is_act: bool
 ) -> None:

@@ -248,7 +248,7 @@ FINDING = gauge(
 INCIDENTS = counter(
     "incidents",
     "incidents",
-    "Incidents that are over or were acted on. action is what was done, or would have been.",
+    "Incidents that are over. action is what was done, or would have been.",
     "cause",
     "action",
 )
