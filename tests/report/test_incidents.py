@@ -9,7 +9,7 @@ from typing import Any
 from mwatch.engine.engine import Incident
 from mwatch.model.decision import Action, Decision, Witness
 from mwatch.model.finding import Cause, Culprit, CulpritState, Evidence, Finding, Severity
-from mwatch.report.model import AttemptStory, IncidentStory, tell, who
+from mwatch.report.model import AttemptReport, IncidentStory, tell, who
 
 
 def incident(
@@ -34,13 +34,13 @@ def incident(
     return Incident(attempt, cause, finding, detected, decision, decided, acted, closed)
 
 
-def told(*incidents: Incident, attempts: list[AttemptStory] | None = None) -> list[IncidentStory]:
+def told(*incidents: Incident, attempts: list[AttemptReport] | None = None) -> list[IncidentStory]:
     known = {each.number: each for each in attempts or [attempt(1, 1, 9, None)]}
     return list(tell(incidents, known, {}, {}, {}))
 
 
-def attempt(number: int, first: int, last: int, resumed: int | None) -> AttemptStory:
-    return AttemptStory(number, 0.0, None, first, last, resumed, 0, "unknown", "")
+def attempt(number: int, first: int, last: int, resumed: int | None) -> AttemptReport:
+    return AttemptReport(number, 0.0, None, first, last, resumed, 0, Cause.UNKNOWN, "")
 
 
 def test_two_detectors_of_one_trouble_are_two_voices_of_one_incident() -> None:

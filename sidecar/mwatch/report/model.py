@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a story of a run is made of: plain values, each as it is written to `story.json`.
+"""The parts of a run's report: plain frozen values, each as it is written to `story.json`.
 
-Names of causes, phases and the like are text here: a page can show one that this version of
-mwatch does not know. Moments are seconds since 1970, or since the first line where the log
-prints no times. None is what nobody can tell.
+Moments are seconds since 1970, or since the first line where the log prints no times. None is
+what nobody can tell.
 
 What went wrong, one entry a trouble: several detectors may find the same thing, and again.
 
@@ -23,7 +22,7 @@ from mwatch.engine.advice import advise
 from mwatch.engine.engine import Incident
 from mwatch.model.decision import Action, Decision
 from mwatch.model.fault import CatalogueEntry
-from mwatch.model.finding import Culprit, Finding
+from mwatch.model.finding import Cause, Culprit, Finding
 from mwatch_trainer.scrub.scrubber import Scrubber
 
 MAX_EXCERPTS = 8
@@ -54,7 +53,7 @@ class PhaseSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptStory:
+class AttemptReport:
     number: int
     started_at: float
     ended_at: float | None
@@ -63,9 +62,11 @@ class AttemptStory:
     resumed_from: int | None
     recomputed: int
     """Iterations that an earlier attempt had done."""
-    cause: str
+    cause: Cause
     """How it ended, or what is the matter with it now."""
     summary: str
+    decision: Decision | None = None
+    """What was done about it, or would have been; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,12 @@ class IncidentStory:
     witnesses: tuple[WitnessStory, ...] = ()
     voices: tuple[Voice, ...] = ()
     files: tuple[EvidenceFile, ...] = ()
+    blamed: Culprit | None = None
+    """As `culprit`, in fields."""
+    cannot_heal: bool = False
+    fault: str | None = None
+    avoid_node: bool = False
+    quarantine_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +182,17 @@ class SightStory:
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class TimelineEntry:
     at: float
     kind: str
     text: str
     attempt: int
     iteration: int | None = None
+    until: float | None = None
+    """Of several events in one entry: when the last one was."""
+    count: int = 1
+    file: str | None = None
+    line: int | None = None
 
 
 def short(text: str, most: int = MAX_WORDS) -> str:
@@ -205,7 +217,7 @@ def key_of(incident: Incident) -> Key:
 
 def tell(
     incidents: Sequence[Incident],
-    attempts: Mapping[int, AttemptStory],
+    attempts: Mapping[int, AttemptReport],
     recovered: Mapping[int, float],
     files: Files,
     catalogue: Mapping[str, CatalogueEntry],
@@ -261,7 +273,7 @@ def _is_decided(*incidents: Incident) -> bool:
 
 def _told(
     group: Sequence[Incident],
-    attempts: Mapping[int, AttemptStory],
+    attempts: Mapping[int, AttemptReport],
     recovered: Mapping[int, float],
     files: Sequence[EvidenceFile],
     catalogue: Mapping[str, CatalogueEntry],
@@ -273,6 +285,7 @@ def _told(
     resumed, lost = _cost(lead, attempts) if is_decisive else (None, None)
     next_step = advise(lead.cause, finding, catalogue)
     culprits = (each.finding.culprit for each in (lead, *group))
+    blamed = next((each for each in culprits if who(each)), None)
     told = IncidentStory(
         attempt=lead.attempt,
         cause=lead.cause.value,
@@ -287,13 +300,16 @@ def _told(
         recovered_at=recovered.get(lead.attempt) if is_decisive else None,
         times=max(sum(each.finding.detector == name for each in group) for name in _names(group)),
         confidence=finding.confidence,
-        culprit=next((words for each in culprits if (words := who(each))), None),
+        culprit=who(blamed),
         resumed_from=resumed,
         lost_steps=lost,
         advice=next_step.step,
         runbook=next_step.runbook,
         voices=_voices(group, lead),
         files=tuple(files)[:MAX_FILES],
+        blamed=blamed,
+        cannot_heal=finding.cannot_heal,
+        fault=finding.fault,
     )
     return told if decision is None else _decided(told, decision)
 
@@ -310,6 +326,8 @@ def _decided(told: IncidentStory, decision: Decision) -> IncidentStory:
             WitnessStory(each.name, each.agrees, short(each.text))
             for each in decision.witnesses[:MAX_WITNESSES]
         ),
+        avoid_node=decision.avoid_node,
+        quarantine_from=decision.quarantine_from,
     )
 
 
@@ -322,7 +340,7 @@ def _lead(group: Sequence[Incident]) -> Incident:
     return min(group, key=rank)
 
 
-def _cost(lead: Incident, attempts: Mapping[int, AttemptStory]) -> tuple[int | None, int | None]:
+def _cost(lead: Incident, attempts: Mapping[int, AttemptReport]) -> tuple[int | None, int | None]:
     """The checkpoint that the next attempt began with, and the steps between it and the end; of
     the last attempt, what the chosen checkpoint would cost."""
     own, following = attempts.get(lead.attempt), attempts.get(lead.attempt + 1)
@@ -338,7 +356,7 @@ def _cost(lead: Incident, attempts: Mapping[int, AttemptStory]) -> tuple[int | N
     return resumed, max(0, reached - begun)
 
 
-def _restarts(lead: Incident, following: AttemptStory | None) -> bool:
+def _restarts(lead: Incident, following: AttemptReport | None) -> bool:
     is_restart = lead.decision is not None and lead.decision.action is Action.RESTART
     return following is not None or is_restart
 
