@@ -75,14 +75,14 @@ class Conclusions:
         known = self._looks.get(decision.attempt)
         findings = known.assessment.findings if known else ()
         self.actions[decision.attempt] = decision, at
-        _drop_old(self.actions)
+        drop_old(self.actions)
         if self._is_act:
             self._keep(decision.attempt, Assessment(at, findings, decision))
 
     def _keep(self, number: int, assessment: Assessment) -> None:
         said = verdict(self._engine.job, assessment.findings, assessment.decision)
         self._looks[number] = _Look(said, assessment)
-        _drop_old(self._looks)
+        drop_old(self._looks)
 
     def run(
         self, ended: Assessment | None = None, *, is_interrupted: bool = False
@@ -175,6 +175,6 @@ def _recomputed(attempt: Attempt) -> int:
     return max(0, min(last, before) - first + 1)
 
 
-def _drop_old(kept: dict[int, Any]) -> None:
+def drop_old(kept: dict[int, Any]) -> None:
     while len(kept) > MAX_ATTEMPTS:
         del kept[next(iter(kept))]

@@ -20,9 +20,9 @@ from typing import TypeVar
 
 from mwatch.engine.advice import advise
 from mwatch.engine.engine import Incident
-from mwatch.model.decision import Action, Decision
+from mwatch.model.decision import Action, Decision, Witness
 from mwatch.model.fault import CatalogueEntry
-from mwatch.model.finding import Cause, Culprit, Finding
+from mwatch.model.finding import Cause, Culprit, Evidence, Finding
 from mwatch_trainer.scrub.scrubber import Scrubber
 
 MAX_EXCERPTS = 8
@@ -70,29 +70,13 @@ class AttemptReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Excerpt:
-    """A line of evidence."""
-
-    file: str | None
-    line: int | None
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Voice:
     """What one detector said."""
 
     detector: str
     summary: str
     severity: str
-    evidence: tuple[Excerpt, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class WitnessStory:
-    name: str
-    agrees: bool
-    text: str
+    evidence: tuple[Evidence, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +117,7 @@ class IncidentStory:
     proposal: str | None = None
     advice: str = ""
     runbook: str | None = None
-    witnesses: tuple[WitnessStory, ...] = ()
+    witnesses: tuple[Witness, ...] = ()
     voices: tuple[Voice, ...] = ()
     files: tuple[EvidenceFile, ...] = ()
     blamed: Culprit | None = None
@@ -323,7 +307,7 @@ def _decided(told: IncidentStory, decision: Decision) -> IncidentStory:
         resume_reason=short(decision.resume_reason),
         proposal=short(decision.proposal) if decision.proposal else None,
         witnesses=tuple(
-            WitnessStory(each.name, each.agrees, short(each.text))
+            Witness(each.name, each.agrees, short(each.text))
             for each in decision.witnesses[:MAX_WITNESSES]
         ),
         avoid_node=decision.avoid_node,
@@ -388,7 +372,7 @@ def _voices(group: Sequence[Incident], lead: Incident) -> tuple[Voice, ...]:
 
 def _voice(finding: Finding) -> Voice:
     lines = tuple(
-        Excerpt(each.file and short(each.file, 300), each.line, short(each.text, _EXCERPT))
+        Evidence(each.file and short(each.file, 300), each.line, short(each.text, _EXCERPT))
         for each in finding.evidence[:MAX_EXCERPTS]
     )
     return Voice(finding.detector, short(finding.summary), finding.severity.value, lines)

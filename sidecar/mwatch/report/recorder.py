@@ -16,7 +16,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from mwatch.engine.advice import advise
 from mwatch.engine.engine import Assessment, Engine, Incident
@@ -28,7 +27,7 @@ from mwatch.model.job import Attempt, Job, KnownCheckpoint, Step
 from mwatch.model.observation import Observed, Source
 from mwatch.model.phase import JobPhase
 from mwatch.report import model
-from mwatch.report.conclusion import MAX_ATTEMPTS, Conclusions, RunConclusion
+from mwatch.report.conclusion import MAX_ATTEMPTS, Conclusions, RunConclusion, drop_old
 from mwatch.report.model import (
     MAX_INCIDENTS,
     AttemptReport,
@@ -340,7 +339,7 @@ class ReportRecorder:
         while len(self._attempts) > MAX_ATTEMPTS:
             del self._attempts[sorted(self._attempts)[_KEPT_FIRST]]
             self._left_out += 1
-        _drop_old(self._recovered, MAX_ATTEMPTS)
+        drop_old(self._recovered)
 
     def _regain(self, job: Job, at: float) -> None:
         reached = job.attempt.iteration
@@ -350,7 +349,7 @@ class ReportRecorder:
             if number < job.attempt.number and reached >= target:
                 self._recovered[number] = at
                 del self._to_regain[number]
-        _drop_old(self._to_regain, MAX_ATTEMPTS)
+        drop_old(self._to_regain)
 
     def _validated(self, job: Job, at: float, said: Validation) -> None:
         loss = next(iter(said.losses.values()), None)
@@ -360,8 +359,3 @@ class ReportRecorder:
         self._validations.append(ValidationStory(job.attempt.number, where, at, loss))
         if len(self._validations) > MAX_VALIDATIONS:
             self._validations = self._validations[::2]
-
-
-def _drop_old(kept: dict[int, Any], most: int) -> None:
-    while len(kept) > most:
-        del kept[next(iter(kept))]

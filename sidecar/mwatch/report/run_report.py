@@ -165,10 +165,7 @@ class RunReport:
             "resume_from": decision.resume_from,
             "reason": decision.reason,
             "resume_reason": decision.resume_reason or None,
-            "witnesses": [
-                {"name": each.name, "agrees": each.agrees, "text": each.text}
-                for each in decision.witnesses
-            ],
+            "witnesses": [each._asdict() for each in decision.witnesses],
             "avoid_node": decision.avoid_node,
             "quarantine_from": decision.quarantine_from,
             "proposal": decision.proposal,
@@ -222,7 +219,7 @@ class RunReport:
             "since": self._since(incident.since_iteration, incident.since_at),
             "confidence": incident.confidence,
             "culprit": culprit_json(incident.blamed),
-            "evidence": [asdict(each) for each in (lead.evidence if lead else ())],
+            "evidence": [each._asdict() for each in (lead.evidence if lead else ())],
             "cannot_heal": incident.cannot_heal,
             "fault": incident.fault,
             "detected": self.time(incident.detected_at),

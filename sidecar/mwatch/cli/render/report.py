@@ -39,20 +39,26 @@ def render_diagnosis(report: RunReport) -> list[Line]:
     return [*lines, *_notes(report, SCREEN - 1 - len(lines))]
 
 
-def headline(report: RunReport) -> Line:
+def headline(report: RunReport, now: float | None = None) -> Line:
+    """`now`: the run goes on, so the age of the fault matters."""
     said = report.verdict
     since = "" if said.since_iteration is None else f" since iteration {said.since_iteration}"
     if said.since_time is not None:
-        since += f" ({clock(report, said.since_time)})"
+        ago = "" if now is None else f", {duration(max(0.0, now - said.since_time))} ago"
+        since += f" ({clock(report, said.since_time)}{ago})"
     cause = said.cause.value.upper().replace("_", " ")
     return [(cause, STYLES[report.exit_code]), (since, "bold")]
 
 
 def _head(report: RunReport) -> Iterator[Line]:
     yield headline(report)
-    for text in wrapped(report.verdict.summary, width() - 1, 3):
-        yield [(text, "")]
+    yield from _summary(report, 3)
     yield []
+
+
+def _summary(report: RunReport, most: int) -> Iterator[Line]:
+    for text in wrapped(report.verdict.summary, width() - 1, most):
+        yield [(text, "")]
 
 
 def _facts(report: RunReport, evidence: int, others: int) -> Iterator[Line]:
@@ -164,7 +170,7 @@ _KINDS = {"attempt": "bold", "action": "bold magenta", "incident": "red", "done"
 def render_replay(report: RunReport) -> list[Line]:
     return [
         headline(report),
-        *([(text, "")] for text in wrapped(report.verdict.summary, width() - 1, 3)),
+        *_summary(report, 3),
         *_timeline(report),
         *_attempts(report),
         *_findings(report),
@@ -305,17 +311,10 @@ def render_job(job: JobReport) -> list[Line]:
 
 
 def _job_head(job: JobReport) -> Iterator[Line]:
-    said = job.report.verdict
-    since = "" if said.since_iteration is None else f" since iteration {said.since_iteration}"
-    if said.since_time is not None:
-        ago = max(0.0, job.facts.kube.now - said.since_time)
-        since += f" ({clock(job.report, said.since_time)}, {duration(ago)} ago)"
     about = job.facts.job
     title = f"  {about.kind.value} {about.namespace}/{about.name}"
-    cause = said.cause.value.upper().replace("_", " ")
-    yield [(cause, STYLES[job.exit_code]), (since, "bold"), (title, "dim")]
-    for text in wrapped(said.summary, width() - 1, 2):
-        yield [(text, "")]
+    yield [*headline(job.report, job.facts.kube.now), (title, "dim")]
+    yield from _summary(job.report, 2)
     yield []
 
 

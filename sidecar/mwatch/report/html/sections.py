@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
+from mwatch.model.finding import Evidence
 from mwatch.report.html.text import (
     DASH,
     Detail,
@@ -27,7 +28,6 @@ from mwatch.report.html.text import (
 from mwatch.report.model import (
     AttemptReport,
     EvidenceFile,
-    Excerpt,
     IncidentStory,
     SpentStory,
     Voice,
@@ -429,7 +429,7 @@ def _voice(voice: Voice, detail: Detail) -> str:
     )
 
 
-def _excerpt(each: Excerpt, detail: Detail) -> str:
+def _excerpt(each: Evidence, detail: Detail) -> str:
     place = each.file or ""
     if each.file and each.line is not None:
         place = f"{each.file}:{each.line}"
