@@ -13,7 +13,7 @@ from browser.chromium import Chromium, chromium
 from browser.devtools import Page, page
 from browser.eventful import eventful_log
 from mwatch.report.html.page import render
-from mwatch.report.recorder import RunStory
+from mwatch.report.run_report import RunReport
 from support.builders.story import replayed
 from support.debian_tools import ToolMissing
 
@@ -33,12 +33,12 @@ def tab(browser: Chromium) -> Iterator[Page]:
 
 
 @pytest.fixture(scope="session")
-def eventful(tmp_path_factory: pytest.TempPathFactory) -> RunStory:
+def eventful(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
     return replayed(tmp_path_factory.mktemp("eventful"), eventful_log(), "gpt-1b3")
 
 
 @pytest.fixture(scope="session")
-def report(eventful: RunStory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report(eventful: RunReport, tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("report") / "report.html"
     file.write_text(render(eventful))
     return file

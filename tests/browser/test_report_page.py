@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from browser.devtools import Page
+from mwatch.model.finding import Evidence
 from mwatch.report.html.page import render
-from mwatch.report.model import Excerpt, Voice
-from mwatch.report.recorder import RunStory
+from mwatch.report.model import Voice
+from mwatch.report.run_report import RunReport
 
 BOX = """(name) => {
   const one = document.querySelector(name);
@@ -47,7 +48,7 @@ def calm(tab: Page) -> None:
 
 @pytest.mark.parametrize(("width", "height", "dark"), SIZES)
 def test_every_incident_is_visible_and_nothing_complains(
-    tab: Page, report: Path, eventful: RunStory, width: int, height: int, dark: bool
+    tab: Page, report: Path, eventful: RunReport, width: int, height: int, dark: bool
 ) -> None:
     tab.look(width, height, dark=dark)
     tab.open(report)
@@ -126,9 +127,9 @@ def test_a_drag_zooms_into_all_charts_and_a_button_goes_back(tab: Page, report: 
 
 
 def test_a_hostile_log_line_is_shown_and_does_nothing(
-    tab: Page, eventful: RunStory, tmp_path: Path
+    tab: Page, eventful: RunReport, tmp_path: Path
 ) -> None:
-    voice = Voice("crashed", HOSTILE, "critical", (Excerpt(HOSTILE, 1, HOSTILE),))
+    voice = Voice("crashed", HOSTILE, "critical", (Evidence(HOSTILE, 1, HOSTILE),))
     bad = replace(eventful.incidents[0], summary=HOSTILE, culprit=HOSTILE, voices=(voice,))
     file = tmp_path / "hostile.html"
     file.write_text(render(replace(eventful, run=HOSTILE, incidents=(bad,), notes=(HOSTILE,))))
@@ -142,7 +143,7 @@ def test_a_hostile_log_line_is_shown_and_does_nothing(
 
 
 def test_what_slips_in_as_a_script_is_stopped_by_the_policy(
-    tab: Page, eventful: RunStory, tmp_path: Path
+    tab: Page, eventful: RunReport, tmp_path: Path
 ) -> None:
     file = tmp_path / "injected.html"
     file.write_text(
@@ -164,7 +165,7 @@ def test_without_scripts_the_page_still_shows_everything(tab: Page, report: Path
     assert is_visible(tab, "#loss .by-time .line", 1280)
 
 
-def test_a_story_of_one_line_is_a_page_too(tab: Page, eventful: RunStory, tmp_path: Path) -> None:
+def test_a_story_of_one_line_is_a_page_too(tab: Page, eventful: RunReport, tmp_path: Path) -> None:
     file = tmp_path / "short.html"
     file.write_text(
         render(replace(eventful, series=eventful.series[:1], incidents=(), phases=(), attempts=()))

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from mwatch.engine.engine import Engine
 from mwatch.report import story_json
-from mwatch.report.recorder import StoryRecorder
+from mwatch.report.recorder import ReportRecorder
 from support.builders.story import replayed
 from support.runs.recorded import RunLog
 
@@ -96,7 +97,7 @@ def test_a_log_may_be_piped_in(tmp_path: Path) -> None:
 
 
 def test_a_run_of_which_nothing_was_seen_is_exit_3(tmp_path: Path) -> None:
-    story_json.write(StoryRecorder("empty").story(), tmp_path / "story.json")
+    story_json.write(ReportRecorder(Engine("empty", {})).report(), tmp_path / "story.json")
     assert run(tmp_path, "story.json").returncode == 3
     assert (tmp_path / "report.html").is_file()
 

@@ -188,7 +188,7 @@ def test_training_goes_on_when_nobody_reads_what_is_said(tmp_path: Path) -> None
     attempt = json.loads((tmp_path / "runs/r/volume/attempt.json").read_text("utf-8"))
     assert attempt["exit"]["signal"] == signal.SIGKILL
     story = json.loads((tmp_path / "runs/r/story.json").read_text("utf-8"))["story"]
-    assert (story["is_over"], story["cause"]) == (True, "killed")
+    assert (story["is_over"], story["verdict"]["cause"]) == (True, "killed")
 
 
 def test_standard_streams_that_are_closed_are_no_reason_to_fail(tmp_path: Path) -> None:
@@ -279,12 +279,12 @@ def test_a_flood_of_output_is_passed_on_and_its_end_is_understood(tmp_path: Path
     assert done.returncode == 0, done.stderr.decode()
     assert (tmp_path / "out").stat().st_size > 80 << 20
     story = json.loads((tmp_path / "runs/r/story.json").read_text("utf-8"))["story"]
-    assert (story["iteration"], story["cause"]) == (100, "finished")
+    assert (story["iteration"], story["verdict"]["cause"]) == (100, "finished")
 
 
 def test_last_words_without_an_end_are_heard(tmp_path: Path) -> None:
     ended = run(command(tmp_path, then=trainer("--then", "unfinished")), tmp_path)
     assert ended.code == 3
-    assert ended.story["cause"] in ("crash", "unknown", "user_error")
+    assert ended.story["verdict"]["cause"] in ("crash", "unknown", "user_error")
     log = (ended.folder / "volume" / "trainer.log").read_bytes()
     assert b"it ends in the middle of a" in log

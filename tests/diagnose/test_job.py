@@ -217,7 +217,8 @@ def test_sidecars_that_may_not_be_asked_are_told_and_their_logs_are_enough() -> 
     ]
     told = judged(refused, 25.0)
     assert told.report.verdict.cause is Cause.HEALTHY
-    assert told.notes == ("2 sidecars were not asked: you may not get pods/proxy; logs only",)
+    note = "2 sidecars were not asked: you may not get pods/proxy; logs only"
+    assert told.report.notes == (note,)
 
 
 def test_preemption_of_pods_that_run_again_is_history() -> None:

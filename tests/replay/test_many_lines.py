@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mwatch.engine.engine import Engine
-from mwatch.engine.run_timeline import RunTimeline
 from mwatch.model.observation import Observed
 from mwatch.model.step_lines import PlacedLines
 from mwatch.parse.fast_path.run import in_pieces
@@ -56,17 +55,17 @@ def placed(text: str, chunk: int, *, together: bool) -> list[Placed]:
 
 
 def played(text: str, chunk: int = 1 << 17, *, together: bool) -> Player:
-    player = Player(CountingEngine("run", entries()), RunTimeline())
+    player = Player(CountingEngine("run", entries()))
     player.play(placed(text, chunk, together=together))
     player.finish()
     return player
 
 
 def end_of(player: Player) -> str:
-    engine = player.engine
-    known = (player.looks, player.at, player.endings, player.enacted, player.last)
+    engine, concluded = player.engine, player.recorder.conclusions
+    known = (player.looks, player.at, concluded._looks, concluded.actions, player.last)
     watched = (vars(player._screen), vars(player._gaps))
-    kept = (engine.job, list(engine.incidents), engine.record, player.chronicle.entries)
+    kept = (engine.job, list(engine.incidents), engine.record, player.recorder.timeline.entries)
     return repr((known, watched, kept))
 
 

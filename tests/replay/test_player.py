@@ -10,7 +10,6 @@ import pytest
 
 from mwatch.engine.engine import Engine
 from mwatch.engine.incidents import Incident
-from mwatch.engine.run_timeline import RunTimeline
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
 from mwatch.model.observation import Observed
@@ -29,7 +28,7 @@ def observed(text: str) -> list[Observed]:
 
 
 def played(text: str, until: float | None = None) -> Player:
-    player = Player(Engine("run", entries()), RunTimeline())
+    player = Player(Engine("run", entries()))
     player.play(observed(text))
     player.finish(None if until is None else moment(until))
     return player
@@ -58,7 +57,7 @@ def test_what_would_be_done_is_done_once_and_only_in_words() -> None:
     log = RunLog().start().steps(1, 100).save(100).steps(101, 150)
     log.steps(151, 400, loss=NO_LOSS, change={"grad norm": "nan"}).done()
     player = played(str(log))
-    (done,) = player.enacted.values()
+    (done,) = player.recorder.conclusions.actions.values()
     assert (done[0].action, done[0].resume_from) == (Action.RESTART, 100)
     assert len(player.engine.record.acts) == 1
     assert player.engine.job.attempt.iteration == 400
@@ -97,7 +96,7 @@ def test_a_usual_gap_between_lines_costs_no_look() -> None:
 def test_a_death_at_the_end_is_acted_on_though_the_log_says_no_more() -> None:
     log = RunLog().start().steps(1, 100).save(100).steps(101, 150).killed()
     player = played(str(log))
-    (decision, at) = player.enacted[1]
+    (decision, at) = player.recorder.conclusions.actions[1]
     assert (decision.action, decision.resume_from, decision.cause) == (
         Action.RESTART, 100, Cause.KILLED,
     )  # fmt: skip
@@ -109,14 +108,14 @@ def test_how_an_attempt_stood_is_kept_when_the_next_begins_at_once() -> None:
     log.start(load=100).steps(101, 300).done()
     player = played(str(log))
     assert player.engine.job.attempt.number == 2
-    assert player.endings[1].verdict.cause is Cause.KILLED
+    assert [each.cause for each in player.recorder.report().attempts][:1] == [Cause.KILLED]
 
 
 def test_time_that_stands_still_is_no_trouble() -> None:
     lines: Iterable[Observed] = [each._replace(at=5.0) for each in observed(
         str(RunLog().start().steps(1, 100))
     )]  # fmt: skip
-    player = Player(Engine("run", entries()), RunTimeline())
+    player = Player(Engine("run", entries()))
     player.play(lines)
     player.finish()
     assert player.engine.job.attempt.iteration == 100

@@ -184,7 +184,7 @@ def test_a_time_that_is_none_is_an_input_error(text: str) -> None:
 def test_a_log_without_times_is_told_in_seconds(tmp_path: Path) -> None:
     lines = (megatron_line(number, 100, stamp=None) for number in range(1, 101))
     report = judged(put(tmp_path, "a.log", log(*lines)))
-    assert report.is_relative
+    assert report.clock.is_relative
     record = report.to_json()
     assert record["recording"]["clock"] == "relative"
     assert 0.0 <= record["attempts"][0]["started"] < 1.0
@@ -242,7 +242,7 @@ def test_pods_in_another_zone_are_brought_together(tmp_path: Path) -> None:
     report = judged(tmp_path)
     assert (report.verdict.cause, report.decision.resume_from) == (Cause.KILLED, 100)
     assert len(report.attempts) == 1
-    assert report.ledger.wall_seconds == pytest.approx(run.at, abs=10.0)
+    assert report.wall_seconds == pytest.approx(run.at, abs=10.0)
 
 
 def test_a_warning_does_not_hide_that_the_log_breaks_off(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from mwatch.engine.incidents import Incident, Symptom
 from mwatch.model.decision import Action, Decision, Witness
 from mwatch.model.finding import Cause, Culprit, CulpritState, Evidence, Finding, Severity
-from mwatch.report.model import AttemptStory, IncidentStory, incident_stories, who
+from mwatch.report.model import AttemptReport, IncidentStory, incident_stories, who
 
 
 def symptom(
@@ -42,13 +42,13 @@ def incident(
     return made
 
 
-def told(*incidents: Incident, attempts: list[AttemptStory] | None = None) -> list[IncidentStory]:
+def told(*incidents: Incident, attempts: list[AttemptReport] | None = None) -> list[IncidentStory]:
     known = {each.number: each for each in attempts or [attempt(1, 1, 9, None)]}
     return list(incident_stories(incidents, known, {}, {}))
 
 
-def attempt(number: int, first: int, last: int, resumed: int | None) -> AttemptStory:
-    return AttemptStory(number, 0.0, None, first, last, resumed, 0, "unknown", "")
+def attempt(number: int, first: int, last: int, resumed: int | None) -> AttemptReport:
+    return AttemptReport(number, 0.0, None, first, last, resumed, 0, Cause.UNKNOWN, "")
 
 
 def test_two_detectors_of_one_incident_are_two_voices() -> None:

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from mwatch.engine.engine import Engine
 from mwatch.model.event import Validation
 from mwatch.model.observation import AttemptStart, ProcessExit
+from mwatch.report.conclusion import MAX_ATTEMPTS
 from mwatch.report.model import EvidenceFile, ReportClock
-from mwatch.report.recorder import MAX_ATTEMPTS, StoryRecorder
+from mwatch.report.recorder import ReportRecorder
 from support.builders.fold import READY, WORLD, line, loaded, loading, saved, saving
 from support.builders.story import START, Watch, replayed
 from support.runs.recorded import RunLog, moment
@@ -38,8 +40,9 @@ def rolled_back() -> Watch:
 
 
 def test_a_recorder_that_was_told_nothing_says_so() -> None:
-    story = StoryRecorder("run").story()
-    assert (story.cause, story.attempts, story.started_at) == ("blind", (), None)
+    story = ReportRecorder(Engine("run", {})).report()
+    assert (story.verdict.cause, story.attempts, story.started_at) == ("blind", (), None)
+    assert (story.verdict.summary, story.exit_code) == ("nothing was seen yet", 3)
 
 
 def test_a_healthy_run_has_curves_and_no_incidents() -> None:
@@ -47,7 +50,7 @@ def test_a_healthy_run_has_curves_and_no_incidents() -> None:
     watch.says(WORLD, READY, *healthy(1, 2, 3))
     story = watch.story()
     assert [each.last for each in story.series] == [1, 2, 3]
-    assert (story.cause, story.incidents, story.is_over) == ("healthy", (), False)
+    assert (story.verdict.cause, story.incidents, story.is_over) == ("healthy", (), False)
     assert (story.iteration, story.mode, story.run) == (3, "act", "run")
     assert story.command == "torchrun pretrain_gpt.py"
 
@@ -86,7 +89,7 @@ def test_attempts_tell_what_was_done_again_and_why_they_ended() -> None:
 
 
 def test_a_deed_that_was_done_is_not_told_as_one_that_would_have_been() -> None:
-    done = {each.text for each in rolled_back().story().happenings if each.kind == "action"}
+    done = {each.text for each in rolled_back().story().timeline if each.kind == "action"}
     assert done == {"restarted from checkpoint 6"}
 
 
@@ -120,8 +123,8 @@ def test_evidence_files_are_kept_with_their_incident_once() -> None:
 def test_the_time_since_the_last_word_is_part_of_a_story_that_goes_on() -> None:
     watch = Watch()
     watch.says(WORLD, READY, *healthy(1))
-    assert watch.recorder.story(watch.at + 60).ended_at == watch.at + 60
-    assert watch.recorder.story(watch.at + 60, is_over=True).ended_at == watch.at
+    assert watch.recorder.report(watch.at + 60).ended_at == watch.at + 60
+    assert watch.recorder.report(watch.at + 60, is_over=True).ended_at == watch.at
 
 
 def test_validations_are_kept_in_a_bounded_number() -> None:
@@ -156,8 +159,9 @@ def test_secrets_do_not_reach_the_story() -> None:
 
 
 def test_a_watched_run_is_told_in_the_time_of_its_machine() -> None:
-    assert StoryRecorder("run", "observe").clock.zone
-    assert StoryRecorder("run", "replay").clock == ReportClock()
+    engine = Engine("run", {})
+    assert ReportRecorder(engine, "observe").clock.zone
+    assert ReportRecorder(engine, "replay").clock == ReportClock()
 
 
 @pytest.fixture
@@ -168,12 +172,12 @@ def killed(tmp_path: Path) -> RunLog:
 
 def test_a_replay_gives_a_story_with_its_own_conclusion(killed: RunLog, tmp_path: Path) -> None:
     story = replayed(tmp_path, str(killed))
-    assert (story.mode, story.cause, story.is_over) == ("replay", "finished", True)
+    assert (story.mode, story.verdict.cause, story.is_over) == ("replay", "finished", True)
     (incident,) = story.incidents
     assert (incident.cause, incident.lost_steps, incident.resumed_from) == ("killed", 50, 100)
     assert [each.cause for each in story.attempts] == ["killed", "finished"]
     assert story.started_at == moment(5.0)
-    assert story.sources[0].endswith("trainer.log")
+    assert story.files[0].endswith("trainer.log")
     assert 0 < (story.goodput or 0) < 1
     assert sum(each.seconds for each in story.spent) == pytest.approx(story.wall_seconds)
     assert {each.phase for each in story.phases} >= {"starting", "training", "saving", "loading"}
@@ -181,8 +185,8 @@ def test_a_replay_gives_a_story_with_its_own_conclusion(killed: RunLog, tmp_path
 
 def test_a_log_without_a_known_line_is_a_story_of_nothing(tmp_path: Path) -> None:
     story = replayed(tmp_path, "hello\nworld\n")
-    assert (story.cause, story.series) == ("blind", ())
-    assert "no line of a trainer" in story.summary
+    assert (story.verdict.cause, story.series) == ("blind", ())
+    assert "no line of a trainer" in story.verdict.summary
 
 
 def test_times_are_those_of_the_engine(tmp_path: Path) -> None:

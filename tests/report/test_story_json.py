@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from mwatch.engine.engine import Engine
 from mwatch.errors import InputError
 from mwatch.report import story_json
 from mwatch.report.model import ReportClock
-from mwatch.report.recorder import RunStory, StoryRecorder
+from mwatch.report.recorder import ReportRecorder
+from mwatch.report.run_report import RunReport
 from mwatch.report.series import Bucket, ValueRange
 from support.builders.story import by_chance, replayed
 from support.runs.recorded import RunLog
@@ -24,12 +26,12 @@ OLD = Path(__file__).parents[1] / "data" / "story-v1.json"
 
 
 @pytest.fixture
-def story(tmp_path: Path) -> RunStory:
+def story(tmp_path: Path) -> RunReport:
     log = RunLog(total=40).start().steps(1, 20).save(20).steps(21, 30).killed()
     return replayed(tmp_path, str(log))
 
 
-def test_what_is_written_is_read(story: RunStory, tmp_path: Path) -> None:
+def test_what_is_written_is_read(story: RunReport, tmp_path: Path) -> None:
     file = tmp_path / "story.json"
     story_json.write(story, file)
     again = story_json.read(file)
@@ -41,13 +43,13 @@ def test_what_is_written_is_read(story: RunStory, tmp_path: Path) -> None:
 
 def test_an_old_file_is_still_read() -> None:
     old = story_json.read(OLD)
-    assert (old.run, old.cause, len(old.incidents)) == ("trainer", "finished", 1)
+    assert (old.run, old.verdict.cause, len(old.incidents)) == ("trainer", "finished", 1)
     assert old.incidents[0].cause == "killed"
     assert old.series[0].loss is not None
 
 
 def test_writing_replaces_the_file_at_once_and_leaves_nothing_else(
-    story: RunStory, tmp_path: Path
+    story: RunReport, tmp_path: Path
 ) -> None:
     file = tmp_path / "runs" / "story.json"
     file.parent.mkdir()
@@ -58,7 +60,7 @@ def test_writing_replaces_the_file_at_once_and_leaves_nothing_else(
 
 
 def test_a_failed_write_leaves_the_old_file(
-    story: RunStory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    story: RunReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "story.json"
     story_json.write(story, file)
@@ -68,7 +70,7 @@ def test_a_failed_write_leaves_the_old_file(
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match="No space"):
-        story_json.write(StoryRecorder("other").story(), file)
+        story_json.write(ReportRecorder(Engine("other", {})).report(), file)
     assert story_json.read(file).run == "trainer"
     assert len(list(tmp_path.glob(".story*"))) == 0
 
@@ -79,12 +81,12 @@ def test_any_story_survives(seed: int) -> None:
     assert story_json.to_json(story_json.from_json(text)) == text
 
 
-def test_no_number_of_a_story_is_nan(story: RunStory) -> None:
+def test_no_number_of_a_story_is_nan(story: RunReport) -> None:
     data = story_json.to_json(replace(story, goodput=float("nan")))
     assert json.loads(data)["story"]["goodput"] is None
 
 
-def test_whatever_was_printed_can_be_read_again(story: RunStory) -> None:
+def test_whatever_was_printed_can_be_read_again(story: RunReport) -> None:
     huge = ValueRange(-1.7e308, 1.7e308, 1.7e308, 3)
     wild = replace(
         story, run="x" * 5000, wall_seconds=1.7e308, series=(Bucket(1, 1, 9, 0.0, 1.0, huge),)
@@ -94,7 +96,7 @@ def test_whatever_was_printed_can_be_read_again(story: RunStory) -> None:
     assert len(again.run) == 2000
 
 
-def broken(story: RunStory, change: dict[str, Any]) -> bytes:
+def broken(story: RunReport, change: dict[str, Any]) -> bytes:
     data = json.loads(story_json.to_json(story))
     data["story"] |= change
     return json.dumps(data).encode()
@@ -119,7 +121,7 @@ def broken(story: RunStory, change: dict[str, Any]) -> bytes:
     ],
 )
 def test_what_is_not_of_the_right_shape_is_named(
-    story: RunStory, change: dict[str, Any], said: str
+    story: RunReport, change: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(InputError) as caught:
         story_json.from_json(broken(story, change), "runs/a/story.json")
@@ -146,7 +148,7 @@ def test_what_is_no_story_is_refused(data: bytes, said: str) -> None:
         story_json.from_json(data)
 
 
-def test_a_key_of_a_later_mwatch_is_passed_over(story: RunStory) -> None:
+def test_a_key_of_a_later_mwatch_is_passed_over(story: RunReport) -> None:
     assert story_json.from_json(broken(story, {"colour": "red"})).run == "trainer"
 
 
@@ -155,7 +157,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         story_json.read(tmp_path / "story.json")
 
 
-def test_a_clock_is_kept(story: RunStory) -> None:
+def test_a_clock_is_kept(story: RunReport) -> None:
     moved = replace(story, clock=ReportClock(False, "CET", 3600.0))
     assert story_json.from_json(story_json.to_json(moved)).clock == ReportClock(
         False, "CET", 3600.0

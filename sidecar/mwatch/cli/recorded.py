@@ -1,6 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What `mwatch replay` and `mwatch diagnose` share: their arguments, and the way to a report."""
+"""What `mwatch replay`, `diagnose` and `report` share: their arguments, and the way to a report.
+
+A run that mwatch watched has left its report, `story.json`: all three read it, for the watcher saw
+more (processes, probes, its own actions) than a log holds. Logs are played where there is none, or
+where an option asks for another answer than the one that was given then.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,6 @@ import typer
 from mwatch.cli.output import write
 
 if TYPE_CHECKING:
-    from mwatch.replay.player import Listener
     from mwatch.report.run_report import RunReport
 
 _PROGRESS_SECONDS = 0.5
@@ -48,11 +52,17 @@ def make_report(
     until: str | None,
     policy: Path | None,
     catalogue: list[Path] | None,
-    listener: Listener | None = None,
+    *,
+    has_curves: bool = False,
 ) -> RunReport:
-    """InputError, or a wrong usage, where it cannot be had."""
+    """InputError, or a wrong usage, where it cannot be made."""
     if not names and sys.stdin.isatty():
         raise typer.BadParameter("name a log file or a folder, or pipe a log in", param_hint="LOG")
+    story = story_of(names or [])
+    if story is not None and not (checkpoints or until or policy or catalogue):
+        from mwatch.report.story_json import read
+
+        return read(story).seen_at(time.time())
     from mwatch.config.policy import load
     from mwatch.model.settings import Settings
     from mwatch.replay.replay import ReplayRequest, replay
@@ -66,10 +76,21 @@ def make_report(
     )
     progress = _Shown() if sys.stderr.isatty() else None
     try:
-        return replay(request, time.time(), progress, listener)
+        return replay(request, time.time(), progress, has_curves=has_curves)
     finally:
         if progress:
             progress.clear()
+
+
+def story_of(names: list[str]) -> Path | None:
+    """What `mwatch run` left, where one run is named, by its folder or its name."""
+    if len(names) != 1 or names == ["-"]:
+        return None
+    from mwatch.report.story_json import NAME
+
+    named = Path(names[0])
+    places = [named, named / NAME] if named.exists() else [Path("runs") / named / NAME]
+    return next((each for each in places if each.name == NAME and each.is_file()), None)
 
 
 class _Shown:

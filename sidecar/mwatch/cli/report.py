@@ -14,14 +14,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mwatch.cli.output import write
-from mwatch.cli.recorded import AsJson, Catalogue, Checkpoints, Policy, Until, make_report
+from mwatch.cli.recorded import (
+    AsJson,
+    Catalogue,
+    Checkpoints,
+    Policy,
+    Until,
+    make_report,
+    story_of,
+)
 
 if TYPE_CHECKING:
-    from mwatch.report.recorder import RunStory
+    from mwatch.report.run_report import RunReport
 
 _PAGE = "report.html"
-_FINE = frozenset({"healthy", "finished"})
-_UNSEEN = frozenset({"unknown", "blind"})
 
 Runs = Annotated[
     list[str] | None,
@@ -60,61 +66,29 @@ def report(
     """
     from mwatch.report.html.page import check_target, render, write_page
 
-    kept = _kept(names or [])
-    target = out or (kept.parent / _PAGE if kept else Path(_PAGE))
+    story = story_of(names or [])
+    target = out or (story.parent / _PAGE if story else Path(_PAGE))
     check_target(target)
-    story = _read(kept) if kept else _replayed(names, checkpoints, until, policy, catalogue)
-    size = write_page(render(story, title or ""), target)
-    _tell(story, target, size, as_json=as_json)
-    raise typer.Exit(3 if story.cause in _UNSEEN else 0 if story.cause in _FINE else 1)
+    made = make_report(names, checkpoints, until, policy, catalogue, has_curves=True)
+    size = write_page(render(made, title or ""), target)
+    _print_summary(made, target, size, as_json=as_json)
+    raise typer.Exit(made.exit_code)
 
 
-def _kept(names: list[str]) -> Path | None:
-    """The story that `mwatch run` left, where one run is named, by its folder or its name."""
-    from mwatch.report.story_json import NAME
-
-    if len(names) != 1 or names == ["-"]:
-        return None
-    named = Path(names[0])
-    places = [named, named / NAME] if named.exists() else [Path("runs") / named / NAME]
-    return next((each for each in places if each.name == NAME and each.is_file()), None)
-
-
-def _read(kept: Path) -> RunStory:
-    from mwatch.report.story_json import read
-
-    return read(kept)
-
-
-def _replayed(
-    names: list[str] | None,
-    checkpoints: list[str] | None,
-    until: str | None,
-    policy: Path | None,
-    catalogue: list[Path] | None,
-) -> RunStory:
-    from mwatch.report.recorder import StoryRecorder
-    from mwatch.report.story_json import told
-
-    first = Path(names[0]) if names and names != ["-"] else None
-    recorder = StoryRecorder(first.resolve().stem if first else "recorded run", "replay")
-    return told(recorder, make_report(names, checkpoints, until, policy, catalogue, recorder))
-
-
-def _tell(story: RunStory, target: Path, size: int, *, as_json: bool) -> None:
+def _print_summary(made: RunReport, target: Path, size: int, *, as_json: bool) -> None:
     if as_json:
         import json
 
-        said = {
+        body = {
             "report": str(target),
             "bytes": size,
-            "run": story.run,
-            "verdict": {"cause": story.cause, "summary": story.summary},
-            "incidents": len(story.incidents),
-            "goodput": story.goodput,
+            "run": made.run,
+            "verdict": {"cause": made.verdict.cause, "summary": made.verdict.summary},
+            "incidents": len(made.incidents),
+            "goodput": made.goodput,
         }
-        write(json.dumps(said, indent=2))
+        write(json.dumps(body, indent=2))
         return
-    number = len(story.incidents)
+    number = len(made.incidents)
     incidents = f"{number} incident" + "s" * (number != 1)
-    write(f"{target} ({size / 1e3:.0f} kB): {story.cause.replace('_', ' ')}, {incidents}")
+    write(f"{target} ({size / 1e3:.0f} kB): {made.verdict.cause.replace('_', ' ')}, {incidents}")

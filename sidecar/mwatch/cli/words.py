@@ -16,11 +16,11 @@ def clock(report: RunReport, at: float | None, *, with_date: bool = True) -> str
     """`2026-11-15 04:12:40`, or `+72 s` of a log that prints no times."""
     if at is None:
         return "?"
-    if report.is_relative:
+    if report.clock.is_relative:
         return f"+{duration(at)}"
     from mwatch.report.run_report import iso
 
-    text = iso(at).replace("T", " ")[:19]
+    text = iso(at + report.clock.offset_seconds).replace("T", " ")[:19]
     return text if with_date else text[-8:]
 
 

@@ -21,15 +21,13 @@ from mwatch.diagnose.report import JobReport, actions_taken
 from mwatch.diagnose.running_job import running_of
 from mwatch.diagnose.timeline import JobHistory, tell
 from mwatch.diagnose.verdict import besides, chained, judge
-from mwatch.engine.advice import advise
 from mwatch.kube.access import Access, open_access
 from mwatch.kube.discovery import find_whole, no_such_job, parse_job_name
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause, Finding, Verdict
 from mwatch.model.phase import JobPhase
 from mwatch.model.settings import Settings
-from mwatch.report.run_report import AttemptReport, RunReport
-from mwatch.state.goodput import ledger
+from mwatch.report.conclusion import RunConclusion
 
 _PODS_WAIT = frozenset({Cause.UNSCHEDULABLE, Cause.IMAGE, Cause.VOLUME, Cause.PREEMPTED})
 _OF_NODE = frozenset({Cause.HARDWARE, Cause.DRAINED, Cause.LOST_POD, Cause.FABRIC})
@@ -138,7 +136,15 @@ def make_report(
     )  # fmt: skip
     said, decision = judge(facts, story, words)
     findings = tuple(_placed(each, words) for each in story.assessment.findings)
-    report = _whole(facts, words, story, said, decision, findings)
+    for incident in story.engine.incidents:
+        story.recorder.incident(incident)
+    report = replace(
+        story.recorder.report(concluded=RunConclusion(said, decision, None, findings)),
+        ended_at=story.last_at,
+        files=tuple(each.pod.name for each in words if each.has_told),
+        lines=story.lines,
+        notes=tuple(_notes(facts, words)),
+    )
     container = next((each.container for each in words if each.container), "pytorch")
     return JobReport(
         facts=facts,
@@ -148,7 +154,6 @@ def make_report(
         checks=tuple(look(running_of(facts, words, story))),
         deeds=tuple(actions_taken(facts)),
         next_command=next_command(facts, said, decision, container),
-        notes=tuple(_notes(facts, words)),
         phase=_phase(facts, story),
         took_seconds=0.0 if began is None else time.monotonic() - began,
     )
@@ -162,56 +167,6 @@ def _phase(facts: JobFacts, story: JobHistory) -> JobPhase | None:
     by_cluster = kube_phase(facts.kube)
     job = story.engine.job
     return by_cluster or (job.attempt.phase if job.has_started else None)
-
-
-def _whole(
-    facts: JobFacts,
-    words: Sequence[PodReport],
-    story: JobHistory,
-    said: Verdict,
-    decision: Decision,
-    findings: tuple[Finding, ...],
-) -> RunReport:
-    job = story.engine.job
-    attempts = [*job.past, job.attempt] if job.has_started else []
-    return RunReport(
-        verdict=said,
-        decision=decision,
-        acted_at=None,
-        advice=advise(said.cause, decision.finding, job.catalogue),
-        findings=findings,
-        incidents=tuple(story.engine.incidents),
-        attempts=tuple(_attempt(story, each.number, said, decision) for each in attempts),
-        ledger=ledger.time_spent(job, job.now),
-        world_size=job.layout.world_size,
-        timeline=(),
-        files=tuple(each.pod.name for each in words if each.has_told),
-        lines=story.lines,
-        first_at=attempts[0].started_at if attempts else None,
-        last_at=story.last_at,
-        is_relative=False,
-        notes=tuple(_notes(facts, words)),
-        iteration=job.attempt.iteration,
-        total_iterations=job.layout.total_iterations,
-    )
-
-
-def _attempt(story: JobHistory, number: int, said: Verdict, decision: Decision) -> AttemptReport:
-    job = story.engine.job
-    attempt = next(each for each in (*job.past, job.attempt) if each.number == number)
-    is_last = attempt is job.attempt
-    ending = said if is_last else story.endings.get(number)
-    return AttemptReport(
-        attempt.number,
-        attempt.started_at,
-        attempt.ended_at,
-        attempt.first_iteration,
-        attempt.iteration,
-        attempt.resumed_from,
-        Cause.UNKNOWN if ending is None else ending.cause,
-        "nothing tells how it ended" if ending is None else ending.summary,
-        decision if is_last else None,
-    )
 
 
 def _notes(facts: JobFacts, words: Sequence[PodReport]) -> list[str]:

@@ -124,7 +124,6 @@ class JobReport:
     checks: tuple[Made, ...]
     deeds: tuple[ActionTaken, ...]
     next_command: str
-    notes: tuple[str, ...]
     phase: JobPhase | None
     took_seconds: float
 
@@ -156,7 +155,6 @@ class JobReport:
 
     def to_json(self) -> dict[str, Any]:
         body = self.report.to_json()
-        body["recording"]["clock"] = "utc"
         for found, finding in zip(body["findings"], self.report.findings, strict=True):
             for shown, evidence in zip(found["evidence"], finding.evidence, strict=True):
                 shown["time"] = self.report.time(self.evidence_time(evidence))
@@ -174,7 +172,6 @@ class JobReport:
             },
             "checks": [check_json(each) for each in self.checks],
             "unseen": dict(self.facts.unseen),
-            "notes": list(self.notes),
             "took_seconds": round(self.took_seconds, 3),
         }  # fmt: skip
 

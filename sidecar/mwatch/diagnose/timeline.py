@@ -16,13 +16,12 @@ from functools import cache
 from typing import Any
 
 from mwatch.config import catalogue
-from mwatch.decide.verdict import verdict
 from mwatch.diagnose.pod_reports import PodReport
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.kube.pod_logs import PodLog
 from mwatch.model.event import Arguments
 from mwatch.model.fault import CatalogueEntry
-from mwatch.model.finding import Evidence, Finding, Verdict
+from mwatch.model.finding import Evidence, Finding
 from mwatch.model.kube.pod import KubePod
 from mwatch.model.observation import (
     AttemptStart,
@@ -35,6 +34,8 @@ from mwatch.model.observation import (
 from mwatch.model.settings import Settings
 from mwatch.parse.grammar import Grammar
 from mwatch.parse.reader import Reader, in_order
+from mwatch.report.model import ReportClock
+from mwatch.report.recorder import ReportRecorder
 
 _MAX_PLACES = 200_000
 _MAX_ENDINGS = 64
@@ -44,8 +45,7 @@ _MAX_ENDINGS = 64
 class JobHistory:
     engine: Engine
     assessment: Assessment
-    endings: dict[int, Verdict] = field(default_factory=dict)
-    """By attempt: how it stood when it was last looked at."""
+    recorder: ReportRecorder
     places: dict[tuple[str, int], float] = field(default_factory=dict)
     """When a line was printed, by file and number."""
     arguments: Arguments | None = None
@@ -73,7 +73,8 @@ def tell(
     """`besides`: what Kubernetes knows; `is_up`: somebody may still print something."""
     entries, grammar = _read_catalogue()
     engine = Engine(run, {entry.id: entry for entry in entries}, settings)
-    story = JobHistory(engine, Assessment(now, (), engine.preview(now).decision))
+    recorder = ReportRecorder(engine, clock=ReportClock(zone="UTC"), has_curves=False)
+    story = JobHistory(engine, Assessment(now, (), engine.preview(now).decision), recorder)
     told = _told(words, grammar, story)
     for observed in told:
         _play(story, observed)
@@ -225,8 +226,10 @@ def _pod_reason(pod: KubePod) -> str | None:
 def _play(story: JobHistory, observed: Observed) -> None:
     engine, what = story.engine, observed.what
     if _may_begin(engine, what) and story.last_at is not None and story.looks < _MAX_ENDINGS:
-        _note_ending(story)
+        story.looks += 1
+        story.recorder.assessed(engine.preview(story.last_at))
     engine.observe(observed)
+    story.recorder.note(observed)
     story.last_at = max(story.last_at or observed.at, observed.at)
     if isinstance(what, Arguments):
         story.arguments = what
@@ -239,11 +242,3 @@ def _may_begin(engine: Engine, what: object) -> bool:
     if isinstance(what, AttemptStart):
         return what.attempt != engine.job.attempt.number
     return isinstance(what, Arguments)
-
-
-def _note_ending(story: JobHistory) -> None:
-    engine = story.engine
-    story.looks += 1
-    seen = engine.preview(story.last_at or engine.job.now)
-    said = verdict(engine.job, seen.findings, seen.decision)
-    story.endings[engine.job.attempt.number] = said

@@ -144,13 +144,9 @@ class Testimony:
         )
         other = "there is no log" if self._job is None else report.decision.reason
         reason = f"not acted on: the flight recorder is one witness ({other})"
-        return replace(
-            report,
-            verdict=verdict,
-            decision=replace(report.decision, cause=Cause.HANG, finding=finding, reason=reason),
-            advice=advise(Cause.HANG, finding, {}),
-            findings=(finding, *report.findings),
-        )
+        decision = replace(report.decision, cause=Cause.HANG, finding=finding, reason=reason)
+        judged = report.judged(verdict, decision, advise(Cause.HANG, finding, {}))
+        return replace(judged, findings=(finding, *report.findings))
 
     def _completed(self, known: Culprit | None) -> Culprit | None:
         """Where the engine names nobody, or does not know the place of whom it names."""

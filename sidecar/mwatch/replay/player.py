@@ -11,51 +11,25 @@ acted on: the run goes on as recorded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
 
-from mwatch.decide.verdict import verdict
 from mwatch.engine.engine import Assessment, Engine
-from mwatch.engine.run_timeline import RunTimeline
 from mwatch.model.decision import Action, Decision
 from mwatch.model.event import Arguments, Error, Iteration, Phase
-from mwatch.model.finding import Verdict
-from mwatch.model.job import Job
 from mwatch.model.observation import Observed
 from mwatch.model.step_lines import PlacedLines
 from mwatch.replay.look_scheduler import LOOK_SECONDS, EvaluationThrottle, UsualGaps
+from mwatch.report.recorder import ReportRecorder
 from mwatch.state.like_lines import fold_like, is_usual_ground
 
 _SHARE = 0.02
 _FEW_LINES = 8
 _MANY_LINES = 2048
-MAX_ATTEMPTS = 256
-
-
-class Ending(NamedTuple):
-    """How an attempt stood when it was last looked at."""
-
-    verdict: Verdict
-    decision: Decision
-
-
-class Listener(Protocol):
-    """Is told all that the engine is told, and what comes of it."""
-
-    def note(self, job: Job, observed: Observed) -> None: ...
-    def assessed(self, assessment: Assessment) -> None: ...
-    def enacted(self, decision: Decision, at: float) -> None: ...
 
 
 class Player:
-    def __init__(
-        self, engine: Engine, chronicle: RunTimeline, listener: Listener | None = None
-    ) -> None:
+    def __init__(self, engine: Engine, recorder: ReportRecorder | None = None) -> None:
         self.engine = engine
-        self._listener = listener
-        self.chronicle = chronicle
-        self.endings: dict[int, Ending] = {}
-        self.enacted: dict[int, tuple[Decision, float]] = {}
-        """By attempt: what would have been done, and when."""
+        self.recorder = recorder or ReportRecorder(engine, "replay", has_curves=False)
         self.last: Assessment | None = None
         self.at: float | None = None
         """The newest moment that was played."""
@@ -92,7 +66,7 @@ class Player:
 
     def _pass_over(self, placed: PlacedLines, begin: int) -> int:
         """Learns from lines from `begin` on of which nothing comes; returns the first other."""
-        if self.at is None or self._is_stale or self._due is not None or self._listener:
+        if self.at is None or self._is_stale or self._due is not None or self.recorder.has_curves:
             return begin
         job = self.engine.job
         if self.engine.awaits_progress or not is_usual_ground(job, placed, begin):
@@ -130,9 +104,7 @@ class Player:
         self.at = at if self.at is None or at > self.at else self.at
         if job.attempt.number != number:
             self._attempt_began()
-        self.chronicle.note(job, observed)
-        if self._listener:
-            self._listener.note(job, observed)
+        self.recorder.note(observed)
         if isinstance(what, Iteration):
             self._gaps.learn(at)
             self._is_stale |= was_news or self._screen.wants_line(what)
@@ -163,9 +135,6 @@ class Player:
         self._screen.attempt_began()
         self._gaps = UsualGaps()
         self._due = None
-        for kept in (self.endings, self.enacted):
-            while len(kept) > MAX_ATTEMPTS:
-                del kept[next(iter(kept))]
 
     def _pass(self, start: float, end: float) -> bool:
         """From `start` to `end` nothing was said; returns whether that itself was news."""
@@ -209,12 +178,7 @@ class Player:
         self._looked_at = max(self._looked_at, at)
         self._is_stale = False
         self._screen.looked(is_news=is_news)
-        if is_news:
-            number = self.engine.job.attempt.number
-            said = verdict(self.engine.job, assessment.findings, assessment.decision)
-            self.endings[number] = Ending(said, assessment.decision)
-        if self._listener:
-            self._listener.assessed(assessment)
+        self.recorder.assessed(assessment)
         self._consider(assessment.decision)
         return assessment
 
@@ -231,10 +195,7 @@ class Player:
 
     def _enact(self, decision: Decision, at: float) -> None:
         self.engine.record_action(decision, at, is_carried_out=False)
-        self.enacted[decision.attempt] = (decision, at)
-        self.chronicle.enacted(decision, at)
-        if self._listener:
-            self._listener.enacted(decision, at)
+        self.recorder.enacted(decision, at)
 
 
 def _gist(assessment: Assessment) -> tuple[object, ...]:

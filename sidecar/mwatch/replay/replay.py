@@ -1,8 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch replay` and `mwatch diagnose`: a recorded run in, a report out.
-
-What is to be said about a recorded run once it was played.
+"""Recorded logs in, the report of the run out: for `mwatch replay`, `diagnose` and `report`.
 
 The verdict describes the run as it is at the end of the recording: that of the last attempt,
 with what mwatch would have done about it. A recording ends where its files end. Whether the run
@@ -12,79 +10,55 @@ went on after that is not known, unless the person says so or a file was written
 from __future__ import annotations
 
 import gc
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
 
 from mwatch.config import catalogue
 from mwatch.decide.decide import decide
-from mwatch.decide.verdict import verdict
 from mwatch.engine.advice import advise
 from mwatch.engine.engine import Assessment, Engine
-from mwatch.engine.run_timeline import RunTimeline
 from mwatch.errors import InputError
 from mwatch.evidence.flight_files import Flight, gather
-from mwatch.model.decision import Action, Decision, DecisionRecord
+from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause, Finding, Severity, Verdict
-from mwatch.model.goodput import TimeSpent
 from mwatch.model.job import Attempt, Job
-from mwatch.model.observation import Source
 from mwatch.model.settings import Settings
 from mwatch.parse.grammar import Grammar
 from mwatch.replay.flight_verdict import Testimony
-from mwatch.replay.player import Listener, Player
+from mwatch.replay.player import Player
 from mwatch.replay.recording import Progress, Recording, open_recording
-from mwatch.report.run_report import AttemptReport, RunReport, iso
-from mwatch.state.goodput import ledger
+from mwatch.report.conclusion import RunConclusion
+from mwatch.report.model import ReportClock, short
+from mwatch.report.recorder import ReportRecorder
+from mwatch.report.run_report import RunReport, iso
+from mwatch.runtime.files import STDIN
 
 _FRESH_SECONDS = 60.0
 _FRESH_GAPS = 3.0
-_SENT_SIGNALS = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
-"""Somebody sends them; the others are a process's own doing."""
 _TAKEN_AS_UP = "the log was written {:.0f} s ago, so the run is taken as still up"
-_SILENT_END = "ended without a word: nothing tells how"
-
-
-class _End(NamedTuple):
-    said: Verdict
-    decision: Decision
-    acted_at: float | None
-    findings: tuple[Finding, ...]
 
 
 def conclude(recording: Recording, player: Player, *, is_up: bool, now: float) -> RunReport:
     """`is_up`: the person said that the run was still there at the end."""
-    engine, job = player.engine, player.engine.job
-    said, decision, acted_at, findings = _end(recording, player, is_up=is_up, now=now)
-    job_attempts = [*job.past, job.attempt]
-    return RunReport(
-        verdict=said,
-        decision=decision,
-        acted_at=acted_at,
-        advice=advise(said.cause, decision.finding, job.catalogue),
-        findings=findings,
-        incidents=tuple(engine.incidents),
-        attempts=tuple(_attempt(player, each, said, decision) for each in job_attempts),
-        ledger=ledger.time_spent(job, job.now),
-        world_size=job.layout.world_size,
-        timeline=tuple(sorted(player.chronicle.entries, key=lambda entry: entry.at)),
+    recorder = player.recorder
+    concluded = _end(recording, player, is_up=is_up, now=now)
+    for incident in player.engine.incidents:
+        recorder.incident(incident)
+    report = recorder.report(is_over=True, concluded=concluded)
+    return replace(
+        report,
+        clock=ReportClock(is_relative=recording.is_relative),
+        ended_at=player.at,
         files=_files(recording),
         lines=recording.lines,
-        first_at=job_attempts[0].started_at,
-        last_at=player.at,
-        is_relative=recording.is_relative,
-        notes=tuple(recording.notes),
-        iteration=job.attempt.iteration,
-        total_iterations=job.layout.total_iterations or player.chronicle.total_iterations,
-        left_out=player.chronicle.left_out,
+        notes=tuple(short(note) for note in recording.notes),
     )
 
 
-def _end(recording: Recording, player: Player, *, is_up: bool, now: float) -> _End:
-    """What is to be said, and whether that rests on when the file was last written."""
+def _end(recording: Recording, player: Player, *, is_up: bool, now: float) -> RunConclusion:
+    """How the run stands, and whether that rests on when the file was last written."""
     ended, attempt = player.last, player.engine.job.attempt
     assert ended is not None  # something was played
     is_open = not (is_up or _is_over(attempt))
@@ -92,8 +66,8 @@ def _end(recording: Recording, player: Player, *, is_up: bool, now: float) -> _E
     breaks_off = is_open and not _is_fresh(player, age)
     if breaks_off:
         ended = _as_the_end(player, ended)
-    decision, acted_at = _decision(player, ended)
-    said = verdict(player.engine.job, ended.findings, decision)
+    concluded = player.recorder.conclusions.run(ended)
+    said, decision = concluded.verdict, concluded.decision
     if breaks_off:
         words = _broken_off(attempt)
         if said.cause is Cause.HEALTHY:
@@ -106,7 +80,7 @@ def _end(recording: Recording, player: Player, *, is_up: bool, now: float) -> _E
         said = replace(said, summary=f"{said.summary}; {_TAKEN_AS_UP.format(age)}")
     elif age is not None:
         recording.notes.append(_TAKEN_AS_UP.format(age))
-    return _End(said, decision, acted_at, ended.findings)
+    return concluded._replace(verdict=said, decision=decision)
 
 
 def _as_the_end(player: Player, ended: Assessment) -> Assessment:
@@ -123,58 +97,28 @@ def _as_last_words(finding: Finding) -> Finding:
     return replace(finding, severity=Severity.CRITICAL, cannot_heal=True)
 
 
-def nothing_read(recording: Recording) -> RunReport:
+def nothing_read(recording: Recording, run: str) -> RunReport:
     """No line of the input is one that mwatch knows."""
     if recording.streams:
         where = "the file" if len(_files(recording)) == 1 else f"{len(_files(recording))} files"
         text = f"no line of a trainer was found in {where}"
     else:
         text = recording.notes[0] if recording.notes else "there is nothing to read"
-    said = Verdict(Cause.BLIND, text, confidence=0.0)
     return RunReport(
-        verdict=said,
+        run=run,
+        mode="replay",
+        clock=ReportClock(),
+        verdict=Verdict(Cause.BLIND, text, confidence=0.0),
         decision=Decision(Action.NONE, Cause.BLIND, 0, "nothing can be seen"),
-        acted_at=None,
         advice=advise(Cause.BLIND, None, {}),
-        findings=(),
-        incidents=(),
-        attempts=(),
-        ledger=TimeSpent(),
-        world_size=None,
-        timeline=(),
         files=_files(recording),
         lines=recording.lines,
-        first_at=None,
-        last_at=None,
-        is_relative=False,
         notes=tuple(note for note in recording.notes if note != text),
     )
 
 
 def _files(recording: Recording) -> tuple[str, ...]:
     return tuple(file.shown for stream in recording.streams for file in stream.files)
-
-
-def _decision(player: Player, ended: Assessment) -> tuple[Decision, float | None]:
-    """The action that was (or would be) taken on the last attempt, if its reason still stands."""
-    engine, job = player.engine, player.engine.job
-    number = job.attempt.number
-    done = player.enacted.get(number)
-    if done is None:
-        return ended.decision, None
-    taken, at = done
-    others = deque(act for act in engine.record.acts if act.attempt != number)
-    afresh = decide(job, ended.findings, DecisionRecord(others), engine.settings)
-    newest = next(
-        (each for each in ended.findings
-         if taken.finding and (each.detector, each.cause) == (taken.finding.detector, taken.cause)),
-        None,
-    )  # fmt: skip
-    if newest is None and afresh.cause is not taken.cause:
-        return afresh, None
-    if job.sees(Source.CHECKPOINTS) and afresh.action is not Action.NONE:
-        return afresh, at  # the folder knows better than the log what can be loaded
-    return replace(taken, finding=newest or taken.finding), at
 
 
 def _age(recording: Recording, player: Player, now: float) -> float | None:
@@ -205,41 +149,6 @@ def _broken_off(attempt: Attempt) -> str:
     return text
 
 
-def _told_by_launcher(attempt: Attempt) -> tuple[Cause, str] | None:
-    """torchrun says why it restarts its workers in the line that begins the next attempt."""
-    said = attempt.errors[-1].error if attempt.errors else None
-    if said is None or said.kind != "restart" or said.exit_code is None:
-        return None
-    by_signal = said.signal in _SENT_SIGNALS
-    how = said.signal or f"exit code {said.exit_code}"
-    return (Cause.KILLED if by_signal else Cause.CRASH, f"torchrun restarted its workers: {how}")
-
-
-def _attempt(player: Player, attempt: Attempt, said: Verdict, decision: Decision) -> AttemptReport:
-    is_last = attempt is player.engine.job.attempt
-    cause, summary = said.cause, said.summary
-    about: Decision | None = decision
-    if not is_last:
-        ending = player.endings.get(attempt.number)
-        taken = player.enacted.get(attempt.number)
-        cause, summary = _told_by_launcher(attempt) or (Cause.UNKNOWN, _SILENT_END)
-        about = None
-        if ending is not None and ending.verdict.cause is not Cause.HEALTHY:
-            cause, summary = ending.verdict.cause, ending.verdict.summary
-            about = taken[0] if taken else ending.decision
-    return AttemptReport(
-        attempt.number,
-        attempt.started_at,
-        attempt.ended_at,
-        attempt.first_iteration,
-        attempt.iteration,
-        attempt.resumed_from,
-        cause,
-        summary,
-        about,
-    )
-
-
 NOW = "now"
 _DOUBT = 0.01  # of the wall time: as exact as the goodput is meant to be
 
@@ -260,9 +169,11 @@ def replay(
     request: ReplayRequest,
     now: float,
     progress: Progress | None = None,
-    listener: Listener | None = None,
+    *,
+    has_curves: bool = False,
 ) -> RunReport:
-    """InputError for what cannot be read; a folder without logs gives a report that says so."""
+    """InputError for what cannot be read; a folder without logs gives a report that says so.
+    `has_curves`: with what a page shows besides, for which each line is read at length."""
     until = None if request.until is None else moment(request.until, now)
     try:
         entries = catalogue.load(request.catalogues)
@@ -271,14 +182,16 @@ def replay(
     grammar = Grammar(entries, None)
     flight, names = gather(request.names)
     recording = open_recording(names, request.checkpoints, grammar, now)
-    engine = Engine("replay", {entry.id: entry for entry in entries}, request.settings)
-    player = Player(engine, RunTimeline(), listener)
+    engine = Engine(
+        run_name(request.names), {entry.id: entry for entry in entries}, request.settings
+    )
+    player = Player(engine, ReportRecorder(engine, "replay", has_curves=has_curves))
     gc.freeze()  # events hold no cycles: collecting among them only costs time
     gc.set_threshold(100_000)
     player.play(recording.observed(progress))
     last = player.at
     if last is None:
-        return _by_dumps_alone(nothing_read(recording), flight)
+        return _by_dumps_alone(nothing_read(recording, engine.job.run), flight)
     for rollback in recording.rollbacks(last):
         engine.job.timeline.roll_back(rollback)
     for observed in recording.stored(last):
@@ -295,6 +208,10 @@ def replay(
     player.finish(up_until)
     recording.notes += _doubts(engine.job)
     return heard.judged(conclude(recording, player, is_up=up_until is not None, now=now))
+
+
+def run_name(names: Sequence[str]) -> str:
+    return "recorded run" if names[0] == STDIN else Path(names[0]).resolve().stem
 
 
 def _doubts(job: Job) -> list[str]:

@@ -72,13 +72,14 @@ def _umask() -> int:
 def to_markdown(report: RunReport) -> str:
     data = report.to_json()
     said, decision = data["verdict"], data["decision"]
+    verb = "acts" if report.mode == "act" else "would"
     lines = [
         f"# {said['cause'].replace('_', ' ')}: {_cell(said['summary'])}",
         "",
         f"- since: iteration {_or(said['since']['iteration'])}, {_or(said['since']['time'])}",
         f"- confidence: {said['confidence']}",
         f"- culprit: {_culprit(said['culprit'])}",
-        f"- mwatch would: {decision['action']}, from checkpoint {_or(decision['resume_from'])}",
+        f"- mwatch {verb}: {decision['action']}, from checkpoint {_or(decision['resume_from'])}",
         f"- because: {_cell(decision['reason'])}",
     ]
     if decision["resume_reason"]:

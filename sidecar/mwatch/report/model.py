@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a story of a run is made of: plain values, each as it is written to `story.json`.
+"""The parts of a run's report: plain frozen values, each as it is written to `story.json`.
 
-Names of causes, phases and the like are text here: a page can show one that this version of
-mwatch does not know. Moments are seconds since 1970, or since the first line where the log
-prints no times. None is what nobody can tell.
+Moments are seconds since 1970, or since the first line where the log prints no times. None is
+what nobody can tell.
 
 What went wrong: one entry for each incident of `mwatch.engine.incidents`. What a restart cost is
 known once the next attempt has begun.
@@ -17,9 +16,9 @@ from dataclasses import dataclass, replace
 
 from mwatch.engine.advice import advise
 from mwatch.engine.incidents import Incident
-from mwatch.model.decision import Action, Decision
+from mwatch.model.decision import Action, Decision, Witness
 from mwatch.model.fault import CatalogueEntry
-from mwatch.model.finding import Culprit, Finding
+from mwatch.model.finding import Cause, Culprit, Evidence, Finding
 from mwatch_trainer.scrub.scrubber import Scrubber
 
 MAX_EXCERPTS = 8
@@ -50,7 +49,7 @@ class PhaseSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptStory:
+class AttemptReport:
     number: int
     started_at: float
     ended_at: float | None
@@ -59,18 +58,11 @@ class AttemptStory:
     resumed_from: int | None
     recomputed: int
     """Iterations that an earlier attempt had done."""
-    cause: str
+    cause: Cause
     """How it ended, or what is the matter with it now."""
     summary: str
-
-
-@dataclass(frozen=True, slots=True)
-class Excerpt:
-    """A line of evidence."""
-
-    file: str | None
-    line: int | None
-    text: str
+    decision: Decision | None = None
+    """What was done about it, or would have been; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +72,7 @@ class Voice:
     detector: str
     summary: str
     severity: str
-    evidence: tuple[Excerpt, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class WitnessStory:
-    name: str
-    agrees: bool
-    text: str
+    evidence: tuple[Evidence, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +113,15 @@ class IncidentStory:
     proposal: str | None = None
     advice: str = ""
     runbook: str | None = None
-    witnesses: tuple[WitnessStory, ...] = ()
+    witnesses: tuple[Witness, ...] = ()
     voices: tuple[Voice, ...] = ()
     files: tuple[EvidenceFile, ...] = ()
+    blamed: Culprit | None = None
+    """As `culprit`, in fields."""
+    cannot_heal: bool = False
+    fault: str | None = None
+    avoid_node: bool = False
+    quarantine_from: int | None = None
     id: str = ""
     """The name of its folder."""
 
@@ -173,12 +164,17 @@ class SightStory:
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class TimelineEntry:
     at: float
     kind: str
     text: str
     attempt: int
     iteration: int | None = None
+    until: float | None = None
+    """Of several events in one entry: when the last one was."""
+    count: int = 1
+    file: str | None = None
+    line: int | None = None
 
 
 def short(text: str, most: int = MAX_WORDS) -> str:
@@ -197,7 +193,7 @@ Files = Mapping[int, Sequence[EvidenceFile]]
 
 def incident_stories(
     incidents: Iterable[Incident],
-    attempts: Mapping[int, AttemptStory],
+    attempts: Mapping[int, AttemptReport],
     files: Files,
     catalogue: Mapping[str, CatalogueEntry],
 ) -> tuple[IncidentStory, ...]:
@@ -208,7 +204,7 @@ def incident_stories(
 
 def _incident_story(
     incident: Incident,
-    attempts: Mapping[int, AttemptStory],
+    attempts: Mapping[int, AttemptReport],
     files: Sequence[EvidenceFile],
     catalogue: Mapping[str, CatalogueEntry],
 ) -> IncidentStory:
@@ -217,6 +213,7 @@ def _incident_story(
     resumed, lost = _cost(incident, attempts) if incident.is_decisive else (None, None)
     next_step = advise(incident.cause, finding, catalogue)
     voices = [finding, *(each for each in found if each is not finding)]
+    blamed = next((each.culprit for each in voices if who(each.culprit)), None)
     told = IncidentStory(
         attempt=incident.attempt,
         cause=incident.cause.value,
@@ -231,13 +228,16 @@ def _incident_story(
         recovered_at=times.first_new_iteration,
         times=max(each.times for each in incident.symptoms),
         confidence=finding.confidence,
-        culprit=next((named for each in voices if (named := who(each.culprit))), None),
+        culprit=who(blamed),
         resumed_from=resumed,
         lost_steps=lost,
         advice=next_step.step,
         runbook=next_step.runbook,
         voices=tuple(map(_voice, voices)),
         files=tuple(files)[:MAX_FILES],
+        blamed=blamed,
+        cannot_heal=finding.cannot_heal,
+        fault=finding.fault,
         id=incident.id,
     )
     return told if decision is None else _decided(told, decision)
@@ -252,14 +252,16 @@ def _decided(told: IncidentStory, decision: Decision) -> IncidentStory:
         resume_reason=short(decision.resume_reason),
         proposal=short(decision.proposal) if decision.proposal else None,
         witnesses=tuple(
-            WitnessStory(each.name, each.agrees, short(each.text))
+            Witness(each.name, each.agrees, short(each.text))
             for each in decision.witnesses[:MAX_WITNESSES]
         ),
+        avoid_node=decision.avoid_node,
+        quarantine_from=decision.quarantine_from,
     )
 
 
 def _cost(
-    incident: Incident, attempts: Mapping[int, AttemptStory]
+    incident: Incident, attempts: Mapping[int, AttemptReport]
 ) -> tuple[int | None, int | None]:
     """The checkpoint that the next attempt began with, and the steps between it and the end; of
     the last attempt, what the chosen checkpoint would cost."""
@@ -276,7 +278,7 @@ def _cost(
     return resumed, max(0, reached - begun)
 
 
-def _restarts(incident: Incident, following: AttemptStory | None) -> bool:
+def _restarts(incident: Incident, following: AttemptReport | None) -> bool:
     is_restart = incident.decision is not None and incident.decision.action is Action.RESTART
     return following is not None or is_restart
 
@@ -291,7 +293,7 @@ def _least(values: Iterable[int | None]) -> int | None:
 
 def _voice(finding: Finding) -> Voice:
     lines = tuple(
-        Excerpt(each.file and short(each.file, 300), each.line, short(each.text, _EXCERPT))
+        Evidence(each.file and short(each.file, 300), each.line, short(each.text, _EXCERPT))
         for each in finding.evidence[:MAX_EXCERPTS]
     )
     return Voice(finding.detector, short(finding.summary), finding.severity.value, lines)

@@ -1,16 +1,13 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The story of a run: all that its report shows, and the recorder that keeps it up to date.
+"""Records a run and makes its report, at any time: watched, replayed, or read from its pods.
 
-The recorder is told what the engine is told, in `run` as in `replay`, and holds a bounded
-amount however long the run is. It does no I/O; `story_json` writes what it gives.
+The recorder is given what the engine is given, and holds a bounded amount however long the run
+is. It does no I/O; `story_json` writes what it gives.
 
-What a job knows at a moment, as parts of its story.
-
-Which phase a run was in, and when, in a bounded number of spans.
-
-A run of weeks saves thousands of times. Where there are too many spans the shortest ones are
-given to their neighbours: what is left is what could be seen on a screen anyway.
+Which phase a run was in, and when, is kept in a bounded number of spans: a run of weeks saves
+thousands of times. Where there are too many spans the shortest ones are given to their
+neighbours: what is left is what could be seen on a screen anyway.
 """
 
 from __future__ import annotations
@@ -19,58 +16,38 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from mwatch.decide.verdict import verdict
-from mwatch.engine.engine import Assessment
+from mwatch.engine.advice import advise
+from mwatch.engine.engine import Assessment, Engine
 from mwatch.engine.incidents import MAX_INCIDENTS, Incident
 from mwatch.engine.run_timeline import Entry, RunTimeline
 from mwatch.model.decision import Decision
 from mwatch.model.event import Iteration, Validation
-from mwatch.model.finding import Cause
 from mwatch.model.goodput import TimeSpent
 from mwatch.model.job import Attempt, Job, KnownCheckpoint, Step
 from mwatch.model.observation import Observed, Source
 from mwatch.model.phase import JobPhase
 from mwatch.report import model
+from mwatch.report.conclusion import MAX_ATTEMPTS, Conclusions, RunConclusion
 from mwatch.report.model import (
-    AttemptStory,
+    AttemptReport,
     CheckpointStory,
     EvidenceFile,
-    Happening,
     IncidentStory,
     PhaseSpan,
     ReportClock,
     SightStory,
     SpentStory,
+    TimelineEntry,
     ValidationStory,
     short,
 )
-from mwatch.report.series import Bucket, Series
+from mwatch.report.run_report import RunReport
+from mwatch.report.series import Series
 from mwatch.state.goodput.ledger import time_spent
 
 _WHOLE = frozenset({"complete", "unverified"})
-
-
-def attempt(seen: Attempt, cause: str, summary: str) -> AttemptStory:
-    return AttemptStory(
-        seen.number,
-        seen.started_at,
-        seen.ended_at,
-        seen.first_iteration,
-        seen.iteration,
-        seen.resumed_from,
-        _recomputed(seen),
-        cause,
-        summary,
-    )
-
-
-def _recomputed(seen: Attempt) -> int:
-    first, last, before = seen.first_iteration, seen.iteration, seen.best_before
-    if first is None or last is None or before is None:
-        return 0
-    return max(0, min(last, before) - first + 1)
+_REPEATED = {"save": "saved {} checkpoints", "validation": "evaluated {} times"}
 
 
 def spent(ledger: TimeSpent) -> tuple[SpentStory, ...]:
@@ -114,19 +91,27 @@ def sights(job: Job) -> tuple[SightStory, ...]:
     return tuple(told)
 
 
-def happenings(entries: Sequence[Entry], mode: str) -> tuple[Happening, ...]:
-    """What mwatch really did is not told as what it would have done."""
-    told = []
-    for entry in sorted(entries, key=lambda entry: entry.at):
-        text = short(entry.text, 600)
-        if entry.kind == "action" and mode == "act":
-            text = text.replace("would have ", "", 1)
-        if entry.kind == "save":
-            text = f"saved checkpoint {entry.iteration}"
-        if entry.count > 1:
-            text = f"{entry.count} times, the last at iteration {entry.iteration}: {entry.kind}"
-        told.append(Happening(entry.at, entry.kind, text, entry.attempt, entry.iteration))
-    return tuple(told)
+def timeline(entries: Sequence[Entry], mode: str) -> tuple[TimelineEntry, ...]:
+    """An action that was carried out does not read as one that would have been."""
+    return tuple(
+        TimelineEntry(
+            each.at, each.kind, short(_entry_text(each, mode), 600), each.attempt, each.iteration,
+            each.until, each.count, each.file, each.line,
+        )
+        for each in sorted(entries, key=lambda each: each.at)
+    )  # fmt: skip
+
+
+def _entry_text(entry: Entry, mode: str) -> str:
+    if entry.count > 1:
+        what = _REPEATED.get(entry.kind, f"{{}} times {entry.kind}").format(entry.count)
+        return f"{what}, the last at iteration {entry.iteration}"
+    if entry.kind == "save":
+        return f"saved checkpoint {entry.iteration}"
+    if entry.kind == "validation" and entry.iteration is not None:
+        return f"evaluated at iteration {entry.iteration}"
+    is_done = entry.kind == "action" and mode == "act"
+    return entry.text.replace("would have ", "", 1) if is_done else entry.text
 
 
 MAX_SPANS = 1024
@@ -197,78 +182,34 @@ def fewer(spans: list[PhaseSpan], most: int) -> list[PhaseSpan]:
     return kept if len(kept) <= 2 * most else kept[-most:]
 
 
-MAX_ATTEMPTS = 256
 MAX_VALIDATIONS = 512
 _KEPT_FIRST = 16
 """Of too many attempts the first few stay, and the newest."""
-_SILENT_END = "ended without a word: nothing tells how"
-
-
-@dataclass(frozen=True, slots=True)
-class RunStory:
-    run: str
-    mode: str
-    """`replay`: of recorded logs; `observe`: watched, not touched; `act`: restarted by mwatch."""
-    clock: ReportClock
-    started_at: float | None
-    ended_at: float | None
-    """The newest moment that is told of."""
-    is_over: bool
-    """Nothing more will come."""
-    cause: str
-    """Of the verdict: how things stand at the end."""
-    summary: str
-    iteration: int | None = None
-    total_iterations: int | None = None
-    world_size: int | None = None
-    command: str = ""
-    goodput: float | None = None
-    wall_seconds: float = 0.0
-    series: tuple[Bucket, ...] = ()
-    validations: tuple[ValidationStory, ...] = ()
-    phases: tuple[PhaseSpan, ...] = ()
-    attempts: tuple[AttemptStory, ...] = ()
-    incidents: tuple[IncidentStory, ...] = ()
-    spent: tuple[SpentStory, ...] = ()
-    checkpoints: tuple[CheckpointStory, ...] = ()
-    sights: tuple[SightStory, ...] = ()
-    happenings: tuple[Happening, ...] = ()
-    left_out: int = 0
-    """Happenings, attempts and incidents that there was no room for."""
-    notes: tuple[str, ...] = ()
-    sources: tuple[str, ...] = ()
-    """Files that were read."""
 
 
 @dataclass(slots=True)
-class _Ending:
-    cause: str
-    summary: str
-    is_enacted: bool = False
+class ReportRecorder:
+    """`note` after the engine has observed something, `assessed` after each assessment,
+    `enacted` and `incident` when there is something; then `report` at any time."""
 
-
-@dataclass(slots=True)
-class StoryRecorder:
-    """`note` after the engine was told, `assessed` after each look, `enacted` and `incident`
-    when there is something; then `story` at any time."""
-
-    run: str
+    engine: Engine
     mode: str = "observe"
     command: str = ""
     clock: ReportClock = field(default_factory=ReportClock)
     """Of a run that is watched here, and where none is given: the zone of this machine."""
-    _job: Job | None = None
+    has_curves: bool = True
+    """Also for a page: series and phases, for which every single line is needed."""
+    conclusions: Conclusions = field(init=False)
+    timeline: RunTimeline = field(default_factory=RunTimeline)
+    _has_begun: bool = False
     _series: Series = field(default_factory=Series)
     _band: PhaseBand = field(default_factory=PhaseBand)
-    _chronicle: RunTimeline = field(default_factory=RunTimeline)
     _validations: list[ValidationStory] = field(default_factory=list)
-    _attempts: dict[int, AttemptStory] = field(default_factory=dict)
-    _endings: dict[int, _Ending] = field(default_factory=dict)
+    _attempts: dict[int, AttemptReport] = field(default_factory=dict)
     _incidents: dict[int, Incident] = field(default_factory=dict)
     """By number."""
     _files: dict[int, list[EvidenceFile]] = field(default_factory=dict)
     _notes: dict[str, None] = field(default_factory=dict)
-    _last: Assessment | None = None
     _step: Step | None = None
     _number: int | None = None
     _left_out: int = 0
@@ -277,16 +218,20 @@ class StoryRecorder:
         if self.mode != "replay" and self.clock == ReportClock():
             here = time.localtime()
             self.clock = ReportClock(zone=here.tm_zone, offset_seconds=float(here.tm_gmtoff))
+        self.conclusions = Conclusions(self.engine, is_act=self.mode == "act")
 
-    def note(self, job: Job, observed: Observed) -> None:
-        """`job` knows of `observed` already."""
+    def note(self, observed: Observed) -> None:
+        """The engine has observed it already."""
         at, _, what = observed
+        job = self.engine.job
         attempt = job.attempt
-        self._job = job
+        self._has_begun = True
         if attempt.number != self._number:
             self._attempt_began(job)
+        self.timeline.note(job, observed)
+        if not self.has_curves:
+            return
         self._band.note(attempt, at)
-        self._chronicle.note(job, observed)
         if isinstance(what, Iteration):
             newest = attempt.steps[-1] if attempt.steps else None
             if newest is not None and newest is not self._step:
@@ -296,21 +241,14 @@ class StoryRecorder:
             self._validated(job, at, what)
 
     def assessed(self, assessment: Assessment) -> None:
-        self._last = assessment
-        if self._job is None:
-            return
-        self._band.note(self._job.attempt, assessment.at)
-        known = self._endings.get(assessment.decision.attempt)
-        if known is None or not known.is_enacted:
-            said = verdict(self._job, assessment.findings, assessment.decision)
-            ending = _Ending(said.cause.value, short(said.summary))
-            self._endings[assessment.decision.attempt] = ending
+        if self._has_begun:
+            self._band.note(self.engine.job.attempt, assessment.at)
+            self.conclusions.assessed(assessment)
 
     def enacted(self, decision: Decision, at: float) -> None:
         """It was done; when only observing, it would have been."""
-        self._chronicle.enacted(decision, at)
-        summary = decision.finding.summary if decision.finding else decision.reason
-        self._endings[decision.attempt] = _Ending(decision.cause.value, short(summary), True)
+        self.timeline.enacted(decision, at)
+        self.conclusions.enacted(decision, at)
 
     def incident(self, incident: Incident, files: Sequence[EvidenceFile] = ()) -> None:
         """May be told again: what has changed in it is seen, and `files` are added."""
@@ -329,56 +267,54 @@ class StoryRecorder:
         while len(self._notes) > 64:
             del self._notes[next(iter(self._notes))]
 
-    def story(self, now: float | None = None, *, is_over: bool = False) -> RunStory:
-        """Until `now`, or the last thing that was told."""
-        job = self._job
-        if job is None:
-            return self._nothing(is_over)
+    def report(
+        self,
+        now: float | None = None,
+        *,
+        is_over: bool = False,
+        is_interrupted: bool = False,
+        concluded: RunConclusion | None = None,
+    ) -> RunReport:
+        """Until `now`, or the last thing that was observed. `concluded`: by whoever knows more
+        than the assessments do."""
+        job = self.engine.job
         until = max(job.now, job.now if now is None or is_over else now)
-        self._see_attempts(job)
-        cause, summary = self._verdict(job)
+        concluded = concluded or self.conclusions.run(is_interrupted=is_interrupted)
+        said, decision = concluded.verdict, concluded.decision
+        if self._has_begun:
+            self._see_attempts(job, self.conclusions.last_attempt(concluded))
         started = [each.started_at for each in self._attempts.values()]
         ledger = time_spent(job, until)
-        return RunStory(
-            run=self.run,
+        return RunReport(
+            run=job.run,
             mode=self.mode,
             clock=self.clock,
+            verdict=replace(said, summary=short(said.summary)),
+            decision=decision,
+            advice=advise(said.cause, decision.finding, job.catalogue),
             started_at=min(started, default=None),
-            ended_at=until,
+            ended_at=until if self._has_begun else None,
             is_over=is_over,
-            cause=cause,
-            summary=summary,
+            acted_at=concluded.acted_at,
+            findings=concluded.findings,
+            incidents=self._told_incidents(job),
+            attempts=tuple(self._attempts.values()),
             iteration=job.attempt.iteration,
-            total_iterations=job.layout.total_iterations or self._chronicle.total_iterations,
+            total_iterations=job.layout.total_iterations or self.timeline.total_iterations,
             world_size=job.layout.world_size,
             command=short(self.command),
             goodput=ledger.goodput,
             wall_seconds=ledger.wall_seconds,
+            spent=spent(ledger),
             series=tuple(self._series.buckets),
             validations=tuple(self._validations),
-            phases=self._band.spans(until),
-            attempts=tuple(self._attempts.values()),
-            incidents=self._told_incidents(job),
-            spent=spent(ledger),
+            phases=self._band.spans(until) if self.has_curves else (),
             checkpoints=checkpoints(job),
             sights=sights(job),
-            happenings=happenings(self._chronicle.entries, self.mode),
-            left_out=self._left_out + self._chronicle.left_out,
+            timeline=timeline(self.timeline.entries, self.mode),
+            left_out=self._left_out + self.timeline.left_out,
             notes=tuple(self._notes),
         )
-
-    def _nothing(self, is_over: bool) -> RunStory:
-        return RunStory(
-            self.run, self.mode, self.clock, None, None, is_over,
-            Cause.BLIND.value, "nothing was seen yet",
-            command=short(self.command), notes=tuple(self._notes),
-        )  # fmt: skip
-
-    def _verdict(self, job: Job) -> tuple[str, str]:
-        if self._last is None:
-            return Cause.UNKNOWN.value, "nobody has looked yet"
-        said = verdict(job, self._last.findings, self._last.decision)
-        return said.cause.value, short(said.summary)
 
     def _told_incidents(self, job: Job) -> tuple[IncidentStory, ...]:
         known = [incident for _, incident in sorted(self._incidents.items())]
@@ -388,18 +324,14 @@ class StoryRecorder:
         self._number = job.attempt.number
         self._see_attempts(job)
 
-    def _see_attempts(self, job: Job) -> None:
-        for each in (*job.past, job.attempt):
-            is_last = each is job.attempt
-            ending = self._endings.get(each.number)
-            said = (Cause.UNKNOWN.value, "") if is_last else (Cause.UNKNOWN.value, _SILENT_END)
-            if ending and (is_last or ending.cause != Cause.HEALTHY.value):
-                said = ending.cause, ending.summary
-            self._attempts[each.number] = attempt(each, *said)
+    def _see_attempts(self, job: Job, last: AttemptReport | None = None) -> None:
+        for each in job.past:
+            self._attempts[each.number] = self.conclusions.past_attempt(each)
+        if last is not None:
+            self._attempts[last.number] = last
         while len(self._attempts) > MAX_ATTEMPTS:
             del self._attempts[sorted(self._attempts)[_KEPT_FIRST]]
             self._left_out += 1
-        _drop_old(self._endings, MAX_ATTEMPTS)
 
     def _validated(self, job: Job, at: float, said: Validation) -> None:
         loss = next(iter(said.losses.values()), None)
@@ -409,8 +341,3 @@ class StoryRecorder:
         self._validations.append(ValidationStory(job.attempt.number, where, at, loss))
         if len(self._validations) > MAX_VALIDATIONS:
             self._validations = self._validations[::2]
-
-
-def _drop_old(kept: dict[int, Any], most: int) -> None:
-    while len(kept) > most:
-        del kept[next(iter(kept))]

@@ -1,11 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`story.json`: written whole or not at all, and read with suspicion.
+"""`story.json`, a run's report as a file: written whole or not at all, and read with suspicion.
 
-A reader takes any file of this version, also with keys that it does not know, and refuses what
-is not of the right shape, too long, or of a version to come: then it says where.
-
-The story of a recorded run: what the recorder kept, with what was concluded at its end.
+A reader takes any file of this version or an older one, also with keys that it does not know, and
+refuses what is not of the right shape, too long, or of a newer version: then it names the place.
+Every text is scrubbed and cut as it is written.
 """
 
 from __future__ import annotations
@@ -13,21 +12,23 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Iterable
-from dataclasses import MISSING, fields, is_dataclass, replace
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from mwatch import json_codec
+from mwatch.engine.advice import advise
 from mwatch.errors import InputError
-from mwatch.report.model import MAX_WORDS, AttemptStory, ReportClock, short
-from mwatch.report.recorder import RunStory, StoryRecorder
-from mwatch.report.run_report import AttemptReport, RunReport
+from mwatch.model.finding import Cause
+from mwatch.report.model import MAX_WORDS, short
+from mwatch.report.run_report import RunReport
 from mwatch.report.series import Bucket, ValueRange
 
-VERSION = 1
+VERSION = 2
 NAME = "story.json"
 MAX_BYTES = 16 << 20
 _MAX_ITEMS = 4096
@@ -40,11 +41,11 @@ class _Wrong(Exception):
     """Where in the file, and what is wrong there."""
 
 
-def to_json(story: RunStory) -> bytes:
+def to_json(story: RunReport) -> bytes:
     return json_codec.encode({"version": VERSION, "story": _plain(story)})
 
 
-def from_json(data: bytes, name: str = NAME) -> RunStory:
+def from_json(data: bytes, name: str = NAME) -> RunReport:
     """InputError that names the file and the place."""
     mend = "let `mwatch run` write it, or name the logs instead"
     try:
@@ -55,16 +56,19 @@ def from_json(data: bytes, name: str = NAME) -> RunStory:
             raise _Wrong("has no version")
         if found["version"] > VERSION:
             raise _Wrong(f"has version {found['version']}, which needs a newer mwatch")
-        story = _read(RunStory, found.get("story"), "story")
+        body = found.get("story")
+        if found["version"] == 1 and isinstance(body, dict):
+            body = _from_version_1(body)
+        story = _read(RunReport, body, "story")
     except ValueError as error:
         raise InputError(f"{name}: is no JSON ({error}); {mend}") from None
     except _Wrong as error:
         raise InputError(f"{name}: {error}; {mend}") from None
-    assert isinstance(story, RunStory)
+    assert isinstance(story, RunReport)
     return story
 
 
-def write(story: RunStory, file: Path) -> None:
+def write(story: RunReport, file: Path) -> None:
     """A reader sees the old one or the new one. OSError where it cannot be written."""
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:
@@ -77,7 +81,7 @@ def write(story: RunStory, file: Path) -> None:
         raise
 
 
-def read(file: Path) -> RunStory:
+def read(file: Path) -> RunReport:
     try:
         with open(file, "rb") as stream:
             data = stream.read(MAX_BYTES + 1)
@@ -86,17 +90,34 @@ def read(file: Path) -> RunStory:
     return from_json(data, str(file))
 
 
+def _from_version_1(old: dict[str, Any]) -> dict[str, Any]:
+    """Version 1 has cause and summary of the run, and neither decision nor findings."""
+    cause, summary = old.get("cause"), old.get("summary")
+    known = Cause(cause) if cause in set(Cause) else Cause.UNKNOWN
+    return old | {
+        "verdict": {"cause": cause, "summary": summary},
+        "decision": {"action": "none", "cause": cause, "attempt": 0, "reason": summary},
+        "advice": advise(known, None, {})._asdict(),
+        "timeline": old.get("happenings", []),
+        "files": old.get("sources", []),
+    }
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Bucket):
         return _row(value)
     if is_dataclass(value):
         return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return _plain(value._asdict())
     if isinstance(value, tuple | list):
         return [_plain(each) for each in value]
     if isinstance(value, float):
         return _held(value) if math.isfinite(value) else None
     if isinstance(value, str):
-        return value[:MAX_WORDS].encode("utf-8", "replace").decode()
+        return short(value.encode("utf-8", "replace").decode())
     return value
 
 
@@ -136,10 +157,17 @@ def _read(kind: Any, value: Any, where: str) -> Any:
             raise _Wrong(f"{where} is no list of at most {_MAX_ITEMS}")
         inner = get_args(kind)[0]
         return tuple(_read(inner, each, f"{where}[{i}]") for i, each in enumerate(value))
+    if get_origin(kind) is Mapping:
+        inner = get_args(kind)[1]
+        return {key: _read(inner, each, where) for key, each in _object(value, where).items()}
+    if issubclass(kind, tuple):
+        return _record(kind, value, where)
     return _scalar(kind, value, where)
 
 
 def _scalar(kind: Any, value: Any, where: str) -> Any:
+    if issubclass(kind, StrEnum):
+        return _member(kind, _scalar(str, value, where), where)
     if kind is str:
         if not isinstance(value, str) or len(value) > MAX_WORDS:
             raise _Wrong(f"{where} is no text of at most {MAX_WORDS} characters")
@@ -154,21 +182,45 @@ def _scalar(kind: Any, value: Any, where: str) -> Any:
     return value if kind is int else float(value)
 
 
+def _member(kind: type[StrEnum], value: str, where: str) -> StrEnum:
+    """A cause that only a newer mwatch knows is unknown to this one."""
+    if value in set(kind):
+        return kind(value)
+    if kind is Cause:
+        return Cause.UNKNOWN
+    raise _Wrong(f"{where} is none of {', '.join(kind)}")
+
+
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-def _record(kind: Any, value: Any, where: str) -> Any:
-    if not isinstance(value, dict):
+@cache
+def _optional(kind: Any) -> frozenset[str]:
+    """Fields of a dataclass or a named tuple that a file may leave out."""
+    if not is_dataclass(kind):
+        return frozenset(kind._field_defaults)
+    return frozenset(
+        each.name
+        for each in fields(kind)
+        if each.default is not MISSING or each.default_factory is not MISSING
+    )
+
+
+def _object(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict) or len(value) > _MAX_ITEMS:
         raise _Wrong(f"{where} is no object")
-    found = {}
-    for each in fields(kind):
-        if each.name in value:
-            hint = _hints(kind)[each.name]
-            found[each.name] = _read(hint, value[each.name], f"{where}.{each.name}")
-        elif each.default is MISSING and each.default_factory is MISSING:
-            raise _Wrong(f"{where}.{each.name} is missing")
+    return value
+
+
+def _record(kind: Any, value: Any, where: str) -> Any:
+    given, found = _object(value, where), {}
+    for name, hint in _hints(kind).items():
+        if name in given:
+            found[name] = _read(hint, given[name], f"{where}.{name}")
+        elif name not in _optional(kind):
+            raise _Wrong(f"{where}.{name} is missing")
     return kind(**found)
 
 
@@ -196,35 +248,3 @@ def _span(value: Any, where: str) -> ValueRange | None:
         raise _Wrong(f"{where} has a range that is no four numbers")
     low, high, mean = (_scalar(float, each, where) for each in value[:3])
     return ValueRange(low, high, mean, max(1, _scalar(int, value[3], where)))
-
-
-MAX_SOURCES = 256
-
-
-def told(recorder: StoryRecorder, report: RunReport) -> RunStory:
-    """`recorder` listened to the replay that `report` came from."""
-    for incident in report.incidents:
-        recorder.incident(incident)
-    story = recorder.story(is_over=True)
-    said = report.verdict
-    return replace(
-        story,
-        clock=ReportClock(is_relative=report.is_relative),
-        cause=said.cause.value,
-        summary=short(said.summary),
-        attempts=tuple(_concluded(story.attempts, report.attempts)),
-        notes=tuple(short(note) for note in report.notes),
-        sources=report.files[:MAX_SOURCES],
-    )
-
-
-def _concluded(
-    attempts: Iterable[AttemptStory], reports: Iterable[AttemptReport]
-) -> Iterable[AttemptStory]:
-    known = {each.number: each for each in reports}
-    for each in attempts:
-        said = known.get(each.number)
-        if said is None or said.cause.value == each.cause:
-            yield each
-        else:
-            yield replace(each, cause=said.cause.value, summary=short(said.summary))

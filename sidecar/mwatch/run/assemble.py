@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts a local run together: its folder, engine, eyes and metrics, and whoever looks on.
 
-What a watched run leaves behind: its story, its incidents, and what it learnt.
+What a watched run leaves behind: its report (`story.json`), its incidents, and what it learnt.
 
-The story is replaced every few seconds, so that a run whose watcher was killed still has one. A
-disk that cannot be written to is told once and changes nothing else.
+The report is replaced every few seconds, so that a run whose watcher was killed still has one. A
+disk that cannot be written to is reported once and changes nothing else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mwatch.model.timeline import Rollback
 from mwatch.parse.grammar import Grammar
 from mwatch.report import story_json
 from mwatch.report.model import EvidenceFile
-from mwatch.report.recorder import StoryRecorder
+from mwatch.report.recorder import ReportRecorder
 from mwatch.run import folder as run_folder
 from mwatch.run.folder import RunFolder
 from mwatch.run.supervisor import LocalRun, SupervisedCommand
@@ -55,13 +55,13 @@ class RunRecord:
         self._clock = clock
         self._is_act = is_act
         command = scrub_text(shlex.join(argv))
-        self._story = StoryRecorder(folder.name, "act" if is_act else "observe", command)
+        self._recorder = ReportRecorder(engine, "act" if is_act else "observe", command)
         self._memory: SavedState | None = None
         self._written_at = float("-inf")
         self._problem: str | None = None
 
     def told(self, observed: Observed) -> None:
-        self._story.note(self._engine.job, observed)
+        self._recorder.note(observed)
 
     def recall(self, save: Path) -> list[Rollback] | None:
         """It is known where the job saves: what it learnt in its earlier life, once it is read."""
@@ -75,37 +75,39 @@ class RunRecord:
             self._memory.wait(_MEMORY_SECONDS)
 
     def looked(self, assessment: Assessment) -> None:
-        self._story.assessed(assessment)
+        self._recorder.assessed(assessment)
         now = self._clock.now()
         if now - self._written_at >= _STORY_SECONDS:
             self._written_at = now
             self._write(is_over=False)
 
     def enacted(self, decision: Decision, at: float) -> None:
-        self._story.enacted(decision, at)
+        self._recorder.enacted(decision, at)
 
     def incident(self, incident: Incident, files: Sequence[EvidenceFile]) -> None:
-        self._story.incident(incident, files)
+        self._recorder.incident(incident, files)
 
     def noted(self, text: str) -> None:
-        self._story.noted(text)
+        self._recorder.noted(text)
 
     def attempt_ended(self) -> None:
         if self._is_act and self._memory is not None:
             self._memory.keep(self._engine.job)
 
-    def end(self) -> None:
-        self._write(is_over=True)
+    def end(self, ended: RunEnd | None = None) -> None:
+        is_interrupted = ended is not None and ended.is_interrupted
+        self._write(is_over=True, is_interrupted=is_interrupted)
 
     def problems(self) -> list[str]:
         """What a person should know; may be told again."""
         remembered = [] if self._memory is None else self._memory.problems()
         return remembered if self._problem is None else [*remembered, self._problem]
 
-    def _write(self, *, is_over: bool) -> None:
+    def _write(self, *, is_over: bool, is_interrupted: bool = False) -> None:
         try:
-            story = self._story.story(self._clock.now(), is_over=is_over)
-            story_json.write(story, self._folder.story)
+            now = self._clock.now()
+            report = self._recorder.report(now, is_over=is_over, is_interrupted=is_interrupted)
+            story_json.write(report, self._folder.story)
         except OSError as error:
             self._problem = f"the story of the run cannot be written: {error.strerror or error}"
 

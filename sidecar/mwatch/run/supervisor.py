@@ -218,9 +218,9 @@ class LocalRun:
             try:
                 ended = self._run()
             except Interrupted as interrupted:
-                ended = RunEnd(interrupted.exit_code, "interrupted", False)
+                ended = RunEnd(interrupted.exit_code, "interrupted", False, True)
                 self._stop_in_order()
-            self._leave()
+            self._leave(ended)
             self._view.ended(ended)
         return ended
 
@@ -405,7 +405,7 @@ class LocalRun:
         if self._printed is not None:
             self._view.printed(self._printed.take())
 
-    def _leave(self) -> None:
+    def _leave(self, ended: RunEnd) -> None:
         """Whatever happened, nothing of ours is left running. A signal only makes it quicker."""
         try:
             with self._interrupts.held():
@@ -414,8 +414,8 @@ class LocalRun:
                 if self._printed is not None:
                     self._view.printed(self._printed.rest())
             with self._faults.guard():
-                self._watch.end()
+                self._watch.end(ended)
         except Interrupted:
             self._interrupts.ignore()
             with self._faults.guard():
-                self._watch.end(is_hurried=True)
+                self._watch.end(ended, is_hurried=True)

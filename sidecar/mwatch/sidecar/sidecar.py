@@ -58,7 +58,7 @@ from mwatch.watch.collector import VolumeCollector
 from mwatch.watch.evidence_extras import EvidenceExtras
 from mwatch.watch.exporters import Exporters
 from mwatch.watch.metrics import RunMetrics
-from mwatch.watch.observer import RunObserver, SafeObserver
+from mwatch.watch.observer import RunEnd, RunObserver, SafeObserver
 from mwatch.watch.optional_sources import PodSources
 from mwatch.watch.saved_state import SavedState
 from mwatch.watch.watcher import RunWatcher
@@ -116,7 +116,7 @@ class SidecarRecord:
     def incident(self, incident: Incident, files: Sequence[EvidenceFile]) -> None: ...
     def noted(self, text: str) -> None: ...
     def attempt_ended(self) -> None: ...
-    def end(self) -> None: ...
+    def end(self, ended: RunEnd | None = None) -> None: ...
 
 
 _LASTING_SECONDS = 3.0

@@ -22,6 +22,8 @@ class RunEnd(NamedTuple):
     summary: str
     is_recovered: bool
     """Nothing was wrong at the end."""
+    is_interrupted: bool = False
+    """A person or the system ended it."""
 
 
 class RunObserver(Protocol):

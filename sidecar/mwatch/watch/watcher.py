@@ -43,7 +43,7 @@ from mwatch.watch.collector import VolumeCollector
 from mwatch.watch.exporters import Exporters
 from mwatch.watch.incidents import IncidentTracker, TrackedIncident
 from mwatch.watch.metrics import RunMetrics
-from mwatch.watch.observer import RunObserver
+from mwatch.watch.observer import RunEnd, RunObserver
 
 if TYPE_CHECKING:
     from mwatch.report.model import EvidenceFile
@@ -104,7 +104,7 @@ class RunRecorder(Protocol):
     def incident(self, incident: Incident, files: Sequence[EvidenceFile]) -> None: ...
     def noted(self, text: str) -> None: ...
     def attempt_ended(self) -> None: ...
-    def end(self) -> None: ...
+    def end(self, ended: RunEnd | None = None) -> None: ...
     def problems(self) -> list[str]: ...
 
 
@@ -218,7 +218,7 @@ class RunWatcher:
         with self._faults.guard():
             self._record.attempt_ended()
 
-    def end(self, *, is_hurried: bool = False) -> None:
+    def end(self, ended: RunEnd | None = None, *, is_hurried: bool = False) -> None:
         """`is_hurried`: evidence that is still being saved is not waited for."""
         if not is_hurried:
             self.evidence.close()
@@ -226,7 +226,7 @@ class RunWatcher:
             self._note_incidents()
         self._note_problems()
         with self._faults.guard():
-            self._record.end()
+            self._record.end(ended)
         self._live.close()
 
     def _tell(self, seen: Iterable[Observed]) -> None:

@@ -15,6 +15,7 @@ from mwatch.cli.terminal import Line, plain, wrapped
 from mwatch.cli.words import clock, duration, share, who
 from mwatch.model.finding import Cause, Culprit, CulpritState, Evidence
 from mwatch.replay.replay import ReplayRequest, replay
+from mwatch.report.model import ReportClock
 from mwatch.report.run_report import RunReport
 from support.runs.recorded import RunLog, moment
 
@@ -101,7 +102,7 @@ def test_durations(seconds: float, said: str) -> None:
 
 def test_times_are_of_the_log_or_relative(report: RunReport) -> None:
     assert clock(report, moment(5.0)) == "2026-01-07 10:00:05"
-    assert clock(replace(report, is_relative=True), 72.0) == "+72 s"
+    assert clock(replace(report, clock=ReportClock(is_relative=True)), 72.0) == "+72 s"
     assert clock(report, None) == "?"
 
 

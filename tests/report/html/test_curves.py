@@ -9,11 +9,13 @@ from itertools import pairwise
 
 import pytest
 
+from mwatch.model.finding import Cause
 from mwatch.report.html.charts import curve, frame, of_loss, spread, thinned
 from mwatch.report.html.scale import Up
-from mwatch.report.model import AttemptStory, ReportClock
-from mwatch.report.recorder import RunStory
+from mwatch.report.model import AttemptReport
+from mwatch.report.run_report import RunReport
 from mwatch.report.series import Bucket, ValueRange
+from support.builders.story import quiet
 
 
 def bucket(number: int, at: float, *, attempt: int = 1, loss: float | None = 2.0) -> Bucket:
@@ -21,13 +23,12 @@ def bucket(number: int, at: float, *, attempt: int = 1, loss: float | None = 2.0
     return Bucket(attempt, number, number, at, at, told, ValueRange(1.0, 1.0, 1.0, 1))
 
 
-def story(*buckets: Bucket, attempts: tuple[AttemptStory, ...] = ()) -> RunStory:
-    whole = RunStory("run", "act", ReportClock(), None, None, True, "healthy", "")
-    return replace(whole, series=buckets, attempts=attempts)
+def story(*buckets: Bucket, attempts: tuple[AttemptReport, ...] = ()) -> RunReport:
+    return quiet(*buckets, attempts=attempts, started_at=None, ended_at=None)
 
 
-def attempt(number: int, first: int, last: int, resumed: int | None) -> AttemptStory:
-    return AttemptStory(number, 0.0, None, first, last, resumed, 0, "unknown", "")
+def attempt(number: int, first: int, last: int, resumed: int | None) -> AttemptReport:
+    return AttemptReport(number, 0.0, None, first, last, resumed, 0, Cause.UNKNOWN, "")
 
 
 def test_lines_that_were_read_together_are_told_over_the_time_of_their_steps() -> None:

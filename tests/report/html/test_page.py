@@ -15,11 +15,14 @@ from pathlib import Path
 import pytest
 
 from browser.eventful import eventful_log
+from mwatch.engine.engine import Engine
+from mwatch.model.finding import Cause, Evidence, Verdict
 from mwatch.report.html.page import MAX_BYTES, render
-from mwatch.report.model import EvidenceFile, Excerpt, IncidentStory, ReportClock, Voice
-from mwatch.report.recorder import RunStory, StoryRecorder
+from mwatch.report.model import EvidenceFile, IncidentStory, ReportClock, Voice
+from mwatch.report.recorder import ReportRecorder
+from mwatch.report.run_report import RunReport
 from mwatch.report.series import Bucket, ValueRange
-from support.builders.story import by_chance, replayed
+from support.builders.story import by_chance, quiet, replayed
 from support.runs.recorded import RunLog
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">\x1b[2J\u202e'
@@ -56,7 +59,7 @@ class Reader(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def eventful(tmp_path_factory: pytest.TempPathFactory) -> RunStory:
+def eventful(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
     return replayed(tmp_path_factory.mktemp("eventful"), eventful_log())
 
 
@@ -73,14 +76,7 @@ def bucket(number: int, loss: float | None = 2.0, **change: object) -> Bucket:
     return replace(whole, **change)  # type: ignore[arg-type]
 
 
-def story(*buckets: Bucket, **change: object) -> RunStory:
-    whole = RunStory(
-        "run", "act", ReportClock(), 0.0, 100.0, True, "healthy", "fine", series=buckets
-    )
-    return replace(whole, **change)  # type: ignore[arg-type]
-
-
-def test_everything_that_was_asked_for_is_on_the_page(eventful: RunStory) -> None:
+def test_everything_that_was_asked_for_is_on_the_page(eventful: RunReport) -> None:
     page = Reader(render(eventful))
     wanted = {"loss", "step-time", "grad-norm", "loss-scale", "phases", "incidents", "attempts"}
     wanted |= {"goodput", "seen", "happened", "view-time", "view-step", "data"}
@@ -91,7 +87,7 @@ def test_everything_that_was_asked_for_is_on_the_page(eventful: RunStory) -> Non
     assert len(page.ids()) == len(set(page.ids()))
 
 
-def test_an_incident_is_told_with_its_reasons_and_its_lines(eventful: RunStory) -> None:
+def test_an_incident_is_told_with_its_reasons_and_its_lines(eventful: RunReport) -> None:
     text = " ".join(" ".join(Reader(render(eventful)).text).split())
     assert "Loss-scale collapse" in text
     assert "would restart" in text
@@ -100,7 +96,7 @@ def test_an_incident_is_told_with_its_reasons_and_its_lines(eventful: RunStory) 
     assert "runbooks/numerics.md" in text
 
 
-def test_nothing_is_loaded_from_elsewhere(eventful: RunStory) -> None:
+def test_nothing_is_loaded_from_elsewhere(eventful: RunReport) -> None:
     page = Reader(render(eventful))
     links = [found.get("href") or found.get("src") for _, found in page.found]
     assert all(link.startswith(("#", "data:,")) for link in links if link)
@@ -108,7 +104,7 @@ def test_nothing_is_loaded_from_elsewhere(eventful: RunStory) -> None:
     assert "@import" not in render(eventful) and "url(" not in render(eventful)
 
 
-def test_the_policy_lets_only_our_script_run(eventful: RunStory) -> None:
+def test_the_policy_lets_only_our_script_run(eventful: RunReport) -> None:
     page = render(eventful)
     (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -123,14 +119,14 @@ def test_the_policy_lets_only_our_script_run(eventful: RunStory) -> None:
 
 
 def test_hostile_text_is_text_wherever_it_stands() -> None:
-    voice = Voice(HOSTILE, HOSTILE, "critical", (Excerpt(HOSTILE, 3, HOSTILE),))
+    voice = Voice(HOSTILE, HOSTILE, "critical", (Evidence(HOSTILE, 3, HOSTILE),))
     bad = incident(
         1, summary=HOSTILE, cause=HOSTILE, culprit=HOSTILE, reason=HOSTILE, voices=(voice,),
         files=(EvidenceFile("javascript:alert(3)", HOSTILE),), advice=HOSTILE, proposal=HOSTILE,
     )  # fmt: skip
     page = render(
-        story(bucket(1), incidents=(bad,), run=HOSTILE, command=HOSTILE, notes=(HOSTILE,),
-              summary=HOSTILE, sources=(HOSTILE,), cause=HOSTILE), HOSTILE,
+        quiet(bucket(1), incidents=(bad,), run=HOSTILE, command=HOSTILE, notes=(HOSTILE,),
+              verdict=Verdict(Cause.HANG, HOSTILE), files=(HOSTILE,)), HOSTILE,
     )  # fmt: skip
     read = Reader(page)
     assert sum(tag == "script" for tag, _ in read.found) == 2
@@ -150,19 +146,19 @@ def test_any_story_makes_a_whole_page(seed: int) -> None:
 
 
 def test_a_story_of_nothing_says_so() -> None:
-    text = " ".join(Reader(render(StoryRecorder("run", "replay").story())).text)
+    text = " ".join(Reader(render(ReportRecorder(Engine("run", {}), "replay").report())).text)
     assert "nothing was seen yet" in text
     assert "No iteration line was seen" in text
 
 
 def test_a_single_point_is_a_dot() -> None:
-    page = render(story(bucket(1)))
+    page = render(quiet(bucket(1)))
     assert 'class="line" d="M10 50h.01"' in page or re.search(r'class="line" d="M[\d.]+ 50h', page)
 
 
 def test_a_gap_is_left_where_there_is_no_number() -> None:
     buckets = (bucket(1), bucket(2), bucket(3, None, bad=1), bucket(4), bucket(5))
-    page = render(story(*buckets))
+    page = render(quiet(*buckets))
     (loss,) = re.findall(r'id="loss".*?class="by-time".*?class="line" d="([^"]*)"', page, re.DOTALL)
     assert loss.count("M") == 2
     assert 'class="nan"' in page
@@ -171,13 +167,13 @@ def test_a_gap_is_left_where_there_is_no_number() -> None:
 def test_a_spike_stays_on_the_chart_of_a_long_run() -> None:
     buckets = [bucket(number) for number in range(1, 5001)]
     buckets[2345] = bucket(2346, 4.0)
-    page = render(story(*buckets))
+    page = render(quiet(*buckets))
     assert 'class="range"' in page
     assert "highest 4" in page
     assert len(page) < MAX_BYTES / 2
 
 
-def test_steps_that_were_lost_are_drawn_apart(eventful: RunStory) -> None:
+def test_steps_that_were_lost_are_drawn_apart(eventful: RunReport) -> None:
     assert render(eventful).count('class="lost"') >= 2
 
 
@@ -188,38 +184,38 @@ def test_a_constant_scale_is_not_worth_a_chart(tmp_path: Path) -> None:
 
 
 def test_two_hundred_incidents_with_long_texts_stay_inside_the_bound() -> None:
-    voice = Voice("stalled", "<" * 2000, "critical", (Excerpt("a.log", 1, "&" * 600),) * 8)
+    voice = Voice("stalled", "<" * 2000, "critical", (Evidence("a.log", 1, "&" * 600),) * 8)
     many = tuple(
         incident(number, summary="<" * 2000, reason="&" * 1000, voices=(voice,) * 3)
         for number in range(256)
     )
-    page = render(story(*(bucket(number) for number in range(1, 2049)), incidents=many))
+    page = render(quiet(*(bucket(number) for number in range(1, 2049)), incidents=many))
     assert len(page.encode()) <= MAX_BYTES
     assert "it is cut here" in page
     assert page.count('class="incident"') == 256
 
 
 def test_a_run_that_goes_on_is_told_as_one() -> None:
-    page = render(story(bucket(1), is_over=False))
+    page = render(quiet(bucket(1), is_over=False))
     assert "Running" in page and "still going on" in page
 
 
 def test_what_mwatch_did_is_told_apart_from_what_it_would_have_done() -> None:
     acted = incident(1, action="restart", acted_at=12.0, decided_at=11.0, resume_from=0)
-    really = render(story(bucket(1), incidents=(acted,)))
+    really = render(quiet(bucket(1), incidents=(acted,)))
     assert "mwatch acted once" in really and ">restarted<" in really
-    only_seen = render(story(bucket(1), incidents=(acted,), mode="observe"))
+    only_seen = render(quiet(bucket(1), incidents=(acted,), mode="observe"))
     assert "would have acted once" in only_seen and ">would restart<" in only_seen
 
 
 def test_times_are_those_of_the_clock_that_is_named() -> None:
-    late = story(bucket(1), clock=ReportClock(zone="CET", offset_seconds=3600.0))
+    late = quiet(bucket(1), clock=ReportClock(zone="CET", offset_seconds=3600.0))
     assert "1970-01-01 01:00:00 CET" in render(late)
-    without = story(bucket(1), clock=ReportClock(is_relative=True))
+    without = quiet(bucket(1), clock=ReportClock(is_relative=True))
     assert "+0 ms" in render(without)
 
 
-def test_every_chart_has_words_for_those_who_cannot_see_it(eventful: RunStory) -> None:
+def test_every_chart_has_words_for_those_who_cannot_see_it(eventful: RunReport) -> None:
     page = Reader(render(eventful))
     charts = [found for tag, found in page.found if tag == "svg" and found.get("role") == "img"]
     ids = set(page.ids())
@@ -229,7 +225,7 @@ def test_every_chart_has_words_for_those_who_cannot_see_it(eventful: RunStory) -
     assert "The numbers as tables" in render(eventful)
 
 
-def test_the_numbers_for_the_pointer_are_those_of_the_story(eventful: RunStory) -> None:
+def test_the_numbers_for_the_pointer_are_those_of_the_story(eventful: RunReport) -> None:
     page = render(eventful)
     (block,) = re.findall(r'id="data">(.*?)</script>', page, re.DOTALL)
     data = json.loads(block)
@@ -238,5 +234,5 @@ def test_the_numbers_for_the_pointer_are_those_of_the_story(eventful: RunStory) 
     assert "<" not in block
 
 
-def test_the_title_may_be_given(eventful: RunStory) -> None:
+def test_the_title_may_be_given(eventful: RunReport) -> None:
     assert "<title>Monday &amp; co · mwatch</title>" in render(eventful, "Monday & co")

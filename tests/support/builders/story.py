@@ -5,19 +5,23 @@
 from __future__ import annotations
 
 import random
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import is_dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from mwatch.engine.advice import Advice
 from mwatch.engine.engine import Assessment, Engine
-from mwatch.model.decision import Action
+from mwatch.model.decision import Action, Decision
+from mwatch.model.finding import Cause, Verdict
 from mwatch.model.observation import Observation, Observed
 from mwatch.replay.replay import ReplayRequest, replay
 from mwatch.report.model import ReportClock
-from mwatch.report.recorder import RunStory, StoryRecorder
-from mwatch.report.series import ValueRange
-from mwatch.report.story_json import told
+from mwatch.report.recorder import ReportRecorder
+from mwatch.report.run_report import RunReport
+from mwatch.report.series import Bucket, ValueRange
 from support.builders.events import events
 from support.builders.job import entries
 
@@ -29,8 +33,8 @@ class Watch:
 
     def __init__(self, mode: str = "act") -> None:
         self.engine = Engine("run", entries())
-        self.recorder = StoryRecorder(
-            "run", mode, "torchrun pretrain_gpt.py", ReportClock(zone="UTC")
+        self.recorder = ReportRecorder(
+            self.engine, mode, "torchrun pretrain_gpt.py", ReportClock(zone="UTC")
         )
         self.at = START
         self._text = ""
@@ -53,7 +57,7 @@ class Watch:
     def _tell(self, what: Any) -> None:
         observed = Observed(self.at, "pod-0", what)
         self.engine.observe(observed)
-        self.recorder.note(self.engine.job, observed)
+        self.recorder.note(observed)
 
     def look(self) -> Assessment:
         assessment = self.engine.evaluate(self.at)
@@ -64,20 +68,29 @@ class Watch:
             self.recorder.enacted(decision, self.at)
         return assessment
 
-    def story(self, *, is_over: bool = False) -> RunStory:
+    def story(self, *, is_over: bool = False) -> RunReport:
         for each in self.engine.incidents:
             self.recorder.incident(each)
-        return self.recorder.story(self.at, is_over=is_over)
+        return self.recorder.report(self.at, is_over=is_over)
 
 
-def replayed(folder: Path, log: str, name: str = "trainer") -> RunStory:
+def replayed(folder: Path, log: str, name: str = "trainer") -> RunReport:
     file = folder / f"{name}.log"
     file.write_text(log)
-    recorder = StoryRecorder(name, "replay")
-    return told(recorder, replay(ReplayRequest([str(file)]), 2e9, None, recorder))
+    return replay(ReplayRequest([str(file)]), 2e9, has_curves=True)
 
 
-def by_chance(seed: int, kind: Any = RunStory) -> Any:
+def quiet(*buckets: Bucket, **change: object) -> RunReport:
+    """Of a run that mwatch acts on and that nothing is wrong with."""
+    whole = RunReport(
+        "run", "act", ReportClock(), Verdict(Cause.HEALTHY, "fine"),
+        Decision(Action.NONE, Cause.HEALTHY, 1, "fine"), Advice("nothing to do", None),
+        0.0, 100.0, series=buckets,
+    )  # fmt: skip
+    return replace(whole, **change)  # type: ignore[arg-type]
+
+
+def by_chance(seed: int, kind: Any = RunReport) -> Any:
     """Any value of the type: what a file that was written by nobody we know may hold."""
     return _value(kind, random.Random(seed), 0)
 
@@ -89,14 +102,16 @@ def _value(kind: Any, chance: random.Random, depth: int) -> Any:
     if get_origin(kind) is tuple:
         many = chance.choice((0, 1, 2, 5, 30 if depth < 2 else 3))
         return tuple(_value(get_args(kind)[0], chance, depth + 1) for _ in range(many))
+    if get_origin(kind) is Mapping:
+        return {"tp": chance.randint(0, 3)}
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return chance.choice(list(kind))
     if kind is ValueRange:
         low, mean, high = sorted(_number(chance) for _ in range(3))
         return ValueRange(low, high, mean, chance.randint(1, 9))
-    if is_dataclass(kind) and isinstance(kind, type):
+    if isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, tuple)):
         hints = get_type_hints(kind)
-        return kind(
-            **{each.name: _value(hints[each.name], chance, depth + 1) for each in fields(kind)}
-        )
+        return kind(**{name: _value(hint, chance, depth + 1) for name, hint in hints.items()})
     if kind is str:
         return chance.choice(_TEXTS)
     if kind is bool:

@@ -1,10 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""One screen about a run: what happened, who, since when, why we think so, and what to do.
+"""A report on a terminal: `diagnose` in one screen, `replay` at length, a live job in one screen.
 
-The whole story of a recorded run: timeline, attempts, findings with their lines, goodput.
-
-One screen about a live job: what, since when, who, why we think so, what was done, what next.
+A screen says what happened, who, since when, why we think so, what was done, and what to do.
 """
 
 from __future__ import annotations
@@ -17,8 +15,6 @@ from mwatch.cli.words import clock, deed, duration, place, share, who
 
 if TYPE_CHECKING:
     from mwatch.diagnose.report import JobReport
-    from mwatch.engine.incidents import Incident
-    from mwatch.engine.run_timeline import Entry
     from mwatch.model.finding import Finding
     from mwatch.report.run_report import RunReport
 
@@ -43,24 +39,30 @@ def render_diagnosis(report: RunReport) -> list[Line]:
     return [*lines, *_notes(report, SCREEN - 1 - len(lines))]
 
 
-def headline(report: RunReport) -> Line:
+def headline(report: RunReport, now: float | None = None) -> Line:
+    """`now`: the run goes on, so the age of the fault matters."""
     said = report.verdict
     since = "" if said.since_iteration is None else f" since iteration {said.since_iteration}"
     if said.since_time is not None:
-        since += f" ({clock(report, said.since_time)})"
+        ago = "" if now is None else f", {duration(max(0.0, now - said.since_time))} ago"
+        since += f" ({clock(report, said.since_time)}{ago})"
     cause = said.cause.value.upper().replace("_", " ")
     return [(cause, STYLES[report.exit_code]), (since, "bold")]
 
 
 def _head(report: RunReport) -> Iterator[Line]:
     yield headline(report)
-    for text in wrapped(report.verdict.summary, width() - 1, 3):
-        yield [(text, "")]
+    yield from _summary(report, 3)
     yield []
 
 
+def _summary(report: RunReport, most: int) -> Iterator[Line]:
+    for text in wrapped(report.verdict.summary, width() - 1, most):
+        yield [(text, "")]
+
+
 def _facts(report: RunReport, evidence: int, others: int) -> Iterator[Line]:
-    if report.files:
+    if report.files or report.attempts:
         yield from _row("run", _run(report), 1)
     culprit = who(report.verdict.culprit)
     if culprit:
@@ -72,8 +74,8 @@ def _facts(report: RunReport, evidence: int, others: int) -> Iterator[Line]:
     if report.decision.proposal:
         yield from _row("", report.decision.proposal, 2)
     yield from _others(report, others)
-    if report.ledger.goodput is not None and report.ledger.wall_seconds > 0:
-        spent = f"{report.ledger.goodput:.1%} of {duration(report.ledger.wall_seconds)}"
+    if report.goodput is not None and report.wall_seconds > 0:
+        spent = f"{report.goodput:.1%} of {duration(report.wall_seconds)}"
         yield from _row("goodput", spent + _worst(report), 1)
     yield from _row("next", report.advice.step, 2)
     if report.advice.runbook:
@@ -87,10 +89,12 @@ def _row(label: str, text: str, most: int) -> Iterator[Line]:
 
 def _run(report: RunReport) -> str:
     count = len(report.files)
-    files = report.files[0] if count == 1 else f"{count} files"
-    parts = [f"{files}, {report.lines} lines"]
-    if report.last_at is not None:
-        parts.append(f"{clock(report, report.first_at)} to {clock(report, report.last_at)}")
+    parts = [f"{report.run} ({report.mode})"]
+    if count:
+        files = report.files[0] if count == 1 else f"{count} files"
+        parts = [f"{files}, {report.lines} lines"]
+    if report.ended_at is not None:
+        parts.append(f"{clock(report, report.started_at)} to {clock(report, report.ended_at)}")
     if len(report.attempts) > 1:
         parts.append(f"{len(report.attempts)} attempts")
     if report.iteration is not None:
@@ -109,9 +113,7 @@ def _evidence(report: RunReport, most: int) -> Iterator[Line]:
 
 
 def _action(report: RunReport) -> str:
-    text = f"would {deed(report.decision)}"
-    if report.acted_at is not None:
-        text = f"would have acted at {clock(report, report.acted_at)}: {deed(report.decision)}"
+    text = _acted(report)
     if report.decision.avoid_node:
         text += ", away from this node"
     if report.decision.action.value == "none" and report.decision.reason:
@@ -119,16 +121,21 @@ def _action(report: RunReport) -> str:
     return text
 
 
+def _acted(report: RunReport) -> str:
+    """What mwatch did about the run, or would do."""
+    is_act = report.mode == "act"
+    if report.acted_at is not None:
+        verb = "acted" if is_act else "would have acted"
+        return f"{verb} at {clock(report, report.acted_at)}: {deed(report.decision)}"
+    times = sum(each.acted_at is not None for each in report.incidents)
+    if is_act and times:
+        return "acted once" if times == 1 else f"acted {times} times"
+    return f"would {deed(report.decision)}"
+
+
 def _others(report: RunReport, most: int) -> Iterator[Line]:
     """What else is wrong, and what was wrong in earlier attempts."""
-    said = report.verdict
-    others = [
-        each
-        for each in report.findings
-        if each.cause is not said.cause and each.summary != said.summary
-    ]
-    for index, each in enumerate(others[:most]):
-        yield from _row("also" if index == 0 else "", f"{each.cause.value}: {each.summary}", 1)
+    yield from _other_findings(report, most)
     past = [each for each in report.attempts[:-1] if each.cause.value != "finished"]
     if past:
         shown = [f"{each.number} {each.cause.value.replace('_', ' ')}" for each in past[-4:]]
@@ -137,19 +144,18 @@ def _others(report: RunReport, most: int) -> Iterator[Line]:
 
 
 def _worst(report: RunReport) -> str:
-    spent = report.ledger.seconds
-    lost = {part: took for part, took in spent.items() if part.value != "training" and took > 0}
-    worst = sorted(lost, key=lambda part: -lost[part])[:3]
-    whole = report.ledger.wall_seconds
+    lost = [each for each in report.spent if each.name != "training" and each.seconds > 0]
+    worst = sorted(lost, key=lambda each: -each.seconds)[:3]
     named = ", ".join(
-        f"{part.value.replace('_', ' ')} {share(lost[part], whole)}" for part in worst
+        f"{each.name.replace('_', ' ')} {share(each.seconds, report.wall_seconds)}"
+        for each in worst
     )
     return f"; {named}" if named else ""
 
 
 def _notes(report: RunReport, room: int) -> Iterator[Line]:
     notes = list(report.notes)
-    if report.is_relative:
+    if report.clock.is_relative:
         notes.insert(0, "the log prints no times: moments are relative to its first line")
     most = max(0, min(_NOTES, room))
     for note in notes[:most]:
@@ -164,7 +170,7 @@ _KINDS = {"attempt": "bold", "action": "bold magenta", "incident": "red", "done"
 def render_replay(report: RunReport) -> list[Line]:
     return [
         headline(report),
-        *([(text, "")] for text in wrapped(report.verdict.summary, width() - 1, 3)),
+        *_summary(report, 3),
         *_timeline(report),
         *_attempts(report),
         *_findings(report),
@@ -180,10 +186,10 @@ def _title(text: str) -> Iterator[Line]:
 
 
 def _timeline(report: RunReport) -> Iterator[Line]:
-    told = [(entry.at, entry.kind, _told(report, entry)) for entry in report.timeline]
+    told = [(entry.at, entry.kind, entry.text) for entry in report.timeline]
     told += _incidents(report)
     told.sort(key=lambda each: each[0])
-    yield from _title("TIMELINE" + (" (from the first line)" if report.is_relative else ""))
+    yield from _title("TIMELINE" + (" (from the first line)" if report.clock.is_relative else ""))
     left_out = max(0, len(told) - _MAX_TIMELINE)
     half = _MAX_TIMELINE // 2
     kept = told if not left_out else [*told[:half], *told[-half:]]
@@ -193,49 +199,27 @@ def _timeline(report: RunReport) -> Iterator[Line]:
             yield [(f"  … {left_out + report.left_out} entries left out; --json has them", "dim")]
         whole = clock(report, at)
         shown = whole if whole[:10] != date else whole[11:].rjust(len(whole))
-        date = date if report.is_relative else whole[:10]
+        date = date if report.clock.is_relative else whole[:10]
         yield [(f"  {shown}  ", "dim"), (text, _KINDS.get(kind, ""))]
 
 
 def _incidents(report: RunReport) -> Iterator[tuple[float, str, str]]:
-    """What came and went again and again is told once."""
-    groups: dict[tuple[int, str, str], list[Incident]] = {}
     for each in report.incidents:
-        key = (each.attempt, each.finding.detector, each.cause.value)
-        groups.setdefault(key, []).append(each)
-    for (_, _, cause), group in groups.items():
-        first, last = group[0], group[-1]
-        text = f"{cause}: {first.finding.summary}"
-        times = sum(each.lead.times for each in group)
-        if times > 1:
-            text = f"{cause}, {times} times until {clock(report, last.lead.since)}: "
-            text += last.finding.summary
-        yield first.detected_at, "incident", text
-        has_healed = last.closed_at is not None and last.attempt == report.attempts[-1].number
-        if has_healed and last.acted_at is None and last.closed_at is not None:
-            yield last.closed_at, "healed", f"{cause}: no longer so"
-
-
-def _told(report: RunReport, entry: Entry) -> str:
-    if entry.kind == "save":
-        if entry.count > 1:
-            until = clock(report, entry.until, with_date=False)
-            last = f"the last at iteration {entry.iteration} ({until})"
-            return f"saved {entry.count} checkpoints, {last}"
-        return f"saved checkpoint {entry.iteration}"
-    if entry.kind == "validation":
-        times = f" {entry.count} times, the last" if entry.count > 1 else ""
-        return f"evaluated{times} at iteration {entry.iteration}"
-    return entry.text
+        times = f", {each.times} times" if each.times > 1 else ""
+        yield each.detected_at, "incident", f"{each.cause}{times}: {each.summary}"
+        is_last = each.attempt == report.attempts[-1].number
+        if each.closed_at is not None and is_last and each.acted_at is None:
+            yield each.closed_at, "healed", f"{each.cause}: no longer so"
 
 
 def _attempts(report: RunReport) -> Iterator[Line]:
     if not report.attempts:
         return
-    head = ("#", "STARTED", "LASTED", "ITERATIONS", "FROM", "ENDED BY", "MWATCH WOULD")
+    acts = "MWATCH DID" if report.mode == "act" else "MWATCH WOULD"
+    head = ("#", "STARTED", "LASTED", "ITERATIONS", "FROM", "ENDED BY", acts)
     rows = [head]
     for each in report.attempts:
-        ended = each.ended_at if each.ended_at is not None else report.last_at
+        ended = each.ended_at if each.ended_at is not None else report.ended_at
         lasted = "?" if ended is None else duration(max(0.0, ended - each.started_at))
         first, last = each.first_iteration, each.last_iteration
         done = "-" if last is None else f"{first}-{last}"
@@ -276,8 +260,7 @@ def _proof(finding: Finding) -> Iterator[Line]:
 def _decision(report: RunReport) -> Iterator[Line]:
     decision = report.decision
     yield from _title("MWATCH")
-    when = "" if report.acted_at is None else f" at {clock(report, report.acted_at)}"
-    yield [(f"  would {deed(decision)}{when}", "bold")]
+    yield [(f"  {_acted(report)}", "bold")]
     for text in (decision.reason, decision.resume_reason, decision.proposal or ""):
         for part in wrapped(text, width() - 4, 3) if text else ():
             yield [(f"  {part}", "")]
@@ -290,22 +273,20 @@ def _decision(report: RunReport) -> Iterator[Line]:
 
 
 def _goodput(report: RunReport) -> Iterator[Line]:
-    ledger = report.ledger
-    whole = ledger.wall_seconds
-    if ledger.goodput is None:
+    whole = report.wall_seconds
+    if report.goodput is None:
         return
     gpus = (
         ""
         if report.world_size is None
         else f", {report.world_size} GPU" + "s" * (report.world_size > 1)
     )
-    yield from _title(f"GOODPUT {ledger.goodput:.1%} of {duration(whole)}{gpus}")
-    for part, seconds in sorted(ledger.seconds.items(), key=lambda item: -item[1]):
-        if seconds > 0:
-            hours = ledger.gpu_seconds[part] / 3600.0
-            name = part.value.replace("_", " ")
+    yield from _title(f"GOODPUT {report.goodput:.1%} of {duration(whole)}{gpus}")
+    for each in sorted(report.spent, key=lambda each: -each.seconds):
+        if each.seconds > 0:
+            seconds, hours = each.seconds, each.gpu_seconds / 3600.0
             yield [
-                (f"  {name:<18}", "green" if part.value == "training" else ""),
+                (f"  {each.name.replace('_', ' '):<18}", "green" * (each.name == "training")),
                 (f"{duration(seconds):>14}{share(seconds, whole):>8}{hours:>12.2f} GPU-h", ""),
             ]
 
@@ -323,22 +304,17 @@ def render_job(job: JobReport) -> list[Line]:
         if len(lines) < SCREEN:
             break
     room = SCREEN - 1 - len(lines)
-    notes = [line for note in job.notes[: max(0, min(3, room))] for line in _row("note", note, 1)]
+    notes = [
+        line for note in job.report.notes[: max(0, min(3, room))] for line in _row("note", note, 1)
+    ]
     return [*lines, *notes]
 
 
 def _job_head(job: JobReport) -> Iterator[Line]:
-    said = job.report.verdict
-    since = "" if said.since_iteration is None else f" since iteration {said.since_iteration}"
-    if said.since_time is not None:
-        ago = max(0.0, job.facts.kube.now - said.since_time)
-        since += f" ({_clock(said.since_time)}, {duration(ago)} ago)"
     about = job.facts.job
     title = f"  {about.kind.value} {about.namespace}/{about.name}"
-    cause = said.cause.value.upper().replace("_", " ")
-    yield [(cause, STYLES[job.exit_code]), (since, "bold"), (title, "dim")]
-    for text in wrapped(said.summary, width() - 1, 2):
-        yield [(text, "")]
+    yield [*headline(job.report, job.facts.kube.now), (title, "dim")]
+    yield from _summary(job.report, 2)
     yield []
 
 
@@ -349,7 +325,7 @@ def _job_facts(job: JobReport, evidence: int, others: int, checks: int) -> Itera
         yield from _row("who", culprit, 1)
     yield from _job_evidence(job, evidence)
     yield from _mwatch(job)
-    yield from _other_findings(job, others)
+    yield from _other_findings(job.report, others)
     yield from _checks(job, checks)
     yield from _row("next", job.report.advice.step, 2)
     yield [("type".ljust(_LABEL), "cyan"), (job.next_command, "bold")]
@@ -387,7 +363,7 @@ def _job_evidence(job: JobReport, most: int) -> Iterator[Line]:
     for index, each in enumerate((finding.evidence if finding else ())[:most]):
         label = "evidence" if index == 0 else ""
         at = job.evidence_time(each)
-        stamp = "" if at is None else f"{_clock(at)[-8:]} "
+        stamp = "" if at is None else f"{clock(job.report, at, with_date=False)} "
         text = " ".join(each.text.split())
         yield [(label.ljust(_LABEL), "cyan"), (f"{stamp}{place(each)}", "dim"), (f"  {text}", "")]
 
@@ -402,7 +378,9 @@ def _lead(job: JobReport) -> Finding | None:
 
 def _mwatch(job: JobReport) -> Iterator[Line]:
     kube, decision = job.facts.job, job.report.decision
-    told = [_deed(at, text) for at, text, _ in job.deeds[:3]]
+    told = [
+        text if at is None else f"{clock(job.report, at)} {text}" for at, text, _ in job.deeds[:3]
+    ]
     if not kube.is_watched:
         told.append("does not watch this job (no label mwatch.dev/watch)")
     wish = f"would {deed(decision)}"
@@ -413,15 +391,11 @@ def _mwatch(job: JobReport) -> Iterator[Line]:
         yield from _row("mwatch" if index == 0 else "", text, 1)
 
 
-def _deed(at: float | None, text: str) -> str:
-    return text if at is None else f"{_clock(at)} {text}"
-
-
-def _other_findings(job: JobReport, most: int) -> Iterator[Line]:
-    said = job.report.verdict
+def _other_findings(report: RunReport, most: int) -> Iterator[Line]:
+    said = report.verdict
     others = [
         each
-        for each in job.report.findings
+        for each in report.findings
         if each.cause is not said.cause and each.summary != said.summary
     ]
     for index, each in enumerate(others[:most]):
@@ -438,9 +412,3 @@ def _checks(job: JobReport, most: int) -> Iterator[Line]:
         style = _LEVELS[each.level.value]
         text = wrapped(f"{each.what}; {each.mend}", width() - _LABEL - 10, 1)[0]
         yield [(" " * _LABEL, ""), (each.level.value.ljust(9), style), (text, "")]
-
-
-def _clock(at: float) -> str:
-    from mwatch.report.run_report import iso
-
-    return iso(at).replace("T", " ")[:19]

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from mwatch.report.html.scale import HEIGHT, Across, Tick, Up, labels_up, linear, logarithmic
 from mwatch.report.html.text import DASH, count, esc, many, power_of_two, seconds, value
-from mwatch.report.recorder import RunStory
+from mwatch.report.run_report import RunReport
 from mwatch.report.series import Bucket, ValueRange, joined
 from mwatch.stats import median, quantile
 
@@ -43,7 +43,7 @@ class Curve(NamedTuple):
 class Frame:
     """What all charts of a page share: the buckets to draw, and the two horizontal axes."""
 
-    story: RunStory
+    story: RunReport
     buckets: tuple[Bucket, ...]
     time: Across
     step: Across
@@ -61,7 +61,7 @@ class Frame:
         return self.step.place((bucket.first + bucket.last) / 2)
 
 
-def frame(story: RunStory) -> Frame:
+def frame(story: RunReport) -> Frame:
     buckets = thinned(spread(story.series), MAX_DRAWN)
     moments = [story.started_at, story.ended_at]
     moments += [each for span in story.phases for each in (span.began_at, span.ended_at)]
@@ -120,7 +120,7 @@ def thinned(buckets: Sequence[Bucket], most: int) -> list[Bucket]:
     return kept
 
 
-def _forks(story: RunStory) -> dict[int, int]:
+def _forks(story: RunReport) -> dict[int, int]:
     """From the last attempt to the first: where the line that was continued left each of them."""
     found: dict[int, int] = {}
     lowest: int | None = None

@@ -26,7 +26,7 @@ from mwatch.report.html.assets import SCRIPT, style
 from mwatch.report.html.charts import CHARTS, Frame, charts, frame, tables
 from mwatch.report.html.sections import incidents
 from mwatch.report.html.text import Detail, esc
-from mwatch.report.recorder import RunStory
+from mwatch.report.run_report import RunReport
 from mwatch.report.series import Bucket
 
 MAX_BYTES = 2_000_000
@@ -35,7 +35,7 @@ _MOST = 256
 """Incidents, attempts and checkpoints; a recorder keeps no more."""
 
 
-def render(story: RunStory, title: str = "") -> str:
+def render(story: RunReport, title: str = "") -> str:
     """The whole page."""
     drawn = frame(_bounded(story))
     page = ""
@@ -46,12 +46,12 @@ def render(story: RunStory, title: str = "") -> str:
     return page
 
 
-def _bounded(story: RunStory) -> RunStory:
+def _bounded(story: RunReport) -> RunReport:
     """A file may hold more than any recorder would."""
     left_out = max(0, len(story.incidents) - _MOST) + max(0, len(story.attempts) - _MOST)
     return replace(
         story,
-        summary=story.summary[:600],
+        verdict=replace(story.verdict, summary=story.verdict.summary[:600]),
         incidents=story.incidents[-_MOST:],
         attempts=story.attempts[-_MOST:],
         checkpoints=story.checkpoints[-_MOST:],
@@ -145,7 +145,7 @@ def _row(drawn: Frame, each: Bucket) -> list[float | int | None]:
     return [*places, *head, *values, each.skipped, each.bad]
 
 
-def _footer(story: RunStory, *, is_cut: bool) -> str:
+def _footer(story: RunReport, *, is_cut: bool) -> str:
     cut = " There was more evidence than fits; it is cut here." if is_cut else ""
     state = "" if story.is_over else " The run was still going on when this was written."
     return (

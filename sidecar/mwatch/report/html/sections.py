@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
+from mwatch.model.finding import Evidence
 from mwatch.report.html.text import (
     DASH,
     Detail,
@@ -25,14 +26,13 @@ from mwatch.report.html.text import (
     when,
 )
 from mwatch.report.model import (
-    AttemptStory,
+    AttemptReport,
     EvidenceFile,
-    Excerpt,
     IncidentStory,
     SpentStory,
     Voice,
 )
-from mwatch.report.recorder import RunStory
+from mwatch.report.run_report import RunReport
 from mwatch.stats import median
 
 _SPENT = {
@@ -60,9 +60,10 @@ _MARK = (
 _ATTEMPTS = ("#", "Started", "Lasted", "Iterations", "Resumed from", "Done again", "Ended by")
 
 
-def header(story: RunStory, title: str) -> str:
-    tone = cause_tone(story.cause)
-    name = "Running" if story.cause == "healthy" and not story.is_over else cause_name(story.cause)
+def header(story: RunReport, title: str) -> str:
+    cause, summary = story.verdict.cause, story.verdict.summary
+    tone = cause_tone(cause)
+    name = "Running" if cause == "healthy" and not story.is_over else cause_name(cause)
     clock = story.clock
     span = ""
     if story.started_at is not None and story.ended_at is not None:
@@ -73,12 +74,12 @@ def header(story: RunStory, title: str) -> str:
     command = command if story.command else ""
     return (
         f'<header><p class="brand">{_MARK}mwatch</p><h1>{esc(title)}</h1>'
-        f'<p class="state"><span class="pill {tone}">{esc(name)}</span> {esc(story.summary)}</p>'
+        f'<p class="state"><span class="pill {tone}">{esc(name)}</span> {esc(summary)}</p>'
         f'<p class="dim">{esc(span)}</p>{_lede(story)}{command}</header>'
     )
 
 
-def _lede(story: RunStory) -> str:
+def _lede(story: RunReport) -> str:
     """What a reader in a hurry wants to know."""
     is_real = story.mode == "act"
     acted = [
@@ -101,7 +102,7 @@ def _lede(story: RunStory) -> str:
     return f"<p>{esc(text)}.</p>"
 
 
-def figures(story: RunStory) -> str:
+def figures(story: RunReport) -> str:
     tiles = "".join(
         f'<div class="tile"><dt>{esc(name)}</dt><dd>{esc(big)}</dd><dd class="dim">{esc(small)}'
         "</dd></div>"
@@ -110,7 +111,7 @@ def figures(story: RunStory) -> str:
     return f'<dl class="tiles">{tiles}</dl>'
 
 
-def _figures(story: RunStory) -> Iterator[tuple[str, str, str]]:
+def _figures(story: RunReport) -> Iterator[tuple[str, str, str]]:
     if story.goodput is not None:
         yield "Goodput", percent(story.goodput), f"of {duration(story.wall_seconds)}"
     total = "" if story.total_iterations is None else f"of {count(story.total_iterations)}"
@@ -132,7 +133,7 @@ def _figures(story: RunStory) -> Iterator[tuple[str, str, str]]:
         yield "GPU-hours", f"{hours:,.2f}", f"on {many(story.world_size, 'rank')}"
 
 
-def attempts(story: RunStory, detail: Detail) -> str:
+def attempts(story: RunReport, detail: Detail) -> str:
     if not story.attempts:
         return ""
     head = "".join(f'<th scope="col">{each}</th>' for each in _ATTEMPTS)
@@ -146,7 +147,7 @@ def attempts(story: RunStory, detail: Detail) -> str:
     )
 
 
-def _attempt(story: RunStory, each: AttemptStory, reach: tuple[int, int], detail: Detail) -> str:
+def _attempt(story: RunReport, each: AttemptReport, reach: tuple[int, int], detail: Detail) -> str:
     ended = story.ended_at if each.ended_at is None else each.ended_at
     lasted = "?" if ended is None else duration(ended - each.started_at)
     cells = (
@@ -169,7 +170,7 @@ def _attempt(story: RunStory, each: AttemptStory, reach: tuple[int, int], detail
     )
 
 
-def _iterations(each: AttemptStory, least: int, most: int) -> str:
+def _iterations(each: AttemptReport, least: int, most: int) -> str:
     """From where to where, with a bar: what was done again is pale."""
     first, last = each.first_iteration, each.last_iteration
     if first is None or last is None:
@@ -186,7 +187,7 @@ def _iterations(each: AttemptStory, least: int, most: int) -> str:
     )
 
 
-def goodput(story: RunStory) -> str:
+def goodput(story: RunReport) -> str:
     parts = sorted((each for each in story.spent if each.seconds > 0), key=lambda e: -e.seconds)
     whole = sum(each.seconds for each in parts)
     if not parts or whole <= 0:
@@ -220,7 +221,7 @@ def _spent(each: SpentStory, whole: float, most: float) -> str:
     )
 
 
-def seen(story: RunStory, detail: Detail) -> str:
+def seen(story: RunReport, detail: Detail) -> str:
     """What mwatch watched by, and what it could not see."""
     told = []
     for each in story.sights:
@@ -234,20 +235,20 @@ def seen(story: RunStory, detail: Detail) -> str:
             why = f", {each.reason}" * bool(each.reason)
             told.append(f'<li class="warn">{esc(name)}: lost at {detail.cut(since + why)}</li>')
     notes = "".join(f"<li>{detail.cut(note)}</li>" for note in story.notes[:64])
-    files = "".join(f"<li><code>{detail.cut(file)}</code></li>" for file in story.sources[:64])
+    files = "".join(f"<li><code>{detail.cut(file)}</code></li>" for file in story.files[:64])
     return (
         '<section id="seen"><h2>What mwatch could see</h2>'
         f'<ul class="sights">{"".join(told)}</ul>'
         + (f'<ul class="notes">{notes}</ul>' if notes else "")
-        + (f"<details><summary>{many(len(story.sources), 'file')} read</summary>"
+        + (f"<details><summary>{many(len(story.files), 'file')} read</summary>"
            f"<ul>{files}</ul></details>" if files else "")
         + "</section>"
     )  # fmt: skip
 
 
-def happened(story: RunStory, detail: Detail) -> str:
+def happened(story: RunReport, detail: Detail) -> str:
     most = 10 * detail.entries
-    told = story.happenings
+    told = story.timeline
     left_out = story.left_out + max(0, len(told) - most)
     kept = told if len(told) <= most else (*told[: most // 2], *told[-(most - most // 2) :])
     rows = "".join(
@@ -273,7 +274,7 @@ _HEAD = (
 )  # fmt: skip
 
 
-def incidents(story: RunStory, detail: Detail) -> str:
+def incidents(story: RunReport, detail: Detail) -> str:
     told = list(enumerate(story.incidents, 1))
     if not told:
         return '<section id="incidents"><h2>Incidents</h2><p class="calm">None.</p></section>'
@@ -287,7 +288,7 @@ def incidents(story: RunStory, detail: Detail) -> str:
     )
 
 
-def _row(story: RunStory, number: int, each: IncidentStory, detail: Detail) -> str:
+def _row(story: RunReport, number: int, each: IncidentStory, detail: Detail) -> str:
     cells = (
         f'<a class="badge {_tone(each)}" href="#evidence-{number}">{number}</a>',
         f"<b>{esc(cause_name(each.cause))}</b>" + _times(each),
@@ -314,7 +315,7 @@ def _times(each: IncidentStory) -> str:
     return f' <span class="dim">&times; {each.times}</span>' if each.times > 1 else ""
 
 
-def _since(story: RunStory, each: IncidentStory) -> str:
+def _since(story: RunReport, each: IncidentStory) -> str:
     place = "" if each.since_iteration is None else f"iteration {each.since_iteration:,}"
     at = each.since_at if each.since_at is not None else each.detected_at
     moment = f'<span class="dim">{esc(when(at, story.clock, with_date=False))}</span>'
@@ -327,7 +328,7 @@ def detected_after(each: IncidentStory) -> str:
     return wait(each.detected_at - each.since_at)
 
 
-def deed(story: RunStory, each: IncidentStory) -> str:
+def deed(story: RunReport, each: IncidentStory) -> str:
     """What was done, in one or two words; the reasons stand below."""
     if each.action == "none":
         return "watched"
@@ -338,7 +339,7 @@ def deed(story: RunStory, each: IncidentStory) -> str:
     return {"restart": "restarted", "stop": "stopped"}.get(each.action, each.action)
 
 
-def _resumed(story: RunStory, each: IncidentStory) -> str:
+def _resumed(story: RunReport, each: IncidentStory) -> str:
     chosen = each.resume_from
     if each.resumed_from is not None:
         text = count(each.resumed_from) if each.resumed_from > 0 else "the beginning"
@@ -350,7 +351,7 @@ def _resumed(story: RunStory, each: IncidentStory) -> str:
     return "the beginning" if chosen is None else count(chosen)
 
 
-def _recovered(story: RunStory, each: IncidentStory) -> str:
+def _recovered(story: RunReport, each: IncidentStory) -> str:
     if each.recovered_at is not None:
         return duration(each.recovered_at - (each.since_at or each.detected_at))
     if each.action == "none" and each.closed_at is not None:
@@ -361,7 +362,7 @@ def _recovered(story: RunStory, each: IncidentStory) -> str:
     return "not yet" if each.action == "restart" and not is_last else DASH
 
 
-def _card(story: RunStory, number: int, each: IncidentStory, detail: Detail) -> str:
+def _card(story: RunReport, number: int, each: IncidentStory, detail: Detail) -> str:
     unfolded = " open" if len(story.incidents) <= _OPEN else ""
     facts = "".join(f"<dt>{name}</dt><dd>{text}</dd>" for name, text in _facts(story, each, detail))
     voices = "".join(_voice(voice, detail) for voice in each.voices[: detail.entries])
@@ -373,7 +374,7 @@ def _card(story: RunStory, number: int, each: IncidentStory, detail: Detail) -> 
     )
 
 
-def _facts(story: RunStory, each: IncidentStory, detail: Detail) -> Iterator[tuple[str, str]]:
+def _facts(story: RunReport, each: IncidentStory, detail: Detail) -> Iterator[tuple[str, str]]:
     clock = story.clock
     moments = [
         ("began", each.since_at),
@@ -429,7 +430,7 @@ def _voice(voice: Voice, detail: Detail) -> str:
     )
 
 
-def _excerpt(each: Excerpt, detail: Detail) -> str:
+def _excerpt(each: Evidence, detail: Detail) -> str:
     place = each.file or ""
     if each.file and each.line is not None:
         place = f"{each.file}:{each.line}"

@@ -1,0 +1,180 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""How each attempt ended and how the run stands: the one place that draws this conclusion.
+
+It is fed with every assessment and every action, of a run that is watched, of recorded logs and
+of a live job alike, so that no two commands conclude differently.
+
+An attempt that mwatch itself ended has the cause that it was ended for: the kill that follows is
+mwatch's own doing. Any other attempt has the verdict of the last assessment of it; one that was
+fine until the next attempt began has the launcher's reason, or none. The run has the verdict of
+its last attempt. An interrupted run that was fine is healthy, not unknown: mwatch was there and
+knows that a person ended it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from mwatch.decide.decide import decide
+from mwatch.decide.verdict import verdict
+from mwatch.engine.engine import Assessment, Engine
+from mwatch.model.decision import Action, Decision, DecisionRecord
+from mwatch.model.finding import Cause, Finding, Verdict
+from mwatch.model.job import Attempt
+from mwatch.model.observation import Source
+from mwatch.report.model import AttemptReport, short
+
+MAX_ATTEMPTS = 256
+_SENT_SIGNALS = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
+"""Sent by others; any other signal is the process's own fault."""
+_SILENT_END = "ended without a word: nothing tells how"
+
+
+class RunConclusion(NamedTuple):
+    """How the run stands: the verdict on its last attempt."""
+
+    verdict: Verdict
+    decision: Decision
+    acted_at: float | None
+    """When mwatch acted on it, or would have; None: it did not."""
+    findings: tuple[Finding, ...]
+
+
+_NOTHING_SEEN = RunConclusion(
+    Verdict(Cause.BLIND, "nothing was seen yet", confidence=0.0),
+    Decision(Action.NONE, Cause.BLIND, 0, "nothing was seen yet"),
+    None,
+    (),
+)
+
+
+class _Look(NamedTuple):
+    verdict: Verdict
+    assessment: Assessment
+
+
+class Conclusions:
+    def __init__(self, engine: Engine, *, is_act: bool) -> None:
+        """`is_act`: what is reported as an action was carried out, not only proposed."""
+        self._engine = engine
+        self._is_act = is_act
+        self._looks: dict[int, _Look] = {}
+        """By attempt: the last assessment, or the one that it was ended for."""
+        self.actions: dict[int, tuple[Decision, float]] = {}
+        """By attempt: what was done about it, or would have been, and when."""
+
+    def assessed(self, assessment: Assessment) -> None:
+        number = assessment.decision.attempt
+        if not (self._is_act and number in self.actions):
+            self._keep(number, assessment)
+
+    def enacted(self, decision: Decision, at: float) -> None:
+        known = self._looks.get(decision.attempt)
+        findings = known.assessment.findings if known else ()
+        self.actions[decision.attempt] = decision, at
+        drop_old(self.actions)
+        if self._is_act:
+            self._keep(decision.attempt, Assessment(at, findings, decision))
+
+    def _keep(self, number: int, assessment: Assessment) -> None:
+        said = verdict(self._engine.job, assessment.findings, assessment.decision)
+        self._looks[number] = _Look(said, assessment)
+        drop_old(self._looks)
+
+    def run(
+        self, ended: Assessment | None = None, *, is_interrupted: bool = False
+    ) -> RunConclusion:
+        """`ended`: the last assessment, where a recording shows more than was known live."""
+        job = self._engine.job
+        if ended is None:
+            look = self._looks.get(job.attempt.number)
+            if look is None and not job.has_started:
+                return _NOTHING_SEEN
+            ended = look.assessment if look else self._engine.preview(job.now)
+        decision, acted_at = self._standing_decision(ended)
+        said = verdict(job, ended.findings, decision)
+        if is_interrupted and said.cause is Cause.HEALTHY:
+            place = (
+                "" if job.attempt.iteration is None else f" after iteration {job.attempt.iteration}"
+            )
+            text = f"interrupted by a person{place}; nothing was wrong"
+            said, decision = replace(said, summary=text), replace(decision, reason=text)
+        return RunConclusion(said, decision, acted_at, ended.findings)
+
+    def _standing_decision(self, ended: Assessment) -> tuple[Decision, float | None]:
+        """The action that was (or would be) taken on the last attempt, if its reason stands."""
+        engine, job = self._engine, self._engine.job
+        number = job.attempt.number
+        done = self.actions.get(number)
+        if done is None:
+            return ended.decision, None
+        taken, at = done
+        if self._is_act:
+            return taken, at
+        others = deque(act for act in engine.record.acts if act.attempt != number)
+        afresh = decide(job, ended.findings, DecisionRecord(others), engine.settings)
+        newest = next(
+            (each for each in ended.findings
+             if taken.finding
+             and (each.detector, each.cause) == (taken.finding.detector, taken.cause)),
+            None,
+        )  # fmt: skip
+        if newest is None and afresh.cause is not taken.cause:
+            return afresh, None
+        if job.sees(Source.CHECKPOINTS) and afresh.action is not Action.NONE:
+            return afresh, at  # the folder knows better than the log what can be loaded
+        return replace(taken, finding=newest or taken.finding), at
+
+    def last_attempt(self, concluded: RunConclusion) -> AttemptReport:
+        said = concluded.verdict
+        return _report(self._engine.job.attempt, said.cause, said.summary, concluded.decision)
+
+    def past_attempt(self, attempt: Attempt) -> AttemptReport:
+        look, taken = self._looks.get(attempt.number), self.actions.get(attempt.number)
+        if look is None or look.verdict.cause is Cause.HEALTHY:
+            by_launcher = _reported_by_launcher(attempt)
+            return _report(attempt, *(by_launcher or (Cause.UNKNOWN, _SILENT_END)), None)
+        decision = taken[0] if taken else look.assessment.decision
+        return _report(attempt, look.verdict.cause, look.verdict.summary, decision)
+
+
+def _reported_by_launcher(attempt: Attempt) -> tuple[Cause, str] | None:
+    """torchrun prints why it restarts its workers in the line that begins the next attempt."""
+    last = attempt.errors[-1].error if attempt.errors else None
+    if last is None or last.kind != "restart" or last.exit_code is None:
+        return None
+    cause = Cause.KILLED if last.signal in _SENT_SIGNALS else Cause.CRASH
+    how = last.signal or f"exit code {last.exit_code}"
+    return cause, f"torchrun restarted its workers: {how}"
+
+
+def _report(
+    attempt: Attempt, cause: Cause, summary: str, decision: Decision | None
+) -> AttemptReport:
+    return AttemptReport(
+        attempt.number,
+        attempt.started_at,
+        attempt.ended_at,
+        attempt.first_iteration,
+        attempt.iteration,
+        attempt.resumed_from,
+        _recomputed(attempt),
+        cause,
+        short(summary),
+        decision,
+    )
+
+
+def _recomputed(attempt: Attempt) -> int:
+    first, last, before = attempt.first_iteration, attempt.iteration, attempt.best_before
+    if first is None or last is None or before is None:
+        return 0
+    return max(0, min(last, before) - first + 1)
+
+
+def drop_old(kept: dict[int, Any]) -> None:
+    while len(kept) > MAX_ATTEMPTS:
+        del kept[next(iter(kept))]

@@ -1,0 +1,109 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`diagnose`, `replay` and `report` of one real run folder agree on what happened in it."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from mwatch.report.html.text import cause_name
+from support.runs.live_runs import PATIENCE, command, environment, run, started, trainer
+
+SAVES = ("--save", "ckpt", "--load", "ckpt", "--state", "once")
+
+
+class Case(NamedTuple):
+    make: Callable[[Path], None]
+    attempts: list[str]
+    incidents: list[tuple[int, str]]
+    verdict: str
+    summary: str
+    exit_code: int
+
+
+def killed(folder: Path) -> None:
+    run(command(folder, then=trainer("--then", "kill")), folder)
+
+
+def stopped(folder: Path) -> None:
+    line = trainer(*SAVES, "--then", "stop", "--train-iters", "40")
+    run(command(folder, "--act", then=line), folder)
+
+
+def rolled_back(folder: Path) -> None:
+    line = trainer(*SAVES, "--then", "nan", "--train-iters", "90")
+    run(command(folder, "--act", then=line), folder)
+
+
+def interrupted(folder: Path) -> None:
+    line = command(folder, "--grace", "2", then=trainer("--train-iters", "100000"))
+    with started(line, folder) as running:
+        running.starts()
+        running.process.send_signal(signal.SIGINT)
+        running.ends()
+
+
+CASES = {
+    "killed": Case(killed, ["killed"], [(1, "killed")], "killed", "SIGKILL", 1),
+    "a stopped rank, restarted": Case(
+        stopped, ["hang", "finished"], [(1, "hang")], "finished", "iteration 40", 0
+    ),
+    "a NaN, rolled back": Case(
+        rolled_back, ["nan", "finished"], [(1, "nan")], "finished", "iteration 90", 0
+    ),
+    "interrupted": Case(interrupted, ["healthy"], [], "healthy", "interrupted by a person", 0),
+}
+
+
+def answer(folder: Path, name: str, *options: str) -> tuple[int, dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "mwatch", name, "--json", "runs/r", *options], cwd=folder,
+        env=environment(), capture_output=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert done.stderr == b""
+    body: dict[str, Any] = json.loads(done.stdout)
+    return done.returncode, body
+
+
+def incidents(body: dict[str, Any]) -> list[tuple[int, str]]:
+    return [(each["attempt"], each["cause"]) for each in body["incidents"]]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_command_gives_the_same_report_of_a_run(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    case.make(tmp_path)
+    code, diagnosed = answer(tmp_path, "diagnose")
+    assert code == case.exit_code
+    assert [each["cause"] for each in diagnosed["attempts"]] == case.attempts
+    assert incidents(diagnosed) == case.incidents
+    assert diagnosed["verdict"]["cause"] == case.verdict
+    assert case.summary in diagnosed["verdict"]["summary"]
+    assert answer(tmp_path, "replay") == (code, diagnosed)
+
+    code, reported = answer(tmp_path, "report")
+    assert code == case.exit_code
+    said = diagnosed["verdict"]
+    assert reported["verdict"] == {"cause": said["cause"], "summary": said["summary"]}
+    assert reported["incidents"] == len(case.incidents)
+    page = (tmp_path / "runs" / "r" / "report.html").read_text("utf-8")
+    ends = re.findall(r'data-label="Ended by"><div><span class="\w+">([^<]+)</span>', page)
+    assert ends == [cause_name(each) for each in case.attempts]
+    assert page.count('class="incident"') == len(case.incidents)
+
+
+def test_an_option_that_asks_for_another_answer_plays_the_log_of_the_run(tmp_path: Path) -> None:
+    """What the watcher knew of the process is not in the log: it only breaks off."""
+    killed(tmp_path)
+    code, body = answer(tmp_path, "diagnose", "--until", "2026-11-15T10:00:00")
+    assert (code, body["verdict"]["cause"]) == (1, "hang")
+    assert body["recording"]["clock"] == "log"
