@@ -26,7 +26,7 @@ from mwatch.kube.events import Events
 from mwatch.kube.lease import Lease
 from mwatch.kube.ledger import LedgerClient, LedgerStore, same_job
 from mwatch.model.decision import Decision
-from mwatch.model.kube.gang import GangRefusal, GangStep
+from mwatch.model.kube.gang import GangRefusal, GangStep, Way
 from mwatch.model.kube.ledger import JobEntry
 from mwatch.model.kube.next_start import RestartRequest
 from mwatch.model.kube.restart_state import RULES, RestartEvent, RestartState
@@ -200,10 +200,12 @@ class RemediationManager:
             self._cases[job.key] = case = RestartCase(
                 job.key, job.kube.uid, id, decision, now, now, wish
             )
+            case.move(RestartEvent.DUE)
         case.decision = decision
         waiting = self.server.waiting(job.key, decision.attempt)
         held = self._gated(job, wish, now) or not_back(job, case.due_at, waiting, now)
         if held is not None:
+            case.move(RestartEvent.REFUSED)
             case.held_by, case.text = held
             self._bookkeeper.held(job, case, now)
         elif case.is_gated:
@@ -239,6 +241,7 @@ class RemediationManager:
         for case in free:
             if case.key in admitted.line:
                 names = ", ".join(sorted(busy)[:4])
+                case.move(RestartEvent.REFUSED)
                 case.held_by = HeldBy.BREAKER
                 case.text = f"{len(busy)} restarts are under way ({names})"
                 self._bookkeeper.held(self._jobs[case.key], case, now)
@@ -315,6 +318,8 @@ class RemediationManager:
         is_deferred = before is not None and before.state is RestartState.DEFERRED
         if before is not None and is_deferred and now < before.retry_at:
             return
+        if step.way is Way.IN_PLACE and not self._bookkeeper.has_token(job.key, now):
+            return  # without it every pod would refuse, and all would be replaced
         task = taken_up(job, entry, step, self._bookkeeper.tokens.get(job.key, ""))
         case = case_again(job, step, task.reason, before, now)
         case.again = partial(self._worker.go_on, task, step, case.tried)
