@@ -337,23 +337,21 @@ class RemediationManager:
             case.tried = error.tried
             self._hold_back(case, RestartEvent.BLOCKED, error.refusal.why.value, str(error), now)
             return
-        text = str(error) or type(error).__name__
-        is_written, is_cluster = RULES[case.state].is_written, isinstance(error, KubeError)
-        is_repeatable = is_written or (case.state is RestartState.COMMITTING and is_cluster)
-        if is_repeatable and self._lease.may_act() and case.again is not None:
-            pause = _SOON_SECONDS if is_cluster else _AGAIN_SECONDS
+        text, is_written = str(error) or type(error).__name__, RULES[case.state].is_written
+        is_leader = self._lease.may_act()
+        if isinstance(error, KubeError) and case.is_enacted and is_leader and case.again:
             case.text = text[:_MAX_TEXT]
-            case.future = self._pool.submit(self._worker.later, pause, case.again)
-            if not is_cluster and (job := self._jobs.get(case.key)) is not None:
-                case.held_by = HeldBy.CLUSTER
-                self._bookkeeper.held(job, case, now)
+            case.future = self._pool.submit(self._worker.later, _SOON_SECONDS, case.again)
             return
         self._bookkeeper.undone(self._jobs.get(case.key), case)
-        if is_written:
-            del self._cases[case.key]  # the next leader takes it up
-            return
         held_by = HeldBy.HALT if isinstance(error, Halted) else HeldBy.CLUSTER
-        self._hold_back(case, RestartEvent.REFUSED, held_by, text, now)
+        if not is_written:
+            self._hold_back(case, RestartEvent.REFUSED, held_by, text, now)
+            return
+        del self._cases[case.key]  # whoever leads takes it up, with fresh facts
+        if is_leader and (job := self._jobs.get(case.key)) is not None:
+            case.held_by, case.text = held_by, text[:_MAX_TEXT]
+            self._bookkeeper.held(job, case, now)
 
     def _hold_back(
         self, case: RestartCase, event: RestartEvent, held_by: str, text: str, now: float
