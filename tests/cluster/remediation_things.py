@@ -16,7 +16,6 @@ from typing import Any
 
 from cluster import kube_things as things
 from mwatch.config.fleet import FleetSettings
-from mwatch.engine.engine import Assessment
 from mwatch.export.http.control import control_pages
 from mwatch.export.http.server import Server
 from mwatch.fleet.job_monitor import JobMonitor, PodPlace
@@ -28,17 +27,15 @@ from mwatch.kube.lease import Lease
 from mwatch.kube.ledger import LedgerStore
 from mwatch.kube.resources import EVENTS, JOBS, PODS, WORKLOADS
 from mwatch.kube.token import Tokens
-from mwatch.model.decision import Action, Decision
-from mwatch.model.finding import Cause, Culprit, Finding, Severity
 from mwatch.model.kube.facts import KubeFacts
 from mwatch.model.kube.job import JobKind, KubeJob
 from mwatch.model.kube.ledger import JobEntry
 from mwatch.model.restart import RestartAnswer, RestartOrder, RestartOutcome
-from mwatch.model.snapshot.pod import Who
-from mwatch.model.snapshot.snapshot_wire import PodSnapshot, SidecarView
-from mwatch.model.snapshot.wrapper import WrapperState
 from mwatch.remediate.manager import RemediationManager
 from mwatch.runtime.clock import Clock
+from support.runs.remediation_runs import began as began
+from support.runs.remediation_runs import decided as decided
+from support.runs.remediation_runs import snapshot
 
 QUICK = FleetSettings(evidence_seconds=5.0, rendezvous_wait_seconds=0.5)
 KEY = ledger_key("Job", "train")
@@ -142,17 +139,6 @@ class FakePod:
         return RestartAnswer(self.outcome, "as the test has it", order.attempt)
 
 
-def snapshot(pod: str, attempt: int | None, mode: str = "act") -> PodSnapshot:
-    wrapper = None if attempt is None else WrapperState(
-        attempt, mode, 0.0, 7, None, 0, 1, (), None, None, None, None, False
-    )  # fmt: skip
-    view = SidecarView()
-    who = Who("train", pod, None, None, None, None, "x", 0.0, mode)
-    return PodSnapshot(
-        0.0, 0.0, "", False, 0.0, who, view, (), {}, (), {}, (), None, (), None, (), (), 0, wrapper
-    )
-
-
 class Controller:
     """One process of a fleet, in this one."""
 
@@ -218,30 +204,6 @@ class Controller:
 
     def close(self) -> None:
         self.manager.close()
-
-
-def decided(watch: JobMonitor, action: Action = Action.RESTART, cause: Cause = Cause.HANG, *,
-            resume_from: int | None = 450, pod: str | None = None, node: str | None = None,
-            **more: Any) -> Decision:  # fmt: skip
-    """The engine's word about this attempt, due at once."""
-    culprit = None if pod is None and node is None else Culprit(rank=3, pod=pod, node=node)
-    finding = Finding("stalled", cause, Severity.CRITICAL, "no progress for 90 s",
-                      since_time=more.pop("since", watch.facts.now), culprit=culprit,
-                      fingerprint="hang/x")  # fmt: skip
-    decision = Decision(
-        action, cause, watch.attempt, "no progress for 90 s, and two witnesses", resume_from,
-        "checkpoint 450: the newest complete one", 0.0, finding, **more,
-    )  # fmt: skip
-    watch.assessment = Assessment(watch.facts.now, (finding,), decision)
-    return decision
-
-
-def began(watch: JobMonitor, attempt: int, iteration: int | None = None) -> None:
-    """The new gang has started, and nothing is wrong with it."""
-    watch.engine.job.attempt.number = attempt
-    watch.engine.job.attempt.iteration = iteration
-    nothing = Decision(Action.NONE, Cause.HEALTHY, attempt, "healthy")
-    watch.assessment = Assessment(watch.facts.now, (), nothing)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A controller that remembers wrong, loses the Lease, or whose job goes away: nothing is done twice,
+"""A controller that remembers wrong, loses the Lease, or loses its job: nothing is done twice,
 and no job is forgotten or held up for ever."""
 
 from __future__ import annotations

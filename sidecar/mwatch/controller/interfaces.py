@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the controller's loop asks of its hands, and hands that do nothing."""
+"""What the controller's loop asks of remediation, and a remediation that does nothing."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ class Remediation(Protocol):
     def answer(
         self, namespace: str, job: str, token: str, pod: str = "", after: int = 0, word: str = ""
     ) -> Mapping[str, Any] | None:
-        """From any thread; None: nothing is known of such a job, or the token is wrong. `pod`
-        asks, whose last attempt was `after`, and whose node calls itself `word`."""
+        """From any thread; None: no such job is known, or the token is wrong. `pod`: the one that
+        asks; `after`: its last attempt; `word`: by which its node names itself."""
 
     def state(self, key: str) -> RemediationStatus: ...
 
     def recall(self, key: str, uid: str) -> JobEntry:
-        """KubeError where the ledger cannot be read: to be asked again."""
+        """What the ledger holds of it. KubeError where it cannot be read: to be repeated."""
 
     @property
     def ledger_errors(self) -> int:
-        """Reads and writes of the ledger that came to nothing."""
+        """Reads and writes of the ledger that failed."""
 
     def close(self) -> None: ...
 
 
 class NoRemediation:
-    """Looks on."""
+    """Only observes."""
 
     def look(self, jobs: Sequence[JobMonitor], now: float) -> None: ...
 

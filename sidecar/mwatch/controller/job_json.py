@@ -29,9 +29,9 @@ def verdict_of(watch: JobMonitor) -> Verdict | None:
     return verdict(watch.engine.job, assessment.findings, assessment.decision)
 
 
-def job_json(watch: JobMonitor, hands: RemediationStatus, now: float) -> dict[str, Any]:
+def job_json(watch: JobMonitor, status: RemediationStatus, now: float) -> dict[str, Any]:
     kube, job, assessment = watch.kube, watch.engine.job, watch.assessment
-    said = verdict_of(watch)
+    found = verdict_of(watch)
     seen = watch.seen(now)
     return {
         "kind": kube.kind.value,
@@ -45,7 +45,7 @@ def job_json(watch: JobMonitor, hands: RemediationStatus, now: float) -> dict[st
         "total_iterations": job.layout.total_iterations,
         "world_size": job.layout.world_size,
         "progress_at": _iso(job.attempt.progress_at) if job.has_started else None,
-        "verdict": None if said is None else _verdict(said),
+        "verdict": None if found is None else _verdict(found),
         "decision": None if assessment is None else _decision(assessment.decision),
         "findings": [] if assessment is None else [
             _finding(each) for each in assessment.findings[:MAX_FINDINGS]
@@ -60,18 +60,18 @@ def job_json(watch: JobMonitor, hands: RemediationStatus, now: float) -> dict[st
             ],
         },
         "finished": kube.finished or None,
-        "hands": hands.to_json(),
+        "hands": status.to_json(),
         "sight_age_seconds": watch.sight_age_seconds,
     }  # fmt: skip
 
 
-def _verdict(said: Verdict) -> dict[str, Any]:
+def _verdict(found: Verdict) -> dict[str, Any]:
     return {
-        "cause": said.cause.value,
-        "summary": said.summary,
-        "since": {"iteration": said.since_iteration, "time": _iso(said.since_time)},
-        "culprit": culprit_json(said.culprit),
-        "confidence": said.confidence,
+        "cause": found.cause.value,
+        "summary": found.summary,
+        "since": {"iteration": found.since_iteration, "time": _iso(found.since_time)},
+        "culprit": culprit_json(found.culprit),
+        "confidence": found.confidence,
     }
 
 

@@ -2,10 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ledger: one ConfigMap by name, changed only from the version that was read.
 
-Two writers (a controller, a person's command) cannot undo each other's words: who comes second
-reads again and makes its change anew.
-
-The ledger as the hands use it: the newest book at hand, changes of one job, from any thread.
+Two writers (a controller, a person's command) cannot undo each other's changes: the second one
+reads again and makes its change anew. `LedgerClient` keeps the newest book at hand and changes the
+entry of one job, from any thread.
 """
 
 from __future__ import annotations
@@ -108,7 +107,7 @@ class LedgerClient:
 
     def change(self, key: str, uid: str, change: Callable[[JobEntry], JobEntry]) -> JobEntry:
         """The entry as it is written. What changes nothing does not take the place of the entry
-        of another job of that name: who comes late about the old one has nothing to say."""
+        of another job of that name: a late change of the old one has no effect."""
         now = self._clock()
 
         def changed(book: Book) -> Book:

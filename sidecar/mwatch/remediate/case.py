@@ -105,7 +105,7 @@ class RestartCase:
     due_at: float
     since: float
     wish: RestartRequest | None = None
-    state: RestartState = RestartState.HELD
+    state: RestartState = RestartState.NONE
     """Changed by `move` alone."""
     held_by: str = ""
     text: str = ""

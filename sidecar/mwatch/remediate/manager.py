@@ -26,7 +26,7 @@ from mwatch.kube.events import Events
 from mwatch.kube.lease import Lease
 from mwatch.kube.ledger import LedgerClient, LedgerStore, same_job
 from mwatch.model.decision import Decision
-from mwatch.model.kube.gang import GangRefusal, GangStep
+from mwatch.model.kube.gang import GangRefusal, GangStep, Way
 from mwatch.model.kube.ledger import JobEntry
 from mwatch.model.kube.next_start import RestartRequest
 from mwatch.model.kube.restart_state import RULES, RestartEvent, RestartState
@@ -200,10 +200,12 @@ class RemediationManager:
             self._cases[job.key] = case = RestartCase(
                 job.key, job.kube.uid, id, decision, now, now, wish
             )
+            case.move(RestartEvent.DUE)
         case.decision = decision
         waiting = self.server.waiting(job.key, decision.attempt)
         held = self._gated(job, wish, now) or not_back(job, case.due_at, waiting, now)
         if held is not None:
+            case.move(RestartEvent.REFUSED)
             case.held_by, case.text = held
             self._bookkeeper.held(job, case, now)
         elif case.is_gated:
@@ -239,6 +241,7 @@ class RemediationManager:
         for case in free:
             if case.key in admitted.line:
                 names = ", ".join(sorted(busy)[:4])
+                case.move(RestartEvent.REFUSED)
                 case.held_by = HeldBy.BREAKER
                 case.text = f"{len(busy)} restarts are under way ({names})"
                 self._bookkeeper.held(self._jobs[case.key], case, now)
@@ -315,6 +318,8 @@ class RemediationManager:
         is_deferred = before is not None and before.state is RestartState.DEFERRED
         if before is not None and is_deferred and now < before.retry_at:
             return
+        if step.way is Way.IN_PLACE and not self._bookkeeper.has_token(job.key, now):
+            return  # without it every pod would refuse, and all would be replaced
         task = taken_up(job, entry, step, self._bookkeeper.tokens.get(job.key, ""))
         case = case_again(job, step, task.reason, before, now)
         case.again = partial(self._worker.go_on, task, step, case.tried)
@@ -332,23 +337,21 @@ class RemediationManager:
             case.tried = error.tried
             self._hold_back(case, RestartEvent.BLOCKED, error.refusal.why.value, str(error), now)
             return
-        text = str(error) or type(error).__name__
-        is_written, is_cluster = RULES[case.state].is_written, isinstance(error, KubeError)
-        is_repeatable = is_written or (case.state is RestartState.COMMITTING and is_cluster)
-        if is_repeatable and self._lease.may_act() and case.again is not None:
-            pause = _SOON_SECONDS if is_cluster else _AGAIN_SECONDS
+        text, is_written = str(error) or type(error).__name__, RULES[case.state].is_written
+        is_leader = self._lease.may_act()
+        if isinstance(error, KubeError) and case.is_enacted and is_leader and case.again:
             case.text = text[:_MAX_TEXT]
-            case.future = self._pool.submit(self._worker.later, pause, case.again)
-            if not is_cluster and (job := self._jobs.get(case.key)) is not None:
-                case.held_by = HeldBy.CLUSTER
-                self._bookkeeper.held(job, case, now)
+            case.future = self._pool.submit(self._worker.later, _SOON_SECONDS, case.again)
             return
         self._bookkeeper.undone(self._jobs.get(case.key), case)
-        if is_written:
-            del self._cases[case.key]  # the next leader takes it up
-            return
         held_by = HeldBy.HALT if isinstance(error, Halted) else HeldBy.CLUSTER
-        self._hold_back(case, RestartEvent.REFUSED, held_by, text, now)
+        if not is_written:
+            self._hold_back(case, RestartEvent.REFUSED, held_by, text, now)
+            return
+        del self._cases[case.key]  # whoever leads takes it up, with fresh facts
+        if is_leader and (job := self._jobs.get(case.key)) is not None:
+            case.held_by, case.text = held_by, text[:_MAX_TEXT]
+            self._bookkeeper.held(job, case, now)
 
     def _hold_back(
         self, case: RestartCase, event: RestartEvent, held_by: str, text: str, now: float
