@@ -132,6 +132,12 @@ def test_skipped_steps_are_not_productive() -> None:
     assert story.spent()["training"] == 67
 
 
+def test_skipped_steps_beside_a_line_that_was_lost_are_counted_once() -> None:
+    story = Story().trained().line(110, 80, skipped=10)  # the line of 70 never came
+    assert story.spent()["bad_steps"] == 10
+    assert story.spent()["training"] == 70
+
+
 def test_a_bad_first_step_is_not_productive() -> None:
     story = Story().enter(20, JobPhase.FIRST_STEP).line(40, 10, 2.0, skipped=10)
     for number in range(2, 7):

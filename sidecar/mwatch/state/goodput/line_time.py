@@ -140,7 +140,7 @@ def book_line(job: Job, step: Step, at: float) -> None:
 
 def _reach(pace: StepPace, step: Step) -> None:
     """What is done again after steps that trained nothing is done for the first time."""
-    pace.is_bad = bad_share(pace, step) >= 1
+    pace.is_bad = bad_share(pace, step, step.new) >= 1
     if not pace.is_bad:
         pace.furthest = max(pace.furthest, step.iteration)
 
@@ -164,7 +164,7 @@ def book_usual_line(job: Job, step: Step, at: float) -> bool:
     opened, pace, usual = ledger.open, ledger.pace, job.calibration.best_step
     if usual is None or step.seconds is None or step.covers != step.new or pace.slow_lines:
         return False
-    if pace.is_bad or bad_share(pace, step):
+    if pace.is_bad or bad_share(pace, step, step.new):
         return False
     if opened.spans or opened.stall is not None or opened.head is not None:
         return False

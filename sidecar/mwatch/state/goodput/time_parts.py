@@ -105,11 +105,11 @@ def redone_share(pace: StepPace, last: float, iterations: float) -> float:
     return min(max(again / iterations, 0.0), 1.0)
 
 
-def bad_share(pace: StepPace, step: Step) -> float:
-    """Of the new iterations of a line, how many trained nothing."""
+def bad_share(pace: StepPace, step: Step, iterations: float) -> float:
+    """Of the iterations up to and with those of a line, how many trained nothing."""
     if not all(map(math.isfinite, step.losses.values())) or _hides_nan(pace, step):
         return 1.0
-    return min(step.skipped / step.new, 1.0) if step.skipped and step.new else 0.0
+    return min(step.skipped / iterations, 1.0) if step.skipped and iterations > 0 else 0.0
 
 
 def _hides_nan(pace: StepPace, step: Step) -> bool:
@@ -124,7 +124,8 @@ def _hides_nan(pace: StepPace, step: Step) -> bool:
 
 def shares_of(pace: StepPace, step: Step, iterations: float) -> StepShares:
     """Of the iterations up to and with those of a line."""
-    return StepShares(redone_share(pace, step.iteration, iterations), bad_share(pace, step))
+    redone = redone_share(pace, step.iteration, iterations)
+    return StepShares(redone, bad_share(pace, step, iterations))
 
 
 def own_seconds(
