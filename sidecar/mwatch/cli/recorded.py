@@ -53,15 +53,14 @@ def make_report(
     """InputError, or a wrong usage, where it cannot be had."""
     if not names and sys.stdin.isatty():
         raise typer.BadParameter("name a log file or a folder, or pipe a log in", param_hint="LOG")
-    from mwatch.config.policy import load
-    from mwatch.model.settings import Settings
+    from mwatch.config.loader import load_policy
     from mwatch.replay.replay import ReplayRequest, replay
 
     request = ReplayRequest(
         names or ["-"],
         checkpoints or [],
         until,
-        Settings() if policy is None else load(policy),
+        load_policy(policy),
         catalogue or [],
     )
     progress = _Shown() if sys.stderr.isatty() else None

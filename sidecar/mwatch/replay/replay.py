@@ -265,10 +265,7 @@ def replay(
 ) -> RunReport:
     """InputError for what cannot be read; a folder without logs gives a report that says so."""
     until = None if request.until is None else moment(request.until, now)
-    try:
-        entries = catalogue.load(request.catalogues)
-    except ValueError as error:
-        raise InputError(str(error)) from error
+    entries = catalogue.load(request.catalogues)
     grammar = Grammar(entries, None)
     flight, names = gather(request.names)
     recording = open_recording(names, request.checkpoints, grammar, now)
