@@ -139,7 +139,10 @@ def test_a_bad_catalogue_is_one_line_and_exit_2(tmp_path: Path) -> None:
     mine.write_text(MINE.replace("'root'", "'rooot'"), "utf-8")
     done = run("--catalogue", str(mine))
     assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert f"{mine}:1: entry 'flux-drained': role is 'rooot'; use one of root" in done.stderr
+    assert (
+        f"{mine}: line 1: entry 'flux-drained': invalid value for role: expected one of root"
+        in done.stderr
+    )
 
 
 def test_a_catalogue_that_is_not_there_is_one_line_and_exit_2() -> None:

@@ -115,7 +115,7 @@ def test_the_policy_that_a_job_names_is_used_and_a_bad_one_is_told(
             controller, lambda each: each.policy_problem and cause(each) == "healthy", job
         )
         assert watch.engine.settings.hang.probe_floor_seconds == 5.0
-        assert "hang.probe_flor_seconds: no such setting" in watch.policy_problem
+        assert "unknown key hang.probe_flor_seconds" in watch.policy_problem
         listed = access.call("GET", EVENTS.path(job.namespace)).body["items"]
         assert [each["reason"] for each in listed] == ["PolicyRefused"]
 

@@ -103,9 +103,7 @@ def test_a_halt_between_evidence_and_act_is_heard(access: Access, namespace: str
     [
         (replace(QUICK, acting=False), "switch"),
         (
-            replace(
-                QUICK, maintenance=(MaintenanceWindow(frozenset(range(7)), 0, 1440, "Lustre"),)
-            ),
+            replace(QUICK, maintenance=(MaintenanceWindow("00:00", "24:00", why="Lustre"),)),
             "maintenance",
         ),
     ],

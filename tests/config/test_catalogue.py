@@ -5,14 +5,15 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mwatch.config.catalogue import MAX_ENTRIES, MAX_FILE_BYTES, check_pattern, load, read, tables
+from mwatch.config.catalogue import MAX_ENTRIES, check_pattern, load, read
+from mwatch.config.loader import MAX_BYTES
+from mwatch.errors import InputError
 from mwatch.model.fault import AvoidNode, Blame, RestartHelps, Role
 from mwatch.parse.lines.literals import literals
 from support.unprivileged import unprivileged
@@ -39,11 +40,10 @@ def entry_text(**changes: str | None) -> str:
 
 
 def refusal(text: str) -> str:
-    with pytest.raises(ValueError, match=r"^mine\.toml:\d+: ") as caught:
+    with pytest.raises(InputError, match=r"^mine\.toml: line \d+: ") as caught:
         read(text, "mine.toml", patterns_too=True)
     message = str(caught.value)
     assert "\n" not in message
-    assert "; " in message, "no mend"
     return message
 
 
@@ -80,25 +80,27 @@ def test_the_last_of_several_user_files_wins(tmp_path: Path) -> None:
 
 
 BAD_ENTRIES = [
-    ({"colour": "'red'"}, "unknown key 'colour'; known are"),
+    ({"zzzz": "1"}, "unknown key zzzz; known keys: avoid_node, blame"),
+    ({"pattern": "'x'"}, "unknown key pattern; did you mean patterns?"),
+    ({"origin": "'here'"}, "unknown key origin; "),
     ({"mend": None}, "key 'mend' is missing; add it"),
     ({"patterns": None}, "needs one of 'xid' and 'patterns'"),
     ({"xid": "79"}, "needs one of 'xid' and 'patterns'"),
-    ({"role": "'rooot'"}, "role is 'rooot'; use one of root, cascade, confirmation, benign"),
-    ({"blame": "7"}, "blame is 7; use one of"),
-    ({"restart_helps": "true"}, "restart_helps is True; use one of"),
-    ({"avoid_node": "'perhaps'"}, "avoid_node is 'perhaps'; use one of yes, no, repeat"),
-    ({"title": "7"}, "title is not text; put it in quotes"),
-    ({"title": "' '"}, "title is empty; fill it in"),
-    ({"title": f"'{'x' * 81}'"}, "title has 81 characters, over 80; shorten it"),
-    ({"mend": r'"a\u001b[31m"'}, "mend holds a line break or control character; remove it"),
-    ({"id": "'Flux_Drained'"}, "the id is not in kebab-case"),
+    ({"role": "'rooot'"}, "role: expected one of root, cascade, confirmation, benign, got 'rooot'"),
+    ({"blame": "7"}, "blame: expected one of gpu, node, fabric, storage, job, user, got 7"),
+    ({"restart_helps": "true"}, "restart_helps: expected one of yes, no, maybe, elsewhere, got T"),
+    ({"avoid_node": "'perhaps'"}, "avoid_node: expected one of yes, no, repeat, got 'perhaps'"),
+    ({"title": "7"}, "title: expected a line of 1 to 80 printable characters, got 7"),
+    ({"title": "' '"}, "title: expected a line of 1 to 80 printable characters, got ' '"),
+    ({"title": f"'{'x' * 81}'"}, "title: expected a line of 1 to 80 printable characters, got 'x"),
+    ({"mend": r'"a\u001b[31m"'}, "mend: expected a line of 1 to 300 printable characters"),
+    ({"id": "'Flux_Drained'"}, "id: expected at most 40 characters in kebab-case"),
     ({"id": "'xid-79'"}, "an id that begins with 'xid-' is for an Xid"),
-    ({"patterns": "'flux capacitor'"}, "patterns is no list"),
-    ({"patterns": "[]"}, "patterns has 0 members; give 1 to 32"),
-    ({"patterns": "[7]"}, "a member of patterns is not text"),
-    ({"examples": "[]"}, "examples has 0 members"),
-    ({"examples": f"['{'x' * 2001}']"}, "a member of examples has 2001 characters, over 2000"),
+    ({"patterns": "'flux capacitor'"}, "patterns: expected a list of 1 to 32 regular expressions"),
+    ({"patterns": "[]"}, "patterns: expected a list of 1 to 32 regular expressions"),
+    ({"patterns": "[7]"}, "patterns[0]: expected a list of 1 to 32 regular expressions"),
+    ({"examples": "[]"}, "examples: expected a list of 1 to 32 examples"),
+    ({"examples": f"['{'x' * 2001}']"}, "examples[0]: expected a list of 1 to 32 examples"),
     ({"patterns": "['flux [capacitor']"}, "is no regular expression"),
     ({"patterns": "['(?i)flux capacitor']"}, "a case-insensitive flag ((?i)"),
     ({"patterns": "['flux capacitor(?= drained)']"}, "a lookaround ((?=)"),
@@ -115,14 +117,14 @@ BAD_ENTRIES = [
 @pytest.mark.parametrize(("changes", "expected"), BAD_ENTRIES)
 def test_a_bad_entry_is_refused(changes: dict[str, str | None], expected: str) -> None:
     message = refusal("\n\n" + entry_text(**changes))
-    assert message.startswith("mine.toml:3: entry '")
+    assert message.startswith("mine.toml: line 3: entry '")
     assert expected in message
 
 
 @pytest.mark.parametrize("xid", ["'79'", "true", "0", "10000", "7.0"])
 def test_an_xid_is_a_whole_number(xid: str) -> None:
     message = refusal(entry_text(id="'xid-79'", patterns=None, xid=xid))
-    assert "xid is no whole number from 1 to 9999" in message
+    assert "xid: expected a whole number from 1 to 9999, got " in message
 
 
 def test_an_xid_has_its_number_in_its_id() -> None:
@@ -130,17 +132,17 @@ def test_an_xid_has_its_number_in_its_id() -> None:
 
 
 BAD_FILES = [
-    ("[[fault]]\nid = \n", "mine.toml:2: is not TOML: Invalid value"),
-    ("[[fault]]\nid = 'x", "mine.toml:2: is not TOML: "),
-    ("", "mine.toml:1: holds no entry"),
-    ("fault = 7\n", "mine.toml:1: holds no entry"),
-    ("fault = [7]\n", "mine.toml:1: entry None: is no table"),
-    ("colour = 'red'\n" + entry_text(), "mine.toml:1: unknown key 'colour'"),
-    ("[[fualt]]\nid = 'x'\n", "mine.toml:1: unknown key 'fualt'"),
-    (entry_text() + entry_text(), "mine.toml:13: entry 'flux-drained': the id is taken by mine"),
-    (entry_text() * (MAX_ENTRIES + 1), f"mine.toml:1: has {MAX_ENTRIES + 1} entries, over 1000"),
-    ("a = " + "[" * 5000, "mine.toml:1: is not TOML"),
-    ("a = " + "9" * 5000, "mine.toml:1: is not TOML"),
+    ("[[fault]]\nid = \n", "mine.toml: line 2: invalid TOML: Invalid value"),
+    ("[[fault]]\nid = 'x", "mine.toml: line 2: invalid TOML: "),
+    ("", "mine.toml: line 1: holds no entry"),
+    ("fault = 7\n", "mine.toml: line 1: holds no entry"),
+    ("fault = [7]\n", "mine.toml: line 1: entry None: is no table"),
+    ("colour = 'red'\n" + entry_text(), "mine.toml: line 1: unknown key 'colour'"),
+    ("[[fualt]]\nid = 'x'\n", "mine.toml: line 1: unknown key 'fualt'"),
+    (entry_text() * 2, "mine.toml: line 13: entry 'flux-drained': the id is taken by mine.toml:1"),
+    (entry_text() * (MAX_ENTRIES + 1), "mine.toml: line 1: has 1001 entries, over 1000"),
+    ("a = " + "[" * 5000, "mine.toml: line 1: invalid TOML"),
+    ("a = " + "9" * 5000, "mine.toml: line 1: invalid TOML"),
 ]
 
 
@@ -149,32 +151,27 @@ def test_a_bad_file_is_refused(text: str, expected: str) -> None:
     assert refusal(text).startswith(expected)
 
 
-def test_a_missing_file_is_named_with_the_mend(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"nowhere\.toml: cannot be read \(No such .*\); give the"):
-        load([tmp_path / "nowhere.toml"])
-
-
-def test_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"cannot be read \(Is a directory\); give the path"):
-        load([tmp_path])
-
-
-def test_an_unreadable_file_is_refused(tmp_path: Path) -> None:
-    mine = tmp_path / "mine.toml"
-    mine.write_text(entry_text())
-    mine.chmod(0)
-    expected = r"cannot be read \(Permission denied\); give the path"
-    with unprivileged(), pytest.raises(ValueError, match=expected):
-        load([mine])
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    locked = tmp_path / "mine.toml"
+    locked.write_text(entry_text())
+    locked.chmod(0)
+    for file, reason in (
+        (tmp_path / "nowhere.toml", "No such file or directory"),
+        (tmp_path, "Is a directory"),
+        (locked, "Permission denied"),
+    ):
+        expected = rf"cannot be read \({reason}\); check the path"
+        with unprivileged(), pytest.raises(InputError, match=expected):
+            load([file])
 
 
 def test_a_file_that_is_too_large_or_no_text_is_refused(tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
-    mine.write_bytes(b"#" * (MAX_FILE_BYTES + 1))
-    with pytest.raises(ValueError, match=r"is larger than 1 MiB; split it"):
+    mine.write_bytes(b"#" * (MAX_BYTES + 1))
+    with pytest.raises(InputError, match=r"larger than 1000000 bytes"):
         load([mine])
     mine.write_bytes(b"# fine\n# \xff\n")
-    with pytest.raises(ValueError, match=r":2: is not UTF-8 text; save"):
+    with pytest.raises(InputError, match=r": line 2: not UTF-8 text; save"):
         load([mine])
 
 
@@ -208,15 +205,3 @@ def test_every_match_contains_one_of_the_literals(pattern: str) -> None:
 
 def test_a_lazy_quantifier_and_a_named_group_are_allowed() -> None:
     assert check_pattern(r"lost node (?P<node>\w+?)\.").search("lost node a7.")
-
-
-@given(st.lists(st.sampled_from([*entry_text().splitlines(), "    'x',", "]", "a = [", ""])))
-def test_the_plain_layout_is_never_read_otherwise_than_toml(lines: list[str]) -> None:
-    text = "\n".join(["[[fault]]", *lines])
-    try:
-        expected = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        with pytest.raises(ValueError, match="is not TOML"):
-            tables(text, "x")
-    else:
-        assert tables(text, "x") == expected["fault"]

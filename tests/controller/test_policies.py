@@ -63,9 +63,15 @@ def test_a_config_map_with_one_key_of_another_name_is_that_policy() -> None:
         (Said(404, {"message": "not found"}), "there is no ConfigMap mine"),
         (config_map(), "has no key policy.toml"),
         (config_map(a="x", b="y"), "has no key policy.toml"),
-        (config_map(**{"policy.toml": "[act"}), "is no TOML"),
-        (config_map(**{"policy.toml": "[act]\nrestarts = 1"}), "act.restarts: no such setting"),
-        (config_map(**{"policy.toml": "[act]\nrestarts_per_window = -1"}), "give a number"),
+        (config_map(**{"policy.toml": "[act"}), "line 1: invalid TOML"),
+        (
+            config_map(**{"policy.toml": "[act]\nrestarts = 1"}),
+            "line 2: unknown key act.restarts; did you",
+        ),
+        (
+            config_map(**{"policy.toml": "[act]\nrestarts_per_window = -1"}),
+            "from 0 to 1e9, got -1",
+        ),
         (Said(403, {"message": "configmaps is forbidden"}), "ask for that right"),
     ],
 )

@@ -16,7 +16,7 @@ from support.runs.job_monitor_runs import Fleet
 
 NOW = 1_800_000_000.0
 USUAL = FleetSettings()
-ALWAYS = replace(USUAL, maintenance=(MaintenanceWindow(frozenset(range(7)), 0, 1440, "Lustre"),))
+ALWAYS = replace(USUAL, maintenance=(MaintenanceWindow("00:00", "24:00", why="Lustre"),))
 HALT = Halt(NOW - 5, NOW + 60, "ann", "storm")
 PAUSED = {**ACT, "mwatch.dev/pause": "mine"}
 

@@ -126,7 +126,7 @@ def test_an_unknown_key_of_the_file_is_named(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text("prot = 9401\n")
     words = refused("--config", str(file))
-    assert f"{file}: prot: no such key; did you mean port?" in words
+    assert f"{file}: line 1: unknown key prot; did you mean port?" in words
 
 
 @pytest.mark.parametrize(

@@ -122,14 +122,14 @@ def _job(
 ) -> NoReturn:
     if len(names) != 1:
         raise typer.BadParameter("name one live job", param_hint="JOB")
-    from mwatch.config.policy import load
+    from mwatch.config.loader import load_policy
     from mwatch.diagnose.job import JobRequest, diagnose_job
     from mwatch.diagnose.report import check_target, write_bundle
     from mwatch.report.markdown import json_text
 
     if bundle is not None:
         check_target(bundle)
-    settings = None if policy is None else load(policy)
+    settings = None if policy is None else load_policy(policy)
     request = JobRequest(names[0], *where, settings, wants_logs=bundle is not None)
     report = seen(lambda: diagnose_job(request), "" if any(where) else names[0])
     if as_json:

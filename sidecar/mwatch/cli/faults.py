@@ -16,6 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from mwatch.cli.output import write
+from mwatch.errors import InputError
 from mwatch.model.fault import AvoidNode, Blame, CatalogueEntry, RestartHelps, Role
 
 WIDTH = 100
@@ -74,7 +75,7 @@ def _load(extra: Sequence[Path]) -> tuple[CatalogueEntry, ...]:
 
     try:
         return load(extra)
-    except ValueError as problem:
+    except InputError as problem:
         _fail(str(problem))
 
 

@@ -63,15 +63,14 @@ def make_report(
         from mwatch.report.story_json import read
 
         return read(story).seen_at(time.time())
-    from mwatch.config.policy import load
-    from mwatch.model.settings import Settings
+    from mwatch.config.loader import load_policy
     from mwatch.replay.replay import ReplayRequest, replay
 
     request = ReplayRequest(
         names or ["-"],
         checkpoints or [],
         until,
-        Settings() if policy is None else load(policy),
+        load_policy(policy),
         catalogue or [],
     )
     progress = _Shown() if sys.stderr.isatty() else None

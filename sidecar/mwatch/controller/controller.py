@@ -30,10 +30,11 @@ from contextlib import ExitStack
 from typing import Any
 
 from mwatch import __version__
-from mwatch.config import catalogue, policy
+from mwatch.config import catalogue
 from mwatch.config.controller import DEFAULT_HOST, ControllerSettings
 from mwatch.config.fleet import FleetSettings
 from mwatch.config.fleet import load as load_fleet
+from mwatch.config.loader import load_policy
 from mwatch.controller.interfaces import NoRemediation, Remediation
 from mwatch.controller.job_json import job_json, verdict_of
 from mwatch.controller.policies import Policies
@@ -51,7 +52,6 @@ from mwatch.kube.events import Events
 from mwatch.kube.lease import Lease
 from mwatch.model.finding import Cause
 from mwatch.model.kube.ledger import JobEntry
-from mwatch.model.settings import Settings
 from mwatch.remediate.manager import RemediationManager
 from mwatch.runtime.clock import Clock
 from mwatch.runtime.self_monitoring import InternalErrors
@@ -158,7 +158,7 @@ class Controller:
         self.faults = InternalErrors(say)
         self._say = say
         self._catalogue = {entry.id: entry for entry in catalogue.load([])}
-        usual = Settings() if settings.policy is None else policy.load(settings.policy)
+        usual = load_policy(settings.policy)
         events = Events(access, self.identity)
         self.lease = LeaseLoop(Lease(access, self.namespace, self.identity))
         self.fleet = fleet or FleetView(access, self.namespace, self.clock.now)

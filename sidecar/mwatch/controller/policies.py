@@ -9,11 +9,10 @@ used; one that cannot be read just now stays as it was. A thread of its own read
 from __future__ import annotations
 
 import threading
-import tomllib
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from mwatch.config import policy
+from mwatch.config import loader
 from mwatch.errors import InputError
 from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError, Unavailable
@@ -110,13 +109,10 @@ class Policies:
         if key not in data:
             return self._usual._replace(problem=f"ConfigMap {name} has no key {KEY}")
         try:
-            tree = tomllib.loads(data[key])
-            return Policy(policy.apply(tree, self._usual.settings, f"ConfigMap {name}, {key}"))
+            usual = self._usual.settings
+            return Policy(loader.parse(data[key], usual, f"ConfigMap {name}, {key}"))
         except InputError as error:
             return self._usual._replace(problem=str(error))
-        except (ValueError, RecursionError) as error:
-            words_of = " ".join(str(error).split())
-            return self._usual._replace(problem=f"ConfigMap {name}, {key} is no TOML: {words_of}")
 
     def _tell(self, jobs: Iterable[KubeJob], problem: str) -> None:
         for job in jobs:

@@ -83,10 +83,7 @@ def encode(event: Event) -> bytes:
 
 
 def make_grammar(catalogues: Sequence[Path], flavour: Flavour | None) -> Grammar:
-    try:
-        return Grammar(load(catalogues), flavour)
-    except ValueError as error:
-        raise InputError(str(error)) from error
+    return Grammar(load(catalogues), flavour)
 
 
 def parse_files(

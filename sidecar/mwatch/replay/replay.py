@@ -175,10 +175,7 @@ def replay(
     """InputError for what cannot be read; a folder without logs gives a report that says so.
     `has_curves`: with what a page shows besides, for which each line is read at length."""
     until = None if request.until is None else moment(request.until, now)
-    try:
-        entries = catalogue.load(request.catalogues)
-    except ValueError as error:
-        raise InputError(str(error)) from error
+    entries = catalogue.load(request.catalogues)
     grammar = Grammar(entries, None)
     flight, names = gather(request.names)
     recording = open_recording(names, request.checkpoints, grammar, now)

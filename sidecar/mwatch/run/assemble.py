@@ -16,7 +16,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from mwatch.config import catalogue, policy
+from mwatch.config import catalogue
+from mwatch.config.loader import load_policy
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.engine.incidents import Incident
 from mwatch.model.decision import Decision
@@ -139,9 +140,7 @@ class RunRequest:
 
 def run(request: RunRequest, make_view: MakeView) -> RunEnd:
     """InputError before anything is started; after that, the end of the run."""
-    settings = request.settings or Settings()
-    if request.policy is not None:
-        settings = policy.load(request.policy)
+    settings = load_policy(request.policy) if request.policy else request.settings or Settings()
     entries = catalogue.load([])
     known = {entry.id: entry for entry in entries}
     grammar = Grammar(entries, None)

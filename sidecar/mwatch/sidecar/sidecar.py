@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from mwatch import __version__
 from mwatch.config import catalogue
+from mwatch.config.loader import load_policy
 from mwatch.config.sidecar import SidecarSettings
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.engine.incidents import Incident
@@ -163,11 +164,7 @@ class _Places:
 
 def run(settings: SidecarSettings, view: RunObserver) -> int:
     """Until a signal; InputError for what a person gave and cannot be used."""
-    thresholds = Settings()
-    if settings.policy is not None:
-        from mwatch.config import policy
-
-        thresholds = policy.load(settings.policy)
+    thresholds = load_policy(settings.policy)
     with asked_to_end() as asked, ExitStack() as stack:
         sidecar = Sidecar(settings, thresholds, SafeObserver(view))
         stack.callback(sidecar.close)
