@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from mwatch.flight_recorder.dump import KEPT, merged, read_dump
-from mwatch.flight_recorder.pickle_reader import UnreadableDump
 from mwatch.model.collective import Dump
+from mwatch_trainer.checkpoint.safe_pickle import UnreadablePickle
 from support.builders.flight import Call, Flight, layout, pipeline, steps
 from support.builders.flight_format import pickled
 
@@ -173,7 +173,7 @@ def test_two_recorders_of_one_rank_are_one_recording() -> None:
     ],
 )
 def test_what_is_no_dump_is_refused_with_a_reason(data: bytes, why: str) -> None:
-    with pytest.raises(UnreadableDump, match=why):
+    with pytest.raises(UnreadablePickle, match=why):
         read_dump(data, 0)
 
 

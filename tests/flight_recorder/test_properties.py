@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from mwatch.flight_recorder import dump
 from mwatch.flight_recorder.analysis import analyse, signs
 from mwatch.flight_recorder.dump import read_dump
-from mwatch.flight_recorder.pickle_reader import UnreadableDump
 from mwatch.model.collective import Dump
 from mwatch.model.observation import SignState
+from mwatch_trainer.checkpoint.safe_pickle import UnreadablePickle
 from support.builders.flight import Flight, layout, pipeline, steps
 from support.builders.flight_format import pickled
 
@@ -106,7 +106,7 @@ def test_damaged_bytes_are_read_or_refused_and_analysed_all_the_same(data: st.Da
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(dump, "LOOKED_AT", data.draw(st.sampled_from([2, 320])))
             found = read_dump(bytes(damaged), 0)
-    except UnreadableDump as error:
+    except UnreadablePickle as error:
         assert str(error) and "\n" not in str(error)
         return
     assert signs(analyse({0: found}))
@@ -133,7 +133,7 @@ _KEYS = [
 def test_values_of_any_kind_are_read_or_refused(document: dict[str, object]) -> None:
     try:
         found = read_dump(json.dumps(document, allow_nan=False).encode(), 0)
-    except (UnreadableDump, ValueError):
+    except (UnreadablePickle, ValueError):
         return
     assert signs(analyse({0: found, 3: found._replace(rank=3)}))
 
@@ -141,7 +141,7 @@ def test_values_of_any_kind_are_read_or_refused(document: dict[str, object]) -> 
 def test_a_pickle_that_grows_without_end_is_refused_in_time() -> None:
     bomb = b"\x80\x02]q\x00" + b"h\x00h\x00\x86q\x00" * 200_000 + b"."
     began = time.monotonic()
-    with suppress(UnreadableDump):
+    with suppress(UnreadablePickle):
         read_dump(bomb, 0)
     assert time.monotonic() - began < 20
 

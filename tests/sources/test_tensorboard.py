@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mwatch.model.event import Iteration
 from mwatch.model.observation import Sign, SignSource, SignState
 from mwatch.model.reading import Absent, Failed, Ok
 from mwatch.sources.tensorboard import TensorboardEvents
@@ -235,3 +236,35 @@ def _wait(held: threading.Event) -> float:
     if threading.current_thread() is not threading.main_thread():
         held.wait(WAIT)
     return 1.0
+
+
+def test_without_a_log_each_step_comes_with_its_losses_once_all_of_it_is_there(
+    tmp_path: Path,
+) -> None:
+    clock, has_log = ManualClock(), [False]
+    source = TensorboardEvents(
+        str(tmp_path), "pod-0", has_log=lambda: has_log[0], clock=clock, wall=clock.wall
+    )
+
+    def look() -> list[tuple[int, dict[str, float], float | None]]:
+        clock.now += 10.0
+        reading = source.read_now(WAIT)
+        assert not isinstance(reading, Failed)
+        found = [each.what for each in reading.value] if isinstance(reading, Ok) else []
+        steps = [each for each in found if isinstance(each, Iteration)]
+        assert all(each.line == 0 for each in steps)
+        return [(each.iteration, dict(each.losses), each.grad_norm) for each in steps]
+
+    look()
+    moment = clock.wall()
+    for step in (1, 2):
+        write(tmp_path / NAME, scalar(step, moment), scalar(step, moment, "grad-norm"))
+        write(tmp_path / NAME, scalar(step * 8, moment, "lm loss vs samples"))
+    assert look() == [(1, {"lm loss": 2.5}, 2.5)]
+    assert look() == [(2, {"lm loss": 2.5}, 2.5)], "no more records of it have come"
+    assert look() == []
+    has_log[0] = True
+    write(tmp_path / NAME, scalar(3, clock.wall()), scalar(4, clock.wall()))
+    assert look() == [], "the log reports them"
+    has_log[0] = False
+    assert look() == [(4, {"lm loss": 2.5}, None)]

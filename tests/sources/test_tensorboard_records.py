@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from mwatch.sources.tensorboard import MAX_RECORDS, BrokenRecord, EventRecord, masked_crc, records
+from mwatch.runtime.event_records import masked_crc
+from mwatch.sources.tensorboard import MAX_RECORDS, BrokenRecord, EventRecord, records
 from support.fakes.tensorboard_files import event, framed, scalar, version, write
 
 NO_TENSORBOARD = "the package tensorboard is not installed here: it comes with the extra `demo`"

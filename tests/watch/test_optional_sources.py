@@ -4,14 +4,19 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
+from mwatch.model.finding import Cause
+from mwatch.model.observation import Source, SourceStatusChange
 from mwatch.model.phase import JobPhase
+from mwatch.model.reading import Ok
 from mwatch.watch.collector import VolumeCollector
 from mwatch.watch.optional_sources import PodSources
 from support.builders.events import grammar
 from support.builders.job import START, entries, rank
 from support.builders.run import Told, good
+from support.fakes.tensorboard_files import scalar, write
 
 NOBODY = ("127.0.0.1", 9)
 
@@ -66,3 +71,25 @@ def test_only_the_pod_of_rank_0_asks_for_the_whole_job(tmp_path: Path) -> None:
     assert not more._is_asker()
     told.engine.job.attempt.ranks[0] = rank(0, 10, at=START)
     assert more._is_asker()
+
+
+def test_without_a_log_iteration_and_loss_come_from_tensorboard_and_no_hang_is_claimed(
+    tmp_path: Path,
+) -> None:
+    told = Told()
+    told.sees(SourceStatusChange(Source.LOG, False, "permission denied"))
+    source = eyes(told, tmp_path, tmp_path)._events
+    assert source is not None
+    source.read_now(15.0)
+    for step in range(1, 31):
+        write(tmp_path / "events.out.tfevents.1.host", scalar(step, time.time()))
+    reading = source.read_now(15.0)
+    assert isinstance(reading, Ok)
+    for observed in reading.value:
+        told.engine.observe(observed)
+    job = told.engine.job
+    assert (job.attempt.iteration, job.attempt.phase) == (29, JobPhase.TRAINING)
+    assert job.attempt.steps[-1].losses == {"lm loss": 2.5}
+    assert not job.sees(Source.LOG)
+    found = told.engine.evaluate(time.time() + 86400.0).findings
+    assert {each.cause for each in found} == {Cause.BLIND}

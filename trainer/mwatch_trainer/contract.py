@@ -38,20 +38,39 @@ ACT = "act"
 MODES = (OBSERVE, ACT)
 
 
-def write_json(path: str, document: Mapping[str, Any]) -> None:
-    """Replaces `path` in one step, also for a reader on another machine. Raises OSError."""
-    temporary = f"{path}.{os.getpid()}.tmp"
-    text = json.dumps({"version": VERSION, **document}, indent=1) + "\n"
+def replace_file(
+    path: str,
+    data: bytes,
+    *,
+    is_synced: bool = False,
+    mode: int | None = None,
+    temporary: str | None = None,
+) -> None:
+    """Replaces `path` in one step: a reader sees the old file or the new one. Raises OSError.
+
+    `is_synced`: also a reader on another machine, and after a crash. `mode`: whatever the umask.
+    `temporary`: the name of the unfinished file, where two threads write the same one.
+    """
+    temporary = temporary or f"{path}.{os.getpid()}.tmp"
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        with open(temporary, "wb") as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            file.write(data)
+            if is_synced:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def write_json(path: str, document: Mapping[str, Any]) -> None:
+    """Replaces `path` in one step, also for a reader on another machine. Raises OSError."""
+    text = json.dumps({"version": VERSION, **document}, indent=1) + "\n"
+    replace_file(path, text.encode(), is_synced=True)
 
 
 def read_json(path: str) -> dict[str, Any] | None:

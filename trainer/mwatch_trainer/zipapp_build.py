@@ -10,12 +10,15 @@ licence.
 from __future__ import annotations
 
 import errno
+import io
 import itertools
 import os
 import sys
 import zipfile
 from importlib.util import find_spec
 from typing import Iterator, Sequence
+
+from mwatch_trainer import contract
 
 _START = b"#!/usr/bin/env python3\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -27,20 +30,17 @@ _NVML = "pynvml.py"
 def build(target: str) -> None:
     """Raises OSError."""
     sources = sorted([*_sources(), (_NVML, _nvml())])
-    temporary = f"{target}.{os.getpid()}.tmp"
-    with open(temporary, "wb") as file:
-        file.write(_START)
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, path in sources:
-                with open(path, "rb") as source:
-                    data = source.read()
-                _add(archive, name, data)
-                if name == _MAIN:
-                    _add(archive, "__main__.py", data)
-                elif name == _NVML:
-                    _add(archive, "pynvml.LICENSE", _licence(data))
-    os.chmod(temporary, 0o755)
-    os.replace(temporary, target)
+    file = io.BytesIO(_START)
+    with zipfile.ZipFile(file, "a", zipfile.ZIP_DEFLATED) as archive:
+        for name, path in sources:
+            with open(path, "rb") as source:
+                data = source.read()
+            _add(archive, name, data)
+            if name == _MAIN:
+                _add(archive, "__main__.py", data)
+            elif name == _NVML:
+                _add(archive, "pynvml.LICENSE", _licence(data))
+    contract.replace_file(target, file.getvalue(), mode=0o755)
 
 
 def _sources() -> Iterator[tuple[str, str]]:

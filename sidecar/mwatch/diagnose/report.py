@@ -20,9 +20,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import tarfile
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +39,7 @@ from mwatch.model.kube.pod import KubePod
 from mwatch.model.phase import JobPhase
 from mwatch.report.markdown import json_text
 from mwatch.report.run_report import RunReport, iso
+from mwatch.runtime.files import replacing
 from mwatch_trainer.scrub.environment import is_secret_name
 from mwatch_trainer.scrub.scrubber import scrub_text
 
@@ -264,17 +263,10 @@ def write_bundle(report: JobReport, file: Path) -> str:
     check_target(file)
     name = f"{report.facts.job.namespace}-{report.facts.job.name}"
     try:
-        handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-        try:
-            with os.fdopen(handle, "wb") as out:  # mkstemp makes it 0600
-                told = _write(report, out, name)
-            os.replace(temporary, file)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        with replacing(file, mode=0o600) as out:
+            return _write(report, out, name)
     except OSError as error:
         raise InputError(f"{file}: cannot be written ({error.strerror}); check it") from error
-    return told
 
 
 def _write(report: JobReport, out: Any, name: str) -> str:

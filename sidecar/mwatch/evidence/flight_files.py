@@ -26,12 +26,12 @@ from typing import NamedTuple
 
 from mwatch.flight_recorder.analysis import analyse, signs
 from mwatch.flight_recorder.dump import merged, read_dump
-from mwatch.flight_recorder.pickle_reader import UnreadableDump
 from mwatch.model.collective import Analysis, Attendance, Dump
 from mwatch.model.observation import Sign
 from mwatch.model.reading import Absent, Failed, Ok, Reading
 from mwatch.runtime.files import STDIN, shown
 from mwatch_trainer import contract
+from mwatch_trainer.checkpoint.safe_pickle import UnreadablePickle
 from mwatch_trainer.contract import read_json
 
 MAX_BYTES = 64 << 20
@@ -304,7 +304,7 @@ def _one(file: DumpFile, notes: list[str]) -> Dump | None:
         case Ok(data):
             try:
                 return read_dump(data, file.rank)
-            except UnreadableDump as error:
+            except UnreadablePickle as error:
                 problem = str(error)
         case reading:
             problem = getattr(reading, "error", None) or "is gone"

@@ -25,8 +25,9 @@ from math import prod
 from typing import Any, NamedTuple
 
 from mwatch import json_codec
-from mwatch.flight_recorder.pickle_reader import DumpPairs, Packed, UnreadableDump, load
+from mwatch.flight_recorder.pickle_reader import Packed, load_dump
 from mwatch.model.collective import Dump, GroupSeen, Operation
+from mwatch_trainer.checkpoint.safe_pickle import PickledPairs, UnreadablePickle
 
 _BY_EVENTS = frozenset({"nccl", "rccl", "xccl"})
 """Libraries whose records follow the device's events."""
@@ -256,14 +257,14 @@ _NUMBER = re.compile(r"\d{1,9}")
 
 
 def read_dump(data: bytes, rank: int) -> Dump:
-    """UnreadableDump where it is no dump, or damaged."""
+    """UnreadablePickle where it is no dump, or damaged."""
     top = _decode(data)
     if type(top) is list:  # torch 2.2: nothing but the records
         top = {"entries": top}
     found = _plain(top)
     entries = None if found is None else found.get("entries")
     if found is None or not (type(entries) is list or "pg_status" in found):
-        raise UnreadableDump("is no dump of the flight recorder")
+        raise UnreadablePickle("is no dump of the flight recorder")
     taken = _sequence(entries)
     records, descriptions = _records(taken[-MAX_RECORDS:])
     ours = operations(records)
@@ -298,18 +299,18 @@ def merged(one: Dump, other: Dump) -> Dump:
 
 def _decode(data: bytes) -> Any:
     if data[:1] == b"\x80":
-        return load(data, MAX_STEPS)
+        return load_dump(data, MAX_STEPS)
     try:
         return json_codec.decode(data)
     except ValueError:
-        raise UnreadableDump("is neither a pickle nor JSON, or is cut short") from None
+        raise UnreadablePickle("is neither a pickle nor JSON, or is cut short") from None
 
 
 def _plain(value: object) -> Mapping[str, Any] | None:
     """A dict with text keys, from either form; None where it is none."""
     if isinstance(value, Packed):
         value = value.unpacked()
-    if isinstance(value, DumpPairs):
+    if isinstance(value, PickledPairs):
         keys = value[::2]
         if not set(map(type, keys)) <= _KEYS:
             return None
@@ -318,7 +319,7 @@ def _plain(value: object) -> Mapping[str, Any] | None:
 
 
 def _sequence(value: object) -> Sequence[Any]:
-    is_dict = isinstance(value, DumpPairs)
+    is_dict = isinstance(value, PickledPairs)
     return value if isinstance(value, list | tuple) and not is_dict else ()
 
 

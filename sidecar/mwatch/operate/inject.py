@@ -8,11 +8,8 @@ asked of its API server; without one the newer form is taken, and that is said.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +23,7 @@ from mwatch.manifests.stream import plain
 from mwatch.manifests.whole import ManifestResult, inject_text, uninject_text, workloads
 from mwatch.model.checks.check import Problem
 from mwatch.model.checks.workload import Workload
+from mwatch.runtime.files import replace_file
 
 STDIN = "-"
 _STDIN_NAME = "<stdin>"
@@ -153,18 +151,10 @@ def read(file: str) -> tuple[str, str]:
 
 def write(file: Path, text: str) -> None:
     """Aside and then renamed, so that the file is the old one or the new one."""
-    aside = None
     try:
         mode = file.stat().st_mode & 0o777 if file.exists() else 0o644
-        descriptor, aside = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
-        with open(descriptor, "w", encoding="utf-8", newline="") as target:
-            target.write(text)
-        os.chmod(aside, mode)
-        os.replace(aside, file)
+        replace_file(file, text.encode(), mode=mode)
     except OSError as error:
-        if aside is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(aside)
         raise InputError(f"{file}: cannot be written ({error.strerror})") from None
 
 

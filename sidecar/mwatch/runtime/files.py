@@ -33,6 +33,7 @@ COMPRESSED = {
 }
 """How a packed file begins, and what unpacks it."""
 _BINARY_SHARE = 0.3
+_REPLACEMENT = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 _TEXT = bytes({7, 8, 9, 10, 12, 13, 27, *range(0x20, 0x7F), *range(0x80, 0x100)})
 
 
@@ -109,17 +110,31 @@ def _refuse_compressed(data: bytes, file: str, command: str) -> None:
         raise InputError(f"{file}: is no text; name the log that the trainer printed")
 
 
-def write_private(path: Path, data: bytes) -> None:
-    """A reader sees the old file or the new one, never a part. Raises OSError."""
+@contextmanager
+def replacing(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
+    """A file to write to, which replaces `path` at the end: a reader sees the old file or the new
+    one, never a part. Raises OSError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(temporary, _REPLACEMENT, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+            yield file
+            os.fchmod(descriptor, mode)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def replace_file(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Raises OSError."""
+    with replacing(path, mode=mode) as file:
+        file.write(data)
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """For its owner alone. Raises OSError."""
+    replace_file(path, data, mode=0o600)
 
 
 def make_private_folder(path: Path) -> None:

@@ -22,7 +22,6 @@ of lines (a traceback) that was still open when the last life ended is not told 
 
 from __future__ import annotations
 
-import os
 import secrets
 import threading
 from collections import deque
@@ -33,6 +32,7 @@ from typing import NamedTuple
 from mwatch import json_codec
 from mwatch.model.event import Arguments, Error
 from mwatch.model.observation import Beat, Observed, Sign, StoredCheckpoints
+from mwatch.runtime.files import replace_file
 from mwatch_trainer.contract import VERSION, read_json
 
 _MAX_DIGITS = 19
@@ -279,11 +279,9 @@ class CursorFile:
         if self._is_old or newest == self._last.newest:
             return
         told = BufferCursor(self.began.life, newest, file, self._line)
-        temporary = self._path + ".tmp"
         try:
-            with open(temporary, "wb") as out:
-                out.write(json_codec.encode({"version": VERSION, **told._asdict()}))
-            os.replace(temporary, self._path)
+            body = json_codec.encode({"version": VERSION, **told._asdict()})
+            replace_file(Path(self._path), body)
         except OSError:
             return
         self._last = told

@@ -1,19 +1,20 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The trainer's TensorBoard files: a second witness that steps are done.
+"""The trainer's TensorBoard files: a second witness of progress, and the only one without a log.
 
 Megatron writes them on its last rank, so the folder must be one that this pod sees. What lay
 there before the first look is of an earlier run, or of before a restart of ours, and tells
 nothing; nor do charts over samples instead of steps, nor what mwatch writes itself.
-A writer holds its records back, for two minutes unless told otherwise. So news counts by the
-moment that stands in it, and nothing is called still before the writer's own pauses allow it.
+A writer holds its records back, for two minutes by default. So a record counts by the moment that
+stands in it, and nothing is called still before the writer's own pauses allow it.
 
-Reads TensorBoard's event files: the step, moment and first tag of each record.
+Where the log cannot be read, each step is also an `Iteration` with its losses, learning rate and
+gradient norm: iteration and loss are then known, but no verdict about a hang rests on them (the
+detectors still lack the log), for the writer's pauses are no stall.
 
-A file is a row of records: length (8 bytes), its checksum (4), that many bytes, their checksum
-(4). The bytes are a protobuf message whose first fields are all that is needed; the package of
-TensorBoard would cost more memory than the whole sidecar. The checksum of the length is checked,
-for a wrong length would lead astray; that of the bytes is not.
+The step, moment, first tag and value of each record are read; the message is protobuf, whose first
+fields are all that is needed. The checksum of the length is checked, for a wrong length would lead
+astray; that of the bytes is not.
 """
 
 from __future__ import annotations
@@ -26,20 +27,21 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import BinaryIO, NamedTuple
 
+from mwatch.model.event import Iteration
 from mwatch.model.observation import Observed, Sign, SignSource, SignState
 from mwatch.model.reading import Absent, Failed, Ok, Reading
+from mwatch.runtime.event_records import FOOT, HEAD, masked_crc
 from mwatch.sources.base.worker import Periodic
 
 MAX_RECORDS = 20_000
 """Of one look; the rest is read at the next."""
-_HEAD = struct.Struct("<QI")
 _DOUBLE = struct.Struct("<d")
-_FOOT = 4
+_FLOAT = struct.Struct("<f")
 _NEEDED = 512
 """Bytes of a message that are looked at: an image or a histogram comes after its tag."""
 _MAX_LENGTH = 1 << 32
 _WALL_TIME, _STEP, _SUMMARY = 1, 2, 5
-_VALUE, _TAG = 1, 1
+_VALUE, _TAG, _SIMPLE_VALUE = 1, 1, 2
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
@@ -48,6 +50,7 @@ class EventRecord(NamedTuple):
     wall_time: float
     step: int
     tag: str
+    value: float | None
 
 
 class BrokenRecord(ValueError):
@@ -63,13 +66,13 @@ def records(path: str, offset: int) -> Iterator[tuple[int, EventRecord | None]]:
         size = os.fstat(file.fileno()).st_size
         for _ in range(MAX_RECORDS):
             file.seek(offset)
-            head = file.read(_HEAD.size)
-            if len(head) < _HEAD.size:
+            head = file.read(HEAD.size)
+            if len(head) < HEAD.size:
                 return
-            length, check = _HEAD.unpack(head)
+            length, check = HEAD.unpack(head)
             if check != masked_crc(head[:8]) or length > _MAX_LENGTH:
                 raise BrokenRecord(f"{os.path.basename(path)}: broken at byte {offset}")
-            end = offset + _HEAD.size + length + _FOOT
+            end = offset + HEAD.size + length + FOOT.size
             if end > size:
                 return
             yield end, _record(offset, file, length)
@@ -85,11 +88,16 @@ def _record(offset: int, file: BinaryIO, length: int) -> EventRecord | None:
     if not isinstance(wall, bytes) or not isinstance(step, int) or not isinstance(summary, bytes):
         return None
     first = next((each for number, each in _fields(summary) if number == _VALUE), None)
-    inside = _fields(first) if isinstance(first, bytes) else iter(())
-    tag = next((each for number, each in inside if number == _TAG), None)
+    inside = dict(_fields(first)) if isinstance(first, bytes) else {}
+    tag, scalar = inside.get(_TAG), inside.get(_SIMPLE_VALUE)
     if not isinstance(tag, bytes) or len(wall) != _DOUBLE.size:
         return None
-    return EventRecord(offset, _DOUBLE.unpack(wall)[0], step, tag.decode("utf-8", "replace"))
+    amount = None
+    if isinstance(scalar, bytes) and len(scalar) == _FLOAT.size:
+        amount = _FLOAT.unpack(scalar)[0]
+    return EventRecord(
+        offset, _DOUBLE.unpack(wall)[0], step, tag.decode("utf-8", "replace"), amount
+    )
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:
@@ -125,27 +133,6 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     return value, at
 
 
-def _table() -> tuple[int, ...]:
-    found = []
-    for byte in range(256):
-        for _ in range(8):
-            byte = (byte >> 1) ^ (0x82F63B78 if byte & 1 else 0)
-        found.append(byte)
-    return tuple(found)
-
-
-_CASTAGNOLI = _table()
-
-
-def masked_crc(data: bytes) -> int:
-    """CRC-32C, turned and shifted as the format has it."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = _CASTAGNOLI[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-    crc ^= 0xFFFFFFFF
-    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
-
-
 PERIOD_SECONDS = 10.0
 LIMIT_SECONDS = 30.0
 FRESH_SECONDS = 30.0
@@ -163,6 +150,7 @@ _OURS = ".mwatch"
 _OVER_SAMPLES = " vs "
 """`lm loss vs samples`: Megatron's second chart of a value, whose steps are samples."""
 _MAX_STEP = 1 << 62
+_MAX_TAGS = 64
 
 
 class _File(NamedTuple):
@@ -179,18 +167,60 @@ class _Newest(NamedTuple):
     wall_time: float
 
 
+class _Step:
+    """What one step has written so far."""
+
+    def __init__(self, path: str, number: int, wall_time: float) -> None:
+        self.path, self.number, self.wall_time = path, number, wall_time
+        self.values: dict[str, float] = {}
+
+    def event(self) -> Iteration:
+        """With line 0, as nothing of it stands in a log."""
+        values = self.values
+        return Iteration(
+            iteration=self.number,
+            total_iterations=None,
+            timestamp=None,
+            consumed_samples=None,
+            elapsed_ms=None,
+            learning_rate=values.get("learning-rate"),
+            global_batch_size=None,
+            losses={tag: value for tag, value in values.items() if tag.endswith("loss")},
+            loss_scale=values.get("loss-scale"),
+            grad_norm=values.get("grad-norm"),
+            num_zeros=values.get("num-zeros"),
+            params_norm=values.get("params-norm"),
+            throughput_tflops=None,
+            skipped=None,
+            nan=None,
+            covers=None,
+            first_of_process=False,
+            extra={},
+            rank=None,
+            file=os.path.basename(self.path),
+            line=0,
+            flavour="megatron",
+        )
+
+
 class TensorboardEvents:
     def __init__(
         self,
         folder: str,
         stream: str,
         *,
+        has_log: Callable[[], bool] = lambda: True,
         period_seconds: float = PERIOD_SECONDS,
         limit_seconds: float = LIMIT_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
+        """`has_log`: whether the log is read; as long as it is, steps are its business."""
         self._folder = folder
+        self._has_log = has_log
+        self._step: _Step | None = None
+        """The newest, whose records may not all be there yet."""
+        self._steps: deque[_Step] = deque(maxlen=MAX_RECORDS)
         self._stream = stream
         self._clock = clock
         self._wall = wall
@@ -236,8 +266,21 @@ class TensorboardEvents:
             if self._came_at is not None:
                 self._pauses.append(at - self._came_at)
             self._came_at = at
-        said = self._said(at, self._newest, moved)
-        return Ok(() if said is None else (said,))
+        sign = self._said(at, self._newest, moved)
+        steps = [] if self._has_log() else self._complete(moved)
+        self._steps.clear()
+        return Ok((*steps, *([] if sign is None else [sign])))
+
+    def _complete(self, moved: bool) -> list[Observed]:
+        """Steps that no record can add to any more: a newer one came, or nothing for a look."""
+        complete = [*self._steps]
+        if not moved and self._step is not None:
+            complete.append(self._step)
+            self._step = None
+        return [
+            Observed(min(each.wall_time, self._now), self._stream, each.event())
+            for each in complete
+        ]
 
     def _said(self, at: float, newest: _Newest, moved: bool) -> Observed | None:
         """Between two flushes nothing: the last word grows old by itself."""
@@ -298,6 +341,8 @@ class TensorboardEvents:
             self._offsets[file.path] = end
             if record is not None and self._is_of_this_run(record, file):
                 self._take(file.path, record)
+                if self._newest is not None and self._newest[:2] == (file.path, record.step):
+                    self._collect(file.path, record)
 
     def _is_of_this_run(self, record: EventRecord, file: _File) -> bool:
         is_step = 0 < record.step < _MAX_STEP and _OVER_SAMPLES not in record.tag
@@ -315,3 +360,12 @@ class TensorboardEvents:
         if newest is not None and path == newest.path and record.step <= newest.step:
             return
         self._newest = _Newest(path, record.step, record.wall_time)
+
+    def _collect(self, path: str, record: EventRecord) -> None:
+        step = self._step
+        if step is None or step.number != record.step:
+            if step is not None:
+                self._steps.append(step)
+            step = self._step = _Step(path, record.step, record.wall_time)
+        if record.value is not None and len(step.values) < _MAX_TAGS:
+            step.values[record.tag] = record.value

@@ -263,7 +263,7 @@ def fold(job: Job, observed: Observed) -> Job:
     kind = type(what)
     if not job.has_started:
         attempts.open_first(job, at)
-    if kind in _LOG:
+    if kind in _LOG and getattr(what, "line", True):  # line 0: TensorBoard's, not of a log
         _see(job, Source.LOG, at)
     if at > job.now:
         job.now = at

@@ -80,7 +80,11 @@ class PodSources(OptionalSources):
             is_settled=self._is_settled, is_silent=self._is_silent, is_asker=self._is_asker,
         )  # fmt: skip
         self._rdma = Rdma(sys_root, stream, engine.job.catalogue, node=node)
-        self._events = None if tensorboard is None else TensorboardEvents(str(tensorboard), stream)
+        self._events = None
+        if tensorboard is not None:
+            self._events = TensorboardEvents(
+                str(tensorboard), stream, has_log=lambda: engine.job.sees(Source.LOG)
+            )
 
     def sources(self) -> Iterator[SourceSpec]:
         assert self.ras is not None

@@ -7,7 +7,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from mwatch.sources.tensorboard import masked_crc
+from mwatch.runtime.event_records import framed as framed
 
 
 def varint(value: int) -> bytes:
@@ -34,13 +34,6 @@ def event(step: int, wall_time: float, tag: str = "lm loss", *, more: bytes = b"
 def version(wall_time: float) -> bytes:
     """The first record of every file."""
     return b"\x09" + struct.pack("<d", wall_time) + field(3, b"brain.Event:2")
-
-
-def framed(body: bytes) -> bytes:
-    length = struct.pack("<Q", len(body))
-    return b"".join(
-        (length, struct.pack("<I", masked_crc(length)), body, struct.pack("<I", masked_crc(body)))
-    )
 
 
 def scalar(step: int, wall_time: float, tag: str = "lm loss", *, more: bytes = b"") -> bytes:

@@ -48,7 +48,7 @@ def snapshot(pod: str, attempt: int | None, mode: str = "act") -> PodSnapshot:
     wrapper = None if attempt is None else WrapperState(
         attempt, mode, 0.0, 7, None, 0, 1, (), None, None, None, None, False
     )  # fmt: skip
-    view = SidecarView(*[None] * len(SidecarView.__slots__))
+    view = SidecarView()
     who = Who("train", pod, None, None, None, None, "x", 0.0, mode)
     return PodSnapshot(
         0.0, 0.0, "", False, 0.0, who, view, (), {}, (), {}, (), None, (), None, (), (), 0, wrapper

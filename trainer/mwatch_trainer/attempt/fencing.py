@@ -107,10 +107,7 @@ def _make(save: str, number: int, content: bytes) -> None:
 
 
 def _publish(save: str, content: bytes) -> None:
-    path = timelines.path_of(save)
-    temporary = f"{path}.{os.getpid()}.tmp"
-    _write(temporary, content, os.O_TRUNC)
-    os.replace(temporary, path)
+    contract.replace_file(timelines.path_of(save), content, is_synced=True)
 
 
 def _write(path: str, content: bytes, mode: int) -> None:

@@ -8,14 +8,16 @@ hashed or compared, so nested keys cost nothing). It has no way to do more. Name
 torch's surroundings are refused all the same: such a file is no index of torch. The number of
 steps is bounded, and with it the memory: each step makes one object at most, and nothing recurses.
 
-It knows the steps of protocols 2 to 5 that torch's index uses, and refuses the others.
+It knows the steps of protocols 2 to 5 that torch's index uses, and refuses the others. A subclass
+with the steps for plain values alone reads the dumps of torch's flight recorder.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Any, Callable, List
+from typing import Any, Callable, ClassVar, List, Mapping
 
+_MARK, _GET, _PUT, _BYTE, _STOP = b"(hqK."
 _TREES = frozenset({"torch", "megatron", "nvidia_resiliency_ext", "composer", "numpy"})
 _PATHS = frozenset({"Path", "PosixPath", "PurePath", "PurePosixPath"})
 # Protocols 2 and 3 name a nested class by getattr; here that is a name like any other.
@@ -77,11 +79,7 @@ class PickledPairs(List[Any]):
 
 def read_pickle(data: bytes, max_steps: int) -> Any:
     """What the pickle holds, in stand-ins. UnreadablePickle where it is damaged or refused."""
-    try:
-        return _Machine(data).run(max_steps)
-    except (IndexError, KeyError, TypeError, UnicodeDecodeError):
-        # The machine reads ahead of its input or its stack: it checks neither at every step.
-        raise UnreadablePickle("is cut short or damaged") from None
+    return _IndexMachine(data).load(max_steps)
 
 
 def shown(text: str) -> str:
@@ -89,208 +87,203 @@ def shown(text: str) -> str:
     return ascii(text if len(text) <= 60 else text[:57] + "...")
 
 
-class _Machine:
-    """One run over one pickle; the methods without underscore are its steps."""
+Steps = Mapping[int, Callable[[Any], None]]
+"""What each operation code does."""
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-        self._stack: list[Any] = []
-        self._marks: list[int] = []
-        self._memo: dict[int, Any] = {}
+
+class PickleMachine:
+    """One run over one pickle of plain values: texts, numbers, lists, tuples and dicts."""
+
+    steps: ClassVar[Steps]
+    text_errors = "strict"
+
+    def __init__(self, data: bytes, memo: dict[int, Any] | None = None) -> None:
+        self.data = data
+        self.at = 0
+        self.stack: list[Any] = []
+        self.marks: list[int] = []
+        self.memo: dict[int, Any] = {} if memo is None else memo
+
+    def load(self, max_steps: int) -> Any:
+        """UnreadablePickle where it is damaged or refused."""
+        if self.data[:1] != b"\x80" or self.data[1:2] not in (b"\2", b"\3", b"\4", b"\5"):
+            raise UnreadablePickle("is no pickle of protocol 2 to 5, or is cut short")
+        self.at = 2
+        return self.run(max_steps)
 
     def run(self, max_steps: int) -> Any:
-        data = self._data
-        if data[:1] != b"\x80" or not 2 <= data[1] <= 5:
-            raise UnreadablePickle("is no pickle of protocol 2 to 5")
-        steps = _STEPS
+        """From where it stands to STOP."""
+        try:
+            return self._run(max_steps)
+        except (IndexError, KeyError, TypeError, UnicodeDecodeError, struct.error):
+            # The machine reads ahead of its input or its stack: it checks neither at every step.
+            raise UnreadablePickle("is cut short or damaged") from None
+
+    def _run(self, max_steps: int) -> Any:
+        """The steps that make up most of a pickle are done here, the others by table."""
+        data, stack, memo, marks, steps = self.data, self.stack, self.memo, self.marks, self.steps
+        at = self.at
         for _ in range(max_steps):
-            code = data[self._at]
-            if code == 0x2E:  # STOP
-                return self._stack.pop()
-            self._at += 1
-            step = steps.get(code)
-            if step is None:
-                raise UnreadablePickle(f"holds step 0x{code:02x}, unknown in an index")
-            step(self)
+            code = data[at]
+            if code == _GET:
+                stack.append(memo[data[at + 1]])
+                at += 2
+            elif code == _BYTE:
+                stack.append(data[at + 1])
+                at += 2
+            elif code == _MARK:
+                marks.append(len(stack))
+                at += 1
+            elif code == _PUT:
+                memo[data[at + 1]] = stack[-1]
+                at += 2
+            elif code == _STOP:
+                return stack.pop()
+            else:
+                step = steps.get(code)
+                if step is None:
+                    raise UnreadablePickle(f"holds step 0x{code:02x}, unknown in such a file")
+                self.at = at + 1
+                step(self)
+                at = self.at
         raise UnreadablePickle(f"takes more than {max_steps} steps")
 
-    def _take(self, count: int) -> bytes:
-        start = self._at
-        if count > len(self._data) - start:
+    def take(self, count: int) -> bytes:
+        start = self.at
+        if count > len(self.data) - start:
             raise IndexError
-        self._at = start + count
-        return self._data[start : self._at]
+        self.at = start + count
+        return self.data[start : self.at]
 
-    def _number(self, size: int) -> int:
-        return int.from_bytes(self._take(size), "little")
+    def number(self, size: int) -> int:
+        return int.from_bytes(self.take(size), "little")
 
-    def _line(self) -> str:
-        end = self._data.find(b"\n", self._at)
-        if end < 0:
-            raise IndexError
-        return self._take(end + 1 - self._at)[:-1].decode()
-
-    def _since_mark(self) -> list[Any]:
-        mark = self._marks.pop()
-        items = self._stack[mark:]
-        del self._stack[mark:]
+    def since_mark(self) -> list[Any]:
+        mark = self.marks.pop()
+        items = self.stack[mark:]
+        del self.stack[mark:]
         return items
 
-    def skip(self, count: int) -> None:
-        self._take(count)
+    def last(self, count: int) -> list[Any]:
+        if count > len(self.stack):
+            raise IndexError
+        items = self.stack[-count:]
+        del self.stack[-count:]
+        return items
 
     def push(self, value: Any) -> None:
-        self._stack.append(value)
-
-    def pop(self) -> None:
-        self._stack.pop()
-
-    def mark(self) -> None:
-        self._marks.append(len(self._stack))
-
-    def drop(self) -> None:
-        self._since_mark()
-
-    def unsigned(self, size: int) -> None:
-        self._stack.append(self._number(size))
+        self.stack.append(value)
 
     def signed(self, size: int) -> None:
-        self._stack.append(int.from_bytes(self._take(size), "little", signed=True))
-
-    def long(self) -> None:
-        self.signed(self._number(1))
-
-    def real(self) -> None:
-        self._stack.append(struct.unpack(">d", self._take(8))[0])
+        self.stack.append(int.from_bytes(self.take(size), "little", signed=True))
 
     def text(self, size: int) -> None:
-        self._stack.append(self._take(self._number(size)).decode())
+        self.stack.append(self.take(self.number(size)).decode("utf-8", self.text_errors))
 
-    def raw(self, size: int) -> None:
-        self._stack.append(self._take(self._number(size)))
+    def keep(self, place: int) -> None:
+        self.memo[place] = self.stack[-1]
 
-    def memoize(self) -> None:
-        self._memo[len(self._memo)] = self._stack[-1]
+    def append(self, items: list[Any]) -> None:
+        _exactly(list, self.stack[-1]).extend(items)
 
-    def put(self, size: int) -> None:
-        self._memo[self._number(size)] = self._stack[-1]
-
-    def recall(self, size: int) -> None:
-        self._stack.append(self._memo[self._number(size)])
-
-    def pack(self) -> None:
-        self._stack.append(tuple(self._since_mark()))
-
-    def short_tuple(self, count: int) -> None:
-        items = tuple(self._stack[-count:])
-        del self._stack[-count:]
-        self._stack.append(items)
-
-    def append(self) -> None:
-        self._extend([self._stack.pop()])
-
-    def appends(self) -> None:
-        self._extend(self._since_mark())
-
-    def _extend(self, items: list[Any]) -> None:
-        target = self._stack[-1]
-        if not isinstance(
-            target, PickledObject
-        ):  # the elements of a list-like object are not needed
-            _exactly(list, target).extend(items)
-
-    def set_item(self) -> None:
-        value, key = self._stack.pop(), self._stack.pop()
-        self._update([key, value])
-
-    def set_items(self) -> None:
-        self._update(self._since_mark())
-
-    def _update(self, pairs: list[Any]) -> None:
-        target = self._stack[-1]
-        if isinstance(target, PickledObject):
-            if target.items is None:
-                target.items = PickledPairs()
-            target = target.items
-        if len(pairs) % 2:
+    def set_items(self, items: list[Any]) -> None:
+        if len(items) % 2:
             raise IndexError
-        _exactly(PickledPairs, target).extend(pairs)
+        _exactly(PickledPairs, self.stack[-1]).extend(items)
 
-    def named_by_lines(self) -> None:
-        module = self._line()
-        self._name(module, self._line())
 
-    def named_by_stack(self) -> None:
-        name, module = self._stack.pop(), self._stack.pop()
-        self._name(_exactly(str, module), _exactly(str, name))
+PLAIN_STEPS: Steps = {
+    0x95: lambda m: m.take(8),  # FRAME: a hint for readers of streams
+    ord("N"): lambda m: m.push(None),
+    0x88: lambda m: m.push(True),
+    0x89: lambda m: m.push(False),
+    ord("M"): lambda m: m.push(m.number(2)),
+    ord("J"): lambda m: m.signed(4),
+    0x8A: lambda m: m.signed(m.number(1)),
+    ord("G"): lambda m: m.push(struct.unpack(">d", m.take(8))[0]),
+    0x8C: lambda m: m.text(1),
+    ord("X"): lambda m: m.text(4),
+    0x8D: lambda m: m.text(8),
+    0x94: lambda m: m.keep(len(m.memo)),
+    ord("r"): lambda m: m.keep(m.number(4)),
+    ord("j"): lambda m: m.push(m.memo[m.number(4)]),
+    ord("]"): lambda m: m.push([]),
+    ord("}"): lambda m: m.push(PickledPairs()),
+    ord(")"): lambda m: m.push(()),
+    ord("t"): lambda m: m.push(tuple(m.since_mark())),
+    0x85: lambda m: m.push(tuple(m.last(1))),
+    0x86: lambda m: m.push(tuple(m.last(2))),
+    0x87: lambda m: m.push(tuple(m.last(3))),
+    ord("a"): lambda m: m.append(m.last(1)),
+    ord("e"): lambda m: m.append(m.since_mark()),
+    ord("s"): lambda m: m.set_items(m.last(2)),
+    ord("u"): lambda m: m.set_items(m.since_mark()),
+}
 
-    def _name(self, module: str, name: str) -> None:
+
+class _IndexMachine(PickleMachine):
+    """Also objects: the index of a checkpoint."""
+
+    def line(self) -> str:
+        end = self.data.find(b"\n", self.at)
+        if end < 0:
+            raise IndexError
+        return self.take(end + 1 - self.at)[:-1].decode()
+
+    def append(self, items: list[Any]) -> None:
+        if type(self.stack[-1]) is not PickledObject:  # whose elements nobody needs
+            super().append(items)
+
+    def set_items(self, items: list[Any]) -> None:
+        target = self.stack[-1]
+        if type(target) is not PickledObject:
+            super().set_items(items)
+            return
+        if len(items) % 2:
+            raise IndexError
+        if target.items is None:
+            target.items = PickledPairs()
+        target.items.extend(items)
+
+    def name(self, module: str, name: str) -> None:
         if module.partition(".")[0] not in _TREES and name not in _NAMES.get(module, ()):
             whole = shown(f"{module}.{name}")
             raise UnreadablePickle(f"names {whole}, which no index of torch holds")
-        self._stack.append(PickledName(module, name))
+        self.stack.append(PickledName(module, name))
+
+    def named_by_stack(self) -> None:
+        module, name = self.last(2)
+        self.name(_exactly(str, module), _exactly(str, name))
 
     def make(self, arguments: int) -> None:
-        del self._stack[-arguments:]
-        self._stack.append(PickledObject(_exactly(PickledName, self._stack.pop())))
+        self.last(arguments)
+        self.stack.append(PickledObject(_exactly(PickledName, self.stack.pop())))
 
     def build(self) -> None:
-        state = self._stack.pop()
-        _exactly(PickledObject, self._stack[-1]).state = state
+        state = self.stack.pop()
+        _exactly(PickledObject, self.stack[-1]).state = state
+
+    steps: ClassVar[Steps] = {
+        **PLAIN_STEPS,
+        ord("0"): lambda m: m.last(1),
+        ord("1"): lambda m: m.since_mark(),
+        ord("C"): lambda m: m.push(m.take(m.number(1))),
+        ord("B"): lambda m: m.push(m.take(m.number(4))),
+        0x8E: lambda m: m.push(m.take(m.number(8))),
+        0x96: lambda m: m.push(m.take(m.number(8))),  # BYTEARRAY8
+        0x8F: lambda m: m.push([]),  # EMPTY_SET: a list will do
+        0x90: lambda m: m.append(m.since_mark()),  # ADDITEMS
+        0x91: lambda m: m.push(tuple(m.since_mark())),  # FROZENSET
+        ord("c"): lambda m: m.name(m.line(), m.line()),
+        0x93: named_by_stack,
+        ord("R"): lambda m: m.make(1),  # REDUCE
+        0x81: lambda m: m.make(1),  # NEWOBJ
+        0x92: lambda m: m.make(2),  # NEWOBJ_EX
+        ord("b"): build,
+    }
 
 
 def _exactly(kind: Any, value: Any) -> Any:
     if type(value) is not kind:
         raise TypeError
     return value
-
-
-_Step = Callable[[_Machine], None]
-_STEPS: dict[int, _Step] = {
-    0x80: lambda m: m.skip(1),  # PROTO
-    0x95: lambda m: m.skip(8),  # FRAME: a hint for readers of streams
-    ord("("): _Machine.mark,
-    ord("0"): _Machine.pop,
-    ord("1"): _Machine.drop,
-    ord("N"): lambda m: m.push(None),
-    0x88: lambda m: m.push(True),
-    0x89: lambda m: m.push(False),
-    ord("K"): lambda m: m.unsigned(1),
-    ord("M"): lambda m: m.unsigned(2),
-    ord("J"): lambda m: m.signed(4),
-    0x8A: _Machine.long,
-    ord("G"): _Machine.real,
-    0x8C: lambda m: m.text(1),
-    ord("X"): lambda m: m.text(4),
-    0x8D: lambda m: m.text(8),
-    ord("C"): lambda m: m.raw(1),
-    ord("B"): lambda m: m.raw(4),
-    0x8E: lambda m: m.raw(8),
-    0x96: lambda m: m.raw(8),  # BYTEARRAY8
-    0x94: _Machine.memoize,
-    ord("q"): lambda m: m.put(1),
-    ord("r"): lambda m: m.put(4),
-    ord("h"): lambda m: m.recall(1),
-    ord("j"): lambda m: m.recall(4),
-    ord("]"): lambda m: m.push([]),
-    ord("}"): lambda m: m.push(PickledPairs()),
-    ord(")"): lambda m: m.push(()),
-    0x8F: lambda m: m.push([]),  # EMPTY_SET: a list will do
-    0x90: _Machine.appends,  # ADDITEMS
-    0x91: _Machine.pack,  # FROZENSET
-    ord("t"): _Machine.pack,
-    0x85: lambda m: m.short_tuple(1),
-    0x86: lambda m: m.short_tuple(2),
-    0x87: lambda m: m.short_tuple(3),
-    ord("a"): _Machine.append,
-    ord("e"): _Machine.appends,
-    ord("s"): _Machine.set_item,
-    ord("u"): _Machine.set_items,
-    ord("c"): _Machine.named_by_lines,
-    0x93: _Machine.named_by_stack,
-    ord("R"): lambda m: m.make(1),  # REDUCE
-    0x81: lambda m: m.make(1),  # NEWOBJ
-    0x92: lambda m: m.make(2),  # NEWOBJ_EX
-    ord("b"): _Machine.build,
-}

@@ -171,11 +171,8 @@ def point_at(folder: str, iteration: int, attempt: int) -> str | None:
         return None
     _keep(folder, pointer is not None, was, str(iteration), attempt)
     temporary = os.path.join(folder, FOLDER, f"tracker.{os.getpid()}.tmp")
-    with open(temporary, "w", encoding="ascii") as file:
-        file.write(str(iteration))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, os.path.join(folder, TRACKER))
+    path, data = os.path.join(folder, TRACKER), str(iteration).encode()
+    contract.replace_file(path, data, is_synced=True, temporary=temporary)
     before = "there was none" if pointer is None else f"was {was or 'unreadable'}"
     return f"pointed {TRACKER} at {iteration} ({before}, kept in {FOLDER}/{BEFORE})"
 

@@ -119,7 +119,4 @@ def site_folder(directory: str) -> str:
 
 def _put(path: str, data: bytes) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    temporary = f"{path}.{os.getpid()}.tmp"
-    with open(temporary, "wb") as file:
-        file.write(data)
-    os.replace(temporary, path)
+    contract.replace_file(path, data)

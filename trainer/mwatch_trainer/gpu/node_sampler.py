@@ -87,10 +87,7 @@ def put(path: str, facts: Mapping[str, Any], *, by: str = "") -> None:
     text = json.dumps({"version": contract.VERSION, **facts})
     if len(text) > contract.MAX_JSON_BYTES:
         raise OSError(f"{len(text)} bytes are too many")
-    temporary = f"{path}{by}.tmp"
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text + "\n")
-    os.replace(temporary, path)
+    contract.replace_file(path, f"{text}\n".encode(), temporary=f"{path}{by}.tmp")
 
 
 def keep_sampling(sample: Callable[[], Mapping[str, Any]], path: str) -> None:

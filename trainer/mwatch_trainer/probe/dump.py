@@ -136,16 +136,7 @@ def _call(dump: Callable[..., Any] | None) -> bytes | None:
 
 
 def _write(path: str, data: bytes) -> None:
-    temporary = f"{path}.{os.getpid()}.tmp"
-    try:
-        with open(temporary, "wb") as file:
-            os.fchmod(file.fileno(), 0o644)  # the reader may be another user
-            file.write(data)
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    contract.replace_file(path, data, mode=0o644)  # the reader may be another user
 
 
 def header(rank: int, what: str) -> str:
