@@ -15,6 +15,11 @@ INSTALLED := pyproject.toml $(wildcard sidecar/*/__init__.py trainer/*/__init__.
 # `make COV=1 test` also measures the coverage of the pure packages.
 COVERAGE := $(if $(COV),$(foreach p,$(PURE),--cov=mwatch.$(p)) --cov-report=term-missing)
 
+# Most tests wait for processes, so there are two workers for each core; more than eight only load
+# the same modules once more. `make WORKERS=0 test` runs all in one process.
+CORES := $(shell nproc 2>/dev/null || echo 2)
+WORKERS ?= $(shell test $(CORES) -lt 4 && echo $$((2 * $(CORES))) || echo 8)
+
 # Goals run one after the other even under -j: `make -j clean test` has one meaning.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -27,8 +32,10 @@ help: ## show this list
 demo: .venv/demo ## train a real small GPT, break it in five ways, see it come back (QUICK=1: two)
 	@.venv/bin/mwatch demo $(if $(QUICK),--quick)
 
+# Each worker and each process that a test starts would compile our modules anew.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: .venv/dev .venv/demo ## run the tests (COV=1: with coverage of the pure packages)
-	$(PY) -m pytest -q $(COVERAGE)
+	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile $(COVERAGE)
 
 test-cluster: .venv/dev .venv/demo ## the tests that need a Kubernetes: made here (root, Go), or MWATCH_TEST_KUBECONFIG
 	@PYTHONPATH=tests $(PY) -m cluster

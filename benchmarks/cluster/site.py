@@ -21,8 +21,7 @@ from pathlib import Path
 from benchmarks.cluster import kwok
 from benchmarks.cluster.calls import FILE, POLICY
 from benchmarks.measure import ROOT
-from cluster import operator
-from cluster.binaries import prepare
+from cluster import operator, programs
 from cluster.control_plane import ControlPlane
 from cluster.node import Node
 
@@ -50,7 +49,7 @@ class BenchPlane(ControlPlane):
 @contextmanager
 def site() -> Iterator[BenchPlane]:
     """In the network of the cluster."""
-    prepare()
+    programs.build(programs.needed_by({"cluster"}))
     program = kwok.kwok()
     with tempfile.TemporaryDirectory(prefix="mwatch-bench-") as folder:
         plane = BenchPlane(Path(folder))

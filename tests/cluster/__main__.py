@@ -4,8 +4,8 @@
 
 Those that need a node mostly wait for it, so there are three parts that run side by side, each
 with a cluster of its own; on a cluster that was given, one after the other. The programs are built
-before: several processes would do so at the same time, and pytest would keep the progress to
-itself.
+here: several processes would do so at the same time, and pytest would keep the progress to
+itself. A part begins as soon as its own programs are there.
 """
 
 from __future__ import annotations
@@ -15,58 +15,88 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
-from cluster import given
-from cluster.binaries import prepare
+from cluster import given, programs
 from cluster.missing import missing
+from cluster.programs import Program
 from support.debian_tools import ToolMissing
 
 _NOTHING_COLLECTED = 5
-_SHOWN = "trains"
-"""The part whose progress is seen: it takes longest."""
-_KEPT = {"without a node": "not node", "with a node that trains nothing": "node and not trains"}
+_INTERRUPTED = 130
+_NAMES = {
+    programs.WITHOUT_NODE: "without a node",
+    programs.WITH_NODE: "with a node that trains nothing",
+}
+"""Of the parts whose output comes at the end; the progress of the longest is seen."""
 
 
 def main(words: Sequence[str]) -> int:
-    why = missing()
-    try:
-        if not why and not given.is_given():
-            prepare()
-    except ToolMissing as error:
-        why = str(error)
-    if why:
+    if why := missing():
         print(f"mwatch: {why}", file=sys.stderr)
         return 1
-    return _tested(words).wait() if given.is_given() else _side_by_side(words)
+    if given.is_given():
+        return _tested(words).wait()
+    needs = _needs(words)
+    for line in programs.expected(needs):
+        print(f"mwatch: {line}", file=sys.stderr, flush=True)
+    return _side_by_side(words, needs)
 
 
-def _side_by_side(words: Sequence[str]) -> int:
+def _needs(words: Sequence[str]) -> dict[str, list[Program]]:
+    """Of each part of the chosen tests; all of them where all is built already."""
+    if all(each.is_built for each in programs.all_programs()):
+        return {part: [*programs.all_programs()] for part in programs.PARTS}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "needs.json"
+        with tempfile.TemporaryFile() as unread:
+            _tested([*words, "--collect-only"], unread, {programs.NEEDS_FILE: str(path)}).wait()
+        return programs.read_needs(path)
+
+
+def _side_by_side(words: Sequence[str], needs: Mapping[str, Sequence[Program]]) -> int:
+    parts: list[subprocess.Popen[bytes]] = []
+    signal.signal(signal.SIGTERM, lambda *_: _leave(parts))
     with ExitStack() as files:
-        said = {name: files.enter_context(tempfile.TemporaryFile()) for name in _KEPT}
-        parts = [_tested([*words, "-m", _SHOWN])]
-        parts += (_tested([*words, "-m", marks], said[name]) for name, marks in _KEPT.items())
-        signal.signal(signal.SIGTERM, lambda *_: _leave(parts))
-        codes = [_ended(each) for each in parts]
-        for name, kept in said.items():
-            kept.seek(0)
-            print(f"mwatch: the tests {name}:", flush=True)
-            sys.stdout.buffer.write(kept.read())
+        kept = {part: files.enter_context(tempfile.TemporaryFile()) for part in _NAMES}
+        codes = []
+        try:
+            for part, unbuilt in programs.stages(needs):
+                programs.build(unbuilt)
+                parts.append(_tested([*words, "-m", part], kept.get(part)))
+        except (ToolMissing, KeyboardInterrupt) as error:
+            _terminate(parts)
+            print(f"mwatch: {error or 'interrupted'}", file=sys.stderr)
+            codes.append(1 if isinstance(error, ToolMissing) else _INTERRUPTED)
+        codes += [_ended(each) for each in parts]
+        for part, output in kept.items():
+            output.seek(0)
+            print(f"mwatch: the tests {_NAMES[part]}:", flush=True)
+            sys.stdout.buffer.write(output.read())
     return max((each for each in codes if each != _NOTHING_COLLECTED), default=_NOTHING_COLLECTED)
 
 
 def _leave(parts: Sequence[subprocess.Popen[bytes]]) -> None:
+    _terminate(parts)
+    raise KeyboardInterrupt("SIGTERM")  # also for what is being built
+
+
+def _terminate(parts: Sequence[subprocess.Popen[bytes]]) -> None:
     for each in parts:
         each.terminate()  # they take their clusters down
 
 
-def _tested(words: Sequence[str], output: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
+def _tested(
+    words: Sequence[str],
+    output: IO[bytes] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "pytest", "-q", str(Path(__file__).parent), *words],
-        env={**os.environ, "MWATCH_CLUSTER_TESTS": "1"},
+        env={**os.environ, "MWATCH_CLUSTER_TESTS": "1", **(environment or {})},
         stdout=output,
         stderr=output,
     )

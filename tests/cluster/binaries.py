@@ -3,8 +3,8 @@
 """The programs of a cluster, built from the Go module proxy into the user's cache.
 
 The whole of Kubernetes is one program that runs the component it is called as, so that what the
-components share is compiled and kept once. The first build takes about nine minutes on two
-cores. Nothing is downloaded that is not a Go module.
+components share is compiled and kept once. Nothing is downloaded that is not a Go module.
+`cluster.programs` says which tests need which program.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -53,7 +53,7 @@ class GoMissing(RuntimeError):
 
 def kubernetes() -> Path:
     """Folder with every component of Kubernetes, kubectl, CoreDNS and helm."""
-    return _built("kubernetes", _source_key(), _build_kubernetes)
+    return _built("kubernetes", kubernetes_key(), _build_kubernetes)
 
 
 def training_operator(version: str = OPERATOR) -> Path:
@@ -86,16 +86,8 @@ def program_of(name: str, module: str, version: str, package: str) -> Path:
     return _built(name, version, build) / name
 
 
-def prepare() -> None:
-    """All that comes from the network, before the tests leave it for that of their cluster."""
-    from cluster.jobset import jobset_manager  # which need this module
-    from cluster.kueue import kueue_manager
-
-    kubernetes()
-    for version in (OLD_OPERATOR, OPERATOR):
-        training_operator(version)
-    jobset_manager()
-    kueue_manager()
+def fetch_modules() -> None:
+    """Before the tests leave the network for that of their cluster."""
     for module, version in MODULES:
         module_folder(module, version)
 
@@ -115,7 +107,7 @@ def module_folder(module: str, version: str) -> Path:
     return Path(line.split('"')[3])
 
 
-def _source_key() -> str:
+def kubernetes_key() -> str:
     digest = hashlib.sha256(VERSION.encode())
     for path in sorted(_SOURCE.iterdir()):
         digest.update(path.read_bytes())
@@ -141,20 +133,23 @@ def _build_kubernetes(folder: Path) -> None:
         (folder / name).symlink_to("kube")
 
 
-def _built(what: str, key: str, build: object) -> Path:
+def home() -> Path:
+    """Of what was built, one folder each."""
+    return user_cache().parent / "cluster"
+
+
+def _built(what: str, key: str, build: Callable[[Path], None]) -> Path:
     """Built aside, then renamed: the folder is whole or not there."""
-    home = user_cache().parent / "cluster"
-    folder = home / f"{what}-{key}"
+    folder = home() / f"{what}-{key}"
     if folder.is_dir():
         return folder
-    home.mkdir(parents=True, exist_ok=True)
-    with locked(home / f"{what}.lock", _BUILD_SECONDS):
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with locked(folder.with_name(f"{what}.lock"), _BUILD_SECONDS):
         if not folder.is_dir():
-            print(f"mwatch: building {what} from Go modules", file=sys.stderr, flush=True)
-            with tempfile.TemporaryDirectory(dir=home, prefix=".build-") as aside:
+            print(f"mwatch: building {folder.name} from Go modules", file=sys.stderr, flush=True)
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".build-") as aside:
                 target = Path(aside) / "bin"
                 target.mkdir()
-                assert callable(build)
                 build(target)
                 target.rename(folder)
     return folder
@@ -167,7 +162,7 @@ def _go(words: Sequence[str], folder: Path, work: Path) -> None:
     with tempfile.TemporaryFile() as output:
         began = time.monotonic()
         child = subprocess.Popen(
-            [go_program(), *words],
+            ["nice", go_program(), *words],  # tests may run beside it
             cwd=work,
             env=environment,
             stdout=output,

@@ -19,8 +19,7 @@ from types import FrameType
 
 import pytest
 
-from cluster import given, images, jobset, kueue, operator
-from cluster.binaries import prepare
+from cluster import given, images, jobset, kueue, namespaces, operator, programs
 from cluster.control_plane import ControlPlane
 from cluster.kube_things import OF_TESTS
 from cluster.kubectl import Kubectl
@@ -55,20 +54,39 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=set(needing).__contains__)
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    programs.write_needs((_part(each), _fixtures(each)) for each in session.items)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in namespaces.restarted:
+        terminalreporter.write_line(f"mwatch: {line}")
+
+
+def _part(item: pytest.Item) -> str:
+    if item.get_closest_marker("trains"):
+        return programs.TRAINS
+    return programs.WITH_NODE if item.get_closest_marker("node") else programs.WITHOUT_NODE
+
+
+def _fixtures(item: pytest.Item) -> set[str]:
+    return {*getattr(item, "fixturenames", ())}
+
+
 def _mark(
     items: list[pytest.Item], fixtures: set[str], mark: pytest.MarkDecorator
 ) -> list[pytest.Item]:
     """Those that ask for one of the fixtures."""
-    found = [each for each in items if fixtures & {*getattr(each, "fixturenames", ())}]
+    found = [each for each in items if fixtures & _fixtures(each)]
     for item in found:
         item.add_marker(mark)
     return found
 
 
 @contextmanager
-def made_plane() -> Iterator[ControlPlane]:
+def made_plane(items: list[pytest.Item]) -> Iterator[ControlPlane]:
     try:
-        prepare()
+        programs.build(programs.needed_by(set().union(*map(_fixtures, items))))
     except ToolMissing as error:
         pytest.exit(f"{error}; or name a cluster that you have in {KUBECONFIG}", 2)
     folder = Path(tempfile.mkdtemp(prefix="mwatch-cluster-"))
@@ -85,14 +103,16 @@ def made_plane() -> Iterator[ControlPlane]:
 
 
 @pytest.fixture(scope="session")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+def plane(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ControlPlane]:
     """An API server; without nodes or controllers unless `cluster` is asked for."""
     if why := missing():
         pytest.exit(why, 2)
     if given.is_given():
         yield given.GivenPlane(tmp_path_factory.mktemp("given"))
         return
-    with made_plane() as made:
+    with made_plane(request.session.items) as made:
         yield made
 
 

@@ -20,19 +20,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+from support.signals import give_children_default_signals
+
 _END_SECONDS = 20.0
 _OWN_FOLDERS = ("run", "var/lib", "var/log")
 
 
 def main(folder: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who started us
+    give_children_default_signals()  # else every process of every pod would ignore them
     _hide_machine(folder)
-    names: dict[int, str] = {}
-    threading.Thread(target=_reap, args=(folder, names), daemon=True).start()
+    parts = Parts(folder)
+    threading.Thread(target=parts.reap, daemon=True).start()
     for line in sys.stdin:
-        order = json.loads(line)
-        child = _start(order, folder)
-        names[child] = order["name"]
+        parts.start(json.loads(line))
     _end()
 
 
@@ -45,32 +46,44 @@ def _hide_machine(folder: Path) -> None:
         subprocess.run(["mount", "--bind", str(mine), f"/{name}"], check=True, timeout=20)
 
 
-def _start(order: dict[str, Any], folder: Path) -> int:
-    with (folder / f"{order['name']}.log").open("ab") as log:
-        child = subprocess.Popen(
-            order["argv"],
-            cwd=folder,
-            env=order["environment"],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    child.returncode = 0  # reaped by `_reap`: it must not be waited for once more
-    return child.pid
+class Parts:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._started: dict[int, tuple[str, float]] = {}
+        self._lock = threading.Lock()
+        """One that ends at once is not reaped before its name is known."""
 
+    def start(self, order: dict[str, Any]) -> None:
+        with self._lock, (self._folder / f"{order['name']}.log").open("ab") as log:
+            began = time.monotonic()
+            child = subprocess.Popen(
+                order["argv"],
+                cwd=self._folder,
+                env=order["environment"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+            child.returncode = 0  # reaped by `reap`: it must not be waited for once more
+            self._started[child.pid] = (order["name"], began)
 
-def _reap(folder: Path, names: dict[int, str]) -> None:
-    while True:
-        try:
-            pid, status = os.wait()
-        except ChildProcessError:
-            time.sleep(0.2)  # nobody yet: there is no event to wait for
-            continue
-        if pid in names:
-            end = {"name": names[pid], "code": os.waitstatus_to_exitcode(status)}
-            with (folder / "ends.jsonl").open("a") as file:
-                file.write(json.dumps(end) + "\n")
+    def reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.wait()
+            except ChildProcessError:
+                time.sleep(0.2)  # nobody yet: there is no event to wait for
+                continue
+            with self._lock:
+                part = self._started.pop(pid, None)
+            if part is not None:
+                self._write_end(*part, os.waitstatus_to_exitcode(status))
+
+    def _write_end(self, name: str, began: float, code: int) -> None:
+        end = {"name": name, "code": code, "seconds": time.monotonic() - began}
+        with (self._folder / "ends.jsonl").open("a") as file:
+            file.write(json.dumps(end) + "\n")
 
 
 def _end() -> None:

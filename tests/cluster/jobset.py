@@ -24,7 +24,6 @@ health: {{healthProbeBindAddress: "127.0.0.1:9446"}}
 
 
 def jobset_manager() -> Path:
-    """Built on first use: two minutes."""
     return binaries.program_of("jobset", MODULE, VERSION, MODULE)
 
 

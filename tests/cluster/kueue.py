@@ -29,7 +29,6 @@ integrations: {{frameworks: ["kubeflow.org/pytorchjob"]}}
 
 
 def kueue_manager() -> Path:
-    """Built on first use: three minutes."""
     return binaries.program_of("kueue", MODULE, VERSION, f"{MODULE}/cmd/kueue")
 
 

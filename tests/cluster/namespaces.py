@@ -14,14 +14,21 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 _NEW_NETWORK = 0x40000000
 _START_SECONDS = 20.0
 _END_SECONDS = 60.0
 _POLL_SECONDS = 0.1
+_RESTARTS = 2
+_STARTING_SECONDS = 60.0
+"""Who dies so soon was still starting: it is started again."""
+restarted: list[str] = []
+"""One line for each part that was started again in this process."""
 
 
 class ClusterBroken(RuntimeError):
@@ -32,6 +39,8 @@ class Namespaces:
     def __init__(self, folder: Path) -> None:
         """`folder` is gone when they are."""
         self.folder = folder
+        self._orders: dict[str, str] = {}
+        self._restarts: Counter[str] = Counter()
         tests = str(Path(__file__).parents[1])
         self._keeper = subprocess.Popen(
             [sys.executable, "-P", "-m", "cluster.keeper", str(folder)],
@@ -49,28 +58,56 @@ class Namespaces:
     def start(self, name: str, argv: Sequence[str | Path], environment: Mapping[str, str]) -> None:
         """In the background; what it prints goes to `NAME.log`."""
         order = {"name": name, "argv": [*map(str, argv)], "environment": dict(environment)}
-        assert self._keeper.stdin is not None
-        self._keeper.stdin.write(json.dumps(order) + "\n")
-        self._keeper.stdin.flush()
+        self._orders[name] = json.dumps(order)
+        self._send(name)
 
     def wait_for(self, what: str, is_there: Callable[[], bool], seconds: float) -> None:
-        """ClusterBroken as soon as a part has died, or when the time is over."""
+        """A part that dies while it starts is started again, twice at most. ClusterBroken as soon
+        as a part has died for good, or when the time is over."""
         until = time.monotonic() + seconds
         while not is_there():
-            if dead := self.dead():
-                raise ClusterBroken(f"{dead} died while waiting for {what}: {self.tail(dead)}")
+            if end := self._unanswered_end():
+                if not self._is_started_again(end):
+                    name = end["name"]
+                    raise ClusterBroken(f"{name} died while waiting for {what}: {self.tail(name)}")
+                until = time.monotonic() + seconds
             if time.monotonic() > until:
                 raise ClusterBroken(f"no {what} after {seconds:.0f} s; logs in {self.folder}")
             time.sleep(_POLL_SECONDS)
 
     def dead(self) -> str | None:
-        """The name of a part that has ended with an error."""
+        """The name of a part that has ended with an error, and was not started again."""
+        end = self._unanswered_end()
+        return None if end is None else str(end["name"])
+
+    def _send(self, name: str) -> None:
+        assert self._keeper.stdin is not None
+        self._keeper.stdin.write(self._orders[name] + "\n")
+        self._keeper.stdin.flush()
+
+    def _unanswered_end(self) -> dict[str, Any] | None:
         try:
             lines = (self.folder / "ends.jsonl").read_text().splitlines()
         except FileNotFoundError:
             return None
-        ends = [json.loads(line) for line in lines]
-        return next((str(each["name"]) for each in ends if each["code"]), None)
+        answered = Counter(self._restarts)
+        for end in map(json.loads, lines):
+            if end["code"]:
+                answered[end["name"]] -= 1
+                if answered[end["name"]] < 0:
+                    return dict(end)
+        return None
+
+    def _is_started_again(self, end: Mapping[str, Any]) -> bool:
+        name = end["name"]
+        if self._restarts[name] == _RESTARTS or end["seconds"] > _STARTING_SECONDS:
+            return False
+        self._restarts[name] += 1
+        last = (self.tail(name).strip().splitlines() or ["it printed nothing"])[-1]
+        count = f"{self._restarts[name]} of {_RESTARTS}"
+        restarted.append(f"{name} died while starting, started again ({count}): {last[:300]}")
+        self._send(name)
+        return True
 
     def tail(self, name: str) -> str:
         text = (self.folder / f"{name}.log").read_text(errors="replace")
