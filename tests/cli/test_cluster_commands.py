@@ -53,7 +53,9 @@ def test_what_is_there_is_a_path_unless_a_cluster_is_named(
 def test_a_name_that_is_neither_here_nor_in_a_cluster_says_both(command: str) -> None:
     done = mwatch(command, "gpt")
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr.startswith("mwatch: gpt: no such file or folder, so a job of a cluster; but")
+    assert done.stderr.startswith(
+        "mwatch: gpt is not a file or folder here, so it must be a job; but"
+    )
     assert "set KUBECONFIG" in done.stderr
     assert done.stderr.count("\n") == 1
 

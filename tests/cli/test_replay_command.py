@@ -120,7 +120,7 @@ def test_a_log_that_breaks_off_is_exit_3(tmp_path: Path) -> None:
         (("no.log",), "no such file"),
         (("core",), "is no text"),
         (("logs", "--policy", "policy.toml"), "did you mean hang.probe_floor_seconds?"),
-        (("logs", "--until", "soon"), "is no time"),
+        (("logs", "--until", "soon"), "not a time"),
         (("logs", "--checkpoints", "no"), "no such folder"),
     ],
 )

@@ -25,7 +25,7 @@ GOOD = {
     "blame": "'node'",
     "restart_helps": "'elsewhere'",
     "avoid_node": "'yes'",
-    "mend": "'Charge it.'",
+    "fix": "'Charge it.'",
     "runbook": "'gpu-hardware'",
     "source": "'a test'",
     "examples": "['E1115 flux capacitor drained on node 7']",
@@ -43,7 +43,7 @@ def refusal(text: str) -> str:
         read(text, "mine.toml", patterns_too=True)
     message = str(caught.value)
     assert "\n" not in message
-    assert "; " in message, "no mend"
+    assert "; " in message, "no fix"
     return message
 
 
@@ -60,6 +60,12 @@ def test_an_entry_is_read_whole() -> None:
     assert (entry.restart_helps, entry.avoid_node) == (RestartHelps.ELSEWHERE, AvoidNode.YES)
     assert entry.patterns == ("flux capacitor drained",)
     assert entry.origin == "mine.toml:3"
+
+
+def test_the_old_key_mend_is_read_as_fix_with_a_warning() -> None:
+    with pytest.warns(FutureWarning, match="mine.toml:1: key 'mend' is now called 'fix'"):
+        (entry,) = read(entry_text(fix=None, mend="'Charge it.'"), "mine.toml")
+    assert entry.fix == "Charge it."
 
 
 def test_a_users_entry_replaces_the_packaged_one_and_new_ones_are_added(tmp_path: Path) -> None:
@@ -81,7 +87,7 @@ def test_the_last_of_several_user_files_wins(tmp_path: Path) -> None:
 
 BAD_ENTRIES = [
     ({"colour": "'red'"}, "unknown key 'colour'; known are"),
-    ({"mend": None}, "key 'mend' is missing; add it"),
+    ({"fix": None}, "key 'fix' is missing; add it"),
     ({"patterns": None}, "needs one of 'xid' and 'patterns'"),
     ({"xid": "79"}, "needs one of 'xid' and 'patterns'"),
     ({"role": "'rooot'"}, "role is 'rooot'; use one of root, cascade, confirmation, benign"),
@@ -91,7 +97,7 @@ BAD_ENTRIES = [
     ({"title": "7"}, "title is not text; put it in quotes"),
     ({"title": "' '"}, "title is empty; fill it in"),
     ({"title": f"'{'x' * 81}'"}, "title has 81 characters, over 80; shorten it"),
-    ({"mend": r'"a\u001b[31m"'}, "mend holds a line break or control character; remove it"),
+    ({"fix": r'"a\u001b[31m"'}, "fix holds a line break or control character; remove it"),
     ({"id": "'Flux_Drained'"}, "the id is not in kebab-case"),
     ({"id": "'xid-79'"}, "an id that begins with 'xid-' is for an Xid"),
     ({"patterns": "'flux capacitor'"}, "patterns is no list"),
@@ -149,7 +155,7 @@ def test_a_bad_file_is_refused(text: str, expected: str) -> None:
     assert refusal(text).startswith(expected)
 
 
-def test_a_missing_file_is_named_with_the_mend(tmp_path: Path) -> None:
+def test_a_missing_file_is_named_with_the_fix(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"nowhere\.toml: cannot be read \(No such .*\); give the"):
         load([tmp_path / "nowhere.toml"])
 

@@ -142,7 +142,7 @@ def test_a_plan_that_works_is_one_that_megatron_accepts_and_that_fits(seed: int)
                 is_plain = name == "virtual" and wanted == 1
                 assert getattr(plan.layout, name) == (None if is_plain else wanted), name
     else:
-        assert all(each.what and each.mend for each in plan.problems)
+        assert all(each.what and each.fix for each in plan.problems)
 
 
 @pytest.mark.parametrize("seed", MANY)

@@ -177,7 +177,7 @@ def test_until_now_is_read_by_the_clock_of_the_log(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["yesterday", "2026-13-01", ""])
 def test_a_time_that_is_none_is_an_input_error(text: str) -> None:
-    with pytest.raises(InputError, match="is no time"):
+    with pytest.raises(InputError, match="not a time"):
         read_moment(text, 0.0)
 
 

@@ -79,7 +79,7 @@ def _nodes(running: Running) -> list[CheckHit] | NotChecked:
         if name not in known
     ]
     for each in (known[name] for name in sorted(names) if name in known):
-        found += [CheckHit((), f"node {each.name} {words}", mend) for words, mend in _ills(each)]
+        found += [CheckHit((), f"node {each.name} {words}", fix) for words, fix in _ills(each)]
     return found
 
 
@@ -100,7 +100,7 @@ def _reclaim(running: Running) -> list[CheckHit] | NotChecked:
         return NotChecked(running.why(CLAIMS, "claims and storage classes were not read"))
     wanted = _save_claims(running)
     if not wanted:
-        return NotChecked("which claim holds the checkpoints cannot be told")
+        return NotChecked("the claim that holds the checkpoints is unknown")
     by_name = {each.name: each for each in running.claims}
     known = [by_name[name] for name in wanted if name in by_name]
     if not known or any(not each.reclaim for each in known):
@@ -109,7 +109,7 @@ def _reclaim(running: Running) -> list[CheckHit] | NotChecked:
         CheckHit(
             (),
             f"claim {each.name} has reclaim policy Delete (storage class {each.storage_class}): "
-            "whoever deletes the claim deletes the checkpoints",
+            "deleting the claim deletes the checkpoints",
             "set persistentVolumeReclaimPolicy of its volume to Retain",
         )
         for each in known
@@ -292,7 +292,7 @@ def _of_running(check: RunningCheck, running: Running, title: str) -> Made:
     if isinstance(seen, NotChecked):
         return Made(check.id, check.about, CheckState.UNSEEN, why=seen.why)
     found = [
-        Problem(check.id, each.level or check.level, title, each.what, each.mend) for each in seen
+        Problem(check.id, each.level or check.level, title, each.what, each.fix) for each in seen
     ]
     state = CheckState.FOUND if found else CheckState.FINE
     return Made(check.id, check.about, state, tuple(found))

@@ -111,7 +111,7 @@ def _elastic(workload: Workload) -> Iterator[CheckHit]:
         yield CheckHit(
             (*path, "maxRestarts"),
             f"torchrun may restart its ranks {policy['maxRestarts']} times inside the container, "
-            "unseen by Kubernetes",
+            "which Kubernetes does not notice",
             "set it to 0 where mwatch acts",
             CheckLevel.INFO,
         )

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What `mwatch replay` and `mwatch diagnose` share: their arguments, and the way to a report."""
+"""What `mwatch replay` and `mwatch diagnose` share: their arguments, and making the report."""
 
 from __future__ import annotations
 
@@ -23,22 +23,27 @@ Names = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[DIR|LOG...|-]",
-        help="Log files (one per pod, per attempt), folders of them, or - for standard input.",
+        help="Read these log files (one per pod and attempt) or folders; - is standard input.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Checkpoints = Annotated[
     list[str] | None,
-    typer.Option(metavar="DIR", help="A folder that the trainer saves to; may be repeated."),
+    typer.Option(metavar="DIR", help="Read the checkpoints in this folder too; repeatable."),
 ]
 Until = Annotated[
     str | None,
-    typer.Option(metavar="TIME|now", help="The run was still up then: silence until then counts."),
+    typer.Option(
+        metavar="TIME|now",
+        help="Assume the run was still up then, so that silence until then counts.",
+    ),
 ]
-Policy = Annotated[Path | None, typer.Option(metavar="FILE", help="Thresholds of your own (TOML).")]
+Policy = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Read thresholds from this TOML file.")
+]
 Catalogue = Annotated[
     list[Path] | None,
-    typer.Option(metavar="FILE", help="A fault catalogue of your own (TOML); may be repeated."),
+    typer.Option(metavar="FILE", help="Add the faults of this TOML file; repeatable."),
 ]
 
 
@@ -50,9 +55,11 @@ def make_report(
     catalogue: list[Path] | None,
     listener: Listener | None = None,
 ) -> RunReport:
-    """InputError, or a wrong usage, where it cannot be had."""
+    """Raises InputError, or a usage error where no input was given."""
     if not names and sys.stdin.isatty():
-        raise typer.BadParameter("name a log file or a folder, or pipe a log in", param_hint="LOG")
+        raise typer.BadParameter(
+            "give a log file or a folder, or pipe a log to standard input", param_hint="LOG"
+        )
     from mwatch.config.policy import load
     from mwatch.model.settings import Settings
     from mwatch.replay.replay import ReplayRequest, replay
@@ -76,19 +83,19 @@ class _Shown:
     """Progress on standard error, about twice a second."""
 
     def __init__(self) -> None:
-        self._told = time.monotonic()
-        self._has_told = False
+        self._shown_at = time.monotonic()
+        self._has_shown = False
 
     def __call__(self, done: int, size: int) -> None:
-        if time.monotonic() - self._told < _PROGRESS_SECONDS:
+        if time.monotonic() - self._shown_at < _PROGRESS_SECONDS:
             return
-        self._told = time.monotonic()
-        self._has_told = True
+        self._shown_at = time.monotonic()
+        self._has_shown = True
         share = f" of {size / 1e6:.0f} MB ({done / size:.0%})" if size else ""
         self._put(f"mwatch: {done / 1e6:.0f} MB{share}\r")
 
     def clear(self) -> None:
-        if self._has_told:
+        if self._has_shown:
             self._put("")
 
     def _put(self, text: str) -> None:

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mwatch report`: one HTML page of a run, from its folder or from recorded logs.
 
-Exit codes: 0 healthy or finished, 1 something is wrong, 2 bad usage or an input that cannot be
-read, 3 it cannot be told.
+Exit codes: 0 healthy or finished, 1 something is wrong, 2 bad usage or an unreadable
+input, 3 not enough data.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 _PAGE = "report.html"
 _FINE = frozenset({"healthy", "finished"})
-_UNSEEN = frozenset({"unknown", "blind"})
+_UNKNOWN = frozenset({"unknown", "blind"})
 
 Runs = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[RUN|DIR|LOG...|-]",
-        help="The folder or name of a run of `mwatch run`; or log files, as for `mwatch replay`.",
+        help="Read this run of 'mwatch run' (its name or folder), or these log files or folders; "
+        "- is standard input.",
     ),
 ]
 
@@ -38,11 +39,14 @@ def report(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="The page; RUN/report.html, or ./report.html, where not given."
+            metavar="FILE", help="Write the page here; by default RUN/report.html or ./report.html."
         ),
     ] = None,
     title: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="What the page is called: the run's name.")
+        str | None,
+        typer.Option(
+            metavar="TITLE", help="Set the title of the page; by default the name of the run."
+        ),
     ] = None,
     as_json: AsJson = False,
     checkpoints: Checkpoints = None,
@@ -50,11 +54,12 @@ def report(
     policy: Policy = None,
     catalogue: Catalogue = None,
 ) -> None:
-    """Write one HTML page of a run: curves with incidents on them, attempts, goodput, evidence.
+    """Write an HTML page about a run.
 
-    The page needs nothing else: mail it, keep it, open it. Nothing of the run is changed.
+    The page shows curves with incidents, attempts, goodput and evidence. It is one file without
+    external links, so it can be mailed. The command does not change the run.
 
-    Exit code: 0 healthy or finished, 1 something is wrong, 2 bad input, 3 it cannot be told.
+    Exit codes: 0 healthy or finished, 1 something is wrong, 2 bad input, 3 not enough data.
 
     Example: mwatch report runs/pretrain_gpt --out monday.html
     """
@@ -65,8 +70,8 @@ def report(
     check_target(target)
     story = _read(kept) if kept else _replayed(names, checkpoints, until, policy, catalogue)
     size = write_page(render(story, title or ""), target)
-    _tell(story, target, size, as_json=as_json)
-    raise typer.Exit(3 if story.cause in _UNSEEN else 0 if story.cause in _FINE else 1)
+    _print_result(story, target, size, as_json=as_json)
+    raise typer.Exit(3 if story.cause in _UNKNOWN else 0 if story.cause in _FINE else 1)
 
 
 def _kept(names: list[str]) -> Path | None:
@@ -101,11 +106,11 @@ def _replayed(
     return told(recorder, make_report(names, checkpoints, until, policy, catalogue, recorder))
 
 
-def _tell(story: RunStory, target: Path, size: int, *, as_json: bool) -> None:
+def _print_result(story: RunStory, target: Path, size: int, *, as_json: bool) -> None:
     if as_json:
         import json
 
-        said = {
+        result = {
             "report": str(target),
             "bytes": size,
             "run": story.run,
@@ -113,7 +118,7 @@ def _tell(story: RunStory, target: Path, size: int, *, as_json: bool) -> None:
             "incidents": len(story.incidents),
             "goodput": story.goodput,
         }
-        write(json.dumps(said, indent=2))
+        write(json.dumps(result, indent=2))
         return
     number = len(story.incidents)
     incidents = f"{number} incident" + "s" * (number != 1)

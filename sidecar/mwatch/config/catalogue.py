@@ -3,7 +3,7 @@
 """Reads the fault catalogue: the packaged TOML files, then the user's own.
 
 A user's entry replaces the packaged one of the same id. A bad entry is refused with one line,
-`FILE:LINE: entry 'id': what is wrong; the mend`.
+`FILE:LINE: entry 'id': what is wrong; the fix`.
 
 The packaged files get every check except that of their regular expressions: compiling some 300
 of them costs more than all the rest of the start of `mwatch parse`, and
@@ -47,7 +47,7 @@ _KINDS = {
 
 
 def check_pattern(pattern: str) -> re.Pattern[str]:
-    """Compiles a pattern, or raises `ValueError` with what is wrong and the mend."""
+    """Compiles a pattern, or raises `ValueError` with what is wrong and the fix."""
     _refuse_constructs(pattern)
     try:
         with warnings.catch_warnings():
@@ -185,7 +185,7 @@ def _unquoted(quoted: str) -> str:
 MAX_FILE_BYTES = 1 << 20
 MAX_MEMBERS = 32
 
-_TEXT_LIMIT = {"id": 40, "title": 80, "mend": 300, "runbook": 80, "source": 200}
+_TEXT_LIMIT = {"id": 40, "title": 80, "fix": 300, "runbook": 80, "source": 200}
 _MEMBER_LIMIT = {"patterns": 400, "examples": 2000}
 _ENUMS: dict[str, type[StrEnum]] = {
     "role": Role,
@@ -266,6 +266,9 @@ def _user_text(path: Path) -> str:
 def _entry(table: object, origin: str) -> CatalogueEntry:
     if not isinstance(table, dict):
         raise ValueError("is no table; write it as a [[fault]] table")
+    if "mend" in table and "fix" not in table:
+        warnings.warn(f"{origin}: key 'mend' is now called 'fix'", FutureWarning, stacklevel=2)
+        table["fix"] = table.pop("mend")  # until 0.3
     _check_keys(table)
     texts = {key: _text(key, table[key], limit) for key, limit in _TEXT_LIMIT.items()}
     choices = {key: _choice(key, table[key]) for key in _ENUMS}

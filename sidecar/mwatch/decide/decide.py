@@ -107,9 +107,9 @@ def _began(job: Job, finding: Finding) -> float:
     return since if ended is None else max(since, ended)
 
 
-_MENDS = {
-    Cause.USER_ERROR: "mend the error",
-    Cause.DATA: "mend the data, or leave the bad part out",
+_FIXES = {
+    Cause.USER_ERROR: "fix the error",
+    Cause.DATA: "fix the data, or leave the bad part out",
 }
 _SMALLER = "use a smaller micro batch, recompute activations or split the model further"
 _LEAK = "look for a leak, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
@@ -122,8 +122,8 @@ def after_stop(job: Job, finding: Finding, settings: Settings) -> str:
     if finding.cause is Cause.OOM:
         return f"{_memory(job, settings)}, then {place}"
     entry = job.catalogue.get(finding.fault or "")
-    mend = _MENDS.get(finding.cause) or (entry.mend.rstrip(".") if entry else "find the cause")
-    return f"{mend}, then {place}"
+    fix = _FIXES.get(finding.cause) or (entry.fix.rstrip(".") if entry else "find the cause")
+    return f"{fix}, then {place}"
 
 
 def _memory(job: Job, settings: Settings) -> str:
@@ -253,7 +253,7 @@ def _about(case: _Case) -> Decision:
     if finding.cause is Cause.STARTED_FROM_RANDOM:
         return _from_random(case)
     if rule.action is Action.STOP:
-        return _stop(case, "a restart does not mend it")
+        return _stop(case, "a restart does not fix it")
     return _restart(case)
 
 
@@ -309,7 +309,7 @@ def _from_random(case: _Case) -> Decision:
     return _stop(
         case,
         f"it trains random weights while {better.reason}",
-        f"mend the load path and resume from checkpoint {better.iteration}",
+        f"fix the load path and resume from checkpoint {better.iteration}",
     )
 
 

@@ -32,7 +32,7 @@ def judge(job: Job) -> Calm:
     if attempt.phase is JobPhase.ENDED and _left_with_zero_at_the_end(job):
         return Calm(Cause.FINISHED, f"its processes ended with exit code 0{_at(job)}")
     if attempt.phase is JobPhase.ENDED:
-        return Calm(Cause.UNKNOWN, "the attempt is over, and nobody said why")
+        return Calm(Cause.UNKNOWN, "the attempt ended for an unknown reason")
     if not any(sight.is_up for sight in job.sights.values()):
         return Calm(Cause.UNKNOWN, "nothing of the job can be read")
     return Calm(Cause.HEALTHY, f"nothing is wrong ({attempt.phase}{_at(job)})")
@@ -53,7 +53,7 @@ def ended_as_asked(job: Job) -> bool:
 
 
 def is_finished(job: Job) -> bool:
-    """Done, and what was trained is kept: what happens after that needs no mending."""
+    """Done, and what was trained is kept: what happens after that needs no fixing."""
     attempt = job.attempt
     if attempt.save is not None or not (attempt.is_finished or ended_as_asked(job)):
         return False

@@ -263,7 +263,7 @@ def rollback_refusal(
     """Why going back once more is of no use; None: it may be."""
     done = [act for act in progress.restarts(record) if act.first_bad is not None]
     bad = first_bad(job, finding)
-    ever = [act for act in record.acts if act.first_bad is not None]  # a stop mends no data
+    ever = [act for act in record.acts if act.first_bad is not None]  # a stop fixes no data
     again = _same_samples(job, ever, bad, settings)
     if again is not None:
         return (

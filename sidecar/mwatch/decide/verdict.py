@@ -65,7 +65,7 @@ def _place(job: Job, finding: Finding) -> int:
     if finding.detector in LOOP_DETECTORS:
         return _LAST  # of the attempts before: why this one died is told by another
     if finding.cause is Cause.STARTED_FROM_RANDOM:
-        # The loss jumps after it, too: what follows from random weights is not to be mended.
+        # The loss jumps after it, too: what follows from random weights is not to be fixed.
         has_better = resume.older_than_attempt(job).iteration is not None
         return -2 if has_better else _LAST
     if RULES[finding.cause].resume is Resume.BEFORE_BAD and _was_trained_on(job, finding):

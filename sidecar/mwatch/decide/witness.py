@@ -284,7 +284,7 @@ def _over(job: Job, finding: Finding) -> Judgement:
 def _last_word(gone: ProcessGone) -> str:
     code = None if gone.exit.exit_code is None else f"exit code {gone.exit.exit_code}"
     told = ", ".join(each for each in (code, gone.exit.signal, gone.exit.reason) if each)
-    return f"ended ({told or 'nobody said how'})"
+    return f"ended ({told or 'cause unknown'})"
 
 
 def _death(job: Job, finding: Finding, settings: Settings) -> Judgement:

@@ -153,12 +153,12 @@ def _bad_validation(iteration: int, newest: Step | None) -> Finding:
     finite the weights are sound, and nobody need be woken for the validation data."""
     is_sound = newest is not None and newest.iteration > iteration
     text = f"The validation loss at iteration {iteration} is NaN or infinite"
-    mend = "; the training loss stayed finite, so look at the validation data"
+    fix = "; the training loss stayed finite, so look at the validation data"
     return Finding(
         detector="loss_missing",
         cause=Cause.NAN,
         severity=Severity.INFO if is_sound else Severity.WARNING,
-        summary=f"{text}{mend if is_sound else ''}.",
+        summary=f"{text}{fix if is_sound else ''}.",
         since_time=newest.at if newest else None,
         since_iteration=iteration,
         confidence=0.5,

@@ -128,7 +128,7 @@ def inspect_folder(folder: str, clock: Callable[[], float]) -> CheckpointReport:
     """InputError where `folder` is no folder or cannot be listed."""
     try:
         if not stat.S_ISDIR(os.stat(folder).st_mode):
-            raise InputError(f"{folder}: is no folder; name the folder that the trainer saves to")
+            raise InputError(f"{folder} is not a folder; give the folder that the trainer saves to")
         listing = list_checkpoints(folder)
         hint = None if listing.checkpoints else _hint(folder)
         history = checkpoint_dir.find(folder)

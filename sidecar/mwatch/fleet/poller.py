@@ -129,7 +129,7 @@ class PollRequest(asyncio.Protocol):
         end = self._data.find(b"\r\n\r\n")
         if end < 0:
             if len(self._data) > _HEAD_BYTES:
-                self._give(Answered(None, "what answers there is no sidecar", "bad"))
+                self._give(Answered(None, "the server at that address is not a sidecar", "bad"))
             return
         status, *fields = bytes(self._data[:end]).split(b"\r\n")
         length = next(

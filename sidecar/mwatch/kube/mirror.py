@@ -196,7 +196,7 @@ def _parsed(line: bytes) -> Mapping[str, Any]:
     try:
         found = orjson.loads(line)
     except ValueError:
-        raise Unavailable("a watch sent something that is no JSON") from None
+        raise Unavailable("the API server sent invalid JSON on a watch") from None
     return found if isinstance(found, dict) else {}
 
 

@@ -110,7 +110,7 @@ def pods_of(job: JobObject, kind: str, wish: InjectRequest) -> list[Pod]:
     seen = workload_of(job.content, job.others, container=wish.container)
     templates = kinds.templates(job.content)
     if not templates or seen is None:
-        raise job.refuse(("spec",), f"the {kind} has no pod template; {_mend(kind)}")
+        raise job.refuse(("spec",), f"the {kind} has no pod template; {_fix(kind)}")
     pairs = list(zip(templates, seen.replicas, strict=True))
     if kind == kinds.JOBSET and len(pairs) > 1:
         pairs = [each for each in pairs if trains(each[0])] or pairs
@@ -127,7 +127,7 @@ def _pod(
         words = f"{template.name} has no container named 'pytorch' (found: {found}), and the "
         raise job.refuse(path, words + "operator accepts no other; rename the one that trains")
     if replica.container is None:
-        words = f"{template.name}: which container trains cannot be told (found: {found}); "
+        words = f"{template.name}: cannot tell which container trains (found: {found}); "
         raise job.refuse(path, words + "name it by --container")
     return Pod(template, replica, replica.container, job.refuse)
 
@@ -139,7 +139,7 @@ def trains(template: Template) -> bool:
     )
 
 
-def _mend(kind: str) -> str:
+def _fix(kind: str) -> str:
     if kind == kinds.PYTORCHJOB:
         return "put one at spec.pytorchReplicaSpecs.Worker.template"
     if kind == kinds.JOBSET:

@@ -101,7 +101,7 @@ def _prefix_command(editor: Editor, pod: Pod, words: Sequence[str]) -> None:
     if not all(isinstance(each, str) for each in command):
         raise pod.refuse(
             (*pod.replica.container_path, "command"),
-            f"the command of container {name!r} is no list of texts; put numbers in quotes",
+            f"the command of container {name!r} is not a list of strings; put numbers in quotes",
         )
     editor.prefix((*_steps(pod), "command"), words)
 

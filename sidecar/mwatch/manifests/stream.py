@@ -207,7 +207,7 @@ def _parsed(document: Document) -> Any:
             line, said = found, f"is a template and no manifest; {RENDER}"
         else:
             told = getattr(error, "problem", None) if isinstance(error, MarkedYAMLError) else None
-            said = f"is no YAML: {' '.join(str(told or error).split())[:160]}; mend the text there"
+            said = f"invalid YAML: {' '.join(str(told or error).split())[:160]}; correct this line"
         raise InputError(f"{document.file}:{line}: {said}") from None
 
 

@@ -316,7 +316,7 @@ def _chosen(
 def _no_job(objects: Sequence[Object], file: str) -> InputError:
     known = ", ".join(kinds.JOBS)
     if not objects:
-        return InputError(f"{file}:1: there is no object in it; give the manifest of a {known}")
+        return InputError(f"{file}:1: the file holds no object; give the manifest of a {known}")
     first = objects[0]
     line = first.document.lines().get((*first.path, "kind"), first.document.first_line)
     found = ", ".join(dict.fromkeys(each.kind for each in objects))

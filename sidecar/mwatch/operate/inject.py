@@ -145,7 +145,7 @@ def read(file: str) -> tuple[str, str]:
     except OSError as error:
         raise InputError(f"{name}: cannot be read ({error.strerror}); check the path") from None
     except UnicodeDecodeError as error:
-        raise InputError(f"{name}: is no text in UTF-8 (byte {error.start}); save it so") from None
+        raise InputError(f"{name}: not UTF-8 text (byte {error.start}); save it as UTF-8") from None
     if len(data) > MAX_BYTES:
         raise InputError(f"{name}: is too large for a manifest (over {MAX_BYTES} bytes)")
     return name, text.removeprefix("\ufeff")
@@ -175,5 +175,6 @@ def found_json(found: Problem) -> dict[str, object]:
         "job": found.job,
         "line": found.line,
         "seen": found.what,
-        "mend": found.mend,
+        "fix": found.fix,
+        "mend": found.fix,  # deprecated, until 0.3
     }

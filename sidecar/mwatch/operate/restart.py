@@ -80,7 +80,7 @@ class ManualRestart:
             return self._hand_over(job, wish, leader)
         try:
             if resume_from is not None:
-                raise InputError("--from needs a controller: without one nobody tells the pods; "
+                raise InputError("--from needs a controller, which gives the pods the checkpoint; "
                                  "start it, or leave --from out")  # fmt: skip
             return self._act(job, wish, wanted, lease, nodes)
         finally:
@@ -108,7 +108,7 @@ class ManualRestart:
         first = lease.seen
         while not lease.may_act():
             if lease.problem:
-                raise Unavailable(f"who leads cannot be told: {lease.problem}")
+                raise Unavailable(f"cannot read which controller leads: {lease.problem}")
             if lease.seen != first:
                 return lease.holder or "somebody"
             if time.monotonic() > until:

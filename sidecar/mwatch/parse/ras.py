@@ -73,7 +73,7 @@ def _objects(text: str, at: int) -> Iterator[dict[str, Any]]:
         except RecursionError:
             raise ValueError("nested too deeply") from None
         if not isinstance(body, dict):
-            raise ValueError("a communicator is no object")
+            raise ValueError("a communicator is not an object")
         yield body
     raise ValueError(f"more than {MAX_COMMUNICATORS} communicators")
 

@@ -225,7 +225,8 @@ def plan_json(plan: CapacityPlan) -> dict[str, Any]:
             "gpu_memory_bytes": cluster.memory_bytes,
         },
         "layout": layout_json(plan.layout),
-        "problems": [each._asdict() for each in plan.problems],
+        # "mend" is deprecated, until 0.3
+        "problems": [{**each._asdict(), "mend": each.fix} for each in plan.problems],
         "would_work": None if plan.other is None else layout_json(plan.other),
         "would_work_with_nodes": plan.nodes,
     }

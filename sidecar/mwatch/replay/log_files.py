@@ -95,8 +95,8 @@ class _Search:
         try:
             entries = list(_entries(top))
         except OSError as error:
-            mend = f"may not be listed ({error.strerror}); check its mode and owner"
-            raise InputError(f"{shown(top)}: {mend}") from error
+            fix = f"may not be listed ({error.strerror}); check its mode and owner"
+            raise InputError(f"{shown(top)}: {fix}") from error
         if not entries:
             self.notes.append(f"{shown(top)}: the folder is empty")
             return

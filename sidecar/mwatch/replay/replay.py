@@ -202,7 +202,7 @@ def _broken_off(attempt: Attempt) -> str:
     text = f"the log breaks off{place} ({attempt.phase.value}) and nothing tells how the run ended"
     last = attempt.faults[-1] if attempt.faults else None
     if last is not None and last.entry is not None and last.at >= attempt.progress_at:
-        text += f"; last it said: {last.entry.title}"
+        text += f"; last message: {last.entry.title}"
     return text
 
 
@@ -304,7 +304,7 @@ def _doubts(job: Job) -> list[str]:
     if guessed <= _DOUBT * (job.now - (job.ledger.started_at or job.now)):
         return []
     why = "too few iteration lines tell how much of it was the first step"
-    return [f"goodput: {guessed:.0f} s of it are told apart by a guess: {why}"]
+    return [f"goodput: {guessed:.0f} s are attributed by estimate: {why}"]
 
 
 def _by_dumps_alone(report: RunReport, flight: Flight | None) -> RunReport:
@@ -322,8 +322,8 @@ def moment(text: str, now: float) -> float:
         named = datetime.fromisoformat(text)
         return (named if named.tzinfo else named.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
-        mend = "give `now`, or a time such as 2026-01-31T12:00:00"
-        raise InputError(f"--until {text}: is no time; {mend}") from None
+        fix = "give `now`, or a time such as 2026-01-31T12:00:00"
+        raise InputError(f"--until {text}: not a time; {fix}") from None
 
 
 def _in_log_time(
@@ -337,6 +337,6 @@ def _in_log_time(
     if request.until == NOW:
         return until - recording.clock_ahead(last)
     if until < last:
-        mend = "give a later time, or leave the later files out"
-        raise InputError(f"--until {request.until}: the log goes on until {iso(last)}; {mend}")
+        fix = "give a later time, or leave the later files out"
+        raise InputError(f"--until {request.until}: the log goes on until {iso(last)}; {fix}")
     return until

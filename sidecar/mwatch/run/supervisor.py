@@ -107,7 +107,7 @@ class NextAttempt:
 
 FENCED, NOT_AGREED = 203, 202
 _LAST_WORDS = frozenset({FENCED, GIVE_UP_EXIT_CODE})
-_USER_MENDS = frozenset({Cause.USER_ERROR, Cause.OOM, Cause.DATA})
+_USER_FIXES = frozenset({Cause.USER_ERROR, Cause.OOM, Cause.DATA})
 _FINISHED = "training finished"
 """As `mwatch_trainer.exits.explain` puts it."""
 
@@ -136,7 +136,7 @@ def last_word(code: int | None, wrapper: WrapperEnd | None) -> RunEnd | None:
 
 
 def stopped(decision: Decision) -> RunEnd:
-    code = 1 if decision.cause in _USER_MENDS else GIVE_UP_EXIT_CODE
+    code = 1 if decision.cause in _USER_FIXES else GIVE_UP_EXIT_CODE
     return RunEnd(code, decision.reason, False)
 
 
@@ -385,7 +385,7 @@ class LocalRun:
         code = self._wrapper.exit_code
         if self._wrapper.has_orphan and not self._is_told_lost:
             self._is_told_lost = True
-            lost = "mwatch-run is gone; the training goes on, what it prints is no longer kept"
+            lost = "mwatch-run is gone; training goes on, but its output is no longer recorded"
             self._view.noted(lost)
         return code
 

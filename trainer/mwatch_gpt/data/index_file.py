@@ -95,7 +95,7 @@ def read_head(file: IO[bytes]) -> DatasetIndex | str:
     """Of a file that was just opened; a sentence where it is no index."""
     head = file.read(HEAD_BYTES)
     if head[: len(MAGIC)] != MAGIC:
-        return "bad header: this is no index of Megatron's"
+        return "bad header: not an index file of Megatron"
     if len(head) < HEAD_BYTES:
         return "bad header: the file ends in it"
     version, code, sequences, entries = _HEAD.unpack(head[len(MAGIC) :])
@@ -236,7 +236,7 @@ def _named(name: str) -> tuple[str, float | None]:
     except ValueError:
         weight = math.nan
     if not 0 < weight < math.inf:
-        raise BadInput(f"{name}: {text!r} is no weight")
+        raise BadInput(f"{name}: {text!r} is not a weight")
     return _usable(prefix), weight
 
 

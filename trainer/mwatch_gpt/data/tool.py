@@ -4,7 +4,7 @@
 
 Writes `PREFIX_KEY_document.bin` and `.idx`, byte for byte what Megatron-LM's preprocess_data.py
 writes of the same input. Exit codes: 0 done, 1 a check found something, 2 bad input, 3 the
-machine's doing (a full disk, a killed worker): the same command goes on when that is mended.
+machine's doing (a full disk, a killed worker): the same command goes on when that is fixed.
 
 The arguments of `python -m mwatch_gpt.data`, under the names that Megatron's tool has.
 
@@ -39,7 +39,7 @@ _EXAMPLES = """examples:
 
 The same command again goes on where a killed one stopped. Sentences are not split: BERT and T5
 need Megatron-LM's own tool for that. Exit codes: 0 done, 1 --check found something, 2 bad input,
-3 the machine's doing (a full disk, a killed worker): the same command goes on when that is mended.
+3 the machine's doing (a full disk, a killed worker): the same command goes on when that is fixed.
 """
 
 

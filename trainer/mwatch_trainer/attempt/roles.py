@@ -184,9 +184,7 @@ class _Lead:
                 return
             is_good = own.standing == GOOD and own.state is not CheckpointState.INCOMPLETE
             if is_good and self.chosen.kind == choice.RESUME:
-                text = (
-                    f"Megatron resumes from its newer non-persistent {own.name}, if it is told to"
-                )
+                text = f"Megatron resumes from its newer non-persistent {own.name}, if enabled"
                 self.work.changes.append(text)
                 return
             done = save_dir.set_non_persistent_aside(self.save, self.work.number)

@@ -98,7 +98,7 @@ def _look_at(entry: os.DirEntry[str], path: str, contents: Contents, waiting: li
     elif stat.S_ISDIR(status.st_mode):
         contents.problems[path] = "is a link to a folder, which is not followed"
     else:
-        contents.problems[path] = "is no regular file"
+        contents.problems[path] = "is not a regular file"
 
 
 def _is_link(entry: os.DirEntry[str]) -> bool:
@@ -113,11 +113,11 @@ def said(error: OSError) -> str:
 
 
 def open_regular(path: str) -> BinaryIO:
-    """OSError for what is no regular file: a named pipe would hold us for ever."""
+    """OSError for what is not a regular file: a named pipe would hold us for ever."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         return os.fdopen(descriptor, "rb")
     except OSError:
         os.close(descriptor)
@@ -160,4 +160,4 @@ def check_torch_file(path: str) -> TorchFile:
         return TorchFile(doubt="is of torch before 1.6, whose end cannot be checked")
     if start.startswith(_ZIP_START):
         return TorchFile(flaw="is cut short: the directory at its end is missing")
-    return TorchFile(flaw="is no file of torch.save")
+    return TorchFile(flaw="is not a file of torch.save")

@@ -97,7 +97,7 @@ def _unseen(folder: str, contents: Contents) -> CheckpointVerdict | None:
         reason = f"cannot be looked at: {said(error)}"
         return CheckpointVerdict(Format.UNKNOWN, CheckpointState.UNVERIFIED, reason)
     if not is_folder:
-        return CheckpointVerdict(Format.UNKNOWN, CheckpointState.INCOMPLETE, "is no folder")
+        return CheckpointVerdict(Format.UNKNOWN, CheckpointState.INCOMPLETE, "is not a folder")
     if "." in contents.problems:
         return CheckpointVerdict(Format.UNKNOWN, CheckpointState.UNVERIFIED, contents.problems["."])
     return None
@@ -203,7 +203,7 @@ def _link(folder: str, name: str, meant: Mapping[str, str]) -> Pointer:
     try:
         target = os.readlink(os.path.join(folder, name))
     except OSError:
-        return Pointer(name, None, None, "is no link")
+        return Pointer(name, None, None, "is not a link")
     # Not resolved further: what a link in the target's own path leads to is another folder.
     inside = os.path.relpath(os.path.join(folder, target), folder)
     return Pointer(name, target, meant.get(inside), None)

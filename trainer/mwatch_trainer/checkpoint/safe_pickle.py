@@ -102,7 +102,7 @@ class _Machine:
     def run(self, max_steps: int) -> Any:
         data = self._data
         if data[:1] != b"\x80" or not 2 <= data[1] <= 5:
-            raise UnreadablePickle("is no pickle of protocol 2 to 5")
+            raise UnreadablePickle("is not a pickle of protocol 2 to 5")
         steps = _STEPS
         for _ in range(max_steps):
             code = data[self._at]

@@ -68,7 +68,7 @@ class SaveDirView(NamedTuple):
 
 
 def is_remote(path: str) -> bool:
-    """An object store: it is no folder that can be listed here."""
+    """An object store: it is not a folder that can be listed here."""
     return _REMOTE.match(path) is not None
 
 
@@ -222,7 +222,7 @@ def protect(save: str, name: str) -> str | None:
     ranks = _RANKS.fullmatch(name)
     kept_as = ranks.group(1) if ranks else name
     if not _NAME.fullmatch(kept_as):
-        return f"{name} is no checkpoint of one run"
+        return f"{name} is not a checkpoint of one run"
     folder = os.path.join(save, FOLDER, KEEP)
     if os.path.lexists(os.path.join(folder, kept_as)):
         return None
@@ -251,7 +251,7 @@ def _mark(folder: str) -> None:
 
 def _files_of(checkpoint: str) -> list[tuple[str, str]]:
     if not stat.S_ISDIR(os.lstat(checkpoint).st_mode):
-        raise ValueError("it is no folder")
+        raise ValueError("it is not a folder")
     found = [(os.path.join(checkpoint, path), path) for path in _walk(checkpoint, "", 0)]
     if len(found) > MAX_FILES:
         raise ValueError("it has too many files")

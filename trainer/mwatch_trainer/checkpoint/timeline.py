@@ -195,7 +195,7 @@ def _attempt(entry: Any) -> TimelineAttempt | None:
 
 def _rollback(entry: Any) -> TimelineRollback:
     if not isinstance(entry, dict):
-        raise BrokenTimeline("holds a rollback that is no object")
+        raise BrokenTimeline("holds a rollback that is not an object")
     if not _is_time(entry.get("at")) or not _is_count(entry.get("to_iteration")):
         raise BrokenTimeline("holds a rollback without a time or a point")
     first_bad = entry.get("first_bad")

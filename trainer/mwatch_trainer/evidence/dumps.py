@@ -149,7 +149,7 @@ class Dumps:
         """Which ranks answered, and where it lies. Raises OSError, and ValueError for the name."""
         name = name or time.strftime("%Y%m%dT%H%M%S", time.gmtime())
         if not _ID.fullmatch(name) or name == RECORDER:
-            raise BadName(f"{name!r} is no name for a dump")
+            raise BadName(f"{name!r} is not a name for a dump")
         with self._one_at_a_time:
             return self._take(name, seconds)
 

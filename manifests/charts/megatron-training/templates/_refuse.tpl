@@ -1,6 +1,6 @@
 {{- /* SPDX-FileCopyrightText: The mwatch authors */ -}}
 {{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
-{{- /* What cannot work ends here, with one sentence that names the mend, before a GPU is asked for. */ -}}
+{{- /* What cannot work ends here, with one sentence that names the fix, before a GPU is asked for. */ -}}
 
 {{- define "megatron.refuse" -}}
 {{- $v := .Values -}}

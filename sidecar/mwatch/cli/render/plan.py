@@ -109,7 +109,7 @@ def _problems(plan: CapacityPlan) -> list[Line]:
     lines: list[Line] = []
     for each in plan.problems:
         lines.append([(f"{each.level:<8}", _LEVELS[each.level]), (each.what, "")])
-        lines.append([(f"        mend: {each.mend}", "dim")])
+        lines.append([(f"        fix: {each.fix}", "dim")])
     if plan.works:
         return [*lines, [("it works", "bold green")]]
     return [*lines, _would_work(plan)]

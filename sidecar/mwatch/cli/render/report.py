@@ -435,7 +435,7 @@ def _checks(job: JobReport, most: int) -> Iterator[Line]:
     yield from _row("checks", total + ("" if len(found) <= most else "; all of them: --json"), 1)
     for each in found[:most]:
         style = _LEVELS[each.level.value]
-        text = wrapped(f"{each.what}; {each.mend}", width() - _LABEL - 10, 1)[0]
+        text = wrapped(f"{each.what}; {each.fix}", width() - _LABEL - 10, 1)[0]
         yield [(" " * _LABEL, ""), (each.level.value.ljust(9), style), (text, "")]
 
 

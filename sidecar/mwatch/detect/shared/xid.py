@@ -85,7 +85,7 @@ def is_machine(seen: FaultSeen) -> bool:
 
 
 def is_fatal(seen: FaultSeen) -> bool:
-    """Nothing on this node will mend it while the job waits."""
+    """Nothing on this node will fix it while the job waits."""
     if asks_for_recovery(seen):
         return True
     entry = seen.entry

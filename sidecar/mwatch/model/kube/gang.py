@@ -53,7 +53,7 @@ class Why(StrEnum):
 class GangRefusal(NamedTuple):
     why: Why
     text: str
-    """With the mend, where there is one."""
+    """With the fix, where there is one."""
 
 
 class Target(NamedTuple):
