@@ -106,7 +106,7 @@ def test_a_snapshot_from_a_foreign_uid_is_refused(plane: ControlPlane, job: Watc
         watch = until(controller, lambda each: each.pods and each.pods[job.uids[1]].problem, job)
         until(controller, lambda each: each.pods[job.uids[0]].snapshot is not None, job)
         refused = watch.pods[job.uids[1]]
-        assert refused.snapshot is None and refused.problem.startswith("refused: who answers")
+        assert refused.snapshot is None and refused.problem.startswith("refused: the server there")
         assert list(watch.engine.job.streams) == ["train-0"]
         assert controller.poll.failures["foreign"] >= 1
 

@@ -63,7 +63,7 @@ def test_a_config_map_with_one_key_of_another_name_is_that_policy() -> None:
         (Said(404, {"message": "not found"}), "there is no ConfigMap mine"),
         (config_map(), "has no key policy.toml"),
         (config_map(a="x", b="y"), "has no key policy.toml"),
-        (config_map(**{"policy.toml": "[act"}), "is no TOML"),
+        (config_map(**{"policy.toml": "[act"}), "is not valid TOML"),
         (config_map(**{"policy.toml": "[act]\nrestarts = 1"}), "act.restarts: no such setting"),
         (config_map(**{"policy.toml": "[act]\nrestarts_per_window = -1"}), "give a number"),
         (Said(403, {"message": "configmaps is forbidden"}), "ask for that right"),

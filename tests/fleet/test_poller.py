@@ -88,7 +88,7 @@ def test_each_event_is_asked_for_once(pod: PodServer) -> None:
 def test_a_snapshot_of_another_pod_is_refused(pod: PodServer, change: dict[str, str]) -> None:
     with polling(target(pod, **change)) as poll:
         found = until(poll, failed)
-    assert found.problem.startswith("refused: who answers there is pod ns/train-0")
+    assert found.problem.startswith("refused: the server there is pod ns/train-0")
     assert poll.failures["foreign"] >= 1
 
 

@@ -195,7 +195,7 @@ def test_until_says_nothing_about_a_log_without_times(tmp_path: Path) -> None:
     unstamped = log(*(line[line.index("]") + 1 :] for line in lines))
     report = judged(put(tmp_path, "a.log", unstamped), until="now")
     assert report.verdict.cause is Cause.UNKNOWN
-    assert report.notes == ("the log prints no times, so --until says nothing about it",)
+    assert report.notes == ("the log prints no times, so --until does not apply",)
 
 
 def test_a_text_that_is_no_log_is_blind(tmp_path: Path) -> None:

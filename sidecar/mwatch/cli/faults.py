@@ -35,7 +35,7 @@ _RESTARTS = {
 _AVOIDANCE = {
     AvoidNode.YES: "immediately",
     AvoidNode.NO: "the node is not the cause",
-    AvoidNode.REPEAT: "when it comes back on the same GPU or node within a day",
+    AvoidNode.REPEAT: "when it recurs on the same GPU or node within a day",
 }
 
 

@@ -72,7 +72,7 @@ def write_result(changed: Changed, out: Path | None, *, diff: bool, as_json: boo
     if as_json:
         write(json.dumps(changed.as_json(), indent=2))
         return
-    tell(changed)
+    print_notes(changed)
     if diff:
         show_diff(changed)
     elif out is not None:
@@ -83,16 +83,16 @@ def write_result(changed: Changed, out: Path | None, *, diff: bool, as_json: boo
         sys.stdout.buffer.flush()
 
 
-def tell(changed: Changed) -> None:
+def print_notes(changed: Changed) -> None:
     from mwatch.cli.output import clean
 
-    for each in changed.result.said:
+    for each in changed.result.notes:
         print(f"mwatch: {clean(each)}", file=sys.stderr)
     for found in changed.found:
-        print(f"mwatch: {clean(told(found, changed.file))}", file=sys.stderr)
+        print(f"mwatch: {clean(problem_line(found, changed.file))}", file=sys.stderr)
 
 
-def told(found: Problem, file: str) -> str:
+def problem_line(found: Problem, file: str) -> str:
     """`job.yaml:12: error: ... ; fix: ...`."""
     place = file if found.line is None else f"{file}:{found.line}"
     return f"{place}: {found.level.value}: {found.what}; fix: {found.fix} [{found.check}]"

@@ -116,7 +116,9 @@ class Policies:
             return self._usual._replace(problem=str(error))
         except (ValueError, RecursionError) as error:
             words_of = " ".join(str(error).split())
-            return self._usual._replace(problem=f"ConfigMap {name}, {key} is no TOML: {words_of}")
+            return self._usual._replace(
+                problem=f"ConfigMap {name}, {key} is not valid TOML: {words_of}"
+            )
 
     def _tell(self, jobs: Iterable[KubeJob], problem: str) -> None:
         for job in jobs:

@@ -61,7 +61,7 @@ def act_at(
     wait = _wait_seconds(job, finding, lost_iterations, settings)
     if wait:
         earliest = max(earliest, job.attempt.last_progress + wait)
-    return max(earliest, silence.heard_out_at(job, finding, settings) or earliest)
+    return max(earliest, silence.last_lines_due_at(job, finding, settings) or earliest)
 
 
 def _wait_seconds(job: Job, finding: Finding, lost: int, settings: Settings) -> float:
@@ -69,7 +69,7 @@ def _wait_seconds(job: Job, finding: Finding, lost: int, settings: Settings) -> 
     proof = RULES[finding.cause].proof
     if silence.is_over(job) or proof is Proof.OWN or silence.is_sick(finding):
         return 0.0
-    if silence.tells_a_death(finding):
+    if silence.reports_an_exit(finding):
         return silence.usual_seconds(job, settings)
     return _restart_seconds(job, lost, settings) if _may_heal(finding) else 0.0
 
@@ -84,11 +84,11 @@ def _restart_seconds(job: Job, lost: int, settings: Settings) -> float:
     """What a restart costs now: as measured, but with the steps that this one would lose."""
     learnt = job.calibration
     again = lost * (learnt.step_median() or 0.0) - (learnt.recomputed.median() or 0.0)
-    cost = learnt.restart_cost(settings) + max(0.0, again) + _unseen_load_seconds(job)
+    cost = learnt.restart_cost(settings) + max(0.0, again) + _hidden_load_seconds(job)
     return min(cost * settings.act.stall_factor, settings.act.max_stall_seconds)
 
 
-def _unseen_load_seconds(job: Job) -> float:
+def _hidden_load_seconds(job: Job) -> float:
     """A job that began anew has never loaded; it will move the bytes that it has saved."""
     durations = job.calibration.durations
     if durations[DeadlineSlot.LOADING]:
@@ -390,6 +390,6 @@ def _avoids_node(case: _Case) -> bool:
         for each in case.findings
     )
     entry = job.catalogue.get(case.finding.fault or "")
-    is_told = entry is not None and entry.avoid_node is AvoidNode.YES
+    is_reported = entry is not None and entry.avoid_node is AvoidNode.YES
     is_asked = case.finding.cause is Cause.RERUN and in_a_row(job, case.record) > 0
-    return sick or is_told or is_asked
+    return sick or is_reported or is_asked

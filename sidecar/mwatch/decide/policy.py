@@ -137,5 +137,5 @@ def acts(cause: Cause, severity: Severity) -> bool:
 def breaks_gang(finding: Finding) -> bool:
     """Somebody outside took pods of a gang, and what is left cannot go on: by the cluster's own
     word, not by what a process said when it ended."""
-    is_told = finding.detector == finding.cause.value
-    return RULES[finding.cause].fixes_lost and is_told and finding.cannot_heal
+    is_reported = finding.detector == finding.cause.value
+    return RULES[finding.cause].fixes_lost and is_reported and finding.cannot_heal

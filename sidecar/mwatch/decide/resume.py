@@ -186,7 +186,7 @@ def _praise(
     elif chosen.stored == "complete":
         what = f"the newest complete one{place}"
     else:
-        what = f"the newest one{place} that the log says was saved"
+        what = f"the newest one{place} that was saved, according to the log"
     newer = [each for each in known if each.iteration > chosen.iteration]
     passed = _passed_over(job, newer, before)
     return f"checkpoint {chosen.iteration}: {what}" + (f"; {passed}" if passed else "")

@@ -100,8 +100,8 @@ def verdict(job: Job, findings: Sequence[Finding], decision: Decision) -> Verdic
 
 def _remark(findings: Sequence[Finding]) -> str:
     """Nobody is woken for what only informs; who looks shall know all the same."""
-    told = (each.summary for each in findings if each.severity is Severity.INFO)
-    return "".join(f". {summary.rstrip('. ')}" for summary in islice(told, 1))
+    reported = (each.summary for each in findings if each.severity is Severity.INFO)
+    return "".join(f". {summary.rstrip('. ')}" for summary in islice(reported, 1))
 
 
 def _culprit(job: Job, decision: Decision, findings: Sequence[Finding]) -> Culprit | None:

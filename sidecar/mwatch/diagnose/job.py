@@ -212,7 +212,7 @@ def _attempt(story: JobHistory, number: int, said: Verdict, decision: Decision) 
         attempt.iteration,
         attempt.resumed_from,
         Cause.UNKNOWN if ending is None else ending.cause,
-        "nothing tells how it ended" if ending is None else ending.summary,
+        "how it ended is unknown" if ending is None else ending.summary,
         decision if is_last else None,
     )
 

@@ -57,7 +57,7 @@ class Answered(NamedTuple):
         if (who.uid, who.namespace, who.pod) == (uid, namespace, name):
             return self
         words = f"pod {who.namespace}/{who.pod} (UID {who.uid})"
-        return Answered(None, f"refused: who answers there is {words}"[:_MAX_WORDS], "foreign")
+        return Answered(None, f"refused: the server there is {words}"[:_MAX_WORDS], "foreign")
 
 
 class PollRequest(asyncio.Protocol):
@@ -286,8 +286,8 @@ class PodPoll:
             pod.failed(found)
         else:
             pod.answered(snapshot.cursor)
-        told = Polled(target.uid, self._clock(), snapshot, found.problem, found.is_whole, port)
-        self._answers.append(told)
+        reported = Polled(target.uid, self._clock(), snapshot, found.problem, found.is_whole, port)
+        self._answers.append(reported)
         self._again(pod, found)
 
     def _again(self, pod: _Pod, found: Answered) -> None:

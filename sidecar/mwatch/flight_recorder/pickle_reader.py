@@ -81,7 +81,7 @@ def load(data: bytes, max_steps: int) -> Any:
     """The value in the pickle, dicts as Pairs, some records Packed. UnreadableDump where it is
     damaged or refused."""
     if data[:1] != b"\x80":
-        raise UnreadableDump("is no pickle")
+        raise UnreadableDump("is not a pickle")
     return _guarded(_Machine(data, {}, 2), max_steps)
 
 

@@ -86,9 +86,9 @@ def _made(load: Callable[[Any], None], namespace: str, seconds: float) -> Connec
     target = Configuration()
     target.connection_pool_maxsize = _CONNECTIONS
     target.retries = False
-    said = _within_limit(lambda: load(target), seconds)
-    if said:
-        raise NoCredentials(f"no credentials for {target.host}: {said}; log in again")
+    reported = _within_limit(lambda: load(target), seconds)
+    if reported:
+        raise NoCredentials(f"no credentials for {target.host}: {reported}; log in again")
     rest = RESTClientObject(target)
 
     def authorization() -> str | None:

@@ -59,21 +59,23 @@ class Changed:
         return {
             "file": self.file,
             "jobs": list(self.result.jobs),
-            "said": list(self.result.said),
+            "said": list(self.result.notes),
             "findings": [found_json(each) for each in self.found],
             "objects": [plain(each) for each in self.result.objects],
         }
 
 
-def inject(file: str, wish: InjectRequest, form: Form, keeps: Keeps | None = None) -> Changed:
+def inject(file: str, request: InjectRequest, form: Form, keeps: Keeps | None = None) -> Changed:
     """InputError where the manifest cannot be used."""
     name, text = read(file)
-    jobs = workloads(text, name, wish.container)
-    sidecar, said = choose(form, dict.fromkeys(each.kind for each in jobs), keeps)
-    result = inject_text(text, name, wish._replace(sidecar=sidecar))
-    after = workloads(result.text, name, wish.container)
+    jobs = workloads(text, name, request.container)
+    sidecar, reported = choose(form, dict.fromkeys(each.kind for each in jobs), keeps)
+    result = inject_text(text, name, request._replace(sidecar=sidecar))
+    after = workloads(result.text, name, request.container)
     found = tuple(_still_found(jobs, after))
-    return Changed(name, text, result.text, result._replace(said=(*said, *result.said)), found)
+    return Changed(
+        name, text, result.text, result._replace(notes=(*reported, *result.notes)), found
+    )
 
 
 def _still_found(before: Iterable[Workload], after: Iterable[Workload]) -> Iterator[Problem]:
@@ -100,7 +102,7 @@ def choose(form: Form, kinds: Iterable[str], keeps: Keeps | None) -> tuple[Sidec
     native = "the sidecar is a native one (Kubernetes 1.29, operator 1.8 and newer)"
     if keeps is None:
         return "native", [f"no cluster was asked: {native}; else use --sidecar container"]
-    said: list[str] = []
+    reported: list[str] = []
     for kind in kinds:
         try:
             kept = keeps(kind)
@@ -110,8 +112,10 @@ def choose(form: Form, kinds: Iterable[str], keeps: Keeps | None) -> tuple[Sidec
             why = f"this cluster drops native sidecars of a {kind}"
             return "container", [f"{why}, so the sidecar is a plain container"]
         if kept is None:
-            said.append(f"the cluster cannot say whether it keeps a native sidecar of a {kind}")
-    return "native", said
+            reported.append(
+                f"cannot find out whether the cluster keeps a native sidecar in a {kind}"
+            )
+    return "native", reported
 
 
 def cluster_keeps(

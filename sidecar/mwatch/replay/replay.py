@@ -45,11 +45,11 @@ _FRESH_GAPS = 3.0
 _SENT_SIGNALS = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
 """Somebody sends them; the others are a process's own doing."""
 _TAKEN_AS_UP = "the log was written {:.0f} s ago, so the run is taken as still up"
-_SILENT_END = "ended without a word: nothing tells how"
+_SILENT_END = "ended without a message: the cause is unknown"
 
 
 class _End(NamedTuple):
-    said: Verdict
+    verdict: Verdict
     decision: Decision
     acted_at: float | None
     findings: tuple[Finding, ...]
@@ -59,16 +59,16 @@ def conclude(recording: Recording, player: Player, *, is_up: bool, now: float) -
     """`is_up`: the person said that the run was still there at the end."""
     engine, job = player.engine, player.engine.job
     ledger.settle(job, job.now)
-    said, decision, acted_at, findings = _end(recording, player, is_up=is_up, now=now)
+    reported, decision, acted_at, findings = _end(recording, player, is_up=is_up, now=now)
     job_attempts = [*job.past, job.attempt]
     return RunReport(
-        verdict=said,
+        verdict=reported,
         decision=decision,
         acted_at=acted_at,
-        advice=advise(said.cause, decision.finding, job.catalogue),
+        advice=advise(reported.cause, decision.finding, job.catalogue),
         findings=findings,
         incidents=tuple(engine.incidents),
-        attempts=tuple(_attempt(player, each, said, decision) for each in job_attempts),
+        attempts=tuple(_attempt(player, each, reported, decision) for each in job_attempts),
         ledger=job.ledger,
         world_size=job.layout.world_size,
         timeline=tuple(sorted(player.chronicle.entries, key=lambda entry: entry.at)),
@@ -94,20 +94,20 @@ def _end(recording: Recording, player: Player, *, is_up: bool, now: float) -> _E
     if breaks_off:
         ended = _as_the_end(player, ended)
     decision, acted_at = _decision(player, ended)
-    said = verdict(player.engine.job, ended.findings, decision)
+    reported = verdict(player.engine.job, ended.findings, decision)
     if breaks_off:
         words = _broken_off(attempt)
-        if said.cause is Cause.HEALTHY:
+        if reported.cause is Cause.HEALTHY:
             recording.notes += [each.summary for each in ended.findings]
-            said = Verdict(Cause.UNKNOWN, words, confidence=0.0)
+            reported = Verdict(Cause.UNKNOWN, words, confidence=0.0)
             decision = replace(decision, cause=Cause.UNKNOWN, reason=words)
         elif decision.action is Action.NONE:
             recording.notes.append(words)
-    elif age is not None and said.cause is Cause.HEALTHY:
-        said = replace(said, summary=f"{said.summary}; {_TAKEN_AS_UP.format(age)}")
+    elif age is not None and reported.cause is Cause.HEALTHY:
+        reported = replace(reported, summary=f"{reported.summary}; {_TAKEN_AS_UP.format(age)}")
     elif age is not None:
         recording.notes.append(_TAKEN_AS_UP.format(age))
-    return _End(said, decision, acted_at, ended.findings)
+    return _End(reported, decision, acted_at, ended.findings)
 
 
 def _as_the_end(player: Player, ended: Assessment) -> Assessment:
@@ -131,9 +131,9 @@ def nothing_read(recording: Recording) -> RunReport:
         text = f"no line of a trainer was found in {where}"
     else:
         text = recording.notes[0] if recording.notes else "there is nothing to read"
-    said = Verdict(Cause.BLIND, text, confidence=0.0)
+    reported = Verdict(Cause.BLIND, text, confidence=0.0)
     return RunReport(
-        verdict=said,
+        verdict=reported,
         decision=Decision(Action.NONE, Cause.BLIND, 0, "nothing can be seen"),
         acted_at=None,
         advice=advise(Cause.BLIND, None, {}),
@@ -199,31 +199,33 @@ def _is_over(attempt: Attempt) -> bool:
 
 def _broken_off(attempt: Attempt) -> str:
     place = "" if attempt.iteration is None else f" after iteration {attempt.iteration}"
-    text = f"the log breaks off{place} ({attempt.phase.value}) and nothing tells how the run ended"
+    text = f"the log breaks off{place} ({attempt.phase.value}) and does not show how the run ended"
     last = attempt.faults[-1] if attempt.faults else None
     if last is not None and last.entry is not None and last.at >= attempt.progress_at:
         text += f"; last message: {last.entry.title}"
     return text
 
 
-def _told_by_launcher(attempt: Attempt) -> tuple[Cause, str] | None:
+def _printed_by_launcher(attempt: Attempt) -> tuple[Cause, str] | None:
     """torchrun says why it restarts its workers in the line that begins the next attempt."""
-    said = attempt.errors[-1].error if attempt.errors else None
-    if said is None or said.kind != "restart" or said.exit_code is None:
+    reported = attempt.errors[-1].error if attempt.errors else None
+    if reported is None or reported.kind != "restart" or reported.exit_code is None:
         return None
-    by_signal = said.signal in _SENT_SIGNALS
-    how = said.signal or f"exit code {said.exit_code}"
+    by_signal = reported.signal in _SENT_SIGNALS
+    how = reported.signal or f"exit code {reported.exit_code}"
     return (Cause.KILLED if by_signal else Cause.CRASH, f"torchrun restarted its workers: {how}")
 
 
-def _attempt(player: Player, attempt: Attempt, said: Verdict, decision: Decision) -> AttemptReport:
+def _attempt(
+    player: Player, attempt: Attempt, reported: Verdict, decision: Decision
+) -> AttemptReport:
     is_last = attempt is player.engine.job.attempt
-    cause, summary = said.cause, said.summary
+    cause, summary = reported.cause, reported.summary
     about: Decision | None = decision
     if not is_last:
         ending = player.endings.get(attempt.number)
         taken = player.enacted.get(attempt.number)
-        cause, summary = _told_by_launcher(attempt) or (Cause.UNKNOWN, _SILENT_END)
+        cause, summary = _printed_by_launcher(attempt) or (Cause.UNKNOWN, _SILENT_END)
         about = None
         if ending is not None and ending.verdict.cause is not Cause.HEALTHY:
             cause, summary = ending.verdict.cause, ending.verdict.summary
@@ -289,13 +291,13 @@ def replay(
         player.finish(up_until)
         recording.notes += _doubts(engine.job)
         return conclude(recording, player, is_up=up_until is not None, now=now)
-    heard = Testimony(flight, engine.job, last, is_relative=recording.is_relative)
-    recording.notes += heard.notes
-    player.play(heard.observed(recording.streams[0].name))
-    up_until = max(filter(None, (up_until, heard.up_until())), default=None)
+    received = Testimony(flight, engine.job, last, is_relative=recording.is_relative)
+    recording.notes += received.notes
+    player.play(received.observed(recording.streams[0].name))
+    up_until = max(filter(None, (up_until, received.up_until())), default=None)
     player.finish(up_until)
     recording.notes += _doubts(engine.job)
-    return heard.judged(conclude(recording, player, is_up=up_until is not None, now=now))
+    return received.judged(conclude(recording, player, is_up=up_until is not None, now=now))
 
 
 def _doubts(job: Job) -> list[str]:
@@ -303,15 +305,15 @@ def _doubts(job: Job) -> list[str]:
     guessed = job.ledger.guessed_seconds
     if guessed <= _DOUBT * (job.now - (job.ledger.started_at or job.now)):
         return []
-    why = "too few iteration lines tell how much of it was the first step"
+    why = "too few iteration lines to measure the first step"
     return [f"goodput: {guessed:.0f} s are attributed by estimate: {why}"]
 
 
 def _by_dumps_alone(report: RunReport, flight: Flight | None) -> RunReport:
     if flight is None:
         return report
-    heard = Testimony(flight)
-    return heard.judged(replace(report, notes=(*report.notes, *heard.notes)))
+    received = Testimony(flight)
+    return received.judged(replace(report, notes=(*report.notes, *received.notes)))
 
 
 def moment(text: str, now: float) -> float:
@@ -332,7 +334,7 @@ def _in_log_time(
     if until is None:
         return None
     if recording.is_relative:
-        recording.notes.append("the log prints no times, so --until says nothing about it")
+        recording.notes.append("the log prints no times, so --until does not apply")
         return None
     if request.until == NOW:
         return until - recording.clock_ahead(last)

@@ -200,7 +200,7 @@ MAX_ATTEMPTS = 256
 MAX_VALIDATIONS = 512
 _KEPT_FIRST = 16
 """Of too many attempts the first few stay, and the newest."""
-_SILENT_END = "ended without a word: nothing tells how"
+_SILENT_END = "ended without a message: the cause is unknown"
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,12 +144,12 @@ def outcome(code: int, job: Job, assessment: Assessment, wrapper: WrapperEnd | N
     """The command has ended, and nothing is left to be done."""
     if job.attempt.is_done and not code:
         return RunEnd(0, f"training is done, iteration {job.attempt.iteration}", True)
-    if not code and (said := finished(wrapper)) is not None:
-        return RunEnd(0, said, True)
+    if not code and (report := finished(wrapper)) is not None:
+        return RunEnd(0, report, True)
     if (why := unstarted(wrapper)) is not None:
         return RunEnd(code, why, False)
-    told = verdict(job, assessment.findings, assessment.decision)
-    return RunEnd(code, told.summary, told.cause in (Cause.FINISHED, Cause.HEALTHY))
+    reported = verdict(job, assessment.findings, assessment.decision)
+    return RunEnd(code, reported.summary, reported.cause in (Cause.FINISHED, Cause.HEALTHY))
 
 
 _TICK_SECONDS = 0.5
@@ -238,13 +238,14 @@ class LocalRun:
         return ended
 
     def _sleep(self, seconds: float) -> None:
-        """Silence while we were not there is no proof: nothing is done for as long again."""
+        """Silence while mwatch was suspended proves nothing: take no action for as long again."""
         began = time.monotonic()
         time.sleep(max(0.0, seconds))
         asleep = time.monotonic() - began - seconds
         if asleep > _ASLEEP_SECONDS:
             self._hold_until = time.monotonic() + asleep
-            self._view.noted(f"not watched for {asleep:.0f} s: nothing is done for as long")
+            gap = f"{asleep:.0f} s"
+            self._view.noted(f"mwatch was suspended for {gap}; taking no action for the next {gap}")
 
     def _begin(self) -> None:
         with self._faults.guard():
@@ -377,7 +378,7 @@ class LocalRun:
         code = self._exit_code()
         if code is None or self._failures < _MOST_FAILURES:
             return None
-        return RunEnd(code, "the command has ended; mwatch cannot say how", False)
+        return RunEnd(code, "the command has ended; its exit code is unknown", False)
 
     def _exit_code(self) -> int | None:
         if self._wrapper is None:

@@ -123,13 +123,13 @@ def check(prefix: str, vocabulary: int | None = None) -> IndexCheck:
             extra = have - head.file_bytes
             tokens, problems = _body(file, head)
         problems += [f"{extra} bytes too many at its end"] if extra else []
-        said = [f"{prefix}.idx: {each}" for each in problems]
-        said += _bin_problems(prefix, tokens * head.item_bytes)
-        if vocabulary is not None and not said:
-            said += _token_problems(prefix, head, vocabulary)
+        reported = [f"{prefix}.idx: {each}" for each in problems]
+        reported += _bin_problems(prefix, tokens * head.item_bytes)
+        if vocabulary is not None and not reported:
+            reported += _token_problems(prefix, head, vocabulary)
     except OSError as error:
         return IndexCheck((f"{error.filename or prefix}: {error.strerror}",))
-    return IndexCheck(tuple(said), head.documents, head.sequences, tokens)
+    return IndexCheck(tuple(reported), head.documents, head.sequences, tokens)
 
 
 def _bin_problems(prefix: str, expected: int) -> list[str]:

@@ -77,7 +77,7 @@ def look_through(folder: str, max_files: int = MAX_FILES) -> Contents:
                         break
                     _look_at(entry, os.path.join(inside, entry.name), contents, waiting)
         except OSError as error:
-            contents.problems[inside or "."] = f"cannot be listed: {said(error)}"
+            contents.problems[inside or "."] = f"cannot be listed: {os_error_text(error)}"
     return contents
 
 
@@ -90,8 +90,8 @@ def _look_at(entry: os.DirEntry[str], path: str, contents: Contents, waiting: li
             return
         status = entry.stat()
     except OSError as error:
-        unseen = f"cannot be looked at: {said(error)}"
-        contents.problems[path] = "is a link to nothing" if _is_link(entry) else unseen
+        unlisted = f"cannot be read: {os_error_text(error)}"
+        contents.problems[path] = "is a link to nothing" if _is_link(entry) else unlisted
         return
     if stat.S_ISREG(status.st_mode):
         contents.files[path] = File(status.st_size, status.st_mtime)
@@ -108,7 +108,7 @@ def _is_link(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def said(error: OSError) -> str:
+def os_error_text(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
@@ -151,7 +151,7 @@ def check_torch_file(path: str) -> TorchFile:
     except zipfile.BadZipFile:
         return TorchFile(flaw="is damaged")
     except OSError as error:
-        return TorchFile(doubt=f"cannot be read: {said(error)}")
+        return TorchFile(doubt=f"cannot be read: {os_error_text(error)}")
     if not start:
         return TorchFile(flaw="is empty")
     if is_zip:

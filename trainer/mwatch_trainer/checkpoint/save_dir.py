@@ -9,7 +9,7 @@ Megatron's tracker file, changed so that a chosen checkpoint is loaded.
 
 It is replaced in one step, and what it said before is kept in `.mwatch/tracker-before.json`. Only
 the owner of the attempt changes it. Megatron takes the *largest* number that any of its ranks
-reads there, so every node must see the new one before it starts (`said_by`).
+reads there, so every node must see the new one before it starts (`named_by`).
 
 `<save>/.mwatch/keep/`: the last good checkpoints, protected from the trainer's own cleaning.
 
@@ -109,7 +109,7 @@ def find(view: SaveDirView, iteration: int) -> Candidate | None:
     return next(iter(whole or same), None)
 
 
-def why_unseen(folder: str, name: str, may_be_unverified: bool) -> str | None:
+def why_unlisted(folder: str, name: str, may_be_unverified: bool) -> str | None:
     """None where this machine sees the checkpoint whole."""
     try:
         checkpoint = verify(folder, name)
@@ -157,7 +157,7 @@ def _candidate(checkpoint: ListedCheckpoint, timeline: TimelineFile) -> Candidat
 BEFORE = "tracker-before.json"
 
 
-def said_by(folder: str) -> str | None:
+def named_by(folder: str) -> str | None:
     """`20`, `release`, or None where there is nothing that Megatron could use."""
     pointer = read_tracker(folder)
     return None if pointer is None else pointer.value

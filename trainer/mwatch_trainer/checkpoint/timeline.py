@@ -16,7 +16,7 @@ import math
 import os
 from typing import Any, Mapping, NamedTuple, Sequence
 
-from mwatch_trainer.checkpoint.files import read_bounded, said
+from mwatch_trainer.checkpoint.files import os_error_text, read_bounded
 
 FOLDER = ".mwatch"
 FILE = "timeline.json"
@@ -80,7 +80,7 @@ def read(folder: str) -> TimelineFile | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise BrokenTimeline(f"cannot be read: {said(error)}") from error
+        raise BrokenTimeline(f"cannot be read: {os_error_text(error)}") from error
     return parse(data)
 
 

@@ -217,9 +217,9 @@ def _failed(
     if reader.signal is not None and worker is None:
         why = f"the launcher got {_name(reader.signal)}, which mwatch did not send"
         return why, table.SIGNAL_BASE + reader.signal, False
-    said = _by_words(reader, plan)
-    if said is not None:
-        return (*said, False)
+    reported = _by_words(reader, plan)
+    if reported is not None:
+        return (*reported, False)
     if oom_killed:
         return (
             f"exited with {code} after the kernel killed a process: out of memory",
@@ -237,15 +237,15 @@ def _by_words(reader: ExitLogReader, plan: AttemptPlan) -> tuple[str, int] | Non
     if root is not None and root.is_interrupt:
         return "interrupted (SIGINT)", table.SIGNAL_BASE + signals.SIGINT
     if root is not None and root.is_memory:
-        return f"out of GPU memory ({root.said()})", table.USER_ERROR
+        return f"out of GPU memory ({root.description()})", table.USER_ERROR
     if reader.usage is not None and reader.iteration is None:
         return f"wrong arguments: {reader.usage}", table.USER_ERROR
     if root is not None and root.is_permanent and not root.is_consequence:
-        return f"an error that a restart meets again: {root.said()}", table.USER_ERROR
+        return f"an error that a restart meets again: {root.description()}", table.USER_ERROR
     if reader.is_missing_checkpoint and plan.resume_from is None:
         return "there was no checkpoint to load", table.USER_ERROR
     if root is not None:
-        return f"failed: {root.said()}", table.UNKNOWN_CAUSE
+        return f"failed: {root.description()}", table.UNKNOWN_CAUSE
     return None
 
 

@@ -18,7 +18,7 @@ DEFAULT_LOG_BYTES = 256 << 20
 _MIN_LOG_BYTES = 4096
 _MODE_VARIABLE = "MWATCH_MODE"
 _USAGE = "mwatch-run [options] -- COMMAND [ARGUMENT ...]"
-_ABOUT = """Runs a training command as it is, watches it, and keeps a copy of what it prints.
+_ABOUT = """Run a training command unchanged, watch it, and keep a copy of its output.
 
 example:
   mwatch-run --dir /mwatch -- torchrun --nproc-per-node 8 pretrain_gpt.py --save /ckpt ...

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from mwatch.cli.terminal import Line, width, wrapped
-from mwatch.cli.words import clock, deed, duration, place, share, who
+from mwatch.cli.words import action_text, clock, duration, place, share, who
 
 if TYPE_CHECKING:
     from mwatch.diagnose.report import JobReport
@@ -44,11 +44,13 @@ def render_diagnosis(report: RunReport) -> list[Line]:
 
 
 def headline(report: RunReport) -> Line:
-    said = report.verdict
-    since = "" if said.since_iteration is None else f" since iteration {said.since_iteration}"
-    if said.since_time is not None:
-        since += f" ({clock(report, said.since_time)})"
-    cause = said.cause.value.upper().replace("_", " ")
+    reported = report.verdict
+    since = (
+        "" if reported.since_iteration is None else f" since iteration {reported.since_iteration}"
+    )
+    if reported.since_time is not None:
+        since += f" ({clock(report, reported.since_time)})"
+    cause = reported.cause.value.upper().replace("_", " ")
     return [(cause, STYLES[report.exit_code]), (since, "bold")]
 
 
@@ -109,9 +111,11 @@ def _evidence(report: RunReport, most: int) -> Iterator[Line]:
 
 
 def _action(report: RunReport) -> str:
-    text = f"would {deed(report.decision)}"
+    text = f"would {action_text(report.decision)}"
     if report.acted_at is not None:
-        text = f"would have acted at {clock(report, report.acted_at)}: {deed(report.decision)}"
+        text = (
+            f"would have acted at {clock(report, report.acted_at)}: {action_text(report.decision)}"
+        )
     if report.decision.avoid_node:
         text += ", away from this node"
     if report.decision.action.value == "none" and report.decision.reason:
@@ -121,11 +125,11 @@ def _action(report: RunReport) -> str:
 
 def _others(report: RunReport, most: int) -> Iterator[Line]:
     """What else is wrong, and what was wrong in earlier attempts."""
-    said = report.verdict
+    reported = report.verdict
     others = [
         each
         for each in report.findings
-        if each.cause is not said.cause and each.summary != said.summary
+        if each.cause is not reported.cause and each.summary != reported.summary
     ]
     for index, each in enumerate(others[:most]):
         yield from _row("also" if index == 0 else "", f"{each.cause.value}: {each.summary}", 1)
@@ -180,13 +184,13 @@ def _title(text: str) -> Iterator[Line]:
 
 
 def _timeline(report: RunReport) -> Iterator[Line]:
-    told = [(entry.at, entry.kind, _told(report, entry)) for entry in report.timeline]
-    told += _incidents(report)
-    told.sort(key=lambda each: each[0])
+    reported = [(entry.at, entry.kind, _entry_text(report, entry)) for entry in report.timeline]
+    reported += _incidents(report)
+    reported.sort(key=lambda each: each[0])
     yield from _title("TIMELINE" + (" (from the first line)" if report.is_relative else ""))
-    left_out = max(0, len(told) - _MAX_TIMELINE)
+    left_out = max(0, len(reported) - _MAX_TIMELINE)
     half = _MAX_TIMELINE // 2
-    kept = told if not left_out else [*told[:half], *told[-half:]]
+    kept = reported if not left_out else [*reported[:half], *reported[-half:]]
     date = ""
     for index, (at, kind, text) in enumerate(kept):
         if left_out and index == half:
@@ -215,7 +219,7 @@ def _incidents(report: RunReport) -> Iterator[tuple[float, str, str]]:
             yield last.closed_at, "healed", f"{cause}: no longer so"
 
 
-def _told(report: RunReport, entry: Entry) -> str:
+def _entry_text(report: RunReport, entry: Entry) -> str:
     if entry.kind == "save":
         if entry.count > 1:
             until = clock(report, entry.until, with_date=False)
@@ -239,7 +243,7 @@ def _attempts(report: RunReport) -> Iterator[Line]:
         first, last = each.first_iteration, each.last_iteration
         done = "-" if last is None else f"{first}-{last}"
         came_from = "-" if each.resumed_from is None else str(each.resumed_from)
-        would = "-" if each.decision is None else deed(each.decision)
+        would = "-" if each.decision is None else action_text(each.decision)
         rows.append(
             (str(each.number), clock(report, each.started_at), lasted, done, came_from,
              each.cause.value, would)
@@ -276,7 +280,7 @@ def _decision(report: RunReport) -> Iterator[Line]:
     decision = report.decision
     yield from _title("MWATCH")
     when = "" if report.acted_at is None else f" at {clock(report, report.acted_at)}"
-    yield [(f"  would {deed(decision)}{when}", "bold")]
+    yield [(f"  would {action_text(decision)}{when}", "bold")]
     for text in (decision.reason, decision.resume_reason, decision.proposal or ""):
         for part in wrapped(text, width() - 4, 3) if text else ():
             yield [(f"  {part}", "")]
@@ -327,16 +331,18 @@ def render_job(job: JobReport) -> list[Line]:
 
 
 def _job_head(job: JobReport) -> Iterator[Line]:
-    said = job.report.verdict
-    since = "" if said.since_iteration is None else f" since iteration {said.since_iteration}"
-    if said.since_time is not None:
-        ago = max(0.0, job.facts.kube.now - said.since_time)
-        since += f" ({_clock(said.since_time)}, {duration(ago)} ago)"
+    reported = job.report.verdict
+    since = (
+        "" if reported.since_iteration is None else f" since iteration {reported.since_iteration}"
+    )
+    if reported.since_time is not None:
+        ago = max(0.0, job.facts.kube.now - reported.since_time)
+        since += f" ({_clock(reported.since_time)}, {duration(ago)} ago)"
     about = job.facts.job
     title = f"  {about.kind.value} {about.namespace}/{about.name}"
-    cause = said.cause.value.upper().replace("_", " ")
+    cause = reported.cause.value.upper().replace("_", " ")
     yield [(cause, STYLES[job.exit_code]), (since, "bold"), (title, "dim")]
-    for text in wrapped(said.summary, width() - 1, 2):
+    for text in wrapped(reported.summary, width() - 1, 2):
         yield [(text, "")]
     yield []
 
@@ -401,27 +407,27 @@ def _lead(job: JobReport) -> Finding | None:
 
 def _mwatch(job: JobReport) -> Iterator[Line]:
     kube, decision = job.facts.job, job.report.decision
-    told = [_deed(at, text) for at, text, _ in job.deeds[:3]]
+    reported = [_action_line(at, text) for at, text, _ in job.deeds[:3]]
     if not kube.is_watched:
-        told.append("does not watch this job (no label mwatch.dev/watch)")
-    wish = f"would {deed(decision)}"
+        reported.append("does not watch this job (no label mwatch.dev/watch)")
+    would = f"would {action_text(decision)}"
     if decision.action.value == "none" and decision.reason != job.report.verdict.summary:
-        wish += f": {decision.reason}"
-    told.append(f"{wish} (mode {kube.mode})")
-    for index, text in enumerate(told):
+        would += f": {decision.reason}"
+    reported.append(f"{would} (mode {kube.mode})")
+    for index, text in enumerate(reported):
         yield from _row("mwatch" if index == 0 else "", text, 1)
 
 
-def _deed(at: float | None, text: str) -> str:
+def _action_line(at: float | None, text: str) -> str:
     return text if at is None else f"{_clock(at)} {text}"
 
 
 def _other_findings(job: JobReport, most: int) -> Iterator[Line]:
-    said = job.report.verdict
+    reported = job.report.verdict
     others = [
         each
         for each in job.report.findings
-        if each.cause is not said.cause and each.summary != said.summary
+        if each.cause is not reported.cause and each.summary != reported.summary
     ]
     for index, each in enumerate(others[:most]):
         yield from _row("also" if index == 0 else "", f"{each.cause.value}: {each.summary}", 1)
@@ -430,8 +436,8 @@ def _other_findings(job: JobReport, most: int) -> Iterator[Line]:
 def _checks(job: JobReport, most: int) -> Iterator[Line]:
     found = job.found
     counts = [f"{sum(one.level.value == level for one in found)} {level}s" for level in _LEVELS]
-    unseen = sum(each.state.value == "not observable" for each in job.checks)
-    total = f"{len(job.checks)} made: {', '.join(counts[:2])}, {unseen} not observable"
+    unknown = sum(each.state.value == "not observable" for each in job.checks)
+    total = f"{len(job.checks)} made: {', '.join(counts[:2])}, {unknown} not observable"
     yield from _row("checks", total + ("" if len(found) <= most else "; all of them: --json"), 1)
     for each in found[:most]:
         style = _LEVELS[each.level.value]

@@ -51,8 +51,12 @@ def action(seen: FaultSeen) -> str | None:
 
 def asks_for_recovery(seen: FaultSeen) -> bool:
     """Now; a GPU that is only to be drained works on until its job is done."""
-    told = action(seen)
-    return told is not None and told.lower() != "none" and not told.lower().startswith("drain")
+    reported = action(seen)
+    return (
+        reported is not None
+        and reported.lower() != "none"
+        and not reported.lower().startswith("drain")
+    )
 
 
 def standing(faults: list[FaultSeen]) -> list[FaultSeen]:
