@@ -152,7 +152,7 @@ CONTROLLER = Row(
             "Jobs of the controller", "stacked",
             (Query(f"max by (namespace, state) ({of('mwatch_controller_jobs', CONTROLLERS)})",
                    "{{namespace}} {{state}}"),),
-            "none", "Watched jobs: act may be restarted by it, observe is only told of.",
+            "none", "Watched jobs: act may be restarted by it, observe is only reported.",
         ),
         Panel(
             "Pods that answer", "stacked",

@@ -35,7 +35,7 @@ SIGHT = Row(
             (Query(_by(_SOURCES, "source"), "{{run}} {{pod}} {{source}}"),),
             "none",
             "Up while a source can be read, down while one that could be read cannot. One that was "
-            "not there within a day (no GPU, no RAS) is told as such.",
+            "not there within a day (no GPU, no RAS) is shown as such.",
             alerts=("MwatchSourceDown", "MwatchBlind"), states=SOURCE_STATES, width=12, height=9,
         ),
         Panel(
@@ -118,7 +118,7 @@ SCRAPE = Row(
         Panel(
             "Sidecars of each run", "lines",
             (Query(f"count by (namespace, run) ({_SIDECARS})", "{{namespace}} {{run}}"),), "none",
-            "One for each pod of the run. Fewer than before: somebody is no longer scraped.",
+            "One for each pod of the run. Fewer than before: a sidecar is no longer scraped.",
             alerts=("MwatchSidecarMissing", "MwatchRunVanished"), width=12,
         ),
         Panel(

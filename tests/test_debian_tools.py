@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Debian tools are fetched whole, once, and a missing one names its mend.
+"""Debian tools are fetched whole, once, and a missing one names its fix.
 
 All but the last test hand over a stand-in for the commands; the last one runs the real mtail.
 """
@@ -81,7 +81,7 @@ def test_a_package_without_the_binary_says_so(tmp_path: Path) -> None:
         fetch(tmp_path, FakeApt(), binary="other")
 
 
-def test_a_machine_without_apt_names_package_binary_and_mend(tmp_path: Path) -> None:
+def test_a_machine_without_apt_names_package_binary_and_fix(tmp_path: Path) -> None:
     def absent(command: Sequence[str], folder: Path, seconds: float) -> None:
         raise CommandAbsent(f"this machine has no {command[0]}")
 

@@ -57,7 +57,7 @@ class Chromium:
 def chromium(
     *, cache: Path | None = None, search_path: str | None = None, run: Run = run_command
 ) -> Chromium:
-    """The installed one, else that of the cache; ToolMissing names what mends it."""
+    """The installed one, else that of the cache; ToolMissing names what fixes it."""
     for name in _INSTALLED:
         if installed := shutil.which(name, path=search_path):
             return Chromium(Path(installed), None)

@@ -81,7 +81,7 @@ def json_files(path: str) -> str:
     return "files=" + json.dumps([{"path": path}])
 
 
-def test_a_failure_that_no_retry_mends_fails_the_job_and_an_eviction_does_not() -> None:
+def test_a_failure_that_no_retry_fixes_fails_the_job_and_an_eviction_does_not() -> None:
     policy = only(rendered(CHART), "Job")["spec"]["podFailurePolicy"]["rules"]
     assert policy[0] == {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [2]}}
     assert policy[1]["action"] == "Ignore"

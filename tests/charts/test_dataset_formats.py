@@ -90,7 +90,7 @@ def test_openwebtext_is_texts_in_an_archive_in_an_archive(tmp_path: Path) -> Non
     assert texts == ["first\n\npage", "second"]
 
 
-def test_a_zst_without_any_means_to_open_it_names_the_mend(tmp_path: Path) -> None:
+def test_a_zst_without_any_means_to_open_it_names_the_fix(tmp_path: Path) -> None:
     body = zstd(DOCUMENTS)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.jsonl.zst").write_bytes(body)

@@ -77,7 +77,7 @@ def test_wrapper_and_sidecar_are_what_inject_would_add(
     del injected["metadata"]["annotations"]["mwatch.dev/injected"]
     ours = job(*more, *sets(f"mwatch.mode={mode}", f"mwatch.sidecar={sidecar}"))
     assert ours == injected
-    assert changed.said == ()
+    assert changed.notes == ()
 
 
 @pytest.mark.parametrize("config", CONFIGS)

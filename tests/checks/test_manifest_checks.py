@@ -201,7 +201,7 @@ def test_it_speaks(check: str, content: dict[str, Any]) -> None:
     said = [each for each in found(content, *others) if each.check == check]
     assert said, ids(content, *others)
     for each in said:
-        assert each.what and each.mend and each.line is not None
+        assert each.what and each.fix and each.line is not None
         assert each.job.endswith("/gpt")
 
 
@@ -237,9 +237,9 @@ def test_the_numbers_are_told() -> None:
 
 def test_a_field_that_no_policy_has_is_not_to_be_put_into_one() -> None:
     content = change(job(), lambda it: it["spec"].update(worldSize=2, backoffLimit=4))
-    mends = {each.what.split()[0]: each.mend for each in found(content)}
-    assert mends["backoffLimit"] == "put it at spec.runPolicy.backoffLimit"
-    assert mends["worldSize"].startswith("take it away")
+    fixes = {each.what.split()[0]: each.fix for each in found(content)}
+    assert fixes["backoffLimit"] == "put it at spec.runPolicy.backoffLimit"
+    assert fixes["worldSize"].startswith("take it away")
 
 
 def test_an_elastic_job_that_is_no_megatron_is_not_told_of_layouts() -> None:

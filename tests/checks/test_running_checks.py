@@ -227,7 +227,7 @@ def test_a_job_that_is_well_has_nothing_to_find() -> None:
 def test_it_speaks(row: int, check: str, case: Callable[[], Running]) -> None:
     found = one(case(), check)
     assert found.state is CheckState.FOUND
-    assert all(each.what and each.mend for each in found.found)
+    assert all(each.what and each.fix for each in found.found)
 
 
 @pytest.mark.parametrize(("check", "case"), FINE)

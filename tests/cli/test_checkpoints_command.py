@@ -105,7 +105,7 @@ def test_a_broken_timeline_is_a_note(save: Path) -> None:
     done = run(save)
     assert (done.returncode, done.stderr) == (0, "")
     assert "note: .mwatch/timeline.json holds no list of rollbacks" in done.stdout
-    assert done.stdout.endswith("is iter_0000020; whether it is good is not known\n")
+    assert done.stdout.endswith("is iter_0000020; its standing is unknown\n")
 
 
 def test_none_complete_is_exit_1(save: Path) -> None:
@@ -139,7 +139,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    refused(run(tmp_path / "file"), "is no folder")
+    refused(run(tmp_path / "file"), "is not a folder")
 
 
 @pytest.mark.parametrize("option", [(), ("--json",)])

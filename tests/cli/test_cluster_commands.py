@@ -53,7 +53,9 @@ def test_what_is_there_is_a_path_unless_a_cluster_is_named(
 def test_a_name_that_is_neither_here_nor_in_a_cluster_says_both(command: str) -> None:
     done = mwatch(command, "gpt")
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr.startswith("mwatch: gpt: no such file or folder, so a job of a cluster; but")
+    assert done.stderr.startswith(
+        "mwatch: gpt is not a file or folder here, so it must be a job; but"
+    )
     assert "set KUBECONFIG" in done.stderr
     assert done.stderr.count("\n") == 1
 
@@ -68,18 +70,18 @@ def test_without_a_cluster_a_fleet_cannot_be_seen(command: str) -> None:
 def test_a_cluster_without_a_name_asks_for_one() -> None:
     done = mwatch("diagnose", "-n", "training")
     assert done.returncode == 2
-    assert "name one live job" in done.stderr
+    assert "give exactly one live job" in done.stderr
 
 
 def test_a_bundle_is_of_a_live_job(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text("words\n")
     done = mwatch("diagnose", "a.log", "--bundle", "out.tgz", cwd=tmp_path)
     assert done.returncode == 2
-    assert "only of a live job" in done.stderr
+    assert "only a live job has a bundle" in done.stderr
 
 
 def test_help_says_which_name_is_which_and_the_exit_codes() -> None:
     told = " ".join(mwatch("diagnose", "--help").stdout.split())
-    assert "A name that is a file or a folder here is a recording" in told
-    assert "with -n, --context or --kubeconfig every name is" in told
-    assert "Exit code: 0 healthy or finished, 1 something is wrong" in told
+    assert "An argument that is a file or a folder here is a recording" in told
+    assert "with -n, --context or --kubeconfig every argument is" in told
+    assert "Exit codes: 0 healthy or finished, 1 something is wrong" in told

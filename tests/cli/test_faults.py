@@ -37,7 +37,7 @@ role = 'root'
 blame = 'node'
 restart_helps = 'no'
 avoid_node = 'no'
-mend = 'Charge it.'
+fix = 'Charge it.'
 runbook = 'gpu-hardware'
 source = 'a test'
 examples = ['flux capacitor drained']
@@ -92,7 +92,7 @@ def test_an_entry_is_explained_with_all_that_is_known() -> None:
         "blame          job",
         "restart helps  no: it fails again",
         "avoid node     no",
-        "mend           Lower the micro-batch",
+        "fix            Lower the micro-batch",
         "matches        CUDA out of memory\n               HIP out of memory",
         "example        [rank0]: torch.OutOfMemoryError",
         "runbook        runbooks/out-of-memory.md",
@@ -152,7 +152,7 @@ def test_a_catalogue_that_is_not_there_is_one_line_and_exit_2() -> None:
 
 
 def test_help_has_an_example() -> None:
-    assert "mwatch faults 79" in run("--help").stdout
+    assert "mwatch faults xid-79" in run("--help").stdout
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

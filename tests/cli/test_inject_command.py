@@ -86,7 +86,7 @@ def test_json_has_objects_notes_and_findings() -> None:
         (["inject"], "kind: Nothing\n", "<stdin>:1: has no job that mwatch knows"),
         (["inject", "-f", "/no/such/file"], "", "/no/such/file: cannot be read"),
         (["inject", "-f", str(FOLDER)], "", "cannot be read"),
-        (["uninject"], "a: [\n", "<stdin>:2: is no YAML"),
+        (["uninject"], "a: [\n", "<stdin>:2: invalid YAML"),
         (["diagnose", "-f", "-"], "kind: Nothing\n", "<stdin>:1: has no training job"),
         (["inject", "-f", JOB, "--only", "x"], "", "no job is called x"),
         (["inject", "-f", JOB, "--kubeconfig", "/no/file"], "", "no cluster"),
@@ -104,14 +104,14 @@ def test_bad_input_is_one_line_and_exit_code_2(words: list[str], given: str, sai
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_bytes(b"\xff\xfe")
-    assert "is no text in UTF-8" in mwatch("inject", "-f", str(file)).stderr
+    assert "not UTF-8 text" in mwatch("inject", "-f", str(file)).stderr
 
 
 def test_diagnose_checks_a_manifest() -> None:
     done = mwatch("diagnose", "-f", JOB)
     assert done.returncode == 1
     assert done.stdout.startswith("PyTorchJob/megatron")
-    assert "mend: take elasticPolicy away" in done.stdout and f"{JOB}:21\n" in done.stdout
+    assert "fix: take elasticPolicy away" in done.stdout and f"{JOB}:21\n" in done.stdout
     told = json.loads(mwatch("diagnose", "-f", JOB, "--json").stdout)
     assert told["findings"][0]["check"] == "elastic" and told["findings"][0]["line"] == 21
 
@@ -125,7 +125,7 @@ def test_diagnose_never_cuts_what_is_to_be_done(tmp_path: Path) -> None:
     found = json.loads(mwatch("diagnose", "-f", str(file), "--json").stdout)["findings"]
     assert found
     for each in found:
-        assert each["seen"] in said and f"mend: {each['mend']}" in said
+        assert each["seen"] in said and f"fix: {each['fix']}" in said
 
 
 def test_diagnose_of_a_good_manifest_and_of_one_with_only_a_hint() -> None:

@@ -118,9 +118,9 @@ def test_a_log_that_breaks_off_is_exit_3(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (("no.log",), "no such file"),
-        (("core",), "is no text"),
+        (("core",), "not a text file"),
         (("logs", "--policy", "policy.toml"), "did you mean hang.probe_floor_seconds?"),
-        (("logs", "--until", "soon"), "is no time"),
+        (("logs", "--until", "soon"), "not a time"),
         (("logs", "--checkpoints", "no"), "no such folder"),
     ],
 )

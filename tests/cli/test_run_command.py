@@ -189,7 +189,7 @@ def test_acting_finds_a_stopped_process_and_starts_it_anew(tmp_path: Path) -> No
     assert left_behind(tmp_path) == []
 
 
-def test_acting_stops_at_what_only_the_user_can_mend(tmp_path: Path) -> None:
+def test_acting_stops_at_what_only_the_user_can_fix(tmp_path: Path) -> None:
     ended = run(command(tmp_path, "--act", then=trainer("--then", "raise")), tmp_path)
     assert ended.code == 1, ended.err.decode()
     assert len(ended.of("attempt")) == 1
@@ -242,10 +242,10 @@ def test_a_command_that_is_not_there_is_said_plainly(tmp_path: Path) -> None:
         (["--policy", "missing.toml", "--", "true"], "missing.toml"),
         (["--port", "99999", "--", "true"], "--port"),
         (["--grace", "-1", "--", "true"], "--grace"),
-        ([], "name the command after --"),
+        ([], "give the training command after --"),
     ],
 )
-def test_bad_usage_starts_nothing_and_names_the_mend(
+def test_bad_usage_starts_nothing_and_names_the_fix(
     tmp_path: Path, options: list[str], expected: str
 ) -> None:
     line = [sys.executable, "-m", "mwatch", "run", "--runs", str(tmp_path / "runs"), *options]

@@ -48,7 +48,7 @@ _GO = (1, 25)
 
 
 class GoMissing(RuntimeError):
-    """There is no Go, or one that is too old; the message names the mend."""
+    """There is no Go, or one that is too old; the message names the fix."""
 
 
 def kubernetes() -> Path:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A way to the API server that a test can cut and mend: the server itself goes on for others."""
+"""A way to the API server that a test can cut and fix: the server itself goes on for others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CutLine:
         for each in broken:
             _end(each)
 
-    def mend(self) -> None:
+    def fix(self) -> None:
         with self._lock:
             self._is_cut = False
 

@@ -106,7 +106,7 @@ def test_a_snapshot_from_a_foreign_uid_is_refused(plane: ControlPlane, job: Watc
         watch = until(controller, lambda each: each.pods and each.pods[job.uids[1]].problem, job)
         until(controller, lambda each: each.pods[job.uids[0]].snapshot is not None, job)
         refused = watch.pods[job.uids[1]]
-        assert refused.snapshot is None and refused.problem.startswith("refused: who answers")
+        assert refused.snapshot is None and refused.problem.startswith("refused: the server there")
         assert list(watch.engine.job.streams) == ["train-0"]
         assert controller.poll.failures["foreign"] >= 1
 
@@ -136,7 +136,7 @@ def test_an_api_server_that_goes_away_is_told_and_the_pods_are_watched_on(
             until(controller, lambda each: (each.engine.job.attempt.iteration or 0) > before, job)
             assert cause(watch) == "healthy"
             assert controller.fleet.problem
-            line.mend()
+            line.fix()
             again = until(controller, lambda each: (each.sight_age_seconds or 9) < 2, job)
             assert again is watch
             until(controller, lambda each: not controller.fleet.problem, job)
@@ -163,7 +163,7 @@ def test_what_the_api_server_has_forgotten_is_read_anew(
                 }  # fmt: skip
                 assert access.create(EVENTS, job.namespace, body).is_ok
             compact(plane)  # the version that the watch on Events goes on from is gone: 410
-            line.mend()
+            line.fix()
             watch = until(controller, lambda each: len(each.facts.events) == 3, job)
             assert controller.fleet.relists > lists
             assert cause(watch) == "healthy"

@@ -163,7 +163,7 @@ def test_once_tells_all_jobs_and_leaves_by_what_it_saw(plane: ControlPlane, acce
     assert not access.get(LEASES, namespace, "mwatch-controller").is_ok
 
 
-def test_a_cluster_that_is_not_there_is_one_line_and_the_mend(
+def test_a_cluster_that_is_not_there_is_one_line_and_the_fix(
     plane: ControlPlane, tmp_path: Path
 ) -> None:
     words = [sys.executable, "-m", "mwatch", "controller", "--kubeconfig", str(tmp_path / "none")]

@@ -109,7 +109,7 @@ def test_a_job_that_does_not_exist_is_one_line_with_near_names(
     )
     nowhere = mwatch(plane, "checkpoints", "gpt", "-n", "no-such-namespace")
     assert nowhere.returncode == 2
-    assert "there is none at all; give its namespace with -n" in nowhere.stderr
+    assert "the namespace has no jobs; give another with -n" in nowhere.stderr
 
 
 def test_credentials_that_are_not_taken_and_a_server_that_is_gone_are_one_line(
@@ -138,7 +138,7 @@ def test_checkpoints_of_a_job_without_a_sidecar_are_not_known(
     run_pods(access, job, 1, ready_node(access, "well-five"))
     done = mwatch(plane, "checkpoints", "train", "-n", namespace)
     assert done.returncode == 3
-    assert "no sidecar tells of a save folder" in done.stdout
+    assert "no sidecar reports a save folder" in done.stdout
 
 
 def test_kubectl_takes_mwatch_as_a_plugin(

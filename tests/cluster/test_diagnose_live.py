@@ -181,6 +181,6 @@ def test_sidecars_are_asked_by_the_proxy_of_the_api_server(cluster: Kubectl) -> 
     assert status.returncode == 1
     found = json.loads(stored.stdout)
     assert (stored.returncode, found["folder"], found["tracker"]) == (1, "/ckpt", "10")
-    assert "no file of torch.save" in found["checkpoints"][0]["reason"]
+    assert "not a file of torch.save" in found["checkpoints"][0]["reason"]
     tracker = next(each for each in body["checks"] if each["check"] == "tracker")
     assert tracker["state"] == "found", "it names one that is not whole"

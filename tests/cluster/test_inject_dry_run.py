@@ -111,7 +111,7 @@ def test_auto_takes_the_form_that_the_operators_crd_keeps(
     changed = inject(str(FOLDER / name), NATIVE, "auto", asking(api))
     has_native = KEEPS_NATIVE[version]
     assert (f'"sidecar":"{"native" if has_native else "container"}"') in changed.after
-    assert any("drops native sidecars" in each for each in changed.result.said) is not has_native
+    assert any("drops native sidecars" in each for each in changed.result.notes) is not has_native
     for sent, kept in zip(objects_in(changed.after), accepted(api, changed.after), strict=True):
         assert lost(sent.get("spec", {}), kept.get("spec", {})) == []
 

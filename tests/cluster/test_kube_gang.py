@@ -252,7 +252,7 @@ def test_a_stop_says_why_on_the_job(access: Access) -> None:
     assert stopped is not None and stopped.is_suspended
     (event,) = access.call("GET", EVENTS.path(namespace)).body["items"]
     assert event["reason"] == "MwatchStopped" and "out of memory" in event["message"]
-    assert start_job(access, Events(access, "one"), stopped, None, who="alice", why="mended")
+    assert start_job(access, Events(access, "one"), stopped, None, who="alice", why="fixed")
     again = find_job(access, namespace, "train")
     assert again is not None and not again.is_suspended
 

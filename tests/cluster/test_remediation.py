@@ -34,7 +34,7 @@ def test_a_gang_goes_after_its_evidence_is_stored_and_the_wrappers_are_told(
     controller = Controller(access, namespace, folder=tmp_path / "kept")
     with fleet.fakes(access, job, 2, tmp_path / "pods") as fakes:
         watch = controller.watch(job, attempt=3, fakes=fakes)
-        fleet.decided(watch, pod="train-1", avoid_node=True)  # in place does not mend hardware
+        fleet.decided(watch, pod="train-1", avoid_node=True)  # in place does not fix hardware
         seen: list[tuple[set[str], bool]] = []
         allowed = access.delete
 

@@ -204,7 +204,7 @@ def test_a_stop_is_not_done_again_after_a_person_has_started_the_job(
     body = {"metadata": {"annotations": {"mwatch.dev/suspended-by": step.id}},
             "spec": {"suspend": True}}  # fmt: skip
     assert access.patch(JOBS, namespace, "train", body).is_ok
-    JobOverrides(access, namespace).resume("train", "mended")
+    JobOverrides(access, namespace).resume("train", "fixed")
     controller = Controller(access, namespace)
     watch = controller.watch(job)
     fleet.began(watch, 1)

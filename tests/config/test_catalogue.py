@@ -26,7 +26,7 @@ GOOD = {
     "blame": "'node'",
     "restart_helps": "'elsewhere'",
     "avoid_node": "'yes'",
-    "mend": "'Charge it.'",
+    "fix": "'Charge it.'",
     "runbook": "'gpu-hardware'",
     "source": "'a test'",
     "examples": "['E1115 flux capacitor drained on node 7']",
@@ -62,6 +62,12 @@ def test_an_entry_is_read_whole() -> None:
     assert entry.origin == "mine.toml:3"
 
 
+def test_the_old_key_mend_is_read_as_fix_with_a_warning() -> None:
+    with pytest.warns(FutureWarning, match="mine.toml:1: key 'mend' is now called 'fix'"):
+        (entry,) = read(entry_text(fix=None, mend="'Charge it.'"), "mine.toml")
+    assert entry.fix == "Charge it."
+
+
 def test_a_users_entry_replaces_the_packaged_one_and_new_ones_are_added(tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text(entry_text() + entry_text(id="'xid-79'", patterns=None, xid="79"))
@@ -83,7 +89,7 @@ BAD_ENTRIES = [
     ({"zzzz": "1"}, "unknown key zzzz; known keys: avoid_node, blame"),
     ({"pattern": "'x'"}, "unknown key pattern; did you mean patterns?"),
     ({"origin": "'here'"}, "unknown key origin; "),
-    ({"mend": None}, "key 'mend' is missing; add it"),
+    ({"fix": None}, "key 'fix' is missing; add it"),
     ({"patterns": None}, "needs one of 'xid' and 'patterns'"),
     ({"xid": "79"}, "needs one of 'xid' and 'patterns'"),
     ({"role": "'rooot'"}, "role: expected one of root, cascade, confirmation, benign, got 'rooot'"),
@@ -93,7 +99,7 @@ BAD_ENTRIES = [
     ({"title": "7"}, "title: expected a line of 1 to 80 printable characters, got 7"),
     ({"title": "' '"}, "title: expected a line of 1 to 80 printable characters, got ' '"),
     ({"title": f"'{'x' * 81}'"}, "title: expected a line of 1 to 80 printable characters, got 'x"),
-    ({"mend": r'"a\u001b[31m"'}, "mend: expected a line of 1 to 300 printable characters"),
+    ({"fix": r'"a\u001b[31m"'}, "fix: expected a line of 1 to 300 printable characters"),
     ({"id": "'Flux_Drained'"}, "id: expected at most 40 characters in kebab-case"),
     ({"id": "'xid-79'"}, "an id that begins with 'xid-' is for an Xid"),
     ({"patterns": "'flux capacitor'"}, "patterns: expected a list of 1 to 32 regular expressions"),
@@ -136,7 +142,7 @@ BAD_FILES = [
     ("[[fault]]\nid = 'x", "mine.toml: line 2: invalid TOML: "),
     ("", "mine.toml: line 1: holds no entry"),
     ("fault = 7\n", "mine.toml: line 1: holds no entry"),
-    ("fault = [7]\n", "mine.toml: line 1: entry None: is no table"),
+    ("fault = [7]\n", "mine.toml: line 1: entry None: is not a table"),
     ("colour = 'red'\n" + entry_text(), "mine.toml: line 1: unknown key 'colour'"),
     ("[[fualt]]\nid = 'x'\n", "mine.toml: line 1: unknown key 'fualt'"),
     (entry_text() * 2, "mine.toml: line 13: entry 'flux-drained': the id is taken by mine.toml:1"),

@@ -78,7 +78,7 @@ def test_an_empty_file_is_the_default(tmp_path: Path) -> None:
         ("a = " + "[" * 5000, "line 1: invalid TOML"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_named_with_its_mend(tmp_path: Path, text: str, said: str) -> None:
+def test_a_mistake_is_named_with_its_fix(tmp_path: Path, text: str, said: str) -> None:
     file = write(tmp_path, text)
     with pytest.raises(InputError) as caught:
         load_policy(file)

@@ -27,7 +27,7 @@ def test_a_hang_that_ended_in_a_death_needs_no_other_witness() -> None:
 
 def test_a_death_of_which_nobody_knows_how_is_still_a_death() -> None:
     decision = decided(died(code=None), finding(Cause.CRASH))
-    assert decision.witnesses[0].text == "pod-0: ended (nobody said how)"
+    assert decision.witnesses[0].text == "pod-0: ended (cause unknown)"
 
 
 def test_an_attempt_that_is_over_by_its_log_alone_is_over() -> None:

@@ -125,7 +125,7 @@ def test_blind_is_shown_as_blind() -> None:
 
 
 @pytest.mark.parametrize("cause", [Cause.CRASH, Cause.KILLED, Cause.FABRIC, Cause.HARDWARE])
-def test_a_death_after_the_last_iteration_was_kept_needs_no_mending(cause: Cause) -> None:
+def test_a_death_after_the_last_iteration_was_kept_needs_no_fixing(cause: Cause) -> None:
     built = died(1000, is_done=True)
     add_checkpoints(built, 900, 1000)
     decision = decided(built, finding(cause))
@@ -149,7 +149,7 @@ def test_a_hang_after_the_last_iteration_still_holds_the_gpus() -> None:
     assert (decision.action, decision.resume_from) == (Action.RESTART, 1000)
 
 
-def test_a_run_that_ended_in_nan_is_mended_all_the_same() -> None:
+def test_a_run_that_ended_in_nan_is_fixed_all_the_same() -> None:
     built = died(1000, code=0, is_done=True)
     add_checkpoints(built, 900, 1000)
     decision = decided(built, finding(Cause.NAN, since_iteration=950))
@@ -186,7 +186,7 @@ def test_what_to_do_about_memory_depends_on_how_long_it_lasted(
     assert decision.proposal.endswith("then start again")
 
 
-def test_the_catalogue_tells_how_to_mend_what_keeps_coming_back() -> None:
+def test_the_catalogue_tells_how_to_fix_what_keeps_coming_back() -> None:
     known = finding(Cause.CRASH, fault="process-too-many-files")
     unknown = finding(Cause.CRASH)
     proposals = [decided(died(code=93), each).proposal for each in (known, unknown)]

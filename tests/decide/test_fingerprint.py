@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The same thing again and again without progress: no restart mends it."""
+"""The same thing again and again without progress: no restart fixes it."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_a_checkpoint_that_could_not_be_loaded_gives_way_to_the_one_before() -> 
 
 
 @pytest.mark.parametrize("cause", [Cause.OOM, Cause.USER_ERROR, Cause.DATA])
-def test_what_a_restart_does_not_mend_is_stopped_at_once(cause: Cause) -> None:
+def test_what_a_restart_does_not_fix_is_stopped_at_once(cause: Cause) -> None:
     built = died(350)
     add_checkpoints(built, 300)
     decision = decided(built, finding(cause))
@@ -135,7 +135,7 @@ def test_started_from_random_stops_where_an_older_checkpoint_is_complete() -> No
     add_checkpoints(built, 400, attempt=1, stored="complete")
     decision = decided(built, finding(Cause.STARTED_FROM_RANDOM))
     assert decision.action is Action.STOP
-    assert decision.proposal == "mend the load path and resume from checkpoint 400"
+    assert decision.proposal == "fix the load path and resume from checkpoint 400"
 
 
 def test_started_from_random_is_left_alone_with_its_own_checkpoints() -> None:

@@ -26,7 +26,8 @@ def job_with(*iterations: int, **more: Any) -> Job:
 
 def test_the_newest_that_the_log_says_was_saved_where_the_folder_is_out_of_sight() -> None:
     choice = choose(job_with(200, 400), before=None)
-    assert choice == (400, "checkpoint 400: the newest one that the log says was saved", False)
+    why = "checkpoint 400: the newest one that was saved, according to the log"
+    assert choice == (400, why, False)
 
 
 def test_the_folder_knows_better_than_the_log() -> None:

@@ -53,7 +53,7 @@ def test_of_a_job_that_nobody_has_seen_nothing_is_sure() -> None:
     built = running()
     built.has_started = False
     built.attempt.iteration = None
-    assert judged(built) == Verdict(Cause.UNKNOWN, "nothing was seen yet", confidence=0.0)
+    assert judged(built) == Verdict(Cause.UNKNOWN, "no data yet", confidence=0.0)
 
 
 def test_a_rerun_is_told_as_what_megatron_stumbled_over() -> None:

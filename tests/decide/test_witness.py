@@ -260,4 +260,4 @@ def test_without_sight_of_progress_its_silence_means_nothing() -> None:
     add_sign(built, GPU, FLAT)
     decision = hang(built)
     assert decision.action is Action.NONE
-    assert decision.reason == "not acted on: nobody can read whether there is progress"
+    assert decision.reason == "not acted on: progress cannot be measured"

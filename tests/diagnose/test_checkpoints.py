@@ -231,7 +231,7 @@ def test_a_folder_of_save_folders_is_told_to_go_down(tmp_path: Path) -> None:
 
 def test_what_is_no_folder_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(InputError, match="is no folder; name the folder"):
+    with pytest.raises(InputError, match="is not a folder; give the folder"):
         report(tmp_path / "file")
     with pytest.raises(InputError, match="no such folder"):
         report(tmp_path / "nowhere")

@@ -88,7 +88,7 @@ def test_each_event_is_asked_for_once(pod: PodServer) -> None:
 def test_a_snapshot_of_another_pod_is_refused(pod: PodServer, change: dict[str, str]) -> None:
     with polling(target(pod, **change)) as poll:
         found = until(poll, failed)
-    assert found.problem.startswith("refused: who answers there is pod ns/train-0")
+    assert found.problem.startswith("refused: the server there is pod ns/train-0")
     assert poll.failures["foreign"] >= 1
 
 
@@ -140,7 +140,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
         (HEAD % 2 + b"[]", "bad", "cannot be read"),
         (HEAD % 15 + b'{"version":  1}', "bad", "has not looked yet"),
         (HEAD % 30 + b'{"version": 99, "who": "nobody"}'[:30], "bad", "cannot be read"),
-        (b"x" * 20000, "bad", "is no sidecar"),
+        (b"x" * 20000, "bad", "is not a sidecar"),
         (HEAD % 10**8 + b"x" * 70000, "large", "too long"),
     ],
 )

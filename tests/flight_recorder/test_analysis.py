@@ -138,7 +138,7 @@ def test_ranks_without_dumps_that_cannot_be_told_apart_are_all_named_with_less_c
     flight = Flight(layout(dp=4), stops={1: 5}).play(steps(8, with_world=False))
     found = analyse(dumps(flight, without=[1, 2]))
     assert sorted(blamed(found)) == [1, 2]
-    assert found.confidence <= 0.6 and "cannot be told apart" in found.summary
+    assert found.confidence <= 0.6 and "cannot be distinguished" in found.summary
 
 
 def test_of_one_dump_the_other_of_a_pair_is_named_and_of_a_larger_group_nobody_for_sure() -> None:

@@ -48,7 +48,7 @@ def test_it_goes_on_where_it_was_stopped(tmp_path: Path, saves: int, packed: boo
     assert not list(tmp_path.glob("*.part"))
 
 
-def test_a_stop_between_the_two_names_is_mended(
+def test_a_stop_between_the_two_names_is_fixed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = json_lines(tmp_path / "a.jsonl", many(20))

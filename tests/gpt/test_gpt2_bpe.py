@@ -73,10 +73,10 @@ def test_the_end_of_a_document_cannot_be_forged_by_a_text(tokenizer: Gpt2Tokeniz
 
 
 WRONG = [
-    ("vocab.json", "{", "is no JSON"),
-    ("vocab.json", "[1]", "is no table"),
+    ("vocab.json", "{", "invalid JSON"),
+    ("vocab.json", "[1]", "not a table"),
     ("vocab.json", json.dumps({"a": 1}), "not GPT-2's kind"),
-    ("merges.txt", "#version\nq zz\n", r"merges\.txt:2: is no merge"),
+    ("merges.txt", "#version\nq zz\n", r"merges\.txt:2: not a merge"),
 ]
 
 

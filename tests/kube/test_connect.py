@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""No cluster and no credentials: one line each, with the mend, and never a traceback."""
+"""No cluster and no credentials: one line each, with the fix, and never a traceback."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def test_a_kubeconfig_gives_address_token_and_namespace(tmp_path: Path) -> None:
     found.close()
 
 
-def test_no_configuration_at_all_names_the_mend(tmp_path: Path) -> None:
+def test_no_configuration_at_all_names_the_fix(tmp_path: Path) -> None:
     with pytest.raises(NoCluster, match="set KUBECONFIG"):
         connect(environ={"HOME": str(tmp_path)})
 
 
 def test_a_file_that_is_not_there_and_a_context_that_is_not_in_it(tmp_path: Path) -> None:
-    with pytest.raises(NoCluster, match=r"there is no file .*--kubeconfig"):
+    with pytest.raises(NoCluster, match=r"file .* does not exist.*--kubeconfig"):
         connect(str(tmp_path / "nobody"), environ={})
     with pytest.raises(NoCluster, match=r"no context nobody \(there are: "):
         connect(written(tmp_path, {}), "nobody", environ={})

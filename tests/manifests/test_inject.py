@@ -131,7 +131,7 @@ def test_the_save_folder_is_read_out_of_a_script_of_the_same_file() -> None:
 def test_a_save_folder_that_nobody_names_is_said() -> None:
     text = text_of("hyperpod.yaml").replace("--save", "--other").replace("--load", "--more")
     result = inject_text(text, "f", NATIVE)
-    assert any("--checkpoints" in each for each in result.said)
+    assert any("--checkpoints" in each for each in result.notes)
     given = inject_text(text, "f", NATIVE._replace(checkpoints="/fsx/here"))
     (pod,) = pods_of(given.text, "PyTorchJob")
     assert variables(named(pod["initContainers"], "mwatch"))["MWATCH_SAVE"] == "/fsx/here"
@@ -151,7 +151,7 @@ def test_without_a_fixed_name_there_is_no_token_and_that_is_said() -> None:
     result = injected("job.yaml")
     (pod,) = pods_of(result.text, "Job")
     assert "mwatch-token" not in [each["name"] for each in pod["volumes"]]
-    assert any("no token" in each for each in result.said)
+    assert any("no token" in each for each in result.notes)
 
 
 def test_the_users_grace_period_stays_and_saving_on_sigterm_gets_more() -> None:

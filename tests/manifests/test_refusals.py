@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A manifest that cannot be used: the error names the file, the line and the mend."""
+"""A manifest that cannot be used: the error names the file, the line and the fix."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_job_of_the_same_name_in_another_group_is_unknown() -> None:
 
 @pytest.mark.parametrize("text", ["", "---\n", "# nothing\n", "---\n---\n"])
 def test_an_empty_file(text: str) -> None:
-    assert "there is no object in it" in refusal(text)
+    assert "the file holds no object" in refusal(text)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_yaml_that_is_none_names_its_line_in_the_whole_file() -> None:
     text = JOB.replace("  elasticPolicy:\n", "  elasticPolicy: [\n")
     line = int(refusal(text).split(":")[1])
     assert line_of(text, "elasticPolicy") < line <= line_of(text, "elasticPolicy") + 3
-    assert "is no YAML" in refusal(text)
+    assert "invalid YAML" in refusal(text)
 
 
 def test_a_key_given_twice() -> None:

@@ -57,7 +57,7 @@ def test_what_a_person_changed_in_between_stays() -> None:
 def test_uninject_of_what_was_never_injected_changes_nothing_and_says_so() -> None:
     result = uninject_text(text_of("aks.yaml"), "f")
     assert result.text == text_of("aks.yaml")
-    assert result.said == ("there is nothing of mwatch in it",)
+    assert result.notes == ("there is nothing of mwatch in it",)
 
 
 def test_json_stays_json_and_a_list_is_looked_into() -> None:
@@ -120,7 +120,7 @@ def test_a_job_that_does_not_train_is_left_alone_unless_it_is_named() -> None:
     result = inject_text(text, "f", NATIVE)
     assert result.text.startswith(prepare)
     assert result.jobs == ("PyTorchJob/megatron",)
-    assert any("prepare" in each and "--only" in each for each in result.said)
+    assert any("prepare" in each and "--only" in each for each in result.notes)
     named_one = inject_text(text, "f", NATIVE._replace(only=("prepare",)))
     assert named_one.jobs == ("Job/prepare",)
     assert named_one.text.endswith(text_of("hyperpod.yaml"))

@@ -57,7 +57,7 @@ def test_the_chart_does_what_inject_would(case: str) -> None:
     text = rendered_text(MEGATRON, *bare, *sets("mwatch.enabled=false"))
     text = text.replace("restartPolicy: Always", _policy(watched))
     result = inject_text(text, "chart", wish_of(words))
-    assert result.said == ()
+    assert result.notes == ()
     injected = only(objects_in(result.text), "PyTorchJob")
     del injected["metadata"]["annotations"][INJECTED]  # the note for uninject
     assert _plain(watched) == _plain(injected)

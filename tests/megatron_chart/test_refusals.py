@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What cannot work is refused by `helm template`, with one sentence that names the mend."""
+"""What cannot work is refused by `helm template`, with one sentence that names the fix."""
 
 from __future__ import annotations
 

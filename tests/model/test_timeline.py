@@ -73,7 +73,7 @@ def test_what_was_written_since_the_first_bad_sign_is_suspect_until_a_rollback()
     assert timeline.standing(600, 1200.0) is CheckpointStanding.GOOD
 
 
-def test_the_earliest_bad_sign_counts_and_a_rollback_to_after_it_mends_nothing() -> None:
+def test_the_earliest_bad_sign_counts_and_a_rollback_to_after_it_fixes_nothing() -> None:
     timeline = Timeline()
     timeline.suspect(900.0, 551, "late")
     timeline.suspect(910.0, 540, "early")

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real run, made-up hardware and a made-up fleet, watched by a real Prometheus until all is over.
 
-When the fault is found, sent, mended and gone, the training is stopped; Prometheus stays, and
+When the fault is found, sent, fixed and gone, the training is stopped; Prometheus stays, and
 whoever asks it asks for the moment at which all was still there.
 """
 
@@ -27,7 +27,7 @@ from support.runs.live_runs import until
 FAULT_AT = 45
 STALLED = "MwatchStalled"
 STALL_SECONDS = 120.0
-"""Two starts of torch, a stall and its mending, on a machine that may be busy with others."""
+"""Two starts of torch, a stall and its fixing, on a machine that may be busy with others."""
 
 
 class Watched(NamedTuple):

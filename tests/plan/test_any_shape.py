@@ -132,17 +132,17 @@ def test_a_plan_that_works_is_one_that_megatron_accepts_and_that_fits(seed: int)
     plan = made(seed)
     assert render(plan)
     assert plan_json(plan)["works"] is plan.works
-    shape, cluster = plan.wish.shape, plan.wish.cluster
+    shape, cluster = plan.request.shape, plan.request.cluster
     if plan.works:
         assert refused_by_megatron(shape, plan.layout) == []
         most = max(each.total for each in plan.stages)
         assert most == memory.fullest(shape, plan.layout).total <= cluster.memory_bytes
-        for name, wanted in plan.wish.fixed._asdict().items():
+        for name, wanted in plan.request.fixed._asdict().items():
             if wanted is not None:
                 is_plain = name == "virtual" and wanted == 1
                 assert getattr(plan.layout, name) == (None if is_plain else wanted), name
     else:
-        assert all(each.what and each.mend for each in plan.problems)
+        assert all(each.what and each.fix for each in plan.problems)
 
 
 @pytest.mark.parametrize("seed", MANY)
@@ -151,11 +151,11 @@ def test_what_would_work_does(seed: int) -> None:
     if plan.other is None:
         assert plan.nodes is None
         return
-    cluster = plan.wish.cluster
+    cluster = plan.request.cluster
     cluster = cluster if plan.nodes is None else cluster._replace(nodes=plan.nodes)
     assert plan.other.world == cluster.world
-    assert refused_by_megatron(plan.wish.shape, plan.other) == []
-    said = check.problems(plan.wish.shape, plan.other, cluster)
+    assert refused_by_megatron(plan.request.shape, plan.other) == []
+    said = check.problems(plan.request.shape, plan.other, cluster)
     assert all(each.level == "warning" for each in said)
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A layout that cannot work is refused with a reason and a mend that is true."""
+"""A layout that cannot work is refused with a reason and a fix that is true."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "layout", "mend"), REFUSED, ids=[f"{row[0]}-{row[3][:20]}" for row in REFUSED]
+    ("name", "shape", "layout", "fix"), REFUSED, ids=[f"{row[0]}-{row[3][:20]}" for row in REFUSED]
 )
-def test_it_cannot_work(name: str, shape: ModelShape, layout: ParallelLayout, mend: str) -> None:
+def test_it_cannot_work(name: str, shape: ModelShape, layout: ParallelLayout, fix: str) -> None:
     errors = [each for each in check.problems(shape, layout, TWO) if each.level == "error"]
     assert [each.check for each in errors] == [name]
-    assert mend in errors[0].mend
+    assert fix in errors[0].fix
 
 
 def test_a_good_layout_has_no_problem() -> None:

@@ -82,7 +82,7 @@ def test_experts_are_spread_where_they_do_not_fit() -> None:
 def test_fsdp_leaves_only_the_batch_and_recomputation_open() -> None:
     found = choose(PRESETS["mpt-30b"].shape, Cluster(H100, 16), Fixed(fully_sharded=True))
     assert found is not None
-    assert found.told == "FSDP 128"
+    assert found.text == "FSDP 128"
     assert found.model == 1
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from mwatch.plan import memory
 from mwatch.plan.layout import ParallelLayout, Recompute
-from mwatch.plan.memory import footprint, unseen
+from mwatch.plan.memory import footprint, unlisted
 from mwatch.plan.presets import PRESETS
 from mwatch.plan.shape import ModelShape
 from plan.golden_shapes import ALL
@@ -64,7 +64,7 @@ def test_our_own_weights_gradients_and_optimizer_are_within_5_percent(row: dict[
     assert fixed == pytest.approx(row["weight_and_optimizer"], rel=0.05)
 
 
-SEEN = [row for row in ROWS if not unseen(ALL[row["preset"]].shape, layout_of(row))]
+SEEN = [row for row in ROWS if not unlisted(ALL[row["preset"]].shape, layout_of(row))]
 
 
 @pytest.mark.parametrize("row", SEEN, ids=name_of)
@@ -108,4 +108,4 @@ BLIND = [
 def test_what_the_report_does_not_count_is_named(
     shape: ModelShape, layout: ParallelLayout, words: tuple[str, ...]
 ) -> None:
-    assert unseen(shape, layout) == words
+    assert unlisted(shape, layout) == words

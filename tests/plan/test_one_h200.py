@@ -6,7 +6,7 @@ Runs of 6 to 12 steps with bf16 and made-up tokens; two ranks shared the GPU. `l
 attention is Megatron's own and not fused, but for the rows with flash attention, where PyTorch's
 kernel stood in for it; Adam is PyTorch's fused one. The plan was written down before they ran. In
 the FIRST it was 6 % short for experts and 6 and 11 % over where something was recomputed; that was
-mended, so they are no proof of their own. The LATER ones are: nothing was changed after them but
+fixed, so they are no proof of their own. The LATER ones are: nothing was changed after them but
 `runtime`, which is not in these figures.
 """
 

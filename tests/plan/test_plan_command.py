@@ -106,29 +106,32 @@ WRONG = [
     (["13b", *AKS, "--top-k", "2"], "add --experts"),
     (["13b", *AKS, "--storage", "amlfs-125:4"], "begins at 16 TiB"),
     (["13b", *AKS, "--storage", "disk"], "no storage tier"),
-    (["13b", *AKS, "--storage", "nfs=fast"], "is no size"),
-    (["13b", *AKS, "--storage", "nfs=nan"], "is no size"),
-    (["13b", *AKS, "--storage", "amlfs-125:-4"], "is no size"),
+    (["13b", *AKS, "--storage", "nfs=fast"], "is not a size"),
+    (["13b", *AKS, "--storage", "nfs=nan"], "is not a size"),
+    (["13b", *AKS, "--storage", "amlfs-125:-4"], "is not a size"),
     (["13b", *AKS, "--storage", "=4"], "no storage tier"),
     (["13b", *AKS, "--storage", ""], "no storage tier"),
     (["", *AKS], "there are: 175b"),
     (["13b", "--instance", "abacus"], "there are: g5.8xlarge"),
     (["13b", "--gpus", "8"], "--gpu-memory GIB"),
     (["13b", *AKS, "--gpus", "16"], "more than the 8 of Standard_ND96isr_H100_v5; use --nodes"),
-    (["13b", *AKS, "--multi-latent-attention"], "multi-latent attention is not counted"),
-    (["13b", *AKS, "--mtp-num-layers", "1"], "multi-token prediction are not counted"),
-    (["13b", *AKS, "--fp8-param-gather"], "counted in 16 bits"),
+    (
+        ["13b", *AKS, "--multi-latent-attention"],
+        "the memory of multi-latent attention",
+    ),
+    (["13b", *AKS, "--mtp-num-layers", "1"], "does not count layers of multi-token prediction"),
+    (["13b", *AKS, "--fp8-param-gather"], "counts weights in 16 bits"),
     (["13b", *AKS, "--pipeline-model-parallel-layout", "E"], "use --first-stage-layers"),
     (["mpt-7b", *AKS, "--first-stage-layers", "7"], "FSDP"),
     (["mpt-30b", *AKS, "--tp", "2"], "FSDP"),
     (["mpt-7b", *AKS, "--nodes", "2", "--values", "-"], "no FSDP"),
     (["175b", *AKS, "--values", "-"], "cannot work"),
-    (["13b", *AKS, "--values", "/nowhere/at/all.yaml"], "cannot be written"),
+    (["13b", *AKS, "--values", "/nowhere/at/all.yaml"], "cannot write /nowhere"),
 ]
 
 
 @pytest.mark.parametrize(("argv", "words"), WRONG, ids=[" ".join(row[0]) for row in WRONG])
-def test_bad_usage_names_the_mend(argv: list[str], words: str) -> None:
+def test_bad_usage_names_the_fix(argv: list[str], words: str) -> None:
     with pytest.raises(InputError, match=words.replace("-", "[-]")):
         run(*argv)
 
@@ -180,7 +183,7 @@ def test_uneven_stages_are_planned_where_the_layers_do_not_divide() -> None:
     assert [each["layers"] for each in found["memory_bytes"]["stages"]] == [15, 16, 16, 14]
     code, said = run(*words, "--pp", "4", "--first-stage-layers", "9", "--tp", "1")
     assert code == 1
-    assert "mend: --first-stage-layers 15 --last-stage-layers 14" in said
+    assert "fix: --first-stage-layers 15 --last-stage-layers 14" in said
 
 
 def test_what_megatrons_report_leaves_out_is_said_beside_it() -> None:

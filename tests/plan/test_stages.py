@@ -82,12 +82,12 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("shape", "layout", "mend"), WRONG)
+@pytest.mark.parametrize(("shape", "layout", "fix"), WRONG)
 def test_stages_that_do_not_add_up_are_refused_with_what_would(
-    shape: ModelShape, layout: ParallelLayout, mend: str
+    shape: ModelShape, layout: ParallelLayout, fix: str
 ) -> None:
     cluster = Cluster(H100._replace(gpus=layout.pipeline), 1)
     layout = replace(layout, world=layout.pipeline, recompute=Recompute.NONE)
     errors = [each for each in check.problems(shape, layout, cluster) if each.level == "error"]
     assert [each.check for each in errors] in (["pipeline"], ["virtual"])
-    assert mend in errors[0].mend
+    assert fix in errors[0].fix

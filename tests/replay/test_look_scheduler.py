@@ -28,7 +28,7 @@ def settled(lines: int = 100) -> EvaluationThrottle:
     screen = EvaluationThrottle()
     for number in range(1, lines + 1):
         screen.wants(PLAIN._replace(iteration=number))
-    screen.looked(is_news=False)
+    screen.looked(is_new=False)
     return screen
 
 
@@ -78,10 +78,10 @@ def test_looks_that_say_nothing_new_are_made_less_often() -> None:
     asked = 0
     for number in range(101, 20_101):
         if screen.wants(PLAIN._replace(iteration=number, losses={})):
-            screen.looked(is_news=False)
+            screen.looked(is_new=False)
             asked += 1
     assert asked < 2000
-    screen.looked(is_news=True)
+    screen.looked(is_new=True)
     assert screen.wants(PLAIN._replace(iteration=30_000, losses={}))
 
 

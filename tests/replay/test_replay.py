@@ -177,7 +177,7 @@ def test_until_now_is_read_by_the_clock_of_the_log(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["yesterday", "2026-13-01", ""])
 def test_a_time_that_is_none_is_an_input_error(text: str) -> None:
-    with pytest.raises(InputError, match="is no time"):
+    with pytest.raises(InputError, match="not a time"):
         read_moment(text, 0.0)
 
 
@@ -195,7 +195,7 @@ def test_until_says_nothing_about_a_log_without_times(tmp_path: Path) -> None:
     unstamped = log(*(line[line.index("]") + 1 :] for line in lines))
     report = judged(put(tmp_path, "a.log", unstamped), until="now")
     assert report.verdict.cause is Cause.UNKNOWN
-    assert report.notes == ("the log prints no times, so --until says nothing about it",)
+    assert report.notes == ("the log prints no times, so --until does not apply",)
 
 
 def test_a_text_that_is_no_log_is_blind(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def parsed(out: io.BytesIO, *files: Path) -> tuple[list[int], Summary]:
 
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK, CHUNK + 100])
-def test_the_pieces_end_with_an_error_that_names_the_mend(long_log: Path, size: int) -> None:
+def test_the_pieces_end_with_an_error_that_names_the_fix(long_log: Path, size: int) -> None:
     chunks = read_chunks(str(long_log))
     first = next(chunks)
     assert (first.done, first.size) == (CHUNK, 3 * CHUNK)

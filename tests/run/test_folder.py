@@ -58,7 +58,7 @@ def test_a_name_that_is_no_name_is_refused(tmp_path: Path, name: str) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_place_that_cannot_be_written_to_is_named_with_the_mend(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_to_is_named_with_the_fix(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="--runs"):
         make(tmp_path / "file", None, ["x"], NOW)

@@ -45,7 +45,7 @@ def test_what_only_the_wrapper_heard_counts() -> None:
     told = trained()
     assessment = told.sees(ProcessExit(0, None, None))
     assert outcome(0, told.engine.job, assessment, end()).summary == "training finished"
-    nothing = outcome(0, told.engine.job, assessment, end(reason="left with 0"))
+    nothing = outcome(0, told.engine.job, assessment, end(reason="exited with 0"))
     assert "iteration 3 of 1000" in nothing.summary
 
 
@@ -75,7 +75,7 @@ def test_a_command_that_was_never_started_says_why() -> None:
         ({"reason": "training finished: its last iteration was printed"}, True),
         ({"reason": "the trainer's own end (interval) was reached", "asked": True}, True),
         ({"reason": "asked to end: SIGTERM", "asked": True, "returned": 143}, False),
-        ({"reason": "left with 0; nothing was printed here that says more"}, False),
+        ({"reason": "exited with 0; this node printed no further detail"}, False),
         ({"code": 1}, False),
         ({"reason": None}, False),
     ],
@@ -98,5 +98,5 @@ def test_a_newer_attempt_and_giving_up_are_last_words() -> None:
 @pytest.mark.parametrize(
     ("cause", "code"), [(Cause.USER_ERROR, 1), (Cause.OOM, 1), (Cause.DATA, 1), (Cause.HANG, 93)]
 )
-def test_a_stop_says_whether_a_user_can_mend_it(cause: Cause, code: int) -> None:
+def test_a_stop_says_whether_a_user_can_fix_it(cause: Cause, code: int) -> None:
     assert stopped(Decision(Action.STOP, cause, 1, "because")).exit_code == code

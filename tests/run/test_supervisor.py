@@ -83,7 +83,7 @@ def test_a_watcher_that_always_fails_says_so_and_the_command_comes_to_its_end(
     failed = [each for each in told["notes"] if "mwatch failed at" in each]
     assert len(failed) == 1, "once"
     assert "KeyError: 'look'" in failed[0]
-    assert told["notes"][-1] == "the command has ended; mwatch cannot say how"
+    assert told["notes"][-1] == "the command has ended; its exit code is unknown"
 
 
 def test_faults_of_ours_do_not_keep_a_run_from_coming_back(tmp_path: Path) -> None:

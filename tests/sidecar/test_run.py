@@ -182,7 +182,7 @@ def test_nothing_is_seen_for_too_long_is_blind(tmp_path: Path) -> None:
     policy.write_text("[hang]\nblind_after_seconds = 0.5\n")
     with sidecar(tmp_path / "mwatch", "--policy", str(policy)) as one:
         assert until(lambda: one.metric("mwatch_blind") == 1)
-        assert "nothing of the job can be seen" in one.said
+        assert "no data on the job" in one.said
         assert one.get("/healthz") == b"ok\n", "the sidecar itself is fine"
 
 

@@ -3,7 +3,7 @@
 """Was it right to act, and from the right checkpoint? And what did it cost?
 
 A false kill is an action on a job that was well, or that would have come back by itself before
-a restart could have brought it back; or a stop of a job that a restart would have mended.
+a restart could have brought it back; or a stop of a job that a restart would have fixed.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class ActJudge:
         if kind == "sigterm" and not stage.is_over:
             return "the trainer was saving before its exit"
         if decision.action is Action.STOP and not self._may_stop(active):
-            return f"a restart would have mended {kind}"
+            return f"a restart would have fixed {kind}"
         return None
 
     def _why_too_early(self, incident: Incident) -> str | None:

@@ -19,7 +19,7 @@ from sim.shape import Shape
 
 Make = Callable[[Random], Plan]
 _COMES_BACK = frozenset({"oom", "user_error", "data"})
-"""A restart does not mend these."""
+"""A restart does not fix these."""
 _STUCK = ("data", "sigstop", "gil", "loop", "desync")
 
 

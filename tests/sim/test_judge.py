@@ -86,11 +86,11 @@ def test_a_stall_that_lasts_longer_than_a_restart_may_be_ended() -> None:
     assert judge.outcome.false_kills == []
 
 
-def test_a_stop_of_what_a_restart_mends_is_a_false_kill() -> None:
+def test_a_stop_of_what_a_restart_fixes_is_a_false_kill() -> None:
     watch, judge = watched(replace(HANG, kind="killed"))
     pass_time(watch, judge, 60)
     judge.acted(Decision(Action.STOP, Cause.KILLED, 1, "enough"))
-    assert "a restart would have mended killed" in judge.outcome.false_kills[0]
+    assert "a restart would have fixed killed" in judge.outcome.false_kills[0]
 
 
 def test_an_action_on_a_finished_job_is_a_false_kill() -> None:

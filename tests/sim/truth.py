@@ -94,7 +94,7 @@ def _also(incident: Incident, shape: Shape, eyes: Eyes) -> Iterator[C]:
     if is_done and phase in (JobPhase.STOPPING, JobPhase.EVALUATING):
         yield from _WELL  # the training is done and saved
     if shape.max_restarts:
-        yield from _WELL  # torchrun mends it before anybody else can
+        yield from _WELL  # torchrun recovers it before anybody else can
     if fault.kind == "blind" and (fault.variant == "probe" or not eyes.probe):
         yield from _WELL  # the log goes on; or it stops, as it does in a long save
     if phase is JobPhase.STARTING and fault.part == 0 and not eyes.probe:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What will not mend itself is an OSError, not an endless silence."""
+"""What will not resolve itself is an OSError, not an endless silence."""
 
 from __future__ import annotations
 

@@ -32,11 +32,11 @@ Run = Callable[[Sequence[str], Path, float], None]
 
 
 class ToolMissing(RuntimeError):
-    """The tool cannot be had here; the message names package, binary and the mend."""
+    """The tool cannot be had here; the message names package, binary and the fix."""
 
     def __init__(self, package: str, binary: str, reason: str) -> None:
-        mend = f"install the Debian package {package}, or put {binary} on PATH"
-        super().__init__(f"no {binary} (Debian package {package}): {reason}; {mend}")
+        fix = f"install the Debian package {package}, or put {binary} on PATH"
+        super().__init__(f"no {binary} (Debian package {package}): {reason}; {fix}")
 
 
 class CommandFailed(RuntimeError):

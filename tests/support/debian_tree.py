@@ -36,7 +36,7 @@ def debian_tree(
     run: Run = run_command,
 ) -> Path:
     """The folder that holds them, named after the first; `size` is for who waits. ToolMissing
-    names what mends it."""
+    names what fixes it."""
     home = user_cache() if cache is None else cache
     root = home / f"{packages[0]}-{platform.machine()}"
     if not root.is_dir():

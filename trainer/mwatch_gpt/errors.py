@@ -16,7 +16,7 @@ class BadInput(ValueError):
 
 
 class Disturbed(RuntimeError):
-    """The machine's doing and not the input's: the same command goes on when it is mended."""
+    """The machine's doing and not the input's: the same command goes on when it is fixed."""
 
 
 def package(name: str, reason: str) -> Any:

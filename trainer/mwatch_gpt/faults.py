@@ -4,7 +4,7 @@
 
 Every fault is the real thing: the signal is sent, the collective is not joined, the device is full.
 A marker file, written before the fault, keeps a resumed run from failing in the same way again.
-NaN, overflow and slowness last as long as the process, since nothing but a restart mends them.
+NaN, overflow and slowness last as long as the process, since nothing but a restart fixes them.
 
 How each fault is done. Nothing is pretended: see the reason beside each.
 """

@@ -32,11 +32,11 @@ def _name(workload: Workload) -> Iterator[CheckHit]:
         return
     for each in workload.replicas:
         found = [str(one.get("name")) for one in named(each.pod.get("containers"))]
-        told = ", ".join(found) or "none"
+        reported = ", ".join(found) or "none"
         if "pytorch" not in found:
             yield CheckHit(
                 (*each.path, "spec", "containers"),
-                f"{each.name} has no container named 'pytorch' (found: {told})",
+                f"{each.name} has no container named 'pytorch' (found: {reported})",
                 "rename the one that trains: the operator accepts no other name",
             )
 
@@ -112,10 +112,10 @@ def _selector(workload: Workload) -> Iterator[CheckHit]:
 def _rendezvous(workload: Workload) -> Iterator[CheckHit]:
     ids = {each.name: each.environment.get("RDZV_ID") for each in training(workload)}
     if len(ids) > 1 and len(set(ids.values())) > 1:
-        told = ", ".join(f"{name} {value or 'none'}" for name, value in ids.items())
+        message = ", ".join(f"{name} {value or 'none'}" for name, value in ids.items())
         yield CheckHit(
             (*training(workload)[-1].container_path, "env"),
-            f"RDZV_ID differs between the pods ({told}): they never meet",
+            f"RDZV_ID differs between the pods ({message}): they never meet",
             "give all of them the same",
         )
 
@@ -171,7 +171,7 @@ _COMPOSER = ("composer", "llmfoundry")
 
 
 def _save_load(workload: Workload) -> Iterator[CheckHit]:
-    for each in _told(workload):
+    for each in _described(workload):
         path, save, load = each.container_path, each.text(*SAVE), each.text(*LOAD)
         has_save, has_load = _has(each, SAVE), _has(each, LOAD)
         if not has_save:
@@ -192,7 +192,7 @@ def _save_load(workload: Workload) -> Iterator[CheckHit]:
             )
 
 
-def _told(workload: Workload) -> list[Replica]:
+def _described(workload: Workload) -> list[Replica]:
     """One is enough where all pods have the same command."""
     found = [each for each in training(workload) if has_arguments(each)]
     return found[:1]
@@ -246,7 +246,7 @@ def _autoresume(workload: Workload) -> Iterator[CheckHit]:
         if any(name in text for name in _COMPOSER) and each.text("autoresume") != "true":
             yield CheckHit(
                 each.container_path,
-                "autoresume is not set: a restart of Composer begins anew, or is refused",
+                "autoresume is not set: a restart of Composer starts from scratch or is refused",
                 "give autoresume=true, a run_name and a save_folder",
             )
 

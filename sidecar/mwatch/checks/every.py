@@ -32,6 +32,6 @@ def look(workload: Workload, checks: tuple[Check, ...] = ALL) -> list[Problem]:
             level = seen.level or check.level
             job = f"{workload.kind}/{workload.name}"
             line = workload.line(seen.path)
-            one = Problem(check.id, level, job, seen.what, seen.mend, line)
+            one = Problem(check.id, level, job, seen.what, seen.fix, line)
             found.setdefault((check.id, seen.what), one)
     return sorted(found.values(), key=lambda each: _ORDER.index(each.level))

@@ -139,12 +139,12 @@ def preempted(facts: KubeFacts) -> Finding | None:
         summary = f"Kueue took {facts.name} off its nodes ({work.evicted}): {work.evicted_text}"
         return _found(Cause.PREEMPTED, summary, facts)
     pods = [pod for pod in _every(facts) if _disrupted(pod) == "PreemptionByScheduler"]
-    said = _events(facts, {"Preempted"}, "Pod")
-    if not pods and not said:
+    reported = _events(facts, {"Preempted"}, "Pod")
+    if not pods and not reported:
         return None
-    who = pods[0].name if pods else said[0].about_name
+    who = pods[0].name if pods else reported[0].about_name
     return _found(
-        Cause.PREEMPTED, f"{who} was preempted by pods that come first", facts, pods, said
+        Cause.PREEMPTED, f"{who} was preempted by pods that come first", facts, pods, reported
     )
 
 
@@ -161,14 +161,14 @@ def drained(facts: KubeFacts) -> Finding | None:
 
 def volume(facts: KubeFacts) -> Finding | None:
     waits = {pod.name: pod for pod in facts.pods if pod.phase == "Pending" and not pod.is_deleting}
-    said = [each for each in _events(facts, _VOLUME, None) if _is_about(each, waits, facts)]
+    reported = [each for each in _events(facts, _VOLUME, None) if _is_about(each, waits, facts)]
     claims = [pod for pod in waits.values() if _is_claim(pod)]
-    if not said and not claims:
+    if not reported and not claims:
         return None
-    pods = claims or [waits[each.about_name] for each in said if each.about_name in waits]
-    text = claims[0].unscheduled_text if claims else said[0].text
+    pods = claims or [waits[each.about_name] for each in reported if each.about_name in waits]
+    text = claims[0].unscheduled_text if claims else reported[0].text
     name = pods[0].name if pods else facts.name
-    return _found(Cause.VOLUME, f"{name} waits for a volume: {text}", facts, pods, said)
+    return _found(Cause.VOLUME, f"{name} waits for a volume: {text}", facts, pods, reported)
 
 
 def image(facts: KubeFacts) -> Finding | None:
@@ -181,7 +181,7 @@ def image(facts: KubeFacts) -> Finding | None:
 
 def unschedulable(facts: KubeFacts) -> Finding | None:
     pods = [pod for pod in facts.pods if _is_unscheduled(pod, facts.now) and not _is_claim(pod)]
-    said = [
+    reported = [
         each
         for each in _events(facts, {"FailedCreate", "FailedCreatePod"}, None)
         if "exceeded quota" in each.text and each.about_name == facts.name
@@ -190,8 +190,10 @@ def unschedulable(facts: KubeFacts) -> Finding | None:
     if pods:
         summary = f"{len(pods)} pods find no node: {pods[0].unscheduled_text}"
         return _found(Cause.UNSCHEDULABLE, summary, facts, pods)
-    if said and is_short:
-        return _found(Cause.UNSCHEDULABLE, f"no room in the quota: {said[0].text}", facts, (), said)
+    if reported and is_short:
+        return _found(
+            Cause.UNSCHEDULABLE, f"no room in the quota: {reported[0].text}", facts, (), reported
+        )
     return None
 
 
@@ -272,8 +274,8 @@ def _is_drained(pod: KubePod, nodes: Mapping[str, KubeNode] | None) -> bool:
 
 
 def _why_drained(pod: KubePod) -> str:
-    said = pod.disruption.text if pod.disruption is not None else ""
-    return said or pod.text or "evicted"
+    message = pod.disruption.text if pod.disruption is not None else ""
+    return message or pod.text or "evicted"
 
 
 def _is_claim(pod: KubePod) -> bool:

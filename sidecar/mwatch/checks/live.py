@@ -41,9 +41,11 @@ def _sidecar_kept(running: Running) -> list[CheckHit] | NotChecked:
     """A CRD that does not know the field drops it, and the sidecar never lets the pod start."""
     pruned = [each.name for each in running.workload.replicas if _is_pruned(each)]
     if pruned:
-        said = f"{', '.join(pruned)}: the sidecar is an init container that never ends, and the pod"
+        message = (
+            f"{', '.join(pruned)}: the sidecar is an init container that never ends, and the pod"
+        )
         return [
-            CheckHit((), f"{said} waits for it: the CRD has dropped its restartPolicy",
+            CheckHit((), f"{message} waits for it: the CRD has dropped its restartPolicy",
                  "mwatch inject --sidecar container, or a newer training operator")
         ]  # fmt: skip
     if running.workload.kind not in _OF_A_CRD:
@@ -52,8 +54,10 @@ def _sidecar_kept(running: Running) -> list[CheckHit] | NotChecked:
         return NotChecked(running.why(CRD, "the CRD was not read"))
     if running.kept.restart_policy:
         return []
-    said = f"the CRD of {running.workload.kind} drops restartPolicy of init containers"
-    return [CheckHit((), said, "use mwatch inject --sidecar container, or auto", CheckLevel.INFO)]
+    message = f"the CRD of {running.workload.kind} drops restartPolicy of init containers"
+    return [
+        CheckHit((), message, "use mwatch inject --sidecar container, or auto", CheckLevel.INFO)
+    ]
 
 
 def _is_pruned(replica: Replica) -> bool:
@@ -79,14 +83,14 @@ def _nodes(running: Running) -> list[CheckHit] | NotChecked:
         if name not in known
     ]
     for each in (known[name] for name in sorted(names) if name in known):
-        found += [CheckHit((), f"node {each.name} {words}", mend) for words, mend in _ills(each)]
+        found += [CheckHit((), f"node {each.name} {words}", fix) for words, fix in _ills(each)]
     return found
 
 
 def _ills(node: KubeNode) -> Iterator[tuple[str, str]]:
     if not node.is_ready:
-        said = node.unready_text or "its kubelet has not been heard of"
-        yield f"is not ready: {said}", f"kubectl describe node {node.name}"
+        reported = node.unready_text or "its kubelet has not been heard of"
+        yield f"is not ready: {reported}", f"kubectl describe node {node.name}"
     if node.is_replaced:
         health = node.labels.get(HYPERPOD_HEALTH, "")
         yield f"is {health} by HyperPod", "wait until it is replaced; its auto-resume restarts"
@@ -100,7 +104,7 @@ def _reclaim(running: Running) -> list[CheckHit] | NotChecked:
         return NotChecked(running.why(CLAIMS, "claims and storage classes were not read"))
     wanted = _save_claims(running)
     if not wanted:
-        return NotChecked("which claim holds the checkpoints cannot be told")
+        return NotChecked("the claim that holds the checkpoints is unknown")
     by_name = {each.name: each for each in running.claims}
     known = [by_name[name] for name in wanted if name in by_name]
     if not known or any(not each.reclaim for each in known):
@@ -109,7 +113,7 @@ def _reclaim(running: Running) -> list[CheckHit] | NotChecked:
         CheckHit(
             (),
             f"claim {each.name} has reclaim policy Delete (storage class {each.storage_class}): "
-            "whoever deletes the claim deletes the checkpoints",
+            "deleting the claim deletes the checkpoints",
             "set persistentVolumeReclaimPolicy of its volume to Retain",
         )
         for each in known
@@ -137,8 +141,8 @@ def _tensorboard(running: Running) -> list[CheckHit] | NotChecked:
         return NotChecked(running.why(SERVICES, "the Services were not read"))
     if any("tensorboard" in each.lower() for each in running.services):
         return []
-    said = f"{_TENSORBOARD} is set, and no Service in the namespace shows it"
-    return [CheckHit((), said, "run tensorboard --logdir there, or use mwatch's dashboards")]
+    message = f"{_TENSORBOARD} is set, and no Service in the namespace shows it"
+    return [CheckHit((), message, "run tensorboard --logdir there, or use mwatch's dashboards")]
 
 
 def _rendezvous(running: Running) -> list[CheckHit] | NotChecked:
@@ -178,45 +182,45 @@ _LEAST_SECONDS = 60.0
 
 def _last_rank(running: Running) -> list[CheckHit] | NotChecked:
     """Iteration lines are the last rank's, which need not be in the last pod."""
-    told, job = running.progress, running.facts.job
+    reported, job = running.progress, running.facts.job
     if job is None or job.finished:
         return []
     if not any(pod.phase == "Running" for pod in running.facts.pods):
         return NotChecked("no pod runs")
-    if not told.read_pods:
+    if not reported.read_pods:
         return NotChecked(running.why(LOGS, "no log could be read"))
-    if told.line_at is None:
-        if told.iteration is not None:
+    if reported.line_at is None:
+        if reported.iteration is not None:
             return []  # the probe counts, whatever is printed
-        missing = len(running.facts.pods) - told.read_pods
+        missing = len(running.facts.pods) - reported.read_pods
         if missing > 0:
             return NotChecked(
-                f"no iteration line in {told.read_pods} logs; {missing} were not read"
+                f"no iteration line in {reported.read_pods} logs; {missing} were not read"
             )
         return [
-            CheckHit((), f"no pod of {told.read_pods} has printed an iteration line",
+            CheckHit((), f"no pod of {reported.read_pods} has printed an iteration line",
                  "is --log-interval too large, or does it still start?", CheckLevel.WARNING)
         ]  # fmt: skip
-    age = running.facts.now - told.line_at
-    if told.line_seconds is None or age <= max(_LATE * told.line_seconds, _LEAST_SECONDS):
+    age = running.facts.now - reported.line_at
+    if reported.line_seconds is None or age <= max(_LATE * reported.line_seconds, _LEAST_SECONDS):
         return []
-    pods = ", ".join(told.line_pods[:2])
+    pods = ", ".join(reported.line_pods[:2])
     return [
         CheckHit((), f"the last iteration line ({pods}) is {age:.0f} s old; one came every "
-             f"{told.line_seconds:.0f} s", "see the verdict: it hangs, saves or evaluates")
+             f"{reported.line_seconds:.0f} s", "see the verdict: it hangs, saves or evaluates")
     ]  # fmt: skip
 
 
 def _random(running: Running) -> list[CheckHit] | NotChecked:
-    told = running.progress
-    if not told.read_pods:
+    reported = running.progress
+    if not reported.read_pods:
         return NotChecked(running.why(LOGS, "no log could be read"))
     restarts = sum(pod.restarts for pod in running.facts.pods)
-    has_past = told.attempts > 1 or restarts or _has_checkpoints(running)
-    if not told.random_start or not has_past:
+    has_past = reported.attempts > 1 or restarts or _has_checkpoints(running)
+    if not reported.random_start or not has_past:
         return []
     return [
-        CheckHit((), f"it was restarted, and starts from random: {told.random_start}",
+        CheckHit((), f"it was restarted, and starts from random: {reported.random_start}",
              "stop it, and check --load and the tracker file")
     ]  # fmt: skip
 
@@ -227,18 +231,18 @@ def _has_checkpoints(running: Running) -> bool:
 
 
 def _early(running: Running) -> list[CheckHit] | NotChecked:
-    told, job = running.progress, running.facts.job
+    reported, job = running.progress, running.facts.job
     if job is None or job.finished != "Succeeded":
         return []
-    if told.is_done or told.asked_to_end:
+    if reported.is_done or reported.asked_to_end:
         return []
-    if told.iteration is None or told.total_iterations is None:
-        return NotChecked(running.why(LOGS, "no log tells how far it came"))
-    if told.iteration >= told.total_iterations:
+    if reported.iteration is None or reported.total_iterations is None:
+        return NotChecked(running.why(LOGS, "no log shows how far it got"))
+    if reported.iteration >= reported.total_iterations:
         return []
     return [
         CheckHit((), f"{job.kind.value} is Succeeded, but training stopped at iteration "
-             f"{told.iteration} of {told.total_iterations}",
+             f"{reported.iteration} of {reported.total_iterations}",
              "look for a masked exit code ('| tee' without pipefail), then start it again")
     ]  # fmt: skip
 
@@ -292,7 +296,7 @@ def _of_running(check: RunningCheck, running: Running, title: str) -> Made:
     if isinstance(seen, NotChecked):
         return Made(check.id, check.about, CheckState.UNSEEN, why=seen.why)
     found = [
-        Problem(check.id, each.level or check.level, title, each.what, each.mend) for each in seen
+        Problem(check.id, each.level or check.level, title, each.what, each.fix) for each in seen
     ]
     state = CheckState.FOUND if found else CheckState.FINE
     return Made(check.id, check.about, state, tuple(found))

@@ -46,12 +46,14 @@ def _variables(workload: Workload) -> Iterator[CheckHit]:
                 "use ^lo, or leave it out",
             )
         if settings.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE"):
-            said = f"{each.name}: NCCL_DEBUG={settings['NCCL_DEBUG']} writes much, from every rank"
-            yield CheckHit(path, said, "use WARN")
+            message = (
+                f"{each.name}: NCCL_DEBUG={settings['NCCL_DEBUG']} writes much, from every rank"
+            )
+            yield CheckHit(path, message, "use WARN")
         for name in ("NCCL_PROTO", "NCCL_ALGO"):
             if name in settings:
-                said = f"{each.name}: {name} is set, which keeps NCCL from choosing"
-                yield CheckHit(path, said, "leave it out unless you have measured")
+                message = f"{each.name}: {name} is set, which keeps NCCL from choosing"
+                yield CheckHit(path, message, "leave it out unless you have measured")
         cache = settings.get("TRITON_CACHE_DIR")
         if cache and _PVC in (volume_of(each, cache) or {}):
             yield CheckHit(
@@ -104,8 +106,8 @@ def _devices(workload: Workload) -> Iterator[CheckHit]:
             )
         cards = requested(each, _RDMA)
         if cards is not None and gpus(each) is not None and cards != gpus(each):
-            said = f"{each.name} asks for {gpus(each)} GPUs and {cards} {_RDMA}"
-            yield CheckHit(path, said, "make them equal: each GPU has a card of its own")
+            message = f"{each.name} asks for {gpus(each)} GPUs and {cards} {_RDMA}"
+            yield CheckHit(path, message, "make them equal: each GPU has a card of its own")
 
 
 def _shared_memory(workload: Workload) -> Iterator[CheckHit]:

@@ -39,7 +39,7 @@ class JobParallelism(NamedTuple):
         return self.tensor * self.pipeline * self.context
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         return f"TP {self.tensor} x PP {self.pipeline} x CP {self.context} = {self.model}"
 
     @property
@@ -89,7 +89,7 @@ def _world_size(workload: Workload) -> Iterator[CheckHit]:
     if shape is not None and shape.world and shape.world % shape.model:
         yield CheckHit(
             shape.path,
-            f"the world size {shape.world} does not divide by {shape.told}",
+            f"the world size {shape.world} does not divide by {shape.text}",
             f"use a multiple of {shape.model} GPUs, or smaller parallel sizes",
         )
 

@@ -46,7 +46,7 @@ def _restart_policy(workload: Workload) -> Iterator[CheckHit]:
                 path,
                 f"{each.name} has restartPolicy ExitCode, but torchrun exits 1 for every failure "
                 "and also on SIGTERM: the job fails at the first one",
-                "use OnFailure, or mwatch inject, whose wrapper tells exit codes apart",
+                "use OnFailure, or mwatch inject, whose wrapper distinguishes exit codes",
             )
         elif each.restart_policy == "Never":
             yield CheckHit(
@@ -64,7 +64,7 @@ def _misplaced(workload: Workload) -> Iterator[CheckHit]:
         if key not in (known or ()):
             yield CheckHit(
                 ("spec", str(key)),
-                f"{key} at spec is dropped without a word",
+                f"{key} at spec is silently dropped",
                 f"put it at spec.runPolicy.{key}"
                 if key in _RUN_POLICY
                 else f"take it away: a {workload.kind} has no such field there",
@@ -111,7 +111,7 @@ def _elastic(workload: Workload) -> Iterator[CheckHit]:
         yield CheckHit(
             (*path, "maxRestarts"),
             f"torchrun may restart its ranks {policy['maxRestarts']} times inside the container, "
-            "unseen by Kubernetes",
+            "which Kubernetes does not notice",
             "set it to 0 where mwatch acts",
             CheckLevel.INFO,
         )

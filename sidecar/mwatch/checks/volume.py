@@ -24,7 +24,7 @@ _OWN = frozenset({"overlay", "tmpfs", "ramfs", "rootfs"})
 """File systems that die with the container or the pod."""
 _OVERDUE = 2.0
 _MIN_OVERDUE_SECONDS = 600.0
-_NO_SIDECAR = "no sidecar tells of the volume; use mwatch inject"
+_NO_SIDECAR = "no sidecar reports the volume; use mwatch inject"
 
 
 def _data_files(running: Running) -> list[CheckHit] | NotChecked:
@@ -81,7 +81,7 @@ def _data_prefix(running: Running) -> list[CheckHit] | NotChecked:
         return NotChecked(running.why(VOLUME, _NO_SIDECAR))
     seen = [(pod, each) for pod, each in files if not each.is_unseen]
     if not seen:
-        return NotChecked("the sidecars do not see the folder of the data")
+        return NotChecked("the data folder is not mounted in the sidecars")
     return [
         CheckHit((), f"{pod}: there is no {each.prefix}.bin", "check --data-path and the mount")
         for pod, each in seen
@@ -123,12 +123,12 @@ def _space(running: Running) -> list[CheckHit] | NotChecked:
         return NotChecked(running.why(VOLUME, _NO_SIDECAR))
     size = _checkpoint_bytes(running)
     if size is None:
-        return NotChecked("nothing tells how large a checkpoint is")
+        return NotChecked("the size of a checkpoint is unknown")
     least, pod = min(free)
     if least >= 2 * size:
         return []
-    said = f"{pod}: {least / 1e9:.1f} GB are free for checkpoints of {size / 1e9:.1f} GB"
-    return [CheckHit((), said, "make room for two of them, or the next save fails")]
+    message = f"{pod}: {least / 1e9:.1f} GB are free for checkpoints of {size / 1e9:.1f} GB"
+    return [CheckHit((), message, "make room for two of them, or the next save fails")]
 
 
 def _checkpoint_bytes(running: Running) -> float | None:
@@ -148,7 +148,7 @@ def _checkpoint_bytes(running: Running) -> float | None:
 def _tracker(running: Running) -> list[CheckHit] | NotChecked:
     stored = running.stored
     if stored is None:
-        return NotChecked(running.why(VOLUME, "no sidecar tells of the save folder"))
+        return NotChecked(running.why(VOLUME, "no sidecar reports the save folder"))
     if not stored.checkpoints:
         return []
     named = next((each.tracker for each in running.pods.values() if each.tracker), None)
@@ -172,19 +172,19 @@ def _tracker(running: Running) -> list[CheckHit] | NotChecked:
 
 
 def _overdue(running: Running, newest: StoredCheckpoint) -> list[CheckHit]:
-    told = running.progress
-    if not told.save_interval or not told.step_seconds or newest.written_at is None:
+    reported = running.progress
+    if not reported.save_interval or not reported.step_seconds or newest.written_at is None:
         return []
     if running.facts.job is None or running.facts.job.finished:
         return []
-    usual = told.save_interval * told.step_seconds
+    usual = reported.save_interval * reported.step_seconds
     age = running.facts.now - newest.written_at
     if age <= max(_OVERDUE * usual, _MIN_OVERDUE_SECONDS):
         return []
-    said = f"the newest checkpoint ({newest.iteration}) is {age / 60:.0f} min old; "
+    message = f"the newest checkpoint ({newest.iteration}) is {age / 60:.0f} min old; "
     return [
         CheckHit(
-            (), f"{said}one is due every {usual / 60:.0f} min", "see whether saves fail or hang"
+            (), f"{message}one is due every {usual / 60:.0f} min", "see whether saves fail or hang"
         )
     ]
 
@@ -193,18 +193,18 @@ def _save_load(running: Running) -> list[CheckHit] | NotChecked:
     """As it really runs: a script may add what the manifest does not show."""
     given = running.arguments
     if not given:
-        return NotChecked(running.why(LOGS, "the arguments of the trainer were not seen"))
+        return NotChecked(running.why(LOGS, "the arguments of the trainer are unknown"))
     save, load = given.get("--save"), given.get("--load")
     if not save:
         return [
             CheckHit((), "it runs without --save: nothing to resume from", "give --save, --load")
         ]
     if not load:
-        said = "it runs without --load: a restart begins at iteration 0"
-        return [CheckHit((), said, f"give --load {save}")]
+        message = "it runs without --load: a restart begins at iteration 0"
+        return [CheckHit((), message, f"give --load {save}")]
     if save != load:
-        said = f"it saves to {save} and loads from {load}: a restart goes back to the old one"
-        return [CheckHit((), said, "make them equal")]
+        message = f"it saves to {save} and loads from {load}: a restart goes back to the old one"
+        return [CheckHit((), message, "make them equal")]
     return []
 
 

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mwatch checkpoints`: the checkpoints of a folder or of a live job, complete or why not.
 
-Exit codes: 0 there is one to resume from, 1 there are some and none is complete and good, 2 bad
-usage, no such job, or a folder that cannot be read, 3 nothing there that it knows. It reads no
-tensors: a complete checkpoint has all its bytes, which need not be the right ones.
+Exit codes: 0 there is one to resume from, 1 there are some but none is complete and good, 2 bad
+usage, no such job, or an unreadable folder, 3 no known checkpoint found. It reads no tensors: a
+complete checkpoint has all its bytes, whether or not they are right.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 _HEAD = ("ITERATION", "STATE", "STANDING", "SIZE", "AGE", "FORMAT", "TRACKER", "REASON")
 _JOB_HEAD = ("ITERATION", "STATE", "SIZE", "AGE", "TRACKER", "REASON")
 Folder = Annotated[
-    str, typer.Argument(metavar="DIR|JOB", help="What --save or save_folder names; or a live job.")
+    str,
+    typer.Argument(
+        metavar="DIR|JOB", help="Read this save folder (--save, save_folder) or this live job."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -36,21 +39,21 @@ def checkpoints(
     context: Context = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the checkpoints of a folder or a live job: complete or why not, good or not.
+    """List checkpoints, and which of them a run can resume from.
 
-    Reads Megatron-LM (torch_dist and legacy) and Composer checkpoints, and changes nothing.
-    TRACKER marks the one that the trainer itself would load. Unverified means that it could not
-    be checked.
+    Megatron-LM (torch_dist and legacy) and Composer checkpoints are read; nothing is changed.
+    STATE is complete, incomplete or corrupt with the reason, or unverified if it could not be
+    checked. TRACKER marks the one that the trainer itself would load.
 
-    STANDING is what .mwatch/timeline.json says, where mwatch keeps it: good; suspect, for
-    numbers had gone bad before it was written; abandoned, for a rollback went behind it. "resume"
-    marks the newest good one. Without that file no rollback is known, and what is complete is
-    good; with a broken one the standing is unknown.
+    STANDING comes from .mwatch/timeline.json beside the checkpoints: good; suspect, written after
+    the numbers went bad; abandoned, because a rollback went further back. "resume" marks the newest
+    good one. Without that file every complete checkpoint is good; if the file is unreadable, the
+    standing is unknown.
 
-    A name that is a path here is a folder; any other, and every one with -n, --context or
-    --kubeconfig, is a live job, whose sidecars tell what they see of its folder.
+    An argument that is a path here is a folder. Any other argument, and every one with -n,
+    --context or --kubeconfig, is a live job; its sidecars report the folder as they see it.
 
-    Exit code: 0 one can be resumed from, 1 none can, 2 not a readable folder or no such job,
+    Exit codes: 0 one can be resumed from, 1 none can, 2 unreadable folder or no such job,
     3 none found.
 
     Example: mwatch checkpoints /data/ckpt
@@ -86,9 +89,9 @@ def _of_job(
 
 
 def render_job(found: JobCheckpoints) -> str:
-    """As far as a sidecar tells it: format and standing are not sent."""
+    """What a sidecar reports: format and standing are not part of it."""
     if found.stored is None:
-        return f"nothing is known of the checkpoints of {found.job}: {found.why}"
+        return f"no checkpoint data for {found.job}: {found.why}"
     rows = [
         (
             str(each.iteration),
@@ -109,7 +112,7 @@ def render_job(found: JobCheckpoints) -> str:
 
 
 def render(report: CheckpointReport) -> str:
-    """The table, what else there is to know, and the answer in the last line."""
+    """The table, notes, and the answer in the last line."""
     rows = [_HEAD, *_rows(report)] if report.listing.checkpoints else []
     lines = _table(rows)
     notes = [f"note: {_plain(note)}" for note in report.notes]
@@ -155,12 +158,12 @@ def _answer(report: CheckpointReport) -> str:
     if newest is None:
         return f"none of {len(found)} checkpoints is complete"
     count = sum(each.state is newest.state for each in found)
-    said = f"{count} of {len(found)} checkpoints complete"
+    counted = f"{count} of {len(found)} checkpoints complete"
     if report.timeline.is_broken:
-        return f"{said}, the newest is {newest.name}; whether it is good is not known"
+        return f"{counted}, the newest is {newest.name}; its standing is unknown"
     if resume is None:
-        return f"{said}, none of them good"
-    return f"{said}, resume from {resume.name}"
+        return f"{counted}, none of them good"
+    return f"{counted}, resume from {resume.name}"
 
 
 def size(count: int) -> str:

@@ -1,11 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the commands that look at a cluster share: their options, and errors as exit codes.
+"""What the commands that read a cluster share: their options, and errors as exit codes.
 
-Exit codes: 2 there is no such job (or bad usage), 3 the cluster cannot be seen: no configuration,
-no right, credentials that have expired, no answer.
-
-What keeps a command from seeing a cluster, by the one name that the commands know.
+Exit codes: 2 no such job, or bad usage; 3 the cluster is unreachable: no configuration, no
+permission, expired credentials, or no answer.
 """
 
 from __future__ import annotations
@@ -24,24 +22,34 @@ T = TypeVar("T")
 
 Namespace = Annotated[
     str | None,
-    typer.Option("--namespace", "-n", metavar="NAME", help="Of the job; else the context's."),
+    typer.Option(
+        "--namespace",
+        "-n",
+        metavar="NAME",
+        help="Use this namespace; by default the one of the context.",
+    ),
 ]
 Kubeconfig = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Else KUBECONFIG, else ~/.kube/config.")
+    str | None,
+    typer.Option(
+        metavar="FILE", help="Use this kubeconfig; by default $KUBECONFIG or ~/.kube/config."
+    ),
 ]
-Context = Annotated[str | None, typer.Option(metavar="NAME", help="Of that file.")]
+Context = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Use this context of the kubeconfig.")
+]
 
 
 def seen(look: Callable[[], T], name: str = "") -> T:
-    """What `look` gives; where no cluster can be seen, one line and exit code 3.
+    """What `look` returns; if the cluster is unreachable, one line and exit code 3.
 
-    `name`: what was taken for a job only because it is nothing on this machine.
+    `name`: an argument taken for a job only because no such file exists here.
     """
 
     try:
         return look()
     except CannotSee as error:
-        doubt = f"{name}: no such file or folder, so a job of a cluster; but " if name else ""
+        doubt = f"{name} is not a file or folder here, so it must be a job; but " if name else ""
         print(f"mwatch: {doubt}{error}", file=sys.stderr)
         raise typer.Exit(CANNOT_SEE) from None
 

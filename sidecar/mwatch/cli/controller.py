@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch controller`: watches, and where they allow it restarts, the jobs of one namespace.
+"""`mwatch controller`: watches the jobs of one namespace and restarts those that allow it.
 
-Exit codes: 0 asked to end (SIGTERM, SIGINT), or all is well with --once; 1 something is wrong,
-3 something cannot be seen (--once); 2 bad options, or no way to the cluster.
+Exit codes: 0 stopped by SIGTERM or SIGINT, or all jobs are healthy (--once); 1 a job has a
+problem, 3 a job is unreachable (--once); 2 bad options, or the cluster is unreachable.
 """
 
 from __future__ import annotations
@@ -17,29 +17,51 @@ from mwatch.cli.output import write
 
 Namespace = Annotated[
     str | None,
-    typer.Option("--namespace", "-n", metavar="NAME", help="Else the kubeconfig's, or the pod's."),
+    typer.Option(
+        "--namespace",
+        "-n",
+        metavar="NAME",
+        help="Watch this namespace; by default the one of the kubeconfig or pod.",
+    ),
 ]
 Kubeconfig = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Else $KUBECONFIG, ~/.kube/config, or the pod's.")
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Use this kubeconfig; by default $KUBECONFIG, ~/.kube/config or the pod's account.",
+    ),
 ]
-Context = Annotated[str | None, typer.Option(metavar="NAME", help="Of the kubeconfig.")]
-Port = Annotated[int, typer.Option(metavar="N", help="To serve on; 0: any.")]
-Host = Annotated[str, typer.Option(metavar="ADDRESS", help="To listen on (else all).")]
+Context = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Use this context of the kubeconfig.")
+]
+Port = Annotated[int, typer.Option(metavar="PORT", help="Listen on this port; 0 takes any.")]
+Host = Annotated[str, typer.Option(metavar="ADDRESS", help="Listen on this address.")]
 Policy = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="Thresholds of jobs that name no policy of their own (TOML)."
+        metavar="FILE",
+        help="Read thresholds for jobs without a policy of their own from this TOML file.",
     ),
 ]
 Fleet = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="What may be done to all jobs together (TOML).")
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Read the limits that apply to all jobs together from this TOML file."
+    ),
 ]
 Evidence = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Keep bundles that were fetched from pods here.")
+    Path | None, typer.Option(metavar="DIR", help="Keep evidence bundles fetched from pods here.")
 ]
-Poll = Annotated[float, typer.Option(metavar="SECONDS", help="Between two questions to a pod.")]
-Once = Annotated[bool, typer.Option("--once", help="Look at all jobs once, tell, do nothing.")]
-Json = Annotated[bool, typer.Option("--json", help="JSON: its lines, or with --once all it sees.")]
+Poll = Annotated[float, typer.Option(metavar="SECONDS", help="Poll each pod at this interval.")]
+Once = Annotated[
+    bool, typer.Option("--once", help="Print the state of all jobs once and exit; take no action.")
+]
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Print JSON: one object per message or, with --once, one document."
+    ),
+]
 
 
 def controller(
@@ -56,10 +78,11 @@ def controller(
     once: Once = False,
     json: Json = False,
 ) -> None:
-    """Watch all jobs of a namespace with the label mwatch.dev/watch=true.
+    """Watch the jobs of a namespace and restart those that allow it.
 
-    Serves /metrics, /healthz and /v1/jobs; acts only on jobs whose annotation mwatch.dev/mode is
-    act, and only while it holds the Lease mwatch-controller.
+    The controller watches every job with the label mwatch.dev/watch=true and serves /metrics,
+    /healthz and /v1/jobs. It acts only on jobs whose annotation mwatch.dev/mode is act, and only
+    while it holds the Lease mwatch-controller.
 
     Example: mwatch controller -n training --evidence /var/lib/mwatch
     """
@@ -85,13 +108,13 @@ def controller(
 
 def _show(jobs: list[dict[str, object]]) -> None:
     for job in jobs:
-        said = job["verdict"] if isinstance(job["verdict"], dict) else {}
+        verdict = job["verdict"] if isinstance(job["verdict"], dict) else {}
         pods = job["pods"] if isinstance(job["pods"], dict) else {}
         write(
             f"{job['kind']}/{job['name']}  {job['mode']}  {job['phase'] or '-'}  "
             f"attempt {job['attempt']}  iteration {job['iteration'] or '-'}  "
             f"{pods.get('answering')}/{pods.get('wanted')} pods  "
-            f"{said.get('cause', 'unknown')}: {said.get('summary', '')}"
+            f"{verdict.get('cause', 'unknown')}: {verdict.get('summary', '')}"
         )
     if not jobs:
         write("no job with the label mwatch.dev/watch=true")

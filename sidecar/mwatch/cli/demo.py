@@ -22,10 +22,15 @@ from mwatch.cli.words import duration
 if TYPE_CHECKING:
     from mwatch.run.demo import DemoResult, Row
 
-Quick = Annotated[bool, typer.Option("--quick", help="Two faults instead of five.")]
-Runs = Annotated[Path, typer.Option(metavar="DIR", help="Where the run is kept.")]
-Port = Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="For /metrics; 0: none.")]
-Plain = Annotated[bool, typer.Option("--plain", help="Plain lines, also on a terminal.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Inject two faults instead of five.")]
+Runs = Annotated[Path, typer.Option(metavar="DIR", help="Keep the folder of the run here.")]
+Port = Annotated[
+    int,
+    typer.Option(
+        metavar="PORT", min=0, max=65535, help="Serve /metrics on this port; 0 serves nothing."
+    ),
+]
+Plain = Annotated[bool, typer.Option("--plain", help="Print plain lines on a terminal too.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
@@ -37,10 +42,11 @@ def demo(
     plain: Plain = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a real tiny Megatron-core GPT here, break it in five ways, and watch it come back.
+    """Train a small GPT, break it in five ways and recover it each time.
 
-    A rank stops, a weight becomes NaN, the loss scale collapses, a rank is killed, the newest
-    checkpoint is corrupt. Takes under three minutes on two cores, once installed.
+    The training is real (megatron-core on this machine). A rank stops, a weight becomes NaN, the
+    loss scale collapses, a rank is killed, and the newest checkpoint is corrupt. The demo takes
+    under three minutes on two cores, once installed.
 
     Example: mwatch demo --quick
     """
@@ -61,7 +67,7 @@ def demo(
 
 
 def _table(result: DemoResult) -> list[list[tuple[str, str]]]:
-    heads = ("fault", "found after", "cause", "who", "action", "lost steps", "")
+    heads = ("fault", "found after", "cause", "culprit", "action", "lost steps", "")
     rows = [heads, *(_cells(row) for row in result.rows)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
     lines: list[list[tuple[str, str]]] = [[]]
@@ -73,10 +79,10 @@ def _table(result: DemoResult) -> list[list[tuple[str, str]]]:
             cells[-1] = (cells[-1][0], "bold green" if is_fine else "bold red")
         lines.append(cells)
     fine = sum(row.is_recovered for row in result.rows)
-    said = f"{fine} of {len(result.rows)} recovered, {duration(result.seconds)} in all"
+    summary = f"{fine} of {len(result.rows)} recovered in {duration(result.seconds)}"
     is_done = not any(result.exit_codes)
-    ended = "training went on to its end" if is_done else "training did not end well"
-    lines += [[], [(f"{said}; {ended}", "bold green" if result.is_fine else "bold red")]]
+    ended = "training finished" if is_done else "training did not finish"
+    lines += [[], [(f"{summary}; {ended}", "bold green" if result.is_fine else "bold red")]]
     lines += [[(f"report: {folder.report}", "")] for folder in result.folders]
     return lines
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mwatch diagnose`: one screen about a live job, a recorded run, or a manifest.
 
-Exit codes: 0 healthy or finished, 1 something is wrong, 2 bad usage, no such job, or an input
-that cannot be read, 3 it cannot be told, or the cluster cannot be seen.
+Exit codes: 0 healthy or finished, 1 something is wrong, 2 bad usage, no such job, or an
+unreadable input, 3 not enough data, or the cluster is unreachable.
 """
 
 from __future__ import annotations
@@ -33,16 +33,25 @@ Names = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[JOB|DIR|LOG...|-]",
-        help="A live job; or log files (one per pod, per attempt), folders of them, - for stdin.",
+        help="Diagnose this live job, or these log files (one per pod and attempt) or folders; "
+        "- is standard input.",
     ),
 ]
 Manifest = Annotated[
     str | None,
-    typer.Option("--file", "-f", metavar="FILE|-", help="A job's manifest, before it is applied."),
+    typer.Option(
+        "--file",
+        "-f",
+        metavar="FILE|-",
+        help="Check this manifest before it is applied; - is standard input.",
+    ),
 ]
 Bundle = Annotated[
     Path | None,
-    typer.Option(metavar="FILE.tgz", help="Of a job: all that was seen, without secrets."),
+    typer.Option(
+        metavar="FILE.tgz",
+        help="Write everything that was read of a live job into this archive, without secrets.",
+    ),
 ]
 
 
@@ -60,18 +69,18 @@ def diagnose(
     policy: Policy = None,
     catalogue: Catalogue = None,
 ) -> None:
-    """Say what is wrong with a job or a recorded run, who is to blame, and what to do.
+    """Find what is wrong with a job or recorded run, and what to do.
 
-    A name that is a file or a folder here is a recording: logs of all pods and attempts, and
-    checkpoint folders beside them. Any other name is a live job (gpt, or pytorchjob/gpt), and with
-    -n, --context or --kubeconfig every name is. It changes nothing, here or there.
+    An argument that is a file or a folder here is a recording: logs of all pods and attempts, and
+    checkpoint folders beside them. Any other argument is a live job (gpt, or pytorchjob/gpt); with
+    -n, --context or --kubeconfig every argument is. The command changes nothing.
 
-    A live job is told from the API server, and its sidecars by pods/proxy, else its logs.
+    A live job is read from the API server and, by pods/proxy, from its sidecars; without sidecars,
+    from the logs of its pods. With -f, a manifest is checked instead: parallel sizes, volumes,
+    restart policy and options that hide errors.
 
-    With -f, a manifest is checked instead: what divides, what is saved where, what hides errors.
-
-    Exit code: 0 healthy or finished, 1 something is wrong, 2 bad input or no such job, 3 it cannot
-    be told, or the cluster cannot be seen. Checks alone do not change it.
+    Exit codes: 0 healthy or finished, 1 something is wrong, 2 bad input or no such job, 3 not
+    enough data, or the cluster is unreachable. Failed checks alone do not change the exit code.
 
     Example: mwatch diagnose megatron-training -n training
 
@@ -82,7 +91,9 @@ def diagnose(
     if is_job(names[0] if names else "-", namespace, kubeconfig, context):
         _job(names or [], (namespace, kubeconfig, context), policy, bundle, as_json)
     if bundle is not None:
-        raise typer.BadParameter("only of a live job: name one", param_hint="--bundle")
+        raise typer.BadParameter(
+            "only a live job has a bundle: give its name", param_hint="--bundle"
+        )
     _recorded(make_report(names, checkpoints, until, policy, catalogue), as_json)
 
 
@@ -99,7 +110,7 @@ def _recorded(report: RunReport, as_json: bool) -> NoReturn:
 
 def _manifest(file: str, names: list[str] | None, as_json: bool) -> NoReturn:
     if names:
-        raise typer.BadParameter("give a manifest or logs, not both", param_hint="--file")
+        raise typer.BadParameter("give a manifest or names, not both", param_hint="--file")
     from mwatch.diagnose.manifest import check
 
     checked = check(file)
@@ -121,7 +132,7 @@ def _job(
     as_json: bool,
 ) -> NoReturn:
     if len(names) != 1:
-        raise typer.BadParameter("name one live job", param_hint="JOB")
+        raise typer.BadParameter("give exactly one live job", param_hint="JOB")
     from mwatch.config.loader import load_policy
     from mwatch.diagnose.job import JobRequest, diagnose_job
     from mwatch.diagnose.report import check_target, write_bundle

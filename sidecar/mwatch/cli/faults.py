@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mwatch faults`: lists the fault catalogue, or explains one entry of it.
 
-Exit codes: 0 done, 2 unknown id, bad catalogue file or bad usage. It reads no log: what a log
-holds is the business of `mwatch parse`.
+Exit codes: 0 done, 2 unknown id, bad catalogue file or bad usage. It reads no log; `mwatch
+parse` does.
 """
 
 from __future__ import annotations
@@ -25,39 +25,52 @@ _ROLES = {
     Role.ROOT: "the cause, when nothing earlier explains it",
     Role.CASCADE: "a consequence, look for an earlier or another rank's error",
     Role.CONFIRMATION: "evidence that supports or narrows down another finding",
-    Role.BENIGN: "looks like a fault and is none",
+    Role.BENIGN: "looks like a fault but is harmless",
 }
 _RESTARTS = {
     RestartHelps.YES: "on the same nodes",
-    RestartHelps.NO: "it fails again until it is mended",
-    RestartHelps.MAYBE: "once is worth a try",
+    RestartHelps.NO: "it fails again until it is fixed",
+    RestartHelps.MAYBE: "worth one try",
     RestartHelps.ELSEWHERE: "only without this node",
 }
 _AVOIDANCE = {
-    AvoidNode.YES: "at once",
-    AvoidNode.NO: "the node is not the reason",
-    AvoidNode.REPEAT: "when it comes back on the same GPU or node within a day",
+    AvoidNode.YES: "immediately",
+    AvoidNode.NO: "the node is not the cause",
+    AvoidNode.REPEAT: "when it recurs on the same GPU or node within a day",
 }
 
 
 def faults(
     fault_id: Annotated[
-        str | None, typer.Argument(metavar="ID", help="Entry to explain: xid-79, xid79 or 79.")
+        str | None, typer.Argument(metavar="ID", help="Explain this entry: xid-79, xid79 or 79.")
     ] = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    role: Annotated[Role | None, typer.Option(help="List this role only.")] = None,
-    blame: Annotated[Blame | None, typer.Option(help="List this blame only.")] = None,
+    role: Annotated[
+        Role | None,
+        typer.Option(
+            metavar="ROLE", help="List this role only: root, cascade, confirmation or benign."
+        ),
+    ] = None,
+    blame: Annotated[
+        Blame | None,
+        typer.Option(
+            metavar="PART",
+            help="List what blames this part only: gpu, node, fabric, storage, job or user.",
+        ),
+    ] = None,
     catalogue: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="TOML file of your own entries; may be repeated."),
+        typer.Option(metavar="FILE", help="Add the faults of this TOML file; repeatable."),
     ] = None,
 ) -> None:
-    """List the faults mwatch knows, or explain one.
+    """List the faults that mwatch knows, or explain one.
 
-    RESTART tells whether a restart helps: yes, no, maybe, or elsewhere (on other nodes).
+    The column RESTART shows whether a restart helps: yes, no, maybe, or elsewhere (on other nodes).
 
-    Examples: 'mwatch faults 79' and 'mwatch faults --role root --blame gpu'.
+    Example: mwatch faults xid-79
+
+    Example: mwatch faults --role root --blame gpu
     """
     entries = _load(catalogue or ())
     if fault_id is None:
@@ -92,7 +105,7 @@ def _find(asked: str, entries: Sequence[CatalogueEntry]) -> CatalogueEntry:
         from difflib import get_close_matches
 
         near = get_close_matches(name, by_id, n=4, cutoff=0.5)
-        hint = f"; near it: {', '.join(near)}" if near else ""
+        hint = f"; similar: {', '.join(near)}" if near else ""
         _fail(f"no entry {asked[:60]!r} in the catalogue{hint}; 'mwatch faults' lists all")
     return by_id[name]
 
@@ -100,7 +113,7 @@ def _find(asked: str, entries: Sequence[CatalogueEntry]) -> CatalogueEntry:
 def _plain(entry: CatalogueEntry) -> dict[str, object]:
     from dataclasses import asdict
 
-    return asdict(entry)
+    return {**asdict(entry), "mend": entry.fix}  # "mend" is deprecated, until 0.3
 
 
 def _json(value: object) -> str:
@@ -128,7 +141,7 @@ def _explanation(entry: CatalogueEntry) -> str:
         ("blame", [entry.blame]),
         ("restart helps", [f"{entry.restart_helps}: {_RESTARTS[entry.restart_helps]}"]),
         ("avoid node", [f"{entry.avoid_node}: {_AVOIDANCE[entry.avoid_node]}"]),
-        ("mend", [entry.mend]),
+        ("fix", [entry.fix]),
         ("matches", what),
         ("example", entry.examples[:1]),
         ("runbook", [f"runbooks/{entry.runbook}.md"]),

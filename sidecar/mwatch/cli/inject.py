@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mwatch inject`: adds wrapper, sidecar and volume to the manifest of a training job.
 
-Exit codes: 0 done (findings of the checks are warnings here), 2 the manifest cannot be used.
+Exit codes: 0 done (findings of the checks are warnings here), 2 unusable manifest.
 
 `mwatch uninject`: takes away what `mwatch inject` added.
 
@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 import typer
 
 from mwatch import __version__
-from mwatch.cli.manifest import AsJson, Diff, File, InPlace, Only, Out, hand_over, target
+from mwatch.cli.manifest import AsJson, Diff, File, InPlace, Only, Out, target, write_result
 
 
 class SidecarOption(StrEnum):
@@ -31,28 +31,51 @@ class ModeOption(StrEnum):
     ACT = "act"
 
 
-Image = Annotated[str, typer.Option(metavar="IMAGE", help="Of mwatch.")]
+Image = Annotated[str, typer.Option(metavar="IMAGE", help="Use this image of mwatch.")]
 Sidecar = Annotated[
-    SidecarOption, typer.Option(help="Its form; auto asks the cluster what it keeps.")
+    SidecarOption,
+    typer.Option(
+        metavar="auto|native|container",
+        help="Add the sidecar in this form; auto uses a native sidecar if the cluster supports it.",
+    ),
 ]
 Mode = Annotated[
-    ModeOption | None, typer.Option(help="Else the job's annotation mwatch.dev/mode, else observe.")
+    ModeOption | None,
+    typer.Option(
+        metavar="observe|act",
+        help="Set this mode; by default keep the annotation mwatch.dev/mode, or observe.",
+    ),
 ]
-Controller = Annotated[str, typer.Option(metavar="URL", help="Of the controller.")]
+Controller = Annotated[
+    str, typer.Option(metavar="URL", help="Ask the controller at this URL for the attempt.")
+]
 Container = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The one that trains, where it cannot be told.")
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Wrap this container; needed if the training container is ambiguous."
+    ),
 ]
 Checkpoints = Annotated[
-    str | None, typer.Option(metavar="DIR", help="The save folder, else read from the command.")
+    str | None,
+    typer.Option(metavar="DIR", help="Read the checkpoints here; by default as the command says."),
 ]
 Python = Annotated[
-    str | None, typer.Option(metavar="PATH", help="In the training image; else python3 or python.")
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Run the wrapper with this Python of the training image; by default python3.",
+    ),
 ]
 Namespace = Annotated[
-    str | None, typer.Option("--namespace", "-n", metavar="NAME", help="To ask the cluster in.")
+    str | None,
+    typer.Option("--namespace", "-n", metavar="NAME", help="Ask the cluster in this namespace."),
 ]
-Kubeconfig = Annotated[str | None, typer.Option(metavar="FILE", help="Of the cluster to ask.")]
-Context = Annotated[str | None, typer.Option(metavar="NAME", help="Of that file.")]
+Kubeconfig = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Use this kubeconfig to ask the cluster.")
+]
+Context = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Use this context of the kubeconfig.")
+]
 
 
 def inject(
@@ -74,24 +97,25 @@ def inject(
     in_place: InPlace = False,
     as_json: AsJson = False,
 ) -> None:
-    """Add mwatch to a training job: wrapper, sidecar, shared volume. Prints the new manifest.
+    """Add mwatch to the manifest of a training job.
 
-    PyTorchJob, JobSet, TrainJob, Job and StatefulSet; all else in the file stays as it is. To
-    inject again brings it up to date; 'mwatch uninject' gives the original back.
+    Print the manifest with a wrapper, a sidecar and a shared volume added to every PyTorchJob,
+    JobSet, TrainJob, Job and StatefulSet in it; other objects are unchanged. Injecting again
+    updates the manifest; 'mwatch uninject' restores the original.
 
     Example: mwatch inject -f job.yaml | kubectl apply -f -
     """
     place = target(file, out, in_place)
     from mwatch.operate import inject as app
 
-    wish = app.InjectRequest(
+    request = app.InjectRequest(
         image, "native", _mode(mode), controller, container, checkpoints, python, tuple(only or ())
     )
     keeps = None
     if sidecar is SidecarOption.AUTO:
         keeps = app.cluster_keeps(kubeconfig, context, namespace)
-    changed = app.inject(file, wish, sidecar.value, keeps)
-    hand_over(changed, place, diff=diff, as_json=as_json)
+    changed = app.inject(file, request, sidecar.value, keeps)
+    write_result(changed, place, diff=diff, as_json=as_json)
 
 
 def _mode(option: ModeOption | None) -> Literal["observe", "act"] | None:
@@ -107,11 +131,13 @@ def uninject(
     in_place: InPlace = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take mwatch out of a manifest again. Prints it as it was before 'mwatch inject'.
+    """Remove mwatch from a manifest.
+
+    Print the manifest as it was before 'mwatch inject'.
 
     Example: mwatch uninject -f job.yaml --in-place
     """
     place = target(file, out, in_place)
     from mwatch.operate import inject as app
 
-    hand_over(app.uninject(file, tuple(only or ())), place, diff=diff, as_json=as_json)
+    write_result(app.uninject(file, tuple(only or ())), place, diff=diff, as_json=as_json)

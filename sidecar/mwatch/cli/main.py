@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The list of commands, and the one place where errors become exit codes.
 
-Exit codes: 0 fine, 1 a finding, 2 usage or bad input, 3 cannot see, 130 interrupted.
+Exit codes: 0 fine, 1 a finding, 2 usage or bad input, 3 not enough data, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import typer
 
@@ -17,6 +18,7 @@ from mwatch.cli.controller import controller
 from mwatch.cli.demo import demo
 from mwatch.cli.diagnose import diagnose
 from mwatch.cli.faults import faults
+from mwatch.cli.help import HelpCommand, HelpGroup
 from mwatch.cli.inject import inject, uninject
 from mwatch.cli.output import reader_left
 from mwatch.cli.overrides import mode, pause, restart, resume
@@ -32,32 +34,24 @@ from mwatch.errors import MwatchError
 
 app = typer.Typer(
     name="mwatch",
-    help="Says what is wrong with a Megatron-LM training run, and who is to blame.",
+    cls=HelpGroup,
+    subcommand_metavar="COMMAND [ARGS]",
+    epilog="Run 'mwatch COMMAND --help' for the options and examples of a command.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(demo)
-app.command()(run)
-app.command()(sidecar)
-app.command()(controller)
-app.command()(inject)
-app.command()(uninject)
-app.command()(diagnose)
-app.command()(status)
-app.command()(top)
-app.command()(pause)
-app.command()(resume)
-app.command()(restart)
-app.command()(mode)
-app.command()(replay)
-app.command()(report)
-app.command()(parse)
-app.command()(faults)
-app.command()(checkpoints)
-app.command()(plan)
+GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
+    "This machine": (demo, run),
+    "Logs and recordings": (replay, report, parse, faults, checkpoints),
+    "Cluster": (diagnose, status, top, pause, resume, restart, mode),
+    "Set-up": (plan, inject, uninject, sidecar, controller),
+}
+for _group, _commands in GROUPS.items():
+    for _command in _commands:
+        app.command(cls=HelpCommand, rich_help_panel=_group)(_command)
 
 
 def _version(wanted: bool) -> None:
@@ -72,7 +66,7 @@ def _root(
         False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
-    """Says what is wrong with a Megatron-LM training run, and who is to blame."""
+    """Watch Megatron-LM training: find what is wrong, name the culprit, restart the job."""
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What `inject` and `uninject` share: their arguments, and the ways out.
+"""What `inject` and `uninject` share: their arguments and their output.
 
-One screen about a manifest: what is wrong with it before it is applied.
+Also the screen of `mwatch diagnose -f`: what is wrong with a manifest before it is applied.
 """
 
 from __future__ import annotations
@@ -24,16 +24,28 @@ if TYPE_CHECKING:
 
 
 File = Annotated[
-    str, typer.Option("--file", "-f", metavar="FILE|-", help="The manifest; - is standard input.")
+    str,
+    typer.Option(
+        "--file",
+        "-f",
+        metavar="FILE|-",
+        help="Read the manifest from this file; - is standard input.",
+    ),
 ]
 Out = Annotated[
-    Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write there, not to the screen.")
+    Path | None,
+    typer.Option(
+        "--out",
+        "-o",
+        metavar="FILE",
+        help="Write the result to this file instead of standard output.",
+    ),
 ]
-InPlace = Annotated[bool, typer.Option("--in-place", help="Write into FILE itself.")]
-Diff = Annotated[bool, typer.Option("--diff", help="Print what would change, and write nothing.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: objects, notes and findings.")]
+InPlace = Annotated[bool, typer.Option("--in-place", help="Change FILE itself.")]
+Diff = Annotated[bool, typer.Option("--diff", help="Print what would change and write nothing.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print objects, notes and problems as JSON.")]
 Only = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="Only this job; may be repeated.")
+    list[str] | None, typer.Option(metavar="NAME", help="Change this job only; repeatable.")
 ]
 _STYLES = (("+++", "bold"), ("---", "bold"), ("@@", "cyan"), ("+", "green"), ("-", "red"))
 _LABEL, _MOST_LINES = 8, 6
@@ -43,45 +55,47 @@ _LEVELS = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 def target(file: str, out: Path | None, in_place: bool) -> Path | None:
     """Where the manifest goes; None: to the screen."""
     if file == "-" and sys.stdin.isatty():
-        raise typer.BadParameter("name a manifest, or pipe one in", param_hint="--file")
+        raise typer.BadParameter(
+            "give the manifest with -f FILE, or pipe it to standard input", param_hint="--file"
+        )
     if not in_place:
         return out
     if file == "-" or out is not None:
-        raise typer.BadParameter("it needs a FILE, and no --out", param_hint="--in-place")
+        raise typer.BadParameter("needs -f FILE and excludes --out", param_hint="--in-place")
     return Path(file)
 
 
-def hand_over(changed: Changed, out: Path | None, *, diff: bool, as_json: bool) -> None:
-    """The manifest to where it was asked for; notes and findings to standard error."""
+def write_result(changed: Changed, out: Path | None, *, diff: bool, as_json: bool) -> None:
+    """The manifest to the place that was chosen; notes and problems to standard error."""
     from mwatch.operate.inject import write as write_file
 
     if as_json:
         write(json.dumps(changed.as_json(), indent=2))
         return
-    tell(changed)
+    print_notes(changed)
     if diff:
         show_diff(changed)
     elif out is not None:
         write_file(out, changed.after)
     else:
-        # The user's own text, byte for byte: nothing is taken out of it.
+        # The user's own text, byte for byte: no secret is removed.
         sys.stdout.buffer.write(changed.after.encode("utf-8"))
         sys.stdout.buffer.flush()
 
 
-def tell(changed: Changed) -> None:
+def print_notes(changed: Changed) -> None:
     from mwatch.cli.output import clean
 
-    for each in changed.result.said:
+    for each in changed.result.notes:
         print(f"mwatch: {clean(each)}", file=sys.stderr)
     for found in changed.found:
-        print(f"mwatch: {clean(told(found, changed.file))}", file=sys.stderr)
+        print(f"mwatch: {clean(problem_line(found, changed.file))}", file=sys.stderr)
 
 
-def told(found: Problem, file: str) -> str:
-    """`job.yaml:12: error: ... ; mend: ...`."""
+def problem_line(found: Problem, file: str) -> str:
+    """`job.yaml:12: error: ... ; fix: ...`."""
     place = file if found.line is None else f"{file}:{found.line}"
-    return f"{place}: {found.level.value}: {found.what}; mend: {found.mend} [{found.check}]"
+    return f"{place}: {found.level.value}: {found.what}; fix: {found.fix} [{found.check}]"
 
 
 def show_diff(changed: Changed) -> None:
@@ -103,17 +117,17 @@ def show_diff(changed: Changed) -> None:
 
 
 def finding_lines(found: Problem, file: str) -> list[Line]:
-    """Never cut: the mend is at the end. A long path may be."""
+    """Never cut: the fix is at the end. A long path may be."""
     from mwatch.cli.terminal import width, wrapped
 
     place = file if found.line is None else f"{file}:{found.line}"
     first, *rest = wrapped(f"{found.what}  [{found.check}]", width() - _LABEL - 1, _MOST_LINES)
-    mend = wrapped(f"mend: {found.mend}", width() - _LABEL - 1, _MOST_LINES)
+    fix = wrapped(f"fix: {found.fix}", width() - _LABEL - 1, _MOST_LINES)
     lines: list[Line] = [
         [(f"{found.level.value:<{_LABEL}}", _LEVELS[found.level.value]), (first, "")]
     ]
     lines += [[(" " * _LABEL, ""), (each, "")] for each in rest]
-    return [*lines, *([(" " * _LABEL, ""), (each, "dim")] for each in (*mend, place))]
+    return [*lines, *([(" " * _LABEL, ""), (each, "dim")] for each in (*fix, place))]
 
 
 def render(checked: ManifestReport) -> list[Line]:

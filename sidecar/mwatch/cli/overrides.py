@@ -1,16 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the commands of people share: their options, and how the outcome is told.
+"""The commands by which a person overrides mwatch: `pause`, `resume`, `mode` and `restart`.
 
-Exit codes: 0 done, 1 refused, 2 bad usage or no such job, 3 the cluster cannot be seen.
-
-`mwatch pause`: a person takes a job over, or all of them. Nothing is acted on meanwhile.
-
-`mwatch resume`: gives a job back to mwatch, and starts it where mwatch had stopped it.
-
-`mwatch mode`: whether mwatch may act on a job, or only observes it.
-
-`mwatch restart`: a person restarts all pods of a job together.
+Exit codes: 0 done, 1 refused, 2 bad usage or no such job, 3 the cluster is unreachable.
 """
 
 from __future__ import annotations
@@ -31,10 +23,16 @@ if TYPE_CHECKING:
     from mwatch.operate.overrides import CommandResult, JobOverrides
 
 
-Job = Annotated[str, typer.Argument(metavar="JOB", help="Its name, or KIND/NAME.")]
-JobOrNone = Annotated[str | None, typer.Argument(metavar="[JOB]", help="Its name, or KIND/NAME.")]
-All = Annotated[bool, typer.Option("--all", help="All jobs of the namespace, and those to come.")]
-Reason = Annotated[str, typer.Option(metavar="TEXT", help="For the Event and the ledger.")]
+Job = Annotated[str, typer.Argument(metavar="JOB", help="Name the job, or give KIND/NAME.")]
+JobOrNone = Annotated[
+    str | None, typer.Argument(metavar="[JOB]", help="Name the job, or give KIND/NAME.")
+]
+All = Annotated[
+    bool, typer.Option("--all", help="Apply to all jobs of the namespace, present and future.")
+]
+Reason = Annotated[
+    str, typer.Option(metavar="REASON", help="Record this reason in the Event and the ledger.")
+]
 Where = tuple[str | None, str | None, str | None]
 
 
@@ -54,25 +52,35 @@ def carry_out(
         finally:
             access.close()
 
-    said = seen(do)
+    result = seen(do)
     if as_json:
-        write(json.dumps(dict(said.body), indent=2))
+        write(json.dumps(dict(result.body), indent=2))
     else:
-        write("\n".join(said.lines))
-    raise typer.Exit(said.exit_code)
+        write("\n".join(result.lines))
+    raise typer.Exit(result.exit_code)
 
 
 def one_of(job: str | None, is_all: bool) -> None:
     if (job is None) == (not is_all):
-        print("mwatch: name one job, or give --all", file=sys.stderr)
+        print("mwatch: give one job, or --all", file=sys.stderr)
         raise typer.Exit(2)
 
 
 PauseReason = Annotated[
-    str, typer.Option(metavar="TEXT", help="Why; for the Event and the ledger.", show_default=False)
+    str,
+    typer.Option(
+        metavar="REASON",
+        help="Record this reason in the Event and the ledger.",
+        show_default=False,
+    ),
 ]
 For = Annotated[
-    str | None, typer.Option("--for", metavar="TIME", help="30m, 2h, 1d; else until 'resume'.")
+    str | None,
+    typer.Option(
+        "--for",
+        metavar="TIME",
+        help="Pause for this long (30m, 2h, 1d); by default until 'mwatch resume'.",
+    ),
 ]
 
 
@@ -87,12 +95,13 @@ def pause(
     context: Context = None,
     as_json: AsJson = False,
 ) -> None:
-    """Keep mwatch from doing anything to a job, or with --all to any job of the namespace.
+    """Stop mwatch from acting on a job.
 
-    It watches on and says what it finds. A restart that is under way is finished. Works with and
-    without a controller; 'mwatch resume' ends it.
+    With --all, pause every job of the namespace. mwatch still watches and reports. A restart in
+    progress is completed. The command works with and without a controller; 'mwatch resume' ends
+    the pause.
 
-    Exit code: 0 done, 2 bad usage or no such job, 3 the cluster cannot be seen.
+    Exit codes: 0 done, 2 bad usage or no such job, 3 the cluster is unreachable.
 
     Example: mwatch pause gpt --for 2h --reason 'changing the switch'
     """
@@ -102,8 +111,10 @@ def pause(
     seconds = None if duration is None else seconds_of(duration)
     carry_out(
         (namespace, kubeconfig, context),
-        lambda people: (
-            people.pause_all(seconds, reason) if job is None else people.pause(job, seconds, reason)
+        lambda overrides: (
+            overrides.pause_all(seconds, reason)
+            if job is None
+            else overrides.pause(job, seconds, reason)
         ),
         as_json=as_json,
     )
@@ -119,16 +130,20 @@ def resume(
     context: Context = None,
     as_json: AsJson = False,
 ) -> None:
-    """End a pause. A job that mwatch has stopped (suspended) is started again.
+    """End a pause.
 
-    Exit code: 0 done, 2 bad usage or no such job, 3 the cluster cannot be seen.
+    A job that mwatch has suspended is started again.
+
+    Exit codes: 0 done, 2 bad usage or no such job, 3 the cluster is unreachable.
 
     Example: mwatch resume gpt
     """
     one_of(job, is_all)
     carry_out(
         (namespace, kubeconfig, context),
-        lambda people: people.resume_all(reason) if job is None else people.resume(job, reason),
+        lambda overrides: (
+            overrides.resume_all(reason) if job is None else overrides.resume(job, reason)
+        ),
         as_json=as_json,
     )
 
@@ -140,7 +155,7 @@ class WantedMode(StrEnum):
 
 Mode = Annotated[
     WantedMode,
-    typer.Argument(metavar="observe|act", help="What mwatch may do.", show_default=False),
+    typer.Argument(metavar="observe|act", help="Choose what mwatch may do.", show_default=False),
 ]
 
 
@@ -154,15 +169,15 @@ def mode(
     context: Context = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let mwatch act on a job, or only observe it.
+    """Choose whether mwatch acts on a job or only observes it.
 
-    Exit code: 0 done, 2 bad usage or no such job, 3 the cluster cannot be seen.
+    Exit codes: 0 done, 2 bad usage or no such job, 3 the cluster is unreachable.
 
-    Example: mwatch mode gpt act --reason 'observed well for a week'
+    Example: mwatch mode gpt act --reason 'observed for a week'
     """
     carry_out(
         (namespace, kubeconfig, context),
-        lambda people: people.mode(job, wanted.value, reason),
+        lambda overrides: overrides.mode(job, wanted.value, reason),
         as_json=as_json,
     )
 
@@ -170,10 +185,15 @@ def mode(
 From = Annotated[
     int | None,
     typer.Option(
-        "--from", metavar="N", min=0, help="Iteration of the checkpoint; else the newest good one."
+        "--from",
+        metavar="ITERATION",
+        min=0,
+        help="Resume from the checkpoint of this iteration; by default the newest good one.",
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how it would be done.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print how the restart would be done, and do nothing.")
+]
 
 
 def restart(
@@ -187,20 +207,23 @@ def restart(
     context: Context = None,
     as_json: AsJson = False,
 ) -> None:
-    """Restart the gang of a job: by the controller, or without one by this command itself.
+    """Restart all pods of a job together.
 
-    The controller saves evidence first, restarts in place where it can, and tells the pods which
-    checkpoint to take. --from rolls back: newer checkpoints are not used again, nor removed.
+    The controller does the restart if one runs; otherwise this command does. The controller saves
+    evidence first, restarts in place if possible, and gives every pod the checkpoint to resume
+    from. --from rolls back: newer checkpoints are not used again, and are not deleted.
 
-    Exit code: 0 done or handed over, 1 refused (the reason is told), 2 bad usage or no such job,
-    3 the cluster cannot be seen.
+    Exit codes: 0 done, or accepted by the controller; 1 refused, with the reason; 2 bad usage or no
+    such job; 3 the cluster is unreachable.
 
-    Example: mwatch restart gpt --from 45000 --reason 'loss went wrong at 45200'
+    Example: mwatch restart gpt --from 45000 --reason 'loss spike at 45200'
     """
 
-    def work(people):  # type: ignore[no-untyped-def]
+    def work(overrides):  # type: ignore[no-untyped-def]
         from mwatch.operate.restart import ManualRestart
 
-        return ManualRestart(people).run(job, reason, resume_from=resume_from, is_dry_run=dry_run)
+        return ManualRestart(overrides).run(
+            job, reason, resume_from=resume_from, is_dry_run=dry_run
+        )
 
     carry_out((namespace, kubeconfig, context), work, as_json=as_json)

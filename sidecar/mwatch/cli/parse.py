@@ -27,29 +27,39 @@ class FlavourOption(StrEnum):
 def parse(
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILE...|-]", help="Log files; - or nothing: standard input."),
+        typer.Argument(
+            metavar="[FILE...|-]", help="Read these log files; by default standard input (-)."
+        ),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on as the files grow, through rotation.")
+        bool, typer.Option("--follow", "-f", help="Keep reading as the files grow or rotate.")
     ] = False,
     flavour: Annotated[
-        FlavourOption, typer.Option(help="Which trainer wrote the log.")
+        FlavourOption,
+        typer.Option(
+            metavar="NAME",
+            help="Assume that this trainer wrote the log: megatron, deepspeed, bridge, composer, "
+            "torchtitan; auto finds out.",
+        ),
     ] = FlavourOption.AUTO,
     since_line: Annotated[
-        int, typer.Option(min=1, help="Print events of this line and later ones only.")
+        int, typer.Option(metavar="N", min=1, help="Print only the events of line N and later.")
     ] = 1,
     catalogue: Annotated[
-        list[Path] | None, typer.Option(help="A fault catalogue of your own (TOML); repeatable.")
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Add the faults of this TOML file; repeatable."),
     ] = None,
 ) -> None:
-    """Print what a trainer's log says, one JSON object a line.
+    """Print the events of a trainer's log as JSON, one object per line.
 
-    A summary with counts by event goes to standard error.
+    A summary with the count of each event goes to standard error.
 
     Example: mwatch parse trainer.log | jq -c 'select(.event == "iteration")'
     """
     if not files and sys.stdin.isatty():
-        raise typer.BadParameter("name a log file, or pipe a log in", param_hint="FILE")
+        raise typer.BadParameter(
+            "give a log file, or pipe a log to standard input", param_hint="FILE"
+        )
     _run(files or ["-"], follow, flavour, since_line, catalogue or [])
 
 

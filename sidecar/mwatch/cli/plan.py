@@ -2,14 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mwatch plan`: how to lay a model out over a cluster, and what it will need.
 
-Exit codes: 0 it works, 1 it cannot work, 2 usage. It asks no cluster and runs nothing.
+Exit codes: 0 it works, 1 it cannot work, 2 usage. It needs no cluster and runs nothing.
 
-A command whose flags come in groups, each a NamedTuple: one field, one flag.
-
-For a command with more flags than a signature can show. The fields are annotated as the
-parameters of any other command are.
-
-The flags of `mwatch plan`: model, cluster, layout, saving, ways out.
+The command has more flags than a signature can show, so they come in groups, each a NamedTuple
+with the heading as its docstring: one field, one flag, annotated as in any other command.
 """
 
 from __future__ import annotations
@@ -44,6 +40,8 @@ def grouped(*groups: Any) -> Callable[[Callable[..., None]], Callable[..., None]
 
 def _flags(group: Any) -> list[Parameter]:
     hints = get_type_hints(group, include_extras=True)
+    for each in hints.values():
+        each.__metadata__[0].rich_help_panel = group.__doc__
     return [
         Parameter(
             name,
@@ -66,89 +64,151 @@ def _count(text: str) -> Any:
 
 
 class ModelFlags(NamedTuple):
-    model: Annotated[str | None, typer.Argument(metavar="MODEL", help="A preset: 13b.")] = None
+    """Model"""
+
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL", help="Start from this preset, for example 13b; --list prints all."
+        ),
+    ] = None
     layers: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, max=10_000, help="Layers; over the preset's."),
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=10_000,
+            help="Set the number of layers, instead of the preset's.",
+        ),
     ] = None
-    hidden: Annotated[int | None, _count("Hidden size.")] = None
-    heads: Annotated[int | None, _count("Attention heads.")] = None
-    seq: Annotated[int | None, _count("Sequence length.")] = None
-    vocab: Annotated[int | None, _count("Tokens of the vocabulary, unpadded.")] = None
-    max_positions: Annotated[int | None, _count("Positions; else the sequence.")] = None
-    ffn: Annotated[int | None, _count("Width of the MLP; else 4 x hidden.")] = None
-    groups: Annotated[int | None, _count("Groups of keys and values (GQA).")] = None
-    head_size: Annotated[int | None, _count("Channels of a head.")] = None
+    hidden: Annotated[int | None, _count("Set the hidden size.")] = None
+    heads: Annotated[int | None, _count("Set the number of attention heads.")] = None
+    seq: Annotated[int | None, _count("Set the sequence length.")] = None
+    vocab: Annotated[int | None, _count("Set the vocabulary size, unpadded.")] = None
+    max_positions: Annotated[
+        int | None, _count("Set the positions; by default the sequence length.")
+    ] = None
+    ffn: Annotated[int | None, _count("Set the MLP width; by default 4 x hidden.")] = None
+    groups: Annotated[int | None, _count("Set the key and value groups (GQA).")] = None
+    head_size: Annotated[int | None, _count("Set the channels per head.")] = None
     llama: Annotated[
-        bool, typer.Option("--llama", help="Rotary positions, RMSNorm, SwiGLU, no bias, untied.")
+        bool,
+        typer.Option(
+            "--llama", help="Use rotary positions, RMSNorm, SwiGLU, no bias, untied output."
+        ),
     ] = False
-    experts: Annotated[int | None, _count("Experts of a layer.")] = None
-    top_k: Annotated[int | None, _count("Experts for each token; else 2.")] = None
-    moe_ffn: Annotated[int | None, _count("Width of an expert.")] = None
-    shared_ffn: Annotated[int | None, _count("Width of the shared expert.")] = None
-    moe_every: Annotated[int | None, _count("Experts in every Nth layer.")] = None
+    experts: Annotated[int | None, _count("Set the experts per layer.")] = None
+    top_k: Annotated[int | None, _count("Set the experts per token; by default 2.")] = None
+    moe_ffn: Annotated[int | None, _count("Set the width of an expert.")] = None
+    shared_ffn: Annotated[int | None, _count("Set the width of the shared expert.")] = None
+    moe_every: Annotated[int | None, _count("Put experts in every Nth layer.")] = None
 
 
 class ClusterFlags(NamedTuple):
+    """Cluster"""
+
     instance: Annotated[
-        str | None, typer.Option(metavar="TYPE", help="Of the machines: p5.48xlarge.")
+        str | None,
+        typer.Option(metavar="TYPE", help="Use machines of this type, for example p5.48xlarge."),
     ] = None
-    nodes: Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="Machines.")] = 1
+    nodes: Annotated[
+        int, typer.Option(metavar="N", min=1, max=100_000, help="Use this many machines.")
+    ] = 1
     gpus: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=1024, help="Of one machine.")
+        int | None, typer.Option(metavar="N", min=1, max=1024, help="Set the GPUs per machine.")
     ] = None
     gpu_memory: Annotated[
-        float | None, typer.Option(metavar="GIB", min=1, max=10_000, help="Of one GPU.")
+        float | None,
+        typer.Option(metavar="GIB", min=1, max=10_000, help="Set the memory of one GPU."),
     ] = None
 
 
 class LayoutFlags(NamedTuple):
-    tp: Annotated[int | None, _count("Tensor parallel.")] = None
-    pp: Annotated[int | None, _count("Pipeline parallel.")] = None
-    cp: Annotated[int | None, _count("Context parallel.")] = None
-    ep: Annotated[int | None, _count("Expert parallel.")] = None
-    vpp: Annotated[int | None, _count("Chunks of layers a stage; 1: not interleaved.")] = None
-    first_stage_layers: Annotated[int | None, _count("Of the first stage, uneven.")] = None
-    last_stage_layers: Annotated[int | None, _count("Of the last stage, uneven.")] = None
-    micro_batch: Annotated[int | None, _count("Samples of one forward pass.")] = None
-    global_batch: Annotated[int | None, _count("Samples of a step; else some 16 a GPU.")] = None
-    recompute: Annotated[
-        RecomputeOption | None, typer.Option(help="Activations to be computed again.")
+    """Layout (chosen where not given)"""
+
+    tp: Annotated[int | None, _count("Set the tensor parallel size.")] = None
+    pp: Annotated[int | None, _count("Set the pipeline parallel size.")] = None
+    cp: Annotated[int | None, _count("Set the context parallel size.")] = None
+    ep: Annotated[int | None, _count("Set the expert parallel size.")] = None
+    vpp: Annotated[int | None, _count("Set the chunks per stage; 1 is not interleaved.")] = None
+    first_stage_layers: Annotated[int | None, _count("Set the layers of the first stage.")] = None
+    last_stage_layers: Annotated[int | None, _count("Set the layers of the last stage.")] = None
+    micro_batch: Annotated[int | None, _count("Set the samples per forward pass.")] = None
+    global_batch: Annotated[
+        int | None, _count("Set the samples per step; by default about 16 per GPU.")
     ] = None
-    sequence_parallel: Annotated[bool, typer.Option(help="With TP, as Megatron advises.")] = True
-    distributed_optimizer: Annotated[bool, typer.Option(help="Cut its state over DP.")] = True
-    flash_attention: Annotated[bool, typer.Option(help="Fused: no scores are kept.")] = True
+    recompute: Annotated[
+        RecomputeOption | None,
+        typer.Option(metavar="none|selective|full", help="Recompute activations this way."),
+    ] = None
+    sequence_parallel: Annotated[bool, typer.Option(help="Use sequence parallelism with TP.")] = (
+        True
+    )
+    distributed_optimizer: Annotated[bool, typer.Option(help="Shard the optimizer over DP.")] = True
+    flash_attention: Annotated[bool, typer.Option(help="Use fused attention.")] = True
 
 
 class SavingFlags(NamedTuple):
+    """Checkpoints and goodput"""
+
     storage: Annotated[
         list[str] | None,
-        typer.Option(metavar="TIER[:TIB]|NAME=GB/S", help="amlfs-125:16, nfs=2.5; repeatable."),
+        typer.Option(
+            metavar="TIER|NAME=GB/S",
+            help="Save to this storage: amlfs-125:16, nfs=2.5; repeatable.",
+        ),
     ] = None
     failure_rate: Annotated[
         float,
-        typer.Option(metavar="N", min=1e-6, max=1e6, help="Failures in 1000 GPU-days."),
+        typer.Option(
+            metavar="N", min=1e-6, max=1e6, help="Expect this many failures in 1000 GPU-days."
+        ),
     ] = 0.47
     mtbf: Annotated[
         float | None,
-        typer.Option(metavar="HOURS", min=1e-3, max=1e7, help="Between failures of this job."),
+        typer.Option(
+            metavar="HOURS", min=1e-3, max=1e7, help="Expect this time between failures of the job."
+        ),
     ] = None
     restart_minutes: Annotated[
-        float, typer.Option(metavar="N", min=0, max=1e5, help="To be back, without the load.")
+        float,
+        typer.Option(
+            metavar="MINUTES",
+            min=0,
+            max=1e5,
+            help="Expect a restart to take this long, without loading.",
+        ),
     ] = 5.0
     step_seconds: Annotated[
-        float | None, typer.Option(metavar="N", min=1e-6, max=1e6, help="Measured; else estimated.")
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=1e-6,
+            max=1e6,
+            help="Use this measured step time; by default it is estimated.",
+        ),
     ] = None
     mfu: Annotated[
-        float, typer.Option(metavar="SHARE", min=0.01, max=1.0, help="For that estimate.")
+        float,
+        typer.Option(
+            metavar="SHARE",
+            min=0.01,
+            max=1.0,
+            help="Estimate the step time with this model FLOPs utilization.",
+        ),
     ] = 0.4
 
 
 class OutFlags(NamedTuple):
+    """Options"""
+
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
     values: Annotated[
         Path | None,
-        typer.Option(metavar="FILE|-", help="Write values for charts/megatron-training."),
+        typer.Option(
+            metavar="FILE|-",
+            help="Write Helm values for charts/megatron-training; - is standard output.",
+        ),
     ] = None
     names: Annotated[
         bool, typer.Option("--list", help="Print presets, instance types and storage tiers.")
@@ -156,15 +216,17 @@ class OutFlags(NamedTuple):
 
 
 UNPLANNED = {
-    "multi_latent_attention": "the memory of multi-latent attention is not counted",
-    "mtp_num_layers": "layers of multi-token prediction are not counted",
-    "fp8_param_gather": "weights are counted in 16 bits",
+    "multi_latent_attention": "mwatch does not count the memory of multi-latent attention",
+    "mtp_num_layers": "mwatch does not count layers of multi-token prediction",
+    "fp8_param_gather": "mwatch counts weights in 16 bits",
     "pipeline_model_parallel_layout": "use --first-stage-layers and --last-stage-layers",
 }
-"""Megatron's flags that people may give, and why they are refused."""
+"""Flags of Megatron that are refused, with the reason."""
 
 
 class UnplannedFlags(NamedTuple):
+    """Not supported"""
+
     multi_latent_attention: Annotated[
         bool, typer.Option("--multi-latent-attention", hidden=True)
     ] = False
@@ -178,16 +240,17 @@ def plan(
     model: ModelFlags, cluster: ClusterFlags, layout: LayoutFlags, saving: SavingFlags,
     out: OutFlags, unplanned: UnplannedFlags,
 ) -> None:  # fmt: skip
-    """Plan a training run: parallel layout, batch, memory, checkpoints, goodput.
+    """Plan a run: parallel layout, memory, checkpoints, goodput.
 
-    What you leave open is chosen; what you give is checked, and where it cannot work it is said
-    why and what would. Memory of each pipeline stage by part, and the line that Megatron's own
-    report would print; speed and goodput are estimates.
+    Options that you leave out are chosen; options that you give are checked, and a combination that
+    cannot work is refused with the reason and one that does. The plan shows the memory of each
+    pipeline stage by part, as Megatron's own report prints it. Speed and goodput are estimates.
 
-    Exit code: 0 it works, 1 it cannot, 2 usage.
+    Exit codes: 0 the plan works, 1 it cannot work, 2 bad usage.
 
-    Examples: 'mwatch plan 175b --instance Standard_ND96isr_H100_v5 --nodes 64' and 'mwatch plan
-    13b --instance p4d.24xlarge --nodes 2 --tp 2 --pp 4 --values plan.yaml'.
+    Example: mwatch plan 175b --instance Standard_ND96isr_H100_v5 --nodes 64
+
+    Example: mwatch plan 13b --instance p4d.24xlarge --nodes 2 --tp 2 --pp 4
     """
     if out.names:
         from mwatch.cli.render.plan import render_names as render_names
@@ -208,18 +271,20 @@ def plan(
 
         show(render(found))
     if out.values is not None:
-        _hand_over(found, out.values)
+        _write_values(found, out.values)
     raise typer.Exit(found.exit_code)
 
 
 def _refuse(asked: UnplannedFlags) -> None:
-    """What Megatron can do and this cannot count: better no figure than a wrong one."""
+    """Refuse what Megatron can do and this plan does not count: no figure beats a wrong one."""
     from mwatch.errors import InputError
 
     for name, value in asked._asdict().items():
         if value:
             flag = f"--{name.replace('_', '-')}"
-            raise InputError(f"{flag} is not planned: {UNPLANNED[name]}; leave it out for the rest")
+            raise InputError(
+                f"{flag} is not supported: {UNPLANNED[name]}; remove it to plan the rest"
+            )
 
 
 def _made(
@@ -272,7 +337,7 @@ def _shape(model: ModelFlags) -> tuple[dict[str, object], dict[str, object]]:
     return given, experts
 
 
-def _hand_over(found: CapacityPlan, path: Path) -> None:
+def _write_values(found: CapacityPlan, path: Path) -> None:
     from mwatch.errors import InputError
     from mwatch.plan.report import as_yaml, notes, values
 
@@ -283,4 +348,4 @@ def _hand_over(found: CapacityPlan, path: Path) -> None:
     try:
         path.write_text(text, "utf-8")
     except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+        raise InputError(f"cannot write {path}: {error.strerror}") from error

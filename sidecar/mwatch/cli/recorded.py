@@ -27,22 +27,27 @@ Names = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[DIR|LOG...|-]",
-        help="Log files (one per pod, per attempt), folders of them, or - for standard input.",
+        help="Read these log files (one per pod and attempt) or folders; - is standard input.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Checkpoints = Annotated[
     list[str] | None,
-    typer.Option(metavar="DIR", help="A folder that the trainer saves to; may be repeated."),
+    typer.Option(metavar="DIR", help="Read the checkpoints in this folder too; repeatable."),
 ]
 Until = Annotated[
     str | None,
-    typer.Option(metavar="TIME|now", help="The run was still up then: silence until then counts."),
+    typer.Option(
+        metavar="TIME|now",
+        help="Assume the run was still up then, so that silence until then counts.",
+    ),
 ]
-Policy = Annotated[Path | None, typer.Option(metavar="FILE", help="Thresholds of your own (TOML).")]
+Policy = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Read thresholds from this TOML file.")
+]
 Catalogue = Annotated[
     list[Path] | None,
-    typer.Option(metavar="FILE", help="A fault catalogue of your own (TOML); may be repeated."),
+    typer.Option(metavar="FILE", help="Add the faults of this TOML file; repeatable."),
 ]
 
 
@@ -57,7 +62,9 @@ def make_report(
 ) -> RunReport:
     """InputError, or a wrong usage, where it cannot be made."""
     if not names and sys.stdin.isatty():
-        raise typer.BadParameter("name a log file or a folder, or pipe a log in", param_hint="LOG")
+        raise typer.BadParameter(
+            "give a log file or a folder, or pipe a log to standard input", param_hint="LOG"
+        )
     story = story_of(names or [])
     if story is not None and not (checkpoints or until or policy or catalogue):
         from mwatch.report.story_json import read
@@ -96,19 +103,19 @@ class _Shown:
     """Progress on standard error, about twice a second."""
 
     def __init__(self) -> None:
-        self._told = time.monotonic()
-        self._has_told = False
+        self._shown_at = time.monotonic()
+        self._has_shown = False
 
     def __call__(self, done: int, size: int) -> None:
-        if time.monotonic() - self._told < _PROGRESS_SECONDS:
+        if time.monotonic() - self._shown_at < _PROGRESS_SECONDS:
             return
-        self._told = time.monotonic()
-        self._has_told = True
+        self._shown_at = time.monotonic()
+        self._has_shown = True
         share = f" of {size / 1e6:.0f} MB ({done / size:.0%})" if size else ""
         self._put(f"mwatch: {done / 1e6:.0f} MB{share}\r")
 
     def clear(self) -> None:
-        if self._has_told:
+        if self._has_shown:
             self._put("")
 
     def _put(self, text: str) -> None:

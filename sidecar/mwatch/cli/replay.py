@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch replay`: what mwatch would have seen, said and done in a recorded run.
+"""`mwatch replay`: what mwatch would have found and done in a recorded run.
 
-Exit codes: 0 healthy or finished, 1 something is wrong, 2 bad usage or an input that cannot be
-read, 3 it cannot be told.
+Exit codes: 0 healthy or finished, 1 something is wrong, 2 bad usage or an unreadable
+input, 3 not enough data.
 """
 
 from __future__ import annotations
@@ -31,19 +31,21 @@ def replay(
     as_json: AsJson = False,
     report_file: Annotated[
         Path | None,
-        typer.Option("--report", metavar="FILE", help="Also write it to a .md or .json file."),
+        typer.Option(
+            "--report", metavar="FILE", help="Write the report to this .md or .json file too."
+        ),
     ] = None,
     checkpoints: Checkpoints = None,
     until: Until = None,
     policy: Policy = None,
     catalogue: Catalogue = None,
 ) -> None:
-    """Play recorded logs: timeline, findings, goodput, and what mwatch would have done.
+    """Replay recorded logs: timeline, findings, goodput, decisions.
 
-    Files of one job, in any number: pods are joined by their clocks, attempts by their order.
-    Nothing is changed. Times are the log's own.
+    Give any number of files of one job: pods are merged by their clocks, attempts by their order.
+    Times are those of the log. The command changes nothing.
 
-    Exit code: 0 healthy or finished, 1 something is wrong, 2 bad input, 3 it cannot be told.
+    Exit codes: 0 healthy or finished, 1 something is wrong, 2 bad input, 3 not enough data.
 
     Example: mwatch replay pod-*.log --report incident.md
     """

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mwatch report`: one HTML page of a run, from its folder or from recorded logs.
 
-Exit codes: 0 healthy or finished, 1 something is wrong, 2 bad usage or an input that cannot be
-read, 3 it cannot be told.
+Exit codes: 0 healthy or finished, 1 something is wrong, 2 bad usage or an unreadable
+input, 3 not enough data.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ Runs = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[RUN|DIR|LOG...|-]",
-        help="The folder or name of a run of `mwatch run`; or log files, as for `mwatch replay`.",
+        help="Read this run of 'mwatch run' (its name or folder), or these log files or folders; "
+        "- is standard input.",
     ),
 ]
 
@@ -44,11 +45,14 @@ def report(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="The page; RUN/report.html, or ./report.html, where not given."
+            metavar="FILE", help="Write the page here; by default RUN/report.html or ./report.html."
         ),
     ] = None,
     title: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="What the page is called: the run's name.")
+        str | None,
+        typer.Option(
+            metavar="TITLE", help="Set the title of the page; by default the name of the run."
+        ),
     ] = None,
     as_json: AsJson = False,
     checkpoints: Checkpoints = None,
@@ -56,11 +60,12 @@ def report(
     policy: Policy = None,
     catalogue: Catalogue = None,
 ) -> None:
-    """Write one HTML page of a run: curves with incidents on them, attempts, goodput, evidence.
+    """Write an HTML page about a run.
 
-    The page needs nothing else: mail it, keep it, open it. Nothing of the run is changed.
+    The page shows curves with incidents, attempts, goodput and evidence. It is one file without
+    external links, so it can be mailed. The command does not change the run.
 
-    Exit code: 0 healthy or finished, 1 something is wrong, 2 bad input, 3 it cannot be told.
+    Exit codes: 0 healthy or finished, 1 something is wrong, 2 bad input, 3 not enough data.
 
     Example: mwatch report runs/pretrain_gpt --out monday.html
     """

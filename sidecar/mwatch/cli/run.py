@@ -3,8 +3,8 @@
 """`mwatch run`: a training command of this machine, watched and (with --act) brought back.
 
 Exit codes: when observing, the command's own (128 and its number for a signal); with --act 0 when
-training finished or ended as it was asked to, 1 what only its user can mend, 93 given up, else
-that of `mwatch-run --act`; 130 interrupted (SIGTERM: 143, SIGHUP: 129).
+training finished or ended on request, 1 a fault that only the user can fix, 93 given up, else that
+of `mwatch-run --act`; 130 interrupted (SIGTERM: 143, SIGHUP: 129).
 """
 
 from __future__ import annotations
@@ -22,41 +22,64 @@ if TYPE_CHECKING:
     from mwatch.watch.observer import RunObserver
 
 Command = Annotated[
-    list[str] | None, typer.Argument(metavar="-- CMD...", help="The training command.")
+    list[str] | None, typer.Argument(metavar="-- CMD...", help="Run this training command.")
 ]
-Act = Annotated[bool, typer.Option("--act", help="Restart and stop the run; else only say so.")]
-Policy = Annotated[Path | None, typer.Option(metavar="FILE", help="Thresholds of your own (TOML).")]
-Name = Annotated[str | None, typer.Option(metavar="NAME", help="Of the run, else its script's.")]
-Runs = Annotated[Path, typer.Option(metavar="DIR", help="Where what is learnt of runs is kept.")]
+Act = Annotated[
+    bool,
+    typer.Option("--act", help="Stop and restart the run when it fails; without it, only report."),
+]
+Policy = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Read thresholds from this TOML file.")
+]
+Name = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Name the run; by default after the training script."),
+]
+Runs = Annotated[Path, typer.Option(metavar="DIR", help="Keep the folders of runs here.")]
 Checkpoints = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="The trainer's save folder, where its arguments hide it."),
+    typer.Option(
+        metavar="DIR", help="Read the checkpoints here, if the command line does not show where."
+    ),
 ]
 Port = Annotated[
     int,
     typer.Option(
-        metavar="N", min=0, max=65535, help="For /metrics, or the next that is free; 0: none."
+        metavar="PORT",
+        min=0,
+        max=65535,
+        help="Serve /metrics on this port, or the next free one; 0 serves nothing.",
     ),
 ]
 Grace = Annotated[
     float,
-    typer.Option(metavar="SECONDS", min=0, max=3600, help="For a last save when you press Ctrl-C."),
+    typer.Option(
+        metavar="SECONDS",
+        min=0,
+        max=3600,
+        help="Wait this long for a last checkpoint after Ctrl-C.",
+    ),
 ]
-Plain = Annotated[bool, typer.Option("--plain", help="Plain lines, also on a terminal.")]
-AsJson = Annotated[bool, typer.Option("--json", help="What mwatch says as JSON lines.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Print plain lines on a terminal too.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print messages as JSON, one object per line.")
+]
 Otlp = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
         envvar="OTEL_EXPORTER_OTLP_ENDPOINT",
         show_envvar=False,
-        help="Send by OTLP too, else $OTEL_EXPORTER_OTLP_ENDPOINT.",
+        help="Export by OTLP to this URL; by default $OTEL_EXPORTER_OTLP_ENDPOINT.",
     ),
 ]
 Notes = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Write incidents there, for TensorBoard.")
+    Path | None,
+    typer.Option(metavar="DIR", help="Write incidents as TensorBoard text into this folder."),
 ]
-NoProbe = Annotated[bool, typer.Option("--no-probe", help="Start nothing inside the trainer.")]
+NoProbe = Annotated[
+    bool, typer.Option("--no-probe", help="Do not start the probe inside the trainer.")
+]
 
 
 def run(
@@ -75,16 +98,18 @@ def run(
     otlp_endpoint: Otlp = None,
     tensorboard_notes: Notes = None,
 ) -> None:
-    """Watch a training command on this machine; with --act, bring it back when it fails.
+    """Run a training command under watch; with --act, restart it on failure.
 
-    Without --act the command runs as given and its exit code is returned; what would have been
-    done is told. The trainer's output passes through. Evidence, curves and incidents are kept
-    under runs/NAME; 'mwatch report runs/NAME' makes one page of them.
+    Without --act the command runs as given and its exit code is returned; mwatch only reports what
+    it would have done. The trainer's output passes through unchanged. Evidence, curves and
+    incidents are kept in runs/NAME; 'mwatch report runs/NAME' turns them into one page.
 
-    Example: mwatch run --act -- torchrun --nproc-per-node 8 pretrain_gpt.py --save ckpt ...
+    Example: mwatch run -- torchrun --nproc-per-node 8 pretrain_gpt.py --save ckpt
+
+    Example: mwatch run --act --name gpt -- bash train.sh
     """
     if not command:
-        raise typer.BadParameter("name the command after --", param_hint="CMD")
+        raise typer.BadParameter("give the training command after --", param_hint="CMD")
     from mwatch.run import assemble as app
 
     request = app.RunRequest(

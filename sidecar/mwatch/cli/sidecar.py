@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch sidecar`: watches the training container of its pod, for as long as the pod lives.
+"""`mwatch sidecar`: watches the training container of its pod until the pod ends.
 
-Exit codes: 0 asked to end (SIGTERM, SIGINT) or the last attempt is over, 2 bad options.
+Exit codes: 0 stopped by SIGTERM or SIGINT, or the last attempt is over; 2 bad options.
 """
 
 from __future__ import annotations
@@ -15,58 +15,91 @@ import typer
 
 Dir = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="Shared with the trainer ($MWATCH_DIR; else /mwatch)."),
+    typer.Option(
+        metavar="DIR", help="Read the volume shared with the trainer here; by default /mwatch."
+    ),
 ]
-Run = Annotated[str | None, typer.Option(metavar="NAME", help="Of the run ($MWATCH_RUN).")]
-Pod = Annotated[str | None, typer.Option(metavar="NAME", help="($MWATCH_POD; else the host's.)")]
-PodUid = Annotated[str | None, typer.Option(metavar="UID", help="($MWATCH_POD_UID)")]
-Namespace = Annotated[str | None, typer.Option(metavar="NAME", help="($MWATCH_NAMESPACE)")]
-Node = Annotated[str | None, typer.Option(metavar="NAME", help="($MWATCH_NODE)")]
+Run = Annotated[str | None, typer.Option(metavar="NAME", help="Name the run.")]
+Pod = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Name this pod; by default after the host.")
+]
+PodUid = Annotated[str | None, typer.Option(metavar="UID", help="Give the UID of this pod.")]
+Namespace = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Give the namespace of this pod.")
+]
+Node = Annotated[str | None, typer.Option(metavar="NAME", help="Give the node of this pod.")]
 Host = Annotated[
-    str | None, typer.Option(metavar="ADDRESS", help="To listen on (else all, IPv6 and IPv4).")
+    str | None,
+    typer.Option(
+        metavar="ADDRESS", help="Listen on this address; by default on all, IPv6 and IPv4."
+    ),
 ]
 Port = Annotated[
     str | None,
-    typer.Option(metavar="N", help="Else 9401; the next that is free; 0: any."),
+    typer.Option(
+        metavar="PORT",
+        help="Listen on this port or the next free one; by default 9401; 0 takes any.",
+    ),
 ]
 Save = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="The trainer's save folder, else found out.")
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="Read the checkpoints here; by default where the trainer saves them."
+    ),
 ]
-Policy = Annotated[Path | None, typer.Option(metavar="FILE", help="Thresholds of your own (TOML).")]
+Policy = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Read thresholds from this TOML file.")
+]
 Config = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="These options as TOML: port = 9401.")
+    Path | None,
+    typer.Option(metavar="FILE", help="Read options from this TOML file, for example port = 9401."),
 ]
 Otlp = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="Send by OTLP too ($OTEL_EXPORTER_OTLP_ENDPOINT)."),
+    typer.Option(
+        metavar="URL", help="Export by OTLP to this URL; by default $OTEL_EXPORTER_OTLP_ENDPOINT."
+    ),
 ]
 Tensorboard = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Read the trainer's event files.")
+    Path | None,
+    typer.Option(metavar="DIR", help="Read the trainer's TensorBoard event files here."),
 ]
 Notes = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Write incidents there, for TensorBoard.")
+    Path | None,
+    typer.Option(metavar="DIR", help="Write incidents as TensorBoard text into this folder."),
 ]
 Token = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Who has it may ask for evidence and restart.")
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Accept evidence and restart requests that carry the token in this file.",
+    ),
 ]
 EvidenceDir = Annotated[
     Path | None,
     typer.Option(
-        metavar="DIR", help="For bundles; else the volume, and beside the checkpoints in act."
+        metavar="DIR",
+        help="Write evidence bundles here; by default to the volume and, in mode act, beside the "
+        "checkpoints.",
     ),
 ]
 Mode = Annotated[
     str | None,
-    typer.Option(metavar="observe|act", help="Only told in metrics: the controller acts."),
+    typer.Option(
+        metavar="observe|act", help="Report this mode in metrics; only the controller acts."
+    ),
 ]
 JsonLogs = Annotated[
-    bool | None, typer.Option("--json-logs", help="What it says as JSON lines.", show_default=False)
+    bool | None,
+    typer.Option(
+        "--json-logs", help="Print messages as JSON, one object per line.", show_default=False
+    ),
 ]
 UntilFinal = Annotated[
     bool | None,
     typer.Option(
         "--until-final",
-        help="End soon after the last attempt of this pod ($MWATCH_UNTIL_FINAL).",
+        help="Exit soon after the last attempt of this pod ends.",
         show_default=False,
     ),
 ]
@@ -94,11 +127,12 @@ def sidecar(
     json_logs: JsonLogs = None,
     until_final: UntilFinal = None,
 ) -> None:
-    """Watch the training container of this pod: metrics, snapshots, incidents and evidence.
+    """Watch the training container of this pod and export metrics.
 
-    Serves /metrics, /healthz and /v1/snapshot; changes nothing about the training. Every option
-    may stand in --config, or in a variable MWATCH_NAME; a flag goes before a variable, a variable
-    before the file.
+    The sidecar serves /metrics, /healthz and /v1/snapshot, records incidents and collects
+    evidence. It never changes the training. Every option can also be set in the --config file or
+    in a variable such as MWATCH_POD_UID for --pod-uid; a flag overrides a variable, and a variable
+    overrides the file.
 
     Example: mwatch sidecar --dir /mwatch --run gpt-7b --port 9401
     """

@@ -28,8 +28,10 @@ _PIPE_BYTES = 1 << 15
 
 def become(settings: SidecarSettings) -> NoReturn:
     """Never returns."""
-    told = {name: _plain(value) for name, value in asdict(settings).items() if value is not None}
-    data = json.dumps(told).encode()
+    reported = {
+        name: _plain(value) for name, value in asdict(settings).items() if value is not None
+    }
+    data = json.dumps(reported).encode()
     if not sys.executable or len(data) > _PIPE_BYTES:
         sys.exit(_run(settings))
     reading, writing = os.pipe()
@@ -41,8 +43,8 @@ def become(settings: SidecarSettings) -> NoReturn:
 def main(words: list[str]) -> int:
     from mwatch.config.sidecar import resolve
 
-    with open(int(words[0]), "rb") as told:
-        return _run(resolve(json.load(told), {}))
+    with open(int(words[0]), "rb") as reported:
+        return _run(resolve(json.load(reported), {}))
 
 
 def _run(settings: SidecarSettings) -> int:

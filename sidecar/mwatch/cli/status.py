@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mwatch status`: all watched jobs, one line each.
 
-Exit codes: 0 all are healthy or finished (or there are none), 1 something is wrong with one,
-2 bad usage, 3 one of them, or the cluster, cannot be seen.
+Exit codes: 0 all are healthy or finished (or there are none), 1 one has a problem, 2 bad usage,
+3 a job or the cluster is unreachable.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from mwatch.cli.output import write
 from mwatch.cli.recorded import AsJson
 
 AllNamespaces = Annotated[
-    bool, typer.Option("--all-namespaces", "-A", help="Of every namespace that you may see.")
+    bool,
+    typer.Option("--all-namespaces", "-A", help="Show the jobs of every namespace you may read."),
 ]
 
 
@@ -30,12 +31,12 @@ def status(
     context: Context = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show every watched job (label mwatch.dev/watch) in one line.
+    """Show every watched job in one line.
 
-    The controller is asked, where there is one; else some sidecars of each job, and Kubernetes.
-    'mwatch diagnose JOB' tells all about one of them.
+    A watched job has the label mwatch.dev/watch. The controller is asked if one runs; otherwise
+    some sidecars of each job, and Kubernetes. 'mwatch diagnose JOB' shows one job in full.
 
-    Exit code: 0 all are well, 1 something is wrong, 3 a job or the cluster cannot be seen.
+    Exit codes: 0 all are healthy, 1 a job has a problem, 3 a job or the cluster is unreachable.
 
     Example: mwatch status -n training
     """

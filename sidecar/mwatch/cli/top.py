@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch top`: the watched jobs, live. On a terminal the table is drawn anew; else it is printed.
+"""`mwatch top`: the watched jobs, live. A terminal is redrawn; elsewhere the table is printed.
 
-Exit codes: 0 ended by q or Ctrl-C, or after `--count` looks, 2 bad usage, 3 the cluster cannot be
-seen from the start. One that goes away later is told, and asked again.
+Exit codes: 0 ended by q or Ctrl-C, or after `--count` refreshes, 2 bad usage, 3 the cluster is
+unreachable at the start. If it becomes unreachable later, the screen shows that and tries again.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ if TYPE_CHECKING:
     from mwatch.cli.terminal import Line
     from mwatch.diagnose.fleet_status import Fleet
 
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, one a look.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object per refresh, each on one line.")
+]
 Every = Annotated[
-    float, typer.Option(metavar="SECONDS", min=1.0, max=3600.0, help="Between two looks.")
+    float, typer.Option(metavar="SECONDS", min=1.0, max=3600.0, help="Refresh at this interval.")
 ]
 Count = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="So many looks, then end; else for ever.")
+    int | None,
+    typer.Option(metavar="N", min=1, help="Exit after this many refreshes; by default never."),
 ]
 
 
@@ -45,9 +48,11 @@ def top(
     count: Count = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the watched jobs as they go, one line each; q or Ctrl-C ends it.
+    """Show the watched jobs live, one line each.
 
-    Exit code: 0 when ended, 3 the cluster cannot be seen.
+    Press q or Ctrl-C to exit.
+
+    Exit codes: 0 ended, 3 the cluster is unreachable.
 
     Example: mwatch top -n training --every 2
     """
@@ -156,7 +161,7 @@ class _Screen:
         self._live.update(Text("\n").join(texts), refresh=True)
 
     def wait(self, seconds: float) -> bool:
-        """True: somebody typed q."""
+        """True: q was typed."""
         import select
 
         until = time.monotonic() + seconds
@@ -178,7 +183,7 @@ def _lines(fleet: Fleet, problem: str, with_namespace: bool) -> list[Line]:
 
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(fleet.at))
     wrong = sum(each.cause not in ("healthy", "finished") for each in fleet.lines)
-    head = f"mwatch top  {stamp}  {len(fleet.lines)} jobs, {wrong} not well  (q ends)"
-    told: list[Line] = [[(f"not seen since then: {problem}", "bold yellow")]] if problem else []
+    head = f"mwatch top  {stamp}  {len(fleet.lines)} jobs, {wrong} with problems  (q: quit)"
+    stale: list[Line] = [[(f"not refreshed since: {problem}", "bold yellow")]] if problem else []
     table = render(fleet, with_namespace=with_namespace, columns=width())
-    return [[(head, "bold cyan")], *told, *table]
+    return [[(head, "bold cyan")], *stale, *table]

@@ -52,7 +52,7 @@ def place(evidence: Evidence) -> str:
     return evidence.file if evidence.line is None else f"{evidence.file}:{evidence.line}"
 
 
-def deed(decision: Decision) -> str:
+def action_text(decision: Decision) -> str:
     """What mwatch would do, as an infinitive."""
     if decision.action.value == "none":
         return "do nothing"

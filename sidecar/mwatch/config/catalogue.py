@@ -61,7 +61,7 @@ _TYPES: dict[str, Any] = {
     "blame": Blame,
     "restart_helps": RestartHelps,
     "avoid_node": AvoidNode,
-    "mend": _line(300),
+    "fix": _line(300),
     "runbook": _line(80),
     "source": _line(200),
     "examples": _lines(2000, "examples"),
@@ -204,7 +204,10 @@ def _add(entries: dict[str, CatalogueEntry], new: Iterable[CatalogueEntry]) -> N
 
 def _entry(table: Any, origin: str) -> CatalogueEntry:
     if not isinstance(table, dict):
-        raise InputError("is no table; write it as a [[fault]] table")
+        raise InputError("is not a table; write it as a [[fault]] table")
+    if "mend" in table and "fix" not in table:
+        warnings.warn(f"{origin}: key 'mend' is now called 'fix'", FutureWarning, stacklevel=2)
+        table["fix"] = table.pop("mend")  # until 0.3
     if ("xid" in table) == ("patterns" in table):
         raise InputError("needs one of 'xid' and 'patterns'; keep exactly one")
     try:

@@ -337,7 +337,7 @@ def _bound(settings: ControllerSettings, pages: ControllerPages) -> Server:
             )
         except OSError as failed:
             error = failed
-    words = f"{settings.host} port {settings.port}: cannot be had ({error and error.strerror})"
+    words = f"cannot listen on {settings.host} port {settings.port}: {error and error.strerror}"
     raise InputError(f"{words}; name another with --port")
 
 

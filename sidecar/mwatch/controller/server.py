@@ -242,7 +242,7 @@ class ControllerPages:
             word=headers.get(_WORD, "")[:_MAX_WORD],
         )  # fmt: skip
         if answer is None:
-            return _error(f"nothing to say of {request.parameter} to who asks")
+            return _error(f"{request.parameter}: no such job, or the token is missing or wrong")
         return Page(json_codec.encode(answer), _JSON)
 
 

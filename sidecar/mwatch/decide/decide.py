@@ -61,7 +61,7 @@ def act_at(
     wait = _wait_seconds(job, finding, lost_iterations, settings)
     if wait:
         earliest = max(earliest, job.attempt.last_progress + wait)
-    return max(earliest, silence.heard_out_at(job, finding, settings) or earliest)
+    return max(earliest, silence.last_lines_due_at(job, finding, settings) or earliest)
 
 
 def _wait_seconds(job: Job, finding: Finding, lost: int, settings: Settings) -> float:
@@ -69,7 +69,7 @@ def _wait_seconds(job: Job, finding: Finding, lost: int, settings: Settings) -> 
     proof = RULES[finding.cause].proof
     if silence.is_over(job) or proof is Proof.OWN or silence.is_sick(finding):
         return 0.0
-    if silence.tells_a_death(finding):
+    if silence.reports_an_exit(finding):
         return silence.usual_seconds(job, settings)
     return _restart_seconds(job, lost, settings) if _may_heal(finding) else 0.0
 
@@ -84,11 +84,11 @@ def _restart_seconds(job: Job, lost: int, settings: Settings) -> float:
     """What a restart costs now: as measured, but with the steps that this one would lose."""
     learnt = job.calibration
     again = lost * (learnt.step_median() or 0.0) - (learnt.recomputed.median() or 0.0)
-    cost = learnt.restart_cost(settings) + max(0.0, again) + _unseen_load_seconds(job)
+    cost = learnt.restart_cost(settings) + max(0.0, again) + _hidden_load_seconds(job)
     return min(cost * settings.act.stall_factor, settings.act.max_stall_seconds)
 
 
-def _unseen_load_seconds(job: Job) -> float:
+def _hidden_load_seconds(job: Job) -> float:
     """A job that began anew has never loaded; it will move the bytes that it has saved."""
     durations = job.calibration.durations
     if durations[DeadlineSlot.LOADING]:
@@ -107,9 +107,9 @@ def _began(job: Job, finding: Finding) -> float:
     return since if ended is None else max(since, ended)
 
 
-_MENDS = {
-    Cause.USER_ERROR: "mend the error",
-    Cause.DATA: "mend the data, or leave the bad part out",
+_FIXES = {
+    Cause.USER_ERROR: "fix the error",
+    Cause.DATA: "fix the data, or leave the bad part out",
 }
 _SMALLER = "use a smaller micro batch, recompute activations or split the model further"
 _LEAK = "look for a leak, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
@@ -122,8 +122,8 @@ def after_stop(job: Job, finding: Finding, settings: Settings) -> str:
     if finding.cause is Cause.OOM:
         return f"{_memory(job, settings)}, then {place}"
     entry = job.catalogue.get(finding.fault or "")
-    mend = _MENDS.get(finding.cause) or (entry.mend.rstrip(".") if entry else "find the cause")
-    return f"{mend}, then {place}"
+    fix = _FIXES.get(finding.cause) or (entry.fix.rstrip(".") if entry else "find the cause")
+    return f"{fix}, then {place}"
 
 
 def _memory(job: Job, settings: Settings) -> str:
@@ -253,7 +253,7 @@ def _about(case: _Case) -> Decision:
     if finding.cause is Cause.STARTED_FROM_RANDOM:
         return _from_random(case)
     if rule.action is Action.STOP:
-        return _stop(case, "a restart does not mend it")
+        return _stop(case, "a restart does not fix it")
     return _restart(case)
 
 
@@ -309,7 +309,7 @@ def _from_random(case: _Case) -> Decision:
     return _stop(
         case,
         f"it trains random weights while {better.reason}",
-        f"mend the load path and resume from checkpoint {better.iteration}",
+        f"fix the load path and resume from checkpoint {better.iteration}",
     )
 
 
@@ -390,6 +390,6 @@ def _avoids_node(case: _Case) -> bool:
         for each in case.findings
     )
     entry = job.catalogue.get(case.finding.fault or "")
-    is_told = entry is not None and entry.avoid_node is AvoidNode.YES
+    is_reported = entry is not None and entry.avoid_node is AvoidNode.YES
     is_asked = case.finding.cause is Cause.RERUN and in_a_row(job, case.record) > 0
-    return sick or is_told or is_asked
+    return sick or is_reported or is_asked

@@ -55,7 +55,7 @@ class CauseRule:
     acts_from: Severity = Severity.CRITICAL
     explains_all: bool = False
     """Somebody outside the job did it, for a reason: whatever else is seen follows from it."""
-    mends_lost: bool = False
+    fixes_lost: bool = False
     """Where it took pods of a gang, the gang has to be restarted: what is left cannot go on."""
 
 
@@ -68,7 +68,7 @@ _TAKEN = CauseRule(
     counts_as_no_progress=False,
     spends_budget=False,
     explains_all=True,
-    mends_lost=True,
+    fixes_lost=True,
 )
 _STALL = CauseRule(Action.RESTART, Proof.SILENCE, Resume.NEWEST)
 _DEATH = CauseRule(Action.RESTART, Proof.DEATH, Resume.NEWEST)
@@ -137,5 +137,5 @@ def acts(cause: Cause, severity: Severity) -> bool:
 def breaks_gang(finding: Finding) -> bool:
     """Somebody outside took pods of a gang, and what is left cannot go on: by the cluster's own
     word, not by what a process said when it ended."""
-    is_told = finding.detector == finding.cause.value
-    return RULES[finding.cause].mends_lost and is_told and finding.cannot_heal
+    is_reported = finding.detector == finding.cause.value
+    return RULES[finding.cause].fixes_lost and is_reported and finding.cannot_heal

@@ -24,7 +24,7 @@ class Calm(NamedTuple):
 def judge(job: Job) -> Calm:
     attempt = job.attempt
     if not job.has_started:
-        return Calm(Cause.UNKNOWN, "nothing was seen yet")
+        return Calm(Cause.UNKNOWN, "no data yet")
     if attempt.is_finished:
         return Calm(Cause.FINISHED, f"training is done{_at(job)}")
     if ended_as_asked(job):
@@ -32,8 +32,8 @@ def judge(job: Job) -> Calm:
     if attempt.phase is JobPhase.ENDED and _left_with_zero_at_the_end(job):
         return Calm(Cause.FINISHED, f"its processes ended with exit code 0{_at(job)}")
     if attempt.phase is JobPhase.ENDED:
-        return Calm(Cause.UNKNOWN, "the attempt is over, and nobody said why")
-    if not any(sight.is_up for sight in job.sights.values()):
+        return Calm(Cause.UNKNOWN, "the attempt ended for an unknown reason")
+    if not any(view.is_up for view in job.sights.values()):
         return Calm(Cause.UNKNOWN, "nothing of the job can be read")
     return Calm(Cause.HEALTHY, f"nothing is wrong ({attempt.phase}{_at(job)})")
 
@@ -48,12 +48,12 @@ def _left_with_zero_at_the_end(job: Job) -> bool:
 
 
 def ended_as_asked(job: Job) -> bool:
-    said = job.attempt.exit
-    return said is not None and said.exit.reason in ASKED_EXITS
+    reported = job.attempt.exit
+    return reported is not None and reported.exit.reason in ASKED_EXITS
 
 
 def is_finished(job: Job) -> bool:
-    """Done, and what was trained is kept: what happens after that needs no mending."""
+    """Done, and what was trained is kept: what happens after that needs no fixing."""
     attempt = job.attempt
     if attempt.save is not None or not (attempt.is_finished or ended_as_asked(job)):
         return False

@@ -186,7 +186,7 @@ def _praise(
     elif chosen.stored == "complete":
         what = f"the newest complete one{place}"
     else:
-        what = f"the newest one{place} that the log says was saved"
+        what = f"the newest one{place} that was saved, according to the log"
     newer = [each for each in known if each.iteration > chosen.iteration]
     passed = _passed_over(job, newer, before)
     return f"checkpoint {chosen.iteration}: {what}" + (f"; {passed}" if passed else "")
@@ -263,7 +263,7 @@ def rollback_refusal(
     """Why going back once more is of no use; None: it may be."""
     done = [act for act in progress.restarts(record) if act.first_bad is not None]
     bad = first_bad(job, finding)
-    ever = [act for act in record.acts if act.first_bad is not None]  # a stop mends no data
+    ever = [act for act in record.acts if act.first_bad is not None]  # a stop fixes no data
     again = _same_samples(job, ever, bad, settings)
     if again is not None:
         return (

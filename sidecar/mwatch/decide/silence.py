@@ -39,7 +39,7 @@ def is_over(job: Job) -> bool:
     return attempt.phase is JobPhase.ENDED or died
 
 
-def tells_a_death(finding: Finding) -> bool:
+def reports_an_exit(finding: Finding) -> bool:
     """Rather than a silence. A hang never does: somebody else must have seen its end."""
     if RULES[finding.cause].proof is Proof.SILENCE and finding.cause is not Cause.HANG:
         return finding.detector in _DEATH_DETECTORS
@@ -93,7 +93,7 @@ def went_on_seconds(job: Job, finding: Finding, settings: Settings) -> float | N
     return later if later > step_seconds(job, settings) else None
 
 
-def heard_out_at(job: Job, finding: Finding, settings: Settings) -> float | None:
+def last_lines_due_at(job: Job, finding: Finding, settings: Settings) -> float | None:
     """Until when to wait for more of its words; None: nothing is missing."""
     if not _is_guessed(job, finding):
         return None
@@ -127,7 +127,7 @@ def _is_guessed(job: Job, finding: Finding) -> bool:
     """A finished job is taken for this while its last lines are missing."""
     if finding.cause is not Cause.FINISHED_EARLY:
         is_silence = RULES[finding.cause].proof is Proof.SILENCE
-        if not is_silence or tells_a_death(finding):
+        if not is_silence or reports_an_exit(finding):
             return False
     attempt = job.attempt
     if attempt.errors or attempt.exit is not None:

@@ -65,7 +65,7 @@ def _place(job: Job, finding: Finding) -> int:
     if finding.detector in LOOP_DETECTORS:
         return _LAST  # of the attempts before: why this one died is told by another
     if finding.cause is Cause.STARTED_FROM_RANDOM:
-        # The loss jumps after it, too: what follows from random weights is not to be mended.
+        # The loss jumps after it, too: what follows from random weights is not to be fixed.
         has_better = resume.older_than_attempt(job).iteration is not None
         return -2 if has_better else _LAST
     if RULES[finding.cause].resume is Resume.BEFORE_BAD and _was_trained_on(job, finding):
@@ -100,8 +100,8 @@ def verdict(job: Job, findings: Sequence[Finding], decision: Decision) -> Verdic
 
 def _remark(findings: Sequence[Finding]) -> str:
     """Nobody is woken for what only informs; who looks shall know all the same."""
-    told = (each.summary for each in findings if each.severity is Severity.INFO)
-    return "".join(f". {summary.rstrip('. ')}" for summary in islice(told, 1))
+    reported = (each.summary for each in findings if each.severity is Severity.INFO)
+    return "".join(f". {summary.rstrip('. ')}" for summary in islice(reported, 1))
 
 
 def _culprit(job: Job, decision: Decision, findings: Sequence[Finding]) -> Culprit | None:

@@ -111,7 +111,7 @@ _NAMES_A_RANK = frozenset(
 _LASTING = frozenset({SignState.DEAD, SignState.NEVER_JOINED, SignState.OUT_OF_STEP})
 """Told once, by a dump or a death; only progress takes it back."""
 _BUSY = frozenset({SignSource.CPU_TIME, SignSource.STACKS})
-_MAX_HEARD = 16
+_MAX_KEPT = 16
 """Witnesses that are named: there may be one for each of ten thousand ranks."""
 
 TIMEOUT_FAULTS = frozenset(
@@ -134,7 +134,7 @@ TIMEOUT_FAULTS = frozenset(
 """Entries of the catalogue by which somebody inside the job says that it hangs."""
 
 
-class Heard(NamedTuple):
+class WitnessReports(NamedTuple):
     agreeing: tuple[Witness, ...]
     disagreeing: tuple[Witness, ...]
     missing: str
@@ -144,8 +144,8 @@ class Heard(NamedTuple):
 class _Agreed:
     """Of tens of thousands of ranks, what matters about those that agree."""
 
-    def __init__(self, agreeing: Sequence[SignSeen], *, is_told: bool) -> None:
-        self.is_told = is_told
+    def __init__(self, agreeing: Sequence[SignSeen], *, is_reported: bool) -> None:
+        self.is_reported = is_reported
         dead = (seen.at for seen in agreeing if seen.sign.state is SignState.DEAD)
         self.last_death = max(dead, default=None)
         self.of_collectives = any(seen.sign.source in COLLECTIVES for seen in agreeing)
@@ -162,12 +162,12 @@ class _Agreed:
         )  # fmt: skip
 
 
-def hear(job: Job, finding: Finding, settings: Settings) -> Heard:
+def hear(job: Job, finding: Finding, settings: Settings) -> WitnessReports:
     signs = [seen for seen in job.attempt.signs.values() if _counts(job, seen, settings)]
     agreeing = [seen for seen in signs if _agrees(job, seen)]
-    told = (*_faults(job, finding, settings), *_gone(job, settings))
+    reported = (*_faults(job, finding, settings), *_gone(job, settings))
     spinning = Spinning(job, signs, settings)
-    agreed = _Agreed(agreeing, is_told=bool(told))
+    agreed = _Agreed(agreeing, is_reported=bool(reported))
     against = (
         seen
         for seen in signs
@@ -175,9 +175,9 @@ def hear(job: Job, finding: Finding, settings: Settings) -> Heard:
         and not spinning.only_spins(seen)
         and _contradicts(job, seen, agreed)
     )
-    return Heard(
-        (*told, *(_witness(seen, True) for seen in agreeing[:_MAX_HEARD])),
-        tuple(_witness(seen, False) for seen in islice(against, _MAX_HEARD)),
+    return WitnessReports(
+        (*reported, *(_witness(seen, True) for seen in agreeing[:_MAX_KEPT])),
+        tuple(_witness(seen, False) for seen in islice(against, _MAX_KEPT)),
         "" if agreeing else _missing(job, settings),
     )
 
@@ -206,7 +206,7 @@ def _contradicts(job: Job, moving: SignSeen, agreed: _Agreed) -> bool:
         return False
     if moving.sign.source not in _BUSY:
         return True
-    if agreed.is_told or agreed.names_another(moving):
+    if agreed.is_reported or agreed.names_another(moving):
         return False
     return not (agreed.of_collectives and job.attempt.phase in SPINNING_PHASES)
 
@@ -215,11 +215,11 @@ def _faults(job: Job, finding: Finding, settings: Settings) -> Iterator[Witness]
     """The first line of each kind that came with or after the last progress."""
     earliest = job.attempt.last_progress - silence.step_seconds(job, settings)
     wanted = TIMEOUT_FAULTS | ({finding.fault} if finding.fault else set())
-    told: set[str] = set()
+    reported: set[str] = set()
     for seen in job.attempt.faults:
         id = seen.fault.id
-        if id in wanted and id not in told and seen.at >= earliest:
-            told.add(id)
+        if id in wanted and id not in reported and seen.at >= earliest:
+            reported.add(id)
             yield Witness("log", True, seen.entry.title if seen.entry else id)
 
 
@@ -263,11 +263,11 @@ class Judgement(NamedTuple):
 
 def judge(job: Job, finding: Finding, findings: Sequence[Finding], settings: Settings) -> Judgement:
     if RULES[finding.cause].proof is Proof.OWN:
-        said = Witness(finding.detector, True, finding.summary)
-        return Judgement(True, "what was printed is proof enough", (said,))
+        reported = Witness(finding.detector, True, finding.summary)
+        return Judgement(True, "what was printed is proof enough", (reported,))
     if silence.is_over(job):
         return _over(job, finding)
-    if silence.tells_a_death(finding) or silence.is_sick(finding):
+    if silence.reports_an_exit(finding) or silence.is_sick(finding):
         return _death(job, finding, settings)
     return _stall(job, finding, findings, settings)
 
@@ -283,18 +283,18 @@ def _over(job: Job, finding: Finding) -> Judgement:
 
 def _last_word(gone: ProcessGone) -> str:
     code = None if gone.exit.exit_code is None else f"exit code {gone.exit.exit_code}"
-    told = ", ".join(each for each in (code, gone.exit.signal, gone.exit.reason) if each)
-    return f"ended ({told or 'nobody said how'})"
+    message = ", ".join(each for each in (code, gone.exit.signal, gone.exit.reason) if each)
+    return f"ended ({message or 'cause unknown'})"
 
 
 def _death(job: Job, finding: Finding, settings: Settings) -> Judgement:
-    said = Witness(finding.detector, True, finding.summary)
+    reported = Witness(finding.detector, True, finding.summary)
     later = silence.went_on_seconds(job, finding, settings)
     if later is None:
-        return Judgement(True, "the log tells how it ended", (said,))
+        return Judgement(True, "the log shows how it ended", (reported,))
     text = f"iteration {job.attempt.iteration} came {later:.0f} s after it"
     reason = f"not acted on: training went on ({text})"
-    return Judgement(False, reason, (said, Witness("progress", False, text)))
+    return Judgement(False, reason, (reported, Witness("progress", False, text)))
 
 
 def _stall(
@@ -302,21 +302,21 @@ def _stall(
 ) -> Judgement:
     quiet = silence.silent_seconds(job)
     if not silence.is_readable(job):
-        return Judgement(False, "not acted on: nobody can read whether there is progress")
+        return Judgement(False, "not acted on: progress cannot be measured")
     if not silence.is_silent(job, findings, settings):
         text = f"the last progress was {quiet:.0f} s ago"
         reason = f"not acted on: {text}, which is usual"
         return Judgement(False, reason, (Witness("progress", False, text),))
     progress = Witness("progress", True, f"silent for {quiet:.0f} s")
-    said = hear(job, finding, settings)
-    heard = (progress, *said.agreeing, *said.disagreeing)[:_MAX_WITNESSES]
-    if said.disagreeing:
-        who = "; ".join(f"{each.name}: {each.text}" for each in said.disagreeing[:2])
+    reported = hear(job, finding, settings)
+    received = (progress, *reported.agreeing, *reported.disagreeing)[:_MAX_WITNESSES]
+    if reported.disagreeing:
+        who = "; ".join(f"{each.name}: {each.text}" for each in reported.disagreeing[:2])
         reason = f"not acted on: progress is silent for {quiet:.0f} s, but {who}"
-        return Judgement(False, reason, heard)
-    if not said.agreeing:
-        reason = f"not acted on: progress is silent for {quiet:.0f} s, and {said.missing}"
-        return Judgement(False, reason, heard)
-    first = said.agreeing[0]
+        return Judgement(False, reason, received)
+    if not reported.agreeing:
+        reason = f"not acted on: progress is silent for {quiet:.0f} s, and {reported.missing}"
+        return Judgement(False, reason, received)
+    first = reported.agreeing[0]
     reason = f"progress is silent for {quiet:.0f} s and {first.name} agrees ({first.text})"
-    return Judgement(True, reason, heard)
+    return Judgement(True, reason, received)

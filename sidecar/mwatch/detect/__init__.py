@@ -62,7 +62,7 @@ ALL: tuple[Detector, ...] = (
 
 def run(job: Job, settings: Settings) -> list[Finding]:
     """What all detectors say that can see anything."""
-    seen = {sight for sight, state in job.sights.items() if state.is_up}
+    seen = {view for view, state in job.sights.items() if state.is_up}
     findings: list[Finding] = []
     with one_look():
         for detector in ALL:

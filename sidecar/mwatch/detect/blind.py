@@ -27,21 +27,21 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     attempt = job.attempt
     if attempt.phase in _NOTHING_TO_SEE or attempt.ended_at is not None or attempt.is_done:
         return []
-    if not any(job.sees(sight) for sight in _TELLING):
-        return _no_sight(job, settings)
+    if not any(job.sees(view) for view in _TELLING):
+        return _no_source(job, settings)
     return _all_silent(job, settings) or _no_lines(job, settings) or _no_loss(job, settings)
 
 
-def _no_sight(job: Job, settings: Settings) -> list[Finding]:
-    lost = [(sight, job.sights[sight]) for sight in _TELLING if sight in job.sights]
+def _no_source(job: Job, settings: Settings) -> list[Finding]:
+    lost = [(view, job.sights[view]) for view in _TELLING if view in job.sights]
     if lost:
-        why = ", ".join(f"{sight.value}: {state.reason}" for sight, state in lost)
+        why = ", ".join(f"{view.value}: {state.reason}" for view, state in lost)
         since = max(state.since for _, state in lost)
-        return [_finding(job, "sources", f"nothing of the job can be seen ({why})", since)]
+        return [_finding(job, "sources", f"no data on the job ({why})", since)]
     since = job.attempt.started_at
     if job.has_started and job.now - since < settings.hang.blind_after_seconds:
         return []
-    text = "nothing of the job can be seen: neither its log nor a probe"
+    text = "no data on the job: neither its log nor a probe can be read"
     return [_finding(job, "sources", text, since or None)]
 
 
@@ -50,7 +50,7 @@ def _all_silent(job: Job, settings: Settings) -> list[Finding]:
     if not probe.is_dark:
         return []
     found = stall(job, settings)
-    if job.sees(Source.LOG) and (found is None or not found.is_unseen):
+    if job.sees(Source.LOG) and (found is None or not found.is_unobserved):
         return []
     if job.now - probe.newest < settings.hang.blind_after_seconds:
         return []
@@ -65,7 +65,7 @@ def _no_lines(job: Job, settings: Settings) -> list[Finding]:
         return []
     if any(stream.prints_iterations for stream in job.streams.values()):
         return []
-    if not job.sees(Source.LOG) or not _runs_unseen(job):
+    if not job.sees(Source.LOG) or not _runs_unobserved(job):
         return []
     since = attempt.started_at
     if since <= 0 or job.now - since < job.calibration.deadline(DeadlineSlot.FIRST_STEP, settings):
@@ -74,7 +74,7 @@ def _no_lines(job: Job, settings: Settings) -> list[Finding]:
     return [_finding(job, "no-lines", text, since)]
 
 
-def _runs_unseen(job: Job) -> bool:
+def _runs_unobserved(job: Job) -> bool:
     """Otherwise a start or a first step that takes too long is a stall."""
     phase, layout = job.attempt.phase, job.layout
     if phase is JobPhase.STARTING:

@@ -3,7 +3,7 @@
 """Attempt after attempt dies of the same thing within a short time.
 
 Told by the class of the root cause, not by its words. With progress in between it is a nuisance
-that somebody should mend; without, another restart is of no use. A hang leaves no word, so
+that somebody should fix; without, another restart is of no use. A hang leaves no word, so
 attempts that hang are counted by `no_progress` alone.
 """
 

@@ -66,8 +66,8 @@ def left_in_order(attempt: Attempt) -> bool:
         return attempt.is_finished
     if attempt.exit is None:
         return False
-    is_told = any(cause_of_reason(gone.exit.reason) for gone in attempt.gone.values())
-    return attempt.exit.exit.reason in ASKED_EXITS or not is_told
+    is_reported = any(cause_of_reason(gone.exit.reason) for gone in attempt.gone.values())
+    return attempt.exit.exit.reason in ASKED_EXITS or not is_reported
 
 
 def is_proven(attempt: Attempt) -> bool:
@@ -216,8 +216,10 @@ def _since(job: Job, root: RootCause) -> int | None:
 
 def _named(root: RootCause) -> int | None:
     """The iteration that the guard's own words name; it prints -1 where it does not know."""
-    said = root.fault.fault.text if root.fault else root.error.error.message if root.error else ""
-    found = _ITERATION.search(said)
+    message = (
+        root.fault.fault.text if root.fault else root.error.error.message if root.error else ""
+    )
+    found = _ITERATION.search(message)
     return int(found[1]) if found else None
 
 

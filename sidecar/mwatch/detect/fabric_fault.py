@@ -98,8 +98,8 @@ def _follows_another(job: Job, first: FaultSeen) -> bool:
 
 def _is_fatal(seen: FaultSeen) -> bool:
     entry = seen.entry
-    told = (entry.avoid_node, entry.restart_helps) if entry is not None else None
-    return told == (AvoidNode.YES, RestartHelps.ELSEWHERE)
+    reported = (entry.avoid_node, entry.restart_helps) if entry is not None else None
+    return reported == (AvoidNode.YES, RestartHelps.ELSEWHERE)
 
 
 def _summary(first: FaultSeen, count: int, is_outlived: bool) -> str:

@@ -20,7 +20,7 @@ from mwatch.model.settings import Settings
 
 _CREDIBLE = 0.7
 """Less is a complaint about a peer, which a tidy end brings too."""
-_SAID = {
+_PRINTED = {
     "signal": "after a termination signal",
     "terminated": "as the cluster's autoresume asked",
 }
@@ -36,7 +36,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
         reason = attempt.exit.exit.reason
         if reason in ASKED_EXITS:
             return []
-        how = _SAID.get(reason, f"({reason})")
+        how = _PRINTED.get(reason, f"({reason})")
         return [_finding(job, how, attempt.exit.at, of_exit(attempt.exit))]
     if not _all_left_with_zero(attempt) or not _is_before_the_end(job):
         return []

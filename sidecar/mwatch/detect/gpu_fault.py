@@ -35,7 +35,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
         return findings[:MAX_FINDINGS]
     past = [seen for attempt in job.past for seen in attempt.faults]
     again = xid.repeated(xids, xid.standing(past))
-    seen = again or _told_by_text(faults)
+    seen = again or _named_by_text(faults)
     return [] if seen is None else [_finding(job, seen, [seen], settings)]
 
 
@@ -49,7 +49,7 @@ def _of_node(job: Job, bursts: list[list[FaultSeen]], settings: Settings) -> Fin
     return _finding(job, roots[0], roots, settings)
 
 
-def _told_by_text(faults: list[FaultSeen]) -> FaultSeen | None:
+def _named_by_text(faults: list[FaultSeen]) -> FaultSeen | None:
     """Of CUDA's and the host's own words the first; after an error of the job they are its echo."""
     is_echo = False
     for seen in sorted(faults, key=lambda each: each.at):
@@ -99,7 +99,7 @@ def _summary(seen: FaultSeen, burst: list[FaultSeen], is_outlived: bool) -> str:
     title = seen.entry.title if seen.entry is not None else "a fault that the catalogue lacks"
     text = title if number is None else f"Xid {number}: {title}"
     text += f" on {xid.node(seen)}" + (f", GPU {seen.fault.gpu}" if seen.fault.gpu else "")
-    due = next((told for told in map(xid.action, reversed(burst)) if told), None)
+    due = next((reported for reported in map(xid.action, reversed(burst)) if reported), None)
     text += f"; the driver asks for: {due}" if due else ""
     return f"{text}; the job went on" if is_outlived else text
 

@@ -12,7 +12,7 @@ import math
 
 from mwatch.detect.shared.baseline import may_stand_out, window
 from mwatch.detect.shared.evidence import of_step
-from mwatch.detect.shared.main_loss import is_all_skipped, told_loss
+from mwatch.detect.shared.main_loss import is_all_skipped, printed_loss
 from mwatch.detect.shared.streak import first_iteration, streak_start
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
@@ -43,7 +43,7 @@ def _not_finite(job: Job, rules: NumberSettings) -> Finding:
     is_lost = (
         math.isnan(first.grad_norm or 0.0)
         or len(steps) - start >= rules.grad_norm_inf_lines
-        or told_loss(newest) is None
+        or printed_loss(newest) is None
     )
     since = first_iteration(steps, start)
     return Finding(

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import islice, pairwise
 
 from mwatch.detect.shared.evidence import of_step
-from mwatch.detect.shared.main_loss import is_all_skipped, main_loss, told_loss
+from mwatch.detect.shared.main_loss import is_all_skipped, main_loss, printed_loss
 from mwatch.detect.shared.streak import first_iteration, streak_start
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
@@ -34,7 +34,7 @@ _RECENT = 32
 def detect(job: Job, settings: Settings) -> list[Finding]:
     attempt = job.attempt
     steps = attempt.steps
-    if steps and told_loss(steps[-1]) is None:
+    if steps and printed_loss(steps[-1]) is None:
         return _missing(job, settings.numbers)
     if attempt.bad_validation_at is None:
         return []
@@ -45,7 +45,7 @@ def _missing(job: Job, rules: NumberSettings) -> list[Finding]:
     steps = job.attempt.steps
     if not any(map(_is_bad, islice(reversed(steps), _RECENT))):
         return []  # nothing but skipped steps lately: see loss_scale_collapse
-    start = streak_start(steps, lambda step: told_loss(step) is None)
+    start = streak_start(steps, lambda step: printed_loss(step) is None)
     first = next((index for index in range(start, len(steps)) if _is_bad(steps[index])), None)
     if first is None or not _is_enough(job, start, rules):
         return []
@@ -121,9 +121,9 @@ def _may_be_negative(job: Job, start: int, rules: NumberSettings) -> bool:
     """Zero was near: by itself, or by how much the loss changes from line to line. The objective
     of reinforcement learning has no sign."""
     steps = job.attempt.steps
-    told = [told_loss(steps[index]) for index in range(max(0, start - _BEFORE), start)]
-    known = [loss for loss in told if loss is not None]
-    if not known or told[-1] is None:
+    reported = [printed_loss(steps[index]) for index in range(max(0, start - _BEFORE), start)]
+    known = [loss for loss in reported if loss is not None]
+    if not known or reported[-1] is None:
         return False
     changes = [later - each for each, later in pairwise(known)]
     noise = spread(changes) / 2**0.5 if len(changes) >= _FEW else 0.0
@@ -136,8 +136,8 @@ def _used_to_print(job: Job, start: int) -> bool:
     before = [steps[index] for index in range(max(0, start - _BEFORE), start)]
     before = before or list(islice(reversed(job.earlier_steps.values()), _BEFORE))
     telling = [step for step in before if not is_all_skipped(step)]
-    told = sum(told_loss(step) is not None for step in telling)
-    return told > 0 and told >= _MOST * len(telling)
+    reported = sum(printed_loss(step) is not None for step in telling)
+    return reported > 0 and reported >= _MOST * len(telling)
 
 
 def _has_finite_gradients(step: Step) -> bool:
@@ -153,12 +153,12 @@ def _bad_validation(iteration: int, newest: Step | None) -> Finding:
     finite the weights are sound, and nobody need be woken for the validation data."""
     is_sound = newest is not None and newest.iteration > iteration
     text = f"The validation loss at iteration {iteration} is NaN or infinite"
-    mend = "; the training loss stayed finite, so look at the validation data"
+    fix = "; the training loss stayed finite, so look at the validation data"
     return Finding(
         detector="loss_missing",
         cause=Cause.NAN,
         severity=Severity.INFO if is_sound else Severity.WARNING,
-        summary=f"{text}{mend if is_sound else ''}.",
+        summary=f"{text}{fix if is_sound else ''}.",
         since_time=newest.at if newest else None,
         since_iteration=iteration,
         confidence=0.5,

@@ -78,8 +78,8 @@ def _collapse(job: Job, scale: float, rules: NumberSettings) -> list[Finding]:
         return [_finding(job, rules, f"was halved {long} times in one slide")]
     short = _halvings(steps, span, warm)
     if short >= rules.collapse_halvings:
-        said = f"was halved {short} times in {span} steps"
-        return [_finding(job, rules, said, Severity.WARNING)]
+        message = f"was halved {short} times in {span} steps"
+        return [_finding(job, rules, message, Severity.WARNING)]
     return []
 
 
@@ -140,7 +140,7 @@ def _log2(high: float, low: float) -> int:
 
 
 def _finding(
-    job: Job, rules: NumberSettings, said: str, severity: Severity = Severity.CRITICAL
+    job: Job, rules: NumberSettings, message: str, severity: Severity = Severity.CRITICAL
 ) -> Finding:
     steps = job.attempt.steps
     first = steps[slide_start(steps, rules.collapse_window_iterations)]
@@ -150,7 +150,7 @@ def _finding(
         detector="loss_scale_collapse",
         cause=Cause.LOSS_SCALE_COLLAPSE,
         severity=severity,
-        summary=f"The loss scale {said}; the slide began in iteration {since}.",
+        summary=f"The loss scale {message}; the slide began in iteration {since}.",
         since_time=first.at,
         since_iteration=since,
         confidence=1.0 if severity is Severity.CRITICAL else 0.6,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from mwatch.detect.shared.baseline import WINDOW, may_stand_out, window
 from mwatch.detect.shared.evidence import of_step
-from mwatch.detect.shared.main_loss import told_loss
+from mwatch.detect.shared.main_loss import printed_loss
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
 from mwatch.model.observation import Source
@@ -27,7 +27,7 @@ _RECENT = 5
 _LATELY = 10
 
 
-class _Told(NamedTuple):
+class _Reported(NamedTuple):
     step: Step
     loss: float
 
@@ -37,25 +37,25 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     rules = settings.numbers
     if len(steps) < rules.spike_lines:
         return []
-    loss = told_loss(steps[-1])
+    loss = printed_loss(steps[-1])
     if loss is None or loss <= 0.0:
         return []
     ratio = max(1.0, rules.spike_ratio * _CHEAP_SHARE)
-    if may_stand_out(steps, loss, ratio, rules.spike_lines, told_loss):
+    if may_stand_out(steps, loss, ratio, rules.spike_lines, printed_loss):
         return _spike(job, rules)
     if job.earlier_steps and len(steps) < WINDOW:
-        last = told_loss(next(reversed(job.earlier_steps.values())))
+        last = printed_loss(next(reversed(job.earlier_steps.values())))
         return _spike(job, rules) if last is not None and loss > ratio * last else []
     return []
 
 
 def _spike(job: Job, rules: NumberSettings) -> list[Finding]:
-    told = _history(job)
-    recent = median(each.loss for each in told[-_RECENT:])
-    cut = (quantile((each.loss for each in told), 0.2) + recent) / 2
-    start = next((i + 1 for i in range(len(told) - 1, -1, -1) if told[i].loss <= cut), 0)
-    before = told[max(0, start - rules.baseline_lines) : start]
-    spike = told[start:]
+    reported = _history(job)
+    recent = median(each.loss for each in reported[-_RECENT:])
+    cut = (quantile((each.loss for each in reported), 0.2) + recent) / 2
+    start = next((i + 1 for i in range(len(reported) - 1, -1, -1) if reported[i].loss <= cut), 0)
+    before = reported[max(0, start - rules.baseline_lines) : start]
+    spike = reported[start:]
     if len(spike) < rules.spike_lines or len(before) < rules.baseline_lines // 2:
         return []
     usual = median(each.loss for each in before[-_LATELY:])  # it may have been falling fast
@@ -68,23 +68,23 @@ def _spike(job: Job, rules: NumberSettings) -> list[Finding]:
     return [_finding(job, spike, usual, recent)]
 
 
-def _history(job: Job) -> list[_Told]:
+def _history(job: Job) -> list[_Reported]:
     """What the newest lines told, oldest first; of a young attempt, after what came before it."""
     lines = window(job.attempt.steps)
     if len(lines) < WINDOW:
         first = lines[0].iteration
         older = sorted(number for number in job.earlier_steps if number < first)
         lines = [job.earlier_steps[number] for number in older[len(lines) - WINDOW :]] + lines
-    return [_Told(step, loss) for step in lines if (loss := told_loss(step)) is not None]
+    return [_Reported(step, loss) for step in lines if (loss := printed_loss(step)) is not None]
 
 
-def _noise(before: list[_Told]) -> float:
+def _noise(before: list[_Reported]) -> float:
     """From line to line, so that a loss that still falls does not count as noisy."""
     changes = [later.loss - each.loss for each, later in pairwise(before)]
     return float(spread(changes) / 2**0.5)
 
 
-def _finding(job: Job, spike: list[_Told], usual: float, recent: float) -> Finding:
+def _finding(job: Job, spike: list[_Reported], usual: float, recent: float) -> Finding:
     first, newest = spike[0].step, spike[-1].step
     is_from_the_start = first.iteration <= job.attempt.steps[0].iteration
     return Finding(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from itertools import islice
 
 from mwatch.detect.shared.evidence import of_step
-from mwatch.detect.shared.main_loss import told_loss
+from mwatch.detect.shared.main_loss import printed_loss
 from mwatch.detect.shared.streak import first_iteration, streak_start
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
@@ -32,10 +32,10 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     if len(steps) < rules.stuck_repeats:
         return []
     newest = steps[-1]
-    loss = told_loss(newest)
+    loss = printed_loss(newest)
     if loss is None:
         return []
-    if loss == told_loss(steps[-2]) and (found := _repeated(job, loss, rules)):
+    if loss == printed_loss(steps[-2]) and (found := _repeated(job, loss, rules)):
         return found
     if newest.learning_rate == 0.0 and (found := _without_rate(job, rules)):
         return found
@@ -46,7 +46,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
 
 def _repeated(job: Job, loss: float, rules: NumberSettings) -> list[Finding]:
     steps = job.attempt.steps
-    start = streak_start(steps, lambda step: told_loss(step) == loss)
+    start = streak_start(steps, lambda step: printed_loss(step) == loss)
     needed = rules.stuck_repeats if steps[-1].flavour in _EXACT else rules.stuck_lines
     if len(steps) - start < needed:
         return []
@@ -66,7 +66,7 @@ def _without_rate(job: Job, rules: NumberSettings) -> list[Finding]:
 def _never_fell(job: Job, loss: float, rules: NumberSettings) -> list[Finding]:
     attempt = job.attempt
     first = attempt.steps[0]
-    begun = told_loss(first)
+    begun = printed_loss(first)
     if begun is None or loss < _FALLEN * begun or attempt.load == "loaded":
         return []
     if first.first_covered > 1 or begun < rules.stuck_initial_loss:
@@ -74,21 +74,21 @@ def _never_fell(job: Job, loss: float, rules: NumberSettings) -> list[Finding]:
     begun = _level(islice(attempt.steps, _FEW))
     if _level(islice(reversed(attempt.steps), rules.stuck_repeats)) < _FALLEN * begun:
         return []
-    told = f"The loss has not left its first value {begun:.4g} for {{}} lines."
-    return [_finding(job, 0, told, "initial")]
+    message = f"The loss has not left its first value {begun:.4g} for {{}} lines."
+    return [_finding(job, 0, message, "initial")]
 
 
 def _level(lines: islice[Step]) -> float:
-    return median(loss for step in lines if (loss := told_loss(step)) is not None)
+    return median(loss for step in lines if (loss := printed_loss(step)) is not None)
 
 
-def _finding(job: Job, start: int, told: str, kind: str) -> Finding:
+def _finding(job: Job, start: int, message: str, kind: str) -> Finding:
     steps = job.attempt.steps
     return Finding(
         detector="loss_stuck",
         cause=Cause.LOSS_STUCK,
         severity=Severity.WARNING,
-        summary=told.format(len(steps) - start),
+        summary=message.format(len(steps) - start),
         since_time=steps[start].at,
         since_iteration=first_iteration(steps, start),
         confidence=0.8,

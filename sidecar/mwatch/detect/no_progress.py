@@ -26,7 +26,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
         return []
     lost.reverse()
     first = lost[0]
-    told = [found.evidence for found in map(death, lost) if found is not None]
+    reported = [found.evidence for found in map(death, lost) if found is not None]
     done = reached(first)
     return [
         Finding(
@@ -37,7 +37,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
             since_time=first.started_at,
             since_iteration=None if done is None else done + 1,
             confidence=0.9,
-            evidence=tuple(told[-MAX_EVIDENCE:]),
+            evidence=tuple(reported[-MAX_EVIDENCE:]),
             fingerprint="no-progress",
         )
     ]

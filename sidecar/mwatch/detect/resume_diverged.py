@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from mwatch.detect.shared.evidence import of_step
-from mwatch.detect.shared.main_loss import told_loss
+from mwatch.detect.shared.main_loss import printed_loss
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
 from mwatch.model.observation import Source
@@ -148,7 +148,7 @@ def _has_skips(job: Job, old: Step) -> bool:
 
 
 def _noisy(job: Job, last: int, rules: NumberSettings) -> _Difference | None:
-    loss = _Noisy(job, rules, told_loss, rules.diverged_ratio)
+    loss = _Noisy(job, rules, printed_loss, rules.diverged_ratio)
     if first := loss.first(last):
         return _Difference("loss", "the weights, the data or a silent corruption", *first)
     norm = _Noisy(job, rules, _norm, _NORM_RATIO)
@@ -217,8 +217,8 @@ class _Noisy:
         """Of the earlier lines nearest to that one, from line to line."""
         nearest = sorted(self._job.earlier_steps, key=lambda n: abs(n - around.iteration))
         chosen = sorted(nearest[: self._rules.baseline_lines])
-        told = [self._read(self._job.earlier_steps[number]) for number in chosen]
-        known = [value for value in told if value is not None]
+        reported = [self._read(self._job.earlier_steps[number]) for number in chosen]
+        known = [value for value in reported if value is not None]
         changes = [later - value for value, later in pairwise(known)]
         return float(spread(changes) / 2**0.5) if changes else math.inf
 

@@ -31,17 +31,19 @@ _WARM_UP = 2
 def detect(job: Job, settings: Settings) -> list[Finding]:
     rule = settings.slow
     steps = list(job.attempt.steps)
-    if job.attempt.is_done or len(steps) < rule.lines or not all(map(_is_told, steps[-2:])):
+    if job.attempt.is_done or len(steps) < rule.lines or not all(map(_is_printed, steps[-2:])):
         return []
-    tail = [step for step in steps[-rule.lines :] if _is_told(step)]
+    tail = [step for step in steps[-rule.lines :] if _is_printed(step)]
     if len(tail) < rule.lines:
         return []
     baseline = _baseline(job, steps[_WARM_UP : -rule.lines], tail, settings)
     if baseline is None:
         return []
     limit = rule.ratio * baseline
-    slow = list(takewhile(lambda step: not _is_told(step) or _cost(step) > limit, reversed(steps)))
-    slow = [step for step in slow if _is_told(step)]
+    slow = list(
+        takewhile(lambda step: not _is_printed(step) or _cost(step) > limit, reversed(steps))
+    )
+    slow = [step for step in slow if _is_printed(step)]
     if len(slow) < rule.lines or sum(map(_seconds, slow)) < rule.seconds:
         return []
     first, last = slow[-1], slow[0]
@@ -61,7 +63,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     ]
 
 
-def _is_told(step: Step) -> bool:
+def _is_printed(step: Step) -> bool:
     return bool(step.seconds) and is_warm(step)
 
 
@@ -79,15 +81,15 @@ def _baseline(
 ) -> float | None:
     """What this attempt, or earlier ones, were used to; None: too little is known."""
     rule, size = settings.slow, tail[-1].batch_size
-    usual = [step for step in _spread(before) if _is_told(step)]
+    usual = [step for step in _spread(before) if _is_printed(step)]
     if any((step.batch_size or 0) > (size or 0) for step in usual):  # small ones cost more each
-        usual = [step for step in before if step.batch_size == size and _is_told(step)]
+        usual = [step for step in before if step.batch_size == size and _is_printed(step)]
     own = quantile(map(_cost, usual), _USUAL) if len(usual) >= rule.baseline_lines else None
     earlier = _earlier(job, size, rule.baseline_lines)
     if earlier is None or (own is not None and own <= earlier):
         return own
-    is_news = min(map(_cost, tail)) > rule.ratio * earlier
-    return earlier if is_news and _was_same_size(job, size) else own
+    is_new = min(map(_cost, tail)) > rule.ratio * earlier
+    return earlier if is_new and _was_same_size(job, size) else own
 
 
 def _spread(steps: Sequence[Step]) -> Sequence[Step]:

@@ -38,7 +38,7 @@ _WORDS = {
 
 def detect(job: Job, settings: Settings) -> list[Finding]:
     found = stall(job, settings)
-    if found is None or found.is_unseen:
+    if found is None or found.is_unobserved:
         return []
     named = find_culprit(job, found, settings)
     last = [evidence.of_step(job.attempt.steps[-1])] if job.attempt.steps else []

@@ -15,7 +15,7 @@ from mwatch.model.job import Attempt, Job, KnownCheckpoint
 from mwatch.model.observation import Source
 from mwatch.model.settings import Settings
 
-_SAID = ("checkpoint-none-found", "checkpoint-tracker-missing")
+_PRINTED = ("checkpoint-none-found", "checkpoint-tracker-missing")
 
 
 def detect(job: Job, settings: Settings) -> list[Finding]:
@@ -89,7 +89,7 @@ def _finding(job: Job, did: str, what: str, severity: Severity) -> Finding:
 
 
 def _evidence(attempt: Attempt) -> tuple[Evidence, ...]:
-    return tuple(of_fault(seen) for seen in attempt.faults if seen.fault.id in _SAID)[:2]
+    return tuple(of_fault(seen) for seen in attempt.faults if seen.fault.id in _PRINTED)[:2]
 
 
 DETECTOR = Detector(

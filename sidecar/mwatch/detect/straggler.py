@@ -77,8 +77,8 @@ def _late(job: Job, settings: Settings) -> Finding | None:
         return None
     last = min(moving, key=lambda rank: (rank.iteration or 0, rank.rank))
     lag = (median(rank.iteration or 0 for rank in moving) - (last.iteration or 0)) * step
-    unseen = settings.hang.beat_silence_seconds  # by which its last beat may be older than others'
-    if lag < _LAG_STEPS * step + unseen:
+    beat_age = settings.hang.beat_silence_seconds  # the age of its last beat
+    if lag < _LAG_STEPS * step + beat_age:
         return None
     text = f"rank {last.rank} is {lag:.0f} s behind the others, though all of them move"
     return _finding(job, last.rank, text, evidence.of_text(f"probe: {text}"), 0.5)

@@ -130,7 +130,7 @@ def inspect_folder(folder: str, clock: Callable[[], float]) -> CheckpointReport:
     """InputError where `folder` is no folder or cannot be listed."""
     try:
         if not stat.S_ISDIR(os.stat(folder).st_mode):
-            raise InputError(f"{folder}: is no folder; name the folder that the trainer saves to")
+            raise InputError(f"{folder} is not a folder; give the folder that the trainer saves to")
         listing = list_checkpoints(folder)
         hint = None if listing.checkpoints else _hint(folder)
         history = checkpoint_dir.find(folder)
@@ -168,9 +168,9 @@ def _notes(listing: FolderListing, now: float) -> Iterator[str]:
         more = f" and {len(stray) - 1} more were" if len(stray) > 1 else " was"
         yield f"{stray[0]}{more} left behind by a save that was stopped"
     if listing.left_out:
-        yield f"{listing.left_out} older checkpoints were not looked at"
+        yield f"{listing.left_out} older checkpoints were not read"
     if listing.is_cut:
-        yield "the folder has too many entries: some were not looked at"
+        yield "the folder has too many entries: some were not read"
 
 
 def _pointer_notes(listing: FolderListing) -> Iterator[str]:
@@ -226,7 +226,7 @@ class JobCheckpoints:
     job: str
     observed_at: float
     stored: StoredCheckpoints | None
-    """None: no sidecar tells of a save folder."""
+    """None: no sidecar reports a save folder."""
     pod: str = ""
     """Whose sidecar was believed: the one that saw most."""
     tracker: str | None = None
@@ -310,7 +310,7 @@ def _best(job: str, now: float, words: list[PodReport], pods: int) -> JobCheckpo
     found = [(one.what, each) for one, each in seen if isinstance(one.what, StoredCheckpoints)]
     if not found:
         silent = [each.sidecar for each in words if each.sidecar]
-        why = "no pod runs" if not pods else "no sidecar tells of a save folder"
+        why = "no pod runs" if not pods else "no sidecar reports a save folder"
         return JobCheckpoints(job, now, None, why=f"{why}: {silent[0]}" if silent else why)
     stored, best = max(found, key=lambda each: len(each[0].checkpoints))
     snapshot = best.snapshot

@@ -23,7 +23,7 @@ class ManifestReport:
 
     @property
     def exit_code(self) -> int:
-        """0 nothing, or only what is good to know; 1 something to mend."""
+        """0 nothing, or only what is good to know; 1 something to fix."""
         return int(any(each.level is not CheckLevel.INFO for each in self.found))
 
     def as_json(self) -> dict[str, object]:

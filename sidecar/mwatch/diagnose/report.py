@@ -223,7 +223,9 @@ class JobReport:
 
 def check_json(made: Made) -> dict[str, Any]:
     found = [
-        {"level": each.level.value, "what": each.what, "mend": each.mend} for each in made.found
+        # "mend" is deprecated, until 0.3
+        {"level": each.level.value, "what": each.what, "fix": each.fix, "mend": each.fix}
+        for each in made.found
     ]
     return {
         "check": made.check,

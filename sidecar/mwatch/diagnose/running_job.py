@@ -90,7 +90,7 @@ def _workload(facts: JobFacts, given: Mapping[str, str | None]) -> Workload:
     """What runs is truer than what a script in the manifest seems to say."""
     found = workload_of(facts.found.body, facts.others)
     if found is None:  # a job of a kind that is known, and so never
-        raise ValueError(f"{facts.job.kind.value} is no training job")
+        raise ValueError(f"{facts.job.kind.value} is not a training job")
     known = {flag: value for flag, value in given.items() if value is not None}
     replicas = tuple(
         replace(each, arguments={**each.arguments, **known}) if each.container is not None else each

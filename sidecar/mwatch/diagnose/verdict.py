@@ -131,7 +131,7 @@ def _succeeded(kind: str, seen: Job) -> Verdict:
     if done is not None and total is not None and done < total and not is_over:
         text = f"{kind} is Succeeded, but training stopped at iteration {done} of {total}"
         return Verdict(Cause.FINISHED_EARLY, text, since_iteration=done + 1)
-    unknown = "" if done is not None else "; nothing tells how far it came"
+    unknown = "" if done is not None else "; how far it got is unknown"
     return Verdict(Cause.FINISHED, f"{kind} is Succeeded{unknown}")
 
 

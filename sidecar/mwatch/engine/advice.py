@@ -59,7 +59,7 @@ _BY_CAUSE: dict[Cause, Advice] = {
     Cause.OOM: Advice(
         "lower the micro batch size, or shard more: a restart fails again", "out-of-memory"
     ),
-    Cause.USER_ERROR: Advice("mend the arguments or the code: a restart fails again", "user-code"),
+    Cause.USER_ERROR: Advice("fix the arguments or the code: a restart fails again", "user-code"),
     Cause.DATA: Advice("check the data files that are named: a restart fails again", "data"),
     Cause.STARTED_FROM_RANDOM: Advice(
         "stop it if it should have resumed, and check --load and the tracker file", "checkpoint"
@@ -84,6 +84,6 @@ def advise(
         return usual
     entry = catalogue.get(finding.fault) if finding.fault else None
     if entry is not None and entry.role is Role.ROOT:
-        return Advice(entry.mend, entry.runbook)
+        return Advice(entry.fix, entry.runbook)
     page = next((each.runbook for each in detect.ALL if each.name == finding.detector), None)
     return usual if usual.runbook or not page else usual._replace(runbook=page)

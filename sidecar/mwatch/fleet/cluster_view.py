@@ -287,7 +287,7 @@ class FleetView:
         """Pods were read at least once, and jobs of each kind that we may read."""
         sights = [each.sight for each in self._needed]
         are_all = all(
-            sight.age_seconds is not None or not sight.is_known or sight.problem for sight in sights
+            view.age_seconds is not None or not view.is_known or view.problem for view in sights
         )
         return are_all and sights[0].age_seconds is not None
 

@@ -86,11 +86,11 @@ class JobStreams:
         self._stored: Observed | None = None
         """The newest look into the save folder that was told."""
 
-    def news(self, polled: Polled, sight: PodView) -> Iterator[Observed]:
+    def news(self, polled: Polled, view: PodView) -> Iterator[Observed]:
         """In order. `sight`: as before this poll."""
-        snapshot = self._with_folder(polled, sight)
-        told = (each for each in snapshot.observed(polled.at) if self._is_new(each))
-        every = [*_untold_start(polled, sight), *told]
+        snapshot = self._with_folder(polled, view)
+        reported = (each for each in snapshot.observed(polled.at) if self._is_new(each))
+        every = [*_untold_start(polled, view), *reported]
         attempt = self._of_pod.get(polled.uid)
         is_known = attempt is not None
         if attempt is None:
@@ -115,11 +115,11 @@ class JobStreams:
         for uid in [uid for uid in self._of_pod if uid not in uids]:
             del self._of_pod[uid]
 
-    def _with_folder(self, polled: Polled, sight: PodView) -> PodSnapshot:
+    def _with_folder(self, polled: Polled, view: PodView) -> PodSnapshot:
         """Of a look that found the folder as it was only the time is sent."""
         snapshot = polled.snapshot
         assert snapshot is not None
-        at, known = snapshot.stored_at, sight.snapshot
+        at, known = snapshot.stored_at, view.snapshot
         if snapshot.stored is not None or at is None or known is None:
             return snapshot
         if self._stored and at + snapshot.shift(polled.at) <= self._stored.at + _SAME_SECONDS:
@@ -149,13 +149,13 @@ def _before(every: list[Observed], wrapper: WrapperState | None) -> int:
     return 0 if wrapper is None else wrapper.attempt
 
 
-def _untold_start(polled: Polled, sight: PodView) -> list[Observed]:
+def _untold_start(polled: Polled, view: PodView) -> list[Observed]:
     """The attempt began before all that the sidecar still has."""
     snapshot = polled.snapshot
     if snapshot is None or snapshot.wrapper is None or not polled.is_whole:
         return []
     wrapper = snapshot.wrapper
-    known = None if sight.snapshot is None else sight.snapshot.wrapper
+    known = None if view.snapshot is None else view.snapshot.wrapper
     if known is not None and (not snapshot.gap or known.attempt == wrapper.attempt):
         return []
     starts = (each.what for each in snapshot.events if isinstance(each.what, AttemptStart))
@@ -272,19 +272,19 @@ class JobMonitor:
         self._streams.keep(set(self.pods))
 
     def polled(self, polled: Polled) -> None:
-        sight = self.pods.get(polled.uid)
-        if sight is None:
+        view = self.pods.get(polled.uid)
+        if view is None:
             return  # it has gone meanwhile
         if polled.snapshot is None:
-            self.pods[polled.uid] = sight._replace(problem=polled.problem or "no answer")
+            self.pods[polled.uid] = view._replace(problem=polled.problem or "no answer")
             return
-        whole = merged(polled.snapshot, sight.snapshot)
-        for observed in self._streams.news(polled, sight):
+        whole = merged(polled.snapshot, view.snapshot)
+        for observed in self._streams.news(polled, view):
             self.engine.observe(observed)
         self._learn(whole.view.step_seconds)
         # Last: a pod whose news we fail to take is unseen, and not silent.
-        self.pods[polled.uid] = sight._replace(
-            answered_at=polled.at, problem="", snapshot=whole, port=polled.port or sight.port,
+        self.pods[polled.uid] = view._replace(
+            answered_at=polled.at, problem="", snapshot=whole, port=polled.port or view.port,
             is_whole=polled.is_whole,
         )  # fmt: skip
 
@@ -359,14 +359,12 @@ class JobMonitor:
         # What has just been started need not have said anything yet.
         age = now - job.attempt.started_at
         is_early = bool(seen.answering) and age < self.engine.settings.hang.blind_after_seconds
-        for sight, is_up in sights(job, seen).items():
+        for view, is_up in sights(job, seen).items():
             if is_early and not is_up:
                 continue
-            if job.sees(sight) != is_up or sight not in job.sights:
+            if job.sees(view) != is_up or view not in job.sights:
                 why = "seen" if is_up else seen.reason
-                self.engine.observe(
-                    Observed(now, any_stream, SourceStatusChange(sight, is_up, why))
-                )
+                self.engine.observe(Observed(now, any_stream, SourceStatusChange(view, is_up, why)))
 
     def _has_anything_to_say(self, seen: PodsAnswering, now: float) -> bool:
         """Before the first answer a pod that has just started need not have said anything."""
@@ -392,9 +390,9 @@ class JobMonitor:
         return None if allowed is None else allowed.seconds
 
     def _phase(self) -> JobPhase | None:
-        told = kube_phase(self.facts)
-        if told is not None:
-            return told
+        reported = kube_phase(self.facts)
+        if reported is not None:
+            return reported
         return self.engine.job.attempt.phase if self.engine.job.has_started else None
 
     def _learn(self, step_seconds: float | None) -> None:

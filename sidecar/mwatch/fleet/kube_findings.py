@@ -134,18 +134,18 @@ def placed(assessment: Assessment, pods: Mapping[str, PodView]) -> Assessment:
 
 def _placed(finding: Finding, by_name: Mapping[str, PodView]) -> Finding:
     culprit = finding.culprit
-    sight = None if culprit is None or culprit.pod is None else by_name.get(culprit.pod)
-    if culprit is None or sight is None:
+    view = None if culprit is None or culprit.pod is None else by_name.get(culprit.pod)
+    if culprit is None or view is None:
         return finding
-    node = culprit.node or sight.pod.node or None
-    gpu = culprit.gpu_uuid or _gpu(sight, culprit.rank)
+    node = culprit.node or view.pod.node or None
+    gpu = culprit.gpu_uuid or _gpu(view, culprit.rank)
     if (node, gpu) == (culprit.node, culprit.gpu_uuid):
         return finding
     return replace(finding, culprit=replace(culprit, node=node, gpu_uuid=gpu))
 
 
-def _gpu(sight: PodView, rank: int | None) -> str | None:
-    gpus = () if sight.snapshot is None or rank is None else sight.snapshot.gpus
+def _gpu(view: PodView, rank: int | None) -> str | None:
+    gpus = () if view.snapshot is None or rank is None else view.snapshot.gpus
     return next((each.uuid for each in gpus if each.rank == rank), None)
 
 
@@ -230,9 +230,9 @@ class JobEnds:
         return found
 
     def _end(
-        self, pod: KubePod, sight: PodView | None, facts: KubeFacts, now: float
+        self, pod: KubePod, view: PodView | None, facts: KubeFacts, now: float
     ) -> Observed | None:
-        snapshot = None if sight is None else sight.snapshot
+        snapshot = None if view is None else view.snapshot
         wrapper = None if snapshot is None else snapshot.wrapper
         started = None if wrapper is None else wrapper.started_at
         trainer = _trainer(pod)
@@ -243,7 +243,7 @@ class JobEnds:
         end = None
         if known is not None and not is_told and not is_new_start:
             has_word = wrapper is not None and wrapper.exit is not None
-            end = _judged(known, pod, trainer, facts, has_word, _lost_for(sight, now))
+            end = _judged(known, pod, trainer, facts, has_word, _lost_for(view, now))
         elif known is None and pod.is_over:
             is_told = True  # before we came
         is_told = is_told or end is not None
@@ -269,11 +269,11 @@ def _judged(
     return None
 
 
-def _lost_for(sight: PodView | None, now: float) -> float:
+def _lost_for(view: PodView | None, now: float) -> float:
     """Seconds without an answer; 0: it answers, or never has."""
-    if sight is None or sight.answered_at is None or not sight.problem:
+    if view is None or view.answered_at is None or not view.problem:
         return 0.0
-    return now - sight.answered_at
+    return now - view.answered_at
 
 
 def _is_node_lost(pod: KubePod, nodes: tuple[KubeNode, ...] | None) -> bool:
@@ -300,7 +300,7 @@ def _why_gone(pod: KubePod, facts: KubeFacts) -> str:
         return "suspended"
     if pod.disruption is not None and not _is_node_lost(pod, facts.nodes):
         return TAKEN
-    return "pod lost: somebody deleted it" if pod.is_deleting else "pod lost: it is gone"
+    return "pod lost: a person deleted it" if pod.is_deleting else "pod lost: it is gone"
 
 
 def _trainer(pod: KubePod) -> Container | None:

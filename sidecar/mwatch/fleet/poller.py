@@ -55,7 +55,7 @@ class Answered(NamedTuple):
         if (who.uid, who.namespace, who.pod) == (uid, namespace, name):
             return self
         words = f"pod {who.namespace}/{who.pod} (UID {who.uid})"
-        return Answered(None, f"refused: who answers there is {words}"[:_MAX_WORDS], "foreign")
+        return Answered(None, f"refused: the server there is {words}"[:_MAX_WORDS], "foreign")
 
 
 class PollRequest(asyncio.Protocol):
@@ -127,7 +127,7 @@ class PollRequest(asyncio.Protocol):
         end = self._data.find(b"\r\n\r\n")
         if end < 0:
             if len(self._data) > _HEAD_BYTES:
-                self._give(Answered(None, "what answers there is no sidecar", "bad"))
+                self._give(Answered(None, "the server at that address is not a sidecar", "bad"))
             return
         status, *fields = bytes(self._data[:end]).split(b"\r\n")
         length = next(
@@ -281,8 +281,8 @@ class PodPoll:
             pod.failed(found)
         else:
             pod.answered(snapshot.cursor)
-        told = Polled(target.uid, self._clock(), snapshot, found.problem, found.is_whole, port)
-        self._answers.append(told)
+        reported = Polled(target.uid, self._clock(), snapshot, found.problem, found.is_whole, port)
+        self._answers.append(reported)
         self._again(pod, found)
 
     def _again(self, pod: _Pod, found: Answered) -> None:

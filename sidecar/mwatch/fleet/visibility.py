@@ -114,10 +114,10 @@ def sights(job: Job, seen: PodsAnswering) -> dict[Source, bool]:
     for each in seen.answering:
         assert each.snapshot is not None
         for name, is_up in each.snapshot.sources.items():
-            if (sight := OF_SOURCE.get(name)) is not None:
-                known[sight] = known.get(sight, False) or is_up
-    for sight in job.sights:
-        known.setdefault(sight, False)
+            if (view := OF_SOURCE.get(name)) is not None:
+                known[view] = known.get(view, False) or is_up
+    for view in job.sights:
+        known.setdefault(view, False)
     if known.get(Source.LOG):
         known[Source.LOG] = _tells(job, seen)
     return known

@@ -91,9 +91,9 @@ def _weighed(found: list[BlamedRank]) -> list[BlamedRank]:
     if len(alike) < 2:
         return found
     share = len(alike) ** 0.5
-    told = f"{ranks_text(alike)} cannot be told apart; "
+    message = f"{ranks_text(alike)} cannot be distinguished; "
     return [
-        each._replace(confidence=round(each.confidence / share, 2), text=told + each.text)
+        each._replace(confidence=round(each.confidence / share, 2), text=message + each.text)
         if _is_like(each, found[0])
         else each
         for each in found

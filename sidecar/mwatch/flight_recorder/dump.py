@@ -175,10 +175,10 @@ def _operation(record: Recorded, is_over: bool) -> Operation:
 
 
 def group_of(entry: Mapping[str, Any]) -> tuple[str, str]:
-    told = entry.get("process_group")
-    if isinstance(told, list | tuple) and told:
-        return text(told[0]), text(told[1]) if len(told) > 1 else ""
-    return text(told) or text(entry.get("pg_id")) or "0", ""
+    reported = entry.get("process_group")
+    if isinstance(reported, list | tuple) and reported:
+        return text(reported[0]), text(reported[1]) if len(reported) > 1 else ""
+    return text(reported) or text(entry.get("pg_id")) or "0", ""
 
 
 def _peer(call: str, is_p2p: bool) -> tuple[int, int] | None:
@@ -264,7 +264,7 @@ def read_dump(data: bytes, rank: int) -> Dump:
     found = _plain(top)
     entries = None if found is None else found.get("entries")
     if found is None or not (type(entries) is list or "pg_status" in found):
-        raise UnreadablePickle("is no dump of the flight recorder")
+        raise UnreadablePickle("is not a dump of the flight recorder")
     taken = _sequence(entries)
     records, descriptions = _records(taken[-MAX_RECORDS:])
     ours = operations(records)
@@ -372,13 +372,13 @@ class _Known:
 def _config(value: object) -> dict[str, _Known]:
     found: dict[str, _Known] = {}
     for key, each in (_plain(value) or {}).items():
-        told = _plain(each)
-        if told is None:
+        reported = _plain(each)
+        if reported is None:
             continue
-        name = text(told.get("name", key))
-        ranks = _ranks(_rank_text(told.get("ranks")))
+        name = text(reported.get("name", key))
+        ranks = _ranks(_rank_text(reported.get("ranks")))
         if (name or ranks) and len(found) < MAX_GROUPS:  # gloo leaves one empty line
-            found[name] = _Known(text(told.get("desc")), ranks)
+            found[name] = _Known(text(reported.get("desc")), ranks)
     return found
 
 

@@ -29,7 +29,7 @@ alone."""
 
 
 class CannotStop(Rejected):
-    """There is no way to stop this job; the text names the mend."""
+    """There is no way to stop this job; the text names the fix."""
 
 
 def suspend(access: Access, step: GangStep) -> bool:

@@ -299,5 +299,5 @@ COMMAND_LIMITS = CallLimits(call_seconds=4.0, tries=2, total_seconds=6.0)
 
 
 def open_access(kubeconfig: str | None, context: str | None) -> Access:
-    """NoCluster or NoCredentials, each with its mend."""
+    """NoCluster or NoCredentials, each with its fix."""
     return Access(connect(kubeconfig, context), limits=COMMAND_LIMITS)

@@ -30,7 +30,7 @@ _CONNECTIONS = 32
 _NAMES = 8
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _IN_POD = "KUBERNETES_SERVICE_HOST"
-_MEND = "set KUBECONFIG, or give --kubeconfig FILE and --context NAME"
+_FIX = "set KUBECONFIG, or give --kubeconfig FILE and --context NAME"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,14 @@ def connect(
     environ: Mapping[str, str] = os.environ,
     config_seconds: float = _CONFIG_SECONDS,
 ) -> Connection:
-    """NoCluster or NoCredentials, each with its mend. Nothing is sent to the API server yet."""
+    """NoCluster or NoCredentials, each with its fix. Nothing is sent to the API server yet."""
     given = kubeconfig or environ.get("KUBECONFIG")
     default = Path(environ.get("HOME", "/")) / ".kube" / "config"
     if given is None and context is None and _IN_POD in environ and not default.is_file():
         return _made(_in_pod, _pod_namespace(), config_seconds)
     file = given or str(default)
     if not any(os.path.isfile(each) for each in file.split(os.pathsep)):
-        raise NoCluster(f"no cluster: there is no file {file}; {_MEND}")
+        raise NoCluster(f"no cluster: file {file} does not exist; {_FIX}")
     namespace = _named_namespace(file, context)
     return _made(lambda target: _from_file(file, context, target), namespace, config_seconds)
 
@@ -79,16 +79,16 @@ def _from_file(file: str, context: str | None, target: Any) -> None:
             config_file=file, context=context, client_configuration=target, persist_config=False
         )
     except ConfigException as error:
-        raise NoCluster(f"no cluster: {_one_line(error)}; {_MEND}") from None
+        raise NoCluster(f"no cluster: {_one_line(error)}; {_FIX}") from None
 
 
 def _made(load: Callable[[Any], None], namespace: str, seconds: float) -> Connection:
     target = Configuration()
     target.connection_pool_maxsize = _CONNECTIONS
     target.retries = False
-    said = _within_limit(lambda: load(target), seconds)
-    if said:
-        raise NoCredentials(f"no credentials for {target.host}: {said}; log in again")
+    reported = _within_limit(lambda: load(target), seconds)
+    if reported:
+        raise NoCredentials(f"no credentials for {target.host}: {reported}; log in again")
     rest = RESTClientObject(target)
 
     def authorization() -> str | None:
@@ -132,7 +132,7 @@ def _within_limit(work: Callable[[], None], seconds: float) -> str:
     if failed and isinstance(failed[0], NoCluster):
         raise failed[0]
     if failed:
-        raise NoCluster(f"the configuration cannot be used: {_one_line(failed[0])}; {_MEND}")
+        raise NoCluster(f"the configuration cannot be used: {_one_line(failed[0])}; {_FIX}")
     return "; ".join(listener.said)[:300]
 
 
@@ -143,9 +143,7 @@ def _named_namespace(file: str, context: str | None) -> str:
         return "default"
     if context is not None and all(each.get("name") != context for each in contexts):
         known = ", ".join(str(each.get("name")) for each in contexts[:_NAMES]) or "none"
-        raise NoCluster(
-            f"no cluster: {file} has no context {context} (there are: {known}); {_MEND}"
-        )
+        raise NoCluster(f"no cluster: {file} has no context {context} (there are: {known}); {_FIX}")
     chosen = next((each for each in contexts if each.get("name") == context), active)
     return str((chosen or {}).get("context", {}).get("namespace") or "default")
 

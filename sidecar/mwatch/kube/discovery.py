@@ -101,9 +101,9 @@ def no_such_job(access: Access, namespace: str, name: str) -> InputError:
     if near:
         hint = f"did you mean {' or '.join(near)}?"
     elif known:
-        hint = f"there are: {', '.join(sorted(known)[:_NEAR])}; see mwatch status -n {namespace}"
+        hint = f"there are: {', '.join(sorted(known)[:_NEAR])}; run mwatch status -n {namespace}"
     else:
-        hint = "there is none at all; give its namespace with -n, or see mwatch status -A"
+        hint = "the namespace has no jobs; give another with -n, or run mwatch status -A"
     return InputError(f"no job is called {name} in namespace {namespace}; {hint}")
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What can be wrong between mwatch and an API server; each text is one line and names the mend.
+"""What can be wrong between mwatch and an API server; each text is one line and names the fix.
 
 KubeError
 ├── NoCluster       no configuration, or one that cannot be used

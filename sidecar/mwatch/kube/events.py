@@ -64,13 +64,13 @@ class Events:
         try:
             with self._lock:
                 known = self._known.get(digest)
-            is_told = self._again(job, known) if known is not None else False
-            if not is_told:
-                is_told = self._create(job, reason, text, is_warning, digest)
+            is_sent = self._again(job, known) if known is not None else False
+            if not is_sent:
+                is_sent = self._create(job, reason, text, is_warning, digest)
         except KubeError:
-            is_told = False
-        self.dropped += not is_told
-        return is_told
+            is_sent = False
+        self.dropped += not is_sent
+        return is_sent
 
     def _create(self, job: KubeJob, reason: str, text: str, is_warning: bool, digest: str) -> bool:
         name = f"{job.name[:200]}.{digest[:16]}"

@@ -152,9 +152,9 @@ class Mirror(Generic[T]):
         # It ended as it was asked to: what did not come by then had not happened.
         self._is_fresh()
 
-    def _took(self, news: Mapping[str, Any]) -> bool:
+    def _took(self, changes: Mapping[str, Any]) -> bool:
         """False: this watch is over, and the list has to be read again."""
-        kind, body = str(news.get("type")), news.get("object") or {}
+        kind, body = str(changes.get("type")), changes.get("object") or {}
         if kind == "ERROR":
             code = body.get("code")
             with self._lock:
@@ -195,7 +195,7 @@ def _parsed(line: bytes) -> Mapping[str, Any]:
     try:
         found = json_codec.decode(line)
     except ValueError:
-        raise Unavailable("a watch sent something that is no JSON") from None
+        raise Unavailable("the API server sent invalid JSON on a watch") from None
     return found if isinstance(found, dict) else {}
 
 

@@ -41,5 +41,5 @@ def _page(
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise Rejected(f"{name}{path} is no page of mwatch")
+        raise Rejected(f"{name}{path} is not a page of mwatch")
     return found

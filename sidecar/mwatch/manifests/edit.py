@@ -103,12 +103,12 @@ def undo(content: MutableMapping[str, Any], notes: Sequence[Note]) -> None:
 
 
 def _undo(content: MutableMapping[str, Any], note: Note) -> None:
-    deed, path = note[0], note[1]
-    if deed in ("key", "set"):
+    change, path = note[0], note[1]
+    if change in ("key", "set"):
         above = find(content, path[:-1]) if path[:-1] else content
         if not isinstance(above, MutableMapping) or path[-1] not in above:
             return
-        if deed == "set":
+        if change == "set":
             above[path[-1]] = tree(note[2])
         elif _is_ours_alone(above[path[-1]]):
             del above[path[-1]]
@@ -116,7 +116,7 @@ def _undo(content: MutableMapping[str, Any], note: Note) -> None:
     items = find(content, path)
     if not isinstance(items, MutableSequence):
         return
-    if deed == "words":
+    if change == "words":
         del items[: note[2]]
         return
     ours = set(note[2:])

@@ -37,22 +37,22 @@ class JobObject(NamedTuple):
     others: Sequence[Reached] = ()
 
 
-def inject(job: JobObject, wish: InjectRequest) -> list[str]:
+def inject(job: JobObject, request: InjectRequest) -> list[str]:
     """Changes the object; what the user should know. InputError, with the line."""
     remove(job)
     kind = kinds.kind_of(job.content) or ""
     for path, words in unrendered(job.content):
         raise job.refuse(path, words)
-    mode, run = mode_of(job, wish), run_of(job, kind)
+    mode, run = mode_of(job, request), run_of(job, kind)
     editor = Editor(job.content)
-    said = [] if run.name else ["without a fixed name there is no token: no restart in place"]
-    pods = pods_of(job, kind, wish)
+    reported = [] if run.name else ["without a fixed name there is no token: no restart in place"]
+    pods = pods_of(job, kind, request)
     for pod in pods:
         refuse_strangers(pod)
     for pod in pods:
-        said += add_to_pod(editor, pod, wish, run, mode)
-    mark(editor, job.content, wish, mode)
-    return said
+        reported += add_to_pod(editor, pod, request, run, mode)
+    mark(editor, job.content, request, mode)
+    return reported
 
 
 def remove(job: JobObject) -> bool:
@@ -76,19 +76,19 @@ def remove(job: JobObject) -> bool:
     return True
 
 
-def mark(editor: Editor, content: Content, wish: InjectRequest, mode: str) -> None:
+def mark(editor: Editor, content: Content, request: InjectRequest, mode: str) -> None:
     """Label and annotations of the object; the note of what was changed comes last."""
     editor.mapping((*_METADATA, "labels"))
     editor.put((*_METADATA, "labels", names.WATCH_LABEL), "true")
     annotations = editor.mapping((*_METADATA, "annotations"))
     editor.put((*_METADATA, "annotations", names.MODE), mode)
-    note = {"version": VERSION, "sidecar": wish.sidecar, "undo": shortened(editor.notes)}
+    note = {"version": VERSION, "sidecar": request.sidecar, "undo": shortened(editor.notes)}
     annotations[names.INJECTED] = json.dumps(note, separators=(",", ":"))
 
 
-def mode_of(job: JobObject, wish: InjectRequest) -> str:
+def mode_of(job: JobObject, request: InjectRequest) -> str:
     given = find(job.content, ("metadata", "annotations", names.MODE))
-    mode = wish.mode or given or _MODES[0]
+    mode = request.mode or given or _MODES[0]
     if mode not in _MODES:
         path = ("metadata", "annotations", names.MODE)
         raise job.refuse(path, f"{names.MODE} is {mode!r}; it can be {' or '.join(_MODES)}")
@@ -105,29 +105,29 @@ def run_of(job: JobObject, kind: str) -> PodRun:
     return PodRun(str(name) if name else None, label)
 
 
-def pods_of(job: JobObject, kind: str, wish: InjectRequest) -> list[Pod]:
+def pods_of(job: JobObject, kind: str, request: InjectRequest) -> list[Pod]:
     """The templates that train. InputError where a container cannot be told."""
-    seen = workload_of(job.content, job.others, container=wish.container)
+    seen = workload_of(job.content, job.others, container=request.container)
     templates = kinds.templates(job.content)
     if not templates or seen is None:
-        raise job.refuse(("spec",), f"the {kind} has no pod template; {_mend(kind)}")
+        raise job.refuse(("spec",), f"the {kind} has no pod template; {_fix(kind)}")
     pairs = list(zip(templates, seen.replicas, strict=True))
     if kind == kinds.JOBSET and len(pairs) > 1:
         pairs = [each for each in pairs if trains(each[0])] or pairs
-    return [_pod(job, kind, template, replica, wish) for template, replica in pairs]
+    return [_pod(job, kind, template, replica, request) for template, replica in pairs]
 
 
 def _pod(
-    job: JobObject, kind: str, template: Template, replica: Replica, wish: InjectRequest
+    job: JobObject, kind: str, template: Template, replica: Replica, request: InjectRequest
 ) -> Pod:
     path = (*template.path, "spec", "containers")
     containers = named(template.spec.get("containers"))
     found = ", ".join(str(each.get("name")) for each in containers) or "none"
-    if replica.container is None and kind == kinds.PYTORCHJOB and wish.container is None:
+    if replica.container is None and kind == kinds.PYTORCHJOB and request.container is None:
         words = f"{template.name} has no container named 'pytorch' (found: {found}), and the "
         raise job.refuse(path, words + "operator accepts no other; rename the one that trains")
     if replica.container is None:
-        words = f"{template.name}: which container trains cannot be told (found: {found}); "
+        words = f"{template.name}: cannot tell which container trains (found: {found}); "
         raise job.refuse(path, words + "name it by --container")
     return Pod(template, replica, replica.container, job.refuse)
 
@@ -139,7 +139,7 @@ def trains(template: Template) -> bool:
     )
 
 
-def _mend(kind: str) -> str:
+def _fix(kind: str) -> str:
     if kind == kinds.PYTORCHJOB:
         return "put one at spec.pytorchReplicaSpecs.Worker.template"
     if kind == kinds.JOBSET:

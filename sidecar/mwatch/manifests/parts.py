@@ -73,18 +73,18 @@ class PodRun(NamedTuple):
     """Of the pod, that holds the name; it stays right when somebody renames the job later."""
 
 
-def launch(wish: InjectRequest, mode: str, grace: int) -> list[str]:
+def launch(request: InjectRequest, mode: str, grace: int) -> list[str]:
     """What is put before the command. `exec`: the wrapper becomes process 1 and gets SIGTERM."""
-    pythons = shlex.quote(wish.python) if wish.python else "python3 python"
+    pythons = shlex.quote(request.python) if request.python else "python3 python"
     text = _LAUNCH.format(pyz=names.PYZ, pythons=pythons)
     options = ["--grace", str(max(grace - _MARGIN_SECONDS, 1))] if mode == "act" else []
     return ["/bin/sh", "-c", text, "mwatch-run", *options, "--"]
 
 
-def copy_container(wish: InjectRequest, trainer: Tree, is_guaranteed: bool) -> dict[str, Any]:
+def copy_container(request: InjectRequest, trainer: Tree, is_guaranteed: bool) -> dict[str, Any]:
     return {
         "name": names.COPY,
-        "image": wish.image,
+        "image": request.image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["cp", names.PYZ_IN_IMAGE, names.PYZ],
         **_rights(trainer),
@@ -94,7 +94,7 @@ def copy_container(wish: InjectRequest, trainer: Tree, is_guaranteed: bool) -> d
 
 
 def sidecar_container(
-    wish: InjectRequest,
+    request: InjectRequest,
     run: PodRun,
     mode: str,
     trainer: Tree,
@@ -102,12 +102,12 @@ def sidecar_container(
     is_guaranteed: bool,
 ) -> dict[str, Any]:
     """`checkpoints`: the save folder and its mount, where they are known; else nothing."""
-    settings = _sidecar_variables(wish, run, mode)
+    settings = _sidecar_variables(request, run, mode)
     settings += [{"name": "MWATCH_SAVE", "value": save} for save, _ in checkpoints]
-    restart = {"restartPolicy": "Always"} if wish.sidecar == "native" else {}
+    restart = {"restartPolicy": "Always"} if request.sidecar == "native" else {}
     return {
         "name": names.SIDECAR,
-        "image": wish.image,
+        "image": request.image,
         "imagePullPolicy": "IfNotPresent",
         **restart,
         "command": ["mwatch", "sidecar"],
@@ -123,7 +123,7 @@ def sidecar_container(
     }
 
 
-def _sidecar_variables(wish: InjectRequest, run: PodRun, mode: str) -> list[dict[str, Any]]:
+def _sidecar_variables(request: InjectRequest, run: PodRun, mode: str) -> list[dict[str, Any]]:
     settings = [
         {"name": "MWATCH_DIR", "value": names.VOLUME_PATH},
         _run_variable("MWATCH_RUN", run),
@@ -135,14 +135,14 @@ def _sidecar_variables(wish: InjectRequest, run: PodRun, mode: str) -> list[dict
         {"name": "MWATCH_MODE", "value": mode},
         {"name": "MWATCH_TOKEN_FILE", "value": names.TOKEN_FILE},
     ]
-    if wish.sidecar == "container":
+    if request.sidecar == "container":
         # A pod of plain containers ends only when all of them have.
         settings.append({"name": "MWATCH_UNTIL_FINAL", "value": "true"})
     return settings
 
 
 def trainer_variables(
-    wish: InjectRequest, run: PodRun, mode: str, policy: str
+    request: InjectRequest, run: PodRun, mode: str, policy: str
 ) -> list[dict[str, Any]]:
     """`policy`: the pod's restartPolicy, by which the wrapper knows whether an end is the last."""
     return [
@@ -152,7 +152,7 @@ def trainer_variables(
         _run_variable("MWATCH_JOB", run),
         field("MWATCH_NAMESPACE", "metadata.namespace"),
         field("MWATCH_POD", "metadata.name"),
-        {"name": "MWATCH_CONTROLLER", "value": wish.controller},
+        {"name": "MWATCH_CONTROLLER", "value": request.controller},
         {"name": "MWATCH_TOKEN_FILE", "value": names.TOKEN_FILE},
     ]
 

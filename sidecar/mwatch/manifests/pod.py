@@ -36,7 +36,7 @@ class Pod(NamedTuple):
 def add_to_pod(
     editor: Editor,
     pod: Pod,
-    wish: InjectRequest,
+    request: InjectRequest,
     run: PodRun,
     mode: str,
     *,
@@ -46,24 +46,24 @@ def add_to_pod(
     steps = (*pod.template.steps, "spec")
     guaranteed = parts.is_guaranteed(pod.template.spec)
     grace = _grace(editor, pod)
-    checkpoints, said = _checkpoints(pod, wish)
+    checkpoints, reported = _checkpoints(pod, request)
     if with_prefix:
-        _prefix_command(editor, pod, parts.launch(wish, mode, grace))
-    _equip_trainer(editor, pod, wish, run, mode)
+        _prefix_command(editor, pod, parts.launch(request, mode, grace))
+    _equip_trainer(editor, pod, request, run, mode)
     editor.mapping((*pod.template.steps, "metadata"))
     editor.mapping((*pod.template.steps, "metadata", "labels"))
     editor.put((*pod.template.steps, "metadata", "labels", names.WATCH_LABEL), "true")
     for volume in parts.volumes(run):
         editor.add((*steps, "volumes"), volume)
-    copy = parts.copy_container(wish, pod.trainer, guaranteed)
+    copy = parts.copy_container(request, pod.trainer, guaranteed)
     editor.add((*steps, "initContainers"), copy, first=0)
-    sidecar = parts.sidecar_container(wish, run, mode, pod.trainer, checkpoints, guaranteed)
-    if wish.sidecar == "native":
+    sidecar = parts.sidecar_container(request, run, mode, pod.trainer, checkpoints, guaranteed)
+    if request.sidecar == "native":
         # Before the user's own init containers, so that these are watched too.
         editor.add((*steps, "initContainers"), sidecar, first=1)
     else:
         editor.add((*steps, "containers"), sidecar)
-    return said
+    return reported
 
 
 def refuse_strangers(pod: Pod) -> None:
@@ -101,16 +101,18 @@ def _prefix_command(editor: Editor, pod: Pod, words: Sequence[str]) -> None:
     if not all(isinstance(each, str) for each in command):
         raise pod.refuse(
             (*pod.replica.container_path, "command"),
-            f"the command of container {name!r} is no list of texts; put numbers in quotes",
+            f"the command of container {name!r} is not a list of strings; put numbers in quotes",
         )
     editor.prefix((*_steps(pod), "command"), words)
 
 
-def _equip_trainer(editor: Editor, pod: Pod, wish: InjectRequest, run: PodRun, mode: str) -> None:
+def _equip_trainer(
+    editor: Editor, pod: Pod, request: InjectRequest, run: PodRun, mode: str
+) -> None:
     steps = _steps(pod)
     taken = {each.get("name") for each in named(pod.trainer.get("env"))}
     policy = _POLICIES.get(pod.template.restart_policy or "", _DEFAULT_POLICY)
-    for variable in parts.trainer_variables(wish, run, mode, policy):
+    for variable in parts.trainer_variables(request, run, mode, policy):
         if variable["name"] not in taken:
             editor.add((*steps, "env"), variable)
     editor.add((*steps, "volumeMounts"), parts.volume_mount())
@@ -134,10 +136,10 @@ def _grace(editor: Editor, pod: Pod) -> int:
 
 
 def _checkpoints(
-    pod: Pod, wish: InjectRequest
+    pod: Pod, request: InjectRequest
 ) -> tuple[list[tuple[str, Mapping[str, Any]]], list[str]]:
     """The save folder with its mount, if it can be told; and what to say where it cannot."""
-    save = wish.checkpoints or pod.replica.text(*SAVE_FLAGS)
+    save = request.checkpoints or pod.replica.text(*SAVE_FLAGS)
     where = f"{pod.template.name}:"
     if save is None:
         return [], [f"{where} no save folder was found in the command; name it by --checkpoints"]

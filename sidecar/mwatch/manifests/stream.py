@@ -204,11 +204,15 @@ def _parsed(document: Document) -> Any:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         line = document.first_line + (mark.line if mark is not None else 0)
         if found := _templated(document):
-            line, said = found, f"is a template and no manifest; {RENDER}"
+            line, message = found, f"is a template and no manifest; {RENDER}"
         else:
-            told = getattr(error, "problem", None) if isinstance(error, MarkedYAMLError) else None
-            said = f"is no YAML: {' '.join(str(told or error).split())[:160]}; mend the text there"
-        raise InputError(f"{document.file}:{line}: {said}") from None
+            reported = (
+                getattr(error, "problem", None) if isinstance(error, MarkedYAMLError) else None
+            )
+            message = (
+                f"invalid YAML: {' '.join(str(reported or error).split())[:160]}; correct this line"
+            )
+        raise InputError(f"{document.file}:{line}: {message}") from None
 
 
 def _templated(document: Document) -> int | None:

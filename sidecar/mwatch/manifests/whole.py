@@ -45,17 +45,19 @@ _MAX_RESTARTS = 3
 
 
 class Injected(NamedTuple):
-    said: list[str]
+    notes: list[str]
     runtime: Content | None
     """To be written behind the job; None: the job's own was changed."""
 
 
-def inject_trainjob(job: JobObject, runtimes: Sequence[JobObject], wish: InjectRequest) -> Injected:
+def inject_trainjob(
+    job: JobObject, runtimes: Sequence[JobObject], request: InjectRequest
+) -> Injected:
     """InputError, with the line."""
     remove(job)
     for path, words in unrendered(job.content):
         raise job.refuse(path, words)
-    mode, run = mode_of(job, wish), run_of(job, kinds.TRAINJOB)
+    mode, run = mode_of(job, request), run_of(job, kinds.TRAINJOB)
     if run.name is None:
         raise job.refuse(("metadata",), "a TrainJob needs a metadata.name: its runtime is named so")
     run = PodRun(run.name, kinds.RUN_LABELS[kinds.RUNTIMES[0]])
@@ -69,15 +71,15 @@ def inject_trainjob(job: JobObject, runtimes: Sequence[JobObject], wish: InjectR
         raise job.refuse(("spec",), words + "give the job a spec.trainer.image")
     runtime = _new_runtime(job, run, mode) if own is None else None
     target = own.content if own is not None else runtime or {}
-    said = _equip(JobObject(target, (own or job).refuse), replica, wish, run, mode, trainer)
+    reported = _equip(JobObject(target, (own or job).refuse), replica, request, run, mode, trainer)
     if trainer.get("command"):
-        launch = parts.launch(wish, mode, _grace(target))
+        launch = parts.launch(request, mode, _grace(target))
         editor.prefix(("spec", "trainer", "command"), launch)
     if runtime is not None:
         _refer(editor, runtime)
-    said += _show_checkpoints(editor, job, replica, wish)
-    mark(editor, job.content, wish, mode)
-    return Injected(said, runtime)
+    reported += _show_checkpoints(editor, job, replica, request)
+    mark(editor, job.content, request, mode)
+    return Injected(reported, runtime)
 
 
 def _replica(job: JobObject) -> Replica:
@@ -87,7 +89,12 @@ def _replica(job: JobObject) -> Replica:
 
 
 def _equip(
-    target: JobObject, replica: Replica, wish: InjectRequest, run: PodRun, mode: str, trainer: Any
+    target: JobObject,
+    replica: Replica,
+    request: InjectRequest,
+    run: PodRun,
+    mode: str,
+    trainer: Any,
 ) -> list[str]:
     """Puts ours into the runtime's template; the prefix where the command is the runtime's."""
     remove(target)
@@ -104,9 +111,9 @@ def _equip(
         raise target.refuse(("spec",), words + "spec.trainer.command: [torchrun, ...]")
     pod = Pod(template, replica, container, target.refuse)
     refuse_strangers(pod)
-    plain = wish._replace(checkpoints=None)
+    plain = request._replace(checkpoints=None)
     add_to_pod(editor, pod, plain, run, mode, with_prefix=not has_own)
-    mark(editor, target.content, wish, mode)
+    mark(editor, target.content, request, mode)
     return []
 
 
@@ -158,15 +165,15 @@ def _refer(editor: Editor, runtime: Content) -> None:
 
 
 def _show_checkpoints(
-    editor: Editor, job: JobObject, replica: Replica, wish: InjectRequest
+    editor: Editor, job: JobObject, replica: Replica, request: InjectRequest
 ) -> list[str]:
     """The sidecar gets the checkpoints' volume in the override that gives it to the trainer."""
-    save = wish.checkpoints or replica.text(*SAVE_FLAGS)
+    save = request.checkpoints or replica.text(*SAVE_FLAGS)
     for steps, override in overrides(job.content):
         for each in named(override.get("containers")):
             mount = mount_above(each, save) if save and each.get("name") == NODE else None
             if mount is not None:
-                key = "initContainers" if wish.sidecar == "native" else "containers"
+                key = "initContainers" if request.sidecar == "native" else "containers"
                 shown = {
                     "name": names.SIDECAR,
                     "env": [{"name": "MWATCH_SAVE", "value": save}],
@@ -189,7 +196,7 @@ class ManifestResult(NamedTuple):
     objects: tuple[Content, ...]
     jobs: tuple[str, ...]
     """Those that were changed: `PyTorchJob/gpt`."""
-    said: tuple[str, ...]
+    notes: tuple[str, ...]
     """What the user should know."""
 
 
@@ -214,16 +221,16 @@ class Object(NamedTuple):
         return f"{self.kind}/{self.name}"
 
 
-def inject_text(text: str, file: str, wish: InjectRequest) -> ManifestResult:
+def inject_text(text: str, file: str, request: InjectRequest) -> ManifestResult:
     """InputError, with file and line, where it cannot be done."""
     documents = read(text, file)
     objects = list(_objects(documents))
-    chosen, said = _chosen(objects, file, wish.only)
+    chosen, reported = _chosen(objects, file, request.only)
     runtimes = [each for each in objects if kinds.kind_of(each.content) in kinds.RUNTIMES]
     for each in chosen:
         job = _job(each, objects)
         if each.kind == kinds.TRAINJOB:
-            done = inject_trainjob(job, [_job(one, objects) for one in runtimes], wish)
+            done = inject_trainjob(job, [_job(one, objects) for one in runtimes], request)
             _drop_runtime(documents, done.runtime)
             if done.runtime is not None:
                 documents.append(new_document(done.runtime, file))
@@ -231,11 +238,11 @@ def inject_text(text: str, file: str, wish: InjectRequest) -> ManifestResult:
                 one.document.is_changed |= one.name == kinds.at(
                     each.content, ("spec", "runtimeRef", "name")
                 )
-            said += [f"{each.title}: {words}" for words in done.said]
+            reported += [f"{each.title}: {words}" for words in done.notes]
         else:
-            said += [f"{each.title}: {words}" for words in inject(job, wish)]
+            reported += [f"{each.title}: {words}" for words in inject(job, request)]
         each.document.is_changed = True
-    return _result(documents, [each.title for each in chosen], said)
+    return _result(documents, [each.title for each in chosen], reported)
 
 
 def uninject_text(text: str, file: str, only: Sequence[str] = ()) -> ManifestResult:
@@ -252,8 +259,8 @@ def uninject_text(text: str, file: str, only: Sequence[str] = ()) -> ManifestRes
             changed.append(each.title)
         if kinds.at(each.content, ("spec", "runtimeRef", "name")) != reference:
             documents = [one for one in documents if _runtime_name(one) != reference]
-    said = [] if changed else ["there is nothing of mwatch in it"]
-    return _result(documents, changed, said)
+    reported = [] if changed else ["there is nothing of mwatch in it"]
+    return _result(documents, changed, reported)
 
 
 def workloads(text: str, file: str, container: str | None = None) -> list[Workload]:
@@ -309,14 +316,14 @@ def _chosen(
         names = ", ".join(each.title for each in jobs)
         raise InputError(f"{file}: none of {names} looks like training; name one by --only")
     left = [each for each in jobs if each not in sure]
-    words = "left as it is: it does not look like training (else name it by --only)"
+    words = "unchanged: it does not look like training (name it with --only if it is)"
     return sure, [f"{each.title}: {words}" for each in left]
 
 
 def _no_job(objects: Sequence[Object], file: str) -> InputError:
     known = ", ".join(kinds.JOBS)
     if not objects:
-        return InputError(f"{file}:1: there is no object in it; give the manifest of a {known}")
+        return InputError(f"{file}:1: the file holds no object; give the manifest of a {known}")
     first = objects[0]
     line = first.document.lines().get((*first.path, "kind"), first.document.first_line)
     found = ", ".join(dict.fromkeys(each.kind for each in objects))
@@ -353,7 +360,7 @@ def _runtime_name(document: Document) -> str | None:
 
 
 def _result(
-    documents: Sequence[Document], jobs: Sequence[str], said: Sequence[str]
+    documents: Sequence[Document], jobs: Sequence[str], reported: Sequence[str]
 ) -> ManifestResult:
     parts: list[str] = []
     for each in documents:
@@ -361,4 +368,4 @@ def _result(
             parts.append("\n")
         parts.append(each.text())
     objects = tuple(each.content for each in documents if isinstance(each.content, Mapping))
-    return ManifestResult("".join(parts), objects, tuple(jobs), tuple(said))  # type: ignore[arg-type]
+    return ManifestResult("".join(parts), objects, tuple(jobs), tuple(reported))  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""One entry of the fault catalogue: what a message means and what mends it.
+"""One entry of the fault catalogue: what a message means and what fixes it.
 
 An entry never says what to *do* with a job; `role` says how much a line may be blamed. A
 collective timeout is a `cascade`: the rank that prints it is usually a victim.
@@ -50,7 +50,7 @@ class CatalogueEntry:
     blame: Blame
     restart_helps: RestartHelps
     avoid_node: AvoidNode
-    mend: str
+    fix: str
     runbook: str
     source: str
     examples: tuple[str, ...]

@@ -152,7 +152,7 @@ class CheckpointSettings:
     """A rollback goes to a checkpoint older than the first bad sign by at least this: with 1
     and a first bad iteration 451, checkpoint 450 (written before it was done) is the newest."""
     max_rollbacks: Count = 3
-    """In the life of a job: more of them is an unstable recipe, which only a person can mend."""
+    """In the life of a job: more of them is an unstable recipe, which only a person can fix."""
     settle_seconds: Seconds = 900.0
     """A folder that was written to so lately may still be growing, whoever writes it."""
 
@@ -168,7 +168,7 @@ class ActSettings:
     max_without_progress: Count = 3
     """Restarts in a row that did not pass the furthest iteration: a loop, not a recovery."""
     max_same_fingerprint: Count = 3
-    """The same thing so often without progress in between: a restart does not mend it."""
+    """The same thing so often without progress in between: a restart does not fix it."""
     max_reruns: Count = 3
     """Exit 16 in a row without progress; Megatron asks again when it gets the same GPU."""
     same_samples_iterations: Count = 20

@@ -57,21 +57,23 @@ class Changed:
         return {
             "file": self.file,
             "jobs": list(self.result.jobs),
-            "said": list(self.result.said),
+            "said": list(self.result.notes),
             "findings": [found_json(each) for each in self.found],
             "objects": [plain(each) for each in self.result.objects],
         }
 
 
-def inject(file: str, wish: InjectRequest, form: Form, keeps: Keeps | None = None) -> Changed:
+def inject(file: str, request: InjectRequest, form: Form, keeps: Keeps | None = None) -> Changed:
     """InputError where the manifest cannot be used."""
     name, text = read(file)
-    jobs = workloads(text, name, wish.container)
-    sidecar, said = choose(form, dict.fromkeys(each.kind for each in jobs), keeps)
-    result = inject_text(text, name, wish._replace(sidecar=sidecar))
-    after = workloads(result.text, name, wish.container)
+    jobs = workloads(text, name, request.container)
+    sidecar, reported = choose(form, dict.fromkeys(each.kind for each in jobs), keeps)
+    result = inject_text(text, name, request._replace(sidecar=sidecar))
+    after = workloads(result.text, name, request.container)
     found = tuple(_still_found(jobs, after))
-    return Changed(name, text, result.text, result._replace(said=(*said, *result.said)), found)
+    return Changed(
+        name, text, result.text, result._replace(notes=(*reported, *result.notes)), found
+    )
 
 
 def _still_found(before: Iterable[Workload], after: Iterable[Workload]) -> Iterator[Problem]:
@@ -98,7 +100,7 @@ def choose(form: Form, kinds: Iterable[str], keeps: Keeps | None) -> tuple[Sidec
     native = "the sidecar is a native one (Kubernetes 1.29, operator 1.8 and newer)"
     if keeps is None:
         return "native", [f"no cluster was asked: {native}; else use --sidecar container"]
-    said: list[str] = []
+    reported: list[str] = []
     for kind in kinds:
         try:
             kept = keeps(kind)
@@ -108,8 +110,10 @@ def choose(form: Form, kinds: Iterable[str], keeps: Keeps | None) -> tuple[Sidec
             why = f"this cluster drops native sidecars of a {kind}"
             return "container", [f"{why}, so the sidecar is a plain container"]
         if kept is None:
-            said.append(f"the cluster cannot say whether it keeps a native sidecar of a {kind}")
-    return "native", said
+            reported.append(
+                f"cannot find out whether the cluster keeps a native sidecar in a {kind}"
+            )
+    return "native", reported
 
 
 def cluster_keeps(
@@ -143,7 +147,7 @@ def read(file: str) -> tuple[str, str]:
     except OSError as error:
         raise InputError(f"{name}: cannot be read ({error.strerror}); check the path") from None
     except UnicodeDecodeError as error:
-        raise InputError(f"{name}: is no text in UTF-8 (byte {error.start}); save it so") from None
+        raise InputError(f"{name}: not UTF-8 text (byte {error.start}); save it as UTF-8") from None
     if len(data) > MAX_BYTES:
         raise InputError(f"{name}: is too large for a manifest (over {MAX_BYTES} bytes)")
     return name, text.removeprefix("\ufeff")
@@ -165,5 +169,6 @@ def found_json(found: Problem) -> dict[str, object]:
         "job": found.job,
         "line": found.line,
         "seen": found.what,
-        "mend": found.mend,
+        "fix": found.fix,
+        "mend": found.fix,  # deprecated, until 0.3
     }

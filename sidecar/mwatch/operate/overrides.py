@@ -34,7 +34,7 @@ from mwatch.model.kube.wrapper import wrappers_observe
 from mwatch_trainer.scrub.scrubber import scrub_text
 
 MAX_REASON = 300
-_MAX_TOLD = 100
+_MAX_LISTED = 100
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
 
@@ -86,15 +86,15 @@ class JobOverrides:
         self._annotate(job, {PAUSE: pause_text(Pause(until, self.who, clean(why)))})
         words = f"{job.name}: mwatch does nothing to it {_until(seconds)}"
         left_out = self.note(job, "MwatchPaused", "pause", clean(why))
-        return self.said("pause", job.name, words, left_out, until=until)
+        return self.result("pause", job.name, words, left_out, until=until)
 
     def pause_all(self, seconds: float | None, why: str) -> CommandResult:
         now = self.wall()
         halt = Halt(now, None if seconds is None else now + seconds, self.who, clean(why))
         self.ledger.change(lambda book: replace(book, halt=halt))
-        left_out = self._tell_all("MwatchPaused", f"{self.who} paused all jobs: {halt.why}")
+        left_out = self._announce_all("MwatchPaused", f"{self.who} paused all jobs: {halt.why}")
         words = f"namespace {self.namespace}: mwatch does nothing to any job {_until(seconds)}"
-        return self.said("pause", None, words, left_out, until=halt.until)
+        return self.result("pause", None, words, left_out, until=halt.until)
 
     def resume(self, name: str, why: str) -> CommandResult:
         """Ends a pause, and starts a job that mwatch has stopped."""
@@ -114,18 +114,20 @@ class JobOverrides:
         if halt is not None:
             left_out.append(f"all jobs are paused by {halt.who}: mwatch resume --all")
         words = " and ".join(done) or "was neither paused nor stopped by mwatch"
-        return self.said("resume", job.name, f"{job.name}: {words}", left_out)
+        return self.result("resume", job.name, f"{job.name}: {words}", left_out)
 
     def resume_all(self, why: str) -> CommandResult:
         if self._halt() is None:
-            return self.said("resume", None, f"namespace {self.namespace}: not paused", [])
+            return self.result("resume", None, f"namespace {self.namespace}: not paused", [])
         self.ledger.change(lambda book: replace(book, halt=None))
-        left_out = self._tell_all("MwatchResumed", f"{self.who} ended the pause of all: {why}")
+        left_out = self._announce_all("MwatchResumed", f"{self.who} ended the pause of all: {why}")
         paused = [job.name for job in watched_jobs(self.access, self.namespace).jobs
                   if pause_of(job, self.wall()) is not None]  # fmt: skip
         if paused:
             left_out.append(f"still paused by themselves: {', '.join(paused[:8])}")
-        return self.said("resume", None, f"namespace {self.namespace}: no longer paused", left_out)
+        return self.result(
+            "resume", None, f"namespace {self.namespace}: no longer paused", left_out
+        )
 
     def mode(self, name: str, mode: str, why: str) -> CommandResult:
         job = self.find(name)
@@ -136,8 +138,8 @@ class JobOverrides:
                             "will not restart them by itself; make it anew with "
                             "mwatch inject --mode act")  # fmt: skip
         if not job.is_watched:
-            left_out.append('nobody watches it: it has no label mwatch.dev/watch: "true"')
-        return self.said("mode", job.name, f"{job.name}: {mode}", left_out, mode=mode)
+            left_out.append('mwatch does not watch it: it has no label mwatch.dev/watch: "true"')
+        return self.result("mode", job.name, f"{job.name}: {mode}", left_out, mode=mode)
 
     def note(self, job: KubeJob, reason: str, what: str, why: str) -> list[str]:
         """In the ledger and as an Event; what could not be written."""
@@ -160,7 +162,7 @@ class JobOverrides:
 
         return self.ledger.change(changed).of(key)
 
-    def said(
+    def result(
         self, command: str, job: str | None, words: str, more: list[str], **facts: Any
     ) -> CommandResult:
         body = {
@@ -173,10 +175,10 @@ class JobOverrides:
         halt = self.ledger.read().halt
         return halt if halt is not None and halt.holds(self.wall()) else None
 
-    def _tell_all(self, reason: str, words: str) -> list[str]:
-        jobs = watched_jobs(self.access, self.namespace).jobs[:_MAX_TOLD]
-        told = [self.events.tell(job, reason, words) for job in jobs]
-        return [] if all(told) else ["not on every job could an Event be written"]
+    def _announce_all(self, reason: str, words: str) -> list[str]:
+        jobs = watched_jobs(self.access, self.namespace).jobs[:_MAX_LISTED]
+        reported = [self.events.tell(job, reason, words) for job in jobs]
+        return [] if all(reported) else ["not on every job could an Event be written"]
 
     def _annotate(self, job: KubeJob, words: dict[str, str | None]) -> None:
         body = {"metadata": {"uid": job.uid, "annotations": words}}

@@ -71,18 +71,18 @@ class ManualRestart:
             return self._would(job, wanted, resume_from)
         number = int(job.annotations.get(ATTEMPT, "0") or 0)
         id = bundle_id(people.wall(), max(1, number), WORD)
-        wish = RestartRequest(id, people.wall(), people.who, clean(why), resume_from)
+        request = RestartRequest(id, people.wall(), people.who, clean(why), resume_from)
         lease = Lease(people.access, people.namespace, f"restart-{os.getpid()}-{people.who}",
                       times=self._times.lease)  # fmt: skip
         # What nobody watches no controller acts on.
         leader = self._leader(lease) if job.is_watched else ""
         if leader:
-            return self._hand_over(job, wish, leader)
+            return self._hand_over(job, request, leader)
         try:
             if resume_from is not None:
-                raise InputError("--from needs a controller: without one nobody tells the pods; "
+                raise InputError("--from needs a controller, which gives the pods the checkpoint; "
                                  "start it, or leave --from out")  # fmt: skip
-            return self._act(job, wish, wanted, lease, nodes)
+            return self._act(job, request, wanted, lease, nodes)
         finally:
             lease.give_back()
 
@@ -108,7 +108,7 @@ class ManualRestart:
         first = lease.seen
         while not lease.may_act():
             if lease.problem:
-                raise Unavailable(f"who leads cannot be told: {lease.problem}")
+                raise Unavailable(f"cannot read which controller leads: {lease.problem}")
             if lease.seen != first:
                 return lease.holder or "somebody"
             if time.monotonic() > until:
@@ -117,7 +117,7 @@ class ManualRestart:
             lease.turn()
         return ""
 
-    def _hand_over(self, job: KubeJob, wish: RestartRequest, leader: str) -> CommandResult:
+    def _hand_over(self, job: KubeJob, request: RestartRequest, leader: str) -> CommandResult:
         people = self._people
 
         def change(entry: JobEntry) -> JobEntry:
@@ -125,28 +125,28 @@ class ManualRestart:
                 raise InputError(f"{entry.wish.who} has asked for a restart already")
             if entry.is_under_way:
                 raise InputError(f"{job.name} is being restarted: see mwatch status")
-            return replace(entry, wish=wish)
+            return replace(entry, wish=request)
 
         people.change(job, change)
-        left_out = people.note(job, "MwatchAsked", "restart", wish.why)
+        left_out = people.note(job, "MwatchAsked", "restart", request.why)
         until = time.monotonic() + self._times.taken_seconds
-        entry = JobEntry(wish=wish)
-        while entry.wish == wish and time.monotonic() < until:
+        entry = JobEntry(wish=request)
+        while entry.wish == request and time.monotonic() < until:
             self._times.wait(self._times.look_seconds)
             entry = people.ledger.read().of(ledger_key(job.kind, job.name))
         words = f"{job.name}: handed to the controller ({leader}), which has not begun yet"
-        if entry.wish != wish:
+        if entry.wish != request:
             way = entry.step.way.value if entry.step is not None else "taken"
             words = f"{job.name}: the controller ({leader}) restarts it ({way})"
-        return people.said("restart", job.name, words, left_out, id=wish.id, by="controller",
-                           taken=entry.wish != wish)  # fmt: skip
+        return people.result("restart", job.name, words, left_out, id=request.id, by="controller",
+                           taken=entry.wish != request)  # fmt: skip
 
-    def _act(self, job: KubeJob, wish: RestartRequest, wanted: GangPlan, lease: Lease,
+    def _act(self, job: KubeJob, request: RestartRequest, wanted: GangPlan, lease: Lease,
              nodes: tuple[KubeNode, ...] | None) -> CommandResult:  # fmt: skip
         people = self._people
         may_act = lease.may_act if job.is_watched else lambda: True
         gang = GangRestart(people.access, people.ledger, may_act=may_act)
-        note = LedgerNote(people.wall(), people.who, "restart", wish.why)
+        note = LedgerNote(people.wall(), people.who, "restart", request.why)
 
         def also(entry: JobEntry) -> JobEntry:
             # The pods start by their own rule: nobody is there to tell them another.
@@ -154,11 +154,11 @@ class ManualRestart:
 
         attempt = int(job.annotations.get(ATTEMPT, "0") or 0)
         try:
-            step = gang.begin(wanted, id=wish.id, attempt=attempt, at=people.wall(), also=also)
+            step = gang.begin(wanted, id=request.id, attempt=attempt, at=people.wall(), also=also)
         except AlreadyUnderWay as error:
             step = error.step  # begun by a controller that is gone: it is gone on with
         people.events.tell(
-            job, "MwatchRestarting", f"{people.who}: restart: {wish.why} ({wish.id})"
+            job, "MwatchRestarting", f"{people.who}: restart: {request.why} ({request.id})"
         )
         with _Renewed(lease):
             until = time.monotonic() + _GONE_SECONDS
@@ -173,7 +173,9 @@ class ManualRestart:
         notes = [*wanted.notes, "no evidence was saved: that is the controller's work",
                  "its pods ask for a controller for a minute before they start"]  # fmt: skip
         words = f"{job.name}: restarted ({step.way.value}): {found.text}"
-        return people.said("restart", job.name, words, notes, id=step.id, by="command", taken=True)
+        return people.result(
+            "restart", job.name, words, notes, id=step.id, by="command", taken=True
+        )
 
     def _would(self, job: KubeJob, wanted: GangPlan, resume_from: int | None) -> CommandResult:
         place = "the newest good checkpoint" if resume_from is None else f"checkpoint {resume_from}"
@@ -184,13 +186,13 @@ class ManualRestart:
         more += wanted.notes
         more.append("with a controller that leads, in place where all its pods allow that")
         pods: list[dict[str, Any]] = [each._asdict() for each in wanted.targets]
-        return self._people.said("restart", job.name, words, more, dry_run=True,
+        return self._people.result("restart", job.name, words, more, dry_run=True,
                                  way=wanted.way.value, pods=pods)  # fmt: skip
 
     def _refused(self, job: KubeJob, refusal: GangRefusal) -> CommandResult:
         words = f"{job.name}: not restarted: {refusal.text}"
-        said = self._people.said("restart", job.name, words, [], refused=refusal.why.value)
-        return replace(said, exit_code=1)
+        reported = self._people.result("restart", job.name, words, [], refused=refusal.why.value)
+        return replace(reported, exit_code=1)
 
 
 class _Renewed:

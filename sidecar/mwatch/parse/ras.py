@@ -39,22 +39,22 @@ def read_json(text: str) -> RasAnswer:
     start = _ARRAY.search(text)
     if start is None:
         raise ValueError("no list of communicators in the answer")
-    told: list[Communicator] = []
+    reported: list[Communicator] = []
     processes: set[str] = set()
     hosts: set[str] = set()
     for body in _objects(_LOST_COMMA.sub(r"\1,\2", text), start.end()):
         found = _communicator(body)
         if found is None:
             continue
-        told.append(found)
+        reported.append(found)
         processes.update(found.processes.values())
         processes.update(lost.process for lost in found.missing if lost.process)
         hosts.update(process.split()[0] for process in found.processes.values())
     version = _JSON_VERSION.search(text, 0, start.start())
     return RasAnswer(
         version=version[1] if version else None,
-        communicators=len(told),
-        told=tuple(told),
+        communicators=len(reported),
+        told=tuple(reported),
         gpus=len(processes) or None,
         nodes=len(hosts) or None,
         counts_all=True,
@@ -73,7 +73,7 @@ def _objects(text: str, at: int) -> Iterator[dict[str, Any]]:
         except RecursionError:
             raise ValueError("nested too deeply") from None
         if not isinstance(body, dict):
-            raise ValueError("a communicator is no object")
+            raise ValueError("a communicator is not an object")
         yield body
     raise ValueError(f"more than {MAX_COMMUNICATORS} communicators")
 
@@ -118,9 +118,9 @@ def _is_running(status: object) -> bool:
 def _is_lost(each: dict[str, Any]) -> bool:
     """One that answers, but is no member yet or no more, is not missing."""
     status = each.get("status")
-    told = status if isinstance(status, dict) else {}
+    reported = status if isinstance(status, dict) else {}
     return _whole(each.get("rank")) is not None and (
-        told.get("unresponsive") is True or told.get("considered_dead") is True
+        reported.get("unresponsive") is True or reported.get("considered_dead") is True
     )
 
 
@@ -198,7 +198,7 @@ def read_text(text: str) -> RasAnswer:
     return RasAnswer(
         version=version[1] if version else None,
         communicators=reader.communicators,
-        told=tuple(reader.told()),
+        told=tuple(reader.all_communicators()),
         gpus=reader.gpus,
         nodes=reader.nodes,
         counts_all=False,
@@ -230,7 +230,7 @@ class _Reader:
             self._row(line)
         self._before = line
 
-    def told(self) -> Iterator[Communicator]:
+    def all_communicators(self) -> Iterator[Communicator]:
         for about in self._about.values():
             yield Communicator(
                 hash=about.hash,

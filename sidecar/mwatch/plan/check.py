@@ -26,7 +26,7 @@ class LayoutProblem(NamedTuple):
     check: str
     level: Literal["error", "warning"]
     what: str
-    mend: str
+    fix: str
 
 
 def problems(
@@ -58,8 +58,8 @@ def _listed(numbers: tuple[int, ...]) -> str:
     return ", ".join(map(str, numbers[:8]))
 
 
-def _error(check: str, what: str, mend: str) -> LayoutProblem:
-    return LayoutProblem(check, "error", what, mend)
+def _error(check: str, what: str, fix: str) -> LayoutProblem:
+    return LayoutProblem(check, "error", what, fix)
 
 
 def _shape(shape: ModelShape) -> Iterator[LayoutProblem]:
@@ -115,8 +115,8 @@ def _even(shape: ModelShape, layout: ParallelLayout) -> LayoutProblem | None:
     if shape.layers % layout.pipeline == 0:
         return None
     what = f"{shape.layers} layers do not divide by PP {layout.pipeline}"
-    mend = f"PP that does: {_listed(divisors(shape.layers, 64))}"
-    return _error("pipeline", what, mend + _ends(shape, layout))
+    fix = f"PP that does: {_listed(divisors(shape.layers, 64))}"
+    return _error("pipeline", what, fix + _ends(shape, layout))
 
 
 def _ends(shape: ModelShape, layout: ParallelLayout) -> str:
@@ -134,10 +134,10 @@ def _uneven(shape: ModelShape, layout: ParallelLayout) -> LayoutProblem | None:
     if (left > 0) == (others > 0) and left >= 0 and (others == 0 or left % others == 0):
         return None
     what = f"{left} layers are left for {others} stages between the ends, and do not divide"
-    mend = f"{shape.layers} layers divide by PP {layout.pipeline}: leave the ends as they are"
+    fix = f"{shape.layers} layers divide by PP {layout.pipeline}: leave the ends as they are"
     if shape.layers % layout.pipeline:
-        mend = _ends(shape, layout).removeprefix("; or ") or "use a smaller PP"
-    return _error("pipeline", what, mend)
+        fix = _ends(shape, layout).removeprefix("; or ") or "use a smaller PP"
+    return _error("pipeline", what, fix)
 
 
 def _virtual(shape: ModelShape, layout: ParallelLayout, virtual: int) -> Iterator[LayoutProblem]:
@@ -145,10 +145,10 @@ def _virtual(shape: ModelShape, layout: ParallelLayout, virtual: int) -> Iterato
     of = {stages.count(shape.layers, layout, each) for each in (0, min(1, number - 1), number - 1)}
     if number == 1 or any(each % virtual for each in of):
         what = f"{shape.layers} layers cannot be cut into PP {number} x VPP {virtual} chunks"
-        mend = "VPP needs two stages or more"
+        fix = "VPP needs two stages or more"
         if number > 1:
-            mend = f"VPP that can: {_listed(divisors(math.gcd(*of)))}"
-        yield _error("virtual", what, mend)
+            fix = f"VPP that can: {_listed(divisors(math.gcd(*of)))}"
+        yield _error("virtual", what, fix)
     elif layout.microbatches % number:
         what = f"{layout.microbatches} micro-batches do not divide by PP {number}, as VPP needs"
         each = layout.micro_batch * layout.data * number
@@ -200,14 +200,14 @@ def _batch(layout: ParallelLayout) -> Iterator[LayoutProblem]:
 def _costly(shape: ModelShape, layout: ParallelLayout, cluster: Cluster) -> Iterator[LayoutProblem]:
     if layout.tensor > cluster.machine.gpus:
         what = f"TP {layout.tensor} goes across machines of {cluster.machine.gpus} GPUs"
-        mend = f"keep TP at {cluster.machine.gpus} or below, and raise PP"
-        yield LayoutProblem("tensor-across-nodes", "warning", what, mend)
+        fix = f"keep TP at {cluster.machine.gpus} or below, and raise PP"
+        yield LayoutProblem("tensor-across-nodes", "warning", what, fix)
     idle = bubble(layout)
     if idle > _MOST_IDLE:
         what = f"each stage stands idle {idle:.0%} of the time: {layout.microbatches}"
         what += f" micro-batches in {layout.pipeline} stages"
-        mend = "raise the global batch, lower the micro batch or PP, or interleave (VPP)"
-        yield LayoutProblem("bubble", "warning", what, mend)
+        fix = "raise the global batch, lower the micro batch or PP, or interleave (VPP)"
+        yield LayoutProblem("bubble", "warning", what, fix)
     if shape.experts is not None and layout.tensor * layout.expert > cluster.machine.gpus:
         what = f"experts of TP {layout.tensor} x EP {layout.expert} talk across machines"
         yield LayoutProblem("expert-across-nodes", "warning", what, "keep TP x EP inside a machine")
@@ -222,9 +222,9 @@ def _memory(shape: ModelShape, layout: ParallelLayout, cluster: Cluster) -> Iter
     what = f"stage {fullest.stage} needs {fullest.total / memory.GIB:.1f} GiB of the"
     what += f" {cluster.memory_bytes / memory.GIB:.1f} GiB of a GPU"
     what += f", most of it {largest[0]} ({largest[1] / memory.GIB:.1f} GiB)"
-    mend = _cure(largest[0], layout)
+    fix = _cure(largest[0], layout)
     level: Literal["error", "warning"] = "error" if share > 1 else "warning"
-    yield LayoutProblem("memory", level, what, mend)
+    yield LayoutProblem("memory", level, what, fix)
 
 
 def _cure(part: str, layout: ParallelLayout) -> str:

@@ -68,7 +68,7 @@ class ParallelLayout:
         return self.first_layers is not None or self.last_layers is not None
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         if self.fully_sharded:
             return f"FSDP {self.world}"
         parts = [f"TP {self.tensor}", f"PP {self.pipeline}"]
@@ -88,4 +88,4 @@ class ParallelLayout:
         off = "".join(f", no {name}" for name, is_on in switches if not is_on)
         ends = (("first", self.first_layers), ("last", self.last_layers))
         own = "".join(f", {name} stage {count} layers" for name, count in ends if count)
-        return f"{self.told}{own}, recompute {self.recompute.value}{off}"
+        return f"{self.text}{own}, recompute {self.recompute.value}{off}"

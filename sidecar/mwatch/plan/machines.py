@@ -73,7 +73,7 @@ class Cluster(NamedTuple):
         return None if gbits is None else gbits / 8 / self.machine.gpus
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         gpu = self.machine.gpu
         where = f"{self.instance}: " if self.instance else ""
         return (

@@ -144,7 +144,7 @@ def footprint(shape: ModelShape, layout: ParallelLayout) -> Footprint:
     return Footprint(held / layout.tensor * rate / MIB, _activation(shape, layout) / MIB)
 
 
-def unseen(shape: ModelShape, layout: ParallelLayout) -> tuple[str, ...]:
+def unlisted(shape: ModelShape, layout: ParallelLayout) -> tuple[str, ...]:
     """What this layout has and the report does not count."""
     only = layout.recompute is not Recompute.SELECTIVE
     found = (

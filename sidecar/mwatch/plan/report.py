@@ -60,7 +60,7 @@ class SaveCost(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CapacityPlan:
-    wish: PlanRequest
+    request: PlanRequest
     layout: ParallelLayout
     problems: tuple[check.LayoutProblem, ...]
     other: ParallelLayout | None
@@ -74,12 +74,12 @@ class CapacityPlan:
 
     @property
     def is_shape(self) -> bool:
-        return check.is_shape(self.wish.shape)
+        return check.is_shape(self.request.shape)
 
     @property
     def can_be_counted(self) -> bool:
         """Stages have no size where layers, heads or GPUs do not divide; nor has a shape."""
-        return check.holds(self.wish.shape, self.layout)
+        return check.holds(self.request.shape, self.layout)
 
     @property
     def exit_code(self) -> int:
@@ -87,11 +87,11 @@ class CapacityPlan:
 
     @property
     def parameters(self) -> int:
-        return parameters.total(self.wish.shape, self.layout.tensor)
+        return parameters.total(self.request.shape, self.layout.tensor)
 
     @property
     def stages(self) -> tuple[memory.StageMemory, ...]:
-        return memory.all_stages(self.wish.shape, self.layout)
+        return memory.all_stages(self.request.shape, self.layout)
 
     @property
     def fullest(self) -> memory.StageMemory:
@@ -100,12 +100,12 @@ class CapacityPlan:
     @property
     def report(self) -> Footprint | None:
         """What Megatron would print; LLM-Foundry prints no such line."""
-        return None if self.layout.fully_sharded else footprint(self.wish.shape, self.layout)
+        return None if self.layout.fully_sharded else footprint(self.request.shape, self.layout)
 
     @property
-    def unseen(self) -> tuple[str, ...]:
+    def unlisted(self) -> tuple[str, ...]:
         """By that report."""
-        return memory.unseen(self.wish.shape, self.layout)
+        return memory.unlisted(self.request.shape, self.layout)
 
     @property
     def bubble(self) -> float:
@@ -113,33 +113,33 @@ class CapacityPlan:
 
     @property
     def step_seconds(self) -> float | None:
-        wish = self.wish
-        if wish.step_seconds is not None:
-            return wish.step_seconds
-        return speed.step_seconds(wish.shape, self.layout, wish.cluster, wish.peak_share)
+        request = self.request
+        if request.step_seconds is not None:
+            return request.step_seconds
+        return speed.step_seconds(request.shape, self.layout, request.cluster, request.peak_share)
 
     @property
     def checkpoint_bytes(self) -> int:
-        return storage.size(self.wish.shape, self.layout)
+        return storage.size(self.request.shape, self.layout)
 
     @property
     def seconds_between_failures(self) -> float:
-        wish = self.wish
-        if wish.hours_between_failures is not None:
-            return wish.hours_between_failures * 3600
+        request = self.request
+        if request.hours_between_failures is not None:
+            return request.hours_between_failures * 3600
         return storage.mean_time_between_failures(
-            wish.cluster.world, wish.failures_per_1000_gpu_days
+            request.cluster.world, request.failures_per_1000_gpu_days
         )
 
     @property
     def saves(self) -> tuple[SaveCost, ...]:
-        return tuple(self._save(each) for each in self.wish.stores)
+        return tuple(self._save(each) for each in self.request.stores)
 
     def _save(self, store: Store) -> SaveCost:
         between = self.seconds_between_failures
         write = store.seconds(self.checkpoint_bytes)
-        restart = self.wish.restart_seconds + write  # it is read again at the same speed
-        stall = storage.async_stall_seconds(self.wish.shape, self.layout)
+        restart = self.request.restart_seconds + write  # it is read again at the same speed
+        stall = storage.async_stall_seconds(self.request.shape, self.layout)
         return SaveCost(
             store,
             write,
@@ -153,44 +153,44 @@ class CapacityPlan:
         return None if step is None else max(round(seconds / step), 1)
 
 
-def make(wish: PlanRequest) -> CapacityPlan:
-    found = choose.choose(wish.shape, wish.cluster, wish.fixed)
+def make(request: PlanRequest) -> CapacityPlan:
+    found = choose.choose(request.shape, request.cluster, request.fixed)
     if found is not None:
-        said = check.problems(wish.shape, found, wish.cluster)
-        return CapacityPlan(wish, found, said, None, None)
-    layout = _nearest(wish)
-    said = check.problems(wish.shape, layout, wish.cluster)
-    if all(each.level != "error" for each in said) or not check.is_shape(wish.shape):
-        return CapacityPlan(wish, layout, said, None, None)
-    return CapacityPlan(wish, layout, said, *_would_work(wish))
+        reported = check.problems(request.shape, found, request.cluster)
+        return CapacityPlan(request, found, reported, None, None)
+    layout = _nearest(request)
+    reported = check.problems(request.shape, layout, request.cluster)
+    if all(each.level != "error" for each in reported) or not check.is_shape(request.shape):
+        return CapacityPlan(request, layout, reported, None, None)
+    return CapacityPlan(request, layout, reported, *_would_work(request))
 
 
-def _would_work(wish: PlanRequest) -> tuple[ParallelLayout | None, int | None]:
+def _would_work(request: PlanRequest) -> tuple[ParallelLayout | None, int | None]:
     """As little is changed as can be: the parallel sizes, then the micro batch and what is
     computed again, then the global batch, then the number of machines. Switches stay."""
-    open_sizes = wish.fixed._replace(
+    open_sizes = request.fixed._replace(
         tensor=None, pipeline=None, context=None, expert=None, virtual=None,
         first_layers=None, last_layers=None,
     )  # fmt: skip
     open_memory = open_sizes._replace(micro_batch=None, recompute=None)
     free = open_memory._replace(global_batch=None)
-    tried = {wish.fixed}
+    tried = {request.fixed}
     for fixed in (each for each in (open_sizes, open_memory, free) if each not in tried):
         tried.add(fixed)
-        if (found := choose.choose(wish.shape, wish.cluster, fixed)) is not None:
+        if (found := choose.choose(request.shape, request.cluster, fixed)) is not None:
             return found, None
-    nodes = choose.smallest(wish.shape, wish.cluster, free)
+    nodes = choose.smallest(request.shape, request.cluster, free)
     if nodes is None:
         return None, None
-    return choose.choose(wish.shape, wish.cluster._replace(nodes=nodes), free), nodes
+    return choose.choose(request.shape, request.cluster._replace(nodes=nodes), free), nodes
 
 
-def _nearest(wish: PlanRequest) -> ParallelLayout:
+def _nearest(request: PlanRequest) -> ParallelLayout:
     """What a person gave, the rest by what needs least memory; else by what is usual."""
-    possible = tuple(choose.candidates(wish.shape, wish.cluster, wish.fixed))
+    possible = tuple(choose.candidates(request.shape, request.cluster, request.fixed))
     if possible:
-        return min(possible, key=lambda each: memory.fullest(wish.shape, each).total)
-    fixed, world = wish.fixed, wish.cluster.world
+        return min(possible, key=lambda each: memory.fullest(request.shape, each).total)
+    fixed, world = request.fixed, request.cluster.world
     tensor, pipeline, context = fixed.tensor or 1, fixed.pipeline or 1, fixed.context or 1
     micro = fixed.micro_batch or 1
     data = max(world // (tensor * pipeline * context), 1)
@@ -208,14 +208,14 @@ VERSION = 1
 
 
 def plan_json(plan: CapacityPlan) -> dict[str, Any]:
-    cluster = plan.wish.cluster
+    cluster = plan.request.cluster
     found: dict[str, Any] = {
         "version": VERSION,
         "works": plan.works,
         "model": {
-            "name": plan.wish.model,
+            "name": plan.request.model,
             "parameters": plan.parameters,
-            **asdict(plan.wish.shape),
+            **asdict(plan.request.shape),
         },
         "cluster": {
             "instance": cluster.instance,
@@ -225,7 +225,8 @@ def plan_json(plan: CapacityPlan) -> dict[str, Any]:
             "gpu_memory_bytes": cluster.memory_bytes,
         },
         "layout": layout_json(plan.layout),
-        "problems": [each._asdict() for each in plan.problems],
+        # "mend" is deprecated, until 0.3
+        "problems": [{**each._asdict(), "mend": each.fix} for each in plan.problems],
         "would_work": None if plan.other is None else layout_json(plan.other),
         "would_work_with_nodes": plan.nodes,
     }
@@ -244,7 +245,7 @@ def _figures(plan: CapacityPlan) -> dict[str, Any]:
     stages = [
         {
             "stage": each.stage,
-            "layers": stages_of.count(plan.wish.shape.layers, plan.layout, each.stage),
+            "layers": stages_of.count(plan.request.shape.layers, plan.layout, each.stage),
             "parameters": each.parameters,
             **each.parts,
             "total": each.total,
@@ -256,10 +257,10 @@ def _figures(plan: CapacityPlan) -> dict[str, Any]:
         "memory_bytes": {"stages": stages, "fullest_stage": plan.fullest.stage},
         "megatron_report_mib": None
         if report is None
-        else {**report._asdict(), "total": report.total, "unseen": plan.unseen},
+        else {**report._asdict(), "total": report.total, "unseen": plan.unlisted},
         "bubble": plan.bubble,
         "step_seconds": plan.step_seconds,
-        "step_seconds_is_estimate": plan.wish.step_seconds is None,
+        "step_seconds_is_estimate": plan.request.step_seconds is None,
         "checkpoint_bytes": plan.checkpoint_bytes,
         "seconds_between_failures": plan.seconds_between_failures,
         "saves": [_save_json(plan, each) for each in plan.saves],
@@ -291,9 +292,9 @@ _CUSTOM = "custom"
 def values(plan: CapacityPlan) -> dict[str, Any]:
     """InputError where the chart has no way to say it."""
     _refuse(plan)
-    layout, cluster = plan.layout, plan.wish.cluster
+    layout, cluster = plan.layout, plan.request.cluster
     found: dict[str, Any] = {
-        "model": _model(plan.wish.model, plan.wish.shape),
+        "model": _model(plan.request.model, plan.request.shape),
         "training": {
             "nodes": cluster.nodes,
             "gpusPerNode": cluster.machine.gpus,
@@ -313,7 +314,7 @@ def values(plan: CapacityPlan) -> dict[str, Any]:
         },
         "checkpoints": _checkpoints(plan),
     }
-    if (experts := plan.wish.shape.experts) is not None:
+    if (experts := plan.request.shape.experts) is not None:
         found["moe"] = {"experts": experts.count, "topk": experts.top_k}
         found["moe"] |= {} if experts.ffn is None else {"ffnHiddenSize": experts.ffn}
     if cluster.instance is not None:
@@ -322,9 +323,9 @@ def values(plan: CapacityPlan) -> dict[str, Any]:
 
 
 def _refuse(plan: CapacityPlan) -> None:
-    shape = plan.wish.shape
+    shape = plan.request.shape
     if not plan.works:
-        raise InputError("no values: this layout cannot work; the plan says what would")
+        raise InputError("no values: this layout cannot work; the plan shows one that does")
     if plan.layout.fully_sharded:
         raise InputError("values are for charts/megatron-training, which has no FSDP")
     if _architecture(shape) is None:
@@ -357,11 +358,11 @@ def _model(name: str, shape: ModelShape) -> dict[str, Any]:
 def _chunk(plan: CapacityPlan) -> int | None:
     if plan.layout.virtual is None or plan.layout.is_uneven:
         return None
-    return plan.wish.shape.layers // (plan.layout.pipeline * plan.layout.virtual)
+    return plan.request.shape.layers // (plan.layout.pipeline * plan.layout.virtual)
 
 
 def _extra(plan: CapacityPlan) -> dict[str, list[str]]:
-    layout, shape = plan.layout, plan.wish.shape
+    layout, shape = plan.layout, plan.request.shape
     chunks = layout.virtual if layout.is_uneven else None
     wanted: dict[str, object] = {
         "--decoder-first-pipeline-num-layers": layout.first_layers,
@@ -396,15 +397,15 @@ def _platform(instance: str, machine: Machine) -> dict[str, Any]:
 
 def notes(plan: CapacityPlan) -> tuple[str, ...]:
     """What a person must see to, for the plan to hold."""
-    if plan.wish.shape.vocabulary == GPT2_VOCABULARY:
+    if plan.request.shape.vocabulary == GPT2_VOCABULARY:
         return ()
-    count = plan.wish.shape.vocabulary
+    count = plan.request.shape.vocabulary
     return (f"The plan counts {count} tokens: set tokenizer.* to a tokenizer of that size.",)
 
 
-def as_yaml(tree: dict[str, Any], said: tuple[str, ...] = ()) -> str:
+def as_yaml(tree: dict[str, Any], reported: tuple[str, ...] = ()) -> str:
     """Two levels of plain words, numbers and lists of words: as the chart's values have."""
-    lines = [f"# {each}" for each in said]
+    lines = [f"# {each}" for each in reported]
     for part, keys in tree.items():
         lines.append(f"{part}:")
         lines += [f"  {key}: {_scalar(value)}" for key, value in keys.items()]

@@ -96,7 +96,7 @@ def _number(text: str, whole: str) -> float:
     except ValueError:
         found = 0.0
     if not 0 < found < 1e9:
-        raise InputError(f"--storage {whole}: {text!r} is no size; write amlfs-125:16 or nfs=2.5")
+        raise InputError(f"--storage {whole}: {text!r} is not a size; use amlfs-125:16 or nfs=2")
     return found
 
 

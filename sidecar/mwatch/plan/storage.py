@@ -76,7 +76,7 @@ class Store(NamedTuple):
         return size / (self.gbytes * 1e9)
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         return self.name if self.tib is None else f"{self.name} {self.tib:g} TiB"
 
 

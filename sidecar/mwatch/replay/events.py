@@ -52,8 +52,8 @@ class Summary:
 
     def __str__(self) -> str:
         counts = ", ".join(f"{name} {count}" for name, count in self.events.most_common())
-        said = f"{self.lines} lines, {self.events.total()} events"
-        return f"{said}: {counts}" if counts else said
+        message = f"{self.lines} lines, {self.events.total()} events"
+        return f"{message}: {counts}" if counts else message
 
 
 class EventWriter:
@@ -96,14 +96,14 @@ def parse_files(
     """Each file in turn; one that cannot be read is a problem of the summary, not the end."""
     gc.freeze()  # events hold no cycles: collecting among them only costs time
     gc.set_threshold(100_000)
-    told = time.monotonic()
+    reported = time.monotonic()
     for file in files:
         reader = Reader(grammar, "stdin" if file == STDIN else shown(file))
         try:
             for chunk in read_chunks(file):
                 writer.write(reader.feed(chunk.data))
-                if progress and time.monotonic() - told > _PROGRESS_SECONDS:
-                    told = time.monotonic()
+                if progress and time.monotonic() - reported > _PROGRESS_SECONDS:
+                    reported = time.monotonic()
                     progress(file, chunk.done, chunk.size)
         except InputError as error:
             summary.problems.append(str(error))

@@ -126,12 +126,14 @@ class Testimony:
 
     def judged(self, report: RunReport) -> RunReport:
         """The report, with what the recordings say where it is open, or names nobody."""
-        said = report.verdict
+        reported = report.verdict
         if self.is_old:
             return report
-        if said.cause is Cause.HANG:
-            return replace(report, verdict=replace(said, culprit=self._completed(said.culprit)))
-        if said.cause not in _OPEN or not self._stands_still():
+        if reported.cause is Cause.HANG:
+            return replace(
+                report, verdict=replace(reported, culprit=self._completed(reported.culprit))
+            )
+        if reported.cause not in _OPEN or not self._stands_still():
             return report
         finding = self._finding(report)
         verdict = Verdict(

@@ -95,8 +95,8 @@ class _Search:
         try:
             entries = list(_entries(top))
         except OSError as error:
-            mend = f"may not be listed ({error.strerror}); check its mode and owner"
-            raise InputError(f"{shown(top)}: {mend}") from error
+            fix = f"may not be listed ({error.strerror}); check its mode and owner"
+            raise InputError(f"{shown(top)}: {fix}") from error
         if not entries:
             self.notes.append(f"{shown(top)}: the folder is empty")
             return
@@ -157,7 +157,7 @@ class _Search:
         if self._left_out:
             yield f"{self._left_out} more log files were not read: {self._max_files} is the limit"
         if self._entries > MAX_ENTRIES:
-            yield f"only the first {MAX_ENTRIES} entries of the folder were looked at"
+            yield f"only the first {MAX_ENTRIES} entries of the folder were read"
         if self._compressed:
             more = f" and {len(self._compressed) - 1} more" if len(self._compressed) > 1 else ""
             yield f"{self._compressed[0]}{more}: compressed, not read; unpack first"

@@ -192,10 +192,10 @@ class EvaluationThrottle:
             columns[f"loss {name}"] = (calm_losses, lines.losses[name], loss)
         return columns
 
-    def looked(self, *, is_news: bool) -> None:
+    def looked(self, *, is_new: bool) -> None:
         """Looks that keep saying the same are made less and less often."""
         self._since_look = self._odd_since_look = 0
-        self._same_looks = 0 if is_news else self._same_looks + 1
+        self._same_looks = 0 if is_new else self._same_looks + 1
 
     def attempt_began(self) -> None:
         self._usual.clear()

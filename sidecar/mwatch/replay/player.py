@@ -45,14 +45,14 @@ class Player:
         """Lines that are tried at once: as many as twice those that went well last time."""
 
     def play(self, recording: Iterable[Observed | PlacedLines]) -> None:
-        for heard in recording:
-            if isinstance(heard, PlacedLines):
-                self._tell_lines(heard)
+        for received in recording:
+            if isinstance(received, PlacedLines):
+                self._observe_lines(received)
             else:
-                self.tell(heard)
+                self.observe(received)
 
-    def _tell_lines(self, placed: PlacedLines) -> None:
-        """As `tell` of each line; those of which nothing comes are passed over many at a time."""
+    def _observe_lines(self, placed: PlacedLines) -> None:
+        """As `observe` of each line; lines without effect are skipped many at a time."""
         events: Sequence[Iteration] = placed.lines.events
         index, size = 0, len(placed.lines)
         while index < size:
@@ -60,7 +60,7 @@ class Player:
             if done == index:
                 if not isinstance(events, list):
                     events = list(events)
-                self.tell(Observed(placed.ats[index], placed.stream, events[index]))
+                self.observe(Observed(placed.ats[index], placed.stream, events[index]))
                 done += 1
             index = done
 
@@ -90,12 +90,12 @@ class Player:
         end = gaps.pass_over(placed.ats, begin, end, self.at or 0.0)
         return gaps, screen, screen.pass_over(placed.lines, begin, end)
 
-    def tell(self, observed: Observed) -> None:
+    def observe(self, observed: Observed) -> None:
         at, _, what = observed
-        was_news = False
+        was_new = False
         last = at if self.at is None else self.at
         if at > last and (self._is_stale or self._due is not None or at - last > self._gaps.dull):
-            was_news = self._pass(last, at)
+            was_new = self._pass(last, at)
         if self._is_stale and isinstance(what, Phase | Arguments | Error):
             self._look(self.at or at)  # it may end the attempt: see how that one stood
         job = self.engine.job
@@ -107,9 +107,9 @@ class Player:
         self.recorder.note(observed)
         if isinstance(what, Iteration):
             self._gaps.learn(at)
-            self._is_stale |= was_news or self._screen.wants_line(what)
+            self._is_stale |= was_new or self._screen.wants_line(what)
         else:
-            self._is_stale |= was_news or self._screen.wants(what)
+            self._is_stale |= was_new or self._screen.wants(what)
         if self._is_stale and self.at - self._looked_at >= LOOK_SECONDS:
             self._look(self.at)
 
@@ -144,14 +144,14 @@ class Player:
             self._act_within(end)
         if end - start <= self._gaps.dull:
             return False
-        was_news = False
+        was_new = False
         begun = max(start, self._looked_at)
         while end - begun > LOOK_SECONDS and self._differs(end):
             begun = self._first_change(start, begun, end)
             self._look(begun)
             self._act_within(end)
-            was_news = True
-        return was_news
+            was_new = True
+        return was_new
 
     def _act_within(self, end: float) -> None:
         if self._due is not None and self._due <= end:
@@ -172,12 +172,12 @@ class Player:
 
     def _look(self, at: float) -> Assessment:
         assessment = self.engine.evaluate(at)
-        is_news = self.last is None or _gist(assessment) != _gist(self.last)
+        is_new = self.last is None or _gist(assessment) != _gist(self.last)
         self.last = assessment
         self.looks += 1
         self._looked_at = max(self._looked_at, at)
         self._is_stale = False
-        self._screen.looked(is_news=is_news)
+        self._screen.looked(is_new=is_new)
         self.recorder.assessed(assessment)
         self._consider(assessment.decision)
         return assessment

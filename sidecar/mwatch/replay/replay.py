@@ -67,20 +67,20 @@ def _end(recording: Recording, player: Player, *, is_up: bool, now: float) -> Ru
     if breaks_off:
         ended = _as_the_end(player, ended)
     concluded = player.recorder.conclusions.run(ended)
-    said, decision = concluded.verdict, concluded.decision
+    reported, decision = concluded.verdict, concluded.decision
     if breaks_off:
         words = _broken_off(attempt)
-        if said.cause is Cause.HEALTHY:
+        if reported.cause is Cause.HEALTHY:
             recording.notes += [each.summary for each in ended.findings]
-            said = Verdict(Cause.UNKNOWN, words, confidence=0.0)
+            reported = Verdict(Cause.UNKNOWN, words, confidence=0.0)
             decision = replace(decision, cause=Cause.UNKNOWN, reason=words)
         elif decision.action is Action.NONE:
             recording.notes.append(words)
-    elif age is not None and said.cause is Cause.HEALTHY:
-        said = replace(said, summary=f"{said.summary}; {_TAKEN_AS_UP.format(age)}")
+    elif age is not None and reported.cause is Cause.HEALTHY:
+        reported = replace(reported, summary=f"{reported.summary}; {_TAKEN_AS_UP.format(age)}")
     elif age is not None:
         recording.notes.append(_TAKEN_AS_UP.format(age))
-    return concluded._replace(verdict=said, decision=decision)
+    return concluded._replace(verdict=reported, decision=decision)
 
 
 def _as_the_end(player: Player, ended: Assessment) -> Assessment:
@@ -142,10 +142,10 @@ def _is_over(attempt: Attempt) -> bool:
 
 def _broken_off(attempt: Attempt) -> str:
     place = "" if attempt.iteration is None else f" after iteration {attempt.iteration}"
-    text = f"the log breaks off{place} ({attempt.phase.value}) and nothing tells how the run ended"
+    text = f"the log breaks off{place} ({attempt.phase.value}) and does not show how the run ended"
     last = attempt.faults[-1] if attempt.faults else None
     if last is not None and last.entry is not None and last.at >= attempt.progress_at:
-        text += f"; last it said: {last.entry.title}"
+        text += f"; last message: {last.entry.title}"
     return text
 
 
@@ -198,13 +198,13 @@ def replay(
         player.finish(up_until)
         recording.notes += _doubts(engine.job)
         return conclude(recording, player, is_up=up_until is not None, now=now)
-    heard = Testimony(flight, engine.job, last, is_relative=recording.is_relative)
-    recording.notes += heard.notes
-    player.play(heard.observed(recording.streams[0].name))
-    up_until = max(filter(None, (up_until, heard.up_until())), default=None)
+    received = Testimony(flight, engine.job, last, is_relative=recording.is_relative)
+    recording.notes += received.notes
+    player.play(received.observed(recording.streams[0].name))
+    up_until = max(filter(None, (up_until, received.up_until())), default=None)
     player.finish(up_until)
     recording.notes += _doubts(engine.job)
-    return heard.judged(conclude(recording, player, is_up=up_until is not None, now=now))
+    return received.judged(conclude(recording, player, is_up=up_until is not None, now=now))
 
 
 def run_name(names: Sequence[str]) -> str:
@@ -216,15 +216,15 @@ def _doubts(job: Job) -> list[str]:
     guessed = job.ledger.guessed_seconds
     if guessed <= _DOUBT * (job.now - (job.ledger.started_at or job.now)):
         return []
-    why = "too few iteration lines tell how much of it was the first step"
-    return [f"goodput: {guessed:.0f} s of it are told apart by a guess: {why}"]
+    why = "too few iteration lines to measure the first step"
+    return [f"goodput: {guessed:.0f} s are attributed by estimate: {why}"]
 
 
 def _by_dumps_alone(report: RunReport, flight: Flight | None) -> RunReport:
     if flight is None:
         return report
-    heard = Testimony(flight)
-    return heard.judged(replace(report, notes=(*report.notes, *heard.notes)))
+    received = Testimony(flight)
+    return received.judged(replace(report, notes=(*report.notes, *received.notes)))
 
 
 def moment(text: str, now: float) -> float:
@@ -235,8 +235,8 @@ def moment(text: str, now: float) -> float:
         named = datetime.fromisoformat(text)
         return (named if named.tzinfo else named.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
-        mend = "give `now`, or a time such as 2026-01-31T12:00:00"
-        raise InputError(f"--until {text}: is no time; {mend}") from None
+        fix = "give `now`, or a time such as 2026-01-31T12:00:00"
+        raise InputError(f"--until {text}: not a time; {fix}") from None
 
 
 def _in_log_time(
@@ -245,11 +245,11 @@ def _in_log_time(
     if until is None:
         return None
     if recording.is_relative:
-        recording.notes.append("the log prints no times, so --until says nothing about it")
+        recording.notes.append("the log prints no times, so --until does not apply")
         return None
     if request.until == NOW:
         return until - recording.clock_ahead(last)
     if until < last:
-        mend = "give a later time, or leave the later files out"
-        raise InputError(f"--until {request.until}: the log goes on until {iso(last)}; {mend}")
+        fix = "give a later time, or leave the later files out"
+        raise InputError(f"--until {request.until}: the log goes on until {iso(last)}; {fix}")
     return until

@@ -147,8 +147,8 @@ def demo(*, quick: bool, parent: Path, port: int | None, shows: bool, view: Make
     """InputError where the small trainer is not installed. `quick`: the first training only."""
     missing = [name for name in _NEEDED if not _is_there(name)]
     if missing:
-        mend = "pip install 'mwatch[demo]' (several gigabytes), or `make demo` in a checkout"
-        raise InputError(f"the demo trains with {' and '.join(missing)}, not installed: {mend}")
+        fix = "pip install 'mwatch[demo]' (several gigabytes), or `make demo` in a checkout"
+        raise InputError(f"the demo trains with {' and '.join(missing)}, not installed: {fix}")
     began = time.monotonic()
     folders: list[RunFolder] = []
     rows: list[Row] = []

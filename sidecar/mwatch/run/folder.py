@@ -63,8 +63,8 @@ def make(parent: Path, name: str | None, argv: Sequence[str], now: float) -> Run
             (folder / "volume").mkdir()
             return RunFolder(folder.resolve())
     except OSError as error:
-        mend = "name another folder with --runs"
-        raise InputError(f"{parent}: cannot be written to ({error.strerror}); {mend}") from error
+        fix = "name another folder with --runs"
+        raise InputError(f"{parent}: cannot be written to ({error.strerror}); {fix}") from error
     raise InputError(f"{parent}: has too many runs named {wanted}; give another --name")
 
 

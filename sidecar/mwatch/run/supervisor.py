@@ -107,7 +107,7 @@ class NextAttempt:
 
 FENCED, NOT_AGREED = 203, 202
 _LAST_WORDS = frozenset({FENCED, GIVE_UP_EXIT_CODE})
-_USER_MENDS = frozenset({Cause.USER_ERROR, Cause.OOM, Cause.DATA})
+_USER_FIXES = frozenset({Cause.USER_ERROR, Cause.OOM, Cause.DATA})
 _FINISHED = "training finished"
 """As `mwatch_trainer.exits.explain` puts it."""
 
@@ -136,7 +136,7 @@ def last_word(code: int | None, wrapper: WrapperEnd | None) -> RunEnd | None:
 
 
 def stopped(decision: Decision) -> RunEnd:
-    code = 1 if decision.cause in _USER_MENDS else GIVE_UP_EXIT_CODE
+    code = 1 if decision.cause in _USER_FIXES else GIVE_UP_EXIT_CODE
     return RunEnd(code, decision.reason, False)
 
 
@@ -144,12 +144,12 @@ def outcome(code: int, job: Job, assessment: Assessment, wrapper: WrapperEnd | N
     """The command has ended, and nothing is left to be done."""
     if job.attempt.is_done and not code:
         return RunEnd(0, f"training is done, iteration {job.attempt.iteration}", True)
-    if not code and (said := finished(wrapper)) is not None:
-        return RunEnd(0, said, True)
+    if not code and (report := finished(wrapper)) is not None:
+        return RunEnd(0, report, True)
     if (why := unstarted(wrapper)) is not None:
         return RunEnd(code, why, False)
-    told = verdict(job, assessment.findings, assessment.decision)
-    return RunEnd(code, told.summary, told.cause in (Cause.FINISHED, Cause.HEALTHY))
+    reported = verdict(job, assessment.findings, assessment.decision)
+    return RunEnd(code, reported.summary, reported.cause in (Cause.FINISHED, Cause.HEALTHY))
 
 
 _TICK_SECONDS = 0.5
@@ -238,13 +238,14 @@ class LocalRun:
         return ended
 
     def _sleep(self, seconds: float) -> None:
-        """Silence while we were not there is no proof: nothing is done for as long again."""
+        """Silence while mwatch was suspended proves nothing: take no action for as long again."""
         began = time.monotonic()
         time.sleep(max(0.0, seconds))
         asleep = time.monotonic() - began - seconds
         if asleep > _ASLEEP_SECONDS:
             self._hold_until = time.monotonic() + asleep
-            self._view.noted(f"not watched for {asleep:.0f} s: nothing is done for as long")
+            gap = f"{asleep:.0f} s"
+            self._view.noted(f"mwatch was suspended for {gap}; taking no action for the next {gap}")
 
     def _begin(self) -> None:
         with self._faults.guard():
@@ -377,7 +378,7 @@ class LocalRun:
         code = self._exit_code()
         if code is None or self._failures < _MOST_FAILURES:
             return None
-        return RunEnd(code, "the command has ended; mwatch cannot say how", False)
+        return RunEnd(code, "the command has ended; its exit code is unknown", False)
 
     def _exit_code(self) -> int | None:
         if self._wrapper is None:
@@ -385,7 +386,7 @@ class LocalRun:
         code = self._wrapper.exit_code
         if self._wrapper.has_orphan and not self._is_told_lost:
             self._is_told_lost = True
-            lost = "mwatch-run is gone; the training goes on, what it prints is no longer kept"
+            lost = "mwatch-run is gone; training goes on, but its output is no longer recorded"
             self._view.noted(lost)
         return code
 

@@ -107,7 +107,7 @@ def _refuse_compressed(data: bytes, file: str, command: str) -> None:
         if data.startswith(magic):
             raise InputError(f"{file}: is compressed; try: {tool} {file} | mwatch {command} -")
     if looks_binary(data):
-        raise InputError(f"{file}: is no text; name the log that the trainer printed")
+        raise InputError(f"{file}: not a text file; give the log that the trainer printed")
 
 
 @contextmanager
@@ -179,7 +179,7 @@ class VolumeReader:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             os.close(descriptor)
-            raise OSError(errno.EINVAL, "it is no regular file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         with os.fdopen(descriptor, "rb") as file:
             if from_end and status.st_size > most:
                 file.seek(status.st_size - most)
@@ -202,5 +202,5 @@ class VolumeReader:
 
 def _plain(name: str) -> str:
     if not name or "/" in name or name in (".", ".."):
-        raise OSError(errno.EINVAL, f"{name!a} is no name")
+        raise OSError(errno.EINVAL, f"{name!a} is not a name")
     return name

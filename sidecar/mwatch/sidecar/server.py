@@ -83,7 +83,7 @@ class SidecarPages:
         try:
             self._server = _bound(settings, pages)
         except OSError as error:
-            words = f"{settings.host} port {settings.port}: cannot be had ({error.strerror})"
+            words = f"cannot listen on {settings.host} port {settings.port}: {error.strerror}"
             raise InputError(f"{words}; name another with --port or --host") from None
         self._file = SidecarFile(settings.dir, self._document(now))
         self._file.keep()

@@ -45,7 +45,7 @@ def test_what_was_promised_is_there() -> None:
 
 
 def test_the_page_is_up_to_date() -> None:
-    """Mend: python -m mwatch.export.metrics.documentation > docs/metrics.md"""
+    """Fix: python -m mwatch.export.metrics.documentation > docs/metrics.md"""
     assert PAGE.read_text("utf-8") == documentation.page()
 
 

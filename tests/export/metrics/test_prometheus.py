@@ -45,7 +45,7 @@ def names(*snapshots: Snapshot) -> set[str]:
 
 
 def test_the_scrape_is_the_golden_one() -> None:
-    """Mend: write what `text(busy_snapshot())` gives into the file, and look at the difference."""
+    """Fix: write what `text(busy_snapshot())` gives into the file, and look at the difference."""
     assert text(busy_snapshot()) == GOLDEN.read_text("utf-8")
 
 

@@ -153,7 +153,7 @@ def test_a_launcher_that_restarts_its_workers_is_led_by_the_tracker(tmp_path: Pa
 
 
 @pytest.mark.parametrize("value", ["garbage", "release", ""])
-def test_a_tracker_that_would_win_over_the_step_is_mended_too(tmp_path: Path, value: str) -> None:
+def test_a_tracker_that_would_win_over_the_step_is_fixed_too(tmp_path: Path, value: str) -> None:
     save = saved(tmp_path / "ck", 10, 20)
     track(save, value)
     plan = act(command(tmp_path), tmp_path / "v")

@@ -177,7 +177,7 @@ def test_a_damaged_timeline_stops_the_start(tmp_path: Path, run: list[str]) -> N
     assert plan.refused is not None and (plan.exit_code, plan.is_permanent) == (93, True)
 
 
-def test_a_timeline_is_mended_by_the_claim_that_wrote_it(tmp_path: Path, run: list[str]) -> None:
+def test_a_timeline_is_fixed_by_the_claim_that_wrote_it(tmp_path: Path, run: list[str]) -> None:
     ran(tmp_path / "v", 1)
     decide(tmp_path / "v", 2, resume_from=10, rollbacks=[rollback(10)])
     act(run, tmp_path / "v")

@@ -116,7 +116,7 @@ def test_a_zip_without_its_end_is_cut_short(tmp_path: Path) -> None:
 
 def test_a_file_of_zeros_is_no_file_of_torch(tmp_path: Path) -> None:
     sparse(legacy(tmp_path, 500) / "mp_rank_00" / "model_optim_rng.pt", 1 << 33)
-    assert "is no file of torch.save" in str(only(tmp_path).reason)
+    assert "is not a file of torch.save" in str(only(tmp_path).reason)
 
 
 def test_a_file_of_torch_before_1_6_is_unverified(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_the_link_of_composer_may_name_a_folder_or_nothing(tmp_path: Path) -> No
     found = {each.file: each for each in listed(tmp_path).pointers}
     assert found["latest-sharded-rank0"].checkpoint == "ep0-ba100"
     assert found["latest-rank0.pt"].checkpoint is None
-    assert found["latest-rank1.pt"].problem == "is no link"
+    assert found["latest-rank1.pt"].problem == "is not a link"
 
 
 def test_temporary_files_and_the_second_folder_are_leftovers(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_links_in_a_circle_end(tmp_path: Path) -> None:
 def test_a_file_with_the_name_of_a_checkpoint_is_incomplete(tmp_path: Path) -> None:
     (tmp_path / "iter_0000020").write_text("x")
     (found,) = listed(tmp_path).checkpoints
-    assert (found.state, found.reason) == (CheckpointState.INCOMPLETE, "is no folder")
+    assert (found.state, found.reason) == (CheckpointState.INCOMPLETE, "is not a folder")
 
 
 def test_one_checkpoint_can_be_verified_alone(tmp_path: Path) -> None:

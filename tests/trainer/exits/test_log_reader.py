@@ -154,7 +154,8 @@ def test_a_traceback_ends_with_its_error() -> None:
         "[rank0]: KeyError: 'math'",
     )
     root = reader.errors.root(None)
-    assert root is not None and root.said() == "rank 0: KeyError: 'math'" and root.is_permanent
+    assert root is not None and root.is_permanent
+    assert root.description() == "rank 0: KeyError: 'math'"
 
 
 def test_the_error_of_the_named_rank_is_the_cause() -> None:

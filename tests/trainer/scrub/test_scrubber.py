@@ -175,7 +175,7 @@ def test_two_secrets_in_one_line_both_go_and_the_rest_stays() -> None:
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="is no pattern"):
+    with pytest.raises(ValueError, match="is not a pattern"):
         compiled("(")
 
 

@@ -49,12 +49,12 @@ BAD = [
     (["--", ""], "no command"),
     (["--actt", "--", "true"], "unrecognized arguments: --actt"),
     (["--ac", "--", "true"], "unrecognized arguments: --ac"),
-    (["--grace", "soon", "--", "true"], "'soon' is no number of seconds"),
-    (["--grace", "nan", "--", "true"], "'nan' is no number of seconds"),
+    (["--grace", "soon", "--", "true"], "'soon' is not a number of seconds"),
+    (["--grace", "nan", "--", "true"], "'nan' is not a number of seconds"),
     (["--grace", "-1", "--", "true"], "--grace"),
-    (["--log-bytes", "1", "--", "true"], "'1' is no number of bytes"),
-    (["--log-bytes", "1e9", "--", "true"], "'1e9' is no number of bytes"),
-    (["--scrub-pattern", "(", "--", "true"], "'(' is no pattern"),
+    (["--log-bytes", "1", "--", "true"], "'1' is not a number of bytes"),
+    (["--log-bytes", "1e9", "--", "true"], "'1e9' is not a number of bytes"),
+    (["--scrub-pattern", "(", "--", "true"], "'(' is not a pattern"),
     (["--dir", "--", "true"], "--dir"),
 ]
 
@@ -85,7 +85,7 @@ def test_a_broken_pattern_for_secrets_in_the_environment_is_said_at_once(
     assert given("--", "true", MWATCH_SCRUB="corp-[0-9]+\n\n").command == ("true",)
     with pytest.raises(SystemExit, match="2"):
         given("--", "true", MWATCH_SCRUB="fine\n(broken")
-    assert "MWATCH_SCRUB: '(broken' is no pattern" in capsys.readouterr().err
+    assert "MWATCH_SCRUB: '(broken' is not a pattern" in capsys.readouterr().err
 
 
 def test_help_has_an_example_and_the_version_is_that_of_mwatch() -> None:

@@ -95,7 +95,7 @@ def read_head(file: IO[bytes]) -> DatasetIndex | str:
     """Of a file that was just opened; a sentence where it is no index."""
     head = file.read(HEAD_BYTES)
     if head[: len(MAGIC)] != MAGIC:
-        return "bad header: this is no index of Megatron's"
+        return "bad header: not an index file of Megatron"
     if len(head) < HEAD_BYTES:
         return "bad header: the file ends in it"
     version, code, sequences, entries = _HEAD.unpack(head[len(MAGIC) :])
@@ -123,13 +123,13 @@ def check(prefix: str, vocabulary: int | None = None) -> IndexCheck:
             extra = have - head.file_bytes
             tokens, problems = _body(file, head)
         problems += [f"{extra} bytes too many at its end"] if extra else []
-        said = [f"{prefix}.idx: {each}" for each in problems]
-        said += _bin_problems(prefix, tokens * head.item_bytes)
-        if vocabulary is not None and not said:
-            said += _token_problems(prefix, head, vocabulary)
+        reported = [f"{prefix}.idx: {each}" for each in problems]
+        reported += _bin_problems(prefix, tokens * head.item_bytes)
+        if vocabulary is not None and not reported:
+            reported += _token_problems(prefix, head, vocabulary)
     except OSError as error:
         return IndexCheck((f"{error.filename or prefix}: {error.strerror}",))
-    return IndexCheck(tuple(said), head.documents, head.sequences, tokens)
+    return IndexCheck(tuple(reported), head.documents, head.sequences, tokens)
 
 
 def _bin_problems(prefix: str, expected: int) -> list[str]:
@@ -236,7 +236,7 @@ def _named(name: str) -> tuple[str, float | None]:
     except ValueError:
         weight = math.nan
     if not 0 < weight < math.inf:
-        raise BadInput(f"{name}: {text!r} is no weight")
+        raise BadInput(f"{name}: {text!r} is not a weight")
     return _usable(prefix), weight
 
 

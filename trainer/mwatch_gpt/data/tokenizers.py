@@ -109,9 +109,9 @@ def _vocabulary(path: str) -> dict[str, int]:
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from None
     except ValueError:
-        raise BadInput(f"{path}: is no JSON") from None
+        raise BadInput(f"{path}: invalid JSON") from None
     if not isinstance(found, dict) or not all(isinstance(each, int) for each in found.values()):
-        raise BadInput(f"{path}: is no table of tokens and numbers")
+        raise BadInput(f"{path}: not a table of tokens and numbers")
     missing = [letter for letter in byte_letters() if letter not in found]
     if missing:
         raise BadInput(f"{path}: has no token for {len(missing)} of 256 bytes: not GPT-2's kind")
@@ -126,14 +126,14 @@ def _ranks(path: str, vocabulary: dict[str, int]) -> dict[tuple[str, str], int]:
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from None
     except ValueError:
-        raise BadInput(f"{path}: is no text in UTF-8") from None
+        raise BadInput(f"{path}: not UTF-8 text") from None
     found: dict[tuple[str, str], int] = {}
     for number, line in enumerate(lines, 2):
         if not line.strip():
             continue
         first, _, second = line.partition(" ")
         if first + second not in vocabulary or not second or " " in second:
-            raise BadInput(f"{path}:{number}: is no merge of this vocabulary")
+            raise BadInput(f"{path}:{number}: not a merge of this vocabulary")
         found[first, second] = len(found)
     return found
 
@@ -221,7 +221,7 @@ def _hugging_face(library: Any, choice: TokenizerChoice) -> Tokenizer:
     except BadInput:
         raise
     except Exception as error:  # as above
-        raise BadInput(f"{path}: is no tokenizer ({error})") from None
+        raise BadInput(f"{path}: not a tokenizer ({error})") from None
     name = choice.eod_token or _end_token(path.parent)
     found = None if name is None else inner.token_to_id(name)
     if choice.eod_token and found is None:

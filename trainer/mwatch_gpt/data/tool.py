@@ -4,7 +4,7 @@
 
 Writes `PREFIX_KEY_document.bin` and `.idx`, byte for byte what Megatron-LM's preprocess_data.py
 writes of the same input. Exit codes: 0 done, 1 a check found something, 2 bad input, 3 the
-machine's doing (a full disk, a killed worker): the same command goes on when that is mended.
+machine's doing (a full disk, a killed worker): the same command goes on when that is fixed.
 
 The arguments of `python -m mwatch_gpt.data`, under the names that Megatron's tool has.
 
@@ -39,7 +39,7 @@ _EXAMPLES = """examples:
 
 The same command again goes on where a killed one stopped. Sentences are not split: BERT and T5
 need Megatron-LM's own tool for that. Exit codes: 0 done, 1 --check found something, 2 bad input,
-3 the machine's doing (a full disk, a killed worker): the same command goes on when that is mended.
+3 the machine's doing (a full disk, a killed worker): the same command goes on when that is fixed.
 """
 
 
@@ -53,7 +53,7 @@ def parse(argv: Sequence[str] | None, sample: str) -> argparse.Namespace:
     _add_conversion(parser, sample)
     _add_tokenizer(parser.add_argument_group("tokenizer"))
     others = parser.add_argument_group("datasets that are there")
-    others.add_argument("--check", action="store_true", help="say what is wrong with PREFIX ...")
+    others.add_argument("--check", action="store_true", help="report what is wrong with PREFIX ...")
     others.add_argument(
         "--vocab-size", type=_tokens, metavar="N", help="with --check: read the tokens too"
     )
@@ -206,15 +206,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _convert(job: ConversionJob) -> int:
     screen = ProgressLine(job.inputs)
-    told = convert(job, screen.show)
-    if told.was_done:
+    reported = convert(job, screen.show)
+    if reported.was_done:
         print("already made of this input with these settings")
-    elif told.resumed_at is not None:
-        place = told.resumed_at
+    elif reported.resumed_at is not None:
+        place = reported.resumed_at
         print(f"went on at {job.inputs[place.file]}:{place.line}")
-    if told.state.left_out:
-        print(f"{told.state.left_out} bad lines left out")
-    found = f"{told.state.documents} documents, {told.state.tokens} tokens"
+    if reported.state.left_out:
+        print(f"{reported.state.left_out} bad lines left out")
+    found = f"{reported.state.documents} documents, {reported.state.tokens} tokens"
     print(f"{found}: train with --data-path {' '.join(job.prefixes)}")
     return 0
 

@@ -158,9 +158,9 @@ class Fence:
         except OSError:
             newest = 0
         document = contract.read_json(timeline.path_of(self._save)) or {}
-        told = document.get("attempt")
-        if isinstance(told, int) and not isinstance(told, bool):
-            newest = max(newest, told)
+        reported = document.get("attempt")
+        if isinstance(reported, int) and not isinstance(reported, bool):
+            newest = max(newest, reported)
         if newest <= self._number:
             return None
         return f"attempt {newest} has begun in {self._save}, and this is attempt {self._number}"

@@ -41,7 +41,7 @@ class Caller:
         os.makedirs(self._folder, exist_ok=True)
         contract.write_json(os.path.join(self._folder, CALL), {"call": self.word})
 
-    def heard(self) -> dict[str, str]:
+    def received(self) -> dict[str, str]:
         """The words of the nodes that answered this call, by their number."""
         words = {}
         for node in self._others:
@@ -52,8 +52,8 @@ class Caller:
         return words
 
     def missing(self) -> list[int]:
-        heard = self.heard()
-        return [node for node in self._others if str(node) not in heard]
+        received = self.received()
+        return [node for node in self._others if str(node) not in received]
 
 
 class Answerer:
@@ -95,8 +95,8 @@ class Answerer:
         return claim if isinstance(claim, dict) else {}
 
     def _names_us(self, claim: Mapping[str, Any]) -> bool:
-        heard = claim.get("heard")
-        return isinstance(heard, dict) and heard.get(str(self._node)) == self.word
+        received = claim.get("heard")
+        return isinstance(received, dict) and received.get(str(self._node)) == self.word
 
 
 def _answer_path(folder: str, node: int) -> str:

@@ -58,7 +58,7 @@ class Order(NamedTuple):
     """Of the checkpoint, as node 0 sees it."""
     may_be_unverified: bool = True
     by_step: bool | None = None
-    heard: Mapping[str, str] = MappingProxyType({})
+    received: Mapping[str, str] = MappingProxyType({})
     """Words of the other nodes that wait for it, by their number, as the controller heard them."""
 
 
@@ -90,7 +90,7 @@ def parse(document: Mapping[str, Any], by: str) -> Order | None:
     )
 
 
-def to_claim(order: Order, call: str | None, heard: Mapping[str, str]) -> dict[str, Any]:
+def to_claim(order: Order, call: str | None, received: Mapping[str, str]) -> dict[str, Any]:
     """What node 0 tells the others, in the shape that `parse` reads."""
     return {
         "attempt": order.number,
@@ -102,7 +102,7 @@ def to_claim(order: Order, call: str | None, heard: Mapping[str, str]) -> dict[s
         "state": "unverified" if order.may_be_unverified else "complete",
         "by_step": order.by_step,
         "call": call,
-        "heard": dict(heard),
+        "heard": dict(received),
     }
 
 
@@ -203,7 +203,7 @@ _MAX_PAUSE_SECONDS = 15.0
 _MAX_START_SECONDS = 600.0
 
 
-class _Heard:
+class _Received:
     """What the controller has said so far."""
 
     def __init__(self) -> None:
@@ -222,29 +222,29 @@ def of_controller(work: Preparation) -> Order | None:
     if url is None:
         return None
     least = max(work.last, work.top if work.run.place.is_first else 0) + 1
-    heard, node = _Heard(), work.run.place.node_rank
+    received, node = _Received(), work.run.place.node_rank
     word = "" if node is None else f"{node} {work.word}"
 
     def is_answered() -> bool:
         document = ask(url, work.environ, after=least - 1, word=word)
         if document is not None:
-            _hear(work, heard, document)
+            _hear(work, received, document)
         elif (order := _named(work)) is not None:
-            heard.order, heard.waits = order, False
-        number = heard.order.number if heard.order is not None and not heard.waits else 0
-        return heard.is_ours or number >= least
+            received.order, received.waits = order, False
+        number = received.order.number if received.order is not None and not received.waits else 0
+        return received.is_ours or number >= least
 
     bound = work.options.controller_seconds
-    if not work.wait(is_answered, bound) and heard.waits:
+    if not work.wait(is_answered, bound) and received.waits:
         work.wait(is_answered, max(0.0, work.options.wait_seconds - bound))
-    if heard.is_ours:
+    if received.is_ours:
         return None
-    if heard.waits:
-        raise StartRefused(f"the controller lets nobody start yet: {heard.why}", NOT_AGREED)
-    if heard.order is not None and heard.order.number >= least:
-        return heard.order
-    if heard.order is not None:
-        why = f"the controller speaks of attempt {heard.order.number}, which has begun before"
+    if received.waits:
+        raise StartRefused(f"the controller does not allow a start yet: {received.why}", NOT_AGREED)
+    if received.order is not None and received.order.number >= least:
+        return received.order
+    if received.order is not None:
+        why = f"the controller speaks of attempt {received.order.number}, which has begun before"
         raise StartRefused(why, FENCED)
     work.changes.append(f"the controller did not answer within {bound:g} s: went on without it")
     return None
@@ -259,20 +259,20 @@ def _named(work: Preparation) -> Order | None:
     return None if claim is None else parse(claim, NODE_0)
 
 
-def _hear(work: Preparation, heard: _Heard, document: Mapping[str, Any]) -> None:
-    heard.is_ours = document.get("by_rule") is True
-    heard.waits = document.get("wait") is True and not heard.is_ours
-    if heard.waits:
-        heard.why = str(document.get("reason"))[:_MAX_REASON]
+def _hear(work: Preparation, received: _Received, document: Mapping[str, Any]) -> None:
+    received.is_ours = document.get("by_rule") is True
+    received.waits = document.get("wait") is True and not received.is_ours
+    if received.waits:
+        received.why = str(document.get("reason"))[:_MAX_REASON]
         work.clock.sleep(_seconds(document.get("again_seconds"), _MAX_PAUSE_SECONDS) or 0.0)
         return
-    told = parse(document, "controller")
-    if told is None:
+    reported = parse(document, "controller")
+    if reported is None:
         return
     left = _seconds(document.get("in_seconds"), _MAX_START_SECONDS)
     if left is not None:  # our clock and the controller's need not agree
-        told = told._replace(not_before=work.clock.wall() + left)
-    heard.order = told
+        reported = reported._replace(not_before=work.clock.wall() + left)
+    received.order = reported
 
 
 def _seconds(value: Any, most: float) -> float | None:
@@ -286,14 +286,14 @@ def of_decision(work: Preparation) -> Order | None:
         return None
     path = os.path.join(work.options.directory, contract.DECISION)
     document = contract.read_json(path)
-    told = parse(document, contract.DECISION) if document is not None else None
-    if told is None or told.number <= work.last:
+    reported = parse(document, contract.DECISION) if document is not None else None
+    if reported is None or reported.number <= work.last:
         return None
-    if 0 < work.last < work.top and told.number <= work.top:
-        why = f"attempt {work.top} has begun elsewhere, and {path} speaks of {told.number}"
+    if 0 < work.last < work.top and reported.number <= work.top:
+        why = f"attempt {work.top} has begun elsewhere, and {path} speaks of {reported.number}"
         raise StartRefused(why, FENCED)
     # A new run in a folder that an earlier run used counts on from there.
-    return told._replace(number=max(told.number, work.top + 1))
+    return reported._replace(number=max(reported.number, work.top + 1))
 
 
 def of_first_node(work: Preparation, save: str, node: int) -> Order:
@@ -302,8 +302,8 @@ def of_first_node(work: Preparation, save: str, node: int) -> Order:
 
     def is_claimed() -> bool:
         claim = answerer.look()
-        told = parse(claim, NODE_0) if claim is not None else None
-        found.extend([] if told is None else [told])
+        reported = parse(claim, NODE_0) if claim is not None else None
+        found.extend([] if reported is None else [reported])
         return bool(found)
 
     if not work.wait(is_claimed):

@@ -63,23 +63,23 @@ def _plan(work: Preparation, run: RunFacts) -> AttemptPlan:
     save, place = run.save, run.place
     if save is not None:
         work.read_timeline(save)
-    told = of_controller(work) or of_decision(work)
+    reported = of_controller(work) or of_decision(work)
     if save is None:
-        work.number = told.number if told is not None else work.number
-        not_before = told.not_before if told is not None else None
+        work.number = reported.number if reported is not None else work.number
+        not_before = reported.not_before if reported is not None else None
         why = "no checkpoint folder is known: as it was given"
         return work.answer(resume_reason=why, not_before=not_before)
-    if told is None and (place.is_elastic or place.node_rank is None):
+    if reported is None and (place.is_elastic or place.node_rank is None):
         work.number = max(work.number, work.top)
         why = "which of the job's pods this is cannot be known: as it was given"
         return work.answer(resume_reason=why)
     if place.is_first:
-        return lead(work, told, save)
-    if told is None:
-        told = of_first_node(work, save, place.node_rank or 0)
-    if told.by == NODE_0:
+        return lead(work, reported, save)
+    if reported is None:
+        reported = of_first_node(work, save, place.node_rank or 0)
+    if reported.by == NODE_0:
         work.read_timeline(save)
-    return follow(work, told, save)
+    return follow(work, reported, save)
 
 
 def prepare(
@@ -108,18 +108,18 @@ def prepare(
 
 
 def _observed(run: RunFacts, options: AttemptOptions, last: Mapping[str, Any]) -> AttemptPlan:
-    told = order.parse(_read(options, contract.DECISION), contract.DECISION)
+    reported = order.parse(_read(options, contract.DECISION), contract.DECISION)
     before = started_before(last)
-    number = told.number if told and told.number > before else before + 1
+    number = reported.number if reported and reported.number > before else before + 1
     changes: list[str] = list(run.notes)
     resume_from = None
     reason = "observe: as it was given"
     if run.save is not None:
         try:
-            start_of, resume_from, why = _would_be(run, told, number)
+            start_of, resume_from, why = _would_be(run, reported, number)
             changes += [f"would have: {each}" for each in start_of.changes]
             if start_of.tracker is not None:
-                changes.append(f"would have: made the tracker say {start_of.tracker}")
+                changes.append(f"would have: set the tracker to {start_of.tracker}")
             reason = f"observe: as it was given ({why})"
         except (OSError, BrokenTimeline) as error:
             changes.append(f"{run.save} cannot be looked into: {error}")
@@ -138,16 +138,16 @@ def _observed(run: RunFacts, options: AttemptOptions, last: Mapping[str, Any]) -
 
 
 def _would_be(
-    run: RunFacts, told: order.Order | None, number: int
+    run: RunFacts, reported: order.Order | None, number: int
 ) -> tuple[choice.Start, int | None, str]:
     """What act would have started; and what the program itself will resume from."""
     save = run.save or ""
     timeline, _ = claims.current(save)
-    if told is not None:
-        timeline = with_rollbacks(timeline, told.rollbacks)
+    if reported is not None:
+        timeline = with_rollbacks(timeline, reported.rollbacks)
     view = save_dir.look(save, timeline)
-    if told is not None and told.resume_from is not None:
-        chosen = choice.by_order(told.resume_from, view, told.reason)
+    if reported is not None and reported.resume_from is not None:
+        chosen = choice.by_order(reported.resume_from, view, reported.reason)
     else:
         chosen = choice.by_rule(number == 1, run.resumes_itself, view, timeline)
     seen = chosen.checkpoint

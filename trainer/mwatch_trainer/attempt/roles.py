@@ -33,16 +33,16 @@ from mwatch_trainer.reporting import FENCED, GIVE_UP, NOT_AGREED
 _SAME_MACHINE_SECONDS = 10.0
 
 
-def lead(work: Preparation, told: Order | None, save: str) -> AttemptPlan:
-    return _Lead(work, told, save).plan()
+def lead(work: Preparation, reported: Order | None, save: str) -> AttemptPlan:
+    return _Lead(work, reported, save).plan()
 
 
 class _Lead:
-    def __init__(self, work: Preparation, told: Order | None, save: str) -> None:
+    def __init__(self, work: Preparation, reported: Order | None, save: str) -> None:
         self.work = work
-        self.told = told
+        self.order = reported
         self.save = save
-        work.number = told.number if told is not None else max(work.number, work.top + 1)
+        work.number = reported.number if reported is not None else max(work.number, work.top + 1)
         self.timeline = self._after(work.timeline, ())
         self.chosen, self.view = self._choose()
         self.begun = self._begin()
@@ -65,34 +65,36 @@ class _Lead:
 
     def _after(self, timeline: TimelineFile, lying: tuple[save_dir.Candidate, ...]) -> TimelineFile:
         """The timeline with what was ordered."""
-        told = self.told
-        if told is None:
+        reported = self.order
+        if reported is None:
             return timeline
-        rollbacks = [_marked(each, lying) for each in told.rollbacks]
+        rollbacks = [_marked(each, lying) for each in reported.rollbacks]
         timeline = timelines.with_rollbacks(timeline, rollbacks)
-        if told.quarantine is not None:
-            timeline = timeline._replace(quarantine=told.quarantine)
+        if reported.quarantine is not None:
+            timeline = timeline._replace(quarantine=reported.quarantine)
         return timeline
 
     def _choose(self) -> tuple[choice.StartChoice, SaveDirView]:
-        told, run = self.told, self.work.run
+        reported, run = self.order, self.work.run
         try:
             view = save_dir.look(self.save, self.timeline)
         except OSError as error:
             raise StartRefused(f"{self.save} cannot be listed: {error}", NOT_AGREED) from None
-        if told is None or not told.has_choice:
+        if reported is None or not reported.has_choice:
             is_first = self.work.number == 1
             chosen = choice.by_rule(is_first, run.resumes_itself, view, self.timeline)
             if chosen.refused is not None:
                 raise StartRefused(chosen.refused, GIVE_UP)
             return chosen, view
-        if told.from_beginning:
-            return choice.StartChoice(choice.BEGIN, told.reason or "the run begins again"), view
-        if told.resume_from is None:
+        if reported.from_beginning:
+            return choice.StartChoice(choice.BEGIN, reported.reason or "the run begins again"), view
+        if reported.resume_from is None:
             seen = save_dir.pointed(view) if run.resumes_itself else None
-            return choice.StartChoice(choice.AS_IS, told.reason or "as it was given", seen), view
-        view = wait_for(self.work, told, told.resume_from, self.save, self.timeline)
-        return choice.by_order(told.resume_from, view, told.reason), view
+            return choice.StartChoice(
+                choice.AS_IS, reported.reason or "as it was given", seen
+            ), view
+        view = wait_for(self.work, reported, reported.resume_from, self.save, self.timeline)
+        return choice.by_order(reported.resume_from, view, reported.reason), view
 
     def _begin(self) -> choice.Start:
         seen, run = self.chosen.checkpoint, self.work.run
@@ -108,7 +110,7 @@ class _Lead:
             NODE_0,
             None if resumed is None else resumed.iteration,
             self.chosen.kind == choice.BEGIN,
-            not_before=None if self.told is None else self.told.not_before,
+            not_before=None if self.order is None else self.order.not_before,
             reason=self.chosen.reason,
             name=None if resumed is None else resumed.name,
             may_be_unverified=resumed is None or resumed.state is not CheckpointState.COMPLETE,
@@ -121,13 +123,13 @@ class _Lead:
         resumed_from = seen.iteration if seen is not None and self.begun.is_chosen else None
         noted = TimelineAttempt(work.number, work.clock.wall(), resumed_from)
         try:
-            call, heard = self._gather()
+            call, received = self._gather()
 
             def text(timeline: TimelineFile) -> str:
                 after = self._after(timeline, self.view.candidates)
                 attempts = (*after.attempts, noted)
                 after = after._replace(attempt=work.number, attempts=attempts)
-                return timelines.to_text(after, to_claim(agreed, call, heard))
+                return timelines.to_text(after, to_claim(agreed, call, received))
 
             claims.take(self.save, work.number, work.top, text)
         except claims.Taken as error:
@@ -144,8 +146,8 @@ class _Lead:
         """The words of the other nodes; not needed where each has its own order."""
         work = self.work
         nnodes = work.run.place.nnodes
-        if nnodes <= 1 or self.told is not None:
-            return None, {} if self.told is None else dict(self.told.heard)
+        if nnodes <= 1 or self.order is not None:
+            return None, {} if self.order is None else dict(self.order.received)
         _, top = claims.current(self.save)
         if top > work.top:
             raise claims.Taken(f"attempt {top} has begun since")
@@ -155,9 +157,9 @@ class _Lead:
             missing = ", ".join(map(str, caller.missing()[:8]))
             bound = f"{work.options.wait_seconds:g} s"
             raise StartRefused(
-                f"node {missing} of {nnodes} did not come within {bound}", NOT_AGREED
+                f"node {missing} of {nnodes} did not join within {bound}", NOT_AGREED
             )
-        return caller.word, caller.heard()
+        return caller.word, caller.received()
 
     def _set_tracker(self) -> None:
         wanted = self.begun.tracker
@@ -184,9 +186,7 @@ class _Lead:
                 return
             is_good = own.standing == GOOD and own.state is not CheckpointState.INCOMPLETE
             if is_good and self.chosen.kind == choice.RESUME:
-                text = (
-                    f"Megatron resumes from its newer non-persistent {own.name}, if it is told to"
-                )
+                text = f"Megatron resumes from its newer non-persistent {own.name}, if enabled"
                 self.work.changes.append(text)
                 return
             done = save_dir.set_non_persistent_aside(self.save, self.work.number)
@@ -217,11 +217,11 @@ def _marked(rollback: TimelineRollback, lying: tuple[save_dir.Candidate, ...]) -
 
 
 def wait_for(
-    work: Preparation, told: Order, iteration: int, save: str, timeline: TimelineFile
+    work: Preparation, reported: Order, iteration: int, save: str, timeline: TimelineFile
 ) -> SaveDirView:
     """Until this machine sees that checkpoint whole, or as whole as can be told."""
     bound = work.options.wait_seconds
-    if told.by == contract.DECISION:  # whoever wrote it looks at the same file system
+    if reported.by == contract.DECISION:  # whoever wrote it looks at the same file system
         bound = min(bound, _SAME_MACHINE_SECONDS)
     views: list[SaveDirView] = []
 
@@ -231,54 +231,54 @@ def wait_for(
         return seen is not None and seen.state is not CheckpointState.INCOMPLETE
 
     if not work.wait(is_seen, bound):
-        why = f"checkpoint {iteration} of {save} is not seen whole here within {bound:g} s"
+        why = f"checkpoint {iteration} of {save} is not complete on this node within {bound:g} s"
         raise StartRefused(why, NOT_AGREED)
     return views[-1]
 
 
-def follow(work: Preparation, told: Order, save: str) -> AttemptPlan:
-    work.number = told.number
-    if work.top > told.number:
-        why = f"attempt {work.top} has begun, and {told.by} speaks of {told.number}"
+def follow(work: Preparation, reported: Order, save: str) -> AttemptPlan:
+    work.number = reported.number
+    if work.top > reported.number:
+        why = f"attempt {work.top} has begun, and {reported.by} speaks of {reported.number}"
         raise StartRefused(why, FENCED)
-    kind, seen, has_newer = _chosen(work, told, save)
-    by_step = work.run.by_step if told.by_step is None else told.by_step
+    kind, seen, has_newer = _chosen(work, reported, save)
+    by_step = work.run.by_step if reported.by_step is None else reported.by_step
     begun = choice.of_choice(work.run, kind, seen, has_newer, by_step)
     work.changes += begun.changes
     _wait_for_tracker(work, begun.tracker, save)
     return work.answer(
         argv=begun.argv,
         resume_from=seen.iteration if seen is not None and begun.is_chosen else None,
-        resume_reason=f"{told.by}: {told.reason}" if told.reason else told.by,
-        not_before=told.not_before,
+        resume_reason=f"{reported.by}: {reported.reason}" if reported.reason else reported.by,
+        not_before=reported.not_before,
         changes=tuple(work.changes),
     )
 
 
-def _chosen(work: Preparation, told: Order, save: str) -> tuple[str, Candidate | None, bool]:
-    timeline = timelines.with_rollbacks(work.timeline, told.rollbacks)
-    if told.from_beginning:
+def _chosen(work: Preparation, reported: Order, save: str) -> tuple[str, Candidate | None, bool]:
+    timeline = timelines.with_rollbacks(work.timeline, reported.rollbacks)
+    if reported.from_beginning:
         return choice.BEGIN, None, True
-    if told.resume_from is None:
+    if reported.resume_from is None:
         return choice.AS_IS, None, False
-    if told.name is not None:
-        _wait_for_name(work, told, save, told.name)
-    view = wait_for(work, told, told.resume_from, save, timeline)
-    seen = save_dir.find(view, told.resume_from)
-    has_newer = any(each.iteration > told.resume_from for each in view.candidates)
+    if reported.name is not None:
+        _wait_for_name(work, reported, save, reported.name)
+    view = wait_for(work, reported, reported.resume_from, save, timeline)
+    seen = save_dir.find(view, reported.resume_from)
+    has_newer = any(each.iteration > reported.resume_from for each in view.candidates)
     return choice.RESUME, seen, has_newer
 
 
-def _wait_for_name(work: Preparation, told: Order, save: str, name: str) -> None:
-    why = ["it was not looked at"]
+def _wait_for_name(work: Preparation, reported: Order, save: str, name: str) -> None:
+    why = ["it was not checked"]
 
     def is_seen() -> bool:
-        why[0] = save_dir.why_unseen(save, name, told.may_be_unverified) or ""
+        why[0] = save_dir.why_unlisted(save, name, reported.may_be_unverified) or ""
         return not why[0]
 
     if not work.wait(is_seen):
         bound = f"{work.options.wait_seconds:g} s"
-        text = f"{name}, chosen by {told.by}, is not seen whole here within {bound}: {why[0]}"
+        text = f"{name}, chosen by {reported.by}, is incomplete here after {bound}: {why[0]}"
         raise StartRefused(text, NOT_AGREED)
 
 
@@ -286,8 +286,8 @@ def _wait_for_tracker(work: Preparation, wanted: str | None, save: str) -> None:
     """Megatron takes the largest number that any of its nodes reads in the tracker."""
     if wanted is None:
         return
-    told = None if wanted == choice.NO_TRACKER else wanted
-    if not work.wait(lambda: save_dir.said_by(save) == told):
+    reported = None if wanted == choice.NO_TRACKER else wanted
+    if not work.wait(lambda: save_dir.named_by(save) == reported):
         bound = f"{work.options.wait_seconds:g} s"
         why = f"the tracker of {save} does not say {wanted} here within {bound}"
         raise StartRefused(why, NOT_AGREED)

@@ -77,7 +77,7 @@ def look_through(folder: str, max_files: int = MAX_FILES) -> Contents:
                         break
                     _look_at(entry, os.path.join(inside, entry.name), contents, waiting)
         except OSError as error:
-            contents.problems[inside or "."] = f"cannot be listed: {said(error)}"
+            contents.problems[inside or "."] = f"cannot be listed: {os_error_text(error)}"
     return contents
 
 
@@ -90,15 +90,15 @@ def _look_at(entry: os.DirEntry[str], path: str, contents: Contents, waiting: li
             return
         status = entry.stat()
     except OSError as error:
-        unseen = f"cannot be looked at: {said(error)}"
-        contents.problems[path] = "is a link to nothing" if _is_link(entry) else unseen
+        unlisted = f"cannot be read: {os_error_text(error)}"
+        contents.problems[path] = "is a link to nothing" if _is_link(entry) else unlisted
         return
     if stat.S_ISREG(status.st_mode):
         contents.files[path] = File(status.st_size, status.st_mtime)
     elif stat.S_ISDIR(status.st_mode):
         contents.problems[path] = "is a link to a folder, which is not followed"
     else:
-        contents.problems[path] = "is no regular file"
+        contents.problems[path] = "is not a regular file"
 
 
 def _is_link(entry: os.DirEntry[str]) -> bool:
@@ -108,16 +108,16 @@ def _is_link(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def said(error: OSError) -> str:
+def os_error_text(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
 def open_regular(path: str) -> BinaryIO:
-    """OSError for what is no regular file: a named pipe would hold us for ever."""
+    """OSError for what is not a regular file: a named pipe would hold us for ever."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         return os.fdopen(descriptor, "rb")
     except OSError:
         os.close(descriptor)
@@ -151,7 +151,7 @@ def check_torch_file(path: str) -> TorchFile:
     except zipfile.BadZipFile:
         return TorchFile(flaw="is damaged")
     except OSError as error:
-        return TorchFile(doubt=f"cannot be read: {said(error)}")
+        return TorchFile(doubt=f"cannot be read: {os_error_text(error)}")
     if not start:
         return TorchFile(flaw="is empty")
     if is_zip:
@@ -160,4 +160,4 @@ def check_torch_file(path: str) -> TorchFile:
         return TorchFile(doubt="is of torch before 1.6, whose end cannot be checked")
     if start.startswith(_ZIP_START):
         return TorchFile(flaw="is cut short: the directory at its end is missing")
-    return TorchFile(flaw="is no file of torch.save")
+    return TorchFile(flaw="is not a file of torch.save")

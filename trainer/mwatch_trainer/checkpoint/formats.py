@@ -25,7 +25,13 @@ import re
 import stat
 from typing import Any, Iterator, NamedTuple, Tuple
 
-from mwatch_trainer.checkpoint.files import MAX_FILES, Contents, is_temporary, read_bounded, said
+from mwatch_trainer.checkpoint.files import (
+    MAX_FILES,
+    Contents,
+    is_temporary,
+    os_error_text,
+    read_bounded,
+)
 from mwatch_trainer.checkpoint.safe_pickle import (
     PickledObject,
     PickledPairs,
@@ -161,7 +167,7 @@ def _backend(folder: str) -> str:
     try:
         data = read_bounded(os.path.join(folder, CONFIG), _MAX_CONFIG_BYTES)
     except OSError as error:
-        raise Doubt(f"metadata.json cannot be read: {said(error)}") from error
+        raise Doubt(f"metadata.json cannot be read: {os_error_text(error)}") from error
     try:
         config = json.loads(data.decode())
         backend = config["sharded_backend"]
@@ -189,7 +195,7 @@ def _index(folder: str, contents: Contents) -> ShardIndex:
             raise Flaw(".metadata is empty")
         index = read_index(data)
     except OSError as error:
-        raise Doubt(f".metadata cannot be read: {said(error)}") from error
+        raise Doubt(f".metadata cannot be read: {os_error_text(error)}") from error
     except UnreadablePickle as error:
         raise Doubt(f".metadata cannot be read: it {error}") from error
     if len(index.shards) > MAX_FILES:
@@ -206,7 +212,7 @@ def _check_shards(folder: str, contents: Contents, index: ShardIndex) -> None:
         except (FileNotFoundError, NotADirectoryError):
             flaws.append(f"{plain(path)} is missing")
         except OSError as error:
-            doubts.append(f"{plain(path)} cannot be looked at: {said(error)}")
+            doubts.append(f"{plain(path)} cannot be read: {os_error_text(error)}")
         else:
             if length < needed:
                 text = "{} is too short: {} of at least {} bytes"
@@ -266,7 +272,7 @@ def _check_legacy(folder: str, contents: Contents) -> None:
         if rank_of(path.partition(os.sep)[0]):
             raise Doubt(f"{path} {problem}")
     if contents.is_cut:
-        raise Doubt("it has too many files to look at all of them")
+        raise Doubt("it has too many files to check all of them")
     _check_grid(set(names))
     _check_file_sets(names, contents)
     own = sorted(path for path in contents.files if rank_of(path.partition(os.sep)[0]))

@@ -41,8 +41,8 @@ from mwatch_trainer.checkpoint.files import (
     File,
     is_temporary,
     look_through,
+    os_error_text,
     read_bounded,
-    said,
 )
 from mwatch_trainer.checkpoint.formats import (
     CONFIG,
@@ -61,9 +61,9 @@ from mwatch_trainer.checkpoint.verdict import CheckpointState, CheckpointVerdict
 
 def judge_folder(folder: str, contents: Contents, is_megatron: bool) -> CheckpointVerdict:
     """`iter_N` and `release` of Megatron, else `epN-baN` of Composer."""
-    unseen = _unseen(folder, contents)
-    if unseen is not None:
-        return unseen
+    unlisted = _unlisted(folder, contents)
+    if unlisted is not None:
+        return unlisted
     if not is_megatron:
         return judge_composer_folder(folder, contents)
     names = _top_names(folder, contents)
@@ -86,7 +86,7 @@ def looks_like_checkpoint(folder: str) -> bool:
     return not names.isdisjoint({INDEX, CONFIG}) or any(map(rank_of, names))
 
 
-def _unseen(folder: str, contents: Contents) -> CheckpointVerdict | None:
+def _unlisted(folder: str, contents: Contents) -> CheckpointVerdict | None:
     """The verdict on what is no folder, or one that nobody may look into."""
     try:
         is_folder = stat.S_ISDIR(os.stat(folder).st_mode)
@@ -94,10 +94,10 @@ def _unseen(folder: str, contents: Contents) -> CheckpointVerdict | None:
         reason = "is a link to nothing" if os.path.islink(folder) else "went away meanwhile"
         return CheckpointVerdict(Format.UNKNOWN, CheckpointState.INCOMPLETE, reason)
     except OSError as error:
-        reason = f"cannot be looked at: {said(error)}"
+        reason = f"cannot be read: {os_error_text(error)}"
         return CheckpointVerdict(Format.UNKNOWN, CheckpointState.UNVERIFIED, reason)
     if not is_folder:
-        return CheckpointVerdict(Format.UNKNOWN, CheckpointState.INCOMPLETE, "is no folder")
+        return CheckpointVerdict(Format.UNKNOWN, CheckpointState.INCOMPLETE, "is not a folder")
     if "." in contents.problems:
         return CheckpointVerdict(Format.UNKNOWN, CheckpointState.UNVERIFIED, contents.problems["."])
     return None
@@ -172,7 +172,7 @@ def read_tracker(folder: str) -> Pointer | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        return Pointer(TRACKER, None, None, f"cannot be read: {said(error)}")
+        return Pointer(TRACKER, None, None, f"cannot be read: {os_error_text(error)}")
     except UnicodeDecodeError:
         return Pointer(TRACKER, None, None, "holds no number and no `release`")
     value = text.strip()
@@ -203,7 +203,7 @@ def _link(folder: str, name: str, meant: Mapping[str, str]) -> Pointer:
     try:
         target = os.readlink(os.path.join(folder, name))
     except OSError:
-        return Pointer(name, None, None, "is no link")
+        return Pointer(name, None, None, "is not a link")
     # Not resolved further: what a link in the target's own path leads to is another folder.
     inside = os.path.relpath(os.path.join(folder, target), folder)
     return Pointer(name, target, meant.get(inside), None)
@@ -372,7 +372,7 @@ def _contents(folder: str, candidate: _Candidate, max_files: int) -> Contents:
             status = os.stat(os.path.join(folder, name))
             contents.files[name] = File(status.st_size, status.st_mtime)
         except OSError as error:
-            contents.problems[name] = said(error)
+            contents.problems[name] = os_error_text(error)
     return contents
 
 

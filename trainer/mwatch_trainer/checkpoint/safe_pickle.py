@@ -107,7 +107,7 @@ class PickleMachine:
     def load(self, max_steps: int) -> Any:
         """UnreadablePickle where it is damaged or refused."""
         if self.data[:1] != b"\x80" or self.data[1:2] not in (b"\2", b"\3", b"\4", b"\5"):
-            raise UnreadablePickle("is no pickle of protocol 2 to 5, or is cut short")
+            raise UnreadablePickle("is not a pickle of protocol 2 to 5, or is cut short")
         self.at = 2
         return self.run(max_steps)
 

@@ -9,7 +9,7 @@ Megatron's tracker file, changed so that a chosen checkpoint is loaded.
 
 It is replaced in one step, and what it said before is kept in `.mwatch/tracker-before.json`. Only
 the owner of the attempt changes it. Megatron takes the *largest* number that any of its ranks
-reads there, so every node must see the new one before it starts (`said_by`).
+reads there, so every node must see the new one before it starts (`named_by`).
 
 `<save>/.mwatch/keep/`: the last good checkpoints, protected from the trainer's own cleaning.
 
@@ -68,7 +68,7 @@ class SaveDirView(NamedTuple):
 
 
 def is_remote(path: str) -> bool:
-    """An object store: it is no folder that can be listed here."""
+    """An object store: it is not a folder that can be listed here."""
     return _REMOTE.match(path) is not None
 
 
@@ -109,7 +109,7 @@ def find(view: SaveDirView, iteration: int) -> Candidate | None:
     return next(iter(whole or same), None)
 
 
-def why_unseen(folder: str, name: str, may_be_unverified: bool) -> str | None:
+def why_unlisted(folder: str, name: str, may_be_unverified: bool) -> str | None:
     """None where this machine sees the checkpoint whole."""
     try:
         checkpoint = verify(folder, name)
@@ -157,7 +157,7 @@ def _candidate(checkpoint: ListedCheckpoint, timeline: TimelineFile) -> Candidat
 BEFORE = "tracker-before.json"
 
 
-def said_by(folder: str) -> str | None:
+def named_by(folder: str) -> str | None:
     """`20`, `release`, or None where there is nothing that Megatron could use."""
     pointer = read_tracker(folder)
     return None if pointer is None else pointer.value
@@ -219,7 +219,7 @@ def protect(save: str, name: str) -> str | None:
     ranks = _RANKS.fullmatch(name)
     kept_as = ranks.group(1) if ranks else name
     if not _NAME.fullmatch(kept_as):
-        return f"{name} is no checkpoint of one run"
+        return f"{name} is not a checkpoint of one run"
     folder = os.path.join(save, FOLDER, KEEP)
     if os.path.lexists(os.path.join(folder, kept_as)):
         return None
@@ -248,7 +248,7 @@ def _mark(folder: str) -> None:
 
 def _files_of(checkpoint: str) -> list[tuple[str, str]]:
     if not stat.S_ISDIR(os.lstat(checkpoint).st_mode):
-        raise ValueError("it is no folder")
+        raise ValueError("it is not a folder")
     found = [(os.path.join(checkpoint, path), path) for path in _walk(checkpoint, "", 0)]
     if len(found) > MAX_FILES:
         raise ValueError("it has too many files")

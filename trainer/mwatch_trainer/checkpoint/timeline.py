@@ -16,7 +16,7 @@ import math
 import os
 from typing import Any, Mapping, NamedTuple, Sequence
 
-from mwatch_trainer.checkpoint.files import read_bounded, said
+from mwatch_trainer.checkpoint.files import os_error_text, read_bounded
 
 FOLDER = ".mwatch"
 FILE = "timeline.json"
@@ -80,7 +80,7 @@ def read(folder: str) -> TimelineFile | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise BrokenTimeline(f"cannot be read: {said(error)}") from error
+        raise BrokenTimeline(f"cannot be read: {os_error_text(error)}") from error
     return parse(data)
 
 
@@ -195,7 +195,7 @@ def _attempt(entry: Any) -> TimelineAttempt | None:
 
 def _rollback(entry: Any) -> TimelineRollback:
     if not isinstance(entry, dict):
-        raise BrokenTimeline("holds a rollback that is no object")
+        raise BrokenTimeline("holds a rollback that is not an object")
     if not _is_time(entry.get("at")) or not _is_count(entry.get("to_iteration")):
         raise BrokenTimeline("holds a rollback without a time or a point")
     first_bad = entry.get("first_bad")

@@ -140,12 +140,12 @@ def look(
     if folder is None and environ.get(SAVE_VARIABLE):
         folder, resumes_itself = environ[SAVE_VARIABLE], True
     if folder is None and learned is not None and learned.get("argv") == list(command):
-        told = learned.get("save")
-        if isinstance(told, str) and told:
-            folder, resumes_itself = told, True
+        reported = learned.get("save")
+        if isinstance(reported, str) and reported:
+            folder, resumes_itself = reported, True
     notes = []
     if folder is not None and save_dir.is_remote(folder):
-        notes.append(f"{folder} is an object store, which mwatch cannot look into")
+        notes.append(f"{folder} is an object store, which mwatch cannot read")
         folder = None
     is_composer = composer.is_composer(program)
     obstacle = program.obstacle if is_composer else megatron.obstacle(program)

@@ -71,7 +71,7 @@ def ask(directory: str, request: Mapping[str, Any], timeout: float = 5.0) -> dic
         return _failed(error.strerror or f"no answer within {timeout:g} s")
     except (ValueError, RecursionError):
         return _failed("the answer cannot be read")
-    return answer if isinstance(answer, dict) else _failed("the answer is no object")
+    return answer if isinstance(answer, dict) else _failed("the answer is not an object")
 
 
 def _answer(directory: str, request: Mapping[str, Any], timeout: float) -> bytes:

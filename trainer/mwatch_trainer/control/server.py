@@ -157,7 +157,7 @@ class Control:
         try:
             request = json.loads(line.decode("utf-8"))
             if not isinstance(request, dict):
-                raise RequestRefused("the request is no object")
+                raise RequestRefused("the request is not an object")
             return {"ok": True, **self._served(request)}
         except CannotRestart as error:
             more = {} if error.attempt is None else {"attempt": error.attempt}
@@ -165,7 +165,7 @@ class Control:
         except (RequestRefused, BadName, NotCopied) as error:
             return {"ok": False, "error": str(error)}
         except (ValueError, RecursionError):
-            return {"ok": False, "error": "the request is no JSON"}
+            return {"ok": False, "error": "the request is not JSON"}
         except OSError as error:
             return {"ok": False, "error": error.strerror or str(error)}
 

@@ -45,10 +45,10 @@ def environments(
 ) -> dict[str, Any]:
     """Of the trainer's processes, parents first; of the last ones nothing where it is too much."""
     first: dict[str, str] | None = None
-    told: list[dict[str, Any]] = []
+    reported: list[dict[str, Any]] = []
     size = 0
     for process in processes[:MAX_PROCESSES]:
-        size += len(json.dumps(told[-1:]))
+        size += len(json.dumps(reported[-1:]))
         if size > MAX_BYTES:
             break
         environ = _environment(process.pid, proc)
@@ -57,16 +57,16 @@ def environments(
             "argv": _arguments(process.pid, patterns, proc),
         }  # fmt: skip
         if not environ:
-            told.append({**about, "why": "its environment cannot be read"})
+            reported.append({**about, "why": "its environment cannot be read"})
         elif first is None:
             first = environ
-            told.append({**about, "environment": "as above"})
+            reported.append({**about, "environment": "as above"})
         else:
-            told.append({**about, "differs": _difference(first, environ, patterns)})
+            reported.append({**about, "differs": _difference(first, environ, patterns)})
     return {
         "environment": scrubbed_environment(first or {}, Scrubber(patterns)),
-        "processes": told,
-        "left_out": len(processes) - len(told),
+        "processes": reported,
+        "left_out": len(processes) - len(reported),
     }
 
 
@@ -149,7 +149,7 @@ class Dumps:
         """Which ranks answered, and where it lies. Raises OSError, and ValueError for the name."""
         name = name or time.strftime("%Y%m%dT%H%M%S", time.gmtime())
         if not _ID.fullmatch(name) or name == RECORDER:
-            raise BadName(f"{name!r} is no name for a dump")
+            raise BadName(f"{name!r} is not a name for a dump")
         with self._one_at_a_time:
             return self._take(name, seconds)
 
@@ -171,8 +171,8 @@ class Dumps:
             for number, rank in sorted(ranks.items())
             if number not in self._answered(folder, able)
         ]
-        told = {"ranks": missing, "too_large": cut[:_MAX_RANKS]}
-        contract.write_json(os.path.join(folder, "missing.json"), told)
+        reported = {"ranks": missing, "too_large": cut[:_MAX_RANKS]}
+        contract.write_json(os.path.join(folder, "missing.json"), reported)
         answered = sorted(self._answered(folder, able))
         return {
             "id": name,

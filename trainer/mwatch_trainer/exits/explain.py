@@ -150,20 +150,24 @@ def _left_with_0(reader: ExitLogReader, plan: AttemptPlan) -> tuple[str, int, bo
     if reader.goodbye == SIGNAL:
         return "the trainer saved and left after a signal that mwatch did not send", 143, False
     if reader.empty_exit is not None:
-        return f"left with 0 without training: {reader.empty_exit}", table.EARLY_EXIT, False
+        return f"exited with 0 without training: {reader.empty_exit}", table.EARLY_EXIT, False
     if reader.is_missing_checkpoint:
         code = table.USER_ERROR if plan.resume_from is None else table.EARLY_EXIT
-        return "left with 0: there was no checkpoint to load", code, False
+        return "exited with 0: there was no checkpoint to load", code, False
     if _all_printed(reader):
         return "training finished: its last iteration was printed", 0, False
     if reader.iteration is not None and reader.total is not None:
         where = f"{reader.unit} {reader.iteration} of {reader.total}"
         if _may_be_asked(reader, plan):
             return f"left at {where}, as the arguments ask", 0, True
-        return f"left with 0 at {where}, and nothing said why", table.EARLY_EXIT, False
+        return f"exited with 0 at {where} for an unknown reason", table.EARLY_EXIT, False
     if reader.has_begun:
-        return "left with 0, and rank 0 did not say that training is done", table.EARLY_EXIT, False
-    return "left with 0; nothing was printed here that says more", 0, False
+        return (
+            "exited with 0, but rank 0 did not report the end of training",
+            table.EARLY_EXIT,
+            False,
+        )
+    return "exited with 0; this node printed no further detail", 0, False
 
 
 def _all_printed(reader: ExitLogReader) -> bool:
@@ -209,18 +213,22 @@ def _failed(
         who = ""
     own = code if worker is None else worker.code
     if own in table.RERUN:
-        return f"{who}left with {own}: Megatron asks for a rerun", table.RERUN[own], False
+        return f"{who}exited with {own}: Megatron requests a rerun", table.RERUN[own], False
     if reader.signal is not None and worker is None:
         why = f"the launcher got {_name(reader.signal)}, which mwatch did not send"
         return why, table.SIGNAL_BASE + reader.signal, False
-    said = _by_words(reader, plan)
-    if said is not None:
-        return (*said, False)
+    reported = _by_words(reader, plan)
+    if reported is not None:
+        return (*reported, False)
     if oom_killed:
-        return f"left with {code} after the kernel killed one of it: no memory", 137, False
+        return (
+            f"exited with {code} after the kernel killed a process: out of memory",
+            137,
+            False,
+        )
     if code in (2, 126, 127) and reader.iteration is None and worker is None:
-        return f"left with {code} before it began", code, False
-    return f"{who}left with {own}, and nothing said why", table.UNKNOWN_CAUSE, False
+        return f"exited with {code} before it began", code, False
+    return f"{who}exited with {own} for an unknown reason", table.UNKNOWN_CAUSE, False
 
 
 def _by_words(reader: ExitLogReader, plan: AttemptPlan) -> tuple[str, int] | None:
@@ -229,15 +237,15 @@ def _by_words(reader: ExitLogReader, plan: AttemptPlan) -> tuple[str, int] | Non
     if root is not None and root.is_interrupt:
         return "interrupted (SIGINT)", table.SIGNAL_BASE + signals.SIGINT
     if root is not None and root.is_memory:
-        return f"out of GPU memory ({root.said()})", table.USER_ERROR
+        return f"out of GPU memory ({root.description()})", table.USER_ERROR
     if reader.usage is not None and reader.iteration is None:
         return f"wrong arguments: {reader.usage}", table.USER_ERROR
     if root is not None and root.is_permanent and not root.is_consequence:
-        return f"an error that a restart meets again: {root.said()}", table.USER_ERROR
+        return f"an error that a restart meets again: {root.description()}", table.USER_ERROR
     if reader.is_missing_checkpoint and plan.resume_from is None:
         return "there was no checkpoint to load", table.USER_ERROR
     if root is not None:
-        return f"failed: {root.said()}", table.UNKNOWN_CAUSE
+        return f"failed: {root.description()}", table.UNKNOWN_CAUSE
     return None
 
 

@@ -98,7 +98,7 @@ class PrintedError(NamedTuple):
         is_of_user = self.kind.rpartition(".")[2] in ROOT_OF_USER
         return is_of_user and not self.at_checkpoint and _NUMBERS.search(self.text) is None
 
-    def said(self) -> str:
+    def description(self) -> str:
         who = "" if self.rank is None else f"rank {self.rank}: "
         return f"{who}{self.kind}{': ' if self.text else ''}{self.text}"[:_MAX_TEXT]
 

@@ -358,7 +358,7 @@ class LogWriter:
         self.dropped = 0
         self.error = ""
         """Why the last write failed; empty where it did not."""
-        self._told = 0
+        self._reported_drops = 0
         self._file = RotatedFile(path, total_bytes)
         self._queue: deque[bytes] = deque()
         self._waiting = 0
@@ -421,9 +421,9 @@ class LogWriter:
         return b"".join(taken)
 
     def _write(self, data: bytes) -> None:
-        missing = self.dropped - self._told
+        missing = self.dropped - self._reported_drops
         if missing and self._file.write(_MISSING % missing):
-            self._told += missing
+            self._reported_drops += missing
         written = self._file.write(data)
         self.error = self._file.error
         self.written += written

@@ -58,9 +58,9 @@ class PumpedStream:
         copy = Copy(self.copy, mark)
         last = 0.0
         while True:
-            self._tell(copy, idle=1)
+            self._report(copy, idle=1)
             self._wait(copy)
-            self._tell(copy, idle=0)
+            self._report(copy, idle=0)
             try:
                 size = os.readv(self.source, [self._buffer])
             except OSError:
@@ -76,9 +76,9 @@ class PumpedStream:
                 time.sleep(_PAUSE_SECONDS)
                 now = time.monotonic()
             last = now
-        self._tell(copy, idle=1)
+        self._report(copy, idle=1)
         copy.flush(_FLUSH_SECONDS)
-        self._tell(copy, idle=1)
+        self._report(copy, idle=1)
 
     def _wait(self, copy: Copy) -> None:
         poll = select.poll()
@@ -91,7 +91,7 @@ class PumpedStream:
                 copy.push()
                 if not copy.waiting:
                     poll.unregister(self.copy)
-                self._tell(copy, idle=1)
+                self._report(copy, idle=1)
             if self.source in ready:
                 return
 
@@ -110,7 +110,7 @@ class PumpedStream:
         self.passed += at
         self.lost += len(data) - at
 
-    def _tell(self, copy: Copy, idle: int) -> None:
+    def _report(self, copy: Copy, idle: int) -> None:
         numbers = (idle, self.read, self.passed, self.lost, copy.dropped, copy.waiting)
         COUNTERS.pack_into(self._shared, self._at, *numbers)
 

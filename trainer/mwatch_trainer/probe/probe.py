@@ -265,11 +265,11 @@ class Probe:
             pass
 
     def _become_a_rank(self) -> None:
-        told = rank_identity.identity(os.environ)  # the program may have set it by now
-        if told.rank < 0:
+        reported = rank_identity.identity(os.environ)  # the program may have set it by now
+        if reported.rank < 0:
             rank, world = _place_in_the_group() or (0, 1)
-            told = Identity(rank, told.local_rank, world, told.restart_count)
-        self._identity = told
+            reported = Identity(rank, reported.local_rank, world, reported.restart_count)
+        self._identity = reported
 
     def _claim(self) -> bool:
         """Whether the record can be written: the file is there, and it is ours."""
@@ -290,14 +290,14 @@ class Probe:
         return True
 
     def _write(self, phase: str, iteration: int, digest: str, where: str) -> None:
-        told, file, dump = self._identity, self._file, self._signal
-        assert told is not None
+        reported, file, dump = self._identity, self._file, self._signal
+        assert reported is not None
         assert file is not None
         assert dump is not None
         file.write(
             ProbeRecord(
-                self._attempt, told.restart_count, self._pid, self._started, told.rank,
-                told.local_rank, told.world_size, iteration, time.monotonic(), time.time(),
+                self._attempt, reported.restart_count, self._pid, self._started, reported.rank,
+                reported.local_rank, reported.world_size, iteration, time.monotonic(), time.time(),
                 self._ticks, dump.number, phase, digest, where,
             )
         )  # fmt: skip

@@ -79,8 +79,8 @@ def where(stack: Stack) -> str:
         file = place[0].co_filename
         is_library = any(part in file for part in _LIBRARIES) and not _is_of_a_trainer(file)
         if not is_library and place[0].co_name not in _DULL:
-            return _said(place)
-    return _said(stack[0]) if stack else ""
+            return _described(place)
+    return _described(stack[0]) if stack else ""
 
 
 def _is_of_a_trainer(file: str) -> bool:
@@ -89,7 +89,7 @@ def _is_of_a_trainer(file: str) -> bool:
     return bool(is_installed) and not path.startswith(("torch/", "triton/", "mwatch_trainer/"))
 
 
-def _said(place: Place) -> str:
+def _described(place: Place) -> str:
     tail = "/".join(place[0].co_filename.split("/")[-3:])
     return f"{tail}:{place[1]} {place[0].co_name}"
 

@@ -46,10 +46,10 @@ def start(
     except (OSError, ValueError) as error:
         if getattr(error, "errno", None) in _NO_ROOM:
             raise
-        said = getattr(error, "strerror", None) or str(error)
+        message = getattr(error, "strerror", None) or str(error)
         if getattr(error, "errno", None) == errno.E2BIG:
-            said = "the arguments and the environment are too long"
-        raise CannotStart(f"{argv[0]}: {said}", NOT_EXECUTABLE) from None
+            message = "the arguments and the environment are too long"
+        raise CannotStart(f"{argv[0]}: {message}", NOT_EXECUTABLE) from None
 
 
 def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:

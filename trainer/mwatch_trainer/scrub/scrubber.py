@@ -183,7 +183,7 @@ def compiled(pattern: str) -> Pattern[bytes]:
     try:
         return re.compile(pattern.encode("utf-8", "surrogateescape"))
     except (re.error, RecursionError, OverflowError) as error:
-        raise ValueError(f"{pattern!r} is no pattern: {error}") from None
+        raise ValueError(f"{pattern!r} is not a pattern: {error}") from None
 
 
 def patterns_in(text: str) -> list[str]:

@@ -18,7 +18,7 @@ DEFAULT_LOG_BYTES = 256 << 20
 _MIN_LOG_BYTES = 4096
 _MODE_VARIABLE = "MWATCH_MODE"
 _USAGE = "mwatch-run [options] -- COMMAND [ARGUMENT ...]"
-_ABOUT = """Runs a training command as it is, watches it, and keeps a copy of what it prints.
+_ABOUT = """Run a training command unchanged, watch it, and keep a copy of its output.
 
 example:
   mwatch-run --dir /mwatch -- torchrun --nproc-per-node 8 pretrain_gpt.py --save /ckpt ...
@@ -52,7 +52,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str], version: str) ->
     parser = _parser(version)
     given = parser.parse_args(before)
     if not command or not command[0]:
-        parser.error("there is no command; it comes after --")
+        parser.error("no command given; put it after --")
     mode = contract.ACT if given.act else environ.get(_MODE_VARIABLE) or contract.OBSERVE
     if mode not in contract.MODES:
         parser.error(f"{_MODE_VARIABLE} is {mode!r}; it can be {' or '.join(contract.MODES)}")
@@ -132,14 +132,14 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value <= 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
     return value
 
 
 def _log_bytes(text: str) -> int:
     if not text.isdigit() or not _MIN_LOG_BYTES <= int(text) <= 1 << 50:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no number of bytes, at least {_MIN_LOG_BYTES}"
+            f"{text!r} is not a number of bytes of at least {_MIN_LOG_BYTES}"
         )
     return int(text)
 

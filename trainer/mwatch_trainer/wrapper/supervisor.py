@@ -51,24 +51,24 @@ class EndingSignal:
     def __init__(self, pid: int, proc: str = "/proc") -> None:
         self._pid, self._proc = pid, proc
         self._number: int | None = None
-        self._told: list[Process] = []
+        self._reported: list[Process] = []
         self._gone_at: float | None = None
 
     def send(self, number: int) -> None:
         """Raises nothing: a child that is gone needs no signal."""
         known = processes.everything(self._proc)
-        told = behind(self._pid, known, number, self._proc)
-        if not told or told[0].pid == self._pid:
+        reported = behind(self._pid, known, number, self._proc)
+        if not reported or reported[0].pid == self._pid:
             with contextlib.suppress(OSError):
                 os.kill(self._pid, number)
             return
-        for each in told:
+        for each in reported:
             send(each, number, self._proc)
-        self._number, self._told, self._gone_at = number, told, None
+        self._number, self._reported, self._gone_at = number, reported, None
 
     def tick(self, now: float) -> None:
         """After the trainer: a shell that does not leave is told to."""
-        if self._number is None or any(self._is_there(each) for each in self._told):
+        if self._number is None or any(self._is_there(each) for each in self._reported):
             return
         self._gone_at = now if self._gone_at is None else self._gone_at
         if now - self._gone_at < AFTERWARDS_SECONDS:

@@ -125,7 +125,7 @@ class Volume:
     ) -> None:
         directory = self.directory
         if directory is None:
-            say("there is no folder to write to (--dir or MWATCH_DIR): output is only passed on")
+            say("no folder to write to (set --dir or MWATCH_DIR): the output is not recorded")
             return
         self._attempt = AttemptFile(os.path.join(directory, contract.ATTEMPT))
         self.log = LogWriter(os.path.join(directory, contract.LOG), self._options.log_bytes)

@@ -140,12 +140,12 @@ class Wrapper:
     ) -> tuple[int, bool]:
         kills = explain.oom_kills()
         oom_killed = kills is not None and kills_before is not None and kills > kills_before
-        told = explain.explain(returncode, reader, supervision.was_asked, plan, oom_killed)
-        returned = told.returned if self._is_acting else child.shell_code(returncode)
+        reported = explain.explain(returncode, reader, supervision.was_asked, plan, oom_killed)
+        returned = reported.returned if self._is_acting else child.shell_code(returncode)
         is_restarting = supervision.wants_restart and self._is_acting
-        how = {"code": told.code, "signal": told.signal, "reason": told.reason}
-        is_last = explain.is_last(returned, told.is_final, os.environ)
-        self._note_exit(how, returned, told.asked, is_last and not is_restarting)
+        how = {"code": reported.code, "signal": reported.signal, "reason": reported.reason}
+        is_last = explain.is_last(returned, reported.is_final, os.environ)
+        self._note_exit(how, returned, reported.asked, is_last and not is_restarting)
         return returned, is_restarting
 
     def _prepared(self) -> AttemptPlan:

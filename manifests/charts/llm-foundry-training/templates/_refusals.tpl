@@ -49,11 +49,11 @@
 
 {{- define "foundry.refuseUpdates" -}}
 {{- $flat := include "foundry.updates" (dict "above" "" "tree" .yamlUpdates) | fromYamlArray -}}
-{{- $mends := dict "autoresume" "it is on: without it a restart begins anew, or is refused" "save_folder" "use checkpoints.folder" "run_name" "it is the release's name, by which a restart finds its checkpoints" "save_overwrite" "with it autoresume is off" "save_interval" "use checkpoints.interval" "save_num_checkpoints_to_keep" "use checkpoints.keep" "fsdp_config.state_dict_type" "use checkpoints.stateDict" "variables.data_remote" "use data.remote" "variables.data_local" "use data.local" "train_loader.dataset.split" "use data.trainSplit" "eval_loader.dataset.split" "use data.evalSplit" -}}
+{{- $fixes := dict "autoresume" "it is on: without it a restart begins anew, or is refused" "save_folder" "use checkpoints.folder" "run_name" "it is the release's name, by which a restart finds its checkpoints" "save_overwrite" "with it autoresume is off" "save_interval" "use checkpoints.interval" "save_num_checkpoints_to_keep" "use checkpoints.keep" "fsdp_config.state_dict_type" "use checkpoints.stateDict" "variables.data_remote" "use data.remote" "variables.data_local" "use data.local" "train_loader.dataset.split" "use data.trainSplit" "eval_loader.dataset.split" "use data.evalSplit" -}}
 {{- range $flat -}}
 {{- $key := splitList "=" . | first -}}
-{{- if hasKey $mends $key -}}
-{{- fail (printf "yamlUpdates: %s is not yours to set here: %s" $key (get $mends $key)) -}}
+{{- if hasKey $fixes $key -}}
+{{- fail (printf "yamlUpdates: %s is not yours to set here: %s" $key (get $fixes $key)) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

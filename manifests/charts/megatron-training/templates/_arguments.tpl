@@ -5,7 +5,7 @@
 {{- define "megatron.launcher" -}}
 {{- $v := .Values -}}
 {{- $words := list "torchrun" "--nnodes" (toString (int64 $v.training.nodes)) "--nproc-per-node" (toString (int64 $v.training.gpusPerNode)) -}}
-{{- /* One id for all renders: pods of an old and a new one must meet. No restarts unseen by Kubernetes. */ -}}
+{{- /* One id for all renders: pods of an old and a new one must meet. No restarts that Kubernetes does not notice. */ -}}
 {{- $words = concat $words (list "--rdzv-backend" "c10d" "--rdzv-endpoint" "$(MASTER_ADDR):$(MASTER_PORT)" "--rdzv-id" .plan.name) -}}
 {{- $words = concat $words (list "--rdzv-conf" (printf "join_timeout=%d,read_timeout=600" (int64 $v.training.joinTimeoutSeconds)) "--max-restarts" "0") -}}
 {{- toYaml $words -}}

@@ -1,6 +1,6 @@
 {{- /* SPDX-FileCopyrightText: The mwatch authors */ -}}
 {{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
-{{- /* What cannot work ends here, with one sentence that names the mend, before a GPU is asked for. */ -}}
+{{- /* What cannot work ends here, with one sentence that names the fix, before a GPU is asked for. */ -}}
 
 {{- define "megatron.refuse" -}}
 {{- $v := .Values -}}
@@ -134,7 +134,7 @@
 {{- end -}}
 {{- with $v.checkpoints.retainInterval -}}
 {{- if mod (int64 .) (int64 $v.checkpoints.saveInterval) -}}
-{{- fail (printf "checkpoints.retainInterval %d is no multiple of checkpoints.saveInterval %d" (int64 .) (int64 $v.checkpoints.saveInterval)) -}}
+{{- fail (printf "checkpoints.retainInterval %d is not a multiple of checkpoints.saveInterval %d" (int64 .) (int64 $v.checkpoints.saveInterval)) -}}
 {{- end -}}
 {{- if semverCompare "<0.14.0" $v.image.release -}}
 {{- fail (printf "checkpoints.retainInterval needs Megatron core_v0.14 or newer, and image.release is %s" $v.image.release) -}}

@@ -26,12 +26,12 @@ _T = TypeVar("_T")
 
 
 def render(plan: CapacityPlan) -> list[Line]:
-    shape = plan.wish.shape
+    shape = plan.request.shape
     size = f"{plan.parameters / 1e9:.2f} B parameters"
     of = f"{shape.layers} layers, hidden {shape.hidden}, {shape.heads} heads"
     lines: list[Line] = [
-        [(plan.wish.model, "bold"), (f"  {size}: {of}, sequence {shape.sequence}", "")],
-        [(plan.wish.cluster.told, "dim")],
+        [(plan.request.model, "bold"), (f"  {size}: {of}, sequence {shape.sequence}", "")],
+        [(plan.request.cluster.text, "dim")],
         [("", "")],
         *_layout(plan),
     ]
@@ -48,14 +48,14 @@ def _layout(plan: CapacityPlan) -> list[Line]:
     lines.append([("batch     ", ""), (", ".join(more), "")])
     if plan.can_be_counted:
         step = plan.step_seconds
-        word = "measured" if plan.wish.step_seconds is not None else "estimate"
+        word = "measured" if plan.request.step_seconds is not None else "estimate"
         time = "" if step is None else f", a step of {duration(step)} ({word})"
         lines.append([("pipeline  ", ""), (f"{plan.bubble:.1%} idle{time}", "")])
     return lines
 
 
 def _memory(plan: CapacityPlan) -> list[Line]:
-    most = plan.wish.cluster.memory_bytes
+    most = plan.request.cluster.memory_bytes
     rows: list[tuple[str, ...]] = [("GiB, stage", *_PARTS, "total", "of GPU")]
     stages = plan.stages
     for each in _shown(stages):
@@ -68,11 +68,11 @@ def _memory(plan: CapacityPlan) -> list[Line]:
         lines.append([(f"{len(stages) - len(rows) + 1} stages between them left out", "dim")])
     report = plan.report
     if report is not None:
-        said = f"weight and optimizer={report.weight_and_optimizer:.2f} MB, "
-        said += f"activation={report.activation:.2f} MB, total={report.total:.2f} MB"
-        lines.append([(f"Megatron would print: {said}", "dim")])
-        if plan.unseen:
-            lines.append([(f"and not count: {', '.join(plan.unseen)}", "dim")])
+        message = f"weight and optimizer={report.weight_and_optimizer:.2f} MB, "
+        message += f"activation={report.activation:.2f} MB, total={report.total:.2f} MB"
+        lines.append([(f"Megatron would print: {message}", "dim")])
+        if plan.unlisted:
+            lines.append([(f"and not count: {', '.join(plan.unlisted)}", "dim")])
     return lines
 
 
@@ -97,7 +97,7 @@ def _saving(plan: CapacityPlan) -> list[Line]:
 
 
 def _save_row(plan: CapacityPlan, save: SaveCost) -> tuple[str, ...]:
-    cells = [save.store.told, f"{save.store.gbytes:.1f}", duration(save.write_seconds)]
+    cells = [save.store.text, f"{save.store.gbytes:.1f}", duration(save.write_seconds)]
     for each in (save.waiting, save.background):
         steps = plan.steps(each.interval_seconds)
         count = "" if steps is None else f" = {steps} steps"
@@ -109,7 +109,7 @@ def _problems(plan: CapacityPlan) -> list[Line]:
     lines: list[Line] = []
     for each in plan.problems:
         lines.append([(f"{each.level:<8}", _LEVELS[each.level]), (each.what, "")])
-        lines.append([(f"        mend: {each.mend}", "dim")])
+        lines.append([(f"        fix: {each.fix}", "dim")])
     if plan.works:
         return [*lines, [("it works", "bold green")]]
     return [*lines, _would_work(plan)]

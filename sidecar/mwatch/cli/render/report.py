@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from mwatch.cli.terminal import Line, width, wrapped
-from mwatch.cli.words import clock, deed, duration, place, share, who
+from mwatch.cli.words import action_text, clock, duration, place, share, who
 
 if TYPE_CHECKING:
     from mwatch.diagnose.report import JobReport
@@ -41,12 +41,12 @@ def render_diagnosis(report: RunReport) -> list[Line]:
 
 def headline(report: RunReport, now: float | None = None) -> Line:
     """`now`: the run goes on, so the age of the fault matters."""
-    said = report.verdict
-    since = "" if said.since_iteration is None else f" since iteration {said.since_iteration}"
-    if said.since_time is not None:
-        ago = "" if now is None else f", {duration(max(0.0, now - said.since_time))} ago"
-        since += f" ({clock(report, said.since_time)}{ago})"
-    cause = said.cause.value.upper().replace("_", " ")
+    reported = report.verdict
+    since = "" if reported.since_iteration is None else f" since iteration {reported.since_iteration}"
+    if reported.since_time is not None:
+        ago = "" if now is None else f", {duration(max(0.0, now - reported.since_time))} ago"
+        since += f" ({clock(report, reported.since_time)}{ago})"
+    cause = reported.cause.value.upper().replace("_", " ")
     return [(cause, STYLES[report.exit_code]), (since, "bold")]
 
 
@@ -126,11 +126,11 @@ def _acted(report: RunReport) -> str:
     is_act = report.mode == "act"
     if report.acted_at is not None:
         verb = "acted" if is_act else "would have acted"
-        return f"{verb} at {clock(report, report.acted_at)}: {deed(report.decision)}"
+        return f"{verb} at {clock(report, report.acted_at)}: {action_text(report.decision)}"
     times = sum(each.acted_at is not None for each in report.incidents)
     if is_act and times:
         return "acted once" if times == 1 else f"acted {times} times"
-    return f"would {deed(report.decision)}"
+    return f"would {action_text(report.decision)}"
 
 
 def _others(report: RunReport, most: int) -> Iterator[Line]:
@@ -186,13 +186,13 @@ def _title(text: str) -> Iterator[Line]:
 
 
 def _timeline(report: RunReport) -> Iterator[Line]:
-    told = [(entry.at, entry.kind, entry.text) for entry in report.timeline]
-    told += _incidents(report)
-    told.sort(key=lambda each: each[0])
+    reported = [(entry.at, entry.kind, entry.text) for entry in report.timeline]
+    reported += _incidents(report)
+    reported.sort(key=lambda each: each[0])
     yield from _title("TIMELINE" + (" (from the first line)" if report.clock.is_relative else ""))
-    left_out = max(0, len(told) - _MAX_TIMELINE)
+    left_out = max(0, len(reported) - _MAX_TIMELINE)
     half = _MAX_TIMELINE // 2
-    kept = told if not left_out else [*told[:half], *told[-half:]]
+    kept = reported if not left_out else [*reported[:half], *reported[-half:]]
     date = ""
     for index, (at, kind, text) in enumerate(kept):
         if left_out and index == half:
@@ -224,7 +224,7 @@ def _attempts(report: RunReport) -> Iterator[Line]:
         first, last = each.first_iteration, each.last_iteration
         done = "-" if last is None else f"{first}-{last}"
         came_from = "-" if each.resumed_from is None else str(each.resumed_from)
-        would = "-" if each.decision is None else deed(each.decision)
+        would = "-" if each.decision is None else action_text(each.decision)
         rows.append(
             (str(each.number), clock(report, each.started_at), lasted, done, came_from,
              each.cause.value, would)
@@ -378,25 +378,25 @@ def _lead(job: JobReport) -> Finding | None:
 
 def _mwatch(job: JobReport) -> Iterator[Line]:
     kube, decision = job.facts.job, job.report.decision
-    told = [
+    reported = [
         text if at is None else f"{clock(job.report, at)} {text}" for at, text, _ in job.deeds[:3]
     ]
     if not kube.is_watched:
-        told.append("does not watch this job (no label mwatch.dev/watch)")
-    wish = f"would {deed(decision)}"
+        reported.append("does not watch this job (no label mwatch.dev/watch)")
+    would = f"would {action_text(decision)}"
     if decision.action.value == "none" and decision.reason != job.report.verdict.summary:
-        wish += f": {decision.reason}"
-    told.append(f"{wish} (mode {kube.mode})")
-    for index, text in enumerate(told):
+        would += f": {decision.reason}"
+    reported.append(f"{would} (mode {kube.mode})")
+    for index, text in enumerate(reported):
         yield from _row("mwatch" if index == 0 else "", text, 1)
 
 
 def _other_findings(report: RunReport, most: int) -> Iterator[Line]:
-    said = report.verdict
+    reported = report.verdict
     others = [
         each
         for each in report.findings
-        if each.cause is not said.cause and each.summary != said.summary
+        if each.cause is not reported.cause and each.summary != reported.summary
     ]
     for index, each in enumerate(others[:most]):
         yield from _row("also" if index == 0 else "", f"{each.cause.value}: {each.summary}", 1)
@@ -405,10 +405,10 @@ def _other_findings(report: RunReport, most: int) -> Iterator[Line]:
 def _checks(job: JobReport, most: int) -> Iterator[Line]:
     found = job.found
     counts = [f"{sum(one.level.value == level for one in found)} {level}s" for level in _LEVELS]
-    unseen = sum(each.state.value == "not observable" for each in job.checks)
-    total = f"{len(job.checks)} made: {', '.join(counts[:2])}, {unseen} not observable"
+    unknown = sum(each.state.value == "not observable" for each in job.checks)
+    total = f"{len(job.checks)} made: {', '.join(counts[:2])}, {unknown} not observable"
     yield from _row("checks", total + ("" if len(found) <= most else "; all of them: --json"), 1)
     for each in found[:most]:
         style = _LEVELS[each.level.value]
-        text = wrapped(f"{each.what}; {each.mend}", width() - _LABEL - 10, 1)[0]
+        text = wrapped(f"{each.what}; {each.fix}", width() - _LABEL - 10, 1)[0]
         yield [(" " * _LABEL, ""), (each.level.value.ljust(9), style), (text, "")]

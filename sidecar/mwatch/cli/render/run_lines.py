@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from mwatch.cli.terminal import plain
-from mwatch.cli.words import deed, duration, who
+from mwatch.cli.words import action_text, duration, who
 
 if TYPE_CHECKING:
     from mwatch.engine.engine import Assessment
@@ -72,11 +72,11 @@ class RunLines:
 
     def acted(self, decision: Decision, is_real: bool, evidence: str | None) -> None:
         would = "" if is_real else "would "
-        told = _without_number(decision.resume_reason, decision.resume_from)
-        why = f" ({told})" if told else ""
+        reported = _without_number(decision.resume_reason, decision.resume_from)
+        why = f" ({reported})" if reported else ""
         saved = f"; evidence in {evidence}" if evidence else ""
         self._say(
-            f"{would}{deed(decision)}{why}: {decision.reason}{saved}",
+            f"{would}{action_text(decision)}{why}: {decision.reason}{saved}",
             event="action", attempt=decision.attempt, action=decision.action.value,
             is_done=is_real, cause=decision.cause.value, resume_from=decision.resume_from,
             reason=decision.reason, resume_reason=decision.resume_reason, evidence=evidence,

@@ -19,7 +19,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from mwatch.cli.terminal import plain
-from mwatch.cli.words import deed, duration, who
+from mwatch.cli.words import action_text, duration, who
 from mwatch.state.goodput.ledger import time_spent
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mwatch.model.job import Job
     from mwatch.watch.observer import RunEnd
 
-_NEWS = 6
+_EVENTS = 6
 _SEVERITY_STYLES = {"info": "cyan", "warning": "yellow", "critical": "bold red"}
 _MAX_LINES = 400
 """Of the trainer's output, shown at one time: nobody reads more."""
@@ -43,7 +43,7 @@ class RunScreen:
         self._console = Console(file=sys.stderr, highlight=False, emoji=False, markup=False)
         self._title = f"mwatch run {name} ({mode})"
         self._where = where
-        self._news: deque[Text] = deque(maxlen=_NEWS)
+        self._events: deque[Text] = deque(maxlen=_EVENTS)
         self._started = time.monotonic()
         self._rows: list[Text] = [Text("starting", "dim")]
         self._rest = b""
@@ -55,7 +55,7 @@ class RunScreen:
 
     def began(self, number: int, resume_from: int | None, reason: str) -> None:
         start = "" if resume_from is None else f" from checkpoint {resume_from}"
-        self._tell(f"attempt {number} starts{start}", "green")
+        self._print_event(f"attempt {number} starts{start}", "green")
 
     def looked(self, job: Job, assessment: Assessment) -> None:
         self._rows = list(_rows(job, assessment))
@@ -66,17 +66,17 @@ class RunScreen:
         culprit = who(finding.culprit)
         name = f" ({culprit})" if culprit else ""
         style = _SEVERITY_STYLES[finding.severity.value]
-        self._tell(f"{incident.cause.value}: {finding.summary}{name}", style)
+        self._print_event(f"{incident.cause.value}: {finding.summary}{name}", style)
 
     def closed(self, incident: Incident) -> None:
-        self._tell(f"{incident.cause.value} is over", "green")
+        self._print_event(f"{incident.cause.value} is over", "green")
 
     def acted(self, decision: Decision, is_real: bool, evidence: str | None) -> None:
         would = "" if is_real else "would "
-        self._tell(f"{would}{deed(decision)}: {decision.reason}", "bold magenta")
+        self._print_event(f"{would}{action_text(decision)}: {decision.reason}", "bold magenta")
 
     def noted(self, text: str) -> None:
-        self._tell(text, "yellow")
+        self._print_event(text, "yellow")
 
     def printed(self, data: bytes) -> None:
         whole, newline, rest = (self._rest + data).rpartition(b"\n")
@@ -96,19 +96,19 @@ class RunScreen:
         self._live.stop()
         if self._rest:
             self._print([self._rest])
-        for each in self._news:
+        for each in self._events:
             self._console.print(each)
         style = "bold green" if ended.is_recovered else "bold red"
         self._console.print(Text(f"mwatch: {plain(ended.summary)}", style))
 
-    def _tell(self, text: str, style: str) -> None:
+    def _print_event(self, text: str, style: str) -> None:
         stamp = time.strftime("%H:%M:%S")
-        self._news.append(Text.assemble((f"{stamp} ", "dim"), (plain(text), style)))
+        self._events.append(Text.assemble((f"{stamp} ", "dim"), (plain(text), style)))
         self._live.update(self._panel(), refresh=True)
 
     def _panel(self) -> RenderableType:
         elapsed = duration(time.monotonic() - self._started)
-        body = Group(*self._rows, *self._news)
+        body = Group(*self._rows, *self._events)
         footer = Text(f"{elapsed} · {self._where}", "dim")
         return Panel(body, title=self._title, subtitle=footer, title_align="left",
                      subtitle_align="right", border_style="cyan")  # fmt: skip

@@ -113,9 +113,9 @@ def _is_echo(seen: SignSeen, given_up: FaultSeen | None) -> bool:
 
 
 def _named_by_sign(job: Job, signs: list[SignSeen]) -> tuple[Suspect, SignSeen] | None:
-    for said, state in _NAMED.items():
-        named = [seen for seen in signs if seen.sign.state is said]
-        if not named or (said is SignState.STUCK and _are_most(job, named)):
+    for reported, state in _NAMED.items():
+        named = [seen for seen in signs if seen.sign.state is reported]
+        if not named or (reported is SignState.STUCK and _are_most(job, named)):
             continue
         seen = min(named, key=lambda each: _order(job, each))
         return Suspect(_rank(job, seen), state, ""), seen

@@ -49,13 +49,13 @@ def of_exit(seen: ExitSeen) -> Evidence:
 
 def of_gone(seen: ProcessGone) -> Evidence:
     """No line of a log: the parent of the process, or Kubernetes, said it."""
-    told = (
+    reported = (
         None if seen.exit.exit_code is None else f"exit code {seen.exit.exit_code}",
         seen.exit.signal,
         seen.exit.reason,
     )
-    said = ", ".join(part for part in told if part) or "no reason given"
-    return Evidence(None, None, _short(f"{seen.stream}: the command has ended ({said})"))
+    report = ", ".join(part for part in reported if part) or "no reason given"
+    return Evidence(None, None, _short(f"{seen.stream}: the command has ended ({report})"))
 
 
 def of_sign(seen: SignSeen) -> Evidence:
@@ -69,11 +69,13 @@ def of_text(text: str) -> Evidence:
 
 
 def of_straggler(report: Straggler) -> Evidence:
-    said = ", ".join(f"{name} {value:g} on rank {rank}" for name, (value, rank) in _told(report))
-    return _of_line(report.file, report.line, said)
+    message = ", ".join(
+        f"{name} {value:g} on rank {rank}" for name, (value, rank) in _named(report)
+    )
+    return _of_line(report.file, report.line, message)
 
 
-def _told(report: Straggler) -> list[tuple[str, tuple[float, int]]]:
+def _named(report: Straggler) -> list[tuple[str, tuple[float, int]]]:
     return list(report.measures.items())[:8]
 
 

@@ -143,7 +143,7 @@ def is_cascade(error: str | None) -> bool:
 def cause_of_error(error: str | None, message: str = "", during: str | None = None) -> Cause:
     """An exception that no entry of the catalogue knows.
 
-    A programming error comes back with the same samples: a restart does not mend it.
+    A programming error comes back with the same samples: a restart does not fix it.
     """
     name = _last_part(error)
     if during == "save" and name in _FILES:

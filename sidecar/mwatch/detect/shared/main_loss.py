@@ -45,7 +45,7 @@ def is_all_skipped(step: Step) -> bool:
     return 0 < step.covers <= step.skipped_printed
 
 
-def told_loss(step: Step) -> float | None:
+def printed_loss(step: Step) -> float | None:
     """The main loss where the line tells one: finite, and of steps that counted."""
     loss = main_loss(step)
     if loss is None or not math.isfinite(loss) or is_all_skipped(step):

@@ -151,23 +151,23 @@ def _evaluation(job: Job, last: Step, known: Cadence, settings: Settings) -> flo
     if interval is None:
         return allowed if has_evaluated else 0.0
     open_now = _unprinted(job, last, known)
-    if not has_multiple(open_now, interval) or _are_told(job, last, open_now, interval):
+    if not has_multiple(open_now, interval) or _are_reported(job, last, open_now, interval):
         return 0.0
     return allowed
 
 
-def _are_told(job: Job, last: Step, open_now: range, interval: int) -> bool:
+def _are_reported(job: Job, last: Step, open_now: range, interval: int) -> bool:
     """The results of all evaluations that are due were printed; or none ever comes.
 
     One with several data sets prints several results.
     """
-    told = job.attempt.evaluations
+    reported = job.attempt.evaluations
     first = job.attempt.first_iteration or last.iteration
     before = multiples(range(first, last.iteration), interval)
-    if before and not told and not job.calibration.durations[DeadlineSlot.EVALUATING]:
+    if before and not reported and not job.calibration.durations[DeadlineSlot.EVALUATING]:
         return True  # it was due and did not come: this run does not evaluate
     each = max(1, job.attempt.evaluations_before // before) if before else 1
-    return told >= each * multiples(range(first, open_now.stop), interval)
+    return reported >= each * multiples(range(first, open_now.stop), interval)
 
 
 def _save(job: Job, last: Step, known: Cadence, settings: Settings) -> float:

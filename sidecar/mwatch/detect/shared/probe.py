@@ -138,11 +138,11 @@ def standstill(job: Job, probe: ProbedRanks, settings: Settings) -> float:
     Nor longer than the phase lasts: that begins by the clock of the first rank.
     """
     ranks = prompt(probe, settings)
-    unseen = min(max(job.now - probe.newest, 0.0), settings.hang.look_seconds)
+    unobserved = min(max(job.now - probe.newest, 0.0), settings.hang.look_seconds)
     first = job.attempt.ranks[min(job.attempt.ranks)]
-    at = first.at + unseen if first in ranks else job.now
+    at = first.at + unobserved if first in ranks else job.now
     by_phase = max(at - job.attempt.phase_since, 0.0)
-    return min(min(map(_since_iteration, ranks)) + unseen, by_phase)
+    return min(min(map(_since_iteration, ranks)) + unobserved, by_phase)
 
 
 def prompt(probe: ProbedRanks, settings: Settings) -> list[RankState]:

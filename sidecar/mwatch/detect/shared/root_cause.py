@@ -156,19 +156,19 @@ class RootCause(NamedTuple):
 def root_cause(job: Job) -> RootCause | None:
     """None: nothing that could end an attempt was seen after its last step."""
     seen = _Seen(job)
-    told = (
-        seen.told_by_reason()
-        or seen.told_by_rerun()
-        or seen.told_first()
-        or seen.told_by_memory()
-        or seen.told_by_signal()
-        or seen.told_by_cascade()
+    reported = (
+        seen.cause_by_reason()
+        or seen.cause_by_rerun()
+        or seen.first_cause()
+        or seen.cause_by_memory()
+        or seen.cause_by_signal()
+        or seen.cause_by_cascade()
     )
-    if told is not None:
-        return told
+    if reported is not None:
+        return reported
     if not seen.has_ended:
-        return seen.told_at_all()
-    return _Seen(job, has_late_lines=True).told_first() or seen.told_by_exit()
+        return seen.any_cause()
+    return _Seen(job, has_late_lines=True).first_cause() or seen.cause_by_exit()
 
 
 class _Seen:
@@ -222,13 +222,13 @@ class _Seen:
     def _ids(self) -> set[str]:
         return {seen.fault.id for seen in self._faults}
 
-    def told_by_reason(self) -> RootCause | None:
+    def cause_by_reason(self) -> RootCause | None:
         for gone in self._gone:
             if cause := cause_of_reason(gone.exit.reason):
                 return RootCause(cause, gone.at, gone=gone, confidence=0.95)
         return None
 
-    def told_by_rerun(self) -> RootCause | None:
+    def cause_by_rerun(self) -> RootCause | None:
         """Megatron asks for a resume (16), or has judged a result to be wrong (17)."""
         ids = self._ids()
         if self._code == RERUN_EXIT or "rerun-checkpoint-exit" in ids:
@@ -247,10 +247,10 @@ class _Seen:
     def _first_gone_at(self) -> float:
         return self._gone[0].at if self._gone else 0.0
 
-    def told_first(self) -> RootCause | None:
-        return self._told_by_load() or self._told_by_first()
+    def first_cause(self) -> RootCause | None:
+        return self._cause_by_load() or self._cause_by_first()
 
-    def _told_by_load(self) -> RootCause | None:
+    def _cause_by_load(self) -> RootCause | None:
         """A load that failed: a fault that fits any file says less than where it was raised."""
         if self._has_trained:
             return None
@@ -267,7 +267,7 @@ class _Seen:
             return self._of_fault(min(known, key=self._order))
         return self._of_error(min(raised, key=self._order))
 
-    def _told_by_first(self) -> RootCause | None:
+    def _cause_by_first(self) -> RootCause | None:
         fault, error = self._first_root(), self._first_error()
         if fault is not None and fault.fault.id in _GENERIC:
             error = min(self._tracebacks(), key=self._order, default=None)
@@ -337,17 +337,17 @@ class _Seen:
         what = seen.fault if isinstance(seen, FaultSeen) else seen.error
         return seen.at, what.line
 
-    def told_by_memory(self) -> RootCause | None:
+    def cause_by_memory(self) -> RootCause | None:
         seen = next((seen for seen in self._faults if seen.fault.id in _MEMORY), None)
         return RootCause(Cause.OOM, seen.at, seen, next(self._reports(), None)) if seen else None
 
-    def told_by_signal(self) -> RootCause | None:
+    def cause_by_signal(self) -> RootCause | None:
         number = signal_of(self._code)
         if number is None or (number == SIGABRT and self._first_cascade() is not None):
             return None  # torch's watchdog ends a process by SIGABRT
         return self._of_code()
 
-    def told_by_cascade(self) -> RootCause | None:
+    def cause_by_cascade(self) -> RootCause | None:
         seen = self._first_cascade()
         if seen is None or seen.entry is None:
             return None
@@ -364,14 +364,14 @@ class _Seen:
         hangs = [seen for seen in cascades if seen.entry and cause_of(seen.entry) is Cause.HANG]
         return min(hangs or cascades, key=self._order, default=None)
 
-    def told_at_all(self) -> RootCause | None:
+    def any_cause(self) -> RootCause | None:
         """Only consequences were printed, and nobody has seen an end."""
         error = next((seen for seen in self._errors if seen.error.kind == "traceback"), None)
         fault = next((seen for seen in self._faults if seen.fault.role == Role.CASCADE), None)
         first = error or fault
         return RootCause(Cause.CRASH, first.at, fault, error, confidence=0.5) if first else None
 
-    def told_by_exit(self) -> RootCause:
+    def cause_by_exit(self) -> RootCause:
         if self._code is not None:
             return self._of_code()
         report = next(self._reports())

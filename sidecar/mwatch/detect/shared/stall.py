@@ -29,7 +29,7 @@ class Stall(NamedTuple):
     confidence: float
     note: str
     given_up: FaultSeen | None
-    is_unseen: bool
+    is_unobserved: bool
     """Every probe is silent too, and nobody else sees the processes: blind, not hung."""
 
 
@@ -71,8 +71,8 @@ def _outlasted(job: Job, since: float, settings: Settings) -> Stall | None:
     if allowed is None or silent < allowed.seconds or _is_dying(job, since, settings):
         return None
     after = probe.newest + 2 * settings.hang.look_seconds
-    is_unseen = probe.is_dark and not fresh_signs(job, max(since, after), settings, 0.0)
-    return Stall(since, allowed.seconds, allowed.confidence, allowed.note, None, is_unseen)
+    is_unobserved = probe.is_dark and not fresh_signs(job, max(since, after), settings, 0.0)
+    return Stall(since, allowed.seconds, allowed.confidence, allowed.note, None, is_unobserved)
 
 
 def _is_dying(job: Job, since: float, settings: Settings) -> bool:

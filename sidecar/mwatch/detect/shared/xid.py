@@ -51,8 +51,12 @@ def action(seen: FaultSeen) -> str | None:
 
 def asks_for_recovery(seen: FaultSeen) -> bool:
     """Now; a GPU that is only to be drained works on until its job is done."""
-    told = action(seen)
-    return told is not None and told.lower() != "none" and not told.lower().startswith("drain")
+    reported = action(seen)
+    return (
+        reported is not None
+        and reported.lower() != "none"
+        and not reported.lower().startswith("drain")
+    )
 
 
 def standing(faults: list[FaultSeen]) -> list[FaultSeen]:
@@ -85,7 +89,7 @@ def is_machine(seen: FaultSeen) -> bool:
 
 
 def is_fatal(seen: FaultSeen) -> bool:
-    """Nothing on this node will mend it while the job waits."""
+    """Nothing on this node will fix it while the job waits."""
     if asks_for_recovery(seen):
         return True
     entry = seen.entry

@@ -328,9 +328,9 @@ def _object(body: bytes) -> Mapping[str, Any]:
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
-        raise _Bad("the body is no JSON") from None
+        raise _Bad("the body is not JSON") from None
     if not isinstance(found, dict):
-        raise _Bad("the body is no JSON object")
+        raise _Bad("the body is not a JSON object")
     return found
 
 

@@ -212,7 +212,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not length or self.headers.get("Transfer-Encoding"):
             return _error(HTTPStatus.LENGTH_REQUIRED, "say Content-Length")
         if not (length.isascii() and length.isdigit() and len(length) <= len(str(1 << 63))):
-            return _error(HTTPStatus.BAD_REQUEST, "Content-Length is no number")
+            return _error(HTTPStatus.BAD_REQUEST, "Content-Length is not a number")
         if int(length) > MAX_BODY_BYTES:
             too_large = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
             return _error(too_large, f"at most {MAX_BODY_BYTES} bytes")

@@ -51,7 +51,7 @@ GPU_CLOCK = gauge("gpu_sm_clock_hertz", "hertz", "Clock of the SMs.", *_GPU)
 GPU_THROTTLED = gauge(
     "gpu_throttled",
     "0 or 1",
-    "1 for each reason that the clocks are held down now. The power cap is usual at full load.",
+    "1 for each reason that currently reduces the clocks. The power cap is usual at full load.",
     *_GPU,
     "reason",
 )
@@ -87,7 +87,7 @@ GPU_REMAP_PENDING = gauge(
     "gpu_row_remap_pending", "0 or 1", "1 while a row waits for a reset to be replaced.", *_GPU
 )
 GPU_REMAP_FAILED = gauge(
-    "gpu_row_remap_failed", "0 or 1", "1 where a row could not be replaced: change the GPU.", *_GPU
+    "gpu_row_remap_failed", "0 or 1", "1 if a row could not be replaced: replace the GPU.", *_GPU
 )
 GPU_RECOVERY = gauge(
     "gpu_recovery_action",
@@ -105,7 +105,7 @@ GPU_PCIE_REPLAYS = counter(
 GPU_THROTTLED_SECONDS = counter(
     "gpu_throttled_seconds",
     "seconds",
-    "Time with clocks held down since the driver was loaded, by reason.",
+    "Time with reduced clocks since the driver was loaded, by reason.",
     *_GPU,
     "reason",
 )
@@ -147,7 +147,7 @@ FABRIC_SENT = counter("fabric_sent_bytes", "bytes", "Sent over this port.", "dev
 FABRIC_ERRORS = counter(
     "fabric_errors",
     "errors",
-    "Counters of trouble of this port, by the kernel's name for each.",
+    "Error counters of this port, by the kernel's name for each.",
     "device",
     "reason",
 )
@@ -160,29 +160,29 @@ SOURCE_UP = gauge(
 SOURCE_READ = gauge(
     "source_read_timestamp_seconds",
     "seconds since 1970",
-    "When this source was last read well.",
+    "When this source was last read successfully.",
     "source",
 )
-BLIND = gauge("blind", "0 or 1", "1 while mwatch cannot see how the job is.")
+BLIND = gauge("blind", "0 or 1", "1 while mwatch has no data on the progress of the job.")
 LOOK = gauge(
     "last_look_timestamp_seconds",
     "seconds since 1970",
-    "When mwatch last looked at the job: it stands still when its own loop does.",
+    "When mwatch last evaluated the job: it stops rising when the loop is stuck.",
 )
 
-ACTING = gauge("acting", "0 or 1", "1 where this run is acted on, 0 where it is only observed.")
-STARTED = gauge("start_timestamp_seconds", "seconds since 1970", "When this watcher was started.")
+ACTING = gauge("acting", "0 or 1", "1 if mwatch may act on this run, 0 if it only observes.")
+STARTED = gauge("start_timestamp_seconds", "seconds since 1970", "When this process was started.")
 LOG_LINES = counter("log_lines", "lines", "Lines of the trainer's log that were read.")
 LOG_BYTES = counter("log_bytes", "bytes", "Bytes of the trainer's log that were read.")
 DROPPED = counter(
     "dropped",
     "items",
-    "Lost before anybody could look at it, in the unit of that source: bytes of the log, samples.",
+    "Data dropped before it was processed, in the unit of the source: bytes of the log, samples.",
     "source",
 )
-OWN_ERRORS = counter("own_errors", "errors", "Faults of mwatch itself that it survived.")
-OWN_CPU = counter("own_cpu_seconds", "seconds", "CPU time of this watcher.")
-OWN_MEMORY = gauge("own_resident_bytes", "bytes", "Memory of this watcher.")
+OWN_ERRORS = counter("own_errors", "errors", "Internal errors of mwatch that it recovered from.")
+OWN_CPU = counter("own_cpu_seconds", "seconds", "CPU time of this process.")
+OWN_MEMORY = gauge("own_resident_bytes", "bytes", "Memory of this process.")
 
 OWN = _defined(HARDWARE)
 
@@ -221,8 +221,8 @@ CONSUMED_SAMPLES = gauge(
 SKIPPED = counter(
     "skipped_iterations",
     "iterations",
-    "Iterations whose update was skipped, in this attempt; what two lines tell twice is counted "
-    "once.",
+    "Iterations whose update was skipped, in this attempt; a step that two lines report is "
+    "counted once.",
 )
 NAN = counter(
     "nan_iterations", "iterations", "Iterations that Megatron counted as NaN, in this attempt."
@@ -241,7 +241,7 @@ HANG_DEADLINE = gauge(
 FINDING = gauge(
     "finding",
     "0 or 1",
-    "1 for each thing that is wrong now, by its worst severity.",
+    "1 for each current finding, by its worst severity.",
     "finding",
     "severity",
 )
@@ -258,8 +258,8 @@ RESTARTS_LEFT = gauge(
 CHECKPOINT_ITERATION = gauge(
     "checkpoint_iteration",
     "iterations",
-    "Iteration of the newest checkpoint (latest), and of the newest that is whole and of the line "
-    "that is being continued (good).",
+    "Iteration of the newest checkpoint (latest), and of the newest complete one that "
+    "was not rolled back (good).",
     "kind",
 )
 CHECKPOINT_TIME = gauge(
@@ -273,12 +273,7 @@ GOODPUT = gauge(
     "ratio",
     "Share of wall time in sound iterations done for the first time.",
 )
-BADPUT = counter(
-    "badput_seconds",
-    "seconds",
-    "Wall time that was lost, by what it went into, up to the last look.",
-    "reason",
-)
+BADPUT = counter("badput_seconds", "seconds", "Lost wall time, by what it was spent on.", "reason")
 CHECKPOINT_SIZE = gauge("checkpoint_size_bytes", "bytes", "Size of that checkpoint.", "kind")
 STORAGE_FREE = gauge(
     "storage_free_bytes", "bytes", "Free space of the file system that holds the checkpoints."

@@ -7,42 +7,42 @@ from __future__ import annotations
 from mwatch.export.metrics.metric import Metric, counter, gauge
 
 LEADER = gauge(
-    "controller_leader", "0 or 1", "1 while this controller may act, 0 while it looks on."
+    "controller_leader", "0 or 1", "1 while this controller is the leader and may act, else 0."
 )
 JOBS = gauge("controller_jobs", "jobs", "Watched jobs, by whether they are acted on.", "state")
 ACTIONS = gauge(
     "controller_actions",
     "jobs",
-    "Watched jobs, by what is being done to them, and for `held` by what keeps it back.",
+    "Watched jobs, by the action in progress, and for `held` by what holds it.",
     "state",
     "reason",
 )
 LEDGER_ERRORS = counter(
     "controller_ledger_errors",
     "errors",
-    "Reads and writes of the ledger that came to nothing: without it nothing is done.",
+    "Failed reads and writes of the ledger; without it no action is taken.",
 )
 PODS = gauge(
     "controller_pods", "pods", "Running pods of watched jobs, by whether they answer.", "state"
 )
-POLLS = counter("controller_polls", "polls", "Questions to sidecars.")
+POLLS = counter("controller_polls", "polls", "Requests to sidecars.")
 POLL_FAILURES = counter(
-    "controller_poll_failures", "polls", "Questions to sidecars that came to nothing.", "reason"
+    "controller_poll_failures", "polls", "Failed requests to sidecars.", "reason"
 )
 API_CALLS = counter("controller_api_calls", "calls", "Calls to the API server, retries included.")
 SIGHT_AGE = gauge(
     "controller_sight_age_seconds",
     "seconds",
-    "How old the copy of these objects is that is gone by; none: they were never read.",
+    "Age of the cached view of these objects; absent if they were never read.",
     "resource",
 )
 RELISTS = counter("controller_relists", "lists", "Lists of objects that had to be read as a whole.")
-LOOP = gauge("controller_loop_seconds", "seconds", "What the last turn of the loop took.")
+LOOP = gauge("controller_loop_seconds", "seconds", "Duration of the last turn of the loop.")
 LOOP_LONGEST = gauge(
     "controller_loop_longest_seconds", "seconds", "The longest turn of the last five minutes."
 )
 STARTED = gauge("controller_start_timestamp_seconds", "seconds since 1970", "When it was started.")
-ERRORS = counter("controller_errors", "errors", "Faults of the controller that it survived.")
+ERRORS = counter("controller_errors", "errors", "Internal errors that the controller survived.")
 CPU = counter("controller_cpu_seconds", "seconds", "CPU time of the controller.")
 MEMORY = gauge("controller_resident_bytes", "bytes", "Memory of the controller.")
 

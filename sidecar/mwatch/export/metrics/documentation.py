@@ -18,8 +18,8 @@ _HEAD = """\
 
 <!-- Made by `python -m mwatch.export.metrics.documentation`; a test compares it. -->
 
-Every metric also has the label `run`. A metric without a value is one that nobody knows: nothing
-is made up. Counters of an attempt begin anew with the next one.
+Every metric also has the label `run`. A metric is absent while its value is
+unknown. Counters of an attempt start again with the next one.
 
 The same values go out over OTLP when an endpoint is set: under the names in the last column, in the
 unit beside them (UCUM), with the labels as attributes. `megatron.training.*` are Megatron's own

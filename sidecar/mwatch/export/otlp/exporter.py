@@ -76,7 +76,7 @@ class Otlp:
         """
         parts = urlsplit(endpoint)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{scrub_text(endpoint, patterns)!r} is no http(s) address")
+            raise ValueError(f"{scrub_text(endpoint, patterns)!r} is not an http(s) address")
         self._endpoint = address(endpoint, os.environ)
         self._hint = _GRPC_HINT if parts.port == _GRPC_PORT else ""
         self._snapshots = snapshots

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A check, of a manifest or of a running job, and what it found: what was seen, and the mend."""
+"""A check, of a manifest or of a running job, and what it found: what was seen, and the fix."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CheckHit(NamedTuple):
     path: Path
     """Where in the manifest."""
     what: str
-    mend: str
+    fix: str
     level: CheckLevel | None = None
     """Where it differs from the check's own."""
 
@@ -43,7 +43,7 @@ class Problem(NamedTuple):
     level: CheckLevel
     job: str
     what: str
-    mend: str
+    fix: str
     line: int | None = None
 
 

@@ -25,7 +25,7 @@ def each_of(what: str, items: Iterable[Any], workers: int, act: Callable[[Any], 
                 answers.append(future.result())
             except Settled as error:
                 failures.append(error)
-                # What no retry mends fails for all: a token, a full disk.
+                # What no retry fixes fails for all: a token, a full disk.
                 for each in futures:
                     each.cancel()
                 break

@@ -1,0 +1,89 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""How `--help` looks: commands and options in groups, examples on lines of their own.
+
+Typer groups only with rich, which costs more to import than all the rest of `--help`, and shows
+Python types beside the arguments. A docstring's paragraphs that begin with `Example:` become the
+examples; `rich_help_panel` names the group, as in Typer itself.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+_EXAMPLE = "Example:"
+_RANGE = re.compile(r"(?P<low>[0-9.e-]+)<=x<=(?P<high>[0-9.e+]+)")
+_SURE = 100_000
+"""A limit above this is a guard against nonsense, not something to read about."""
+
+
+class HelpCommand(TyperCommand):
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        arguments = [each for each in self.params if each.param_type_name == "argument"]
+        return ["[OPTIONS]", *(_usage(each) for each in arguments)]
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        paragraphs = (self.help or "").split("\n\n")
+        examples = [each for each in paragraphs if each.startswith(_EXAMPLE)]
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text("\n\n".join(each for each in paragraphs if each not in examples))
+        with formatter.section("Examples" if len(examples) > 1 else "Example"):
+            for each in examples:
+                formatter.write(f"  {' '.join(each.removeprefix(_EXAMPLE).split())}\n")
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for each in self.get_params(ctx):
+            if (record := each.get_help_record(ctx)) is not None:
+                sections.setdefault(_section(each), []).append(_row(each, record))
+        for name in sorted(sections, key=lambda name: (name != "Arguments", name == "Options")):
+            with formatter.section(name):
+                formatter.write_dl(sections[name], col_max=24)
+
+
+class HelpGroup(TyperGroup):
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            summary = " ".join((command.help or "").partition("\n\n")[0].split())
+            group = str(getattr(command, "rich_help_panel", None) or "Commands")
+            groups.setdefault(group, []).append((name.ljust(_widest(self.commands)), summary))
+        for group, rows in groups.items():
+            with formatter.section(group):
+                formatter.write_dl(rows)
+
+
+def _widest(names: Any) -> int:
+    return max(map(len, names))
+
+
+def _usage(argument: Any) -> str:
+    """`JOB`, or `[JOB]` where it may be left out; the dots of a last `CMD...` look like a cut."""
+    name = str(argument.metavar or argument.name.upper())
+    is_optional = not argument.required and not name.startswith(("[", "--"))
+    return f"[{name}]" if is_optional else name.removesuffix("...")
+
+
+def _section(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return "Arguments"
+    return str(getattr(parameter, "rich_help_panel", None) or "Options")
+
+
+def _row(parameter: Any, record: tuple[str, str]) -> tuple[str, str]:
+    name, text = record
+    if parameter.param_type_name == "argument":
+        name = str(parameter.metavar or parameter.name.upper()).strip("[]")
+    text = _RANGE.sub(_range, text).replace("x>=", "at least ")
+    return name, text.replace("; ]", "]").replace("  []", "")
+
+
+def _range(match: re.Match[str]) -> str:
+    low, high = match["low"], match["high"]
+    if float(high) < _SURE:
+        return f"{low} to {high}"
+    return "" if float(low) <= 1 else f"at least {low}"
