@@ -17,7 +17,7 @@ from mwatch_gpt.errors import BadInput
 
 def make(nursery: Nursery, folder: Path, *argv: str) -> tuple[int | None, str]:
     log = folder / "data.log"
-    code = nursery.wait(nursery.start("data", argv, {}, log), 20)
+    code = nursery.wait(nursery.start("data", argv, {}, log), 50)
     return code, log.read_text()
 
 

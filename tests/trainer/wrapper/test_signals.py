@@ -233,12 +233,16 @@ def test_it_works_as_the_first_process_of_a_container(tmp_path: Path) -> None:
     try:
         assert wrapper.stdout is not None
         assert wrapper.stdout.readline().startswith(b"ready")
+        until((tmp_path / "attempt.json").exists)  # the command may be quicker than the file
         assert attempt(tmp_path)["wrapper_pid"] == 1
         (first,) = _children(wrapper.pid)
         until(lambda: not _zombies(first))
         kill(first, signal.SIGTERM)
         out, err = wrapper.communicate(timeout=LIMIT_SECONDS)
     finally:
+        below = descendants(wrapper.pid) if wrapper.poll() is None else []
+        for pid in below:
+            kill(pid)
         wrapper.kill()
     assert (wrapper.returncode, out, err) == (6, b"term\n", b"")
 
