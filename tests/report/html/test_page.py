@@ -151,7 +151,7 @@ def test_any_story_makes_a_whole_page(seed: int) -> None:
 
 def test_a_story_of_nothing_says_so() -> None:
     text = " ".join(Reader(render(StoryRecorder("run", "replay").story())).text)
-    assert "no data yet" in text
+    assert "nothing was seen yet" in text
     assert "No iteration line was seen" in text
 
 
