@@ -255,7 +255,7 @@ def test_a_warning_does_not_hide_that_the_log_breaks_off(tmp_path: Path) -> None
 def test_goodput_that_rests_on_a_guess_says_so(tmp_path: Path) -> None:
     run = RunLog(interval=100, total=9000).start().steps(1, 100).killed()
     told = judged(put(tmp_path, "a.log", run)).notes
-    assert [note for note in told if "told apart by a guess" in note]
+    assert [note for note in told if "attributed by estimate" in note]
     run = RunLog(interval=100, total=9000).start().steps(1, 1000).killed()
     told = judged(put(tmp_path, "b.log", run)).notes
-    assert not [note for note in told if "told apart by a guess" in note]
+    assert not [note for note in told if "attributed by estimate" in note]

@@ -42,7 +42,9 @@ def render_diagnosis(report: RunReport) -> list[Line]:
 def headline(report: RunReport, now: float | None = None) -> Line:
     """`now`: the run goes on, so the age of the fault matters."""
     reported = report.verdict
-    since = "" if reported.since_iteration is None else f" since iteration {reported.since_iteration}"
+    since = (
+        "" if reported.since_iteration is None else f" since iteration {reported.since_iteration}"
+    )
     if reported.since_time is not None:
         ago = "" if now is None else f", {duration(max(0.0, now - reported.since_time))} ago"
         since += f" ({clock(report, reported.since_time)}{ago})"
