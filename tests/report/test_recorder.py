@@ -42,7 +42,7 @@ def rolled_back() -> Watch:
 def test_a_recorder_that_was_told_nothing_says_so() -> None:
     story = ReportRecorder(Engine("run", {})).report()
     assert (story.verdict.cause, story.attempts, story.started_at) == ("blind", (), None)
-    assert (story.verdict.summary, story.exit_code) == ("nothing was seen yet", 3)
+    assert (story.verdict.summary, story.exit_code) == ("no data yet", 3)
 
 
 def test_a_healthy_run_has_curves_and_no_incidents() -> None:

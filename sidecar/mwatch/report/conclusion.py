@@ -44,8 +44,8 @@ class RunConclusion(NamedTuple):
 
 
 _NOTHING_SEEN = RunConclusion(
-    Verdict(Cause.BLIND, "nothing was seen yet", confidence=0.0),
-    Decision(Action.NONE, Cause.BLIND, 0, "nothing was seen yet"),
+    Verdict(Cause.BLIND, "no data yet", confidence=0.0),
+    Decision(Action.NONE, Cause.BLIND, 0, "no data yet"),
     None,
     (),
 )

@@ -181,7 +181,7 @@ class RunWatcher:
     def _assess(self, now: float) -> Assessment:
         """Who has just come need not see anything yet."""
         if not self._first.has_begun and now < self._blind_from:
-            nothing = Decision(Action.NONE, Cause.UNKNOWN, 1, "nothing was seen yet")
+            nothing = Decision(Action.NONE, Cause.UNKNOWN, 1, "no data yet")
             return Assessment(now, (), nothing)
         return self.engine.evaluate(now)
 
