@@ -147,7 +147,7 @@ def test_the_form_of_the_sidecar_is_what_the_cluster_keeps() -> None:
     form, said = choose("auto", ["JobSet", "PyTorchJob"], lambda kind: kind == "JobSet")
     assert form == "container" and "drops native sidecars of a PyTorchJob" in said[0]
     form, said = choose("auto", ["JobSet"], lambda _: None)
-    assert form == "native" and "cannot say" in said[0]
+    assert form == "native" and "cannot find out" in said[0]
     assert choose("container", ["JobSet"], lambda _: True) == ("container", [])
 
 

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from mwatch.report.html.text import cause_name
-from support.runs.live_runs import PATIENCE, command, environment, run, started, trainer
+from support.runs.live_runs import PATIENCE, command, environment, run, started, trainer, until
 
+pytestmark = pytest.mark.timeout(180)  # each makes a run and reads it several times
 SAVES = ("--save", "ckpt", "--load", "ckpt", "--state", "once")
 
 
@@ -48,8 +49,16 @@ def interrupted(folder: Path) -> None:
     line = command(folder, "--grace", "2", then=trainer("--train-iters", "100000"))
     with started(line, folder) as running:
         running.starts()
+        until(lambda: (_story(folder).get("verdict") or {}).get("cause") == "healthy")
         running.process.send_signal(signal.SIGINT)
         running.ends()
+
+
+def _story(folder: Path) -> dict[str, Any]:
+    """What the watcher has written so far; a line that was printed may not be read yet."""
+    file = folder / "runs" / "r" / "story.json"
+    body: dict[str, Any] = json.loads(file.read_text())["story"] if file.exists() else {}
+    return body
 
 
 CASES = {

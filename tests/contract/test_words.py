@@ -44,7 +44,7 @@ NAMES_LEFT = frozenset(
     )
 ) | {"mwatch_trainer/gpu"}  # fmt: skip
 TEXTS_LEFT = frozenset(
-    f"mwatch/{name}" for name in ("config", "model", "remediate", "report", "sources", "watch")
+    f"mwatch/{name}" for name in ("config", "model", "report", "sources", "watch")
 )
 
 

@@ -164,9 +164,9 @@ def test_two_recorders_of_one_rank_are_one_recording() -> None:
     [
         (b"", "neither a pickle nor JSON"),
         (b"\x80\x02", "cut short"),
-        (b"\x80\x02}.", "no dump"),
+        (b"\x80\x02}.", "not a dump"),
         (b"[1, 2", "neither a pickle nor JSON"),
-        (b'{"a": 1}', "no dump"),
+        (b'{"a": 1}', "not a dump"),
         (b"\x80\x02cos\nsystem\n.", "step 0x63"),
         (b"\x80\x02\x8c\x02os\x8c\x06system\x93.", "step 0x93"),
         (pickle.dumps({"entries": [set()]}, 4), "step 0x8f"),

@@ -97,7 +97,7 @@ def test_a_missing_index_is_refused(tmp_path: Path) -> None:
 def test_a_half_written_index_is_refused(tmp_path: Path) -> None:
     prefix = pair(tmp_path / "d", "a")
     Path(f"{prefix}.idx").write_bytes(b"MMID")
-    assert "not an index" in refusal(tmp_path, DATA_FOLDER=str(tmp_path / "d"))
+    assert "is no index" in refusal(tmp_path, DATA_FOLDER=str(tmp_path / "d"))
 
 
 def test_an_empty_file_of_tokens_is_refused(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ REFUSALS: dict[str, tuple[list[str], str]] = {
     "memory": ([*EKS, *sets("model.size=18.4B", "parallelism.tensor=2")],
         r"take \d+ GiB of each GPU, and those of p4d.24xlarge have 40 GiB"),
     "memory of experts": ([*EKS, *sets("moe.experts=64")], r"take \d+ GiB of each GPU"),
-    "retention": (sets("checkpoints.retainInterval=150"), "no multiple of checkpoints.saveInter"),
+    "retention": (sets("checkpoints.retainInterval=150"), "not a multiple of checkpoints.saveInt"),
     "old retention": (sets("checkpoints.retainInterval=200", "image.release=0.12.1"), "v0.14"),
     "learning rate": (sets("optimizer.minLr=1"), "is above optimizer.lr"),
     "backoff": ([*AKS, *sets("job.backoffLimit=1")], "backoffLimit 1 is less than the 2 pods"),

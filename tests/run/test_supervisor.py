@@ -20,7 +20,6 @@ import json, os, sys, threading
 from pathlib import Path
 from mwatch.run import assemble as app
 from mwatch.watch.observer import NoObserver
-from mwatch.config import policy
 from mwatch.watch import watcher
 
 class View(NoObserver):

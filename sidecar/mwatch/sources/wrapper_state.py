@@ -23,7 +23,7 @@ from mwatch_trainer.contract import ATTEMPT
 _MAX_WORDS = 1000
 _MAX_CHANGES = 64
 _MAX_ARGV = 2048
-_NO_MEMORY = re.compile(r"\boom\b|memory for this container was used up|kernel killed .*no memory")
+_NO_MEMORY = re.compile(r"\boom\b|memory for this container was used up|kernel killed .*memory")
 """Of the host; a GPU that has too little is told by the log."""
 
 

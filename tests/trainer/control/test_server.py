@@ -145,7 +145,7 @@ BAD: list[tuple[Any, str]] = [
     ({"op": "stop", "grace_seconds": -1}, "grace_seconds must be"),
     ({"op": "stop", "grace_seconds": "soon"}, "grace_seconds must be"),
     ({"op": "stop", "reason": 7}, "reason must be a text"),
-    ({"op": "dump", "id": "../../etc"}, "no name for a dump"),
+    ({"op": "dump", "id": "../../etc"}, "not a name for a dump"),
     ({"op": "dump", "seconds": 1e9}, "seconds must be"),
 ]
 
@@ -157,10 +157,10 @@ def test_a_bad_request_is_answered_and_harms_nothing(tmp_path: Path) -> None:
             answer = ask(str(tmp_path), request)
             assert answer["ok"] is False
             assert why in answer["error"]
-        assert b"no JSON" in raw(tmp_path, b"stop it\n")
-        assert b"no JSON" in raw(tmp_path, b"\xff\xfe{}\n")
-        assert b"no JSON" in raw(tmp_path, b"[" * 50_000 + b"\n")
-        assert b"no object" in raw(tmp_path, b"[]\n")
+        assert b"not JSON" in raw(tmp_path, b"stop it\n")
+        assert b"not JSON" in raw(tmp_path, b"\xff\xfe{}\n")
+        assert b"not JSON" in raw(tmp_path, b"[" * 50_000 + b"\n")
+        assert b"not an object" in raw(tmp_path, b"[]\n")
         assert b"too long" in raw(tmp_path, b"x" * 70_000)
         assert raw(tmp_path, b"") == b""
         assert wrapper.poll() is None
