@@ -7,13 +7,13 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from mwatch.errors import InputError
 from mwatch.report.run_report import RunReport
+from mwatch.runtime.files import replace_file
 
 _SUFFIXES = (".md", ".json")
 
@@ -49,15 +49,7 @@ def write_report(report: RunReport, file: Path) -> None:
     check_target(file)
     text = to_json(report) + "\n" if file.suffix == ".json" else to_markdown(report)
     try:
-        handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as out:
-                out.write(text)
-            os.chmod(name, 0o666 & ~_umask())
-            os.replace(name, file)
-        except BaseException:
-            os.unlink(name)
-            raise
+        replace_file(file, text.encode("utf-8", "backslashreplace"), mode=0o666 & ~_umask())
     except OSError as error:
         raise InputError(f"{file}: cannot be written ({error.strerror}); check it") from error
 

@@ -10,8 +10,6 @@ Every text is scrubbed and cut as it is written.
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import StrEnum
@@ -27,6 +25,7 @@ from mwatch.model.finding import Cause
 from mwatch.report.model import MAX_WORDS, short
 from mwatch.report.run_report import RunReport
 from mwatch.report.series import Bucket, ValueRange
+from mwatch.runtime.files import replace_file
 
 VERSION = 2
 NAME = "story.json"
@@ -70,15 +69,7 @@ def from_json(data: bytes, name: str = NAME) -> RunReport:
 
 def write(story: RunReport, file: Path) -> None:
     """A reader sees the old one or the new one. OSError where it cannot be written."""
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(to_json(story))
-        os.chmod(name, 0o644)
-        os.replace(name, file)
-    except BaseException:
-        os.unlink(name)
-        raise
+    replace_file(file, to_json(story))
 
 
 def read(file: Path) -> RunReport:

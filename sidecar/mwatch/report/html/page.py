@@ -15,7 +15,6 @@ import base64
 import hashlib
 import json
 import os
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from mwatch.report.html.sections import incidents
 from mwatch.report.html.text import Detail, esc
 from mwatch.report.run_report import RunReport
 from mwatch.report.series import Bucket
+from mwatch.runtime.files import replace_file
 
 MAX_BYTES = 2_000_000
 _LEVELS = (Detail(8, 600, 40), Detail(3, 240, 20), Detail(1, 100, 10), Detail(0, 40, 4))
@@ -175,16 +175,8 @@ def write_page(page: str, file: Path) -> int:
     check_target(file)
     data = page.encode("utf-8", "replace")
     try:
-        handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-        try:
-            with os.fdopen(handle, "wb") as out:
-                out.write(data)
-            os.chmod(name, 0o644)
-            os.replace(name, file)
-        except BaseException:
-            os.unlink(name)
-            raise
+        replace_file(file, data)
     except OSError as error:
-        mend = "name another place with --out"
-        raise InputError(f"{file}: cannot be written ({error.strerror}); {mend}") from error
+        fix = "name another place with --out"
+        raise InputError(f"{file}: cannot be written ({error.strerror}); {fix}") from error
     return len(data)
