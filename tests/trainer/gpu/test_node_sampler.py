@@ -56,10 +56,15 @@ def wrapper(tmp_path: Path) -> Any:
 
 def test_ranks_are_told_from_their_workers(tmp_path: Path, wrapper: Any) -> None:
     path = tmp_path / "node" / "processes.json"
-    until(lambda: len(read(path).get("processes", [])) == 5)
+
+    def ranks() -> list[int]:
+        found = read(path).get("processes", [])
+        return sorted(each["rank"] for each in found if each["rank"] is not None)
+
+    until(lambda: ranks() == [4, 4, 5, 5])
     found = read(path)["processes"]
+    assert len(found) == 5
     assert [each["rank"] for each in found if each["is_rank"]] == [4, 5]
-    assert sorted(each["rank"] for each in found if each["rank"] is not None) == [4, 4, 5, 5]
     assert all(each["state"] in "RSD" and each["rss_bytes"] > 0 for each in found)
     kill(found[-1]["pid"], signal.SIGSTOP)
     until(lambda: read(path)["processes"][-1]["state"] == "T")
@@ -136,6 +141,18 @@ def test_the_number_of_a_pod_is_no_rank(tmp_path: Path) -> None:
         (tmp_path / str(pid) / "environ").write_bytes(text)
     found = Ranks(str(tmp_path)).of([process(2, 1), process(3, 2), process(4, 3)])
     assert found == {2: (None, False), 3: (0, True), 4: (None, False)}
+
+
+def test_a_process_met_before_it_has_its_own_environment_becomes_a_rank(tmp_path: Path) -> None:
+    """Between fork and exec a worker still has the environment of its launcher, or none."""
+    ranks, environ_file = Ranks(str(tmp_path)), tmp_path / "2" / "environ"
+    environ_file.parent.mkdir()
+    environ_file.write_bytes(b"")
+    assert ranks.of([process(2, 1)]) == {2: (None, False)}
+    environ_file.write_bytes(b"RANK=5\0LOCAL_RANK=1\0")
+    assert ranks.of([process(2, 1)]) == {2: (5, True)}
+    environ_file.unlink()
+    assert ranks.of([process(2, 1)]) == {2: (5, True)}, "it is remembered after two looks"
 
 
 def test_a_document_that_is_too_long_is_not_written(tmp_path: Path) -> None:

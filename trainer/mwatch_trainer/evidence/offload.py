@@ -66,6 +66,8 @@ class Keeping:
                 copy = self._begin(id, root)
         if not copy.done.wait(seconds):
             return {"state": "copying", "folder": os.path.join(root, id)}
+        if not copy.answer:
+            raise NotCopied("the copy ended before it was complete: ask again")
         if copy.answer.get("ok") is not True:
             raise NotCopied(str(copy.answer.get("error"))[:500])
         return {**copy.answer, "state": "kept"}

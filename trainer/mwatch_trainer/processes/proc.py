@@ -129,11 +129,16 @@ def rank_of(pid: int, proc: str = "/proc") -> int | None:
 
 
 class Ranks:
-    """Which processes are ranks. Remembers, because an environment is long to read."""
+    """Which processes are ranks. Remembers, because an environment is long to read.
+
+    Not from the first look at a process: between fork and exec it has the environment of its
+    parent, and for a moment none at all.
+    """
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
         self._known: dict[tuple[int, int], int | None] = {}
+        self._seen: set[tuple[int, int]] = set()
 
     def of(self, processes: Collection[Process]) -> dict[int, tuple[int | None, bool]]:
         """pid -> the rank in its environment, and whether it is that rank's own process.
@@ -141,10 +146,11 @@ class Ranks:
         Data-loader workers inherit the variable: theirs is the rank of their parent.
         """
         keys = {(each.pid, each.started) for each in processes}
-        self._known = {key: rank for key, rank in self._known.items() if key in keys}
-        for pid, started in keys - set(self._known):
-            self._known[pid, started] = rank_of(pid, self._proc)
-        ranks = {each.pid: self._known[each.pid, each.started] for each in processes}
+        known = {key: rank for key, rank in self._known.items() if key in keys}
+        known.update((key, rank_of(key[0], self._proc)) for key in keys - set(known))
+        ranks = {each.pid: known[each.pid, each.started] for each in processes}
+        self._known = {key: rank for key, rank in known.items() if key in self._seen}
+        self._seen = keys
         return {
             each.pid: (
                 ranks[each.pid],
