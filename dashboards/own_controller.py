@@ -29,11 +29,11 @@ CONTROLLER = Row(
         ),
         Panel(
             "Age of its copy of the cluster", "lines",
-            (Query(_by(_own("sight_age_seconds"), "resource"), "{{namespace}} {{resource}}"),),
+            (Query(_by(_own("view_age_seconds"), "resource"), "{{namespace}} {{resource}}"),),
             "s",
             "By kind of object. Usual: below 20 s, a minute for kinds that the cluster does not "
             "have. Nothing is done to a job on a copy older than 30 s.",
-            alerts=("MwatchControllerSightStale",),
+            alerts=("MwatchControllerViewStale",),
             steps=(Step(None, "green"), Step(60, "yellow"), Step(120, "red")),
         ),
         Panel(
@@ -84,7 +84,7 @@ CONTROLLER = Row(
                 Query(_by(rate(_own("relists_total"))), f"whole lists {_NAME}"),
             ),
             "reqps", "Retries included. Whole lists are dear for the API server: few are usual.",
-            alerts=("MwatchControllerSightStale",),
+            alerts=("MwatchControllerViewStale",),
         ),
         Panel(
             "Processor time of the controller", "lines",

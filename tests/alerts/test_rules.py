@@ -68,7 +68,7 @@ def controller(number: int) -> list[dict[str, str]]:
     values = {
         f"mwatch_controller_leader{{{scrape}}}": "0x20" if number else "1x20",
         f'mwatch_controller_jobs{{{scrape}, state="act"}}': "1x20",
-        f'mwatch_controller_sight_age_seconds{{{scrape}, resource="pods"}}': "5x20",
+        f'mwatch_controller_view_age_seconds{{{scrape}, resource="pods"}}': "5x20",
         f"mwatch_controller_cpu_seconds_total{{{scrape}}}": "0+1x20",
         f"mwatch_last_look_timestamp_seconds{{{place}}}": "0+30x20",
         f"mwatch_last_progress_timestamp_seconds{{{place}}}": "0x20",

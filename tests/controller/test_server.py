@@ -126,6 +126,7 @@ def test_metrics_are_of_the_job_as_a_whole_and_of_the_controller() -> None:
     assert values["mwatch_controller_leader"] == "1.0"
     assert values['mwatch_controller_pods{state="answering"}'] == "2.0"
     assert values['mwatch_controller_poll_failures_total{reason="late"}'] == "2.0"
+    assert values['mwatch_controller_view_age_seconds{resource="pods"}'] == "1.5"
     assert values['mwatch_controller_sight_age_seconds{resource="pods"}'] == "1.5"
     actions = {name: value for name, value in values.items() if "controller_actions" in name}
     assert actions == {

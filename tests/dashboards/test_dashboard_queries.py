@@ -28,8 +28,9 @@ KNOWN = {"run", *(each for labels in OURS.values() for each in labels), *OF_THE_
 NOT_SHOWN = {
     "mwatch_attempt_start_timestamp_seconds",
     "mwatch_consumed_samples",
+    "mwatch_controller_sight_age_seconds",
 }
-"""Said as well by what is shown: the attempt, the iteration."""
+"""Redundant with what is shown (the attempt, the iteration), or deprecated."""
 
 SELECTOR = re.compile(r"(\w+)\{([^}]*)\}")
 LABEL = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"')

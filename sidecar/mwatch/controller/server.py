@@ -124,7 +124,8 @@ class FleetMetrics:
         yield from _each(catalog_fleet.POLL_FAILURES, told.failures)
         ages = {name: sight.age_seconds for name, sight in told.sights.items()}
         known = {name: age for name, age in ages.items() if age is not None}
-        yield from _each(catalog_fleet.SIGHT_AGE, known)
+        yield from _each(catalog_fleet.VIEW_AGE, known)
+        yield from _each(catalog_fleet.OLD_VIEW_AGE, known)
         self._loops.append((now, told.loop_seconds))
         while self._loops and now - self._loops[0][0] > _MINUTES_SECONDS:
             self._loops.popleft()

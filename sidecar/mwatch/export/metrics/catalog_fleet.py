@@ -30,10 +30,16 @@ POLL_FAILURES = counter(
     "controller_poll_failures", "polls", "Failed requests to sidecars.", "reason"
 )
 API_CALLS = counter("controller_api_calls", "calls", "Calls to the API server, retries included.")
-SIGHT_AGE = gauge(
-    "controller_sight_age_seconds",
+VIEW_AGE = gauge(
+    "controller_view_age_seconds",
     "seconds",
     "Age of the cached view of these objects; absent if they were never read.",
+    "resource",
+)
+OLD_VIEW_AGE = gauge(
+    "controller_sight_age_seconds",
+    "seconds",
+    "Deprecated, removed in 0.3: use mwatch_controller_view_age_seconds.",
     "resource",
 )
 RELISTS = counter("controller_relists", "lists", "Lists of objects that had to be read as a whole.")
