@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Alerting rules, and what is made from them."""
+"""Alerting rules and the files generated from them."""

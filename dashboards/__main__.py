@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m dashboards`: writes the JSON files anew."""
+"""`python -m dashboards`: generate the JSON files."""
 
 from __future__ import annotations
 

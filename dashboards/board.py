@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a dashboard is made of, before it becomes Grafana's JSON.
+"""Data model of a dashboard: rows, panels, queries and thresholds.
 
-A panel says what it shows in words (its description), in which unit, and which alerts it belongs
-to: from those come the links to the runbooks.
+Each panel has a description, a unit and the alerts that it belongs to; the links to the runbooks
+follow from the alerts. `dashboards.grafana` turns the model into Grafana's JSON.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 Kind = Literal["lines", "bars", "stacked", "band", "heat", "number", "totals", "table"]
-"""band: states over time. heat: a row for each rank, a column for each moment.
-totals: a bar for each series, of its value now."""
+"""band: states over time. heat: one row per rank, one column per point in time.
+totals: one bar per series, with its current value."""
 
 
 class Query(NamedTuple):
     expr: str
     legend: str = ""
-    """Empty: the labels themselves. In a table: the name of the column."""
+    """Empty: the labels of the series. In a table: the column name."""
     unit: str | None = None
-    """Of this column or line, where it differs from the panel's."""
+    """Unit of this column or line, if it differs from the panel's."""
 
 
 class Step(NamedTuple):
-    """A colour from this value on; None: from below everything."""
+    """A colour for values from `value` up; None is the lowest band."""
 
     value: float | None
     color: str
 
 
 class State(NamedTuple):
-    """What a number stands for."""
+    """Text and colour shown instead of a number."""
 
     text: str
     color: str
@@ -45,28 +45,28 @@ class Panel:
     kind: Kind
     queries: tuple[Query, ...]
     unit: str
-    """Grafana's name of the unit."""
+    """Grafana's name for the unit."""
     description: str
     alerts: tuple[str, ...] = ()
-    """Whoever is paged by one of these looks here."""
+    """Alerts that link to this panel's topic; the panel links to their runbooks."""
     steps: tuple[Step, ...] = ()
-    """Bands of health: the ground is coloured by them."""
+    """Healthy and unhealthy ranges, shown as background colours."""
     states: Mapping[int, State] = field(default_factory=dict)
-    """In place of numbers: 3 is shown as what it stands for."""
+    """Texts shown instead of numbers."""
     width: int = 8
-    """Of 24."""
+    """In columns; a row has 24."""
     height: int = 7
     low: float | None = None
     high: float | None = None
     is_logarithmic: bool = False
     when_empty: str | None = None
-    """Shown where there is no data, when that is what is usual."""
+    """Text shown without data, if no data is the normal case."""
 
 
 class Row(NamedTuple):
     title: str
     panels: tuple[Panel, ...]
-    """Their widths fill lines of 24."""
+    """Their widths fill rows of 24 columns."""
 
 
 class Annotation(NamedTuple):
@@ -80,15 +80,15 @@ class Annotation(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Board:
     name: str
-    """Of the file."""
+    """Name of the JSON file."""
     uid: str
     title: str
     description: str
     rows: tuple[Row, ...]
     many_runs: bool
-    """Whether several runs can be looked at together."""
+    """Whether several runs can be selected."""
     has_pods: bool = False
-    """Whether single pods can be picked."""
+    """Whether single pods can be selected."""
     annotations: tuple[Annotation, ...] = ()
 
     @property

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""All runs at a glance: which one needs somebody."""
+"""All runs on one page, to find the ones that need attention."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dashboards.marks import marks
 from dashboards.promql import (
     CONTROLLERS,
     MANY_RUNS,
+    controller_first,
     equal,
     of,
     per_run,
     phase_code,
     severity_code,
     silence,
-    spoken,
 )
 from dashboards.states import ABOVE_ZERO_IS_BAD, LEADS, PHASE_STATES, SEVERITY_STATES
 
@@ -26,8 +26,8 @@ _LOOK = of("mwatch_last_look_timestamp_seconds", MANY_RUNS)
 _TRAINING = per_run(of("mwatch_phase", MANY_RUNS, equal("phase", "training")))
 _WORST = f"max by (namespace, run) ({severity_code(MANY_RUNS)})"
 _ATTEMPT = of("mwatch_attempt", MANY_RUNS)
-_INCIDENTS = spoken("mwatch_incidents_total", MANY_RUNS, "cause", "action")
-GOODPUT = spoken("mwatch_goodput_ratio", MANY_RUNS)
+_INCIDENTS = controller_first("mwatch_incidents_total", MANY_RUNS, "cause", "action")
+GOODPUT = controller_first("mwatch_goodput_ratio", MANY_RUNS)
 RESTARTS = (
     f"{per_run(f'max_over_time({_ATTEMPT}[$__range])')}\n"
     f" - {per_run(f'min_over_time({_ATTEMPT}[$__range])', how='min')}"
@@ -44,25 +44,26 @@ def _number(title: str, expr: str, description: str, *alerts: str, bad: bool = F
 NOW = Row(
     "Now",
     (
-        _number("Runs", f"count({per_run(_LOOK)})", "Runs that somebody watches."),
+        _number("Runs", f"count({per_run(_LOOK)})", "Runs that a sidecar or controller watches."),
         _number(
             "Ranks in training",
             f"sum({per_run(of('mwatch_world_size', MANY_RUNS))} * {_TRAINING}) or vector(0)",
-            "Ranks of all runs that are training now; a rank is a GPU as a rule.",
+            "Ranks of all runs in the training phase. A rank is usually one GPU.",
         ),
         _number(
             "Runs with a critical finding", f"count({_WORST} == 3) or vector(0)",
-            "Runs that are lost or losing.", "MwatchCrashed", bad=True,
+            "Runs that have failed or are wasting GPU time.", "MwatchCrashed", bad=True,
         ),
         _number(
             "Blind runs",
             f"sum({per_run(of('mwatch_blind', MANY_RUNS), how='min')}) or vector(0)",
-            "Runs that no watcher can see. Blind is not healthy.", "MwatchBlind", bad=True,
+            "Runs without data on their progress. A blind run is not known to be healthy.",
+            "MwatchBlind", bad=True,
         ),
     ),
 )  # fmt: skip
 RUNS = Row(
-    "Run by run",
+    "Run details",
     (
         Panel(
             "All runs", "table",
@@ -79,49 +80,49 @@ RUNS = Row(
                 Query(_WORST, "Worst finding"),
                 Query(per_run(_ATTEMPT), "Attempt", "none"),
                 Query(
-                    spoken("mwatch_restart_budget_remaining", MANY_RUNS, how="min"),
+                    controller_first("mwatch_restart_budget_remaining", MANY_RUNS, how="min"),
                     "Restarts left", "none",
                 ),
             ),
             "none",
-            "Each run with its phase, progress, estimated time to go at the present step time, "
-            "goodput and worst finding.",
+            "Phase, progress, goodput and worst finding of each run. To go: remaining time at the "
+            "current step time.",
             alerts=("MwatchStalled", "MwatchRunVanished", "MwatchRestartHeld"), width=24, height=10,
         ),
         Panel(
             "Phase of each run", "band", (Query(phase_code(MANY_RUNS), "{{namespace}} {{run}}"),),
-            "none", "A row for each run.", alerts=("MwatchRestartUnfinished",), states=PHASE_STATES,
+            "none", "One row per run.", alerts=("MwatchRestartUnfinished",), states=PHASE_STATES,
             width=12, height=9,
         ),
         Panel(
             "Findings of each run", "band",
             (Query(severity_code(MANY_RUNS), "{{run}} {{finding}}"),), "none",
-            "Several runs that stall together share storage, a switch or a node: look at those "
-            "before you restart any.",
+            "Runs that stall together usually share storage, a switch or a node: check those "
+            "before you restart anything.",
             alerts=("MwatchManyRunsStalled",), states=SEVERITY_STATES, width=12, height=9,
             when_empty="nothing is wrong",
         ),
     ),
 )  # fmt: skip
 COURSE = Row(
-    "Course",
+    "Over time",
     (
         Panel(
             "Progress", "lines",
             (Query(f"{_ITERATION}\n / {_PLANNED}", "{{namespace}} {{run}}"),), "percentunit",
-            "A line that is flat makes no progress; one that falls went back to a checkpoint.",
+            "A flat line: no progress. A falling line: the run resumed from an older checkpoint.",
             low=0, high=1,
         ),
         Panel(
             "Goodput", "lines",
             (Query(GOODPUT, "{{namespace}} {{run}}"),),
-            "percentunit", "Share of wall time in sound iterations done for the first time.",
+            "percentunit", "Share of wall time spent on valid iterations, repeats excluded.",
             alerts=("MwatchGoodputLow",), low=0, high=1,
             steps=(Step(None, "red"), Step(0.8, "yellow"), Step(0.9, "green")),
         ),
         Panel(
             "Restarts", "totals", (Query(RESTARTS, "{{namespace}} {{run}}"),), "none",
-            "Attempts that were begun in the time shown, after the first.",
+            "Attempts started in the selected range, not counting the first.",
             alerts=("MwatchRestartsFrequent",),
         ),
         Panel(
@@ -132,7 +133,7 @@ COURSE = Row(
                     "{{cause}}: {{action}}",
                 ),
             ),
-            "none", "Over all runs, since their watchers were started.", width=24,
+            "none", "All runs, counted since their sidecars or controllers started.", width=24,
             when_empty="none",
         ),
     ),
@@ -142,23 +143,24 @@ CONTROLLER = Row(
     "Controllers",
     (
         Panel(
-            "May act", "band",
+            "Leader by namespace", "band",
             (Query(f"max by (namespace) ({of('mwatch_controller_leader', CONTROLLERS)})",
                    "{{namespace}}"),),
-            "none", "Whether a controller of the namespace holds its Lease. A gap: there is none.",
+            "none",
+            "Whether a controller holds the Lease of the namespace. A gap: no controller runs.",
             alerts=("MwatchControllerAbsent", "MwatchControllerNoLeader"), states=LEADS,
         ),
         Panel(
-            "Jobs of the controller", "stacked",
+            "Jobs by mode", "stacked",
             (Query(f"max by (namespace, state) ({of('mwatch_controller_jobs', CONTROLLERS)})",
                    "{{namespace}} {{state}}"),),
-            "none", "Watched jobs: act may be restarted by it, observe is only reported.",
+            "none", "act: the controller may restart the job. observe: it only reports.",
         ),
         Panel(
-            "Pods that answer", "stacked",
+            "Pods answering the controller", "stacked",
             (Query(f"max by (namespace, state) ({of('mwatch_controller_pods', CONTROLLERS)})",
                    "{{namespace}} {{state}}"),),
-            "none", "Running pods of watched jobs. Of silent ones the controller sees nothing.",
+            "none", "Running pods of watched jobs. The controller has no data from silent pods.",
             alerts=("MwatchControllerPodsSilent",),
         ),
     ),

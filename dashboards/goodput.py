@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where the time went: goodput, what was lost and to what, and what restarts are left."""
+"""Where the time went: goodput, lost time by reason, and the remaining restart budget."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dashboards.board import Board, Panel, Query, Row, Step
 from dashboards.fleet import GOODPUT as _RATIO
 from dashboards.fleet import RESTARTS
 from dashboards.marks import marks
-from dashboards.promql import MANY_RUNS, Shape, of, per_run, rate, spoken
+from dashboards.promql import MANY_RUNS, Shape, controller_first, of, per_run, rate
 
 _RANKS = per_run(of("mwatch_world_size", MANY_RUNS))
 _GOOD = (Step(None, "red"), Step(0.8, "yellow"), Step(0.9, "green"))
@@ -16,7 +16,7 @@ _NAME = "{{namespace}} {{run}}"
 
 
 def _lost(shape: Shape = str) -> str:
-    return spoken("mwatch_badput_seconds_total", MANY_RUNS, "reason", shape=shape)
+    return controller_first("mwatch_badput_seconds_total", MANY_RUNS, "reason", shape=shape)
 
 
 def _in_range(series: str) -> str:
@@ -29,12 +29,13 @@ NOW = Row(
         Panel(
             "Goodput of the fleet", "number",
             (Query(f"sum({_RATIO} * {_RANKS}) / sum({_RANKS} and {_RATIO})"),), "percentunit",
-            "Each run counts by its ranks.", alerts=("MwatchGoodputLow",), steps=_GOOD,
+            "Average over all runs, weighted by their number of ranks.",
+            alerts=("MwatchGoodputLow",), steps=_GOOD,
             width=6, height=5, low=0, high=1,
         ),
         Panel(
             "Time lost", "number", (Query(f"sum({_lost()})"),), "s",
-            "Wall time of all runs that did not go into new iterations, since they began.",
+            "Wall time of all runs not spent on new iterations, since they started.",
             width=6, height=5,
         ),
         Panel(
@@ -45,28 +46,30 @@ NOW = Row(
                     f" * on (namespace, run) group_left () {_RANKS}) / 3600"
                 ),
             ),
-            "none", "The same, each hour times the ranks that lost it: GPU hours, as a rule.",
+            "none", "Lost time multiplied by the ranks of each run: usually GPU hours.",
             width=6, height=5,
         ),
         Panel(
             "Restarts left", "number",
-            (Query(spoken("mwatch_restart_budget_remaining", MANY_RUNS, how="min"), _NAME),),
-            "none", "In the window of the budget. At 0 the next incident stops the run.",
+            (Query(controller_first("mwatch_restart_budget_remaining", MANY_RUNS, how="min"),
+            _NAME),),
+            "none",
+            "Restarts left in the budget window. At 0 mwatch does not restart the run again.",
             alerts=("MwatchRestartBudgetSpent",),
             steps=(Step(None, "red"), Step(1, "orange"), Step(2, "green")), width=6, height=5,
         ),
     ),
 )  # fmt: skip
 COURSE = Row(
-    "Course",
+    "Over time",
     (
         Panel(
             "Goodput", "lines", (Query(_RATIO, _NAME),), "percentunit",
-            "Share of wall time in sound iterations done for the first time, since the run "
-            "began.", alerts=("MwatchGoodputLow",), steps=_GOOD, width=12, low=0, high=1,
+            "Share of wall time spent on valid iterations since the run started, repeats "
+            "excluded.", alerts=("MwatchGoodputLow",), steps=_GOOD, width=12, low=0, high=1,
         ),
         Panel(
-            "Loss of time by reason", "stacked",
+            "Time lost by reason", "stacked",
             (
                 Query(
                     f"sum by (reason) ({_lost(rate)}) > 0",
@@ -74,24 +77,24 @@ COURSE = Row(
                 ),
             ),
             "none",
-            "Runs that were losing time, by what it went into: 1 is one run that did nothing else. "
-            "Time is booked when it is known what it was, so a stall comes late and at once.",
+            "Number of runs losing time, by reason: 1 is one run that does nothing else. Time is "
+            "booked once its reason is known, so a stall appears late and all at once.",
             alerts=("MwatchGoodputLow", "MwatchSlow"), width=12,
         ),
         Panel(
-            "Lost in the time shown, by reason", "totals",
+            "Time lost in the selected range, by reason", "totals",
             (
                 Query(
                     f"sum by (reason) ({_lost(_in_range)}) > 0",
                     "{{reason}}",
                 ),
             ),
-            "s", "hang_undetected, detecting and waiting_to_act are the price of a stall; "
-            "recomputed is what was lost since the last checkpoint; bad_steps had a loss of NaN or "
-            "infinity, or were skipped.", width=12,
+            "s", "hang_undetected, detecting and waiting_to_act: cost of stalls. recomputed: work "
+            "since the last checkpoint, done again. bad_steps: skipped, or NaN or infinite loss.",
+            width=12,
         ),
         Panel(
-            "Lost since the run began", "table",
+            "Time lost since the start of the run", "table",
             (Query(f"{_lost()} > 0", "Lost", "s"),), "s",
             "By run and reason.", width=12,
         ),
@@ -101,23 +104,24 @@ RESTARTING = Row(
     "Restarts",
     (
         Panel(
-            "Restarts in the time shown", "totals", (Query(RESTARTS, _NAME),), "none",
-            "Attempts that were begun after the first.",
+            "Restarts in the selected range", "totals", (Query(RESTARTS, _NAME),), "none",
+            "Attempts started, not counting the first.",
             alerts=("MwatchRestartsFrequent", "MwatchCrashLoop"),
         ),
         Panel(
             "Attempt", "lines", (Query(per_run(of("mwatch_attempt", MANY_RUNS)), _NAME),), "none",
-            "Number of the attempt.",
+            "Number of the current attempt.",
         ),
         Panel(
             "Incidents", "table",
             (
                 Query(
-                    spoken("mwatch_incidents_total", MANY_RUNS, "cause", "action") + " > 0",
+                    controller_first("mwatch_incidents_total", MANY_RUNS, "cause",
+                    "action") + " > 0",
                     "Incidents", "none",
                 ),
             ),
-            "none", "By cause, and by what was done, or would have been.",
+            "none", "By cause, and by the action taken (in mode observe: the action proposed).",
         ),
     ),
 )  # fmt: skip
@@ -126,7 +130,7 @@ BOARD = Board(
     "goodput",
     "mwatch-goodput",
     "mwatch / Goodput",
-    "Where the time of the runs went.",
+    "Where the time of the runs went: goodput and lost time.",
     (NOW, COURSE, RESTARTING),
     many_runs=True,
     annotations=marks(MANY_RUNS),

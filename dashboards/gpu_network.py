@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs and network of one run, by rank: which one differs from the others."""
+"""GPUs and network of one run, by rank, to find the one that differs from the others."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ def _increase(metric: str, *labels: str) -> str:
 
 
 HEAT = Row(
-    "GPUs: rank by time",
+    "GPUs by rank over time",
     (
         Panel(
             "Utilisation", "heat", (Query(in_order(gpu.UTILIZATION), _NAME),), "percentunit",
-            "Healthy: 70 to 95 %; below 50 % something holds the GPU up. 0 on all: a hang. 0 on "
-            "some: they are out of step. A rank that waits for another in NCCL reads 100 % too: "
-            "see the tensor cores.",
+            "Healthy: 70 to 95 %. Below 50 %: the GPU waits for something. 0 on all: a hang. 0 on "
+            "some: ranks are out of step. A rank waiting in NCCL also reads 100 %: compare with "
+            "the tensor cores.",
             alerts=("MwatchStalled",), low=0, high=1, width=12, height=9,
             steps=(_RED, Step(0.01, "orange"), Step(0.5, "yellow"), Step(0.7, "green")),
         ),
         Panel(
             "Tensor cores active", "heat", (Query(in_order(gpu.TENSOR), _NAME),), "percentunit",
-            "The true sign of work (Hopper and newer, or dcgm-exporter). The rank that stays "
-            "bright while the others go dark is the one they wait for.",
+            "The reliable sign of work (Hopper and newer, or dcgm-exporter). If one rank stays "
+            "active while the others drop, the others wait for it.",
             alerts=("MwatchStalled", "MwatchStraggler"), low=0, high=1, width=12, height=9,
             steps=(_RED, Step(0.02, "orange"), Step(0.1, "yellow"), Step(0.2, "green")),
         ),
         Panel(
             "Power", "heat", (Query(in_order(gpu.POWER), _NAME),), "watt",
-            "Near the limit under load (400 W on an A100, 700 W on an H100). A GPU that waits "
-            "draws visibly less.", width=12, height=9,
+            "Near the limit under load (400 W on an A100, 700 W on an H100). A waiting GPU draws "
+            "visibly less.", width=12, height=9,
             steps=(_RED, Step(150, "orange"), Step(300, "yellow"), Step(400, "green")),
         ),
         Panel(
@@ -60,23 +60,24 @@ LOAD = Row(
             "Memory used", "lines",
             (
                 Query(gpu.MEMORY, _NAME),
-                Query(f"max({of('mwatch_gpu_memory_total_bytes', PODS)})", "there is"),
+                Query(f"max({of('mwatch_gpu_memory_total_bytes', PODS)})", "total"),
             ),
-            "bytes", "Of the GPU.",
+            "bytes", "GPU memory in use, and the total of one GPU.",
         ),
         Panel(
             "Memory bandwidth (dcgm-exporter)", "lines", (Query(gpu.BANDWIDTH, _NAME),),
-            "percentunit", "Healthy: 40 to 70 %. Only dcgm-exporter gives it.", low=0, high=1,
+            "percentunit", "Healthy: 40 to 70 %. Available from dcgm-exporter only.", low=0, high=1,
             steps=(Step(None, "yellow"), Step(0.4, "green"), Step(0.7, "yellow")),
             when_empty="no dcgm-exporter",
         ),
         Panel(
             "SM clock", "lines", (Query(gpu.CLOCK, _NAME),), "hertz",
-            "Equal on all GPUs of a job. One that is lower is throttled, and all wait for it.",
+            "Normally equal on all GPUs of a job. A GPU with a lower clock is throttled, and all "
+            "ranks wait for it.",
             alerts=("MwatchGpuThrottled",),
         ),
         Panel(
-            "Power against its limit", "lines",
+            "Power relative to its limit", "lines",
             (
                 Query(
                     f"{by_gpu(of('mwatch_gpu_power_watts', PODS))}\n"
@@ -84,24 +85,25 @@ LOAD = Row(
                     _NAME,
                 ),
             ),
-            "percentunit", "Near 1 under load.", low=0, high=1.1,
+            "percentunit", "Near 100 % under load.", low=0, high=1.1,
         ),
         Panel(
-            "Held down now, by reason", "heat",
+            "Throttled now, by reason", "heat",
             (Query(by_gpu(of("mwatch_gpu_throttled", PODS), "reason"), _NAME + " {{reason}}"),),
-            "none", "The power cap is usual at full load; heat and power brake are not.",
-            alerts=("MwatchGpuThrottled",), when_empty="nothing holds a clock down",
+            "none",
+            "The power cap (sw_power_cap) is normal at full load; heat and power brake are not.",
+            alerts=("MwatchGpuThrottled",), when_empty="no GPU is throttled",
             steps=(Step(None, "green"), Step(0.5, "orange")),
         ),
         Panel(
-            "Share of time held down, by reason", "lines",
+            "Share of time throttled, by reason", "lines",
             (
                 Query(
                     by_gpu(rate(of("mwatch_gpu_throttled_seconds_total", PODS)), "reason"),
                     _NAME + " {{reason}}",
                 ),
             ),
-            "percentunit", "From the driver's own counters.", alerts=("MwatchGpuThrottled",),
+            "percentunit", "From the counters of the driver.", alerts=("MwatchGpuThrottled",),
         ),
     ),
 )  # fmt: skip
@@ -109,19 +111,19 @@ FAULTS = Row(
     "GPUs: faults",
     (
         Panel(
-            "Reached by the driver", "heat",
+            "Reachable by the driver", "heat",
             (Query(in_order(by_gpu(of("mwatch_gpu_up", PODS))), _NAME),), "none",
-            "0: it fell off the bus, or the driver lost it.", alerts=("MwatchGpuLost",),
+            "down: the GPU fell off the bus, or the driver lost it.", alerts=("MwatchGpuLost",),
             states=GOOD_UP,
         ),
         Panel(
             "Last Xid", "heat", (Query(gpu.XID, _NAME),), "none",
-            "The last Xid of each GPU. `mwatch faults xid-NN` says what it means.",
+            "The last Xid of each GPU. `mwatch faults xid-NN` explains it.",
             alerts=("MwatchGpuFault", "MwatchGpuSuspect"), steps=ABOVE_ZERO_IS_BAD,
             when_empty="none",
         ),
         Panel(
-            "The driver asks for", "heat",
+            "Recovery action requested by the driver", "heat",
             (Query(by_gpu(of("mwatch_gpu_recovery_action", PODS)), _NAME),), "none",
             "0 nothing, 1 reset the GPU, 2 reboot the node, 3 drain peers, 4 drain and reset, 5 "
             "recover the IMEX domain, 6 reset the bus, 7 reboot the system.",
@@ -133,34 +135,34 @@ FAULTS = Row(
                 Query(by_gpu(_UNCORRECTED), _NAME + " uncorrected"),
                 Query(by_gpu(_CORRECTED), _NAME + " corrected"),
             ),
-            "none", "Since the driver was loaded. One that was not corrected ends the job.",
+            "none", "Since the driver was loaded. An uncorrected error usually ends the job.",
             alerts=("MwatchGpuMemoryErrors",),
         ),
         Panel(
-            "Replaced rows", "lines",
+            "Remapped rows", "lines",
             (
                 Query(by_gpu(of("mwatch_gpu_remapped_rows", PODS), "kind"), _NAME + " {{kind}}"),
             ),
-            "none", "Rows of memory that were replaced.", alerts=("MwatchGpuRowRemapFailed",),
+            "none", "Memory rows replaced by spare rows.", alerts=("MwatchGpuRowRemapFailed",),
         ),
         Panel(
-            "Row waits for a reset, or could not be replaced", "heat",
+            "Row remapping pending or failed", "heat",
             (
-                Query(by_gpu(of("mwatch_gpu_row_remap_pending", PODS)), _NAME + " waits"),
+                Query(by_gpu(of("mwatch_gpu_row_remap_pending", PODS)), _NAME + " pending"),
                 Query(gpu.REMAP_FAILED, _NAME + " failed"),
             ),
-            "none", "Waits: reset the GPU when the job is over. Failed: change the GPU.",
+            "none", "pending: reset the GPU after the job. failed: replace the GPU.",
             alerts=("MwatchGpuRowRemapFailed", "MwatchGpuResetDue"), states=GOOD_NO,
         ),
         Panel(
             "NVLink errors", "bars",
             (Query(_increase("mwatch_gpu_nvlink_errors_total", "reason"), _NAME + " {{reason}}"),),
-            "none", "Of all links, by kind. Any that go on are a bad link.",
+            "none", "All links of the GPU, by kind of error. Repeated errors mean a bad link.",
             alerts=("MwatchNvlinkErrors",), width=12,
         ),
         Panel(
-            "PCIe packets sent again", "bars", (Query(gpu.PCIE_REPLAYS, _NAME),), "none",
-            "Some are usual; many slow the GPU down.", width=12,
+            "PCIe replays", "bars", (Query(gpu.PCIE_REPLAYS, _NAME),), "none",
+            "Packets sent again over PCIe. A few are normal; many slow the GPU down.", width=12,
         ),
     ),
 )  # fmt: skip

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Values of GPUs from mwatch or, where it has none, from dcgm-exporter.
+"""PromQL for GPU metrics: from mwatch or, if it has no value, from dcgm-exporter.
 
-dcgm-exporter names GPU and pod but never the rank. Its value takes the rank of mwatch's series of
-the same UUID; where mwatch sees no GPUs at all, it is shown for the pods of the run without a rank.
-Its host was `Hostname` and is now `hostname`: both become `node`. Where Prometheus does not honour
-its labels, `pod` is the exporter's own and the trainer's is `exported_pod`.
+dcgm-exporter labels GPU and pod but not the rank. Its series take the rank from mwatch's series of
+the same UUID; if mwatch has no GPU data, they are shown for the pods of the run without a rank.
+The host label was `Hostname` and is now `hostname`: both become `node`. If Prometheus does not
+honour its labels, `pod` is the exporter's own pod and `exported_pod` the trainer's.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ _MEBI = 1048576
 
 
 def by_gpu(own: str, *labels: str) -> str:
-    """mwatch's own, one series for each GPU."""
+    """Aggregate an mwatch expression to one series per GPU."""
     return f"max by ({', '.join((_KEPT, *labels))}) ({own})"
 
 
 def own_or_dcgm(own: str, dcgm: str) -> str:
-    """Two expressions of the same thing."""
+    """Prefer the mwatch expression; fall back to dcgm-exporter."""
     return f"{by_gpu(own)}\n or on (UUID) {with_rank(dcgm)}\n or on (UUID) {of_pods(dcgm)}"
 
 
 def dcgm_only(dcgm: str) -> str:
-    """For what mwatch does not read."""
+    """A value that only dcgm-exporter has."""
     return f"{with_rank(dcgm)}\n or on (UUID) {of_pods(dcgm)}"
 
 
 def with_rank(dcgm: str) -> str:
     ranked = of("mwatch_gpu_up", PODS, 'rank!=""')
-    # One series for each UUID, whoever else reports the same GPU: a join must not be ambiguous.
+    # One series per UUID, even if several pods report the same GPU: the join must be unambiguous.
     ranks = f"topk by (UUID) (1, {ranked} >= bool 0)"
     return f"max by ({_KEPT}) ({_named(dcgm)} * on (UUID) group_left (rank) {ranks})"
 
@@ -45,7 +45,7 @@ def of_pods(dcgm: str) -> str:
 
 
 def _named(dcgm: str) -> str:
-    """With `node`, and with the namespace and pod of the trainer."""
+    """Normalise the labels: `node`, and the namespace and pod of the trainer."""
     for source, target in (
         ("Hostname", "node"),
         ("hostname", "node"),
@@ -84,4 +84,4 @@ DCGM = frozenset(
         "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
     }
 )
-"""All are among dcgm-exporter's defaults."""
+"""All are in the default set of dcgm-exporter."""

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A dashboard as Grafana's JSON.
+"""Turns a board into Grafana's JSON.
 
-The library places the panels. What it has no names for (title and text of an annotation made by
-Prometheus) is added to its JSON.
+The Grafana SDK places the panels. Fields that it does not support (title and text of a Prometheus
+annotation) are added to its JSON.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from dashboards.board import Annotation, Board
 from dashboards.grafana_panels import SOURCE, build
 
 RUNBOOKS = "https://github.com/mwatch-dev/mwatch/blob/main/runbooks"
-"""Where the links to runbooks lead: a hidden variable of each dashboard, for those who keep their
-own. Alerts lead to the same place."""
+"""Base URL of the runbooks, the same as in the alerts. A hidden dashboard variable overrides it."""
 _SEEN = "mwatch_last_look_timestamp_seconds"
 _ALL = model.VariableOption(text="All", value="$__all")
 
 
 def text(board: Board) -> str:
-    """The file, to the last byte the same each time."""
+    """Render the JSON file; the output is deterministic."""
     made = _board(board).build()
     plain: dict[str, Any] = json.loads(json.dumps(made, cls=JSONEncoder))
     for found, annotation in zip(plain["annotations"]["list"], board.annotations, strict=True):
@@ -78,7 +77,7 @@ def _query(name: str, label: str, query: str) -> dashboard.QueryVariable:
 
 
 def _all(variable: dashboard.QueryVariable) -> dashboard.QueryVariable:
-    """Several may be picked. All is `.*`: it also matches a label that is not there."""
+    """Allow several values; "All" is `.*`, which also matches a missing label."""
     return variable.multi(True).include_all(True).all_value(".*").current(_ALL)
 
 

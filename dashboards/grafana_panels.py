@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""One panel as an object of Grafana's own library."""
+"""Builds one panel with the Grafana SDK."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _INSTANT: frozenset[Kind] = frozenset({"number", "totals", "table"})
 
 
 def build(panel: Panel) -> Any:
-    """The builder; its types differ by kind and share only the methods that are used here."""
+    """Return the builder; builders of different kinds share only the methods used here."""
     made = _BUILDERS[panel.kind](panel)
     made.title(panel.title).description(_description(panel)).datasource(SOURCE)
     made.span(panel.width).height(panel.height).unit(panel.unit)
@@ -132,7 +132,7 @@ def _totals(panel: Panel) -> bargauge.Panel:
 
 
 def _table(panel: Panel) -> table.Panel:
-    """All queries side by side, a line for each set of labels."""
+    """All queries as columns, one row per set of labels."""
     renamed = {f"Value #{chr(65 + n)}": query.legend for n, query in enumerate(panel.queries)}
     if len(panel.queries) == 1:
         renamed["Value"] = panel.queries[0].legend

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The controllers themselves: do they see the cluster and the pods, and what do they cost."""
+"""The controllers: leadership, view of the cluster and the pods, resource use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONTROLLER = Row(
     (
         Panel(
             "Leader", "band", (Query(_by(_own("leader")), _NAME),), "none",
-            "One of a namespace holds the Lease and may act; others look on.",
+            "One controller per namespace holds the Lease and may act; the others are on standby.",
             alerts=("MwatchControllerNoLeader", "MwatchControllerAbsent"), states=LEADS,
         ),
         Panel(
@@ -37,74 +37,79 @@ CONTROLLER = Row(
             steps=(Step(None, "green"), Step(60, "yellow"), Step(120, "red")),
         ),
         Panel(
-            "Turn of its loop", "lines",
+            "Loop duration", "lines",
             (
                 Query(_by(_own("loop_seconds")), f"last {_NAME}"),
                 Query(_by(_own("loop_longest_seconds")), f"longest {_NAME}"),
             ),
-            "s", "One turn each second. Flat lines that never change: it is stuck.",
+            "s", "The loop runs once a second. Lines that never change: the loop is stuck.",
             alerts=("MwatchControllerLoopSlow", "MwatchControllerLoopStuck"),
             steps=(Step(None, "green"), Step(1, "yellow"), Step(5, "red")),
         ),
         Panel(
-            "What it does to its jobs", "lines",
+            "Actions in progress", "lines",
             (
                 Query(
                     _by(_own("actions"), "state", "reason"), "{{namespace}} {{state}} {{reason}}"
                 ),
             ),
             "none",
-            "Jobs, by what is being done to them; held: by what keeps it back. Usual: nothing.",
+            "Jobs by action in progress. held: by the reason for holding it. Normally empty.",
             alerts=("MwatchRestartHeld",), width=12,
         ),
         Panel(
-            "Ledger that could not be read or written", "lines",
+            "Ledger errors", "lines",
             (Query(_by(rate(_own("ledger_errors_total"))), _NAME),), "reqps",
-            "What is to be done is written there first: without it nothing is done.",
+            "Failed reads and writes. Every action is recorded in the ledger first: without it, no "
+            "action is taken.",
             alerts=("MwatchRestartHeld",), when_empty="none", width=12,
         ),
         Panel(
-            "Questions to sidecars", "lines",
+            "Requests to sidecars", "lines",
             (Query(_by(rate(_own("polls_total"))), _NAME),), "reqps",
-            "Each pod is asked every few seconds.", alerts=("MwatchControllerPodsSilent",),
+            "Each pod is polled every few seconds.", alerts=("MwatchControllerPodsSilent",),
         ),
         Panel(
-            "Questions that came to nothing", "lines",
+            "Failed requests to sidecars", "lines",
             (
                 Query(
                     _by(rate(_own("poll_failures_total")), "reason"), "{{namespace}} {{reason}}"
                 ),
             ),
-            "reqps", "By reason.", alerts=("MwatchControllerPodsSilent",), when_empty="none",
+            "reqps", "By reason of the failure.", alerts=("MwatchControllerPodsSilent",),
+            when_empty="none",
         ),
         Panel(
             "Calls to the API server", "lines",
             (
                 Query(_by(rate(_own("api_calls_total"))), f"calls {_NAME}"),
-                Query(_by(rate(_own("relists_total"))), f"whole lists {_NAME}"),
+                Query(_by(rate(_own("relists_total"))), f"full lists {_NAME}"),
             ),
-            "reqps", "Retries included. Whole lists are dear for the API server: few are usual.",
+            "reqps",
+            "Retries included. Full lists are expensive for the API server and should be rare.",
             alerts=("MwatchControllerViewStale",),
         ),
         Panel(
-            "Processor time of the controller", "lines",
-            (Query(_by(rate(_own("cpu_seconds_total"))), _NAME),), "percentunit", "Of one core.",
+            "Controller CPU", "lines",
+            (Query(_by(rate(_own("cpu_seconds_total"))), _NAME),), "percentunit",
+            "Share of one core.",
             alerts=("MwatchControllerLoopSlow",), width=6,
         ),
         Panel(
-            "Memory of the controller", "lines",
-            (Query(_by(_own("resident_bytes")), _NAME),), "bytes", "The chart gives it 1 GiB.",
+            "Controller memory", "lines",
+            (Query(_by(_own("resident_bytes")), _NAME),), "bytes",
+            "The memory limit in the chart is 1 GiB.",
             alerts=("MwatchControllerMemoryHigh",), width=6,
         ),
         Panel(
-            "The controller is running for", "lines",
+            "Controller uptime", "lines",
             (Query(age(_by(_own("start_timestamp_seconds"))), _NAME),), "s",
-            "A saw tooth is one that is being restarted.",
+            "A sawtooth means that the controller restarts repeatedly.",
             alerts=("MwatchControllerRestarting",), width=6,
         ),
         Panel(
-            "Faults of the controller", "lines", (Query(_by(_own("errors_total")), _NAME),),
-            "none", "Faults that it survived. Each is a bug: please report it.",
+            "Controller internal errors", "lines", (Query(_by(_own("errors_total")), _NAME),),
+            "none", "Internal errors that it recovered from. Each is a bug: please report it.",
             alerts=("MwatchControllerErrors",), width=6,
         ),
     ),

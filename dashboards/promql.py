@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Selectors and shapes of PromQL that all dashboards share.
+"""PromQL selectors and expressions shared by all dashboards.
 
-`run` is a label of ours; `namespace` and `pod` come from the scrape and are missing where one box
-is scraped by its address. "All" is `.*`, which also matches a label that is missing. Each pod of a
-job has a watcher, so whatever is said of the run as a whole is said once per pod: it is joined by
-`max by (namespace, run)`. A controller says the same once more, with the label `run_namespace`.
+mwatch sets the label `run`; `namespace` and `pod` come from the scrape and are missing if a single
+machine is scraped by its address. "All" is `.*`, which also matches a missing label. Every pod of a
+job has a sidecar, so metrics of the whole run exist once per pod and are joined by
+`max by (namespace, run)`. A controller exports them once more, with the label `run_namespace`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ PODS = 'namespace=~"$namespace", run="$run", pod=~"$pod"'
 BY_CONTROLLER = 'run_namespace!=""'
 BY_SIDECARS = 'run_namespace=""'
 CONTROLLERS = 'namespace=~"$namespace"'
-"""Of the controllers themselves: they are of no run."""
+"""Metrics of the controllers themselves; they have no label `run`."""
 
 Shape = Callable[[str], str]
-"""What is made of the series before they are joined."""
+"""Transforms a selector before the series are joined, such as `rate`."""
 
 PHASES = (
     JobPhase.QUEUED,
@@ -39,12 +39,12 @@ PHASES = (
     JobPhase.STOPPING,
     JobPhase.ENDED,
 )
-"""Where pods differ, the one that comes later here is shown."""
+"""If pods report different phases, the one later in this list is shown."""
 SEVERITIES = ("info", "warning", "critical")
 
 
 def of(metric: str, where: str, *more: str) -> str:
-    """The series of a metric: `of("mwatch_phase", ONE_RUN, 'phase="saving"')`."""
+    """Select the series of a metric: `of("mwatch_phase", ONE_RUN, 'phase="saving"')`."""
     return f"{metric}{{{', '.join((where, *more))}}}"
 
 
@@ -53,19 +53,21 @@ def equal(label: str, value: str) -> str:
 
 
 def per_run(expr: str, *labels: str, how: str = "max") -> str:
-    """One series for each run, and for each value of `labels`.
+    """Aggregate to one series per run and value of `labels`.
 
-    A controller speaks for runs of other namespaces: theirs is `run_namespace` then.
+    A controller exports runs of other namespaces: their namespace is `run_namespace`.
     """
     named = f'label_replace({expr}, "namespace", "$1", "run_namespace", "(.+)")'
     return f"{how} by ({', '.join(('namespace', 'run', *labels))}) ({named})"
 
 
-def spoken(metric: str, where: str, *labels: str, how: str = "max", shape: Shape = str) -> str:
-    """As `per_run`, by the controller of the run where it has one, else by the sidecars.
+def controller_first(
+    metric: str, where: str, *labels: str, how: str = "max", shape: Shape = str
+) -> str:
+    """As `per_run`, from the controller if the run has one, else from the sidecars.
 
-    For what may not be joined: a sidecar of a pod that was made after a restart knows of no time
-    and no incident before, and counts as observed what the controller counts as a restart.
+    For metrics that must not be joined: the sidecar of a pod created after a restart does not know
+    earlier time and incidents, and counts as observed what the controller counts as a restart.
     """
     ours, theirs = (of(metric, where, by) for by in (BY_CONTROLLER, BY_SIDECARS))
     return (
@@ -76,18 +78,18 @@ def spoken(metric: str, where: str, *labels: str, how: str = "max", shape: Shape
 
 
 def silence(where: str) -> str:
-    """Seconds without progress, by the watcher's clock alone: the least of what pods say."""
+    """Seconds without progress, by the sidecar's own clock: the minimum over all pods."""
     looked = of("mwatch_last_look_timestamp_seconds", where)
     return per_run(f"{looked} - {of('mwatch_last_progress_timestamp_seconds', where)}", how="min")
 
 
 def age(expr: str) -> str:
-    """Seconds since that moment, by Prometheus's own clock."""
+    """Seconds since a timestamp, by the clock of Prometheus."""
     return f"time() - {expr}"
 
 
 def phase_code(where: str) -> str:
-    """The number of the phase in `PHASES`, from 1."""
+    """Number of the phase in `PHASES`, starting at 1."""
     cases = (
         f"({of('mwatch_phase', where, equal('phase', phase.value))} == 1) * {code}"
         for code, phase in enumerate(PHASES, 1)
@@ -96,7 +98,7 @@ def phase_code(where: str) -> str:
 
 
 def severity_code(where: str, *labels: str) -> str:
-    """1 info, 2 warning, 3 critical, for each thing that is found."""
+    """Severity of each finding: 1 info, 2 warning, 3 critical."""
     cases = (
         f"({of('mwatch_finding', where, equal('severity', word))} == 1) * {code}"
         for code, word in enumerate(SEVERITIES, 1)
@@ -105,7 +107,7 @@ def severity_code(where: str, *labels: str) -> str:
 
 
 def in_order(expr: str) -> str:
-    """Ranks with leading zeros: series are ordered by their labels, and those are text."""
+    """Pad ranks with zeros, because Grafana sorts series by label text."""
     for digits in (1, 2, 3):
         zeros = "0" * (4 - digits)
         expr = f'label_replace({expr}, "rank", "{zeros}$1", "rank", "([0-9]{{{digits}}})")'

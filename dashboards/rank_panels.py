@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks, NCCL and network cards: the part of the dashboard that needs no GPU."""
+"""Ranks, NCCL and network ports: the part of the dashboard that needs no GPU."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _PORT = "{{pod}} {{device}}"
 _RANGE = "$__rate_interval"
 
 RANKS = Row(
-    "Ranks by time",
+    "Ranks over time",
     (
         Panel(
-            "Iterations behind the first", "heat",
+            "Iterations behind the fastest rank", "heat",
             (
                 Query(
                     in_order(
@@ -32,19 +32,20 @@ RANKS = Row(
                     "rank {{rank}}",
                 ),
             ),
-            "none", "0 on all is healthy: ranks step together, one apart for a moment at most.",
+            "none",
+            "Healthy: 0 everywhere. Ranks step together and differ by one for a moment at most.",
             alerts=("MwatchStraggler", "MwatchRankSilent"), width=12, height=9,
             steps=(Step(None, "green"), Step(1, "yellow"), Step(2, "red")),
         ),
         Panel(
-            "Since the probe last wrote", "heat",
+            "Age of the last probe record", "heat",
             (
                 Query(
                     in_order(age(_by("rank", of("mwatch_rank_beat_timestamp_seconds", PODS)))),
                     "rank {{rank}}",
                 ),
             ),
-            "s", "A probe that no longer writes is in a process that is stopped, or holds the GIL.",
+            "s", "Growing: the process of this rank is stopped or dead, or holds the GIL.",
             alerts=("MwatchRankSilent",), width=12, height=9,
             steps=(Step(None, "green"), Step(3, "yellow"), Step(10, "red")),
         ),
@@ -60,26 +61,26 @@ RANKS = Row(
                 ),
             ),
             "percentunit",
-            "The rank that is seldom in a collective is the one that the others wait for.",
+            "The rank with the lowest share is the one that the others wait for.",
             alerts=("MwatchStraggler", "MwatchSlow"), low=0, high=1,
             steps=(Step(None, "green"), Step(0.4, "yellow"), Step(0.7, "red")),
         ),
         Panel(
-            "CPU of each rank", "lines",
+            "CPU per rank", "lines",
             (Query(_by("rank", rate(of("mwatch_rank_cpu_seconds_total", PODS))), "rank {{rank}}"),),
-            "percentunit", "Cores. A rank that waits in a collective spins at 100 %; one that is "
-            "stopped uses none.",
+            "percentunit", "100 % is one core. A rank waiting in a collective spins at 100 %; a "
+            "stopped one uses none.",
         ),
         Panel(
-            "Host memory of each rank", "lines",
+            "Host memory per rank", "lines",
             (Query(_by("rank", of("mwatch_rank_resident_bytes", PODS)), "rank {{rank}}"),),
-            "bytes", "One that rises on and on ends with the kernel's killer.",
+            "bytes", "If it keeps rising, the kernel will kill the process (OOM).",
             alerts=("MwatchCrashed",), width=4,
         ),
         Panel(
-            "Threads of each rank", "lines",
+            "Threads per rank", "lines",
             (Query(_by("rank", of("mwatch_rank_threads", PODS)), "rank {{rank}}"),), "none",
-            "Stable after the first step.", width=4,
+            "Normally stable after the first step.", width=4,
         ),
     ),
 )  # fmt: skip
@@ -89,40 +90,40 @@ NCCL = Row(
         Panel(
             "Communicators", "lines",
             (Query(f"max({of('mwatch_nccl_communicators', PODS)})", "communicators"),), "none",
-            "Communicators that NCCL's RAS knows.", width=6,
+            "Communicators known to NCCL RAS.", width=6,
         ),
         Panel(
-            "Ranks that do not answer", "lines",
+            "Ranks not responding", "lines",
             (Query(f"max({of('mwatch_nccl_missing_ranks', PODS)})", "missing"),), "none",
-            "By NCCL's own service: their process is gone or stopped, or their network is.",
+            "According to NCCL RAS: the process is dead or stopped, or its network is down.",
             alerts=("MwatchNcclRankMissing",), steps=ABOVE_ZERO_IS_BAD, width=6,
         ),
         Panel(
             "Communicators out of step", "lines",
             (Query(f"max({of('mwatch_nccl_mismatched_communicators', PODS)})", "out of step"),),
-            "none", "Ranks at different operations for longer than a moment.",
+            "none", "Communicators whose ranks have been at different operations for some time.",
             alerts=("MwatchStalled", "MwatchNcclRankMissing",), steps=ABOVE_ZERO_IS_BAD, width=6,
         ),
         Panel(
-            "Collectives for each second", "lines",
+            "Collectives per second", "lines",
             (Query(f"max({rate(of('mwatch_nccl_operations_total', PODS))})", "collectives"),),
-            "cps", "0 while training is a hang.", width=6,
+            "cps", "0 in the training phase means a hang.", width=6,
         ),
     ),
 )  # fmt: skip
 FABRIC = Row(
-    "Network cards",
+    "Network ports",
     (
         Panel(
-            "Ports", "heat",
+            "Port state", "heat",
             (
                 Query(_by("device", of("mwatch_fabric_port_up", PODS), "pod"), _PORT),
             ),
-            "none", "1 while the port is active.", alerts=("MwatchFabricPortDown",),
+            "none", "up while the port is active.", alerts=("MwatchFabricPortDown",),
             states=GOOD_UP,
         ),
         Panel(
-            "Traffic", "lines",
+            "Port traffic", "lines",
             (
                 Query(
                     _by("device", rate(of("mwatch_fabric_received_bytes_total", PODS)), "pod"),
@@ -133,10 +134,10 @@ FABRIC = Row(
                     "{{pod}} {{device}} sent",
                 ),
             ),
-            "Bps", "Equal over the cards of a job as a rule.",
+            "Bps", "Usually equal on all ports of a job.",
         ),
         Panel(
-            "Errors", "bars",
+            "Port errors", "bars",
             (
                 Query(
                     _by(
@@ -147,7 +148,7 @@ FABRIC = Row(
                     "{{pod}} {{device}} {{reason}}",
                 ),
             ),
-            "none", "Counters of trouble, by the kernel's name for each.",
+            "none", "Error counters, by their kernel name.",
             alerts=("MwatchFabricFault", "MwatchFabricLinkErrors", "MwatchFabricDegraded",),
         ),
     ),

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""One run: what it is doing, its numbers, its speed, its checkpoints."""
+"""One run: phase, findings, training metrics, speed, checkpoints."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dashboards.marks import marks
 from dashboards.promql import (
     ONE_RUN,
     age,
+    controller_first,
     equal,
     of,
     per_run,
@@ -16,7 +17,6 @@ from dashboards.promql import (
     rate,
     severity_code,
     silence,
-    spoken,
 )
 from dashboards.run_numbers import NUMBERS, SPEEDS
 from dashboards.states import ABOVE_ZERO_IS_BAD, GOOD_NO, MODE, PHASE_STATES, SEVERITY_STATES
@@ -32,69 +32,69 @@ NOW = Row(
     (
         Panel(
             "Iteration", "number", (Query(_ITERATION),), "none",
-            "Iterations finished, by the log or by the probe.", width=4, height=4,
+            "Finished iterations, from the log or the probe.", width=4, height=4,
         ),
         Panel(
             "Progress", "number", (Query(f"{_ITERATION}\n / {_PLANNED}"),), "percentunit",
             "Share of the planned iterations (train_iters).", width=4, height=4, low=0, high=1,
         ),
         Panel(
-            "Since the last progress", "number", (Query(silence(ONE_RUN)),), "s",
-            "Time since the iteration rose or the phase changed, to be held against the deadline "
-            "of the phase (see the panel on silence).",
+            "Time since last progress", "number", (Query(silence(ONE_RUN)),), "s",
+            "Time since the iteration rose or the phase changed. The deadline of the phase is in "
+            "the panel Time since progress and deadline.",
             alerts=("MwatchStalled",), width=4, height=4,
         ),
         Panel(
-            "Goodput", "number", (Query(spoken("mwatch_goodput_ratio", ONE_RUN)),),
-            "percentunit", "Share of wall time in sound iterations done for the first time.",
+            "Goodput", "number", (Query(controller_first("mwatch_goodput_ratio", ONE_RUN)),),
+            "percentunit", "Share of wall time spent on valid iterations, repeats excluded.",
             alerts=("MwatchGoodputLow",), width=4, height=4, low=0, high=1,
         ),
         Panel(
             "Attempt", "number", (Query(per_run(of("mwatch_attempt", ONE_RUN))),), "none",
-            "Number of the attempt that is watched, from 1.", width=4, height=4,
+            "Number of the current attempt, starting at 1.", width=4, height=4,
         ),
         Panel(
             "Blind", "number", (Query(per_run(of("mwatch_blind", ONE_RUN), how="min")),), "none",
-            "Yes: no watcher of this run can see how it is. That is neither healthy nor hung.",
+            "yes: mwatch has no data on the progress of this run. It may be healthy or hung.",
             alerts=("MwatchBlind",), states=GOOD_NO, steps=ABOVE_ZERO_IS_BAD, width=4, height=4,
         ),
     ),
 )  # fmt: skip
 STATE = Row(
-    "What it is doing, and what is wrong",
+    "State and findings",
     (
         Panel(
             "Phase", "band", (Query(phase_code(ONE_RUN), "{{run}}"),), "none",
-            "What the job is doing. Each phase has a deadline of its own.",
+            "Current phase of the job. Each phase has its own deadline.",
             states=PHASE_STATES, width=24, height=4,
         ),
         Panel(
             "Findings", "band", (Query(severity_code(ONE_RUN), "{{finding}}"),), "none",
-            "Each thing that is wrong, by the detector that found it and its worst severity. "
-            "Empty: nothing is wrong that mwatch can see (see Blind).",
+            "Current findings by detector, with their worst severity. Empty: mwatch finds nothing "
+            "wrong (check the panel Blind).",
             alerts=("MwatchCrashed", "MwatchFinishedEarly", "MwatchCrashLoop"),
             states=SEVERITY_STATES, width=24, when_empty="nothing is wrong",
         ),
         Panel(
-            "Silence against the deadline", "lines",
+            "Time since progress and deadline", "lines",
             (
                 Query(silence(ONE_RUN), "since the last progress"),
                 Query(per_run(of("mwatch_hang_deadline_seconds", ONE_RUN)), "deadline"),
             ),
             "s",
-            "A run that is silent for longer than the deadline of its phase is stalled.",
+            "A run without progress for longer than the deadline of its phase is stalled.",
             alerts=("MwatchStalled", "MwatchProgressOverdue"), width=12,
         ),
         Panel(
-            "Iteration by each witness", "lines",
+            "Iteration by source", "lines",
             (
                 Query(_ITERATION, "log and probe"),
                 Query(per_run(of("mwatch_tensorboard_iteration", ONE_RUN)), "TensorBoard"),
                 Query(per_run(of("mwatch_rank_iteration", ONE_RUN), how="min"), "slowest rank"),
             ),
             "none",
-            "Witnesses that do not depend on each other. TensorBoard's is there where event files "
-            "are written.",
+            "Independent sources of the iteration. TensorBoard appears only if event files are "
+            "written.",
             alerts=("MwatchStalled",), width=12,
         ),
     ),
@@ -103,7 +103,7 @@ COMMUNICATION = Row(
     "Communication",
     (
         Panel(
-            "Communication share against the run's own baseline", "lines",
+            "Communication share and its 6-hour average", "lines",
             (
                 Query(
                     f"{per_run(rate(_COLLECTIVE), how='sum')}\n"
@@ -113,19 +113,19 @@ COMMUNICATION = Row(
                 Query(
                     f"{per_run(f'increase({_COLLECTIVE}[6h])', how='sum')}\n"
                     f" / {per_run(f'increase({_SECONDS}[6h])', how='sum')}",
-                    "average of 6 hours",
+                    "6-hour average",
                 ),
             ),
             "percentunit",
-            "Share of time that ranks were seen in a collective, by their stacks. A rise above the "
-            "run's own average is a slow rank or a slow network, not more to send.",
+            "Share of time that ranks spend in collectives, from their stacks. A rise above the "
+            "average means a slow rank or a slow network, not more data to send.",
             alerts=("MwatchStraggler", "MwatchSlow"), width=12, low=0, high=1,
         ),
         Panel(
-            "Where the ranks are", "stacked",
+            "Ranks by activity", "stacked",
             (Query(f"{per_run(rate(_SECONDS), 'phase', how='sum')}", "{{phase}}"),),
             "none",
-            "Ranks by what their main thread was seen doing.", width=12,
+            "Number of ranks by what their main thread is doing.", width=12,
         ),
     ),
 )  # fmt: skip
@@ -136,30 +136,30 @@ CHECKPOINTS = Row(
             "Newest checkpoint", "lines",
             (Query(per_run(_SAVED, "kind"), "{{kind}}"), Query(_ITERATION, "iteration")),
             "none",
-            "latest: the newest there is. good: the newest that is whole and of the line that is "
-            "being continued; a restart resumes there.",
+            "latest: the newest checkpoint. good: the newest complete one that was not rolled "
+            "back; a restart resumes from it.",
             alerts=(
                 "MwatchCheckpointIncomplete", "MwatchCheckpointUnloadable",
                 "MwatchStartedFromRandom", "MwatchResumeDiverged",
             ), width=6,
         ),
         Panel(
-            "Age of the checkpoint", "lines",
+            "Checkpoint age", "lines",
             (
                 Query(
                     age(per_run(of("mwatch_checkpoint_timestamp_seconds", ONE_RUN), "kind")),
                     "{{kind}}",
                 ),
             ),
-            "s", "What a crash now would lose, at most.",
+            "s", "The most work that a crash now would lose.",
             alerts=("MwatchCheckpointOverdue",), width=6,
         ),
         Panel(
-            "Size of the checkpoint", "lines",
+            "Checkpoint size", "lines",
             (
                 Query(per_run(of("mwatch_checkpoint_size_bytes", ONE_RUN), "kind"), "{{kind}}"),
             ),
-            "bytes", "One that is much smaller than the one before is not whole.", width=6,
+            "bytes", "A checkpoint much smaller than the previous one is incomplete.", width=6,
         ),
         Panel(
             "Free space for checkpoints", "lines",
@@ -170,22 +170,24 @@ CHECKPOINTS = Row(
                     f"{per_run(of('mwatch_checkpoint_size_bytes', ONE_RUN))}", "one checkpoint"
                 ),
             ),
-            "bytes", "There must be room for one more.",
+            "bytes", "There must be space for at least one more checkpoint.",
             alerts=("MwatchStorageFull", "MwatchStorageFilling"), width=6,
         ),
     ),
 )  # fmt: skip
 BUDGET = Row(
-    "Acting",
+    "Actions",
     (
         Panel(
             "Mode", "number", (Query(per_run(of("mwatch_acting", ONE_RUN))),), "none",
-            "Whether anybody acts on this run.", states=MODE, width=6, height=5,
+            "Whether mwatch may restart this run or only observes it.",
+            states=MODE, width=6, height=5,
         ),
         Panel(
             "Restarts left", "number",
-            (Query(spoken("mwatch_restart_budget_remaining", ONE_RUN, how="min")),), "none",
-            "In the window of the budget. At 0 the next incident stops the run.",
+            (Query(controller_first("mwatch_restart_budget_remaining", ONE_RUN, how="min")),),
+            "none",
+            "Restarts left in the budget window. At 0 mwatch does not restart the run again.",
             alerts=("MwatchRestartBudgetSpent", "MwatchCrashLoop"),
             steps=(Step(None, "red"), Step(1, "orange"), Step(2, "green")), width=6, height=5,
         ),
@@ -193,11 +195,12 @@ BUDGET = Row(
             "Incidents", "totals",
             (
                 Query(
-                    spoken("mwatch_incidents_total", ONE_RUN, "cause", "action") + " > 0",
+                    controller_first("mwatch_incidents_total", ONE_RUN, "cause", "action") + " > 0",
                     "{{cause}}: {{action}}",
                 ),
             ),
-            "none", "All so far, by cause and by what was done, or would have been.",
+            "none",
+            "All incidents so far, by cause and action (in mode observe: the action proposed).",
             width=12, height=5, when_empty="none",
         ),
     ),
@@ -207,7 +210,7 @@ BOARD = Board(
     "run",
     "mwatch-run",
     "mwatch / Run",
-    "One training run: phase, findings, numbers, speed, checkpoints.",
+    "One training run: phase, findings, training metrics, speed, checkpoints.",
     (NOW, STATE, NUMBERS, SPEEDS, COMMUNICATION, CHECKPOINTS, BUDGET),
     many_runs=False,
     annotations=marks(ONE_RUN),

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers of training, with the bands of health that operators use.
+"""Training metrics, with the healthy ranges that operators use.
 
-Loss: falling, spikes of 10 to 20 % are usual. Gradient norm: 0.1 to 10; above 100 or at 0 is bad.
+Loss: falling; spikes of 10 to 20 % are normal. Gradient norm: 0.1 to 10; 0 or above 100 is bad.
 Loss scale: 1 in bf16; in fp16 a fast fall is underflow. Step time: stable. The share of zero
-gradients is among the usual signals too, but Megatron prints it only when asked and mwatch does not
-export it.
+gradients is a common signal too, but Megatron prints it only on request and mwatch does not export
+it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ LOSS = Panel(
     "lines",
     (Query(per_run(_LOSS, "loss"), "{{loss}}"),),
     "none",
-    "Each loss of the newest iteration line. It should fall. A loss that is NaN is not printed by "
-    "Megatron, so its line ends.",
+    "Each loss of the newest iteration line. It should fall. Megatron does not print a NaN loss: "
+    "its curve ends.",
     alerts=("MwatchLossMissing", "MwatchLossStuck", "MwatchResumeDiverged", "MwatchNumbersSuspect"),
 )
 LOSS_SPIKE = Panel(
-    "Loss above its median of 30 minutes",
+    "Loss relative to its 30-minute median",
     "lines",
     (
         Query(
@@ -38,7 +38,7 @@ LOSS_SPIKE = Panel(
         ),
     ),
     "percentunit",
-    "Spikes of 10 to 20 % are usual and heal by themselves; above that, and lasting, they do not.",
+    "Spikes of 10 to 20 % are normal and recover by themselves; larger ones that last do not.",
     alerts=("MwatchLossSpike",),
     steps=(Step(None, _GREEN), Step(0.2, _YELLOW), Step(0.5, _RED)),
 )
@@ -47,7 +47,7 @@ GRAD_NORM = Panel(
     "lines",
     (Query(per_run(of("mwatch_grad_norm", ONE_RUN)), "gradient norm"),),
     "none",
-    "Healthy: 0.1 to 10. Above 100, at 0, or infinite: the numbers are going bad.",
+    "Healthy: 0.1 to 10. Bad: 0, above 100, or infinite.",
     alerts=("MwatchLossMissing", "MwatchNumbersSuspect"),
     steps=(
         Step(None, _RED),
@@ -63,7 +63,7 @@ LOSS_SCALE = Panel(
     "lines",
     (Query(per_run(_SCALE), "loss scale"),),
     "none",
-    "1 in bf16. In fp16 it begins high, halves many times in the first steps, and then holds.",
+    "1 in bf16. In fp16 it starts high, halves many times in the first steps, then stays stable.",
     alerts=("MwatchLossScaleCollapse",),
     is_logarithmic=True,
 )
@@ -72,8 +72,8 @@ HALVINGS = Panel(
     "lines",
     (Query(f"log2({per_run(f'max_over_time({_SCALE}[15m])')}\n / {per_run(_SCALE)})", "halvings"),),
     "none",
-    "How far the scale is below its highest of the last 15 minutes, in powers of two. Halving on "
-    "and on is underflow.",
+    "Current scale below its maximum of the last 15 minutes, in powers of two. Repeated halving is "
+    "underflow.",
     alerts=("MwatchLossScaleCollapse",),
     steps=(Step(None, _GREEN), Step(3, _YELLOW), Step(8, _RED)),
 )
@@ -93,7 +93,7 @@ SKIPS = Panel(
         ),
     ),
     "none",
-    "Updates that were skipped. About 2 in 1000, and up to 18 when fp16 begins, are usual.",
+    "Skipped updates. Normal: about 2 in 1000, and up to 18 at the start of an fp16 run.",
     alerts=("MwatchLossScaleCollapse", "MwatchNumbersSuspect"),
 )
 LEARNING_RATE = Panel(
@@ -101,19 +101,19 @@ LEARNING_RATE = Panel(
     "lines",
     (Query(per_run(of("mwatch_learning_rate", ONE_RUN)), "learning rate"),),
     "sci",
-    "It follows the schedule. Stuck while samples are consumed: every update is skipped.",
+    "Follows the schedule. Constant while samples are consumed: every update is skipped.",
     width=6,
 )
 STEP = Panel(
-    "Step time against its own median of an hour",
+    "Step time and its 1-hour median",
     "lines",
     (
         Query(per_run(_STEP), "one iteration", "s"),
-        Query(per_run(f"quantile_over_time(0.5, {_STEP}[1h])"), "median of an hour", "s"),
+        Query(per_run(f"quantile_over_time(0.5, {_STEP}[1h])"), "1-hour median", "s"),
     ),
     "s",
-    "Stable is healthy. One spike is a save or an evaluation; a new level is a slow rank, a "
-    "throttled GPU, or data.",
+    "Healthy: stable. A single spike is a save or an evaluation; a new level is a slow rank, a "
+    "throttled GPU, or slow data loading.",
     alerts=("MwatchSlow",),
     width=6,
 )
@@ -122,21 +122,21 @@ SPEED = Panel(
     "lines",
     (Query(per_run(of("mwatch_tokens_per_second", ONE_RUN)), "tokens/s"),),
     "short",
-    "Global batch size times sequence length, by the time of an iteration.",
+    "Global batch size times sequence length, divided by the time of an iteration.",
     width=6,
 )
 FLOPS = Panel(
-    "TFLOP/s for each GPU",
+    "TFLOP/s per GPU",
     "lines",
     (Query(per_run(of("mwatch_throughput_tflops", ONE_RUN)), "TFLOP/s"),),
     "none",
-    "As Megatron prints it with --log-throughput; empty without that flag.",
+    "Printed by Megatron with --log-throughput; empty without that flag.",
     when_empty="not printed",
     width=6,
 )
 
 NUMBERS = Row(
-    "Numbers",
+    "Training metrics",
     (LOSS, LOSS_SPIKE, GRAD_NORM, LOSS_SCALE, HALVINGS, SKIPS),
 )
 SPEEDS = Row("Speed", (STEP, SPEED, FLOPS, LEARNING_RATE))

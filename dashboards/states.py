@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that stand for words, with the colour of each."""
+"""Text and colour of values that encode a state."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ SEVERITY_STATES = {
 GOOD_UP = {0: State("down", "red"), 1: State("up", "green")}
 SOURCE_STATES = {**GOOD_UP, 2: State("not there", "text")}
 GOOD_NO = {0: State("no", "green"), 1: State("yes", "red")}
-LEADS = {0: State("looks on", "orange"), 1: State("may act", "green")}
+LEADS = {0: State("standby", "orange"), 1: State("leader", "green")}
 MODE = {0: State("observing", "blue"), 1: State("acting", "green")}
 ABOVE_ZERO_IS_BAD = (Step(None, "green"), Step(0.5, "red"))

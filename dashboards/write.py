@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""All dashboards, and the files that they become."""
+"""Writes all dashboards as JSON files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BOARDS: tuple[Board, ...] = (
 
 
 def files() -> dict[str, str]:
-    """Text by file name."""
+    """JSON text by file name."""
     return {f"{board.name}.json": text(board) for board in BOARDS}
 
 

@@ -120,7 +120,7 @@ def test_panels_fill_lines_and_do_not_overlap(name: str) -> None:
 
 BANDS = [
     ("run", "Gradient norm", [None, 1e-6, 0.1, 10, 100]),
-    ("run", "Loss above its median of 30 minutes", [None, 0.2, 0.5]),
+    ("run", "Loss relative to its 30-minute median", [None, 0.2, 0.5]),
     ("gpu-network", "Utilisation", [None, 0.01, 0.5, 0.7]),
     ("gpu-network", "Memory bandwidth (dcgm-exporter)", [None, 0.4, 0.7]),
     ("gpu-network", "Temperature", [None, 78, 83]),
