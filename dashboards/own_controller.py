@@ -28,11 +28,11 @@ CONTROLLER = Row(
             alerts=("MwatchControllerNoLeader", "MwatchControllerAbsent"), states=LEADS,
         ),
         Panel(
-            "Age of its copy of the cluster", "lines",
+            "Age of the cluster view", "lines",
             (Query(_by(_own("view_age_seconds"), "resource"), "{{namespace}} {{resource}}"),),
             "s",
-            "By kind of object. Usual: below 20 s, a minute for kinds that the cluster does not "
-            "have. Nothing is done to a job on a copy older than 30 s.",
+            "By kind of object. Normal: below 20 s, or a minute for kinds that the cluster does "
+            "not have. The controller takes no action on a view older than 30 s.",
             alerts=("MwatchControllerViewStale",),
             steps=(Step(None, "green"), Step(60, "yellow"), Step(120, "red")),
         ),
