@@ -147,7 +147,7 @@ def test_a_folder_that_may_not_be_read_is_refused(save: Path, option: tuple[str,
     save.chmod(0)
     command = (sys.executable, "-c", UNPRIVILEGED, "checkpoints")
     try:
-        refused(run(*option, save, command=command), "may not be read", "mode")
+        refused(run(*option, save, command=command), "no permission", "mode")
     finally:
         save.chmod(0o700)
 

@@ -66,8 +66,9 @@ def test_who_may_read_jobs_and_pods_alone_gets_a_verdict_and_is_told_what_is_mis
     theirs = things.client(plane, impersonate="ann")
     told = diagnose_with(theirs, JobRequest("job/train", namespace), time.time())
     assert told.report.verdict.cause is Cause.BLIND
-    assert {"events", "quotas", "ledger", "nodes", "claims", "services"} <= set(told.facts.unseen)
-    assert "forbidden" in told.facts.unseen["events"]
+    missing = told.facts.unavailable
+    assert {"events", "quotas", "ledger", "nodes", "claims", "services"} <= set(missing)
+    assert "forbidden" in missing["events"]
     unseen = {each.check: each.why for each in told.checks if each.why}
     assert "forbidden" in unseen["nodes"] and "forbidden" in unseen["last-rank"]
     theirs.close()
@@ -95,8 +96,8 @@ def test_the_role_for_people_is_enough_for_everything(plane: ControlPlane, acces
     bind(access, None, "eve")
     theirs = things.client(plane, impersonate="eve")
     told = diagnose_with(theirs, JobRequest("train", namespace), time.time())
-    assert not [each for each in told.facts.unseen.values() if "forbidden" in each]
-    assert "forbidden" not in told.words[0].problem
+    assert not [each for each in told.facts.unavailable.values() if "forbidden" in each]
+    assert "forbidden" not in told.pods[0].problem
     assert look(theirs, namespace, time.time()).lines[0].name == "train"
     with pytest.raises(NoPermission):
         theirs.get(SECRETS, namespace, "any")

@@ -175,7 +175,7 @@ def test_from_the_first_bad_sign_on_checkpoints_are_suspect(tmp_path: Path) -> N
     assert list(standings(tmp_path).values()) == ["suspect", "suspect", "good"]
     assert (resume_from(tmp_path), report(tmp_path).exit_code) == ("iter_0000020", 0)
     assert report(tmp_path).notes == (
-        "from iteration 40 on checkpoints are suspect (loss went missing): no rollback yet",
+        "checkpoints from iteration 40 on are suspect (loss went missing): no rollback yet",
     )
 
 
@@ -217,7 +217,7 @@ def test_a_foreign_folder_is_exit_3_and_told_what_is_known(tmp_path: Path) -> No
 
 
 def test_a_checkpoint_itself_is_told_to_go_up(tmp_path: Path) -> None:
-    assert hint(saved(tmp_path, 20)).endswith(f"name the folder above it, {tmp_path}")
+    assert hint(saved(tmp_path, 20)).endswith(f"give the folder above it, {tmp_path}")
 
 
 def test_a_folder_of_save_folders_is_told_to_go_down(tmp_path: Path) -> None:
@@ -235,13 +235,13 @@ def test_what_is_no_folder_is_bad_input(tmp_path: Path) -> None:
         report(tmp_path / "file")
     with pytest.raises(InputError, match="no such folder"):
         report(tmp_path / "nowhere")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="cannot read"):
         inspect_folder("a\0b", lambda: WRITTEN)
 
 
 def test_a_folder_that_may_not_be_read_is_bad_input(tmp_path: Path) -> None:
     save = tmp_path / "save"
     save.mkdir(mode=0)
-    with unprivileged(), pytest.raises(InputError, match="may not be read; check its mode"):
+    with unprivileged(), pytest.raises(InputError, match="no permission; check its mode"):
         report(save)
     save.chmod(0o700)

@@ -19,7 +19,7 @@ from mwatch.diagnose.cluster_facts import JobFacts
 from mwatch.diagnose.job import make_report
 from mwatch.diagnose.pod_reports import PodReport
 from mwatch.diagnose.report import JobReport, write_bundle
-from mwatch.diagnose.verdict import chained
+from mwatch.diagnose.verdict import locate
 from mwatch.errors import InputError
 from mwatch.kube.discovery import FoundJob, parse_job_name
 from mwatch.model.decision import Act, Action
@@ -153,11 +153,11 @@ def test_a_node_that_is_not_ready_is_named() -> None:
 def test_the_chain_goes_from_the_rank_to_its_pod_and_node() -> None:
     beat = Beat(5, 8, 40, "collective", "c0ffee", 42, None)
     told = [answering("train-0", at=9.0), answering("train-1", beats=[(beat, 8.0, 2.0)], at=9.0)]
-    found = chained(Culprit(rank=5), told)
+    found = locate(Culprit(rank=5), told)
     assert found is not None
     assert (found.pod, found.node) == ("train-1", "n1")
-    assert chained(None, told) is None
-    assert chained(Culprit(rank=77), told) == Culprit(rank=77)
+    assert locate(None, told) is None
+    assert locate(Culprit(rank=77), told) == Culprit(rank=77)
 
 
 def test_who_printed_the_last_words_of_a_crash_is_named() -> None:
@@ -179,7 +179,7 @@ def test_what_mwatch_did_comes_from_the_ledger_with_the_newest_first() -> None:
         "job-uid", acts=(act,), notes=(LedgerNote(BEGAN + 9.0, "ann", "pause", "upgrade"),)
     )
     told = judged(healthy(), 25.0, book=Book({"PyTorchJob.train": entry}))
-    texts = [each.text for each in told.deeds]
+    texts = [each.text for each in told.actions]
     assert texts[0] == "pause by ann: upgrade"
     assert texts[1] == "restarted attempt 1 from checkpoint 10 (hang)"
 
@@ -187,7 +187,7 @@ def test_what_mwatch_did_comes_from_the_ledger_with_the_newest_first() -> None:
 def test_a_ledger_of_another_job_of_that_name_tells_nothing() -> None:
     act = Act(BEGAN, 1, Action.RESTART, Cause.HANG, "hang", 10, 12, True)
     entry = JobEntry("another", acts=(act,))
-    assert judged(healthy(), 25.0, book=Book({"PyTorchJob.train": entry})).deeds == ()
+    assert judged(healthy(), 25.0, book=Book({"PyTorchJob.train": entry})).actions == ()
 
 
 def test_events_tell_where_the_ledger_may_not_be_read() -> None:
@@ -196,9 +196,9 @@ def test_events_tell_where_the_ledger_may_not_be_read() -> None:
         "involvedObject": {"uid": "job-uid"}, "lastTimestamp": "2026-05-28T20:26:45Z",
     }  # fmt: skip
     told = judged(healthy(), 25.0, events=())
-    assert told.deeds == ()
+    assert told.actions == ()
     with_event = replace(told.facts, events=(said,))
-    assert [each.text for each in make_report(with_event, healthy()).deeds] == [
+    assert [each.text for each in make_report(with_event, healthy()).actions] == [
         "Restarted: from 10"
     ]
 
@@ -207,7 +207,7 @@ def test_the_controllers_word_and_a_pause_stand_first() -> None:
     hands = {"hands": {"text": "held: observe", "last": "would have restarted", "since": BEGAN}}
     pause = {"mwatch.dev/pause": '{"who": "ann", "why": "upgrade"}'}
     told = judged(healthy(), 25.0, controller=hands, annotations=pause)
-    assert [each.source for each in told.deeds] == ["annotation", "controller", "controller"]
+    assert [each.source for each in told.actions] == ["annotation", "controller", "controller"]
 
 
 def test_sidecars_that_may_not_be_asked_are_told_and_their_logs_are_enough() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from mwatch.decide.verdict import verdict
 from mwatch.diagnose.pod_reports import PodReport
-from mwatch.diagnose.timeline import JobHistory, tell
+from mwatch.diagnose.timeline import JobHistory, build_history
 from mwatch.model.finding import Cause, Verdict
 from mwatch.model.observation import AttemptStart, Observed
 from mwatch.model.snapshot.wrapper import WrapperState
@@ -43,7 +43,7 @@ def last(until: int, **more: object) -> PodReport:
 
 
 def test_a_run_that_goes_on_is_healthy_by_its_logs() -> None:
-    story = tell("gpt", [first(), last(20)], BEGAN + 25.0)
+    story = build_history("gpt", [first(), last(20)], BEGAN + 25.0)
     assert said(story).cause is Cause.HEALTHY
     assert story.engine.job.attempt.iteration == 19
     assert story.engine.job.layout.total_iterations == 1000
@@ -51,14 +51,14 @@ def test_a_run_that_goes_on_is_healthy_by_its_logs() -> None:
 
 
 def test_silence_of_all_pods_is_a_hang_since_the_next_iteration() -> None:
-    story = tell("gpt", [first((15.5, SAVED)), last(20)], BEGAN + 90.0)
+    story = build_history("gpt", [first((15.5, SAVED)), last(20)], BEGAN + 90.0)
     found = said(story)
     assert (found.cause, found.since_iteration) == (Cause.HANG, 20)
     assert found.since_time == BEGAN + 24.0
 
 
 def test_evidence_names_the_pod_and_when_it_was_printed() -> None:
-    story = tell("gpt", [first(), last(20)], BEGAN + 90.0)
+    story = build_history("gpt", [first(), last(20)], BEGAN + 90.0)
     line = story.assessment.findings[0].evidence[0]
     assert line.file == "train-1"
     assert story.time_of(line) == BEGAN + 24.0
@@ -68,7 +68,7 @@ def test_what_has_ended_is_not_waited_for() -> None:
     lines = [(n + 5.0, iteration(n, 19)) for n in range(1, 20)]
     done = words("train-1", log("train-1", [*lines, (25.0, "[after training is done] datetime: "
                  "2026-05-28 20:26:25")]), ended=(26.0, 0, "Completed"))  # fmt: skip
-    story = tell("gpt", [first(), done], BEGAN + 9000.0, is_up=False)
+    story = build_history("gpt", [first(), done], BEGAN + 9000.0, is_up=False)
     assert said(story).cause is Cause.FINISHED
 
 
@@ -77,7 +77,7 @@ def test_the_reason_of_kubernetes_tells_a_kill_from_a_crash() -> None:
         "train-1", log("train-1", [(n + 5.0, iteration(n)) for n in range(1, 20)]),
         ended=(25.0, 137, "OOMKilled"),
     )  # fmt: skip
-    story = tell("gpt", [first(), gone], BEGAN + 60.0)
+    story = build_history("gpt", [first(), gone], BEGAN + 60.0)
     assert said(story).cause in (Cause.OOM, Cause.KILLED)
     assert "train-1" in str(story.assessment.findings[0])
 
@@ -91,7 +91,7 @@ def test_a_restart_that_starts_from_random_is_found_in_two_logs() -> None:
         log("train-1", [(5.0 + n, iteration(n)) for n in range(1, 13)], is_previous=True),
         log("train-1", [(62.0 + n, iteration(n)) for n in range(1, 4)]),
     )
-    story = tell("gpt", [zero, one], BEGAN + 66.0)
+    story = build_history("gpt", [zero, one], BEGAN + 66.0)
     assert said(story).cause is Cause.STARTED_FROM_RANDOM
     assert len(story.engine.job.past) == 1
 
@@ -100,13 +100,13 @@ def test_the_middle_of_a_long_log_that_was_not_read_is_no_silence() -> None:
     lines = [(5.0 + n, iteration(n)) for n in range(1, 20)]
     later = [(9000.0 + n, iteration(9000 + n, 20_000)) for n in range(1, 20)]
     long = words("train-1", log("train-1", [*lines, *later], cut_at=19))
-    story = tell("gpt", [first(), long], BEGAN + 9020.0)
+    story = build_history("gpt", [first(), long], BEGAN + 9020.0)
     assert said(story).cause is Cause.HEALTHY
     assert story.engine.job.attempt.iteration == 9019
 
 
 def test_without_a_word_of_any_pod_nothing_is_claimed() -> None:
-    story = tell("gpt", [words("train-0"), words("train-1")], BEGAN)
+    story = build_history("gpt", [words("train-0"), words("train-1")], BEGAN)
     assert said(story).cause in (Cause.BLIND, Cause.UNKNOWN)
 
 
@@ -126,12 +126,12 @@ def test_snapshots_of_several_sidecars_are_one_attempt() -> None:
         "train-1", events=[*begun, *events_of((5.0 + n, iteration(n)) for n in range(1, 20))],
         wrapper=wrapper(1), at=25.0,
     )  # fmt: skip
-    story = tell("gpt", [zero, one], BEGAN + 25.0)
+    story = build_history("gpt", [zero, one], BEGAN + 25.0)
     job = story.engine.job
     assert (job.attempt.number, len(job.past), job.attempt.iteration) == (1, 0, 19)
     assert said(story).cause is Cause.HEALTHY
 
 
 def test_the_number_of_the_attempt_is_the_wrappers() -> None:
-    story = tell("gpt", [answering("train-0", wrapper=wrapper(7), at=25.0)], BEGAN + 25.0)
+    story = build_history("gpt", [answering("train-0", wrapper=wrapper(7), at=25.0)], BEGAN + 25.0)
     assert story.engine.job.attempt.number == 7

@@ -1,15 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch checkpoints`: what a save folder holds, and which of it a run may be resumed from.
+"""`mwatch checkpoints`: the checkpoints of a folder or a live job, and which can be resumed from.
 
-The reading itself is in `mwatch_trainer`, which the wrapper uses too. Here a clock, words and the
-standing are added. It cannot know whether a save is still running, only that a file changed
-lately; nor of a rollback that nobody wrote into the timeline.
-
-`mwatch checkpoints JOB`: what a sidecar of a live job sees in its save folder.
-
-Which rollbacks there were stands beside the checkpoints and is not sent: on a machine that mounts
-the folder `mwatch checkpoints DIR` tells more.
+`mwatch_trainer`, which the wrapper uses too, reads the folder; this module adds ages, notes and the
+standing of each checkpoint. Whether a save is still running is not known, only that a file changed
+lately. Of a live job, a sidecar reports what it sees in the save folder. It does not send the
+rollbacks, so `mwatch checkpoints DIR` on a machine that mounts the folder shows more.
 """
 
 from __future__ import annotations
@@ -17,20 +13,19 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from msgspec import structs
 
+from mwatch.diagnose.cluster_facts import job_pods
 from mwatch.diagnose.pod_reports import PodReport, ask_sidecar
 from mwatch.errors import InputError
 from mwatch.kube.access import Access, open_access
 from mwatch.kube.discovery import find_whole, no_such_job, parse_job_name
-from mwatch.kube.jobs import owners_of_pods, pod_labels
-from mwatch.kube.listing import list_all
-from mwatch.kube.resources import PODS
-from mwatch.model.kube.pod import pod_of
 from mwatch.model.observation import StoredCheckpoint, StoredCheckpoints
 from mwatch.model.timeline import CheckpointStanding
 from mwatch.runtime.fanout import TimedOut, gather
@@ -47,8 +42,8 @@ from mwatch_trainer.checkpoint.listing import (
 from mwatch_trainer.checkpoint.verdict import CheckpointState
 
 RUNNING_SECONDS = 900.0
-"""A file that changed within it may belong to a save that still runs; the slowest took minutes."""
-_MAX_FOLDERS = 50  # subfolders that are searched for a hint
+"""A file that changed within this time may belong to a running save; slow ones take minutes."""
+_MAX_FOLDERS = 50  # subfolders to search for a hint
 _MAX_ENTRIES = 1000
 
 
@@ -66,13 +61,9 @@ class CheckpointReport:
 
     @property
     def resume_from(self) -> ListedCheckpoint | None:
-        """The newest that is good; None while a broken timeline leaves that open."""
-        good = (
-            each
-            for each in self.listing.checkpoints
-            if self.standing(each) is CheckpointStanding.GOOD
-        )
-        return next(good, None)
+        """The newest good one; None if the timeline is broken."""
+        every, good = self.listing.checkpoints, CheckpointStanding.GOOD
+        return next((each for each in every if self.standing(each) is good), None)
 
     @property
     def exit_code(self) -> int:
@@ -82,8 +73,7 @@ class CheckpointReport:
         return 0 if self.resume_from is not None or is_unknown else 1
 
     def standing(self, checkpoint: ListedCheckpoint) -> CheckpointStanding | None:
-        """None of one that is incomplete: it stands nowhere. Without a timeline there never was
-        a rollback, and what is complete is good."""
+        """None if incomplete. Without a timeline there was no rollback: complete is good."""
         if checkpoint.state is CheckpointState.INCOMPLETE:
             return None
         if self.timeline.is_broken:
@@ -127,7 +117,7 @@ def is_complete(checkpoint: ListedCheckpoint) -> bool:
 
 
 def inspect_folder(folder: str, clock: Callable[[], float]) -> CheckpointReport:
-    """InputError where `folder` is no folder or cannot be listed."""
+    """Raise InputError if `folder` is not a folder or cannot be listed."""
     try:
         if not stat.S_ISDIR(os.stat(folder).st_mode):
             raise InputError(f"{folder} is not a folder; give the folder that the trainer saves to")
@@ -135,15 +125,15 @@ def inspect_folder(folder: str, clock: Callable[[], float]) -> CheckpointReport:
         hint = None if listing.checkpoints else _hint(folder)
         history = checkpoint_dir.find(folder)
     except FileNotFoundError:
-        raise InputError(f"{folder}: no such folder; check the path and the mount") from None
+        raise InputError(f"no such folder: {folder}; check the path and the mount") from None
     except PermissionError:
-        raise InputError(f"{folder}: may not be read; check its mode and owner") from None
+        raise InputError(f"cannot read {folder}: no permission; check its mode") from None
     except (OSError, ValueError) as error:
-        raise InputError(f"{folder}: cannot be read ({error}); check the path") from error
+        raise InputError(f"cannot read {folder}: {error}; check the path") from error
     now = clock()
-    said = [each for each in (hint, history.problem) if each is not None]
-    said += _timeline_notes(history)
-    return CheckpointReport(folder, now, listing, (*said, *_notes(listing, now)), history)
+    notes = [each for each in (hint, history.problem) if each is not None]
+    notes += [*_timeline_notes(history), *_notes(listing, now)]
+    return CheckpointReport(folder, now, listing, tuple(notes), history)
 
 
 def _timeline_notes(history: checkpoint_dir.SavedTimeline) -> Iterator[str]:
@@ -151,7 +141,7 @@ def _timeline_notes(history: checkpoint_dir.SavedTimeline) -> Iterator[str]:
     if known is not None and known.quarantine is not None:
         bad = known.quarantine
         why = f" ({bad.reason})" if bad.reason else ""
-        yield f"from iteration {bad.first_bad} on checkpoints are suspect{why}: no rollback yet"
+        yield f"checkpoints from iteration {bad.first_bad} on are suspect{why}: no rollback yet"
 
 
 def _notes(listing: FolderListing, now: float) -> Iterator[str]:
@@ -183,18 +173,15 @@ def _pointer_notes(listing: FolderListing) -> Iterator[str]:
             yield f"{pointer.file} {pointer.problem}"
         elif pointer.checkpoint is None:
             yield f"{pointer.file} names {pointer.value}, which is not here"
-        elif (
-            states.get(pointer.checkpoint, CheckpointState.COMPLETE) is not CheckpointState.COMPLETE
-        ):
-            state = states[pointer.checkpoint].value
-            yield f"{pointer.file} names {pointer.checkpoint}, which is {state}"
+        elif (state := states.get(pointer.checkpoint)) not in (None, CheckpointState.COMPLETE):
+            yield f"{pointer.file} names {pointer.checkpoint}, which is {state.value}"
 
 
 def _hint(folder: str) -> str:
-    """Why nothing was found, and what the person may have meant."""
+    """Explain why nothing was found, and which folder may be meant."""
     if looks_like_checkpoint(folder):
         above = os.path.dirname(os.path.abspath(folder))
-        return f"this folder is one checkpoint itself: name the folder above it, {above}"
+        return f"this folder is itself a checkpoint: give the folder above it, {above}"
     with os.scandir(folder) as entries:
         names = sorted(entry.name for entry in islice(entries, _MAX_ENTRIES))
     if not names:
@@ -204,7 +191,7 @@ def _hint(folder: str) -> str:
         more = f" and {len(inside) - 1} more folders" if len(inside) > 1 else ""
         return f"there are checkpoints one folder deeper: in {inside[0]}{more}"
     known = "iter_0000020/, release/, ep0-ba100-rank0.pt, ep0-ba100/"
-    return f"nothing here has a name that Megatron-LM or Composer gives a checkpoint: {known}"
+    return f"no name here is that of a Megatron-LM or Composer checkpoint, such as {known}"
 
 
 def _holds_checkpoints(folder: str, name: str) -> bool:
@@ -228,14 +215,14 @@ class JobCheckpoints:
     stored: StoredCheckpoints | None
     """None: no sidecar reports a save folder."""
     pod: str = ""
-    """Whose sidecar was believed: the one that saw most."""
+    """The pod whose sidecar reports most checkpoints."""
     tracker: str | None = None
     why: str = ""
-    """Why nothing is known."""
+    """Why no data is available."""
 
     @property
     def checkpoints(self) -> list[StoredCheckpoint]:
-        """The newest first."""
+        """Newest first."""
         found = self.stored.checkpoints if self.stored is not None else ()
         return sorted(found, key=lambda each: -each.iteration)
 
@@ -273,12 +260,9 @@ class JobCheckpoints:
 def inspect_job(
     job: str, namespace: str | None, kubeconfig: str | None, context: str | None, now: float
 ) -> JobCheckpoints:
-    """InputError where there is no such job; KubeError where nothing can be asked."""
-    access = open_access(kubeconfig, context)
-    try:
+    """Raise InputError if there is no such job, KubeError if the cluster is unreachable."""
+    with closing(open_access(kubeconfig, context)) as access:
         return inspect_job_with(access, job, namespace or access.namespace, now)
-    finally:
-        access.close()
 
 
 def inspect_job_with(access: Access, job: str, namespace: str, now: float) -> JobCheckpoints:
@@ -286,30 +270,26 @@ def inspect_job_with(access: Access, job: str, namespace: str, now: float) -> Jo
     found = find_whole(access, namespace, name, kind)
     if found is None:
         raise no_such_job(access, namespace, name)
-    owners = owners_of_pods(access, found.job)
-    listing = list_all(access, PODS, namespace, labels=pod_labels(found.job))
-    bodies = listing.objects if listing is not None else ()
-    mine = [(pod_of(each), each) for each in bodies]
     asks = {
-        pod.name: (lambda pod=pod, body=body: ask_sidecar(access, pod, body))
-        for pod, body in mine
-        if pod.owner in owners and pod.phase == "Running"
+        pod.name: partial(ask_sidecar, access, pod, body)
+        for body, pod in job_pods(access, found.job)
+        if pod.phase == "Running"
     }
-    told = gather(asks, seconds=_SECONDS)
-    words = [each for each in told.values() if not isinstance(each, TimedOut)]
-    return _best(name, now, words, len(asks))
+    answers = gather(asks, seconds=_SECONDS)
+    reports = [each for each in answers.values() if not isinstance(each, TimedOut)]
+    return _best(name, now, reports, len(asks))
 
 
-def _best(job: str, now: float, words: list[PodReport], pods: int) -> JobCheckpoints:
+def _best(job: str, now: float, reports: list[PodReport], pods: int) -> JobCheckpoints:
     """Network file systems show pods different listings: the longest is the newest."""
     seen = [
         (each.snapshot.stored, each)
-        for each in words
+        for each in reports
         if each.snapshot is not None and each.snapshot.stored is not None
     ]
     found = [(one.what, each) for one, each in seen if isinstance(one.what, StoredCheckpoints)]
     if not found:
-        silent = [each.sidecar for each in words if each.sidecar]
+        silent = [each.sidecar for each in reports if each.sidecar]
         why = "no pod runs" if not pods else "no sidecar reports a save folder"
         return JobCheckpoints(job, now, None, why=f"{why}: {silent[0]}" if silent else why)
     stored, best = max(found, key=lambda each: len(each[0].checkpoints))

@@ -1,13 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the API server tells about one job: itself, its pods, their nodes, and all around them.
+"""Everything the API server knows about one job: the job, its pods, nodes, events, claims, ledger.
 
-Everything but the job and its pods is optional: what may not be read, or does not come in time,
-is noted in `unseen`, and the diagnosis goes on without it.
-
-The nodes of a job and the storage classes of its claims, each asked for by its name.
-
-They are no part of a namespace: many people may not read them, and all goes on without.
+Only the job and its pods are required. What may not be read or does not answer in time is listed
+in `JobFacts.unavailable`; the diagnosis goes on without it. Nodes and storage classes are
+cluster-wide objects, which many users may not read.
 """
 
 from __future__ import annotations
@@ -56,7 +53,7 @@ _MAX_NODES = 128
 def around(
     access: Access, pods: tuple[KubePod, ...], claims: Any, seconds: float
 ) -> dict[str, Any]:
-    """By the names of `model.running`: nodes and claims, or Missed."""
+    """Read nodes and storage classes; the keys are names of `model.checks.running`."""
     nodes = sorted({pod.node for pod in pods if pod.node})[:_MAX_NODES]
     bodies = () if isinstance(claims, TimedOut) else claims
     classes = sorted({text(each, "spec", "storageClassName") for each in bodies} - {""})
@@ -65,16 +62,15 @@ def around(
         asks[f"node/{name}"] = partial(access.get, NODES, None, name)
     for name in classes:
         asks[f"class/{name}"] = partial(access.get, STORAGE_CLASSES, None, name)
-    told = gather(asks, seconds=seconds)
-    found: dict[str, Any] = {names.NODES: _nodes([told[f"node/{name}"] for name in nodes])}
+    answers = gather(asks, seconds=seconds)
+    found: dict[str, Any] = {names.NODES: _nodes([answers[f"node/{name}"] for name in nodes])}
     if not isinstance(claims, TimedOut):
-        policies = {name: _policy(told[f"class/{name}"]) for name in classes}
+        policies = {name: _policy(answers[f"class/{name}"]) for name in classes}
         found[names.CLAIMS] = tuple(_claim(each, policies) for each in bodies)
     return found
 
 
 def _nodes(answers: list[Any]) -> Any:
-    """A node that is not there any more is none of them."""
     missed = next((each for each in answers if isinstance(each, TimedOut)), None)
     return missed or tuple(node_of(each.body) for each in answers if each.is_ok)
 
@@ -92,7 +88,6 @@ def _claim(body: Mapping[str, Any], policies: Mapping[str, str]) -> Claim:
 
 CONTROLLER, CONTROLLER_PORT = "mwatch-controller", 9402
 _MAX_SCRIPTS = 8
-_OUR_COMPONENT = "mwatch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +95,9 @@ class JobFacts:
     found: FoundJob
     kube: KubeFacts
     bodies: Mapping[str, Mapping[str, Any]]
-    """Of the pods, by name."""
+    """The pods as JSON, by name."""
     events: tuple[Mapping[str, Any], ...] = ()
-    """About the job and its pods, whole."""
+    """Events of the job and its pods, as JSON."""
     quotas: tuple[KubeQuota, ...] | None = None
     others: tuple[Reached, ...] = ()
     claims: tuple[Claim, ...] | None = None
@@ -110,8 +105,9 @@ class JobFacts:
     kept: KeptFields | None = None
     book: Book | None = None
     controller: Mapping[str, Any] | None = None
-    """What the controller says of this job."""
-    unseen: Mapping[str, str] = field(default_factory=dict)
+    """What the controller reports about this job."""
+    unavailable: Mapping[str, str] = field(default_factory=dict)
+    """What could not be read, and why."""
 
     @property
     def job(self) -> KubeJob:
@@ -122,21 +118,17 @@ class JobFacts:
         return ledger_key(self.job.kind.value, self.job.name)
 
     @property
-    def said(self) -> tuple[KubeEvent, ...]:
-        """By mwatch itself, on the job; the newest last."""
-        ours = [
-            event_of(each)
-            for each in self.events
-            if text(each, "source", "component") == _OUR_COMPONENT
-        ]
-        return tuple(sorted(ours, key=lambda each: each.at or 0.0))
+    def mwatch_events(self) -> list[KubeEvent]:
+        """Events that mwatch itself wrote, newest last."""
+        ours = (each for each in self.events if text(each, "source", "component") == "mwatch")
+        return sorted(map(event_of, ours), key=lambda each: each.at or 0.0)
 
 
 def collect_facts(access: Access, found: FoundJob, now: float, *, seconds: float) -> JobFacts:
-    """MwatchError where not even its pods can be listed."""
+    """Read everything in parallel; raise MwatchError if the pods cannot be listed."""
     job = found.job
     asks: dict[str, Callable[[], Any]] = {
-        "pods": lambda: _pods(access, job),
+        "pods": lambda: job_pods(access, job),
         "events": lambda: _listed(access, EVENTS, job.namespace),
         "quotas": lambda: quotas(access, job.namespace),
         "workload": lambda: workload_for(access, job),
@@ -148,12 +140,14 @@ def collect_facts(access: Access, found: FoundJob, now: float, *, seconds: float
         "scripts": lambda: _scripts(access, found),
         "runtime": lambda: _runtime(access, found),
     }
-    told = gather(asks, seconds=seconds)
-    if isinstance(told["pods"], TimedOut):
-        raise told["pods"].error or NoCluster(f"the pods of {job.name}: {told['pods'].why}")
-    bodies, pods = told["pods"]
-    later = around(access, pods, told[names.CLAIMS], seconds)
-    return _facts(found, now, bodies, pods, told, later)
+    answers = gather(asks, seconds=seconds)
+    if isinstance(answers["pods"], TimedOut):
+        raise answers["pods"].error or NoCluster(
+            f"cannot list the pods of {job.name}: {answers['pods'].why}"
+        )
+    pods = tuple(pod for _, pod in answers["pods"])
+    later = around(access, pods, answers[names.CLAIMS], seconds)
+    return _facts(found, now, pods, answers, later)
 
 
 def _ours(job: KubeJob, book: Book | None) -> frozenset[str]:
@@ -165,15 +159,14 @@ def _ours(job: KubeJob, book: Book | None) -> frozenset[str]:
 def _facts(
     found: FoundJob,
     now: float,
-    bodies: tuple[Mapping[str, Any], ...],
     pods: tuple[KubePod, ...],
-    told: Mapping[str, Any],
+    answers: Mapping[str, Any],
     later: Mapping[str, Any],
 ) -> JobFacts:
     job = found.job
-    events = _about(job, pods, _or(told["events"], ()))
+    events = _about(job, pods, _or(answers["events"], ()))
     nodes = later.get(names.NODES)
-    services = _or(told[names.SERVICES], None)
+    services = _or(answers[names.SERVICES], None)
     kube = KubeFacts(
         now=now,
         job=job,
@@ -181,25 +174,27 @@ def _facts(
         pods=pods,
         events=tuple(map(event_of, events)),
         nodes=None if isinstance(nodes, TimedOut) else nodes,
-        workload=_or(told["workload"], None),
-        ours=_ours(job, _or(told["ledger"], None)),
+        workload=_or(answers["workload"], None),
+        ours=_ours(job, _or(answers["ledger"], None)),
     )
-    others = [*_or(told["scripts"], ()), *_or(told["runtime"], ())]
+    others = [*_or(answers["scripts"], ()), *_or(answers["runtime"], ())]
     others += [_reached(each) for each in services or ()]
     return JobFacts(
         found=found,
         kube=kube,
-        bodies={text(each, "metadata", "name"): each for each in bodies},
+        bodies={pod.name: body for body, pod in answers["pods"]},
         events=events,
-        quotas=_or(told["quotas"], None),
+        quotas=_or(answers["quotas"], None),
         others=tuple(others),
         claims=later.get(names.CLAIMS),
         services=None if services is None else tuple(_name(each) for each in services),
-        kept=_or(told[names.CRD], None),
-        book=_or(told["ledger"], None),
-        controller=_or(told["controller"], None),
-        unseen={
-            name: each.why for name, each in {**told, **later}.items() if isinstance(each, TimedOut)
+        kept=_or(answers[names.CRD], None),
+        book=_or(answers["ledger"], None),
+        controller=_or(answers["controller"], None),
+        unavailable={
+            name: each.why
+            for name, each in {**answers, **later}.items()
+            if isinstance(each, TimedOut)
         },
     )
 
@@ -208,18 +203,15 @@ def _or(answer: Any, otherwise: Any) -> Any:
     return otherwise if isinstance(answer, TimedOut) else answer
 
 
-def _pods(
-    access: Access, job: KubeJob
-) -> tuple[tuple[Mapping[str, Any], ...], tuple[KubePod, ...]]:
+def job_pods(access: Access, job: KubeJob) -> list[tuple[Mapping[str, Any], KubePod]]:
+    """List the pods of a job, as JSON and parsed: master-0, worker-0, worker-1 … worker-10."""
     owners = owners_of_pods(access, job)
     listing = list_all(access, PODS, job.namespace, labels=pod_labels(job))
     both = [(each, pod_of(each)) for each in (listing.objects if listing is not None else ())]
-    mine = sorted((each for each in both if each[1].owner in owners), key=lambda each: _order(each))
-    return tuple(body for body, _ in mine), tuple(pod for _, pod in mine)
+    return sorted((each for each in both if each[1].owner in owners), key=_replica)
 
 
-def _order(both: tuple[Mapping[str, Any], KubePod]) -> tuple[str, int, str]:
-    """master-0, worker-0, worker-1 … worker-10."""
+def _replica(both: tuple[Mapping[str, Any], KubePod]) -> tuple[str, int, str]:
     pod = both[1]
     return pod.replica_type, pod.replica_index or 0, pod.name
 
@@ -242,13 +234,13 @@ def _controller(access: Access, job: KubeJob) -> Mapping[str, Any]:
 
 
 def _scripts(access: Access, found: FoundJob) -> list[Reached]:
-    """ConfigMaps that its pods mount: the training script often lies in one."""
-    names_ = {
+    """Read the ConfigMaps that the pods mount: the training script is often in one."""
+    mounted = {
         text(volume, "configMap", "name")
         for group in found.job.groups
         for volume in items(group.template, "spec", "volumes")
     }
-    wanted = sorted(name for name in names_ if name)[:_MAX_SCRIPTS]
+    wanted = sorted(name for name in mounted if name)[:_MAX_SCRIPTS]
     answers = [access.get(CONFIG_MAPS, found.job.namespace, name) for name in wanted]
     return [_reached({"kind": "ConfigMap", **each.body}) for each in answers if each.is_ok]
 
@@ -272,15 +264,12 @@ def _name(body: Mapping[str, Any]) -> str:
 def _about(
     job: KubeJob, pods: tuple[KubePod, ...], events: tuple[Mapping[str, Any], ...]
 ) -> tuple[Mapping[str, Any], ...]:
-    """Of the job and its pods, also of those before them, and of claims."""
+    """Keep events of the job, of its present and earlier pods, and of claims."""
     known = {job.uid, *(pod.uid for pod in pods)}
     mine = {job.name, *(pod.name for pod in pods)}
-    return tuple(
-        each
-        for each in events
-        if text(each, "involvedObject", "uid") in known
-        or (
-            not text(each, "involvedObject", "uid") and text(each, "involvedObject", "name") in mine
-        )
-        or text(each, "involvedObject", "kind") == "PersistentVolumeClaim"
-    )
+
+    def is_about(event: Mapping[str, Any]) -> bool:
+        uid, name, kind = (text(event, "involvedObject", key) for key in ("uid", "name", "kind"))
+        return uid in known or (not uid and name in mine) or kind == "PersistentVolumeClaim"
+
+    return tuple(filter(is_about, events))

@@ -2,10 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mwatch status` and `mwatch top`: every watched job in one line.
 
-A controller knows best, where it answers by the service proxy. Without one a few sidecars of each
-job are asked, and Kubernetes: enough for a line, not for a culprit. No logs are read here.
-
-One job in one line, by what its controller says, or by its sidecars and Kubernetes.
+A controller that answers by the service proxy knows most. Without one, a few sidecars of each job
+and Kubernetes are asked: enough for a line, not for a culprit. No logs are read.
 """
 
 from __future__ import annotations
@@ -16,26 +14,28 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from mwatch.checks.kube_causes import kube_phase
-from mwatch.diagnose.cluster_facts import CONTROLLER, CONTROLLER_PORT
+from mwatch.diagnose.cluster_facts import CONTROLLER, CONTROLLER_PORT, job_pods
 from mwatch.diagnose.pod_reports import PodReport, ask_sidecar
 from mwatch.diagnose.verdict import besides
 from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError
-from mwatch.kube.jobs import complete, owners_of_pods, pod_labels, watched_jobs
+from mwatch.kube.jobs import complete, watched_jobs
 from mwatch.kube.listing import list_all
 from mwatch.kube.pod_proxy import service_page
-from mwatch.kube.resources import EVENTS, PODS
+from mwatch.kube.resources import EVENTS
 from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.kube.event import event_of
 from mwatch.model.kube.facts import KubeFacts
-from mwatch.model.kube.fields import moment
+from mwatch.model.kube.fields import mapping, moment
 from mwatch.model.kube.job import KubeJob
-from mwatch.model.kube.pod import pod_of
 from mwatch.runtime.fanout import TimedOut, gather
 
-_UNSEEN = (Cause.UNKNOWN.value, Cause.BLIND.value)
-_HISTORY = frozenset({"blind"})
-"""A sidecar of a middle pod sees no iteration line: that is not the job's blindness."""
+_PODS_ASKED = 8
+"""Pods of one job: the first and the last."""
+_SECONDS = 4.0
+_CALL_SECONDS = 2.0
+_GOOD = frozenset({"healthy", "finished"})
+_UNKNOWN = frozenset({"unknown", "blind"})
 
 
 class FleetLine(NamedTuple):
@@ -47,7 +47,7 @@ class FleetLine(NamedTuple):
     pods_running: int | None
     pods_wanted: int | None
     answering: int
-    """Sidecars."""
+    """How many sidecars answered."""
     iteration: int | None
     total_iterations: int | None
     attempt: int | None
@@ -57,22 +57,16 @@ class FleetLine(NamedTuple):
     source: str
     """`controller`, `sidecars` or `kubernetes`."""
 
-    def to_json(self) -> dict[str, Any]:
-        return self._asdict()
-
     @staticmethod
-    def unseen(job: KubeJob, why: str) -> FleetLine:
+    def unknown(job: KubeJob, why: str) -> FleetLine:
         return _line(job, cause=Cause.UNKNOWN.value, summary=why)
 
 
 def of_controller(job: KubeJob, body: Mapping[str, Any]) -> FleetLine:
-    said = body.get("verdict")
-    said = said if isinstance(said, Mapping) else {}
-    cause = str(said.get("cause") or Cause.UNKNOWN.value)
-    if job.finished == "Succeeded" and cause in _UNSEEN:
-        cause = Cause.FINISHED.value  # it was over before the controller came
-    pods = body.get("pods")
-    pods = pods if isinstance(pods, Mapping) else {}
+    verdict, pods = mapping(body, "verdict"), mapping(body, "pods")
+    cause = str(verdict.get("cause") or Cause.UNKNOWN.value)
+    if job.finished == "Succeeded" and cause in _UNKNOWN:
+        cause = Cause.FINISHED.value  # it ended before the controller started
     return _line(
         job,
         phase=job.finished or str(body.get("phase") or ""),
@@ -83,44 +77,42 @@ def of_controller(job: KubeJob, body: Mapping[str, Any]) -> FleetLine:
         total_iterations=_whole(body.get("total_iterations")),
         attempt=_whole(body.get("attempt")),
         cause=cause,
-        summary=str(said.get("summary") or ""),
-        since=moment(said, "since", "time"),
+        summary=str(verdict.get("summary") or ""),
+        since=moment(verdict, "since", "time"),
         source="controller",
     )
 
 
-def of_sidecars(job: KubeJob, facts: KubeFacts, words: Sequence[PodReport]) -> FleetLine:
-    told = [each for each in words if each.snapshot is not None]
-    views = [each.snapshot.view for each in told if each.snapshot is not None]
+def of_sidecars(job: KubeJob, facts: KubeFacts, reports: Sequence[PodReport]) -> FleetLine:
+    views = [each.snapshot.view for each in reports if each.snapshot is not None]
     phase = kube_phase(facts)
     newest = max(views, key=lambda each: each.iteration or -1, default=None)
-    cause, summary, since = _judged(job, facts, told, words)
+    cause, summary, since = _judged(job, facts, reports)
     own = "" if newest is None else newest.phase or ""
     return _line(
         job,
         phase=phase.value if phase is not None else job.finished or own,
         pods_running=sum(pod.phase == "Running" for pod in facts.pods),
-        answering=len(told),
+        answering=len(views),
         iteration=None if newest is None else newest.iteration,
-        total_iterations=next((each.total_iterations for each in views if each.total_iterations),
-                              None),
+        total_iterations=next(filter(None, (each.total_iterations for each in views)), None),
         attempt=max((each.attempt for each in views if each.attempt is not None), default=None),
         cause=cause.value,
         summary=summary,
         since=since,
-        source="sidecars" if told else "kubernetes",
-    )  # fmt: skip
+        source="sidecars" if views else "kubernetes",
+    )
 
 
 def _judged(
-    job: KubeJob, facts: KubeFacts, told: Sequence[PodReport], words: Sequence[PodReport]
+    job: KubeJob, facts: KubeFacts, reports: Sequence[PodReport]
 ) -> tuple[Cause, str, float | None]:
     outside = besides(facts)
     if job.finished == "Succeeded":
         return Cause.FINISHED, "Succeeded", None
     if outside:
         return outside[0].cause, outside[0].summary, outside[0].since_time
-    worst = _worst(told)
+    worst = _worst(reports)
     if worst is not None:
         finding, shift = worst
         since = None if finding.since_time is None else finding.since_time + shift
@@ -128,21 +120,22 @@ def _judged(
     if job.finished:
         return Cause.CRASH, f"{job.kind.value} is Failed", None
     if kube_phase(facts) is not None:
-        return Cause.HEALTHY, "waits for its pods", None
-    if told:
+        return Cause.HEALTHY, "waiting for its pods", None
+    if any(each.snapshot for each in reports):
         return Cause.HEALTHY, "", None
-    why = next((each.sidecar for each in words if each.sidecar), "it has no sidecar")
-    return Cause.UNKNOWN, f"not seen ({why}); type: mwatch diagnose {job.name}", None
+    why = next((each.sidecar for each in reports if each.sidecar), "it has no sidecar")
+    return Cause.UNKNOWN, f"no data ({why}); type: mwatch diagnose {job.name}", None
 
 
-def _worst(told: Sequence[PodReport]) -> tuple[Finding, float] | None:
+def _worst(reports: Sequence[PodReport]) -> tuple[Finding, float] | None:
     order = list(Severity)
     found = [
-        (each, words.snapshot.shift(words.received_at))
-        for words in told
-        if words.snapshot is not None
-        for each in words.snapshot.findings
-        if each.severity is not Severity.INFO and each.detector not in _HISTORY
+        (each, report.snapshot.shift(report.received_at))
+        for report in reports
+        if report.snapshot is not None
+        for each in report.snapshot.findings
+        if each.severity is not Severity.INFO
+        and each.detector != "blind"  # a pod in the middle of the pipeline prints no iterations
     ]
     return max(
         found,
@@ -170,56 +163,42 @@ def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-_SECONDS = 4.0
-_CALL_SECONDS = 2.0
-_PODS_ASKED = 8
-"""Of one job: the first and the last of them, and those in trouble."""
-_FINE = frozenset({"healthy", "finished"})
-_UNSEEN_VALUES = frozenset({"unknown", "blind"})
-
-
 class Fleet(NamedTuple):
     at: float
     lines: tuple[FleetLine, ...]
     problems: tuple[str, ...]
-    """What could not be seen, each in one line."""
+    """What could not be read, one line each."""
     took_seconds: float
 
     @property
     def exit_code(self) -> int:
         causes = {each.cause for each in self.lines}
-        if causes - _FINE - _UNSEEN_VALUES:
+        if causes - _GOOD - _UNKNOWN:
             return 1
-        return 3 if causes & _UNSEEN_VALUES else 0
+        return 3 if causes & _UNKNOWN else 0
 
     def to_json(self) -> dict[str, Any]:
         return {
             "version": 1,
             "at": self.at,
-            "jobs": [each.to_json() for each in self.lines],
+            "jobs": [each._asdict() for each in self.lines],
             "problems": list(self.problems),
         }
 
 
 def look(access: Access, namespace: str | None, now: float) -> Fleet:
-    """`namespace` None: all of them. KubeError where no job may be listed."""
+    """Read the jobs of one namespace, or of all; raise KubeError if jobs cannot be listed."""
     began = time.monotonic()
     found = watched_jobs(access, namespace)
     spaces = sorted({job.namespace for job in found.jobs})
-    told = gather(
+    answers = gather(
         {space: partial(_controller, access, space) for space in spaces}, seconds=_CALL_SECONDS
     )
-    by_key = {space: _by_job(answer) for space, answer in told.items()}
-    known = {
-        (job.namespace, job.kind.value, job.name): by_key[job.namespace].get(
-            (job.kind.value, job.name)
-        )
-        for job in found.jobs
-    }
+    known = {space: _by_job(answer) for space, answer in answers.items()}
     lines: list[FleetLine] = []
     asks: dict[str, Callable[[], FleetLine]] = {}
     for job in found.jobs:
-        body = known[job.namespace, job.kind.value, job.name]
+        body = known[job.namespace].get((job.kind.value, job.name))
         if body is not None:
             lines.append(of_controller(job, body))
         else:
@@ -227,7 +206,7 @@ def look(access: Access, namespace: str | None, now: float) -> Fleet:
     jobs = {job.key: job for job in found.jobs}
     for key, answer in gather(asks, seconds=_SECONDS).items():
         missed = isinstance(answer, TimedOut)
-        lines.append(FleetLine.unseen(jobs[key], answer.why) if missed else answer)
+        lines.append(FleetLine.unknown(jobs[key], answer.why) if missed else answer)
     order = sorted(lines, key=lambda each: (each.namespace, each.name))
     return Fleet(now, tuple(order), tuple(found.problems), time.monotonic() - began)
 
@@ -252,25 +231,16 @@ def _by_job(answer: Any) -> dict[tuple[str, str], Mapping[str, Any]]:
 
 def _ask(access: Access, job: KubeJob, now: float) -> FleetLine:
     job = complete(access, job)
-    owners = owners_of_pods(access, job)
-    listing = list_all(access, PODS, job.namespace, labels=pod_labels(job))
-    both = [(each, pod_of(each)) for each in (listing.objects if listing is not None else ())]
-    mine = [each for each in both if each[1].owner in owners]
-    pods = tuple(pod for _, pod in mine)
-    facts = KubeFacts(now, job, job.name, pods, _events(access, job))
-    words = [ask_sidecar(access, pod, body) for body, pod in _chosen(mine)]
-    return of_sidecars(job, facts, words)
-
-
-def _chosen(mine: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Rank 0 is in the first, the last rank often in the last."""
-    running = [each for each in mine if each[1].phase == "Running"]
-    half = _PODS_ASKED // 2
-    return running if len(running) <= _PODS_ASKED else [*running[:half], *running[-half:]]
+    pods = job_pods(access, job)
+    facts = KubeFacts(now, job, job.name, tuple(pod for _, pod in pods), _events(access, job))
+    asked = [each for each in pods if each[1].phase == "Running"]
+    if len(asked) > _PODS_ASKED:  # rank 0 is in the first, the last rank often in the last
+        asked = [*asked[: _PODS_ASKED // 2], *asked[-_PODS_ASKED // 2 :]]
+    return of_sidecars(job, facts, [ask_sidecar(access, pod, body) for body, pod in asked])
 
 
 def _events(access: Access, job: KubeJob) -> tuple[Any, ...]:
-    """Of the job itself; those of its pods show in the pods."""
+    """Events of the job itself; the state of its pods shows theirs."""
     try:
         listing = list_all(access, EVENTS, job.namespace, fields=f"involvedObject.name={job.name}")
     except KubeError:

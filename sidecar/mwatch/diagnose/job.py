@@ -1,30 +1,42 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch diagnose JOB`: a live job, from the API server, its sidecars and its logs.
+"""`mwatch diagnose JOB`: a live job, judged by the API server, its sidecars and its logs.
 
-It only reads, needs no controller, and ends within seconds: what does not answer in time is told.
-
-The one command that a person should type next, by the cause and whom it names.
+The diagnosis only reads, needs no controller and ends within seconds; what does not answer in time
+is noted. The last part of this module prepares the same data for the checks of running jobs.
 """
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
 
 from mwatch.checks.kube_causes import kube_phase
 from mwatch.checks.live import look
+from mwatch.decide.quiet import ended_as_asked
 from mwatch.diagnose.cluster_facts import JobFacts, collect_facts
-from mwatch.diagnose.pod_reports import PodReport, query_pods
+from mwatch.diagnose.pod_reports import MAX_PODS, PodReport, query_pods
 from mwatch.diagnose.report import JobReport, actions_taken
-from mwatch.diagnose.running_job import running_of
-from mwatch.diagnose.timeline import JobHistory, tell
-from mwatch.diagnose.verdict import besides, chained, judge
+from mwatch.diagnose.timeline import JobHistory, build_history
+from mwatch.diagnose.verdict import besides, judge, locate
 from mwatch.kube.access import Access, open_access
 from mwatch.kube.discovery import find_whole, no_such_job, parse_job_name
+from mwatch.manifests import shell_text
+from mwatch.manifests.containers import environment_of, trainer_of
+from mwatch.manifests.facts import workload_of
+from mwatch.model.checks import running as names
+from mwatch.model.checks.running import JobProgress, Running
+from mwatch.model.checks.workload import Workload
 from mwatch.model.decision import Action, Decision
-from mwatch.model.finding import Cause, Finding, Verdict
+from mwatch.model.event import Arguments
+from mwatch.model.finding import Cause, Verdict
+from mwatch.model.job import Job
+from mwatch.model.kube.fields import mapping
 from mwatch.model.phase import JobPhase
 from mwatch.model.settings import Settings
 from mwatch.report.conclusion import RunConclusion
@@ -39,26 +51,27 @@ _RESTARTED = frozenset({Cause.HANG, Cause.FABRIC, Cause.LOST_POD, Cause.FINISHED
 _ENDED = frozenset({Cause.CRASH, Cause.KILLED, Cause.OOM, Cause.USER_ERROR, Cause.DATA})
 
 
-def next_command(facts: JobFacts, said: Verdict, decision: Decision, container: str) -> str:
+def next_command(facts: JobFacts, verdict: Verdict, decision: Decision, container: str) -> str:
+    """Choose the one command that a person should type next."""
     job = facts.job
     where = f"-n {job.namespace}"
-    pod, node = (said.culprit.pod, said.culprit.node) if said.culprit else (None, None)
-    if said.cause in _PODS_WAIT:
+    pod, node = (verdict.culprit.pod, verdict.culprit.node) if verdict.culprit else (None, None)
+    if verdict.cause in _PODS_WAIT:
         return f"kubectl describe pod {where} {pod or _first_pending(facts)}"
-    if said.cause in _OF_NODE and node:
+    if verdict.cause in _OF_NODE and node:
         return f"kubectl describe node {node}"
-    if said.cause in (Cause.SUSPENDED, Cause.DELETED_BY_USER):
+    if verdict.cause in (Cause.SUSPENDED, Cause.DELETED_BY_USER):
         return f"kubectl get events {where} --for={job.kind.value.lower()}/{job.name}"
-    if decision.action is Action.RESTART or said.cause in _RESTARTED:
+    if decision.action is Action.RESTART or verdict.cause in _RESTARTED:
         start = "" if decision.resume_from is None else f" --from {decision.resume_from}"
         return f"mwatch restart {job.name} {where}{start} --dry-run"
-    if said.cause in _ENDED:
+    if verdict.cause in _ENDED:
         return _log(facts, where, pod, container)
-    if said.cause in _OF_FOLDER:
+    if verdict.cause in _OF_FOLDER:
         return f"mwatch checkpoints {job.name} {where}"
-    if said.cause in (Cause.BLIND, Cause.UNKNOWN):
+    if verdict.cause in (Cause.BLIND, Cause.UNKNOWN):
         return f"kubectl describe {job.kind.value.lower()} {where} {job.name}"
-    if said.cause in (Cause.HEALTHY, Cause.FINISHED):
+    if verdict.cause in (Cause.HEALTHY, Cause.FINISHED):
         return f"mwatch status {where}"
     return f"mwatch top {where}"
 
@@ -87,23 +100,20 @@ _PODS_SECONDS = 4.0
 @dataclass(frozen=True, slots=True)
 class JobRequest:
     name: str
-    """As a person writes it: `gpt`, or `pytorchjob/gpt`."""
+    """`gpt`, or `pytorchjob/gpt`."""
     namespace: str | None = None
-    """None: the one of the configuration."""
+    """By default the one of the kubeconfig."""
     kubeconfig: str | None = None
     context: str | None = None
     settings: Settings | None = None
     wants_logs: bool = False
-    """Also of pods whose sidecar answers: for a bundle."""
+    """Read the logs of all pods, even if the sidecar answers: for a bundle."""
 
 
 def diagnose_job(request: JobRequest, now: float | None = None) -> JobReport:
-    """InputError where there is no such job; KubeError where nothing can be asked."""
-    access = open_access(request.kubeconfig, request.context)
-    try:
+    """Raise InputError if there is no such job, KubeError if the cluster is unreachable."""
+    with closing(open_access(request.kubeconfig, request.context)) as access:
         return diagnose_with(access, request, time.time() if now is None else now)
-    finally:
-        access.close()
 
 
 def diagnose_with(access: Access, request: JobRequest, now: float) -> JobReport:
@@ -114,66 +124,64 @@ def diagnose_with(access: Access, request: JobRequest, now: float) -> JobReport:
     if found is None:
         raise no_such_job(access, namespace, name)
     facts = collect_facts(access, found, now, seconds=_FACTS_SECONDS)
-    words = query_pods(
+    reports = query_pods(
         access, facts.job.kind, facts.kube.pods, facts.bodies,
         seconds=_PODS_SECONDS, wants_logs=request.wants_logs,
     )  # fmt: skip
-    return make_report(facts, words, request.settings, began)
+    return make_report(facts, reports, request.settings, began)
 
 
 def make_report(
     facts: JobFacts,
-    words: Sequence[PodReport],
+    reports: Sequence[PodReport],
     settings: Settings | None = None,
     began: float | None = None,
 ) -> JobReport:
-    """`began`: by the monotonic clock, when the first question was asked."""
+    """`began`: start of the diagnosis, by the monotonic clock."""
     pods = facts.kube.pods
     is_up = any(pod.phase == "Running" for pod in pods) and not facts.job.finished
-    story = tell(
-        facts.job.name, words, facts.kube.now,
+    history = build_history(
+        facts.job.name, reports, facts.kube.now,
         besides=besides(facts.kube), settings=settings, is_up=is_up,
     )  # fmt: skip
-    said, decision = judge(facts, story, words)
-    findings = tuple(_placed(each, words) for each in story.assessment.findings)
-    for incident in story.engine.incidents:
-        story.recorder.incident(incident)
-    report = replace(
-        story.recorder.report(concluded=RunConclusion(said, decision, None, findings)),
-        ended_at=story.last_at,
-        files=tuple(each.pod.name for each in words if each.has_told),
-        lines=story.lines,
-        notes=tuple(_notes(facts, words)),
+    verdict, decision = judge(facts, history, reports)
+    findings = tuple(
+        replace(each, culprit=locate(each.culprit, reports)) for each in history.assessment.findings
     )
-    container = next((each.container for each in words if each.container), "pytorch")
+    for incident in history.engine.incidents:
+        history.recorder.incident(incident)
+    report = replace(
+        history.recorder.report(concluded=RunConclusion(verdict, decision, None, findings)),
+        ended_at=history.last_at,
+        files=tuple(each.pod.name for each in reports if each.has_data),
+        lines=history.lines,
+        notes=tuple(_notes(facts, reports)),
+    )
+    container = next((each.container for each in reports if each.container), "pytorch")
     return JobReport(
         facts=facts,
-        words=tuple(words),
-        story=story,
+        pods=tuple(reports),
+        history=history,
         report=report,
-        checks=tuple(look(running_of(facts, words, story))),
-        deeds=tuple(actions_taken(facts)),
-        next_command=next_command(facts, said, decision, container),
-        phase=_phase(facts, story),
+        checks=tuple(look(running_of(facts, reports, history))),
+        actions=tuple(actions_taken(facts)),
+        next_command=next_command(facts, verdict, decision, container),
+        phase=_phase(facts, history),
         took_seconds=0.0 if began is None else time.monotonic() - began,
     )
 
 
-def _placed(finding: Finding, words: Sequence[PodReport]) -> Finding:
-    return replace(finding, culprit=chained(finding.culprit, words))
-
-
-def _phase(facts: JobFacts, story: JobHistory) -> JobPhase | None:
+def _phase(facts: JobFacts, history: JobHistory) -> JobPhase | None:
     by_cluster = kube_phase(facts.kube)
-    job = story.engine.job
+    job = history.engine.job
     return by_cluster or (job.attempt.phase if job.has_started else None)
 
 
-def _notes(facts: JobFacts, words: Sequence[PodReport]) -> list[str]:
-    """What was not seen, for people; the whole of it is in `unseen`."""
+def _notes(facts: JobFacts, reports: Sequence[PodReport]) -> list[str]:
+    """What could not be read, for people; `JobFacts.unavailable` lists everything."""
     found: list[str] = []
-    forbidden = [each for each in words if each.is_forbidden]
-    silent = [each for each in words if each.sidecar and not each.is_forbidden]
+    forbidden = [each for each in reports if each.is_forbidden]
+    silent = [each for each in reports if each.sidecar and not each.is_forbidden]
     if forbidden:
         found.append(
             f"{len(forbidden)} sidecars were not asked: you may not get pods/proxy; logs only"
@@ -183,13 +191,171 @@ def _notes(facts: JobFacts, words: Sequence[PodReport]) -> list[str]:
             f"{len(silent)} sidecars do not answer, such as {silent[0].pod.name}: "
             f"{silent[0].sidecar}; logs only"
         )
-    unread = [each for each in words if each.problem]
+    unread = [each for each in reports if each.problem]
     if unread:
         found.append(
             f"{len(unread)} logs could not be read, such as {unread[0].pod.name}: "
             f"{unread[0].problem}"
         )
-    left_out = len(facts.kube.pods) - len(words)
+    left_out = len(facts.kube.pods) - len(reports)
     if left_out > 0:
-        found.append(f"{left_out} pods were not asked: there are too many")
+        found.append(f"{left_out} pods were not asked: the limit is {MAX_PODS}")
+    return found
+
+
+_RENDEZVOUS = ("RDZV_ID", "PET_RDZV_ID")
+_FIELDS = {
+    "tensor_parallel": "--tensor-model-parallel-size",
+    "pipeline_parallel": "--pipeline-model-parallel-size",
+    "context_parallel": "--context-parallel-size",
+    "save": "--save",
+    "load": "--load",
+    "save_interval": "--save-interval",
+    "train_iters": "--train-iters",
+    "global_batch_size": "--global-batch-size",
+    "micro_batch_size": "--micro-batch-size",
+    "log_interval": "--log-interval",
+}
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_RANDOM = "started_from_random"
+_FEW = 2
+
+
+def running_of(facts: JobFacts, reports: Sequence[PodReport], history: JobHistory) -> Running:
+    """Prepare the input of the checks.
+
+    Arguments come from the command line that a wrapper reports, else from what the trainer printed,
+    else from the manifest.
+    """
+    argv = next((each for each in map(_argv, reports) if each), ())
+    given = {**_printed(history.arguments), **(shell_text.arguments(argv, {}) if argv else {})}
+    return Running(
+        facts=facts.kube,
+        workload=_workload(facts, given),
+        applied=_applied(facts),
+        progress=_progress(reports, history),
+        rendezvous=_rendezvous(facts, reports),
+        pods={
+            each.pod.name: each.snapshot.pod
+            for each in reports
+            if each.snapshot is not None and each.snapshot.pod is not None
+        },
+        stored=history.stored,
+        arguments=given,
+        lists=_lists(argv),
+        claims=facts.claims,
+        services=facts.services,
+        kept=facts.kept,
+        unseen=_unavailable(facts, reports),
+    )
+
+
+def _argv(report: PodReport) -> tuple[str, ...]:
+    wrapper = report.snapshot.wrapper if report.snapshot is not None else None
+    return () if wrapper is None else wrapper.argv
+
+
+def _printed(block: Arguments | None) -> dict[str, str | None]:
+    """Turn printed arguments into flags; a switch that is off is left out."""
+    if block is None:
+        return {}
+    values = {flag: getattr(block, name) for name, flag in _FIELDS.items()}
+    for name, value in block.extra.items():
+        values["--" + name.replace("_", "-")] = value
+    found: dict[str, str | None] = {}
+    for flag, value in values.items():
+        if value is not None and value is not False and value != "None":
+            found[flag] = None if value is True else str(value)
+    return found
+
+
+def _workload(facts: JobFacts, given: Mapping[str, str | None]) -> Workload:
+    """What runs overrides what a script in the manifest seems to set."""
+    found = workload_of(facts.found.body, facts.others)
+    if found is None:  # cannot happen: the job is of a known kind
+        raise ValueError(f"{facts.job.kind.value} is not a training job")
+    known = {flag: value for flag, value in given.items() if value is not None}
+    replicas = tuple(
+        replace(each, arguments={**each.arguments, **known}) if each.container is not None else each
+        for each in found.replicas
+    )
+    return replace(found, replicas=replicas)
+
+
+def _applied(facts: JobFacts) -> Workload | None:
+    text = facts.job.annotations.get(_LAST_APPLIED, "")
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return None
+    return workload_of(content) if isinstance(content, dict) else None
+
+
+def _lists(argv: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, list[str]] = {}
+    flag = ""
+    for word in argv:
+        if word.startswith("--"):
+            flag, _, value = word.partition("=")
+            if flag.endswith("-data-path"):
+                found[flag] = [value] if value else []
+        elif flag in found:
+            found[flag].append(word)
+    return {name: tuple(values) for name, values in found.items()}
+
+
+def _progress(reports: Sequence[PodReport], history: JobHistory) -> JobProgress:
+    job = history.engine.job
+    attempt, layout = job.attempt, job.layout
+    ats = [step.at for step in attempt.steps][-20:]
+    gaps = [after - before for before, after in pairwise(ats) if after > before]
+    seconds = [step.seconds for step in attempt.steps if step.seconds][-20:]
+    printing = [each.name for each in job.streams.values() if each.prints_iterations]
+    return JobProgress(
+        iteration=attempt.iteration,
+        total_iterations=layout.total_iterations,
+        line_at=attempt.line_at,
+        line_seconds=median(gaps) if len(gaps) >= _FEW else None,
+        line_pods=tuple(printing),
+        read_pods=sum(each.has_data for each in reports),
+        step_seconds=median(seconds) if seconds else None,
+        save_interval=layout.save_interval,
+        world_size=layout.world_size,
+        attempts=len(job.past) + 1,
+        is_done=attempt.is_finished,
+        asked_to_end=ended_as_asked(job),
+        random_start=_random(history, job),
+    )
+
+
+def _random(history: JobHistory, job: Job) -> str:
+    for each in history.assessment.findings:
+        if each.detector == _RANDOM:
+            return next((one.text for one in each.evidence), each.summary)[:200]
+    return "no checkpoint was loaded" if job.attempt.load == "random" else ""
+
+
+def _rendezvous(facts: JobFacts, reports: Sequence[PodReport]) -> dict[str, str]:
+    """Rendezvous ids of the pods that stay; a pod that is being replaced may have an old one."""
+    found: dict[str, str] = {}
+    going = {pod.name for pod in facts.kube.pods if pod.is_deleting or pod.is_over}
+    for name, body in facts.bodies.items():
+        container = next((each.container for each in reports if each.pod.name == name), None)
+        trainer = trainer_of(mapping(body, "spec"), container)
+        values = environment_of(trainer) if trainer is not None else {}
+        value = next((values[each] for each in _RENDEZVOUS if each in values), None)
+        if value is not None and name not in going:
+            found[name] = value
+    return found
+
+
+def _unavailable(facts: JobFacts, reports: Sequence[PodReport]) -> dict[str, str]:
+    found = dict(facts.unavailable)
+    if not any(each.has_data for each in reports):
+        problems = [each.problem for each in reports if each.problem]
+        found[names.LOGS] = problems[0] if problems else "no pod has started"
+    if not any(each.snapshot is not None for each in reports):
+        refused = [each.sidecar for each in reports if each.sidecar]
+        if refused:
+            found[names.VOLUME] = f"no sidecar answers: {refused[0]}"
     return found

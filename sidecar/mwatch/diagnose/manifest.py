@@ -23,7 +23,6 @@ class ManifestReport:
 
     @property
     def exit_code(self) -> int:
-        """0 nothing, or only what is good to know; 1 something to fix."""
         return int(any(each.level is not CheckLevel.INFO for each in self.found))
 
     def as_json(self) -> dict[str, object]:
@@ -36,10 +35,10 @@ class ManifestReport:
 
 
 def check(file: str) -> ManifestReport:
-    """InputError where there is nothing to check."""
+    """Raise InputError if the file has no training job."""
     name, text = read(file)
     jobs = workloads(text, name)
     if not jobs:
-        raise InputError(f"{name}:1: has no training job; give the manifest of a {', '.join(JOBS)}")
+        raise InputError(f"{name}: no training job; give the manifest of a {', '.join(JOBS)}")
     found = tuple(one for each in jobs for one in look(each))
     return ManifestReport(name, tuple(f"{each.kind}/{each.name}" for each in jobs), found)

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the pods of a job tell: their sidecars by the API server's proxy, else their logs.
+"""What the pods of a job report: snapshots of their sidecars by the API server's proxy, else logs.
 
-All pods at the same time, within one limit. A pod whose sidecar answers needs no log: the
-sidecar has read it. Who may not use the proxy gets the logs alone, and is told.
+All pods are asked in parallel, within one time limit. The log of a pod whose sidecar answers is not
+read: the sidecar has read it. Without permission for pods/proxy only the logs are read.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from mwatch.model.snapshot.snapshot_wire import PodSnapshot, from_wire
 from mwatch.runtime.fanout import TimedOut, gather
 
 MAX_PODS = 512
-"""More are not asked: the first and last of them, and those in trouble, are."""
+"""Only the most urgent pods are asked; see `_urgency`."""
 _CALL_SECONDS = 2.0
 _ROUNDS = 6
-"""Of one sidecar: a long answer comes in parts."""
+"""Requests to one sidecar: a long snapshot comes in parts."""
 _TRAINER = {JobKind.PYTORCH_JOB: "pytorch", JobKind.TRAIN_JOB: "node"}
 
 
 class PodReport(NamedTuple):
     pod: KubePod
     container: str
-    """That trains."""
+    """The training container."""
     snapshot: PodSnapshot | None = None
     received_at: float = 0.0
     sidecar: str = ""
-    """Why its sidecar did not answer; empty: it did, or there is none."""
+    """Why the sidecar did not answer; empty if it did, or if there is none."""
     is_forbidden: bool = False
-    """The proxy may not be used."""
+    """The user may not get pods/proxy."""
     logs: tuple[PodLog, ...] = ()
-    """The oldest first."""
+    """Oldest first."""
     problem: str = ""
-    """Why its log was not read."""
+    """Why the log was not read."""
     raw: Mapping[str, Any] = {}
-    """The snapshot as it came."""
+    """The snapshot as received."""
 
     @property
-    def has_told(self) -> bool:
+    def has_data(self) -> bool:
         return self.snapshot is not None or bool(self.logs)
 
     @property
@@ -70,7 +70,7 @@ def query_pods(
     seconds: float,
     wants_logs: bool = False,
 ) -> list[PodReport]:
-    """In the order of the pods. `wants_logs`: also of those whose sidecar answers."""
+    """Ask all pods; `wants_logs`: read the logs even of pods whose sidecar answers."""
     chosen = sorted(pods, key=_urgency)[:MAX_PODS]
     asks: dict[str, Callable[[], Any]] = {}
     blank: dict[str, PodReport] = {}
@@ -78,10 +78,9 @@ def query_pods(
         body = bodies.get(pod.name, {})
         blank[pod.name] = PodReport(pod, trainer_name(kind, body))
         asks[pod.name] = partial(_ask, access, blank[pod.name], _port(pod, body), wants_logs)
-    told = gather(asks, seconds=seconds)
     by_name = {
         name: blank[name]._replace(problem=each.why) if isinstance(each, TimedOut) else each
-        for name, each in told.items()
+        for name, each in gather(asks, seconds=seconds).items()
     }
     return [by_name[pod.name] for pod in pods if pod.name in by_name]
 
@@ -93,13 +92,13 @@ def trainer_name(kind: JobKind, body: Mapping[str, Any]) -> str:
 
 
 def _urgency(pod: KubePod) -> tuple[int, int]:
-    """In trouble, then rank 0's, then the others as they come."""
+    """Pods in trouble first, then the one of rank 0, then the others in order."""
     is_well = pod.phase == "Running" and not pod.restarts and not pod.is_deleting
     return int(is_well), pod.replica_index or 0
 
 
 def _port(pod: KubePod, body: Mapping[str, Any]) -> int | None:
-    """Of its sidecar; None: it has none that runs."""
+    """Return the port of the running sidecar, if there is one."""
     if not any(each.name == SIDECAR and each.is_running for each in pod.containers):
         return None
     every = [*items(body, "spec", "containers"), *items(body, "spec", "initContainers")]
@@ -108,32 +107,31 @@ def _port(pod: KubePod, body: Mapping[str, Any]) -> int | None:
 
 
 def ask_sidecar(access: Access, pod: KubePod, body: Mapping[str, Any]) -> PodReport:
-    """Of one pod, and no log."""
     return _by_sidecar(access, PodReport(pod, ""), _port(pod, body))
 
 
-def _by_sidecar(access: Access, words: PodReport, port: int | None) -> PodReport:
+def _by_sidecar(access: Access, report: PodReport, port: int | None) -> PodReport:
     if port is None:
-        return words
+        return report
     try:
-        return _snapshot(access, words, port)
+        return _snapshot(access, report, port)
     except MwatchError as error:
         forbidden = isinstance(error, NoPermission)
-        return words._replace(sidecar=str(error), is_forbidden=forbidden)
+        return report._replace(sidecar=str(error), is_forbidden=forbidden)
 
 
-def _ask(access: Access, words: PodReport, port: int | None, wants_logs: bool) -> PodReport:
-    pod = words.pod
-    words = _by_sidecar(access, words, port)
-    has_begun = any(each.name == words.container for each in pod.containers)
-    if (words.snapshot is None or wants_logs) and has_begun and pod.phase != "Pending":
-        return _logs(access, words)
-    return words
+def _ask(access: Access, report: PodReport, port: int | None, wants_logs: bool) -> PodReport:
+    pod = report.pod
+    report = _by_sidecar(access, report, port)
+    has_begun = any(each.name == report.container for each in pod.containers)
+    if (report.snapshot is None or wants_logs) and has_begun and pod.phase != "Pending":
+        return _logs(access, report)
+    return report
 
 
-def _snapshot(access: Access, words: PodReport, port: int) -> PodReport:
-    """All parts of it as one, its newest state and every event."""
-    pod, whole, cursor = words.pod, words, ""
+def _snapshot(access: Access, report: PodReport, port: int) -> PodReport:
+    """Fetch all parts of a snapshot and join them: the newest state and every event."""
+    pod, whole, cursor = report.pod, report, ""
     for _ in range(_ROUNDS):
         path = "/v1/snapshot" + (f"?after={cursor}" if cursor else "")
         raw = pod_page(access, pod.namespace, pod.name, port, path, seconds=_CALL_SECONDS)
@@ -141,9 +139,9 @@ def _snapshot(access: Access, words: PodReport, port: int) -> PodReport:
         try:
             part = from_wire(raw)
         except ValueError as error:
-            return words._replace(sidecar=str(error))
+            return report._replace(sidecar=str(error))
         if part.who.uid not in (None, pod.uid):
-            return words._replace(sidecar=f"it is the sidecar of another pod ({part.who.pod})")
+            return report._replace(sidecar=f"the sidecar of another pod ({part.who.pod}) answered")
         whole = _joined(whole, part, at, raw)
         if part.cursor == cursor or not part.events:
             break
@@ -166,8 +164,8 @@ def _joined(whole: PodReport, part: PodSnapshot, at: float, raw: Mapping[str, An
     return whole._replace(snapshot=merged, received_at=at)
 
 
-def _logs(access: Access, words: PodReport) -> PodReport:
-    pod, trainer = words.pod, words.trainer
+def _logs(access: Access, report: PodReport) -> PodReport:
+    pod, trainer = report.pod, report.trainer
     found: list[PodLog] = []
     problem = ""
     for is_previous in (True, False):
@@ -175,9 +173,9 @@ def _logs(access: Access, words: PodReport) -> PodReport:
             continue
         try:
             found.append(
-                read_log(access, pod.namespace, pod.name, words.container, seconds=_CALL_SECONDS,
+                read_log(access, pod.namespace, pod.name, report.container, seconds=_CALL_SECONDS,
                          is_previous=is_previous)
             )  # fmt: skip
         except MwatchError as error:
             problem = str(error)
-    return words._replace(logs=tuple(found), problem="" if found else problem)
+    return report._replace(logs=tuple(found), problem="" if found else problem)

@@ -1,19 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What was learnt about a live job: the object behind the screen, `--json` and the bundle.
+"""The report on a live job: the object behind the screen, `--json` and the bundle.
 
-Times are seconds since 1970 inside, and UTC in JSON.
-
-What mwatch did to a job, or was kept from: by the controller, its ledger, and its Events.
-
-The controller is asked first, and knows what is under way; the ledger outlives it; Events are
-forgotten after an hour, and are there for who may read nothing else.
-
-`--bundle FILE.tgz`: all that was seen of a job in one file, for a ticket or another person.
-
-Manifests, pods, events, ends of the logs, snapshots, verdict. Secrets are taken out of every text;
-values of variables whose names sound like secrets are, too. Bounded, written whole or not at all,
-and readable by its owner only.
+Times are seconds since 1970, and UTC in JSON. Actions of mwatch come from the controller, which
+knows what is in progress; from the ledger, which outlives it; and from Events, which Kubernetes
+forgets after an hour but which need the fewest permissions. A bundle (`--bundle FILE.tgz`) holds
+everything that was read. It is bounded, scrubbed of secrets, written whole or not at all, and
+readable by its owner only.
 """
 
 from __future__ import annotations
@@ -30,9 +23,8 @@ from mwatch.diagnose.cluster_facts import JobFacts
 from mwatch.diagnose.pod_reports import PodReport
 from mwatch.diagnose.timeline import JobHistory
 from mwatch.errors import InputError
-from mwatch.model.checks.check import CheckLevel, CheckState, Made, Problem
+from mwatch.model.checks.check import CheckLevel, Made, Problem
 from mwatch.model.decision import Act, Action
-from mwatch.model.finding import Evidence
 from mwatch.model.incident import IncidentRecord
 from mwatch.model.kube.pause import pause_of
 from mwatch.model.kube.pod import KubePod
@@ -43,7 +35,7 @@ from mwatch.runtime.files import replacing
 from mwatch_trainer.scrub.environment import is_secret_name
 from mwatch_trainer.scrub.scrubber import scrub_text
 
-MAX_DEEDS = 6
+MAX_ACTIONS = 6
 
 
 class ActionTaken(NamedTuple):
@@ -54,31 +46,30 @@ class ActionTaken(NamedTuple):
 
 
 def actions_taken(facts: JobFacts) -> list[ActionTaken]:
-    """The newest first, and what holds now before all."""
-    now = [*_held(facts), *_hands(facts.controller)]
+    """What holds now, then past actions, newest first."""
+    now = [*_pauses(facts), *_in_progress(facts.controller)]
     past = sorted(_past(facts), key=lambda each: -(each.at or 0.0))
-    found = list(dict.fromkeys([*now, *past]))
-    return found[:MAX_DEEDS]
+    return list(dict.fromkeys([*now, *past]))[:MAX_ACTIONS]
 
 
-def _held(facts: JobFacts) -> Iterator[ActionTaken]:
+def _pauses(facts: JobFacts) -> Iterator[ActionTaken]:
     pause = pause_of(facts.job, facts.kube.now)
     if pause is not None:
         yield ActionTaken(pause.until, f"paused ({pause.words or 'by hand'})", "annotation")
     halt = None if facts.book is None else facts.book.halt
     if halt is not None and (halt.until is None or halt.until > facts.kube.now):
-        yield ActionTaken(halt.at, f"acts on nothing: {halt.who}: {halt.why}", "ledger")
+        yield ActionTaken(halt.at, f"all actions are stopped by {halt.who}: {halt.why}", "ledger")
 
 
-def _hands(controller: Mapping[str, Any] | None) -> Iterator[ActionTaken]:
-    hands = (controller or {}).get("hands")
-    if not isinstance(hands, Mapping):
+def _in_progress(controller: Mapping[str, Any] | None) -> Iterator[ActionTaken]:
+    status = (controller or {}).get("hands")
+    if not isinstance(status, Mapping):
         return
-    since = hands.get("since")
+    since = status.get("since")
     at = float(since) if isinstance(since, int | float) else None
     for key in ("text", "last"):
-        if hands.get(key):
-            yield ActionTaken(at if key == "text" else None, str(hands[key]), "controller")
+        if status.get(key):
+            yield ActionTaken(at if key == "text" else None, str(status[key]), "controller")
 
 
 def _past(facts: JobFacts) -> Iterator[ActionTaken]:
@@ -91,13 +82,13 @@ def _past(facts: JobFacts) -> Iterator[ActionTaken]:
     for note in entry.notes:
         yield ActionTaken(note.at, f"{note.what} by {note.who}: {note.why}", "ledger")
     if entry.step is not None and entry.is_under_way:
-        yield ActionTaken(None, f"a gang restart is under way ({entry.step.id})", "ledger")
+        yield ActionTaken(None, f"a gang restart is in progress ({entry.step.id})", "ledger")
     if not entry.acts and not entry.notes:
         yield from _events(facts)
 
 
 def _events(facts: JobFacts) -> Iterator[ActionTaken]:
-    for each in facts.said:
+    for each in facts.mwatch_events:
         yield ActionTaken(each.at, f"{each.reason}: {each.text}", "event")
 
 
@@ -117,11 +108,11 @@ VERSION = 1
 @dataclass(frozen=True, slots=True)
 class JobReport:
     facts: JobFacts
-    words: tuple[PodReport, ...]
-    story: JobHistory
+    pods: tuple[PodReport, ...]
+    history: JobHistory
     report: RunReport
     checks: tuple[Made, ...]
-    deeds: tuple[ActionTaken, ...]
+    actions: tuple[ActionTaken, ...]
     next_command: str
     phase: JobPhase | None
     took_seconds: float
@@ -132,31 +123,25 @@ class JobReport:
 
     @property
     def found(self) -> list[Problem]:
-        """By the checks; the worst first."""
+        """Problems found by the checks, worst first."""
         order = list(CheckLevel)
         every = [one for each in self.checks for one in each.found]
         return sorted(every, key=lambda each: order.index(each.level))
 
     @property
     def answering(self) -> int:
-        """Sidecars."""
-        return sum(each.snapshot is not None for each in self.words)
+        """How many sidecars answered."""
+        return sum(each.snapshot is not None for each in self.pods)
 
     @property
     def logs_read(self) -> int:
-        return sum(bool(each.logs) for each in self.words)
-
-    def evidence_time(self, evidence: Evidence) -> float | None:
-        return self.story.time_of(evidence)
-
-    def count(self, state: CheckState) -> int:
-        return sum(each.state is state for each in self.checks)
+        return sum(bool(each.logs) for each in self.pods)
 
     def to_json(self) -> dict[str, Any]:
         body = self.report.to_json()
         for found, finding in zip(body["findings"], self.report.findings, strict=True):
             for shown, evidence in zip(found["evidence"], finding.evidence, strict=True):
-                shown["time"] = self.report.time(self.evidence_time(evidence))
+                shown["time"] = self.report.time(self.history.time_of(evidence))
         return {
             "version": VERSION,
             **body,
@@ -166,11 +151,11 @@ class JobReport:
             "nodes": self._nodes(),
             "mwatch": {
                 "did": [{"time": _time(each.at), "text": each.text, "source": each.source}
-                        for each in self.deeds],
+                        for each in self.actions],
                 "controller": self.facts.controller,
             },
             "checks": [check_json(each) for each in self.checks],
-            "unseen": dict(self.facts.unseen),
+            "unseen": dict(self.facts.unavailable),
             "took_seconds": round(self.took_seconds, 3),
         }  # fmt: skip
 
@@ -198,7 +183,7 @@ class JobReport:
         }
 
     def _pod(self, pod: KubePod) -> dict[str, Any]:
-        words = next((each for each in self.words if each.pod.uid == pod.uid), None)
+        report = next((each for each in self.pods if each.pod.uid == pod.uid), None)
         return {
             "name": pod.name,
             "uid": pod.uid,
@@ -206,8 +191,8 @@ class JobReport:
             "phase": pod.phase,
             "restarts": pod.restarts,
             "is_deleting": pod.is_deleting,
-            "sidecar": _sidecar(words),
-            "log": None if words is None else words.problem or ("read" if words.logs else None),
+            "sidecar": _sidecar(report),
+            "log": None if report is None else report.problem or ("read" if report.logs else None),
         }
 
     def _nodes(self) -> list[dict[str, Any]] | None:
@@ -236,11 +221,11 @@ def check_json(made: Made) -> dict[str, Any]:
     }
 
 
-def _sidecar(words: PodReport | None) -> str | None:
-    """`answers`, why not, or None: it has none."""
-    if words is None or (words.snapshot is None and not words.sidecar):
+def _sidecar(report: PodReport | None) -> str | None:
+    """`answers`, why not, or None if the pod has no sidecar."""
+    if report is None:
         return None
-    return "answers" if words.snapshot is not None else words.sidecar
+    return "answers" if report.snapshot is not None else report.sidecar or None
 
 
 def _time(at: float | None) -> str | None:
@@ -248,27 +233,27 @@ def _time(at: float | None) -> str | None:
 
 
 MAX_BYTES = 64 * 1024 * 1024
-"""Before it is packed; logs come last and are left out first."""
+"""Before compression; logs come last and are left out first."""
 _LOG_BYTES = 512 * 1024
 
 
 def check_target(file: Path) -> None:
-    """Before anything is asked: InputError where it could not be written."""
+    """Raise InputError, before anything is read, if the bundle cannot be written."""
     if file.is_dir():
-        raise InputError(f"{file}: is a folder; name a file in it")
+        raise InputError(f"{file} is a folder; name a file in it")
     if not file.parent.is_dir():
-        raise InputError(f"{file}: there is no folder {file.parent}; make it first")
+        raise InputError(f"cannot write {file}: no folder {file.parent}; create it first")
 
 
 def write_bundle(report: JobReport, file: Path) -> str:
-    """What is in it, in a few words. InputError where it cannot be written."""
+    """Write the bundle; return a summary such as `12 files`."""
     check_target(file)
     name = f"{report.facts.job.namespace}-{report.facts.job.name}"
     try:
         with replacing(file, mode=0o600) as out:
             return _write(report, out, name)
     except OSError as error:
-        raise InputError(f"{file}: cannot be written ({error.strerror}); check it") from error
+        raise InputError(f"cannot write {file}: {error.strerror}") from error
 
 
 def _write(report: JobReport, out: Any, name: str) -> str:
@@ -296,11 +281,11 @@ def _contents(report: JobReport) -> Iterator[tuple[str, str]]:
     yield "events.json", _json(list(facts.events))
     for other in facts.others:
         yield f"objects/{other.kind}-{other.name}.json", _json(other.content)
-    for words in report.words:
-        if words.raw:
-            yield f"snapshots/{words.pod.name}.json", _json(words.raw)
-    for words in report.words:
-        for log in words.logs:
+    for each in report.pods:
+        if each.raw:
+            yield f"snapshots/{each.pod.name}.json", _json(each.raw)
+    for each in report.pods:
+        for log in each.logs:
             end = ".previous" if log.is_previous else ""
             data = (log.head[-_LOG_BYTES:] + log.tail[-_LOG_BYTES:]).decode("utf-8", "replace")
             yield f"logs/{log.pod}.{log.container}{end}.log", data
@@ -318,8 +303,8 @@ _REMOVED = "[removed]"
 
 
 def _masked(value: Any) -> Any:
-    """A variable of a container is `name` and `value`, and a flag and its value are two words: no
-    scrubber of texts sees them as one."""
+    """Mask secrets that the scrubber of texts cannot see: `name` and `value` of a variable, or a
+    flag and its value, are separate strings."""
     if isinstance(value, dict):
         return _masked_object(value)
     if isinstance(value, list | tuple):
@@ -343,7 +328,7 @@ def _masked_object(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _masked_text(text: str) -> str:
-    """An annotation may hold the whole manifest once more, as JSON."""
+    """Mask JSON in a string: an annotation may hold the whole manifest again."""
     if not text.startswith("{"):
         return text
     try:
@@ -357,8 +342,8 @@ def _is_flag(word: Any) -> bool:
 
 
 def _is_secret(name: str) -> bool:
-    """What the evidence of a pod leaves out, and more, for a bundle goes to others: any word of the
-    name counts, not the last alone. A TOKENIZER is none, and neither are max-tokens."""
+    """Stricter than for the evidence of a pod, because a bundle is passed on: any word of the name
+    counts, not only the last. TOKENIZER and max-tokens are not secrets."""
     name = name.lstrip("-").upper().replace("-", "_")
     has_word = any(each.endswith(_SECRET_WORDS) for each in name.split("_"))
     return name not in _NOT_SECRET and (has_word or is_secret_name(name))

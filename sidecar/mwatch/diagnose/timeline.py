@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the pods told, as one story for one engine: snapshots of sidecars and lines of logs.
+"""One engine fed with everything the pods of a live job report: snapshots and log lines.
 
-A line of a log has the time at which its node read it. Clocks of several nodes are taken as equal:
-a cluster keeps them so, and a second more or less changes no verdict. The middle of a long log is
-not known; so past silences are not judged, only how things stand now.
+A log line has the time at which its node read it. Clocks of different nodes are taken as equal: a
+second more or less changes no verdict. The middle of a long log is not read, so past silences are
+not judged, only the present state.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class JobHistory:
     assessment: Assessment
     recorder: ReportRecorder
     places: dict[tuple[str, int], float] = field(default_factory=dict)
-    """When a line was printed, by file and number."""
+    """When each line was printed, by file and line number."""
     arguments: Arguments | None = None
-    """The newest block that was printed."""
+    """The newest block of arguments in a log."""
     stored: StoredCheckpoints | None = None
     lines: int = 0
     looks: int = 0
@@ -61,63 +61,63 @@ class JobHistory:
         return self.places.get((evidence.file, evidence.line))
 
 
-def tell(
+def build_history(
     run: str,
-    words: Sequence[PodReport],
+    reports: Sequence[PodReport],
     now: float,
     *,
     besides: Sequence[Finding] = (),
     settings: Settings | None = None,
     is_up: bool = True,
 ) -> JobHistory:
-    """`besides`: what Kubernetes knows; `is_up`: somebody may still print something."""
+    """`besides`: findings from Kubernetes; `is_up`: a pod may still print something."""
     entries, grammar = _read_catalogue()
     engine = Engine(run, {entry.id: entry for entry in entries}, settings)
     recorder = ReportRecorder(engine, clock=ReportClock(zone="UTC"), has_curves=False)
-    story = JobHistory(engine, Assessment(now, (), engine.preview(now).decision), recorder)
-    told = _told(words, grammar, story)
-    for observed in told:
-        _play(story, observed)
-    if story.last_at is None:
-        story.assessment = engine.evaluate(now, besides)
-        return story
-    # Where all has ended nothing more is to be waited for: a silence after it means nothing.
-    until = now if is_up else story.last_at
-    engine.evaluate(min(until, story.last_at + 1.0), besides)
-    story.assessment = engine.evaluate(until, besides)
-    return story
+    history = JobHistory(engine, Assessment(now, (), engine.preview(now).decision), recorder)
+    for observed in _observations(reports, grammar, history):
+        _play(history, observed)
+    if history.last_at is None:
+        history.assessment = engine.evaluate(now, besides)
+        return history
+    # After the end of all pods, silence means nothing.
+    until = now if is_up else history.last_at
+    engine.evaluate(min(until, history.last_at + 1.0), besides)
+    history.assessment = engine.evaluate(until, besides)
+    return history
 
 
 @cache
 def _read_catalogue() -> tuple[Sequence[CatalogueEntry], Grammar]:
-    """Dear to make, and the same for every job."""
+    """Expensive, and the same for every job."""
     entries = catalogue.load(())
     return entries, Grammar(entries, None)
 
 
-def _told(words: Sequence[PodReport], grammar: Grammar, story: JobHistory) -> list[Observed]:
+def _observations(
+    reports: Sequence[PodReport], grammar: Grammar, history: JobHistory
+) -> list[Observed]:
     every: list[Observed] = []
-    for each in words:
+    for each in reports:
         if each.snapshot is not None:
-            every += _of_snapshot(each, story)
+            every += _of_snapshot(each, history)
         for log in each.logs if each.snapshot is None else ():
-            every += _of_log(log, grammar, story)
+            every += _of_log(log, grammar, history)
         every += _of_kubernetes(each)
     every.sort(key=lambda each: each.at)
-    sights = _sights(words)
-    if every and sights:
+    if every:
         first = every[0].at
-        every = [*(Observed(first, "", each) for each in sights), *every]
+        every = [*(Observed(first, "", each) for each in _sources(reports)), *every]
     return every
 
 
-def _sights(words: Sequence[PodReport]) -> list[SourceStatusChange]:
-    """What anybody sees, the job is seen by."""
+def _sources(reports: Sequence[PodReport]) -> list[SourceStatusChange]:
+    """A source of the job is up if it is up in any pod."""
     up: dict[str, bool] = {}
-    for each in words:
+    for each in reports:
         for name, is_up in (each.snapshot.sources if each.snapshot else {}).items():
             up[name] = up.get(name, False) or is_up
-    if any(each.logs for each in words):
+    if any(each.logs for each in reports):
         up[Source.LOG.value] = True
     known = {each.value for each in Source}
     return [
@@ -125,59 +125,59 @@ def _sights(words: Sequence[PodReport]) -> list[SourceStatusChange]:
     ]
 
 
-def _of_snapshot(words: PodReport, story: JobHistory) -> Iterator[Observed]:
-    """Evidence names the pod, not the file on its volume."""
-    snapshot, pod = words.snapshot, words.pod.name
+def _of_snapshot(report: PodReport, history: JobHistory) -> Iterator[Observed]:
+    """Replay a snapshot; evidence names the pod instead of the file on its volume."""
+    snapshot, pod = report.snapshot, report.pod.name
     assert snapshot is not None
-    shift = snapshot.shift(words.received_at)
+    shift = snapshot.shift(report.received_at)
     wrapper = snapshot.wrapper
     if wrapper is not None:
         start = AttemptStart(wrapper.attempt, wrapper.resume_from, None)
         yield Observed(wrapper.started_at + shift, pod, start)
-    for observed in snapshot.observed(words.received_at):
+    for observed in snapshot.observed(report.received_at):
         at, _, what = observed
         if isinstance(what, SourceStatusChange):
             continue
-        yield Observed(at, pod, _named(what, pod, at, story))
+        yield Observed(at, pod, _named(what, pod, at, history))
 
 
-def _named(what: Any, pod: str, at: float, story: JobHistory) -> Any:
+def _named(what: Any, pod: str, at: float, history: JobHistory) -> Any:
     line = getattr(what, "line", None)
     if line is None or not hasattr(what, "file"):
         return what
-    _place(story, pod, line, at)
+    _place(history, pod, line, at)
     return what._replace(file=pod)
 
 
-def _place(story: JobHistory, file: str, line: int, at: float) -> None:
-    if len(story.places) < _MAX_PLACES:
-        story.places[file, line] = at
+def _place(history: JobHistory, file: str, line: int, at: float) -> None:
+    if len(history.places) < _MAX_PLACES:
+        history.places[file, line] = at
 
 
-def _of_log(log: PodLog, grammar: Grammar, story: JobHistory) -> list[Observed]:
+def _of_log(log: PodLog, grammar: Grammar, history: JobHistory) -> list[Observed]:
     name = f"{log.pod} (previous)" if log.is_previous else log.pod
     reader = Reader(grammar, name)
     found: list[Observed] = []
     times: list[float] = []
     for part in (log.head, log.tail):
         events = in_order(reader.feed(_without_times(part, times)))
-        found += _at(events, times, log.pod, name, story)
-    found += _at(in_order(reader.settle()), times, log.pod, name, story)
-    story.lines += len(times)
+        found += _at(events, times, log.pod, name, history)
+    found += _at(in_order(reader.settle()), times, log.pod, name, history)
+    history.lines += len(times)
     return found
 
 
 def _at(
-    events: Iterable[Any], times: Sequence[float], pod: str, name: str, story: JobHistory
+    events: Iterable[Any], times: Sequence[float], pod: str, name: str, history: JobHistory
 ) -> Iterator[Observed]:
     for event in events:
         at = times[min(max(event.line, 1), len(times)) - 1]
-        _place(story, name, event.line, at)
+        _place(history, name, event.line, at)
         yield Observed(at, pod, event)
 
 
 def _without_times(data: bytes, times: list[float]) -> bytes:
-    """The lines as they were printed; one without a time has that of the line before."""
+    """Strip the timestamps; a line without one gets that of the line before."""
     lines = []
     for line in data.splitlines():
         stamp, blank, rest = line.partition(b" ")
@@ -194,17 +194,17 @@ def _moment(stamp: bytes) -> float | None:
         return None
 
 
-def _of_kubernetes(words: PodReport) -> Iterator[Observed]:
-    """How its container ended; where a sidecar answers, the wrapper knows better."""
-    trainer = words.trainer
-    if words.snapshot is not None or trainer is None or trainer.ended_at is None:
+def _of_kubernetes(report: PodReport) -> Iterator[Observed]:
+    """How the container ended; if the sidecar answers, the wrapper reports that in more detail."""
+    trainer = report.trainer
+    if report.snapshot is not None or trainer is None or trainer.ended_at is None:
         return
     code = trainer.exit_code
     killed = None if code is None or code <= 128 else _signal(code - 128)
     reason = trainer.exit_reason if trainer.exit_reason not in ("Error", "Completed") else ""
     yield Observed(
-        trainer.ended_at, words.pod.name,
-        ProcessExit(code, killed, reason or _pod_reason(words.pod)),
+        trainer.ended_at, report.pod.name,
+        ProcessExit(code, killed, reason or _pod_reason(report.pod)),
     )  # fmt: skip
 
 
@@ -223,22 +223,22 @@ def _pod_reason(pod: KubePod) -> str | None:
     return pod.reason or None
 
 
-def _play(story: JobHistory, observed: Observed) -> None:
-    engine, what = story.engine, observed.what
-    if _may_begin(engine, what) and story.last_at is not None and story.looks < _MAX_ENDINGS:
-        story.looks += 1
-        story.recorder.assessed(engine.preview(story.last_at))
+def _play(history: JobHistory, observed: Observed) -> None:
+    engine, what = history.engine, observed.what
+    if _may_begin(engine, what) and history.last_at is not None and history.looks < _MAX_ENDINGS:
+        history.looks += 1
+        history.recorder.assessed(engine.preview(history.last_at))
     engine.observe(observed)
-    story.recorder.note(observed)
-    story.last_at = max(story.last_at or observed.at, observed.at)
+    history.recorder.note(observed)
+    history.last_at = max(history.last_at or observed.at, observed.at)
     if isinstance(what, Arguments):
-        story.arguments = what
+        history.arguments = what
     elif isinstance(what, StoredCheckpoints):
-        story.stored = what
+        history.stored = what
 
 
 def _may_begin(engine: Engine, what: object) -> bool:
-    """An attempt: then the one before it is looked at a last time."""
+    """Whether an attempt begins: then the one before it is assessed a last time."""
     if isinstance(what, AttemptStart):
         return what.attempt != engine.job.attempt.number
     return isinstance(what, Arguments)

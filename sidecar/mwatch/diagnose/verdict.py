@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is the matter with a job: the engine's word, and Kubernetes' where that knows better.
+"""The verdict on a live job: the engine's, unless Kubernetes knows better.
 
-What somebody did to the job from outside explains all else. A job that is over is not hung; one
-whose pods are not there yet is not blind. Where nobody can see, that is the verdict.
+What a person or the cluster did to the job explains everything else. A finished job is not hung; a
+job whose pods have not started is not blind. If no data of any pod can be read, the verdict is
+blind.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from mwatch.model.kube.pod import KubePod
 from mwatch.model.observation import Beat
 
 _QUIET = frozenset({Cause.UNKNOWN, Cause.BLIND, Cause.HEALTHY, Cause.HANG, Cause.SLOW})
-_UNSEEN = frozenset({Cause.UNKNOWN, Cause.BLIND})
+_UNKNOWN = frozenset({Cause.UNKNOWN, Cause.BLIND})
 _DEATHS = frozenset({Cause.CRASH, Cause.OOM, Cause.USER_ERROR, Cause.DATA, Cause.KILLED})
 _PAST = frozenset({Cause.PREEMPTED, Cause.DRAINED})
-"""What was done to pods that are long replaced is history."""
+"""Ignored once all pods run again."""
 NO_PODS_SECONDS = 60.0
 
 
 def besides(facts: KubeFacts) -> list[Finding]:
-    """What the engine is to know of Kubernetes."""
+    """Find causes in Kubernetes that the engine takes into account."""
     found = kube_causes(facts)
     if _all_run(facts):
         found = [each for each in found if each.cause not in _PAST]
@@ -59,7 +60,9 @@ def _lost_node(facts: KubeFacts) -> Finding | None:
         node = ready.get(pod.node)
         if node is not None and node.is_ready:
             continue
-        why = "is gone" if node is None else f"is not ready: {node.unready_text or 'no word of it'}"
+        why = (
+            "is gone" if node is None else f"is not ready: {node.unready_text or 'no reason given'}"
+        )
         return Finding(
             detector="node_lost",
             cause=Cause.LOST_POD,
@@ -75,42 +78,42 @@ def _lost_node(facts: KubeFacts) -> Finding | None:
 
 
 def judge(
-    facts: JobFacts, story: JobHistory, words: Sequence[PodReport]
+    facts: JobFacts, history: JobHistory, reports: Sequence[PodReport]
 ) -> tuple[Verdict, Decision]:
-    engine, seen = story.engine, story.assessment
-    said = verdict(engine.job, seen.findings, seen.decision)
+    engine, seen = history.engine, history.assessment
+    found = verdict(engine.job, seen.findings, seen.decision)
     decision = seen.decision
-    better = _by_state(facts, said, words, engine.job)
+    better = _by_state(facts, found, reports, engine.job)
     if better is not None:
-        said = better
-        decision = Decision(Action.NONE, said.cause, decision.attempt, said.summary)
-    culprit = said.culprit or _who_died(said, seen.findings, words)
-    return replace(said, culprit=chained(culprit, words)), decision
+        found = better
+        decision = Decision(Action.NONE, found.cause, decision.attempt, found.summary)
+    culprit = found.culprit or _crashed_pod(found, seen.findings, reports)
+    return replace(found, culprit=locate(culprit, reports)), decision
 
 
-def _who_died(
-    said: Verdict, findings: Sequence[Finding], words: Sequence[PodReport]
+def _crashed_pod(
+    found: Verdict, findings: Sequence[Finding], reports: Sequence[PodReport]
 ) -> Culprit | None:
-    """Whoever printed the last words. Of a silence that is the last rank, which only waits."""
-    pods = {each.pod.name for each in words}
-    for each in findings if said.cause in _DEATHS else ():
+    """Name the pod that printed the error. Of a hang that would be a pod that only waits."""
+    pods = {each.pod.name for each in reports}
+    for each in findings if found.cause in _DEATHS else ():
         files = ((one.file or "").partition(" ")[0] for one in each.evidence)
         named = next((file for file in files if file in pods), None)
-        if each.cause is said.cause and named is not None:
+        if each.cause is found.cause and named is not None:
             return Culprit(pod=named)
     return None
 
 
 def _by_state(
-    facts: JobFacts, said: Verdict, words: Sequence[PodReport], seen: Job
+    facts: JobFacts, found: Verdict, reports: Sequence[PodReport], seen: Job
 ) -> Verdict | None:
-    """None: the engine's word stands."""
+    """Judge by the state of the job and its pods; None: the engine's verdict holds."""
     job, kube = facts.job, facts.kube
-    if job.finished == "Succeeded" and said.cause in _QUIET:
+    if job.finished == "Succeeded" and found.cause in _QUIET:
         return _succeeded(job.kind.value, seen)
-    if job.finished == "Failed" and said.cause in _QUIET:
+    if job.finished == "Failed" and found.cause in _QUIET:
         return Verdict(Cause.CRASH, _why_failed(facts), confidence=0.7)
-    if job.finished or said.cause not in _UNSEEN:
+    if job.finished or found.cause not in _UNKNOWN:
         return None
     phase = kube_phase(kube)
     if not kube.pods:
@@ -119,13 +122,13 @@ def _by_state(
         running = sum(pod.phase == "Running" for pod in kube.pods)
         summary = f"{phase.value}: {running} of {job.pods_wanted} pods run"
         return Verdict(Cause.HEALTHY, summary, confidence=0.5)
-    if not any(each.has_told for each in words):
-        return Verdict(Cause.BLIND, _why_blind(words), confidence=0.0)
+    if not any(each.has_data for each in reports):
+        return Verdict(Cause.BLIND, _why_blind(reports), confidence=0.0)
     return None
 
 
 def _succeeded(kind: str, seen: Job) -> Verdict:
-    """Kubernetes goes by exit codes, which a shell may have swallowed."""
+    """Kubernetes goes by exit codes, which a shell script may hide."""
     done, total = seen.attempt.iteration, seen.layout.total_iterations
     is_over = seen.attempt.is_finished or ended_as_asked(seen)
     if done is not None and total is not None and done < total and not is_over:
@@ -136,10 +139,10 @@ def _succeeded(kind: str, seen: Job) -> Verdict:
 
 
 def _why_failed(facts: JobFacts) -> str:
-    said = text(condition(facts.found.body, "Failed"), "message")
-    words = f"{facts.job.kind.value} is Failed" + (f": {said}" if said else "")
+    message = text(condition(facts.found.body, "Failed"), "message")
+    summary = f"{facts.job.kind.value} is Failed" + (f": {message}" if message else "")
     ended = [_end(pod) for pod in facts.kube.pods if pod.phase == "Failed"]
-    return "; ".join([words, *ended[:2]])
+    return "; ".join([summary, *ended[:2]])
 
 
 def _end(pod: KubePod) -> str:
@@ -154,28 +157,25 @@ def _without_pods(facts: JobFacts) -> Verdict:
     age = None if job.created_at is None else now - job.created_at
     phase = kube_phase(facts.kube)
     if phase is not None and (phase.value == "queued" or age is None or age < NO_PODS_SECONDS):
-        return Verdict(Cause.HEALTHY, f"{phase.value}: it has no pods yet", confidence=0.5)
-    words = (
-        f"{job.name} has no pods{'' if age is None else f' {age / 60:.0f} min after it was made'}"
-    )
-    return Verdict(
-        Cause.UNKNOWN, f"{words}: is the operator of {job.kind.value} running?", confidence=0.0
-    )
+        return Verdict(Cause.HEALTHY, f"{phase.value}: no pods yet", confidence=0.5)
+    since = "" if age is None else f" {age / 60:.0f} min after it was created"
+    summary = f"{job.name} has no pods{since}: is the operator of {job.kind.value} running?"
+    return Verdict(Cause.UNKNOWN, summary, confidence=0.0)
 
 
-def _why_blind(words: Sequence[PodReport]) -> str:
-    reasons = [each.sidecar or each.problem for each in words if each.sidecar or each.problem]
-    running = sum(each.pod.phase == "Running" for each in words)
-    told = f"{running} pods run, and nothing of them can be read"
-    return f"{told}: {reasons[0]}" if reasons else told
+def _why_blind(reports: Sequence[PodReport]) -> str:
+    reasons = [each.sidecar or each.problem for each in reports if each.sidecar or each.problem]
+    running = sum(each.pod.phase == "Running" for each in reports)
+    summary = f"{running} pods run, but neither sidecars nor logs can be read"
+    return f"{summary}: {reasons[0]}" if reasons else summary
 
 
-def chained(culprit: Culprit | None, words: Sequence[PodReport]) -> Culprit | None:
-    """From the rank to its pod, node and GPU, as far as somebody knows."""
+def locate(culprit: Culprit | None, reports: Sequence[PodReport]) -> Culprit | None:
+    """Complete a culprit: from the rank to its pod, node and GPU, as far as known."""
     if culprit is None:
         return None
-    pod = culprit.pod or _pod_of_rank(culprit.rank, words)
-    mine = next((each for each in words if each.pod.name == pod), None)
+    pod = culprit.pod or _pod_of_rank(culprit.rank, reports)
+    mine = next((each for each in reports if each.pod.name == pod), None)
     if mine is None:
         return replace(culprit, pod=pod)
     gpus = mine.snapshot.gpus if mine.snapshot is not None else ()
@@ -190,10 +190,10 @@ def chained(culprit: Culprit | None, words: Sequence[PodReport]) -> Culprit | No
     )
 
 
-def _pod_of_rank(rank: int | None, words: Sequence[PodReport]) -> str | None:
+def _pod_of_rank(rank: int | None, reports: Sequence[PodReport]) -> str | None:
     if rank is None:
         return None
-    for each in words:
+    for each in reports:
         beats = each.snapshot.beats if each.snapshot is not None else ()
         if any(isinstance(one.what, Beat) and one.what.rank == rank for one in beats):
             return each.pod.name

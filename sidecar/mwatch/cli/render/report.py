@@ -364,7 +364,7 @@ def _job_evidence(job: JobReport, most: int) -> Iterator[Line]:
     finding = _lead(job)
     for index, each in enumerate((finding.evidence if finding else ())[:most]):
         label = "evidence" if index == 0 else ""
-        at = job.evidence_time(each)
+        at = job.history.time_of(each)
         stamp = "" if at is None else f"{clock(job.report, at, with_date=False)} "
         text = " ".join(each.text.split())
         yield [(label.ljust(_LABEL), "cyan"), (f"{stamp}{place(each)}", "dim"), (f"  {text}", "")]
@@ -381,7 +381,7 @@ def _lead(job: JobReport) -> Finding | None:
 def _mwatch(job: JobReport) -> Iterator[Line]:
     kube, decision = job.facts.job, job.report.decision
     reported = [
-        text if at is None else f"{clock(job.report, at)} {text}" for at, text, _ in job.deeds[:3]
+        text if at is None else f"{clock(job.report, at)} {text}" for at, text, _ in job.actions[:3]
     ]
     if not kube.is_watched:
         reported.append("does not watch this job (no label mwatch.dev/watch)")
