@@ -40,12 +40,10 @@ NAMES_LEFT = frozenset(
     f"mwatch/{name}"
     for name in (
         "config", "controller", "engine", "evidence", "export", "fleet", "gang", "kube",
-        "model", "remediate", "report", "run", "runtime", "sidecar", "sources", "state", "watch",
+        "model", "remediate", "report", "run", "runtime", "sidecar", "state", "watch",
     )
 ) | {"mwatch_trainer/gpu"}  # fmt: skip
-TEXTS_LEFT = frozenset(
-    f"mwatch/{name}" for name in ("config", "model", "report", "sources", "watch")
-)
+TEXTS_LEFT = frozenset(f"mwatch/{name}" for name in ("config", "model", "report", "watch"))
 
 
 def place_of(path: Path) -> str:

@@ -27,7 +27,7 @@ def heard(built: Job, *texts: str) -> Job:
     """One answer every ten seconds, the last one now."""
     counts = RasCounts()
     for place, text in enumerate(texts, start=1 - len(texts)):
-        for sign in counts.told(100.0 + 10.0 * place, read_answer(text), WORLD).signs:
+        for sign in counts.report(100.0 + 10.0 * place, read_answer(text), WORLD).signs:
             seen = SignSeen(built.now + 10.0 * place, "pod-0", sign)
             built.attempt.signs[sign.source, sign.rank, "pod-0"] = seen
     return built

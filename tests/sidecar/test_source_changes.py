@@ -7,7 +7,7 @@ from __future__ import annotations
 from mwatch.model.observation import Observed
 from mwatch.model.reading import Absent, Ok, Reading
 from mwatch.sidecar.sidecar import SourceNews
-from mwatch.sources.base.monitored import MonitoredSource
+from mwatch.sources.background import MonitoredSource
 
 
 class Bench:
@@ -16,31 +16,31 @@ class Bench:
         self._source = MonitoredSource("gpus", "p", lambda: self.answer)
         self._news = SourceNews()
 
-    def look(self, now: float, is_up: bool) -> list[str]:
+    def poll(self, now: float, is_up: bool) -> list[str]:
         self.answer = Ok(()) if is_up else Absent("the driver is gone")
-        self._source.look(now)
+        self._source.poll(now)
         return list(self._news.of([self._source], now))
 
 
 def test_what_was_never_there_is_not_lost() -> None:
     bench = Bench()
-    assert [bench.look(float(now), is_up=False) for now in range(10)] == [[]] * 10
+    assert [bench.poll(float(now), is_up=False) for now in range(10)] == [[]] * 10
 
 
 def test_found_and_lost_are_told_once_each() -> None:
     bench = Bench()
-    assert bench.look(1, is_up=True) == ["source gpus: found"]
-    assert bench.look(2, is_up=True) == []
-    assert bench.look(3, is_up=False) == []
-    assert bench.look(6, is_up=False) == ["source gpus: lost: the driver is gone"]
-    assert bench.look(7, is_up=False) == []
-    assert bench.look(8, is_up=True) == ["source gpus: found"]
+    assert bench.poll(1, is_up=True) == ["source gpus: found"]
+    assert bench.poll(2, is_up=True) == []
+    assert bench.poll(3, is_up=False) == []
+    assert bench.poll(6, is_up=False) == ["source gpus: lost: the driver is gone"]
+    assert bench.poll(7, is_up=False) == []
+    assert bench.poll(8, is_up=True) == ["source gpus: found"]
 
 
 def test_a_moment_of_absence_is_no_news() -> None:
     bench = Bench()
-    bench.look(1, is_up=True)
-    assert bench.look(2, is_up=False) == []
-    assert bench.look(3, is_up=True) == []
-    assert bench.look(4, is_up=False) == []
-    assert bench.look(6, is_up=False) == [], "counted from the last time it was there"
+    bench.poll(1, is_up=True)
+    assert bench.poll(2, is_up=False) == []
+    assert bench.poll(3, is_up=True) == []
+    assert bench.poll(4, is_up=False) == []
+    assert bench.poll(6, is_up=False) == [], "counted from the last time it was there"

@@ -49,7 +49,7 @@ class Bench:
         )
 
     def look(self) -> dict[int, StoredCheckpoint]:
-        return stored(self.source.look_now(WAIT))
+        return stored(self.source.read_now(WAIT))
 
 
 def stored(reading: Reading[tuple[Observed, ...]]) -> dict[int, StoredCheckpoint]:
@@ -171,13 +171,13 @@ def test_one_that_goes_away_is_told(bench: Bench) -> None:
 
 def test_a_read_does_not_wait_and_tells_a_look_once(bench: Bench) -> None:
     build.torch_dist(bench.folder, 10)
-    assert bench.source.read() == Absent("not looked at yet")
-    assert bench.source._worker.wait(WAIT)
+    assert bench.source.read() == Absent("not read yet")
+    assert bench.source._call.wait(WAIT)
     assert sorted(stored(bench.source.read())) == [10]
     assert bench.source.read() == Ok(())
     bench.clock.now += 11.0
     assert bench.source.read() == Ok(())
-    assert bench.source._worker.wait(WAIT)
+    assert bench.source._call.wait(WAIT)
     assert sorted(stored(bench.source.read())) == [10]
 
 
@@ -186,10 +186,10 @@ def test_who_is_about_to_choose_need_not_wait_for_the_next_round(bench: Bench) -
     bench.look()
     build.torch_dist(bench.folder, 20)
     assert bench.source.read() == Ok(())
-    assert not bench.source._worker.is_busy, "it is not due"
-    bench.source.look_soon()
+    assert not bench.source._call.is_busy, "it is not due"
+    bench.source.poll_soon()
     assert bench.source.read() == Ok(())
-    assert bench.source._worker.wait(WAIT)
+    assert bench.source._call.wait(WAIT)
     assert sorted(stored(bench.source.read())) == [10, 20]
 
 
@@ -206,19 +206,19 @@ def test_a_folder_that_hangs_is_a_failure_with_one_look_out(bench: Bench) -> Non
     bench.clock.now += 31.0
     assert bench.source.read() == Failed("no answer for 62 s")
     assert threading.active_count() == threads
-    assert isinstance(bench.source.look_now(0.01), Failed)
+    assert isinstance(bench.source.read_now(0.01), Failed)
     bench.judge.may_go.set()
-    assert bench.source._worker.wait(WAIT)
+    assert bench.source._call.wait(WAIT)
     assert sorted(stored(bench.source.read())) == [10]
 
 
 def test_a_folder_that_is_not_there_is_absent_not_empty(bench: Bench) -> None:
     bench.folder.rmdir()
-    assert isinstance(bench.source.look_now(WAIT), Absent)
+    assert isinstance(bench.source.read_now(WAIT), Absent)
     assert isinstance(bench.source.read(), Absent)
 
 
 def test_a_file_in_its_place_is_a_failure(bench: Bench) -> None:
     bench.folder.rmdir()
     bench.folder.write_text("")
-    assert isinstance(bench.source.look_now(WAIT), Failed)
+    assert isinstance(bench.source.read_now(WAIT), Failed)

@@ -28,9 +28,9 @@ class Story:
     def hear(self, text: str, after: float = 10.0) -> RasReport:
         self.at += after
         answer = read_answer(text)
-        if self.counts.is_of_another(answer):
+        if self.counts.is_of_another_job(answer):
             self.counts = RasCounts()
-        self.last = self.counts.told(self.at, answer, self.world_size)
+        self.last = self.counts.report(self.at, answer, self.world_size)
         return self.last
 
     def hears(self, *texts: str, after: float = 10.0) -> RasReport:

@@ -12,7 +12,7 @@ from mwatch.model.snapshot.pod import PodFacts
 from mwatch.sources.pod_facts import (
     PERIOD_SECONDS,
     SOON_SECONDS,
-    PodLook,
+    PodFactsSource,
     data_prefixes,
     printed_prefixes,
 )
@@ -27,16 +27,16 @@ a line that is none
 """
 
 
-def look(tmp_path: Path, argv: list[str], clock: ManualClock | None = None) -> PodLook:
+def look(tmp_path: Path, argv: list[str], clock: ManualClock | None = None) -> PodFactsSource:
     mountinfo = tmp_path / "mountinfo"
     mountinfo.write_text(MOUNTS.format(folder=tmp_path / "share"))
-    return PodLook(
+    return PodFactsSource(
         data_prefixes(argv), str(tmp_path / "share" / "ckpt"), lambda: "40",
         mountinfo=str(mountinfo), clock=clock or ManualClock(),
     )  # fmt: skip
 
 
-def facts(found: PodLook) -> PodFacts:
+def facts(found: PodFactsSource) -> PodFacts:
     answer: PodFacts = until(lambda: found.facts)
     return answer
 
@@ -127,7 +127,7 @@ def test_a_save_folder_that_is_made_later_is_seen_soon(tmp_path: Path) -> None:
 
 
 def test_a_machine_that_hides_its_mounts_gives_nothing(tmp_path: Path) -> None:
-    found = PodLook([], "/ckpt", lambda: None, mountinfo=str(tmp_path / "none"))
+    found = PodFactsSource([], "/ckpt", lambda: None, mountinfo=str(tmp_path / "none"))
     assert found.facts is None
-    until(lambda: not found._worker.is_busy)
+    until(lambda: not found._call.is_busy)
     assert found.facts is None

@@ -21,7 +21,7 @@ def beat(phase: str, rank: int = 0) -> Beat:
 def test_time_is_booked_to_what_the_thread_is_seen_doing() -> None:
     seconds = RankSeconds()
     for at, phase in ((0.0, "data"), (1.0, "compute"), (2.0, "compute"), (3.5, "collective")):
-        seconds.saw([(beat(phase), at)])
+        seconds.add([(beat(phase), at)])
     assert seconds.of(0) == {"compute": 2.0, "collective": 1.5}
     assert seconds.of(1) == {}
 
@@ -29,14 +29,14 @@ def test_time_is_booked_to_what_the_thread_is_seen_doing() -> None:
 def test_time_that_nobody_saw_is_booked_to_nothing() -> None:
     seconds = RankSeconds()
     for at in (0.0, 1.0, 2.0 + GAP_SECONDS, 3.0 + GAP_SECONDS, 2.5 + GAP_SECONDS):
-        seconds.saw([(beat("compute"), at)])
+        seconds.add([(beat("compute"), at)])
     assert seconds.of(0) == {"compute": 2.0}
 
 
 @pytest.mark.parametrize("phase", ["", "a phase of next year"])
 def test_names_of_phases_are_bounded(phase: str) -> None:
     seconds = RankSeconds()
-    seconds.saw([(beat(phase), 0.0), (beat(phase), 1.0)])
+    seconds.add([(beat(phase), 0.0), (beat(phase), 1.0)])
     assert seconds.of(0) == {"unknown": 1.0}
 
 

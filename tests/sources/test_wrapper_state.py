@@ -122,7 +122,7 @@ def test_no_file_is_absent_and_a_broken_one_a_failure(tmp_path: Path) -> None:
     (tmp_path / contract.ATTEMPT).write_text("{")
     assert source.read() == Failed("attempt.json cannot be read")
     (tmp_path / contract.ATTEMPT).write_text("{}")
-    assert source.read() == Failed("attempt.json names no attempt")
+    assert source.read() == Failed("attempt.json has no attempt number")
 
 
 def test_odd_values_are_left_out(tmp_path: Path) -> None:

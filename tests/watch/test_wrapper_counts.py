@@ -33,5 +33,5 @@ def test_where_there_is_no_wrapper_nothing_is_known(tmp_path: Path) -> None:
     for _ in range(3):
         clock.now += PERIOD_SECONDS
         counts.ask_where_due()
-        until(lambda: not counts._worker.is_busy)
+        until(lambda: not counts._call.is_busy)
     assert counts.dropped == {}

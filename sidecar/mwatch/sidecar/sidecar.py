@@ -53,8 +53,8 @@ from mwatch.runtime.shutdown import asked_to_end
 from mwatch.sidecar.event_buffer import CursorFile, LogPlace
 from mwatch.sidecar.server import EvidenceApi, RestartApi, SidecarPages
 from mwatch.sidecar.snapshot import Looked, SnapshotPage
-from mwatch.sources.base.monitored import MonitoredSource
-from mwatch.sources.pod_facts import PodLook, data_prefixes, printed_prefixes
+from mwatch.sources.background import MonitoredSource
+from mwatch.sources.pod_facts import PodFactsSource, data_prefixes, printed_prefixes
 from mwatch.watch.collector import VolumeCollector
 from mwatch.watch.evidence_extras import EvidenceExtras
 from mwatch.watch.exporters import Exporters
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 class PodWatch:
     def __init__(self, live: VolumeCollector) -> None:
         self._live = live
-        self._look: PodLook | None = None
+        self._source: PodFactsSource | None = None
         self._about: tuple[Sequence[str], Path | None] = ((), None)
         self._printed: Sequence[str] = ()
 
@@ -87,10 +87,11 @@ class PodWatch:
         wrapper, save = self._live.wrapper, self._live.save
         given = data_prefixes(() if wrapper is None else wrapper.argv)
         about = (given or self._printed, save)
-        if self._look is None or about != self._about:
+        if self._source is None or about != self._about:
             self._about = about
-            self._look = PodLook(about[0], None if save is None else str(save), self._tracker)
-        return self._look.facts
+            folder = None if save is None else str(save)
+            self._source = PodFactsSource(about[0], folder, self._tracker)
+        return self._source.facts
 
     def _tracker(self) -> str | None:
         return None if self._live.folder is None else self._live.folder.tracker

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What mwatch reads from the world, one source per file."""
+"""Inputs of mwatch, one source per file; each read is `Ok`, `Absent` or `Failed`."""

@@ -1,19 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The save folder: which checkpoints are there, and which are whole.
+"""Lists the checkpoints of the save folder and which are complete, and reads its timeline file.
 
-The judging is `mwatch_trainer.checkpoint.listing`'s. Here each checkpoint is looked through once
-and then known by the times of its folder and of the files that are written last; one that is not
-whole is
-looked at again, ever more rarely, and no longer once it has not changed for a while: a tree of
-terabytes is not walked for ever. A file that is replaced without any of these changing is not
-noticed. The look runs aside: a file system that hangs is a failure after a while, not a hang.
-
-The timeline file of a save folder, as the core knows it.
-
-The shape of the file is `mwatch_trainer.checkpoint.timeline`'s, which the wrapper shares. A file
-that is broken is told apart from one that is not there: it may have named the newest checkpoint as
-abandoned.
+`mwatch_trainer.checkpoint.listing` verifies a checkpoint. Here each one is verified once and then
+recognised by the times of its folder and of the files written last. An incomplete one is verified
+again at growing intervals, and no longer once it has not changed for a while: a tree of terabytes
+is not walked for ever.
 """
 
 from __future__ import annotations
@@ -24,10 +16,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from mwatch.model.observation import Observed, StoredCheckpoint, StoredCheckpoints
-from mwatch.model.reading import Absent, Ok, Reading
+from mwatch.model.reading import Ok, Reading
 from mwatch.model.snapshot.snapshot import Storage
 from mwatch.model.timeline import BegunAttempt, Quarantine, Rollback, Timeline, bounded
-from mwatch.sources.base.worker import Worker
+from mwatch.sources.background import BackgroundSource, Observations
+from mwatch.sources.pod_facts import disk_space
 from mwatch_trainer.checkpoint import timeline as file
 from mwatch_trainer.checkpoint.listing import (
     MAX_CHECKPOINTS,
@@ -42,11 +35,11 @@ from mwatch_trainer.checkpoint.verdict import CheckpointState
 
 PERIOD_SECONDS = 10.0
 LIMIT_SECONDS = 30.0
-"""A first look at 200 checkpoints of thousands of files each takes seconds on a good day."""
+"""The first poll of 200 checkpoints of thousands of files each takes seconds."""
 _FIRST_AGAIN_SECONDS = 5.0
 _MOST_AGAIN_SECONDS = 600.0
-_TELLING = ("metadata.json", ".metadata", "common.pt")
-"""Written late, or replaced by each save."""
+_LATE_FILES = ("metadata.json", ".metadata", "common.pt")
+"""Files that are written late, or replaced by each save."""
 
 Mark = tuple[object, ...]
 
@@ -54,15 +47,15 @@ Mark = tuple[object, ...]
 class _Known(NamedTuple):
     mark: Mark
     tracker: Mark | None
-    """The trainer's pointer as it was when it first named this one: a second save of the same
-    iteration writes it anew."""
+    """The trainer's tracker file when it first named this one: a second save of the same iteration
+    rewrites it."""
     checkpoint: ListedCheckpoint | None
     again_at: float | None
-    """When one that is not whole is looked at again; None: never."""
+    """When an incomplete one is verified again; None: never."""
     pause: float
 
 
-class CheckpointDir:
+class CheckpointDir(BackgroundSource):
     def __init__(
         self,
         folder: str,
@@ -74,57 +67,26 @@ class CheckpointDir:
         wall: Callable[[], float] = time.time,
         judge: Callable[[str, str], ListedCheckpoint | None] = verify,
     ) -> None:
+        super().__init__(
+            "mwatch-checkpoints",
+            self._poll,
+            period=lambda: period_seconds,
+            limit_seconds=limit_seconds,
+            clock=clock,
+        )
         self._folder = folder
         self._stream = stream
-        self._period = period_seconds
-        self._clock = clock
         self._wall = wall
         self._judge = judge
         self._known: dict[str, _Known] = {}
-        self._next_at = clock()
-        self._last: Reading[tuple[Observed, ...]] = Absent("not looked at yet")
         self.storage: Storage | None = None
-        """The file system below the folder, as of the last look."""
+        """Of the file system that holds the folder."""
         self.sizes: dict[int, int] = {}
-        """Bytes of each checkpoint that is there, by iteration."""
+        """Bytes of each checkpoint, by iteration."""
         self.tracker: str | None = None
-        """The trainer's own word on which is the newest."""
-        self._worker: Worker[tuple[Observed, ...]] = Worker(
-            "mwatch-checkpoints", self._look, limit_seconds=limit_seconds, clock=clock
-        )
+        """The newest checkpoint according to the trainer's tracker file."""
 
-    def read(self) -> Reading[tuple[Observed, ...]]:
-        """Never waits: tells what the last look found, once, and begins the next when it is due."""
-        answer = self._worker.take()
-        if answer is not None:
-            self._last = answer
-        if not self._worker.is_busy and self._clock() >= self._next_at:
-            self._start()
-        if answer is None and isinstance(self._last, Ok):
-            return Ok(())
-        return self._last
-
-    def look_soon(self) -> None:
-        """From any thread: somebody is about to choose a checkpoint, and the next look is due."""
-        self._next_at = self._clock()
-
-    def look_now(self, seconds: float) -> Reading[tuple[Observed, ...]]:
-        """A fresh look, before something is decided by it; waits for at most `seconds`.
-
-        A look that was already out may have begun before a save ended, and is not enough.
-        """
-        until = self._clock() + seconds
-        if not self._worker.wait(seconds):
-            return self.read()
-        self._start()
-        self._worker.wait(max(0.0, until - self._clock()))
-        return self.read()
-
-    def _start(self) -> None:
-        self._next_at = self._clock() + self._period
-        self._worker.start()
-
-    def _look(self) -> Reading[tuple[Observed, ...]]:
+    def _poll(self) -> Reading[Observations]:
         at = self._wall()
         names = list_names(self._folder)[:MAX_CHECKPOINTS]
         tracker = read_tracker(self._folder)
@@ -135,13 +97,9 @@ class CheckpointDir:
             for each in names
         ]
         self._known = {each.name: self._known[each.name] for each in names}
-        self.storage = _storage(self._folder)
+        free, size = disk_space(self._folder)
+        self.storage = None if free is None or size is None else Storage(free, size)
         self.tracker = named
-        self.sizes = {
-            each.iteration: each.bytes
-            for each in found
-            if each is not None and each.iteration is not None
-        }
         stored = tuple(
             StoredCheckpoint(
                 each.iteration, each.state.value, each.reason, each.bytes, each.newest_mtime
@@ -149,6 +107,7 @@ class CheckpointDir:
             for each in found
             if each is not None and each.iteration is not None
         )
+        self.sizes = {each.iteration: each.size_bytes or 0 for each in stored}
         return Ok((Observed(at, self._stream, StoredCheckpoints(self._folder, stored)),))
 
     def _checkpoint(self, name: CheckpointName, tracker: Mark | None) -> ListedCheckpoint | None:
@@ -170,20 +129,11 @@ class CheckpointDir:
 
 
 def _mark(folder: str, name: CheckpointName) -> Mark:
-    """Cheap to take, and different once something was written that matters."""
+    """Return what changes, and is cheap to read, when something relevant was written."""
     if name.files:
         return tuple(_stamp(os.path.join(folder, file)) for file in name.files)
     inside = os.path.join(folder, name.name)
-    return _stamp(inside), *(_stamp(os.path.join(inside, file)) for file in _TELLING)
-
-
-def _storage(folder: str) -> Storage | None:
-    """Free for whoever is not root: what a save can use."""
-    try:
-        found = os.statvfs(folder)
-    except OSError:
-        return None
-    return Storage(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+    return _stamp(inside), *(_stamp(os.path.join(inside, file)) for file in _LATE_FILES)
 
 
 def _stamp(path: str) -> Mark | None:
@@ -196,10 +146,10 @@ def _stamp(path: str) -> Mark | None:
 
 class SavedTimeline(NamedTuple):
     timeline: Timeline | None
-    """None: there is none, or it is broken."""
+    """None if there is none or it is broken."""
     problem: str | None = None
-    """What a person should know about the file."""
     is_broken: bool = False
+    """Then it may have marked the newest checkpoint as abandoned."""
 
 
 def find(folder: str) -> SavedTimeline:
@@ -208,7 +158,7 @@ def find(folder: str) -> SavedTimeline:
         read = file.read(folder)
     except file.BrokenTimeline as error:
         return SavedTimeline(
-            None, f"{name} {error}: which checkpoints were abandoned is not known", True
+            None, f"{name} {error}: which checkpoints were abandoned is unknown", True
         )
     if read is None:
         return SavedTimeline(None)
@@ -225,7 +175,6 @@ def to_model(read: file.TimelineFile) -> Timeline:
 
 
 def to_text(timeline: Timeline) -> str:
-    """What the file is to hold."""
     quarantine = timeline.quarantine
     return file.to_text(
         file.TimelineFile(

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""One path as one endless stream: through rotation, truncation, deletion and re-creation.
+"""Reads one path as an endless stream, through rotation, truncation, deletion and re-creation.
 
 - Rotation (the path names another file): the old file is read to its end, then the new one from
   its start.
-- Truncation (the file is shorter than what was read, or begins with other bytes): read from the
-  start again. What was written and cut away between two polls is lost; no tailer can see it.
+- Truncation (the file is shorter than what was read, or starts with other bytes): it is read again
+  from the start. What was written and truncated between two polls is lost.
 - Deletion: the open file is read on until the path comes back.
 """
 
@@ -20,7 +20,7 @@ _FINGERPRINT = 256
 
 
 class Poll(NamedTuple):
-    """New bytes; `restarted` when they are the beginning of another file or of a rewritten one."""
+    """New bytes; `restarted` if they are the start of another or a rewritten file."""
 
     data: bytes
     restarted: bool = False
@@ -36,19 +36,19 @@ class LogTail:
         self._opens = 0
         self._begin: tuple[int, int] | None = None
         self.skipped_lines = 0
-        """That lie before where the first file was begun."""
+        """Lines before the place where reading of the first file started."""
 
     @property
     def file(self) -> int:
-        """The inode of the file that is read; 0: none was yet."""
+        """The inode of the file that is read; 0 if there was none yet."""
         return 0 if self._inode is None else self._inode[1]
 
     def begin_at(self, inode: int, offset: int) -> None:
-        """Before the first poll: of that file, if it is the first one, only what comes later."""
+        """Before the first poll: skip this much if the first file has this inode."""
         self._begin = inode, offset
 
     def poll(self) -> Poll:
-        """At most one chunk. OSError only for what will not mend itself (no permission)."""
+        """Return at most one chunk. OSError for what needs a person, such as no permission."""
         if self._fd is None:
             if not self._open():
                 return Poll(b"")
@@ -58,7 +58,7 @@ class LogTail:
             return Poll(self._read(), restarted=True)
         data = self._read()
         if not data and self._was_replaced():
-            data = self._read()  # written between the first look and the rotation
+            data = self._read()  # written between the first read and the rotation
             if not data:
                 self.close()
                 return self.poll()

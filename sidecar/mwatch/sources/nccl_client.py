@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Asks NCCL's RAS service over TCP: one question, one answer, bounded in time and in bytes.
+"""Client of NCCL's RAS service over TCP: one request, one answer, bounded in time and bytes.
 
-Every process of the pod listens at the same address and the kernel picks one. A stopped process
-is picked as well and never speaks, so whoever does not greet soon is left and another is tried.
+Every process of the pod listens at the same address and the kernel picks one of them. It may pick
+a stopped process, which never answers; then the client connects again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from enum import IntEnum
-from types import TracebackType
 from typing import NamedTuple, Self
 
 DEFAULT_ADDRESS = ("localhost", 28028)
@@ -29,7 +28,7 @@ Address = tuple[str, int]
 
 
 class RasProtocol(IntEnum):
-    """What a server knows; a version is told only with the answer."""
+    """The newest protocol that a server supports."""
 
     TEXT = 24
     JSON = 28
@@ -39,7 +38,7 @@ class RasProtocol(IntEnum):
 
 
 def address_of(environ: Mapping[str, str]) -> Address:
-    """Where the trainer's NCCL was told to listen, as `host:port` or `[host]:port`."""
+    """Read `host:port` or `[host]:port` from the trainer's NCCL_RAS_ADDR."""
     host, colon, port = environ.get(ADDRESS_VARIABLE, "").strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not port.isdecimal() or not 0 < int(port) < 65536:
@@ -50,12 +49,12 @@ def address_of(environ: Mapping[str, str]) -> Address:
 class RasText(NamedTuple):
     text: str
     is_whole: bool
-    """The server closed the connection, as it does at the end of an answer."""
+    """The server closed the connection, which ends an answer."""
     is_too_long: bool = False
 
 
 class RasLink:
-    """One connection. OSError where nobody answers, ValueError where it is not RAS that does."""
+    """One connection. OSError if no process answers, ValueError if the server is not RAS."""
 
     def __init__(
         self, address: Address, seconds: float, clock: Callable[[], float] = time.monotonic
@@ -68,27 +67,20 @@ class RasLink:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._socket.close()
 
     def level(self) -> RasProtocol:
-        """Asked with commands that change nothing."""
         if self._ask("SET FORMAT json") != "OK":
             return RasProtocol.TEXT
-        # There is no such group of events: who knows the command says so, and does not begin.
+        # No such event group exists: a server that knows the command rejects it harmlessly.
         answer = self._ask("MONITOR mwatch")
         return RasProtocol.MONITOR if "event group" in answer else RasProtocol.JSON
 
     def status(self, level: RasProtocol, gather_seconds: int) -> RasText:
-        """The answer, or what came of it in time and within bounds."""
+        """Return the answer, or the part that arrived within the time and byte limits."""
         self._ask(f"TIMEOUT {gather_seconds}")
-        command = "VERBOSE STATUS" if level is RasProtocol.TEXT else "STATUS"
-        self._send(command)
+        self._send("VERBOSE STATUS" if level is RasProtocol.TEXT else "STATUS")
         answer, is_whole = bytearray(self._rest), False
         while len(answer) < MAX_BYTES:
             try:
@@ -103,32 +95,30 @@ class RasLink:
 
     def _connected(self, address: Address) -> socket.socket:
         for _ in range(_TRIES):
-            self._socket = socket.create_connection(address, timeout=self._left(_GREETING_SECONDS))
+            limit = min(self._left(), _GREETING_SECONDS)
+            self._socket = socket.create_connection(address, timeout=limit)
             self._rest = b""
             try:
                 greeting = self._ask("CLIENT PROTOCOL 2", _GREETING_SECONDS)
+                if greeting.upper().startswith("SERVER PROTOCOL "):
+                    return self._socket
+                raise ValueError(f"{address[0]}:{address[1]} does not speak NCCL's RAS protocol")
             except (TimeoutError, ConnectionError):
                 self._socket.close()
-                continue
             except ValueError:
                 self._socket.close()
                 raise
-            if greeting.upper().startswith("SERVER PROTOCOL "):
-                return self._socket
-            self._socket.close()
-            raise ValueError(f"{address[0]}:{address[1]} does not speak NCCL's RAS protocol")
-        raise TimeoutError(f"no process at {address[0]}:{address[1]} greets: all stopped?")
+        raise TimeoutError(f"no process at {address[0]}:{address[1]} answers: are all stopped?")
 
     def _ask(self, command: str, seconds: float | None = None) -> str:
-        """One line for one line."""
         until = self._until if seconds is None else min(self._until, self._clock() + seconds)
         self._send(command)
         while b"\n" not in self._rest:
             if len(self._rest) > _MAX_LINE:
-                raise ValueError("a line without end")
+                raise ValueError("line too long")
             piece = self._receive(until)
             if not piece:
-                raise ConnectionResetError("closed before it answered")
+                raise ConnectionResetError("connection closed before the answer")
             self._rest += piece
         line, _, self._rest = self._rest.partition(b"\n")
         return line.decode("utf-8", "replace").strip()
@@ -138,14 +128,11 @@ class RasLink:
         self._socket.sendall(command.encode() + b"\n")
 
     def _receive(self, until: float | None = None) -> bytes:
+        self._socket.settimeout(self._left(until))
+        return self._socket.recv(_CHUNK)
+
+    def _left(self, until: float | None = None) -> float:
         left = (self._until if until is None else until) - self._clock()
         if left <= 0:
             raise TimeoutError("no answer in time")
-        self._socket.settimeout(left)
-        return self._socket.recv(_CHUNK)
-
-    def _left(self, most: float | None = None) -> float:
-        left = self._until - self._clock()
-        if left <= 0:
-            raise TimeoutError("no answer in time")
-        return left if most is None else min(left, most)
+        return left

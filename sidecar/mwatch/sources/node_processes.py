@@ -1,21 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of the trainer (`node/processes.json`): who is stopped or dead, whose CPU rests.
+"""Reads the processes of the trainer (`node/processes.json`): stopped, dead and idle ranks.
 
-Alive is not moving, and busy is not progress: a rank that waits for another one may spin. A rank
-counts as busy when its own process or any below it (data loader, writer of a checkpoint) is. That
-all processes are gone at once is the end of the command, which the wrapper tells; it is no death
-of a rank.
-
-Which process is which rank, as the probe inside each rank has written.
-
-The environment alone does not tell: a PyTorchJob gives the launcher a `RANK` too, and children
-inherit theirs. A record outlives its process, so a pid counts only with its start.
-
-What each rank uses of its machine: its own process and all below it.
-
-CPU time only ever grows: that of a data loader that has ended is still counted. Memory is a sum
-of what each process holds, and pages that several share are counted for each.
+A rank counts as busy when its own process or any below it (data loader, checkpoint writer) is. Busy
+is not progress: a rank that waits for another one may spin. If all processes are gone at once, the
+command has ended, which the wrapper reports; that is not the death of a rank.
 """
 
 from __future__ import annotations
@@ -28,36 +17,26 @@ from typing import Any, NamedTuple
 
 from mwatch.model.observation import Observed, Sign, SignSource, SignState
 from mwatch.model.reading import Ok, Reading
-from mwatch.sources.base.json_file import NodeFile, number, objects, text, whole
-from mwatch_trainer.contract import NODE_FOLDER, NODE_PROCESSES, PROBE_FOLDER, PROBE_PREFIX
-from mwatch_trainer.probe.record_file import SIZE, unpack
-
-MAX_RANKS = 4096
+from mwatch.sources.json_file import NodeFile, number, objects, text, whole
+from mwatch.sources.probe import read_records
+from mwatch_trainer.contract import NODE_FOLDER, NODE_PROCESSES, PROBE_FOLDER
 
 
 def read_rank_pids(volume: str) -> dict[tuple[int, int], int]:
-    """Pid and start → rank; empty where there is no probe. A torn record is left out."""
-    folder = os.path.join(volume, PROBE_FOLDER)
+    """Map pid and start time to the rank, as the probe inside each rank has written it.
+
+    The environment is not enough: a PyTorchJob sets `RANK` for the launcher too, and children
+    inherit it. A record outlives its process, so a pid counts only with its start time.
+    """
     try:
-        names = sorted(os.listdir(folder))[:MAX_RANKS]
+        records = list(read_records(os.path.join(volume, PROBE_FOLDER)))
     except OSError:
         return {}
-    found = {}
-    for name in names:
-        if not name.startswith(PROBE_PREFIX):
-            continue
-        try:
-            with open(os.path.join(folder, name), "rb") as file:
-                record = unpack(file.read(SIZE))
-        except OSError:
-            continue
-        if record is not None:
-            found[record.pid, record.started] = record.rank
-    return found
+    return {(each.pid, each.started): each.rank for each in records}
 
 
 Key = tuple[int, int]
-"""Pid and start: a pid alone may be used again."""
+"""Pid and start time: a pid alone may be reused."""
 
 
 class NodeProcess(NamedTuple):
@@ -77,26 +56,32 @@ class NodeProcess(NamedTuple):
         return self.pid, self.started
 
 
-class Use(NamedTuple):
+class ResourceUse(NamedTuple):
     cpu_seconds: float | None = None
     resident_bytes: float | None = None
     threads: int | None = None
-    """Of its main process."""
+    """Of its main process alone."""
 
 
 class RankUse:
+    """What the processes of each rank use together.
+
+    CPU time never falls: that of a data loader that has ended still counts. Memory that several
+    processes share is counted for each.
+    """
+
     def __init__(self) -> None:
         self._known: dict[Key, float] = {}
         self._spent: dict[int, float] = {}
-        self.ranks: dict[int, Use] = {}
+        self.ranks: dict[int, ResourceUse] = {}
 
-    def saw(self, found: Mapping[int, Sequence[NodeProcess]]) -> None:
-        """Of each rank that lives: its main process first, then those below it."""
+    def update(self, found: Mapping[int, Sequence[NodeProcess]]) -> None:
+        """Take the processes of each living rank, its main process first."""
         self.ranks = {rank: self._use(rank, every) for rank, every in found.items()}
         there = {each.key for every in found.values() for each in every}
         self._known = {key: spent for key, spent in self._known.items() if key in there}
 
-    def _use(self, rank: int, every: Sequence[NodeProcess]) -> Use:
+    def _use(self, rank: int, every: Sequence[NodeProcess]) -> ResourceUse:
         for each in every:
             if each.cpu_seconds is None:
                 continue
@@ -104,18 +89,18 @@ class RankUse:
             self._known[each.key] = each.cpu_seconds
             self._spent[rank] = self._spent.get(rank, 0.0) + max(more, 0.0)
         held = [each.resident_bytes for each in every if each.resident_bytes is not None]
-        return Use(self._spent.get(rank), sum(held) if held else None, every[0].threads)
+        return ResourceUse(self._spent.get(rank), sum(held) if held else None, every[0].threads)
 
 
 MAX_PROCESSES = 4096
 WINDOW_SECONDS = 5.0
 FLAT_SHARE = 0.02
 """Of one core. A rank that sleeps in a collective uses less than 0.01 with its probe, torch's
-watchdogs and a metrics client; one that works or spins uses most of a core."""
+watchdogs and a metrics client; a rank that works or spins uses most of a core."""
 _MAX_SAMPLES = 64
 _GONE = frozenset({"Z", "X", "x"})
 _STOPPED = "T"
-"""By a signal. `t` is a debugger, which lets go again."""
+"""By a signal; `t` is a debugger."""
 
 
 class _Moment(NamedTuple):
@@ -133,22 +118,21 @@ class NodeProcesses:
         self._stream = stream
         self._moments: deque[_Moment] = deque(maxlen=_MAX_SAMPLES)
         self._ranks: dict[int, Key] = {}
-        """Main process of each rank, as last seen alive."""
-        self._everybody: set[Key] = set()
+        """The last living main process of each rank."""
+        self._living: set[Key] = set()
         self._probed: set[int] = set()
-        """Ranks whose own process the probe has named: nobody else is taken for them."""
+        """Ranks whose main process is known from the probe."""
         self._odd: dict[int, SignState] = {}
-        """Ranks that were told to be stopped or dead."""
+        """Ranks that were reported as stopped or dead."""
         self._use = RankUse()
 
     @property
-    def use(self) -> dict[int, Use]:
-        """What each rank uses, as last read."""
+    def use(self) -> dict[int, ResourceUse]:
         return self._use.ranks
 
     @property
     def ranks(self) -> dict[int, int]:
-        """Rank of each pid that is a rank's main process now."""
+        """The rank of each main process, by pid."""
         return {pid: rank for rank, (pid, _) in self._ranks.items()}
 
     def read(self) -> Reading[tuple[Observed, ...]]:
@@ -173,18 +157,18 @@ class NodeProcesses:
         ]
 
     def _signs(self, found: list[NodeProcess], monotonic: float) -> Iterator[Sign]:
-        everybody = {each.key for each in found if each.state not in _GONE}
-        if not everybody:
+        living = {each.key for each in found if each.state not in _GONE}
+        if not living:
             return  # the command has ended
-        if not everybody & self._everybody:
-            self._forget()  # another command: nobody of it has died
-        self._everybody = everybody
+        if not living & self._living:
+            self._forget()  # another command: none of its processes has died
+        self._living = living
         alive = _main_processes(found)
         yield from self._states(alive)
         yield from self._deaths(alive)
         self._ranks.update((rank, each.key) for rank, each in alive.items())
         below = _descendants(found)
-        self._use.saw({rank: (one, *below.get(one.pid, ())) for rank, one in alive.items()})
+        self._use.update({rank: (one, *below.get(one.pid, ())) for rank, one in alive.items()})
         yield from self._cpu(found, alive, below, monotonic)
 
     def _forget(self) -> None:
@@ -195,20 +179,20 @@ class NodeProcesses:
         self._use = RankUse()
 
     def _states(self, alive: dict[int, NodeProcess]) -> Iterator[Sign]:
-        """Stopped ranks at each sample; that one goes on again is told once."""
+        """Report a stopped rank at each sample, and its recovery once."""
         for rank, process in sorted(alive.items()):
             if process.state == _STOPPED:
                 self._odd[rank] = SignState.STOPPED
                 words = f"rank {rank} (pid {process.pid}) is stopped by a signal (state T)"
                 yield Sign(SignSource.PROCESS, SignState.STOPPED, rank, words)
             elif (odd := self._odd.pop(rank, None)) is not None:
-                # Only a rank that is there again takes back a death; not to be seen would not.
+                # Only a rank that is back ends a death; UNKNOWN would not.
                 state = SignState.MOVING if odd is SignState.DEAD else SignState.UNKNOWN
                 words = f"rank {rank} (pid {process.pid}) is alive"
                 yield Sign(SignSource.PROCESS, state, rank, words)
 
     def _deaths(self, alive: dict[int, NodeProcess]) -> Iterator[Sign]:
-        """Told once: it lasts until the rank has a process again."""
+        """Report a death once: it lasts until the rank has a process again."""
         for rank in sorted(self._ranks.keys() - alive.keys()):
             if self._odd.get(rank) is not SignState.DEAD:
                 self._odd[rank] = SignState.DEAD
@@ -239,7 +223,7 @@ class NodeProcesses:
             yield _cpu_sign(rank, max(shares), seconds)
 
     def _window(self, monotonic: float) -> _Moment | None:
-        """The newest sample that is old enough; those before it are of no use any more."""
+        """Return the newest sample that is old enough, and drop those before it."""
         found = None
         while self._moments and monotonic - self._moments[0].monotonic >= WINDOW_SECONDS:
             found = self._moments.popleft()
@@ -255,7 +239,7 @@ def _cpu_sign(rank: int, share: float, seconds: float) -> Sign:
 
 
 def _main_processes(found: list[NodeProcess]) -> dict[int, NodeProcess]:
-    """Of each rank that lives. Should two claim to be one, the older is it: children inherit."""
+    """Return the main process of each living rank: the oldest, as children inherit RANK."""
     chosen: dict[int, NodeProcess] = {}
     for each in sorted(found, key=lambda process: process.started, reverse=True):
         if each.rank is not None and each.is_rank and each.state not in _GONE:
@@ -264,7 +248,7 @@ def _main_processes(found: list[NodeProcess]) -> dict[int, NodeProcess]:
 
 
 def _descendants(found: list[NodeProcess]) -> dict[int, list[NodeProcess]]:
-    """By the pid of a rank's main process: all below it, up to the next rank."""
+    """Return, by the pid of a main process, all processes below it, up to the next rank."""
     mains = {each.pid for each in found if each.is_rank}
     parents = {each.pid: each.parent for each in found}
     below: dict[int, list[NodeProcess]] = {}

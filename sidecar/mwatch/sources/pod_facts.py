@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What only a pod can see of what its training stands on: data files and mounted file systems.
+"""Checks the data files and file systems that the training in this pod depends on.
 
-Which data is read is told by the command line, or by the argument block that the trainer prints.
-Looked at rarely and aside: these are network file systems. A folder that is mounted only in the
-training container cannot be seen from here; that is said, and is not "missing".
+The data paths come from the command line, or from the argument block that the trainer prints. They
+are checked rarely and in a thread, because they are on network file systems. A folder that is
+mounted only in the training container is reported as not visible, not as missing.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from msgspec import structs
 
 from mwatch.model.reading import Ok, Reading
 from mwatch.model.snapshot.pod import DataFile, Mount, PodFacts
-from mwatch.sources.base.worker import Worker
+from mwatch.sources.background import BackgroundCall
 
 PERIOD_SECONDS = 300.0
 SOON_SECONDS = 30.0
-"""Where a folder is not there yet: the first save makes it."""
+"""While a folder does not exist yet: the first save creates it."""
 LIMIT_SECONDS = 30.0
 MAX_PREFIXES = 64
 MAX_MOUNTS = 16
@@ -33,7 +33,7 @@ _QUOTED = re.compile(r"'([^']+)'")
 _ESCAPES = ((r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", "\\"))
 
 
-class PodLook:
+class PodFactsSource:
     def __init__(
         self,
         prefixes: Sequence[str],
@@ -43,33 +43,33 @@ class PodLook:
         mountinfo: str = "/proc/self/mountinfo",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`prefixes`: of data files; `tracker`: the trainer's own word on its newest checkpoint."""
+        """`prefixes`: of data files; `tracker`: the newest checkpoint by the trainer's tracker."""
         self._prefixes = tuple(prefixes)
         self._save = save
         self._tracker = tracker
         self._mountinfo = mountinfo
         self._clock = clock
         self._next_at = clock()
-        self._worker: Worker[PodFacts] = Worker(
-            "mwatch-pod", self._look, limit_seconds=LIMIT_SECONDS, clock=clock
+        self._call: BackgroundCall[PodFacts] = BackgroundCall(
+            "mwatch-pod", self._check, limit_seconds=LIMIT_SECONDS, clock=clock
         )
         self._facts: PodFacts | None = None
 
     @property
     def facts(self) -> PodFacts | None:
-        """As of the last look, which may be minutes ago; begins the next when it is due."""
-        answer = self._worker.take()
+        """As of the last check, which may be minutes old; starts the next one when it is due."""
+        answer = self._call.take()
         if isinstance(answer, Ok):
             self._facts = answer.value
             if any(each.free_bytes is None for each in self._facts.mounts):
                 self._next_at = min(self._next_at, self._clock() + SOON_SECONDS)
-        if self._clock() >= self._next_at and self._worker.start():
+        if self._clock() >= self._next_at and self._call.start():
             self._next_at = self._clock() + PERIOD_SECONDS
         if self._facts is None:
             return None
         return structs.replace(self._facts, tracker=self._tracker())
 
-    def _look(self) -> Reading[PodFacts]:
+    def _check(self) -> Reading[PodFacts]:
         data = tuple(_data_file(each) for each in self._prefixes)
         folders = [self._save] if self._save else []
         folders += [os.path.dirname(each.prefix) for each in data if not each.is_unseen]
@@ -78,7 +78,7 @@ class PodLook:
 
 
 def data_prefixes(argv: Sequence[str]) -> tuple[str, ...]:
-    """Of `--data-path A` and `--data-path 0.3 A 0.7 B`: the words that are no weights."""
+    """Return the paths in `--data-path A` or `--data-path 0.3 A 0.7 B`."""
     found: dict[str, None] = {}
     is_data = False
     for word in argv:
@@ -92,7 +92,7 @@ def data_prefixes(argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def printed_prefixes(extra: Mapping[str, object]) -> tuple[str, ...]:
-    """Of an argument block: `['0.3', '/d/a', '0.7', '/d/b']`, which may be cut short."""
+    """Return the paths in an argument block: `['0.3', '/d/a', '0.7', '/d/b']`, possibly cut."""
     found: dict[str, None] = {}
     for flag in _DATA_FLAGS:
         text = extra.get(flag[2:].replace("-", "_"))
@@ -132,12 +132,12 @@ def _mounts(folders: Iterable[str], mountinfo: str) -> Iterable[Mount]:
         if not above:
             continue
         point, kind, is_read_only = max(above, key=lambda each: len(each[0]))
-        free, size = _space(folder)
+        free, size = disk_space(folder)
         yield Mount(folder, point, kind, is_read_only, free, size)
 
 
 def _mounted(line: str) -> tuple[str, str, bool] | None:
-    """Its mount point, kind of file system, and whether it is read-only."""
+    """Return mount point, type of file system, and whether it is read-only."""
     before, _, after = line.partition(" - ")
     left, right = before.split(), after.split()
     if len(left) < 6 or len(right) < 3:
@@ -153,7 +153,8 @@ def _is_within(path: str, point: str) -> bool:
     return point == "/" or path == point or path.startswith(point + "/")
 
 
-def _space(folder: str) -> tuple[int | None, int | None]:
+def disk_space(folder: str) -> tuple[int | None, int | None]:
+    """Return the bytes that users other than root can still write, and the total."""
     try:
         found = os.statvfs(folder)
     except OSError:

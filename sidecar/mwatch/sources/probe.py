@@ -1,20 +1,14 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The records of the probes (`probe/rank-N`): what each rank of this pod is doing.
+"""Reads the records of the probes (`probe/rank-N`): what each rank of this pod is doing.
 
-How old a record is, is told by the machine's monotonic clock, which the containers of a pod
-share. A record that lies ahead of it (of before a reboot, or of a sandbox with a clock of its
-own) is aged by when it was last seen to change, and counts only when it has changed.
+The age of a record is taken from the monotonic clock, which the containers of a pod share. A record
+that lies ahead of it (from before a reboot, or from a sandbox with a clock of its own) is aged from
+when it was last seen to change, and counts only after it has changed.
 
-Only records of the newest start of the ranks count: those of an older attempt, or of before
-torchrun started its workers anew, lie there until their rank writes again. A record that stands
-still gives no Beat: whether the rank is stopped, holds the GIL or is gone, the probe cannot say.
-
-What the main thread of each rank spent its time on, by the records of its probe.
-
-A record says what the thread does at its moment; the time since the record before it is booked
-to that. A longer gap belongs to nobody: the process was stopped, or held the GIL, and nobody saw
-what it did.
+Only records of the newest start of the ranks count: records of an older attempt, or from before
+torchrun restarted its workers, stay until their rank writes again. A record that stands still gives
+no Beat: the rank may be stopped, hold the GIL or be gone.
 """
 
 from __future__ import annotations
@@ -33,16 +27,22 @@ from mwatch_trainer.probe.record_file import SIZE, ProbeRecord, unpack
 GAP_SECONDS = 5.0
 _KNOWN = frozenset({"collective", "data", "compute", *(phase.value for phase in JobPhase)})
 _UNKNOWN = "unknown"
-"""Also a phase of another release: label values are bounded."""
+"""Includes phases of another release: label values are bounded."""
 
 
 class RankSeconds:
+    """Seconds that the main thread of each rank spent in each phase.
+
+    The time since the record before is booked to the phase of the new one. A longer gap is booked
+    to no phase: the process was stopped or held the GIL.
+    """
+
     def __init__(self) -> None:
         self._last: dict[int, float] = {}
         self._spent: dict[int, dict[str, float]] = {}
 
-    def saw(self, beats: Iterable[tuple[Beat, float]]) -> None:
-        """New records, each with the moment at which it was written."""
+    def add(self, beats: Iterable[tuple[Beat, float]]) -> None:
+        """Book new records, each with the time at which it was written."""
         for beat, at in beats:
             before = self._last.get(beat.rank)
             self._last[beat.rank] = at
@@ -57,7 +57,7 @@ class RankSeconds:
 
 
 MAX_RECORDS = 4096
-"""Of one pod; a rank for each of its GPUs is 16 at most, tests on CPU have more."""
+"""Of one pod, which has at most 16 GPUs; tests on CPU have more ranks."""
 _TRIES = 3
 _AHEAD_SECONDS = 1.0
 
@@ -65,15 +65,14 @@ _AHEAD_SECONDS = 1.0
 class RankReading(NamedTuple):
     beat: Beat
     age_seconds: float
-    """Since the record was written."""
     is_new: bool
-    """Not the one that the last read gave."""
+    """The last read returned another record."""
     record: ProbeRecord
 
 
 class _Seen(NamedTuple):
     key: tuple[int, int, int]
-    """Pid, its start, ticks: what changes with every record."""
+    """Pid, its start time, and ticks, which change with every record."""
     at: float
 
 
@@ -84,14 +83,14 @@ class ProbeFolder:
         self._seen: dict[int, _Seen] = {}
         self._start: tuple[int, int] | None = None
         self.gone: frozenset[int] = frozenset()
-        """Ranks that had a record since they were last started, and have none now."""
+        """Ranks that had a record since they were last started and have none now."""
 
     def read(
         self, now_monotonic: float, attempt: int | None = None
     ) -> Reading[tuple[RankReading, ...]]:
-        """By rank. `attempt` is the one that runs now; None: the newest that is found."""
+        """Return the readings by rank, of `attempt` or of the newest one found."""
         try:
-            records = list(_records(self._path))
+            records = list(read_records(self._path))
         except FileNotFoundError:
             return Absent("no rank has written a record")
         except OSError as error:
@@ -124,7 +123,7 @@ class ProbeFolder:
 
 
 class ProbeSource:
-    """The same as observations: a Beat for each record that is new."""
+    """The records as observations: a Beat for each new one."""
 
     def __init__(
         self,
@@ -139,7 +138,7 @@ class ProbeSource:
         self._clock = clock
         self._wall = wall
         self.ranks: tuple[RankReading, ...] = ()
-        """As last read, the silent ones too."""
+        """As last read, including silent ranks."""
         self.seconds = RankSeconds()
 
     @property
@@ -152,15 +151,15 @@ class ProbeSource:
                 self.ranks = ranks
                 now = self._wall()
                 new = [(each.beat, now - each.age_seconds) for each in ranks if each.is_new]
-                self.seconds.saw(new)
+                self.seconds.add(new)
                 return Ok(tuple(Observed(at, self._stream, beat) for beat, at in new))
             case other:
                 self.ranks = ()
                 return other
 
 
-def _records(path: str) -> Iterator[ProbeRecord]:
-    """Those that can be read; raises OSError where the folder cannot be listed."""
+def read_records(path: str) -> Iterator[ProbeRecord]:
+    """Yield the readable records; OSError if the folder cannot be listed."""
     with os.scandir(path) as entries:
         names = [entry.name for _, entry in zip(range(MAX_RECORDS), entries, strict=False)]
     for name in names:
@@ -173,7 +172,7 @@ def _records(path: str) -> Iterator[ProbeRecord]:
 
 
 def _whole_record(path: str) -> ProbeRecord | None:
-    for _ in range(_TRIES):  # one that is being written is torn
+    for _ in range(_TRIES):  # a record that is being written is torn
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
@@ -190,7 +189,7 @@ def _whole_record(path: str) -> ProbeRecord | None:
 
 
 def _start(record: ProbeRecord) -> tuple[int, int]:
-    """Which start of the ranks it is of: by the wrapper, and by torchrun inside of that."""
+    """Return which start it belongs to: of the wrapper, and of torchrun within it."""
     return record.attempt, record.restart_count
 
 

@@ -1,22 +1,15 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Network cards for RDMA: their ports for the metrics, and what goes wrong with them as faults.
+"""RDMA network cards: reads port state and counters from sysfs, and reports faults.
 
-No sign of life is made of the bytes that pass: the cards of a node serve other pods and the
-storage too, so traffic would speak against a true hang, and a job that fits one NVLink domain has
-none. For the same reason no fault from here is fatal by itself: it is blamed when the job stops.
+Cards and ports are listed under `/sys/class/infiniband`. Where the RDMA namespace is shared, as it
+usually is, that includes cards that other pods use. So traffic is not taken as a sign of life, and
+no fault from here is fatal by itself: it is blamed when the job stops. A file that cannot be read
+is left out, never zero.
 
-The RDMA cards of a machine as the kernel shows them under `/sys/class/infiniband`.
-
-Where the RDMA namespace is shared, as it mostly is, that is every card of the node, also those
-that other pods use. A file that is not there, or cannot be read, is left out: never zero. EFA's
-driver calls every port active, so its state is taken from the network interface of the card.
-
-How much of a counter is trouble: the thresholds, and the memory that they need.
-
-A few symbol errors are healthy, as is a lost packet: most counters mean something only as a
-rate. A counter that has gone down was reset (or wrapped, which looks the same) and begins anew.
-Those that have no line here are shown, and judged by nobody: their level is the fabric's own.
+Most counters mean something only as a rate: a few symbol errors and lost packets are healthy. A
+counter that went down was reset (or wrapped, which looks the same). Counters without a rule are
+exported but not judged.
 """
 
 from __future__ import annotations
@@ -33,7 +26,7 @@ from mwatch.model.fault import CatalogueEntry, Role
 from mwatch.model.observation import Observed
 from mwatch.model.reading import Absent, Ok, Reading
 from mwatch.model.snapshot.hardware import MAX_ERRORS, MAX_PORTS, FabricPort
-from mwatch.sources.base.worker import Periodic
+from mwatch.sources.background import BackgroundSource, Observations
 
 CLASS_FOLDER = "class/infiniband"
 _MAX_FILE = 128
@@ -42,7 +35,8 @@ _WORD_BYTES = 4
 _HARDWARE = "hw_counters"
 _CARRIER_CHANGES = "carrier_changes"
 _LINK_LAYERS = frozenset({"InfiniBand", "Ethernet"})
-"""EFA has another word, which differs between kernels."""
+"""EFA reports another one, which differs between kernels, and calls every port active: its state
+is taken from the network interface."""
 
 _PORT = (
     "link_downed", "local_link_integrity_errors", "excessive_buffer_overrun_errors",
@@ -63,13 +57,13 @@ _DEVICE_HARDWARE = (
 
 
 class Port(NamedTuple):
-    seen: FabricPort
+    values: FabricPort
     state: str
-    """In the kernel's words, for people."""
+    """As the kernel names it."""
 
 
 def read_cards(root: str) -> list[str]:
-    """FileNotFoundError where there is no such class at all."""
+    """List the cards; FileNotFoundError if the kernel has no RDMA support."""
     return sorted(os.listdir(os.path.join(root, CLASS_FOLDER)))[:MAX_PORTS]
 
 
@@ -88,14 +82,14 @@ def _port(name: str, folder: str, interface: str | None, of_card: Mapping[str, i
     counters, hardware = os.path.join(folder, "counters"), os.path.join(folder, _HARDWARE)
     errors = {**_numbers(counters, _PORT), **_numbers(hardware, _PORT_HARDWARE), **of_card}
     is_up, state = _state(folder, interface)
-    seen = FabricPort(
+    values = FabricPort(
         device=name,
         is_up=is_up,
         received_bytes=_bytes(counters, "port_rcv_data", hardware, "rx_bytes"),
         sent_bytes=_bytes(counters, "port_xmit_data", hardware, "tx_bytes"),
         errors=dict(list(errors.items())[:MAX_ERRORS]),
     )
-    return Port(seen, state)
+    return Port(values, state)
 
 
 def _state(folder: str, interface: str | None) -> tuple[bool | None, str]:
@@ -112,7 +106,7 @@ def _state(folder: str, interface: str | None) -> tuple[bool | None, str]:
 
 
 def _interface(folder: str) -> str | None:
-    """Of a card with several nobody knows which belongs to the port."""
+    """Return the network interface of a card that has exactly one."""
     inside = os.path.join(folder, "device", "net")
     found = _names(inside)
     return os.path.join(inside, found[0]) if len(found) == 1 else None
@@ -166,10 +160,10 @@ class CounterRule(NamedTuple):
     counter: str
     more_than: int
     seconds: float
-    """0: since the last look."""
+    """0: since the last poll."""
     fault: str
     is_bucket: bool = False
-    """`more_than` may come at once, and from then on one each second."""
+    """A token bucket: `more_than` at once, then one each second."""
 
 
 RULES = (
@@ -199,19 +193,18 @@ RULES = (
     CounterRule("no_completion_cmds", 0, 0.0, _EFA_FIRMWARE),
     CounterRule("cmds_err", 10, 60.0, _EFA_COMMANDS),
 )
-"""Rates by the second are taken over ten."""
 
 
-class Watch:
-    """One counter of one port, held against one rule."""
+class CounterWatch:
+    """Checks one counter of one port against one rule."""
 
     def __init__(self, rule: CounterRule) -> None:
         self._rule = rule
         self._seen: deque[tuple[float, int]] = deque()
         self._tokens = float(rule.more_than)
 
-    def more(self, at: float, value: int) -> int | None:
-        """By how much it rose, where that is too much."""
+    def excess(self, at: float, value: int) -> int | None:
+        """Return the increase if it breaks the rule."""
         if self._seen and value < self._seen[-1][1]:
             self._seen.clear()
         found = self._over_bucket(at, value) if self._rule.is_bucket else self._over(at, value)
@@ -219,8 +212,8 @@ class Watch:
         return found
 
     def _over(self, at: float, value: int) -> int | None:
-        """Since the last moment before the rule's time began, and since the first one in it: over
-        a longer time than the rule's, as after a look that came late, more is allowed."""
+        """Compare with the last sample before the rule's window and the first one in it. Over a
+        longer time than the window, as after a late poll, more is allowed."""
         rule = self._rule
         while len(self._seen) >= 2 and self._seen[1][0] <= at - rule.seconds:
             self._seen.popleft()
@@ -242,7 +235,7 @@ class Watch:
         return None
 
     def _keep(self, at: float, value: int) -> None:
-        """As much of the past as the rule looks back on, in steps: memory is bounded."""
+        """Keep as much history as the rule needs, thinned out to a bounded number of samples."""
         if len(self._seen) >= 2 and at - self._seen[-2][0] < self._rule.seconds / _SAMPLES:
             self._seen.pop()
         self._seen.append((at, value))
@@ -250,8 +243,8 @@ class Watch:
 
 PERIOD_SECONDS = 10.0
 LIMIT_SECONDS = 20.0
-"""A card whose firmware does not answer holds whoever reads its counters."""
-_GONE_LOOKS = 3
+"""Reading the counters blocks while the firmware of a card does not answer."""
+_GONE_POLLS = 3
 _AGAIN_SECONDS = 120.0
 _MOST_AGAIN_SECONDS = 3 * 3600.0
 _FORGET_SECONDS = 24 * 3600.0
@@ -259,17 +252,18 @@ _MAX_DETAILS = 4
 _FILE = "sysfs"
 
 
-class _Look(NamedTuple):
-    ports: tuple[FabricPort, ...]
-    said: tuple[Observed, ...]
-
-
-class _Told(NamedTuple):
+class _Reported(NamedTuple):
     at: float
     pause: float
 
 
-class Rdma:
+class _Trouble(NamedTuple):
+    fault: str
+    device: str
+    text: str
+
+
+class Rdma(BackgroundSource):
     def __init__(
         self,
         root: str,
@@ -283,117 +277,100 @@ class Rdma:
         wall: Callable[[], float] = time.time,
     ) -> None:
         """`root` is `/sys`."""
-        self._root = root
-        self._stream = stream
-        self._catalogue = catalogue
-        self._node = node
-        self._clock = clock
-        self._wall = wall
-        self._watches: dict[tuple[str, CounterRule], Watch] = {}
-        self._was_up: dict[str, bool] = {}
-        self._cards: dict[str, int] = {}
-        """How many looks in a row did not find one that was there."""
-        self._told: dict[tuple[str, str], _Told] = {}
-        self._looks: Periodic[_Look] = Periodic(
+        super().__init__(
             "mwatch-rdma",
-            self._look,
+            self._poll,
             period=lambda: period_seconds,
             limit_seconds=limit_seconds,
             clock=clock,
         )
+        self._root = root
+        self._stream = stream
+        self._catalogue = catalogue
+        self._node = node
+        self._wall = wall
+        self._ports: tuple[FabricPort, ...] = ()
+        self._watches: dict[tuple[str, CounterRule], CounterWatch] = {}
+        self._was_up: dict[str, bool] = {}
+        self._cards: dict[str, int] = {}
+        """Consecutive polls without a card that was there before."""
+        self._reported: dict[tuple[str, str], _Reported] = {}
 
     @property
     def ports(self) -> tuple[FabricPort, ...]:
-        """As last read; empty while they cannot be."""
-        last = self._looks.last
-        return last.value.ports if isinstance(last, Ok) else ()
+        """As of the last poll; empty if it failed."""
+        return self._ports if self.is_up else ()
 
-    def read(self) -> Reading[tuple[Observed, ...]]:
-        """Never waits: tells what the last look found, once, and begins the next when it is due."""
-        return self._said(self._looks.news())
-
-    def read_now(self, seconds: float) -> Reading[tuple[Observed, ...]]:
-        """A fresh look; waits for it, for at most so long."""
-        return self._said(self._looks.news_now(seconds))
-
-    def _said(self, news: Reading[_Look] | None) -> Reading[tuple[Observed, ...]]:
-        last = self._looks.last
-        if not isinstance(last, Ok):
-            return last
-        return Ok(() if news is None else last.value.said)
-
-    def _look(self) -> Reading[_Look]:
+    def _poll(self) -> Reading[Observations]:
         at, wall = self._clock(), self._wall()
         try:
             cards = read_cards(self._root)
         except FileNotFoundError:
             cards = []
-        trouble = [*self._gone(cards)]
+        trouble = self._gone(cards)
         if not self._cards:
-            return Absent("there is no card for RDMA")
+            return Absent("there is no RDMA card")
         found = [port for card in cards for port in ports(self._root, card)][:MAX_PORTS]
         for port in found:
-            trouble += self._of_port(at, port)
-        self._forget({port.seen.device for port in found})
-        faults = self._faults(at, trouble)
-        said = tuple(Observed(wall, self._stream, fault) for fault in faults)
-        return Ok(_Look(tuple(port.seen for port in found), said))
+            trouble += self._check(at, port)
+        self._forget(at, {port.values.device for port in found})
+        self._ports = tuple(port.values for port in found)
+        return Ok(tuple(Observed(wall, self._stream, each) for each in self._faults(at, trouble)))
 
-    def _gone(self, cards: list[str]) -> list[tuple[str, str, str]]:
-        """One that is away for a moment is being reset."""
+    def _gone(self, cards: list[str]) -> list[_Trouble]:
+        """A card that is absent for a moment is being reset."""
         self._cards = {**dict.fromkeys(cards, 0), **{
-            card: looks + 1 for card, looks in self._cards.items() if card not in cards
+            card: polls + 1 for card, polls in self._cards.items() if card not in cards
         }}  # fmt: skip
-        lost = [card for card, looks in self._cards.items() if looks == _GONE_LOOKS]
-        self._cards = {card: n for card, n in self._cards.items() if n <= _GONE_LOOKS}
-        return [(CARD_GONE, card, f"{card} is gone") for card in lost]
+        lost = [card for card, polls in self._cards.items() if polls == _GONE_POLLS]
+        self._cards = {card: n for card, n in self._cards.items() if n <= _GONE_POLLS}
+        return [_Trouble(CARD_GONE, card, f"{card} is gone") for card in lost]
 
-    def _of_port(self, at: float, port: Port) -> list[tuple[str, str, str]]:
-        name, errors = port.seen.device, port.seen.errors
-        found: list[tuple[str, str, str]] = []
-        if port.seen.is_up is not None:
-            if self._was_up.get(name) and not port.seen.is_up:
-                found.append((LINK_DOWN, name, f"{name} {port.state}"))
-            self._was_up[name] = port.seen.is_up
+    def _check(self, at: float, port: Port) -> list[_Trouble]:
+        name, is_up = port.values.device, port.values.is_up
+        found: list[_Trouble] = []
+        if is_up is not None:
+            if self._was_up.get(name) and not is_up:
+                found.append(_Trouble(LINK_DOWN, name, f"{name} {port.state}"))
+            self._was_up[name] = is_up
         for rule in RULES:
-            value = errors.get(rule.counter)
+            value = port.values.errors.get(rule.counter)
             if value is None:
                 self._watches.pop((name, rule), None)
                 continue
-            more = self._watches.setdefault((name, rule), Watch(rule)).more(at, value)
-            if more is not None:
-                found.append((rule.fault, name, f"{name} {rule.counter} +{more}"))
+            excess = self._watches.setdefault((name, rule), CounterWatch(rule)).excess(at, value)
+            if excess is not None:
+                found.append(_Trouble(rule.fault, name, f"{name} {rule.counter} +{excess}"))
         return found
 
-    def _forget(self, names: set[str]) -> None:
+    def _forget(self, at: float, names: set[str]) -> None:
         self._watches = {key: each for key, each in self._watches.items() if key[0] in names}
         self._was_up = {name: up for name, up in self._was_up.items() if name in names}
-
-    def _forget_told(self, at: float) -> None:
-        self._told = {
-            key: told for key, told in self._told.items() if at - told.at < _FORGET_SECONDS
+        self._reported = {
+            key: last for key, last in self._reported.items() if at - last.at < _FORGET_SECONDS
         }
 
-    def _faults(self, at: float, trouble: list[tuple[str, str, str]]) -> list[Fault]:
-        """One of each kind, with some of the ports; what goes on is told ever more rarely."""
-        self._forget_told(at)
-        news: dict[str, list[str]] = {}
-        for id, device, words in trouble:
-            if self._is_news(at, id, device):
-                news.setdefault(id, []).append(words)
-        return [self._fault(id, words) for id, words in news.items()]
+    def _faults(self, at: float, trouble: list[_Trouble]) -> list[Fault]:
+        """Make one fault of each kind; one that goes on is reported at growing intervals."""
+        due: dict[str, list[str]] = {}
+        for each in trouble:
+            if self._is_due(at, each):
+                due.setdefault(each.fault, []).append(each.text)
+        return [self._fault(id, details) for id, details in due.items()]
 
-    def _is_news(self, at: float, id: str, device: str) -> bool:
-        told = self._told.get((id, device))
-        if told is not None and at - told.at < told.pause:
+    def _is_due(self, at: float, trouble: _Trouble) -> bool:
+        key = trouble.fault, trouble.device
+        last = self._reported.get(key)
+        if last is not None and at - last.at < last.pause:
             return False
-        pause = _AGAIN_SECONDS if told is None else min(2 * told.pause, _MOST_AGAIN_SECONDS)
-        self._told[id, device] = _Told(at, pause)
+        pause = _AGAIN_SECONDS if last is None else min(2 * last.pause, _MOST_AGAIN_SECONDS)
+        self._reported[key] = _Reported(at, pause)
         return True
 
-    def _fault(self, id: str, words: list[str]) -> Fault:
+    def _fault(self, id: str, details: list[str]) -> Fault:
         entry = self._catalogue.get(id)
         role = Role.CONFIRMATION if entry is None else entry.role
-        rest = len(words) - _MAX_DETAILS
-        text = f"sysfs: {'; '.join(words[:_MAX_DETAILS])}" + (f"; {rest} more" if rest > 0 else "")
+        rest = len(details) - _MAX_DETAILS
+        text = "sysfs: " + "; ".join(details[:_MAX_DETAILS])
+        text += f"; {rest} more" if rest > 0 else ""
         return Fault(id, self._node, None, text, role.value, None, None, _FILE, 0)

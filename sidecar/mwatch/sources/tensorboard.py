@@ -1,20 +1,18 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The trainer's TensorBoard files: a second witness of progress, and the only one without a log.
+"""Reads the trainer's TensorBoard event files: a second witness of progress.
 
-Megatron writes them on its last rank, so the folder must be one that this pod sees. What lay
-there before the first look is of an earlier run, or of before a restart of ours, and tells
-nothing; nor do charts over samples instead of steps, nor what mwatch writes itself.
-A writer holds its records back, for two minutes by default. So a record counts by the moment that
-stands in it, and nothing is called still before the writer's own pauses allow it.
+Megatron writes them on its last rank, so the folder must be visible in this pod. Records written
+before the first poll (an earlier run, or before a restart of mwatch), charts over samples instead
+of steps, and mwatch's own files are ignored. A writer buffers its records, for two minutes by
+default: so a record counts at the time stored in it, and no stall is reported within the writer's
+usual pauses.
 
-Where the log cannot be read, each step is also an `Iteration` with its losses, learning rate and
-gradient norm: iteration and loss are then known, but no verdict about a hang rests on them (the
-detectors still lack the log), for the writer's pauses are no stall.
+If the log cannot be read, each step is also an `Iteration` with its losses, learning rate and
+gradient norm. No hang verdict rests on it.
 
-The step, moment, first tag and value of each record are read; the message is protobuf, whose first
-fields are all that is needed. The checksum of the length is checked, for a wrong length would lead
-astray; that of the bytes is not.
+The protobuf messages are decoded here, and only their first fields: the `tensorboard` package would
+double the memory of the sidecar.
 """
 
 from __future__ import annotations
@@ -31,14 +29,14 @@ from mwatch.model.event import Iteration
 from mwatch.model.observation import Observed, Sign, SignSource, SignState
 from mwatch.model.reading import Absent, Failed, Ok, Reading
 from mwatch.runtime.event_records import FOOT, HEAD, masked_crc
-from mwatch.sources.base.worker import Periodic
+from mwatch.sources.background import BackgroundSource, Observations
 
 MAX_RECORDS = 20_000
-"""Of one look; the rest is read at the next."""
+"""Of one poll; the rest is read by the next one."""
 _DOUBLE = struct.Struct("<d")
 _FLOAT = struct.Struct("<f")
 _NEEDED = 512
-"""Bytes of a message that are looked at: an image or a histogram comes after its tag."""
+"""Bytes of a message that are decoded: an image or histogram comes after its tag."""
 _MAX_LENGTH = 1 << 32
 _WALL_TIME, _STEP, _SUMMARY = 1, 2, 5
 _VALUE, _TAG, _SIMPLE_VALUE = 1, 1, 2
@@ -54,14 +52,12 @@ class EventRecord(NamedTuple):
 
 
 class BrokenRecord(ValueError):
-    """The file is no row of records from here on."""
+    """The rest of the file is not a sequence of records."""
 
 
 def records(path: str, offset: int) -> Iterator[tuple[int, EventRecord | None]]:
-    """Each whole record from `offset` on, after the offset behind it; None: not of a value.
-
-    One that is not yet written to its end is left for the next time.
-    """
+    """Yield the end offset of each complete record from `offset` on, and the record or None if it
+    holds no value. The checksum of the length is verified, that of the data is not."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         for _ in range(MAX_RECORDS):
@@ -101,8 +97,7 @@ def _record(offset: int, file: BinaryIO, length: int) -> EventRecord | None:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:
-    """Of a message that may be cut off: a field that reaches over its end is given as far as it
-    goes, and nothing after it."""
+    """Decode a message that may be cut off; the last field may be incomplete."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
@@ -136,9 +131,9 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 PERIOD_SECONDS = 10.0
 LIMIT_SECONDS = 30.0
 FRESH_SECONDS = 30.0
-"""A step that is older says nothing of now, however late its record came to the disk."""
+"""An older step proves no progress, however late its record was written."""
 FLUSH_SECONDS = 120.0
-"""What a writer holds back by default."""
+"""How long a writer buffers records by default."""
 _FLAT_PAUSES = 3
 _FLAT_FACTOR = 3.0
 _PAUSES = 16
@@ -158,7 +153,7 @@ class _File(NamedTuple):
     size: int
     mtime: float
     before: int
-    """Bytes that were there at the first look."""
+    """Its size at the first poll."""
 
 
 class _Newest(NamedTuple):
@@ -168,14 +163,14 @@ class _Newest(NamedTuple):
 
 
 class _Step:
-    """What one step has written so far."""
+    """The values of one step so far."""
 
     def __init__(self, path: str, number: int, wall_time: float) -> None:
         self.path, self.number, self.wall_time = path, number, wall_time
         self.values: dict[str, float] = {}
 
     def event(self) -> Iteration:
-        """With line 0, as nothing of it stands in a log."""
+        """Line 0: it does not come from a log."""
         values = self.values
         return Iteration(
             iteration=self.number,
@@ -203,7 +198,7 @@ class _Step:
         )
 
 
-class TensorboardEvents:
+class TensorboardEvents(BackgroundSource):
     def __init__(
         self,
         folder: str,
@@ -215,14 +210,20 @@ class TensorboardEvents:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`has_log`: whether the log is read; as long as it is, steps are its business."""
+        """`has_log`: whether the log is readable; steps are then taken from the log."""
+        super().__init__(
+            "mwatch-tensorboard",
+            self._poll,
+            period=lambda: period_seconds,
+            limit_seconds=limit_seconds,
+            clock=clock,
+        )
         self._folder = folder
         self._has_log = has_log
         self._step: _Step | None = None
-        """The newest, whose records may not all be there yet."""
+        """The newest, which may be incomplete."""
         self._steps: deque[_Step] = deque(maxlen=MAX_RECORDS)
         self._stream = stream
-        self._clock = clock
         self._wall = wall
         self._before: dict[str, int] | None = None
         self._since = self._now = wall()
@@ -231,48 +232,29 @@ class TensorboardEvents:
         self._newest: _Newest | None = None
         self._came_at: float | None = None
         self._pauses: deque[float] = deque(maxlen=_PAUSES)
-        self._looks: Periodic[tuple[Observed, ...]] = Periodic(
-            "mwatch-tensorboard",
-            self._look,
-            period=lambda: period_seconds,
-            limit_seconds=limit_seconds,
-            clock=clock,
-        )
 
     @property
     def iteration(self) -> int | None:
-        """The newest step of this run; None: nothing was written since we look."""
+        """The newest step of this run; None if none was written since the first poll."""
         return None if self._newest is None else self._newest.step
 
-    def read(self) -> Reading[tuple[Observed, ...]]:
-        """Never waits: tells what the last look found, once, and begins the next when it is due."""
-        return self._told(self._looks.news())
-
-    def read_now(self, seconds: float) -> Reading[tuple[Observed, ...]]:
-        """A fresh look; waits for it, for at most so long."""
-        return self._told(self._looks.news_now(seconds))
-
-    def _told(self, news: Reading[tuple[Observed, ...]] | None) -> Reading[tuple[Observed, ...]]:
-        last = self._looks.last
-        return Ok(()) if news is None and isinstance(last, Ok) else last
-
-    def _look(self) -> Reading[tuple[Observed, ...]]:
+    def _poll(self) -> Reading[Observations]:
         at, wall = self._clock(), self._wall()
         self._now = wall
         moved, broken = self._follow(self._files())
         if self._newest is None:
-            return Failed(broken) if broken else Absent("no step was written since we look")
+            return Failed(broken) if broken else Absent("no step was written since mwatch started")
         if moved:
             if self._came_at is not None:
                 self._pauses.append(at - self._came_at)
             self._came_at = at
-        sign = self._said(at, self._newest, moved)
+        sign = self._sign(at, self._newest, moved)
         steps = [] if self._has_log() else self._complete(moved)
         self._steps.clear()
         return Ok((*steps, *([] if sign is None else [sign])))
 
     def _complete(self, moved: bool) -> list[Observed]:
-        """Steps that no record can add to any more: a newer one came, or nothing for a look."""
+        """Return the steps that are complete: a newer one came, or nothing since the last poll."""
         complete = [*self._steps]
         if not moved and self._step is not None:
             complete.append(self._step)
@@ -282,8 +264,8 @@ class TensorboardEvents:
             for each in complete
         ]
 
-    def _said(self, at: float, newest: _Newest, moved: bool) -> Observed | None:
-        """Between two flushes nothing: the last word grows old by itself."""
+    def _sign(self, at: float, newest: _Newest, moved: bool) -> Observed | None:
+        """Return no sign between two flushes."""
         if moved:
             if self._now - newest.wall_time > FRESH_SECONDS:
                 return None
@@ -294,13 +276,12 @@ class TensorboardEvents:
         is_known = len(self._pauses) >= _FLAT_PAUSES
         if not is_known or quiet <= max(_FLAT_FACTOR * usual, 2 * FLUSH_SECONDS):
             return None
-        words = f"step {newest.step} for {quiet:.0f} s"
-        return Observed(
-            self._now, self._stream, Sign(SignSource.TENSORBOARD, SignState.FLAT, None, words)
-        )
+        text = f"step {newest.step} for {quiet:.0f} s"
+        sign = Sign(SignSource.TENSORBOARD, SignState.FLAT, None, text)
+        return Observed(self._now, self._stream, sign)
 
     def _files(self) -> list[_File]:
-        """Those that have grown since the first look, the newest first."""
+        """List the files that have grown since the first poll, the newest first."""
         found: dict[str, tuple[int, float]] = {}
         with os.scandir(self._folder) as entries:
             for entry in islice(entries, _MAX_ENTRIES):
@@ -319,12 +300,12 @@ class TensorboardEvents:
         return sorted(grown, key=lambda file: file.mtime, reverse=True)[:_MAX_FILES]
 
     def _follow(self, files: list[_File]) -> tuple[bool, str]:
-        """Whether there is a newer step, and what cannot be read."""
+        """Return whether there is a newer step, and which record is broken."""
         before, broken = self._newest, ""
         self._offsets = {file.path: self._offsets.get(file.path, 0) for file in files}
         for file in files:
             if file.size < self._offsets[file.path]:
-                self._offsets[file.path] = 0  # written anew under its old name
+                self._offsets[file.path] = 0  # rewritten under its old name
                 self._broken.discard(file.path)
             if file.path in self._broken:
                 continue
@@ -340,7 +321,7 @@ class TensorboardEvents:
         for end, record in records(file.path, self._offsets[file.path]):
             self._offsets[file.path] = end
             if record is not None and self._is_of_this_run(record, file):
-                self._take(file.path, record)
+                self._advance_newest(file.path, record)
                 if self._newest is not None and self._newest[:2] == (file.path, record.step):
                     self._collect(file.path, record)
 
@@ -352,8 +333,8 @@ class TensorboardEvents:
             and self._since - _SKEW_SECONDS <= record.wall_time <= self._now + _SKEW_SECONDS
         )
 
-    def _take(self, path: str, record: EventRecord) -> None:
-        """In one file steps only rise; a later file may begin lower, as after a resume."""
+    def _advance_newest(self, path: str, record: EventRecord) -> None:
+        """Within one file steps only rise; a newer file may start lower, after a resume."""
         newest = self._newest
         if newest is not None and record.wall_time < newest.wall_time:
             return

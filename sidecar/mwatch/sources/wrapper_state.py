@@ -1,9 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the wrapper says of itself (`attempt.json`): an attempt begins, and how its command ended.
+"""Reads the wrapper's state (`attempt.json`): the start of an attempt and how its command ended.
 
-Each is told once. A wrapper that is killed leaves its last word behind: the file then still says
-that the command runs.
+A wrapper that was killed leaves its last state behind, in which the command still runs.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from typing import Any
 from mwatch.model.observation import AttemptStart, Observed, ProcessExit
 from mwatch.model.reading import Absent, Failed, Ok, Reading
 from mwatch.model.snapshot.wrapper import TrainerEnd, WrapperState
-from mwatch.sources.base.json_file import JsonFile, number, text, whole
+from mwatch.sources.json_file import JsonFile, number, text, whole
 from mwatch_trainer.contract import ATTEMPT
 
-_MAX_WORDS = 1000
+_MAX_TEXT = 1000
 _MAX_CHANGES = 64
 _MAX_ARGV = 2048
 _NO_MEMORY = re.compile(r"\boom\b|memory for this container was used up|kernel killed .*memory")
-"""Of the host; a GPU that has too little is told by the log."""
+"""Host memory only; the log reports a GPU that runs out of memory."""
 
 
 class WrapperFile:
@@ -35,7 +34,6 @@ class WrapperFile:
         self._started: tuple[int, float] | None = None
         self._is_ended = False
         self.state: WrapperState | None = None
-        """As last read."""
 
     def read(self) -> Reading[tuple[Observed, ...]]:
         found = self._file.read()
@@ -45,11 +43,11 @@ class WrapperFile:
             return found
         state = _state(found.value)
         if state is None:
-            return Failed(f"{ATTEMPT} names no attempt")
+            return Failed(f"{ATTEMPT} has no attempt number")
         self.state = state
-        return Ok(tuple(self._news(state)))
+        return Ok(tuple(self._changes(state)))
 
-    def _news(self, state: WrapperState) -> Iterator[Observed]:
+    def _changes(self, state: WrapperState) -> Iterator[Observed]:
         started = (state.attempt, state.started_at)
         if started != self._started:
             self._started = started
@@ -59,12 +57,12 @@ class WrapperFile:
         ended = state.exit
         if ended is not None and not self._is_ended:
             self._is_ended = True
-            gone = ProcessExit(ended.code, ended.signal, _word(ended.reason))
+            gone = ProcessExit(ended.code, ended.signal, _kube_reason(ended.reason))
             yield Observed(max(ended.at, state.started_at), self._stream, gone)
 
 
-def _word(reason: str | None) -> str | None:
-    """Kubernetes' word where it is the same thing; else the log tells more than our sentence."""
+def _kube_reason(reason: str | None) -> str | None:
+    """Return Kubernetes' name for the reason; for other reasons the log is more precise."""
     return "OOMKilled" if reason and _NO_MEMORY.search(reason) else None
 
 
@@ -80,19 +78,19 @@ def _state(body: dict[str, Any]) -> WrapperState | None:
         text(body.get("host")),
         whole(body.get("node_rank")),
         whole(body.get("nnodes")),
-        _words(body.get("changes"), _MAX_CHANGES),
+        _texts(body.get("changes"), _MAX_CHANGES),
         whole(body.get("resume_from")),
-        text(body.get("resume_reason"), _MAX_WORDS),
-        text(body.get("save"), _MAX_WORDS),
+        text(body.get("resume_reason"), _MAX_TEXT),
+        text(body.get("save"), _MAX_TEXT),
         _ended(body.get("exit"), started_at),
         body.get("final") is True,
-        _words(body.get("ran") or body.get("argv"), _MAX_ARGV),
+        _texts(body.get("ran") or body.get("argv"), _MAX_ARGV),
     )
 
 
-def _words(found: object, most: int) -> tuple[str, ...]:
+def _texts(found: object, most: int) -> tuple[str, ...]:
     listed = found[:most] if isinstance(found, list) else []
-    return tuple(str(each)[:_MAX_WORDS] for each in listed)
+    return tuple(str(each)[:_MAX_TEXT] for each in listed)
 
 
 def _ended(found: object, started_at: float) -> TrainerEnd | None:
@@ -103,7 +101,7 @@ def _ended(found: object, started_at: float) -> TrainerEnd | None:
         started_at if at is None else at,
         whole(found.get("code")),
         _signal_name(found.get("signal")),
-        text(found.get("reason"), _MAX_WORDS),
+        text(found.get("reason"), _MAX_TEXT),
         whole(found.get("returned")),
         found.get("asked") is True,
     )

@@ -37,14 +37,12 @@ from mwatch.model.snapshot.wrapper import WrapperState
 from mwatch.parse.grammar import Grammar
 from mwatch.parse.reader import Reader, in_order
 from mwatch.runtime.clock import Clock
-from mwatch.sources.base.json_file import STALE_SECONDS
-from mwatch.sources.base.monitored import MonitoredSource, Read
-from mwatch.sources.base.worker import Worker
+from mwatch.sources.background import BackgroundCall, MonitoredSource, Read
 from mwatch.sources.checkpoint_dir import CheckpointDir
-from mwatch.sources.gpu.gpus import GpuSource
-from mwatch.sources.gpu.nvml import NvmlSource
+from mwatch.sources.gpu.gpus import GpuSource, NvmlSource
+from mwatch.sources.json_file import STALE_SECONDS
 from mwatch.sources.log_tail import LogTail
-from mwatch.sources.node_processes import NodeProcesses, Use
+from mwatch.sources.node_processes import NodeProcesses, ResourceUse
 from mwatch.sources.probe import ProbeSource, RankReading
 from mwatch.sources.wrapper_state import WrapperFile
 from mwatch.watch.optional_sources import NOTHING_MORE, OptionalSources
@@ -148,7 +146,7 @@ class WrapperCounts:
         self._volume = volume
         self._clock = clock
         self._next_at = clock() + PERIOD_SECONDS / 3
-        self._worker: Worker[Mapping[str, Any]] = Worker(
+        self._call: BackgroundCall[Mapping[str, Any]] = BackgroundCall(
             "mwatch-counts", self._ask, limit_seconds=2 * _LIMIT_SECONDS, clock=clock
         )
         self.dropped: dict[str, int] = {}
@@ -156,14 +154,14 @@ class WrapperCounts:
 
     def ask_where_due(self) -> None:
         """Never waits."""
-        answer = self._worker.take()
+        answer = self._call.take()
         if isinstance(answer, Ok):
             output = answer.value.get("output")
             counts = [output.get(name) for name in _LOST] if isinstance(output, dict) else []
             known = [each for each in counts if isinstance(each, int)]
             if known:
                 self.dropped = {"log": sum(known)}
-        if self._clock() >= self._next_at and self._worker.start():
+        if self._clock() >= self._next_at and self._call.start():
             self._next_at = self._clock() + PERIOD_SECONDS
 
     def _ask(self) -> Reading[Mapping[str, Any]]:
@@ -251,7 +249,7 @@ class VolumeCollector:
         use, seconds = self._processes.use, self._probe.seconds
         ranks = {each.beat.rank for each in self._probe.ranks} | set(use)
         return {
-            rank: RankFacts(*use.get(rank, Use()))._replace(seconds=seconds.of(rank))
+            rank: RankFacts(*use.get(rank, ResourceUse()))._replace(seconds=seconds.of(rank))
             for rank in ranks
         }
 
@@ -288,13 +286,13 @@ class VolumeCollector:
     def look_soon(self) -> None:
         """From any thread: into the save folder, which is else looked into now and then."""
         if self.folder is not None:
-            self.folder.look_soon()
+            self.folder.poll_soon()
 
     def stored_now(self) -> tuple[Observed, ...]:
         """A fresh look into the save folder, before a checkpoint is chosen; waits for it."""
         if self.folder is None:
             return ()
-        found = self.folder.look_now(_LOOK_NOW_SECONDS)
+        found = self.folder.read_now(_LOOK_NOW_SECONDS)
         return found.value if isinstance(found, Ok) else ()
 
     def close(self) -> None:
@@ -304,7 +302,7 @@ class VolumeCollector:
     def _look(self, source: MonitoredSource, now: float) -> list[Observed]:
         """What one source hides must not hide the others."""
         try:
-            return source.look(now)
+            return source.poll(now)
         except Exception as error:
             self.errors.append(error)
             return []

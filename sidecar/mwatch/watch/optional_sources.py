@@ -19,7 +19,7 @@ from mwatch.model.observation import Source
 from mwatch.model.phase import JobPhase
 from mwatch.model.snapshot.hardware import FabricPort, Nccl
 from mwatch.parse.ras import read_answer
-from mwatch.sources.base.monitored import Read
+from mwatch.sources.background import Read
 from mwatch.sources.nccl_client import address_of
 from mwatch.sources.nccl_ras import NcclRas
 from mwatch.sources.rdma import Rdma

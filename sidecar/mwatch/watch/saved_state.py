@@ -21,7 +21,7 @@ from mwatch.model.job import Job
 from mwatch.model.reading import Failed, Ok, Reading
 from mwatch.model.timeline import Rollback
 from mwatch.sources import checkpoint_dir
-from mwatch.sources.base.worker import Worker
+from mwatch.sources.background import BackgroundCall
 from mwatch.state import calibration as calibration_json
 from mwatch_trainer import contract
 from mwatch_trainer.checkpoint.timeline import FOLDER
@@ -41,21 +41,21 @@ class SavedState:
         """Begins to read."""
         self._save = save
         self._path = save / FOLDER / _CALIBRATION
-        self._worker: Worker[_Found] = Worker(
+        self._call: BackgroundCall[_Found] = BackgroundCall(
             "mwatch-memory", self._read, limit_seconds=_LIMIT_SECONDS
         )
-        self._worker.start()
+        self._call.start()
         self._keeping: threading.Thread | None = None
         self._problems: list[str] = []
 
     def wait(self, seconds: float) -> None:
         """For what lies there, before something is decided by it."""
-        self._worker.wait(seconds)
+        self._call.wait(seconds)
 
     def recall(self, job: Job) -> list[Rollback] | None:
         """`job` learns what its earlier attempts left; returns the rollbacks among it. None: it
         is not there yet, or was told before."""
-        match self._worker.take():
+        match self._call.take():
             case Ok(found):
                 return self._learn(job, found)
             case Failed(error):

@@ -16,8 +16,7 @@ import pytest
 
 from mwatch.model.event import Fault
 from mwatch.model.reading import Absent, Failed, Ok
-from mwatch.sources.gpu.gpus import GpuSource
-from mwatch.sources.gpu.nvml import NvmlSource
+from mwatch.sources.gpu.gpus import GpuSource, NvmlSource
 from mwatch_trainer import contract
 from mwatch_trainer.gpu.node_sampler import put
 from mwatch_trainer.gpu.sampler import GpuSampler
@@ -226,7 +225,7 @@ def test_a_call_that_hangs_holds_nobody_and_is_a_failure_after_its_limit(bench: 
 
 READ = """
 import json, sys, time
-from mwatch.sources.gpu.gpus import GpuSource
+from mwatch.sources.gpu.gpus import GpuSource, NvmlSource
 source = GpuSource(sys.argv[1], "pod-0", {})
 end = time.monotonic() + 10
 while source.route is None and time.monotonic() < end:

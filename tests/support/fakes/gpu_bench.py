@@ -10,8 +10,7 @@ from typing import Any
 from mwatch.model.event import Fault
 from mwatch.model.observation import Sign, SignState
 from mwatch.model.reading import Ok
-from mwatch.sources.gpu.gpus import GpuSource
-from mwatch.sources.gpu.nvml import NvmlSource
+from mwatch.sources.gpu.gpus import GpuSource, NvmlSource
 from mwatch_trainer.gpu.nvml import Nvml, NvmlAbsent
 from support.builders.job import entries
 from support.builders.volume import ManualClock, gpu, write_gpus

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs as the wrapper's records or NVML report them."""
+"""The GPUs of a pod, from the wrapper's samples or from NVML."""

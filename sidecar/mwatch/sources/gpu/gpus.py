@@ -1,33 +1,17 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The GPUs of a pod: each rank's GPU activity, and what breaks on them.
+"""Reads the GPUs of a pod: the activity of each rank's GPU, and what breaks on them.
 
-They are seen by one of two routes: the records that the sampler beside the trainer writes, as
-long as those are fresh and name a GPU, or else NVML in this container, where it sees any. What is
-known of a GPU belongs to its UUID and not to a route, so a change of route invents nothing: a GPU
-that the other route does not see is not lost, and an Xid that both saw is one.
-
-Which rank works on which GPU.
-
-Told by the pids that the driver names; those may be of another PID namespace, and then by their
-order where there are as many ranks as GPUs. Where neither fits, nobody is named.
-
-Whether a GPU works, by its tensor cores, or else by its power, against what it has itself shown.
-
-Utilisation is no proof of work: an NCCL kernel that waits for another rank reads 100 %. But such
-a kernel never touches a tensor core, and such a GPU draws far less than one that computes; and a
-utilisation of zero is proof of rest. Between the levels nothing is claimed, nor before the GPU has
-shown what it does at work: to claim that it moves would be to speak against a hang.
-
-That a GPU rests is no hang: it may wait for data, or its job writes a checkpoint.
-
-Each rank's GPU activity as a sign, or the pod's where nobody knows whose a GPU is.
+There are two routes: the samples that the wrapper writes beside the trainer, while they are fresh
+and name a GPU; else NVML in this container. What is known of a GPU belongs to its UUID and not to a
+route: a GPU that the other route does not see is not lost, and an Xid that both saw is one.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,20 +23,23 @@ from mwatch.model.fault import CatalogueEntry
 from mwatch.model.observation import Observed, Sign, SignSource, SignState
 from mwatch.model.reading import Absent, Failed, Ok, Reading
 from mwatch.model.snapshot.hardware import Gpu
-from mwatch.sources.base.json_file import FileSample, NodeFile, objects, text, whole
-from mwatch.sources.gpu.nvml import NvmlSource
+from mwatch.sources.background import BackgroundCall, Observations
 from mwatch.sources.gpu.records import GpuFaults, GpuRecord, read_record
+from mwatch.sources.json_file import FileSample, NodeFile, objects, text, whole
 from mwatch_trainer.contract import NODE_FOLDER, NODE_GPUS
+from mwatch_trainer.gpu.nvml import Nvml, open_nvml
+from mwatch_trainer.gpu.sampler import GpuSampler
 
 Ranks = Callable[[], Mapping[int, int]]
 """The rank of each pid, as the kernel sees it."""
 
 
-def nobody() -> Mapping[int, int]:
-    return {}
-
-
 def ranks_of(gpus: list[Gpu], ranks: Mapping[int, int]) -> list[int | None]:
+    """Return the rank that works on each GPU.
+
+    The pids that the driver reports may belong to another PID namespace. Then ranks and GPUs are
+    matched in order, if there are as many of both.
+    """
     by_pid = [next((ranks[pid] for pid in gpu.pids if pid in ranks), None) for gpu in gpus]
     if any(rank is not None for rank in by_pid) or len(ranks) != len(gpus):
         return by_pid
@@ -68,26 +55,25 @@ _MIN_SAMPLES = 3
 _MAX_SAMPLES = 64
 _IDLE_UTILIZATION = 0.01
 _PLATEAU_FACTOR = 2.5
-"""The plateau must stand out from rest: small models on large GPUs hardly show in the power. An
-H200 with its clocks down draws 78 W, 121 W once a program has opened it, 122 W while NCCL waits
-or a small model trains, and 380 to 640 W at work."""
+"""The plateau must stand out from idle power. An H200 draws 78 W with its clocks down, 121 W once a
+program has opened it, 122 W while NCCL waits or a small model trains, and 380 to 640 W at work."""
 _FLAT_SHARE = 0.6
 _MOVING_SHARE = 0.8
 
 _TENSOR_SHOWN = 0.002
-"""Tensor activity counts once a window had so much of it. A job in fp32 has none while it works,
-and a model of a few layers on an H200 a few tenths of a percent."""
+"""Tensor activity counts once a window had this much. A job in fp32 has none while it works, and a
+model of a few layers on an H200 a few tenths of a percent."""
 _TENSOR_FLAT = 0.0005
 _TENSOR_FLAT_SHARE = 0.05
-"""Flat is nothing: a hang reads 0 exactly, so the limit leaves room for rounding and no more. A
-job that does a thousandth of its work (one short step between long waits for data) is not flat."""
+"""A hang reads exactly 0: the limit only leaves room for rounding. A job with one short step
+between long waits for data is not flat."""
 _TENSOR_MOVING_SHARE = 0.1
-"""An evaluation, or a step that mostly waits, still has this much of what training had."""
+"""An evaluation, or a step that mostly waits, still has this share of the activity in training."""
 
 
 class Activity(NamedTuple):
     state: SignState
-    words: str
+    text: str
 
 
 class _Moment(NamedTuple):
@@ -98,16 +84,23 @@ class _Moment(NamedTuple):
 
 
 class GpuActivity:
-    """The memory of one GPU; an attempt begins with a new one."""
+    """Whether one GPU works, by its tensor cores or else its power, compared with its own past.
+
+    Utilisation is no proof of work: an NCCL kernel that waits for another rank reads 100 %. But it
+    never uses a tensor core and draws far less power than computation; and zero utilisation proves
+    idleness. Between these levels, and before the GPU has shown its level at work, the state is
+    unknown: to report that it moves would speak against a hang. An idle GPU alone is not a hang: it
+    may wait for data or a checkpoint.
+    """
 
     def __init__(self) -> None:
         self._moments: deque[_Moment] = deque(maxlen=_MAX_SAMPLES)
         self._plateau = 0.0
-        """The highest mean of a window. It never falls: a hang may last longer than any memory."""
+        """The highest mean power of a window; it never falls, as a hang may last long."""
         self._rest = math.inf
-        """The lowest."""
+        """The lowest mean power."""
         self._tensor_shown = 0.0
-        """The highest mean of a window."""
+        """The highest mean tensor activity of a window."""
 
     def add(
         self,
@@ -116,7 +109,7 @@ class GpuActivity:
         utilization: float | None,
         tensor: float | None = None,
     ) -> Activity | None:
-        """None while there is too little to go by."""
+        """Return None until there are enough samples."""
         self._moments.append(_Moment(monotonic, watts, utilization, tensor))
         while monotonic - self._moments[0].monotonic > 2 * WINDOW_SECONDS:
             self._moments.popleft()
@@ -139,18 +132,18 @@ class GpuActivity:
 
     def _by_power(self, mean: float | None) -> Activity:
         if mean is None:
-            return Activity(SignState.UNKNOWN, "neither its power nor its use can be read")
+            return Activity(SignState.UNKNOWN, "neither power nor utilisation can be read")
         if self._plateau <= _PLATEAU_FACTOR * self._rest:
-            return Activity(SignState.UNKNOWN, f"{mean:.0f} W, as all the time")
+            return Activity(SignState.UNKNOWN, f"{mean:.0f} W, unchanged since the start")
         share = mean / self._plateau
-        words = f"{mean:.0f} W, {share:.0%} of what it drew at work"
+        text = f"{mean:.0f} W, {share:.0%} of its power at work"
         if share <= _FLAT_SHARE:
-            return Activity(SignState.FLAT, words)
+            return Activity(SignState.FLAT, text)
         is_moving = share >= _MOVING_SHARE
-        return Activity(SignState.MOVING if is_moving else SignState.UNKNOWN, words)
+        return Activity(SignState.MOVING if is_moving else SignState.UNKNOWN, text)
 
     def _by_tensor(self, window: list[float | None]) -> Activity | None:
-        """None where the tensor cores have not shown that they are a measure of its work."""
+        """Return None if the tensor cores have not shown that they measure its work."""
         active = [each for each in window if each is not None]
         if len(active) < _MIN_SAMPLES or window[-1] is None:
             return None
@@ -159,23 +152,23 @@ class GpuActivity:
             return None
         flat = min(_TENSOR_FLAT, _TENSOR_FLAT_SHARE * shown)
         if max(active) <= flat:
-            return Activity(SignState.FLAT, "its tensor cores rest")
-        words = f"its tensor cores were active {active[-1]:.2%} of the time"
+            return Activity(SignState.FLAT, "tensor cores are idle")
+        text = f"tensor cores were active {active[-1]:.2%} of the time"
         is_moving = active[-1] >= _TENSOR_MOVING_SHARE * shown
-        return Activity(SignState.MOVING if is_moving else SignState.UNKNOWN, words)
+        return Activity(SignState.MOVING if is_moving else SignState.UNKNOWN, text)
 
 
 def _agreed(by_tensor: Activity, by_power: Activity) -> Activity:
-    """Power at the level of work without tensor cores is other work: it is no rest."""
+    """Full power without tensor cores is other work, not idleness."""
     if by_tensor.state is SignState.FLAT and by_power.state is SignState.MOVING:
-        return Activity(SignState.UNKNOWN, f"{by_tensor.words}, but it draws {by_power.words}")
+        return Activity(SignState.UNKNOWN, f"{by_tensor.text}, but it draws {by_power.text}")
     return by_tensor
 
 
 def _by_use(window: list[_Moment]) -> Activity | None:
     used = [each.utilization for each in window]
     if all(use is not None and use < _IDLE_UTILIZATION for use in used):
-        return Activity(SignState.FLAT, "no kernel ran on it")
+        return Activity(SignState.FLAT, "no kernel ran")
     return None
 
 
@@ -183,6 +176,8 @@ _MAX_REMEMBERED = 128
 
 
 class GpuSigns:
+    """The GPU activity of each rank as a sign, or of the pod if no GPU has a known rank."""
+
     def __init__(self) -> None:
         self._activity: dict[str, GpuActivity] = {}
 
@@ -198,29 +193,113 @@ class GpuSigns:
         nameless = [activity for gpu, activity in found if gpu.rank is None]
         for gpu, activity in found:
             if gpu.rank is not None:
-                words = f"GPU {gpu.number} of rank {gpu.rank}: {activity.words}"
-                yield Sign(SignSource.GPU_ACTIVITY, activity.state, gpu.rank, words)
+                text = f"GPU {gpu.number} of rank {gpu.rank}: {activity.text}"
+                yield Sign(SignSource.GPU_ACTIVITY, activity.state, gpu.rank, text)
         if nameless and len(nameless) == len(gpus):
-            yield _of_the_pod(nameless)
+            yield _pod_sign(nameless)
 
 
-def _of_the_pod(found: list[Activity]) -> Sign:
-    """One that moves is enough; all must rest to say that nothing does."""
+def _pod_sign(found: list[Activity]) -> Sign:
+    """The pod moves if one GPU does, and is flat if all are."""
     states = {activity.state for activity in found}
     state = SignState.UNKNOWN
     if SignState.MOVING in states:
         state = SignState.MOVING
     elif states == {SignState.FLAT}:
         state = SignState.FLAT
-    words = f"{len(found)} GPUs: {found[0].words}"
-    return Sign(SignSource.GPU_ACTIVITY, state, None, words)
+    text = f"{len(found)} GPUs: {found[0].text}"
+    return Sign(SignSource.GPU_ACTIVITY, state, None, text)
+
+
+_NVML_LIMIT_SECONDS = 10.0
+_NOT_YET = Absent("NVML has not answered yet")
+_TENSOR_SECONDS = 4.0
+"""Twice that of the wrapper: the sidecar has one percent of a core for everything."""
+
+
+class NvmlSource:
+    """Samples the GPUs that this container sees, in a thread, as every NVML call may hang.
+
+    Without a driver nothing is loaded, and the driver is searched for once a minute.
+    """
+
+    def __init__(
+        self,
+        open_nvml: Callable[[], Nvml] = open_nvml,
+        *,
+        every_seconds: float = 1.0,
+        limit_seconds: float = _NVML_LIMIT_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sampler = GpuSampler(open_nvml, tensor_seconds=_TENSOR_SECONDS, clock=clock)
+        self._every, self._limit = every_seconds, limit_seconds
+        self._clock = clock
+        self._call: BackgroundCall[dict[str, Any]] = BackgroundCall(
+            "mwatch-nvml", self._sample, limit_seconds=limit_seconds, clock=clock
+        )
+        self._lock = threading.Lock()
+        self._is_open = False
+        self._next = -math.inf
+        self._reading: Reading[FileSample] = _NOT_YET
+
+    @property
+    def is_awaited(self) -> bool:
+        """It has not answered since it was opened, and is not late."""
+        return self._reading is _NOT_YET
+
+    def read(self) -> Reading[FileSample]:
+        """Return the last sample, without waiting; start the next one when it is due."""
+        answer = self._call.take()
+        if answer is not None:
+            self._reading = _as_sample(answer)
+        elif isinstance(self._reading, Ok):
+            self._reading = Ok(self._reading.value._replace(is_new=False))
+        now = self._clock()
+        if isinstance(self._reading, Ok) and now - self._reading.value.monotonic > 2 * self._limit:
+            self._reading = _NOT_YET  # it has not been used for a while
+        if now >= self._next and self._call.start():
+            self._next = now + self._every
+            self._is_open = True
+        return self._reading
+
+    def wait(self, seconds: float) -> bool:
+        return self._call.wait(seconds)
+
+    def close(self) -> None:
+        """Close NVML as soon as the running call returns."""
+        if self._is_open:
+            self._is_open = False
+            threading.Thread(target=self._shut, name="mwatch-nvml-end", daemon=True).start()
+        self._reading = _NOT_YET
+
+    def _sample(self) -> Reading[dict[str, Any]]:
+        with self._lock:
+            return Ok(self._sampler.sample())
+
+    def _shut(self) -> None:
+        with self._lock:
+            self._sampler.close()
+
+
+def _as_sample(answer: Reading[dict[str, Any]]) -> Reading[FileSample]:
+    if not isinstance(answer, Ok):
+        return answer
+    body = answer.value
+    match body["state"]:
+        case "absent":
+            return Absent(body["reason"])
+        case "failed" if not body["gpus"]:
+            return Failed(body["reason"])
+        case _:
+            return Ok(FileSample(body["at"], body["monotonic"], body, is_new=True))
 
 
 MAX_GPUS = 64
+_NO_REASON = "no reason was given"
 Route = Literal["wrapper", "nvml"]
 _FILES: dict[Route, str] = {"wrapper": f"{NODE_FOLDER}/{NODE_GPUS}", "nvml": "nvml"}
 _REST_SECONDS = 60.0
-"""Our own NVML stays open so long after the wrapper's records are back."""
+"""NVML stays open this long after the wrapper's samples are back."""
 
 
 class GpuSource:
@@ -230,16 +309,13 @@ class GpuSource:
         stream: str,
         catalogue: Mapping[str, CatalogueEntry],
         *,
-        ranks: Ranks = nobody,
+        ranks: Ranks = dict,
         node: str | None = None,
         nvml: NvmlSource | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`folder` is `$MWATCH_DIR`; `ranks` tells the rank of each pid, as the kernel sees it.
-
-        One is made for each attempt, and tells nothing of before; `nvml` may outlive it.
-        """
+        """`folder` is `$MWATCH_DIR`. An object serves one attempt; `nvml` may outlive it."""
         self._file = NodeFile(os.path.join(folder, NODE_FOLDER, NODE_GPUS), clock)
         self._nvml = NvmlSource(clock=clock) if nvml is None else nvml
         self._stream, self._ranks, self._clock = stream, ranks, clock
@@ -247,27 +323,27 @@ class GpuSource:
         self._signs = GpuSigns()
         self._began, self._began_at = clock(), wall()
         self._uuids: dict[tuple[Route, int], str] = {}
-        """A GPU that is lost no longer tells its own."""
+        """A lost GPU no longer reports its own."""
         self._needed_at: float | None = self._began
-        """When our own NVML was last asked; None: it rests."""
+        """When NVML was last used; None: it is closed."""
         self.gpus: tuple[Gpu, ...] = ()
-        """As last read; empty while they cannot be."""
+        """As last read; empty if that failed."""
         self.route: Route | None = None
 
-    def read(self) -> Reading[tuple[Observed, ...]]:
-        """What is new; never waits."""
-        told = _with_gpus(self._file.read())
-        if isinstance(told, Ok):
+    def read(self) -> Reading[Observations]:
+        """Return what is new, without waiting."""
+        sampled = _with_gpus(self._file.read())
+        if isinstance(sampled, Ok):
             self._rest()
-            return self._look("wrapper", told.value)
+            return self._observe("wrapper", sampled.value)
         self._needed_at = self._clock()
-        seen = _with_gpus(self._nvml.read())
-        if isinstance(seen, Ok):
-            return self._look("nvml", seen.value)
+        own = _with_gpus(self._nvml.read())
+        if isinstance(own, Ok):
+            return self._observe("nvml", own.value)
         if self.route == "wrapper" and self._nvml.is_awaited:
-            return Ok(())  # in a moment it is known whether they are out of sight
+            return Ok(())  # NVML is about to answer
         self.route, self.gpus = None, ()
-        return _neither(told, seen)
+        return _neither(sampled, own)
 
     def close(self) -> None:
         self._nvml.close()
@@ -277,15 +353,15 @@ class GpuSource:
             self._needed_at = None
             self._nvml.close()
 
-    def _look(self, route: Route, sample: FileSample) -> Reading[tuple[Observed, ...]]:
+    def _observe(self, route: Route, sample: FileSample) -> Reading[Observations]:
         if sample.monotonic < self._began:
-            return Absent("what is there was read before this attempt")
+            return Absent("the sample is from before this attempt")
         self.route = route
-        said = tuple(self._read(route, sample)) if sample.is_new else ()
-        # What a broken GPU says is told, also where none is left that can be read.
-        if said or any(gpu.is_up for gpu in self.gpus):
-            return Ok(said)
-        return Failed(text(sample.body.get("reason")) or "nobody said why")
+        observed = tuple(self._read(route, sample)) if sample.is_new else ()
+        # Faults of a broken GPU count even if no GPU is left that can be read.
+        if observed or any(gpu.is_up for gpu in self.gpus):
+            return Ok(observed)
+        return Failed(text(sample.body.get("reason")) or _NO_REASON)
 
     def _read(self, route: Route, sample: FileSample) -> list[Observed]:
         listed = objects(sample.body.get("gpus"), MAX_GPUS)
@@ -293,14 +369,14 @@ class GpuSource:
         self.gpus = self._with_ranks([each.gpu for each in records])
         alive = [gpu for gpu in self.gpus if gpu.is_up]
         signs = self._signs.of(alive, sample.monotonic)
-        said = [Observed(sample.at, self._stream, sign) for sign in signs]
+        observed = [Observed(sample.at, self._stream, sign) for sign in signs]
         for record, gpu in zip(records, self.gpus, strict=True):
             ranked = record._replace(gpu=gpu)
-            said += self._faults.look(ranked, sample.at, route, _FILES[route])
-        return said
+            observed += self._faults.check(ranked, sample.at, route, _FILES[route])
+        return observed
 
     def _with_ranks(self, gpus: list[Gpu]) -> tuple[Gpu, ...]:
-        """A GPU that is lost names no process any more: it is still its rank's."""
+        """A lost GPU reports no processes any more and keeps its rank."""
         found = ranks_of(gpus, self._ranks())
         before = {gpu.uuid: gpu.rank for gpu in self.gpus}
         return tuple(
@@ -321,31 +397,24 @@ class GpuSource:
 
 
 def _with_gpus(reading: Reading[FileSample]) -> Reading[FileSample]:
-    """Ok only with a GPU in it, and be it one that is lost."""
+    """Return Ok only if the sample has a GPU, even a lost one."""
     if not isinstance(reading, Ok):
         return reading
     body = reading.value.body
-    why = text(body.get("reason")) or "nobody said why"
+    why = text(body.get("reason")) or _NO_REASON
     if body.get("state") == "absent":
         return Absent(why)
     return reading if objects(body.get("gpus"), 1) else Failed(why)
 
 
 def _since(record: GpuRecord, began_at: float) -> GpuRecord:
-    """Without the events of earlier attempts. The sampler beside the trainer ends with its own."""
+    """Remove the events of earlier attempts; the wrapper's sampler ends with its attempt."""
     xids = tuple((xid, at) for xid, at in record.xids if at is None or at >= began_at)
     events = tuple((name, at) for name, at in record.events if at >= began_at)
     return record._replace(xids=xids, events=events)
 
 
-def _neither(told: Absent | Failed, seen: Absent | Failed) -> Absent | Failed:
-    """The wrapper is beside the trainer: where it says that there is none, there is none."""
-    match told, seen:
-        case Failed(error), Failed(own):
-            return Failed(f"{error}; by our own NVML: {own}")
-        case Failed(), _:
-            return told
-        case _, Failed():
-            return seen
-        case _:
-            return told
+def _neither(sampled: Absent | Failed, own: Absent | Failed) -> Absent | Failed:
+    if isinstance(sampled, Failed) and isinstance(own, Failed):
+        return Failed(f"{sampled.error}; NVML in the sidecar: {own.error}")
+    return own if isinstance(sampled, Absent) and isinstance(own, Failed) else sampled

@@ -1,25 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""One GPU of a document of GPUs (`node/gpus.json`, or what our own NVML gives) as values.
+"""Decodes GPU samples (`node/gpus.json`, or from NVML directly) and reports what breaks on a GPU.
 
-A document of another release may hold anything: what is not of the right kind is not known.
-
-What became worse on one GPU between two looks, in entries of the catalogue.
-
-Where the kernel log has an Xid for it, it is told in the kernel's words: whoever reads those
-reads these. A driver that only wants the GPU reset once the job has ended is no reason to end it,
-so that is told in words that ask for nothing.
-
-Whether the NVLinks of a GPU err so fast that they slow it down, or are about to fail.
-
-A link corrects what it loses, so a count says little and its rate says all. NVIDIA's own health
-check (DCGM) lets CRC errors pass below 100 a second, and no link that had to be brought up anew.
-
-What breaks on GPUs, as faults of the catalogue: each is told once, whoever saw it.
-
-An Xid is an event. All else is a change: what was so at the first look (old memory errors, a
-row that could not be replaced last week) did not break this job, and is only shown. Not known
-here: whether the job outlives it.
+An Xid is an event. Everything else is a change: what was already so at the first sample (old memory
+errors, a row that could not be replaced last week) did not break this job. Each fault is reported
+once, whichever route saw it. Where the kernel log has an Xid for a fault, the text is written as
+the kernel writes it, so that the same patterns match.
 """
 
 from __future__ import annotations
@@ -35,7 +21,7 @@ from mwatch.model.event import Fault
 from mwatch.model.fault import CatalogueEntry, Role
 from mwatch.model.observation import Observed
 from mwatch.model.snapshot.hardware import Gpu
-from mwatch.sources.base.json_file import number, text, whole
+from mwatch.sources.json_file import number, text, whole
 
 _MAX_PIDS = 256
 _MAX_NAMES = 16
@@ -49,9 +35,9 @@ class GpuRecord(NamedTuple):
     """Why the driver does not reach it."""
     error_code: int | None
     xids: tuple[tuple[int, float | None], ...]
-    """The last ones with their wall times, the newest last."""
+    """The last ones with their wall times, oldest first."""
     events: tuple[tuple[str, float], ...]
-    """Other events that the driver gave out, by name."""
+    """Other events of the driver, with their wall times."""
 
 
 def read_record(body: Mapping[str, Any], index: int, uuid: str) -> GpuRecord:
@@ -95,21 +81,22 @@ def _gpu(body: Mapping[str, Any], index: int, uuid: str) -> Gpu:
 
 
 def _xids(body: Mapping[str, Any]) -> tuple[tuple[int, float | None], ...]:
-    """A sampler of before 0.6 told only the last."""
+    """Samplers before 0.6 wrote only the last one."""
     listed = body.get("xids")
     if not isinstance(listed, list):
-        xid = whole(body.get("xid"))
-        return () if xid is None else ((xid, number(body.get("xid_at"))),)
-    pairs = [each for each in listed[-_MAX_EVENTS:] if isinstance(each, list) and len(each) == 2]
-    found = [(whole(xid), number(at)) for xid, at in pairs]
+        listed = [[body.get("xid"), body.get("xid_at")]]
+    found = [(whole(xid), number(at)) for xid, at in _pairs(listed)]
     return tuple((xid, at) for xid, at in found if xid is not None)
 
 
 def _events(listed: object) -> tuple[tuple[str, float], ...]:
+    found = [(text(name, _NAME), number(at)) for name, at in _pairs(listed)]
+    return tuple((name, at) for name, at in found if name is not None and at is not None)
+
+
+def _pairs(listed: object) -> list[list[Any]]:
     found = listed[-_MAX_EVENTS:] if isinstance(listed, list) else []
-    pairs = [each for each in found if isinstance(each, list) and len(each) == 2]
-    said = [(text(name, _NAME), number(at)) for name, at in pairs]
-    return tuple((name, at) for name, at in said if name is not None and at is not None)
+    return [each for each in found if isinstance(each, list) and len(each) == 2]
 
 
 def _names(value: object) -> tuple[str, ...]:
@@ -151,33 +138,33 @@ _ACTIONS = {
     7: "System Reboot Required",
 }
 _AFTER_THE_JOB = {3: "drain P2P", 4: "drain and reset"}
+"""No reason to end the job, so the text does not match the Xid that asks for it."""
 
 
-def kernel_words(gpu: Gpu, xid: int) -> str:
-    """By which also the number of an unknown Xid is found again."""
+def kernel_text(gpu: Gpu, xid: int) -> str:
     return f"NVRM: Xid ({gpu.uuid}): {xid}"
 
 
 def changes(before: Gpu, now: Gpu) -> Iterator[tuple[str, str]]:
-    """Id of the entry, and words."""
+    """Yield the catalogue entry and a text for each thing that became worse."""
     more = _more(before.ecc_uncorrected, now.ecc_uncorrected)
     if more:
-        words = f"NVML: {more} more uncorrectable ECC errors on GPU {now.number}"
-        yield "gpu-ecc-uncorrectable", words
+        text = f"NVML: {more} more uncorrectable ECC errors on GPU {now.number}"
+        yield "gpu-ecc-uncorrectable", text
     if before.remap_pending is False and now.remap_pending:
-        yield "xid-63", f"{kernel_words(now, 63)}, told by NVML: a row waits for a reset"
+        yield "xid-63", f"{kernel_text(now, 63)}, reported by NVML: a row waits for a reset"
     if before.remap_failed is False and now.remap_failed:
-        yield "xid-64", f"{kernel_words(now, 64)}, told by NVML: a row could not be replaced"
+        yield "xid-64", f"{kernel_text(now, 64)}, reported by NVML: a row could not be replaced"
     due, was_due = now.recovery_action, before.recovery_action
     if due is not None and was_due is not None and due != was_due:
-        yield f"xid-{RECOVERY}", f"{kernel_words(now, RECOVERY)}, {_recovery(was_due, due)}"
+        yield f"xid-{RECOVERY}", f"{kernel_text(now, RECOVERY)}, {_recovery(was_due, due)}"
 
 
 def _recovery(before: int, now: int) -> str:
     if now not in _ACTIONS:
-        said = _AFTER_THE_JOB.get(now, f"recovery action {now}")
-        return f"told by NVML: {said}, when the job has ended"
-    was = _ACTIONS.get(before) or _AFTER_THE_JOB.get(before, "not known")
+        action = _AFTER_THE_JOB.get(now, f"recovery action {now}")
+        return f"reported by NVML: {action}, when the job has ended"
+    was = _ACTIONS.get(before) or _AFTER_THE_JOB.get(before, "unknown")
     return f"GPU recovery action changed from {before:#x} ({was}) to {now:#x} ({_ACTIONS[now]})"
 
 
@@ -193,15 +180,19 @@ _OTHERS_PER_SECOND = 1.0
 
 
 class LinkErrors:
-    """The memory of one GPU."""
+    """Whether the NVLinks of one GPU err so fast that they slow it down or are about to fail.
+
+    A link corrects what it loses, so only the rate matters. NVIDIA's health check (DCGM) tolerates
+    less than 100 CRC errors a second, and no link that had to be retrained.
+    """
 
     def __init__(self) -> None:
         self._counts: Mapping[str, int] | None = None
         self._at = 0.0
-        self._told_at = float("-inf")
+        self._reported_at = float("-inf")
 
     def add(self, at: float, counts: Mapping[str, int]) -> str | None:
-        """What rises, in words; told again only after a while."""
+        """Describe what rises; None if nothing does or it was reported lately."""
         if self._counts is None:
             if counts:
                 self._counts, self._at = counts, at
@@ -211,10 +202,10 @@ class LinkErrors:
             return None
         before, self._counts, self._at = self._counts, counts or self._counts, at
         rising = (_rise(name, before, counts, seconds) for name in counts)
-        found = ", ".join(words for words in rising if words)
-        if not found or at - self._told_at < _AGAIN_SECONDS:
+        found = ", ".join(text for text in rising if text)
+        if not found or at - self._reported_at < _AGAIN_SECONDS:
             return None
-        self._told_at = at
+        self._reported_at = at
         return found
 
 
@@ -223,7 +214,7 @@ def _rise(
 ) -> str | None:
     more = now[name] - before.get(name, now[name])
     if seconds <= 0 or more <= 0:
-        return None  # the counters, or the clock, were set back
+        return None  # the counters or the clock were reset
     rate = more / seconds
     if rate < _PER_SECOND.get(name, _OTHERS_PER_SECOND):
         return None
@@ -233,7 +224,7 @@ def _rise(
 _UNKNOWN_XID = "xid-unknown"
 _RESET_REQUIRED = 16
 _SAME_SECONDS = 10.0
-"""Two witnesses tell of one event by their own clocks, and look at their own times."""
+"""Two routes report one event by their own clocks and at their own times."""
 _MAX_KEPT = 32
 
 _BY_EVENT = {
@@ -242,19 +233,19 @@ _BY_EVENT = {
     "dram_retirement_failed": ("xid-64", "a row of memory could not be replaced"),
     "gpu_unavailable": ("gpu-lost", "the GPU is no longer available"),
 }
-"""The other events (contained poison, a row that was replaced) come with an Xid that says it."""
+"""The other events (contained poison, a replaced row) come with an Xid."""
 
 
 class _Claim(NamedTuple):
-    """That a fault happened, as one witness saw it."""
+    """A fault as one route saw it."""
 
     uuid: str
     id: str
-    words: str
+    text: str
     at: float
     witness: str
     key: float | None
-    """What tells two claims of one witness apart: the moment that it named."""
+    """Distinguishes two claims of one witness: the time that it reported."""
 
 
 class GpuFaults:
@@ -263,21 +254,21 @@ class GpuFaults:
     ) -> None:
         self._stream, self._catalogue, self._node = stream, catalogue, node
         self._xids = {entry.xid: entry.id for entry in catalogue.values() if entry.xid is not None}
-        self._told: dict[tuple[str, str], deque[_Claim]] = {}
-        """By GPU and entry of the catalogue: of both there are not many."""
+        self._reported: dict[tuple[str, str], deque[_Claim]] = {}
+        """By GPU and catalogue entry."""
         self._before: dict[str, Gpu] = {}
-        """As last read, while the driver reached it."""
+        """Each GPU when the driver last reached it."""
         self._lost: set[str] = set()
         self._links: dict[str, LinkErrors] = {}
 
-    def look(self, record: GpuRecord, at: float, route: str, file: str) -> Iterator[Observed]:
-        """`at` is the wall time of the sample."""
+    def check(self, record: GpuRecord, at: float, route: str, file: str) -> Iterator[Observed]:
+        """Yield new faults; `at` is the wall time of the sample."""
         found = [*self._events(record, at, route)]
         found += self._losses(record, at) if record.error else self._changes(record.gpu, at)
         for claim in found:
-            told = self._told.setdefault((claim.uuid, claim.id), deque(maxlen=_MAX_KEPT))
-            if _is_new(claim, told):
-                told.append(claim)
+            known = self._reported.setdefault((claim.uuid, claim.id), deque(maxlen=_MAX_KEPT))
+            if _is_new(claim, known):
+                known.append(claim)
                 fault = self._fault(claim, record.gpu, file)
                 yield Observed(min(claim.at, at), self._stream, fault)
 
@@ -286,16 +277,16 @@ class GpuFaults:
         before = self._before.get(gpu.uuid, gpu)
         for xid, seen_at in record.xids:
             if xid == RECOVERY and before.recovery_action is not None:
-                continue  # its field changes too, and says to what
+                continue  # the field changes too, and is more precise
             id = self._xids.get(xid, _UNKNOWN_XID)
             moment = at if seen_at is None else seen_at
-            words = f"{kernel_words(gpu, xid)}, told by NVML"
-            yield _Claim(gpu.uuid, id, words, moment, f"xid by {route}", seen_at)
+            text = f"{kernel_text(gpu, xid)}, reported by NVML"
+            yield _Claim(gpu.uuid, id, text, moment, f"xid by {route}", seen_at)
         for name, seen_at in record.events:
             if name in _BY_EVENT:
-                id, said = _BY_EVENT[name]
-                words = f"NVML: GPU {gpu.number}: {said}"
-                yield _Claim(gpu.uuid, id, words, seen_at, f"event by {route}", seen_at)
+                id, event = _BY_EVENT[name]
+                text = f"NVML: GPU {gpu.number}: {event}"
+                yield _Claim(gpu.uuid, id, text, seen_at, f"event by {route}", seen_at)
 
     def _losses(self, record: GpuRecord, at: float) -> Iterator[_Claim]:
         gpu = record.gpu
@@ -303,8 +294,8 @@ class GpuFaults:
             self._lost.add(gpu.uuid)
             is_reset = record.error_code == _RESET_REQUIRED
             id = "gpu-reset-required" if is_reset else "gpu-lost"
-            words = f"NVML: GPU {gpu.number}: {record.error}"
-            yield _Claim(gpu.uuid, id, words, at, "look", at)
+            text = f"NVML: GPU {gpu.number}: {record.error}"
+            yield _Claim(gpu.uuid, id, text, at, "sample", at)
 
     def _changes(self, gpu: Gpu, at: float) -> Iterator[_Claim]:
         self._lost.discard(gpu.uuid)
@@ -315,20 +306,19 @@ class GpuFaults:
         found = [*changes(before, gpu)]
         if rising is not None:
             found.append(("nvlink-errors", f"NVML: GPU {gpu.number}: NVLink errors: {rising}"))
-        for id, words in found:
-            yield _Claim(gpu.uuid, id, words, at, "look", at)
+        yield from (_Claim(gpu.uuid, id, what, at, "sample", at) for id, what in found)
 
     def _fault(self, claim: _Claim, gpu: Gpu, file: str) -> Fault:
         entry = self._catalogue.get(claim.id)
         role = Role.ROOT if entry is None else entry.role
-        words = claim.words[:400]
-        return Fault(claim.id, self._node, gpu.uuid, words, role.value, None, gpu.rank, file, 0)
+        text = claim.text[:400]
+        return Fault(claim.id, self._node, gpu.uuid, text, role.value, None, gpu.rank, file, 0)
 
 
-def _is_new(claim: _Claim, told: Iterable[_Claim]) -> bool:
-    """Neither told by this witness already, nor by another one at about that time."""
-    for each in told:
-        if each.id == _UNKNOWN_XID and each.words != claim.words:
+def _is_new(claim: _Claim, known: Iterable[_Claim]) -> bool:
+    """Return whether neither this witness nor another one at about that time reported it."""
+    for each in known:
+        if each.id == _UNKNOWN_XID and each.text != claim.text:
             continue
         if each.witness == claim.witness:
             if each.key == claim.key:

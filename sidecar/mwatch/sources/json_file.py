@@ -1,15 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A JSON file of the shared volume that others replace: read only when it is another one.
+"""Reads JSON files of the shared volume that other processes replace about once a second.
 
-Whoever writes it renames a new file over it, so a file with the same inode, time and size is the
-same. It is looked at every second for months: a look at one that did not change costs a `stat`.
-
-A file of facts that the sampler in the training container replaces about once a second.
-
-A file that is no longer replaced tells nothing of now. Its age is taken by the machine's
-monotonic clock, which all containers of a pod share; a file that was left behind before a
-reboot, or comes from another machine, is told by a moment that lies ahead of the clock.
+Writers rename a new file over the old one, so a file with the same inode, time and size has not
+changed, and checking it costs one `stat`. The age of a sample is taken from the monotonic clock,
+which all containers of a pod share.
 """
 
 from __future__ import annotations
@@ -36,7 +31,6 @@ class JsonFile:
         return os.path.basename(self._path)
 
     def read(self) -> Reading[dict[str, Any]]:
-        """Absent: there is no file; Failed: nothing that can be used."""
         try:
             status = os.stat(self._path)
         except (FileNotFoundError, NotADirectoryError):
@@ -66,7 +60,7 @@ class JsonFile:
 
 
 STALE_SECONDS = 45.0
-"""The sampler writes once a second, but up to 30 apart where a look costs it too much."""
+"""The sampler writes once a second, and at most 30 s apart where sampling is expensive."""
 _AHEAD_SECONDS = 1.0
 
 
@@ -76,10 +70,12 @@ class FileSample(NamedTuple):
     monotonic: float
     body: dict[str, Any]
     is_new: bool
-    """Not the one that the last read gave."""
+    """The last read returned another one."""
 
 
 class NodeFile:
+    """A file of node facts; a stale one is a failure."""
+
     def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._file = JsonFile(path)
         self._clock = clock
@@ -95,19 +91,19 @@ class NodeFile:
         body = found.value
         at, monotonic = number(body.get("at")), number(body.get("monotonic"))
         if at is None or monotonic is None:
-            return Failed(f"{name} does not say when it was written")
+            return Failed(f"{name} has no time of writing")
         age = self._clock() - monotonic
         if age > STALE_SECONDS:
             return Failed(f"{name} has not been written for {age:.0f} s")
         if age < -_AHEAD_SECONDS:
-            return Failed(f"{name} is of another machine, or of before a reboot")
+            return Failed(f"{name} was written on another machine or before a reboot")
         is_new = monotonic != self._last
         self._last = monotonic
         return Ok(FileSample(at, monotonic, body, is_new))
 
 
 def number(value: object) -> float | None:
-    """A finite number, or None: a file of another release may hold anything."""
+    """Return a finite number, or None: a file of another release may hold anything."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if math.isfinite(value) else None
@@ -122,6 +118,5 @@ def text(value: object, longest: int = 200) -> str | None:
 
 
 def objects(value: object, most: int) -> list[dict[str, Any]]:
-    """The objects of a list, as many as we care to read."""
     found = value if isinstance(value, list) else []
     return [each for each in found[:most] if isinstance(each, dict)]

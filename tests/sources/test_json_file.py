@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mwatch.model.reading import Absent, Failed, Ok
-from mwatch.sources.base.json_file import JsonFile
+from mwatch.sources.json_file import JsonFile
 from mwatch_trainer import contract
 
 
