@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from mwatch.detect.shared.probe import watched
+from mwatch.detect.shared.probe import probed_ranks
 from mwatch.model.job import Job
 from mwatch.model.observation import Beat, Observed, Unreachable
 from mwatch.model.settings import Settings
@@ -32,7 +32,7 @@ def test_the_ranks_of_an_unseen_pod_are_neither_beating_nor_silent() -> None:
     fold(job, Observed(job.now, "pod-1", Unreachable("no answer")))
     for second in range(31, 90):
         fold(job, Observed(START + second, "pod-0", beat(0, second)))
-    probe = watched(job, Settings())
+    probe = probed_ranks(job, Settings())
     assert [rank.rank for rank in probe.beating] == [0]
     assert probe.silent == []
 
@@ -42,7 +42,7 @@ def test_a_pod_that_beats_again_is_seen_again() -> None:
     fold(job, Observed(job.now, "pod-1", Unreachable("no answer")))
     fold(job, Observed(job.now + 1, "pod-1", beat(1, 31)))
     assert not job.attempt.unseen
-    assert len(watched(job, Settings()).beating) == 2
+    assert len(probed_ranks(job, Settings()).beating) == 2
 
 
 def test_a_rise_of_many_iterations_between_two_polls_is_no_slow_step() -> None:

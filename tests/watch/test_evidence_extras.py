@@ -16,7 +16,7 @@ from support.builders.job import entries
 from support.builders.run import TestClock
 from support.fakes.fake_ras import FakeRas
 
-NOBODY = ("127.0.0.1", 9)
+NO_PROBES = ("127.0.0.1", 9)
 
 
 def extras(volume: Path, ras: tuple[str, int] | None = None) -> EvidenceExtras:
@@ -35,7 +35,7 @@ def test_the_snapshot_is_part_of_it_and_what_is_not_there_is_said(tmp_path: Path
 
 
 def test_where_nobody_answers_for_nccl_both_times_are_missing(tmp_path: Path) -> None:
-    found = list(extras(tmp_path, NOBODY)())
+    found = list(extras(tmp_path, NO_PROBES)())
     assert [each.what for each in found if isinstance(each, Missing)][1:] == [
         "ras-1.txt",
         "ras-2.txt",

@@ -18,12 +18,12 @@ from support.builders.job import START, entries, rank
 from support.builders.run import Told, good
 from support.fakes.tensorboard_files import scalar, write
 
-NOBODY = ("127.0.0.1", 9)
+NO_PROBES = ("127.0.0.1", 9)
 
 
 def eyes(told: Told, root: Path, tensorboard: Path | None = None) -> PodSources:
     return PodSources(
-        "p", told.engine, sys_root=str(root), ras_address=NOBODY, tensorboard=tensorboard
+        "p", told.engine, sys_root=str(root), ras_address=NO_PROBES, tensorboard=tensorboard
     )
 
 

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""One detector per file: a job in, findings out. `ALL` is the list of them.
+"""The detectors: each module turns the state of a job into findings. `ALL` lists them.
 
-A detector is a file with a `DETECTOR`; the other files hold what several of them ask.
+Each has a `DETECTOR`; code that several of them use is in `shared`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mwatch.detect import (
     started_from_random,
     straggler,
 )
-from mwatch.detect.shared.probe import one_look
+from mwatch.detect.shared.probe import one_evaluation
 from mwatch.model.finding import Detector, Finding
 from mwatch.model.job import Job
 from mwatch.model.settings import Settings
@@ -61,10 +61,10 @@ ALL: tuple[Detector, ...] = (
 
 
 def run(job: Job, settings: Settings) -> list[Finding]:
-    """What all detectors say that can see anything."""
+    """Run all detectors that have at least one of their sources."""
     seen = {view for view, state in job.sights.items() if state.is_up}
     findings: list[Finding] = []
-    with one_look():
+    with one_evaluation():
         for detector in ALL:
             if not detector.needs or not seen.isdisjoint(detector.needs):
                 findings += detector.detect(job, settings)

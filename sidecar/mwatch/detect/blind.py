@@ -9,9 +9,9 @@ here understands. What the job does meanwhile is not known, and nothing is claim
 from __future__ import annotations
 
 from mwatch.detect.shared import evidence
-from mwatch.detect.shared.main_loss import is_all_skipped
-from mwatch.detect.shared.probe import watched
+from mwatch.detect.shared.probe import probed_ranks
 from mwatch.detect.shared.stall import stall
+from mwatch.detect.shared.steps import is_all_skipped
 from mwatch.model.finding import Cause, Detector, Evidence, Finding, Severity
 from mwatch.model.job import Job
 from mwatch.model.observation import Source
@@ -46,7 +46,7 @@ def _no_source(job: Job, settings: Settings) -> list[Finding]:
 
 
 def _all_silent(job: Job, settings: Settings) -> list[Finding]:
-    probe = watched(job, settings)
+    probe = probed_ranks(job, settings)
     if not probe.is_dark:
         return []
     found = stall(job, settings)
@@ -119,4 +119,4 @@ def _finding(
     )
 
 
-DETECTOR = Detector(name="blind", needs=frozenset(), detect=detect, runbook="collective-timeout")
+DETECTOR = Detector("blind", frozenset(), detect, runbook="collective-timeout")

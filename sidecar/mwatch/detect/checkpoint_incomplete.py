@@ -9,8 +9,8 @@ Without a look into the folder only the attempt to load tells.
 
 from __future__ import annotations
 
+from mwatch.detect.shared.causes import has_trained
 from mwatch.detect.shared.evidence import of_error, of_fault
-from mwatch.detect.shared.exit_causes import has_trained
 from mwatch.detect.shared.root_cause import root_cause
 from mwatch.model.finding import Cause, Detector, Evidence, Finding, Severity
 from mwatch.model.job import Attempt, Job, KnownCheckpoint
@@ -106,8 +106,8 @@ def _is_being_saved(job: Job, known: KnownCheckpoint) -> bool:
 
 
 DETECTOR = Detector(
-    name="checkpoint_incomplete",
-    needs=frozenset({Source.CHECKPOINTS, Source.LOG}),
-    detect=detect,
+    "checkpoint_incomplete",
+    frozenset({Source.CHECKPOINTS, Source.LOG}),
+    detect,
     runbook="checkpoint",
 )

@@ -112,8 +112,5 @@ def _finding(job: Job, done: int, last: int, distance: float) -> Finding:
 
 
 DETECTOR = Detector(
-    name="checkpoint_overdue",
-    needs=frozenset({Source.LOG, Source.CHECKPOINTS}),
-    detect=detect,
-    runbook="checkpoint",
+    "checkpoint_overdue", frozenset({Source.LOG, Source.CHECKPOINTS}), detect, runbook="checkpoint"
 )

@@ -60,8 +60,8 @@ def _end(ended: EndedAttempt) -> float:
 
 
 DETECTOR = Detector(
-    name="crash_loop",
-    needs=frozenset({Source.LOG, Source.PROBE, Source.PROCESS}),
-    detect=detect,
+    "crash_loop",
+    frozenset({Source.LOG, Source.PROBE, Source.PROCESS}),
+    detect,
     runbook="process-crash",
 )

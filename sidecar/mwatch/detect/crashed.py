@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import re
 
+from mwatch.detect.shared.causes import REPORTS, cause_of_reason, has_trained, is_after
 from mwatch.detect.shared.culprit import absent_suspect, culprit
 from mwatch.detect.shared.evidence import of_error, of_fault, of_gone
-from mwatch.detect.shared.exit_causes import REPORTS, cause_of_reason, has_trained, is_after
 from mwatch.detect.shared.root_cause import RootCause, root_cause
 from mwatch.model.event import ASKED_EXITS
 from mwatch.model.fault import Blame, Role
@@ -277,8 +277,5 @@ def _fingerprint(root: RootCause) -> str:
 
 
 DETECTOR = Detector(
-    name="crashed",
-    needs=frozenset({Source.LOG, Source.PROCESS}),
-    detect=detect,
-    runbook="process-crash",
+    "crashed", frozenset({Source.LOG, Source.PROCESS}), detect, runbook="process-crash"
 )

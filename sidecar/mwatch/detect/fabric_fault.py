@@ -109,8 +109,5 @@ def _summary(first: FaultSeen, count: int, is_outlived: bool) -> str:
 
 
 DETECTOR = Detector(
-    name="fabric_fault",
-    needs=frozenset({Source.LOG, Source.FABRIC}),
-    detect=detect,
-    runbook="fabric",
+    "fabric_fault", frozenset({Source.LOG, Source.FABRIC}), detect, runbook="fabric"
 )

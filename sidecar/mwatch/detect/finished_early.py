@@ -9,8 +9,8 @@ autoresume are not. Where the last iteration is not known, an exit code of 0 is 
 
 from __future__ import annotations
 
+from mwatch.detect.shared.causes import cause_of_reason, has_trained
 from mwatch.detect.shared.evidence import of_exit, of_gone
-from mwatch.detect.shared.exit_causes import cause_of_reason, has_trained
 from mwatch.detect.shared.root_cause import root_cause
 from mwatch.model.event import ASKED_EXITS
 from mwatch.model.finding import Cause, Detector, Evidence, Finding, Severity
@@ -82,8 +82,5 @@ def _finding(job: Job, how: str, at: float, evidence: Evidence) -> Finding:
 
 
 DETECTOR = Detector(
-    name="finished_early",
-    needs=frozenset({Source.LOG, Source.PROCESS}),
-    detect=detect,
-    runbook="process-crash",
+    "finished_early", frozenset({Source.LOG, Source.PROCESS}), detect, runbook="process-crash"
 )

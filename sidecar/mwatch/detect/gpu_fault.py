@@ -105,8 +105,5 @@ def _summary(seen: FaultSeen, burst: list[FaultSeen], is_outlived: bool) -> str:
 
 
 DETECTOR = Detector(
-    name="gpu_fault",
-    needs=frozenset({Source.LOG, Source.GPU}),
-    detect=detect,
-    runbook="gpu-hardware",
+    "gpu_fault", frozenset({Source.LOG, Source.GPU}), detect, runbook="gpu-hardware"
 )

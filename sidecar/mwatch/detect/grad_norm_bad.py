@@ -10,10 +10,15 @@ from __future__ import annotations
 
 import math
 
-from mwatch.detect.shared.baseline import may_stand_out, window
 from mwatch.detect.shared.evidence import of_step
-from mwatch.detect.shared.main_loss import is_all_skipped, printed_loss
-from mwatch.detect.shared.streak import first_iteration, streak_start
+from mwatch.detect.shared.steps import (
+    first_iteration,
+    is_all_skipped,
+    may_stand_out,
+    printed_loss,
+    streak_start,
+    window,
+)
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
 from mwatch.model.observation import Source
@@ -101,6 +106,4 @@ def _runaway(job: Job, rules: NumberSettings) -> list[Finding]:
     ]
 
 
-DETECTOR = Detector(
-    name="grad_norm_bad", needs=frozenset({Source.LOG}), detect=detect, runbook="numerics"
-)
+DETECTOR = Detector("grad_norm_bad", frozenset({Source.LOG}), detect, runbook="numerics")

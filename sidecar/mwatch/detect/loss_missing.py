@@ -15,8 +15,13 @@ from collections.abc import Iterator
 from itertools import islice, pairwise
 
 from mwatch.detect.shared.evidence import of_step
-from mwatch.detect.shared.main_loss import is_all_skipped, main_loss, printed_loss
-from mwatch.detect.shared.streak import first_iteration, streak_start
+from mwatch.detect.shared.steps import (
+    first_iteration,
+    is_all_skipped,
+    main_loss,
+    printed_loss,
+    streak_start,
+)
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
 from mwatch.model.observation import Source
@@ -167,6 +172,4 @@ def _bad_validation(iteration: int, newest: Step | None) -> Finding:
     )
 
 
-DETECTOR = Detector(
-    name="loss_missing", needs=frozenset({Source.LOG}), detect=detect, runbook="numerics"
-)
+DETECTOR = Detector("loss_missing", frozenset({Source.LOG}), detect, runbook="numerics")

@@ -16,8 +16,7 @@ from collections import deque
 from itertools import islice, takewhile
 
 from mwatch.detect.shared.evidence import of_step
-from mwatch.detect.shared.main_loss import is_all_skipped
-from mwatch.detect.shared.streak import slide_start
+from mwatch.detect.shared.steps import is_all_skipped, slide_start
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
 from mwatch.model.observation import Source
@@ -159,6 +158,4 @@ def _finding(
     )
 
 
-DETECTOR = Detector(
-    name="loss_scale_collapse", needs=frozenset({Source.LOG}), detect=detect, runbook="numerics"
-)
+DETECTOR = Detector("loss_scale_collapse", frozenset({Source.LOG}), detect, runbook="numerics")

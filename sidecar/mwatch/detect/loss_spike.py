@@ -12,9 +12,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import NamedTuple
 
-from mwatch.detect.shared.baseline import WINDOW, may_stand_out, window
 from mwatch.detect.shared.evidence import of_step
-from mwatch.detect.shared.main_loss import printed_loss
+from mwatch.detect.shared.steps import WINDOW, may_stand_out, printed_loss, window
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
 from mwatch.model.observation import Source
@@ -103,6 +102,4 @@ def _finding(job: Job, spike: list[_Reported], usual: float, recent: float) -> F
     )
 
 
-DETECTOR = Detector(
-    name="loss_spike", needs=frozenset({Source.LOG}), detect=detect, runbook="numerics"
-)
+DETECTOR = Detector("loss_spike", frozenset({Source.LOG}), detect, runbook="numerics")

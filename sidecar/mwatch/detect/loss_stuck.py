@@ -12,8 +12,7 @@ from __future__ import annotations
 from itertools import islice
 
 from mwatch.detect.shared.evidence import of_step
-from mwatch.detect.shared.main_loss import printed_loss
-from mwatch.detect.shared.streak import first_iteration, streak_start
+from mwatch.detect.shared.steps import first_iteration, printed_loss, streak_start
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
 from mwatch.model.observation import Source
@@ -97,6 +96,4 @@ def _finding(job: Job, start: int, message: str, kind: str) -> Finding:
     )
 
 
-DETECTOR = Detector(
-    name="loss_stuck", needs=frozenset({Source.LOG}), detect=detect, runbook="numerics"
-)
+DETECTOR = Detector("loss_stuck", frozenset({Source.LOG}), detect, runbook="numerics")

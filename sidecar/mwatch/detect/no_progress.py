@@ -53,8 +53,8 @@ def _summary(job: Job, lost: list[Attempt]) -> str:
 
 
 DETECTOR = Detector(
-    name="no_progress",
-    needs=frozenset({Source.LOG, Source.PROBE, Source.PROCESS}),
-    detect=detect,
+    "no_progress",
+    frozenset({Source.LOG, Source.PROBE, Source.PROCESS}),
+    detect,
     runbook="process-crash",
 )

@@ -10,12 +10,10 @@ the kernel shows to be stopped is believed at the second look: nothing slow look
 from __future__ import annotations
 
 from mwatch.detect.shared import evidence
-from mwatch.detect.shared.culprit import culprit, leaves
-from mwatch.detect.shared.probe import ProbedRanks, watched
+from mwatch.detect.shared.culprit import Suspect, culprit, fell_silent_after, silent_suspect
+from mwatch.detect.shared.probe import ProbedRanks, probed_ranks
 from mwatch.detect.shared.progress import last_iteration_at, step_limit
-from mwatch.detect.shared.ranks import Suspect, silent_suspect
-from mwatch.detect.shared.stall import fresh_signs
-from mwatch.detect.shared.watchdog import given_up
+from mwatch.detect.shared.stall import fresh_signs, given_up
 from mwatch.model.finding import Cause, CulpritState, Detector, Finding, Severity
 from mwatch.model.job import Job, RankState, SignSeen
 from mwatch.model.observation import SignState, Source
@@ -41,12 +39,12 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     is_over = attempt.ended_at is not None or attempt.exit is not None or attempt.is_done
     if is_over or attempt.phase in _OVER:
         return []
-    probe = watched(job, settings)
+    probe = probed_ranks(job, settings)
     suspect = silent_suspect(probe) or _stopped_suspect(job, settings)
     if suspect is None or suspect.rank is None:
         return []
     ended = given_up(job, attempt.last_progress)
-    if leaves(job, suspect, ended, settings.hang.beat_silence_seconds):
+    if fell_silent_after(job, suspect, ended, settings.hang.beat_silence_seconds):
         return []
     rank = attempt.ranks[suspect.rank]
     proof = _proof(job, rank, settings)
@@ -146,9 +144,4 @@ def _is_pod_lost(job: Job, probe: ProbedRanks, rank: RankState, settings: Settin
     return max(together) - min(together) <= moment and stream.last_at - max(together) <= moment
 
 
-DETECTOR = Detector(
-    name="rank_silent",
-    needs=frozenset({Source.PROBE}),
-    detect=detect,
-    runbook="collective-timeout",
-)
+DETECTOR = Detector("rank_silent", frozenset({Source.PROBE}), detect, runbook="collective-timeout")

@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from mwatch.detect.shared.evidence import of_step
-from mwatch.detect.shared.main_loss import printed_loss
+from mwatch.detect.shared.steps import printed_loss
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
 from mwatch.model.observation import Source
@@ -242,6 +242,4 @@ def _finding(job: Job, difference: _Difference) -> Finding:
     )
 
 
-DETECTOR = Detector(
-    name="resume_diverged", needs=frozenset({Source.LOG}), detect=detect, runbook="checkpoint"
-)
+DETECTOR = Detector("resume_diverged", frozenset({Source.LOG}), detect, runbook="checkpoint")

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from mwatch.detect.shared.evidence import of_step
-from mwatch.detect.shared.streak import slide_start
+from mwatch.detect.shared.steps import slide_start
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Step
 from mwatch.model.observation import Source
@@ -117,6 +117,4 @@ def _cause(job: Job, seen: _Window) -> Cause:
     return Cause.NAN if seen.has_nan else Cause.LOSS_SPIKE
 
 
-DETECTOR = Detector(
-    name="skip_rate", needs=frozenset({Source.LOG}), detect=detect, runbook="numerics"
-)
+DETECTOR = Detector("skip_rate", frozenset({Source.LOG}), detect, runbook="numerics")

@@ -109,9 +109,4 @@ def _was_same_size(job: Job, size: int | None) -> bool:
     return all(step.batch_size == size for step in job.earlier_steps.values())
 
 
-DETECTOR = Detector(
-    name="slow",
-    needs=frozenset({Source.LOG}),
-    detect=detect,
-    runbook="gpu-hardware",
-)
+DETECTOR = Detector("slow", frozenset({Source.LOG}), detect, runbook="gpu-hardware")

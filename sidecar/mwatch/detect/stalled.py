@@ -8,7 +8,7 @@ A fabric is never blamed here: all ranks equal is a reason to look at it, not a 
 from __future__ import annotations
 
 from mwatch.detect.shared import evidence
-from mwatch.detect.shared.culprit import Named, find_culprit
+from mwatch.detect.shared.culprit import BlameResult, find_culprit
 from mwatch.detect.shared.progress import next_iteration
 from mwatch.detect.shared.stall import Stall, stall
 from mwatch.model.finding import (
@@ -27,7 +27,7 @@ from mwatch.model.settings import Settings
 _PER_WITNESS = 0.15
 _LEAST, _MOST = 0.1, 0.99
 
-_WORDS = {
+_STATE_TEXTS = {
     CulpritState.NEVER_JOINED: "never joined",
     CulpritState.STUCK: "joined and is stuck",
     CulpritState.SILENT: "has stopped or is silent",
@@ -60,7 +60,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     ]
 
 
-def _summary(job: Job, found: Stall, named: Named) -> str:
+def _summary(job: Job, found: Stall, named: BlameResult) -> str:
     silent = job.now - found.since
     text = f"no progress for {silent:.0f} s in phase {job.attempt.phase.value}"
     if found.given_up is not None:
@@ -68,25 +68,22 @@ def _summary(job: Job, found: Stall, named: Named) -> str:
     else:
         text += f" (allowed: {found.limit:.0f} s)"
     if named.culprit is not None:
-        text += f"; {_words(named.culprit)}"
+        text += f"; {_culprit_text(named.culprit)}"
     return f"{text}; {found.note}" if found.note else text
 
 
-def _words(culprit: Culprit) -> str:
+def _culprit_text(culprit: Culprit) -> str:
     if culprit.state is None or culprit.state is CulpritState.ALL_EQUAL:
         return "all ranks are equal: look at the fabric or the storage"
     name = culprit.pod if culprit.rank is None else f"rank {culprit.rank}"
-    return f"{name or 'a process'} {_WORDS[culprit.state]}"
+    return f"{name or 'a process'} {_STATE_TEXTS[culprit.state]}"
 
 
-def _confidence(found: Stall, named: Named) -> float:
+def _confidence(found: Stall, named: BlameResult) -> float:
     value = found.confidence + _PER_WITNESS * (named.agree - named.disagree)
     return round(min(max(value, _LEAST), _MOST), 2)
 
 
 DETECTOR = Detector(
-    name="stalled",
-    needs=frozenset({Source.LOG, Source.PROBE}),
-    detect=detect,
-    runbook="collective-timeout",
+    "stalled", frozenset({Source.LOG, Source.PROBE}), detect, runbook="collective-timeout"
 )

@@ -92,9 +92,4 @@ def _evidence(attempt: Attempt) -> tuple[Evidence, ...]:
     return tuple(of_fault(seen) for seen in attempt.faults if seen.fault.id in _PRINTED)[:2]
 
 
-DETECTOR = Detector(
-    name="started_from_random",
-    needs=frozenset({Source.LOG}),
-    detect=detect,
-    runbook="checkpoint",
-)
+DETECTOR = Detector("started_from_random", frozenset({Source.LOG}), detect, runbook="checkpoint")

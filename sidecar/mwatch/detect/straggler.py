@@ -11,10 +11,9 @@ from __future__ import annotations
 import math
 
 from mwatch.detect.shared import evidence
-from mwatch.detect.shared.culprit import culprit
-from mwatch.detect.shared.probe import watched
+from mwatch.detect.shared.culprit import Suspect, culprit
+from mwatch.detect.shared.probe import probed_ranks
 from mwatch.detect.shared.progress import step_limit
-from mwatch.detect.shared.ranks import Suspect
 from mwatch.model.event import Straggler
 from mwatch.model.finding import Cause, CulpritState, Detector, Evidence, Finding, Severity
 from mwatch.model.job import Job
@@ -71,7 +70,7 @@ def _late(job: Job, settings: Settings) -> Finding | None:
     limit = step_limit(job, settings)
     if step is None or limit is None or job.now - job.attempt.last_progress >= limit:
         return None
-    probe = watched(job, settings)
+    probe = probed_ranks(job, settings)
     moving = [rank for rank in probe.beating if rank.iteration is not None]
     if len(moving) < _MIN_RANKS:
         return None
@@ -101,8 +100,5 @@ def _finding(job: Job, rank: int, text: str, seen: Evidence, confidence: float) 
 
 
 DETECTOR = Detector(
-    name="straggler",
-    needs=frozenset({Source.LOG, Source.PROBE}),
-    detect=detect,
-    runbook="gpu-hardware",
+    "straggler", frozenset({Source.LOG, Source.PROBE}), detect, runbook="gpu-hardware"
 )

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from mwatch.checks.kube_causes import kube_phase
 from mwatch.decide.decide import decide
-from mwatch.detect.shared.patience import patience
-from mwatch.detect.shared.probe import one_look, watched
+from mwatch.detect.shared.probe import one_evaluation, probed_ranks
+from mwatch.detect.shared.stall import patience
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.fleet.kube_findings import (
     TAKEN_CAUSES,
@@ -299,7 +299,7 @@ class JobMonitor:
         found = self._findings(seen, now)
         self.hang_deadline_seconds = None
         if self._has_anything_to_say(seen, now):
-            with one_look():
+            with one_evaluation():
                 assessment = self.engine.evaluate(now, found)
                 self.hang_deadline_seconds = self._deadline()
         else:
@@ -386,7 +386,7 @@ class JobMonitor:
         is_still = self._phase() in _STILL or job.attempt.phase in _STILL
         if is_still or not job.has_started:
             return None
-        allowed = patience(job, watched(job, settings), settings)
+        allowed = patience(job, probed_ranks(job, settings), settings)
         return None if allowed is None else allowed.seconds
 
     def _phase(self) -> JobPhase | None:

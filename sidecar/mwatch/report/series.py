@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mwatch.detect.shared.main_loss import is_all_skipped, main_loss
+from mwatch.detect.shared.steps import is_all_skipped, main_loss
 from mwatch.model.job import Step
 
 MAX_BUCKETS = 2048

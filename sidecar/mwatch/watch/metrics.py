@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from mwatch.decide import budget
-from mwatch.detect.shared.patience import Patience, patience
-from mwatch.detect.shared.probe import watched
+from mwatch.detect.shared.probe import probed_ranks
+from mwatch.detect.shared.stall import Patience, patience
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.export.http.pages import standard_pages
 from mwatch.export.http.server import Server
@@ -98,7 +98,7 @@ class RunMetrics:
         job, settings = self._engine.job, self._engine.settings
         if job.attempt.phase in (JobPhase.ENDED, JobPhase.QUEUED, JobPhase.SCHEDULING):
             return None
-        return patience(job, watched(job, settings), settings)
+        return patience(job, probed_ranks(job, settings), settings)
 
     def _restarts_left(self) -> int:
         engine = self._engine

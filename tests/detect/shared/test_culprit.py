@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from mwatch.detect.shared.watchdog import GIVEN_UP, STUCK_HERE
+from mwatch.detect.shared.stall import GIVEN_UP, STUCK_HERE
 from mwatch.detect.stalled import DETECTOR
 from mwatch.model.finding import Culprit, CulpritState, Finding
 from mwatch.model.job import Job, Layout

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from mwatch.detect.shared.root_cause import EXCEPTIONS, FAMILIES, cause_of
+from mwatch.detect.shared.causes import EXCEPTIONS, FAMILIES, cause_of
 from mwatch.model.fault import Blame, CatalogueEntry, RestartHelps, Role
 from mwatch.model.finding import Cause
 from support.builders.job import entries

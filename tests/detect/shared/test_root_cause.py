@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mwatch.detect.shared.exit_causes import is_after
+from mwatch.detect.shared.causes import is_after
 from mwatch.detect.shared.root_cause import RootCause, root_cause
 from mwatch.model.finding import Cause
 from mwatch.model.job import ErrorSeen, FaultSeen, ProcessGone

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from mwatch.detect.shared.watchdog import absentee
+from mwatch.detect.shared.stall import absentee
 from mwatch.model.job import Job, Layout
 from support.builders.job import START, fault, job, steps
 

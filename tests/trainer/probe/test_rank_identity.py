@@ -8,7 +8,7 @@ import pytest
 
 from mwatch_trainer.probe.rank_identity import (
     MAYBE,
-    NOBODY,
+    NO_PROBES,
     OWNER_VARIABLE,
     RANK,
     identity,
@@ -42,8 +42,8 @@ def test_a_worker_of_torchrun_is_a_rank() -> None:
     ],
 )
 def test_a_launcher_is_none_though_the_pod_gives_it_a_rank(command: list[str]) -> None:
-    assert standing(POD, 100, command) == NOBODY
-    assert standing(WORKER, 100, command) == NOBODY
+    assert standing(POD, 100, command) == NO_PROBES
+    assert standing(WORKER, 100, command) == NO_PROBES
 
 
 def test_a_program_with_the_rank_of_its_pod_may_be_one() -> None:
@@ -52,9 +52,9 @@ def test_a_program_with_the_rank_of_its_pod_may_be_one() -> None:
 
 
 def test_a_line_of_python_or_a_prompt_is_none() -> None:
-    assert standing({}, 100, ["python", "-c", "print(1)"]) == NOBODY
-    assert standing({}, 100, ["python"]) == NOBODY
-    assert standing({}, 100, []) == NOBODY
+    assert standing({}, 100, ["python", "-c", "print(1)"]) == NO_PROBES
+    assert standing({}, 100, ["python"]) == NO_PROBES
+    assert standing({}, 100, []) == NO_PROBES
 
 
 def test_a_spawned_worker_of_a_launcher_may_be_one() -> None:
@@ -64,8 +64,8 @@ def test_a_spawned_worker_of_a_launcher_may_be_one() -> None:
 @pytest.mark.parametrize("words", [WORKER, POD, {}])
 def test_children_of_a_rank_are_none(words: dict[str, str]) -> None:
     inherited = {**words, OWNER_VARIABLE: mark(words, 100)}
-    assert standing(inherited, 101, TRAINER) == NOBODY
-    assert standing(inherited, 101, SPAWNED) == NOBODY
+    assert standing(inherited, 101, TRAINER) == NO_PROBES
+    assert standing(inherited, 101, SPAWNED) == NO_PROBES
 
 
 def test_a_rank_that_replaces_itself_by_exec_stays_one() -> None:

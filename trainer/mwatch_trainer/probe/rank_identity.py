@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Mapping, Sequence
 
-NOBODY = 0
+NO_PROBES = 0
 MAYBE = 1
 RANK = 2
 
@@ -61,16 +61,16 @@ class Identity:
 
 
 def standing(environ: Mapping[str, str], pid: int, command: Sequence[str]) -> int:
-    """NOBODY, MAYBE or RANK."""
+    """NO_PROBES, MAYBE or RANK."""
     if _is_child_of_a_rank(environ, pid):
-        return NOBODY
+        return NO_PROBES
     what = program(command)
     if what in _LAUNCHERS or any(part.endswith(_LAUNCHER_FILES) for part in command[1:3]):
-        return NOBODY
+        return NO_PROBES
     if _number(environ, ("RANK",)) >= 0 and _number(environ, ("LOCAL_RANK",)) >= 0:
         return RANK
     # A line of Python or a prompt is no training; a spawned worker may be a rank of its own.
-    return MAYBE if what not in ("", "-c") or _SPAWNED in command else NOBODY
+    return MAYBE if what not in ("", "-c") or _SPAWNED in command else NO_PROBES
 
 
 def identity(environ: Mapping[str, str]) -> Identity:

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What several detectors need: progress, patience, ranks, root causes, evidence."""
+"""What several detectors use: progress, stalls, culprits, root causes, evidence."""

@@ -1,14 +1,13 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""How the attempts of a job ended: which of them failed, how far they got, and of what.
+"""Which attempts of a job failed, how far they got and what ended them.
 
-An attempt that somebody wanted to end is no failure. What an attempt died of is told by its
-first root fault, else by the class of its first error: numbers, ranks and times differ each time.
+An attempt that was asked to end is not a failure. What ended an attempt is named by its first root
+fault, else by the class of its first error, without numbers, ranks and times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from mwatch.detect.shared import evidence
@@ -20,13 +19,13 @@ from mwatch.model.phase import JobPhase
 _ASKED_EXITS = ASKED_EXITS | {"signal"}
 _ASKED_REASONS = frozenset({"preempted", "deleted", "suspended", "drained"})
 _RERUN_EXITS = frozenset({16, 216})
-"""Megatron asks to be resumed once; 216 is what the wrapper makes of it."""
+"""Megatron asks to be resumed once; the wrapper passes 16 on as 216."""
 
 
 class EndedAttempt(NamedTuple):
     attempt: Attempt
     has_progressed: bool
-    """It passed what the line of history that it continued had reached before."""
+    """It passed the furthest iteration of the history that it continued."""
 
 
 class Death(NamedTuple):
@@ -40,7 +39,7 @@ def is_over(attempt: Attempt) -> bool:
 
 
 def reached(attempt: Attempt) -> int | None:
-    """None: it finished no iteration of its own."""
+    """Return the last iteration; None if the attempt finished none of its own."""
     return None if attempt.first_iteration is None else attempt.iteration
 
 
@@ -58,15 +57,15 @@ def has_failed(attempt: Attempt) -> bool:
 
 
 def failures(job: Job) -> list[EndedAttempt]:
-    """Failed attempts, oldest first, with the current one if it is over.
+    """Return the failed attempts, oldest first, with the current one if it is over.
 
-    One that could not load its checkpoint is not counted, for the next takes another.
+    The first that could not load a checkpoint is not counted: the next one loads another.
     """
     rollbacks = list(job.timeline.rollbacks)
     best: int | None = None
     unloadable: set[int | None] = {None}
     found = []
-    for attempt in _attempts(job):
+    for attempt in (*job.past, job.attempt):
         until = job.now if attempt.ended_at is None else attempt.ended_at
         while rollbacks and rollbacks[0].at <= until:
             point = rollbacks.pop(0).to_iteration
@@ -83,13 +82,8 @@ def failures(job: Job) -> list[EndedAttempt]:
     return found
 
 
-def _attempts(job: Job) -> Iterator[Attempt]:
-    yield from job.past
-    yield job.attempt
-
-
 def death(attempt: Attempt) -> Death | None:
-    """None: it left no word."""
+    """Name what ended the attempt; None if nothing was reported."""
     roots = [seen for seen in attempt.faults if seen.is_root]
     if roots:
         first = min(roots, key=lambda seen: seen.at)

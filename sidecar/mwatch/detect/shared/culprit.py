@@ -1,25 +1,125 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Who is to blame for a stall, and whether it can still heal.
+"""Which rank is to blame for a stall, and whether the stall can still recover.
 
-Proof beats inference: a dead or stopped process, then what the collectives say (flight
-recorder, RAS), then where the probes see the ranks. Nobody is named where nobody stands out.
+Proof beats inference: a dead or stopped process, then what the collectives show (flight recorder,
+RAS), then what the probes show. In a synchronous job a rank is ahead by one iteration at most, so
+the ranks with the fewest iterations are waited for; among equals, the one that has not reached the
+place where most wait.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
 from typing import NamedTuple
 
-from mwatch.detect.shared import evidence, ranks, watchdog
-from mwatch.detect.shared.probe import ProbedRanks, watched
-from mwatch.detect.shared.ranks import Suspect
-from mwatch.detect.shared.stall import Stall, fresh_signs
+from mwatch.detect.shared import evidence
+from mwatch.detect.shared.probe import ProbedRanks, probed_ranks
+from mwatch.detect.shared.stall import (
+    Stall,
+    absentee,
+    fresh_signs,
+    least_enqueued,
+    stuck_here,
+)
 from mwatch.model.finding import Culprit, CulpritState, Evidence
-from mwatch.model.job import FaultSeen, Job, SignSeen
+from mwatch.model.job import FaultSeen, Job, RankState, SignSeen
 from mwatch.model.observation import SignSource, SignState
+from mwatch.model.phase import JobPhase
 from mwatch.model.settings import Settings
+
+_WAITING = "collective"
+_WORKING = frozenset({"compute", "training"})
+_FETCHING = "data"
+_BEFORE_STEPS = frozenset({JobPhase.STARTING, JobPhase.LOADING, JobPhase.FIRST_STEP})
+
+
+class Suspect(NamedTuple):
+    rank: int | None
+    state: CulpritState
+    text: str
+
+
+def silent_suspect(probe: ProbedRanks) -> Suspect | None:
+    """The rank that stopped writing first while others go on."""
+    if not probe.silent or probe.is_dark:
+        return None
+    first = max(probe.silent, key=lambda rank: (probe.quiet[rank.rank], -rank.rank))
+    quiet = probe.quiet[first.rank]
+    text = f"probe: rank {first.rank} has written nothing for {quiet:.0f} s, others go on"
+    return Suspect(first.rank, CulpritState.SILENT, text)
+
+
+def missing_suspect(probe: ProbedRanks, world: int | None, phase: JobPhase) -> Suspect | None:
+    """A rank that never wrote a record although most ranks have started."""
+    if world is None or phase not in _BEFORE_STEPS:
+        return None
+    there = {rank.rank for rank in probe.beating}
+    missing = [rank for rank in range(min(world, 2 * len(there))) if rank not in there]
+    if not missing or world - len(there) >= len(there):
+        return None
+    text = f"probe: rank {missing[0]} never wrote a record, {len(there)} of {world} ranks did"
+    return Suspect(missing[0], CulpritState.NEVER_JOINED, text)
+
+
+def slowest(probe: ProbedRanks) -> list[RankState]:
+    known = [rank for rank in probe.beating if rank.iteration is not None]
+    fewest = min((rank.iteration or 0 for rank in known), default=None)
+    return [rank for rank in known if rank.iteration == fewest]
+
+
+def behind_suspect(probe: ProbedRanks) -> Suspect | None:
+    """A rank with fewer iterations than most others."""
+    late = slowest(probe)
+    fewest = late[0].iteration if late else None
+    others = [rank for rank in probe.beating if rank.iteration not in (None, fewest)]
+    if not late or len(late) > len(others):
+        return None
+    # Of several, prefer one that does not itself wait in a collective.
+    last = min(late, key=lambda rank: (rank.phase == _WAITING, rank.rank))
+    most = max(rank.iteration or 0 for rank in others)
+    text = f"probe: rank {last.rank} has finished {last.iteration} iterations, others {most}"
+    return Suspect(last.rank, CulpritState.BEHIND, text)
+
+
+def elsewhere_suspect(probe: ProbedRanks) -> Suspect | None:
+    """A rank with as many iterations as the others, but in another place."""
+    late = slowest(probe) or probe.beating
+    phases = Counter(rank.phase for rank in late)
+    if len(phases) < 2:
+        return None
+    common, count = phases.most_common(1)[0]
+    if count * 2 <= len(late):
+        return None
+    outliers = [rank for rank in late if _is_waited_for(rank.phase, common)]
+    if not outliers:
+        return None
+    last = min(outliers, key=lambda rank: rank.rank)
+    text = f"probe: rank {last.rank} is in {last.phase}, {count} others in {common}"
+    return Suspect(last.rank, CulpritState.BEHIND, text)
+
+
+def _is_waited_for(phase: str, common: str) -> bool:
+    """While most ranks wait for data no single rank is waited for: that is the storage."""
+    if phase == common or common == _FETCHING:
+        return False
+    return phase != _WAITING if common in _WORKING else True
+
+
+def equal_suspect(probe: ProbedRanks, world: int | None) -> Suspect | None:
+    beating = probe.beating
+    if world is None or len(beating) < world or probe.silent:
+        return None
+    phases = Counter(rank.phase for rank in beating)
+    common, count = phases.most_common(1)[0]
+    if world == 1:
+        text = f"probe: the only rank is in {common}"
+        return Suspect(beating[0].rank, CulpritState.STUCK, text)
+    text = f"probe: no rank is behind, {count} of {world} are in {common}"
+    return Suspect(None, CulpritState.ALL_EQUAL, text)
+
 
 _NAMED = {
     SignState.DEAD: CulpritState.SILENT,
@@ -29,23 +129,23 @@ _NAMED = {
     SignState.BEHIND: CulpritState.BEHIND,
     SignState.STUCK: CulpritState.STUCK,
 }
-"""What a sign says of its rank, the strongest first."""
+"""Culprit state by sign, strongest sign first."""
 _FINAL = frozenset(
     {SignState.DEAD, SignState.STOPPED, SignState.NEVER_JOINED, SignState.OUT_OF_STEP}
 )
 _MAX_SIGNS = 4
 
 
-class Named(NamedTuple):
+class BlameResult(NamedTuple):
     culprit: Culprit | None
     evidence: tuple[Evidence, ...]
     cannot_heal: bool
     agree: int
-    """Independent witnesses that also see nothing move."""
+    """Independent witnesses that also see no progress."""
     disagree: int
 
 
-def find_culprit(job: Job, stall: Stall, settings: Settings) -> Named:
+def find_culprit(job: Job, stall: Stall, settings: Settings) -> BlameResult:
     signs = fresh_signs(job, stall.since, settings)
     still = {seen.sign.source for seen in signs if seen.sign.state is not SignState.MOVING}
     moving = {seen.sign.source for seen in signs} - still
@@ -53,8 +153,8 @@ def find_culprit(job: Job, stall: Stall, settings: Settings) -> Named:
     is_final = any(seen.sign.state in _FINAL for seen in signs)
     beats = settings.hang.beat_silence_seconds
     named = [seen for seen in signs if not _is_echo(seen, stall.given_up)]
-    suspect, proof = _suspect(job, named, stall, watched(job, settings), beats)
-    return Named(
+    suspect, proof = _suspect(job, named, stall, probed_ranks(job, settings), beats)
+    return BlameResult(
         None if suspect is None else culprit(job, suspect, _stream(suspect, proof)),
         _evidence(suspect, proof, signs, stall.given_up),
         (is_final and lasted) or stall.given_up is not None,
@@ -79,14 +179,14 @@ def _suspect(
     if named is not None:
         return named
     world = job.layout.world_size
-    silent = ranks.silent_suspect(probe)
-    if silent is not None and leaves(job, silent, stall.given_up, beats):
+    silent = silent_suspect(probe)
+    if silent is not None and fell_silent_after(job, silent, stall.given_up, beats):
         silent = None
     found = (
         silent
-        or ranks.missing_suspect(probe, world, job.attempt.phase)
-        or ranks.behind_suspect(probe)
-        or _by_watchdog(watchdog.least_enqueued(job, stall.since), CulpritState.BEHIND)
+        or missing_suspect(probe, world, job.attempt.phase)
+        or behind_suspect(probe)
+        or _by_watchdog(least_enqueued(job, stall.since), CulpritState.BEHIND)
         or absent_suspect(job, stall.since)
     )
     equal = next((seen for seen in signs if seen.sign.state is SignState.ALL_EQUAL), None)
@@ -94,15 +194,15 @@ def _suspect(
         return Suspect(None, CulpritState.ALL_EQUAL, ""), equal
     found = (
         found
-        or ranks.elsewhere_suspect(probe)
-        or _by_watchdog(watchdog.stuck_here(job, stall.since), CulpritState.STUCK)
-        or ranks.equal_suspect(probe, world)
+        or elsewhere_suspect(probe)
+        or _by_watchdog(stuck_here(job, stall.since), CulpritState.STUCK)
+        or equal_suspect(probe, world)
     )
     return found, None
 
 
-def leaves(job: Job, suspect: Suspect, given_up: FaultSeen | None, beats: float) -> bool:
-    """It fell silent when a watchdog took its process down: a victim."""
+def fell_silent_after(job: Job, suspect: Suspect, given_up: FaultSeen | None, beats: float) -> bool:
+    """The rank fell silent when a watchdog took its process down: it is a victim."""
     if given_up is None or suspect.rank not in job.attempt.ranks:
         return False
     return job.attempt.ranks[suspect.rank].at >= given_up.at - beats
@@ -123,13 +223,13 @@ def _named_by_sign(job: Job, signs: list[SignSeen]) -> tuple[Suspect, SignSeen] 
 
 
 def _are_most(job: Job, named: list[SignSeen]) -> bool:
-    """Where most are stuck, they wait for one that is not."""
+    """If most ranks are stuck, they wait for one that is not."""
     world = job.layout.world_size or len(job.attempt.ranks)
     return bool(world) and world > 1 and len(named) * 2 > world
 
 
 def _order(job: Job, seen: SignSeen) -> tuple[int, int]:
-    """The furthest behind first, then the lowest rank."""
+    """Fewest iterations first, then the lowest rank."""
     rank = _rank(job, seen)
     state = None if rank is None else job.attempt.ranks.get(rank)
     done = -1 if state is None or state.iteration is None else state.iteration
@@ -137,7 +237,7 @@ def _order(job: Job, seen: SignSeen) -> tuple[int, int]:
 
 
 def _rank(job: Job, seen: SignSeen) -> int | None:
-    """A sign of a whole pod stands for its lowest rank."""
+    """Return the rank of the sign; a sign of a whole pod stands for its lowest rank."""
     if seen.sign.rank is not None:
         return seen.sign.rank
     there = (rank.rank for rank in job.attempt.ranks.values() if rank.stream == seen.stream)
@@ -145,7 +245,7 @@ def _rank(job: Job, seen: SignSeen) -> int | None:
 
 
 def absent_suspect(job: Job, since: float) -> Suspect | None:
-    rank = watchdog.absentee(job, since)
+    rank = absentee(job, since)
     if rank is None:
         return None
     text = "every other rank waited in a collective until it timed out"
@@ -159,7 +259,7 @@ def _by_watchdog(seen: FaultSeen | None, state: CulpritState) -> Suspect | None:
 
 
 def _stream(suspect: Suspect, proof: SignSeen | None) -> str | None:
-    """The pod of the witness is the pod of the rank only where it looked at the process."""
+    """The pod of the witness is the pod of the rank only if the witness looked at the process."""
     if proof is None or suspect.state is not CulpritState.SILENT:
         return None
     return None if proof.sign.source is SignSource.FLIGHT_RECORDER else proof.stream

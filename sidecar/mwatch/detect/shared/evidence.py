@@ -1,11 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Turns what was seen into the lines that a finding shows as its proof.
-
-The text is made of what the job keeps: of an iteration line that is its numbers, not its words.
-"""
+"""Turn observations into the evidence lines of a finding."""
 
 from __future__ import annotations
+
+from itertools import islice
 
 from mwatch.model.event import Straggler
 from mwatch.model.finding import Evidence
@@ -48,35 +47,28 @@ def of_exit(seen: ExitSeen) -> Evidence:
 
 
 def of_gone(seen: ProcessGone) -> Evidence:
-    """No line of a log: the parent of the process, or Kubernetes, said it."""
     reported = (
         None if seen.exit.exit_code is None else f"exit code {seen.exit.exit_code}",
         seen.exit.signal,
         seen.exit.reason,
     )
     report = ", ".join(part for part in reported if part) or "no reason given"
-    return Evidence(None, None, _short(f"{seen.stream}: the command has ended ({report})"))
+    return of_text(f"{seen.stream}: the command has ended ({report})")
 
 
 def of_sign(seen: SignSeen) -> Evidence:
     where = "" if seen.sign.rank is None else f" of rank {seen.sign.rank}"
-    return Evidence(None, None, _short(f"{seen.sign.source}{where}: {seen.sign.text}"))
+    return of_text(f"{seen.sign.source}{where}: {seen.sign.text}")
 
 
 def of_text(text: str) -> Evidence:
-    """Of something that stands in no file, such as what the probes show together."""
     return Evidence(None, None, _short(text))
 
 
 def of_straggler(report: Straggler) -> Evidence:
-    message = ", ".join(
-        f"{name} {value:g} on rank {rank}" for name, (value, rank) in _named(report)
-    )
-    return _of_line(report.file, report.line, message)
-
-
-def _named(report: Straggler) -> list[tuple[str, tuple[float, int]]]:
-    return list(report.measures.items())[:8]
+    measures = islice(report.measures.items(), 8)
+    text = ", ".join(f"{name} {value:g} on rank {rank}" for name, (value, rank) in measures)
+    return _of_line(report.file, report.line, text)
 
 
 def _of_line(file: str, line: int, text: str) -> Evidence:

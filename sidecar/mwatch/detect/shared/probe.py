@@ -1,11 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which ranks the probe shows to be alive, and for how long none of them got further.
+"""Which ranks the probe shows to be alive, and for how long none of them has progressed.
 
-Clocks of pods differ by seconds, so a rank is held against its own clock: how long ago, by that,
-it finished its last iteration. All ranks finish an iteration together, so one whose last word
-came sooner after it than others' has been silent since. Only where no iteration was finished
-yet are clocks compared, with room for their difference.
+Clocks of pods differ by seconds, so a rank's silence is measured by its own clock: all ranks finish
+an iteration together, so one whose last record came sooner after it than the others' has been
+silent since. Before the first iteration clocks are compared, with room for their difference.
 """
 
 from __future__ import annotations
@@ -21,34 +20,35 @@ from mwatch.model.settings import HangSettings, Settings
 
 
 class ProbedRanks(NamedTuple):
-    """The ranks as their probes show them; both empty: there is no probe."""
+    """The ranks as their probes show them; both lists are empty without probes."""
 
     beating: list[RankState]
     silent: list[RankState]
     newest: float
-    """When any of them last wrote, by its own clock."""
+    """Time of the last record of any rank, by its own clock."""
     quiet: Mapping[int, float] = {}
-    """By rank: seconds of silence, where some are silent and others beat."""
+    """Seconds of silence by rank, where some are silent and others are not."""
 
     @property
     def is_dark(self) -> bool:
-        """Every probe has stopped at once: that says more of the watcher than of the ranks."""
+        """Every probe stopped at once: the observer is more likely at fault than the ranks."""
         return bool(self.silent) and not self.beating
 
     @property
-    def follows(self) -> bool:
-        """Somebody beats and tells how far it is."""
+    def has_iterations(self) -> bool:
         return any(rank.iteration is not None for rank in self.beating)
 
 
-NOBODY = ProbedRanks([], [], 0.0)
-_known: ContextVar[dict[int, ProbedRanks] | None] = ContextVar("watched", default=None)
+NO_PROBES = ProbedRanks([], [], 0.0)
+_known: ContextVar[dict[int, ProbedRanks] | None] = ContextVar("probed_ranks", default=None)
 
 
 @contextmanager
-def one_look() -> Iterator[None]:
-    """Within it no job changes: what several detectors ask for is worked out once. A job may have
-    many thousand ranks. Within another one, that one holds."""
+def one_evaluation() -> Iterator[None]:
+    """Share `probed_ranks` between detectors while the job does not change.
+
+    A job may have many thousand ranks. Nested uses share the outermost one.
+    """
     known = _known.get()
     before = _known.set({} if known is None else known)
     try:
@@ -57,20 +57,20 @@ def one_look() -> Iterator[None]:
         _known.reset(before)
 
 
-def watched(job: Job, settings: Settings) -> ProbedRanks:
+def probed_ranks(job: Job, settings: Settings) -> ProbedRanks:
     known = _known.get()
     if known is None:
-        return _watched(job, settings)
+        return _probed_ranks(job, settings)
     found = known.get(id(job))
     if found is None:
-        found = known[id(job)] = _watched(job, settings)
+        found = known[id(job)] = _probed_ranks(job, settings)
     return found
 
 
-def _watched(job: Job, settings: Settings) -> ProbedRanks:
+def _probed_ranks(job: Job, settings: Settings) -> ProbedRanks:
     attempt, hang = job.attempt, settings.hang
     if not attempt.ranks or not job.sees(Source.PROBE):
-        return NOBODY
+        return NO_PROBES
     away = attempt.gone.keys() | attempt.unseen
     ranks = [rank for rank in attempt.ranks.values() if rank.stream not in away]
     newest = max((rank.at for rank in ranks), default=0.0)
@@ -89,7 +89,7 @@ def _watched(job: Job, settings: Settings) -> ProbedRanks:
 
 
 def silences(job: Job, ranks: list[RankState], hang: HangSettings) -> dict[int, float]:
-    """By rank: for how many seconds it has surely written nothing while others did."""
+    """Return for each rank how many seconds it certainly wrote nothing while others did."""
     latest = max(rank.at for rank in ranks) - hang.clock_seconds
     in_pod: dict[str, float] = {}
     for rank in ranks:
@@ -106,7 +106,7 @@ def silences(job: Job, ranks: list[RankState], hang: HangSettings) -> dict[int, 
 
 
 def _longest(ranks: list[RankState]) -> dict[int, float]:
-    """By iteration: how long ago any rank that is as far, or further, finished its last one."""
+    """By iteration: the longest time since any rank at least that far finished its last one."""
     found: dict[int, float] = {}
     for rank in ranks:
         iteration, since = rank.iteration or 0, _since_iteration(rank)
@@ -121,7 +121,7 @@ def _longest(ranks: list[RankState]) -> dict[int, float]:
 
 
 def _counted(job: Job, ranks: list[RankState]) -> list[RankState]:
-    """Those that were seen to finish an iteration: before, `progressed_at` is when they came."""
+    """Ranks seen to finish an iteration; before, `progressed_at` is when they appeared."""
     first = job.attempt.first_iteration
     if first is None:
         return []
@@ -133,9 +133,9 @@ def _since_iteration(rank: RankState) -> float:
 
 
 def standstill(job: Job, probe: ProbedRanks, settings: Settings) -> float:
-    """For how many seconds no rank that beats has finished an iteration, by their own clocks.
+    """Return for how many seconds no beating rank finished an iteration, by their own clocks.
 
-    Nor longer than the phase lasts: that begins by the clock of the first rank.
+    It is no longer than the phase, which began by the clock of the first rank.
     """
     ranks = prompt(probe, settings)
     unobserved = min(max(job.now - probe.newest, 0.0), settings.hang.look_seconds)
@@ -146,14 +146,14 @@ def standstill(job: Job, probe: ProbedRanks, settings: Settings) -> float:
 
 
 def prompt(probe: ProbedRanks, settings: Settings) -> list[RankState]:
-    """Those that beat and have missed next to nothing: another may be the one that was stopped."""
+    """Return the beating ranks that missed next to no record; a late one may have been stopped."""
     late = 2 * settings.hang.look_seconds
     found = [rank for rank in probe.beating if probe.quiet.get(rank.rank, 0.0) <= late]
     return found or probe.beating
 
 
 def is_behind_the_log(job: Job, ranks: list[RankState], settings: Settings) -> bool:
-    """Its counter does not count: lines have told of iterations that no beat knows.
+    """The probe's counter does not count: the log shows iterations that no record has.
 
     It may be behind by one: Megatron counts an iteration when it begins the next.
     """

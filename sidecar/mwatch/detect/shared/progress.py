@@ -1,12 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""When an attempt last did something, and what can be said of it from then on.
+"""How often a job prints an iteration line, how long its steps take, when it last progressed.
 
-How often this job prints an iteration line, learnt from its newest lines.
-
-A gap with a save or an evaluation in it is no usual gap. Where output is buffered, lines come
-in bursts and most gaps are nothing: then only the longest one tells. The printed time of a step
-leaves saves and evaluations out, so it is the better guide while the batch size ramps.
+Gaps with a save or an evaluation in them are not usual gaps. Where output is buffered, lines come
+in bursts: then only the longest gap counts. The printed step time excludes saves and evaluations,
+so it is the better guide while the batch size ramps up.
 """
 
 from __future__ import annotations
@@ -15,25 +13,24 @@ from itertools import islice, pairwise
 from typing import NamedTuple
 
 from mwatch.model.job import Attempt, Job, Step
-from mwatch.model.settings import HangSettings, Settings
+from mwatch.model.settings import Settings
 from mwatch.stats import median
 
 RECENT_LINES = 32
 STEP_LINES = 8
-_BURST = 0.5  # of what the steps take: lines that come faster than that were waiting in a buffer
+_BURST = 0.5  # share of the steps' time: lines that come faster were waiting in a buffer
 
 
 class Cadence(NamedTuple):
     gap: float
-    """Seconds from one line to the next, as a rule."""
+    """Usual seconds between two lines."""
     iterations: int
-    """That the next line will be away from the last."""
+    """Usual iterations between two lines."""
     longest: float
-    """The longest gap of late, whatever was in it."""
+    """Longest recent gap, with whatever was in it."""
 
 
 def cadence(job: Job) -> Cadence | None:
-    """None: too little was printed to tell."""
     lines = _recent(job, RECENT_LINES)
     pairs = [(a, b) for a, b in pairwise(lines) if b.iteration > a.iteration and b.at >= a.at]
     apart = _apart(job, pairs)
@@ -53,7 +50,7 @@ def cadence(job: Job) -> Cadence | None:
 
 
 def _comes_in_bursts(pairs: list[tuple[Step, Step]]) -> bool:
-    """Most lines come much sooner after the one before than their steps can have taken."""
+    """Most lines follow the one before sooner than their steps can have taken."""
     shares = [
         (b.at - a.at) / (b.seconds * (b.iteration - a.iteration))
         for a, b in pairs
@@ -63,7 +60,7 @@ def _comes_in_bursts(pairs: list[tuple[Step, Step]]) -> bool:
 
 
 def _apart(job: Job, pairs: list[tuple[Step, Step]]) -> int | None:
-    """The extra first line of a process stands off the interval."""
+    """Usual iterations between lines; the extra first line of a process is off the interval."""
     on_time = [b.iteration - a.iteration for a, b in pairs if not a.is_first_of_process]
     if len(on_time) >= 2 or (on_time and job.layout.log_interval is None):
         return max(1, round(median(on_time)))
@@ -72,7 +69,7 @@ def _apart(job: Job, pairs: list[tuple[Step, Step]]) -> int | None:
 
 
 def step_seconds(job: Job) -> float | None:
-    """Of the next step: the newest lines by the sample, times the batch size that is due."""
+    """Estimate the next step: recent seconds per sample times the batch size that is due."""
     lines = [line for line in _recent(job, STEP_LINES) if line.seconds]
     known = [(line.seconds or 0.0, line.batch_size) for line in _warm(job, lines) or lines]
     if not known:
@@ -85,26 +82,26 @@ def step_seconds(job: Job) -> float | None:
 
 
 def slowest_step(job: Job) -> float | None:
-    """Of the newest lines, where calibration has learnt nothing: all were skipped, for one."""
+    """Return the slowest recent step, for when calibration has learnt nothing."""
     lines = [line for line in _recent(job, STEP_LINES) if line.seconds]
     return max((line.seconds or 0.0 for line in _warm(job, lines)), default=None)
 
 
 def _warm(job: Job, lines: list[Step]) -> list[Step]:
-    """Without the first two of the attempt, where others are there: a pod that tells nothing of
-    the start prints the first step in them, and does not say so."""
+    """Drop the first two lines of the attempt if there are others: a pod that prints nothing of the
+    start has its slow first step in them, unmarked."""
     warm = [line for line in lines if is_warm(line)]
     cold = list(islice(job.attempt.steps, 2))
     return [line for line in warm if line not in cold] or warm
 
 
 def is_warm(line: Step) -> bool:
-    """Not the first step of a process, and no line that counts it once more."""
+    """Not the first step of a process, and not a line that counts iterations again."""
     return not line.is_first_of_process and line.new >= line.covers
 
 
 def _due_size(sizes: list[int]) -> int:
-    """While the batch ramps, the next line may be of the size after this one."""
+    """While the batch ramps up, the next line may have the next size."""
     risen = [b - a for a, b in pairwise(sizes) if b > a]
     return sizes[-1] + (risen[-1] if risen else 0)
 
@@ -122,7 +119,6 @@ def has_multiple(iterations: range, interval: int | None) -> bool:
 
 
 def multiples(iterations: range, interval: int | None) -> int:
-    """How many of these iterations an interval falls on."""
     if not interval or interval < 0 or not iterations:
         return 0
     return iterations[-1] // interval - (max(iterations[0], 1) - 1) // interval
@@ -133,7 +129,7 @@ def _recent(job: Job, count: int) -> list[Step]:
 
 
 def last_iteration_at(attempt: Attempt) -> float | None:
-    """When an iteration was last seen to be finished, by anybody."""
+    """Return when any source last saw an iteration finish."""
     seen = [] if attempt.line_at is None else [attempt.line_at]
     first = attempt.first_iteration
     if first is not None:
@@ -143,8 +139,8 @@ def last_iteration_at(attempt: Attempt) -> float | None:
 
 
 def step_limit(job: Job, settings: Settings) -> float | None:
-    """After so many seconds without an iteration the probe's reader worries; None: no data."""
-    hang: HangSettings = settings.hang
+    """Return how many seconds without an iteration are allowed by the probe."""
+    hang = settings.hang
     p99 = job.calibration.step_p99() or slowest_step(job)
     if p99 is None:
         return None
@@ -152,14 +148,14 @@ def step_limit(job: Job, settings: Settings) -> float | None:
 
 
 def went_on(job: Job, at: float, settings: Settings) -> bool:
-    """Iterations were finished well after `at`: whatever happened then did not stop the job."""
+    """Iterations were finished well after `at`: the event did not stop the job."""
     last = last_iteration_at(job.attempt)
     margin = step_limit(job, settings) or settings.hang.probe_floor_seconds
     return last is not None and last > at + margin
 
 
 def iteration_at(attempt: Attempt, at: float) -> int | None:
-    """The iteration that was being done at that moment, as far as the lines tell."""
+    """Return the iteration that was being done at that time, as far as the lines show."""
     later = next((step for step in attempt.steps if step.at >= at), None)
     if later is not None:
         return later.first_covered
@@ -167,7 +163,6 @@ def iteration_at(attempt: Attempt, at: float) -> int | None:
 
 
 def next_iteration(attempt: Attempt) -> int | None:
-    """The one after the last that is known to be finished."""
     if attempt.iteration is not None:
         return attempt.iteration + 1
     return None if attempt.resumed_from is None else attempt.resumed_from + 1

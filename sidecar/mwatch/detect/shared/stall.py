@@ -1,21 +1,257 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the attempt has been silent for longer than what it is doing allows.
+"""Whether an attempt has been silent for longer than its current phase allows.
 
-A stall is a fact about silence. Whether it is worth a restart is not decided here.
+The log cannot show everything: a periodic evaluation prints nothing until its result, and only
+rank 0 prints saves. Where one may be under way, its deadline is added to the limit. The trainer's
+own watchdogs can end the wait earlier. Whether a stall is worth a restart is decided elsewhere.
 """
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
-from mwatch.detect.shared.patience import patience
-from mwatch.detect.shared.probe import is_behind_the_log, standstill, watched
-from mwatch.detect.shared.watchdog import given_up
-from mwatch.model.job import FaultSeen, Job, SignSeen
-from mwatch.model.observation import SignState
-from mwatch.model.phase import JobPhase
+from mwatch.detect.shared.probe import (
+    ProbedRanks,
+    is_behind_the_log,
+    probed_ranks,
+    prompt,
+    standstill,
+)
+from mwatch.detect.shared.progress import (
+    Cadence,
+    cadence,
+    has_multiple,
+    multiples,
+    step_limit,
+    step_seconds,
+)
+from mwatch.model.job import FaultSeen, Job, SignSeen, Step
+from mwatch.model.observation import SignState, Source
+from mwatch.model.phase import DeadlineSlot, JobPhase, slot_of
 from mwatch.model.settings import Settings
+
+GIVEN_UP = frozenset(
+    {
+        "collective-timeout",
+        "gloo-timeout",
+        "global-timeout-signal",
+        "monitor-ends-hang",
+        "monitor-ends-timeout",
+        "nccl-teardown",
+        "watchdog-heartbeat",
+        "watchdog-stuck",
+    }
+)
+"""Faults after which the trainer is taken down: the attempt cannot recover."""
+_WAITED = frozenset({"collective-timeout", "gloo-timeout"})
+STUCK_HERE = frozenset({"watchdog-heartbeat", "watchdog-stuck"})
+"""Faults that blame the process that prints them: a stuck CUDA or NCCL call, or the GIL."""
+
+_GROUP = re.compile(r"\[(PG [^\]\n]{1,120}?) Rank \d+\]")
+_ENQUEUED = re.compile(r"last enqueued (?:NCCL )?work: (\d{1,18})")
+
+
+def given_up(job: Job, since: float) -> FaultSeen | None:
+    """Return the first watchdog that ended its wait after the last progress."""
+    return next((seen for seen in _since(job, since) if seen.fault.id in GIVEN_UP), None)
+
+
+def stuck_here(job: Job, since: float) -> FaultSeen | None:
+    found = (seen for seen in _since(job, since) if seen.fault.id in STUCK_HERE)
+    return next((seen for seen in found if seen.fault.rank is not None), None)
+
+
+def least_enqueued(job: Job, since: float) -> FaultSeen | None:
+    """Return the report of the rank that enqueued the least, if most of its group enqueued more.
+
+    The rank that prints a timeout is usually a victim of the one that enqueued less.
+    """
+    groups: dict[str, dict[int, tuple[int, FaultSeen]]] = {}
+    for seen in _since(job, since):
+        group, work = _GROUP.search(seen.fault.text), _ENQUEUED.search(seen.fault.text)
+        if group and work and seen.fault.rank is not None:
+            groups.setdefault(group[1], {})[seen.fault.rank] = (int(work[1]), seen)
+    for reports in groups.values():
+        most = max(work for work, _ in reports.values())
+        behind = [report for report in reports.values() if report[0] < most]
+        if behind and len(behind) * 2 <= len(reports):
+            return min(behind, key=lambda report: report[0])[1]
+    return None
+
+
+def absentee(job: Job, since: float) -> int | None:
+    """Return the only rank of the job that did not wait in a collective until it timed out."""
+    world = job.layout.world_size or 0
+    waited = {
+        seen.fault.rank
+        for seen in _since(job, since)
+        if seen.fault.id in _WAITED and seen.fault.rank is not None
+    }
+    absent = [rank for rank in range(world) if rank not in waited] if len(waited) < world else []
+    return absent[0] if len(absent) == 1 and world > 1 else None
+
+
+def _since(job: Job, since: float) -> list[FaultSeen]:
+    return [seen for seen in job.attempt.faults if seen.at >= since]
+
+
+_PROBE = 0.7
+_LOG = 0.5
+_CAREFUL = 0.3
+
+_ASIDE = frozenset({JobPhase.SAVING, JobPhase.EVALUATING, JobPhase.ASYNC_FINALIZE})
+
+
+class Patience(NamedTuple):
+    seconds: float
+    confidence: float
+    """That only a stall lasts longer, before any other witness is considered."""
+    note: str = ""
+    """What could not be observed, for people."""
+
+
+def patience(job: Job, probe: ProbedRanks, settings: Settings) -> Patience | None:
+    """Return the silence that is allowed now; None if neither log nor probe can show progress."""
+    phase = job.attempt.phase
+    if phase is JobPhase.TRAINING:
+        return _training(job, probe, settings)
+    has_probe = bool(probe.beating)
+    if phase is JobPhase.FIRST_STEP and not has_probe:
+        return _first_step_by_log(job, settings)
+    if not has_probe and (not job.sees(Source.LOG) or _knows_nothing(job)):
+        return None
+    return Patience(_deadline(job, phase, settings), _PROBE if has_probe else _LOG)
+
+
+def _knows_nothing(job: Job) -> bool:
+    """No line of the trainer was understood, so its start cannot be detected either."""
+    is_unknown = job.layout.log_interval is None and job.layout.world_size is None
+    return job.attempt.phase is JobPhase.STARTING and is_unknown
+
+
+def _deadline(job: Job, phase: JobPhase, settings: Settings) -> float:
+    seconds = _learnt(job, phase, settings)
+    if phase is JobPhase.STOPPING and job.attempt.save is not None:
+        return seconds + _learnt(job, JobPhase.SAVING, settings)
+    return seconds
+
+
+def _learnt(job: Job, phase: JobPhase, settings: Settings) -> float:
+    slot = slot_of(phase, job.attempt.saves_done)
+    assert slot is not None  # stall() asks for no other phase
+    return job.calibration.deadline(slot, settings)
+
+
+def _first_step_by_log(job: Job, settings: Settings) -> Patience:
+    """Before core_v0.16 the first line is printed only after a whole log interval."""
+    seconds = job.calibration.deadline(DeadlineSlot.FIRST_STEP, settings)
+    note = "no iteration line was printed yet"
+    interval = job.layout.log_interval
+    if interval == 1:
+        return Patience(seconds, _LOG, note)
+    step = job.calibration.step_median()
+    if interval is None or step is None:
+        return Patience(max(seconds, settings.deadlines.first_step.ceiling_seconds), _CAREFUL, note)
+    return Patience(seconds + interval * step, _LOG, note)
+
+
+def _training(job: Job, probe: ProbedRanks, settings: Settings) -> Patience | None:
+    if probe.has_iterations and not is_behind_the_log(job, probe.beating, settings):
+        return _by_probe(job, probe, settings)
+    if not job.sees(Source.LOG):
+        return None
+    return _by_log(job, settings)
+
+
+def _by_probe(job: Job, probe: ProbedRanks, settings: Settings) -> Patience:
+    aside = {rank.phase for rank in prompt(probe, settings)} & _ASIDE
+    if aside:
+        allowed = max(_deadline(job, JobPhase(phase), settings) for phase in aside)
+        return Patience(allowed, _PROBE)
+    limit = step_limit(job, settings)
+    if limit is None:
+        return Patience(job.calibration.deadline(DeadlineSlot.TRAINING, settings), _PROBE)
+    hang = settings.hang
+    limit = max(limit, hang.probe_factor * (step_seconds(job) or 0.0))
+    return Patience(max(limit - hang.look_seconds, hang.look_seconds), _PROBE)
+
+
+def _by_log(job: Job, settings: Settings) -> Patience | None:
+    attempt = job.attempt
+    known = cadence(job)
+    if not attempt.steps or known is None:
+        if not any(stream.prints_iterations for stream in job.streams.values()):
+            return None if not attempt.steps else _by_default(job, settings)
+        return _by_default(job, settings)
+    last = attempt.steps[-1]
+    limit = max(settings.deadlines.training.floor_seconds, settings.hang.log_intervals * known.gap)
+    limit += _evaluation_seconds(job, last, known, settings) + _save_seconds(
+        job, last, known, settings
+    )
+    if attempt.is_done:
+        limit += _deadline(job, JobPhase.STOPPING, settings)
+    if _shows_saves(job) or job.layout.log_interval is not None:
+        return Patience(limit, _LOG)
+    note = "no stream shows saves: a long one would look the same"
+    return Patience(max(limit, settings.hang.log_intervals * known.longest), _CAREFUL, note)
+
+
+def _by_default(job: Job, settings: Settings) -> Patience:
+    note = "too few iteration lines to know how often they come"
+    return Patience(job.calibration.deadline(DeadlineSlot.TRAINING, settings), _CAREFUL, note)
+
+
+def _shows_saves(job: Job) -> bool:
+    return any(stream.prints_checkpoints for stream in job.streams.values())
+
+
+def _unprinted(job: Job, last: Step, known: Cadence) -> range:
+    """Return the iterations whose evaluation or save may be running now without a line.
+
+    An iteration's line is printed before its evaluation and save; a change of phase after the line
+    means that both are over.
+    """
+    is_over = job.attempt.progress_at > last.at
+    return range(last.iteration + is_over, last.iteration + known.iterations)
+
+
+def _evaluation_seconds(job: Job, last: Step, known: Cadence, settings: Settings) -> float:
+    interval = job.layout.eval_interval
+    has_evaluated = bool(
+        job.attempt.evaluations or job.calibration.durations[DeadlineSlot.EVALUATING]
+    )
+    allowed = job.calibration.deadline(DeadlineSlot.EVALUATING, settings)
+    if interval is None:
+        return allowed if has_evaluated else 0.0
+    open_now = _unprinted(job, last, known)
+    if not has_multiple(open_now, interval) or _are_reported(job, last, open_now, interval):
+        return 0.0
+    return allowed
+
+
+def _are_reported(job: Job, last: Step, open_now: range, interval: int) -> bool:
+    """Whether the results of all due evaluations were printed, or this run never prints any.
+
+    An evaluation with several data sets prints several results.
+    """
+    reported = job.attempt.evaluations
+    first = job.attempt.first_iteration or last.iteration
+    before = multiples(range(first, last.iteration), interval)
+    if before and not reported and not job.calibration.durations[DeadlineSlot.EVALUATING]:
+        return True  # it was due and did not come: this run does not evaluate
+    each = max(1, job.attempt.evaluations_before // before) if before else 1
+    return reported >= each * multiples(range(first, open_now.stop), interval)
+
+
+def _save_seconds(job: Job, last: Step, known: Cadence, settings: Settings) -> float:
+    if _shows_saves(job):
+        return 0.0
+    if has_multiple(_unprinted(job, last, known), job.layout.save_interval):
+        return _learnt(job, JobPhase.SAVING, settings)
+    return 0.0
+
 
 _NEVER = frozenset({JobPhase.QUEUED, JobPhase.SCHEDULING, JobPhase.ENDED})
 _GIVEN_UP = 0.9
@@ -23,14 +259,14 @@ _GIVEN_UP = 0.9
 
 class Stall(NamedTuple):
     since: float
-    """The last progress."""
+    """Time of the last progress."""
     limit: float
-    """What the silence was measured by; 0: a watchdog of the trainer has ended its wait."""
+    """Allowed silence in seconds; 0 if a watchdog of the trainer ended its wait."""
     confidence: float
     note: str
     given_up: FaultSeen | None
     is_unobserved: bool
-    """Every probe is silent too, and nobody else sees the processes: blind, not hung."""
+    """Every probe is silent and no other source sees the processes: blind, not hung."""
 
 
 def stall(job: Job, settings: Settings) -> Stall | None:
@@ -44,26 +280,26 @@ def stall(job: Job, settings: Settings) -> Stall | None:
     ended = None if is_quiet else given_up(job, since)
     if ended is not None:
         return Stall(since, 0.0, _GIVEN_UP, "", ended, False)
-    return _outlasted(job, since, settings)
+    return _exceeded_limit(job, since, settings)
 
 
 def has_stopped(job: Job, settings: Settings) -> bool:
-    """Nothing comes of the attempt any more: it is over, or stalled."""
+    """The attempt is over, or stalled."""
     attempt = job.attempt
     is_over = attempt.phase is JobPhase.ENDED or attempt.ended_at is not None
     return is_over or stall(job, settings) is not None
 
 
 def _least(settings: Settings) -> float:
-    """No limit is shorter; most looks end here."""
+    """Return the shortest limit there can be; most evaluations end here."""
     by_probe = settings.hang.probe_floor_seconds - settings.hang.look_seconds
     return min(by_probe, settings.deadlines.training.floor_seconds)
 
 
-def _outlasted(job: Job, since: float, settings: Settings) -> Stall | None:
-    probe = watched(job, settings)
+def _exceeded_limit(job: Job, since: float, settings: Settings) -> Stall | None:
+    probe = probed_ranks(job, settings)
     silent = job.now - since
-    if probe.follows and not is_behind_the_log(job, probe.beating, settings):
+    if probe.has_iterations and not is_behind_the_log(job, probe.beating, settings):
         silent = standstill(job, probe, settings)
     if silent < _least(settings):
         return None
@@ -76,7 +312,7 @@ def _outlasted(job: Job, since: float, settings: Settings) -> Stall | None:
 
 
 def _is_dying(job: Job, since: float, settings: Settings) -> bool:
-    """It has raised an error and is coming down: that is a crash, unless it never ends."""
+    """An error was raised and processes are still exiting: a crash, unless that never ends."""
     last = max((seen.at for seen in job.attempt.errors if seen.at >= since), default=None)
     return last is not None and job.now - last < settings.hang.dying_seconds
 
@@ -84,10 +320,7 @@ def _is_dying(job: Job, since: float, settings: Settings) -> bool:
 def fresh_signs(
     job: Job, since: float, settings: Settings, room: float | None = None
 ) -> list[SignSeen]:
-    """What witnesses have said of this silence; older words were about something else.
-
-    `room`: by which their clocks may be behind.
-    """
+    """Return the signs of this silence; `room` is how far clocks of the sources may be behind."""
     hang = settings.hang
     room = hang.beat_silence_seconds if room is None else room
     earliest = max(since - room, job.now - hang.sign_seconds)

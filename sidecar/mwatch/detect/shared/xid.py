@@ -1,13 +1,14 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reading rules for Xids: a burst is judged, not a line.
+"""Rules for NVIDIA Xids: a burst of them is judged, not a single line.
 
-Kept apart by node, in order of time. No Xid seen proves nothing unless the kernel log is read.
+Xids are kept apart by node, in order of time. No Xid proves nothing unless the kernel log is read.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from mwatch.model.fault import AvoidNode, Blame, RestartHelps, Role
 from mwatch.model.job import FaultSeen
@@ -42,7 +43,7 @@ def node(seen: FaultSeen) -> str:
 
 
 def action(seen: FaultSeen) -> str | None:
-    """What Xid 154 says is now due: `None` as text when the GPU has recovered."""
+    """Return what Xid 154 asks for; the text `None` if the GPU has recovered."""
     if number(seen) != RECOVERY_ACTION:
         return None
     found = _ACTION.search(seen.fault.text)
@@ -50,7 +51,7 @@ def action(seen: FaultSeen) -> str | None:
 
 
 def asks_for_recovery(seen: FaultSeen) -> bool:
-    """Now; a GPU that is only to be drained works on until its job is done."""
+    """A recovery is due now; a GPU that is only to be drained works until the job ends."""
     reported = action(seen)
     return (
         reported is not None
@@ -60,7 +61,7 @@ def asks_for_recovery(seen: FaultSeen) -> bool:
 
 
 def standing(faults: list[FaultSeen]) -> list[FaultSeen]:
-    """Xids in order of time, without those that a later 154 has cleared."""
+    """Return the Xids in order of time, without those that a later Xid 154 cleared."""
     xids = sorted((seen for seen in faults if number(seen) is not None), key=lambda seen: seen.at)
     cleared: dict[tuple[str, str | None], float] = {}
     for seen in xids:
@@ -70,26 +71,32 @@ def standing(faults: list[FaultSeen]) -> list[FaultSeen]:
 
 
 def bursts(xids: list[FaultSeen]) -> dict[str, list[list[FaultSeen]]]:
-    """By node; `xids` are in order of time."""
-    found: dict[str, list[list[FaultSeen]]] = {}
+    """Group by node; `xids` are in order of time."""
+    by_node: dict[str, list[FaultSeen]] = {}
     for seen in xids:
-        on_node = found.setdefault(node(seen), [])
-        if on_node and seen.at - on_node[-1][-1].at <= BURST_SECONDS:
-            on_node[-1].append(seen)
+        by_node.setdefault(node(seen), []).append(seen)
+    return {name: _in_bursts(on_node) for name, on_node in by_node.items()}
+
+
+def _in_bursts(xids: Iterable[FaultSeen]) -> list[list[FaultSeen]]:
+    found: list[list[FaultSeen]] = []
+    for seen in xids:
+        if found and seen.at - found[-1][-1].at <= BURST_SECONDS:
+            found[-1].append(seen)
         else:
-            on_node.append([seen])
+            found.append([seen])
     return found
 
 
 def is_machine(seen: FaultSeen) -> bool:
-    """The entry blames the GPU or its node, and is no mere consequence or note."""
+    """The entry blames the GPU or its node, and is a root cause."""
     if seen.entry is None:
         return seen.fault.id == UNKNOWN
     return seen.entry.role is Role.ROOT and seen.entry.blame in _MACHINE
 
 
 def is_fatal(seen: FaultSeen) -> bool:
-    """Nothing on this node will fix it while the job waits."""
+    """Waiting on this node does not fix it."""
     if asks_for_recovery(seen):
         return True
     entry = seen.entry
@@ -99,7 +106,7 @@ def is_fatal(seen: FaultSeen) -> bool:
 
 
 def roots(burst: list[FaultSeen]) -> list[FaultSeen]:
-    """Those of a burst that are the machine's own fault, the first one first."""
+    """Return those of a burst that are the machine's own fault, in order of time."""
     found = []
     is_nvlink = False
     for seen in burst:
@@ -112,11 +119,12 @@ def roots(burst: list[FaultSeen]) -> list[FaultSeen]:
 
 
 def repeated(now: list[FaultSeen], before: list[FaultSeen]) -> FaultSeen | None:
-    """An application's Xid that comes again on one GPU and no other: suspect the GPU.
+    """Return an application's Xid that came again on the same GPU only: suspect the GPU.
 
-    On several GPUs at once it is the software, and a second line of one burst is no repeat.
+    On several GPUs at once it is the software; a second line of one burst is not a repeat.
     """
-    for burst in _apart(now):
+    ours = sorted(filter(_may_be_machine, now), key=lambda seen: seen.at)
+    for burst in reversed(_in_bursts(ours)):
         last = burst[0]
         gpus = {place(seen) for seen in burst}
         if len(gpus) > 1 or last.fault.gpu is None:
@@ -126,17 +134,6 @@ def repeated(now: list[FaultSeen], before: list[FaultSeen]) -> FaultSeen | None:
         if others and {place(seen) for seen in others} == gpus:
             return last
     return None
-
-
-def _apart(xids: list[FaultSeen]) -> list[list[FaultSeen]]:
-    """Bursts of application Xids over all nodes, the newest first."""
-    found: list[list[FaultSeen]] = []
-    for seen in sorted(filter(_may_be_machine, xids), key=lambda seen: seen.at):
-        if found and seen.at - found[-1][-1].at <= BURST_SECONDS:
-            found[-1].append(seen)
-        else:
-            found.append([seen])
-    return found[::-1]
 
 
 def _may_be_machine(seen: FaultSeen) -> bool:

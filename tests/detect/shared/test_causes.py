@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from mwatch.detect.shared.exit_causes import (
+from mwatch.detect.shared.causes import (
     cause_of_error,
     cause_of_exit,
     cause_of_load_error,

@@ -9,7 +9,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mwatch.detect.shared.streak import first_iteration, skips_start, slide_start, streak_start
+from mwatch.detect.shared.steps import first_iteration, skips_start, slide_start, streak_start
 from mwatch.model.job import Step
 from support.builders.job import step
 

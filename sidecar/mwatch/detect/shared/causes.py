@@ -1,34 +1,30 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What an exit code, a word of Kubernetes or the class of an exception says about the cause.
+"""What a catalogue entry, an exit code, a Kubernetes reason or an exception says about the cause.
 
-The weakest kind of evidence: it is asked only where no line of the log tells more.
-
-One event that is told several times: by a traceback, by its last line, by a launcher.
-
-Whether a line came after the last step: what training survived did not end it.
-
-Lines of one file are ordered by their numbers, those of several files by their clocks alone.
+The cause decides what happens next: `user_error`, `data` and `oom` stop a job, most others restart
+it. Exit codes and exception classes are the weakest evidence, used only without a better line.
 """
 
 from __future__ import annotations
 
 import re
 
+from mwatch.model.fault import Blame, CatalogueEntry, Role
 from mwatch.model.finding import Cause
 from mwatch.model.job import Attempt, ErrorSeen, FaultSeen, Step
 
 RERUN_EXIT = 16
 FAILED_RESULT_EXIT = 17
 WORKER_FAILED = "elastic-worker-failed"
-"""Id of torchelastic's line about one worker; its report may never come."""
+"""Fault of torchelastic's line about one worker; its full report may never be printed."""
 _WORKER = re.compile(r"exitcode: (-?\d{1,5})")
 _FIRST_SIGNAL, _LAST_SIGNAL = 128, 160
 _WRAPPED = {216: RERUN_EXIT, 217: FAILED_RESULT_EXIT}
-"""As `mwatch-run` passes them on where it acts."""
+"""Exit codes as `mwatch-run` passes them on where it acts."""
 SIGABRT, _SIGTERM = 6, 15
 SHOT = frozenset({4, 7, 8, 9, 11})
-"""Signals that no process sends itself in Python: ILL, BUS, FPE, KILL, SEGV."""
+"""Signals that a Python process does not send to itself: ILL, BUS, FPE, KILL, SEGV."""
 _NUMBERS = {
     "SIGHUP": 1, "SIGINT": 2, "SIGILL": 4, "SIGABRT": 6, "SIGBUS": 7, "SIGFPE": 8, "SIGKILL": 9,
     "SIGSEGV": 11, "SIGTERM": 15,
@@ -67,13 +63,13 @@ _NAMES = frozenset(
         "UnboundLocalError",
     }
 )  # fmt: skip
+# Every checkpoint of Megatron holds its arguments: without them the file is bad.
 _MISMATCH = re.compile(
     r"do(?:es)? not match|mismatch|checkpoint ?value|parameter group|unexpected key"
     r"|missing key(?! in checkpoint state_dict: args\b)|(?:keyword|positional) argument"
     r"|incompatible|not supported",
     re.I,
 )
-"""The arguments are in every checkpoint of Megatron: without them it is the file that is bad."""
 _TERMINATED = re.compile(
     r"DataLoader worker \(pid\(?s?\)? ?[^)]*\) is killed by signal: Terminated"
 )
@@ -89,8 +85,94 @@ _PROGRAMMING = _NAMES | {
 }  # fmt: skip
 
 
+FAMILIES: dict[str, Cause] = {
+    "checkpoint": Cause.CHECKPOINT,
+    "collective-timeout": Cause.HANG,
+    "data": Cause.DATA,
+    "fabric": Cause.FABRIC,
+    "gpu-hardware": Cause.HARDWARE,
+    "host-memory": Cause.OOM,
+    "kubernetes": Cause.LOST_POD,
+    "numerics": Cause.NAN,
+    "nvlink": Cause.HARDWARE,
+    "out-of-memory": Cause.OOM,
+    "process-crash": Cause.CRASH,
+    "rendezvous": Cause.LOST_POD,
+    "software-stack": Cause.USER_ERROR,
+    "storage": Cause.STORAGE,
+    "user-code": Cause.USER_ERROR,
+}
+"""Cause by runbook."""
+
+EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
+    Cause.HARDWARE: (
+        "rerun-transient-error", "rerun-persistent-error", "rerun-not-reproducible",
+        "rerun-failed-exit", "weights-differ-across-dp", "process-segfault-nccl", "disk-io-error",
+        "ft-gpu-memory-held",
+    ),
+    Cause.RERUN: (
+        "rerun-checkpoint-exit", "rerun-reproducible", "rerun-second-run", "rerun-same-gpu",
+    ),
+    Cause.HANG: ("store-wait-timeout",),
+    Cause.LOSS_SCALE_COLLAPSE: ("loss-scale-at-minimum",),
+    Cause.LOSS_SPIKE: ("grad-norm-too-large", "loss-spike-composer"),
+    Cause.STARTED_FROM_RANDOM: ("checkpoint-none-found", "checkpoint-tracker-missing"),
+    Cause.STORAGE: (
+        "checkpoint-write-failed", "checkpoint-worker-failed", "checkpoint-rank-failed",
+        "checkpoint-save-overlap", "checkpoint-delete-failed", "data-hub-throttled",
+    ),
+    Cause.USER_ERROR: (
+        # the same for every checkpoint of the run: an older one does not help
+        "checkpoint-weights-only", "checkpoint-no-rng-state", "checkpoint-no-optimizer",
+        "checkpoint-version-invalid", "checkpoint-required-missing", "checkpoint-shape-differs",
+        "checkpoint-keys-differ", "checkpoint-arguments-differ", "checkpoint-format-flag",
+        # limits of the pod or the job's own settings
+        "ib-memory-lock", "nccl-no-interface", "nccl-topology-missing", "process-too-many-files",
+        "process-no-threads", "storage-permission", "object-store-denied", "k8s-container-start",
+        "k8s-admission-denied",
+    ),
+    Cause.CRASH: (
+        # may be a kernel, may be the GPU: worth another try
+        "cuda-illegal-address", "cuda-misaligned-address", "cuda-launch-failure",
+        "cuda-illegal-instruction", "cublas-execution-failed", "cudnn-failed", "te-cublas-error",
+        "te-cudnn-error", "te-cuda-error", "wandb-failed", "data-streaming-stale",
+        "store-port-in-use", "nccl-bootstrap-mismatch",
+        # another process died first
+        "dataloader-exited", "gloo-peer-closed", "remote-error", "nccl-remote-error",
+        "nccl-peer-closed", "nccl-connect-refused", "nccl-unhandled-cuda", "nccl-cuda-failure",
+        "k8s-crash-loop", "k8s-backoff-limit",
+    ),
+    Cause.FABRIC: ("dns-failure", "etcd-unreachable"),
+    Cause.SLOW: ("nccl-uses-tcp", "nccl-no-ib-device", "k8s-readiness-failed"),
+    Cause.KILLED: ("process-killed", "k8s-liveness-failed", "elastic-death-signal"),
+    Cause.OOM: ("k8s-oom-killed", "slurm-out-of-memory"),
+    Cause.DELETED_BY_USER: ("keyboard-interrupt",),
+    Cause.IMAGE: ("k8s-image-pull",),
+    Cause.UNSCHEDULABLE: (
+        "k8s-unschedulable", "k8s-no-gpu-free", "k8s-no-rdma-free", "k8s-quota-exceeded",
+    ),
+    Cause.VOLUME: ("k8s-mount-failed", "k8s-claim-missing"),
+    Cause.PREEMPTED: ("k8s-preempted", "slurm-preempted"),
+    Cause.DRAINED: ("k8s-node-shutdown",),
+    Cause.FINISHED_EARLY: ("k8s-deadline", "slurm-time-limit"),
+}  # fmt: skip
+"""Cause by id of the entry, where its runbook names the wrong one."""
+
+_BY_ID = {id: cause for cause, ids in EXCEPTIONS.items() for id in ids}
+
+
+def cause_of(entry: CatalogueEntry) -> Cause:
+    if entry.role is Role.BENIGN:
+        return Cause.UNKNOWN
+    if entry.id in _BY_ID:
+        return _BY_ID[entry.id]
+    if entry.xid is not None:  # 13 and 31 are the application's fault, until they come back
+        return Cause.CRASH if entry.blame in (Blame.USER, Blame.JOB) else Cause.HARDWARE
+    return FAMILIES.get(entry.runbook, Cause.CRASH)
+
+
 def signal_of(exit_code: int | None) -> int | None:
-    """The signal that ended it: torchelastic prints -9, a shell 137."""
+    """Return the signal that ended the process: torchelastic prints -9, a shell 137."""
     if exit_code is None:
         return None
     if exit_code < 0:
@@ -100,20 +182,20 @@ def signal_of(exit_code: int | None) -> int | None:
 
 
 def plain(exit_code: int | None, signal: str | None = None) -> int | None:
-    """Without what the wrapper added to it; None for a good end."""
+    """Return the exit code without what the wrapper added; None for a good end."""
     if exit_code:
         return _WRAPPED.get(exit_code, exit_code)
     return -_NUMBERS.get(signal, 1) if signal else None
 
 
 def exit_of_worker(text: str) -> int | None:
-    """As torchelastic prints it: `failed (exitcode: -9) local_rank: 0`."""
+    """Read `failed (exitcode: -9) local_rank: 0`, as torchelastic prints it."""
     found = _WORKER.search(text)
     return plain(int(found[1])) if found else None
 
 
 def place_of_exit(exit_code: int | None, signal: str | None) -> int:
-    """How much it tells: a worker that aborts or is told to stop follows another's death."""
+    """Rank an exit, most telling first: abort and SIGTERM usually follow another worker's death."""
     code = plain(exit_code, signal)
     if code in (RERUN_EXIT, FAILED_RESULT_EXIT):
         return 0
@@ -129,7 +211,7 @@ def cause_of_exit(exit_code: int | None) -> Cause:
 
 
 def cause_of_reason(reason: str | None) -> Cause | None:
-    """Of the words of Kubernetes or the wrapper; None where they say nothing."""
+    """Classify the reason given by Kubernetes or the wrapper; None if it names no cause."""
     if not reason:
         return None
     return next((cause for pattern, cause in _REASONS if pattern.search(reason)), None)
@@ -141,7 +223,7 @@ def is_cascade(error: str | None) -> bool:
 
 
 def cause_of_error(error: str | None, message: str = "", during: str | None = None) -> Cause:
-    """An exception that no entry of the catalogue knows.
+    """Classify an exception that is not in the catalogue.
 
     A programming error comes back with the same samples: a restart does not fix it.
     """
@@ -160,9 +242,10 @@ def cause_of_error(error: str | None, message: str = "", during: str | None = No
 
 
 def cause_of_load_error(error: str | None, message: str) -> Cause:
-    """While a checkpoint was being loaded: a damaged file raises all sorts of things.
+    """Classify an exception raised while a checkpoint was being loaded.
 
-    Settings that differ from the checkpoint's fail with an older one too.
+    A damaged file raises anything. Settings that differ from the checkpoint fail with older ones
+    too.
     """
     is_ours = _last_part(error) in _NAMES or _MISMATCH.search(message)
     return Cause.USER_ERROR if is_ours else Cause.CHECKPOINT
@@ -174,11 +257,12 @@ def _last_part(error: str | None) -> str:
 
 _SAME_TEXT = 40
 REPORTS = ("elastic", "launcher")
-"""Kinds of errors by which a launcher tells of an end, the more telling first."""
+"""Kinds of errors by which a launcher reports an exit, most telling first."""
 
 
 def explains(fault: FaultSeen, seen: ErrorSeen) -> bool:
-    """Of whichever rank: all ranks may raise the same."""
+    """Whether fault and error are one event; their ranks may differ, since all may raise the
+    same."""
     error = seen.error
     text = fault.fault.text
     if error.message and error.message[:_SAME_TEXT] in text:
@@ -192,12 +276,12 @@ def place_of_report(seen: ErrorSeen) -> tuple[int, int, float]:
 
 
 def is_after(last: Step | None, at: float, file: str, line: int) -> bool:
-    """Whether something was printed after the newest iteration line."""
+    """Printed after that iteration line: lines of one file compare by number, else by clock."""
     if last is None:
         return True
     return line > last.line if file == last.file else at > last.at
 
 
 def has_trained(attempt: Attempt) -> bool:
-    """It has done a step of its own; the probe tells an iteration before that."""
+    """The attempt finished a step of its own."""
     return bool(attempt.steps) or attempt.first_iteration is not None

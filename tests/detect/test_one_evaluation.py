@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from mwatch.detect.shared.probe import one_look, watched
+from mwatch.detect.shared.probe import one_evaluation, probed_ranks
 from mwatch.model.job import Job, SightState
 from mwatch.model.observation import Source
 from mwatch.model.settings import Settings
@@ -22,25 +22,25 @@ def job() -> Job:
 
 def test_within_one_look_it_is_worked_out_once_for_each_job() -> None:
     first, second = job(), job()
-    with one_look():
-        assert watched(first, SETTINGS) is watched(first, SETTINGS)
-        assert watched(first, SETTINGS) is not watched(second, SETTINGS)
+    with one_evaluation():
+        assert probed_ranks(first, SETTINGS) is probed_ranks(first, SETTINGS)
+        assert probed_ranks(first, SETTINGS) is not probed_ranks(second, SETTINGS)
 
 
 def test_a_look_within_a_look_shares_what_is_known() -> None:
     one = job()
-    with one_look():
-        known = watched(one, SETTINGS)
-        with one_look():
-            assert watched(one, SETTINGS) is known
-        assert watched(one, SETTINGS) is known
+    with one_evaluation():
+        known = probed_ranks(one, SETTINGS)
+        with one_evaluation():
+            assert probed_ranks(one, SETTINGS) is known
+        assert probed_ranks(one, SETTINGS) is known
 
 
 def test_the_next_look_sees_what_has_changed() -> None:
     one = job()
-    with one_look():
-        assert len(watched(one, SETTINGS).beating) == 2
+    with one_evaluation():
+        assert len(probed_ranks(one, SETTINGS).beating) == 2
     del one.attempt.ranks[1]
-    assert len(watched(one, SETTINGS).beating) == 1
-    with one_look():
-        assert len(watched(one, SETTINGS).beating) == 1
+    assert len(probed_ranks(one, SETTINGS).beating) == 1
+    with one_evaluation():
+        assert len(probed_ranks(one, SETTINGS).beating) == 1
