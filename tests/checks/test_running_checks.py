@@ -12,8 +12,9 @@ import pytest
 import yaml
 from msgspec import structs
 
+from mwatch.checks import every
 from mwatch.checks.every import ALL
-from mwatch.checks.live import RUNNING, look, worst_first
+from mwatch.checks.live import RUNNING, look
 from mwatch.model.checks.check import CheckLevel, CheckState, Made
 from mwatch.model.checks.running import Claim, JobProgress, KeptFields, Running
 from mwatch.model.kube.facts import KubeFacts
@@ -262,5 +263,5 @@ def test_arguments_that_nobody_saw_are_not_taken_for_right() -> None:
 
 
 def test_the_worst_comes_first() -> None:
-    found = worst_first(look(running(variable(limited(1), "NCCL_DEBUG", "INFO"))))
+    found = every.look(running(variable(limited(1), "NCCL_DEBUG", "INFO")).workload)
     assert [each.level for each in found] == [CheckLevel.ERROR, CheckLevel.WARNING]

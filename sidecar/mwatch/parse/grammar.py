@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""All recognisers, the catalogue and the scanner: what is built once and serves many files."""
+"""The recognisers, the catalogue and the scanner: built once, used for many files."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import hyperscan
 from mwatch.model.event import Flavour
 from mwatch.model.fault import CatalogueEntry
 from mwatch.parse.formats import (
-    elastic,
+    crashes,
     megatron,
     megatron_blocks,
     megatron_messages,
     other_trainers,
-    tracebacks,
 )
 from mwatch.parse.formats.faults import FaultMatcher
 from mwatch.parse.lines.context import Recogniser
@@ -41,22 +40,22 @@ ALL: tuple[Recogniser, ...] = (
     megatron_blocks.VERSION,
     megatron_blocks.TIMERS,
     megatron_blocks.STRAGGLER,
-    tracebacks.RECOGNISER,
-    elastic.ROOT_CAUSE,
-    elastic.WORKER_FAILED,
-    elastic.RESTART,
-    elastic.CRASHED,
-    elastic.STATUS,
+    crashes.TRACEBACK,
+    crashes.ROOT_CAUSE,
+    crashes.WORKER_FAILED,
+    crashes.RESTART,
+    crashes.CRASHED,
+    crashes.STATUS,
 )
 _BAR = ord("|")
 Span = tuple[int, int]
 """Start and end of a line in a block."""
 Hit = tuple[int, int]
-"""Offset of the end of a match, and the index of its pattern."""
+"""End offset of a match, and the index of its pattern."""
 
 
-# Never in a log. With a text as short as this among 500 longer ones Hyperscan picks another
-# matcher, which is two and a half times as fast here (530 and 1,330 MB/s on one core).
+# Never in a log. With such a short literal among 500 longer ones Hyperscan picks a matcher that is
+# two and a half times as fast (530 and 1,330 MB/s on one core).
 _SHORT = r"\x01\x02\x03\x04"
 
 
@@ -84,7 +83,7 @@ class Scanner:
 
 
 def _plain(pattern: str) -> str:
-    """Python's named groups in the spelling that Hyperscan reads."""
+    """Rewrite Python's named groups for Hyperscan."""
     return pattern.replace("(?P<", "(?<")
 
 
@@ -100,7 +99,8 @@ class Grammar:
         self._first_fault = len(patterns)
         steps = [i for i, owner in enumerate(self._owners) if owner is megatron.RECOGNISER]
         self.step = steps[0] if len(steps) == 1 else -1
-        """What is seen once in a Megatron step line, and in no other; negative: nothing is."""
+        """Trigger found once in a Megatron step line and nowhere else; negative if there is
+        none."""
         inert = [trigger in r.inert for r in used for trigger in r.triggers]
         self._inert = frozenset(i for i, is_inert in enumerate(inert) if is_inert)
         self._scanner = Scanner([*patterns, *self.faults.triggers])
@@ -109,21 +109,21 @@ class Grammar:
         return self._scanner.scan(block)
 
     def recognisers(self, hits: set[int]) -> list[Recogniser]:
-        """The owners of the hits, each once, in the order of `ALL`."""
+        """Return the owners of the hits, each once, in the order of `ALL`."""
         owners = (self._owners[hit] for hit in sorted(hits) if hit < self._first_fault)
         return list(dict.fromkeys(owners))
 
     def fault_hits(self, hits: Collection[int]) -> list[int]:
-        """Of the hits, those of the catalogue, as indices into its triggers."""
+        """Return the hits of the catalogue, as indices into its triggers."""
         first = self._first_fault
         return [hit - first for hit in sorted(hits) if hit >= first]
 
     def leaves_steps(self, hits: Collection[int]) -> bool:
-        """Whether a line with these hits leaves the step lines around it as they are."""
+        """Whether a line with these hits does not change how step lines around it are read."""
         return all(hit in self._inert or hit >= self._first_fault for hit in hits)
 
-    def is_no_fault(self, hits: list[int], block: bytes, start: int, end: int) -> bool:
-        """Only texts of the catalogue were seen, and none of their patterns fits: a cheap look."""
+    def has_no_fault(self, hits: list[int], block: bytes, start: int, end: int) -> bool:
+        """Only literals of the catalogue were found, and no pattern matches: a cheap check."""
         first = self._first_fault
         if min(hits) < first:
             return False
@@ -132,11 +132,10 @@ class Grammar:
     def pass_steps(
         self, hits: list[Hit], index: int, position: int, block: bytes, steps: list[Span]
     ) -> tuple[int, int]:
-        """Leaves whole step lines in `steps` and passes over what is no fault.
+        """Collect whole step lines in `steps` and pass over lines that are not faults.
 
-        Both only where nothing else was seen in the line. Returns the first hit that needs more
-        than this, and where the line after the last step line begins. The last hit lies behind
-        the block.
+        Stops at a line with any other hit. Returns that hit, and where the line after the last step
+        line begins. The last hit lies behind the block.
         """
         size, step, first_fault = len(block), self.step, self._first_fault
         find, rfind = block.find, block.rfind

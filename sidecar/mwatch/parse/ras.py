@@ -1,18 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""An answer of NCCL's RAS in whichever form it came.
+"""Read the answer of NCCL RAS, as JSON (NCCL 2.28.7 and newer) or as text.
 
-NCCL RAS's answer as JSON (2.28.7 and newer).
-
-Communicators are decoded one by one: an answer about thousands of GPUs is tens of megabytes, and
-little of it is kept. NCCL 2.28.7 and 2.28.9 leave out a comma in each missing rank; it is put
-back. A communicator that is just being made may be all zeros or have no status (nccl #2346).
-
-NCCL RAS's answer as text: the only form before 2.28.7, and one that NCCL calls unstable.
-
-It is written for people: counts stand there only of communicators whose ranks differ, and of
-those ranks only outliers are named. So from text it can be seen that a difference stays, but not
-that a job whose ranks are all equal moves.
+JSON communicators are decoded one by one: an answer about thousands of GPUs is tens of megabytes.
+NCCL 2.28.7 and 2.28.9 omit a comma in each missing rank; it is put back. A communicator that is
+being created may be all zeros or have no status (nccl #2346). The text, which NCCL calls unstable,
+has counts only where ranks differ, and names only outliers: it shows that a difference persists,
+but not that a job whose ranks are all equal moves.
 """
 
 from __future__ import annotations
@@ -35,7 +29,7 @@ _UNKNOWN_PID = -1
 
 
 def read_json(text: str) -> RasAnswer:
-    """ValueError where it is cut short, or not what RAS writes."""
+    """Read the JSON form; ValueError if it is cut short or not from RAS."""
     start = _ARRAY.search(text)
     if start is None:
         raise ValueError("no list of communicators in the answer")
@@ -116,7 +110,7 @@ def _is_running(status: object) -> bool:
 
 
 def _is_lost(each: dict[str, Any]) -> bool:
-    """One that answers, but is no member yet or no more, is not missing."""
+    """A rank that answers but is not a member now is not missing."""
     status = each.get("status")
     reported = status if isinstance(status, dict) else {}
     return _whole(each.get("rank")) is not None and (
@@ -154,7 +148,7 @@ MAX_RANKS = 65_536
 _TEXT_VERSION = re.compile(r"NCCL version (\S{1,40})")
 _NUMBERS = re.compile(r"\s*\d+(?:\s+\d+)+\s*")
 _GROUP = re.compile(r"\s*(\d+)\s+(\d+)\s+\d+\s+[\d-]+\s+(\d+)\s+\d+\s+[A-Z]+\s+[A-Z,]+\s*")
-"""Number, communicators and ranks per communicator of a row of the summary."""
+"""Row of the summary: number, communicators, ranks per communicator."""
 _ABOUT = re.compile(r"#(\d+)-\d+ \(([0-9a-f]{1,16})\) ([A-Z]+)")
 _PROCESS = re.compile(r"\s+Process (\d+) on node (\S+) managing")
 _DIFFERENT = re.compile(r"\s+Communicator ranks have different (\w+)(?: operation)?(?: counts)?")
@@ -169,7 +163,7 @@ _MISSING_RANKS = re.compile(r"\s+The missing ranks?: ([\d,]+)")
 
 @dataclass(slots=True)
 class _Group:
-    """Ranks at one count."""
+    """Ranks with the same count."""
 
     value: int
     size: int
@@ -181,16 +175,16 @@ class _About:
     hash: str
     size: int
     differences: list[list[_Group]] = field(default_factory=list)
-    """Of each kind of collective whose counts differ."""
+    """One list for each kind of collective whose counts differ."""
     missing: dict[int, str | None] = field(default_factory=dict)
     missing_count: int = 0
     is_settled: bool = True
 
 
 def read_text(text: str) -> RasAnswer:
-    """ValueError where it is cut short, or not what RAS writes."""
+    """Read the text form; ValueError if it is cut short or not from RAS."""
     if "\nWarnings\n" not in text:
-        raise ValueError("the answer is cut short, or none of RAS")
+        raise ValueError("the answer is cut short, or not from RAS")
     reader = _Reader()
     for line in text.splitlines():
         reader.line(line)
@@ -221,7 +215,9 @@ class _Reader:
         if line and not line[0].isspace() and not line[0].isdigit():
             self._head(line)
         elif self._now is not None:
-            self._detail(self._now, line)
+            detail = {"INCOMPLETE": _incomplete, "MISMATCH": _mismatch}.get(self._kind)
+            if detail is not None:
+                detail(self._now, line)
         elif self._kind == "DEAD":
             process = _PROCESS.match(line)
             if process:
@@ -262,12 +258,6 @@ class _Reader:
             columns = line.split()
             self.nodes, self.gpus = int(columns[0]), int(columns[-1])
 
-    def _detail(self, about: _About, line: str) -> None:
-        if self._kind == "INCOMPLETE":
-            _incomplete(about, line)
-        elif self._kind == "MISMATCH":
-            _mismatch(about, line)
-
 
 def _incomplete(about: _About, line: str) -> None:
     count, listed = _MISSING_COUNT.match(line), _MISSING_RANKS.match(line)
@@ -301,8 +291,10 @@ def _mismatch(about: _About, line: str) -> None:
 
 
 def _begun(about: _About) -> dict[int, int]:
-    """Where exactly one group is not named, it is all the others. Else groups that cannot be told
-    apart stand under numbers below zero, so that a change in them is seen."""
+    """Return the count by rank; a single unnamed group is all the other ranks.
+
+    Groups that cannot be assigned get numbers below zero, so that a change in them is noticed.
+    """
     begun: dict[int, int] = {}
     ranks = range(min(about.size, MAX_RANKS))
     for groups in about.differences:
@@ -324,5 +316,5 @@ def _by_group(about: _About) -> dict[int, int]:
 
 
 def read_answer(text: str) -> RasAnswer:
-    """ValueError where it is none, or only a part of one."""
+    """Read either form; ValueError if it is incomplete or not from RAS."""
     return read_json(text) if text[:64].lstrip().startswith("{") else read_text(text)

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes in, events out: one reader per file.
+"""Turn the bytes of one file into events.
 
-It jumps from one line of interest to the next; only while a block (a traceback, the argument
-block) is open does it look at every line. Lines that look like the last iteration line take the
-short way through `shape`.
+The reader jumps from one line of interest to the next; only while a block (a traceback, the
+argument block) is open does it read every line. Lines like the last iteration line take the fast
+path.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from mwatch.parse.fast_path.run import LineRun, read_run
 from mwatch.parse.fast_path.shape import Shapes
 from mwatch.parse.grammar import Grammar, Span
 from mwatch.parse.lines.context import Block, Context
-from mwatch.parse.lines.line import Line, split_prefix
-from mwatch.parse.lines.transport import LineBlock, Numbering, Transport
+from mwatch.parse.lines.line import Line, LineBlock, Numbering, Transport, split_prefix
 
 _MAX_LANES = 64
 _MAX_LAYOUTS = 4
@@ -27,7 +26,7 @@ _LINE = attrgetter("line")
 
 
 def in_order(events: list[Event]) -> list[Event]:
-    """A block (an argument list, a traceback) is known when it ends, but was there before."""
+    """Sort by line: a block is complete when it ends, but its event belongs where it began."""
     events.sort(key=_LINE)
     return events
 
@@ -57,15 +56,15 @@ class Reader:
         return [event for lines in blocks for batch in self._read(lines) for event in batch]
 
     def batches(self, chunk: bytes) -> Iterator[Sequence[Event]]:
-        """The events in pieces, of which a `Run` decodes only what is looked at.
+        """Yield the events in batches; a `LineRun` decodes only what is used.
 
-        Runs are as long as they can be: what stood between their lines may come before them.
+        Runs are as long as possible: events between their lines may come before them.
         """
         for lines in self._transport.feed(chunk):
             yield from self._read(lines, long_runs=True)
 
     def settle(self) -> list[Event]:
-        """Nothing came for a while: what is open will not be continued."""
+        """Nothing came for a while: close the open blocks."""
         return [event for lane in list(self._lanes) for event in self._close_lane(lane)]
 
     def restart(self) -> list[Event]:
@@ -113,13 +112,12 @@ class Reader:
         self.lines = numbering.ended()
 
     def _run(self, block: bytes, start: int, lines: Sequence[int]) -> LineRun | None:
-        """The step lines of one layout with which the block goes on."""
+        """Return the step lines of one layout at `start`."""
         rows = self._shapes.rows(block, start, self._layouts)
         return read_run(rows, lines, self._context.coverage)
 
     def _steps(self, texts: list[bytes], numbers: list[int]) -> Iterator[Sequence[Event]]:
-        """Step lines with nothing between them that changes how they are read, in as few runs as
-        possible."""
+        """Read step lines with nothing between them that changes how they are read, in few runs."""
         joined = b"".join(texts)
         offset = at = 0
         while at < len(texts):
@@ -136,10 +134,10 @@ class Reader:
             at += read
 
     def _walk(self, block: bytes, steps: list[Span]) -> Iterator[tuple[int, int, list[int]]]:
-        """The lines worth a look and what the scanner saw in them; while a block is open, all.
+        """Yield the lines to read and their hits; all lines while a block is open.
 
-        Whole step lines are not given but left in `steps`: they are read together later. A step
-        line that was cut opens a block, so it cannot wait.
+        Whole step lines are collected in `steps` and read together later. A step line that was cut
+        opens a block, so it cannot wait.
         """
         lanes, size, grammar = self._lanes, len(block), self._grammar
         hits = [*grammar.scan(block), (size + 1, -1)]  # one behind all lines
@@ -158,7 +156,7 @@ class Reader:
                 index += 1
                 hit = hits[index][0]
             seen = [kind for _, kind in hits[first:index]]
-            if lanes or not grammar.is_no_fault(seen, block, start, end):
+            if lanes or not grammar.has_no_fault(seen, block, start, end):
                 yield start, end, seen
                 position = end + 1
 
@@ -198,7 +196,7 @@ class Reader:
         return newest if loose else None
 
     def _feed_lane(self, name: str, line: Line) -> Generator[Event, None, bool]:
-        """Offer the line to the open blocks, innermost first; returns whether one took it."""
+        """Offer the line to the open blocks, innermost first; return whether one took it."""
         belongs = False
         for opened in reversed(self._lanes[name].copy()):
             belongs = opened.block.feed(line)
@@ -242,13 +240,7 @@ class Reader:
     def _learn(self, text: str, event: Iteration) -> None:
         raw = f"{text}\n".encode("utf-8", "replace")
         if any(known.match(raw) for known in self._layouts):
-            return  # it took the long way for another reason; making a pattern is dear
+            return  # it took the slow way for another reason; building a pattern is expensive
         layout = learn(text, event)
         if layout and not any(layout.same_as(known) for known in self._layouts):
             self._layouts = [layout, *self._layouts[: _MAX_LAYOUTS - 1]]
-
-
-def _cut(block: bytes, spans: list[Span], numbering: Numbering) -> tuple[list[bytes], list[int]]:
-    """The lines with their newlines, and their numbers."""
-    texts = [block[start : end + 1] for start, end in spans]
-    return texts, numbering.of([start for start, _ in spans])

@@ -7,7 +7,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mwatch.parse.lines.transport import LineBlock, Numbering
+from mwatch.parse.lines.line import LineBlock, Numbering
 
 BLOCK = b"one\ntwo\n\nfour\nfive"
 STARTS = (0, 4, 8, 9, 14)

@@ -10,7 +10,7 @@ import pytest
 
 from mwatch.model.event import Checkpoint, Iteration, Overflow
 from mwatch.parse.grammar import Grammar
-from mwatch.parse.lines.transport import MAX_LINE
+from mwatch.parse.lines.line import MAX_LINE
 from mwatch.parse.reader import Reader
 from support.builders.events import events, log, many, megatron_line, one, only, steps
 

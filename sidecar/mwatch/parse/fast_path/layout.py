@@ -1,16 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Iteration lines that look like the last one, without a look at their keys.
+"""Decode iteration lines with the keys of the last one, without looking at the keys.
 
-A run prints the same keys for hours. From one line that was read the slow way this builds a
-pattern that accepts exactly the same keys in the same order; what does not fit falls back to the
-slow way, and both must agree.
-
-One value of many like lines, as texts or as numbers.
-
-A JSON reader turns a list of numbers into Python's in a third of the time of one `float()` each,
-and to the same values. It reads fewer spellings (no `nan`, no `007`) and keeps `1` whole, so it
-is asked only for what is written as expected.
+A run prints the same keys for hours. A line read the slow way becomes a pattern for the same keys
+in the same order; other lines take the slow way, and both must agree. Columns of numbers are read
+as JSON lists, three times as fast as `float()` each; JSON has no `nan` and no `007`, so only texts
+written as expected are read this way.
 """
 
 from __future__ import annotations
@@ -24,18 +19,24 @@ from typing import NamedTuple
 
 from mwatch import json_codec
 from mwatch.model.event import Iteration
-from mwatch.parse.lines.coverage import Coverage
-from mwatch.parse.lines.fields import KNOWN, is_count, split_segment, squeeze
-from mwatch.parse.lines.numbers import MAX_COUNT, seconds_to_ms
+from mwatch.parse.lines.context import Coverage
+from mwatch.parse.lines.fields import (
+    KNOWN,
+    MAX_COUNT,
+    is_count,
+    seconds_to_ms,
+    split_segment,
+    squeeze,
+)
 
 
 class Cells(NamedTuple):
-    """Lines of one shape: the text in the first of them, and, if they differ, in each."""
+    """One column of lines of one shape: the text of the first and, if they differ, of each."""
 
     text: bytes
     lines: int
     each: bytearray
-    """With a newline behind each; empty where all are the same."""
+    """A newline after each; empty if all are the same."""
 
 
 class Column:
@@ -58,7 +59,7 @@ class Column:
         return found
 
     def numbers(self, written: re.Pattern[bytes]) -> list[float | int] | None:
-        """As JSON reads them; None where a text is not so written, or is no JSON."""
+        """Read as JSON; None if a text is written differently or is not JSON."""
         if not all(written.fullmatch(part.text) for part in self._parts):
             return None
         listed = b",".join(
@@ -84,7 +85,7 @@ _STEP = rb"iteration +(\d{1,18})/"
 _TOTAL = rb" *(\d{1,18}) \|"
 _WHOLE = re.compile(rb"-?\d{1,17}")
 _STAMP_TEXTS = re.compile(rb"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{6})?\n)+")
-_VALUE = rb"([^|]{0,24})\|"  # longer is no number, and may hide another message
+_VALUE = rb"([^|]{0,24})\|"  # longer is not a number, and may hide another message
 Row = tuple[bytes, ...]
 """Timestamp (may be empty), iteration and total; then one text per slot."""
 STAMP, ITERATION, TOTAL, FIRST_SLOT = range(4)
@@ -115,7 +116,7 @@ def _number(text: bytes) -> float | int:
 def _count(text: bytes) -> int:
     value = int(text)
     if not -MAX_COUNT < value < MAX_COUNT:
-        raise ValueError("a count out of all bounds")
+        raise ValueError("count out of range")
     return value
 
 
@@ -134,7 +135,7 @@ class LineSlot(NamedTuple):
     convert: Convert
 
     def convert_all(self, column: Column) -> Iterable[float | int]:
-        """Most columns hold one text for hours; that is converted once."""
+        """Convert a column; most hold one text for hours, which is converted once."""
         if column.only is not None:
             return repeat(self.convert(column.only), len(column))
         written = _WRITTEN.get(self.convert)
@@ -143,7 +144,7 @@ class LineSlot(NamedTuple):
 
 
 def whole_numbers(column: Column) -> list[int]:
-    """Of a column that holds nothing but digits."""
+    """Convert a column of digits."""
     return column.numbers(_COUNT) or list(map(int, column.texts()))  # type: ignore[return-value]
 
 
@@ -162,13 +163,13 @@ class LineLayout:
         return self.pattern == other.pattern and self.model.rank == other.model.rank
 
     def match(self, line: bytes) -> re.Match[bytes] | None:
-        """Of a line with its newline; the groups are a `Row`."""
+        """Match a line with its newline; the groups are a `Row`."""
         if line.count(b"_") != self._underscores:
             return None  # one in a value: float() would read 1_0 as ten
         return self.pattern.fullmatch(line)
 
     def decode(self, row: Row, line: int, covers: int) -> Iteration | None:
-        """The event of one row; None where only the slow way can read a value."""
+        """Return the event of one row; None if only the slow way can read a value."""
         values: list[object] = list(self.model)
         named: dict[str, dict[str, float]] = {"loss": {}, "extra": {}}
         try:
@@ -190,7 +191,7 @@ class LineLayout:
 
 
 def steady_covers(iterations: Sequence[int], coverage: Coverage) -> list[int]:
-    """What each line covers, if all simply cover what lies between them; else nothing."""
+    """Return what each line covers, if all cover exactly what lies between them; else nothing."""
     previous, interval = coverage.steady, coverage.log_interval
     if previous is None:
         return []
@@ -201,7 +202,7 @@ def steady_covers(iterations: Sequence[int], coverage: Coverage) -> list[int]:
 
 
 def stamp_texts(texts: Iterable[bytes]) -> list[str]:
-    """Timestamps in ISO form; ValueError where the brackets held something else."""
+    """Return timestamps in ISO form; ValueError if the brackets held something else."""
     joined = b"\n".join(texts) + b"\n"
     if not _STAMP_TEXTS.fullmatch(joined):
         raise ValueError(joined[:80])
@@ -209,7 +210,7 @@ def stamp_texts(texts: Iterable[bytes]) -> list[str]:
 
 
 def learn(text: str, event: Iteration) -> LineLayout | None:
-    """The layout of a line that was read the slow way; None if it is no plain one."""
+    """Return the layout of a line read the slow way; None if it is not a plain one."""
     head = _HEAD.match(text)
     if not head or (event.timestamp is not None) != bool(head["stamp"]) or not text.isascii():
         return None

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Iteration lines of one layout, one after the other, decoded when somebody looks.
+"""Consecutive iteration lines of one layout, decoded on demand.
 
-Finding the lines costs a third of turning them into events. Who wants one event, or one column,
-pays for no more; who iterates gets all events, converted column by column.
+Finding the lines costs a third of turning them into events. Reading one event or one column costs
+no more than that; iterating converts all events column by column.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mwatch.parse.fast_path.layout import (
 )
 from mwatch.parse.fast_path.shape import Rows
 from mwatch.parse.formats.megatron import read_heads, to_event
-from mwatch.parse.lines.coverage import Cover, Coverage
+from mwatch.parse.lines.context import Cover, Coverage
 from mwatch.parse.lines.line import Line
 
 _WORTH_COLUMNS = 16  # lines: fewer are cheaper one by one
@@ -52,7 +52,7 @@ class LineRun(Sequence[Iteration]):
 
     @property
     def end(self) -> int:
-        """Where the run ends in the block in which it was found."""
+        """Where the run ends in its block."""
         return self._rows.end
 
     @overload
@@ -78,7 +78,6 @@ class LineRun(Sequence[Iteration]):
         return map(MAKE, zip(*ordered, strict=False))  # repeat() has no end
 
     def _read_slowly(self) -> list[Iteration]:
-        """For a value that only the slow way can read."""
         model = self._layout.model
         events = []
         texts = self._rows.block[self._rows.start : self.end].split(b"\n")[:-1]
@@ -92,7 +91,7 @@ class LineRun(Sequence[Iteration]):
         return events
 
     def cut(self, lines: Sequence[int]) -> Iterator[LineRun]:
-        """The run in parts, so that these lines, in order, lie between the parts."""
+        """Split the run so that these line numbers, in order, lie between the parts."""
         within = lines[bisect(lines, self.numbers[0]) : bisect(lines, self.numbers[len(self) - 1])]
         places = {bisect(self.numbers, line, hi=len(self)) for line in within}
         for low, high in pairwise((0, *sorted(places), len(self))):
@@ -104,7 +103,7 @@ class LineRun(Sequence[Iteration]):
             )
 
     def column(self, field: str) -> list[float | int]:
-        """The values of one field of `Iteration`; KeyError if these lines do not print it."""
+        """Return the values of one field of `Iteration`; KeyError if the lines do not print it."""
         index = self._layout.fields.get(field)
         if index is not None:
             return list(self._convert(index))
@@ -114,7 +113,7 @@ class LineRun(Sequence[Iteration]):
         return [value] * len(self)
 
     def lines(self) -> StepLines | None:
-        """All lines as columns; None for a value that only the slow way can read."""
+        """Return all lines as columns; None if only the slow way can read a value."""
         model = self._layout.model
         losses: dict[str, list[float]] = {}
         varying: dict[str, list[float | int]] = {}
@@ -179,7 +178,7 @@ def _dicts(columns: dict[str, Iterable[object]]) -> Iterable[dict[str, object]]:
 
 
 def read_run(rows: Rows | None, lines: Sequence[int], coverage: Coverage) -> LineRun | None:
-    """The rows as a run, if they simply follow each other. `lines` are their line numbers."""
+    """Return the rows as a run if each follows the last; `lines` are their line numbers."""
     if rows is None:
         return None
     iterations = rows.iterations()
@@ -191,7 +190,7 @@ def read_run(rows: Rows | None, lines: Sequence[int], coverage: Coverage) -> Lin
 
 
 def in_pieces(batches: Iterable[Sequence[Event]]) -> list[Event | StepLines]:
-    """What was read, in the order of the file, with long runs of like lines left together."""
+    """Return what was read in the order of the file, with long runs of like lines left together."""
     read = list(batches)
     ordered = [number for batch in read for number in _ends(batch)]
     if any(map(gt, ordered, ordered[1:])):
@@ -206,7 +205,7 @@ def in_pieces(batches: Iterable[Sequence[Event]]) -> list[Event | StepLines]:
 
 
 def _in_order(batches: Sequence[Sequence[Event]]) -> list[Sequence[Event]]:
-    """Runs are cut where something else stands between their lines."""
+    """Cut runs where other events stand between their lines."""
     others = [event for batch in batches if not isinstance(batch, LineRun) for event in batch]
     others.sort(key=attrgetter("line"))
     lines = [event.line for event in others]
@@ -218,7 +217,7 @@ def _in_order(batches: Sequence[Sequence[Event]]) -> list[Sequence[Event]]:
 
 
 def _ends(batch: Sequence[Event]) -> Iterable[int]:
-    """Line numbers that tell whether all are in order; those of a run are."""
+    """Return line numbers that show whether all are in order; those of a run are."""
     if isinstance(batch, LineRun):
         return batch.numbers[0], batch.numbers[len(batch) - 1]
     return (event.line for event in batch)

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Iteration lines that differ in nothing but their digits: their values stand at the same places.
+"""Find iteration lines that differ only in their digits: their values stand at the same places.
 
-The shape of a line is the line with every digit made a zero. A pattern is tried on one line of
-each shape; how many lines after it are alike, a comparison with copies of the shape tells at the
-speed of memory, and a value of all of them is cut out by its place.
+The shape of a line is the line with every digit made a zero. A pattern is tried on one line of each
+shape. Comparing with copies of the shape, at the speed of memory, tells how many lines after it are
+alike; a value of all of them is cut out by its place.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class LineShape:
         self._places: dict[int, list[int]] = {}
 
     def is_of(self, line: bytes) -> bool:
-        """Whether a line that has these zeros also has the fixed digits, as in `mtp_1 loss`."""
+        """Whether a line with these zeros also has the fixed digits, as in `mtp_1 loss`."""
         return all(line[place] == digit for place, digit in self._fixed)
 
     def end(self, block: bytes, start: int) -> int:
-        """Where the lines that begin at `start`, the first of this shape, stop being alike."""
+        """Return where the lines from `start`, the first of this shape, stop being alike."""
         if not self._copies:
             self._copies = self._zeros * (_COMPARED // self.width)
         at = start + self.width
@@ -67,7 +67,7 @@ class LineShape:
         return tuple([block[at + low : at + high] for low, high in self._spans])
 
     def column(self, index: int, block: bytes, start: int, end: int) -> Cells:
-        """One value of all lines between."""
+        """Return one value of all lines between."""
         low, high = self._spans[index]
         text = block[start + low : start + high]
         lines = (end - start) // self.width
@@ -80,7 +80,7 @@ class LineShape:
         return Cells(text, lines, cells)
 
     def _digits(self, index: int) -> list[int]:
-        """Where the digits of a value stand in the line."""
+        """Return the places of the digits of a value."""
         places = self._places.get(index)
         if places is None:
             places = [place for place in range(*self._spans[index]) if self._zeros[place] == _ZERO]
@@ -89,7 +89,7 @@ class LineShape:
 
 
 def _fixed_digits(line: bytes, spans: Sequence[Span]) -> list[tuple[int, int]]:
-    """Place and value of the digits that are no part of a value."""
+    """Return place and value of the digits that are not part of a value."""
     ends = (0, *(high for _, high in spans))
     starts = (*(low for low, _ in spans), len(line))
     between = [(low, high) for low, high in zip(ends, starts, strict=True) if low < high]
@@ -102,7 +102,7 @@ def _fixed_digits(line: bytes, spans: Sequence[Span]) -> list[tuple[int, int]]:
 
 
 class Stretch(NamedTuple):
-    """Lines of one shape that follow each other."""
+    """Consecutive lines of one shape."""
 
     shape: LineShape
     start: int
@@ -110,7 +110,7 @@ class Stretch(NamedTuple):
 
 
 class Rows:
-    """The texts of lines of one layout that follow each other, cut out when asked for."""
+    """The texts of consecutive lines of one layout, cut out on demand."""
 
     def __init__(self, block: bytes, stretches: Sequence[Stretch]) -> None:
         self.block = block
@@ -120,7 +120,6 @@ class Rows:
         self._stretches = stretches
 
     def __getitem__(self, position: int) -> Row:
-        """Counted from the end where it is negative."""
         for shape, start, end in self._stretches if position >= 0 else self._stretches[::-1]:
             lines = (end - start) // shape.width
             if -lines <= position < lines:
@@ -130,7 +129,7 @@ class Rows:
         raise IndexError(position)
 
     def part(self, low: int, high: int) -> Rows:
-        """The lines from the one to before the other, of which there is at least one."""
+        """Return lines `low` to `high`, at least one."""
         found: list[Stretch] = []
         for shape, start, end in self._stretches:
             lines = (end - start) // shape.width
@@ -156,13 +155,13 @@ class Rows:
 
 
 class Shapes:
-    """The shapes that one file has shown; bounded."""
+    """The shapes found in one file; bounded."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, LineShape] = {}
 
     def rows(self, block: bytes, start: int, layouts: Iterable[LineLayout]) -> Rows | None:
-        """The lines of one layout that begin at `start`; None if there are none."""
+        """Return the lines of one layout from `start` on; None if there are none."""
         stretches: list[Stretch] = []
         at = start
         while stop := block.find(b"\n", at) + 1:

@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lines that match an entry of the fault catalogue.
 
-Benign entries beat all others, else the longest match wins: a specific entry says more of the
-line than a general one. An Xid is found by its number, whether the catalogue knows it or not.
+Benign entries win, then the longest match. An Xid is found by its number, in the catalogue or not.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ _XID = re.compile(
 UNKNOWN_XID = "xid-unknown"
 Search = Callable[[bytes, int, int], re.Match[bytes] | None]
 _WINDOW = 1000
-"""How far from its fixed text a pattern may reach: no line is long enough to stop the reader."""
+"""How far from its literal a pattern may reach, so that no line is too long for the reader."""
 
 
 class FaultMatcher:
-    """`triggers` is what the block scanner looks for; an index into it comes back as a hit."""
+    """`triggers` is what the block scanner looks for; a hit is an index into it."""
 
     def __init__(self, catalogue: Sequence[CatalogueEntry]) -> None:
         self._xids = {entry.xid: entry for entry in catalogue if entry.xid is not None}
@@ -45,7 +44,7 @@ class FaultMatcher:
         self.triggers = (*map(re.escape, candidates), XID_TRIGGER)
 
     def may_match(self, hits: Iterable[int], block: bytes, start: int, end: int) -> bool:
-        """Whether one of the patterns behind the hits fits these bytes."""
+        """Whether a pattern behind the hits matches these bytes."""
         for hit in hits:
             text, searches = self._in_bytes.get(hit) or self._to_bytes(hit)
             low, high = start, end
@@ -58,7 +57,7 @@ class FaultMatcher:
         return False
 
     def _to_bytes(self, hit: int) -> tuple[bytes, Sequence[Search | None]]:
-        """The text behind the hit and its patterns, for use on a block; None: a look is needed."""
+        """Return the literal of the hit and its patterns as bytes; None: read the line in full."""
         if hit == len(self._candidates):
             made: tuple[bytes, Sequence[Search | None]] = (b"", (None,))
         else:
@@ -102,7 +101,7 @@ class FaultMatcher:
 
 
 def _as_bytes(pattern: str) -> Search | None:
-    """None for an anchored one: it may fit behind a prefix, which is not known in a block."""
+    """None for an anchored pattern: it may match after a prefix, which a block does not show."""
     anchored = "^" in pattern.replace("[^", "")
     return None if anchored else re.compile(pattern.encode(), re.MULTILINE).search
 

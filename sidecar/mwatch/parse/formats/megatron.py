@@ -1,12 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Recogniser of the Megatron family's iteration line, wrapped lines included.
+"""The iteration line of the Megatron family: upstream since v1.0, its forks, gpt-neox, nanotron.
 
-The iteration line of the Megatron family: upstream since v1.0, its forks, gpt-neox, nanotron.
-
-The head is searched anywhere in the line, never at column 0, and more than one head in a line
-(two ranks without a newline between them) gives more than one event. A last segment without
-its `|` was cut off and is dropped: half a number is worse than none.
+The head is searched anywhere in the line; several heads (two ranks without a newline between them)
+give several events. A last segment without its `|` was cut off and is dropped.
 """
 
 from __future__ import annotations
@@ -16,8 +13,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from mwatch.model.event import Event, Flavour, Iteration
-from mwatch.parse.lines.context import Block, Context, Recogniser
-from mwatch.parse.lines.coverage import Cover, Coverage
+from mwatch.parse.lines.context import Block, Context, Cover, Coverage, Recogniser
 from mwatch.parse.lines.fields import KNOWN, Fields, read_segments, split_segment, squeeze
 from mwatch.parse.lines.line import Line, stamp
 
@@ -34,7 +30,7 @@ _DEEPSPEED_KEYS = frozenset(
 
 
 class Reading(NamedTuple):
-    """One head and what follows it; `cut` when the line ended before its last `|`."""
+    """One head and its fields; `cut` if the line ended before its last `|`."""
 
     iteration: int
     total: int | None
@@ -73,7 +69,7 @@ def _read_fields(text: str, head: re.Match[str], end: int) -> Reading:
 
 
 def continues(text: str, following: str) -> bool:
-    """Whether `following` is the rest of an iteration line that was wrapped in two."""
+    """Whether `following` is the rest of an iteration line that was wrapped."""
     segment, bar, _ = following.partition("|")
     if not bar or HEAD.search(following) or following.lstrip().startswith(("[", "{")):
         return False
@@ -135,7 +131,7 @@ _MAX_JOINS = 4
 
 
 class _Wrapped(Block):
-    """An iteration line that ended early: its rest may be on the next lines."""
+    """An iteration line that ended early: the rest may be on the next lines."""
 
     any_lane = True
     patience = 1
@@ -159,13 +155,7 @@ class _Wrapped(Block):
 
 def _events(readings: list[Reading], line: Line, context: Context) -> Iterable[Event]:
     return [
-        to_event(
-            reading,
-            line,
-            context.file,
-            context.flavour,
-            cover_of(reading, context.coverage),
-        )
+        to_event(reading, line, context.file, context.flavour, cover_of(reading, context.coverage))
         for reading in readings
     ]
 
@@ -178,8 +168,4 @@ def _read_step(line: Line, context: Context) -> Iterable[Event]:
     return _events(readings, line, context)
 
 
-RECOGNISER = Recogniser(
-    triggers=TRIGGERS,
-    read=_read_step,
-    flavours=frozenset({"megatron", "deepspeed", "bridge"}),
-)
+RECOGNISER = Recogniser(TRIGGERS, _read_step, frozenset({"megatron", "deepspeed", "bridge"}))

@@ -1,18 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The argument block that Megatron prints at start: the parallel layout and the intervals.
+"""Megatron's reports: the argument block, timers, the straggler report, validation results.
 
-Only named arguments are kept: the block has hundreds, and some carry secrets or user paths that
-nobody asked for. A newer release prints long names with two blanks instead of dots.
-
-Megatron's timer reports in their four forms, and the straggler report.
-
-Since core_v0.16 the first line goes through `logging` and has a prefix, the others have none.
-Step timers are divided by the log interval even where fewer steps were done.
-
-Validation results: `validation loss at iteration N | lm loss value: … | lm loss PPL: … |`.
-
-No filter hides a NaN here, unlike in the iteration line.
+Of the hundreds of arguments only named ones are kept: others may hold secrets or user paths. Since
+core_v0.16 the first line of a timer report goes through `logging` and has a prefix. Step timers are
+divided by the log interval even if fewer steps were done.
 """
 
 from __future__ import annotations
@@ -22,8 +14,8 @@ from collections.abc import Iterable
 
 from mwatch.model.event import Arguments, Event, Scalar, Straggler, Timers, Validation
 from mwatch.parse.lines.context import MAX_TEXT, Block, Context, Recogniser
+from mwatch.parse.lines.fields import number, scalar
 from mwatch.parse.lines.line import Line, stamp
-from mwatch.parse.lines.numbers import number, scalar
 
 _OPEN_ARGUMENTS = re.compile(r"-{6,} arguments -{6,}")
 _CLOSE = re.compile(r"-{6,} end of arguments -{6,}")
@@ -171,9 +163,7 @@ _AT_START = "model-and-optimizer-setup"
 
 
 class _Report(Block):
-    tolerates = (
-        50  # the head goes through `logging`, the values do not: another stream gets between
-    )
+    tolerates = 50  # the head goes through `logging`, the values do not: other lines get between
 
     def __init__(self, line: Line, context: Context) -> None:
         self._line = line
@@ -195,7 +185,7 @@ class _Report(Block):
         if found:
             self.tolerates = 1
             if found[1] == _AT_START:
-                self._context.coverage.process_started()  # all that a last rank says of its start
+                self._context.coverage.process_started()  # all that a last rank prints of its start
         elif self._values and _STEP in line.text:
             self.done = True  # the next lines are read together again
         return found is not None
@@ -267,7 +257,7 @@ def _read_validation(line: Line, context: Context) -> Iterable[Event]:
 
 
 def _values(text: str) -> Iterable[tuple[str, str, float]]:
-    """`lm loss value: 2.7 | lm loss PPL: 14.3 |`; one fork forgets the bar between the two."""
+    """Read `lm loss value: 2.7 | lm loss PPL: 14.3 |`; one fork omits the bar between them."""
     before = 0
     for found in _VALUE.finditer(text):
         name = text[before : found.start()].rpartition("|")[2].strip()
@@ -279,7 +269,7 @@ def _values(text: str) -> Iterable[tuple[str, str, float]]:
 
 
 def _dataset(name: str, draw: str | None) -> str:
-    """`validation`, `test`, or the set's own name (`validation-web` is `web`)."""
+    """Return `validation`, `test` or the set's own name (`validation-web` is `web`)."""
     if draw and (found := _SET.search(draw.strip())):
         return found[1]
     words = name[-_MAX_NAME:].split()

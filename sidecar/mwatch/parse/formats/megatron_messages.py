@@ -1,11 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of rank 0 that bound the phases of a run, and the lines in which it says good-bye.
-
-Checkpoint lines of Megatron (rank 0), of every release, and the lines of `progress.txt`.
+"""Lines of rank 0 that mark the phases of a run, its exit and its checkpoints.
 
 "Successfully saved" is printed after the tracker file was written. With asynchronous saving it
-comes many iterations later; an iteration that was queued is remembered until then.
+comes many iterations later; a queued iteration is remembered until then.
 """
 
 from __future__ import annotations
@@ -62,21 +60,22 @@ _EXITS = {
 def _read_barrier(line: Line, context: Context) -> Iterable[Event]:
     for found in _BARRIER.finditer(line.text):
         when = found[2].replace(" ", "T")
-        if bye := _EXIT.search(found[1]):
-            yield _exit(bye, found[1], when, line, context)
+        if exit_text := _EXIT.search(found[1]):
+            yield _exit(exit_text, found[1], when, line, context)
             continue
         known = next((mark for mark in _BARRIERS if found[1].startswith(mark.text)), None)
         mark = known or Mark(found[1], "starting", "mark")
         if mark.starts_process:
             context.coverage.process_started()
-        yield Phase(
-            mark.name, mark.edge, found[1][:MAX_TEXT], when, line.rank, context.file, line.number
-        )
+        text = found[1][:MAX_TEXT]
+        yield Phase(mark.name, mark.edge, text, when, line.rank, context.file, line.number)
 
 
-def _exit(bye: re.Match[str], text: str, when: str | None, line: Line, context: Context) -> Exit:
-    reason = "signal" if bye["signal"] else "duration" if bye["minutes"] else "interval"
-    iteration = int(bye["iteration"]) if bye["iteration"] else None
+def _exit(
+    exit_text: re.Match[str], text: str, when: str | None, line: Line, context: Context
+) -> Exit:
+    reason = "signal" if exit_text["signal"] else "duration" if exit_text["minutes"] else "interval"
+    iteration = int(exit_text["iteration"]) if exit_text["iteration"] else None
     return Exit(reason, iteration, text[:MAX_TEXT], when, line.rank, context.file, line.number)
 
 
@@ -86,24 +85,17 @@ def _read_line(line: Line, context: Context) -> Iterable[Event]:
         if body.startswith(mark.text):
             if mark.starts_process:
                 context.coverage.process_started()
-            yield Phase(
-                mark.name,
-                mark.edge,
-                body[:MAX_TEXT],
-                stamp(line.text),
-                line.rank,
-                context.file,
-                line.number,
-            )
+            text, when = body[:MAX_TEXT], stamp(line.text)
+            yield Phase(mark.name, mark.edge, text, when, line.rank, context.file, line.number)
             return
 
 
 def _read_exit(line: Line, context: Context) -> Iterable[Event]:
     if _BARRIER.search(line.text):
         return  # read as a barrier
-    bye = _EXIT.search(line.text)
-    if bye:
-        yield _exit(bye, line.body.strip(), stamp(line.text), line, context)
+    exit_text = _EXIT.search(line.text)
+    if exit_text:
+        yield _exit(exit_text, line.body.strip(), stamp(line.text), line, context)
         return
     for text, reason in _EXITS.items():
         if text in line.text:
@@ -226,7 +218,7 @@ def _event(form: Form, found: re.Match[str], line: Line, context: Context) -> Ch
 
 
 def _track(edge: Edge, iteration: int, context: Context) -> bool | None:
-    """Whether the save of `iteration` is asynchronous, as far as it is known by now."""
+    """Whether the save of `iteration` is asynchronous, as far as known now."""
     if edge == "mark":
         if len(context.scheduled) >= _MAX_SCHEDULED:
             context.scheduled.pop()

@@ -1,24 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Step lines of NeMo: the 0-based progress printer of NeMo 2 and the tqdm bar of NeMo 1.
+"""Step lines of NeMo, torchtitan, DeepSpeed and Composer (LLM-Foundry).
 
-Both count from zero and NeMo 2 starts again each epoch; `iteration` is the number of steps
-done, as Megatron prints it, and the printed numbers stay in `extra`.
-
-torchtitan's step line. Several ranks print the same step; a loss of -1 is a placeholder.
-
-`[rank0]:` in front of it comes from torchrun's tee and is the *local* rank, so it is dropped.
-
-DeepSpeed's own lines: the engine's step line and the loss scaler's overflow messages.
-
-Megatron-DeepSpeed prints its counters as 0 whatever happens, so these overflow lines are the
-only sign of a skipped step there. `skipped=` of the engine is cumulative and stays in `extra`.
-
-Composer's console blocks (LLM-Foundry): a header, then indented `Train key: value` lines.
-
-Values are the latest, not means, so a block covers one batch. `time/batch` inside is logged at
-the start of the batch and lags the header by one; the header is what counts. Floats have four
-digits: a learning rate of 1e-5 prints 0.0000 and stays 0.0 here.
+NeMo counts from zero and NeMo 2 restarts each epoch; `iteration` is the number of finished steps.
+torchtitan's `[rank0]:` is the local rank of torchrun's tee and is dropped; a loss of -1 is a
+placeholder. Megatron-DeepSpeed prints its counters as 0, so its overflow lines are the only sign of
+skipped steps. Composer's values are the latest, not means: a block covers one batch. Its
+`time/batch` lags the header by one, and a learning rate of 1e-5 prints as 0.0000.
 """
 
 from __future__ import annotations
@@ -28,9 +16,8 @@ from collections.abc import Iterable
 
 from mwatch.model.event import Batch, Event, Flavour, Overflow, Scalar, Validation
 from mwatch.parse.lines.context import Block, Context, Recogniser
-from mwatch.parse.lines.fields import Fields, read_segments
+from mwatch.parse.lines.fields import Fields, number, read_segments, scalar, seconds_to_ms, whole
 from mwatch.parse.lines.line import Line, stamp
-from mwatch.parse.lines.numbers import number, scalar, seconds_to_ms, whole
 
 _PRINTER = re.compile(r"Training epoch (\d{1,9}), iteration (\d{1,18})/(\d{1,18}) \|([^\n]*)")
 _BAR = re.compile(r"Epoch (\d{1,9}): [^\n]{0,200}?(\d{1,18})/(\d{1,18}) \[([^\]\n]{0,2000})\]?")

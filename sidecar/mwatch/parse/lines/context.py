@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the recognisers of one file share: flavour, coverage, and the blocks left open.
+"""What the recognisers of one file share: flavour, coverage of the step lines, open blocks.
 
 A recogniser reads one line. What spans several lines (a traceback, the argument block) is a
 `Block`, opened by its first line and fed with the following lines of the same lane.
@@ -13,30 +13,126 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from mwatch.model.event import Error, Event, Flavour, Iteration
-from mwatch.parse.lines.coverage import Coverage
 from mwatch.parse.lines.line import Line, stamp
+
+
+class Cover(NamedTuple):
+    covers: int | None
+    first_of_process: bool
+
+
+class Coverage:
+    """How many iterations each line covers, and which line is the first of its process.
+
+    Megatron averages over the iterations since the last reset. From core_v0.16 on the first
+    iteration of a process is printed without a reset (NVIDIA/Megatron-LM#6237), so the next line
+    includes it again; a later fix resets. Arithmetic distinguishes the two: a mean that includes a
+    slow first step cannot be smaller than that step divided by the iterations.
+    """
+
+    def __init__(self) -> None:
+        self.log_interval: int | None = None
+        self._starting = False
+        self._base: int | None = None
+        self._previous: int | None = None
+        self._last = Cover(None, False)
+        self._unreset: tuple[int, float | None] | None = None
+        self._skipped_samples = 0
+
+    def process_started(self, log_interval: int | None = None) -> None:
+        if not self._starting:
+            self._starting, self._base = True, None
+        if log_interval is not None:
+            self.log_interval = log_interval if log_interval > 0 else None
+
+    def resumes_from(self, iteration: int) -> None:
+        self._starting, self._base = True, iteration
+
+    def step(
+        self,
+        iteration: int,
+        elapsed_ms: float | None = None,
+        *,
+        keeps_first: bool = False,
+        skipped_samples: int = 0,
+        batch_size: int | None = None,
+    ) -> Cover:
+        """Count one step line; `keeps_first`: this release prints the first one without a reset."""
+        if iteration == self._previous and not self._starting:
+            return self._last  # several ranks, or two collectors, printed the same step
+        restarted = self._previous is not None and iteration < self._previous
+        jumped = (skipped_samples - self._skipped_samples) // (batch_size or 1)
+        if self._starting or restarted or (self._previous is None and iteration == 1):
+            cover = self._first(iteration, elapsed_ms, keeps_first=keeps_first)
+        elif self._unreset:
+            cover = Cover(self._second(iteration, elapsed_ms, max(0, jumped)), False)
+            self._unreset = None
+        else:
+            cover = Cover(self._later(iteration, max(0, jumped)), False)
+        self._previous, self._last = iteration, cover
+        self._skipped_samples = skipped_samples
+        return cover
+
+    @property
+    def steady(self) -> int | None:
+        """The last iteration, if the next lines cover exactly what lies between them."""
+        return None if self._starting or self._unreset else self._previous
+
+    def advance(self, last: int, covers: int) -> None:
+        """Several steady lines were read at once; these are the values of the last one."""
+        self._previous, self._last = last, Cover(covers, False)
+
+    def _first(self, iteration: int, elapsed_ms: float | None, *, keeps_first: bool) -> Cover:
+        base = 0 if iteration == 1 else self._base
+        off_interval = self.log_interval is not None and iteration % self.log_interval != 0
+        if keeps_first or off_interval:
+            covers = 1 if base is None or iteration == base + 1 else None
+            self._unreset = (iteration, elapsed_ms) if covers else None
+        else:
+            covers = iteration - base if base is not None and base < iteration else None
+            self._unreset = None
+        self._starting, self._base = False, None
+        return Cover(covers, True)
+
+    def _second(self, iteration: int, elapsed_ms: float | None, jumped: int) -> int:
+        assert self._unreset is not None
+        first, first_ms = self._unreset
+        interval = self.log_interval
+        if interval and not jumped and iteration > (first // interval + 1) * interval:
+            return min(iteration - first, interval)  # the line that counted it in was lost
+        including = iteration - first + 1
+        if first_ms and elapsed_ms is not None and elapsed_ms * including < first_ms * 0.99:
+            return including - 1  # the fixed release: the first step is not in this mean
+        return including
+
+    def _later(self, iteration: int, jumped: int) -> int | None:
+        if self._previous is None:
+            return None
+        covers = iteration - self._previous - jumped
+        if self.log_interval is not None and not jumped:
+            covers = min(covers, self.log_interval)  # a line in between was lost
+        return max(covers, 1)
+
 
 MAX_TEXT = 2000
 """Bound of every text that an event carries."""
 
 
 class Block(ABC):
-    """Something that spans several lines."""
-
     tolerates = 0
-    """How many foreign lines in a row may stand inside before the block is given up."""
+    """Foreign lines in a row after which the block is closed."""
     patience = 500
-    """For how many lines of the file the block may wait for its next line."""
+    """Lines of the file that the block waits for its next line."""
     survives = False
     """Another block may begin inside it: one process writes two streams into one lane."""
     any_lane = False
-    """Its next line may come without the prefix that the first one had."""
+    """Its next line may come without the prefix of the first one."""
     done = False
-    """The last line that was fed was the block's last."""
+    """The last line fed was the last of the block."""
 
     @abstractmethod
     def feed(self, line: Line) -> bool:
-        """Whether the line belongs to the block; a foreign line is read by the others."""
+        """Return whether the line belongs to the block; other recognisers read it otherwise."""
 
     @abstractmethod
     def finish(self) -> Iterable[Event]: ...
@@ -64,43 +160,29 @@ class Context:
     def step(
         self, line: Line, iteration: int, total: int | None, flavour: Flavour, **values: Any
     ) -> Iteration:
-        """An iteration event of a flavour that is not read from `key: value |` segments."""
-        covers = values.pop("covers", None)
+        """Build an iteration event of a flavour that is not printed in `key: value |` segments."""
         cover = self.coverage.step(iteration)
         blank = Iteration(
             iteration, total, None, None, None, None, None, {}, None, None, None, None, None,
             None, None, cover.covers, cover.first_of_process, {}, line.rank, self.file,
             line.number, self.forced or flavour,
         )  # fmt: skip
-        event = blank._replace(**values)
-        return event if covers is None else event._replace(covers=covers)
+        return blank._replace(**values)
 
     def error(self, line: Line, **values: Any) -> Error:
         blank = Error(
-            kind="launcher",
-            error=None,
-            message="",
-            where=None,
-            exit_code=None,
-            signal=None,
-            restart_count=None,
-            host=None,
-            pid=None,
-            during=None,
-            timestamp=stamp(line.text),
-            rank=line.rank,
-            file=self.file,
-            line=line.number,
-        )
+            "launcher", None, "", None, None, None, None, None, None, None, stamp(line.text),
+            line.rank, self.file, line.number,
+        )  # fmt: skip
         return blank._replace(**values)
 
 
 class Recogniser(NamedTuple):
-    """`triggers`: patterns of which a line must match one to be shown to `read`.
+    """Reads the lines that match one of `triggers`.
 
-    They run over whole blocks at memory speed, so each needs a literal and no open end.
-    `flavours`: the flavours whose step lines this reads; empty for lines common to all.
-    `inert`: the triggers whose lines change nothing in the context that a step line is read by.
+    Triggers run over whole blocks at memory speed, so each needs a literal and no open end.
+    `flavours` are those whose step lines it reads; empty: lines common to all. `inert` triggers
+    mark lines that do not change how step lines are read.
     """
 
     triggers: tuple[str, ...]

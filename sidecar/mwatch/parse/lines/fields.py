@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`key: value | key: value |` → named fields, losses and extras.
+"""`key: value | key: value |` to named fields, losses and extras, and the number formats inside.
 
-Keys are looked up without blanks, underscores and case, so that one table serves upstream
-Megatron, its forks and a line that a mail program wrapped. Units are read from the key.
+Keys are looked up without blanks, underscores and case, so that one table serves upstream Megatron,
+its forks and a wrapped line. Units are read from the key. A value that is not a number keeps its
+text.
 """
 
 from __future__ import annotations
@@ -13,7 +14,69 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from mwatch.model.event import Scalar
-from mwatch.parse.lines.numbers import number, pair, scalar, seconds_to_ms, whole
+
+_DECIMAL = r"\d+(?:\.\d*)?"
+_PLAIN = re.compile(
+    rf"[-+]?(?:{_DECIMAL}|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf(?:inity)?)", re.I | re.A
+)
+_GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?", re.A)
+_SCALED = re.compile(rf"([-+]?{_DECIMAL})([KMGTP])B?", re.A)
+_UNIT = re.compile(rf"([-+]?{_DECIMAL}(?:[eE][-+]?\d+)?) ?(?:%|ms|s|TFLOPS?|W|J)", re.A)
+_WHOLE = re.compile(r"-?\d{1,17}", re.A)
+_SCALE = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_MAX_TEXT = 200
+_MAX_NUMBER = 64
+MAX_COUNT = 10**17
+
+
+def number(text: str) -> float | None:
+    """Read `1.2E+01`, `INF`, `12,345`, `85.8G` or `41.2%`; None if it is not a number."""
+    text = text.strip()
+    if len(text) > _MAX_NUMBER:
+        return None
+    if _PLAIN.fullmatch(text):
+        return float(text)
+    if _GROUPED.fullmatch(text):
+        return float(text.replace(",", ""))
+    if scaled := _SCALED.fullmatch(text):
+        return float(scaled[1]) * _SCALE[scaled[2]]
+    if unit := _UNIT.fullmatch(text):
+        return float(unit[1])
+    joined = "".join(text.split())  # a value that was wrapped in two lines
+    return float(joined) if joined != text and _PLAIN.fullmatch(joined) else None
+
+
+def pair(text: str) -> tuple[float, float] | None:
+    """Read what Primus prints: `instant/average`, or `x (avg y)` in newer builds."""
+    first, slash, second = text.partition("/")
+    if not slash:
+        first, bracket, second = text.partition("(avg")
+        if not bracket:
+            return None
+        second = second.rstrip(" )")
+    now, mean = number(first), number(second)
+    return None if now is None or mean is None else (now, mean)
+
+
+def seconds_to_ms(seconds: float) -> float:
+    """Convert without rounding noise: 0.74567 s is 745.67 ms."""
+    return round(seconds * 1000.0, 6)
+
+
+def whole(value: float | None) -> int | None:
+    """Return `value` as a count; None if it is too large for one."""
+    return int(value) if value is not None and abs(value) < MAX_COUNT else None
+
+
+def scalar(text: str) -> float | int | str | None:
+    """Return an int or float if the text is a number, else the bounded text."""
+    text = text.strip()
+    if text in {"N/A", "None", ""}:
+        return None
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    value = number(text)
+    return text[:_MAX_TEXT] if value is None else value
 
 
 class Meaning(NamedTuple):
@@ -59,8 +122,6 @@ _MAX_EXTRAS = 64
 
 
 class Fields:
-    """What the segments of one line say."""
-
     def __init__(self) -> None:
         self.known: dict[str, float] = {}
         self.losses: dict[str, float] = {}
@@ -84,7 +145,7 @@ class Fields:
             self.extra[key[:_MAX_KEY]] = scalar(value)
 
     def _is_loss(self, squeezed: str, value: str) -> bool:
-        """By its format between batch size and loss scale; by its name anywhere, for the forks."""
+        """By its format between batch size and loss scale; by its name anywhere, for forks."""
         if squeezed in _NO_LOSS:
             return False
         if self._among_losses and _LOSS_FORMAT.fullmatch(value):
@@ -114,7 +175,7 @@ def is_count(field: str) -> bool:
 
 
 def split_segment(segment: str) -> tuple[str, str] | None:
-    """`key: value` or `key=value`; None where it is neither."""
+    """Split `key: value` or `key=value`; None if it is neither."""
     found = _SEPARATOR.search(segment) or _OLD_RATE.search(segment)
     if not found:
         return None

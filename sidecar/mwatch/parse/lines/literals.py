@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The fixed texts inside a regular expression.
+"""The literals inside a regular expression.
 
-A scanner for these texts alone finds every candidate line, and is made in a few milliseconds
-where one for the expressions themselves takes half a second.
+A scanner for literals alone finds every candidate line and is built in a few milliseconds; one for
+the expressions themselves takes half a second.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TOKEN = re.compile(
 )
 GROUPS = ("(?:", "(?P<")
 _COMMON = " etaoinsrhldcumfpgwybvkxjqz"
-"""The commonest first; what is not among them is the rarest."""
+"""Most common letters first; others are rarer."""
 _WEIGHTS = {letter: weight for weight, letter in enumerate(_COMMON)}
 _MIN_LEFT = 9
 _MAX_CUT = 24
@@ -23,12 +23,12 @@ _MAX_TRIGGER_CUT = 6
 
 
 def literals(pattern: str) -> tuple[str, ...]:
-    """Fixed texts of which every match contains at least one; empty when there are none."""
+    """Return literals of which every match contains at least one; empty if there are none."""
     return _required(TOKEN.findall(pattern), 0)[0]
 
 
 def _required(tokens: list[str], at: int) -> tuple[tuple[str, ...], int]:
-    """Of the alternation that begins at `at`: its literals, and where it ends."""
+    """Return the literals of the alternation at `at`, and where it ends."""
     branches: list[tuple[str, ...]] = []
     best: tuple[str, ...] = ()
     run = ""
@@ -52,7 +52,7 @@ def _required(tokens: list[str], at: int) -> tuple[tuple[str, ...], int]:
 
 
 def with_rarer_end(trigger: str) -> str:
-    """A trigger that is one fixed text, cut a little: what it then meets in vain is read whole."""
+    """Shorten a trigger that is one literal; lines that match in vain are read in full."""
     tokens = TOKEN.findall(trigger)
     if not all(map(_is_literal, tokens)) or {"*", "+", "?", "|"} & set(tokens):
         return trigger
@@ -60,10 +60,9 @@ def with_rarer_end(trigger: str) -> str:
 
 
 def with_rare_end(text: str, most: int = _MAX_CUT) -> str:
-    """The text without those last characters that make its end a common one.
+    """Drop last characters that make the end of the text common.
 
-    A scanner goes by the last bytes of a text, and meets `device ID` by chance less often than
-    `global rank`. What is left is long enough to be rare itself.
+    A scanner goes by the last bytes of a text, and meets `device ID` less often than `global rank`.
     """
     weights = [_WEIGHTS.get(letter, len(_COMMON)) for letter in text]
     ends = range(len(text), max(len(text) - most, _MIN_LEFT), -1)
@@ -75,7 +74,7 @@ def shortest(texts: tuple[str, ...]) -> int:
 
 
 def _repeats(tokens: list[str], at: int) -> tuple[int | None, int]:
-    """The least count of the quantifier at `at`, None without one, and what follows it."""
+    """Return the least count of the quantifier at `at` (None without one), and what follows it."""
     token = tokens[at] if at < len(tokens) else ""
     if token not in ("*", "+", "?") and not re.fullmatch(r"\{\d*,?\d*\}", token):
         return None, at
