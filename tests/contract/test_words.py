@@ -40,7 +40,7 @@ NAMES_LEFT = frozenset(
     f"mwatch/{name}"
     for name in (
         "config", "controller", "engine", "evidence", "export", "fleet", "gang", "kube",
-        "model", "remediate", "report", "run", "runtime", "sidecar", "state", "watch",
+        "model", "remediate", "report", "runtime", "sidecar", "state", "watch",
     )
 ) | {"mwatch_trainer/gpu"}  # fmt: skip
 TEXTS_LEFT = frozenset(f"mwatch/{name}" for name in ("config", "model", "report", "watch"))

@@ -55,7 +55,7 @@ def test_everything_that_inherited_the_volume_is_found_and_nothing_else(tmp_path
     with process(mine, sys.executable, "-c", DEAF) as one, process(other, "sleep", "600") as two:
         assert one.stdout is not None
         assert one.stdout.readline() == b"ready\n"
-        found = orphans.of(mine)
+        found = orphans.pids_of(mine)
         assert one.pid in found
         assert len(found) == 2
         assert two.pid not in found
@@ -67,7 +67,7 @@ def test_who_does_not_want_to_hear_is_killed_with_all_below(tmp_path: Path) -> N
         assert one.stdout is not None
         one.stdout.readline()
         orphans.kill(tmp_path)
-        until(lambda: not orphans.of(tmp_path))
+        until(lambda: not orphans.pids_of(tmp_path))
 
 
 def test_the_end_of_one_that_is_ours_is_known(tmp_path: Path) -> None:
@@ -86,7 +86,9 @@ def test_the_end_of_one_that_is_not_ours_is_not_known(tmp_path: Path) -> None:
         assert shell.stdout is not None
         orphan = Orphan(int(shell.stdout.readline()), tmp_path)
         shell.wait(20)
-        until(lambda: orphan.pid in orphans.of(tmp_path))  # it may just be turning into `sleep`
+        until(
+            lambda: orphan.pid in orphans.pids_of(tmp_path)
+        )  # it may just be turning into `sleep`
         assert orphan.exit_code(7) is None
         orphans.kill(tmp_path)
         assert until(lambda: orphan.exit_code(7)) == 7
@@ -97,7 +99,7 @@ def test_a_wrapper_that_has_written_how_it_ended_is_not_lost(tmp_path: Path) -> 
     ended = {"code": 3, "signal": None, "reason": "x", "returned": 3, "at": 1.0, "asked": False}
     write_attempt(tmp_path, wrapper_pid=wrapper._process.pid, exit=ended)
     assert wrapper.exit_code == 3
-    assert wrapper.unseen_exit is None
+    assert wrapper.unreported_exit is None
 
 
 @pytest.mark.parametrize(
@@ -116,7 +118,7 @@ def test_a_wrapper_without_last_words_is_told_by_its_code(
     wrapper = gone(code, tmp_path)
     assert wrapper.exit_code == code
     assert not wrapper.has_orphan
-    assert wrapper.unseen_exit == told
+    assert wrapper.unreported_exit == told
 
 
 def test_while_its_command_goes_on_there_is_no_end(tmp_path: Path) -> None:
@@ -125,7 +127,7 @@ def test_while_its_command_goes_on_there_is_no_end(tmp_path: Path) -> None:
         write_attempt(tmp_path, wrapper_pid=wrapper._process.pid, pid=command.pid, exit=None)
         assert wrapper.exit_code is None
         assert wrapper.has_orphan
-        assert wrapper.unseen_exit is None
+        assert wrapper.unreported_exit is None
         assert wrapper.clear() == []
         assert until(lambda: wrapper.exit_code) == 137
         command.returncode = 0

@@ -12,7 +12,7 @@ from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause
 from mwatch.model.observation import AttemptStart, ProcessExit
 from mwatch.model.snapshot.wrapper import TrainerEnd
-from mwatch.run.supervisor import finished, last_word, outcome, stopped, unstarted
+from mwatch.run.supervisor import final_end, finished, outcome, stopped, unstarted
 from support.builders.fold import DONE, READY, WORLD
 from support.builders.run import Told, good
 
@@ -87,12 +87,12 @@ def test_finished_is_what_the_wrapper_knows_to_be_so(
 
 
 def test_a_newer_attempt_and_giving_up_are_last_words() -> None:
-    fenced = last_word(203, end(reason="attempt 9 has begun"))
+    fenced = final_end(203, end(reason="attempt 9 has begun"))
     assert fenced is not None
     assert (fenced.exit_code, fenced.summary) == (203, "attempt 9 has begun")
-    assert last_word(93, None) is not None
-    assert last_word(137, end()) is None
-    assert last_word(None, None) is None
+    assert final_end(93, None) is not None
+    assert final_end(137, end()) is None
+    assert final_end(None, None) is None
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def record_of(told: Told, path: Path, *, is_act: bool = True) -> RunRecord:
     folder = run_folder(path)
     record = RunRecord(folder, argv, told.engine, told.clock, is_act=is_act)
     unseen = SourceStatusChange(Source.CHECKPOINTS, False, "x")
-    record.told(Observed(told.clock.now(), STREAM, unseen))
+    record.observe(Observed(told.clock.now(), STREAM, unseen))
     return record
 
 

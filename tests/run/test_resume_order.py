@@ -42,10 +42,9 @@ def of(told: Told, volume: Path) -> NextAttempt:
 
 def test_a_restart_is_told_in_full_and_in_the_shape_that_the_wrapper_reads(tmp_path: Path) -> None:
     told = gone_bad()
-    chosen = of(told, tmp_path).choose(killed())
+    of(told, tmp_path).order(killed())
     document = read(tmp_path)
-    assert chosen.number == document["attempt"] == 2
-    assert chosen.resume_from == document["resume_from"] == 6
+    assert (document["attempt"], document["resume_from"]) == (2, 6)
     assert document["reason"] == "the newest"
     assert not document["from_beginning"]
     assert document["rollbacks"] == []
@@ -58,7 +57,7 @@ def test_a_rollback_travels_with_its_reason(tmp_path: Path) -> None:
     told = gone_bad()
     decision = told.waits(1).decision
     told.enacts(decision)
-    of(told, tmp_path).choose(decision)
+    of(told, tmp_path).order(decision)
     (rollback,) = read(tmp_path)["rollbacks"]
     assert (rollback["to_iteration"], rollback["first_bad"]) == (6, 7)
     assert rollback["at"] == told.clock.now()
@@ -75,7 +74,7 @@ def test_rollbacks_that_lie_beside_the_checkpoints_are_not_told_again(tmp_path: 
     coming.known([old])
     decision = told.waits(1).decision
     told.enacts(decision)
-    coming.choose(decision)
+    coming.order(decision)
     assert [each["to_iteration"] for each in read(tmp_path)["rollbacks"]] == [6]
 
 
@@ -85,26 +84,27 @@ def test_a_rollback_is_told_until_a_wrapper_has_taken_it(tmp_path: Path) -> None
     coming = of(told, tmp_path)
     decision = told.waits(1).decision
     told.enacts(decision)
-    coming.choose(decision)
+    coming.order(decision)
     first = read(tmp_path)["rollbacks"]
     told.sees(AttemptStart(2, 6, None))
-    coming.choose(killed())
+    coming.order(killed())
     assert read(tmp_path)["rollbacks"][0] == first[0]
 
 
 def test_a_run_without_any_good_checkpoint_begins_again(tmp_path: Path) -> None:
     told = gone_bad()
     bad = killed(resume_from=None, quarantine_from=1, finding=finding(Cause.NAN))
-    of(told, tmp_path).choose(bad)
+    of(told, tmp_path).order(bad)
     assert read(tmp_path)["from_beginning"] is True
-    of(told, tmp_path).choose(killed(resume_from=None))
+    of(told, tmp_path).order(killed(resume_from=None))
     assert read(tmp_path)["from_beginning"] is False
 
 
 def test_attempts_count_on_from_what_lies_beside_the_checkpoints(tmp_path: Path) -> None:
     told = gone_bad()
     told.engine.job.timeline.attempt = 41
-    assert of(told, tmp_path).choose(killed()).number == 42
+    of(told, tmp_path).order(killed())
+    assert read(tmp_path)["attempt"] == 42
 
 
 def test_a_clock_that_was_set_forward_does_not_save_what_is_condemned(tmp_path: Path) -> None:
@@ -113,16 +113,16 @@ def test_a_clock_that_was_set_forward_does_not_save_what_is_condemned(tmp_path: 
     told.enacts(decision)
     told.clock.set_forward = 3600.0
     coming = of(told, tmp_path)
-    coming.choose(decision)
+    coming.order(decision)
     assert read(tmp_path)["rollbacks"][0]["at"] == told.clock.now() + 3600
     told.clock.set_forward = 7200.0
-    coming.choose(decision)
+    coming.order(decision)
     assert read(tmp_path)["rollbacks"][0]["at"] == told.clock.now() + 3600, "it stays as told"
 
 
 def test_what_the_last_processes_did_is_not_taken_for_the_next(tmp_path: Path) -> None:
     write_processes(tmp_path, 1.0, process(11, rank=1, state="T"))
-    of(gone_bad(), tmp_path).choose(killed())
+    of(gone_bad(), tmp_path).order(killed())
     assert not (tmp_path / contract.NODE_FOLDER / contract.NODE_PROCESSES).exists()
 
 
@@ -136,8 +136,8 @@ def test_a_volume_that_cannot_be_written_to_is_an_error_and_nothing_is_forgotten
     os.chmod(tmp_path, 0o500)
     try:
         with unprivileged(), pytest.raises(InputError, match=os.strerror(errno.EACCES)):
-            coming.choose(decision)
+            coming.order(decision)
     finally:
         os.chmod(tmp_path, 0o700)
-    coming.choose(decision)
+    coming.order(decision)
     assert len(read(tmp_path)["rollbacks"]) == 1

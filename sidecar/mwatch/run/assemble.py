@@ -1,11 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Puts a local run together: its folder, engine, eyes and metrics, and whoever looks on.
+"""Assembles a local run: folder, engine, sources, metrics, exporters and the view of the user.
 
-What a watched run leaves behind: its report (`story.json`), its incidents, and what it learnt.
-
-The report is replaced every few seconds, so that a run whose watcher was killed still has one. A
-disk that cannot be written to is reported once and changes nothing else.
+`RunRecord` keeps what a run leaves behind: its report (`story.json`), its incidents, and what it
+learnt. The report is replaced every few seconds, so that a run whose watcher was killed still has
+one. A disk that cannot be written to is reported once and changes nothing else.
 """
 
 from __future__ import annotations
@@ -61,17 +60,17 @@ class RunRecord:
         self._written_at = float("-inf")
         self._problem: str | None = None
 
-    def told(self, observed: Observed) -> None:
+    def observe(self, observed: Observed) -> None:
         self._recorder.note(observed)
 
     def recall(self, save: Path) -> list[Rollback] | None:
-        """It is known where the job saves: what it learnt in its earlier life, once it is read."""
+        """Restore what earlier runs saved beside the checkpoints; None until it has been read."""
         if self._memory is None:
             self._memory = SavedState(save)
         return self._memory.recall(self._engine.job)
 
     def wait_for_memory(self) -> None:
-        """Before something is decided by it, within a bound."""
+        """Wait a bounded time for the saved state, before deciding on it."""
         if self._memory is not None:
             self._memory.wait(_MEMORY_SECONDS)
 
@@ -100,7 +99,7 @@ class RunRecord:
         self._write(is_over=True, is_interrupted=is_interrupted)
 
     def problems(self) -> list[str]:
-        """What a person should know; may be told again."""
+        """Problems for the user; may be returned again."""
         remembered = [] if self._memory is None else self._memory.problems()
         return remembered if self._problem is None else [*remembered, self._problem]
 
@@ -110,11 +109,11 @@ class RunRecord:
             report = self._recorder.report(now, is_over=is_over, is_interrupted=is_interrupted)
             story_json.write(report, self._folder.story)
         except OSError as error:
-            self._problem = f"the story of the run cannot be written: {error.strerror or error}"
+            self._problem = f"cannot write {self._folder.story}: {error.strerror or error}"
 
 
 MakeView = Callable[[RunFolder, str], RunObserver]
-"""Of the run's folder, and where more can be seen."""
+"""Makes the view, from the folder of the run and the address or folder to show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +122,14 @@ class RunRequest:
     is_act: bool = False
     policy: Path | None = None
     settings: Settings | None = None
-    """Instead of a policy file."""
+    """Used if there is no policy file."""
     name: str | None = None
     parent: Path = Path("runs")
     folder: RunFolder | None = None
-    """Made already; then `name` and `parent` say nothing."""
+    """An existing folder; replaces `name` and `parent`."""
     save: Path | None = None
     port: int | None = 9401
-    """For /metrics; None: nowhere."""
+    """For /metrics; None: not served."""
     grace_seconds: float = 30.0
     has_probe: bool = True
     shows_output: bool = False
@@ -139,31 +138,22 @@ class RunRequest:
 
 
 def run(request: RunRequest, make_view: MakeView) -> RunEnd:
-    """InputError before anything is started; after that, the end of the run."""
+    """Run the command to its end; raise InputError only before anything is started."""
     settings = load_policy(request.policy) if request.policy else request.settings or Settings()
     entries = catalogue.load([])
     known = {entry.id: entry for entry in entries}
-    grammar = Grammar(entries, None)
     clock = Clock()
-    folder = request.folder
-    if folder is None:
-        folder = run_folder.make(request.parent, request.name, request.argv, clock.now())
+    folder = request.folder or run_folder.make(
+        request.parent, request.name, request.argv, clock.now()
+    )
     engine = Engine(folder.name, known, settings)
-    eyes = PodSources(HERE, engine)
-    live = VolumeCollector(folder.volume, HERE, grammar, known, clock, request.save, more=eyes)
-    return _watched(request, make_view, folder, engine, live)
-
-
-def _watched(
-    request: RunRequest,
-    make_view: MakeView,
-    folder: RunFolder,
-    engine: Engine,
-    live: VolumeCollector,
-) -> RunEnd:
+    live = VolumeCollector(
+        folder.volume, HERE, Grammar(entries, None), known, clock, request.save,
+        more=PodSources(HERE, engine),
+    )  # fmt: skip
     is_act = request.is_act
     with ExitStack() as stack:
-        faults = InternalErrors(lambda text: tell(text))
+        faults = InternalErrors(lambda text: note(text))
         metrics = RunMetrics(
             engine, live, is_acting=lambda: is_act, errors=lambda: faults.count,
             dropped=lambda: out.dropped(),
@@ -175,12 +165,12 @@ def _watched(
             tensorboard_notes=request.tensorboard_notes,
         )
         stack.callback(out.close)
-        record = RunRecord(folder, request.argv, engine, live.clock, is_act=is_act)
+        record = RunRecord(folder, request.argv, engine, clock, is_act=is_act)
         view = SafeObserver(make_view(folder, metrics.where or str(folder.path)))
         if metrics.problem is not None:
             view.noted(metrics.problem)
 
-        def tell(text: str) -> None:
+        def note(text: str) -> None:
             view.noted(text)
             record.noted(text)
 
@@ -192,20 +182,16 @@ def _watched(
 
 
 def _command(request: RunRequest, folder: RunFolder) -> SupervisedCommand:
-    return SupervisedCommand(
-        argv=request.argv,
-        folder=folder,
-        is_act=request.is_act,
-        grace_seconds=request.grace_seconds,
-        wrapper_options=_options(request),
-        shows_output=request.shows_output,
-    )
-
-
-def _options(request: RunRequest) -> list[str]:
     options = ["--grace", f"{request.grace_seconds:g}"]
     if request.save is not None:
         options += ["--checkpoints", str(request.save)]
     if not request.has_probe:
         options.append("--no-probe")
-    return options
+    return SupervisedCommand(
+        argv=request.argv,
+        folder=folder,
+        is_act=request.is_act,
+        grace_seconds=request.grace_seconds,
+        wrapper_options=options,
+        shows_output=request.shows_output,
+    )

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The demonstration: a real small training that fails in five ways, and what became of each.
+"""`mwatch demo`: a real small training that fails in five ways and is recovered each time.
 
 Everything is real but the size: two ranks of Megatron-core's GPT over gloo, real signals, real
-checkpoints, and the same engine, wrapper and probe as anywhere. Thresholds that are meant for jobs
-of hours are shortened. A fault counts as recovered when it was found after it happened, training
-was resumed from the checkpoint that is the right one, and went past the point it had reached.
+checkpoints, and the same engine, wrapper and probe as anywhere. Thresholds meant for jobs of hours
+are shortened. A fault counts as recovered if it was found after it happened and training resumed
+from the right checkpoint and went past the point it had reached.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ _INTERRUPTED = frozenset({129, 130, 143})
 class DemoFault:
     title: str
     flags: tuple[str, ...]
-    """As the trainer takes them; the last one is what brings the run down."""
+    """For the trainer; the last one brings the run down."""
     causes: frozenset[Cause]
     resume_from: int
-    """The checkpoint that is the right one."""
+    """The right checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """One run: NaN needs bf16 (fp16 skips such steps, and its loss scale collapses instead)."""
+    """One run. NaN needs bf16: fp16 skips such steps until its loss scale collapses."""
 
     name: str
     precision: tuple[str, ...]
     iterations: int
-    """Enough to pass the last fault, which is acted on some seconds after it happened."""
+    """Enough to go on for some seconds after the last fault."""
     faults: tuple[DemoFault, ...]
 
 
@@ -94,7 +94,7 @@ TRAININGS = (
 
 
 class Row(NamedTuple):
-    """What became of one fault; None: it is not known, or did not happen."""
+    """The outcome of one fault."""
 
     title: str
     happened_at: float | None
@@ -114,11 +114,11 @@ class DemoResult(NamedTuple):
     rows: Sequence[Row]
     seconds: float
     exit_codes: Sequence[int]
-    """Of the trainings."""
+    """One of each training."""
 
     @property
     def interrupted_by(self) -> int | None:
-        """The exit code that says so, where a person has had enough."""
+        """The exit code of an interrupted training, if any."""
         return next((code for code in self.exit_codes if code in _INTERRUPTED), None)
 
     @property
@@ -127,7 +127,7 @@ class DemoResult(NamedTuple):
 
 
 def settings() -> Settings:
-    """For a job of minutes: a restart costs seconds, so nothing is gained by a long wait."""
+    """Settings for a job of minutes: a restart costs seconds, so long waits gain nothing."""
     usual = Settings()
     act = ActSettings(
         restarts_per_window=12,
@@ -144,11 +144,11 @@ def settings() -> Settings:
 
 
 def demo(*, quick: bool, parent: Path, port: int | None, shows: bool, view: MakeView) -> DemoResult:
-    """InputError where the small trainer is not installed. `quick`: the first training only."""
+    """Raise InputError if the small trainer is not installed. `quick`: only one training."""
     missing = [name for name in _NEEDED if not _is_there(name)]
     if missing:
         fix = "pip install 'mwatch[demo]' (several gigabytes), or `make demo` in a checkout"
-        raise InputError(f"the demo trains with {' and '.join(missing)}, not installed: {fix}")
+        raise InputError(f"the demo needs {' and '.join(missing)}, not installed: {fix}")
     began = time.monotonic()
     folders: list[RunFolder] = []
     rows: list[Row] = []
@@ -208,7 +208,7 @@ def _rows(folder: RunFolder, faults: Sequence[DemoFault]) -> list[Row]:
 
 
 def _happened_at(folder: RunFolder, fault: DemoFault) -> float | None:
-    """The trainer notes the moment before it lets a fault happen."""
+    """Read the marker that the trainer writes just before it injects a fault."""
     name = fault.flags[-1].replace(":", ".")
     for marker in sorted(_markers(folder).glob(f"{name}.by-rank-*")):
         try:

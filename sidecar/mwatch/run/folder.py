@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`runs/<name>/`: what a watched run leaves behind, and the volume it shares with its wrapper.
 
-A name that is taken gets a number; nothing of an earlier run is ever written over. Ended runs
-are the user's to delete.
+A name that is taken gets a number: nothing of an earlier run is overwritten. The user deletes old
+runs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class RunFolder:
 
 
 def make(parent: Path, name: str | None, argv: Sequence[str], now: float) -> RunFolder:
-    """InputError where it cannot be made."""
+    """Create the folder of a run; raise InputError if that fails."""
     wanted = _safe(name) if name else f"{_program(argv)}-{datetime.fromtimestamp(now):%m%d-%H%M%S}"
     try:
         parent.mkdir(parents=True, exist_ok=True)
@@ -64,8 +64,8 @@ def make(parent: Path, name: str | None, argv: Sequence[str], now: float) -> Run
             return RunFolder(folder.resolve())
     except OSError as error:
         fix = "name another folder with --runs"
-        raise InputError(f"{parent}: cannot be written to ({error.strerror}); {fix}") from error
-    raise InputError(f"{parent}: has too many runs named {wanted}; give another --name")
+        raise InputError(f"cannot write to {parent}: {error.strerror}; {fix}") from error
+    raise InputError(f"{parent} has too many runs named {wanted}; give another --name")
 
 
 def _safe(name: str) -> str:
@@ -77,7 +77,7 @@ def _safe(name: str) -> str:
 
 
 def _program(argv: Sequence[str]) -> str:
-    """What the run is called: the script, or the module, that is trained with."""
+    """Name the run after its training script or module."""
     for before, word in pairwise(("", *argv)):
         if before in _MODULE_FLAGS and not word.startswith(_LAUNCHERS):
             return _short(word.rpartition(".")[2])

@@ -1,20 +1,13 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""One attempt of a local run: the wrapper around the training command, as a process of ours.
+"""One attempt of a local run: the wrapper around the training command, as a child process.
 
-It has a session of its own, so that Ctrl-C reaches only us and we end it in order. If we are
-killed it goes on, and so does the training. If the wrapper itself is killed the training goes on
-too: its end is then seen here, and its output is no longer kept.
-
-The processes of a training that has lost its wrapper: still ours to see, and to end.
-
-They are told by the volume that their environment names, which every process of a training
-inherits. One that was started with a cleared environment is not found.
-
-What the trainer prints, for a view that draws around it: read at once, shown when there is time.
-
-Bounded: who prints faster than a terminal can show loses the middle, and is told so. The log
-file has it all.
+The wrapper has its own session, so that Ctrl-C reaches only mwatch, which ends the wrapper in
+order. If mwatch is killed, wrapper and training go on. If the wrapper is killed, the training goes
+on as an orphan: mwatch still sees its end, but its output is no longer recorded. The processes of
+a training are found by the volume that their environment names; one that was started with a
+cleared environment is not found. `OutputBuffer` holds what the trainer prints until a view draws
+it; if the trainer prints faster than a terminal can show, the middle is dropped, with a note.
 """
 
 from __future__ import annotations
@@ -44,20 +37,24 @@ _KILL_SECONDS = 5.0
 
 
 def adopt() -> None:
-    """From now on orphans come to us: how they end can be known then, and only then."""
+    """Become the parent of orphaned descendants: only a parent can read an exit code."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), 0, 0, 0)
 
 
-def of(volume: Path) -> list[int]:
-    """All that live, by pid."""
-    return [pid for pid in _pids() if pid != os.getpid() and _belongs(pid, volume)]
+def pids_of(volume: Path) -> list[int]:
+    """Find the living processes of the training that uses this volume."""
+    try:
+        every = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return []
+    return [pid for pid in every if pid != os.getpid() and _belongs(pid, volume)]
 
 
 def kill(volume: Path) -> None:
-    """Stopped first, so that none can start another one meanwhile."""
+    """Stop all processes first, so that none can start another one meanwhile."""
     until = time.monotonic() + _KILL_SECONDS
-    while (found := of(volume)) and time.monotonic() < until:
+    while (found := pids_of(volume)) and time.monotonic() < until:
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in found:
                 with suppress(ProcessLookupError, PermissionError):
@@ -73,7 +70,7 @@ class Orphan:
         self._volume = volume
 
     def exit_code(self, unknown: int) -> int | None:
-        """None while it runs, as a shell tells it after that; `unknown` where nobody could see."""
+        """Exit code as in a shell; None while it runs; `unknown` if it was not our child."""
         try:
             ended, status = os.waitpid(self.pid, os.WNOHANG)
         except ChildProcessError:
@@ -88,15 +85,8 @@ class Orphan:
             os.kill(self.pid, signal.SIGTERM)
 
 
-def _pids() -> list[int]:
-    try:
-        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    except OSError:
-        return []
-
-
 def _belongs(pid: int, volume: Path) -> bool:
-    """A zombie has no environment any more."""
+    """False for a zombie, which has no environment."""
     wanted = f"{contract.DIR_VARIABLE}={volume}".encode()
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
@@ -107,8 +97,7 @@ def _belongs(pid: int, volume: Path) -> bool:
 
 _ASK_SECONDS = 2.0
 _AFTER_GRACE_SECONDS = 10.0
-
-"""Within it a wrapper that was told to kill has killed, and has passed on the last words."""
+"""Time for the wrapper to kill the command and to pass on its last output."""
 _LOOK_SECONDS = 0.05
 _MODE_VARIABLE = "MWATCH_MODE"
 
@@ -121,28 +110,28 @@ class WrapperProcess:
         self._orphan: Orphan | None = None
         self._is_stopping = False
         self._is_lost = False
-        """It is gone, and has not written how the command ended."""
+        """The wrapper ended without writing how the command ended."""
 
     @property
     def output(self) -> IO[bytes] | None:
-        """What the trainer prints, where it was to be captured."""
+        """The trainer's output, if captured."""
         return self._process.stdout
 
     @property
     def exit_code(self) -> int | None:
-        """None while the command runs; a signal is told as a shell does."""
+        """None while the command runs; 128 plus the number for a signal."""
         if self._code is None:
             self._code = self._look()
         return self._code
 
     @property
     def has_orphan(self) -> bool:
-        """The command goes on without its wrapper."""
+        """Whether the command runs without its wrapper."""
         return self._orphan is not None and self._code is None
 
     @property
-    def unseen_exit(self) -> ProcessExit | None:
-        """How the command ended, where the wrapper has not written that."""
+    def unreported_exit(self) -> ProcessExit | None:
+        """How the command ended, if the wrapper did not write it."""
         code = self.exit_code
         if code is None or not self._is_lost:
             return None
@@ -165,13 +154,13 @@ class WrapperProcess:
         return own if self._orphan is None else self._orphan.exit_code(own)
 
     def stop(self, reason: str, grace_seconds: float) -> None:
-        """The command and all its processes end: by themselves within the grace, or killed."""
+        """End the command and all its processes; kill what is left after the grace time."""
         self._is_stopping = True
         try:
             if self._process.poll() is not None:
                 self._stop_orphan(grace_seconds)
                 return
-            if not self._has_agreed(reason, grace_seconds):
+            if not self._ask_to_stop(reason, grace_seconds):
                 self._signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(grace_seconds + _AFTER_GRACE_SECONDS)
@@ -179,14 +168,14 @@ class WrapperProcess:
             self.kill()
 
     def kill(self) -> None:
-        """Nothing of it is left; does nothing where it has ended by itself."""
+        """Kill every process of the attempt, unless the command has ended by itself."""
         if self.exit_code is not None and not self._is_stopping:
             return
         self._is_stopping = True
         if self._process.poll() is None:
-            self._has_agreed("to be killed", 0.0)
+            self._ask_to_stop("to be killed", 0.0)
             try:
-                self._process.wait(_KILL_SECONDS)  # it ends the whole tree
+                self._process.wait(_KILL_SECONDS)  # the wrapper ends the whole tree
             except subprocess.TimeoutExpired:
                 self._signal(signal.SIGKILL)
                 with suppress(subprocess.TimeoutExpired):
@@ -194,10 +183,10 @@ class WrapperProcess:
         kill(self._volume)
 
     def clear(self) -> list[int]:
-        """Ends what it left behind, too; returns what cannot be ended."""
+        """Kill what the attempt left behind; return the pids that do not end."""
         self._is_stopping = True
         self.kill()
-        return of(self._volume)
+        return pids_of(self._volume)
 
     def _stop_orphan(self, grace_seconds: float) -> None:
         if self._orphan is None:
@@ -207,8 +196,8 @@ class WrapperProcess:
         while self.exit_code is None and time.monotonic() < until:
             time.sleep(_LOOK_SECONDS)
 
-    def _has_agreed(self, reason: str, grace_seconds: float) -> bool:
-        """False also where it is just starting, or just ending."""
+    def _ask_to_stop(self, reason: str, grace_seconds: float) -> bool:
+        """Return False if the wrapper does not answer: it is just starting or ending."""
         request = {"op": "stop", "grace_seconds": grace_seconds, "save": grace_seconds > 0,
                    "reason": reason}  # fmt: skip
         return bool(ask(str(self._volume), request, _ASK_SECONDS).get("ok"))
@@ -221,7 +210,7 @@ class WrapperProcess:
 def start(
     argv: Sequence[str], volume: Path, *, is_act: bool, options: Sequence[str], capture: bool
 ) -> WrapperProcess:
-    """`capture`: the trainer's output is for us to show; else it goes where ours goes."""
+    """`capture`: read the trainer's output, instead of passing on our own stdout."""
     adopt()
     mode = contract.ACT if is_act else contract.OBSERVE
     flags = ["--act"] if is_act else []
@@ -229,14 +218,14 @@ def start(
     try:
         process = subprocess.Popen(
             [*command, "--", *argv],
-            env={**os.environ, _MODE_VARIABLE: mode},  # whatever it says: we do what we say
+            env={**os.environ, _MODE_VARIABLE: mode},  # overrides the user's
             stdout=subprocess.PIPE if capture else None,
             stderr=subprocess.STDOUT if capture else None,
             start_new_session=True,
-            close_fds=False,  # ours are closed by exec; `--config <(...)` is for the command
+            close_fds=False,  # ours are closed by exec; the command may need `--config <(...)`
         )
     except OSError as error:
-        raise InputError(f"{sys.executable}: cannot be started ({error.strerror})") from error
+        raise InputError(f"cannot start {sys.executable}: {error.strerror}") from error
     return WrapperProcess(process, volume)
 
 
@@ -251,7 +240,7 @@ class OutputBuffer:
         self._held = 0
         self._lost = 0
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._read, name="printed", daemon=True)
+        self._thread = threading.Thread(target=self._read, name="output", daemon=True)
         self._thread.start()
 
     def take(self) -> bytes:
@@ -263,14 +252,14 @@ class OutputBuffer:
         return gap + data
 
     def rest(self) -> bytes:
-        """The command has ended; what holds its output open is not waited for long."""
+        """The command has ended; do not wait long for processes that keep its output open."""
         self._thread.join(1.0)
         return self.take()
 
     def _read(self) -> None:
         with self._stream:
             fd = self._stream.fileno()
-            with suppress(OSError):  # more of a comfort: the share of pipe memory may be used up
+            with suppress(OSError):  # optional: the user's limit of pipe memory may be reached
                 fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _CHUNK)
             while data := os.read(fd, _CHUNK):
                 self._keep(data)

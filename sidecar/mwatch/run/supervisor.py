@@ -1,21 +1,15 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch run`: wrapper, engine and decisions for one command on this machine.
+"""`mwatch run`: watches one command on this machine and, with --act, restarts it.
 
-One loop, twice a second: read what is new, look, act if it is due. Each attempt is a wrapper
-process of its own, as each is a container on Kubernetes. When only observing, the command runs
-as it was given, its exit code is ours, and what would have been done is written down. A fault of
-mwatch itself is told; the command goes on.
+One loop, twice a second: read what is new, assess it, act if an action is due. Each attempt is a
+wrapper process of its own, as it is a container on Kubernetes. Without --act the command runs as
+given, its exit code is ours, and what would have been done is recorded. A fault of mwatch itself is
+reported; the command goes on.
 
-What the wrapper is told before it starts the command once more: `decision.json`.
-
-The first start of a run needs none: the wrapper counts on from what lies beside the checkpoints,
-and leaves the arguments as they are. Rollbacks travel with the decision, for the wrapper is the
-one that writes beside the checkpoints; it knows one that it has been told before.
-
-What a watched run came to: its exit code, and one sentence that says why.
-
-Whoever heard every line (the wrapper) is asked before whoever read what a disk had room for.
+Before a restart the wrapper gets its orders in `decision.json`. The first start needs none: the
+wrapper continues the count it finds beside the checkpoints and leaves the arguments as they are.
+Rollbacks travel with the decision, because only the wrapper writes beside the checkpoints.
 """
 
 from __future__ import annotations
@@ -26,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from mwatch.decide.policy import GIVE_UP_EXIT_CODE
 from mwatch.decide.verdict import verdict
@@ -48,13 +42,9 @@ from mwatch.watch.watcher import RunWatcher
 from mwatch_trainer import contract
 
 
-class Chosen(NamedTuple):
-    number: int
-    resume_from: int | None
-    reason: str
-
-
 class NextAttempt:
+    """Writes the orders of the wrapper for the next attempt."""
+
     def __init__(self, volume: Path, job: Job, clock: Clock) -> None:
         self._volume = volume
         self._job = job
@@ -63,20 +53,21 @@ class NextAttempt:
         self._times: dict[Rollback, float] = {}
 
     def known(self, rollbacks: list[Rollback]) -> None:
-        """These lie beside the checkpoints already."""
+        """These are already written beside the checkpoints."""
         self._known.update(rollbacks)
 
-    def choose(self, decision: Decision) -> Chosen:
-        """InputError where it cannot be written: then nothing must be started."""
+    def order(self, decision: Decision) -> None:
+        """Raise InputError if the orders cannot be written: then nothing must be started."""
         number = max(self._job.attempt.number, self._job.timeline.attempt) + 1
         path = self._volume / contract.DECISION
         try:
             contract.write_json(str(path), self._document(number, decision))
         except OSError as error:
             problem = error.strerror or error
-            raise InputError(f"{path}: cannot be written ({problem}); free some space") from error
-        self._forget_last()
-        return Chosen(number, decision.resume_from, decision.resume_reason or decision.reason)
+            raise InputError(f"cannot write {path}: {problem}; free some space") from error
+        for name in (contract.NODE_PROCESSES, contract.NODE_GPUS):  # of the last attempt
+            with suppress(OSError):
+                os.unlink(self._volume / contract.NODE_FOLDER / name)
 
     def _document(self, number: int, decision: Decision) -> dict[str, Any]:
         timeline = self._job.timeline
@@ -93,27 +84,21 @@ class NextAttempt:
         }
 
     def _wall(self, rollback: Rollback) -> float:
-        """By the clock that checkpoints are dated with, if that was set forward since we began:
-        what is condemned must not look newer than the sentence. Once told it stays."""
+        """Time of a rollback on the clock that dates checkpoints, if that was set forward since we
+        began: a condemned checkpoint must not look newer than its rollback. Never changes."""
         ahead = max(0.0, self._clock.drift())
         return self._times.setdefault(rollback, rollback.at + (ahead if ahead > 1.0 else 0.0))
 
-    def _forget_last(self) -> None:
-        """What the last attempt's processes were doing says nothing of the next one's."""
-        for name in (contract.NODE_PROCESSES, contract.NODE_GPUS):
-            with suppress(OSError):
-                os.unlink(self._volume / contract.NODE_FOLDER / name)
-
 
 FENCED, NOT_AGREED = 203, 202
-_LAST_WORDS = frozenset({FENCED, GIVE_UP_EXIT_CODE})
+_FINAL_CODES = frozenset({FENCED, GIVE_UP_EXIT_CODE})
 _USER_FIXES = frozenset({Cause.USER_ERROR, Cause.OOM, Cause.DATA})
 _FINISHED = "training finished"
-"""As `mwatch_trainer.exits.explain` puts it."""
+"""The text of `mwatch_trainer.exits.explain`."""
 
 
 def finished(wrapper: WrapperEnd | None) -> str | None:
-    """How the command came to its end as it should; None: it did not, or nobody knows."""
+    """How the command finished; None if it failed, or if that is unknown."""
     if wrapper is None or wrapper.code != 0 or not wrapper.reason:
         return None
     is_end = wrapper.reason.startswith(_FINISHED) or (wrapper.asked and wrapper.returned == 0)
@@ -121,15 +106,15 @@ def finished(wrapper: WrapperEnd | None) -> str | None:
 
 
 def unstarted(wrapper: WrapperEnd | None) -> str | None:
-    """Why the command was never started; None: it was."""
+    """Why the command was never started; None if it was."""
     is_unstarted = wrapper is not None and wrapper.code is None and wrapper.signal is None
     return wrapper.reason if wrapper is not None and is_unstarted else None
 
 
-def last_word(code: int | None, wrapper: WrapperEnd | None) -> RunEnd | None:
-    """Of a wrapper that acts: a newer attempt has begun elsewhere, or it must not go on. Whoever
-    started it anew would fight for the checkpoints."""
-    if code not in _LAST_WORDS:
+def final_end(code: int | None, wrapper: WrapperEnd | None) -> RunEnd | None:
+    """The end of a wrapper that must not be restarted: it gave up, or a newer attempt runs
+    elsewhere, and a restart would fight for the checkpoints."""
+    if code not in _FINAL_CODES:
         return None
     reason = wrapper.reason if wrapper is not None else None
     return RunEnd(code, reason or "the wrapper gave up", False)
@@ -141,7 +126,7 @@ def stopped(decision: Decision) -> RunEnd:
 
 
 def outcome(code: int, job: Job, assessment: Assessment, wrapper: WrapperEnd | None) -> RunEnd:
-    """The command has ended, and nothing is left to be done."""
+    """The end of a run whose command ended and needs no action."""
     if job.attempt.is_done and not code:
         return RunEnd(0, f"training is done, iteration {job.attempt.iteration}", True)
     if not code and (report := finished(wrapper)) is not None:
@@ -154,33 +139,31 @@ def outcome(code: int, job: Job, assessment: Assessment, wrapper: WrapperEnd | N
 
 _TICK_SECONDS = 0.5
 _SETTLE_SECONDS = 1.0
-"""After the end of the command: its last lines are read, and what they mean is decided."""
+"""After the end of the command, to read and judge its last lines."""
 _START_SECONDS = 60.0
-"""A disk may have room again, or the machine a process to give."""
+"""Retry a failed start for so long: the disk or the process table may be full."""
 _MOST_FAILURES = 5
 _MOST_TRIES = 3
 _USAGE = 2
 _ASLEEP_SECONDS = 5.0
-"""A sleep that takes so much longer: we were stopped (Ctrl-Z), or the whole machine was."""
+"""A sleep this much longer than asked means that mwatch (Ctrl-Z) or the machine was stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisedCommand:
-    """What is to be run."""
-
     argv: Sequence[str]
     folder: RunFolder
     is_act: bool = False
     grace_seconds: float = 30.0
-    """For a last save, where the run is healthy enough to make one."""
+    """For a last checkpoint after Ctrl-C."""
     wrapper_options: Sequence[str] = ()
     shows_output: bool = False
-    """The trainer's output goes through the view, not straight to our own output."""
+    """Pass the trainer's output through the view, not directly to our own output."""
 
 
 @dataclass(slots=True)
 class _Restart:
-    """Decided on; the old attempt has ended, the new one has not begun."""
+    """The old attempt has ended, the new one has not begun."""
 
     decision: Decision
     since: float
@@ -206,14 +189,14 @@ class LocalRun:
         self._gone_at: float | None = None
         self._restart: _Restart | None = None
         self._stopped_by: Decision | None = None
-        self._is_told_lost = False
+        self._is_loss_reported = False
         self._failures = 0
         self._hold_until = 0.0
         self._decided: Decision | None = None
         self._tries = 0
 
     def run(self) -> RunEnd:
-        """Until the command has ended for good, or a person or the system ends it (Ctrl-C)."""
+        """Run until the command has ended for good or is interrupted."""
         with interrupts() as self._interrupts:
             try:
                 ended = self._run()
@@ -253,7 +236,6 @@ class LocalRun:
         self._start()
 
     def _start(self) -> None:
-        """InputError where it cannot be."""
         watched = self._watched
         self._show_output()
         with self._interrupts.held():
@@ -267,17 +249,19 @@ class LocalRun:
             if self._wrapper.output is not None:
                 self._printed = OutputBuffer(self._wrapper.output)
         self._gone_at = None
-        self._is_told_lost = False
+        self._is_loss_reported = False
 
     def _turn(self) -> RunEnd | None:
-        """Once around; what the run came to, if it is over."""
+        """One round of the loop; return the end of the run, if it is over."""
         try:
             self._show_output()
             assessment = self._watch.look()
             self._next.known(self._watch.recalled)
             if self._restart is not None:
                 ended = self._start_again(self._restart)
-            elif self._watched.is_act and (ended := self._last_word()) is not None:
+            elif self._watched.is_act and (
+                ended := final_end(self._exit_code(), self._watch.ended)
+            ):
                 self._watch.attempt_ended()
             else:
                 self._consider(assessment.decision)
@@ -286,11 +270,8 @@ class LocalRun:
         except Exception as error:
             self._faults.tell(error)
             self._failures += 1
-            return self._end_unseen()
+            return self._end_unjudged()
         return ended
-
-    def _last_word(self) -> RunEnd | None:
-        return last_word(self._exit_code(), self._watch.ended)
 
     def _consider(self, decision: Decision) -> None:
         if not self._watch.is_due(decision) or finished(self._watch.ended):
@@ -302,7 +283,7 @@ class LocalRun:
             evidence = self._watch.keeper.collect_evidence_before_restart(decision)
         again = self._watch.look_closely().decision
         is_same = (again.action, again.cause) == (decision.action, decision.cause)
-        if is_same:  # it may have healed, or become something else, while evidence was saved
+        if is_same:  # the fault may have healed or changed while evidence was saved
             self._carry_out(again, evidence)
 
     def _carry_out(self, decision: Decision, evidence: Path | None) -> None:
@@ -325,10 +306,10 @@ class LocalRun:
     def _start_again(self, restart: _Restart) -> RunEnd | None:
         try:
             left = [] if self._wrapper is None else self._wrapper.clear()
-            if left:  # two at a time would write over each other's checkpoints
+            if left:  # two attempts would overwrite each other's checkpoints
                 pids = ", ".join(map(str, left[:8]))
                 raise InputError(f"processes of the last attempt do not end (pid {pids})")
-            self._next.choose(restart.decision)
+            self._next.order(restart.decision)
             self._start()
         except InputError as error:
             if time.monotonic() - restart.since > _START_SECONDS:
@@ -341,7 +322,7 @@ class LocalRun:
         return None
 
     def _end(self, assessment: Assessment) -> RunEnd | None:
-        """What the run came to, if the command has ended and nothing is left to be done."""
+        """Return the end of the run, if the command has ended and needs no action."""
         if self._stopped_by is not None:
             return stopped(self._stopped_by)
         code_now = self._exit_code()
@@ -350,8 +331,8 @@ class LocalRun:
         now = self._watch.clock.now()
         if self._gone_at is None:
             self._gone_at = now
-            unseen = None if self._wrapper is None else self._wrapper.unseen_exit
-            self._watch.attempt_ended(unseen)
+            wrapper = self._wrapper
+            self._watch.attempt_ended(None if wrapper is None else wrapper.unreported_exit)
             return None
         if now - self._gone_at < _SETTLE_SECONDS:
             return None
@@ -360,21 +341,20 @@ class LocalRun:
         wrapper_end, decision = self._watch.ended, assessment.decision
         if decision.action is not Action.NONE and not finished(wrapper_end):
             if self._watched.is_act:
-                return None  # it is waited for
+                return None  # the action is not due yet
             self._carry_out(decision, None)
         return outcome(code_now, self._watch.engine.job, assessment, wrapper_end)
 
     def _try_again(self) -> bool:
-        """The wrapper did not see what was decided (storage shows things late): so it is told
-        once more, a few times."""
+        """Repeat the orders a few times: the wrapper did not see them, because storage lags."""
         if self._decided is None or self._tries >= _MOST_TRIES:
             return False
         self._tries += 1
         self._restart = _Restart(self._decided, time.monotonic())
         return True
 
-    def _end_unseen(self) -> RunEnd | None:
-        """Nothing can be judged at the moment: then nothing is done, and the end is the end."""
+    def _end_unjudged(self) -> RunEnd | None:
+        """The end of a run that mwatch itself fails to assess: nothing is done about it."""
         code = self._exit_code()
         if code is None or self._failures < _MOST_FAILURES:
             return None
@@ -384,17 +364,17 @@ class LocalRun:
         if self._wrapper is None:
             return None
         code = self._wrapper.exit_code
-        if self._wrapper.has_orphan and not self._is_told_lost:
-            self._is_told_lost = True
+        if self._wrapper.has_orphan and not self._is_loss_reported:
+            self._is_loss_reported = True
             lost = "mwatch-run is gone; training goes on, but its output is no longer recorded"
             self._view.noted(lost)
         return code
 
     def _stop_in_order(self) -> None:
-        """After the first signal; the second one makes it quick, all others change nothing."""
+        """End the run after a first signal; a second one hurries, later ones change nothing."""
         try:
             if self._wrapper is not None and self._wrapper.exit_code is None:
-                self._view.noted("interrupted: ending the run (again: at once)")
+                self._view.noted("interrupted: ending the run; interrupt again to end it at once")
                 self._wrapper.stop("interrupted by a person", self._watched.grace_seconds)
             with self._faults.guard():
                 self._show_output()
@@ -407,7 +387,7 @@ class LocalRun:
             self._view.printed(self._printed.take())
 
     def _leave(self, ended: RunEnd) -> None:
-        """Whatever happened, nothing of ours is left running. A signal only makes it quicker."""
+        """Leave no process running, whatever happened. A signal only hurries."""
         try:
             with self._interrupts.held():
                 if self._wrapper is not None:

@@ -98,11 +98,11 @@ class PodWatch:
 
 
 class SidecarRecord:
-    def __init__(self, engine: Engine, told: Callable[[Observed], None]) -> None:
-        """`told` hears of everything that the engine is told."""
+    def __init__(self, engine: Engine, observe: Callable[[Observed], None]) -> None:
+        """`observe` is called with everything that the engine observes."""
         self._engine = engine
         self._memory: SavedState | None = None
-        self.told = told
+        self.observe = observe
 
     def recall(self, save: Path) -> list[Rollback] | None:
         if self._memory is None:

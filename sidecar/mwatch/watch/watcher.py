@@ -96,7 +96,7 @@ class Places(Protocol):
 class RunRecorder(Protocol):
     """What a watched run leaves behind, and what it remembers."""
 
-    def told(self, observed: Observed) -> None: ...
+    def observe(self, observed: Observed) -> None: ...
     def recall(self, save: Path) -> list[Rollback] | None: ...
     def wait_for_memory(self) -> None: ...
     def looked(self, assessment: Assessment) -> None: ...
@@ -233,7 +233,7 @@ class RunWatcher:
         for observed in self._first.let_through(seen):
             try:
                 self.engine.observe(observed)
-                self._record.told(observed)
+                self._record.observe(observed)
                 if isinstance(observed.what, AttemptStart):
                     self._began(observed.what)
             except Exception as error:
