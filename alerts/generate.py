@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Fills in what follows from an alert's name, and makes the `PrometheusRule` of the rule files.
+"""Adds the runbook links to the alerts, and generates the `PrometheusRule` from the rule files.
 
     python -m alerts.generate [--runbooks URL]
 
-The link to the runbook is never typed: it is written into the plain files as the first annotation
-of each alert. Works on lines and not on YAML, so comments stay; it therefore knows only the layout
-that the files here have (two spaces for each level, one `annotations:` in each alert).
+The runbook link follows from the name of the alert and is written as its first annotation. The
+generator works on lines, not on YAML, to keep comments; it relies on the layout of these files (two
+spaces per level, one `annotations:` per alert).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 RUNBOOKS = "https://github.com/mwatch-dev/mwatch/blob/main/runbooks"
-"""Where the pages of `runbooks/` can be read: the only place that says so."""
+"""Base URL of the runbooks; the only definition for the alerts."""
 OBJECT = "prometheusrule.yaml"
 
 _ALERT = re.compile(r" {6}- alert: (?P<name>\w+)")
@@ -28,7 +28,7 @@ _HEADER = """\
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
 
-# Made from *.rules.yaml by `python -m alerts.generate`; a test says when it is out of date.
+# Generated from *.rules.yaml by `python -m alerts.generate`; a test fails if it is out of date.
 # kube-prometheus-stack reads only objects with the label `release: NAME OF THE RELEASE`.
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
@@ -42,12 +42,12 @@ spec:
 
 
 def rule_files(folder: Path = HERE) -> dict[str, str]:
-    """Text of the plain rule files by name, in order."""
+    """Text of the rule files by name, in order."""
     return {path.name: path.read_text("utf-8") for path in sorted(folder.glob("*.rules.yaml"))}
 
 
 def with_runbooks(text: str, base: str = RUNBOOKS) -> str:
-    """The same rules, each alert with the link that follows from its name."""
+    """Return the rules with the runbook link in each alert."""
     lines: list[str] = []
     name = None
     for line in text.splitlines():
@@ -63,7 +63,7 @@ def with_runbooks(text: str, base: str = RUNBOOKS) -> str:
 
 
 def prometheus_rule(files: Mapping[str, str]) -> str:
-    """The groups of all files as one object for the Prometheus operator."""
+    """Join the groups of all files into one object for the Prometheus operator."""
     groups = [text.partition("\ngroups:\n")[2] for text in files.values()]
     indented = (f"  {line}".rstrip() for text in groups for line in text.splitlines())
     return _HEADER + "\n".join(indented) + "\n"
@@ -76,8 +76,8 @@ def generate(folder: Path, base: str = RUNBOOKS) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Make what follows from the rule files.")
-    parser.add_argument("--runbooks", metavar="URL", default=RUNBOOKS, help="folder of the pages")
+    parser = argparse.ArgumentParser(description="Generate runbook links and the PrometheusRule from the rule files.")
+    parser.add_argument("--runbooks", metavar="URL", default=RUNBOOKS, help="base URL of the runbooks")
     generate(HERE, parser.parse_args().runbooks)
 
 
