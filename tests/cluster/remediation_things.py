@@ -24,7 +24,7 @@ from mwatch.kube.access import Access
 from mwatch.kube.events import Events
 from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.lease import Lease
-from mwatch.kube.ledger import LedgerStore
+from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import EVENTS, JOBS, PODS, WORKLOADS
 from mwatch.kube.token import Tokens
 from mwatch.model.kube.facts import KubeFacts
@@ -200,7 +200,7 @@ class Controller:
             time.sleep(0.05)
 
     def entry(self, key: str = KEY) -> JobEntry:
-        return LedgerStore(self.access, self.namespace).read().of(key)
+        return Ledger(self.access, self.namespace).read().of(key)
 
     def close(self) -> None:
         self.manager.close()

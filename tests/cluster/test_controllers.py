@@ -21,7 +21,7 @@ from cluster.controller_runs import (
     watching,
 )
 from mwatch.kube.access import Access
-from mwatch.kube.ledger import LedgerStore
+from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import CONFIG_MAPS, EVENTS, JOBS
 from mwatch.model.decision import Act, Action
 from mwatch.model.finding import Cause
@@ -73,7 +73,7 @@ def test_a_controller_that_starts_knows_what_was_done_before(
     job = WatchedJob(access, attempt=3, host=2)
     act = Act(time.time() - 100, 3, Action.RESTART, Cause.HANG, "hang/x", 10, 20, True)
     entry = JobEntry(uid=job.job.uid, updated_at=time.time(), attempt=3, acts=(act,))
-    ledger = LedgerStore(access, job.namespace)
+    ledger = Ledger(access, job.namespace)
     ledger.change(lambda book: Book(jobs={"Job.train": entry}))
     try:
         with watching(plane.kubeconfig("admin"), job.namespace, has_hands=True) as controller:
@@ -89,7 +89,7 @@ def test_the_entry_of_another_job_of_the_same_name_is_not_believed(
 ) -> None:
     act = Act(time.time() - 100, 1, Action.RESTART, Cause.HANG, "hang/x", 10, 20, True)
     entry = JobEntry(uid="of-last-week", updated_at=time.time(), attempt=1, acts=(act,))
-    LedgerStore(access, job.namespace).change(lambda book: Book(jobs={"Job.train": entry}))
+    Ledger(access, job.namespace).change(lambda book: Book(jobs={"Job.train": entry}))
     with watching(plane.kubeconfig("admin"), job.namespace, has_hands=True) as controller:
         watch = until(controller, lambda each: cause(each) == "healthy", job)
         assert not watch.engine.record.acts

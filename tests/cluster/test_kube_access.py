@@ -17,7 +17,6 @@ from mwatch.kube.access import Access
 from mwatch.kube.connect import connect
 from mwatch.kube.errors import NoCredentials, NoPermission, Unavailable
 from mwatch.kube.jobs import find_job, pods_of, watched_jobs
-from mwatch.kube.listing import list_all
 from mwatch.kube.mirror import Mirror
 from mwatch.kube.resources import CONFIG_MAPS, EVENTS, PODS, ApiResource
 from mwatch.model.kube.event import event_of
@@ -57,9 +56,9 @@ def test_a_long_list_is_read_page_by_page(access: Access) -> None:
     make_maps(access, namespace, 7)
     calls = access.calls
 
-    listing = list_all(access, CONFIG_MAPS, namespace, page=3)
+    listing = access.list(CONFIG_MAPS, namespace, page=3)
 
-    assert listing is not None and len(listing.objects) == 7
+    assert len(listing.objects) == 7
     assert access.calls - calls == 3
     assert {each["kind"] for each in listing.objects} == {"ConfigMap"}
 
@@ -94,14 +93,15 @@ def test_a_list_whose_moment_is_forgotten_between_two_pages_starts_over(
         return 0.0
 
     reader = things.client(plane, clock=clock)
-    listing = list_all(reader, EVENTS, namespace, page=2)
+    listing = reader.list(EVENTS, namespace, page=2)
 
-    assert listing is not None and len(listing.objects) == 6
+    assert len(listing.objects) == 6
     assert reader.calls == 2 + 3
 
 
 def test_a_kind_that_the_cluster_does_not_know_is_no_empty_list(access: Access) -> None:
-    assert list_all(access, ApiResource("nobody.dev", "v1", "things", "Thing"), "default") is None
+    unknown = ApiResource("nobody.dev", "v1", "things", "Thing")
+    assert not access.list(unknown, "default").is_known
 
 
 def mirror_of(
@@ -154,18 +154,18 @@ def test_a_quiet_cluster_is_fresh_and_one_that_does_not_answer_grows_old(
     access = things.impatient(plane)
     namespace = things.fresh_namespace(access)
     mirror = mirror_of(access, namespace, lambda: now[0])
-    assert mirror.sight.age_seconds is None
+    assert mirror.status.age_seconds is None
     mirror.turn()
     now[0] = 150.0
-    assert mirror.sight.age_seconds == 50.0
+    assert mirror.status.age_seconds == 50.0
     mirror.turn()  # a watch that ends without a word: nothing has happened
-    assert mirror.sight.age_seconds == 0.0
+    assert mirror.status.age_seconds == 0.0
 
     away = things.impatient(plane, impersonate="nobody")
     blind = mirror_of(away, namespace, lambda: now[0])
     with pytest.raises(NoPermission):
         blind.turn()
-    assert blind.sight.age_seconds is None
+    assert blind.status.age_seconds is None
 
 
 def test_wrong_credentials_and_missing_rights_are_one_line_each(plane: ControlPlane) -> None:

@@ -16,7 +16,6 @@ from mwatch.gang.suspend import start, stop
 from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError, NoPermission
 from mwatch.kube.jobs import find_job
-from mwatch.kube.listing import list_all
 from mwatch.kube.resources import CONFIG_MAPS, NODES, OF_KIND, SECRETS, WORKLOADS, ApiResource
 from mwatch.model.kube.job import JobKind
 from mwatch.model.kube.node import KubeNode, node_of
@@ -113,7 +112,7 @@ def is_refused(access: Access, path: str, body: dict[str, Any]) -> bool:
 
 def _sees_nodes(access: Access) -> bool:
     try:
-        return list_all(access, NODES, None) is not None
+        return access.list(NODES, None).is_known
     except NoPermission:
         return False
 
@@ -213,8 +212,7 @@ def test_a_secret_that_is_a_login_cannot_be_made(ours: Access, namespace: str) -
 
 
 def nodes(access: Access) -> tuple[KubeNode, ...]:
-    listing = list_all(access, NODES, None)
-    return tuple(map(node_of, listing.objects if listing is not None else ()))
+    return tuple(map(node_of, access.list(NODES, None).objects))
 
 
 def test_a_node_is_cordoned_for_a_while_and_nothing_else_is_done_to_it(

@@ -19,7 +19,6 @@ from cluster.kubectl import Kubectl
 from mwatch.checks.kube_causes import kube_causes, kube_phase
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job, pods_of
-from mwatch.kube.listing import list_all
 from mwatch.kube.resources import EVENTS, JOBS, NODES, PODS, ApiResource
 from mwatch.model.finding import Cause, Finding
 from mwatch.model.kube.event import event_of
@@ -59,9 +58,9 @@ def new_job(access: Access, *, name: str = "train", **spec: Any) -> tuple[str, s
 
 def facts(access: Access, namespace: str, name: str, later: float = 0.0) -> KubeFacts:
     job = find_job(access, namespace, name)
-    events = list_all(access, EVENTS, namespace)
-    nodes = list_all(access, NODES, None)
-    assert events is not None and nodes is not None
+    events = access.list(EVENTS, namespace)
+    nodes = access.list(NODES, None)
+    assert events.is_known and nodes.is_known
     return KubeFacts(
         now=time.time() + later,
         job=job,

@@ -15,11 +15,10 @@ from cluster.control_plane import ControlPlane
 from mwatch.gang.plan import GangFacts, plan
 from mwatch.gang.restart import AlreadyUnderWay, GangLimits, GangProgress, GangRestart, ledger_key
 from mwatch.gang.suspend import start_job, stop_job
-from mwatch.kube.access import Access
-from mwatch.kube.answer import CallOutcome
+from mwatch.kube.access import Access, CallOutcome
 from mwatch.kube.events import Events
 from mwatch.kube.jobs import find_job, pods_of
-from mwatch.kube.ledger import LedgerStore
+from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import EVENTS, JOBS, PODS
 from mwatch.model.kube.gang import GangPlan, GangStep, Target, Way
 from mwatch.model.kube.job import KubeJob
@@ -46,7 +45,7 @@ def restarter(
 ) -> GangRestart:
     limits = GangLimits(look_seconds=0.02)
     allowed = may_act if callable(may_act) else lambda: True
-    return GangRestart(access, LedgerStore(access, namespace), may_act=allowed, limits=limits)
+    return GangRestart(access, Ledger(access, namespace), may_act=allowed, limits=limits)
 
 
 def uids(access: Access, job: KubeJob) -> set[str]:
@@ -100,13 +99,13 @@ def test_a_controller_killed_in_the_middle_is_followed_by_one_that_repeats_nothi
     gone = {f"train-{index}" for index in range(4)} - {pod.name for pod in pods_of(access, job)}
     new = {things.make_pod(access, job, name) for name in gone}
 
-    kept = LedgerStore(access, namespace).read().of(ledger_key("Job", "train")).step
+    kept = Ledger(access, namespace).read().of(ledger_key("Job", "train")).step
     assert kept is not None and set(kept.uids) == set(step.uids)
     done = restarter(access, namespace).advance(kept, seconds=10, now=NOW)
 
     assert (done.progress, done.deleted) == (GangProgress.DONE, 2)
     assert uids(access, job) == new
-    again = LedgerStore(access, namespace).read().of(ledger_key("Job", "train")).step
+    again = Ledger(access, namespace).read().of(ledger_key("Job", "train")).step
     assert again is not None and again.state is RestartState.DONE
     assert restarter(access, namespace).advance(again, seconds=1, now=NOW).deleted == 0
     assert uids(access, job) == new
@@ -116,7 +115,7 @@ def test_what_is_meant_is_written_down_before_the_first_delete(access: Access) -
     namespace = things.fresh_namespace(access)
     job = things.make_job(access, namespace)
     things.make_pod(access, job, "train-0")
-    ledger = LedgerStore(access, namespace)
+    ledger = Ledger(access, namespace)
     kept: list[GangStep | None] = []
 
     def may_act() -> bool:
@@ -197,7 +196,7 @@ def test_a_job_that_counts_deleted_pods_is_suspended_and_resumed(access: Access)
     for index, uid in enumerate(old):  # what the Job's own controller does
         access.delete(PODS, namespace, f"train-{index}", uid=uid)
 
-    kept = LedgerStore(access, namespace).read().of(ledger_key("Job", "train")).step
+    kept = Ledger(access, namespace).read().of(ledger_key("Job", "train")).step
     assert kept is not None and kept.state is RestartState.SUSPENDED
     done = restarter(access, namespace).advance(kept, seconds=5, now=NOW)
 
@@ -217,7 +216,7 @@ def test_a_person_who_suspends_the_job_meanwhile_keeps_it_suspended(access: Acce
     access.patch(JOBS, namespace, "train", theirs)
     access.delete(PODS, namespace, "train-0", uid=uid)
 
-    kept = LedgerStore(access, namespace).read().of(ledger_key("Job", "train")).step
+    kept = Ledger(access, namespace).read().of(ledger_key("Job", "train")).step
     assert kept is not None
     done = gang.advance(kept, seconds=5, now=NOW)
 

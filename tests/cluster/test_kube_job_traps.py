@@ -17,7 +17,7 @@ from mwatch.gang.plan import GangFacts, plan
 from mwatch.gang.restart import GangLimits, GangProgress, GangRestart
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job, pods_of
-from mwatch.kube.ledger import LedgerStore
+from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import PODS
 from mwatch.model.kube.gang import GangPlan, Way
 
@@ -48,7 +48,7 @@ def test_a_job_is_restarted_by_suspend_and_counts_nothing(access: Access) -> Non
     wanted = plan(job, GangFacts(pods_of(access, job), 0.0, is_asked=True))
     assert isinstance(wanted, GangPlan) and wanted.way is Way.SUSPEND_RESUME
     limits = GangLimits(look_seconds=0.1)
-    gang = GangRestart(access, LedgerStore(access, where[0]), may_act=lambda: True, limits=limits)
+    gang = GangRestart(access, Ledger(access, where[0]), may_act=lambda: True, limits=limits)
     step = gang.begin(wanted, id="i1", attempt=1, at=time.time())
 
     done = gang.advance(step, seconds=60, now=time.time())

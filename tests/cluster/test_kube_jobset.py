@@ -17,7 +17,7 @@ from mwatch.gang.plan import GangFacts, plan
 from mwatch.gang.restart import GangLimits, GangProgress, GangRestart
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job, pods_of
-from mwatch.kube.ledger import LedgerStore
+from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import JOB_SETS
 from mwatch.model.kube.gang import GangPlan, Way
 from mwatch.model.kube.job import KubeJob
@@ -89,9 +89,7 @@ def test_a_jobset_comes_back_whole(
     wanted = plan(job, GangFacts(pods, 0.0))
     assert isinstance(wanted, GangPlan) and wanted.way is way
     limits = GangLimits(look_seconds=0.2)
-    gang = GangRestart(
-        access, LedgerStore(access, job.namespace), may_act=lambda: True, limits=limits
-    )
+    gang = GangRestart(access, Ledger(access, job.namespace), may_act=lambda: True, limits=limits)
     step = gang.begin(wanted, id="i1", attempt=1, at=time.time())
 
     done = gang.advance(step, seconds=50, now=time.time())

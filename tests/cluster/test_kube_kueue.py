@@ -19,7 +19,7 @@ from mwatch.gang.plan import GangFacts, plan
 from mwatch.gang.restart import GangLimits, GangProgress, GangRestart
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job, pods_of, workload_for
-from mwatch.kube.ledger import LedgerStore
+from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import PYTORCH_JOBS
 from mwatch.model.kube.gang import GangPlan, GangRefusal, Way, Why
 from mwatch.model.kube.job import KubeJob
@@ -94,7 +94,7 @@ def test_an_admitted_job_is_restarted_by_its_pods_and_stays_admitted(
     wanted = planned(access, job)
     assert isinstance(wanted, GangPlan) and wanted.way is Way.DELETE_PODS, wanted
     limits = GangLimits(look_seconds=0.2)
-    gang = GangRestart(access, LedgerStore(access, namespace), may_act=lambda: True, limits=limits)
+    gang = GangRestart(access, Ledger(access, namespace), may_act=lambda: True, limits=limits)
     step = gang.begin(wanted, id="i1", attempt=1, at=time.time())
     done = gang.advance(step, seconds=60, now=time.time())
     assert done.progress is GangProgress.DONE, done

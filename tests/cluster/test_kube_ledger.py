@@ -15,7 +15,7 @@ from cluster.control_plane import ControlPlane
 from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError, NoPermission
 from mwatch.kube.events import Events
-from mwatch.kube.ledger import LedgerStore
+from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import EVENTS, SECRETS
 from mwatch.kube.token import Tokens
 from mwatch.model.kube.ledger import Book, JobEntry, LedgerNote
@@ -39,12 +39,12 @@ def noted(key: str, what: str, at: float = 1.0) -> Callable[[Book], Book]:
 
 def test_a_ledger_survives_its_controller(access: Access) -> None:
     namespace = things.fresh_namespace(access)
-    ledger = LedgerStore(access, namespace)
+    ledger = Ledger(access, namespace)
     assert ledger.read() == Book()
     ledger.change(noted("Job.a", "paused"))
     ledger.change(noted("Job.b", "resumed"))
 
-    read = LedgerStore(access, namespace).read()
+    read = Ledger(access, namespace).read()
 
     assert {key: [note.what for note in entry.notes] for key, entry in read.jobs.items()} == {
         "Job.a": ["paused"],
@@ -53,7 +53,7 @@ def test_a_ledger_survives_its_controller(access: Access) -> None:
 
 
 def test_what_cannot_be_written_is_counted(access: Access) -> None:
-    ledger = LedgerStore(access, "not-there")
+    ledger = Ledger(access, "not-there")
     assert ledger.read() == Book() and ledger.errors == 0
     with pytest.raises(KubeError):
         ledger.change(noted("Job.a", "paused"))
@@ -62,7 +62,7 @@ def test_what_cannot_be_written_is_counted(access: Access) -> None:
 
 def test_two_writers_at_once_lose_neither_word(access: Access) -> None:
     namespace = things.fresh_namespace(access)
-    one, two = LedgerStore(access, namespace), LedgerStore(access, namespace)
+    one, two = Ledger(access, namespace), Ledger(access, namespace)
     one.change(noted("Job.a", "first"))
     calls = 0
 
@@ -84,9 +84,9 @@ def test_a_ledger_that_is_too_long_keeps_the_newest(access: Access) -> None:
     note = LedgerNote(1.0, "me", "x" * 20_000, "because")
     jobs = {f"Job.{index}": JobEntry(updated_at=float(index), notes=(note,)) for index in range(90)}
 
-    LedgerStore(access, namespace).change(lambda book: replace(book, jobs=jobs))
+    Ledger(access, namespace).change(lambda book: replace(book, jobs=jobs))
 
-    kept = LedgerStore(access, namespace).read().jobs
+    kept = Ledger(access, namespace).read().jobs
     assert "Job.89" in kept and kept["Job.89"].notes
     assert all(len(entry.notes) <= 1 for entry in kept.values())
 
@@ -96,8 +96,8 @@ def test_the_same_words_are_one_event_with_a_count(access: Access) -> None:
     job = things.make_job(access, namespace)
     events = Events(access, "one")
     for _ in range(3):
-        assert events.tell(job, "GangRestart", "rank 3 is stuck", is_warning=True)
-    assert events.tell(job, "GangRestart", "another cause")
+        assert events.emit(job, "GangRestart", "rank 3 is stuck", is_warning=True)
+    assert events.emit(job, "GangRestart", "another cause")
 
     found = {
         each["message"]: each for each in access.call("GET", EVENTS.path(namespace)).body["items"]
@@ -116,7 +116,7 @@ def test_events_are_bounded_and_carry_no_secrets(access: Access) -> None:
     job = things.make_job(access, namespace)
     events = Events(access, "one", clock=lambda: 0.0)
     secret = "hf_" + "a1B2c3D4e5" * 4
-    told = [events.tell(job, "News", f"{index} {secret}") for index in range(15)]
+    told = [events.emit(job, "News", f"{index} {secret}") for index in range(15)]
 
     assert told.count(True) == 10 and events.dropped == 5
     assert secret not in str(access.call("GET", EVENTS.path(namespace)).body)

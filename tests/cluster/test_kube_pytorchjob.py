@@ -18,7 +18,7 @@ from mwatch.gang.plan import GangFacts, plan
 from mwatch.gang.restart import GangLimits, GangProgress, GangRestart
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job, pods_of
-from mwatch.kube.ledger import LedgerStore
+from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import PODS, PYTORCH_JOBS
 from mwatch.model.kube.gang import GangPlan, Way
 from mwatch.model.kube.job import KubeJob
@@ -74,9 +74,7 @@ def restart(access: Access, job: KubeJob) -> Way:
     wanted = plan(job, GangFacts(pods, 0.0))
     assert isinstance(wanted, GangPlan), wanted
     limits = GangLimits(look_seconds=0.2)
-    gang = GangRestart(
-        access, LedgerStore(access, job.namespace), may_act=lambda: True, limits=limits
-    )
+    gang = GangRestart(access, Ledger(access, job.namespace), may_act=lambda: True, limits=limits)
     step = gang.begin(wanted, id="i1", attempt=1, at=time.time())
     done = gang.advance(step, seconds=60, now=time.time())
     assert done.progress is GangProgress.DONE, done

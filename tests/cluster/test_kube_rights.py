@@ -18,8 +18,7 @@ from mwatch.kube.errors import KubeError, NoPermission
 from mwatch.kube.events import Events
 from mwatch.kube.jobs import find_job, pods_of, quotas, watched_jobs, workload_for
 from mwatch.kube.lease import Lease
-from mwatch.kube.ledger import LedgerStore
-from mwatch.kube.listing import list_all
+from mwatch.kube.ledger import Ledger
 from mwatch.kube.mirror import Mirror
 from mwatch.kube.resources import CLAIMS, CONFIG_MAPS, EVENTS, OF_KIND, PODS, WORKLOADS, ApiResource
 from mwatch.kube.token import Tokens
@@ -171,7 +170,7 @@ def everything(admin: Access, ours: Access, namespace: str) -> None:
     (pod,) = pods_of(ours, jobs[JobKind.JOB])
     assert ours.delete(PODS, namespace, pod.name, uid=pod.uid).is_ok
     quotas(ours, namespace)
-    list_all(ours, CLAIMS, namespace)
+    ours.list(CLAIMS, namespace)
     _own_things(ours, namespace, jobs[JobKind.JOB])
 
 
@@ -197,7 +196,7 @@ def _one_more(book: Book) -> Book:
 
 
 def _own_things(ours: Access, namespace: str, job: KubeJob) -> None:
-    ledger = LedgerStore(ours, namespace)
+    ledger = Ledger(ours, namespace)
     for _ in range(2):
         ledger.change(_one_more)
     assert not ours.get(CONFIG_MAPS, namespace, "mwatch-policy").is_ok
@@ -207,9 +206,9 @@ def _own_things(ours: Access, namespace: str, job: KubeJob) -> None:
             raise NoPermission(lease.problem)
     events = Events(ours, "one")
     for _ in range(2):
-        if not events.tell(job, "Test", "the same words"):
+        if not events.emit(job, "Test", "the same words"):
             raise NoPermission("events")
-    assert next(iter(events._known.values())).times == 2
+    assert list(events._counts.values()) == [2]
     _follow(ours, EVENTS, namespace)
     Tokens(ours, namespace).ensure(job)
 

@@ -24,7 +24,7 @@ from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError
 from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.lease import Lease, LeaseTimes
-from mwatch.kube.ledger import LedgerStore
+from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import NODES
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
@@ -82,7 +82,7 @@ def test_a_pause_of_one_job_and_its_end(access: Access, namespace: str) -> None:
     pause = pause_of(job_of(access, namespace), people.wall())
     assert pause is not None and pause.who == people.who and pause.why == "changing the switch"
     assert pause_of(job_of(access, namespace), people.wall() + 7300) is None
-    (note,) = LedgerStore(access, namespace).read().of(KEY).notes
+    (note,) = Ledger(access, namespace).read().of(KEY).notes
     assert (note.who, note.what, note.why) == (people.who, "pause", "changing the switch")
     ((reason, text),) = fleet.events(access, namespace)
     assert reason == "MwatchPaused" and people.who in text and "changing the switch" in text
@@ -95,14 +95,14 @@ def test_the_one_switch_for_all_jobs(access: Access, namespace: str) -> None:
     fleet.make_job(access, namespace)
     people = JobOverrides(access, namespace)
     people.pause_all(60.0, "storm")
-    halt = LedgerStore(access, namespace).read().halt
+    halt = Ledger(access, namespace).read().halt
     assert halt is not None and halt.who == people.who and halt.holds(people.wall())
     assert not halt.holds(people.wall() + 61)
     ((reason, text),) = fleet.events(access, namespace)
     assert reason == "MwatchPaused" and "all jobs: storm" in text
     assert any("all jobs are paused" in line for line in people.resume("train", "").lines)
     people.resume_all("over")
-    assert LedgerStore(access, namespace).read().halt is None
+    assert Ledger(access, namespace).read().halt is None
 
 
 def test_a_job_that_mwatch_has_stopped_is_started_again(access: Access, namespace: str) -> None:
@@ -137,7 +137,7 @@ def test_a_restart_without_a_controller_is_done_by_the_command(
     said = ManualRestart(people, QUICK).run("train", "stuck", resume_from=None, is_dry_run=False)
     assert said.exit_code == 0 and said.body["by"] == "command"
     assert pods_of(access, job) == ()
-    entry = LedgerStore(access, namespace).read().of(KEY)
+    entry = Ledger(access, namespace).read().of(KEY)
     assert entry.notes[-1].why == "stuck" and not entry.is_under_way
     # The Lease is free again.
     assert Lease(access, namespace, "another", times=SHORT).turn()

@@ -18,7 +18,7 @@ from mwatch.config.fleet import FleetSettings, MaintenanceWindow
 from mwatch.gang.restart import ledger_key
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job, pods_of
-from mwatch.kube.ledger import LedgerStore
+from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import JOBS, PODS
 from mwatch.model.finding import Cause
 from mwatch.model.kube.gang import Way
@@ -35,7 +35,7 @@ def annotated(access: Access, job: KubeJob, **words: str | None) -> None:
 
 
 def halted(access: Access, namespace: str, halt: Halt | None) -> None:
-    LedgerStore(access, namespace).change(lambda book: replace(book, halt=halt))
+    Ledger(access, namespace).change(lambda book: replace(book, halt=halt))
 
 
 def controller_of(access: Access, namespace: str, settings: FleetSettings = QUICK) -> Controller:
@@ -191,10 +191,10 @@ def test_jobs_that_stall_together_on_one_volume_are_one_incident_and_no_restart(
     controller.until(
         lambda: all(controller.manager.state(key).held_by == "common_cause" for key in keys)
     )
-    controller.until(lambda: LedgerStore(access, namespace).read().common)
+    controller.until(lambda: Ledger(access, namespace).read().common)
     for _ in range(3):
         controller.turn()
-    (cause,) = LedgerStore(access, namespace).read().common
+    (cause,) = Ledger(access, namespace).read().common
     assert cause.shared == "volume shared" and set(cause.jobs) == set(keys)
     assert all(len(pods_of(access, each.kube)) == 2 for each in controller.watches.values())
     told = [text for reason, text in fleet.events(access, namespace)
@@ -202,7 +202,7 @@ def test_jobs_that_stall_together_on_one_volume_are_one_incident_and_no_restart(
     assert len(told) == 2 and all("volume shared" in text for text in told)
     fleet.began(controller.watches[keys[0]], 1, 500)  # one heals: the other is alone
     controller.until(lambda: controller.manager.state(keys[1]).doing == "recovering")
-    controller.until(lambda: LedgerStore(access, namespace).read().common[0].ended_at is not None)
+    controller.until(lambda: Ledger(access, namespace).read().common[0].ended_at is not None)
     controller.close()
 
 

@@ -19,7 +19,7 @@ from cluster.remediation_things import KEY, QUICK, Controller, FakePod
 from mwatch.gang.restart import ledger_key
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import pods_of
-from mwatch.kube.ledger import LedgerStore
+from mwatch.kube.ledger import Ledger
 from mwatch.model.finding import Cause
 from mwatch.model.kube.gang import GangStep, Way
 from mwatch.model.kube.job import JobKind
@@ -242,7 +242,7 @@ def test_a_pod_that_cannot_be_asked_is_not_taken_for_one_that_has_restarted(
     step = GangStep("20260101T000000Z-a1-hang", Way.IN_PLACE, JobKind.JOB, namespace, "train",
                     job.uid, tuple(old), time.time(), 1)  # fmt: skip
     entry = JobEntry(uid=job.uid, step=step, start=NextStart(2, 450, False, "newest"), attempt=2)
-    LedgerStore(access, namespace).change(lambda book: book.with_job(KEY, entry))
+    Ledger(access, namespace).change(lambda book: book.with_job(KEY, entry))
     controller = Controller(access, namespace)
     controller.watch(job)
     controller.until(lambda: not controller.entry().is_under_way)

@@ -14,7 +14,6 @@ from cluster.remediation_fixtures import a_namespace, an_access, kinds  # noqa: 
 from mwatch.config.fleet import FleetSettings
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job
-from mwatch.kube.listing import list_all
 from mwatch.kube.resources import NODES, PYTORCH_JOBS
 from mwatch.model.decision import Action
 from mwatch.model.kube.job import KubeJob
@@ -94,6 +93,6 @@ def test_a_node_is_cordoned_and_let_in_again(access: Access, namespace: str) -> 
 
 
 def seen(access: Access) -> tuple[KubeNode, ...]:
-    listing = list_all(access, NODES, None)
-    assert listing is not None
+    listing = access.list(NODES, None)
+    assert listing.is_known
     return tuple(map(node_of, listing.objects))

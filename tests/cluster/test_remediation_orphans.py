@@ -13,7 +13,7 @@ from cluster.remediation_fixtures import a_namespace, an_access, kinds  # noqa: 
 from cluster.remediation_things import KEY, Controller
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job
-from mwatch.kube.ledger import LedgerStore
+from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import CONFIG_MAPS, JOBS, PODS
 from mwatch.model.kube.job import JobKind, KubeJob
 
@@ -89,7 +89,7 @@ def test_an_entry_that_cannot_be_read_may_have_the_restart_in_it(
 ) -> None:
     monkeypatch.setattr("mwatch.remediate.bookkeeping.LEFT_SECONDS", 0.3)
     job = suspended(access, namespace, "restart/20260101T000000Z-a1-hang")
-    LedgerStore(access, namespace).change(lambda book: book)
+    Ledger(access, namespace).change(lambda book: book)
     newer = {"data": {KEY: '{"version": 99}'}}
     assert access.patch(CONFIG_MAPS, namespace, "mwatch-ledger", newer).is_ok
     controller = Controller(access, namespace)

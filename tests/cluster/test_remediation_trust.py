@@ -20,7 +20,7 @@ from cluster.remediation_things import KEY, QUICK, Controller
 from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import pods_of
-from mwatch.kube.ledger import LedgerStore
+from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import JOBS
 from mwatch.model.decision import Action
 from mwatch.model.kube.gang import GangStep, Way
@@ -54,7 +54,7 @@ def test_a_step_that_is_done_is_not_begun_again_by_who_remembers_it_as_under_way
     start = NextStart(2, 450, False, "newest", not_before=time.time() - 60)
     done = replace(step, state=RestartState.RELEASED, outcome="all 2 pods restarted in place")
     entry = JobEntry(uid=job.uid, attempt=2, step=done, start=start)
-    LedgerStore(access, namespace).change(lambda book: book.with_job(KEY, entry))
+    Ledger(access, namespace).change(lambda book: book.with_job(KEY, entry))
     stale = replace(entry, step=step, start=start._replace(not_before=None))
     controller.manager._ledger.book = Book({KEY: stale})
     controller.manager._ledger.read_at = controller.clock() + 3600  # reads do not get through
@@ -164,7 +164,7 @@ def test_what_is_late_about_a_job_does_not_erase_the_next_one_of_its_name(
     controller = Controller(access, namespace)
     watch: JobMonitor = controller.watch(job)
     entry = JobEntry(uid="of-the-new-job", attempt=7)
-    LedgerStore(access, namespace).change(lambda book: book.with_job(KEY, entry))
+    Ledger(access, namespace).change(lambda book: book.with_job(KEY, entry))
     task = RestartTask("id", KEY, watch.kube, 1, Action.RESTART, "late", False, (), (), None, False)
     controller.manager._worker._let_go(task, "all pods are gone")
     assert controller.entry().attempt == 7
@@ -200,7 +200,7 @@ def test_a_stop_is_not_done_again_after_a_person_has_started_the_job(
     job = fleet.make_job(access, namespace, in_queue=False)
     step = replace(in_place_step(job, set()), way=Way.STOP)
     entry = JobEntry(uid=job.uid, step=step)
-    LedgerStore(access, namespace).change(lambda book: book.with_job(KEY, entry))
+    Ledger(access, namespace).change(lambda book: book.with_job(KEY, entry))
     body = {"metadata": {"annotations": {"mwatch.dev/suspended-by": step.id}},
             "spec": {"suspend": True}}  # fmt: skip
     assert access.patch(JOBS, namespace, "train", body).is_ok
@@ -234,7 +234,7 @@ def test_what_was_only_observed_spends_no_budget_once_mwatch_may_act(
         incidents.append(record_of(id, watch, decision, is_act=attempt == 1, now=time.time()))
     fleet.began(watch, 4)
     entry = JobEntry(uid=job.uid, acts=tuple(acts), incidents=tuple(incidents))
-    LedgerStore(access, namespace).change(lambda book: book.with_job(KEY, entry))
+    Ledger(access, namespace).change(lambda book: book.with_job(KEY, entry))
     controller.until(lambda: controller.manager._ledger.book is not None)
     controller.turn()
     assert [each.attempt for each in watch.engine.record.acts] == [1]

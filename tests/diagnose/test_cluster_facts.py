@@ -17,7 +17,7 @@ from mwatch.checks.kube_causes import kube_causes
 from mwatch.diagnose.cluster_facts import JobFacts, collect_facts
 from mwatch.kube.access import Access, CallLimits
 from mwatch.kube.connect import Connection
-from mwatch.kube.discovery import FoundJob
+from mwatch.kube.jobs import FoundJob
 from mwatch.model.finding import Cause
 from mwatch.model.kube.gang import GangStep, Way
 from mwatch.model.kube.job import JobKind

@@ -21,7 +21,7 @@ from mwatch.diagnose.pod_reports import PodReport
 from mwatch.diagnose.report import JobReport, write_bundle
 from mwatch.diagnose.verdict import locate
 from mwatch.errors import InputError
-from mwatch.kube.discovery import FoundJob, parse_job_name
+from mwatch.kube.jobs import FoundJob, parse_job_name
 from mwatch.model.decision import Act, Action
 from mwatch.model.finding import Cause, Culprit
 from mwatch.model.kube.event import KubeEvent

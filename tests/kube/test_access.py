@@ -5,14 +5,16 @@
 from __future__ import annotations
 
 import socket
+import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import urllib3
 
 from kube.fake_api import FakeApi, Said, fake_api
-from mwatch.kube.access import Access, CallLimits
-from mwatch.kube.answer import CallOutcome
+from mwatch.kube.access import Access, CallLimits, CallOutcome
 from mwatch.kube.connect import Connection
 from mwatch.kube.errors import KubeError, NoCredentials, NoPermission, Rejected, Unavailable
 from mwatch.kube.resources import NODES, PODS, PYTORCH_JOBS, STATEFUL_SETS
@@ -81,6 +83,29 @@ def test_a_server_that_takes_the_call_and_says_nothing_is_given_up() -> None:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(Unavailable, match="does not answer"):
             at(address, call_seconds=0.1, tries=1).get(PODS, "ns", "x")
+
+
+def test_an_answer_that_drips_is_given_up_in_time() -> None:
+    def drip(server: socket.socket, is_over: threading.Event) -> None:
+        wire, _ = server.accept()
+        with wire:
+            wire.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+            with suppress(OSError):
+                while not is_over.wait(0.02):
+                    wire.sendall(b" ")
+
+    is_over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=drip, args=(server, is_over))
+        thread.start()
+        began = time.monotonic()
+        with pytest.raises(Unavailable, match="does not end in time"):
+            at(f"http://127.0.0.1:{server.getsockname()[1]}", call_seconds=0.2, tries=1).get(
+                PODS, "ns", "x"
+            )
+        assert time.monotonic() - began < 5.0
+        is_over.set()
+        thread.join(5.0)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_lists_follow_each_other_and_a_refusal_in_between_changes_nothing() -> N
         )
         mirror = Mirror(access, WORKLOADS, "ns", lambda body: str(body["metadata"]["name"]))
         stop = threading.Event()
-        thread = threading.Thread(target=mirror.follow_by_lists, args=(stop, 0.05))
+        thread = threading.Thread(target=mirror.follow, args=(stop, 0.05))
         thread.start()
         while len(mirror.objects()) < 2 and thread.is_alive():
             mirror.changed.wait(5)
@@ -48,13 +48,13 @@ def test_a_refusal_is_told_and_the_copy_stays() -> None:
         )
         mirror = Mirror(access, WORKLOADS, "ns", lambda body: str(body["metadata"]["name"]))
         stop = threading.Event()
-        thread = threading.Thread(target=mirror.follow_by_lists, args=(stop, 0.05))
+        thread = threading.Thread(target=mirror.follow, args=(stop, 0.05))
         thread.start()
         end = threading.Event()
-        while not mirror.sight.problem and thread.is_alive():
+        while not mirror.status.problem and thread.is_alive():
             end.wait(0.01)
         stop.set()
         thread.join(5)
         pool.clear()
-    assert "forbidden" in mirror.sight.problem
+    assert "forbidden" in mirror.status.problem
     assert mirror.objects() == ["a"]

@@ -11,8 +11,7 @@ from kube.fake_api import FakeApi, Said, fake_api
 from mwatch.kube.access import Access
 from mwatch.kube.connect import Connection
 from mwatch.kube.errors import NoPermission, Rejected, Unavailable
-from mwatch.kube.pod_logs import HEAD_BYTES, read_log
-from mwatch.kube.pod_proxy import pod_page, service_page
+from mwatch.kube.pod_pages import HEAD_BYTES, pod_page, read_log, service_page
 
 STATUS = {"kind": "Status", "message": 'pods "a" is forbidden: you may not'}
 

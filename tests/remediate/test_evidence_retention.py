@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mwatch.remediate.pod_client import evidence_folder, prune
+from mwatch.remediate.evidence import evidence_folder, prune
 
 
 def bundle(root: Path, job: str, second: int, size: int = 10) -> Path:

@@ -100,15 +100,15 @@ def test_nobody_there_and_an_answer_that_does_not_end_are_told(pod: Pod) -> None
 def test_a_bundle_is_there_whole_or_not_at_all(pod: Pod, tmp_path: Path) -> None:
     target = tmp_path / "gpt-0.tgz"
     pod.answer = sends(b"x" * 1000)
-    assert download(pod.address, "/b.tgz", "t", target, seconds=2.0, most=1000) is None
+    assert download(pod.address, "/b.tgz", "t", target, seconds=2.0, max_bytes=1000) is None
     assert target.read_bytes() == b"x" * 1000
     target.unlink()
     with pytest.raises(NoAnswer, match="larger than 999"):
-        download(pod.address, "/b.tgz", "t", target, seconds=2.0, most=999)
+        download(pod.address, "/b.tgz", "t", target, seconds=2.0, max_bytes=999)
     pod.answer = sends(b"x" * 10, Content_Length="20")
     with pytest.raises(NoAnswer):
-        download(pod.address, "/b.tgz", "t", target, seconds=2.0, most=999)
+        download(pod.address, "/b.tgz", "t", target, seconds=2.0, max_bytes=999)
     pod.answer = sends(b'{"error": "not yet"}', 404)
-    reply = download(pod.address, "/b.tgz", "t", target, seconds=2.0, most=999)
+    reply = download(pod.address, "/b.tgz", "t", target, seconds=2.0, max_bytes=999)
     assert reply is not None and (reply.status, reply.error) == (404, "not yet")
     assert list(tmp_path.iterdir()) == []

@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 
 from mwatch.config.fleet import FleetSettings
 from mwatch.gang.suspend import SUSPENDED_BY
-from mwatch.kube.ledger import NAME, LedgerStore
+from mwatch.kube.ledger import NAME, Ledger
 from mwatch.kube.resources import CONFIG_MAPS, PYTORCH_JOBS, QUOTAS
 from mwatch.model.kube import ledger as ledger_model
 from mwatch.model.kube.gang import Way
@@ -163,7 +163,7 @@ class Restarts(RuleBasedStateMachine):
     @rule(is_halted=st.booleans())
     def a_person_halts_all_acting(self, is_halted: bool) -> None:
         halt = Halt(self.world.now, None, "ann", "storm") if is_halted else None
-        LedgerStore(self.person, NAMESPACE).change(lambda book: replace(book, halt=halt))
+        Ledger(self.person, NAMESPACE).change(lambda book: replace(book, halt=halt))
 
     @precondition(lambda self: self.gang.is_training and not self.entry.is_under_way)
     @rule()
@@ -178,7 +178,7 @@ class Restarts(RuleBasedStateMachine):
                 return book
             return book.with_job(KEY, replace(entry, uid=JOB_UID, wish=request))
 
-        LedgerStore(self.person, NAMESPACE).change(change)
+        Ledger(self.person, NAMESPACE).change(change)
 
     @rule(calls=CALLS, is_applied=st.booleans())
     def a_call_is_not_answered(self, calls: int, is_applied: bool) -> None:

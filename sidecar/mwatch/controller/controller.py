@@ -21,7 +21,6 @@ import gc
 import os
 import socket
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -49,7 +48,7 @@ from mwatch.kube.access import Access
 from mwatch.kube.connect import connect
 from mwatch.kube.errors import KubeError
 from mwatch.kube.events import Events
-from mwatch.kube.lease import Lease
+from mwatch.kube.lease import Lease, LeaseLoop
 from mwatch.model.finding import Cause
 from mwatch.model.kube.ledger import JobEntry
 from mwatch.remediate.manager import RemediationManager
@@ -57,37 +56,6 @@ from mwatch.runtime.clock import Clock
 from mwatch.runtime.self_monitoring import InternalErrors
 from mwatch.runtime.shutdown import asked_to_end
 from mwatch_trainer.scrub.scrubber import scrub_text
-
-_END_SECONDS = 3.0
-
-
-class LeaseLoop:
-    def __init__(self, lease: Lease) -> None:
-        self.lease = lease
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="mwatch-lease", daemon=True)
-        self.turns = 0
-
-    @property
-    def is_leader(self) -> bool:
-        return self.lease.may_act()
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        """Gives it back, so that another need not wait."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(_END_SECONDS)
-
-    def _follow(self) -> None:
-        while not self._stop.is_set():
-            self.lease.turn()
-            self.turns += 1
-            self._stop.wait(self.lease.times.renew_seconds)
-        self.lease.give_back()
-
 
 _CALM = frozenset({Cause.HEALTHY, Cause.FINISHED, Cause.UNKNOWN})
 

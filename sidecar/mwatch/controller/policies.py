@@ -118,6 +118,6 @@ class Policies:
         for job in jobs:
             if self._events is not None and (job.uid, problem) not in self._told:
                 self._told.add((job.uid, problem))
-                self._events.tell(job, REASON, f"{problem}; the usual one is used", is_warning=True)
+                self._events.emit(job, REASON, f"{problem}; the usual one is used", is_warning=True)
         if len(self._told) > 1024:
             self._told.clear()

@@ -25,7 +25,7 @@ from mwatch.diagnose.cluster_facts import job_pods
 from mwatch.diagnose.pod_reports import PodReport, ask_sidecar
 from mwatch.errors import InputError
 from mwatch.kube.access import Access, open_access
-from mwatch.kube.discovery import find_whole, no_such_job, parse_job_name
+from mwatch.kube.jobs import find_whole, no_such_job, parse_job_name
 from mwatch.model.observation import StoredCheckpoint, StoredCheckpoints
 from mwatch.model.timeline import CheckpointStanding
 from mwatch.runtime.fanout import TimedOut, gather

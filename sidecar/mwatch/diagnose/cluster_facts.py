@@ -16,13 +16,12 @@ from typing import Any
 
 from mwatch.gang.restart import ledger_key
 from mwatch.kube.access import Access
-from mwatch.kube.discovery import FoundJob, kept_fields
 from mwatch.kube.errors import NoCluster
-from mwatch.kube.jobs import owners_of_pods, pod_labels, quotas, workload_for
+from mwatch.kube.jobs import FoundJob, owners_of_pods, pod_labels, quotas, workload_for
 from mwatch.kube.ledger import NAME as LEDGER
 from mwatch.kube.ledger import same_job
-from mwatch.kube.listing import list_all
-from mwatch.kube.pod_proxy import service_page
+from mwatch.kube.native_sidecars import kept_fields
+from mwatch.kube.pod_pages import service_page
 from mwatch.kube.resources import (
     CLAIMS,
     CONFIG_MAPS,
@@ -206,8 +205,8 @@ def _or(answer: Any, otherwise: Any) -> Any:
 def job_pods(access: Access, job: KubeJob) -> list[tuple[Mapping[str, Any], KubePod]]:
     """List the pods of a job, as JSON and parsed: master-0, worker-0, worker-1 … worker-10."""
     owners = owners_of_pods(access, job)
-    listing = list_all(access, PODS, job.namespace, labels=pod_labels(job))
-    both = [(each, pod_of(each)) for each in (listing.objects if listing is not None else ())]
+    listing = access.list(PODS, job.namespace, labels=pod_labels(job))
+    both = [(each, pod_of(each)) for each in listing.objects]
     return sorted((each for each in both if each[1].owner in owners), key=_replica)
 
 
@@ -219,8 +218,7 @@ def _replica(both: tuple[Mapping[str, Any], KubePod]) -> tuple[str, int, str]:
 def _listed(
     access: Access, resource: ApiResource, namespace: str | None
 ) -> tuple[Mapping[str, Any], ...]:
-    listing = list_all(access, resource, namespace)
-    return listing.objects if listing is not None else ()
+    return access.list(resource, namespace).objects
 
 
 def _ledger(access: Access, namespace: str) -> Book | None:

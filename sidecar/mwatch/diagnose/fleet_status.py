@@ -20,8 +20,7 @@ from mwatch.diagnose.verdict import besides
 from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError
 from mwatch.kube.jobs import complete, watched_jobs
-from mwatch.kube.listing import list_all
-from mwatch.kube.pod_proxy import service_page
+from mwatch.kube.pod_pages import service_page
 from mwatch.kube.resources import EVENTS
 from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.kube.event import event_of
@@ -242,7 +241,7 @@ def _ask(access: Access, job: KubeJob, now: float) -> FleetLine:
 def _events(access: Access, job: KubeJob) -> tuple[Any, ...]:
     """Events of the job itself; the state of its pods shows theirs."""
     try:
-        listing = list_all(access, EVENTS, job.namespace, fields=f"involvedObject.name={job.name}")
+        listing = access.list(EVENTS, job.namespace, fields=f"involvedObject.name={job.name}")
     except KubeError:
         return ()
-    return tuple(map(event_of, listing.objects)) if listing is not None else ()
+    return tuple(map(event_of, listing.objects))

@@ -25,7 +25,7 @@ from mwatch.diagnose.report import JobReport, actions_taken
 from mwatch.diagnose.timeline import JobHistory, build_history
 from mwatch.diagnose.verdict import besides, judge, locate
 from mwatch.kube.access import Access, open_access
-from mwatch.kube.discovery import find_whole, no_such_job, parse_job_name
+from mwatch.kube.jobs import find_whole, no_such_job, parse_job_name
 from mwatch.manifests import shell_text
 from mwatch.manifests.containers import environment_of, trainer_of
 from mwatch.manifests.facts import workload_of

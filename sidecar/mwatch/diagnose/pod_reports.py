@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 from mwatch.errors import MwatchError
 from mwatch.kube.access import Access
 from mwatch.kube.errors import NoPermission
-from mwatch.kube.pod_logs import PodLog, read_log
-from mwatch.kube.pod_proxy import pod_page
+from mwatch.kube.pod_pages import PodLog, pod_page, read_log
 from mwatch.manifests.containers import trainer_of
 from mwatch.manifests.names import PORT, PORT_NAME, SIDECAR
 from mwatch.model.kube.fields import items, mapping, number, text

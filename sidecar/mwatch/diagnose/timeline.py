@@ -18,7 +18,7 @@ from typing import Any
 from mwatch.config import catalogue
 from mwatch.diagnose.pod_reports import PodReport
 from mwatch.engine.engine import Assessment, Engine
-from mwatch.kube.pod_logs import PodLog
+from mwatch.kube.pod_pages import PodLog
 from mwatch.model.event import Arguments
 from mwatch.model.fault import CatalogueEntry
 from mwatch.model.finding import Evidence, Finding

@@ -231,7 +231,7 @@ class FleetView:
             kind: mirror(resource, held_of, labels="" if kind in _UNFILTERED else WATCHED)
             for kind, resource in OF_KIND.items()
         }
-        self._pods: Mirror[PodSeen] = mirror(PODS, pod_seen, told=self._leavings.told)
+        self._pods: Mirror[PodSeen] = mirror(PODS, pod_seen, on_change=self._leavings.told)
         self._events: Mirror[KubeEvent] = mirror(EVENTS, said_of)
         self._nodes: Mirror[KubeNode] = mirror(NODES, node_of, of=None)
         self._workloads: Mirror[KubeWorkload] = mirror(WORKLOADS, workload_of)
@@ -262,10 +262,8 @@ class FleetView:
             self._threads.append(thread)
 
     def _follow(self, mirror: Mirror[Any]) -> None:
-        if mirror is self._workloads:  # few, and who may list them need not be let watch them
-            mirror.follow_by_lists(self._stop, _LIST_SECONDS)
-        else:
-            mirror.follow(self._stop)
+        # Few, and a controller that may list them may lack the right to watch them.
+        mirror.follow(self._stop, _LIST_SECONDS if mirror is self._workloads else None)
 
     def close(self) -> None:
         """A watch that is open ends by itself within its time: nobody waits for it."""
@@ -276,7 +274,7 @@ class FleetView:
     @property
     def sights(self) -> dict[str, MirrorStatus]:
         """Of each kind of object, by its plural."""
-        return {name: each.sight for name, each in self._all.items()}
+        return {name: each.status for name, each in self._all.items()}
 
     @property
     def relists(self) -> int:
@@ -285,7 +283,7 @@ class FleetView:
     @property
     def is_ready(self) -> bool:
         """Pods were read at least once, and jobs of each kind that we may read."""
-        sights = [each.sight for each in self._needed]
+        sights = [each.status for each in self._needed]
         are_all = all(
             view.age_seconds is not None or not view.is_known or view.problem for view in sights
         )
@@ -294,12 +292,12 @@ class FleetView:
     @property
     def problem(self) -> str:
         """Why jobs or pods cannot be read now; empty: they can."""
-        return next((each.sight.problem for each in self._needed if each.sight.problem), "")
+        return next((each.status.problem for each in self._needed if each.status.problem), "")
 
     @property
     def nodes(self) -> tuple[KubeNode, ...] | None:
         """None: we may not see them."""
-        if self._nodes.sight.age_seconds is None:
+        if self._nodes.status.age_seconds is None:
             return None
         return tuple(self._nodes.objects())
 
@@ -336,7 +334,7 @@ class FleetView:
         needed: list[Mirror[Any]] = [self._jobs[each] for each in (kind, *_BETWEEN.get(kind, ()))]
         oldest = 0.0
         for each in (*needed, self._pods):
-            age = each.sight.age_seconds
+            age = each.status.age_seconds
             if age is None:
                 return None
             oldest = max(oldest, age)

@@ -25,6 +25,7 @@ from urllib.parse import quote
 from mwatch.export.http.request import in_url
 from mwatch.fleet.visibility import Polled
 from mwatch.model.snapshot.snapshot_wire import PodSnapshot, decode
+from mwatch.runtime.http_client import reason
 
 _MAX_WORDS = 160
 _HEAD_BYTES = 16 << 10
@@ -88,7 +89,7 @@ class PollRequest(asyncio.Protocol):
     def _opened(self, task: asyncio.Task[object]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._give(Answered(None, f"{_words(error)}", "unreachable"))
+            self._give(Answered(None, reason(error), "unreachable"))
 
     def _late(self) -> None:
         text = f"no answer within {self._limits.seconds:g} s"
@@ -145,13 +146,8 @@ class PollRequest(asyncio.Protocol):
         try:
             snapshot = decode(body)
         except ValueError as error:
-            return Answered(None, f"its answer cannot be read: {_words(error)}", "bad")
+            return Answered(None, f"its answer cannot be read: {reason(error)}", "bad")
         return Answered(snapshot, is_whole=len(body) < _WHOLE_BYTES)
-
-
-def _words(error: BaseException) -> str:
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return " ".join(str(text).split())[:_MAX_WORDS]
 
 
 PORT_TRIES = 16

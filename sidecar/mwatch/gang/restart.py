@@ -19,11 +19,10 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from mwatch.gang.suspend import resume, suspend
-from mwatch.kube.access import ACTING, Access
-from mwatch.kube.answer import CallOutcome
+from mwatch.kube.access import ACTING, Access, CallOutcome
 from mwatch.kube.errors import Unavailable
 from mwatch.kube.jobs import find_job, pods_of
-from mwatch.kube.ledger import LedgerStore
+from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import PODS
 from mwatch.model.kube.gang import GangPlan, GangStep, Way, step_of
 from mwatch.model.kube.job import KubeJob
@@ -78,7 +77,7 @@ class GangRestart:
     def __init__(
         self,
         access: Access,
-        ledger: LedgerStore,
+        ledger: Ledger,
         *,
         may_act: Callable[[], bool],
         limits: GangLimits | None = None,

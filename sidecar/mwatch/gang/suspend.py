@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mwatch.kube.access import ACTING, Access
-from mwatch.kube.answer import Answer, CallOutcome
+from mwatch.kube.access import ACTING, Access, Answer, CallOutcome
 from mwatch.kube.errors import Rejected
 from mwatch.kube.events import Events
 from mwatch.kube.resources import OF_KIND, STATEFUL_SETS, WORKLOADS
@@ -145,7 +144,7 @@ def stop_job(
     """False: the job is gone. `id`: of the incident."""
     if not stop(access, job, workload, id=id):
         return False
-    events.tell(
+    events.emit(
         job, STOPPED, f"{reason} ({id}); `mwatch resume {job.name}` starts it", is_warning=True
     )
     return True
@@ -162,5 +161,5 @@ def start_job(
 ) -> bool:
     if not start(access, job, workload):
         return False
-    events.tell(job, STARTED, f"{who}: {why}")
+    events.emit(job, STARTED, f"{who}: {why}")
     return True

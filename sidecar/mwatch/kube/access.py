@@ -1,13 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""One place that calls the API server: every call with a time limit, retried where that helps.
+"""Calls of the API server: each has a time limit and is retried where that helps.
 
-429 waits as long as it is told to; 5xx and broken connections back off, with jitter. 404, 409
-and 410 are answers; all other refusals are errors of one line. Writes are retried as well, so
-each must be safe to repeat: with a name, a UID or a resource version. A write that is repeated
-after a broken connection may be answered with 409 or 404 although it was the first that did it.
-
-Who the API server takes us for; where it does not say, who we are on this machine.
+429 waits as long as the server asks; 5xx and broken connections back off with jitter. 404, 409 and
+410 are answers, all other refusals are errors of one line. Writes are retried too, so each must be
+safe to repeat: with a name, a UID or a resource version. A write that is repeated after a broken
+connection may be answered 409 or 404 although the first one succeeded.
 """
 
 from __future__ import annotations
@@ -17,22 +15,58 @@ import random
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import urllib3
 
 from mwatch import json_codec
-from mwatch.kube.answer import OF_STATUS, Answer, CallOutcome
 from mwatch.kube.connect import Connection, connect
 from mwatch.kube.errors import NoCredentials, NoPermission, Rejected, Unavailable
 from mwatch.kube.resources import ApiResource
 from mwatch.model.kube.fields import text
+from mwatch.runtime import http_client
 
 MERGE_PATCH = "application/merge-patch+json"
 PAGE = 500
+MAX_NAME = 120
+_LIST_STARTS = 4
 _MAX_RETRY_AFTER = 30.0
 _MAX_BYTES = 256 * 1024 * 1024
+_SELF_REVIEW = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+
+
+class CallOutcome(StrEnum):
+    OK = "ok"
+    MISSING = "missing"
+    """404: no such object, or no such kind."""
+    CONFLICT = "conflict"
+    """409: the object exists, has changed, or is another one of the same name."""
+    EXPIRED = "expired"
+    """410: the requested version is no longer known; list again."""
+
+
+_OUTCOMES = {404: CallOutcome.MISSING, 409: CallOutcome.CONFLICT, 410: CallOutcome.EXPIRED}
+
+
+class Answer(NamedTuple):
+    outcome: CallOutcome
+    body: Mapping[str, Any]
+    text: str = ""
+    """The API server's message if the outcome is not OK."""
+
+    @property
+    def is_ok(self) -> bool:
+        return self.outcome is CallOutcome.OK
+
+
+class ObjectList(NamedTuple):
+    objects: tuple[Mapping[str, Any], ...] = ()
+    version: str = ""
+    """Resource version that a watch continues from."""
+    is_known: bool = True
+    """False: the cluster does not know this kind."""
 
 
 class CallLimits(NamedTuple):
@@ -42,13 +76,15 @@ class CallLimits(NamedTuple):
     first_wait: float = 0.2
     longest_wait: float = 5.0
     total_seconds: float = 120.0
-    """After so long no other try is begun."""
+    """No further try begins after this time."""
 
 
 _USUAL = CallLimits()
 ONCE = CallLimits(call_seconds=5.0, tries=1)
 ACTING = CallLimits(call_seconds=2.5, total_seconds=5.0)
-"""Of a change that only the leader may make: over before another can be the leader."""
+"""For a change that only the leader may make: over before another controller can be the leader."""
+COMMAND_LIMITS = CallLimits(call_seconds=4.0, tries=2, total_seconds=6.0)
+"""For a command that a person waits for."""
 
 
 class Access:
@@ -62,7 +98,7 @@ class Access:
         clock: Callable[[], float] = time.monotonic,
         impersonate: str | None = None,
     ) -> None:
-        """`impersonate`: to act as another user, where that is allowed."""
+        """`impersonate`: act as another user, where that is allowed."""
         self._connection = connection
         self._limits = limits
         self._wait = wait
@@ -70,7 +106,7 @@ class Access:
         self._clock = clock
         self._headers = {"Impersonate-User": impersonate} if impersonate else {}
         self.calls = 0
-        """Tries that were made, retries included."""
+        """Including retries."""
         self.answered_at: float | None = None
         """When the API server last answered anything, by the clock."""
 
@@ -85,12 +121,13 @@ class Access:
         return self.call("GET", resource.path(namespace, name), **more)
 
     def create(self, resource: ApiResource, namespace: str, body: Mapping[str, Any]) -> Answer:
-        return self.call("POST", resource.path(namespace), body=body)
+        return self.call("POST", resource.path(namespace), body=resource.typed(body))
 
     def replace(self, resource: ApiResource, namespace: str, name: str, body: Mapping[str, Any],
                 limits: CallLimits | None = None) -> Answer:  # fmt: skip
-        """With a resource version in the body: only that version is replaced."""
-        return self.call("PUT", resource.path(namespace, name), body=body, limits=limits)
+        """With a resource version in the body, only that version is replaced."""
+        path = resource.path(namespace, name)
+        return self.call("PUT", path, body=resource.typed(body), limits=limits)
 
     def patch(
         self,
@@ -116,7 +153,7 @@ class Access:
         grace_seconds: int | None = None,
         limits: CallLimits | None = None,
     ) -> Answer:
-        """Only of the object with that UID: CONFLICT where the name is another's by now."""
+        """Delete only the object with that UID; CONFLICT if the name belongs to another one."""
         options: dict[str, Any] = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -125,6 +162,36 @@ class Access:
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
         return self.call("DELETE", resource.path(namespace, name), body=options, limits=limits)
+
+    def list(
+        self,
+        resource: ApiResource,
+        namespace: str | None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        page: int = PAGE,
+    ) -> ObjectList:
+        """All pages show one moment of the cluster. If the API server has forgotten that moment
+        before the last page (410), the list starts over, a bounded number of times."""
+        query: dict[str, Any] = {"limit": page}
+        query |= {"labelSelector": labels} if labels else {}
+        query |= {"fieldSelector": fields} if fields else {}
+        for _ in range(_LIST_STARTS):
+            found: list[Mapping[str, Any]] = []
+            token: dict[str, str] = {}
+            while True:
+                answer = self.call("GET", resource.path(namespace), query=query | token)
+                if answer.outcome is CallOutcome.MISSING:
+                    return ObjectList(is_known=False)
+                if not answer.is_ok:
+                    break
+                found += map(resource.typed, answer.body.get("items") or ())
+                about = answer.body.get("metadata") or {}
+                if not about.get("continue"):
+                    return ObjectList(tuple(found), str(about.get("resourceVersion", "")))
+                token = {"continue": about["continue"]}
+        raise Unavailable(f"the list of {resource.plural} changed faster than it could be read")
 
     def call(
         self,
@@ -145,54 +212,61 @@ class Access:
                 self._wait(delay)
             delay = self._backoff(limits, number)
             try:
-                response = self._send(method, path, query, body, kind, limits.call_seconds)
+                response = self._send(method, path, query, limits.call_seconds, body, kind)
                 with response:
-                    status, data = response.status, self._read(response, 2 * limits.call_seconds)
-            except (urllib3.exceptions.HTTPError, OSError) as error:
-                problem = (
-                    f"the API server at {self._connection.host} does not answer: {_why(error)}"
-                )
+                    status, data = response.status, _read(response, 2 * limits.call_seconds)
+            except http_client.FAILURES as error:
+                why = http_client.reason(error)
+                problem = f"the API server at {self._connection.host} does not answer: {why}"
                 continue
             self.answered_at = self._clock()
             if status == 429 or status >= 500:
                 delay = _retry_after(response.headers) or delay
-                problem = f"the API server is not able to answer ({status}): {_text(data)}"
+                problem = f"the API server cannot answer ({status}): {_message(data)}"
                 continue
-            return self._judge(status, data, f"{method} {path}")
+            return self._answer(status, data, f"{method} {path}")
         raise Unavailable(f"{problem[:400]}; is the cluster up, and is the address right?")
 
     def page(self, path: str, query: Mapping[str, Any] | None, seconds: float) -> bytes:
-        """One try, as it is answered: a log, or a page of a pod behind the API server."""
+        """One try, answer as it is: a log, or a page of a pod behind the API server."""
         try:
-            response = self._send("GET", path, query, None, "", seconds)
+            response = self._send("GET", path, query, seconds)
             with response:
-                data = self._read(response, seconds)
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise Unavailable(f"no answer from {path}: {_why(error)}") from None
+                data = _read(response, seconds)
+        except http_client.FAILURES as error:
+            raise Unavailable(f"no answer from {path}: {http_client.reason(error)}") from None
         if response.status == 429 or response.status >= 500:
-            raise Unavailable(_text(data))
-        answer = self._judge(response.status, data, path)
+            raise Unavailable(_message(data))
+        answer = self._answer(response.status, data, path)
         if not answer.is_ok:
             raise Rejected(answer.text or f"{path}: {answer.outcome.value}")
         return data
 
     def stream(self, path: str, query: Mapping[str, Any], seconds: float) -> Iterator[bytes]:
-        """Lines, as they come; ends when the server closes it, Unavailable when it breaks.
-        `seconds`: without a word in between."""
+        """Lines as they arrive, until the server closes the stream; Unavailable if it breaks.
+        `seconds`: the longest silence."""
         try:
-            response = self._send("GET", path, query, None, "", seconds)
+            response = self._send("GET", path, query, seconds)
             with response:
                 if response.status != 200:
-                    answer = self._judge(response.status, self._read(response, seconds), path)
-                    yield json_codec.encode({"type": "ERROR", "object": {"code": _code(answer)}})
+                    self._answer(response.status, _read(response, seconds), path)
+                    code = {"code": response.status}
+                    yield json_codec.encode({"type": "ERROR", "object": code})
                     return
                 self.answered_at = self._clock()
                 yield from _lines(response)
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise Unavailable(f"the watch on {path} broke: {_why(error)}") from None
+        except http_client.FAILURES as error:
+            raise Unavailable(f"the watch on {path} broke: {http_client.reason(error)}") from None
 
-    def _send(self, method: str, path: str, query: Mapping[str, Any] | None,
-              body: Mapping[str, Any] | None, kind: str, seconds: float) -> Any:  # fmt: skip
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any] | None,
+        seconds: float,
+        body: Mapping[str, Any] | None = None,
+        kind: str = "application/json",
+    ) -> urllib3.BaseHTTPResponse:
         self.calls += 1
         headers = {"Accept": "application/json", "User-Agent": "mwatch", **self._headers}
         if (token := self._connection.authorization()) is not None:
@@ -201,38 +275,32 @@ class Access:
             headers["Content-Type"] = kind
         address = self._connection.host + path + (f"?{urlencode(query)}" if query else "")
         data = None if body is None else json_codec.encode(body)
-        return self._connection.pool.request(
-            method, address, headers=headers, body=data,
-            timeout=urllib3.Timeout(connect=min(5.0, seconds), read=seconds),
-            preload_content=False, retries=False, redirect=False,
-        )  # fmt: skip
+        timeout = urllib3.Timeout(connect=min(5.0, seconds), read=seconds)
+        return http_client.send(
+            self._connection.pool, method, address, headers=headers, timeout=timeout, body=data
+        )
 
-    def _read(self, response: Any, seconds: float) -> bytes:
-        """Whole, within the time: a server may also send a little now and then."""
-        until, parts, size = self._clock() + seconds, list[bytes](), 0
-        for chunk in response.stream(1 << 20):
-            parts.append(chunk)
-            size += len(chunk)
-            if size > _MAX_BYTES or self._clock() > until:
-                raise OSError(f"an answer of {size} bytes and more is too long")
-        return b"".join(parts)
-
-    def _judge(self, status: int, data: bytes, what: str) -> Answer:
+    def _answer(self, status: int, data: bytes, what: str) -> Answer:
         if 200 <= status < 300:
             return Answer(CallOutcome.OK, _body(data))
-        words = _text(data)
-        if status in OF_STATUS:
-            return Answer(OF_STATUS[status], _body(data), words)
+        message = _message(data)
+        if status in _OUTCOMES:
+            return Answer(_OUTCOMES[status], _body(data), message)
         if status == 401:
-            raise NoCredentials(f"{self._connection.host} does not take these credentials: they "
-                                "may have expired; log in again")  # fmt: skip
+            raise NoCredentials(f"{self._connection.host} rejects these credentials: they may have "
+                                "expired; log in again")  # fmt: skip
         if status == 403:
-            raise NoPermission(f"{words or what + ': forbidden'}; ask for that right")
-        raise Rejected(f"{what}: {words or f'refused with status {status}'}")
+            raise NoPermission(f"{message or what + ': forbidden'}; ask for that right")
+        raise Rejected(f"{what}: {message or f'refused with status {status}'}")
 
     def _backoff(self, limits: CallLimits, number: int) -> float:
         most = min(limits.longest_wait, limits.first_wait * 2.0**number)
         return most * (0.5 + 0.5 * self._chance())
+
+
+def _read(response: urllib3.BaseHTTPResponse, seconds: float) -> bytes:
+    until = time.monotonic() + seconds
+    return b"".join(http_client.chunks(response, until=until, max_bytes=_MAX_BYTES))
 
 
 def _lines(response: Any) -> Iterator[bytes]:
@@ -240,7 +308,7 @@ def _lines(response: Any) -> Iterator[bytes]:
     for chunk in response.stream(65536):
         *whole, rest = (rest + chunk).split(b"\n")
         if len(rest) > _MAX_BYTES:
-            raise OSError("a line of a watch has no end")
+            raise OSError("a line of the watch does not end")
         yield from (line for line in whole if line)
 
 
@@ -257,36 +325,24 @@ def _body(data: bytes) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _text(data: bytes) -> str:
-    """The message of a Status; what is none comes from something before the API server."""
-    words = _body(data).get("message") or data[:200].decode("utf-8", "replace")
-    return " ".join(str(words).split())[:400]
-
-
-def _why(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
-
-
-def _code(answer: Answer) -> int:
-    return next((code for code, outcome in OF_STATUS.items() if outcome is answer.outcome), 0)
-
-
-_PATH = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-_BODY = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-MAX_NAME = 120
+def _message(data: bytes) -> str:
+    """The message of a Status; other text comes from a proxy before the API server."""
+    message = _body(data).get("message") or data[:200].decode("utf-8", "replace")
+    return " ".join(str(message).split())[:400]
 
 
 def whoami(access: Access) -> str:
-    """Kubernetes before 1.28 does not know the question."""
+    """The user name at the API server (Kubernetes 1.28 and newer), else on this machine."""
+    path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
     try:
-        answer = access.call("POST", _PATH, body=_BODY, limits=ONCE)
+        answer = access.call("POST", path, body=_SELF_REVIEW, limits=ONCE)
         name = text(answer.body, "status", "userInfo", "username") if answer.is_ok else ""
     except (NoPermission, Rejected):
         name = ""
-    return (name or _here())[:MAX_NAME]
+    return (name or _local_user())[:MAX_NAME]
 
 
-def _here() -> str:
+def _local_user() -> str:
     try:
         user = getpass.getuser()
     except (OSError, KeyError):
@@ -294,10 +350,6 @@ def _here() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-COMMAND_LIMITS = CallLimits(call_seconds=4.0, tries=2, total_seconds=6.0)
-"""For a command that a person waits for."""
-
-
 def open_access(kubeconfig: str | None, context: str | None) -> Access:
-    """NoCluster or NoCredentials, each with its fix."""
+    """For a command. NoCluster or NoCredentials, each with its fix."""
     return Access(connect(kubeconfig, context), limits=COMMAND_LIMITS)

@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The way to an API server: from a kubeconfig, or from what a pod is given.
+"""Address and credentials of the API server: from a kubeconfig, or from a pod's service account.
 
-The official package reads the configuration and gets the credentials (programs that print
-tokens too); the calls themselves are made in `kube.access`. A program for credentials that
-hangs is given up, and cannot be ended from here.
+The official package reads the configuration and runs credential plugins; `kube.access` makes the
+calls. A plugin that hangs is given up after a time limit, but cannot be ended from here.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ _FIX = "set KUBECONFIG, or give --kubeconfig FILE and --context NAME"
 class Connection:
     host: str
     pool: Any
-    """Of urllib3; safe to use from several threads."""
+    """A pool manager of urllib3; safe to use from several threads."""
     authorization: Callable[[], str | None]
-    """The newest value of the header: tokens are renewed by whoever made the configuration."""
+    """The current value of the header: the official package renews tokens."""
     namespace: str
-    """The one that the configuration names."""
+    """The namespace in the configuration."""
 
     def close(self) -> None:
         self.pool.clear()
@@ -58,12 +57,12 @@ def connect(
     given = kubeconfig or environ.get("KUBECONFIG")
     default = Path(environ.get("HOME", "/")) / ".kube" / "config"
     if given is None and context is None and _IN_POD in environ and not default.is_file():
-        return _made(_in_pod, _pod_namespace(), config_seconds)
+        return _connection(_in_pod, _pod_namespace(), config_seconds)
     file = given or str(default)
     if not any(os.path.isfile(each) for each in file.split(os.pathsep)):
         raise NoCluster(f"no cluster: file {file} does not exist; {_FIX}")
     namespace = _named_namespace(file, context)
-    return _made(lambda target: _from_file(file, context, target), namespace, config_seconds)
+    return _connection(lambda target: _from_file(file, context, target), namespace, config_seconds)
 
 
 def _in_pod(target: Any) -> None:
@@ -82,13 +81,13 @@ def _from_file(file: str, context: str | None, target: Any) -> None:
         raise NoCluster(f"no cluster: {_one_line(error)}; {_FIX}") from None
 
 
-def _made(load: Callable[[Any], None], namespace: str, seconds: float) -> Connection:
+def _connection(load: Callable[[Any], None], namespace: str, seconds: float) -> Connection:
     target = Configuration()
     target.connection_pool_maxsize = _CONNECTIONS
     target.retries = False
-    reported = _within_limit(lambda: load(target), seconds)
-    if reported:
-        raise NoCredentials(f"no credentials for {target.host}: {reported}; log in again")
+    problem = _within_limit(lambda: load(target), seconds)
+    if problem:
+        raise NoCredentials(f"no credentials for {target.host}: {problem}; log in again")
     rest = RESTClientObject(target)
 
     def authorization() -> str | None:
@@ -98,48 +97,48 @@ def _made(load: Callable[[Any], None], namespace: str, seconds: float) -> Connec
     return Connection(str(target.host).rstrip("/"), rest.pool_manager, authorization, namespace)
 
 
-class _Listener(logging.Handler):
-    """The package logs why a program for credentials failed, and goes on without them."""
+class _ErrorRecorder(logging.Handler):
+    """The package only logs why a credential plugin failed, and continues without credentials."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(_one_line(record.getMessage()))
+        self.messages.append(_one_line(record.getMessage()))
 
 
 def _within_limit(work: Callable[[], None], seconds: float) -> str:
-    """What was said about a failure; empty: all is well."""
-    listener, failed = _Listener(), list[BaseException]()
+    """Why it failed; empty: it did not."""
+    recorder, failed = _ErrorRecorder(), list[BaseException]()
 
     def guarded() -> None:
         try:
             work()
-        except Exception as error:  # of the package, of YAML, of files: told below
+        except Exception as error:  # of the package, of YAML, of files: raised below
             failed.append(error)
 
     root = logging.getLogger()
-    root.addHandler(listener)
+    root.addHandler(recorder)
     try:
         thread = threading.Thread(target=guarded, name="mwatch-kubeconfig", daemon=True)
         thread.start()
         thread.join(seconds)
     finally:
-        root.removeHandler(listener)
+        root.removeHandler(recorder)
     if thread.is_alive():
-        return f"nothing came within {seconds:.0f} s"
+        return f"no answer within {seconds:.0f} s"
     if failed and isinstance(failed[0], NoCluster):
         raise failed[0]
     if failed:
-        raise NoCluster(f"the configuration cannot be used: {_one_line(failed[0])}; {_FIX}")
-    return "; ".join(listener.said)[:300]
+        raise NoCluster(f"unusable configuration: {_one_line(failed[0])}; {_FIX}")
+    return "; ".join(recorder.messages)[:300]
 
 
 def _named_namespace(file: str, context: str | None) -> str:
     try:
         contexts, active = _config.list_kube_config_contexts(config_file=file)
-    except Exception:  # whatever is wrong with the file is told when it is loaded
+    except Exception:  # reported when the file is loaded
         return "default"
     if context is not None and all(each.get("name") != context for each in contexts):
         known = ", ".join(str(each.get("name")) for each in contexts[:_NAMES]) or "none"

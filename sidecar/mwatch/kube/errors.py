@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What can be wrong between mwatch and an API server; each text is one line and names the fix.
+"""Failures between mwatch and an API server; each message is one line and names the fix.
 
 KubeError
-├── NoCluster       no configuration, or one that cannot be used
-├── NoCredentials   the API server does not take who we say we are
-├── NoPermission    it knows us, and we may not
-├── Rejected        what was asked for is not valid, or an admission rule refuses it
-└── Unavailable     no answer, or none that is one: it may come back
+├── NoCluster       no configuration, or an unusable one
+├── NoCredentials   the API server rejects the credentials
+├── NoPermission    the user lacks a right
+├── Rejected        the request is invalid, or an admission rule refuses it
+└── Unavailable     no answer, or an unusable one: worth a retry
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Events on a job: what `kubectl describe` shows of mwatch's doings.
+"""Events on a job, as `kubectl describe` shows them.
 
-The same words about the same job are one Event with a count. How many go out is bounded for each
-job: ten at once, then one in half a minute. An Event is news, not a record: what cannot be
-written is dropped and counted.
+The same text about the same job is one Event with a count. The rate is bounded for each job: ten at
+once, then one in half a minute. What cannot be written is dropped and counted.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError
@@ -30,11 +29,6 @@ _BURST = 10.0
 _PER_SECOND = 1 / 30.0
 
 
-class _Known(NamedTuple):
-    name: str
-    times: int
-
-
 class Events:
     def __init__(
         self,
@@ -44,54 +38,45 @@ class Events:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`instance`: which process speaks."""
+        """`instance`: the name of the process that emits them."""
         self._access = access
         self._instance = instance
         self._clock = clock
         self._wall = wall
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._counts: OrderedDict[str, int] = OrderedDict()
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
         self._lock = threading.Lock()
         self.dropped = 0
 
-    def tell(self, job: KubeJob, reason: str, text: str, *, is_warning: bool = False) -> bool:
-        """From any thread. False: dropped. Never raises for what the API server does."""
+    def emit(self, job: KubeJob, reason: str, text: str, *, is_warning: bool = False) -> bool:
+        """From any thread. False: dropped. Never raises for a failure of the API server."""
         text = scrub_text(text)[:_MAX_TEXT]
         digest = hashlib.sha256(f"{job.uid} {reason} {text} {self._instance}".encode()).hexdigest()
-        if not self._may(job.uid):
-            self.dropped += 1
-            return False
-        try:
-            with self._lock:
-                known = self._known.get(digest)
-            is_sent = self._again(job, known) if known is not None else False
-            if not is_sent:
-                is_sent = self._create(job, reason, text, is_warning, digest)
-        except KubeError:
-            is_sent = False
+        is_sent = False
+        if self._may(job.uid):
+            try:
+                self._send(job, reason, text, is_warning, digest)
+                is_sent = True
+            except KubeError:
+                pass
         self.dropped += not is_sent
         return is_sent
 
-    def _create(self, job: KubeJob, reason: str, text: str, is_warning: bool, digest: str) -> bool:
-        name = f"{job.name[:200]}.{digest[:16]}"
-        body = _event(job, reason, text, is_warning, name, self._now(), self._instance)
-        self._access.create(EVENTS, job.namespace, body)  # a conflict: a retry of our own
+    def _send(self, job: KubeJob, reason: str, text: str, is_warning: bool, digest: str) -> None:
+        name, now = f"{job.name[:200]}.{digest[:16]}", self._now()
         with self._lock:
-            self._known[digest] = _Known(name, 1)
-            while len(self._known) > _MAX_KNOWN:
-                self._known.popitem(last=False)
-        return True
-
-    def _again(self, job: KubeJob, known: _Known) -> bool:
-        """False: it is forgotten by now, and has to be told anew."""
-        body = {"count": known.times + 1, "lastTimestamp": self._now()}
-        answer = self._access.patch(EVENTS, job.namespace, known.name, body)
+            count = self._counts.get(digest, 0) + 1
+        if count > 1:
+            body = {"count": count, "lastTimestamp": now}
+            if not self._access.patch(EVENTS, job.namespace, name, body).is_ok:
+                count = 1  # the API server keeps Events for an hour
+        if count == 1:  # a conflict is a retry of our own
+            event = _event(job, reason, text, is_warning, name, now, self._instance)
+            self._access.create(EVENTS, job.namespace, event)
         with self._lock:
-            for digest, each in self._known.items():
-                if each.name == known.name:
-                    self._known[digest] = _Known(known.name, known.times + 1)
-                    break
-        return answer.is_ok
+            self._counts[digest] = count
+            while len(self._counts) > _MAX_KNOWN:
+                self._counts.popitem(last=False)
 
     def _may(self, uid: str) -> bool:
         now = self._clock()
@@ -109,18 +94,10 @@ class Events:
 
 def _event(job: KubeJob, reason: str, text: str, is_warning: bool, name: str, now: str,
            instance: str) -> dict[str, Any]:  # fmt: skip
-    about = OF_KIND[job.kind]
+    about = {"namespace": job.namespace, "name": job.name, "uid": job.uid}
     return {
-        "apiVersion": "v1",
-        "kind": "Event",
         "metadata": {"name": name, "namespace": job.namespace},
-        "involvedObject": {
-            "apiVersion": about.api_version,
-            "kind": about.kind,
-            "namespace": job.namespace,
-            "name": job.name,
-            "uid": job.uid,
-        },
+        "involvedObject": OF_KIND[job.kind].typed(about),
         "reason": reason,
         "message": text,
         "type": "Warning" if is_warning else "Normal",

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The watched jobs of a namespace, and the pods that are theirs.
+"""Training jobs of a namespace, by label or by name, and the pods that belong to them.
 
 A pod belongs to a job when its labels say so **and** the chain of owners ends in the job's UID:
 labels can be copied, and a job of the same name may be another one.
@@ -8,13 +8,15 @@ labels can be copied, and a job of the same name may be another one.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from mwatch.errors import InputError
 from mwatch.kube.access import Access
-from mwatch.kube.errors import NoPermission
-from mwatch.kube.listing import list_all
+from mwatch.kube.errors import KubeError, NoPermission
 from mwatch.kube.resources import JOB_SETS, JOBS, OF_KIND, PODS, QUOTAS, WORKLOADS
+from mwatch.model.kube.fields import text
 from mwatch.model.kube.job import WATCH, JobKind, KubeJob, job_of, with_jobset
 from mwatch.model.kube.pod import (
     BATCH_JOB_NAME,
@@ -36,28 +38,36 @@ _LABELS = {
 KINDS = (
     JobKind.PYTORCH_JOB, JobKind.TRAIN_JOB, JobKind.JOB_SET, JobKind.JOB, JobKind.STATEFUL_SET,
 )  # fmt: skip
-"""In the order in which a name is looked up."""
+"""In the order in which a name is looked up: a TrainJob comes before the JobSet made for it."""
+_MAX_NAMES = 500
+_MAX_HINTS = 3
 
 
 class FoundJobs(NamedTuple):
     jobs: tuple[KubeJob, ...]
     kinds: frozenset[JobKind]
-    """That the cluster knows, and that we may list."""
+    """Kinds that the cluster knows and this user may list."""
     problems: tuple[str, ...] = ()
-    """Kinds that we may not list: their jobs are not seen."""
+    """Of kinds that this user may not list: their jobs are missing here."""
+
+
+class FoundJob(NamedTuple):
+    job: KubeJob
+    body: Mapping[str, Any]
+    """The object in the API server's form."""
 
 
 def watched_jobs(access: Access, namespace: str | None) -> FoundJobs:
-    """NoPermission where no kind at all may be listed."""
+    """NoPermission if this user may list no kind at all."""
     jobs: list[KubeJob] = []
     kinds, problems = set(), list[str]()
     for kind, resource in OF_KIND.items():
         try:
-            listing = list_all(access, resource, namespace, labels=WATCHED)
+            listing = access.list(resource, namespace, labels=WATCHED)
         except NoPermission as error:
             problems.append(str(error))
             continue
-        if listing is not None:
+        if listing.is_known:
             kinds.add(kind)
             jobs += filter(None, map(job_of, listing.objects))
     if problems and not kinds:
@@ -68,8 +78,15 @@ def watched_jobs(access: Access, namespace: str | None) -> FoundJobs:
 def find_job(
     access: Access, namespace: str, name: str, kind: JobKind | None = None
 ) -> KubeJob | None:
-    """By name, of the first kind that has one; a TrainJob comes before the JobSet made for it.
-    NoPermission where none was found, and there are kinds that we may not read."""
+    found = find_whole(access, namespace, name, kind)
+    return None if found is None else found.job
+
+
+def find_whole(
+    access: Access, namespace: str, name: str, kind: JobKind | None = None
+) -> FoundJob | None:
+    """The first kind that has a job of this name. NoPermission if none was found and this user may
+    not read some of the kinds."""
     problem: NoPermission | None = None
     for each in KINDS if kind is None else (kind,):
         resource = OF_KIND[each]
@@ -78,33 +95,67 @@ def find_job(
         except NoPermission as error:
             problem = problem or error
             continue
-        if answer.is_ok:
-            whole = {"apiVersion": resource.api_version, "kind": resource.kind, **answer.body}
-            job = job_of(whole)
-            return job and complete(access, job)
+        body = resource.typed(answer.body)
+        if answer.is_ok and (job := job_of(body)) is not None:
+            return FoundJob(complete(access, job), body)
     if problem is not None:
         raise problem
     return None
 
 
+def parse_job_name(text: str) -> tuple[JobKind | None, str]:
+    """`pytorchjob/gpt` and `PyTorchJob/gpt` as kubectl takes them; InputError for another kind."""
+    kind, slash, name = text.rpartition("/")
+    if not slash:
+        return None, name
+    by_name = {each.value.lower(): each for each in JobKind}
+    singular = kind.lower().partition(".")[0].removesuffix("s")
+    if singular in by_name:
+        return by_name[singular], name
+    kinds = ", ".join(each.value for each in JobKind)
+    raise InputError(f"{text}: mwatch knows no {kind}; it knows {kinds}")
+
+
+def no_such_job(access: Access, namespace: str, name: str) -> InputError:
+    """An error with names that may have been meant."""
+    known = _job_names(access, namespace)
+    near = difflib.get_close_matches(name, known, _MAX_HINTS, 0.5)
+    if near:
+        hint = f"did you mean {' or '.join(near)}?"
+    elif known:
+        some = ", ".join(sorted(known)[:_MAX_HINTS])
+        hint = f"there are: {some}; run mwatch status -n {namespace}"
+    else:
+        hint = "the namespace has no jobs; give another with -n, or run mwatch status -A"
+    return InputError(f"no job is called {name} in namespace {namespace}; {hint}")
+
+
+def _job_names(access: Access, namespace: str) -> list[str]:
+    """As far as this user may list: for a hint, never for an action."""
+    names: list[str] = []
+    for kind in KINDS:
+        try:
+            listing = access.list(OF_KIND[kind], namespace)
+        except KubeError:
+            continue
+        names += (text(body, "metadata", "name") for body in listing.objects)
+    return list(dict.fromkeys(names))[:_MAX_NAMES]
+
+
 def complete(access: Access, job: KubeJob) -> KubeJob:
-    """A TrainJob with what its JobSet says; others as they are."""
-    if job.kind is not JobKind.TRAIN_JOB:
-        return job
-    jobset = _jobset_of(access, job)
+    """A TrainJob with the facts of its JobSet; other jobs unchanged."""
+    jobset = _jobset_of(access, job) if job.kind is JobKind.TRAIN_JOB else None
     return job if jobset is None else with_jobset(job, jobset)
 
 
 def pods_of(access: Access, job: KubeJob) -> tuple[KubePod, ...]:
-    """A fresh list."""
     owners = owners_of_pods(access, job)
-    listing = list_all(access, PODS, job.namespace, labels=pod_labels(job))
-    found = map(pod_of, listing.objects if listing is not None else ())
+    found = map(pod_of, access.list(PODS, job.namespace, labels=pod_labels(job)).objects)
     return tuple(pod for pod in found if pod.owner in owners)
 
 
 def pod_labels(job: KubeJob) -> str:
-    """Empty: the labels are the user's own (StatefulSet), and only the owner tells."""
+    """Empty for a StatefulSet: the labels are the user's own, so only the owner decides."""
     label = _LABELS.get(job.kind)
     return f"{label}={job.name}" if label else ""
 
@@ -116,32 +167,26 @@ def owners_of_pods(access: Access, job: KubeJob) -> frozenset[str]:
     top = job if job.kind is JobKind.JOB_SET else _jobset_of(access, job)
     if top is None:
         return frozenset()
-    listing = list_all(access, JOBS, job.namespace, labels=f"{JOBSET_NAME}={top.name}")
-    children = listing.objects if listing is not None else ()
-    return frozenset(_uid(each) for each in children if controller_uid(each) == top.uid)
+    children = access.list(JOBS, job.namespace, labels=f"{JOBSET_NAME}={top.name}").objects
+    mine = (each for each in children if controller_uid(each) == top.uid)
+    return frozenset(text(each, "metadata", "uid") for each in mine)
 
 
 def workload_for(access: Access, job: KubeJob) -> KubeWorkload | None:
-    """Kueue's record of the job; None where there is none."""
+    """Kueue's record of the job."""
     if not job.queue:
         return None
-    listing = list_all(access, WORKLOADS, job.namespace)
-    found = map(workload_of, listing.objects if listing is not None else ())
+    found = map(workload_of, access.list(WORKLOADS, job.namespace).objects)
     return next((each for each in found if each.owner == job.uid), None)
 
 
 def quotas(access: Access, namespace: str) -> tuple[KubeQuota, ...]:
-    listing = list_all(access, QUOTAS, namespace)
-    return tuple(map(quota_of, listing.objects if listing is not None else ()))
+    return tuple(map(quota_of, access.list(QUOTAS, namespace).objects))
 
 
 def _jobset_of(access: Access, job: KubeJob) -> KubeJob | None:
-    """Trainer v2 makes it under the same name."""
+    """The JobSet that trainer v2 makes under the same name."""
     answer = access.get(JOB_SETS, job.namespace, job.name)
     if not answer.is_ok or controller_uid(answer.body) != job.uid:
         return None
-    return job_of({"apiVersion": JOB_SETS.api_version, "kind": JOB_SETS.kind, **answer.body})
-
-
-def _uid(body: Mapping[str, Any]) -> str:
-    return str((body.get("metadata") or {}).get("uid", ""))
+    return job_of(JOB_SETS.typed(answer.body))

@@ -1,23 +1,22 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""One leader by a Lease: who does not hold it does not act.
+"""Leader election by a Lease: only its holder may act.
 
-The holder counts from the moment before it asked for a renewal, and stops a margin early; others
-count from the moment after they saw the lease change, and wait the whole length. Both use their
-own monotonic clock, so it does not matter what the clocks on the walls say. Between the two no
-one may act. It cannot know that this process was frozen in the middle of a call: deletes
-carry UIDs for that.
+The holder counts from the moment before it requested a renewal and stops a margin early; others
+count from the moment after they saw the Lease change and wait its whole length. Both use their own
+monotonic clock, so wall clocks may differ. The Lease cannot detect a process that was frozen in the
+middle of a call: deletes carry UIDs for that.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from mwatch.kube.access import ONCE, Access
-from mwatch.kube.answer import Answer
+from mwatch.kube.access import ONCE, Access, Answer
 from mwatch.kube.errors import KubeError
 from mwatch.kube.resources import LEASES
 from mwatch.model.kube.fields import number, text
@@ -28,7 +27,7 @@ NAME = "mwatch-controller"
 class LeaseTimes(NamedTuple):
     length_seconds: int = 30
     margin_seconds: float = 10.0
-    """So long before its end the holder stops to act: longer than one call may take."""
+    """The holder stops acting this long before the end: longer than one call may take."""
     renew_seconds: float = 5.0
 
 
@@ -47,7 +46,7 @@ class Lease:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`identity`: of this process alone."""
+        """`identity`: unique to this process."""
         self._access = access
         self._namespace = namespace
         self._identity = identity
@@ -60,23 +59,23 @@ class Lease:
         self._seen_at = 0.0
         self._seen_length = float(times.length_seconds)
         self.holder: str | None = None
-        """As it was last seen."""
+        """At the last read."""
         self.problem = ""
 
     @property
     def seen(self) -> str | None:
-        """The version of another one's lease: as long as it changes, that one lives."""
+        """Version of another holder's Lease: while it changes, that holder is alive."""
         return self._seen
 
     def may_act(self) -> bool:
-        """Now, and for no longer than the next call."""
+        """Whether the next call may change something."""
         if self._held_from is None:
             return False
         end = self._held_from + self.times.length_seconds - self.times.margin_seconds
         return self._clock() < end
 
     def turn(self) -> bool:
-        """Take it, renew it, or see who has it; to be called every `renew_seconds`."""
+        """Take the Lease, renew it, or read its holder; call it every `renew_seconds`."""
         began = self._clock()
         try:
             self._turn(began)
@@ -86,7 +85,7 @@ class Lease:
         return self.may_act()
 
     def give_back(self) -> None:
-        """So that another need not wait."""
+        """Release the Lease, so that another process need not wait."""
         if self._held_from is None:
             return
         self._held_from = None
@@ -100,11 +99,11 @@ class Lease:
     def _turn(self, began: float) -> None:
         answer = self._access.get(LEASES, self._namespace, self._name, limits=ONCE)
         if not answer.is_ok:
-            self._held(began, self._make())
+            self._held(began, self._create())
             return
         self.holder = text(answer.body, "spec", "holderIdentity")
         if self.holder == self._identity:
-            # Also after a restart with the same name: nobody else can have it then.
+            # Also after a restart with the same identity: no other process can hold it.
             self._held(began, self._write(answer, holder=self._identity))
             return
         self._held_from = None
@@ -121,17 +120,15 @@ class Lease:
         if is_ours:
             self.holder = self._identity
 
-    def _make(self) -> bool:
+    def _create(self) -> bool:
         body = {
-            "apiVersion": LEASES.api_version,
-            "kind": LEASES.kind,
             "metadata": {"name": self._name, "namespace": self._namespace},
             "spec": self._spec(self._identity, {}),
         }
         return self._access.create(LEASES, self._namespace, body).is_ok
 
     def _write(self, seen: Answer, *, holder: str) -> bool:
-        """Only over the version that was seen."""
+        """Replace only the version that was read."""
         body = {**seen.body, "spec": self._spec(holder, seen.body.get("spec") or {})}
         answer = self._access.replace(LEASES, self._namespace, self._name, body, limits=ONCE)
         return answer.is_ok
@@ -148,3 +145,38 @@ class Lease:
             "acquireTime": now if is_new else before.get("acquireTime", now),
             "leaseTransitions": changes + (1 if is_new and before else 0),
         }
+
+
+class LeaseLoop:
+    """Keeps a Lease in a thread of its own, until `close`, which releases it."""
+
+    def __init__(self, lease: Lease) -> None:
+        self.lease = lease
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="mwatch-lease", daemon=True)
+        self.turns = 0
+
+    @property
+    def is_leader(self) -> bool:
+        return self.lease.may_act()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self, seconds: float = 3.0) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(seconds)
+
+    def __enter__(self) -> None:
+        self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close(10.0)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self.lease.turn()
+            self.turns += 1
+            self._stop.wait(self.lease.times.renew_seconds)
+        self.lease.give_back()

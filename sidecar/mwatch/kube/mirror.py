@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A copy of some objects, kept up to date by a watch: list once, then follow what changes.
+"""A local copy of the objects of one kind: listed once, then updated by a watch.
 
-A watch is asked to end after a short while and is taken up again from where it was, so that a
-copy that nothing changes is still known to be fresh. 410 means list again. `age` says how old
-the sight is: nobody may act on an old one. What is kept of an object is what `read` makes of it.
+Each watch ends after a short time and continues from the same version, so that a copy without
+changes is still known to be fresh; 410 means list again. Callers must not act on an old copy: see
+`Mirror.status`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from mwatch import json_codec
 from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError, Unavailable
-from mwatch.kube.listing import list_all
 from mwatch.kube.resources import ApiResource
+from mwatch.model.kube.fields import text
 
 T = TypeVar("T")
 WATCH_SECONDS = 10.0
@@ -29,10 +29,8 @@ _ABSENT_SECONDS = 60.0
 
 
 class MirrorStatus(NamedTuple):
-    """How well the copy can be trusted."""
-
     age_seconds: float | None
-    """Since it was last known to be up to date; None: never."""
+    """Since the copy was last known to be up to date; None: never."""
     problem: str
     """Why it cannot be read now; empty: it can."""
     is_known: bool
@@ -50,10 +48,10 @@ class Mirror(Generic[T]):
         labels: str = "",
         clock: Callable[[], float] = time.monotonic,
         watch_seconds: float = WATCH_SECONDS,
-        told: Callable[[T | None, T | None], None] | None = None,
+        on_change: Callable[[T | None, T | None], None] | None = None,
     ) -> None:
-        """`read` None: not to be kept. `told`: of each change, what was kept before it and what
-        is now; of what went while nobody watched it is told nothing."""
+        """`read`: the part of an object to keep; None: skip the object. `on_change`: called with
+        the kept value before and after; not called for an object that vanished between watches."""
         self._access = access
         self._resource = resource
         self._namespace = namespace
@@ -61,7 +59,7 @@ class Mirror(Generic[T]):
         self._labels = labels
         self._clock = clock
         self._watch_seconds = watch_seconds
-        self._told = told
+        self._on_change = on_change or (lambda before, after: None)
         self._lock = threading.Lock()
         self._objects: dict[str, T] = {}
         self._version: str | None = None
@@ -69,49 +67,41 @@ class Mirror(Generic[T]):
         self._problem = ""
         self._is_known = True
         self.changed = threading.Event()
-        """Set with each change; whoever waits for it clears it."""
+        """Set at each change; the waiting thread clears it."""
         self.relists = 0
 
     def objects(self) -> list[T]:
-        """As of now; the list is the caller's own."""
         with self._lock:
             return list(self._objects.values())
 
     @property
-    def sight(self) -> MirrorStatus:
+    def status(self) -> MirrorStatus:
         with self._lock:
             age = None if self._fresh_at is None else self._clock() - self._fresh_at
             return MirrorStatus(age, self._problem, self._is_known)
 
-    def follow(self, stop: threading.Event) -> None:
-        """In a thread of its own, until `stop`; never raises for what the API server does."""
+    def follow(self, stop: threading.Event, list_seconds: float | None = None) -> None:
+        """Run until `stop`; never raises for a failure of the API server. `list_seconds`: list with
+        this period instead of watching, for a kind that the controller may list but not watch."""
         failures = 0
         while not stop.is_set():
             try:
-                self.turn(stop)
+                if list_seconds is None:
+                    self.turn(stop)
+                else:
+                    self._list()
                 failures = 0
-                if not self._is_known:
-                    stop.wait(_ABSENT_SECONDS)
+                wait = (list_seconds or 0.0) if self._is_known else _ABSENT_SECONDS
             except KubeError as error:
                 failures += 1
                 with self._lock:
                     self._problem = str(error)
                 longest = min(_LONGEST_WAIT, 0.5 * 2.0 ** min(failures, 8))
-                stop.wait(longest * (0.5 + 0.5 * random.random()))
-
-    def follow_by_lists(self, stop: threading.Event, seconds: float) -> None:
-        """As `follow`, where we may list and not watch: as old as `seconds` at most."""
-        while not stop.is_set():
-            try:
-                self._list()
-                stop.wait(seconds if self._is_known else _ABSENT_SECONDS)
-            except KubeError as error:
-                with self._lock:
-                    self._problem = str(error)
-                stop.wait(_LONGEST_WAIT)
+                wait = longest * (0.5 + 0.5 * random.random())
+            stop.wait(wait)
 
     def turn(self, stop: threading.Event | None = None) -> None:
-        """List where nothing is known, else one watch: a bounded time."""
+        """List if nothing is known, else watch for a bounded time."""
         if self._version is None:
             self._list()
         else:
@@ -119,18 +109,17 @@ class Mirror(Generic[T]):
 
     def _list(self) -> None:
         began = self._clock()
-        listing = list_all(self._access, self._resource, self._namespace, labels=self._labels)
+        listing = self._access.list(self._resource, self._namespace, labels=self._labels)
         found: dict[str, T] = {}
-        for body in listing.objects if listing is not None else ():
-            if (made := self._read(body)) is not None:
-                found[_uid(body)] = made
+        for body in listing.objects:
+            if (kept := self._read(body)) is not None:
+                found[text(body, "metadata", "uid")] = kept
         with self._lock:
-            if self._told is not None:
-                for uid, each in found.items():
-                    self._told(self._objects.get(uid), each)
+            for uid, each in found.items():
+                self._on_change(self._objects.get(uid), each)
             self._objects = found
-            self._version = listing.version if listing is not None else None
-            self._is_known = listing is not None
+            self._version = listing.version if listing.is_known else None
+            self._is_known = listing.is_known
             self._fresh_at, self._problem = began, ""
         self.relists += 1
         self.changed.set()
@@ -147,14 +136,15 @@ class Mirror(Generic[T]):
             query["labelSelector"] = self._labels
         path = self._resource.path(self._namespace)
         for line in self._access.stream(path, query, seconds + _QUIET_SECONDS):
-            if not self._took(_parsed(line)) or (stop is not None and stop.is_set()):
+            if not self._apply(_parsed(line)) or (stop is not None and stop.is_set()):
                 return
-        # It ended as it was asked to: what did not come by then had not happened.
-        self._is_fresh()
+        # The watch ended as requested: a change that it did not report had not happened.
+        with self._lock:
+            self._fresh_at, self._problem = self._clock(), ""
 
-    def _took(self, changes: Mapping[str, Any]) -> bool:
-        """False: this watch is over, and the list has to be read again."""
-        kind, body = str(changes.get("type")), changes.get("object") or {}
+    def _apply(self, change: Mapping[str, Any]) -> bool:
+        """False: this watch is over, and the objects must be listed again."""
+        kind, body = str(change.get("type")), change.get("object") or {}
         if kind == "ERROR":
             code = body.get("code")
             with self._lock:
@@ -163,32 +153,22 @@ class Mirror(Generic[T]):
                 raise Unavailable(f"a watch ended with an error: {body.get('message') or code}")
             return False
         with self._lock:
-            self._version = str(
-                (body.get("metadata") or {}).get("resourceVersion") or self._version
-            )
-            self._keep(kind, body)
-        self._is_fresh()
+            self._version = text(body, "metadata", "resourceVersion") or self._version
+            if kind != "BOOKMARK":
+                self._keep(kind, body)
+            self._fresh_at, self._problem = self._clock(), ""
         if kind != "BOOKMARK":
             self.changed.set()
         return True
 
     def _keep(self, kind: str, body: Mapping[str, Any]) -> None:
-        if kind == "BOOKMARK":
-            return
-        made = None if kind == "DELETED" else self._read(self._whole(body))
-        if self._told is not None:
-            self._told(self._objects.get(_uid(body)), made)
-        if made is None:
-            self._objects.pop(_uid(body), None)
+        uid = text(body, "metadata", "uid")
+        kept = None if kind == "DELETED" else self._read(self._resource.typed(body))
+        self._on_change(self._objects.get(uid), kept)
+        if kept is None:
+            self._objects.pop(uid, None)
         else:
-            self._objects[_uid(body)] = made
-
-    def _whole(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"apiVersion": self._resource.api_version, "kind": self._resource.kind, **body}
-
-    def _is_fresh(self) -> None:
-        with self._lock:
-            self._fresh_at, self._problem = self._clock(), ""
+            self._objects[uid] = kept
 
 
 def _parsed(line: bytes) -> Mapping[str, Any]:
@@ -197,7 +177,3 @@ def _parsed(line: bytes) -> Mapping[str, Any]:
     except ValueError:
         raise Unavailable("the API server sent invalid JSON on a watch") from None
     return found if isinstance(found, dict) else {}
-
-
-def _uid(body: Mapping[str, Any]) -> str:
-    return str((body.get("metadata") or {}).get("uid", ""))

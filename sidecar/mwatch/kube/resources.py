@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds of objects that mwatch touches, and where they lie in the API."""
+"""The kinds of Kubernetes objects that mwatch reads or writes, with their paths in the API."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from mwatch.model.kube.job import JobKind
@@ -23,13 +24,17 @@ class ApiResource(NamedTuple):
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None, name: str = "", *, part: str = "") -> str:
-        """`namespace` None: of all namespaces, or of an object that is in none."""
+        """`namespace` None: all namespaces, or a kind that has none."""
         steps = ["apis", self.group] if self.group else ["api"]
         steps.append(self.version)
         if self.is_namespaced and namespace is not None:
             steps += ["namespaces", namespace]
         steps += [step for step in (self.plural, name, part) if step]
         return "/" + "/".join(quote(step, safe="") for step in steps)
+
+    def typed(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The object with its type, which objects in a list lack."""
+        return {"apiVersion": self.api_version, "kind": self.kind, **body}
 
 
 PODS = ApiResource("", "v1", "pods", "Pod")

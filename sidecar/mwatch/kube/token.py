@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The token of each job: what a sidecar asks for before it gives evidence or restarts anything.
+"""The token of each job, which a sidecar requires before it hands out evidence or restarts.
 
-All tokens come from one key, the Secret `mwatch-key`: so the controller needs no right to read
-other Secrets, only to make them. The Secret `mwatch-JOB` that the pods mount belongs to the job
-and goes with it. Without the key's Secret (a new one is made) old pods refuse the new token.
+All tokens derive from one key in the Secret `mwatch-key`, so the controller may create other
+Secrets but need not read them. The pods mount the Secret `mwatch-JOB`, which belongs to the job
+and is deleted with it. If the key's Secret is lost, a new key is made and old pods refuse it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import base64
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from mwatch.kube.access import Access
 from mwatch.kube.errors import NoPermission, Unavailable
@@ -45,24 +45,18 @@ class Tokens:
         self._key: bytes | None = None
 
     def of(self, job: KubeJob) -> str:
-        """The token of this job: the same for every job of that kind and name."""
-        words = f"{job.kind.value}/{job.namespace}/{job.name}"
-        digest = hmac.new(self._secret_key(), words.encode(), hashlib.sha256).digest()
+        """The same for every job of that kind and name."""
+        name = f"{job.kind.value}/{job.namespace}/{job.name}"
+        digest = hmac.new(self._secret_key(), name.encode(), hashlib.sha256).digest()
         return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
     def ensure(self, job: KubeJob) -> str:
-        """Makes the job's Secret where it is not there; safe to repeat."""
+        """Create the job's Secret if it is missing; safe to repeat."""
         if secret_name(job.name) == KEY:
             raise NoPermission(f"a job may not be called {job.name}: its token would be the key")
         token = self.of(job)
-        about = OF_KIND[job.kind]
-        owner = {
-            "apiVersion": about.api_version,
-            "kind": about.kind,
-            "name": job.name,
-            "uid": job.uid,
-        }
-        self._make(secret_name(job.name), token.encode(), [owner])
+        owner = OF_KIND[job.kind].typed({"name": job.name, "uid": job.uid})
+        self._create(secret_name(job.name), token.encode(), [owner])
         return token
 
     def _secret_key(self) -> bytes:
@@ -73,16 +67,14 @@ class Tokens:
             if answer.is_ok:
                 self._key = base64.b64decode(text(answer.body, "data", FIELD))
             else:
-                self._make(KEY, self._random(_KEY_BYTES), [])
+                self._create(KEY, self._random(_KEY_BYTES), [])
         if not self._key:
-            raise Unavailable(f"Secret {KEY} can neither be read nor made")
+            raise Unavailable(f"Secret {KEY} can neither be read nor created")
         return self._key
 
-    def _make(self, name: str, value: bytes, owners: list[dict[str, str]]) -> None:
-        """Who comes second (CONFLICT) leaves what is there."""
+    def _create(self, name: str, value: bytes, owners: list[Mapping[str, str]]) -> None:
+        """A Secret that exists (CONFLICT) is left as it is."""
         body = {
-            "apiVersion": "v1",
-            "kind": "Secret",
             "type": "Opaque",
             "metadata": {
                 "name": name,

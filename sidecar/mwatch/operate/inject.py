@@ -122,7 +122,7 @@ def cluster_keeps(
     """The way to ask; None without a cluster. InputError where one was named and is not there."""
     from mwatch.kube.access import Access
     from mwatch.kube.connect import connect
-    from mwatch.kube.discovery import keeps_native
+    from mwatch.kube.native_sidecars import keeps_native
 
     try:
         access = Access(connect(kubeconfig, context))

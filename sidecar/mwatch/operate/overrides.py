@@ -20,11 +20,10 @@ from mwatch.errors import InputError
 from mwatch.gang.restart import ledger_key
 from mwatch.gang.suspend import SUSPENDED_BY, start_job
 from mwatch.kube.access import Access, whoami
-from mwatch.kube.discovery import no_such_job, parse_job_name
 from mwatch.kube.errors import KubeError
 from mwatch.kube.events import Events
-from mwatch.kube.jobs import find_job, watched_jobs, workload_for
-from mwatch.kube.ledger import LedgerStore, same_job
+from mwatch.kube.jobs import find_job, no_such_job, parse_job_name, watched_jobs, workload_for
+from mwatch.kube.ledger import Ledger, same_job
 from mwatch.kube.resources import OF_KIND
 from mwatch.model.kube.gang import Way
 from mwatch.model.kube.job import MODE, PAUSE, KubeJob
@@ -70,7 +69,7 @@ class JobOverrides:
         self.wall = wall
         self.who = whoami(access)
         self.events = Events(access, self.who)
-        self.ledger = LedgerStore(access, self.namespace)
+        self.ledger = Ledger(access, self.namespace)
 
     def find(self, name: str) -> KubeJob:
         """InputError where there is none."""
@@ -149,7 +148,7 @@ class JobOverrides:
             self.change(job, lambda entry: replace(entry, notes=(*entry.notes, note)))
         except KubeError as error:
             left_out.append(f"not in the ledger: {error}")
-        if not self.events.tell(job, reason, f"{self.who}: {what}: {why}"):
+        if not self.events.emit(job, reason, f"{self.who}: {what}: {why}"):
             left_out.append("no Event could be written")
         return left_out
 
@@ -177,7 +176,7 @@ class JobOverrides:
 
     def _announce_all(self, reason: str, words: str) -> list[str]:
         jobs = watched_jobs(self.access, self.namespace).jobs[:_MAX_LISTED]
-        reported = [self.events.tell(job, reason, words) for job in jobs]
+        reported = [self.events.emit(job, reason, words) for job in jobs]
         return [] if all(reported) else ["not on every job could an Event be written"]
 
     def _annotate(self, job: KubeJob, words: dict[str, str | None]) -> None:

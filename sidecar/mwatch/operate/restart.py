@@ -11,20 +11,18 @@ leader lives is seen by its Lease changing: that takes seconds, or half a minute
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from mwatch.errors import InputError
 from mwatch.gang.plan import GangFacts, plan
 from mwatch.gang.restart import AlreadyUnderWay, GangProgress, GangRestart, ledger_key
-from mwatch.kube.errors import KubeError, NoPermission, Unavailable
+from mwatch.kube.errors import NoPermission, Unavailable
 from mwatch.kube.jobs import pods_of, quotas, workload_for
-from mwatch.kube.lease import Lease, LeaseTimes
-from mwatch.kube.listing import list_all
+from mwatch.kube.lease import Lease, LeaseLoop, LeaseTimes
 from mwatch.kube.resources import NODES
 from mwatch.model.incident import bundle_id
 from mwatch.model.kube.gang import GangPlan, GangRefusal
@@ -92,8 +90,7 @@ class ManualRestart:
         with suppress(NoPermission):
             limits = quotas(access, job.namespace)
         with suppress(NoPermission):
-            listing = list_all(access, NODES, None)
-            nodes = None if listing is None else tuple(map(node_of, listing.objects))
+            nodes = tuple(map(node_of, access.list(NODES, None).objects))
         work = workload_for(access, job)
         facts = GangFacts(
             pods_of(access, job), 0.0, nodes=nodes, quotas=limits, workload=work, is_asked=True,
@@ -157,10 +154,10 @@ class ManualRestart:
             step = gang.begin(wanted, id=request.id, attempt=attempt, at=people.wall(), also=also)
         except AlreadyUnderWay as error:
             step = error.step  # begun by a controller that is gone: it is gone on with
-        people.events.tell(
+        people.events.emit(
             job, "MwatchRestarting", f"{people.who}: restart: {request.why} ({request.id})"
         )
-        with _Renewed(lease):
+        with LeaseLoop(lease) if job.is_watched else nullcontext():
             until = time.monotonic() + _GONE_SECONDS
             while True:
                 found = gang.advance(step, seconds=5.0, now=people.wall(), nodes=nodes)
@@ -193,26 +190,3 @@ class ManualRestart:
         words = f"{job.name}: not restarted: {refusal.text}"
         reported = self._people.result("restart", job.name, words, [], refused=refusal.why.value)
         return replace(reported, exit_code=1)
-
-
-class _Renewed:
-    """The Lease is kept while the work is done."""
-
-    def __init__(self, lease: Lease) -> None:
-        self._lease = lease
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="mwatch-lease", daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join(10.0)
-
-    def _run(self) -> None:
-        while not self._end.wait(self._lease.times.renew_seconds):
-            try:
-                self._lease.turn()
-            except KubeError:
-                continue

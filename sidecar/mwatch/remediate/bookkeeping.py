@@ -24,7 +24,7 @@ from mwatch.kube.access import Access
 from mwatch.kube.events import Events
 from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.lease import Lease
-from mwatch.kube.ledger import LedgerClient
+from mwatch.kube.ledger import Ledger
 from mwatch.kube.token import Tokens
 from mwatch.model.decision import Action, Decision
 from mwatch.model.incident import IncidentRecord
@@ -52,7 +52,7 @@ RESUMED = "MwatchResumed"
 
 def resume_orphans(
     access: Access,
-    ledger: LedgerClient,
+    ledger: Ledger,
     events: Events,
     jobs: Iterable[KubeJob],
     may_act: Callable[[], bool],
@@ -63,9 +63,9 @@ def resume_orphans(
         if job is None or not (id := restart_of(job)) or pods_of(access, job):
             continue
         # Read after the job: a restart is written down before it suspends anything.
-        if not _is_known(ledger.refresh(), job, id) and may_act() and resume_as_seen(access, job):
+        if not _is_known(ledger.read(), job, id) and may_act() and resume_as_seen(access, job):
             text = f"left suspended by restart {id}, of which the ledger knows nothing: resumed"
-            events.tell(job, RESUMED, text, is_warning=True)
+            events.emit(job, RESUMED, text, is_warning=True)
 
 
 def _is_known(book: Book, job: KubeJob, id: str) -> bool:
@@ -91,7 +91,7 @@ class RestartBookkeeper:
         self,
         access: Access,
         namespace: str,
-        ledger: LedgerClient,
+        ledger: Ledger,
         background: BackgroundJobs,
         events: Events,
         lease: Lease,
@@ -111,7 +111,7 @@ class RestartBookkeeper:
     def turn(
         self, jobs: Sequence[JobMonitor], now: float, *, is_leader: bool, common: CommonCauses
     ) -> None:
-        self._background.every("ledger", _LEDGER_SECONDS, self._ledger.refresh, now)
+        self._background.every("ledger", _LEDGER_SECONDS, self._ledger.read, now)
         if common.wants_classes:
             self._background.every("classes", _CLASSES_SECONDS, lambda: self._classes(common), now)
         if is_leader:
@@ -197,7 +197,7 @@ class RestartBookkeeper:
 
     def refresh(self, now: float) -> None:
         """The book at hand is older than what the workers wrote."""
-        self._background.once("ledger now", self._ledger.refresh, now)
+        self._background.once("ledger now", self._ledger.read, now)
 
     def undone(self, job: JobMonitor | None, case: RestartCase) -> None:
         """It was decided, and then not done after all: it is due again, unless the ledger has it,
@@ -214,9 +214,7 @@ class RestartBookkeeper:
         for episode in changed:
             cause = episode.cause
             name = f"common {cause.id} {cause.ended_at is None}"
-            self._background.once(
-                name, partial(self._ledger.change_book, partial(written, cause)), now
-            )
+            self._background.once(name, partial(self._ledger.change, partial(written, cause)), now)
         for episode in (each for each in changed if each.cause.ended_at is None):
             names = ", ".join(episode.group.keys[:6])
             text = f"common_cause {episode.cause.id}: {names} stalled together and share "
@@ -250,12 +248,12 @@ class RestartBookkeeper:
         self, name: str, job: JobMonitor, change: Callable[[JobEntry], JobEntry], now: float
     ) -> None:
         key, uid = job.key, job.kube.uid
-        self._background.once(name, lambda: self._ledger.change(key, uid, change), now)
+        self._background.once(name, lambda: self._ledger.change_entry(key, uid, change), now)
 
     def _report(self, job: KubeJob, reason: str, text: str, now: float) -> None:
         name = f"event {job.uid} {reason} {hash(text)}"
         self._background.once(
-            name, lambda: self._events.tell(job, reason, text, is_warning=True), now
+            name, lambda: self._events.emit(job, reason, text, is_warning=True), now
         )
 
 

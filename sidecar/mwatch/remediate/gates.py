@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from mwatch.config.fleet import FleetSettings
 from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError
-from mwatch.kube.listing import list_all
 from mwatch.kube.resources import CLAIMS
 from mwatch.model.finding import Cause, Severity
 from mwatch.model.incident import bundle_id
@@ -224,15 +223,13 @@ def written(cause: CommonCause, book: Book) -> Book:
 def storage_classes(access: Access, namespace: str) -> dict[str, str]:
     """By claim; empty where we may not see them."""
     try:
-        listing = list_all(access, CLAIMS, namespace)
+        claims = access.list(CLAIMS, namespace).objects
     except KubeError:
         return {}
-    found = {}
-    for each in listing.objects if listing is not None else ():
-        name = text(each, "spec", "storageClassName")
-        if name:
-            found[text(each, "metadata", "name")] = name
-    return found
+    by_claim = {
+        text(each, "metadata", "name"): text(each, "spec", "storageClassName") for each in claims
+    }
+    return {claim: name for claim, name in by_claim.items() if name}
 
 
 def _stalled(job: JobMonitor, now: float) -> Stalled | None:

@@ -24,7 +24,7 @@ from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError
 from mwatch.kube.events import Events
 from mwatch.kube.lease import Lease
-from mwatch.kube.ledger import LedgerClient, LedgerStore, same_job
+from mwatch.kube.ledger import Ledger, same_job
 from mwatch.model.decision import Decision
 from mwatch.model.kube.gang import GangRefusal, GangStep, Way
 from mwatch.model.kube.ledger import JobEntry
@@ -51,6 +51,7 @@ from mwatch.remediate.case import (
     task_of,
     wished,
 )
+from mwatch.remediate.evidence import EvidenceStore
 from mwatch.remediate.gates import (
     CommonCauses,
     Gate,
@@ -89,11 +90,12 @@ class RemediationManager:
         folder for bundles that were fetched from the pods."""
         self._lease = lease
         self._settings = settings
-        self._ledger = LedgerClient(LedgerStore(access, namespace), clock)
+        self._ledger = Ledger(access, namespace, clock=clock)
         self.server = AttemptServer(clock, lease.may_act)
         self._worker = RestartWorker(
             access, self._ledger, events, settings, self.server,
-            may_act=lease.may_act, clock=clock, folder=evidence,
+            may_act=lease.may_act, clock=clock,
+            evidence=EvidenceStore(evidence, settings.evidence_seconds),
         )  # fmt: skip
         # Evidence and steps hold a place for a while; a stop must not wait for them.
         places = 2 * settings.max_restarts_at_once + settings.workers
@@ -130,7 +132,7 @@ class RemediationManager:
         moment = TickState(now, self._lease.may_act(), self._ledger.book, self._cases, self._common)
         self._board.look(jobs, moment, self._bookkeeper.tokens)
         for job in jobs:
-            job.ours = self._ledger.ours(job.key, job.kube.uid)
+            job.ours = self._ledger.entry(job.key, job.kube.uid).ours
         if errors:
             raise errors[0] if len(errors) == 1 else ExceptionGroup("several jobs", errors)
 
@@ -151,12 +153,12 @@ class RemediationManager:
 
     @property
     def ledger_errors(self) -> int:
-        return self._ledger.ledger.errors
+        return self._ledger.errors
 
     def recall(self, key: str, uid: str) -> JobEntry:
         """What the ledger says of this very job; an empty one where it says nothing. KubeError
         where the ledger cannot be read: to be asked again."""
-        return same_job(self._ledger.refresh().of(key), uid)
+        return same_job(self._ledger.read().of(key), uid)
 
     def close(self) -> None:
         """Ends the workers within seconds; what is under way stays in the ledger."""

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mwatch.config.fleet import FleetSettings
-from mwatch.kube.ledger import LedgerClient, same_job
+from mwatch.kube.ledger import Ledger, same_job
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
 from mwatch.model.kube.gang import Why
@@ -121,9 +121,7 @@ class StatusBoard:
         # Before the first look into the ledger nobody knows what was ordered.
         self._server.post(standings if moment.book is not None else {})
 
-    def recovering(
-        self, jobs: Mapping[str, JobMonitor], ledger: LedgerClient, now: float
-    ) -> set[str]:
+    def recovering(self, jobs: Mapping[str, JobMonitor], ledger: Ledger, now: float) -> set[str]:
         """Restarted, and not training again yet."""
         found = set()
         for key, job in jobs.items():

@@ -18,7 +18,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from mwatch.config.fleet import FleetSettings
 from mwatch.gang.plan import GangFacts, may_stop, plan
@@ -28,7 +27,7 @@ from mwatch.kube.access import ACTING, Access
 from mwatch.kube.errors import KubeError, NoPermission
 from mwatch.kube.events import Events
 from mwatch.kube.jobs import find_job, pods_of, quotas, workload_for
-from mwatch.kube.ledger import LedgerClient, same_job
+from mwatch.kube.ledger import Ledger, same_job
 from mwatch.kube.resources import OF_KIND
 from mwatch.model.decision import Action
 from mwatch.model.incident import SavedEvidence
@@ -40,7 +39,6 @@ from mwatch.model.kube.node import KubeNode
 from mwatch.model.kube.pod import KubePod
 from mwatch.model.kube.queue import KubeQuota
 from mwatch.model.kube.restart_state import RULES
-from mwatch.remediate import pod_client
 from mwatch.remediate.attempt_server import AttemptServer
 from mwatch.remediate.case import (
     Deferred,
@@ -51,8 +49,9 @@ from mwatch.remediate.case import (
     RestartTask,
     TaskResult,
 )
+from mwatch.remediate.evidence import EvidenceStore
 from mwatch.remediate.node_avoidance import keep_out
-from mwatch.remediate.pod_client import NoAnswer, PodAddress, evidence_folder, post
+from mwatch.remediate.pod_client import PodAddress, post
 from mwatch.remediate.restart_order import was_done
 from mwatch.runtime.clock import earlier
 from mwatch.runtime.fanout import TimedOut, gather
@@ -146,10 +145,7 @@ def restart_in_place(
     def ask(where: PodAddress) -> str:
         if not may_act():
             return "no longer the leader"
-        try:
-            reply = post(where, "/v1/restart", token, body, _ASK_SECONDS)
-        except NoAnswer as error:
-            return str(error)
+        reply = post(where, "/v1/restart", token, body, _ASK_SECONDS)
         running = reply.body.get("attempt")
         is_past = isinstance(running, int) and running > attempt
         is_over = reply.body.get("outcome") == "not-running"
@@ -179,14 +175,14 @@ class RestartWorker:
     def __init__(
         self,
         access: Access,
-        ledger: LedgerClient,
+        ledger: Ledger,
         events: Events,
         settings: FleetSettings,
         server: AttemptServer,
         *,
         may_act: Callable[[], bool],
         clock: Callable[[], float],
-        folder: Path | None,
+        evidence: EvidenceStore,
     ) -> None:
         self._access = access
         self._ledger = ledger
@@ -195,10 +191,8 @@ class RestartWorker:
         self._server = server
         self._may_act = may_act
         self._clock = clock
-        self._folder = folder
-        self._gang = GangRestart(
-            access, ledger.ledger, may_act=self._may, clock=clock, wait=self._wait
-        )
+        self._evidence = evidence
+        self._gang = GangRestart(access, ledger, may_act=self._may, clock=clock, wait=self._wait)
         self.nodes: tuple[KubeNode, ...] | None = None
         """As the loop last saw them."""
         self.closing = threading.Event()
@@ -212,13 +206,13 @@ class RestartWorker:
             return Prepared(
                 wanted, SavedEvidence("", (), ("no pod could be asked: the job has no token",))
             )
-        kept = self._evidence(task)
+        kept = self._evidence.save(task)
         again = self._plan(task)  # pods may have come and gone meanwhile
         return again if isinstance(again, GangRefusal) else Prepared(again, kept)
 
     def carry_out(self, task: RestartTask, ready: Prepared, update: LedgerUpdate) -> TaskResult:
         """Safe to repeat with the same update. KubeError: to be repeated."""
-        book = self._ledger.refresh()
+        book = self._ledger.read()
         if book.halt is not None and book.halt.holds(earlier(self._clock())) and not task.is_asked:
             raise Halted(book.halt.why)
         if not self._may():
@@ -235,7 +229,7 @@ class RestartWorker:
             ready.plan, id=task.id, attempt=task.attempt, at=earlier(self._clock()), also=also
         )
         how = f"{ready.plan.way.value}, {len(ready.plan.targets)} pods"
-        self._events.tell(
+        self._events.emit(
             task.job, RESTARTING,
             f"attempt {task.attempt}: {task.action.value} ({how}): {task.reason} ({task.id})"
             + "".join(f"; {each}" for each in (*ready.plan.notes, *notes)), is_warning=True,
@@ -250,7 +244,7 @@ class RestartWorker:
         """From the state that the ledger has; also of a step that another controller has begun.
         What is done already must not be begun again. Deferred: to be called again later, with what
         was tried; nobody waits for it here."""
-        known = self._ledger.refresh().of(task.key).step
+        known = self._ledger.read().of(task.key).step
         if known is not None and known.id != step.id:
             return TaskResult(True, f"{known.id} has taken its place")
         step = known or step
@@ -264,7 +258,7 @@ class RestartWorker:
         while RULES[step.state].may_delete:
             if self.closing.is_set() or not self._may():
                 return TaskResult(False, "not the leader, or ending")
-            entry = self._ledger.refresh().of(task.key)
+            entry = self._ledger.read().of(task.key)
             if entry.step is not None and entry.step.id == step.id:
                 step = entry.step
             found = self._gang.advance(
@@ -287,7 +281,7 @@ class RestartWorker:
                 return self._gang.done(step, wanted.text)
             # Some trainers have ended already: there is no way back, only later.
             raise Deferred(why, wanted)
-        self._events.tell(task.job, RESTARTING, f"not in place: {why}; {wanted.way.value} instead")
+        self._events.emit(task.job, RESTARTING, f"not in place: {why}; {wanted.way.value} instead")
         return self._gang.instead(step, wanted)
 
     def _away(self, task: RestartTask, step: GangStep, tried: str) -> str:
@@ -303,23 +297,6 @@ class RestartWorker:
             waiting=lambda: self._server.waiting(task.key, step.attempt), may_act=self._may,
             clock=self._clock, wait=self._wait,
         )  # fmt: skip
-
-    def _evidence(self, task: RestartTask) -> SavedEvidence:
-        """Within its time, whatever the folder for it is on."""
-
-        def save() -> SavedEvidence:
-            folder = evidence_folder(self._folder, task.job.name, task.id)
-            return pod_client.save(
-                task.pods, task.token, f"before {task.action.value}: {task.reason}", folder,
-                seconds=self._settings.evidence_seconds, unseen=task.unseen,
-            )  # fmt: skip
-
-        seconds = self._settings.evidence_seconds + _SLICE_SECONDS
-        found = gather({"evidence": save}, seconds=seconds, workers=1)["evidence"]
-        if isinstance(found, TimedOut):
-            return SavedEvidence("", (), (f"evidence: {found.why}",))
-        assert isinstance(found, SavedEvidence)
-        return found
 
     def _check(self, entry: JobEntry, task: RestartTask) -> None:
         """A person may ask twice; an attempt is acted on once."""
@@ -351,11 +328,11 @@ class RestartWorker:
             is_ours = entry.step is not None and entry.step.id == task.id
             return entry.released(moment) if is_ours else entry
 
-        entry = self._ledger.change(task.key, task.job.uid, change)
+        entry = self._ledger.change_entry(task.key, task.job.uid, change)
         if entry.start is None:
             return TaskResult(True, outcome)
         self._annotate(task, entry.start)
-        self._events.tell(
+        self._events.emit(
             task.job, RESTARTED,
             f"attempt {entry.start.attempt} may start ({outcome}): {entry.start.reason}",
         )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 from mwatch import json_codec
 from mwatch.config import catalogue
 from mwatch.diagnose.pod_reports import PodReport
-from mwatch.kube.pod_logs import PodLog
+from mwatch.kube.pod_pages import PodLog
 from mwatch.model.job import SignSeen
 from mwatch.model.observation import Beat, Observed
 from mwatch.model.snapshot.pod import PodFacts, Who

@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mwatch.kube.access import Access, CallLimits
-from mwatch.kube.answer import Answer, CallOutcome
+from mwatch.kube.access import Access, Answer, CallLimits, CallOutcome
 from mwatch.kube.errors import Unavailable
 from mwatch.kube.resources import PODS, PYTORCH_JOBS
 from mwatch.model.kube.pod import JOB_NAME

@@ -35,7 +35,7 @@ from mwatch.model.kube.job import JobKind
 from mwatch.model.snapshot.pod import Who
 from mwatch.model.snapshot.snapshot_wire import PodSnapshot, SidecarView
 from mwatch.model.snapshot.wrapper import WrapperState
-from mwatch.remediate import background, manager, pod_client, worker
+from mwatch.remediate import background, evidence, manager, worker
 from mwatch.remediate.manager import RemediationManager
 from mwatch.remediate.pod_client import PodAddress, Reply
 from support.fakes.kube_cluster import JOB, NAMESPACE, ClusterAccess, FakeCluster
@@ -298,5 +298,6 @@ def one_thread(
         return SavedEvidence("", (), ())
 
     patch.setattr(worker, "post", post)
-    patch.setattr(worker, "gather", lambda asks, **_: {name: ask() for name, ask in asks.items()})
-    patch.setattr(pod_client, "save", save)
+    for module in (worker, evidence):
+        patch.setattr(module, "gather", lambda asks, **_: {name: asks[name]() for name in asks})
+    patch.setattr(evidence, "collect", save)
