@@ -47,7 +47,13 @@ def test_at_least_a_third_of_the_runs_is_healthy(score: Score) -> None:
 
 def test_the_report_shows_every_target(score: Score) -> None:
     text = markdown(score)
-    for title in ("false kills", "missed", "wrong checkpoint", "goodput error", "## How soon"):
+    for title in (
+        "false kills",
+        "missed",
+        "wrong checkpoint",
+        "goodput error",
+        "Detection latency",
+    ):
         assert title in text
 
 
