@@ -30,7 +30,8 @@ from mwatch_trainer.probe.dump_quota import (
 )
 from support.builders.evidence import Wrapper, filled_volume
 from support.runs.control_runs import controlled, token_file
-from support.runs.wrapper_runs import python, running, until
+from support.runs.wrapper_runs import python, running
+from support.waiting import until
 
 # Four ranks that answer a dump as the probe does, with much more than the probe would write.
 FLOOD = """

@@ -32,6 +32,7 @@ from support.repository.secrets_planted import (
 )
 from support.runs import control_runs, live_runs, sidecar_runs, wrapper_runs
 from support.runs.http_runs import get
+from support.waiting import until
 
 EVERYTHING = {**ENVIRONMENT, "MWATCH_SCRUB": OWN_PATTERN}
 
@@ -138,7 +139,7 @@ def planted(folder: Path) -> Iterator[tuple[Path, Path]]:
     given = wrapper_runs.environ(**EVERYTHING, **rank)
     with wrapper_runs.running(volume, *words(folder), given=given):
         log = volume / "trainer.log"
-        wrapper_runs.until(lambda: log.exists() and b"spilt" in log.read_bytes())
+        until(lambda: log.exists() and b"spilt" in log.read_bytes())
         yield volume, alive
 
 
@@ -184,7 +185,7 @@ def test_the_wrapper_tells_none_of_them_over_its_socket(tmp_path: Path) -> None:
             assert answer["ok"] is True
             assert found_in(str(answer).encode()) == []
         alive.unlink()
-        wrapper_runs.until(lambda: wrapper_runs.attempt(volume)["exit"])
+        until(lambda: wrapper_runs.attempt(volume)["exit"])
         assert "PermissionError" in wrapper_runs.attempt(volume)["exit"]["reason"]
         assert leaks(volume) == {}
 
@@ -196,8 +197,8 @@ def test_the_metrics_of_a_live_run_have_none_of_them(tmp_path: Path) -> None:
     env = {**EVERYTHING, "SPILL_AND_WAIT": str(tmp_path)}
     with live_runs.started(line, tmp_path, given=live_runs.environment(**env)) as run:
         log = run.folder / "volume" / "trainer.log"
-        live_runs.until(lambda: log.exists() and b"spilt" in log.read_bytes())
-        said = live_runs.until(lambda: b"/metrics" in run.said.read_bytes() and run.said)
+        until(lambda: log.exists() and b"spilt" in log.read_bytes())
+        said = until(lambda: b"/metrics" in run.said.read_bytes() and run.said)
         port = int(said.read_bytes().partition(b"127.0.0.1:")[2].partition(b"/")[0])
-        live_runs.until(lambda: b"mwatch_iteration{" in get(port, "/metrics")[1])
+        until(lambda: b"mwatch_iteration{" in get(port, "/metrics")[1])
         assert found_in(get(port, "/metrics")[1]) == []

@@ -7,8 +7,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import pytest
 from mwatch_gpt.data.tool import main
 from support.fakes.fake_hub import fake_hub
 from support.runs.dataset_runs import STEPS, Dataset, lines
+from support.waiting import until
 
 TOOL = {"engine": "mwatch", "workers": 1, "tokenizerType": "ByteTokenizer", "jsonKey": "text"}
 
@@ -41,13 +40,6 @@ def documents(dataset: Dataset) -> int:
 def pair(dataset: Dataset) -> list[bytes]:
     prefix = dataset.folder / "jsonl-00000_text_document"
     return [Path(f"{prefix}.{each}").read_bytes() for each in ("bin", "idx")]
-
-
-def until(is_so: Callable[[], bool], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_another_tokenizer_makes_other_tokens_and_not_a_second_look(tmp_path: Path) -> None:

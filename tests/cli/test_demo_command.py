@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from support.runs.live_runs import environment, left_behind, until
+from support.runs.live_runs import environment, left_behind
+from support.waiting import until
 
 SECONDS = 240.0
 WITHOUT_TORCH = """

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from mwatch.report.html.text import cause_name
-from support.runs.live_runs import PATIENCE, command, environment, run, started, trainer, until
+from support.runs.live_runs import PATIENCE, command, environment, run, started, trainer
+from support.waiting import until
 
 pytestmark = pytest.mark.timeout(180)  # each makes a run and reads it several times
 SAVES = ("--save", "ckpt", "--load", "ckpt", "--state", "once")

@@ -26,8 +26,8 @@ from support.runs.live_runs import (
     run,
     started,
     trainer,
-    until,
 )
+from support.waiting import until
 
 BINARY = (
     "import os; os.write(1, bytes(range(256)) + 'ä→\\n'.encode()); os.write(2, b'\\xff no end')"

@@ -25,9 +25,9 @@ from support.runs.live_runs import (
     run,
     started,
     trainer,
-    until,
 )
 from support.runs.wrapper_runs import is_alive
+from support.waiting import until
 
 pytestmark = pytest.mark.timeout(90)
 LONG = ("--train-iters", "100000", "--step-seconds", "0.05")

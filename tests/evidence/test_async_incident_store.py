@@ -14,7 +14,7 @@ import pytest
 
 from mwatch.evidence.incident_store import AsyncIncidentStore
 from mwatch.model.incident import IncidentRecord, from_json
-from support.builders.run import until
+from support.waiting import until
 
 OLD = Path(__file__).resolve().parents[1] / "data" / "incident-v1.json"
 

@@ -17,8 +17,8 @@ from typing import Any
 from mwatch.evidence.collector import EvidenceCollector
 from mwatch.model.observation import Sign, SignState
 from mwatch_trainer import contract
-from support.builders.run import until
 from support.builders.volume import write_attempt
+from support.waiting import until
 
 REAL = Path(__file__).resolve().parents[1] / "flight" / "never-joined-rank-2"
 ID = "20260105T121314Z-a1-hang"

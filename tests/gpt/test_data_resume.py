@@ -11,8 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,6 +22,7 @@ from mwatch_gpt.data import conversion
 from mwatch_gpt.data.unfinished import path_of
 from mwatch_gpt.data.writer import DatasetWriter
 from mwatch_gpt.errors import BadInput
+from support.waiting import until
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -134,13 +133,6 @@ def start(source: Path, prefix: Path) -> subprocess.Popen[bytes]:
         stderr=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
     )
-
-
-def until(what: Callable[[], bool], seconds: float = 40.0) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def children(pid: int) -> list[int]:

@@ -14,7 +14,8 @@ import pytest
 
 from mwatch.manifests.parts import InjectRequest, launch
 from mwatch_trainer.zipapp_build import build
-from support.runs.wrapper_runs import LIMIT_SECONDS, attempt, environ, kill, log, until
+from support.runs.wrapper_runs import LIMIT_SECONDS, attempt, environ, kill, log
+from support.waiting import until
 
 TRAINER = """
 import os, signal, sys, time

@@ -16,7 +16,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from support.free_ports import free_port
-from support.runs.live_runs import Running, command, started, until
+from support.runs.live_runs import Running, command, started
+from support.waiting import until
 
 RUN = "r"
 """As `live_runs` names it."""

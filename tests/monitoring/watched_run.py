@@ -22,7 +22,7 @@ from monitoring.panel_queries import TIMES, PanelQuery
 from monitoring.prometheus import Target, alertmanager, prometheus, quick_rules
 from monitoring.receiver import Receiver, receiving
 from monitoring.server import Server
-from support.runs.live_runs import until
+from support.waiting import until
 
 FAULT_AT = 45
 STALLED = "MwatchStalled"

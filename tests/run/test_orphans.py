@@ -18,8 +18,8 @@ from mwatch.model.observation import ProcessExit
 from mwatch.run import process as orphans
 from mwatch.run.process import Orphan, WrapperProcess
 from mwatch_trainer import contract
-from support.builders.run import until
 from support.builders.volume import write_attempt
+from support.waiting import until
 
 DEAF = """
 import signal, subprocess, sys

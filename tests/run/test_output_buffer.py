@@ -10,7 +10,7 @@ import sys
 import threading
 
 from mwatch.run.process import OutputBuffer
-from support.builders.run import until
+from support.waiting import until
 
 FLOOD = """
 import sys

@@ -12,8 +12,9 @@ from mwatch.report import story_json
 from mwatch.report.model import EvidenceFile
 from mwatch.run.assemble import RunRecord
 from mwatch_trainer.checkpoint.timeline import FOLDER
-from support.builders.run import STREAM, Told, gone_bad, run_folder, until
+from support.builders.run import STREAM, Told, gone_bad, run_folder
 from support.unprivileged import unprivileged
+from support.waiting import until
 
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz123456"
 

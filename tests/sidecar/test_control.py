@@ -20,7 +20,8 @@ import pytest
 
 from mwatch_trainer.evidence.incident_dirs import MANIFEST
 from support.runs.control_runs import Client, controlled, token_file
-from support.runs.wrapper_runs import LIMIT_SECONDS, attempt, child_pid, is_alive, running, until
+from support.runs.wrapper_runs import LIMIT_SECONDS, attempt, child_pid, is_alive, running
+from support.waiting import until
 
 FOREVER = ["sh", "-c", "echo ready; while :; do sleep 0.1; done"]
 ASKED = {"reason": "a look", "who": "a test"}

@@ -15,7 +15,7 @@ from mwatch.evidence.incident_store import IncidentFiles
 from mwatch.evidence.offload import OffloadResult, OffPod
 from mwatch.sidecar.server import EvidenceApi
 from mwatch_trainer.evidence.incident_dirs import beside
-from support.runs.wrapper_runs import until
+from support.waiting import until
 
 ID = "20260105T121314Z-a1-hang"
 

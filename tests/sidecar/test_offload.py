@@ -17,6 +17,7 @@ import pytest
 
 from mwatch_trainer.evidence.incident_dirs import MANIFEST, beside
 from support.runs import live_runs, sidecar_runs, wrapper_runs
+from support.waiting import until
 
 
 def records(save: Path) -> list[Path]:
@@ -35,13 +36,13 @@ def test_evidence_of_a_stopped_rank_outlives_its_pod(tmp_path: Path) -> None:
         wrapper_runs.running(volume, *words, options=options, given=given),
         sidecar_runs.sidecar(volume),
     ):
-        (manifest,) = wrapper_runs.until(lambda: records(save), 60)
+        (manifest,) = until(lambda: records(save), 60)
         trainer = wrapper_runs.child_pid(volume)
         assert wrapper_runs.is_alive(trainer), "evidence comes before the kill"
         folder = manifest.parent
-        wrapper_runs.until(lambda: (folder / "incident.json").exists(), 30)
+        until(lambda: (folder / "incident.json").exists(), 30)
         os.kill(trainer, 18)  # it goes on: that the incident is over is to be read there, too
-        wrapper_runs.until(lambda: _read(folder / "incident.json")["times"]["closed"], 60)
+        until(lambda: _read(folder / "incident.json")["times"]["closed"], 60)
     told = _read(manifest)
     names = {each["name"] for each in told["files"]}
     wanted = {"attempt.json", "trainer.log", "probe.json", "processes.json", "environment.json"}

@@ -13,8 +13,8 @@ from mwatch.sidecar.sidecar import PodWatch
 from mwatch.watch.collector import VolumeCollector
 from support.builders.events import events, grammar
 from support.builders.job import entries
-from support.builders.run import until
 from support.runs.live_volume import LiveVolume
+from support.waiting import until
 
 BLOCK = """------------------------ arguments ------------------------
   data_path ....................................... ['/d/printed']

@@ -16,8 +16,8 @@ from mwatch.sources.pod_facts import (
     data_prefixes,
     printed_prefixes,
 )
-from support.builders.run import until
 from support.builders.volume import ManualClock
+from support.waiting import until
 
 MOUNTS = """\
 22 1 0:20 / / rw,relatime - overlay overlay rw,lowerdir=/x

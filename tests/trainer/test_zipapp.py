@@ -17,7 +17,8 @@ import pytest
 from mwatch_trainer import zipapp_build
 from mwatch_trainer.control.client import ask
 from support.builders.nvml import FakeDriver
-from support.runs.wrapper_runs import LIMIT_SECONDS, attempt, environ, kill, log, until
+from support.runs.wrapper_runs import LIMIT_SECONDS, attempt, environ, kill, log
+from support.waiting import until
 
 
 def pythons() -> list[str]:

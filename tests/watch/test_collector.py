@@ -28,8 +28,9 @@ from mwatch_trainer.probe.record_file import ProbeRecord, pack
 from support.builders import checkpoint as checkpoints
 from support.builders.events import grammar, megatron_line
 from support.builders.job import entries
-from support.builders.run import TestClock, until
+from support.builders.run import TestClock
 from support.builders.volume import WALL, process, write_attempt, write_processes
+from support.waiting import until
 
 
 class Volume:

@@ -15,8 +15,8 @@ from mwatch.errors import InputError
 from mwatch.model.incident import IncidentRecord, from_json
 from mwatch.model.snapshot.snapshot import Snapshot
 from mwatch.watch.exporters import Exporters
-from support.builders.run import until
 from support.builders.snapshot import busy_snapshot
+from support.waiting import until
 
 OLD = Path(__file__).resolve().parents[1] / "data" / "incident-v1.json"
 

@@ -17,8 +17,9 @@ from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.observation import AttemptStart, ProcessExit
 from mwatch.watch.incidents import IncidentTracker
 from support.builders.fold import READY, WORLD, line
-from support.builders.run import Told, gone_bad, good, until
+from support.builders.run import Told, gone_bad, good
 from support.builders.volume import write_attempt
+from support.waiting import until
 
 
 class Kept(NamedTuple):

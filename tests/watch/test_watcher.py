@@ -12,8 +12,9 @@ from mwatch.model.observation import ProcessExit
 from mwatch.report import story_json
 from mwatch_trainer import contract
 from support.builders.fold import READY, WORLD
-from support.builders.run import bad, good, until
+from support.builders.run import bad, good
 from support.runs.watched_runs import records, watching
+from support.waiting import until
 
 
 def test_an_attempt_is_told_with_what_its_wrapper_chose(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from mwatch.watch.collector import PERIOD_SECONDS, WrapperCounts
-from support.builders.run import until
 from support.builders.volume import ManualClock
 from support.runs import wrapper_runs
+from support.waiting import until
 
 
 def test_a_wrapper_is_asked_now_and_then(tmp_path: Path) -> None:

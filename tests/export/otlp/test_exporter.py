@@ -24,8 +24,9 @@ from mwatch.export.otlp.points import Points
 from mwatch.export.otlp.send import BoundedSession, NotTaken, Sender
 from mwatch.model.snapshot.snapshot import Numbers
 from support.builders.snapshot import busy_snapshot
-from support.fakes.otlp_receiver import receiver, sending, until
+from support.fakes.otlp_receiver import receiver, sending
 from support.free_ports import free_port
+from support.waiting import until
 
 SECRET = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz012345678"
 

@@ -12,8 +12,9 @@ import pytest
 from mwatch.export.otlp.exporter import Otlp, address
 from mwatch.model.snapshot.snapshot import Numbers
 from support.builders.snapshot import busy_snapshot
-from support.fakes.otlp_receiver import receiver, sending, until
+from support.fakes.otlp_receiver import receiver, sending
 from support.free_ports import free_port
+from support.waiting import until
 
 SECRET = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz012345678"
 

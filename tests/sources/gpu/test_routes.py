@@ -21,8 +21,9 @@ from mwatch_trainer import contract
 from mwatch_trainer.gpu.node_sampler import put
 from mwatch_trainer.gpu.sampler import GpuSampler
 from support.builders.job import entries
-from support.builders.nvml import FakeDriver, until
+from support.builders.nvml import FakeDriver
 from support.builders.volume import ManualClock, gpu, write_gpus
+from support.waiting import until
 
 SECONDS = 10.0
 

@@ -13,8 +13,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -97,11 +95,3 @@ class SamplerBench:
     def close(self) -> None:
         self.driver.say("over")
         self.gpus.close()
-
-
-def until(holds: Callable[[], object], seconds: float = 30.0) -> None:
-    """Waits for what another thread does; fails after `seconds`."""
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it did not come in time"
-        time.sleep(0.01)

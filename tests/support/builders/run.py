@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -131,12 +129,3 @@ def run_folder(path: Path) -> RunFolder:
     folder = RunFolder(path / "runs" / "r")
     folder.volume.mkdir(parents=True)
     return folder
-
-
-def until(is_so: Callable[[], Any], seconds: float = PATIENCE) -> Any:
-    """What it returns as soon as that is true. Fails after the time."""
-    end = time.monotonic() + seconds
-    while not (found := is_so()):
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)
-    return found

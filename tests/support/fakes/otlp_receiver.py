@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -139,14 +138,6 @@ def receiver(*answers: Answer | Callable[[Any], None]) -> Iterator[Receiver]:
         yield server
     finally:
         server.close()
-
-
-def until(condition: Callable[[], object]) -> None:
-    """For what no event tells, such as a count that a thread keeps."""
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.005)
 
 
 @contextmanager

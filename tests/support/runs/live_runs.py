@@ -9,11 +9,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
 TRAINER = Path(__file__).with_name("printing_trainer.py")
@@ -136,15 +137,6 @@ def started(
             for pid in left_behind(folder):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-
-
-def until(is_so: Callable[[], Any], seconds: float = PATIENCE) -> Any:
-    """What it returns as soon as that is true. Fails after the time."""
-    end = time.monotonic() + seconds
-    while not (found := is_so()):
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)
-    return found
 
 
 def attempt_of(folder: Path) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from support import waiting
+
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE = 50.0
 """Only a broken test waits so long."""
@@ -108,15 +110,6 @@ def sidecar(
             process.wait(PATIENCE)
 
 
-def until(is_so: Callable[[], Any], seconds: float = PATIENCE) -> Any:
-    """What it returns as soon as that is true. Fails after the time."""
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            found = is_so()
-        except (URLError, ConnectionError, FileNotFoundError):
-            found = None
-        if found:
-            return found
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)
+def until(condition: Callable[[], Any]) -> Any:
+    """As `support.waiting.until`; a sidecar that does not listen yet counts as "not yet"."""
+    return waiting.until(condition, ignoring=(URLError, ConnectionError, FileNotFoundError))

@@ -9,11 +9,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from support.waiting import until
 
 TRAINER = Path(__file__).resolve().parents[3] / "trainer"
 LIMIT_SECONDS = 50.0
@@ -87,16 +88,6 @@ def running(
 def kill(pid: int, number: int = signal.SIGKILL) -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, number)
-
-
-def until(is_true: Callable[[], Any], seconds: float = LIMIT_SECONDS) -> Any:
-    """What it returns as soon as that is true. Fails after the time."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if found := is_true():
-            return found
-        time.sleep(0.01)
-    raise AssertionError("it did not happen in time")
 
 
 def attempt(directory: Path) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from support.runs.wrapper_runs import (
     log,
     python,
     running,
-    until,
 )
+from support.waiting import until
 
 FOREVER = ["sh", "-c", "echo ready; while :; do sleep 0.1; done"]
 SAVES = """

@@ -15,7 +15,8 @@ from mwatch_trainer.control.client import ask
 from mwatch_trainer.evidence.dumps import Dumps
 from mwatch_trainer.probe.dump_quota import MAX_DUMPS
 from mwatch_trainer.processes.proc import Tree
-from support.runs.wrapper_runs import child_pid, python, running, until
+from support.runs.wrapper_runs import child_pid, python, running
+from support.waiting import until
 
 RANKS = """
 import faulthandler, json, os, signal, subprocess, sys, time

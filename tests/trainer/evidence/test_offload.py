@@ -18,7 +18,8 @@ from mwatch.model.incident import is_incident_id as is_incident_id_there
 from mwatch_trainer.control.client import ask
 from mwatch_trainer.evidence.bundle_copy import NotCopied, copy
 from mwatch_trainer.evidence.incident_dirs import beside, is_incident_id, prune
-from support.runs.wrapper_runs import attempt, child_pid, descendants, is_alive, running, until
+from support.runs.wrapper_runs import attempt, child_pid, descendants, is_alive, running
+from support.waiting import until
 
 ID = "20260105T121314Z-a1-hang"
 OLDER = "20260104T121314Z-a1-hang"

@@ -14,8 +14,9 @@ import pytest
 from mwatch_trainer.gpu import node_sampler
 from mwatch_trainer.gpu.nvml import Nvml, open_nvml
 from mwatch_trainer.gpu.sampler import GpuSampler
-from support.builders.nvml import FakeDriver, SamplerBench, until
+from support.builders.nvml import FakeDriver, SamplerBench
 from support.builders.volume import ManualClock
+from support.waiting import until
 
 
 @pytest.fixture

@@ -20,8 +20,9 @@ from mwatch_trainer.gpu.node_sampler import ProcessFacts, put
 from mwatch_trainer.gpu.sampler import GpuSampler
 from mwatch_trainer.processes import proc
 from mwatch_trainer.processes.proc import Process, Ranks, descendants, parse
-from support.runs.wrapper_runs import command, environ, is_alive, kill, python, until
+from support.runs.wrapper_runs import command, environ, is_alive, kill, python
 from support.runs.wrapper_runs import descendants as below
+from support.waiting import until
 
 LAUNCHER = """
 import os, subprocess, sys, time

@@ -17,7 +17,8 @@ import pytest
 
 from mwatch_trainer import contract
 from mwatch_trainer.processes import helper_process
-from support.builders.nvml import FakeDriver, until
+from support.builders.nvml import FakeDriver
+from support.waiting import until
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from support.runs.wrapper_runs import (
     python,
     run,
     running,
-    until,
 )
+from support.waiting import until
 
 BOTH = """
 import os, random, sys

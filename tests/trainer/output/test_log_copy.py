@@ -23,7 +23,7 @@ from mwatch_trainer.output.log_copy import (
     RotatedFile,
 )
 from mwatch_trainer.output.pump import BACKLOG_BYTES, MARK_TAIL, Copy
-from support.runs.wrapper_runs import until
+from support.waiting import until
 
 MARK = "mwatch-gap:test:"
 GAP = MARK.encode() + b"70" + MARK_TAIL

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from support.runs.wrapper_runs import LIMIT_SECONDS, kill, log, running, until
+from support.runs.wrapper_runs import LIMIT_SECONDS, kill, log, running
+from support.waiting import until
 
 TRAINER = """
 import signal, sys, time

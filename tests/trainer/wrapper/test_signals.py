@@ -30,8 +30,8 @@ from support.runs.wrapper_runs import (
     python,
     run,
     running,
-    until,
 )
+from support.waiting import until
 
 TELLS = """
 import signal, sys, time

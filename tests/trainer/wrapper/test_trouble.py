@@ -21,8 +21,8 @@ from support.runs.wrapper_runs import (
     is_alive,
     python,
     running,
-    until,
 )
+from support.waiting import until
 
 
 @pytest.mark.parametrize("files", [4, 6, 8, 10, 12, 14, 16, 18, 20, 24])
