@@ -226,14 +226,18 @@ def test_a_run_folder_that_is_deleted_is_told_and_training_goes_on(tmp_path: Pat
     assert "cannot write" in said
 
 
-def test_a_disk_that_is_full_is_told_and_training_comes_to_its_end(tmp_path: Path) -> None:
-    """A limit on the size of files: what is beyond it cannot be written."""
-    line = command(tmp_path, then=trainer("--train-iters", "60"))
-    done = subprocess.run(
-        line, capture_output=True, timeout=PATIENCE, check=False, cwd=tmp_path, env=environment(),
+def run_on_a_full_disk(folder: Path, line: list[str]) -> subprocess.CompletedProcess[bytes]:
+    """A limit on the size of files: nothing can be written beyond it."""
+    return subprocess.run(
+        line, capture_output=True, timeout=PATIENCE, check=False, cwd=folder, env=environment(),
         stdin=subprocess.DEVNULL,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)),
     )  # fmt: skip
+
+
+def test_a_disk_that_is_full_is_told_and_training_comes_to_its_end(tmp_path: Path) -> None:
+    line = command(tmp_path, then=trainer("--train-iters", "60"))
+    done = run_on_a_full_disk(tmp_path, line)
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.count(b"] iteration") == 60
     assert b"Traceback" not in done.stderr
@@ -243,11 +247,7 @@ def test_a_disk_that_is_full_is_told_and_training_comes_to_its_end(tmp_path: Pat
 def test_acting_does_not_start_anew_what_has_finished_unseen(tmp_path: Path) -> None:
     """The log has no room for the last lines, and there is no probe: only the wrapper knows."""
     line = command(tmp_path, "--act", "--no-probe", then=trainer("--train-iters", "60"))
-    done = subprocess.run(
-        line, capture_output=True, timeout=PATIENCE, check=False, cwd=tmp_path, env=environment(),
-        stdin=subprocess.DEVNULL,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)),
-    )  # fmt: skip
+    done = run_on_a_full_disk(tmp_path, line)
     assert done.returncode == 0, done.stderr.decode()
     assert done.stderr.count(b'"event": "attempt"') == 1
     assert b"training finished" in done.stderr

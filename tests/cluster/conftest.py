@@ -20,13 +20,16 @@ from types import FrameType
 import pytest
 
 from cluster import given, images, jobset, kueue, namespaces, operator, programs
+from cluster import kube_things as things
 from cluster.control_plane import ControlPlane
+from cluster.controller_runs import WatchedJob
 from cluster.kube_things import OF_TESTS
 from cluster.kubectl import Kubectl
 from cluster.missing import KUBECONFIG, missing
 from cluster.node import Node
 from cluster.training_job import Trainer, machine_trainer
 from cluster.yard import Yard
+from mwatch.kube.access import Access
 from support.debian_tools import ToolMissing
 
 _NODE = {"node", "cluster"}
@@ -151,6 +154,29 @@ def leave_room(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if kubectl:
         kubectl("delete", "namespace", "-l", OF_TESTS, "--wait=false")
+
+
+@pytest.fixture(scope="module")
+def access(plane: ControlPlane) -> Iterator[Access]:
+    """The administrator's client of the API server."""
+    made = things.client(plane)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def admin(access: Access) -> Access:
+    """The same, with the custom resources of all operators installed."""
+    things.install_crds(access)
+    return access
+
+
+@pytest.fixture
+def job(access: Access) -> Iterator[WatchedJob]:
+    """A job in its own namespace, with two pods that answer as sidecars do."""
+    made = WatchedJob(access)
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 from cluster import kube_things as things
 from mwatch.config.controller import ControllerSettings
@@ -151,3 +152,9 @@ def until(
 
 def cause(watch: JobMonitor) -> str:
     return "" if watch.assessment is None else watch.assessment.decision.cause.value
+
+
+def page(controller: Controller, path: str) -> bytes:
+    with urlopen(f"http://127.0.0.1:{controller.port}{path}", timeout=10) as answer:
+        body: bytes = answer.read()
+        return body

@@ -30,13 +30,6 @@ from support.runs.sidecar_runs import environment, sidecar, until
 pytestmark = pytest.mark.timeout(180)  # three Pythons that start, and seconds of training
 
 
-@pytest.fixture
-def access(plane: ControlPlane) -> Iterator[Access]:
-    made = things.client(plane)
-    yield made
-    made.close()
-
-
 @contextmanager
 def controller(plane: ControlPlane, *options: str) -> Iterator[subprocess.Popen[str]]:
     words = [sys.executable, "-m", "mwatch", "controller", "--kubeconfig",

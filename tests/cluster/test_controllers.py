@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from dataclasses import replace
-from urllib.request import urlopen
 
 import pytest
 
@@ -17,6 +15,7 @@ from cluster.control_plane import ControlPlane
 from cluster.controller_runs import (
     WatchedJob,
     cause,
+    page,
     until,
     watching,
 )
@@ -28,27 +27,6 @@ from mwatch.model.finding import Cause
 from mwatch.model.kube.ledger import Book, JobEntry
 
 pytestmark = pytest.mark.timeout(180)  # a real API server, and pods that are polled in real time
-
-
-@pytest.fixture
-def access(plane: ControlPlane) -> Iterator[Access]:
-    made = things.client(plane)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def job(access: Access) -> Iterator[WatchedJob]:
-    made = WatchedJob(access)
-    yield made
-    made.close()
-
-
-def page(controller: object, path: str) -> bytes:
-    port = controller.port  # type: ignore[attr-defined]
-    with urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
-        body: bytes = answer.read()
-        return body
 
 
 def test_two_controllers_have_one_leader_and_the_next_takes_over_at_once(

@@ -11,11 +11,8 @@ import json
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
-
-import pytest
 
 from cluster import kube_things as things
 from cluster.control_plane import ControlPlane
@@ -25,13 +22,6 @@ from mwatch.kube.resources import PODS
 
 PODS_OF_A_LARGE_JOB = 64
 SECONDS = 5.0
-
-
-@pytest.fixture
-def access(plane: ControlPlane) -> Iterator[Access]:
-    made = things.client(plane)
-    yield made
-    made.close()
 
 
 def on_processors(

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,13 +24,6 @@ CLUSTER_ROLES = ApiResource(*_RBAC, "clusterroles", "ClusterRole", is_namespaced
 CLUSTER_BINDINGS = ApiResource(
     *_RBAC, "clusterrolebindings", "ClusterRoleBinding", is_namespaced=False
 )
-
-
-@pytest.fixture
-def access(plane: ControlPlane) -> Iterator[Access]:
-    made = things.client(plane)
-    yield made
-    made.close()
 
 
 def let(access: Access, namespace: str, user: str, rules: list[dict[str, Any]]) -> None:

@@ -12,21 +12,11 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
-
-import pytest
 
 from cluster import kube_things as things
 from cluster.control_plane import ControlPlane
 from cluster.people import environment, mwatch, ready_node, run_pods
 from mwatch.kube.access import Access
-
-
-@pytest.fixture
-def access(plane: ControlPlane) -> Iterator[Access]:
-    made = things.client(plane)
-    yield made
-    made.close()
 
 
 def read_until(terminal: int, wanted: bytes, seconds: float = 20.0) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -22,13 +22,6 @@ from mwatch.kube.resources import CONFIG_MAPS, EVENTS, PODS, ApiResource
 from mwatch.model.kube.event import event_of
 from mwatch.model.kube.job import JobKind
 from mwatch.model.kube.pod import KubePod, pod_of
-
-
-@pytest.fixture
-def access(plane: ControlPlane) -> Iterator[Access]:
-    made = things.client(plane)
-    yield made
-    made.close()
 
 
 def compact(plane: ControlPlane) -> None:

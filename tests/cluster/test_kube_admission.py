@@ -71,14 +71,6 @@ OF_PYTORCH_JOB: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def admin(plane: ControlPlane) -> Iterator[Access]:
-    made = things.client(plane)
-    things.install_crds(made)
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
 def namespace(admin: Access) -> str:
     name, _ = installed(admin)
     for file in ("admission.yaml", "nodes-read.yaml", "nodes-cordon.yaml"):

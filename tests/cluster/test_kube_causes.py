@@ -7,15 +7,12 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cluster import kube_things as things
-from cluster.control_plane import ControlPlane
-from cluster.kubectl import Kubectl
 from mwatch.checks.kube_causes import kube_causes, kube_phase
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job, pods_of
@@ -29,14 +26,7 @@ from mwatch.model.phase import JobPhase
 IMAGE = "localhost/pause:1"
 PRIORITIES = ApiResource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False)
 _RECORD = os.environ.get("MWATCH_RECORD_KUBE")
-pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture(scope="module")
-def access(cluster: Kubectl, plane: ControlPlane) -> Iterator[Access]:
-    made = things.client(plane)
-    yield made
-    made.close()
+pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.timeout(120)]
 
 
 def new_job(access: Access, *, name: str = "train", **spec: Any) -> tuple[str, str]:

@@ -5,13 +5,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from cluster import kube_things as things
-from cluster.control_plane import ControlPlane
 from mwatch.gang.plan import GangFacts, plan
 from mwatch.gang.restart import AlreadyUnderWay, GangLimits, GangProgress, GangRestart, ledger_key
 from mwatch.gang.suspend import start_job, stop_job
@@ -26,13 +24,6 @@ from mwatch.model.kube.node import KubeNode
 from mwatch.model.kube.restart_state import RestartState
 
 NOW = 1_800_000_000.0
-
-
-@pytest.fixture
-def access(plane: ControlPlane) -> Iterator[Access]:
-    made = things.client(plane)
-    yield made
-    made.close()
 
 
 def the_plan(access: Access, job: KubeJob, way: Way = Way.DELETE_PODS) -> GangPlan:

@@ -5,13 +5,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from cluster import kube_things as things
-from cluster.control_plane import ControlPlane
-from cluster.kubectl import Kubectl
 from cluster.test_kube_causes import facts, new_job, running
 from mwatch.gang.plan import GangFacts, plan
 from mwatch.gang.restart import GangLimits, GangProgress, GangRestart
@@ -21,14 +18,7 @@ from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import PODS
 from mwatch.model.kube.gang import GangPlan, Way
 
-pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture(scope="module")
-def access(cluster: Kubectl, plane: ControlPlane) -> Iterator[Access]:
-    made = things.client(plane)
-    yield made
-    made.close()
+pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.timeout(120)]
 
 
 def test_a_job_counts_a_deleted_pod_as_failed(access: Access) -> None:

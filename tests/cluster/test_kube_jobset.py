@@ -5,13 +5,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from cluster import kube_things as things
-from cluster.control_plane import ControlPlane
 from cluster.images import WAITER
 from mwatch.gang.plan import GangFacts, plan
 from mwatch.gang.restart import GangLimits, GangProgress, GangRestart
@@ -22,14 +20,7 @@ from mwatch.kube.resources import JOB_SETS
 from mwatch.model.kube.gang import GangPlan, Way
 from mwatch.model.kube.job import KubeJob
 
-pytestmark = pytest.mark.timeout(240)
-
-
-@pytest.fixture(scope="module")
-def access(jobsets: None, plane: ControlPlane) -> Iterator[Access]:
-    made = things.client(plane)
-    yield made
-    made.close()
+pytestmark = [pytest.mark.usefixtures("jobsets"), pytest.mark.timeout(240)]
 
 
 def started(access: Access, **policy: Any) -> KubeJob:

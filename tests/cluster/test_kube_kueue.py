@@ -5,14 +5,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from cluster import kube_things as things
 from cluster import kueue
-from cluster.control_plane import ControlPlane
 from cluster.images import WAITER
 from cluster.kubectl import Kubectl
 from mwatch.gang.plan import GangFacts, plan
@@ -24,14 +22,7 @@ from mwatch.kube.resources import PYTORCH_JOBS
 from mwatch.model.kube.gang import GangPlan, GangRefusal, Way, Why
 from mwatch.model.kube.job import KubeJob
 
-pytestmark = pytest.mark.timeout(240)
-
-
-@pytest.fixture(scope="module")
-def access(queues: None, plane: ControlPlane) -> Iterator[Access]:
-    made = things.client(plane)
-    yield made
-    made.close()
+pytestmark = [pytest.mark.usefixtures("queues"), pytest.mark.timeout(240)]
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-
-import pytest
 
 from cluster import kube_things as things
 from cluster.control_plane import ControlPlane
@@ -22,13 +19,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-@pytest.fixture
-def access(plane: ControlPlane) -> Iterator[Access]:
-    made = things.client(plane)
-    yield made
-    made.close()
 
 
 def test_the_first_leads_and_the_second_waits_its_whole_length(access: Access) -> None:

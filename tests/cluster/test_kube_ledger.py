@@ -5,13 +5,12 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from cluster import kube_things as things
-from cluster.control_plane import ControlPlane
 from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError, NoPermission
 from mwatch.kube.events import Events
@@ -19,13 +18,6 @@ from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import EVENTS, SECRETS
 from mwatch.kube.token import Tokens
 from mwatch.model.kube.ledger import Book, JobEntry, LedgerNote
-
-
-@pytest.fixture
-def access(plane: ControlPlane) -> Iterator[Access]:
-    made = things.client(plane)
-    yield made
-    made.close()
 
 
 def noted(key: str, what: str, at: float = 1.0) -> Callable[[Book], Book]:

@@ -5,15 +5,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from cluster import kube_things as things
-from cluster.control_plane import ControlPlane
 from cluster.images import WAITER
-from cluster.kubectl import Kubectl
 from mwatch.gang.plan import GangFacts, plan
 from mwatch.gang.restart import GangLimits, GangProgress, GangRestart
 from mwatch.kube.access import Access
@@ -24,16 +21,9 @@ from mwatch.model.kube.gang import GangPlan, Way
 from mwatch.model.kube.job import KubeJob
 from mwatch.remediate.node_avoidance import avoid_patch, keep_off
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.timeout(240)]
 TERM_IS_143 = "trap 'exit 143' TERM; sleep 1000 & wait"
 TERM_IS_0 = "trap 'exit 0' TERM; sleep 1000 & wait"
-
-
-@pytest.fixture(scope="module")
-def access(cluster: Kubectl, plane: ControlPlane) -> Iterator[Access]:
-    made = things.client(plane)
-    yield made
-    made.close()
 
 
 def started(access: Access, policy: str, script: str = TERM_IS_143, **more: Any) -> KubeJob:

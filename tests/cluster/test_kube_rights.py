@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -67,14 +66,6 @@ def without(role: dict[str, Any], right: Right) -> dict[str, Any]:
 
 def user(namespace: str) -> str:
     return f"system:serviceaccount:{namespace}:mwatch-controller"
-
-
-@pytest.fixture(scope="module")
-def admin(plane: ControlPlane) -> Iterator[Access]:
-    made = things.client(plane)
-    things.install_crds(made)
-    yield made
-    made.close()
 
 
 def installed(admin: Access, right: Right | None = None) -> tuple[str, dict[str, Any]]:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 import pytest
 
 from cluster import kube_things as things
-from cluster.control_plane import ControlPlane
 from cluster.kubectl import Kubectl
 from cluster.test_kube_pytorchjob import TERM_IS_143, live, started
 from mwatch.checks.kube_causes import kube_causes
@@ -22,15 +21,8 @@ from mwatch.model.finding import Cause
 from mwatch.model.kube.facts import KubeFacts
 from mwatch.model.kube.job import KubeJob
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.timeout(240)]
 CRASH = f'case "$HOSTNAME" in *worker*) sleep 4; exit 139;; esac; {TERM_IS_143}'
-
-
-@pytest.fixture(scope="module")
-def access(cluster: Kubectl, plane: ControlPlane) -> Iterator[Access]:
-    made = things.client(plane)
-    yield made
-    made.close()
 
 
 class Eyes:

@@ -97,46 +97,28 @@ def test_an_attempt_is_not_restarted_again_by_who_does_not_know_that_it_was(
     two.close()
 
 
-def test_a_job_is_not_forgotten_when_the_lease_was_lost_before_anything_was_written(
-    access: Access, namespace: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("failure", ["the lease is lost", "an error of mwatch"])
+def test_a_restart_that_failed_before_anything_was_written_is_tried_again(
+    access: Access, namespace: str, monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
     job = fleet.make_job(access, namespace)
     fleet.make_pods(access, job, 2)
     controller = Controller(access, namespace)
-    tasks = controller.manager._worker
-    carry_out, lost = tasks.carry_out, list[int]()
+    worker = controller.manager._worker
+    carry_out, failed = worker.carry_out, list[int]()
 
-    def while_another_leads(*given: Any) -> TaskResult:
-        if not lost:
-            lost.append(1)
+    def fail_once(*given: Any) -> TaskResult:
+        if failed:
+            return carry_out(*given)
+        failed.append(1)
+        if failure == "the lease is lost":
             return TaskResult(False, "not the leader")
-        return carry_out(*given)
+        raise ValueError(failure)
 
-    monkeypatch.setattr(tasks, "carry_out", while_another_leads)
-    fleet.decided(controller.watch(job))
-    controller.until(lambda: lost and controller.manager.state(KEY).doing == "recovering")
-    assert pods_of(access, job) == () and len(controller.entry().acts) == 1
-    controller.close()
-
-
-def test_a_fault_of_ours_before_anything_was_written_is_tried_again(
-    access: Access, namespace: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = fleet.make_job(access, namespace)
-    fleet.make_pods(access, job, 2)
-    controller = Controller(access, namespace)
-    tasks = controller.manager._worker
-    carry_out, failed = tasks.carry_out, list[int]()
-
-    def at_first_not(*given: Any) -> TaskResult:
-        if not failed:
-            failed.append(1)
-            raise ValueError("a fault of ours")
-        return carry_out(*given)
-
-    monkeypatch.setattr(tasks, "carry_out", at_first_not)
+    monkeypatch.setattr(worker, "carry_out", fail_once)
     fleet.decided(controller.watch(job))
     controller.until(lambda: failed and controller.manager.state(KEY).doing == "recovering")
+    assert pods_of(access, job) == () and len(controller.entry().acts) == 1
     controller.close()
 
 

@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 
@@ -18,6 +16,7 @@ from cluster.controller_runs import (
     WatchedJob,
     cause,
     make_pod,
+    page,
     remove_pod,
     set_status,
     until,
@@ -31,27 +30,6 @@ from mwatch.model.decision import Action
 from mwatch.model.phase import JobPhase
 
 pytestmark = pytest.mark.timeout(180)  # a real API server, and pods that are polled in real time
-
-
-@pytest.fixture
-def access(plane: ControlPlane) -> Iterator[Access]:
-    made = things.client(plane)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def job(access: Access) -> Iterator[WatchedJob]:
-    made = WatchedJob(access)
-    yield made
-    made.close()
-
-
-def page(controller: object, path: str) -> bytes:
-    port = controller.port  # type: ignore[attr-defined]
-    with urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
-        body: bytes = answer.read()
-        return body
 
 
 def test_a_job_that_trains_is_found_polled_and_told_of(
