@@ -76,8 +76,8 @@ def generate(folder: Path, base: str = RUNBOOKS) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Generate runbook links and the PrometheusRule from the rule files.")
-    parser.add_argument("--runbooks", metavar="URL", default=RUNBOOKS, help="base URL of the runbooks")
+    parser = argparse.ArgumentParser(description="Generate runbook links and PrometheusRule.")
+    parser.add_argument("--runbooks", metavar="URL", default=RUNBOOKS, help="base URL of runbooks")
     generate(HERE, parser.parse_args().runbooks)
 
 

@@ -119,8 +119,8 @@ def _latencies(score: Score) -> list[str]:
 def _matrix(score: Score) -> list[str]:
     truths = sorted({truth for truth, _ in score.matrix})
     rows = ["## Verdicts by true cause", "",
-            "A stall that recovers by itself counts as `healthy`; while it lasts, the verdict `hang`"
-            " is correct.", "",
+            "A stall that recovers by itself counts as `healthy`; while it lasts, the verdict"
+            " `hang` is correct.", "",
             "| true cause | cases | verdicts |", "| --- | ---: | --- |"]  # fmt: skip
     for truth in truths:
         found = {verdict: n for (cause, verdict), n in score.matrix.items() if cause == truth}
