@@ -20,8 +20,8 @@ from mwatch.model.event import Iteration
 from mwatch.model.job import Job
 from mwatch.model.observation import Observed, StoredCheckpoint, StoredCheckpoints
 from mwatch.model.snapshot.observed_wire import from_wire
-from mwatch.model.snapshot.pod import Who
-from mwatch.model.snapshot.snapshot import Snapshot, Surroundings, take
+from mwatch.model.snapshot.pod import PodId
+from mwatch.model.snapshot.snapshot import Inputs, Snapshot, take
 from mwatch.model.snapshot.wrapper import WrapperState
 from mwatch.sidecar.snapshot import Looked, SnapshotPage
 
@@ -60,7 +60,7 @@ class Fleet(NamedTuple):
 class PodPage(SnapshotPage):
     def __init__(self, place: Place, fleet: Fleet) -> None:
         began = fleet.training.began
-        who = Who(
+        who = PodId(
             fleet.run, place.name, place.uid, place.namespace, place.node, place.node, "bench",
             began, "act",
         )  # fmt: skip
@@ -114,7 +114,7 @@ class PodPage(SnapshotPage):
         return body + b',"who":' + self._who
 
 
-_NOTHING: Snapshot = take(Job("fleet", {}), Surroundings(), at=0.0)
+_NOTHING: Snapshot = take(Job("fleet", {}), Inputs(), at=0.0)
 
 
 def template(fleet: Fleet, place: Place, kind: Kind) -> bytes:

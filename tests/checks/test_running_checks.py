@@ -15,7 +15,7 @@ from msgspec import structs
 from mwatch.checks import every
 from mwatch.checks.every import ALL
 from mwatch.checks.live import RUNNING, look
-from mwatch.model.checks.check import CheckLevel, CheckState, Made
+from mwatch.model.checks.check import CheckLevel, CheckState, Outcome
 from mwatch.model.checks.running import Claim, JobProgress, KeptFields, Running
 from mwatch.model.kube.facts import KubeFacts
 from mwatch.model.kube.node import HYPERPOD_HEALTH, KubeNode, Taint
@@ -100,7 +100,7 @@ def pruned() -> dict[str, Any]:
     return content
 
 
-def one(found: Running, check: str) -> Made:
+def one(found: Running, check: str) -> Outcome:
     (made_one,) = [each for each in look(found) if each.check == check]
     return made_one
 
@@ -239,13 +239,13 @@ def test_it_stays_quiet(check: str, case: Callable[[], Running]) -> None:
 @pytest.mark.parametrize(("check", "case"), UNSEEN)
 def test_what_cannot_be_seen_is_not_taken_for_well(check: str, case: Callable[[], Running]) -> None:
     found = one(case(), check)
-    assert found.state is CheckState.UNSEEN
+    assert found.state is CheckState.NOT_OBSERVABLE
     assert found.why
 
 
 def test_why_it_was_not_seen_is_told() -> None:
     refused = "storageclasses is forbidden"
-    found = one(running(claims=None, unseen={"claims": refused}), "reclaim")
+    found = one(running(claims=None, unavailable={"claims": refused}), "reclaim")
     assert found.why == refused
 
 
@@ -259,7 +259,7 @@ def test_a_ttl_at_the_wrong_level_is_found_in_what_was_applied() -> None:
 
 def test_arguments_that_nobody_saw_are_not_taken_for_right() -> None:
     hidden = running(script(job(), "exec bash /opt/train.sh"))
-    assert one(hidden, "world-size").state is CheckState.UNSEEN
+    assert one(hidden, "world-size").state is CheckState.NOT_OBSERVABLE
 
 
 def test_the_worst_comes_first() -> None:

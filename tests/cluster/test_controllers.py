@@ -24,7 +24,7 @@ from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import CONFIG_MAPS, EVENTS, JOBS
 from mwatch.model.decision import Act, Action
 from mwatch.model.finding import Cause
-from mwatch.model.kube.ledger import Book, JobEntry
+from mwatch.model.kube.ledger import JobEntry, LedgerData
 
 pytestmark = pytest.mark.timeout(180)  # a real API server, and pods that are polled in real time
 
@@ -52,7 +52,7 @@ def test_a_controller_that_starts_knows_what_was_done_before(
     act = Act(time.time() - 100, 3, Action.RESTART, Cause.HANG, "hang/x", 10, 20, True)
     entry = JobEntry(uid=job.job.uid, updated_at=time.time(), attempt=3, acts=(act,))
     ledger = Ledger(access, job.namespace)
-    ledger.change(lambda book: Book(jobs={"Job.train": entry}))
+    ledger.change(lambda book: LedgerData(jobs={"Job.train": entry}))
     try:
         with watching(plane.kubeconfig("admin"), job.namespace, has_hands=True) as controller:
             watch = until(controller, lambda each: each.attempt == 3, job)
@@ -67,7 +67,7 @@ def test_the_entry_of_another_job_of_the_same_name_is_not_believed(
 ) -> None:
     act = Act(time.time() - 100, 1, Action.RESTART, Cause.HANG, "hang/x", 10, 20, True)
     entry = JobEntry(uid="of-last-week", updated_at=time.time(), attempt=1, acts=(act,))
-    Ledger(access, job.namespace).change(lambda book: Book(jobs={"Job.train": entry}))
+    Ledger(access, job.namespace).change(lambda book: LedgerData(jobs={"Job.train": entry}))
     with watching(plane.kubeconfig("admin"), job.namespace, has_hands=True) as controller:
         watch = until(controller, lambda each: cause(each) == "healthy", job)
         assert not watch.engine.record.acts

@@ -18,7 +18,7 @@ from mwatch.kube.events import Events
 from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import EVENTS, JOBS, PODS
-from mwatch.model.kube.gang import GangPlan, GangStep, Target, Way
+from mwatch.model.kube.gang import GangPlan, GangStep, Method, Target
 from mwatch.model.kube.job import KubeJob
 from mwatch.model.kube.node import KubeNode
 from mwatch.model.kube.restart_state import RestartState
@@ -26,7 +26,7 @@ from mwatch.model.kube.restart_state import RestartState
 NOW = 1_800_000_000.0
 
 
-def the_plan(access: Access, job: KubeJob, way: Way = Way.DELETE_PODS) -> GangPlan:
+def the_plan(access: Access, job: KubeJob, way: Method = Method.DELETE_PODS) -> GangPlan:
     targets = tuple(Target(pod.name, pod.uid, pod.node) for pod in pods_of(access, job))
     return GangPlan(way, job.kind, job.namespace, job.name, job.uid, targets, targets[0].uid)
 
@@ -178,7 +178,7 @@ def test_a_job_that_counts_deleted_pods_is_suspended_and_resumed(access: Access)
     job = things.make_job(access, namespace, pods=2)
     old = [things.make_pod(access, job, f"train-{index}") for index in range(2)]
     wanted = plan(job, GangFacts(pods_of(access, job), 0.0, is_asked=True))
-    assert isinstance(wanted, GangPlan) and wanted.way is Way.SUSPEND_RESUME
+    assert isinstance(wanted, GangPlan) and wanted.way is Method.SUSPEND_RESUME
     gang = restarter(access, namespace)
     step = gang.begin(wanted, id="i1", attempt=1, at=NOW)
     assert gang.advance(step, seconds=0.1, now=NOW).progress is GangProgress.WAITING
@@ -201,7 +201,7 @@ def test_a_person_who_suspends_the_job_meanwhile_keeps_it_suspended(access: Acce
     job = things.make_job(access, namespace)
     uid = things.make_pod(access, job, "train-0")
     gang = restarter(access, namespace)
-    step = gang.begin(the_plan(access, job, Way.SUSPEND_RESUME), id="i1", attempt=1, at=NOW)
+    step = gang.begin(the_plan(access, job, Method.SUSPEND_RESUME), id="i1", attempt=1, at=NOW)
     gang.advance(step, seconds=0.05, now=NOW)
     theirs = {"metadata": {"annotations": {"mwatch.dev/suspended-by": "alice"}}}
     access.patch(JOBS, namespace, "train", theirs)
@@ -223,7 +223,7 @@ def test_one_pod_is_deleted_where_the_jobset_does_the_rest_and_all_where_it_does
     job = things.make_job(access, namespace)
     made = [things.make_pod(access, job, f"train-{index}") for index in range(3)]
     gang = restarter(access, namespace)
-    wanted = replace(the_plan(access, job, Way.FAIL_ONE), first=made[1])
+    wanted = replace(the_plan(access, job, Method.FAIL_ONE), first=made[1])
     step = gang.begin(wanted, id="i1", attempt=1, at=NOW)
 
     seen = gang.advance(step, seconds=0.05, now=NOW)

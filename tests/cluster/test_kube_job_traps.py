@@ -16,7 +16,7 @@ from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import PODS
-from mwatch.model.kube.gang import GangPlan, Way
+from mwatch.model.kube.gang import GangPlan, Method
 
 pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.timeout(120)]
 
@@ -36,7 +36,7 @@ def test_a_job_is_restarted_by_suspend_and_counts_nothing(access: Access) -> Non
     assert job is not None
     old = {pod.uid for pod in pods_of(access, job)}
     wanted = plan(job, GangFacts(pods_of(access, job), 0.0, is_asked=True))
-    assert isinstance(wanted, GangPlan) and wanted.way is Way.SUSPEND_RESUME
+    assert isinstance(wanted, GangPlan) and wanted.way is Method.SUSPEND_RESUME
     limits = GangLimits(look_seconds=0.1)
     gang = GangRestart(access, Ledger(access, where[0]), may_act=lambda: True, limits=limits)
     step = gang.begin(wanted, id="i1", attempt=1, at=time.time())

@@ -17,7 +17,7 @@ from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import JOB_SETS
-from mwatch.model.kube.gang import GangPlan, Way
+from mwatch.model.kube.gang import GangPlan, Method
 from mwatch.model.kube.job import KubeJob
 
 pytestmark = [pytest.mark.usefixtures("jobsets"), pytest.mark.timeout(240)]
@@ -70,10 +70,10 @@ def live(access: Access, namespace: str) -> set[str]:
 
 @pytest.mark.parametrize(
     ("policy", "way", "deleted"),
-    [({"maxRestarts": 3}, Way.FAIL_ONE, 1), ({"maxRestarts": 0}, Way.SUSPEND_RESUME, 0)],
+    [({"maxRestarts": 3}, Method.FAIL_ONE, 1), ({"maxRestarts": 0}, Method.SUSPEND_RESUME, 0)],
 )
 def test_a_jobset_comes_back_whole(
-    access: Access, policy: dict[str, int], way: Way, deleted: int
+    access: Access, policy: dict[str, int], way: Method, deleted: int
 ) -> None:
     job = started(access, **policy)
     pods = pods_of(access, job)

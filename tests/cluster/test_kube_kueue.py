@@ -19,7 +19,7 @@ from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job, pods_of, workload_for
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import PYTORCH_JOBS
-from mwatch.model.kube.gang import GangPlan, GangRefusal, Way, Why
+from mwatch.model.kube.gang import GangPlan, GangRefusal, Method, Reason
 from mwatch.model.kube.job import KubeJob
 
 pytestmark = [pytest.mark.usefixtures("queues"), pytest.mark.timeout(240)]
@@ -83,7 +83,7 @@ def test_an_admitted_job_is_restarted_by_its_pods_and_stays_admitted(
     job = job_of(access, namespace, "first")
     before = running(access, namespace, "first")
     wanted = planned(access, job)
-    assert isinstance(wanted, GangPlan) and wanted.way is Way.DELETE_PODS, wanted
+    assert isinstance(wanted, GangPlan) and wanted.way is Method.DELETE_PODS, wanted
     limits = GangLimits(look_seconds=0.2)
     gang = GangRestart(access, Ledger(access, namespace), may_act=lambda: True, limits=limits)
     step = gang.begin(wanted, id="i1", attempt=1, at=time.time())
@@ -119,5 +119,9 @@ def test_a_job_that_waits_in_the_queue_is_left_alone(
     )
     job = job_of(access, namespace, "second")
     found = planned(access, job)
-    assert isinstance(found, GangRefusal) and found.why in (Why.SUSPENDED, Why.NO_PODS, Why.QUEUED)
+    assert isinstance(found, GangRefusal) and found.why in (
+        Reason.SUSPENDED,
+        Reason.NO_PODS,
+        Reason.QUEUED,
+    )
     assert job.is_suspended and pods_of(access, job) == ()

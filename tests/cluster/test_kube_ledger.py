@@ -17,11 +17,11 @@ from mwatch.kube.events import Events
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import EVENTS, SECRETS
 from mwatch.kube.token import Tokens
-from mwatch.model.kube.ledger import Book, JobEntry, LedgerNote
+from mwatch.model.kube.ledger import JobEntry, LedgerData, LedgerNote
 
 
-def noted(key: str, what: str, at: float = 1.0) -> Callable[[Book], Book]:
-    def change(book: Book) -> Book:
+def noted(key: str, what: str, at: float = 1.0) -> Callable[[LedgerData], LedgerData]:
+    def change(book: LedgerData) -> LedgerData:
         entry = book.of(key)
         notes = (*entry.notes, LedgerNote(at, "me", what, "because"))
         return book.with_job(key, replace(entry, notes=notes, updated_at=at))
@@ -32,7 +32,7 @@ def noted(key: str, what: str, at: float = 1.0) -> Callable[[Book], Book]:
 def test_a_ledger_survives_its_controller(access: Access) -> None:
     namespace = things.fresh_namespace(access)
     ledger = Ledger(access, namespace)
-    assert ledger.read() == Book()
+    assert ledger.read() == LedgerData()
     ledger.change(noted("Job.a", "paused"))
     ledger.change(noted("Job.b", "resumed"))
 
@@ -46,7 +46,7 @@ def test_a_ledger_survives_its_controller(access: Access) -> None:
 
 def test_what_cannot_be_written_is_counted(access: Access) -> None:
     ledger = Ledger(access, "not-there")
-    assert ledger.read() == Book() and ledger.errors == 0
+    assert ledger.read() == LedgerData() and ledger.errors == 0
     with pytest.raises(KubeError):
         ledger.change(noted("Job.a", "paused"))
     assert ledger.errors == 1
@@ -58,7 +58,7 @@ def test_two_writers_at_once_lose_neither_word(access: Access) -> None:
     one.change(noted("Job.a", "first"))
     calls = 0
 
-    def slow(book: Book) -> Book:
+    def slow(book: LedgerData) -> LedgerData:
         nonlocal calls
         calls += 1
         if calls == 1:  # somebody else writes between our read and our write

@@ -17,7 +17,7 @@ from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import PODS, PYTORCH_JOBS
-from mwatch.model.kube.gang import GangPlan, Way
+from mwatch.model.kube.gang import GangPlan, Method
 from mwatch.model.kube.job import KubeJob
 from mwatch.remediate.node_avoidance import avoid_patch, keep_off
 
@@ -58,7 +58,7 @@ def live(access: Access, namespace: str) -> set[str]:
     return {pod.uid for pod in pods if pod.phase == "Running" and not pod.is_deleting}
 
 
-def restart(access: Access, job: KubeJob) -> Way:
+def restart(access: Access, job: KubeJob) -> Method:
     """By the plan; the new gang runs, and the job has not ended."""
     pods = pods_of(access, job)
     wanted = plan(job, GangFacts(pods, 0.0))
@@ -87,11 +87,11 @@ def finished(access: Access, job: KubeJob) -> str:
 
 
 def test_a_gang_whose_pods_are_deleted_comes_back(access: Access) -> None:
-    assert restart(access, started(access, "OnFailure")) is Way.DELETE_PODS
+    assert restart(access, started(access, "OnFailure")) is Method.DELETE_PODS
 
 
 def test_exit_codes_from_128_on_bring_a_gang_back(access: Access) -> None:
-    assert restart(access, started(access, "ExitCode")) is Way.DELETE_PODS
+    assert restart(access, started(access, "ExitCode")) is Method.DELETE_PODS
 
 
 def test_a_deleted_pod_fails_a_job_with_never(access: Access) -> None:
@@ -101,7 +101,7 @@ def test_a_deleted_pod_fails_a_job_with_never(access: Access) -> None:
 
 
 def test_a_job_with_never_is_suspended_and_resumed_instead(access: Access) -> None:
-    assert restart(access, started(access, "Never")) is Way.SUSPEND_RESUME
+    assert restart(access, started(access, "Never")) is Method.SUSPEND_RESUME
 
 
 def test_a_master_that_leaves_with_0_when_deleted_ends_the_job_as_succeeded(
@@ -120,12 +120,12 @@ def test_without_mwatch_run_such_a_job_is_suspended_and_resumed_instead(access: 
     )  # fmt: skip
     bare = find_job(access, job.namespace, job.name)
     assert bare is not None
-    assert restart(access, bare) is Way.SUSPEND_RESUME
+    assert restart(access, bare) is Method.SUSPEND_RESUME
 
 
 def test_a_backoff_limit_of_0_survives_a_gang_restart(access: Access) -> None:
     job = started(access, "OnFailure", runPolicy={"backoffLimit": 0})
-    assert restart(access, job) is Way.SUSPEND_RESUME
+    assert restart(access, job) is Method.SUSPEND_RESUME
 
 
 def test_the_new_gang_keeps_off_the_node_that_is_named(access: Access) -> None:

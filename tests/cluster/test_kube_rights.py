@@ -22,7 +22,7 @@ from mwatch.kube.mirror import Mirror
 from mwatch.kube.resources import CLAIMS, CONFIG_MAPS, EVENTS, OF_KIND, PODS, WORKLOADS, ApiResource
 from mwatch.kube.token import Tokens
 from mwatch.model.kube.job import QUEUE, JobKind, KubeJob, job_of
-from mwatch.model.kube.ledger import Book
+from mwatch.model.kube.ledger import LedgerData
 from mwatch.remediate.node_avoidance import avoid_patch, keep_off
 
 REVIEWS = ApiResource(
@@ -181,7 +181,7 @@ def _follow(ours: Access, resource: ApiResource, namespace: str) -> None:
     stream.close()  # type: ignore[attr-defined]
 
 
-def _one_more(book: Book) -> Book:
+def _one_more(book: LedgerData) -> LedgerData:
     entry = book.of("Job.x")
     return book.with_job("Job.x", replace(entry, attempt=entry.attempt + 1))
 

@@ -166,7 +166,7 @@ def test_a_restart_is_handed_to_the_controller_that_leads(access: Access, namesp
     controller.until(lambda: controller.manager.state(KEY).doing == "recovering")
     assert pods_of(access, job) == ()
     entry = controller.entry()
-    assert entry.wish is None and entry.attempt == 5
+    assert entry.request is None and entry.attempt == 5
     told = controller.manager.answer(namespace, "train", "", "train-0", 4)
     assert told is not None and (told["attempt"], told["resume_from"]) == (5, 300)
     assert told["rollbacks"][0]["to_iteration"] == 300

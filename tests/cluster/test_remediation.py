@@ -20,7 +20,7 @@ from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.resources import JOBS, PODS
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
-from mwatch.model.kube.gang import Way
+from mwatch.model.kube.gang import Method
 from mwatch.model.kube.restart_state import RestartState
 
 pytestmark = pytest.mark.timeout(150)
@@ -211,7 +211,7 @@ def test_a_stop_suspends_after_evidence_and_once(
         controller.until(lambda: getattr(find_job(access, namespace, "train"), "is_suspended", 0))
         controller.until(lambda: controller.entry().step is not None)
     entry = controller.entry()
-    assert entry.step is not None and entry.step.way is Way.STOP and entry.start is None
+    assert entry.step is not None and entry.step.way is Method.STOP and entry.start is None
     assert {each.name for each in (tmp_path / "kept").rglob("*.tgz")} == {
         "train-0.tgz", "train-1.tgz"
     }  # fmt: skip

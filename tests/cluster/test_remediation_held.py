@@ -21,7 +21,7 @@ from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import JOBS, PODS
 from mwatch.model.finding import Cause
-from mwatch.model.kube.gang import Way
+from mwatch.model.kube.gang import Method
 from mwatch.model.kube.job import KubeJob
 from mwatch.model.kube.ledger import Halt
 from mwatch.model.kube.restart_state import RestartState
@@ -220,7 +220,7 @@ def test_a_job_that_counts_deleted_pods_is_suspended_and_resumed(
         access.delete(PODS, namespace, f"train-{index}", uid=uid)
     controller.until(lambda: controller.manager.state(KEY).doing == "recovering")
     entry = controller.entry()
-    assert entry.step is not None and entry.step.way is Way.SUSPEND_RESUME
+    assert entry.step is not None and entry.step.way is Method.SUSPEND_RESUME
     assert entry.step.state is RestartState.RELEASED
     found = find_job(access, namespace, "train")
     assert found is not None and not found.is_suspended

@@ -21,7 +21,7 @@ from mwatch.kube.access import Access
 from mwatch.kube.jobs import pods_of
 from mwatch.kube.ledger import Ledger
 from mwatch.model.finding import Cause
-from mwatch.model.kube.gang import GangStep, Way
+from mwatch.model.kube.gang import GangStep, Method
 from mwatch.model.kube.job import JobKind
 from mwatch.model.kube.ledger import JobEntry
 from mwatch.model.kube.next_start import NextStart
@@ -70,7 +70,7 @@ def test_all_pods_restart_in_place_and_start_together(
     assert sorted(began) == ["train-0 8 450", "train-1 8 450"]
     assert {pod.uid for pod in pods_of(access, job)} == old
     entry = controller.entry()
-    assert entry.step is not None and entry.step.way is Way.IN_PLACE
+    assert entry.step is not None and entry.step.way is Method.IN_PLACE
     log = fakes[0].log
     assert max(map(log.index, ("evidence train-0", "evidence train-1"))) < min(
         map(log.index, ("restart train-0", "restart train-1"))
@@ -100,7 +100,7 @@ def test_one_pod_that_refuses_is_enough_to_replace_all(
             assert len(began) <= 1
     assert not {pod.uid for pod in pods_of(access, job)} & old
     entry = controller.entry()
-    assert entry.step is not None and entry.step.way is Way.DELETE_PODS and entry.attempt == 2
+    assert entry.step is not None and entry.step.way is Method.DELETE_PODS and entry.attempt == 2
     told = [text for _, text in fleet.events(access, namespace) if "not in place" in text]
     assert len(told) == 1 and "train-1" in told[0]
     controller.close()
@@ -229,7 +229,7 @@ def test_who_has_no_other_way_left_holds_up_no_other_job(
         controller.until(lambda: controller.manager.state(KEY).doing == "recovering")
     assert pods_of(access, job) == ()
     entry = controller.entry()
-    assert entry.step is not None and entry.step.way is Way.DELETE_PODS and entry.attempt == 2
+    assert entry.step is not None and entry.step.way is Method.DELETE_PODS and entry.attempt == 2
     controller.close()
 
 
@@ -239,7 +239,7 @@ def test_a_pod_that_cannot_be_asked_is_not_taken_for_one_that_has_restarted(
     """A controller takes the step up, and has not heard where the sidecars are."""
     job = fleet.make_job(access, namespace)
     old = fleet.make_pods(access, job, 2)
-    step = GangStep("20260101T000000Z-a1-hang", Way.IN_PLACE, JobKind.JOB, namespace, "train",
+    step = GangStep("20260101T000000Z-a1-hang", Method.IN_PLACE, JobKind.JOB, namespace, "train",
                     job.uid, tuple(old), time.time(), 1)  # fmt: skip
     entry = JobEntry(uid=job.uid, step=step, start=NextStart(2, 450, False, "newest"), attempt=2)
     Ledger(access, namespace).change(lambda book: book.with_job(KEY, entry))

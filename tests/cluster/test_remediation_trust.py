@@ -23,9 +23,9 @@ from mwatch.kube.jobs import pods_of
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import JOBS
 from mwatch.model.decision import Action
-from mwatch.model.kube.gang import GangStep, Way
+from mwatch.model.kube.gang import GangStep, Method
 from mwatch.model.kube.job import JobKind
-from mwatch.model.kube.ledger import Book, JobEntry
+from mwatch.model.kube.ledger import JobEntry, LedgerData
 from mwatch.model.kube.next_start import NextStart
 from mwatch.model.kube.restart_state import RestartState
 from mwatch.model.restart import RestartOutcome
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.timeout(150)
 
 def in_place_step(job: Any, uids: set[str]) -> GangStep:
     return GangStep(
-        "20260101T000000Z-a1-hang", Way.IN_PLACE, JobKind.JOB, job.namespace, job.name, job.uid,
+        "20260101T000000Z-a1-hang", Method.IN_PLACE, JobKind.JOB, job.namespace, job.name, job.uid,
         tuple(sorted(uids)), time.time(), 1,
     )  # fmt: skip
 
@@ -56,7 +56,7 @@ def test_a_step_that_is_done_is_not_begun_again_by_who_remembers_it_as_under_way
     entry = JobEntry(uid=job.uid, attempt=2, step=done, start=start)
     Ledger(access, namespace).change(lambda book: book.with_job(KEY, entry))
     stale = replace(entry, step=step, start=start._replace(not_before=None))
-    controller.manager._ledger.book = Book({KEY: stale})
+    controller.manager._ledger.book = LedgerData({KEY: stale})
     controller.manager._ledger.read_at = controller.clock() + 3600  # reads do not get through
     with fleet.fakes(access, job, 2, tmp_path / "pods") as fakes:
         watch = controller.watch(job, attempt=2, fakes=fakes)
@@ -69,7 +69,9 @@ def test_a_step_that_is_done_is_not_begun_again_by_who_remembers_it_as_under_way
             time.sleep(0.05)
     assert {pod.uid for pod in pods_of(access, job)} == pods
     found = controller.entry().step
-    assert found is not None and found.state is RestartState.RELEASED and found.way is Way.IN_PLACE
+    assert (
+        found is not None and found.state is RestartState.RELEASED and found.way is Method.IN_PLACE
+    )
     controller.close()
 
 
@@ -85,7 +87,7 @@ def test_an_attempt_is_not_restarted_again_by_who_does_not_know_that_it_was(
     one.lease.give_back()
     new = set(fleet.make_pods(access, job, 2))
     two = Controller(access, namespace, "two")
-    two.manager._ledger.book = Book()  # as it was before; its reads come late
+    two.manager._ledger.book = LedgerData()  # as it was before; its reads come late
     two.manager._ledger.read_at = two.clock() + 3600
     fleet.decided(two.watch(job))
     two.until(lambda: two.lease.may_act())
@@ -180,7 +182,7 @@ def test_a_stop_is_not_done_again_after_a_person_has_started_the_job(
 ) -> None:
     """The controller was killed between the suspend and the word in the ledger that it was done."""
     job = fleet.make_job(access, namespace, in_queue=False)
-    step = replace(in_place_step(job, set()), way=Way.STOP)
+    step = replace(in_place_step(job, set()), way=Method.STOP)
     entry = JobEntry(uid=job.uid, step=step)
     Ledger(access, namespace).change(lambda book: book.with_job(KEY, entry))
     body = {"metadata": {"annotations": {"mwatch.dev/suspended-by": step.id}},

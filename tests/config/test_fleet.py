@@ -81,3 +81,7 @@ def test_what_is_no_setting_is_refused_by_its_name(tmp_path: Path, text: str, to
 def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="check the path"):
         load(tmp_path / "missing.toml")
+
+
+def test_the_key_of_an_earlier_release_is_still_read(tmp_path: Path) -> None:
+    assert loaded(tmp_path, "max_sight_seconds = 12\n").max_view_age_seconds == 12.0

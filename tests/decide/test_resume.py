@@ -11,7 +11,7 @@ import pytest
 from mwatch.decide.resume import before_failed, choose, has_none_before, older_than_attempt
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
-from mwatch.model.job import Attempt, Job, KnownCheckpoint, Layout, Save, SightState
+from mwatch.model.job import Attempt, Job, KnownCheckpoint, Layout, Save, SourceStatus
 from mwatch.model.observation import Source
 from mwatch.model.timeline import Rollback
 from support.builders.decide import act, decided, died, finding
@@ -107,7 +107,7 @@ def test_an_asynchronous_save_that_was_only_queued_does_not_count() -> None:
 def test_one_that_an_attempt_resumed_from_is_there(load: str, expected: int | None) -> None:
     built = died(450, load=load, resumed_from=400)
     assert choose(built, before=None).iteration == expected
-    built.sights[Source.CHECKPOINTS] = SightState(True, START, "up")
+    built.sources[Source.CHECKPOINTS] = SourceStatus(True, START, "up")
     assert choose(built, before=None).iteration is None
 
 

@@ -11,7 +11,7 @@ import pytest
 from mwatch.detect import stalled
 from mwatch.detect.blind import DETECTOR
 from mwatch.model.finding import Cause, Severity
-from mwatch.model.job import Job, Layout, SightState, Stream
+from mwatch.model.job import Job, Layout, SourceStatus, Stream
 from mwatch.model.observation import SignSource, SignState, Source
 from mwatch.model.phase import JobPhase
 from support.builders.job import START, add_sign, found, job, rank, step, steps
@@ -35,7 +35,7 @@ def test_nothing_seen_ever_is_blind() -> None:
 
 def test_sources_that_went_away_are_named_at_once() -> None:
     built = job(steps([2.0] * 3))
-    built.sights[Source.LOG] = SightState(False, built.now, "the file is gone")
+    built.sources[Source.LOG] = SourceStatus(False, built.now, "the file is gone")
     (finding,) = found(DETECTOR, built)
     assert "the file is gone" in finding.summary
     assert finding.since_time == built.now
@@ -43,7 +43,7 @@ def test_sources_that_went_away_are_named_at_once() -> None:
 
 def test_one_source_that_tells_of_progress_is_enough() -> None:
     built = job(steps([2.0] * 3), sights=[Source.PROBE])
-    built.sights[Source.LOG] = SightState(False, built.now, "the file is gone")
+    built.sources[Source.LOG] = SourceStatus(False, built.now, "the file is gone")
     assert found(DETECTOR, built) == []
     assert len(found(DETECTOR, job(sights=[Source.GPU], now=START + 100))) == 1
 
@@ -95,7 +95,7 @@ def test_a_witness_that_fell_silent_with_the_rest_sees_nothing() -> None:
 
 def test_silent_probes_without_a_log_are_blind() -> None:
     built = silent(61.0)
-    built.sights.pop(Source.LOG)
+    built.sources.pop(Source.LOG)
     assert len(found(DETECTOR, built)) == 1
 
 

@@ -119,5 +119,5 @@ def test_wanted_ends_do_not_count_and_do_not_break_the_row() -> None:
 def test_no_history_and_no_sight_give_no_verdict() -> None:
     assert found(DETECTOR, job()) == []
     built = history(illegal(1), illegal(2), illegal(3))
-    built.sights = {}
+    built.sources = {}
     assert found(DETECTOR, built) == []

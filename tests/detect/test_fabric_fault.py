@@ -100,5 +100,5 @@ def test_a_fatal_nvlink_event_cannot_heal_and_a_nonfatal_one_is_quiet() -> None:
 def test_no_fault_and_no_sight_give_no_verdict() -> None:
     assert found(DETECTOR, struck()) == []
     built = struck(fault("ib-port-error", at=LAST), silent=60.0)
-    built.sights = {}
+    built.sources = {}
     assert found(DETECTOR, built) == []

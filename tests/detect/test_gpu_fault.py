@@ -64,7 +64,7 @@ def test_after_the_last_line_the_next_iteration_is_the_bad_one() -> None:
 def test_without_a_fault_or_without_sight_there_is_no_verdict() -> None:
     assert found(DETECTOR, struck()) == []
     built = struck(xid(79))
-    built.sights = {}
+    built.sources = {}
     assert found(DETECTOR, built) == []
     built = job(steps([2.0] * 30), faults=[xid(79)], sights=[Source.GPU])
     assert len(found(DETECTOR, built)) == 1

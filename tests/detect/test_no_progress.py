@@ -127,5 +127,5 @@ def test_after_a_rollback_less_is_progress() -> None:
 def test_a_first_attempt_and_a_blind_watcher_give_no_verdict() -> None:
     assert found(DETECTOR, job()) == []
     built = history(ended(1, None), ended(2, None), ended(3, None))
-    built.sights = {}
+    built.sources = {}
     assert found(DETECTOR, built) == []

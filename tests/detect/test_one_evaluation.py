@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from mwatch.detect.shared.probe import one_evaluation, probed_ranks
-from mwatch.model.job import Job, SightState
+from mwatch.model.job import Job, SourceStatus
 from mwatch.model.observation import Source
 from mwatch.model.settings import Settings
 from support.builders import job as build
@@ -15,7 +15,7 @@ SETTINGS = Settings()
 
 def job() -> Job:
     made = build.job([build.step(number) for number in range(1, 11)])
-    made.sights[Source.PROBE] = SightState(True, build.START, "seen")
+    made.sources[Source.PROBE] = SourceStatus(True, build.START, "seen")
     made.attempt.ranks = {rank: build.rank(rank, 10, at=made.now) for rank in (0, 1)}
     return made
 

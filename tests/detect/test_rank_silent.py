@@ -61,7 +61,7 @@ def test_all_probes_silent_at_once_is_another_matter() -> None:
 
 def test_without_the_probe_there_is_no_verdict() -> None:
     built = silence(beating(), 60.0, 5)
-    built.sights.pop(Source.PROBE)
+    built.sources.pop(Source.PROBE)
     assert found(DETECTOR, built) == []
 
 

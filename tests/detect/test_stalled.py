@@ -101,7 +101,7 @@ def test_a_start_of_which_nothing_is_understood_is_not_called_a_hang() -> None:
 
 def test_without_log_and_probe_there_is_no_verdict() -> None:
     built = silent(JobPhase.SAVING, 1e5)
-    built.sights = {}
+    built.sources = {}
     assert found(DETECTOR, built) == []
 
 

@@ -104,5 +104,5 @@ def test_without_sight_or_after_the_end_there_is_no_verdict() -> None:
     built.attempt.phase = JobPhase.ENDED
     assert found(DETECTOR, built) == []
     blind = reported(MnEtpt=(200.0, 3), MxEtpt=(297.0, 7))
-    blind.sights = {}
+    blind.sources = {}
     assert found(DETECTOR, blind) == []

@@ -19,9 +19,9 @@ from mwatch.kube.access import Access, CallLimits
 from mwatch.kube.connect import Connection
 from mwatch.kube.jobs import FoundJob
 from mwatch.model.finding import Cause
-from mwatch.model.kube.gang import GangStep, Way
+from mwatch.model.kube.gang import GangStep, Method
 from mwatch.model.kube.job import JobKind
-from mwatch.model.kube.ledger import Book, JobEntry, to_data
+from mwatch.model.kube.ledger import JobEntry, LedgerData, to_data
 from mwatch.model.kube.restart_state import RestartState
 from support.builders import kube
 
@@ -58,28 +58,28 @@ def gathered(ledger: Mapping[str, str]) -> JobFacts:
             pool.clear()
 
 
-def told(way: Way, uid: str = "job-uid") -> list[Cause]:
+def told(way: Method, uid: str = "job-uid") -> list[Cause]:
     """With a restart in the ledger that was done to these pods."""
     step = GangStep("i1", way, JobKind.PYTORCH_JOB, "ns", "train", "job-uid", UIDS, 1.0, 3,
                     state=RestartState.DONE)  # fmt: skip
-    book = Book({"PyTorchJob.train": JobEntry(uid, step=step)})
+    book = LedgerData({"PyTorchJob.train": JobEntry(uid, step=step)})
     return [each.cause for each in kube_causes(gathered(to_data(book)).kube)]
 
 
 def test_a_pod_that_mwatch_deletes_is_no_persons_doing() -> None:
-    assert told(Way.DELETE_PODS) == []
+    assert told(Method.DELETE_PODS) == []
 
 
 def test_a_pod_that_was_restarted_in_its_place_and_that_somebody_deletes_is_told() -> None:
-    assert told(Way.IN_PLACE) == [Cause.DELETED_BY_USER]
+    assert told(Method.IN_PLACE) == [Cause.DELETED_BY_USER]
 
 
 def test_an_entry_from_before_the_jobs_uid_was_known_is_of_this_job() -> None:
-    assert told(Way.DELETE_PODS, uid="") == []
+    assert told(Method.DELETE_PODS, uid="") == []
 
 
 def test_what_was_done_to_another_job_of_that_name_says_nothing_of_this_one() -> None:
-    assert told(Way.DELETE_PODS, uid="another") == [Cause.DELETED_BY_USER]
+    assert told(Method.DELETE_PODS, uid="another") == [Cause.DELETED_BY_USER]
 
 
 def test_without_a_ledger_nothing_is_ours() -> None:

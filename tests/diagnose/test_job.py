@@ -27,7 +27,7 @@ from mwatch.model.finding import Cause, Culprit
 from mwatch.model.kube.event import KubeEvent
 from mwatch.model.kube.facts import KubeFacts
 from mwatch.model.kube.job import JobKind, job_of
-from mwatch.model.kube.ledger import Book, JobEntry, LedgerNote
+from mwatch.model.kube.ledger import JobEntry, LedgerData, LedgerNote
 from mwatch.model.kube.node import KubeNode
 from mwatch.model.observation import Beat
 from support.builders.diagnose import BEGAN, USUAL, answering, block, iteration, log, words
@@ -178,7 +178,7 @@ def test_what_mwatch_did_comes_from_the_ledger_with_the_newest_first() -> None:
     entry = JobEntry(
         "job-uid", acts=(act,), notes=(LedgerNote(BEGAN + 9.0, "ann", "pause", "upgrade"),)
     )
-    told = judged(healthy(), 25.0, book=Book({"PyTorchJob.train": entry}))
+    told = judged(healthy(), 25.0, book=LedgerData({"PyTorchJob.train": entry}))
     texts = [each.text for each in told.actions]
     assert texts[0] == "pause by ann: upgrade"
     assert texts[1] == "restarted attempt 1 from checkpoint 10 (hang)"
@@ -187,7 +187,7 @@ def test_what_mwatch_did_comes_from_the_ledger_with_the_newest_first() -> None:
 def test_a_ledger_of_another_job_of_that_name_tells_nothing() -> None:
     act = Act(BEGAN, 1, Action.RESTART, Cause.HANG, "hang", 10, 12, True)
     entry = JobEntry("another", acts=(act,))
-    assert judged(healthy(), 25.0, book=Book({"PyTorchJob.train": entry})).actions == ()
+    assert judged(healthy(), 25.0, book=LedgerData({"PyTorchJob.train": entry})).actions == ()
 
 
 def test_events_tell_where_the_ledger_may_not_be_read() -> None:

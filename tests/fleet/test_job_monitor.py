@@ -11,7 +11,7 @@ import pytest
 from mwatch.fleet.visibility import Polled
 from mwatch.model.decision import Act, Action
 from mwatch.model.finding import Cause
-from mwatch.model.kube.gang import GangStep, Way
+from mwatch.model.kube.gang import GangStep, Method
 from mwatch.model.kube.job import JobKind
 from mwatch.model.kube.ledger import JobEntry
 from mwatch.model.kube.restart_state import RestartState
@@ -183,7 +183,7 @@ def test_an_action_that_was_taken_is_not_decided_again_after_a_restart_of_the_co
     assert "already decided" in said.decision.reason
 
 
-def step_of(fleet: Fleet, way: Way) -> GangStep:
+def step_of(fleet: Fleet, way: Method) -> GangStep:
     """A restart of all its pods, under way."""
     uids = tuple(pod.uid for pod in fleet.kube.values())
     return GangStep("i1", way, JobKind.PYTORCH_JOB, "ns", "train", "job-uid", uids, START, 3)
@@ -191,7 +191,7 @@ def step_of(fleet: Fleet, way: Way) -> GangStep:
 
 def test_a_restart_that_was_under_way_is_still_ours_after_a_restart_of_the_controller() -> None:
     fleet = Fleet(2)
-    step = step_of(fleet, Way.DELETE_PODS)
+    step = step_of(fleet, Method.DELETE_PODS)
     fleet.watch.restore(entry(step=step))
     assert fleet.watch.ours == {pod.uid for pod in fleet.kube.values()}
     fleet.watch = Fleet(2).watch
@@ -202,7 +202,7 @@ def test_a_restart_that_was_under_way_is_still_ours_after_a_restart_of_the_contr
 def test_pods_of_a_restart_in_place_are_not_ours_to_lose() -> None:
     """They stay: whoever deletes one later was not mwatch."""
     fleet = Fleet(2)
-    fleet.watch.restore(entry(step=step_of(fleet, Way.IN_PLACE)))
+    fleet.watch.restore(entry(step=step_of(fleet, Method.IN_PLACE)))
     assert not fleet.watch.ours
 
 

@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 from mwatch.gang.plan import GangFacts, may_stop, plan
-from mwatch.model.kube.gang import GangPlan, GangRefusal, Way, Why, from_json, step_of, to_json
+from mwatch.model.kube.gang import (
+    GangPlan,
+    GangRefusal,
+    Method,
+    Reason,
+    from_json,
+    step_of,
+    to_json,
+)
 from mwatch.model.kube.job import KubeJob
 from mwatch.model.kube.node import KubeNode
 from mwatch.model.kube.queue import KubeQuota, KubeWorkload
@@ -32,72 +40,75 @@ USER = {"maxRestarts": 3, "rules": [_RULE]}
 @pytest.mark.parametrize(
     ("job", "expected"),
     [
-        (pytorch_job("OnFailure"), Way.DELETE_PODS),
-        (pytorch_job("Always"), Way.DELETE_PODS),
-        (pytorch_job("Never"), Way.SUSPEND_RESUME),
-        (pytorch_job("ExitCode"), Way.DELETE_PODS),
-        (pytorch_job("ExitCode", **BARE), Way.SUSPEND_RESUME),
-        (pytorch_job("OnFailure", **BARE), Way.SUSPEND_RESUME),
-        (pytorch_job("OnFailure", **BARE, **KUEUE), Way.DELETE_PODS),
-        (pytorch_job(run_policy={"backoffLimit": 3}), Way.SUSPEND_RESUME),
-        (pytorch_job("OnFailure", **KUEUE), Way.DELETE_PODS),
-        (pytorch_job("Never", **KUEUE), Why.RESTART_POLICY),
-        (pytorch_job("ExitCode", **KUEUE), Way.DELETE_PODS),
-        (pytorch_job("ExitCode", **BARE, **KUEUE), Why.RESTART_POLICY),
-        (pytorch_job(run_policy={"backoffLimit": 3}, **KUEUE), Way.DELETE_PODS),
-        (pytorch_job(run_policy={"backoffLimit": 0}, **KUEUE), Why.BACKOFF_LIMIT),
-        (batch_job(), Way.SUSPEND_RESUME),
-        (batch_job(0), Way.SUSPEND_RESUME),
-        (batch_job(6, **KUEUE), Way.DELETE_PODS),
-        (batch_job(6, failed=5, **KUEUE), Why.BACKOFF_LIMIT),
-        (job_set(0, RESTARTS), Way.FAIL_ONE),
-        (job_set(0, RESTARTS, **KUEUE), Way.FAIL_ONE),
-        (job_set(0, RESTARTS, restarts=3), Way.SUSPEND_RESUME),
-        (job_set(0, RESTARTS, restarts=3, **KUEUE), Why.BACKOFF_LIMIT),
-        (job_set(0, FAIL), Way.SUSPEND_RESUME),
-        (job_set(0, ANYWAY, restarts=9), Way.FAIL_ONE),
-        (job_set(0, OTHER), Way.FAIL_ONE),
-        (job_set(0, USER), Way.FAIL_ONE),
-        (job_set(0, None), Way.SUSPEND_RESUME),
-        (job_set(None, RESTARTS), Way.DELETE_PODS),
-        (job_set(1, RESTARTS), Way.SUSPEND_RESUME),
-        (stateful_set(), Way.DELETE_PODS),
-        (stateful_set(mode="act"), Way.DELETE_PODS),
-        (stateful_set(mode="observe"), Why.WRAPPERS_OBSERVE),
-        (pytorch_job(run_policy={"suspend": True}), Why.SUSPENDED),
-        (pytorch_job(run_policy={"managedBy": "kueue.x-k8s.io/multikueue"}), Why.MANAGED_ELSEWHERE),
-        (pytorch_job(annotations={}), Why.OBSERVING),
-        (pytorch_job(annotations={"mwatch.dev/mode": "Act"}), Why.OBSERVING),
-        (pytorch_job(annotations={**ACT, "mwatch.dev/pause": "2h"}), Why.PAUSED),
-        (pytorch_job(deletionTimestamp="2026-01-01T00:00:00Z"), Why.DELETING),
-        (replace(pytorch_job(), finished="Succeeded"), Why.FINISHED),
-        (replace(pytorch_job(), finished="Failed"), Why.FINISHED),
+        (pytorch_job("OnFailure"), Method.DELETE_PODS),
+        (pytorch_job("Always"), Method.DELETE_PODS),
+        (pytorch_job("Never"), Method.SUSPEND_RESUME),
+        (pytorch_job("ExitCode"), Method.DELETE_PODS),
+        (pytorch_job("ExitCode", **BARE), Method.SUSPEND_RESUME),
+        (pytorch_job("OnFailure", **BARE), Method.SUSPEND_RESUME),
+        (pytorch_job("OnFailure", **BARE, **KUEUE), Method.DELETE_PODS),
+        (pytorch_job(run_policy={"backoffLimit": 3}), Method.SUSPEND_RESUME),
+        (pytorch_job("OnFailure", **KUEUE), Method.DELETE_PODS),
+        (pytorch_job("Never", **KUEUE), Reason.RESTART_POLICY),
+        (pytorch_job("ExitCode", **KUEUE), Method.DELETE_PODS),
+        (pytorch_job("ExitCode", **BARE, **KUEUE), Reason.RESTART_POLICY),
+        (pytorch_job(run_policy={"backoffLimit": 3}, **KUEUE), Method.DELETE_PODS),
+        (pytorch_job(run_policy={"backoffLimit": 0}, **KUEUE), Reason.BACKOFF_LIMIT),
+        (batch_job(), Method.SUSPEND_RESUME),
+        (batch_job(0), Method.SUSPEND_RESUME),
+        (batch_job(6, **KUEUE), Method.DELETE_PODS),
+        (batch_job(6, failed=5, **KUEUE), Reason.BACKOFF_LIMIT),
+        (job_set(0, RESTARTS), Method.FAIL_ONE),
+        (job_set(0, RESTARTS, **KUEUE), Method.FAIL_ONE),
+        (job_set(0, RESTARTS, restarts=3), Method.SUSPEND_RESUME),
+        (job_set(0, RESTARTS, restarts=3, **KUEUE), Reason.BACKOFF_LIMIT),
+        (job_set(0, FAIL), Method.SUSPEND_RESUME),
+        (job_set(0, ANYWAY, restarts=9), Method.FAIL_ONE),
+        (job_set(0, OTHER), Method.FAIL_ONE),
+        (job_set(0, USER), Method.FAIL_ONE),
+        (job_set(0, None), Method.SUSPEND_RESUME),
+        (job_set(None, RESTARTS), Method.DELETE_PODS),
+        (job_set(1, RESTARTS), Method.SUSPEND_RESUME),
+        (stateful_set(), Method.DELETE_PODS),
+        (stateful_set(mode="act"), Method.DELETE_PODS),
+        (stateful_set(mode="observe"), Reason.WRAPPERS_OBSERVE),
+        (pytorch_job(run_policy={"suspend": True}), Reason.SUSPENDED),
+        (
+            pytorch_job(run_policy={"managedBy": "kueue.x-k8s.io/multikueue"}),
+            Reason.MANAGED_ELSEWHERE,
+        ),
+        (pytorch_job(annotations={}), Reason.OBSERVING),
+        (pytorch_job(annotations={"mwatch.dev/mode": "Act"}), Reason.OBSERVING),
+        (pytorch_job(annotations={**ACT, "mwatch.dev/pause": "2h"}), Reason.PAUSED),
+        (pytorch_job(deletionTimestamp="2026-01-01T00:00:00Z"), Reason.DELETING),
+        (replace(pytorch_job(), finished="Succeeded"), Reason.FINISHED),
+        (replace(pytorch_job(), finished="Failed"), Reason.FINISHED),
     ],
 )  # fmt: skip
 def test_each_job_is_restarted_in_the_way_that_it_survives(
-    job: KubeJob, expected: Way | Why
+    job: KubeJob, expected: Method | Reason
 ) -> None:
     found = plan(job, FACTS)
     assert (found.way if isinstance(found, GangPlan) else found.why) is expected, found
 
 
-def why(job: KubeJob, **facts: Any) -> Why | Way:
+def why(job: KubeJob, **facts: Any) -> Reason | Method:
     found = plan(job, replace(FACTS, **facts))
     return found.why if isinstance(found, GangRefusal) else found.way
 
 
 @pytest.mark.parametrize("age", [None, 31.0])
 def test_nobody_acts_on_an_old_sight(age: float | None) -> None:
-    assert why(pytorch_job(), sight_age_seconds=age) is Why.STALE_SIGHT
+    assert why(pytorch_job(), view_age_seconds=age) is Reason.STALE_VIEW
 
 
 def test_without_pods_there_is_nothing_to_restart() -> None:
-    assert why(pytorch_job(), pods=()) is Why.NO_PODS
+    assert why(pytorch_job(), pods=()) is Reason.NO_PODS
 
 
 def test_a_person_may_restart_a_job_that_is_paused_or_only_observed() -> None:
     job = pytorch_job(annotations={"mwatch.dev/pause": "2h"})
-    assert why(job, is_asked=True) is Way.SUSPEND_RESUME
+    assert why(job, is_asked=True) is Method.SUSPEND_RESUME
 
 
 @pytest.mark.parametrize(
@@ -110,7 +121,7 @@ def test_a_person_may_restart_a_job_that_is_paused_or_only_observed() -> None:
     ],
 )
 def test_a_job_that_its_queue_has_not_admitted_waits(work: KubeWorkload | None) -> None:
-    assert why(pytorch_job(**KUEUE), workload=work) is Why.QUEUED
+    assert why(pytorch_job(**KUEUE), workload=work) is Reason.QUEUED
 
 
 def test_hyperpod_and_mwatch_do_not_both_delete() -> None:
@@ -118,20 +129,20 @@ def test_hyperpod_and_mwatch_do_not_both_delete() -> None:
     health = "sagemaker.amazonaws.com/node-health-status"
     well = [KubeNode(name, labels={health: "Schedulable"}) for name in ("n1", "n2", "n3")]
     sick = KubeNode("n1", labels={health: "UnschedulablePendingReboot"})
-    assert why(job, nodes=tuple(well)) is Way.DELETE_PODS
-    assert why(job, nodes=(sick, *well[1:])) is Why.SECOND_ACTOR
-    assert why(job, nodes=None) is Why.SECOND_ACTOR, "what is not seen is not healthy"
+    assert why(job, nodes=tuple(well)) is Method.DELETE_PODS
+    assert why(job, nodes=(sick, *well[1:])) is Reason.SECOND_ACTOR
+    assert why(job, nodes=None) is Reason.SECOND_ACTOR, "what is not seen is not healthy"
 
 
 def test_in_place_comes_first_where_every_pod_can() -> None:
     job = pytorch_job("Never")
-    assert why(job, can_in_place=True) is Way.IN_PLACE
-    assert why(job, can_in_place=True, avoid=frozenset({"n2"})) is Way.SUSPEND_RESUME
-    assert why(job, can_in_place=True, pods=PODS[:1]) is Way.SUSPEND_RESUME
+    assert why(job, can_in_place=True) is Method.IN_PLACE
+    assert why(job, can_in_place=True, avoid=frozenset({"n2"})) is Method.SUSPEND_RESUME
+    assert why(job, can_in_place=True, pods=PODS[:1]) is Method.SUSPEND_RESUME
     dying = (PODS[0], pod("train-1", deleting=True))
-    assert why(job, can_in_place=True, pods=dying) is Way.SUSPEND_RESUME
+    assert why(job, can_in_place=True, pods=dying) is Method.SUSPEND_RESUME
     nodes = (KubeNode("n1"), KubeNode("n2", is_ready=False), KubeNode("n3"))
-    assert why(job, can_in_place=True, nodes=nodes) is Way.SUSPEND_RESUME
+    assert why(job, can_in_place=True, nodes=nodes) is Method.SUSPEND_RESUME
 
 
 def test_what_is_not_seen_is_said() -> None:
@@ -142,12 +153,12 @@ def test_what_is_not_seen_is_said() -> None:
 
 def test_quota_and_nodes_are_checked_before_anything_is_deleted() -> None:
     small = KubeQuota("team", {"pods": 1.0}, {"pods": 2.0}, ())
-    assert why(pytorch_job(), quotas=(small,)) is Why.QUOTA
+    assert why(pytorch_job(), quotas=(small,)) is Reason.QUOTA
     job = pytorch_job(gpus=8)
     node = KubeNode("n1", allocatable={"nvidia.com/gpu": 8.0, "pods": 100.0})
-    assert why(job, nodes=(node,)) is Why.NODES
-    assert why(job, nodes=(node, replace(node, name="n2"))) is Way.DELETE_PODS
-    assert why(pytorch_job(), quotas=(small,), can_in_place=True) is Way.IN_PLACE
+    assert why(job, nodes=(node,)) is Reason.NODES
+    assert why(job, nodes=(node, replace(node, name="n2"))) is Method.DELETE_PODS
+    assert why(pytorch_job(), quotas=(small,), can_in_place=True) is Method.IN_PLACE
 
 
 def test_the_pod_to_blame_is_the_one_that_is_failed() -> None:
@@ -173,7 +184,7 @@ def test_a_gang_that_is_new_already_is_told_its_attempt_and_not_deleted(job: Kub
     waits = tuple(pod(name, phase="Pending") for name in ("train-0", "train-1"))
     found = plan(job, replace(FACTS, pods=waits))
     assert isinstance(found, GangPlan)
-    assert found.way is Way.DELETE_PODS and found.targets == () and "new" in found.notes[0]
+    assert found.way is Method.DELETE_PODS and found.targets == () and "new" in found.notes[0]
     asked = plan(job, replace(FACTS, pods=waits, is_asked=True))
     assert isinstance(asked, GangPlan) and len(asked.targets) == 2
     half = plan(job, replace(FACTS, pods=(PODS[0], waits[1])))
@@ -183,7 +194,7 @@ def test_a_gang_that_is_new_already_is_told_its_attempt_and_not_deleted(job: Kub
 def test_a_pod_that_came_later_and_waits_for_its_first_attempt_stays() -> None:
     facts = replace(FACTS, unused=frozenset({"train-1"}))
     found = plan(pytorch_job("OnFailure"), facts)
-    assert isinstance(found, GangPlan) and found.way is Way.DELETE_PODS
+    assert isinstance(found, GangPlan) and found.way is Method.DELETE_PODS
     assert [each.name for each in found.targets] == ["train-0"]
     assert "1 new pods stay" in found.notes[-1]
     for other in (

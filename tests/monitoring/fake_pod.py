@@ -22,7 +22,7 @@ from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.goodput import Spent
 from mwatch.model.snapshot.hardware import FabricPort, Gpu, Nccl
 from mwatch.model.snapshot.snapshot import (
-    Own,
+    OwnUsage,
     RankFacts,
     RankSnapshot,
     SavedCheckpoint,
@@ -75,7 +75,9 @@ def fake_snapshot(began: float, now: float) -> Snapshot:
         gpus=(*gpus, dumb),
         nccl=Nccl(4, 0, 0, 9000 + int(passed * 100)),
         fabric=(port,),
-        own=Own(began, passed / 100, 48e6, int(passed), int(passed * 200), {"log": int(passed)}, 1),
+        own=OwnUsage(
+            began, passed / 100, 48e6, int(passed), int(passed * 200), {"log": int(passed)}, 1
+        ),
     )
 
 

@@ -24,7 +24,7 @@ def test_counts_and_processes_of_every_rank_are_read() -> None:
     answer = read_json(as_json(TWO))
     assert (answer.version, answer.communicators, answer.gpus) == ("2.30.7+cuda13.0", 1, 2)
     assert answer.counts_all
-    (found,) = answer.told
+    (found,) = answer.reported
     assert found.size == 2
     assert found.begun == {0: 7, 1: 6}
     assert found.processes == {0: "10.0.0.1 4000 0", 1: "10.0.0.1 4001 1"}
@@ -34,14 +34,14 @@ def test_counts_and_processes_of_every_rank_are_read() -> None:
 
 def test_all_five_kinds_of_collectives_are_added_up() -> None:
     text = as_json(TWO).replace('"AllGather": 0', '"AllGather": 100', 1)
-    assert read_json(text).told[0].begun == {0: 107, 1: 6}
+    assert read_json(text).reported[0].begun == {0: 107, 1: 6}
 
 
 def test_the_comma_that_2_28_leaves_out_is_put_back() -> None:
     text = as_json(Comm(0x1, {0: 3}, [Lost(1), Lost(2, is_dead=True)]), lost_comma=True)
     with pytest.raises(ValueError, match="delimiter"):
         json.loads(text)
-    (found,) = read_json(text).told
+    (found,) = read_json(text).reported
     assert found.missing == (
         MissingRank(1, "10.0.0.1 4001 1", False),
         MissingRank(2, "10.0.0.1 4002 2", True),
@@ -50,7 +50,7 @@ def test_the_comma_that_2_28_leaves_out_is_put_back() -> None:
 
 
 def test_a_rank_that_answers_but_has_left_is_not_missing_and_nothing_is_settled() -> None:
-    (found,) = read_json(as_json(Comm(0x1, {0: 3}, [Lost(1, is_unresponsive=False)]))).told
+    (found,) = read_json(as_json(Comm(0x1, {0: 3}, [Lost(1, is_unresponsive=False)]))).reported
     assert found.missing == ()
     assert not found.is_settled
 
@@ -58,23 +58,23 @@ def test_a_rank_that_answers_but_has_left_is_not_missing_and_nothing_is_settled(
 def test_a_communicator_that_is_entered_or_left_is_not_settled() -> None:
     begins = Comm(0x1, {0: 0, 1: 0}, init_state=7)
     ends = Comm(0x2, {0: 9, 1: 9}, finalizing=frozenset({1}))
-    assert [each.is_settled for each in read_json(as_json(begins, ends)).told] == [False, False]
+    assert [each.is_settled for each in read_json(as_json(begins, ends)).reported] == [False, False]
 
 
 def test_one_that_is_all_zeros_or_has_no_status_is_left_out_or_not_settled() -> None:
     null = as_json(TWO).replace('"status": {', '"status": null, "was": {')
-    assert not read_json(null).told[0].is_settled
-    assert read_json(as_json(Comm(0x0, {}))).told == ()
+    assert not read_json(null).reported[0].is_settled
+    assert read_json(as_json(Comm(0x0, {}))).reported == ()
 
 
 def test_a_process_that_ras_does_not_know_is_not_named() -> None:
-    (found,) = read_json(as_json(Comm(0x1, {0: 3}, [Lost(1, is_dead=True, pid=-1)]))).told
+    (found,) = read_json(as_json(Comm(0x1, {0: 3}, [Lost(1, is_dead=True, pid=-1)]))).reported
     assert found.missing == (MissingRank(1, None, True),)
 
 
 def test_an_answer_without_communicators_is_one() -> None:
     answer = read_json(as_json())
-    assert (answer.communicators, answer.told, answer.gpus) == (0, (), None)
+    assert (answer.communicators, answer.reported, answer.gpus) == (0, (), None)
 
 
 @pytest.mark.parametrize("length", [0, 10, 150, 400, 900])
@@ -102,6 +102,6 @@ def test_garbage_is_refused_and_never_more(text: str) -> None:
 def test_values_of_other_kinds_are_not_read_as_numbers() -> None:
     text = '{"communicators": [{"hash": "0x1", "size": 2, "ranks": [{"rank": true}, 3, {"rank": 1,'
     text += ' "collective_counts": {"AllReduce": "x", "Reduce": null}}], "missing_ranks": 7}]}'
-    (found,) = read_json(text).told
+    (found,) = read_json(text).reported
     assert found.begun == {1: 0}
     assert not found.is_settled

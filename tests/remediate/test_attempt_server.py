@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from mwatch.model.kube.gang import GangStep, Way
+from mwatch.model.kube.gang import GangStep, Method
 from mwatch.model.kube.job import JobKind
 from mwatch.model.kube.ledger import JobEntry
 from mwatch.model.kube.next_start import NextStart, RestartRequest
@@ -54,7 +54,9 @@ def standing(token: str | None = "secret", **more: object) -> JobStanding:
 def written(start: NextStart, state: RestartState = RestartState.RELEASED) -> JobEntry:
     """The ledger's entry of a restart in that state."""
     uids = ("uid-0", "uid-1")
-    step = GangStep("i1", Way.DELETE_PODS, JobKind.JOB, "ns", "gpt", "u", uids, 1.0, 2, state=state)
+    step = GangStep(
+        "i1", Method.DELETE_PODS, JobKind.JOB, "ns", "gpt", "u", uids, 1.0, 2, state=state
+    )
     return JobEntry(step=step, start=start, attempt=start.attempt)
 
 

@@ -28,8 +28,8 @@ from mwatch.gang.suspend import SUSPENDED_BY
 from mwatch.kube.ledger import NAME, Ledger
 from mwatch.kube.resources import CONFIG_MAPS, PYTORCH_JOBS, QUOTAS
 from mwatch.model.kube import ledger as ledger_model
-from mwatch.model.kube.gang import Way
-from mwatch.model.kube.ledger import Book, Halt, JobEntry, from_data
+from mwatch.model.kube.gang import Method
+from mwatch.model.kube.ledger import Halt, JobEntry, LedgerData, from_data
 from mwatch.model.kube.next_start import RestartRequest
 from mwatch.model.kube.restart_state import (
     RULES,
@@ -96,7 +96,7 @@ class Restarts(RuleBasedStateMachine):
     @property
     def is_stopped(self) -> bool:
         step = self.entry.step
-        return step is not None and step.way is Way.STOP and step.state is RestartState.DONE
+        return step is not None and step.way is Method.STOP and step.state is RestartState.DONE
 
     @initialize(policy=st.sampled_from(["OnFailure", "Never"]), in_place=st.booleans())
     def start(self, policy: str, in_place: bool) -> None:
@@ -172,11 +172,11 @@ class Restarts(RuleBasedStateMachine):
         request = RestartRequest(f"asked-{self.number}", self.world.now, "ann", "stuck")
         self.asked.add(request.id)
 
-        def change(book: Book) -> Book:
+        def change(book: LedgerData) -> LedgerData:
             entry = book.of(KEY)
-            if entry.is_under_way or entry.wish is not None:
+            if entry.is_under_way or entry.request is not None:
                 return book
-            return book.with_job(KEY, replace(entry, uid=JOB_UID, wish=request))
+            return book.with_job(KEY, replace(entry, uid=JOB_UID, request=request))
 
         Ledger(self.person, NAMESPACE).change(change)
 
@@ -316,7 +316,7 @@ class Restarts(RuleBasedStateMachine):
         audit(new.step.id not in self.restarts, "a restart began twice")
         audit(is_asked or about not in self.restarts.values(), "an attempt was restarted twice")
         audit(is_asked or about in self.ever_sick, "a healthy attempt is restarted")
-        if new.step.way is not Way.STOP:
+        if new.step.way is not Method.STOP:
             highest = max(self.gang.top, old.attempt)
             audit(new.start is not None and new.start.attempt > highest, "the number is taken")
         self.restarts[new.step.id] = about
@@ -339,7 +339,9 @@ class Restarts(RuleBasedStateMachine):
             is_planned = step is not None and step.state is RestartState.PLANNED
             audit(is_planned, "a suspend without its entry")
             assert step is not None
-            audit(step.way in (Way.SUSPEND_RESUME, Way.STOP), f"a suspend in the way {step.way}")
+            audit(
+                step.way in (Method.SUSPEND_RESUME, Method.STOP), f"a suspend in the way {step.way}"
+            )
             for uid in self.gang.running:
                 self._is_old(uid, step.attempt)
         elif suspend is False:
@@ -351,7 +353,7 @@ class Restarts(RuleBasedStateMachine):
         is_planned = step is not None and step.state is RestartState.PLANNED
         audit(is_planned, "a restart in place without its entry")
         assert step is not None
-        audit((step.way, step.attempt) == (Way.IN_PLACE, attempt), "another way, or attempt")
+        audit((step.way, step.attempt) == (Method.IN_PLACE, attempt), "another way, or attempt")
 
     def _before_evidence(self) -> None:
         both = [each for each in (self.controller, self.former) if each is not None]

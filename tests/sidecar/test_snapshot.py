@@ -25,7 +25,7 @@ from mwatch.model.observation import (
     StoredCheckpoint,
     StoredCheckpoints,
 )
-from mwatch.model.snapshot.pod import DataFile, Mount, PodFacts, Who
+from mwatch.model.snapshot.pod import DataFile, Mount, PodFacts, PodId
 from mwatch.model.snapshot.snapshot_wire import PodSnapshot, decode
 from mwatch.model.snapshot.wrapper import TrainerEnd, WrapperState
 from mwatch.sidecar.snapshot import MAX_CHECKPOINTS, Looked, SnapshotPage
@@ -34,7 +34,7 @@ from support.builders.probe import RECORD
 from support.builders.snapshot import busy_snapshot
 from support.builders.volume import ManualClock
 
-WHO = Who("gpt", "gpt-worker-3", "1234", "ml", "a-17", "boot", "0.1.0", 900.0, "act")
+WHO = PodId("gpt", "gpt-worker-3", "1234", "ml", "a-17", "boot", "0.1.0", 900.0, "act")
 WRAPPER = WrapperState(
     3, "act", 950.0, 10, "a-17", 3, 8, ("--load /ckpt",), 40, "the newest", "/ckpt",
     TrainerEnd(990.0, 1, None, "a crash", 200), False, ("python", "x.py"),

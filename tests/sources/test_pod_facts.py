@@ -83,9 +83,9 @@ def test_files_are_there_missing_or_not_to_be_seen_from_here(tmp_path: Path) -> 
     (share / "a.idx").write_bytes(b"1")
     argv = ["--data-path", f"{share}/a", f"{share}/b", "/not/mounted/here/c"]
     there, missing, unseen = facts(look(tmp_path, argv)).data
-    assert (there.bin_bytes, there.idx_bytes, there.is_unseen) == (5, 1, False)
-    assert (missing.bin_bytes, missing.idx_bytes, missing.is_unseen) == (None, None, False)
-    assert unseen.is_unseen
+    assert (there.bin_bytes, there.idx_bytes, there.is_unobservable) == (5, 1, False)
+    assert (missing.bin_bytes, missing.idx_bytes, missing.is_unobservable) == (None, None, False)
+    assert unseen.is_unobservable
 
 
 def test_the_file_system_below_a_folder_is_named(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_a_pod_that_beats_again_is_seen_again() -> None:
     job = job_of_two(30)
     fold(job, Observed(job.now, "pod-1", Unreachable("no answer")))
     fold(job, Observed(job.now + 1, "pod-1", beat(1, 31)))
-    assert not job.attempt.unseen
+    assert not job.attempt.unreachable
     assert len(probed_ranks(job, Settings()).beating) == 2
 
 

@@ -184,7 +184,7 @@ def test_a_sight_that_is_lost_is_told(tmp_path: Path) -> None:
     volume.read()
     os.unlink(tmp_path / contract.NODE_FOLDER / contract.NODE_PROCESSES)
     changes = [each.what for each in volume.read() if isinstance(each.what, SourceStatusChange)]
-    assert [(each.sight, each.is_up) for each in changes] == [(Source.PROCESS, False)]
+    assert [(each.source, each.is_up) for each in changes] == [(Source.PROCESS, False)]
 
 
 def test_what_one_source_hides_does_not_hide_the_others(tmp_path: Path) -> None:

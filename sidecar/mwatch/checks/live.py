@@ -17,8 +17,8 @@ from mwatch.model.checks.check import (
     CheckHit,
     CheckLevel,
     CheckState,
-    Made,
     NotChecked,
+    Outcome,
     Problem,
     RunningCheck,
 )
@@ -46,7 +46,7 @@ def _data_files(running: Running) -> list[CheckHit] | NotChecked:
     if files is None and _TRAIN not in running.lists:
         return NotChecked(running.why(VOLUME, _NO_SIDECAR))
     for pod, each in files or ():
-        if each.bin_bytes is not None and not each.is_unseen and not each.idx_bytes:
+        if each.bin_bytes is not None and not each.is_unobservable and not each.idx_bytes:
             state = "is not there" if each.idx_bytes is None else "is empty"
             found.append(
                 CheckHit((), f"{pod}: {each.prefix}.idx {state}", "run preprocess_data.py again")
@@ -91,7 +91,7 @@ def _data_prefix(running: Running) -> list[CheckHit] | NotChecked:
     files = _files(running)
     if files is None:
         return NotChecked(running.why(VOLUME, _NO_SIDECAR))
-    seen = [(pod, each) for pod, each in files if not each.is_unseen]
+    seen = [(pod, each) for pod, each in files if not each.is_unobservable]
     if not seen:
         return NotChecked("the data folder is not mounted in the sidecars")
     return [
@@ -466,33 +466,33 @@ _GONE = "the API server keeps nothing of it; give the file: mwatch diagnose -f F
 _HIDDEN = "the trainer's arguments stand neither in the manifest nor in what it printed"
 
 
-def look(running: Running) -> list[Made]:
+def look(running: Running) -> list[Outcome]:
     """In the order of the tables; each check once."""
     title = f"{running.workload.kind}/{running.workload.name}"
     made = [_of_manifest(each, running) for each in every.ALL]
     return made + [_of_running(each, running, title) for each in RUNNING]
 
 
-def _of_manifest(check: Check, running: Running) -> Made:
+def _of_manifest(check: Check, running: Running) -> Outcome:
     workload = running.workload
     if check.id in _DROPPED:
         if running.applied is None:
-            return Made(check.id, check.about, CheckState.UNSEEN, why=_GONE)
+            return Outcome(check.id, check.about, CheckState.NOT_OBSERVABLE, why=_GONE)
         workload = running.applied
     found = tuple(every.look(workload, (check,)))
     if found:
-        return Made(check.id, check.about, CheckState.FOUND, found)
+        return Outcome(check.id, check.about, CheckState.FOUND, found)
     if check.id in _BY_ARGUMENTS and not any(map(has_arguments, training(workload))):
-        return Made(check.id, check.about, CheckState.UNSEEN, why=_HIDDEN)
-    return Made(check.id, check.about, CheckState.FINE)
+        return Outcome(check.id, check.about, CheckState.NOT_OBSERVABLE, why=_HIDDEN)
+    return Outcome(check.id, check.about, CheckState.FINE)
 
 
-def _of_running(check: RunningCheck, running: Running, title: str) -> Made:
+def _of_running(check: RunningCheck, running: Running, title: str) -> Outcome:
     seen = check.look(running)
     if isinstance(seen, NotChecked):
-        return Made(check.id, check.about, CheckState.UNSEEN, why=seen.why)
+        return Outcome(check.id, check.about, CheckState.NOT_OBSERVABLE, why=seen.why)
     found = [
         Problem(check.id, each.level or check.level, title, each.what, each.fix) for each in seen
     ]
     state = CheckState.FOUND if found else CheckState.FINE
-    return Made(check.id, check.about, state, tuple(found))
+    return Outcome(check.id, check.about, state, tuple(found))

@@ -43,7 +43,7 @@ def share(part: float, whole: float) -> str:
 
 def who(culprit: Culprit | None) -> str | None:
     """`rank 3 (tp 1 pp 0 dp 0), pod worker-1, node a-17: behind`; None: nobody is named."""
-    return None if culprit is None else culprit.told(" ")
+    return None if culprit is None else culprit.label(" ")
 
 
 def place(evidence: Evidence) -> str:

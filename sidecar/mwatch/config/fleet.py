@@ -97,7 +97,7 @@ class FleetSettings:
     rendezvous_wait_seconds: Seconds = 15.0
     """After the last old process: a rendezvous keeps those it knew for so long."""
     evidence_seconds: Seconds = 20.0
-    max_sight_seconds: Seconds = 30.0
+    max_view_age_seconds: Seconds = 30.0
     """Nothing is done about a job that was last seen longer ago."""
     workers: Positive = 4
 
@@ -105,6 +105,9 @@ class FleetSettings:
         return next((each for each in self.maintenance if each.holds(now)), None)
 
 
+_OLD_KEYS = {"max_sight_seconds": "max_view_age_seconds"}
+
+
 def load(file: Path) -> FleetSettings:
     """InputError where the file cannot be read, or has an invalid setting."""
-    return loader.load(file, FleetSettings(), check="the path of --fleet")
+    return loader.load(file, FleetSettings(), check="the path of --fleet", aliases=_OLD_KEYS)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from difflib import get_close_matches
 from enum import EnumType
 from functools import cache
@@ -44,10 +44,12 @@ _KEY = re.compile(r"\s*([\w.\"'-]+)\s*=")
 _INSIDE = re.compile(r" - at `\$(.*)`$")
 
 
-def load(file: Path, usual: T, *, check: str = "the path") -> T:
+def load(
+    file: Path, usual: T, *, check: str = "the path", aliases: Mapping[str, str] | None = None
+) -> T:
     """`usual` with what the file names; InputError in one line. `check`: what to check where the
     file cannot be read."""
-    return parse(read_text(file, check), usual, str(file))
+    return TomlSource(str(file), read_text(file, check), aliases=aliases or {}).applied(usual)
 
 
 def load_policy(file: Path | None) -> Settings:
@@ -106,6 +108,8 @@ class TomlSource:
     origin: str
     text: str
     strict: bool = True
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Keys of earlier releases at the top level, by their new names."""
 
     def applied(self, usual: T) -> T:
         """`usual`, a dataclass, with what the text names."""
@@ -124,8 +128,9 @@ class TomlSource:
 
     def _values(self, tree: Mapping[str, Any], kind: Any, usual: Any, path: str) -> dict[str, Any]:
         known, found = hints_of(kind), {}
-        for key, value in tree.items():
-            name = path + key
+        for written, value in tree.items():
+            key = written if path else self.aliases.get(written, written)
+            name = path + written
             try:
                 hint = known[key] if key in known else unknown(key, known, path)
                 section = getattr(usual, key, None)

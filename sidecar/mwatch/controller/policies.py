@@ -18,7 +18,7 @@ from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError, Unavailable
 from mwatch.kube.events import Events
 from mwatch.kube.resources import CONFIG_MAPS
-from mwatch.model.kube.fields import words
+from mwatch.model.kube.fields import text_map
 from mwatch.model.kube.job import POLICY, KubeJob
 from mwatch.model.settings import Settings
 
@@ -104,7 +104,7 @@ class Policies:
         answer = self._access.get(CONFIG_MAPS, self._namespace, name)
         if not answer.is_ok:
             return self._usual._replace(problem=f"there is no ConfigMap {name}")
-        data = words(answer.body, "data")
+        data = text_map(answer.body, "data")
         key = KEY if KEY in data or len(data) != 1 else next(iter(data))
         if key not in data:
             return self._usual._replace(problem=f"ConfigMap {name} has no key {KEY}")

@@ -33,9 +33,9 @@ from mwatch.export.metrics.prometheus import Exporter
 from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.kube.mirror import MirrorStatus
 from mwatch.model.goodput import RisingSeconds
-from mwatch.model.kube.gang import Why
+from mwatch.model.kube.gang import Reason
 from mwatch.model.kube.restart_state import DOING, HELD
-from mwatch.model.snapshot.snapshot import Snapshot, Surroundings, take
+from mwatch.model.snapshot.snapshot import Inputs, Snapshot, take
 from mwatch.remediate.gates import HeldBy
 from mwatch.remediate.status import RemediationStatus
 from mwatch.runtime.self_monitoring import OwnUse
@@ -44,7 +44,7 @@ from mwatch_trainer.scrub.scrubber import Scrubber
 
 _MINUTES_SECONDS = 300.0
 _NO_REASON = "none"
-_REASONS = frozenset({*map(str, HeldBy), *map(str, Why)})
+_REASONS = frozenset({*map(str, HeldBy), *map(str, Reason)})
 
 
 class ControllerStats(NamedTuple):
@@ -71,7 +71,7 @@ def snapshot_of(watch: JobMonitor, rising: RisingSeconds, now: float) -> Snapsho
     job, act = engine.job, engine.settings.act
     left = act.restarts_per_window - budget.spent(engine.record, now, act)
     spent = time_spent(job, now)
-    around = Surroundings(
+    around = Inputs(
         goodput=spent.goodput,
         spent_seconds=rising.raise_to(spent.seconds),
         findings=assessment.findings,

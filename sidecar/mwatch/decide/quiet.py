@@ -33,7 +33,7 @@ def judge(job: Job) -> Calm:
         return Calm(Cause.FINISHED, f"its processes ended with exit code 0{_at(job)}")
     if attempt.phase is JobPhase.ENDED:
         return Calm(Cause.UNKNOWN, "the attempt ended for an unknown reason")
-    if not any(view.is_up for view in job.sights.values()):
+    if not any(view.is_up for view in job.sources.values()):
         return Calm(Cause.UNKNOWN, "nothing of the job can be read")
     return Calm(Cause.HEALTHY, f"nothing is wrong ({attempt.phase}{_at(job)})")
 

@@ -62,7 +62,7 @@ ALL: tuple[Detector, ...] = (
 
 def run(job: Job, settings: Settings) -> list[Finding]:
     """Run all detectors that have at least one of their sources."""
-    seen = {view for view, state in job.sights.items() if state.is_up}
+    seen = {view for view, state in job.sources.items() if state.is_up}
     findings: list[Finding] = []
     with one_evaluation():
         for detector in ALL:

@@ -33,7 +33,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
 
 
 def _no_source(job: Job, settings: Settings) -> list[Finding]:
-    lost = [(view, job.sights[view]) for view in _TELLING if view in job.sights]
+    lost = [(view, job.sources[view]) for view in _TELLING if view in job.sources]
     if lost:
         why = ", ".join(f"{view.value}: {state.reason}" for view, state in lost)
         since = max(state.since for _, state in lost)

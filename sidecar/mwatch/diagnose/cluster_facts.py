@@ -35,12 +35,12 @@ from mwatch.kube.resources import (
 )
 from mwatch.model.checks import running as names
 from mwatch.model.checks.running import Claim, KeptFields
-from mwatch.model.checks.workload import Reached
+from mwatch.model.checks.workload import OtherObject
 from mwatch.model.kube.event import KubeEvent, event_of
 from mwatch.model.kube.facts import KubeFacts
-from mwatch.model.kube.fields import items, text, words
+from mwatch.model.kube.fields import items, text, text_map
 from mwatch.model.kube.job import JobKind, KubeJob
-from mwatch.model.kube.ledger import Book, from_data
+from mwatch.model.kube.ledger import LedgerData, from_data
 from mwatch.model.kube.node import node_of
 from mwatch.model.kube.pod import KubePod, pod_of
 from mwatch.model.kube.queue import KubeQuota
@@ -98,11 +98,11 @@ class JobFacts:
     events: tuple[Mapping[str, Any], ...] = ()
     """Events of the job and its pods, as JSON."""
     quotas: tuple[KubeQuota, ...] | None = None
-    others: tuple[Reached, ...] = ()
+    others: tuple[OtherObject, ...] = ()
     claims: tuple[Claim, ...] | None = None
     services: tuple[str, ...] | None = None
     kept: KeptFields | None = None
-    book: Book | None = None
+    book: LedgerData | None = None
     controller: Mapping[str, Any] | None = None
     """What the controller reports about this job."""
     unavailable: Mapping[str, str] = field(default_factory=dict)
@@ -149,7 +149,7 @@ def collect_facts(access: Access, found: FoundJob, now: float, *, seconds: float
     return _facts(found, now, pods, answers, later)
 
 
-def _ours(job: KubeJob, book: Book | None) -> frozenset[str]:
+def _ours(job: KubeJob, book: LedgerData | None) -> frozenset[str]:
     if book is None:
         return frozenset()
     return same_job(book.of(ledger_key(job.kind.value, job.name)), job.uid).ours
@@ -221,9 +221,9 @@ def _listed(
     return access.list(resource, namespace).objects
 
 
-def _ledger(access: Access, namespace: str) -> Book | None:
+def _ledger(access: Access, namespace: str) -> LedgerData | None:
     answer = access.get(CONFIG_MAPS, namespace, LEDGER)
-    return from_data(words(answer.body, "data")) if answer.is_ok else None
+    return from_data(text_map(answer.body, "data")) if answer.is_ok else None
 
 
 def _controller(access: Access, job: KubeJob) -> Mapping[str, Any]:
@@ -231,7 +231,7 @@ def _controller(access: Access, job: KubeJob) -> Mapping[str, Any]:
     return service_page(access, job.namespace, CONTROLLER, CONTROLLER_PORT, path, seconds=2.0)
 
 
-def _scripts(access: Access, found: FoundJob) -> list[Reached]:
+def _scripts(access: Access, found: FoundJob) -> list[OtherObject]:
     """Read the ConfigMaps that the pods mount: the training script is often in one."""
     mounted = {
         text(volume, "configMap", "name")
@@ -243,7 +243,7 @@ def _scripts(access: Access, found: FoundJob) -> list[Reached]:
     return [_reached({"kind": "ConfigMap", **each.body}) for each in answers if each.is_ok]
 
 
-def _runtime(access: Access, found: FoundJob) -> list[Reached]:
+def _runtime(access: Access, found: FoundJob) -> list[OtherObject]:
     name = text(found.body, "spec", "runtimeRef", "name")
     if found.job.kind is not JobKind.TRAIN_JOB or not name:
         return []
@@ -251,8 +251,8 @@ def _runtime(access: Access, found: FoundJob) -> list[Reached]:
     return [_reached({"kind": RUNTIMES.kind, **answer.body})] if answer.is_ok else []
 
 
-def _reached(body: Mapping[str, Any]) -> Reached:
-    return Reached(text(body, "kind"), _name(body), body, 0)
+def _reached(body: Mapping[str, Any]) -> OtherObject:
+    return OtherObject(text(body, "kind"), _name(body), body, 0)
 
 
 def _name(body: Mapping[str, Any]) -> str:

@@ -246,7 +246,7 @@ def running_of(facts: JobFacts, reports: Sequence[PodReport], history: JobHistor
         claims=facts.claims,
         services=facts.services,
         kept=facts.kept,
-        unseen=_unavailable(facts, reports),
+        unavailable=_unavailable(facts, reports),
     )
 
 

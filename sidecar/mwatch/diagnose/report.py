@@ -23,7 +23,7 @@ from mwatch.diagnose.cluster_facts import JobFacts
 from mwatch.diagnose.pod_reports import PodReport
 from mwatch.diagnose.timeline import JobHistory
 from mwatch.errors import InputError
-from mwatch.model.checks.check import CheckLevel, Made, Problem
+from mwatch.model.checks.check import CheckLevel, Outcome, Problem
 from mwatch.model.decision import Act, Action
 from mwatch.model.incident import IncidentRecord
 from mwatch.model.kube.pause import pause_of
@@ -111,7 +111,7 @@ class JobReport:
     pods: tuple[PodReport, ...]
     history: JobHistory
     report: RunReport
-    checks: tuple[Made, ...]
+    checks: tuple[Outcome, ...]
     actions: tuple[ActionTaken, ...]
     next_command: str
     phase: JobPhase | None
@@ -206,7 +206,7 @@ class JobReport:
         ]  # fmt: skip
 
 
-def check_json(made: Made) -> dict[str, Any]:
+def check_json(made: Outcome) -> dict[str, Any]:
     found = [
         # "mend" is deprecated, until 0.3
         {"level": each.level.value, "what": each.what, "fix": each.fix, "mend": each.fix}

@@ -31,7 +31,7 @@ from mwatch.kube.mirror import WATCH_SECONDS, Mirror, MirrorStatus
 from mwatch.kube.resources import EVENTS, NODES, OF_KIND, PODS, WORKLOADS
 from mwatch.model.kube.event import KubeEvent, event_of
 from mwatch.model.kube.facts import KubeFacts
-from mwatch.model.kube.fields import Object, items, number, text, words
+from mwatch.model.kube.fields import Object, items, number, text, text_map
 from mwatch.model.kube.job import JobKind, KubeJob, job_of, with_jobset
 from mwatch.model.kube.node import KubeNode, node_of
 from mwatch.model.kube.pod import KubePod, controller_uid, pod_of
@@ -70,7 +70,7 @@ def held_of(body: Object) -> OwnedJob | None:
 
 
 def _is_watched(body: Object) -> bool:
-    return words(body, "metadata", "labels").get("mwatch.dev/watch") == "true"
+    return text_map(body, "metadata", "labels").get("mwatch.dev/watch") == "true"
 
 
 def pod_seen(body: Object) -> PodSeen | None:
@@ -82,7 +82,7 @@ def pod_seen(body: Object) -> PodSeen | None:
 
 def _port(body: Object) -> int | None:
     """As somebody has written it on the pod; else that of the container port of this name."""
-    given = words(body, "metadata", "annotations").get(PORT_ANNOTATION, "")
+    given = text_map(body, "metadata", "annotations").get(PORT_ANNOTATION, "")
     if given.isascii() and given.isdigit() and 0 < int(given) < 65536:
         return int(given)
     every = (*items(body, "spec", "initContainers"), *items(body, "spec", "containers"))

@@ -352,7 +352,7 @@ class JobMonitor:
             return
         for each in seen.silent:
             name = each.pod.name
-            if name in job.streams and name not in job.attempt.unseen:
+            if name in job.streams and name not in job.attempt.unreachable:
                 why = each.problem or "its last answer is too old"
                 self.engine.observe(Observed(now, name, Unreachable(why)))
         any_stream = (seen.answering or seen.silent)[0].pod.name
@@ -362,7 +362,7 @@ class JobMonitor:
         for view, is_up in sights(job, seen).items():
             if is_early and not is_up:
                 continue
-            if job.sees(view) != is_up or view not in job.sights:
+            if job.sees(view) != is_up or view not in job.sources:
                 why = "seen" if is_up else seen.reason
                 self.engine.observe(Observed(now, any_stream, SourceStatusChange(view, is_up, why)))
 

@@ -116,7 +116,7 @@ def sights(job: Job, seen: PodsAnswering) -> dict[Source, bool]:
         for name, is_up in each.snapshot.sources.items():
             if (view := OF_SOURCE.get(name)) is not None:
                 known[view] = known.get(view, False) or is_up
-    for view in job.sights:
+    for view in job.sources:
         known.setdefault(view, False)
     if known.get(Source.LOG):
         known[Source.LOG] = _tells(job, seen)

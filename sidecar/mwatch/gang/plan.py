@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mwatch.model.kube.gang import GangPlan, GangRefusal, Target, Way, Why
+from mwatch.model.kube.gang import GangPlan, GangRefusal, Method, Reason, Target
 from mwatch.model.kube.job import HYPERPOD_RESUME, INJECTED, JobKind, KubeJob, ReplicaGroup
 from mwatch.model.kube.node import KubeNode
 from mwatch.model.kube.pause import pause_of
@@ -125,7 +125,7 @@ class GangFacts:
     """Read for this decision, not long ago."""
 
     pods: tuple[KubePod, ...]
-    sight_age_seconds: float | None
+    view_age_seconds: float | None
     nodes: tuple[KubeNode, ...] | None = None
     """None: we have no right to see them."""
     quotas: tuple[KubeQuota, ...] | None = None
@@ -140,7 +140,7 @@ class GangFacts:
     """UID of the pod to blame, where one is."""
     unused: frozenset[str] = frozenset()
     """Names of pods that came later, and wait for their first attempt: they can stay."""
-    max_sight_seconds: float = 30.0
+    max_view_age_seconds: float = 30.0
     now: float = 0.0
     """Seconds since 1970: a pause may have ended."""
 
@@ -153,45 +153,45 @@ def plan(job: KubeJob, facts: GangFacts) -> GangPlan | GangRefusal:
         # Nobody of the gang that was judged is left: the new one only has to be told its attempt.
         note = "all its pods are new already: none is deleted"
         return GangPlan(
-            Way.DELETE_PODS, job.kind, job.namespace, job.name, job.uid, (), notes=(note,)
+            Method.DELETE_PODS, job.kind, job.namespace, job.name, job.uid, (), notes=(note,)
         )
-    way = Way.IN_PLACE if _in_place(job, facts) else _OTHER_WAYS[job.kind](job, facts)
+    way = Method.IN_PLACE if _in_place(job, facts) else _OTHER_WAYS[job.kind](job, facts)
     if isinstance(way, GangRefusal):
         return way
-    if way is not Way.IN_PLACE and (refusal := _room(job, facts)) is not None:
+    if way is not Method.IN_PLACE and (refusal := _room(job, facts)) is not None:
         return refusal
-    stay = _staying(facts) if way is Way.DELETE_PODS else frozenset()
+    stay = _staying(facts) if way is Method.DELETE_PODS else frozenset()
     targets = tuple(
         Target(pod.name, pod.uid, pod.node) for pod in facts.pods if pod.uid not in stay
     )
     return GangPlan(
         way, job.kind, job.namespace, job.name, job.uid, targets,
-        first=_first(facts) if way is Way.FAIL_ONE else "",
+        first=_first(facts) if way is Method.FAIL_ONE else "",
         notes=tuple(_notes(job, facts, way, len(stay))),
     )  # fmt: skip
 
 
 def may_stop(job: KubeJob, facts: GangFacts) -> GangRefusal | None:
     """Why a job must not be stopped; None: it may be, whatever is left of its pods."""
-    age = facts.sight_age_seconds
-    if age is None or age > facts.max_sight_seconds:
-        return GangRefusal(Why.STALE_SIGHT, "the cluster was not seen lately")
+    age = facts.view_age_seconds
+    if age is None or age > facts.max_view_age_seconds:
+        return GangRefusal(Reason.STALE_VIEW, "the cluster was not seen lately")
     return _may(job, facts)
 
 
 def _may(job: KubeJob, facts: GangFacts) -> GangRefusal | None:
     if job.is_deleting:
-        return GangRefusal(Why.DELETING, "the job is being deleted")
+        return GangRefusal(Reason.DELETING, "the job is being deleted")
     if job.finished:
-        return GangRefusal(Why.FINISHED, f"the job has ended: {job.finished}")
+        return GangRefusal(Reason.FINISHED, f"the job has ended: {job.finished}")
     if job.is_suspended:
-        return GangRefusal(Why.SUSPENDED, "the job is suspended")
+        return GangRefusal(Reason.SUSPENDED, "the job is suspended")
     if pause_of(job, facts.now) is not None and not facts.is_asked:
-        return GangRefusal(Why.PAUSED, "a person has paused mwatch for this job")
+        return GangRefusal(Reason.PAUSED, "a person has paused mwatch for this job")
     if job.mode != "act" and not facts.is_asked:
-        return GangRefusal(Why.OBSERVING, "mwatch only observes this job")
+        return GangRefusal(Reason.OBSERVING, "mwatch only observes this job")
     if job.managed_by not in OUR_OWN:
-        return GangRefusal(Why.MANAGED_ELSEWHERE, f"the job is managed by {job.managed_by}")
+        return GangRefusal(Reason.MANAGED_ELSEWHERE, f"the job is managed by {job.managed_by}")
     return None
 
 
@@ -200,17 +200,17 @@ def _counts(job: KubeJob, facts: GangFacts) -> GangRefusal | None:
     could not be told from the one that was acted on."""
     if facts.is_asked or not wrappers_observe(job):
         return None
-    return GangRefusal(Why.WRAPPERS_OBSERVE, "its pods were made to observe (MWATCH_MODE in their "
-                   "template); make it anew with mwatch inject --mode act")  # fmt: skip
+    return GangRefusal(Reason.WRAPPERS_OBSERVE, "its pods were made to observe (MWATCH_MODE in "
+                   "their template); make it anew with mwatch inject --mode act")  # fmt: skip
 
 
 def _sees(job: KubeJob, facts: GangFacts) -> GangRefusal | None:
-    age = facts.sight_age_seconds
-    if age is None or age > facts.max_sight_seconds:
-        told = "never" if age is None else f"{age:.0f} s ago"
-        return GangRefusal(Why.STALE_SIGHT, f"the cluster was last seen {told}")
+    age = facts.view_age_seconds
+    if age is None or age > facts.max_view_age_seconds:
+        when = "never" if age is None else f"{age:.0f} s ago"
+        return GangRefusal(Reason.STALE_VIEW, f"the cluster was last seen {when}")
     if not facts.pods:
-        return GangRefusal(Why.NO_PODS, "the job has no pods that could be restarted")
+        return GangRefusal(Reason.NO_PODS, "the job has no pods that could be restarted")
     return None
 
 
@@ -219,12 +219,12 @@ def _alone(job: KubeJob, facts: GangFacts) -> GangRefusal | None:
     if job.annotations.get(HYPERPOD_RESUME) != "true":
         return None
     if facts.nodes is None:
-        return GangRefusal(Why.SECOND_ACTOR, "HyperPod's auto-resume is on and the nodes cannot be "
-                       "seen; install the rights to nodes, or turn one of the two off")  # fmt: skip
+        return GangRefusal(Reason.SECOND_ACTOR, "HyperPod's auto-resume is on and the nodes cannot "
+                       "be read; grant the right to read nodes, or turn one off")  # fmt: skip
     used = {pod.node for pod in facts.pods}
     sick = [node.name for node in facts.nodes if node.name in used and node.is_replaced]
     if sick:
-        return GangRefusal(Why.SECOND_ACTOR, f"HyperPod is replacing {', '.join(sick[:3])}")
+        return GangRefusal(Reason.SECOND_ACTOR, f"HyperPod is replacing {', '.join(sick[:3])}")
     return None
 
 
@@ -234,19 +234,19 @@ def _admitted(job: KubeJob, facts: GangFacts) -> GangRefusal | None:
     work = facts.workload
     if work is None:
         return GangRefusal(
-            Why.QUEUED, f"queue {job.queue} has no Workload of this job that we can see"
+            Reason.QUEUED, f"queue {job.queue} has no Workload of this job that we can see"
         )
     if work.evicted or not work.is_active or not work.is_admitted:
-        return GangRefusal(Why.QUEUED, f"queue {job.queue} has not admitted the job")
+        return GangRefusal(Reason.QUEUED, f"queue {job.queue} has not admitted the job")
     return None
 
 
 def _room(job: KubeJob, facts: GangFacts) -> GangRefusal | None:
     lacks = quota_lacks(job, facts.pods, facts.quotas or ())
     if lacks:
-        return GangRefusal(Why.QUOTA, lacks)
+        return GangRefusal(Reason.QUOTA, lacks)
     if facts.nodes is not None and (lacks := nodes_lack(job, facts.nodes, facts.avoid)):
-        return GangRefusal(Why.NODES, lacks)
+        return GangRefusal(Reason.NODES, lacks)
     return None
 
 
@@ -280,20 +280,20 @@ def _keepable(facts: GangFacts) -> list[KubePod]:
     ]
 
 
-def _pytorch_job(job: KubeJob, facts: GangFacts) -> Way | GangRefusal:
+def _pytorch_job(job: KubeJob, facts: GangFacts) -> Method | GangRefusal:
     if not job.queue:
         is_safe = _maps_codes(job) and not _is_strict(job) and job.backoff_limit is None
-        return Way.DELETE_PODS if is_safe else Way.SUSPEND_RESUME
+        return Method.DELETE_PODS if is_safe else Method.SUSPEND_RESUME
     if _is_strict(job):
         return GangRefusal(
-            Why.RESTART_POLICY,
+            Reason.RESTART_POLICY,
             "a pod that is deleted fails this job (restartPolicy), and Kueue owns suspend; "
             "use OnFailure",
         )
     if job.backoff_limit == 0:
-        return GangRefusal(Why.BACKOFF_LIMIT, "backoffLimit 0 fails the job at the first pod that "
-                       "ends, and Kueue owns suspend; leave it out")  # fmt: skip
-    return Way.DELETE_PODS
+        return GangRefusal(Reason.BACKOFF_LIMIT, "backoffLimit 0 fails the job at the first pod "
+                       "that ends, and Kueue owns suspend; leave it out")  # fmt: skip
+    return Method.DELETE_PODS
 
 
 def _is_strict(job: KubeJob) -> bool:
@@ -308,32 +308,32 @@ def _maps_codes(job: KubeJob) -> bool:
     return INJECTED in job.annotations and job.mode == "act"
 
 
-def _batch_job(job: KubeJob, facts: GangFacts) -> Way | GangRefusal:
+def _batch_job(job: KubeJob, facts: GangFacts) -> Method | GangRefusal:
     """Pods that a suspended Job takes away are not counted as failed; deleted ones are."""
     if not job.queue:
-        return Way.SUSPEND_RESUME
+        return Method.SUSPEND_RESUME
     limit = job.backoff_limit or 0
     if job.failed_pods + len(facts.pods) <= limit:
-        return Way.DELETE_PODS
+        return Method.DELETE_PODS
     return GangRefusal(
-        Why.BACKOFF_LIMIT,
+        Reason.BACKOFF_LIMIT,
         f"each deleted pod counts as failed ({job.failed_pods} have, of {limit}), and Kueue owns "
         "suspend; raise backoffLimit",
     )
 
 
-def _job_set(job: KubeJob, facts: GangFacts) -> Way | GangRefusal:
+def _job_set(job: KubeJob, facts: GangFacts) -> Method | GangRefusal:
     if _restarts_all(job):
-        return Way.FAIL_ONE
+        return Method.FAIL_ONE
     # One deleted pod counts as one failure of its Job; the Jobs of a part share its limit.
     if all(
         _pods_per_job(group.pods, group.jobs) <= (group.backoff_limit or 0) for group in job.groups
     ):
-        return Way.DELETE_PODS
+        return Method.DELETE_PODS
     if not job.queue:
-        return Way.SUSPEND_RESUME
-    return GangRefusal(Why.BACKOFF_LIMIT, "the JobSet's failure policy would not restart it, and "
-                   "Kueue owns suspend; raise failurePolicy.maxRestarts")  # fmt: skip
+        return Method.SUSPEND_RESUME
+    return GangRefusal(Reason.BACKOFF_LIMIT, "the JobSet's failure policy would not restart it, "
+                   "and Kueue owns suspend; raise failurePolicy.maxRestarts")  # fmt: skip
 
 
 def _restarts_all(job: KubeJob) -> bool:
@@ -363,11 +363,11 @@ def _pods_per_job(pods: int, jobs: int) -> int:
     return -(-pods // max(1, jobs))
 
 
-def _stateful_set(job: KubeJob, facts: GangFacts) -> Way | GangRefusal:
-    return Way.DELETE_PODS
+def _stateful_set(job: KubeJob, facts: GangFacts) -> Method | GangRefusal:
+    return Method.DELETE_PODS
 
 
-_OTHER_WAYS: dict[JobKind, Callable[[KubeJob, GangFacts], Way | GangRefusal]] = {
+_OTHER_WAYS: dict[JobKind, Callable[[KubeJob, GangFacts], Method | GangRefusal]] = {
     JobKind.PYTORCH_JOB: _pytorch_job,
     JobKind.JOB: _batch_job,
     JobKind.JOB_SET: _job_set,
@@ -383,16 +383,16 @@ def _first(facts: GangFacts) -> str:
     return facts.blamed if facts.blamed in uids else uids[0]
 
 
-def _notes(job: KubeJob, facts: GangFacts, way: Way, staying: int) -> list[str]:
+def _notes(job: KubeJob, facts: GangFacts, way: Method, staying: int) -> list[str]:
     notes = []
-    if way is not Way.IN_PLACE and facts.nodes is None:
+    if way is not Method.IN_PLACE and facts.nodes is None:
         notes.append("nodes are not seen: whether enough are ready is not known")
-    if way is not Way.IN_PLACE and facts.quotas is None:
+    if way is not Method.IN_PLACE and facts.quotas is None:
         notes.append("quotas are not seen")
     if staying:
         notes.append(f"{staying} new pods stay: nothing has run in them yet")
-    if way is Way.DELETE_PODS and job.backoff_limit is not None:
+    if way is Method.DELETE_PODS and job.backoff_limit is not None:
         notes.append(f"backoffLimit is {job.backoff_limit}: pods that fail anew count")
-    if way is Way.DELETE_PODS and job.kind is JobKind.PYTORCH_JOB and not _maps_codes(job):
+    if way is Method.DELETE_PODS and job.kind is JobKind.PYTORCH_JOB and not _maps_codes(job):
         notes.append("without mwatch-run a pod that leaves with 0 may end the job as Succeeded")
     return notes

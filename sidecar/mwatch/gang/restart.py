@@ -24,9 +24,9 @@ from mwatch.kube.errors import Unavailable
 from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import PODS
-from mwatch.model.kube.gang import GangPlan, GangStep, Way, step_of
+from mwatch.model.kube.gang import GangPlan, GangStep, Method, step_of
 from mwatch.model.kube.job import KubeJob
-from mwatch.model.kube.ledger import Book, JobEntry
+from mwatch.model.kube.ledger import JobEntry, LedgerData
 from mwatch.model.kube.node import KubeNode
 from mwatch.model.kube.pod import KubePod
 from mwatch.model.kube.restart_state import RULES, RestartEvent, RestartState, can
@@ -107,7 +107,7 @@ class GangRestart:
         step = step_of(plan, id=id, attempt=attempt, at=at)
         key = ledger_key(plan.kind, plan.name)
 
-        def change(book: Book) -> Book:
+        def change(book: LedgerData) -> LedgerData:
             entry = book.of(key)
             if entry.uid not in ("", plan.uid):
                 entry = JobEntry()
@@ -145,7 +145,7 @@ class GangRestart:
             return Advance(GangProgress.DONE, 0, 0, step.outcome)
         began, deleted = self._clock(), 0
         lost = self._lost_nodes(nodes or (), now)
-        if step.way is Way.SUSPEND_RESUME and step.state is RestartState.PLANNED:
+        if step.way is Method.SUSPEND_RESUME and step.state is RestartState.PLANNED:
             if not self._may_act():
                 return Advance(GangProgress.NOT_LEADER, len(step.uids), 0)
             if not suspend(self._access, step):
@@ -158,7 +158,7 @@ class GangRestart:
                 return self._close(step, deleted, "the job is gone, or is another one by now")
             left = [pod for pod in pods_of(self._access, job) if pod.uid in step.uids]
             age = now + self._clock() - began - step.began_at
-            is_late = step.way is Way.FAIL_ONE and age > self._limits.fail_one_seconds
+            is_late = step.way is Method.FAIL_ONE and age > self._limits.fail_one_seconds
             deleted += self._delete(_due(step, left, lost, is_late), lost)
             if not self._may_act():
                 return Advance(GangProgress.NOT_LEADER, len(left), deleted)
@@ -191,7 +191,7 @@ class GangRestart:
 
     def _outcome(self, step: GangStep, job: KubeJob) -> str | None:
         """Of a step whose pods are gone; None: the job changed just now, look again."""
-        if step.way is Way.SUSPEND_RESUME:
+        if step.way is Method.SUSPEND_RESUME:
             return resume(self._access, step, job)
         return f"all {len(step.uids)} pods are gone"
 
@@ -210,7 +210,7 @@ class GangRestart:
         ledger was lost, as it would have been written."""
         key = ledger_key(step.kind, step.name)
 
-        def changed(book: Book) -> Book:
+        def changed(book: LedgerData) -> LedgerData:
             entry = book.of(key)
             if entry.step is None or entry.step.id != step.id:
                 return book
@@ -235,10 +235,10 @@ def _due(
     step: GangStep, left: Iterable[KubePod], lost: frozenset[str], is_late: bool
 ) -> list[KubePod]:
     """Which of the old pods this call has to delete."""
-    if step.way is Way.SUSPEND_RESUME:
+    if step.way is Method.SUSPEND_RESUME:
         # The job's own controller takes them away; a lost node never says that it did.
         return [pod for pod in left if pod.node in lost and pod.is_deleting]
-    if step.way is Way.FAIL_ONE and not is_late:
+    if step.way is Method.FAIL_ONE and not is_late:
         wanted = [pod for pod in left if pod.uid == step.first or pod.node in lost]
     else:
         wanted = list(left)

@@ -16,8 +16,8 @@ from dataclasses import replace
 from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError, Unavailable
 from mwatch.kube.resources import CONFIG_MAPS
-from mwatch.model.kube.fields import text, words
-from mwatch.model.kube.ledger import Book, JobEntry, from_data, to_data
+from mwatch.model.kube.fields import text, text_map
+from mwatch.model.kube.ledger import JobEntry, LedgerData, from_data, to_data
 
 NAME = "mwatch-ledger"
 _TRIES = 8
@@ -41,18 +41,18 @@ class Ledger:
         self._namespace = namespace
         self._name = name
         self._clock = clock
-        self.book: Book | None = None
+        self.book: LedgerData | None = None
         """As last read or written; None: never."""
         self.read_at: float | None = None
         self.errors = 0
         """Reads and changes that failed because of the cluster."""
 
-    def read(self) -> Book:
+    def read(self) -> LedgerData:
         """Empty if there is no ledger yet. KubeError if it cannot be read."""
         with self._refreshed() as began:
             return self._keep(self._read()[0], began)
 
-    def change(self, change: Callable[[Book], Book]) -> Book:
+    def change(self, change: Callable[[LedgerData], LedgerData]) -> LedgerData:
         """Return the book as written. `change` is called again if another writer was faster; an
         exception from it leaves the ledger unchanged."""
         with self._refreshed() as began:
@@ -68,7 +68,7 @@ class Ledger:
         another job of that name: a late change of the old job is ignored."""
         now = self._clock()
 
-        def changed(book: Book) -> Book:
+        def changed(book: LedgerData) -> LedgerData:
             before = same_job(book.of(key), uid)
             after = change(before)
             if after in (before, book.of(key)):
@@ -90,21 +90,21 @@ class Ledger:
             self.errors += 1
             raise
 
-    def _keep(self, book: Book, began: float) -> Book:
+    def _keep(self, book: LedgerData, began: float) -> LedgerData:
         # A slow read must not replace a later one.
         if self.read_at is None or began >= self.read_at:
             self.book, self.read_at = book, began
         return book
 
-    def _read(self) -> tuple[Book, str | None]:
+    def _read(self) -> tuple[LedgerData, str | None]:
         """With its version; None: there is no ledger."""
         answer = self._access.get(CONFIG_MAPS, self._namespace, self._name)
         if not answer.is_ok:
-            return Book(), None
+            return LedgerData(), None
         version = text(answer.body, "metadata", "resourceVersion")
-        return from_data(words(answer.body, "data")), version
+        return from_data(text_map(answer.body, "data")), version
 
-    def _write(self, book: Book, version: str | None) -> bool:
+    def _write(self, book: LedgerData, version: str | None) -> bool:
         data = to_data(book)
         if any(each.must_finish and key not in data for key, each in book.jobs.items()):
             raise Unavailable(f"ConfigMap {self._name} is full of restarts that are under way")

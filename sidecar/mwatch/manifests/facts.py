@@ -11,7 +11,7 @@ from typing import Any
 from mwatch.manifests import containers, kinds, shell_text
 from mwatch.manifests.kinds import Template
 from mwatch.manifests.trainjob_view import NODE, joined
-from mwatch.model.checks.workload import Path, Reached, Replica, Tree, Workload
+from mwatch.model.checks.workload import OtherObject, Path, Replica, Tree, Workload
 
 _POD_NAMES = {kinds.PYTORCHJOB: "pytorch", kinds.TRAINJOB: NODE}
 _MAX_FILES = 8
@@ -19,7 +19,7 @@ _MAX_FILES = 8
 
 def workload_of(
     content: Tree,
-    others: Sequence[Reached] = (),
+    others: Sequence[OtherObject] = (),
     lines: Mapping[Path, int] | None = None,
     container: str | None = None,
 ) -> Workload | None:
@@ -107,7 +107,7 @@ def _mounted_script(path: str, pod: Tree, container: Tree, files: Mapping[str, T
     return None if found is None else str(found)
 
 
-def _runtime_of(content: Tree, others: Sequence[Reached]) -> Tree | None:
+def _runtime_of(content: Tree, others: Sequence[OtherObject]) -> Tree | None:
     wanted = kinds.at(content, ("spec", "runtimeRef", "name"))
     found = (each for each in others if each.kind in kinds.RUNTIMES and each.name == wanted)
     return next((each.content for each in found), None)

@@ -21,7 +21,7 @@ from mwatch.manifests.kinds import Template
 from mwatch.manifests.parts import InjectRequest, PodRun
 from mwatch.manifests.pod import Pod, Refuse, add_to_pod, refuse_strangers
 from mwatch.manifests.unrendered import unrendered
-from mwatch.model.checks.workload import Reached, Replica
+from mwatch.model.checks.workload import OtherObject, Replica
 
 VERSION = 1
 _METADATA = ("metadata",)
@@ -34,7 +34,7 @@ class JobObject(NamedTuple):
 
     content: Content
     refuse: Refuse
-    others: Sequence[Reached] = ()
+    others: Sequence[OtherObject] = ()
 
 
 def inject(job: JobObject, request: InjectRequest) -> list[str]:

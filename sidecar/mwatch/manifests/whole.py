@@ -37,7 +37,7 @@ from mwatch.manifests.pod import SAVE_FLAGS, Pod, add_to_pod, refuse_strangers
 from mwatch.manifests.stream import Document, new_document, read
 from mwatch.manifests.trainjob_view import NODE, STEP_LABEL, node_template, overrides, trainer_of
 from mwatch.manifests.unrendered import unrendered
-from mwatch.model.checks.workload import Path, Reached, Replica, Workload
+from mwatch.model.checks.workload import OtherObject, Path, Replica, Workload
 
 _API = "trainer.kubeflow.org/v1alpha1"
 _REF = ("spec", "runtimeRef")
@@ -339,9 +339,9 @@ def _job(each: Object, objects: Sequence[Object]) -> JobObject:
     return JobObject(each.content, refuse, _others(each, objects))
 
 
-def _others(each: Object, objects: Sequence[Object]) -> tuple[Reached, ...]:
+def _others(each: Object, objects: Sequence[Object]) -> tuple[OtherObject, ...]:
     return tuple(
-        Reached(one.kind, one.name, one.content, one.document.first_line)
+        OtherObject(one.kind, one.name, one.content, one.document.first_line)
         for one in objects
         if one is not each
     )

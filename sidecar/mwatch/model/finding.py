@@ -91,7 +91,7 @@ class Culprit:
     gpu_uuid: str | None = None
     xid: int | None = None
 
-    def told(self, between: str) -> str | None:
+    def label(self, between: str) -> str | None:
         """`rank 3 (tp 1 pp 0), pod worker-1, node a-17: behind`; `between` stands between the
         coordinates. None: nobody is named."""
         places = between.join(f"{name} {value}" for name, value in self.coordinates.items())

@@ -182,7 +182,7 @@ class StepPace:
     """Booked for the first step of this attempt, before its first line."""
     spare: Parts = field(default_factory=dict)
     """What may turn out to be training: lines that tell of it may still wait in a buffer."""
-    unseen_seconds: float = 0.0
+    unobserved_seconds: float = 0.0
     """Likely worked on between the last word of an attempt and its end, which nobody saw."""
     loss_name: str | None = None
     """Of the loss that lines print. Megatron leaves out a mean that is NaN."""

@@ -221,7 +221,7 @@ class Attempt:
     gone: dict[str, ProcessGone] = field(default_factory=dict)
     """By stream: its command has ended."""
     ranks: dict[int, RankState] = field(default_factory=dict)
-    unseen: set[str] = field(default_factory=set)
+    unreachable: set[str] = field(default_factory=set)
     """Streams that nobody can look at now: what their ranks do is not known."""
     signs: dict[tuple[SignSource, int | None, str], SignSeen] = field(default_factory=dict)
     """Newest word by source, rank and stream."""
@@ -287,7 +287,7 @@ class KnownCheckpoint:
         return self.saved_at if self.written_at is None else self.written_at
 
 
-class SightState(NamedTuple):
+class SourceStatus(NamedTuple):
     is_up: bool
     since: float
     reason: str
@@ -324,11 +324,11 @@ class Job:
     timeline: Timeline = field(default_factory=Timeline)
     calibration: Calibration = field(default_factory=Calibration)
     ledger: GoodputLedger = field(default_factory=GoodputLedger)
-    sights: dict[Source, SightState] = field(default_factory=dict)
+    sources: dict[Source, SourceStatus] = field(default_factory=dict)
     streams: dict[str, Stream] = field(default_factory=dict)
     has_started: bool = False
     """Anything at all was seen."""
 
-    def sees(self, sight: Source) -> bool:
-        state = self.sights.get(sight)
+    def sees(self, source: Source) -> bool:
+        state = self.sources.get(source)
         return state is not None and state.is_up

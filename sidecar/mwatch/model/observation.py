@@ -127,7 +127,7 @@ class Source(StrEnum):
 class SourceStatusChange(NamedTuple):
     """A source came up, or went down; why is for people."""
 
-    sight: Source
+    source: Source
     is_up: bool
     reason: str
 

@@ -25,9 +25,9 @@ from mwatch.kube.events import Events
 from mwatch.kube.jobs import find_job, no_such_job, parse_job_name, watched_jobs, workload_for
 from mwatch.kube.ledger import Ledger, same_job
 from mwatch.kube.resources import OF_KIND
-from mwatch.model.kube.gang import Way
+from mwatch.model.kube.gang import Method
 from mwatch.model.kube.job import MODE, PAUSE, KubeJob
-from mwatch.model.kube.ledger import Book, Halt, JobEntry, LedgerNote
+from mwatch.model.kube.ledger import Halt, JobEntry, LedgerData, LedgerNote
 from mwatch.model.kube.pause import Pause, pause_of, pause_text
 from mwatch.model.kube.wrapper import wrappers_observe
 from mwatch_trainer.scrub.scrubber import scrub_text
@@ -155,7 +155,7 @@ class JobOverrides:
     def change(self, job: KubeJob, change: Callable[[JobEntry], JobEntry]) -> JobEntry:
         key, now = ledger_key(job.kind, job.name), self.wall()
 
-        def changed(book: Book) -> Book:
+        def changed(book: LedgerData) -> LedgerData:
             after = change(same_job(book.of(key), job.uid))
             return book.with_job(key, replace(after, uid=job.uid, updated_at=now))
 
@@ -196,7 +196,7 @@ def clean(why: str) -> str:
 def _started(entry: JobEntry) -> JobEntry:
     """A stop that a controller did not live to note as done must not be done again."""
     step = entry.step
-    if step is None or step.way is not Way.STOP or not entry.is_under_way:
+    if step is None or step.way is not Method.STOP or not entry.is_under_way:
         return entry
     return entry.cleared("a person started it")
 

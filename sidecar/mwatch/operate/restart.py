@@ -118,25 +118,25 @@ class ManualRestart:
         people = self._people
 
         def change(entry: JobEntry) -> JobEntry:
-            if entry.wish is not None:
-                raise InputError(f"{entry.wish.who} has asked for a restart already")
+            if entry.request is not None:
+                raise InputError(f"{entry.request.who} has asked for a restart already")
             if entry.is_under_way:
                 raise InputError(f"{job.name} is being restarted: see mwatch status")
-            return replace(entry, wish=request)
+            return replace(entry, request=request)
 
         people.change(job, change)
         left_out = people.note(job, "MwatchAsked", "restart", request.why)
         until = time.monotonic() + self._times.taken_seconds
-        entry = JobEntry(wish=request)
-        while entry.wish == request and time.monotonic() < until:
+        entry = JobEntry(request=request)
+        while entry.request == request and time.monotonic() < until:
             self._times.wait(self._times.look_seconds)
             entry = people.ledger.read().of(ledger_key(job.kind, job.name))
         words = f"{job.name}: handed to the controller ({leader}), which has not begun yet"
-        if entry.wish != request:
+        if entry.request != request:
             way = entry.step.way.value if entry.step is not None else "taken"
             words = f"{job.name}: the controller ({leader}) restarts it ({way})"
         return people.result("restart", job.name, words, left_out, id=request.id, by="controller",
-                           taken=entry.wish != request)  # fmt: skip
+                           taken=entry.request != request)  # fmt: skip
 
     def _act(self, job: KubeJob, request: RestartRequest, wanted: GangPlan, lease: Lease,
              nodes: tuple[KubeNode, ...] | None) -> CommandResult:  # fmt: skip
@@ -147,7 +147,7 @@ class ManualRestart:
 
         def also(entry: JobEntry) -> JobEntry:
             # The pods start by their own rule: nobody is there to tell them another.
-            return replace(entry, notes=(*entry.notes, note), start=None, wish=None)
+            return replace(entry, notes=(*entry.notes, note), start=None, request=None)
 
         attempt = int(job.annotations.get(ATTEMPT, "0") or 0)
         try:

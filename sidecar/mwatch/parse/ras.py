@@ -48,7 +48,7 @@ def read_json(text: str) -> RasAnswer:
     return RasAnswer(
         version=version[1] if version else None,
         communicators=len(reported),
-        told=tuple(reported),
+        reported=tuple(reported),
         gpus=len(processes) or None,
         nodes=len(hosts) or None,
         counts_all=True,
@@ -192,7 +192,7 @@ def read_text(text: str) -> RasAnswer:
     return RasAnswer(
         version=version[1] if version else None,
         communicators=reader.communicators,
-        told=tuple(reader.all_communicators()),
+        reported=tuple(reader.all_communicators()),
         gpus=reader.gpus,
         nodes=reader.nodes,
         counts_all=False,

@@ -29,7 +29,7 @@ from mwatch.kube.token import Tokens
 from mwatch.model.decision import Action, Decision
 from mwatch.model.incident import IncidentRecord
 from mwatch.model.kube.job import KubeJob
-from mwatch.model.kube.ledger import Book, JobEntry, LedgerNote
+from mwatch.model.kube.ledger import JobEntry, LedgerData, LedgerNote
 from mwatch.remediate.attempt_server import Highest
 from mwatch.remediate.background import BackgroundJobs
 from mwatch.remediate.case import RestartCase, name_of, record_of
@@ -68,7 +68,7 @@ def resume_orphans(
             events.emit(job, RESUMED, text, is_warning=True)
 
 
-def _is_known(book: Book, job: KubeJob, id: str) -> bool:
+def _is_known(book: LedgerData, job: KubeJob, id: str) -> bool:
     """Or may be: what a newer release wrote cannot be read."""
     key = ledger_key(job.kind, job.name)
     step = book.of(key).step
@@ -192,7 +192,7 @@ class RestartBookkeeper:
             self._report(job.kube, HELD, text, now)
             self._change(
                 f"wish {job.key}", job,
-                lambda entry: replace(entry, wish=None) if entry.wish == wish else entry, now,
+                lambda entry: replace(entry, request=None) if entry.request == wish else entry, now,
             )  # fmt: skip
 
     def refresh(self, now: float) -> None:

@@ -18,7 +18,7 @@ from mwatch.decide.resume import choose
 from mwatch.model.decision import Act, Action, Decision
 from mwatch.model.finding import Cause
 from mwatch.model.incident import IncidentRecord, SavedEvidence, describe, incident_id
-from mwatch.model.kube.gang import GangPlan, GangRefusal, GangStep, Way
+from mwatch.model.kube.gang import GangPlan, GangRefusal, GangStep, Method
 from mwatch.model.kube.job import KubeJob
 from mwatch.model.kube.ledger import JobEntry
 from mwatch.model.kube.next_start import NextStart, RestartRequest
@@ -292,7 +292,7 @@ def taken_up(job: JobMonitor, entry: JobEntry, step: GangStep, token: str) -> Re
         key=job.key,
         job=job.kube,
         attempt=step.attempt,
-        action=Action.STOP if step.way is Way.STOP else Action.RESTART,
+        action=Action.STOP if step.way is Method.STOP else Action.RESTART,
         reason="taken up again" if record is None else record.reason,
         is_asked=True,  # what was begun is finished
         pods=places,

@@ -31,7 +31,7 @@ from mwatch.model.finding import Cause, Severity
 from mwatch.model.incident import bundle_id
 from mwatch.model.kube.fields import items, text
 from mwatch.model.kube.job import KubeJob
-from mwatch.model.kube.ledger import MAX_COMMON, Book, CommonCause, Halt
+from mwatch.model.kube.ledger import MAX_COMMON, CommonCause, Halt, LedgerData
 from mwatch.model.kube.node import ZONE, KubeNode
 from mwatch.model.kube.pause import pause_of
 from mwatch.model.kube.pod import KubePod
@@ -214,7 +214,7 @@ class CommonCauses:
         return episode
 
 
-def written(cause: CommonCause, book: Book) -> Book:
+def written(cause: CommonCause, book: LedgerData) -> LedgerData:
     """With this one, once; the oldest give way."""
     others = tuple(each for each in book.common if each.id != cause.id)
     return replace(book, common=(*others, cause)[-MAX_COMMON:])
@@ -281,7 +281,7 @@ def gate(
     is_asked: bool,
 ) -> Gate | None:
     """None: nothing does."""
-    if sight_age is None or sight_age > settings.max_sight_seconds:
+    if sight_age is None or sight_age > settings.max_view_age_seconds:
         when = "never" if sight_age is None else f"{sight_age:.0f} s ago"
         return Gate(HeldBy.STALE_SIGHT, f"the cluster was last seen {when}")
     return None if is_asked else _by_people(job, settings, halt, now)

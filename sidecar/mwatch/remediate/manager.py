@@ -26,7 +26,7 @@ from mwatch.kube.events import Events
 from mwatch.kube.lease import Lease
 from mwatch.kube.ledger import Ledger, same_job
 from mwatch.model.decision import Decision
-from mwatch.model.kube.gang import GangRefusal, GangStep, Way
+from mwatch.model.kube.gang import GangRefusal, GangStep, Method
 from mwatch.model.kube.ledger import JobEntry
 from mwatch.model.kube.next_start import RestartRequest
 from mwatch.model.kube.restart_state import RULES, RestartEvent, RestartState
@@ -176,7 +176,7 @@ class RemediationManager:
         if entry.step is not None and entry.must_finish:
             self._take_up(job, entry, entry.step, now)
             return
-        wish = entry.wish
+        wish = entry.request
         decision = due(job, now) if wish is None else wished(job, wish)
         if decision is None:
             self._withdraw(job.key)
@@ -320,7 +320,7 @@ class RemediationManager:
         is_deferred = before is not None and before.state is RestartState.DEFERRED
         if before is not None and is_deferred and now < before.retry_at:
             return
-        if step.way is Way.IN_PLACE and not self._bookkeeper.has_token(job.key, now):
+        if step.way is Method.IN_PLACE and not self._bookkeeper.has_token(job.key, now):
             return  # without it every pod would refuse, and all would be replaced
         task = taken_up(job, entry, step, self._bookkeeper.tokens.get(job.key, ""))
         case = case_again(job, step, task.reason, before, now)

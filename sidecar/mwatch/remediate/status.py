@@ -16,8 +16,8 @@ from mwatch.config.fleet import FleetSettings
 from mwatch.kube.ledger import Ledger, same_job
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
-from mwatch.model.kube.gang import Why
-from mwatch.model.kube.ledger import Book, Halt, JobEntry
+from mwatch.model.kube.gang import Reason
+from mwatch.model.kube.ledger import Halt, JobEntry, LedgerData
 from mwatch.model.kube.pause import pause_of
 from mwatch.model.kube.restart_state import RULES, RestartState, WrapperAnswer, doing
 from mwatch.remediate.attempt_server import AttemptServer, JobStanding
@@ -77,8 +77,8 @@ _OF_KUBERNETES = frozenset(
 
 _FOR_GOOD = frozenset(
     {
-        Why.MANAGED_ELSEWHERE, Why.SECOND_ACTOR, Why.RESTART_POLICY, Why.BACKOFF_LIMIT,
-        Why.WRAPPERS_OBSERVE,
+        Reason.MANAGED_ELSEWHERE, Reason.SECOND_ACTOR, Reason.RESTART_POLICY, Reason.BACKOFF_LIMIT,
+        Reason.WRAPPERS_OBSERVE,
     }
 )  # fmt: skip
 """Refusals that do not pass by themselves: a trainer does not wait for such a restart."""
@@ -87,7 +87,7 @@ _FOR_GOOD = frozenset(
 class TickState(NamedTuple):
     now: float
     is_leader: bool
-    book: Book | None
+    book: LedgerData | None
     cases: Mapping[str, RestartCase]
     common: CommonCauses
 
@@ -110,7 +110,7 @@ class StatusBoard:
     def look(
         self, jobs: Sequence[JobMonitor], moment: TickState, tokens: Mapping[str, str]
     ) -> None:
-        book = moment.book or Book()
+        book = moment.book or LedgerData()
         states, standings = {}, {}
         for job in jobs:
             entry = same_job(book.of(job.key), job.kube.uid)
@@ -136,7 +136,7 @@ class StatusBoard:
 
     def _state(self, job: JobMonitor, entry: JobEntry, moment: TickState) -> RemediationStatus:
         now, case = moment.now, moment.cases.get(job.key)
-        pause, halt = pause_of(job.kube, now), (moment.book or Book()).halt
+        pause, halt = pause_of(job.kube, now), (moment.book or LedgerData()).halt
         is_halted = halt is not None and halt.holds(now)
         state, text, since, held_by = current(entry, case), "", None, ""
         if case is not None:

@@ -31,7 +31,7 @@ from mwatch.kube.ledger import Ledger, same_job
 from mwatch.kube.resources import OF_KIND
 from mwatch.model.decision import Action
 from mwatch.model.incident import SavedEvidence
-from mwatch.model.kube.gang import GangPlan, GangRefusal, GangStep, Way, Why
+from mwatch.model.kube.gang import GangPlan, GangRefusal, GangStep, Method, Reason
 from mwatch.model.kube.job import ATTEMPT, RESUME_FROM, KubeJob
 from mwatch.model.kube.ledger import JobEntry, LedgerNote
 from mwatch.model.kube.next_start import NextStart
@@ -67,14 +67,14 @@ def planned(
     """KubeError where the cluster cannot be seen. `unused`: pods in which nothing has run yet."""
     job = find_job(access, task.job.namespace, task.job.name, task.job.kind)
     if job is None or job.uid != task.job.uid:
-        return GangRefusal(Why.DELETING, "the job is gone, or is another one by now")
+        return GangRefusal(Reason.DELETING, "the job is gone, or is another one by now")
     pods = pods_of(access, job)
     facts = replace(_facts(access, task, settings, job, pods, now), unused=frozenset(unused))
     if task.action is Action.STOP:
         refusal = may_stop(job, facts)
         if refusal is not None:
             return refusal
-        return GangPlan(Way.STOP, job.kind, job.namespace, job.name, job.uid, ())
+        return GangPlan(Method.STOP, job.kind, job.namespace, job.name, job.uid, ())
     return plan(job, facts)
 
 
@@ -167,7 +167,7 @@ RESTARTED = "MwatchRestarted"
 WHO = "mwatch"
 _SLICE_SECONDS = 5.0
 _OLD_STOP_SECONDS = 600.0
-_OVER = frozenset({Why.DELETING, Why.FINISHED, Why.SUSPENDED})
+_OVER = frozenset({Reason.DELETING, Reason.FINISHED, Reason.SUSPENDED})
 """There is no gang left that could be restarted."""
 
 
@@ -248,11 +248,11 @@ class RestartWorker:
         if known is not None and known.id != step.id:
             return TaskResult(True, f"{known.id} has taken its place")
         step = known or step
-        if step.way is Way.STOP:
+        if step.way is Method.STOP:
             return self._stop(task, step)
-        if step.way is Way.IN_PLACE and RULES[step.state].may_delete:
+        if step.way is Method.IN_PLACE and RULES[step.state].may_delete:
             step = self._in_place(task, step, tried)
-            if step.way is Way.IN_PLACE and RULES[step.state].may_delete:
+            if step.way is Method.IN_PLACE and RULES[step.state].may_delete:
                 return TaskResult(False, "not the leader")
         outcome = step.outcome
         while RULES[step.state].may_delete:
@@ -368,7 +368,7 @@ def _written(entry: JobEntry, update: LedgerUpdate, task: RestartTask, now: floa
     incidents = tuple(each for each in entry.incidents if each.id != update.record.id)
     start = update.start
     note = LedgerNote(now, WHO, task.action.value, task.reason[:300])
-    wish = entry.wish
+    wish = entry.request
     return replace(
         entry,
         acts=(*acts, update.act),
@@ -376,5 +376,5 @@ def _written(entry: JobEntry, update: LedgerUpdate, task: RestartTask, now: floa
         notes=(*entry.notes, note),
         attempt=entry.attempt if start is None else max(entry.attempt, start.attempt),
         start=start,
-        wish=None if wish is not None and task.is_asked else wish,
+        request=None if wish is not None and task.is_asked else wish,
     )

@@ -83,7 +83,7 @@ def _state(known: KnownCheckpoint) -> tuple[str, str]:
 def sights(job: Job) -> tuple[SightStory, ...]:
     told = []
     for sight in Source:
-        known = job.sights.get(sight)
+        known = job.sources.get(sight)
         if known is None:
             told.append(SightStory(sight.value, False, None, ""))
         else:

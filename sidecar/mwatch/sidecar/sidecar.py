@@ -44,7 +44,7 @@ from mwatch.model.decision import Decision
 from mwatch.model.event import Arguments
 from mwatch.model.observation import Observed
 from mwatch.model.settings import Settings
-from mwatch.model.snapshot.pod import PodFacts, Who
+from mwatch.model.snapshot.pod import PodFacts, PodId
 from mwatch.model.timeline import Rollback
 from mwatch.parse.grammar import Grammar
 from mwatch.runtime.clock import Clock
@@ -324,8 +324,8 @@ class Sidecar:
         return None if not mode else mode == contract.ACT
 
 
-def _who(settings: SidecarSettings, now: float) -> Who:
-    return Who(
+def _who(settings: SidecarSettings, now: float) -> PodId:
+    return PodId(
         run=settings.run,
         pod=settings.pod,
         uid=settings.pod_uid,

@@ -24,7 +24,7 @@ from mwatch.model.finding import Finding
 from mwatch.model.job import SignSeen
 from mwatch.model.observation import Observed, StoredCheckpoints
 from mwatch.model.snapshot.observed_wire import described, to_wire
-from mwatch.model.snapshot.pod import PodFacts, Who
+from mwatch.model.snapshot.pod import PodFacts, PodId
 from mwatch.model.snapshot.snapshot import Snapshot
 from mwatch.model.snapshot.snapshot_wire import EMPTY, VERSION, SidecarView
 from mwatch.model.snapshot.wrapper import WrapperState
@@ -64,7 +64,7 @@ class _Part(NamedTuple):
 class SnapshotPage:
     def __init__(
         self,
-        who: Who,
+        who: PodId,
         life: str,
         *,
         newest: int = 0,

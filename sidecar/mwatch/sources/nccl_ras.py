@@ -42,7 +42,7 @@ class Names:
 
     def __init__(self, answer: RasAnswer, world_size: int | None) -> None:
         self.world_size = world_size
-        whole = (each for each in answer.told if each.size == world_size)
+        whole = (each for each in answer.reported if each.size == world_size)
         world = next((each for each in whole if each.processes), None)
         self._by_process: dict[str, int] = {}
         if world is not None:
@@ -119,7 +119,7 @@ class RasCounts:
 
     def is_of_another_job(self, answer: RasAnswer) -> bool:
         """Return whether every communicator is new: after a restart, or at a shared address."""
-        hashes = {each.hash for each in answer.told}
+        hashes = {each.hash for each in answer.reported}
         return answer.counts_all and bool(self._known) and not hashes & self._known.keys()
 
     def report(self, at: float, answer: RasAnswer, world_size: int | None) -> RasReport:
@@ -127,13 +127,13 @@ class RasCounts:
         moved = self._follow(at, answer)
         state, words = self._state(at, answer, moved)
         names = Names(answer, answer.gpus if world_size is None else world_size)
-        unequal = [each for each in answer.told if self._stays_unequal(each)]
+        unequal = [each for each in answer.reported if self._stays_unequal(each)]
         signs = [Sign(SignSource.NCCL_RAS, state, None, words)]
         signs += self._late(names, unequal if state is SignState.FLAT else [])
         signs += self._gone(names, answer) if self._answers > 1 else []
         missing = missing_ranks(answer)
         nccl = Nccl(answer.communicators, missing, len(unequal), _operations(answer))
-        is_equal = not answer.counts_all and not any(each.begun for each in answer.told)
+        is_equal = not answer.counts_all and not any(each.begun for each in answer.reported)
         return RasReport(nccl, tuple(signs), (moved or is_equal) and not missing)
 
     def _follow(self, at: float, answer: RasAnswer) -> bool:
@@ -143,7 +143,7 @@ class RasCounts:
         self._last_at = at
         before, self._known = {} if is_first else self._known, {}
         moved = False
-        for each in answer.told:
+        for each in answer.reported:
             known = before.get(each.hash)
             if known is None or _differ(known.begun, each.begun):
                 moved = moved or answer.counts_all or bool(each.begun)
@@ -168,10 +168,12 @@ class RasCounts:
             return SignState.MOVING, "collectives are begun"
         if answer.counts_all:
             answers, since = self._answers, self._still_since
-            is_used = any(any(each.begun.values()) for each in answer.told)
+            is_used = any(any(each.begun.values()) for each in answer.reported)
             what = f"no collective was begun in {answer.communicators} communicators"
         else:
-            stuck = [self._known[each.hash] for each in answer.told if self._stays_unequal(each)]
+            stuck = [
+                self._known[each.hash] for each in answer.reported if self._stays_unequal(each)
+            ]
             is_used = bool(stuck)
             answers = max((each.answers for each in stuck), default=0)
             since = min((each.since for each in stuck), default=at)
@@ -210,7 +212,7 @@ class RasCounts:
         """Report each dead rank once, and only if no collective was begun since the last answer:
         RAS never takes it back, and uses another network than the job, which may go on."""
         found: list[Sign] = []
-        for each in answer.told:
+        for each in answer.reported:
             for lost in each.missing:
                 rank = names.of(each, lost.rank, lost.process) if lost.is_dead else None
                 if rank is not None and rank not in self._dead:
@@ -222,8 +224,8 @@ class RasCounts:
 
 def missing_ranks(answer: RasAnswer) -> int:
     """Count the missing ranks: each is in several communicators and not always named."""
-    named = {lost.process for each in answer.told for lost in each.missing if lost.process}
-    return max([len(named), *(each.missing_count for each in answer.told)])
+    named = {lost.process for each in answer.reported for lost in each.missing if lost.process}
+    return max([len(named), *(each.missing_count for each in answer.reported)])
 
 
 def _differ(before: Mapping[int, int], now: Mapping[int, int]) -> bool:
@@ -235,7 +237,7 @@ def _differ(before: Mapping[int, int], now: Mapping[int, int]) -> bool:
 def _operations(answer: RasAnswer) -> int | None:
     if not answer.counts_all:
         return None
-    return sum(min(each.begun.values(), default=0) for each in answer.told)
+    return sum(min(each.begun.values(), default=0) for each in answer.reported)
 
 
 PERIOD_SECONDS = 15.0

@@ -72,7 +72,7 @@ class PodFactsSource:
     def _check(self) -> Reading[PodFacts]:
         data = tuple(_data_file(each) for each in self._prefixes)
         folders = [self._save] if self._save else []
-        folders += [os.path.dirname(each.prefix) for each in data if not each.is_unseen]
+        folders += [os.path.dirname(each.prefix) for each in data if not each.is_unobservable]
         mounts = tuple(_mounts(dict.fromkeys(folders), self._mountinfo))
         return Ok(PodFacts(data, mounts))
 
@@ -112,7 +112,7 @@ def _is_weight(word: str) -> bool:
 
 def _data_file(prefix: str) -> DataFile:
     if not os.path.isdir(os.path.dirname(prefix) or "."):
-        return DataFile(prefix, None, None, is_unseen=True)
+        return DataFile(prefix, None, None, is_unobservable=True)
     return DataFile(prefix, _size(prefix + ".bin"), _size(prefix + ".idx"))
 
 

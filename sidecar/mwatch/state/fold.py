@@ -45,8 +45,8 @@ from mwatch.model.job import (
     Job,
     Layout,
     ProcessGone,
-    SightState,
     SignSeen,
+    SourceStatus,
     Stream,
 )
 from mwatch.model.observation import (
@@ -272,10 +272,10 @@ def fold(job: Job, observed: Observed) -> Job:
     return job
 
 
-def _see(job: Job, sight: Source, at: float) -> None:
-    state = job.sights.get(sight)
+def _see(job: Job, source: Source, at: float) -> None:
+    state = job.sources.get(source)
     if state is None or not state.is_up:
-        job.sights[sight] = SightState(True, at, "seen")
+        job.sources[source] = SourceStatus(True, at, "seen")
 
 
 def _beat(job: Job, stream: Stream, at: float, beat: Beat) -> None:
@@ -308,12 +308,12 @@ def _sign(job: Job, stream: Stream, at: float, sign: Sign) -> None:
     job.attempt.signs[key] = SignSeen(at, stream.name, sign, since)
 
 
-def _sight(job: Job, stream: Stream, at: float, change: SourceStatusChange) -> None:
-    job.sights[change.sight] = SightState(change.is_up, at, change.reason)
+def _source_status(job: Job, stream: Stream, at: float, change: SourceStatusChange) -> None:
+    job.sources[change.source] = SourceStatus(change.is_up, at, change.reason)
 
 
-def _unseen(job: Job, stream: Stream, at: float, unseen: Unreachable) -> None:
-    job.attempt.unseen.add(stream.name)
+def _unreachable(job: Job, stream: Stream, at: float, unreachable: Unreachable) -> None:
+    job.attempt.unreachable.add(stream.name)
 
 
 def _nothing(job: Job, stream: Stream, at: float, what: object) -> None:
@@ -337,8 +337,8 @@ _FOLDS: dict[type, Fold] = {
     Beat: _beat,
     Sign: _sign,
     StoredCheckpoints: _stored,
-    SourceStatusChange: _sight,
-    Unreachable: _unseen,
+    SourceStatusChange: _source_status,
+    Unreachable: _unreachable,
     AttemptStart: attempts.fold_start,
 }
 _LOG = frozenset(

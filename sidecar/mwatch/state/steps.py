@@ -160,7 +160,7 @@ def fold_beat(job: Job, stream: Stream, at: float, beat: Beat) -> None:
     if attempt.phase is JobPhase.ENDED:
         return
     _know_world(job, beat)
-    attempt.unseen.discard(stream.name)
+    attempt.unreachable.discard(stream.name)
     state = attempt.ranks.get(beat.rank)
     before = 0.0 if state is None else state.progressed_at
     is_followed = state is not None and at - state.at <= _FOLLOWED_SECONDS

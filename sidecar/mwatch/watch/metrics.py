@@ -20,7 +20,7 @@ from mwatch.export.http.pages import standard_pages
 from mwatch.export.http.server import Server
 from mwatch.model.goodput import RisingSeconds
 from mwatch.model.phase import JobPhase
-from mwatch.model.snapshot.snapshot import Own, Snapshot, Surroundings, take
+from mwatch.model.snapshot.snapshot import Inputs, OwnUsage, Snapshot, take
 from mwatch.runtime.self_monitoring import OwnUse
 from mwatch.state.goodput.ledger import time_spent
 from mwatch.watch.collector import VolumeCollector
@@ -54,7 +54,7 @@ class RunMetrics:
         engine, live, folder = self._engine, self._live, self._live.folder
         limit = self._patience()
         spent = time_spent(engine.job, assessment.at)
-        around = Surroundings(
+        around = Inputs(
             goodput=spent.goodput,
             spent_seconds=self._spent.raise_to(spent.seconds),
             findings=assessment.findings,
@@ -82,9 +82,9 @@ class RunMetrics:
     def since_tick(self) -> float:
         return time.monotonic() - self._ticked
 
-    def _own(self) -> Own:
+    def _own(self) -> OwnUsage:
         use, live = self._use, self._live
-        return Own(
+        return OwnUsage(
             started_at=use.started_at,
             cpu_seconds=use.cpu_seconds(),
             resident_bytes=use.resident_bytes(),

@@ -17,7 +17,7 @@ from mwatch.export.metrics.outgoing import cleaner
 from mwatch.export.otlp.names import otlp_name
 from mwatch.export.otlp.points import Points
 from mwatch.model.goodput import Spent
-from mwatch.model.snapshot.snapshot import Numbers, Own, Snapshot
+from mwatch.model.snapshot.snapshot import Numbers, OwnUsage, Snapshot
 from support.builders.snapshot import busy_snapshot
 from support.fakes.otlp_receiver import Point, Received, decoded
 
@@ -116,7 +116,7 @@ def test_a_counter_of_an_attempt_counts_since_its_start() -> None:
 
 
 def test_a_counter_of_this_watcher_counts_since_it_was_started() -> None:
-    snapshot = replace(busy_snapshot(), own=Own(77.0, 1.0, None, log_lines=5))
+    snapshot = replace(busy_snapshot(), own=OwnUsage(77.0, 1.0, None, log_lines=5))
     got = sent(points(), snapshot)
     assert one(got, "mwatch.log_lines").since == 77.0
     assert one(got, "mwatch.incidents", "hang", "restart").since == 77.0

@@ -7,9 +7,17 @@ from __future__ import annotations
 from mwatch.model.decision import Act, Action
 from mwatch.model.finding import Cause
 from mwatch.model.incident import IncidentRecord
-from mwatch.model.kube.gang import GangStep, Way
+from mwatch.model.kube.gang import GangStep, Method
 from mwatch.model.kube.job import JobKind
-from mwatch.model.kube.ledger import MAX_ACTS, Book, Halt, JobEntry, LedgerNote, from_data, to_data
+from mwatch.model.kube.ledger import (
+    MAX_ACTS,
+    Halt,
+    JobEntry,
+    LedgerData,
+    LedgerNote,
+    from_data,
+    to_data,
+)
 from mwatch.model.kube.restart_state import RestartState
 
 ACT = Act(1.0, 2, Action.RESTART, Cause.HANG, "f", 100, 120, True)
@@ -19,7 +27,7 @@ INCIDENT = IncidentRecord("20260101T000000Z-a1-hang", "r", 1, Cause.HANG, "stuck
 def step(pods: int, state: RestartState = RestartState.PLANNED) -> GangStep:
     uids = tuple(f"{index:08d}-0000-0000-0000-000000000000" for index in range(pods))
     return GangStep(
-        "i1", Way.DELETE_PODS, JobKind.PYTORCH_JOB, "ns", "t", "u", uids, 1.0, 3, state=state
+        "i1", Method.DELETE_PODS, JobKind.PYTORCH_JOB, "ns", "t", "u", uids, 1.0, 3, state=state
     )
 
 
@@ -27,7 +35,7 @@ def test_all_of_it_is_read_back() -> None:
     entry = JobEntry(
         "u", 5.0, 3, (ACT,), (INCIDENT,), (LedgerNote(1.0, "me", "paused", "x"),), step(2)
     )
-    book = Book({"PyTorchJob.t": entry}, Halt(1.0, None, "me", "maintenance"))
+    book = LedgerData({"PyTorchJob.t": entry}, Halt(1.0, None, "me", "maintenance"))
     assert from_data(to_data(book)) == book
 
 
@@ -42,7 +50,7 @@ def test_the_oldest_goes_first_and_what_is_under_way_never() -> None:
     note = LedgerNote(1.0, "me", "x" * 1000, "y")
     jobs = {f"Job.{index}": JobEntry(updated_at=float(index), notes=(note,)) for index in range(20)}
     jobs["Job.0"] = JobEntry(updated_at=0.0, notes=(note,), step=step(10))
-    data = to_data(Book(jobs), max_bytes=8_000)
+    data = to_data(LedgerData(jobs), max_bytes=8_000)
     assert sum(len(key) + len(text) for key, text in data.items()) <= 8_000
     kept = from_data(data).jobs
     assert kept["Job.0"].step == step(10) and "Job.19" in kept and "Job.1" not in kept
@@ -50,15 +58,15 @@ def test_the_oldest_goes_first_and_what_is_under_way_never() -> None:
 
 def test_three_gangs_of_2048_pods_fit() -> None:
     jobs = {f"PyTorchJob.{index}": JobEntry(step=step(2048)) for index in range(3)}
-    assert len(from_data(to_data(Book(jobs))).jobs) == 3
+    assert len(from_data(to_data(LedgerData(jobs))).jobs) == 3
 
 
 def test_a_step_that_is_done_does_not_hold_its_place() -> None:
     entry = JobEntry(step=step(2048, RestartState.DONE))
     assert not entry.is_under_way
-    assert to_data(Book({"Job.x": entry}), max_bytes=1000) == {}
+    assert to_data(LedgerData({"Job.x": entry}), max_bytes=1000) == {}
 
 
 def test_acts_of_a_long_life_are_bounded() -> None:
     entry = JobEntry(acts=(ACT,) * 500)
-    assert len(from_data(to_data(Book({"Job.x": entry}))).of("Job.x").acts) == MAX_ACTS
+    assert len(from_data(to_data(LedgerData({"Job.x": entry}))).of("Job.x").acts) == MAX_ACTS

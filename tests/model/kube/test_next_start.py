@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 
-from mwatch.model.kube.ledger import Book, CommonCause, Halt, JobEntry, from_data, to_data
+from mwatch.model.kube.ledger import CommonCause, Halt, JobEntry, LedgerData, from_data, to_data
 from mwatch.model.kube.next_start import NextStart, RestartRequest
 from mwatch.model.timeline import Quarantine, Rollback
 from mwatch_trainer.attempt.order import parse
@@ -18,15 +18,15 @@ START = NextStart(
 
 
 def kept(entry: JobEntry) -> JobEntry:
-    return from_data(to_data(Book({"Job.x": entry}))).of("Job.x")
+    return from_data(to_data(LedgerData({"Job.x": entry}))).of("Job.x")
 
 
 def test_an_order_and_a_wish_outlive_the_controller() -> None:
     wish = RestartRequest("id", 5.0, "ann", "stuck", 300)
-    entry = kept(JobEntry(start=START, wish=wish))
-    assert entry.wish == wish
+    entry = kept(JobEntry(start=START, request=wish))
+    assert entry.request == wish
     assert entry.start == START._replace(rollbacks=(ROLLBACK._replace(marked=()),))
-    assert kept(JobEntry()).start is None and kept(JobEntry()).wish is None
+    assert kept(JobEntry()).start is None and kept(JobEntry()).request is None
 
 
 def test_the_wrapper_reads_what_is_told() -> None:
@@ -47,7 +47,7 @@ def test_a_ledger_of_common_causes_and_a_halt_is_read_again_and_bounded() -> Non
         for number in range(20)
     )
     halt = Halt(1.0, None, "ann", "storm")
-    book = from_data(to_data(Book(halt=halt, common=causes)))
+    book = from_data(to_data(LedgerData(halt=halt, common=causes)))
     assert book.halt == halt and len(book.common) == 8 and len(book.common[0].jobs) == 64
     assert book.common[-1].id == "c19"
-    assert from_data(to_data(Book(common=causes[:1]))).halt is None
+    assert from_data(to_data(LedgerData(common=causes[:1]))).halt is None

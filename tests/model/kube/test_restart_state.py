@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from mwatch.model.kube.gang import GangStep, Way
+from mwatch.model.kube.gang import GangStep, Method
 from mwatch.model.kube.job import JobKind
-from mwatch.model.kube.ledger import Book, JobEntry, from_data, to_data
+from mwatch.model.kube.ledger import JobEntry, LedgerData, from_data, to_data
 from mwatch.model.kube.next_start import NextStart
 from mwatch.model.kube.restart_state import (
     DOING,
@@ -42,7 +42,7 @@ def reachable(state: RestartState) -> set[RestartState]:
 
 def entry(state: RestartState, start: NextStart | None) -> JobEntry:
     step = GangStep(
-        "i1", Way.DELETE_PODS, JobKind.JOB, "ns", "x", "u", ("a", "b"), 1.0, 3, state=state
+        "i1", Method.DELETE_PODS, JobKind.JOB, "ns", "x", "u", ("a", "b"), 1.0, 3, state=state
     )
     return JobEntry(uid="u", step=step, start=start, attempt=4)
 
@@ -90,14 +90,14 @@ def test_an_entry_of_an_older_release_is_understood_and_written_in_its_words(
     word: str, start: NextStart | None, state: RestartState
 ) -> None:
     """A controller is upgraded, or goes back, in the middle of a restart."""
-    data = to_data(Book({"Job.x": entry(state, start)}))
+    data = to_data(LedgerData({"Job.x": entry(state, start)}))
     body: dict[str, Any] = json.loads(data["Job.x"])
     assert body["version"] == 1 and body["step"]["state"] == word
     assert from_data(data).of("Job.x").state is state
 
 
 def test_a_deferred_restart_is_retried_by_the_next_controller() -> None:
-    data = to_data(Book({"Job.x": entry(RestartState.DEFERRED, START)}))
+    data = to_data(LedgerData({"Job.x": entry(RestartState.DEFERRED, START)}))
     assert from_data(data).of("Job.x").state is RestartState.PLANNED
 
 
@@ -124,5 +124,5 @@ def test_a_gang_that_is_gone_is_not_taken_for_one_that_is_there() -> None:
 
 def test_a_full_ledger_does_not_drop_an_order_that_nobody_has_released() -> None:
     newer = {f"Job.{number}": JobEntry(uid="u", updated_at=9.0) for number in range(50)}
-    book = Book({**newer, "Job.x": entry(RestartState.CLEARED, START)})
+    book = LedgerData({**newer, "Job.x": entry(RestartState.CLEARED, START)})
     assert "Job.x" in to_data(book, 2000)

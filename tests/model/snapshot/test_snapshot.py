@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from mwatch.model.job import MAX_RANKS, Job
 from mwatch.model.snapshot.snapshot import MAX_RANKS as SHOWN
-from mwatch.model.snapshot.snapshot import Snapshot, Surroundings, take
+from mwatch.model.snapshot.snapshot import Inputs, Snapshot, take
 from mwatch.model.timeline import Quarantine
 from support.builders.job import START, add_checkpoints, rank, step
 from support.builders.job import job as build
@@ -14,7 +14,7 @@ from support.builders.snapshot import busy_job, empty_snapshot
 
 
 def shot(job: Job) -> Snapshot:
-    return take(job, Surroundings(), at=START)
+    return take(job, Inputs(), at=START)
 
 
 def test_it_does_not_change_with_the_job() -> None:

@@ -40,7 +40,7 @@ def test_a_snapshot_of_the_first_version_is_read() -> None:
     assert found.stored is not None
     assert isinstance(found.stored.what, StoredCheckpoints)
     assert found.pod is not None
-    assert found.pod.data[0].is_unseen
+    assert found.pod.data[0].is_unobservable
     assert found.unread == 0
     at = found.at
     assert found.observed(at + found.age)[0].at == found.events[0].at, "clocks that agree"

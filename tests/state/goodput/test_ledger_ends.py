@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from mwatch.model.event import Exit
-from mwatch.model.job import ExitSeen, Save, SightState
+from mwatch.model.job import ExitSeen, Save, SourceStatus
 from mwatch.model.observation import Source
 from mwatch.model.phase import JobPhase
 from mwatch.state.goodput import ledger
@@ -31,7 +31,7 @@ def test_the_parts_of_a_hang_that_ends_an_attempt() -> None:
 
 def test_with_the_probe_the_moment_of_the_hang_is_known() -> None:
     story = Story().trained()
-    story.job.sights[Source.PROBE] = SightState(True, START, "seen")
+    story.job.sources[Source.PROBE] = SourceStatus(True, START, "seen")
     story.job.attempt.ranks[0] = rank(0, 68, at=START + 130, progressed_at=START + 98)
     story.job.attempt.iteration = 68
     ledger.stall_judged(story.job, detected_at=START + 104, decided_at=START + 106)
@@ -119,7 +119,7 @@ def test_a_phase_that_ends_an_attempt_without_any_line() -> None:
 
 def test_the_probe_alone_tells_how_long_an_attempt_worked() -> None:
     story = Story().enter(20, JobPhase.FIRST_STEP).enter(30, JobPhase.TRAINING)
-    story.job.sights[Source.PROBE] = SightState(True, START, "seen")
+    story.job.sources[Source.PROBE] = SourceStatus(True, START, "seen")
     story.job.attempt.ranks[0] = rank(0, 9, at=START + 99, progressed_at=START + 80)
     spent = story.end(100).spent()
     assert (spent["training"], spent["hang_undetected"]) == (50, 20)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from mwatch.model.goodput import Spent
-from mwatch.model.job import SightState
+from mwatch.model.job import SourceStatus
 from mwatch.model.observation import Source
 from mwatch.model.phase import JobPhase
 from mwatch.state.goodput import ledger
@@ -97,7 +97,7 @@ def test_a_silent_evaluation_at_the_very_end_is_no_training() -> None:
 
 def test_a_probe_that_is_ahead_of_the_lines_invents_no_steps() -> None:
     story = Story().trained()
-    story.job.sights[Source.PROBE] = SightState(True, START, "seen")
+    story.job.sources[Source.PROBE] = SourceStatus(True, START, "seen")
     story.job.attempt.ranks[0] = rank(0, 60, at=START + 97, progressed_at=START + 94)
     story.end(97)
     assert story.spent()["training"] == 60
@@ -105,7 +105,7 @@ def test_a_probe_that_is_ahead_of_the_lines_invents_no_steps() -> None:
 
 def test_a_line_by_a_clock_that_is_behind_is_made_good_at_the_end() -> None:
     story = Story(total=60)
-    story.job.sights[Source.PROBE] = SightState(True, START, "seen")
+    story.job.sources[Source.PROBE] = SourceStatus(True, START, "seen")
     story.enter(20, JobPhase.FIRST_STEP).enter(31, JobPhase.TRAINING)
     for number in range(1, 7):  # the first should have come at 40
         story.line(27 + 10 * number, 10 * number, 2.0 if number == 1 else 1.0)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from mwatch.model.job import KnownCheckpoint, Save, SightState
+from mwatch.model.job import KnownCheckpoint, Save, SourceStatus
 from mwatch.model.observation import Source
 from mwatch.model.phase import JobPhase
 from mwatch.state.goodput import ledger
@@ -161,7 +161,7 @@ def test_a_result_names_the_steps_before_its_evaluation() -> None:
 def test_after_the_first_line_alone_the_probe_tells_how_long_was_worked() -> None:
     story = Story().enter(20, JobPhase.FIRST_STEP).line(31, 1, 11.0, new=1)
     job = story.job
-    job.sights[Source.PROBE] = SightState(True, START, "seen")
+    job.sources[Source.PROBE] = SourceStatus(True, START, "seen")
     job.attempt.ranks[0] = rank(0, at=START + 60, iteration=8, progressed_at=START + 38)
     job.attempt.iteration = 8
     ledger.stall_judged(job, detected_at=START + 45, decided_at=None)

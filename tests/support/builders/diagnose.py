@@ -14,7 +14,7 @@ from mwatch.diagnose.pod_reports import PodReport
 from mwatch.kube.pod_pages import PodLog
 from mwatch.model.job import SignSeen
 from mwatch.model.observation import Beat, Observed
-from mwatch.model.snapshot.pod import PodFacts, Who
+from mwatch.model.snapshot.pod import PodFacts, PodId
 from mwatch.model.snapshot.snapshot_wire import from_wire
 from mwatch.model.snapshot.wrapper import WrapperState
 from mwatch.parse.grammar import Grammar
@@ -104,7 +104,7 @@ def answering(
     at: float = 0.0,
 ) -> PodReport:
     """A pod whose sidecar answers. `beats`: with the moment of the record, and of the last rise."""
-    who = Who("gpt", name, f"uid-{name}", "ns", "n1", "boot", "0.1.0", BEGAN, "observe")
+    who = PodId("gpt", name, f"uid-{name}", "ns", "n1", "boot", "0.1.0", BEGAN, "observe")
     page = SnapshotPage(who, "life", clock=lambda: 0.0)
     for each in events:
         page.told(each._replace(at=BEGAN + each.at, stream=name))

@@ -20,8 +20,8 @@ from mwatch.model.job import (
     KnownCheckpoint,
     Layout,
     RankState,
-    SightState,
     SignSeen,
+    SourceStatus,
     Step,
 )
 from mwatch.model.observation import Sign, SignSource, SignState, Source
@@ -99,7 +99,7 @@ def job(
     built.has_started = True
     built.layout = layout or Layout(world_size=8, log_interval=1, total_iterations=1000)
     built.best_iteration = built.attempt.iteration
-    built.sights = {sight: SightState(True, START, "up") for sight in sights}
+    built.sources = {sight: SourceStatus(True, START, "up") for sight in sights}
     built.calibration.steps.extend(line.seconds for line in lines if line.seconds is not None)
     return built
 

@@ -14,12 +14,12 @@ from mwatch.model.goodput import Spent, nothing
 from mwatch.model.job import Job
 from mwatch.model.snapshot.hardware import FabricPort, Gpu, Nccl
 from mwatch.model.snapshot.snapshot import (
-    Own,
+    Inputs,
+    OwnUsage,
     RankFacts,
     Snapshot,
     SourceState,
     Storage,
-    Surroundings,
     take,
 )
 from support.builders import job as build
@@ -67,7 +67,7 @@ def busy_job() -> Job:
 def busy_snapshot() -> Snapshot:
     stalled = Finding("stalled", Cause.HANG, Severity.CRITICAL, "no progress for 9 s")
     blind = Finding("blind", Cause.BLIND, Severity.WARNING, "nothing can be seen")
-    around = Surroundings(
+    around = Inputs(
         goodput=0.8,
         spent_seconds=nothing() | {Spent.TRAINING: 80.0, Spent.SAVING: 20.0},
         findings=(stalled, blind, replace(stalled, severity=Severity.WARNING)),
@@ -83,11 +83,11 @@ def busy_snapshot() -> Snapshot:
         storage=Storage(3 * 10**12, 10**13),
         checkpoint_sizes={8: 5 * 10**9},
         tensorboard_iteration=9,
-        own=Own(build.START - 3, 1.5, 48e6, 2000, 10**6, {"log": 77}, 1),
+        own=OwnUsage(build.START - 3, 1.5, 48e6, 2000, 10**6, {"log": 77}, 1),
     )
     return take(busy_job(), around, at=build.START + 120)
 
 
 def empty_snapshot() -> Snapshot:
     """Nothing was ever seen."""
-    return take(Job("run", {}), Surroundings(), at=build.START)
+    return take(Job("run", {}), Inputs(), at=build.START)

@@ -13,7 +13,7 @@ from typing import Any
 from mwatch.export.http.request import Page, Request
 from mwatch.export.http.server import Server
 from mwatch.model.observation import AttemptStart, Beat, Observed
-from mwatch.model.snapshot.pod import Who
+from mwatch.model.snapshot.pod import PodId
 from mwatch.model.snapshot.snapshot import SourceState
 from mwatch.model.snapshot.wrapper import WrapperState
 from mwatch.sidecar.snapshot import Looked, SnapshotPage
@@ -48,7 +48,9 @@ class PodServer:
 
     def be(self, uid: str) -> None:
         """Of the pod with that UID, and anew."""
-        who = Who("train", self.name, uid, self._namespace, "n1", "b", "0", self.started_at, "act")
+        who = PodId(
+            "train", self.name, uid, self._namespace, "n1", "b", "0", self.started_at, "act"
+        )
         self.page = SnapshotPage(who, f"life{self.rank}")
         self.tell(AttemptStart(self.attempt, None, None), at=self.started_at)
 

@@ -12,8 +12,8 @@ from msgspec import structs
 from mwatch import json_codec
 from mwatch.model.job import Job, SignSeen
 from mwatch.model.observation import AttemptStart, Beat, Observed, Sign, SignSource, SignState
-from mwatch.model.snapshot.pod import Who
-from mwatch.model.snapshot.snapshot import Snapshot, Surroundings, take
+from mwatch.model.snapshot.pod import PodId
+from mwatch.model.snapshot.snapshot import Inputs, Snapshot, take
 from mwatch.model.snapshot.wrapper import WrapperState
 from mwatch.sidecar.snapshot import Looked, SnapshotPage
 from mwatch.sources.probe import RankReading
@@ -52,7 +52,7 @@ def place(number: int) -> Place:
 
 
 def _answer(kind: Kind) -> dict[str, object]:
-    page = SnapshotPage(Who("seed", "pod-0", None, None, None, None, "0", 1.0, None), "seed")
+    page = SnapshotPage(PodId("seed", "pod-0", None, None, None, None, "0", 1.0, None), "seed")
     page.told(Observed(build.START, "pod-0", AttemptStart(1, None, None)))
     for event in events(_LINE):
         page.told(Observed(build.START, "pod-0", event))
@@ -74,4 +74,4 @@ def _looked(kind: Kind) -> Looked:
 
 def _snapshot() -> Snapshot:
     gpus = tuple(structs.replace(GPU, number=rank, rank=rank) for rank in range(RANKS))
-    return take(Job("seed", {}), Surroundings(gpus=gpus), at=build.START)
+    return take(Job("seed", {}), Inputs(gpus=gpus), at=build.START)

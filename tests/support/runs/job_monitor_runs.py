@@ -24,7 +24,7 @@ from mwatch.model.kube.job import KubeJob
 from mwatch.model.kube.node import KubeNode
 from mwatch.model.kube.pod import Disruption, KubePod
 from mwatch.model.observation import AttemptStart, Beat, Observed, Sign, SignSource, SignState
-from mwatch.model.snapshot.pod import Who
+from mwatch.model.snapshot.pod import PodId
 from mwatch.model.snapshot.snapshot_wire import PodSnapshot, SidecarView
 from mwatch.model.snapshot.wrapper import TrainerEnd, WrapperState
 from support.builders import kube
@@ -106,7 +106,7 @@ class TrainingPod:
         is_new, self.is_new = self.is_new, False
         return PodSnapshot(
             at=at, age=age, cursor="life.1", gap=is_new, drift=0.0,
-            who=Who("train", self.name, self.uid, "ns", "n1", "boot", "0", at, "act"), view=VIEW,
+            who=PodId("train", self.name, self.uid, "ns", "n1", "boot", "0", at, "act"), view=VIEW,
             beats=(Observed(written + self.skew, self.name, beat),) if self.has_probe else (),
             progressed=risen if self.has_probe else {},
             signs=tuple(Observed(at, self.name, each) for each in signs),

@@ -32,7 +32,7 @@ from mwatch.model.finding import Cause, Culprit, Finding, Severity
 from mwatch.model.incident import SavedEvidence
 from mwatch.model.kube.facts import KubeFacts
 from mwatch.model.kube.job import JobKind
-from mwatch.model.snapshot.pod import Who
+from mwatch.model.snapshot.pod import PodId
 from mwatch.model.snapshot.snapshot_wire import PodSnapshot, SidecarView
 from mwatch.model.snapshot.wrapper import WrapperState
 from mwatch.remediate import background, evidence, manager, worker
@@ -49,7 +49,7 @@ def snapshot(pod: str, attempt: int | None, mode: str = "act") -> PodSnapshot:
         attempt, mode, 0.0, 7, None, 0, 1, (), None, None, None, None, False
     )  # fmt: skip
     view = SidecarView()
-    who = Who("train", pod, None, None, None, None, "x", 0.0, mode)
+    who = PodId("train", pod, None, None, None, None, "x", 0.0, mode)
     return PodSnapshot(
         0.0, 0.0, "", False, 0.0, who, view, (), {}, (), {}, (), None, (), None, (), (), 0, wrapper
     )

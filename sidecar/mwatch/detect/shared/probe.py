@@ -71,7 +71,7 @@ def _probed_ranks(job: Job, settings: Settings) -> ProbedRanks:
     attempt, hang = job.attempt, settings.hang
     if not attempt.ranks or not job.sees(Source.PROBE):
         return NO_PROBES
-    away = attempt.gone.keys() | attempt.unseen
+    away = attempt.gone.keys() | attempt.unreachable
     ranks = [rank for rank in attempt.ranks.values() if rank.stream not in away]
     newest = max((rank.at for rank in ranks), default=0.0)
     if job.now - newest > hang.beat_silence_seconds + hang.clock_seconds:

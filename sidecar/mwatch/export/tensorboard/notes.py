@@ -49,7 +49,7 @@ def incident_words(
 
 
 def finding_words(finding: Finding) -> str:
-    culprit = None if finding.culprit is None else finding.culprit.told(" ")
+    culprit = None if finding.culprit is None else finding.culprit.label(" ")
     who = "" if culprit is None else f" ({_cell(culprit)})"
     return f"**{finding.detector}**, {finding.severity.value}: {_cell(finding.summary)}{who}"
 
@@ -61,7 +61,7 @@ def _facts(record: IncidentRecord, step: int) -> Iterable[tuple[str, str | None]
     yield "attempt", str(record.attempt)
     yield "found", _moment(times.detected)
     yield "confidence", f"{record.confidence:.0%}"
-    yield "culprit", None if record.culprit is None else record.culprit.told(" ")
+    yield "culprit", None if record.culprit is None else record.culprit.label(" ")
     yield "action", _action(record)
     yield "resumed from", _resumed(record)
     yield "training again", _moment(times.first_new_iteration)

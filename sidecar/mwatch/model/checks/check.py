@@ -63,10 +63,10 @@ class RunningCheck(NamedTuple):
 class CheckState(StrEnum):
     FOUND = "found"
     FINE = "fine"
-    UNSEEN = "not observable"
+    NOT_OBSERVABLE = "not observable"
 
 
-class Made(NamedTuple):
+class Outcome(NamedTuple):
     """A check that was made, or why it was not."""
 
     check: str

@@ -85,8 +85,8 @@ class Running:
     services: tuple[str, ...] | None = None
     """Names in the namespace."""
     kept: KeptFields | None = None
-    unseen: Mapping[str, str] = field(default_factory=dict)
+    unavailable: Mapping[str, str] = field(default_factory=dict)
     """Why something could not be looked at."""
 
     def why(self, what: str, otherwise: str) -> str:
-        return self.unseen.get(what) or otherwise
+        return self.unavailable.get(what) or otherwise

@@ -18,7 +18,7 @@ Tree = Mapping[str, Any]
 """A part of a manifest."""
 
 
-class Reached(NamedTuple):
+class OtherObject(NamedTuple):
     """An object of the same stream that is no training job."""
 
     kind: str
@@ -69,7 +69,7 @@ class Workload:
     content: Tree
     """The whole object."""
     replicas: tuple[Replica, ...]
-    others: tuple[Reached, ...] = ()
+    others: tuple[OtherObject, ...] = ()
     """What else is in the stream."""
     lines: Mapping[Path, int] = field(default_factory=dict)
     """Where each key stands in the file, from 1."""

@@ -57,7 +57,7 @@ def flag(body: Any, *path: str) -> bool:
     return part(body, *path) is True
 
 
-def words(body: Any, *path: str) -> dict[str, str]:
+def text_map(body: Any, *path: str) -> dict[str, str]:
     """A mapping of text to text, such as labels."""
     found = mapping(body, *path)
     return {str(key): value for key, value in found.items() if isinstance(value, str)}

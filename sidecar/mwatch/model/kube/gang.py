@@ -18,7 +18,7 @@ from mwatch.model.kube.next_start import NextStart
 from mwatch.model.kube.restart_state import RestartState, from_ledger, ledger_word
 
 
-class Way(StrEnum):
+class Method(StrEnum):
     IN_PLACE = "in-place"
     """Each wrapper ends its trainer and starts the next attempt in the same pod."""
     DELETE_PODS = "delete-pods"
@@ -31,7 +31,7 @@ class Way(StrEnum):
     """No restart: the job is suspended until a person has looked."""
 
 
-class Why(StrEnum):
+class Reason(StrEnum):
     """Of a refusal."""
 
     OBSERVING = "observing"
@@ -42,7 +42,7 @@ class Why(StrEnum):
     FINISHED = "finished"
     DELETING = "deleting"
     MANAGED_ELSEWHERE = "managed-elsewhere"
-    STALE_SIGHT = "stale-sight"
+    STALE_VIEW = "stale-sight"
     NO_PODS = "no-pods"
     SECOND_ACTOR = "second-actor"
     QUEUED = "queued"
@@ -53,7 +53,7 @@ class Why(StrEnum):
 
 
 class GangRefusal(NamedTuple):
-    why: Why
+    why: Reason
     text: str
     """With the fix, where there is one."""
 
@@ -66,7 +66,7 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GangPlan:
-    way: Way
+    way: Method
     kind: JobKind
     namespace: str
     name: str
@@ -86,7 +86,7 @@ class GangStep:
 
     id: str
     """Of the incident, or whatever names this restart once."""
-    way: Way
+    way: Method
     kind: JobKind
     namespace: str
     name: str
@@ -122,7 +122,7 @@ def from_json(body: Mapping[str, Any], start: NextStart | None = None) -> GangSt
     try:
         return GangStep(
             id=str(body["id"]),
-            way=Way(body["way"]),
+            way=Method(body["way"]),
             kind=JobKind(body["kind"]),
             namespace=str(body["namespace"]),
             name=str(body["name"]),

@@ -22,7 +22,7 @@ from mwatch.model.kube.fields import (
     moment,
     number,
     text,
-    words,
+    text_map,
 )
 from mwatch.model.kube.resources import requests_of
 
@@ -136,8 +136,8 @@ def job_of(body: Object) -> KubeJob | None:
         uid=text(body, "metadata", "uid"),
         resource_version=text(body, "metadata", "resourceVersion"),
         created_at=moment(body, "metadata", "creationTimestamp"),
-        labels=words(body, "metadata", "labels"),
-        annotations=words(body, "metadata", "annotations"),
+        labels=text_map(body, "metadata", "labels"),
+        annotations=text_map(body, "metadata", "annotations"),
         is_deleting=bool(text(body, "metadata", "deletionTimestamp")),
         managed_by=text(body, "spec", "managedBy") or text(body, "spec", "runPolicy", "managedBy"),
     )
@@ -243,7 +243,7 @@ def _group(name: str, spec: Object, template: Object, policy: str) -> ReplicaGro
         pods=_count(spec, "replicas"),
         restart_policy=policy,
         requests=requests_of(pod),
-        node_selector=words(pod, "nodeSelector"),
+        node_selector=text_map(pod, "nodeSelector"),
         tolerations=tuple(items(pod, "tolerations")),
         template=template,
     )

@@ -18,8 +18,8 @@ from mwatch.model.decision import Act, Action
 from mwatch.model.finding import Cause
 from mwatch.model.incident import IncidentRecord
 from mwatch.model.kube import gang
-from mwatch.model.kube.gang import GangStep, Way
-from mwatch.model.kube.next_start import NextStart, RestartRequest, start_json, start_of, wish_of
+from mwatch.model.kube.gang import GangStep, Method
+from mwatch.model.kube.next_start import NextStart, RestartRequest, request_of, start_json, start_of
 from mwatch.model.kube.restart_state import RULES, RestartEvent, RestartState, after, can
 
 VERSION = 1
@@ -77,7 +77,7 @@ class JobEntry:
     step: GangStep | None = None
     start: NextStart | None = None
     """Of the newest attempt that was ordered; `attempt` is its number."""
-    wish: RestartRequest | None = None
+    request: RestartRequest | None = None
     """Of a person, and not yet fulfilled."""
 
     @property
@@ -122,13 +122,13 @@ class JobEntry:
     @property
     def ours(self) -> frozenset[str]:
         """UIDs of pods that mwatch itself deletes, or has deleted last."""
-        if self.step is None or self.step.way in (Way.IN_PLACE, Way.STOP):
+        if self.step is None or self.step.way in (Method.IN_PLACE, Method.STOP):
             return frozenset()
         return frozenset(self.step.uids)
 
 
 @dataclass(frozen=True, slots=True)
-class Book:
+class LedgerData:
     """By `KIND.NAME` of the job: a ledger is of one namespace."""
 
     jobs: Mapping[str, JobEntry] = field(default_factory=dict)
@@ -139,11 +139,11 @@ class Book:
     def of(self, key: str) -> JobEntry:
         return self.jobs.get(key, JobEntry())
 
-    def with_job(self, key: str, entry: JobEntry) -> Book:
+    def with_job(self, key: str, entry: JobEntry) -> LedgerData:
         return replace(self, jobs={**self.jobs, key: entry})
 
 
-def to_data(book: Book, max_bytes: int = MAX_BYTES) -> dict[str, str]:
+def to_data(book: LedgerData, max_bytes: int = MAX_BYTES) -> dict[str, str]:
     """The texts of the ConfigMap, within the bound."""
     data = dict(book.unread)
     if book.halt is not None or book.common:
@@ -165,7 +165,7 @@ def to_data(book: Book, max_bytes: int = MAX_BYTES) -> dict[str, str]:
     return data
 
 
-def from_data(data: Mapping[str, str]) -> Book:
+def from_data(data: Mapping[str, str]) -> LedgerData:
     jobs: dict[str, JobEntry] = {}
     unread: dict[str, str] = {}
     halt, common = None, tuple[CommonCause, ...]()
@@ -178,7 +178,7 @@ def from_data(data: Mapping[str, str]) -> Book:
                 jobs[key] = _entry(body)
         except (ValueError, KeyError, TypeError):
             unread[key] = text
-    return Book(jobs, halt, unread, common)
+    return LedgerData(jobs, halt, unread, common)
 
 
 def _fleet(body: Mapping[str, Any]) -> tuple[Halt | None, tuple[CommonCause, ...]]:
@@ -216,7 +216,7 @@ def _json(entry: JobEntry) -> dict[str, Any]:
         "notes": [each._asdict() for each in entry.notes],
         "step": None if entry.step is None else gang.to_json(entry.step),
         "start": None if entry.start is None else start_json(entry.start),
-        "wish": None if entry.wish is None else entry.wish._asdict(),
+        "wish": None if entry.request is None else entry.request._asdict(),
     }
 
 
@@ -234,7 +234,7 @@ def _entry(body: Mapping[str, Any]) -> JobEntry:
         notes=tuple(_note(each) for each in body.get("notes", ())),
         step=None if step is None else gang.from_json(step, start),
         start=start,
-        wish=None if wish is None else wish_of(wish),
+        request=None if wish is None else request_of(wish),
     )
 
 

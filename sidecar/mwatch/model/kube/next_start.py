@@ -82,7 +82,7 @@ def start_of(body: Mapping[str, Any]) -> NextStart:
     )
 
 
-def wish_of(body: Mapping[str, Any]) -> RestartRequest:
+def request_of(body: Mapping[str, Any]) -> RestartRequest:
     resume_from = body.get("resume_from")
     return RestartRequest(
         str(body["id"]), float(body["at"]), str(body["who"]), str(body["why"]),

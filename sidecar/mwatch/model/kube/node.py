@@ -8,7 +8,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mwatch.model.kube.fields import Object, condition, flag, items, moment, quantities, text, words
+from mwatch.model.kube.fields import (
+    Object,
+    condition,
+    flag,
+    items,
+    moment,
+    quantities,
+    text,
+    text_map,
+)
 
 HYPERPOD_HEALTH = "sagemaker.amazonaws.com/node-health-status"
 CORDONED_UNTIL = "mwatch.dev/cordoned-until"
@@ -59,8 +68,8 @@ def node_of(body: Object) -> KubeNode:
     return KubeNode(
         name=text(body, "metadata", "name"),
         resource_version=text(body, "metadata", "resourceVersion"),
-        labels=words(body, "metadata", "labels"),
-        annotations=words(body, "metadata", "annotations"),
+        labels=text_map(body, "metadata", "labels"),
+        annotations=text_map(body, "metadata", "annotations"),
         is_ready=is_ready,
         unready_since=None if is_ready else moment(ready, "lastTransitionTime"),
         unready_text="" if is_ready else text(ready, "message"),

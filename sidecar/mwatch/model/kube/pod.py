@@ -22,7 +22,7 @@ from mwatch.model.kube.fields import (
     number,
     part,
     text,
-    words,
+    text_map,
 )
 from mwatch.model.kube.resources import requests_of
 
@@ -112,7 +112,7 @@ class KubePod:
 
 
 def pod_of(body: Object) -> KubePod:
-    labels = words(body, "metadata", "labels")
+    labels = text_map(body, "metadata", "labels")
     kind, index = _replica(labels)
     scheduled = condition(body, "PodScheduled")
     return KubePod(
@@ -139,7 +139,7 @@ def pod_of(body: Object) -> KubePod:
         text=text(body, "status", "message")[:MAX_TEXT],
         containers=_containers(body),
         requests=requests_of(mapping(body, "spec")),
-        node_selector=words(body, "spec", "nodeSelector"),
+        node_selector=text_map(body, "spec", "nodeSelector"),
         tolerations=tuple(items(body, "spec", "tolerations")),
         priority_class=text(body, "spec", "priorityClassName"),
         has_deadline=number(body, "spec", "activeDeadlineSeconds") is not None,
@@ -164,8 +164,8 @@ def _disruption(body: Object) -> Disruption | None:
     found = condition(body, "DisruptionTarget")
     if found is None or found.get("status") != "True":
         return None
-    words = text(found, "message")[:MAX_TEXT]
-    return Disruption(text(found, "reason"), words, moment(found, "lastTransitionTime"))
+    text_map = text(found, "message")[:MAX_TEXT]
+    return Disruption(text(found, "reason"), text_map, moment(found, "lastTransitionTime"))
 
 
 def _containers(body: Object) -> tuple[Container, ...]:

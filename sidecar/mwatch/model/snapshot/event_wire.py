@@ -11,27 +11,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from mwatch.model.event import EVENT_TYPES, Event, event_name
 
-_RENAMED = {"is_async": "async"}
 _NON_FINITE = frozenset({"nan", "inf", "-inf"})
 
 
 class RecordForm:
     """The JSON object of one kind of named tuple, as msgspec checks it."""
 
-    def __init__(self, kind: Any) -> None:
+    def __init__(self, kind: Any, renamed: Mapping[str, str] = MappingProxyType({})) -> None:
         hints, names = get_type_hints(kind), kind._fields
         self._kind = kind
-        self.keys = tuple(_RENAMED.get(name, name) for name in names)
+        self.keys = tuple(renamed.get(name, name) for name in names)
         self._struct = msgspec.defstruct(
             kind.__name__,
             [_field(name, hints[name], kind._field_defaults) for name in names],
-            rename=_RENAMED,
+            rename=renamed,
             kw_only=True,
         )
         self._numbers = [at for at, name in enumerate(names) if hints[name] == float | None]
@@ -75,7 +75,9 @@ def _field(name: str, hint: Any, defaults: Mapping[str, Any]) -> tuple[Any, ...]
     return (name, hint, empty[kind]) if kind in empty else (name, hint)
 
 
-_FORMS: dict[type[Event], RecordForm] = {kind: RecordForm(kind) for kind in EVENT_TYPES}
+_FORMS: dict[type[Event], RecordForm] = {
+    kind: RecordForm(kind, {"is_async": "async"}) for kind in EVENT_TYPES
+}
 _NAMES = {kind: event_name(kind) for kind in EVENT_TYPES}
 _KINDS = {name: kind for kind, name in _NAMES.items()}
 

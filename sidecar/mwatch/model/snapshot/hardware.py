@@ -94,7 +94,7 @@ class Communicator(NamedTuple):
 class RasAnswer(NamedTuple):
     version: str | None
     communicators: int
-    told: tuple[Communicator, ...]
+    reported: tuple[Communicator, ...]
     """All of them; from text, those with something to say."""
     gpus: int | None
     """Of the whole job, where the answer has it."""

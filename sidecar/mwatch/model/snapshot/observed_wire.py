@@ -36,7 +36,10 @@ _NAMES: dict[type[Any], str] = {
     SourceStatusChange: "sight",
     Unreachable: "unseen",
 }
-_FORMS = {name: event_wire.RecordForm(kind) for kind, name in _NAMES.items()}
+_RENAMED = {SourceStatusChange: {"source": "sight"}}
+_FORMS = {
+    name: event_wire.RecordForm(kind, _RENAMED.get(kind, {})) for kind, name in _NAMES.items()
+}
 
 
 def to_wire(observed: Observed) -> dict[str, Any]:
@@ -49,7 +52,7 @@ def described(what: Event | Observation) -> dict[str, Any]:
     name = _NAMES.get(type(what))
     if name is None:
         return event_wire.to_wire(what)  # type: ignore[arg-type]
-    return {"seen": name, **what._asdict()}
+    return {"seen": name, **dict(zip(_FORMS[name].keys, what, strict=True))}
 
 
 def from_wire(record: Mapping[str, Any], stream: str | None = None) -> Observed:

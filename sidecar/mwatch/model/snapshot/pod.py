@@ -7,14 +7,16 @@ from __future__ import annotations
 from msgspec import Struct
 
 
-class DataFile(Struct, frozen=True, omit_defaults=True):
+class DataFile(
+    Struct, frozen=True, omit_defaults=True, rename={"is_unobservable": "is_unobservable"}
+):
     """One prefix of `--data-path`: Megatron reads `PREFIX.bin` and `PREFIX.idx`."""
 
     prefix: str
     bin_bytes: int | None = None
-    """None: it is not there, or (`is_unseen`) nobody here can say."""
+    """None: it is not there, or (`is_unobservable`) nobody here can say."""
     idx_bytes: int | None = None
-    is_unseen: bool = False
+    is_unobservable: bool = False
     """Not even its folder is mounted here."""
 
 
@@ -37,7 +39,7 @@ class PodFacts(Struct, frozen=True, omit_defaults=True):
     """The trainer's own word on its newest checkpoint."""
 
 
-class Who(Struct, frozen=True, omit_defaults=True):
+class PodId(Struct, frozen=True, omit_defaults=True):
     """Whose snapshot it is."""
 
     run: str

@@ -57,7 +57,7 @@ class Storage(Struct, frozen=True, omit_defaults=True):
     size_bytes: int | None = None
 
 
-class Own(NamedTuple):
+class OwnUsage(NamedTuple):
     """The watcher itself."""
 
     started_at: float
@@ -127,7 +127,7 @@ class Snapshot:
     fabric: tuple[FabricPort, ...] = ()
     storage: Storage | None = None
     tensorboard_iteration: int | None = None
-    own: Own | None = None
+    own: OwnUsage | None = None
 
     @property
     def is_blind(self) -> bool:
@@ -145,7 +145,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class Inputs:
     """What the job itself does not hold."""
 
     goodput: float | None = None
@@ -166,10 +166,10 @@ class Surroundings:
     checkpoint_sizes: Mapping[int, int] = field(default_factory=dict)
     """Bytes by iteration, as far as the folder was looked at."""
     tensorboard_iteration: int | None = None
-    own: Own | None = None
+    own: OwnUsage | None = None
 
 
-def take(job: Job, around: Surroundings, *, at: float) -> Snapshot:
+def take(job: Job, around: Inputs, *, at: float) -> Snapshot:
     attempt = job.attempt
     has_started = job.has_started
     return Snapshot(
@@ -226,7 +226,7 @@ def _numbers(last: Step, sequence_length: int | None) -> Numbers:
     )
 
 
-def _newest(known: Iterable[KnownCheckpoint], around: Surroundings) -> SavedCheckpoint | None:
+def _newest(known: Iterable[KnownCheckpoint], around: Inputs) -> SavedCheckpoint | None:
     """Of those that are there, as far as anybody can tell; whole or not."""
     there = [each for each in known if _is_there(each)]
     if not there:

@@ -25,7 +25,7 @@ from mwatch.model.finding import Finding
 from mwatch.model.observation import Beat, Observed, Sign, SignSource, SignState, StoredCheckpoints
 from mwatch.model.snapshot.hardware import FabricPort, Gpu, Nccl
 from mwatch.model.snapshot.observed_wire import from_wire as observed_from_wire
-from mwatch.model.snapshot.pod import PodFacts, Who
+from mwatch.model.snapshot.pod import PodFacts, PodId
 from mwatch.model.snapshot.snapshot import Storage
 from mwatch.model.snapshot.wrapper import WrapperState
 
@@ -65,7 +65,7 @@ class PodSnapshot:
     """Something between the reader's cursor and the first event was lost."""
     drift: float
     """By how much the wall clock of the pod was set forward since the sidecar started."""
-    who: Who
+    who: PodId
     view: SidecarView
     beats: tuple[Observed, ...]
     """The newest record of each rank."""
@@ -141,7 +141,7 @@ class _Document(Struct):
     at: float
     age: float
     cursor: str
-    who: Who
+    who: PodId
     gap: bool = False
     drift: float = 0.0
     view: SidecarView = SidecarView()

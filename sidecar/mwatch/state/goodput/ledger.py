@@ -63,8 +63,8 @@ def attempt_started(job: Job, at: float) -> None:
 def _book_between(ledger: GoodputLedger, at: float) -> None:
     gap = at - ledger.booked_at
     pace = ledger.pace
-    worked = min(pace.unseen_seconds, gap / 2)
-    pace.unseen_seconds = 0.0
+    worked = min(pace.unobserved_seconds, gap / 2)
+    pace.unobserved_seconds = 0.0
     if worked > 0 and pace.step_seconds:
         again = min(max(pace.redone_until - pace.furthest, 0.0) * pace.step_seconds, worked)
         pace.furthest += worked / pace.step_seconds
@@ -210,7 +210,7 @@ def _book_tail(job: Job, at: float) -> Tail:
         pace.unknown_reach = UnknownReach(tail.reported, tail.worked_seconds)
     else:
         pace.furthest = max(pace.furthest, tail.reached, job.attempt.iteration or 0)
-    pace.unseen_seconds = 0.0 if pace.is_bad else tail.unseen_seconds
+    pace.unobserved_seconds = 0.0 if pace.is_bad else tail.unobserved_seconds
     _reopen(job, at)
     return tail
 

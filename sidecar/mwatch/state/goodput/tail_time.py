@@ -52,7 +52,7 @@ class Tail(NamedTuple):
     reached: float
     """The last iteration that was done in it, as far as can be told; 0: nobody knows."""
     worked_seconds: float
-    unseen_seconds: float
+    unobserved_seconds: float
     """Likely worked on after `at`: nobody said anything between the last line and the end."""
 
 
