@@ -63,7 +63,7 @@ def _command(api: str, job: list[str], folder: Path) -> list[str]:
 
 def _monitor_started(launcher: int) -> float:
     """Its monitors are forked off the launcher before the ranks, and look for the first time."""
-    known = proc.everything()
+    known = proc.all_processes()
     children = [each for each in known.values() if each.ppid == launcher]
     monitors = [each for each in children if proc.rank_of(each.pid) is None]
     if not monitors:

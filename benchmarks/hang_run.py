@@ -130,7 +130,7 @@ def _wait_for_moment(watcher: Watcher, pid: int, share: float) -> None:
 
 
 def _stop_a_rank(root: int) -> float:
-    below = proc.descendants(root, proc.everything())
+    below = proc.descendants(root, proc.all_processes())
     ranks = proc.Ranks().of(below)
     own = [pid for pid, (rank, is_own) in ranks.items() if is_own and rank == _STOPPED_RANK]
     if len(own) != 1:
@@ -170,7 +170,7 @@ def _end_all(mark: str) -> None:
     """Whatever was started, in whichever group: all of it carries the mark."""
     wanted = f"{_MARK}={mark}".encode()
     deadline = time.monotonic() + _GONE_SECONDS
-    while there := [pid for pid in proc.everything() if _carries(pid, wanted)]:
+    while there := [pid for pid in proc.all_processes() if _carries(pid, wanted)]:
         if time.monotonic() > deadline:
             raise ChildFailed(f"processes do not end: {there}")
         for pid in there:

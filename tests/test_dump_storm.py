@@ -20,14 +20,9 @@ from mwatch.evidence.incident_store import IncidentFiles
 from mwatch.model.finding import Cause
 from mwatch.model.incident import incident_id
 from mwatch_trainer.control.client import ask
+from mwatch_trainer.evidence.dumps import MAX_DUMPS, OLDER_BYTES, RECORDER_BYTES, DumpQuota
 from mwatch_trainer.evidence.incident_dirs import VOLUME_BYTES, folder_bytes
-from mwatch_trainer.probe.dump_quota import (
-    DUMP_BYTES,
-    MAX_DUMPS,
-    OLDER_BYTES,
-    RECORDER_BYTES,
-    DumpRoom,
-)
+from mwatch_trainer.probe.dump import DUMP_BYTES
 from support.builders.evidence import Wrapper, filled_volume
 from support.runs.control_runs import controlled, token_file
 from support.runs.wrapper_runs import python, running
@@ -81,8 +76,7 @@ def test_dumps_on_the_volume_stay_inside_their_budget(tmp_path: Path) -> None:
             assert len(told) == 3
     kept = [each for each in os.listdir(tmp_path / "dumps") if each.startswith("d")]
     assert 1 < len(kept) <= MAX_DUMPS
-    room = DumpRoom(str(tmp_path / "dumps"))
-    room.make("next")
+    DumpQuota(str(tmp_path / "dumps")).make_room("next")
     recorded = folder_bytes(str(tmp_path / "dumps" / "recorder"))
     assert 0 < recorded <= RECORDER_BYTES
     assert folder_bytes(str(tmp_path / "dumps")) - recorded <= DUMP_BYTES + OLDER_BYTES
@@ -141,5 +135,5 @@ def test_what_torch_dumps_by_itself_is_bounded_and_the_newest_stay(tmp_path: Pat
         with (folder / f"rank-{rank}").open("wb") as file:
             file.truncate(20 << 20)
         os.utime(folder / f"rank-{rank}", (time.time(), 1_000_000 + rank))
-    DumpRoom(str(tmp_path)).trim_recorder()
+    DumpQuota(str(tmp_path)).trim_recorder()
     assert sorted(os.listdir(folder)) == ["rank-5", "rank-6", "rank-7"]

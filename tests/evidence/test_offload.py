@@ -57,7 +57,7 @@ def test_observing_asks_nobody_and_touches_nothing(tmp_path: Path, bundle: Path)
     save = tmp_path / "save"
     save.mkdir()
     stored = off_pod(tmp_path, save, is_act=False).keep(bundle, ID, 5.0)
-    assert stored == OffloadResult(None, "observing leaves the folder of the checkpoints as it is")
+    assert stored == OffloadResult(None, "observe mode does not write to the checkpoint folder")
     assert os.listdir(save) == []
 
 

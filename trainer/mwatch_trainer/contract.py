@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Names of what lies on the volume that the training container shares with its watcher.
+"""Files and variables shared by the training container and the sidecar.
 
-`$MWATCH_DIR` is written by the wrapper and the probe and read by the sidecar; only `decision.json`
-goes the other way. Every JSON file has a `version`, is replaced as a whole (a reader sees the old
-one or the new one) and is read with a bound. A reader ignores keys that it does not know.
+The wrapper and the probe write `$MWATCH_DIR`, the sidecar reads it; only `decision.json` goes the
+other way. Every JSON file has a `version` and is replaced as a whole. Readers limit its size and
+ignore keys that they do not know.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_JSON_BYTES = 1 << 20
 
 DIR_VARIABLE = "MWATCH_DIR"
 ATTEMPT_VARIABLE = "MWATCH_ATTEMPT"
-"""Set by the wrapper for the trainer, so that the probe's records name their attempt."""
+"""Set by the wrapper for the trainer, so that the probe's records carry the attempt number."""
 
 ATTEMPT = "attempt.json"
 DECISION = "decision.json"
@@ -46,10 +46,10 @@ def replace_file(
     mode: int | None = None,
     temporary: str | None = None,
 ) -> None:
-    """Replaces `path` in one step: a reader sees the old file or the new one. Raises OSError.
+    """Replace `path` atomically. Raises OSError.
 
-    `is_synced`: also a reader on another machine, and after a crash. `mode`: whatever the umask.
-    `temporary`: the name of the unfinished file, where two threads write the same one.
+    `is_synced`: safe for readers on other machines and after a crash. `mode`: regardless of the
+    umask. `temporary`: the name of the unfinished file, where two threads write the same path.
     """
     temporary = temporary or f"{path}.{os.getpid()}.tmp"
     try:
@@ -68,13 +68,13 @@ def replace_file(
 
 
 def write_json(path: str, document: Mapping[str, Any]) -> None:
-    """Replaces `path` in one step, also for a reader on another machine. Raises OSError."""
+    """Replace `path` atomically and synced. Raises OSError."""
     text = json.dumps({"version": VERSION, **document}, indent=1) + "\n"
     replace_file(path, text.encode(), is_synced=True)
 
 
 def read_json(path: str) -> dict[str, Any] | None:
-    """The object in `path`; None where there is none, or nothing that can be used."""
+    """Return the JSON object in `path`; None if it is missing, invalid or too large."""
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_JSON_BYTES + 1)

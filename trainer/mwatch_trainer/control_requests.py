@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What others want from the wrapper: the control socket, a signal, the fence."""
+"""Requests to stop or restart the trainer: from the control socket, a signal, or fencing."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ class ControlRequest(NamedTuple):
     """Until everything is killed; None: never."""
     with_save: bool = False
     attempt: int | None = None
-    """The only one that it is meant for; None: whichever runs."""
+    """The attempt it is meant for; None: the current one."""
 
     @property
     def text(self) -> str:
         return f"{self.kind}: {self.reason}"
 
 
-class Asks:
-    """Handed over from any thread to the loop, which is woken."""
+class RequestQueue:
+    """Hands requests from any thread to the wrapper's loop, which it wakes."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._waiting: deque[ControlRequest] = deque(maxlen=64)
         self._lock = threading.Lock()
 
-    def put(self, ask: ControlRequest) -> None:
+    def put(self, request: ControlRequest) -> None:
         with self._lock:
-            self._waiting.append(ask)
+            self._waiting.append(request)
         self._wake()
 
     def take(self, attempt: int | None = None) -> list[ControlRequest]:
-        """What was meant for another attempt is forgotten: that one has ended by itself."""
+        """Take all requests; drop those for another attempt, which has ended by itself."""
         with self._lock:
             taken = list(self._waiting)
             self._waiting.clear()

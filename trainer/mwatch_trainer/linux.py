@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Three things of Linux that Python has no function for.
+"""Linux calls that Python has no function for.
 
-Each says whether it worked and never raises: a Python without ctypes, or a kernel that forbids
-the call, costs a comfort and not the run.
+None of them raises where it fails: a Python without ctypes or a kernel that forbids the call must
+not stop the run.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _F_SETPIPE_SZ = 1031  # fcntl has the name from Python 3.10 on
 
 
 def adopt_orphans() -> bool:
-    """From now on what double-forks below this process becomes its child, not init's."""
+    """Make processes that double-fork below this one its children, not init's."""
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(number: int) -> bool:
-    """Signal `number` comes when the thread that started this process is gone."""
+    """Receive signal `number` when the thread that started this process is gone."""
     return _prctl(_PR_SET_PDEATHSIG, number)
 
 
 def enlarge_pipe(fd: int, size: int) -> bool:
-    """False also where the user's share of pipe memory is used up."""
+    """Return False also where the user's limit of pipe memory is reached."""
     try:
         return fcntl.fcntl(fd, _F_SETPIPE_SZ, size) >= size
     except OSError:
@@ -37,7 +37,7 @@ def enlarge_pipe(fd: int, size: int) -> bool:
 
 
 def bytes_waiting(fd: int) -> int:
-    """In a pipe. Raises OSError."""
+    """Return the number of unread bytes in a pipe. Raises OSError."""
     answer = fcntl.ioctl(fd, termios.FIONREAD, struct.pack("i", 0))
     return int(struct.unpack("i", answer)[0])
 

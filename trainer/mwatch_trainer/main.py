@@ -2,10 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mwatch-run`: from the command line to an exit code.
 
-Whatever goes wrong inside mwatch itself, the training command runs: as a last resort this process
-becomes it, or, where it runs already, only passes its signals on and returns its exit code.
-
-The version of the wrapper: the same as that of mwatch, which a test compares.
+If mwatch itself fails, the training command still runs: this process execs it, or, where it runs
+already, only forwards signals and returns its exit code.
 """
 
 from __future__ import annotations
@@ -14,31 +12,32 @@ import os
 import sys
 from typing import TYPE_CHECKING, Sequence
 
-from mwatch_trainer.processes import child
-from mwatch_trainer.reporting import say
+from mwatch_trainer.processes import children
+from mwatch_trainer.reporting import report
 from mwatch_trainer.wrapper.options import Options, parse
 
 if TYPE_CHECKING:
     from mwatch_trainer.wrapper.wrapper import Wrapper
 
 
-VERSION = "0.1.0"
+VERSION = "0.1.0"  # a test compares it with the version of mwatch
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Raises SystemExit for --help, --version and a wrong command line."""
+    """Run the wrapper. Raises SystemExit for --help, --version and a wrong command line."""
     _occupy_standard_files()
     given = sys.argv[1:] if arguments is None else arguments
     options = parse(given, os.environ, VERSION)
     wrapper: Wrapper | None = None
     try:
-        # Here, for what cannot be imported must not keep the command from running either.
+        # Imported here: a failing import must not keep the command from running either.
         from mwatch_trainer.wrapper.wrapper import Wrapper
 
         wrapper = Wrapper(options)
         return wrapper.run()
     except Exception as error:  # ours; the trainer must not pay for it
-        say(f"internal error, the command goes on without mwatch: {type(error).__name__}: {error}")
+        why = f"{type(error).__name__}: {error}"
+        report(f"internal error, the command goes on without mwatch: {why}")
         return _without_mwatch(options, wrapper)
 
 
@@ -46,19 +45,19 @@ def _without_mwatch(options: Options, wrapper: Wrapper | None) -> int:
     process = wrapper.child if wrapper is not None else None
     if wrapper is None or process is None:
         try:
-            child.become(options.command, os.environ)
-        except child.CannotStart as error:
-            say(str(error))
+            children.exec_command(options.command, os.environ)
+        except children.CannotStart as error:
+            report(str(error))
             return error.code
     while process.returncode is None:
         for number in wrapper.signals.wait(1.0):
-            child.forward(process, number)
+            children.forward(process, number)
         process.poll()
-    return child.shell_code(process.returncode)
+    return children.shell_code(process.returncode)
 
 
 def _occupy_standard_files() -> None:
-    """A closed stdin, stdout or stderr: else a pipe of ours would get its number."""
+    """Open closed standard files on /dev/null; a pipe of ours would get their number."""
     while True:
         fd = os.open(os.devnull, os.O_RDWR)
         if fd > 2:

@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Makes `mwatch-run` one file: `python -m mwatch_trainer.zipapp_build mwatch-run.pyz`.
+"""Build `mwatch-run` as one file: `python -m mwatch_trainer.zipapp_build mwatch-run.pyz`.
 
-The file runs in any image with Python 3.8 or newer, by itself or as `python3 mwatch-run.pyz`. The
-same sources give the same bytes. The installed nvidia-ml-py (`pynvml.py`) is bundled with its
-licence.
+The file runs in any image with Python 3.8 or newer. The same sources give the same bytes. The
+installed nvidia-ml-py (`pynvml.py`) is bundled with its licence.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _NVML = "pynvml.py"
 
 
 def build(target: str) -> None:
-    """Raises OSError."""
+    """Write the file. Raises OSError."""
     sources = sorted([*_sources(), (_NVML, _nvml())])
     file = io.BytesIO(_START)
     with zipfile.ZipFile(file, "a", zipfile.ZIP_DEFLATED) as archive:
@@ -61,7 +60,7 @@ def _nvml() -> str:
 
 
 def _licence(source: bytes) -> bytes:
-    """The comment at the head of the file."""
+    """Return the comment at the head of the file."""
     head = itertools.takewhile(lambda line: line.startswith(b"#"), source.splitlines())
     return b"\n".join(line.lstrip(b"#").strip() for line in head) + b"\n"
 

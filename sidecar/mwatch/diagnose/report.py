@@ -32,8 +32,7 @@ from mwatch.model.phase import JobPhase
 from mwatch.report.markdown import json_text
 from mwatch.report.run_report import RunReport, iso
 from mwatch.runtime.files import replacing
-from mwatch_trainer.scrub.environment import is_secret_name
-from mwatch_trainer.scrub.scrubber import scrub_text
+from mwatch_trainer.scrub.scrubber import is_secret_name, scrub_text
 
 MAX_ACTIONS = 6
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mwatch_trainer.evidence.bundle_copy import NotCopied, copy
 from mwatch_trainer.evidence.incident_dirs import beside
+from mwatch_trainer.evidence.offload import NotCopied, copy
 
 Ask = Callable[[Mapping[str, Any], float], Mapping[str, Any]]
 _NO_WRAPPER = ("there is no wrapper", "the wrapper has ended")
@@ -41,7 +41,7 @@ class OffPod:
         """Of the bundle in `folder`; takes no longer than that. May be asked again: what has
         changed since goes there too."""
         if not self._is_act():
-            return OffloadResult(None, "observing leaves the folder of the checkpoints as it is")
+            return OffloadResult(None, "observe mode does not write to the checkpoint folder")
         try:
             answer = self._ask({"op": "keep", "id": id, "seconds": max(0.0, seconds - 1)}, seconds)
         except (OSError, ValueError) as error:

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mwatch_trainer.control.client import ask
-from mwatch_trainer.evidence.dumps import Dumps
-from mwatch_trainer.probe.dump_quota import MAX_DUMPS
+from mwatch_trainer.evidence.dumps import MAX_DUMPS, Dumps
 from mwatch_trainer.processes.proc import Tree
 from support.runs.wrapper_runs import child_pid, python, running
 from support.waiting import until
@@ -23,7 +22,7 @@ import faulthandler, json, os, signal, subprocess, sys, time
 from mwatch_trainer.probe import record_file
 from mwatch_trainer.processes import proc
 from mwatch_trainer.probe.record_file import ProbeRecord
-from mwatch_trainer.probe.dump_signal import stacks_name
+from mwatch_trainer.probe.dump import stacks_name
 folder, answers = sys.argv[1], json.loads(sys.argv[2])
 def put(rank, pid, started, number):
     os.makedirs(folder + "/probe", exist_ok=True)

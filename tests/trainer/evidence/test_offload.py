@@ -16,8 +16,8 @@ import pytest
 
 from mwatch.model.incident import is_incident_id as is_incident_id_there
 from mwatch_trainer.control.client import ask
-from mwatch_trainer.evidence.bundle_copy import NotCopied, copy
 from mwatch_trainer.evidence.incident_dirs import beside, is_incident_id, prune
+from mwatch_trainer.evidence.offload import NotCopied, copy
 from support.runs.wrapper_runs import attempt, child_pid, descendants, is_alive, running
 from support.waiting import until
 
@@ -74,7 +74,7 @@ def test_observing_leaves_the_checkpoints_alone(tmp_path: Path) -> None:
     with acting(tmp_path) as (volume, save):
         bundle(volume)
         answer = ask(str(volume), {"op": "keep", "id": ID})
-        assert answer["error"] == "observing leaves the folder of the checkpoints as it is"
+        assert answer["error"] == "observe mode does not write to the checkpoint folder"
         assert os.listdir(save) == []
 
 
@@ -97,14 +97,14 @@ def test_without_a_known_folder_of_checkpoints_it_is_refused(tmp_path: Path) -> 
     with running(tmp_path, *FOREVER, options=["--act"]):
         child_pid(tmp_path)
         answer = ask(str(tmp_path), {"op": "keep", "id": ID})
-        assert answer["error"] == "it is not known where this job saves"
+        assert answer["error"] == "the checkpoint folder of this job is unknown"
 
 
 def copiers(wrapper: int) -> list[int]:
     found = []
     for pid in descendants(wrapper):
         with suppress(OSError):
-            if b"mwatch_trainer.evidence.bundle_copy" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"mwatch_trainer.evidence.offload" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(pid)
     return found
 
@@ -145,7 +145,7 @@ def test_a_copy_ends_with_its_time(tmp_path: Path) -> None:
             return answers[-1].get("state") == "kept"
 
         until(is_kept)
-        assert all("ask again" in each["error"] for each in answers[:-1])
+        assert all("try again" in each["error"] for each in answers[:-1])
 
 
 def test_what_is_no_regular_file_stays_where_it_is(tmp_path: Path) -> None:

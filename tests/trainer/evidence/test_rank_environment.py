@@ -13,8 +13,7 @@ import pytest
 from mwatch_trainer.control.client import ask
 from mwatch_trainer.evidence.dumps import MAX_BYTES, environments
 from mwatch_trainer.processes.proc import Process
-from mwatch_trainer.scrub.environment import scrubbed_environment
-from mwatch_trainer.scrub.scrubber import Scrubber
+from mwatch_trainer.scrub.scrubber import Scrubber, scrubbed_environment
 from support.runs.wrapper_runs import child_pid, environ, python, running
 
 SECRET = [

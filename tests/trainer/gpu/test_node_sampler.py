@@ -129,7 +129,7 @@ def test_the_tree_is_walked_from_above_and_without_what_is_ours() -> None:
 
 def test_a_process_that_is_gone_is_nobody(tmp_path: Path) -> None:
     assert proc.read(1, str(tmp_path)) is None
-    assert proc.everything(str(tmp_path / "none")) == {}
+    assert proc.all_processes(str(tmp_path / "none")) == {}
     assert proc.rank_of(1, str(tmp_path)) is None
     assert Ranks(str(tmp_path)).of([process(2, 1)]) == {2: (None, False)}
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from mwatch_trainer import contract
-from mwatch_trainer.processes import helper_process
+from mwatch_trainer.processes.children import start_helper
 from support.builders.nvml import FakeDriver
 from support.waiting import until
 
@@ -31,7 +31,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 @pytest.fixture
 def sampler(driver: FakeDriver, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     arguments = [str(tmp_path), str(os.getpid())]
-    process = helper_process.start("gpu.node_sampler", arguments, needs="pynvml")
+    process = start_helper("gpu.node_sampler", arguments, needs="pynvml")
     yield process
     process.kill()
     process.wait(10)

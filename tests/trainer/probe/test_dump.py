@@ -15,8 +15,7 @@ import pytest
 
 from mwatch_trainer import contract
 from mwatch_trainer.probe import dump
-from mwatch_trainer.probe.dump import Requests, stacks
-from mwatch_trainer.probe.dump_signal import free_signal, stacks_name
+from mwatch_trainer.probe.dump import Requests, free_signal, stacks, stacks_name
 from mwatch_trainer.probe.record_file import ProbeRecord
 from support.builders.probe import beat_after, finished, record_of, running, wait_for
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 import pytest
 
 from mwatch_trainer.probe.rank_identity import (
-    MAYBE,
-    NO_PROBES,
+    MAYBE_RANK,
+    NOT_A_RANK,
     OWNER_VARIABLE,
     RANK,
+    classify,
     identity,
     mark,
     program,
-    standing,
 )
 
 WORKER = {"RANK": "9", "LOCAL_RANK": "1", "WORLD_SIZE": "16", "TORCHELASTIC_RESTART_COUNT": "2"}
@@ -24,7 +24,7 @@ SPAWNED = ["python", "-c", "from multiprocessing.spawn import spawn_main", "--mu
 
 
 def test_a_worker_of_torchrun_is_a_rank() -> None:
-    assert standing(WORKER, 100, TRAINER) == RANK
+    assert classify(WORKER, 100, TRAINER) == RANK
     told = identity(WORKER)
     assert (told.rank, told.local_rank, told.world_size, told.restart_count) == (9, 1, 16, 2)
 
@@ -42,39 +42,39 @@ def test_a_worker_of_torchrun_is_a_rank() -> None:
     ],
 )
 def test_a_launcher_is_none_though_the_pod_gives_it_a_rank(command: list[str]) -> None:
-    assert standing(POD, 100, command) == NO_PROBES
-    assert standing(WORKER, 100, command) == NO_PROBES
+    assert classify(POD, 100, command) == NOT_A_RANK
+    assert classify(WORKER, 100, command) == NOT_A_RANK
 
 
 def test_a_program_with_the_rank_of_its_pod_may_be_one() -> None:
-    assert standing(POD, 100, TRAINER) == MAYBE
-    assert standing({}, 100, TRAINER) == MAYBE
+    assert classify(POD, 100, TRAINER) == MAYBE_RANK
+    assert classify({}, 100, TRAINER) == MAYBE_RANK
 
 
 def test_a_line_of_python_or_a_prompt_is_none() -> None:
-    assert standing({}, 100, ["python", "-c", "print(1)"]) == NO_PROBES
-    assert standing({}, 100, ["python"]) == NO_PROBES
-    assert standing({}, 100, []) == NO_PROBES
+    assert classify({}, 100, ["python", "-c", "print(1)"]) == NOT_A_RANK
+    assert classify({}, 100, ["python"]) == NOT_A_RANK
+    assert classify({}, 100, []) == NOT_A_RANK
 
 
 def test_a_spawned_worker_of_a_launcher_may_be_one() -> None:
-    assert standing({}, 100, SPAWNED) == MAYBE
+    assert classify({}, 100, SPAWNED) == MAYBE_RANK
 
 
 @pytest.mark.parametrize("words", [WORKER, POD, {}])
 def test_children_of_a_rank_are_none(words: dict[str, str]) -> None:
     inherited = {**words, OWNER_VARIABLE: mark(words, 100)}
-    assert standing(inherited, 101, TRAINER) == NO_PROBES
-    assert standing(inherited, 101, SPAWNED) == NO_PROBES
+    assert classify(inherited, 101, TRAINER) == NOT_A_RANK
+    assert classify(inherited, 101, SPAWNED) == NOT_A_RANK
 
 
 def test_a_rank_that_replaces_itself_by_exec_stays_one() -> None:
-    assert standing({**WORKER, OWNER_VARIABLE: mark(WORKER, 100)}, 100, TRAINER) == RANK
+    assert classify({**WORKER, OWNER_VARIABLE: mark(WORKER, 100)}, 100, TRAINER) == RANK
 
 
 def test_a_worker_that_was_started_by_what_took_itself_for_a_rank_is_one() -> None:
-    assert standing({**WORKER, OWNER_VARIABLE: mark(POD, 100)}, 101, TRAINER) == RANK
-    assert standing({**WORKER, OWNER_VARIABLE: mark({}, 100)}, 101, TRAINER) == RANK
+    assert classify({**WORKER, OWNER_VARIABLE: mark(POD, 100)}, 101, TRAINER) == RANK
+    assert classify({**WORKER, OWNER_VARIABLE: mark({}, 100)}, 101, TRAINER) == RANK
 
 
 def test_what_mpirun_and_srun_tell_is_understood() -> None:
@@ -89,7 +89,7 @@ def test_what_mpirun_and_srun_tell_is_understood() -> None:
 @pytest.mark.parametrize("value", ["", "-1", "x", "1" * 30, "٣x"])
 def test_a_strange_rank_is_no_rank(value: str) -> None:
     assert identity({"RANK": value}).rank == -1
-    assert standing({"RANK": value, "LOCAL_RANK": "0"}, 100, TRAINER) == MAYBE
+    assert classify({"RANK": value, "LOCAL_RANK": "0"}, 100, TRAINER) == MAYBE_RANK
 
 
 def test_a_world_that_the_rank_does_not_fit_in_is_unknown() -> None:

@@ -264,7 +264,7 @@ def test_a_signal_before_the_start_ends_the_wait(tmp_path: Path) -> None:
         wrapper.terminate()
         out, _ = wrapper.communicate(timeout=LIMIT_SECONDS)
     assert (wrapper.returncode, out) == (143, b"")
-    assert attempt(tmp_path)["exit"]["reason"] == "asked to end before the start: SIGTERM"
+    assert attempt(tmp_path)["exit"]["reason"] == "stopped before the start: SIGTERM"
 
 
 def _isolation() -> list[str]:

@@ -31,7 +31,7 @@ from mwatch_trainer.checkpoint import timeline
 from mwatch_trainer.checkpoint import timeline as timelines
 from mwatch_trainer.checkpoint.files import read_bounded
 from mwatch_trainer.checkpoint.timeline import TimelineFile
-from mwatch_trainer.control_requests import FENCE, Asks, ControlRequest
+from mwatch_trainer.control_requests import FENCE, ControlRequest, RequestQueue
 
 FOLDER = "claims"
 KEPT = 16
@@ -170,8 +170,8 @@ _EVERY_SECONDS = 2.0
 
 
 class FenceWatch:
-    def __init__(self, fence: Fence, asks: Asks) -> None:
-        self._fence, self._asks = fence, asks
+    def __init__(self, fence: Fence, requests: RequestQueue) -> None:
+        self._fence, self._requests = fence, requests
         self._is_over = threading.Event()
         threading.Thread(target=self._run, name="mwatch-fence", daemon=True).start()
 
@@ -182,5 +182,5 @@ class FenceWatch:
         while not self._is_over.wait(_EVERY_SECONDS):
             why = self._fence.is_stale()
             if why is not None and not self._is_over.is_set():
-                self._asks.put(ControlRequest(FENCE, why, 0.0))
+                self._requests.put(ControlRequest(FENCE, why, 0.0))
                 return

@@ -1,9 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Asks the wrapper of a folder something, through its control socket.
-
-A unix socket in a folder whose path is longer than the 108 bytes that an address may have.
-"""
+"""Client of the wrapper's control socket, and unix sockets at paths longer than 108 bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from mwatch_trainer import contract
 
 @contextmanager
 def short_path(folder: str, name: str) -> Iterator[str]:
-    """Another path of the same file, good inside the block. Raises OSError."""
+    """Give the file a short path, valid inside the block. Raises OSError."""
     fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{fd}/{name}"
@@ -28,7 +25,7 @@ def short_path(folder: str, name: str) -> Iterator[str]:
 
 
 def listen(folder: str, name: str, mode: int) -> socket.socket:
-    """Takes the place of a socket that an earlier process left there. Raises OSError."""
+    """Listen; replace a socket left by an earlier process. Raises OSError."""
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with short_path(folder, name) as path:
@@ -44,7 +41,6 @@ def listen(folder: str, name: str, mode: int) -> socket.socket:
 
 
 def connect(folder: str, name: str, seconds: float) -> socket.socket:
-    """Raises OSError."""
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     client.settimeout(seconds)
     try:
@@ -60,14 +56,14 @@ MAX_LINE_BYTES = 1 << 20
 
 
 def ask(directory: str, request: Mapping[str, Any], timeout: float = 5.0) -> dict[str, Any]:
-    """The answer. Never raises: what went wrong is `{"ok": False, "error": TEXT}`."""
+    """Return the answer. Never raises: a failure is `{"ok": False, "error": TEXT}`."""
     try:
         answer = json.loads(_answer(directory, request, timeout).decode("utf-8"))
     except FileNotFoundError:
         return _failed("there is no wrapper: no control socket")
     except ConnectionRefusedError:
         return _failed("the wrapper has ended")
-    except (TimeoutError, OSError) as error:  # socket.timeout is no TimeoutError before 3.10
+    except (TimeoutError, OSError) as error:  # socket.timeout is not a TimeoutError before 3.10
         return _failed(error.strerror or f"no answer within {timeout:g} s")
     except (ValueError, RecursionError):
         return _failed("the answer cannot be read")

@@ -1,17 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The wrapper's control socket: one JSON object a line, one answer each.
+"""The wrapper's control socket: one JSON object per line, one answer each.
 
-`status`, `dump` (evidence of every rank now), `keep` (evidence of an incident, beside the
-checkpoints), `stop` and `restart` (in place, only in act). Answers at once to `stop`: that the
-trainer has ended is seen by the end of the wrapper. A caller that says nothing, or too much, is
-left after some seconds.
-
-A restart in place, asked for over the control socket: only in act, and once per attempt.
-
-Whoever names the attempt that is to end can ask again, or late, and harms nothing: the attempt
-after it is another one. A checkpoint to resume from is written as `decision.json`, which the next
-attempt reads after it has asked the controller.
+`status`, `dump` (evidence of every rank), `keep` (copy an incident's evidence beside the
+checkpoints), `stop` and `restart` (in place, act mode only). `stop` is answered at once; the
+wrapper's exit shows the trainer's end. A client that sends nothing, or too much, is disconnected
+after some seconds.
 """
 
 from __future__ import annotations
@@ -26,10 +20,9 @@ from typing import Any, Callable, Mapping
 
 from mwatch_trainer import contract
 from mwatch_trainer.control.client import listen, short_path
-from mwatch_trainer.control_requests import RESTART, STOP, Asks, ControlRequest
-from mwatch_trainer.evidence.bundle_copy import NotCopied
+from mwatch_trainer.control_requests import RESTART, STOP, ControlRequest, RequestQueue
 from mwatch_trainer.evidence.dumps import BadName, Dumps
-from mwatch_trainer.evidence.offload import Keeping
+from mwatch_trainer.evidence.offload import EvidenceOffload, NotCopied
 from mwatch_trainer.scrub.scrubber import scrub_text
 
 _MAX_NUMBER = 10**12
@@ -44,15 +37,26 @@ class CannotRestart(ValueError):
 
 
 class Restarts:
+    """Restarts in place: only in act mode, and once per attempt.
+
+    A request that names the attempt to end can be repeated or late without harm. A checkpoint to
+    resume from is written as `decision.json`, which the next attempt reads after it has asked the
+    controller.
+    """
+
     def __init__(
-        self, directory: str, mode: str, asks: Asks, status: Callable[[], Mapping[str, Any]]
+        self,
+        directory: str,
+        mode: str,
+        requests: RequestQueue,
+        status: Callable[[], Mapping[str, Any]],
     ) -> None:
         self._directory, self._mode = directory, mode
-        self._asks, self._status = asks, status
-        self._asked: deque[int] = deque(maxlen=_REMEMBERED)
+        self._requests, self._status = requests, status
+        self._requested: deque[int] = deque(maxlen=_REMEMBERED)
         self._lock = threading.Lock()
 
-    def ask(self, request: Mapping[str, Any], reason: str, grace: float) -> dict[str, Any]:
+    def request(self, request: Mapping[str, Any], reason: str, grace: float) -> dict[str, Any]:
         """Raises CannotRestart, and OSError where the choice cannot be written."""
         if self._mode != contract.ACT:
             raise CannotRestart("observing", "a restart in place needs --act")
@@ -60,7 +64,7 @@ class Restarts:
         resume_from = _count(request, "resume_from")
         with self._lock:
             current = self._status().get("attempt")
-            if wanted is not None and wanted in self._asked:
+            if wanted is not None and wanted in self._requested:
                 return {"accepted": RESTART, "already": True, "attempt": current}
             self._check(wanted, current)
             answer = {"accepted": RESTART, "attempt": current, "grace_seconds": grace}
@@ -69,25 +73,24 @@ class Restarts:
             if resume_from is not None:
                 self._write_choice(current, resume_from, reason)
             if wanted is not None:
-                self._asked.append(wanted)
-            self._asks.put(
-                ControlRequest(RESTART, reason, grace, request.get("save") is True, wanted)
-            )
+                self._requested.append(wanted)
+            with_save = request.get("save") is True
+            self._requests.put(ControlRequest(RESTART, reason, grace, with_save, wanted))
         return answer
 
     def _check(self, wanted: int | None, current: Any) -> None:
         if wanted is None:
             return
         if wanted != current:
-            text = f"attempt {wanted} does not run: it is {current}"
+            text = f"attempt {wanted} is not running: the current one is {current}"
             raise CannotRestart("wrong-attempt", text, current)
         if not self._status().get("is_running"):
             raise CannotRestart("not-running", f"attempt {wanted} has ended by itself", current)
 
     def _write_choice(self, current: Any, resume_from: int, reason: str) -> None:
-        """Of the attempt after this one."""
+        """Choose the checkpoint of the next attempt."""
         if not isinstance(current, int):
-            raise CannotRestart("not-running", "no attempt has begun")
+            raise CannotRestart("not-running", "no attempt has started")
         choice = {"attempt": current + 1, "resume_from": resume_from, "reason": reason}
         contract.write_json(os.path.join(self._directory, contract.DECISION), choice)
 
@@ -102,13 +105,13 @@ def _count(request: Mapping[str, Any], name: str) -> int | None:
 
 
 MAX_REQUEST_BYTES = 1 << 16
-_MAX_CALLERS = 8
-_CALLER_SECONDS = 5.0
+_MAX_CLIENTS = 8
+_CLIENT_SECONDS = 5.0
 _DEFAULT_GRACE_SECONDS = 30.0
 _MAX_GRACE_SECONDS = 3600.0
 _DEFAULT_DUMP_SECONDS = 5.0
 _MAX_DUMP_SECONDS = 60.0
-_DEFAULT_KEEP_SECONDS = 5.0
+_DEFAULT_COPY_SECONDS = 5.0
 # In a pod the volume is the pod's own, and the sidecar may be another user.
 _MODE_ALONE, _MODE_IN_POD = 0o600, 0o666
 
@@ -117,33 +120,29 @@ class RequestRefused(ValueError):
     """The request cannot be served; the text is the answer."""
 
 
-class Control:
+class ControlServer:
     def __init__(
         self,
         directory: str,
         mode: str,
-        asks: Asks,
+        requests: RequestQueue,
         dumps: Dumps,
-        keeping: Keeping,
+        offload: EvidenceOffload,
         status: Callable[[], Mapping[str, Any]],
     ) -> None:
-        self.error = ""
-        self._directory, self._asks = directory, asks
-        self._dumps, self._keeping, self._status = dumps, keeping, status
-        self._restarts = Restarts(directory, mode, asks, status)
-        self._callers = threading.Semaphore(_MAX_CALLERS)
+        self._directory, self._requests = directory, requests
+        self._dumps, self._offload, self._status = dumps, offload, status
+        self._restarts = Restarts(directory, mode, requests, status)
+        self._clients = threading.Semaphore(_MAX_CLIENTS)
         self._server: socket.socket | None = None
         self._inode = 0
-        try:
+        with contextlib.suppress(OSError):
             self._server = listen(directory, contract.CONTROL, _socket_mode())
             self._inode = os.stat(os.path.join(directory, contract.CONTROL)).st_ino
-        except OSError as error:
-            self.error = error.strerror or str(error)
-            return
-        threading.Thread(target=self._run, name="mwatch-control", daemon=True).start()
+            threading.Thread(target=self._run, name="mwatch-control", daemon=True).start()
 
     def close(self) -> None:
-        """The socket goes, unless a later wrapper has put its own there."""
+        """Remove the socket, unless a later wrapper has put its own there."""
         if self._server is None:
             return
         self._server.close()
@@ -158,7 +157,7 @@ class Control:
             request = json.loads(line.decode("utf-8"))
             if not isinstance(request, dict):
                 raise RequestRefused("the request is not an object")
-            return {"ok": True, **self._served(request)}
+            return {"ok": True, **self._serve_request(request)}
         except CannotRestart as error:
             more = {} if error.attempt is None else {"attempt": error.attempt}
             return {"ok": False, "error": str(error), "kind": error.kind, **more}
@@ -169,7 +168,7 @@ class Control:
         except OSError as error:
             return {"ok": False, "error": error.strerror or str(error)}
 
-    def _served(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _serve_request(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         op = request.get("op")
         if op == "status":
             return self._status()
@@ -177,14 +176,14 @@ class Control:
             seconds = _number(request, "seconds", _DEFAULT_DUMP_SECONDS, _MAX_DUMP_SECONDS)
             return self._dumps.take(_text(request, "id", ""), seconds)
         if op == "keep":
-            seconds = _number(request, "seconds", _DEFAULT_KEEP_SECONDS, _MAX_DUMP_SECONDS)
-            return self._keeping.keep(_text(request, "id", ""), seconds)
+            seconds = _number(request, "seconds", _DEFAULT_COPY_SECONDS, _MAX_DUMP_SECONDS)
+            return self._offload.copy(_text(request, "id", ""), seconds)
         if op in (STOP, RESTART):
             grace = _number(request, "grace_seconds", _DEFAULT_GRACE_SECONDS, _MAX_GRACE_SECONDS)
             reason = scrub_text(_text(request, "reason", "no reason was given"))[:500]
             if op == RESTART:
-                return self._restarts.ask(request, reason, grace)
-            self._asks.put(ControlRequest(op, reason, grace, request.get("save") is True))
+                return self._restarts.request(request, reason, grace)
+            self._requests.put(ControlRequest(op, reason, grace, request.get("save") is True))
             return {"accepted": op, "grace_seconds": grace}
         raise RequestRefused(
             f"unknown op {str(op)[:40]!r}; there are status, dump, keep, stop, restart"
@@ -194,32 +193,32 @@ class Control:
         server = self._server
         while server is not None:
             try:
-                caller, _ = server.accept()
+                client, _ = server.accept()
             except OSError:
                 return
-            if not self._callers.acquire(blocking=False):
-                caller.close()
+            if not self._clients.acquire(blocking=False):
+                client.close()
                 continue
-            threading.Thread(target=self._serve, args=(caller,), daemon=True).start()
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
-    def _serve(self, caller: socket.socket) -> None:
+    def _serve(self, client: socket.socket) -> None:
         try:
-            with caller, contextlib.suppress(OSError):
-                caller.settimeout(_CALLER_SECONDS)
+            with client, contextlib.suppress(OSError):
+                client.settimeout(_CLIENT_SECONDS)
                 data = b""
                 while len(data) <= MAX_REQUEST_BYTES:
                     line, newline, rest = data.partition(b"\n")
                     if newline:
                         data = rest
-                        caller.sendall(json.dumps(self.answer(line)).encode() + b"\n")
+                        client.sendall(json.dumps(self.answer(line)).encode() + b"\n")
                         continue
-                    chunk = caller.recv(1 << 14)
+                    chunk = client.recv(1 << 14)
                     if not chunk:
                         return
                     data += chunk
-                caller.sendall(b'{"ok": false, "error": "the request is too long"}\n')
+                client.sendall(b'{"ok": false, "error": "the request is too long"}\n')
         finally:
-            self._callers.release()
+            self._clients.release()
 
 
 def _socket_mode() -> int:

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Dumps of stacks and flight recorders, and their way off the pod."""
+"""Evidence of an incident: dumps of stacks and flight recorders, copied off the pod."""

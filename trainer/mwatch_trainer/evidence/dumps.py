@@ -1,16 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Evidence of every rank, on request and within a bound: stacks and flight recorders.
+"""Dumps of every rank on request, within a time and size limit: stacks and flight recorders.
 
-The probes are asked by a file and write `dumps/ID/rank-N.*`. A rank that does not answer in time
-holds its GIL or is stopped: it gets its dump signal, which needs no GIL. Whoever still says nothing
-is named in `missing.json`, with what /proc says of it. `environment.json` has the environment and
-the arguments of the trainer, scrubbed.
-
-With which environment and arguments the trainer was started, without its secrets.
-
-Read from /proc: what a program has set for itself since is not in it. One environment in full, of
-the first process; of every other only what differs, or a job of many ranks would repeat itself.
+A request file makes the probes write `dumps/ID/rank-N.*`. A rank that does not answer in time
+holds its GIL or is stopped: it gets its dump signal, which needs no GIL. Ranks that still do not
+answer are listed in `missing.json`; `processes.json` has what /proc shows of all processes, and
+`environment.json` their arguments and environment at the start, scrubbed.
 """
 
 from __future__ import annotations
@@ -19,36 +14,43 @@ import contextlib
 import json
 import os
 import re
+import shutil
+import stat
 import threading
 import time
 from typing import Any, Iterable, Mapping, NamedTuple, Sequence
 
 from mwatch_trainer import contract
 from mwatch_trainer.probe import record_file
-from mwatch_trainer.probe.dump import UNFINISHED
-from mwatch_trainer.probe.dump_quota import RECORDER, DumpRoom
-from mwatch_trainer.probe.dump_signal import stacks_name
+from mwatch_trainer.probe.dump import DUMP_BYTES, UNFINISHED, stacks_name
 from mwatch_trainer.probe.record_file import ProbeRecord
 from mwatch_trainer.processes import proc as processes
 from mwatch_trainer.processes.proc import Process, Tree, catches, facts_of
-from mwatch_trainer.scrub.environment import scrubbed, scrubbed_environment
-from mwatch_trainer.scrub.scrubber import Scrubber
+from mwatch_trainer.scrub.scrubber import Scrubber, scrubbed, scrubbed_environment
 
+MAX_DUMPS = 8
+OLDER_BYTES = 64 << 20
+RECORDER_BYTES = 64 << 20
+RECORDER = "recorder"
+"""The folder of torch's own dumps."""
 MAX_READ_BYTES = 1 << 18
 MAX_BYTES = 1 << 20
 MAX_PROCESSES = 256
-_MAX_WORDS = 2048
+_MAX_ARGUMENTS = 2048
 
 
 def environments(
     processes: Sequence[Process], patterns: Sequence[str], proc: str = "/proc"
 ) -> dict[str, Any]:
-    """Of the trainer's processes, parents first; of the last ones nothing where it is too much."""
+    """Describe how the trainer's processes were started, parents first, up to a size limit.
+
+    The environment of the first is given in full; of the others only the differences.
+    """
     first: dict[str, str] | None = None
-    reported: list[dict[str, Any]] = []
+    described: list[dict[str, Any]] = []
     size = 0
     for process in processes[:MAX_PROCESSES]:
-        size += len(json.dumps(reported[-1:]))
+        size += len(json.dumps(described[-1:]))
         if size > MAX_BYTES:
             break
         environ = _environment(process.pid, proc)
@@ -57,23 +59,23 @@ def environments(
             "argv": _arguments(process.pid, patterns, proc),
         }  # fmt: skip
         if not environ:
-            reported.append({**about, "why": "its environment cannot be read"})
+            described.append({**about, "why": "its environment cannot be read"})
         elif first is None:
             first = environ
-            reported.append({**about, "environment": "as above"})
+            described.append({**about, "environment": "as above"})
         else:
-            reported.append({**about, "differs": _difference(first, environ, patterns)})
+            described.append({**about, "differs": _difference(first, environ, patterns)})
     return {
         "environment": scrubbed_environment(first or {}, Scrubber(patterns)),
-        "processes": reported,
-        "left_out": len(processes) - len(reported),
+        "processes": described,
+        "left_out": len(processes) - len(described),
     }
 
 
 def _difference(
     first: Mapping[str, str], other: Mapping[str, str], patterns: Sequence[str]
 ) -> dict[str, str | None]:
-    """None: it is not set there. Only what differs is scrubbed, which is dear."""
+    """Return the changed variables; None: not set in `other`. Scrubbing is slow."""
     changed = {name: value for name, value in other.items() if first.get(name) != value}
     found: dict[str, str | None] = {}
     found.update(scrubbed_environment(changed, Scrubber(patterns)))
@@ -83,29 +85,29 @@ def _difference(
 
 
 def _environment(pid: int, proc: str) -> dict[str, str]:
-    pairs = (each.partition("=") for each in _words(f"{proc}/{pid}/environ"))
+    pairs = (each.partition("=") for each in _nul_separated(f"{proc}/{pid}/environ"))
     return {name: value for name, equals, value in pairs if equals and name}
 
 
 def _arguments(pid: int, patterns: Sequence[str], proc: str) -> list[str]:
-    return scrubbed(_words(f"{proc}/{pid}/cmdline")[:_MAX_WORDS], Scrubber(patterns))
+    arguments = _nul_separated(f"{proc}/{pid}/cmdline")[:_MAX_ARGUMENTS]
+    return scrubbed(arguments, Scrubber(patterns))
 
 
-def _words(path: str) -> list[str]:
+def _nul_separated(path: str) -> list[str]:
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_READ_BYTES + 1)
     except OSError:
         return []
-    # The last one of what was cut is not whole: half a secret is not known as one.
-    words = data.split(b"\0")[:-1]
-    return [each.decode("utf-8", "replace") for each in words]
+    # The last item may be cut off, and half a secret is not recognized as one.
+    return [each.decode("utf-8", "replace") for each in data.split(b"\0")[:-1]]
 
 
 _MAX_RANKS = 512
 _SIGNAL_SECONDS = 2.0
 _LOOK_SECONDS = 0.05
-_LOOKS_AT_REST = 8
+_STABLE_LOOKS = 8
 _ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _STOPPED = ("T", "t")
 
@@ -117,7 +119,7 @@ class BadName(ValueError):
 class _Rank(NamedTuple):
     record: ProbeRecord
     state: str | None
-    """Of its process; None: it has ended."""
+    """Of its process; None: ended."""
 
     @property
     def is_alive(self) -> bool:
@@ -138,15 +140,15 @@ class Dumps:
     def __init__(
         self, directory: str, tree: Tree, proc: str = "/proc", patterns: Sequence[str] = ()
     ) -> None:
-        """`patterns`: secrets of the user's own."""
+        """`patterns`: the user's own secrets."""
         self._directory = directory
         self._folder = os.path.join(directory, contract.DUMPS_FOLDER)
-        self._room = DumpRoom(self._folder)
+        self._quota = DumpQuota(self._folder)
         self._tree, self._proc, self._patterns = tree, proc, patterns
         self._one_at_a_time = threading.Lock()
 
     def take(self, name: str, seconds: float) -> dict[str, Any]:
-        """Which ranks answered, and where it lies. Raises OSError, and ValueError for the name."""
+        """Take a dump; return its folder and which ranks answered. Raises OSError and BadName."""
         name = name or time.strftime("%Y%m%dT%H%M%S", time.gmtime())
         if not _ID.fullmatch(name) or name == RECORDER:
             raise BadName(f"{name!r} is not a name for a dump")
@@ -155,7 +157,7 @@ class Dumps:
 
     def _take(self, name: str, seconds: float) -> dict[str, Any]:
         folder = os.path.join(self._folder, name)
-        self._room.make(name)
+        self._quota.make_room(name)
         os.makedirs(folder, exist_ok=True)
         ranks = self._ranks()
         request = os.path.join(self._folder, contract.DUMP_REQUEST)
@@ -165,14 +167,14 @@ class Dumps:
         silent = able - self._answered(folder, able)
         by_signal = self._signal({number: ranks[number].record for number in silent}, folder)
         self._write_processes(folder)
-        cut = self._room.trim(name)
+        cut = self._quota.trim(name)
         missing = [
             {"rank": number, "why": rank.why}
             for number, rank in sorted(ranks.items())
             if number not in self._answered(folder, able)
         ]
-        reported = {"ranks": missing, "too_large": cut[:_MAX_RANKS]}
-        contract.write_json(os.path.join(folder, "missing.json"), reported)
+        document = {"ranks": missing, "too_large": cut[:_MAX_RANKS]}
+        contract.write_json(os.path.join(folder, "missing.json"), document)
         answered = sorted(self._answered(folder, able))
         return {
             "id": name,
@@ -183,7 +185,7 @@ class Dumps:
         }
 
     def _ranks(self) -> dict[int, _Rank]:
-        """Of this attempt's probes; a record of a process that is not below us is an old one."""
+        """Read the probes of this attempt; a record of a process not below us is an old one."""
         below = {(each.pid, each.started): each.state for each in self._tree.processes()}
         found: dict[int, _Rank] = {}
         folder = os.path.join(self._directory, contract.PROBE_FOLDER)
@@ -205,13 +207,13 @@ class Dumps:
         return {number for number in ranks if f"rank-{number}.stacks.txt" in names}
 
     def _finished(self, folder: str, ranks: set[int]) -> set[int]:
-        """Whose recorder is there too, where there is one: it takes longer than the stacks."""
+        """Return the ranks whose flight recorder is written too: it takes longer than stacks."""
         answered = self._answered(folder, ranks)
         names = set(_listed(folder))
         return {number for number in answered if f"rank-{number}.{UNFINISHED}" not in names}
 
     def _signal(self, silent: dict[int, ProbeRecord], folder: str) -> set[int]:
-        """Those whose stacks came by the signal; they are put where the others' lie."""
+        """Signal silent ranks; copy their stacks to `folder` and return those that answered."""
         sizes: dict[int, int] = {}
         for number, record in silent.items():
             process = processes.read(record.pid, self._proc)
@@ -225,25 +227,25 @@ class Dumps:
             return set()
         _wait(lambda: all(_size(self._signal_path(each)) > sizes[each] for each in sizes),
               _SIGNAL_SECONDS)  # fmt: skip
-        self._wait_for_rest(sizes)
+        self._wait_until_written(sizes)
         came = {each for each in sizes if _size(self._signal_path(each)) > sizes[each]}
         for number in came:
             target = os.path.join(folder, f"rank-{number}.stacks.txt")
             _copy_tail(self._signal_path(number), sizes[number], target)
         return came
 
-    def _wait_for_rest(self, ranks: Iterable[int]) -> None:
-        """They write line by line, and on a busy machine with pauses between."""
+    def _wait_until_written(self, ranks: Iterable[int]) -> None:
+        """Wait until the files stop growing: they are written line by line, with pauses."""
         seen: list[int] = []
         looks = 0
 
-        def is_at_rest() -> bool:
+        def is_stable() -> bool:
             nonlocal seen, looks
             before, seen = seen, [_size(self._signal_path(each)) for each in ranks]
             looks = looks + 1 if seen == before else 0
-            return looks >= _LOOKS_AT_REST
+            return looks >= _STABLE_LOOKS
 
-        _wait(is_at_rest, _SIGNAL_SECONDS)
+        _wait(is_stable, _SIGNAL_SECONDS)
 
     def _signal_path(self, rank: int) -> str:
         return os.path.join(self._folder, stacks_name(rank))
@@ -252,8 +254,8 @@ class Dumps:
         alive = self._tree.processes()[: processes.MAX_PROCESSES]
         document = {"at": time.time(), "processes": [facts_of(each, self._proc) for each in alive]}
         contract.write_json(os.path.join(folder, "processes.json"), document)
-        started = environments(alive, self._patterns, self._proc)
-        contract.write_json(os.path.join(folder, "environment.json"), started)
+        environment = environments(alive, self._patterns, self._proc)
+        contract.write_json(os.path.join(folder, "environment.json"), environment)
 
 
 def _wait(is_done: Any, seconds: float) -> None:
@@ -280,7 +282,7 @@ def _copy_tail(source: str, start: int, target: str) -> None:
             file.seek(start)
             data = file.read(1 << 20)
         with open(target, "wb") as file:
-            file.write(b"# by its dump signal: the probe did not answer\n" + data)
+            file.write(b"# by the dump signal: the probe did not answer\n" + data)
 
 
 def _listed(folder: str) -> list[str]:
@@ -295,3 +297,74 @@ def _size(path: str) -> int:
         return os.stat(path).st_size
     except OSError:
         return 0
+
+
+class DumpQuota:
+    """Limits the dumps on the volume: a pod whose volume overruns is evicted.
+
+    The oldest dumps are removed before a new one is taken. One that is too large loses its largest
+    flight recorders, then its largest files. Dumps that torch writes by itself are limited too.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def make_room(self, name: str) -> None:
+        """Remove old dumps before the dump `name` is taken."""
+        kept = [each for each in self._by_age() if each != name]
+        sizes = {each: sum(_sizes(os.path.join(self._folder, each)).values()) for each in kept}
+        while kept and (len(kept) >= MAX_DUMPS or sum(sizes[each] for each in kept) > OLDER_BYTES):
+            shutil.rmtree(os.path.join(self._folder, kept.pop(0)), ignore_errors=True)
+        self.trim_recorder()
+
+    def trim(self, name: str) -> list[str]:
+        """Remove files of a dump that is too large; return their names."""
+        folder = os.path.join(self._folder, name)
+        sizes = _sizes(folder)
+        by_worth = sorted(sizes, key=lambda each: (each.endswith(".pickle"), sizes[each]))
+        return _remove_from_the_end(folder, by_worth, sizes, DUMP_BYTES)
+
+    def trim_recorder(self) -> None:
+        """Remove torch's oldest dumps."""
+        folder = os.path.join(self._folder, RECORDER)
+        sizes = _sizes(folder)
+        newest_first = sorted(sizes, key=lambda each: -_mtime(os.path.join(folder, each)))
+        _remove_from_the_end(folder, newest_first, sizes, RECORDER_BYTES)
+
+    def _by_age(self) -> list[str]:
+        """Return the folders of dumps, oldest first."""
+        paths = {each: os.path.join(self._folder, each) for each in _listed(self._folder)}
+        folders = [each for each in paths if os.path.isdir(paths[each]) and each != RECORDER]
+        return sorted(folders, key=lambda each: _mtime(paths[each]))
+
+
+def _remove_from_the_end(
+    folder: str, names: list[str], sizes: dict[str, int], most: int
+) -> list[str]:
+    total = sum(sizes.values())
+    gone: list[str] = []
+    for name in reversed(names):
+        if total <= most:
+            break
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(folder, name))
+            gone.append(name)
+            total -= sizes[name]
+    return gone
+
+
+def _sizes(folder: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name in _listed(folder):
+        with contextlib.suppress(OSError):
+            status = os.lstat(os.path.join(folder, name))
+            if not stat.S_ISDIR(status.st_mode):
+                found[name] = status.st_size
+    return found
+
+
+def _mtime(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0

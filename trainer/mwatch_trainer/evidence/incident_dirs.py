@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A folder that holds one folder for each incident, bounded in number and bytes.
+"""A folder with one folder per incident, limited in number and bytes.
 
-The oldest go first, as a whole: a name begins with its time. Nothing is touched whose name is not
-that of an incident, and no link is followed.
+The oldest are removed first: a name begins with its time. Other names are not touched, and no
+link is followed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ INCIDENTS = "incidents"
 MANIFEST = "manifest.json"
 MAX_INCIDENTS = 64
 MAX_BYTES = 1 << 30
-"""Beside the checkpoints, of all evidence of a run: less than one checkpoint of a small model."""
+"""Limit of a run's evidence beside the checkpoints: less than a checkpoint of a small model."""
 VOLUME_BYTES = 128 << 20
-"""On the volume that the containers of a pod share."""
+"""Limit on the volume that the containers of a pod share."""
 _ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-a[0-9]{1,9}-[a-z-]{1,40}(?:-[0-9]{1,6})?", re.ASCII)
 
 
@@ -30,12 +30,12 @@ def is_incident_id(name: str) -> bool:
 
 
 def beside(save: str) -> str:
-    """Where the incidents of a run lie that saves there."""
+    """Return the incidents folder of a run that saves to `save`."""
     return os.path.join(save, FOLDER, INCIDENTS)
 
 
 def incident_names(root: str) -> list[str]:
-    """The oldest first. Raises OSError, but not where there is no such folder."""
+    """Return the incidents, oldest first; none if the folder is missing. Raises OSError."""
     try:
         return sorted(filter(is_incident_id, os.listdir(root)))
     except FileNotFoundError:
@@ -49,7 +49,7 @@ def prune(
     max_incidents: int = MAX_INCIDENTS,
     max_bytes: int = MAX_BYTES,
 ) -> list[str]:
-    """The oldest beyond the bounds go; one that cannot be removed stays. Returns what went."""
+    """Remove the oldest beyond the limits, but not `keep`; return the removed names."""
     names = [each for each in incident_names(root) if _is_folder(os.path.join(root, each))]
     sizes = {name: folder_bytes(os.path.join(root, name)) for name in names}
     total, count = sum(sizes.values()), len(names)
@@ -66,7 +66,7 @@ def prune(
 
 
 def folder_bytes(folder: str) -> int:
-    """Of all that lies below it; links count as links."""
+    """Return the size of all files below; a link counts as itself."""
     total = 0
     for above, _, files in os.walk(folder):
         for file in files:

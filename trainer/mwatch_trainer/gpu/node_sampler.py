@@ -29,8 +29,7 @@ _SHARE = 0.02
 _SILENT_SECONDS = 10.0
 """A look at eight GPUs takes 20 ms; the slowest call that was ever measured, 20 ms more."""
 _OWN = tuple(
-    b"mwatch_trainer." + each
-    for each in (b"output.pump", b"gpu.node_sampler", b"evidence.bundle_copy")
+    b"mwatch_trainer." + each for each in (b"output.pump", b"gpu.node_sampler", b"evidence.offload")
 )
 
 
@@ -42,7 +41,7 @@ class ProcessFacts:
         self._ranks = Ranks(proc)
 
     def sample(self) -> dict[str, Any]:
-        known = processes.everything(self._proc)
+        known = processes.all_processes(self._proc)
         own = [each.pid for each in known.values() if self._is_own(each)]
         below = processes.descendants(self._wrapper, known, without=own)
         below = below[: processes.MAX_PROCESSES]

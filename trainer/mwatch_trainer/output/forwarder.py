@@ -26,9 +26,8 @@ from typing import Any, Callable, NamedTuple, Sequence
 from mwatch_trainer.linux import bytes_waiting, enlarge_pipe
 from mwatch_trainer.output import pump
 from mwatch_trainer.output.log_copy import LineCopy, LogWriter
-from mwatch_trainer.processes import helper_process
-from mwatch_trainer.processes.reaper import Reaper
-from mwatch_trainer.reporting import say
+from mwatch_trainer.processes.children import Reaper, start_helper
+from mwatch_trainer.reporting import report
 from mwatch_trainer.scrub.scrubber import Scrubber
 
 STDOUT, STDERR = 1, 2
@@ -99,7 +98,7 @@ class Tee:
             fds = [self._shared_fd, *self._sinks, *(each.reading for each in self._sources)]
             fds += [each.writing for each in copies]
             arguments = [self.mark, str(self._shared_fd), *streams]
-            self.process = helper_process.start("output.pump", arguments, fds)
+            self.process = start_helper("output.pump", arguments, fds)
         except OSError:
             _close(*(each.reading for each in copies))
             raise
@@ -212,7 +211,7 @@ class Output:
         try:
             self.tee = Tee()
         except OSError as error:
-            say(f"the output is not copied: {error.strerror or error}")
+            report(f"the output is not copied: {error.strerror or error}")
             return
         self._adopt_pump(self.tee)
 

@@ -1,17 +1,19 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank tells when it is asked: the stacks of all its threads, and torch's flight recorder.
+"""Dumps of a rank: the stacks of all its threads, and torch's flight recorder.
 
-The stacks are on disk before torch is called: that may wait for locks of its own. Nothing is
-imported; a torch that is not there yet has nothing recorded. Sizes are bounded, files appear
-whole. A rank that holds the GIL cannot answer this way: for that one there is `probe_signal`.
+On a request file the probe writes them itself, the stacks first: torch may block on its own locks.
+Nothing is imported; if torch is not loaded there is nothing recorded. A process that holds the GIL
+writes its stacks on a signal instead (`DumpSignal`). Sizes are limited, and files appear whole.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import re
+import signal
 import sys
 import threading
 import time
@@ -19,29 +21,30 @@ from typing import Any, Callable
 
 from mwatch_trainer import contract
 from mwatch_trainer.probe import stack
-from mwatch_trainer.probe.dump_quota import DUMP_BYTES
 
+DUMP_BYTES = 64 << 20
+"""Limit of one dump; the ranks of a node share it."""
 MAX_STACKS_BYTES = 1 << 20
 MAX_FLIGHT_BYTES = 8 << 20
-"""Of one rank, or less: the ranks of a node share the room of one dump."""
+"""Limit of one rank."""
 _LOCAL_RANKS = "LOCAL_WORLD_SIZE"
 _MAX_THREADS = 256
 _ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _RECORDERS = (("nccl", "_dump_nccl_trace"), ("gloo", "_dump_fr_trace"))
-"""NCCL has a recorder of its own; the other one has gloo and whatever else records."""
+"""NCCL has its own recorder; gloo and all others share the second."""
 _HAS_ENTRIES = b"record_id"
 UNFINISHED = "unfinished"
-"""A file of this kind lies beside the stacks of a rank until all of its answer is there."""
+"""A file with this ending exists beside a rank's stacks until its dump is complete."""
 
 
 class Requests:
-    """Tells a new request from one that was there before; costs one `stat` a look."""
+    """Recognizes a new request file, at the cost of one `stat` each time."""
 
     def __init__(self, folder: str) -> None:
         self._path = os.path.join(folder, contract.DUMPS_FOLDER, contract.DUMP_REQUEST)
         self._seen: tuple[int, int] | None = None
         self._last = ""
-        self.new()  # asked before this process was there: not of it
+        self.new()  # ignore a request older than this process
 
     def new(self) -> str | None:
         try:
@@ -52,15 +55,17 @@ class Requests:
         if seen == self._seen:
             return None
         self._seen = seen
-        asked = (contract.read_json(self._path) or {}).get("id")
-        if not isinstance(asked, str) or not _ID.fullmatch(asked) or asked == self._last:
+        requested = (contract.read_json(self._path) or {}).get("id")
+        if not isinstance(requested, str) or not _ID.fullmatch(requested):
             return None
-        self._last = asked
-        return asked
+        if requested == self._last:
+            return None
+        self._last = requested
+        return requested
 
 
 def write_all(folder: str, rank: int, header: str) -> None:
-    """Into `folder`, which is made where it is missing. Raises OSError."""
+    """Write stacks and flight recorders into `folder`. Raises OSError."""
     os.makedirs(folder, exist_ok=True)
     unfinished = os.path.join(folder, f"rank-{rank}.{UNFINISHED}")
     _write(unfinished, b"")
@@ -74,7 +79,7 @@ def write_all(folder: str, rank: int, header: str) -> None:
 
 
 def stacks(header: str) -> str:
-    """All threads of this process, the innermost place first, as faulthandler writes them."""
+    """Return the stacks of all threads, innermost frame first, in faulthandler's format."""
     main = threading.main_thread().ident
     known = getattr(threading, "_active", {})  # `enumerate` takes a lock that may be held
     names = {ident: thread.name for ident, thread in list(known.items())}
@@ -95,7 +100,7 @@ def stacks(header: str) -> str:
 
 
 def flight_recorders() -> list[tuple[str, bytes]]:
-    """`flight`: of NCCL where it has recorded anything, else of gloo; `flight-gloo`: the other."""
+    """Return `flight` (NCCL if it has recorded anything, else gloo) and `flight-gloo`."""
     module = sys.modules.get("torch._C._distributed_c10d")
     if module is None:
         return []
@@ -120,8 +125,11 @@ def _share() -> int:
 
 
 def _call(dump: Callable[..., Any] | None) -> bytes | None:
-    """All collectives, without their stacks: resolving those takes many seconds, and where each
-    rank stands now is in its own stacks. Up to torch 2.4 it takes no arguments."""
+    """Dump all collectives without their stacks, which take many seconds to resolve.
+
+    Up to torch 2.4 the function takes no arguments.
+    """
+
     if dump is None:
         return None
     for arguments in ((True, False, False), ()):
@@ -141,3 +149,60 @@ def _write(path: str, data: bytes) -> None:
 
 def header(rank: int, what: str) -> str:
     return f"# rank {rank}, pid {os.getpid()}, {time.strftime('%Y-%m-%dT%H:%M:%S%z')}, {what}"
+
+
+def stacks_name(rank: int) -> str:
+    """Name the file that the handler of the dump signal appends to."""
+    return f"rank-{rank}.signal.txt"
+
+
+class DumpSignal:
+    """A signal on which faulthandler writes this process's stacks, even while the GIL is held.
+
+    A sender must check that the process still catches it (`SigCgt` in `/proc/PID/status`): after
+    an exec, or while the interpreter shuts down, it would kill.
+    """
+
+    def __init__(self, folder: str, rank: int) -> None:
+        self._path = os.path.join(folder, contract.DUMPS_FOLDER, stacks_name(rank))
+        self._file: Any = None
+        self.number = 0
+
+    def set_up(self) -> None:
+        """Register the handler; `number` stays 0 where no signal is free. Raises OSError."""
+        number = free_signal()
+        if not number:
+            return
+        os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(self._path, flags, 0o644)
+        os.fchmod(fd, 0o644)
+        self._file = os.fdopen(fd, "wb", buffering=0)
+        faulthandler.register(number, file=self._file, all_threads=True, chain=False)
+        self.number = number
+
+    def truncate(self) -> None:
+        if self._file is not None and os.fstat(self._file.fileno()).st_size > MAX_STACKS_BYTES:
+            os.ftruncate(self._file.fileno(), 0)
+
+
+def free_signal() -> int:
+    """Return a real-time signal nobody uses, from the top: programs count from the bottom."""
+    taken = _taken_signals()
+    for number in range(signal.SIGRTMAX - 1, signal.SIGRTMIN, -1):
+        if not taken >> (number - 1) & 1 and signal.getsignal(number) == signal.SIG_DFL:
+            return number
+    return 0
+
+
+def _taken_signals() -> int:
+    """Return a bit for each signal caught, ignored or blocked; all bits where unknown."""
+    taken = 0
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+            for line in file:
+                if line.startswith(("SigBlk:", "SigIgn:", "SigCgt:")):
+                    taken |= int(line.split()[1], 16)
+    except (OSError, ValueError):
+        return -1
+    return taken

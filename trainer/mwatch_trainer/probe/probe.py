@@ -2,21 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The probe: one daemon thread in each rank that writes once a second what the rank is doing.
 
-It is a guest in the trainer's process. It never raises and never prints, imports nothing once it
-runs, and does without whatever cannot be had: a full, vanished or read-only volume, a stack that
-cannot be read. A forked child has no probe: it is no rank.
+It never raises or prints, and imports nothing once it runs. It tolerates a full, removed or
+read-only volume and a stack that cannot be read. A forked child has no probe.
 
-A record that is no longer written means that the process is stopped, or that something holds
-the GIL, or that the volume makes the write wait; which one, the probe cannot tell.
-
-How many iterations the trainer has finished, read without running any of its code.
-
-Only modules that are there already and plain attributes of plain objects are looked at.
-
-Megatron (core_v0.4 to 0.20) sets `args.curr_iteration` when it begins an iteration to the number
-of those finished, and leaves it while it logs, evaluates and saves after the step: there one more
-is finished. On a resume it is missing or 0 until the first step, and `args.iteration` tells where
-the loop begins; that one in turn may be a checkpoint's before the loop, so neither counts there.
+A record that is no longer updated means that the process is stopped, that something holds the GIL,
+or that the volume blocks the write; the probe cannot tell which.
 """
 
 from __future__ import annotations
@@ -34,8 +24,7 @@ from mwatch_trainer import contract
 from mwatch_trainer.probe import dump as probe_dump
 from mwatch_trainer.probe import rank_identity
 from mwatch_trainer.probe import stack as probe_stack
-from mwatch_trainer.probe.dump import Requests
-from mwatch_trainer.probe.dump_signal import DumpSignal
+from mwatch_trainer.probe.dump import DumpSignal, Requests
 from mwatch_trainer.probe.rank_identity import Identity
 from mwatch_trainer.probe.record_file import ProbeRecord, RecordFile
 from mwatch_trainer.probe.stack import STOPPING, PhaseReader, Stack
@@ -56,27 +45,35 @@ _COMPOSER_FILE = "composer/trainer/trainer.py"
 
 
 class IterationReader:
-    """Of one process. `main` is the thread that trains."""
+    """Reads the number of finished iterations without running any of the trainer's code.
 
-    def __init__(self, main: int) -> None:
+    Only modules already loaded and plain attributes of plain objects are read.
+
+    Megatron (core_v0.4 to 0.20) sets `args.curr_iteration` at the start of an iteration to the
+    number of finished ones, and leaves it while it logs, evaluates and saves after the step: there
+    one more is finished. On a resume it is missing or 0 until the first step, and `args.iteration`
+    is where the loop starts. Before the loop that may be a checkpoint's: neither counts there.
+    """
+
+    def __init__(self, main: int) -> None:  # the thread that trains
         self._main = main
         self._last = UNKNOWN
         self._megatron_has_looped = False
         self._composer: Callable[[], Any] = _nothing
 
     def read(self, stack: Stack) -> int:
-        found = _ours()
+        found = _mwatch_gpt_iteration()
         if found == UNKNOWN:
             found = self._of_megatron(stack)
         if found == UNKNOWN and _COMPOSER in sys.modules:
             found = self._of_composer(stack)
-        # Between the end of an iteration and the begin of the next the places differ by one.
+        # Between the end of an iteration and the start of the next the sources differ by one.
         if found not in (UNKNOWN, self._last - 1):
             self._last = found
         return self._last
 
     def _of_megatron(self, stack: Stack) -> int:
-        """Only inside of the loop and after it: before it the numbers mean something else."""
+        """Return the count in the loop and after it: before it the numbers mean something else."""
         begun = max(_megatron_arg("curr_iteration"), _megatron_arg("iteration"))
         if begun == UNKNOWN:
             return UNKNOWN
@@ -90,7 +87,7 @@ class IterationReader:
             return UNKNOWN
         if code.co_name == "train":
             self._megatron_has_looped = True
-            # Older ones save from the loop itself; newer ones do so there for other reasons.
+            # Older releases save from the loop itself; newer ones do so there for other reasons.
             is_old = "checkpoint_and_decide_exit" not in place[2]
             is_after = inner in _AFTER_THE_STEP or (is_old and inner == "save_checkpoint_and_time")
         elif self._megatron_has_looped:
@@ -112,8 +109,8 @@ class IterationReader:
         return _count(_plain(_plain(timestamp, "_batch"), "_value"))
 
 
-def _ours() -> int:
-    """Of `mwatch_gpt`, which counts from 0 until it has loaded its checkpoint."""
+def _mwatch_gpt_iteration() -> int:
+    """`mwatch_gpt` counts from 0 until it has loaded its checkpoint."""
     progress = sys.modules.get("mwatch_gpt.progress")
     if progress is None or _plain(progress, "phase") in ("starting", "loading"):
         return UNKNOWN
@@ -133,23 +130,23 @@ def _is_composer_fit(code: CodeType) -> bool:
 
 
 def _trainer_of_fit(main: int) -> Any | None:
-    """`self` of the running `Trainer.fit`, the one local variable that the probe ever reads.
+    """Return `self` of the running `Trainer.fit`, the only local variable that the probe reads.
 
     Up to Python 3.12 this leaves a copy of the function's variables at its frame. Those of `fit`
-    are its arguments, alive as long as it runs; it is read once.
+    are its arguments, which live as long as it runs; it is read once.
     """
     frame: FrameType | None = sys._current_frames().pop(main, None)
     depth = 0
     while frame is not None and depth < 256:
         if _is_composer_fit(frame.f_code):
-            # A debugger writes such a copy back: keep away.
+            # A debugger writes such a copy back: do not touch it.
             return frame.f_locals.get("self") if frame.f_trace is None else None
         frame, depth = frame.f_back, depth + 1
     return None
 
 
 def _plain(thing: Any, name: str) -> Any:
-    """The attribute as it is stored: no property and no `__getattr__` is run."""
+    """Return the stored attribute without running a property or `__getattr__`."""
     try:
         return object.__getattribute__(thing, "__dict__").get(name)
     except Exception:
@@ -165,17 +162,16 @@ def _nothing() -> None:
 
 
 PERIOD_SECONDS = 1.0
-_LOOK_AFTER_THE_FILE = 5
-"""In ticks: whether the file is still in its place, or can be made now."""
-_FIRST_LOOK_SECONDS = 0.1
-"""The program may hold the GIL from its first line on: the first record is there before it."""
+_CHECK_FILE_TICKS = 5
+_FIRST_RECORD_SECONDS = 0.1
+"""The program may hold the GIL from its first line on; the first record is written before it."""
 _EXIT_WAIT_SECONDS = 0.5
 _MAX_DUMPS_AT_ONCE = 2
 _running: Probe | None = None  # the one of this process
 
 
 def start(folder: str, is_sure: bool = True) -> None:
-    """Of a process that is a rank; or, not `is_sure`, that is one as soon as it trains."""
+    """Start the probe; unless `is_sure`, it becomes active as soon as the process trains."""
     global _running
     if _running is not None:
         return
@@ -183,7 +179,7 @@ def start(folder: str, is_sure: bool = True) -> None:
     atexit.register(_running.end)
     os.register_at_fork(after_in_child=_running.leave_child)
     _running.begin()
-    _running.has_looked.wait(_FIRST_LOOK_SECONDS)
+    _running.has_ticked.wait(_FIRST_RECORD_SECONDS)
 
 
 class Probe:
@@ -197,41 +193,41 @@ class Probe:
         self._iterations = IterationReader(self._main)
         self._ticks = 0
         self._identity: Identity | None = None
-        """None: it is not known yet that this is a rank."""
+        """None: this process is not known to be a rank yet."""
         self._file: RecordFile | None = None
         self._signal: DumpSignal | None = None
         self._requests: Requests | None = None
-        self.has_looked = threading.Event()
+        self.has_ticked = threading.Event()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._dumps: list[threading.Thread] = []
         if is_sure:
             self._become_a_rank()
-            # Only here, before the program: a thread that sets a variable can break a getenv.
+            # Only here, before the program runs: setting a variable in a thread can break getenv.
             os.environ[rank_identity.OWNER_VARIABLE] = rank_identity.mark(os.environ, self._pid)
 
     def begin(self) -> None:
         self._thread = self._start(self._run)
 
     def tick(self) -> None:
-        """One look, one record. Raises nothing."""
+        """Read the state and write one record. Never raises."""
         try:
             self._ticks += 1
             stack = probe_stack.of_thread(self._main)
             phase = self._phases.read(stack)
             iteration = self._iterations.read(stack)
             if self._identity is None:
-                if not self._phases.is_training and _place_in_the_group() is None:
+                if not self._phases.is_training and _rank_in_group() is None:
                     return
                 self._become_a_rank()
             if self._claim():
                 self._write(phase, iteration, probe_stack.digest(stack), probe_stack.where(stack))
                 self._answer(phase)
         except Exception:
-            pass  # a guest: the next tick may do better
+            pass  # the next tick may succeed
 
     def end(self) -> None:
-        """At the end of the program: the last word, then no thread while Python takes down."""
+        """Write the last record and end the thread before the interpreter shuts down."""
         try:
             if os.getpid() != self._pid:
                 return
@@ -245,7 +241,7 @@ class Probe:
             pass
 
     def leave_child(self) -> None:
-        """A forked child is no rank: it keeps neither the file nor a thread."""
+        """Close the file in a forked child, which is not a rank."""
         try:
             self._thread = None
             if self._file is not None:
@@ -258,24 +254,24 @@ class Probe:
         try:
             while True:
                 self.tick()
-                self.has_looked.set()
+                self.has_ticked.set()
                 if self._stop.wait(PERIOD_SECONDS):
                     return
-        except BaseException:  # the interpreter is being taken down
+        except BaseException:  # the interpreter shuts down
             pass
 
     def _become_a_rank(self) -> None:
-        reported = rank_identity.identity(os.environ)  # the program may have set it by now
-        if reported.rank < 0:
-            rank, world = _place_in_the_group() or (0, 1)
-            reported = Identity(rank, reported.local_rank, world, reported.restart_count)
-        self._identity = reported
+        identity = rank_identity.identity(os.environ)  # the program may have set it by now
+        if identity.rank < 0:
+            rank, world = _rank_in_group() or (0, 1)
+            identity = Identity(rank, identity.local_rank, world, identity.restart_count)
+        self._identity = identity
 
     def _claim(self) -> bool:
-        """Whether the record can be written: the file is there, and it is ours."""
+        """Open the record file; return whether this process may write it."""
         assert self._identity is not None
         if self._file is not None:
-            if self._ticks % _LOOK_AFTER_THE_FILE or self._file.is_in_place():
+            if self._ticks % _CHECK_FILE_TICKS or self._file.is_in_place():
                 return True
             self._file.close()
             self._file = None
@@ -290,37 +286,37 @@ class Probe:
         return True
 
     def _write(self, phase: str, iteration: int, digest: str, where: str) -> None:
-        reported, file, dump = self._identity, self._file, self._signal
-        assert reported is not None
+        identity, file, dump = self._identity, self._file, self._signal
+        assert identity is not None
         assert file is not None
         assert dump is not None
         file.write(
             ProbeRecord(
-                self._attempt, reported.restart_count, self._pid, self._started, reported.rank,
-                reported.local_rank, reported.world_size, iteration, time.monotonic(), time.time(),
+                self._attempt, identity.restart_count, self._pid, self._started, identity.rank,
+                identity.local_rank, identity.world_size, iteration, time.monotonic(), time.time(),
                 self._ticks, dump.number, phase, digest, where,
             )
         )  # fmt: skip
 
     def _answer(self, phase: str) -> None:
         assert self._requests is not None
-        asked = self._requests.new()
-        if asked is None:
+        requested = self._requests.new()
+        if requested is None:
             return
         self._dumps = [thread for thread in self._dumps if thread.is_alive()]
         if len(self._dumps) < _MAX_DUMPS_AT_ONCE:
-            self._dumps.append(self._start(self._dump, asked, phase))
+            self._dumps.append(self._start(self._dump, requested, phase))
 
-    def _dump(self, asked: str, phase: str) -> None:
-        """In a thread of its own: torch may keep it waiting, and the beats go on."""
+    def _dump(self, id: str, phase: str) -> None:
+        """Write the dump in its own thread: torch may block it, and records must go on."""
         try:
             assert self._identity is not None
             rank = self._identity.rank
-            folder = os.path.join(self._folder, contract.DUMPS_FOLDER, asked)
+            folder = os.path.join(self._folder, contract.DUMPS_FOLDER, id)
             probe_dump.write_all(folder, rank, probe_dump.header(rank, f"in {phase or '?'}"))
             if self._signal is not None:
-                self._signal.keep_small()
-        except BaseException:  # also the interpreter being taken down
+                self._signal.truncate()
+        except BaseException:  # also the interpreter's shutdown
             pass
 
     def _start(self, target: Callable[..., None], *arguments: object) -> threading.Thread:
@@ -329,11 +325,11 @@ class Probe:
         return thread
 
 
-def _place_in_the_group() -> tuple[int, int] | None:
-    """Rank and size of torch's default group; None before there is one."""
+def _rank_in_group() -> tuple[int, int] | None:
+    """Return rank and size of torch's default process group; None before there is one."""
     module = sys.modules.get("torch.distributed.distributed_c10d")
-    is_there = getattr(module, "is_initialized", None)
-    if module is None or is_there is None or not is_there():
+    is_initialized = getattr(module, "is_initialized", None)
+    if module is None or is_initialized is None or not is_initialized():
         return None
     return int(module.get_rank()), int(module.get_world_size())
 

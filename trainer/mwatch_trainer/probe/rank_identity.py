@@ -2,33 +2,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether this process is a rank of the job, by its environment and command line.
 
-Data-loader workers, checkpoint writers and every other child of a rank inherit `RANK`, the probe
-and all the rest. So a rank marks its environment with its own pid and what it was told to be: a
-process that finds the mark of another pid with the same words is a child, one with other words
-(a launcher's worker) stands for itself.
+Data-loader workers, checkpoint writers and every other child of a rank inherit `RANK` and the
+probe. So a rank marks its environment with its pid and ranks: a process with the mark of another
+pid and the same ranks is a child, one with other ranks (a launcher's worker) is its own rank.
 
 `RANK` with `LOCAL_RANK` is what launchers give their workers. `RANK` alone is not enough: on
 Kubernetes it is the number of the pod, and torchrun itself has it. Such a process, and one
-without either, may be a rank: it is one when it is seen to train, which its children are not.
+without either, may be a rank: it is one when it is seen to train.
 
-What this cannot know: a worker that runs the real trainer as its own child, with the same words.
-Every Python process under the wrapper reads this file, so it imports nothing that is not there.
+Not detected: a worker that runs the real trainer as its own child, with the same ranks. Every
+Python process under the wrapper imports this module, so it imports only what is loaded already.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Mapping, Sequence
+    from typing import Any, Mapping, Sequence
 
-NO_PROBES = 0
-MAYBE = 1
-RANK = 2
+NOT_A_RANK, MAYBE_RANK, RANK = 0, 1, 2
 
 OWNER_VARIABLE = "MWATCH_PROBE_OWNER"
-"""Of a wrapper that was itself started by a rank it means nothing: the wrapper drops it."""
+"""The wrapper removes it: where a rank started the wrapper itself, it means nothing."""
 
 _LAUNCHERS = frozenset(
     (
@@ -42,14 +40,14 @@ _LAUNCHERS = frozenset(
 _LAUNCHER_FILES = ("torch/distributed/run.py", "torch/distributed/launch.py")
 _SPAWNED = "--multiprocessing-fork"
 
-# By preference: launchers, Open MPI, what Slurm tells the tasks of a step.
+# By preference: launchers, Open MPI, Slurm's variables for the tasks of a step.
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 _LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 _WORLD_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
 class Identity:
-    """Of a rank; -1 for what nobody told."""
+    """The ranks of one process; -1: unknown."""
 
     __slots__ = ("local_rank", "rank", "restart_count", "world_size")
 
@@ -60,24 +58,23 @@ class Identity:
         self.restart_count = restart_count
 
 
-def standing(environ: Mapping[str, str], pid: int, command: Sequence[str]) -> int:
-    """NO_PROBES, MAYBE or RANK."""
+def classify(environ: Mapping[str, str], pid: int, command: Sequence[str]) -> int:
+    """Return NOT_A_RANK, MAYBE_RANK or RANK."""
     if _is_child_of_a_rank(environ, pid):
-        return NO_PROBES
+        return NOT_A_RANK
     what = program(command)
     if what in _LAUNCHERS or any(part.endswith(_LAUNCHER_FILES) for part in command[1:3]):
-        return NO_PROBES
+        return NOT_A_RANK
     if _number(environ, ("RANK",)) >= 0 and _number(environ, ("LOCAL_RANK",)) >= 0:
         return RANK
-    # A line of Python or a prompt is no training; a spawned worker may be a rank of its own.
-    return MAYBE if what not in ("", "-c") or _SPAWNED in command else NO_PROBES
+    # A prompt or `python -c` does not train; a spawned worker may be a rank of its own.
+    return MAYBE_RANK if what not in ("", "-c") or _SPAWNED in command else NOT_A_RANK
 
 
 def identity(environ: Mapping[str, str]) -> Identity:
-    """`rank` is -1 where the environment does not tell."""
     rank, local = _number(environ, _RANKS), _number(environ, _LOCAL_RANKS)
     world = _number(environ, _WORLD_SIZES)
-    if rank < 0 and "SLURM_STEP_ID" in environ:  # in the batch script itself it means nothing
+    if rank < 0 and "SLURM_STEP_ID" in environ:  # meaningless in the batch script itself
         rank, local = _number(environ, ("SLURM_PROCID",)), _number(environ, ("SLURM_LOCALID",))
         world = _number(environ, ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"))
     if world <= rank:
@@ -86,46 +83,46 @@ def identity(environ: Mapping[str, str]) -> Identity:
 
 
 def mark(environ: Mapping[str, str], pid: int) -> str:
-    """The value of OWNER_VARIABLE for the rank that this process is."""
-    return f"{pid}:{_words(environ)}"
+    """Return the value of OWNER_VARIABLE for this process."""
+    return f"{pid}:{_ranks_in(environ)}"
 
 
 def program(command: Sequence[str]) -> str:
-    """The script's file name, the module after `-m`, `-c`, or nothing."""
-    words = iter(command[1:])
-    for word in words:
-        if not word.startswith("-") or word == "-":
-            return os.path.basename(word)
-        if word.startswith("--"):
+    """Return the script's file name, the module after `-m`, `-c`, or nothing."""
+    arguments = iter(command[1:])
+    for argument in arguments:
+        if not argument.startswith("-") or argument == "-":
+            return os.path.basename(argument)
+        if argument.startswith("--"):
             continue
-        for index, letter in enumerate(word[1:], 2):
+        for index, letter in enumerate(argument[1:], 2):
             if letter == "c":
                 return "-c"
             if letter == "m":
-                return word[index:] or next(words, "")
-            if letter in "WX":  # takes the rest, or the next word
-                if not word[index:]:
-                    next(words, "")
+                return argument[index:] or next(arguments, "")
+            if letter in "WX":  # takes the rest, or the next argument
+                if not argument[index:]:
+                    next(arguments, "")
                 break
     return ""
 
 
 def command_of_this_process() -> list[str]:
-    """`sys.argv` lacks what the interpreter itself was told."""
+    """Return the command line with the interpreter's own arguments, which `sys.argv` lacks."""
     try:
         with open("/proc/self/cmdline", "rb") as file:
             data = file.read(65536)
     except OSError:
         return []
-    return [os.fsdecode(word) for word in data.split(b"\0")[:-1]]
+    return [os.fsdecode(argument) for argument in data.split(b"\0")[:-1]]
 
 
 def _is_child_of_a_rank(environ: Mapping[str, str], pid: int) -> bool:
-    owner, _, words = environ.get(OWNER_VARIABLE, "").partition(":")
-    return bool(owner) and owner != str(pid) and words == _words(environ)
+    owner, _, ranks = environ.get(OWNER_VARIABLE, "").partition(":")
+    return bool(owner) and owner != str(pid) and ranks == _ranks_in(environ)
 
 
-def _words(environ: Mapping[str, str]) -> str:
+def _ranks_in(environ: Mapping[str, str]) -> str:
     return "{}:{}".format(environ.get("RANK", ""), environ.get("LOCAL_RANK", ""))
 
 
@@ -135,3 +132,26 @@ def _number(environ: Mapping[str, str], names: Sequence[str]) -> int:
         if value.isdigit() and len(value) < 10:
             return int(value)
     return -1
+
+
+class _WaitForTorch:
+    """An import finder that finds nothing, but starts the probe when torch is imported."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if name != "torch":
+            return
+        try:
+            sys.meta_path.remove(self)
+            from mwatch_trainer.probe import probe
+
+            probe.start(self._folder, is_sure=False)
+        except Exception:
+            pass  # torch is imported all the same
+
+
+def start_with_torch(folder: str) -> None:
+    """Start the probe when this process imports torch; most never do and run no thread for it."""
+    sys.meta_path.insert(0, _WaitForTorch(folder))

@@ -1,20 +1,16 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The file of one rank's record: one writer at a time, and no way to harm the writer.
+"""The record of one rank in `$MWATCH_DIR/probe/rank-N`: fixed size, overwritten once a second.
 
-The record is laid out to be mapped, but the probe writes it with one `pwrite`. Through a mapping
-a file that somebody cuts short, or a full disk, is a SIGBUS that kills the trainer; and a page
-that the disk is busy with makes the store wait while it holds the GIL, so training would wait
-too. `pwrite` gives an error for the one and waits without the GIL for the other.
+`sequence` stands at both ends and rises by two with each record: a copy whose two numbers differ
+or are odd is torn; read it again. Unknown numbers are -1.
 
-The lock is of the process: a forked child does not have it, and it ends with the process. So a
-second process that takes itself for the same rank writes nothing while the first lives.
+The probe writes with one `pwrite`, not a mapping. In a mapping a truncated file or a full disk is a
+SIGBUS that kills the trainer, and a page under write-back blocks the store while it holds the GIL.
+`pwrite` returns an error for the one and waits without the GIL for the other.
 
-The record of one rank in `$MWATCH_DIR/probe/rank-N`: fixed size, written in place.
-
-The probe overwrites the file once a second; a reader reads or maps it at any moment. `sequence`
-stands at both ends and rises by two with each record, so a copy whose two numbers differ, or are
-odd, is torn: read it again. Numbers that are not known are -1.
+The lock belongs to the process and ends with it; a forked child does not have it. So a second
+process with the same rank writes nothing while the first lives.
 """
 
 from __future__ import annotations
@@ -36,7 +32,7 @@ SIZE = _HEAD.size + _BODY.size + _TAIL.size
 
 class ProbeRecord(NamedTuple):
     attempt: int
-    """Of the wrapper; torchrun's own restarts are in `restart_count`."""
+    """The wrapper's attempt number; torchrun's own restarts are in `restart_count`."""
     restart_count: int
     pid: int
     started: int
@@ -45,9 +41,9 @@ class ProbeRecord(NamedTuple):
     local_rank: int
     world_size: int
     iteration: int
-    """Finished iterations."""
+    """Number of finished iterations."""
     monotonic: float
-    """Of this machine: how long ago the record was written."""
+    """When it was written, on this machine's clock."""
     time: float
     ticks: int
     dump_signal: int
@@ -57,7 +53,7 @@ class ProbeRecord(NamedTuple):
     stack: str
     """A hash of the main thread's stack."""
     where: str
-    """The innermost frame that says something, for people."""
+    """The innermost frame outside of libraries."""
 
 
 def pack(record: ProbeRecord, sequence: int) -> bytes:
@@ -68,7 +64,7 @@ def pack(record: ProbeRecord, sequence: int) -> bytes:
 
 
 def unpack(data: bytes) -> ProbeRecord | None:
-    """None: of another release, cut short, never written, or torn."""
+    """Parse a record; None: of another release, truncated, never written, or torn."""
     if len(data) < SIZE or data[: len(MAGIC)] != MAGIC:
         return None
     _, first = _HEAD.unpack_from(data)
@@ -94,7 +90,7 @@ class RecordFile:
         self._sequence = 0
 
     def claim(self) -> bool:
-        """Whether this process is the writer now. Raises OSError where nothing can be written."""
+        """Open and lock the file; return whether this process may write. Raises OSError."""
         if self._fd >= 0:
             return True
         folder = os.path.dirname(self.path)
@@ -113,12 +109,11 @@ class RecordFile:
         return True
 
     def write(self, record: ProbeRecord) -> None:
-        """Raises OSError."""
         self._sequence += 2
         os.pwrite(self._fd, pack(record, self._sequence), 0)
 
     def is_in_place(self) -> bool:
-        """False where the path no longer names the file that is written."""
+        """Return False where the path no longer names the open file."""
         try:
             there, mine = os.stat(self.path), os.fstat(self._fd)
         except OSError:

@@ -1,19 +1,17 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where a thread is: its stack as plain places, with no frame kept.
+"""The stack of a thread, and the phase of the trainer by the functions on it.
 
-A frame that is held keeps the local variables of its function alive, tensors among them. So the
-walk takes names and numbers, and drops each frame at once. Nothing here reads a local variable.
+A frame that is held keeps its function's local variables alive, tensors among them. So the walk
+copies names and line numbers and drops each frame at once. It reads no local variable.
 
-What the main thread is doing, by the functions on its stack.
+One table of functions serves Megatron-LM (core_v0.4 to 0.20), Composer and `mwatch_gpt`;
+descendants with the same names (Megatron-DeepSpeed, NeMo) are recognized too. An outer function
+wins: a barrier inside a save is part of the save. In other programs only steps are recognized, by
+a backward pass or an optimizer.
 
-One table for Megatron-LM (core_v0.4 to 0.20), Composer and `mwatch_gpt`; what is named alike in
-their descendants (Megatron-DeepSpeed, NeMo) is found too. An outer function wins: a barrier
-inside a save is part of the save. Of another program only the steps are known, once a backward
-pass or an optimizer was seen.
-
-CUDA runs behind the CPU: a rank that waits for a collective of NCCL is usually seen where it
-waits for the device, in `compute`. Which collective it is, the flight recorder knows.
+CUDA runs behind the CPU: a rank that waits for an NCCL collective usually shows up where it waits
+for the device, in `compute`. The flight recorder knows which collective it is.
 """
 
 from __future__ import annotations
@@ -26,26 +24,26 @@ from typing import Any, Dict, List, Tuple
 MAX_DEPTH = 256
 """A model of many layers under recomputation is about 150 deep."""
 LINES = 32
-"""So many innermost places have their line, which costs more to find than all the rest."""
+"""So many innermost frames get a line number, which costs more than all the rest."""
 _LIBRARIES = ("/torch/", "/lib/python3", "/mwatch_trainer/", "<frozen", "<string>")
 _SITE = "/site-packages/"
 _DULL = frozenset(("__torch_function__", "_call_impl", "_wrapped_call_impl", "<module>"))
-"""Every call of a model goes through these; a module that imports another one waits for it."""
+"""Every call of a model goes through these; a module is only waiting for one it imports."""
 
 Place = Tuple[CodeType, int, Dict[str, Any]]
-"""The function, its line (0: not looked up), and the variables of its module."""
+"""The function, its line (0: not read), and its module's variables."""
 Stack = List[Place]
-"""The innermost first."""
+"""Innermost first."""
 
 
 def can_be_read() -> bool:
-    """Without the GIL another thread's frames change while they are read."""
+    """Whether frames can be read: without the GIL they change meanwhile."""
     is_gil_enabled = getattr(sys, "_is_gil_enabled", None)
     return is_gil_enabled is None or bool(is_gil_enabled())
 
 
 def of_thread(ident: int) -> Stack:
-    """Empty for a thread that has none, or no longer."""
+    """Return the thread's stack; empty if it has ended."""
     return walk(sys._current_frames().pop(ident, None), LINES) if can_be_read() else []
 
 
@@ -64,7 +62,7 @@ def walk(frame: FrameType | None, lines: int = MAX_DEPTH) -> Stack:
 
 
 def digest(stack: Stack) -> str:
-    """The same for the same innermost places, also in another rank of the same program."""
+    """Hash the innermost places; equal across the ranks of one program."""
     if not stack:
         return ""
     text = "|".join(
@@ -74,7 +72,7 @@ def digest(stack: Stack) -> str:
 
 
 def where(stack: Stack) -> str:
-    """The innermost place outside of libraries, else the innermost."""
+    """Describe the innermost place outside of libraries, else the innermost."""
     for place in stack[:LINES]:
         file = place[0].co_filename
         is_library = any(part in file for part in _LIBRARIES) and not _is_of_a_trainer(file)
@@ -84,7 +82,7 @@ def where(stack: Stack) -> str:
 
 
 def _is_of_a_trainer(file: str) -> bool:
-    """Megatron and Composer are often installed: then they lie among the libraries."""
+    """Whether a file among the installed libraries is Megatron's, Composer's or the like."""
     _, is_installed, path = file.rpartition(_SITE)
     return bool(is_installed) and not path.startswith(("torch/", "triton/", "mwatch_trainer/"))
 
@@ -107,7 +105,7 @@ UNKNOWN = ""
 
 _LOOP = "loop"
 _LAST_LOOP = "last loop"
-"""When it is over, the program ends."""
+"""The program ends after it."""
 _PREPARING = "preparing"
 _STEP = "step"
 _OUTER = frozenset((LOADING, SAVING, FINALIZING, EVALUATING, STOPPING))
@@ -179,7 +177,7 @@ _MAX_REMEMBERED = 8192
 
 
 class PhaseReader:
-    """Remembers, for one process, whether its steps have begun."""
+    """Finds the phase in successive stacks of one process."""
 
     def __init__(self) -> None:
         self._meanings: dict[int, tuple[CodeType, str]] = {}
@@ -215,11 +213,11 @@ class PhaseReader:
 
     @property
     def is_training(self) -> bool:
-        """It was seen in steps, or in a trainer that is known."""
+        """Whether a step or a known trainer was seen."""
         return self._has_looped or self._has_prepared or self._has_stepped
 
     def _outside(self, inner: str) -> str:
-        """Not in a loop that is known: before it, after it, or of another program."""
+        """Return the phase outside of a known loop: before it, after it, or another program."""
         if self._has_looped:
             return STOPPING if self._ends_with_loop else UNKNOWN
         if self._has_prepared or any(name in sys.modules for name in _KNOWN_TRAINERS):
@@ -227,7 +225,7 @@ class PhaseReader:
         return (inner or COMPUTE) if self._has_stepped else UNKNOWN
 
     def _learn(self, code: CodeType) -> str:
-        """Holds the code, so that its id stays its own."""
+        """Look up and cache; holding the code keeps its id unique."""
         if len(self._meanings) >= _MAX_REMEMBERED:
             self._meanings.clear()
         meaning = _meaning_of(code.co_filename, code.co_name)

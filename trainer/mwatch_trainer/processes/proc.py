@@ -1,23 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Processes as `/proc` shows them: who descends from whom, in which state, at what cost.
+"""Processes in `/proc`: descendants of the wrapper, their ranks and states, and signals to them.
 
-Reads no other user's secrets: of an environment only the rank is taken. A process that ends while
-it is looked at is left out. Where /proc is hidden from us there are no processes, and no error.
+torchrun starts every rank in a session of its own, so a process group is not the trainer. The
+wrapper adopts orphans, so every process below it that is not mwatch's own belongs to the trainer.
 
-What /proc says of a process that does not answer: its state, and where the kernel has it.
-
-All processes of the trainer, and signals for them.
-
-torchrun starts every rank in a session of its own, so a process group is not the trainer. Orphans
-come to the wrapper (it adopts them), so everything below the wrapper that is not a process of
-mwatch belongs to the trainer. Where the wrapper could not adopt, orphans are not seen.
-
-A trainer whose wrapper was killed goes on alone; before another attempt begins it must end.
-
-Nobody else would stop it: the fence is looked at by the wrapper. Its processes are known by the
-variables that the wrapper gave them. They are killed and not asked, for a last save of theirs would
-fall into the new attempt. While that wrapper lives, or has noted an end, nothing is done.
+A process that ends while it is read is left out. Where /proc is hidden there are no processes, and
+no error. Of another process's environment only the rank and mwatch's own variables are used.
 """
 
 from __future__ import annotations
@@ -46,7 +35,7 @@ class Process(NamedTuple):
     rss_bytes: int
     threads: int
     started: int
-    """Clock ticks since boot: with the pid it names one process for ever."""
+    """Clock ticks since boot; with the pid it identifies one process."""
 
 
 def read(pid: int, proc: str = "/proc") -> Process | None:
@@ -80,7 +69,7 @@ def parse(stat: bytes) -> Process | None:
         return None
 
 
-def everything(proc: str = "/proc") -> dict[int, Process]:
+def all_processes(proc: str = "/proc") -> dict[int, Process]:
     try:
         names = os.listdir(proc)
     except OSError:
@@ -92,7 +81,7 @@ def everything(proc: str = "/proc") -> dict[int, Process]:
 def descendants(
     root: int, known: dict[int, Process], without: Collection[int] = ()
 ) -> list[Process]:
-    """Below `root`, parents first; not `without` and what is below those."""
+    """Return the processes below `root`, parents first, without the subtrees of `without`."""
     children: dict[int, list[Process]] = {}
     for each in known.values():
         children.setdefault(each.ppid, []).append(each)
@@ -108,19 +97,13 @@ def descendants(
 
 
 def rank_of(pid: int, proc: str = "/proc") -> int | None:
-    """The global rank in the environment that the process was started with.
+    """Return the global rank in the environment that the process was started with.
 
     Only beside `LOCAL_RANK`, which launchers give their workers: on Kubernetes `RANK` alone is
-    the number of the pod, and torchrun itself has it. A trainer without either is known by its
-    probe.
+    the number of the pod, and torchrun itself has it. The probe identifies other trainers.
     """
-    try:
-        with open(f"{proc}/{pid}/environ", "rb") as file:
-            data = file.read(_MAX_ENVIRON)
-    except OSError:
-        return None
     rank, is_worker = None, False
-    for each in data.split(b"\0"):
+    for each in _environ(pid, proc):
         if each.startswith(b"RANK=") and each[5:].isdigit() and len(each) < 16:
             rank = int(each[5:])
         elif each.startswith(b"LOCAL_RANK="):
@@ -128,11 +111,19 @@ def rank_of(pid: int, proc: str = "/proc") -> int | None:
     return rank if is_worker else None
 
 
-class Ranks:
-    """Which processes are ranks. Remembers, because an environment is long to read.
+def _environ(pid: int, proc: str) -> list[bytes]:
+    try:
+        with open(f"{proc}/{pid}/environ", "rb") as file:
+            return file.read(_MAX_ENVIRON).split(b"\0")
+    except OSError:
+        return []
 
-    Not from the first look at a process: between fork and exec it has the environment of its
-    parent, and for a moment none at all.
+
+class Ranks:
+    """Finds which processes are ranks; caches the result, because reading environments is slow.
+
+    Not cached at the first look: between fork and exec a process has its parent's environment,
+    and for a moment none.
     """
 
     def __init__(self, proc: str = "/proc") -> None:
@@ -141,7 +132,7 @@ class Ranks:
         self._seen: set[tuple[int, int]] = set()
 
     def of(self, processes: Collection[Process]) -> dict[int, tuple[int | None, bool]]:
-        """pid -> the rank in its environment, and whether it is that rank's own process.
+        """Map pid to the rank in its environment and whether it is that rank's main process.
 
         Data-loader workers inherit the variable: theirs is the rank of their parent.
         """
@@ -165,7 +156,7 @@ _WANTED = ("State", "Threads", "SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt",
 
 
 def facts_of(process: Process, proc: str = "/proc") -> dict[str, Any]:
-    """The name of the kernel function (`wchan`) is 0 or empty where the kernel keeps it secret."""
+    """Describe a process that does not answer; `wchan` is 0 or empty where the kernel hides it."""
     return {
         "pid": process.pid,
         "ppid": process.ppid,
@@ -180,13 +171,13 @@ def facts_of(process: Process, proc: str = "/proc") -> dict[str, Any]:
     }
 
 
-def catches(pid: int, number: int, proc: str = "/proc") -> bool:
-    """Whether that signal has a handler: without one it would kill."""
-    mask = _status(pid, proc).get("SigCgt", "0")
+def catches(pid: int, number: int, proc: str = "/proc", *, unknown: bool = False) -> bool:
+    """Whether the process has a handler for the signal; `unknown` where it cannot be read."""
+    mask = _status(pid, proc).get("SigCgt", "")
     try:
         return number > 0 and bool(int(mask, 16) >> (number - 1) & 1)
     except ValueError:
-        return False
+        return unknown
 
 
 def _status(pid: int, proc: str) -> dict[str, str]:
@@ -203,40 +194,39 @@ def _text(path: str) -> str:
 
 
 class Tree:
-    def __init__(self, own: Callable[[], Collection[int]], proc: str = "/proc") -> None:
-        """`own`: the wrapper's other children, which are no part of the trainer."""
-        self._own = own
+    """The trainer: all living processes below the wrapper but its own helpers (`helpers`)."""
+
+    def __init__(self, helpers: Callable[[], Collection[int]], proc: str = "/proc") -> None:
+        self._helpers = helpers
         self._proc = proc
         self._ranks = Ranks(proc)
 
     def processes(self) -> list[Process]:
-        """Alive, parents first."""
-        found = descendants(os.getpid(), everything(self._proc), without=self._own())
+        found = descendants(os.getpid(), all_processes(self._proc), without=self._helpers())
         return [each for each in found if each.state not in ("Z", "X")]
 
     def ranks(self) -> list[Process]:
         alive = self.processes()
-        standing = self._ranks.of(alive)
-        return [each for each in alive if standing[each.pid][1]]
+        ranks = self._ranks.of(alive)
+        return [each for each in alive if ranks[each.pid][1]]
 
-    def signal(self, number: int) -> int:
-        """How many there were."""
-        alive = self.processes()
-        for each in alive:
+    def signal(self, number: int) -> None:
+        for each in self.processes():
             send(each, number, self._proc)
-        return len(alive)
 
-    def kill(self) -> int:
-        """SIGKILL; stopped first, so that none can start another one meanwhile."""
-        alive = self.processes()
-        for number in (signal.SIGSTOP, signal.SIGKILL):
-            for each in alive:
-                send(each, number, self._proc)
-        return len(alive)
+    def kill(self) -> None:
+        _kill_all(self.processes(), self._proc)
+
+
+def _kill_all(processes: list[Process], proc: str) -> None:
+    """Stop all before killing any, so that none can start another meanwhile."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for each in processes:
+            send(each, number, proc)
 
 
 def send(process: Process, number: int, proc: str = "/proc") -> bool:
-    """Only to the process that was seen: its pid may belong to another by now."""
+    """Signal the process unless its pid belongs to another one by now."""
     now = read(process.pid, proc)
     if now is None or now.started != process.started:
         return False
@@ -246,50 +236,45 @@ def send(process: Process, number: int, proc: str = "/proc") -> bool:
     return False
 
 
-_MAX_SECONDS = 10.0
+_KILL_SECONDS = 10.0
 
 
 def end_abandoned(directory: str, proc: str = "/proc") -> int:
-    """How many processes there were; none is left, but for one that the kernel does not let go."""
+    """Kill the processes of an attempt whose wrapper was killed; return how many there were.
+
+    They run unfenced: only their wrapper reads the fencing token. They get SIGKILL, because after
+    SIGTERM they might save over the new attempt. Nothing is done while that wrapper lives or if
+    it recorded an exit.
+    """
     document = contract.read_json(os.path.join(directory, contract.ATTEMPT))
-    if document is None or document.get("exit") is not None or _lives(document, proc):
+    if document is None or document.get("exit") is not None or _is_wrapper_alive(document, proc):
         return 0
     wanted = {
         f"{contract.DIR_VARIABLE}={directory}".encode("utf-8", "surrogateescape"),
         f"{contract.ATTEMPT_VARIABLE}={document.get('attempt')}".encode(),
     }
-    first = found = _carrying(wanted, proc)
-    until = time.monotonic() + _MAX_SECONDS
+    first = found = _with_variables(wanted, proc)
+    until = time.monotonic() + _KILL_SECONDS
     while found and time.monotonic() < until:
-        for number in (signal.SIGSTOP, signal.SIGKILL):
-            for each in found:
-                send(each, number, proc)
+        _kill_all(found, proc)
         time.sleep(0.05)
-        found = _carrying(wanted, proc)
+        found = _with_variables(wanted, proc)
     return len(first)
 
 
-def _lives(document: dict[str, object], proc: str) -> bool:
+def _is_wrapper_alive(document: dict[str, object], proc: str) -> bool:
     pid, started = document.get("wrapper_pid"), document.get("wrapper_started")
     process = read(pid, proc) if isinstance(pid, int) else None
     return process is not None and process.started == started and process.state not in "ZX"
 
 
-def _carrying(wanted: set[bytes], proc: str) -> list[Process]:
-    """Processes with all of these variables, without our own and what is above it."""
-    known = everything(proc)
+def _with_variables(wanted: set[bytes], proc: str) -> list[Process]:
+    """Return the processes with all of these variables, without this one and its ancestors."""
+    known = all_processes(proc)
     above = set()
     pid = os.getpid()
     while pid in known and pid not in above:
         above.add(pid)
         pid = known[pid].ppid
     others = (each for each in known.values() if each.pid not in above and each.state not in "ZX")
-    return [each for each in others if wanted <= _variables(each.pid, proc)]
-
-
-def _variables(pid: int, proc: str) -> set[bytes]:
-    try:
-        with open(f"{proc}/{pid}/environ", "rb") as file:
-            return set(file.read(_MAX_ENVIRON).split(b"\0"))
-    except OSError:
-        return set()
+    return [each for each in others if wanted <= set(_environ(each.pid, proc))]

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Signals as numbers in a pipe, so that one loop sees them in order with everything else.
+"""Signals as numbers in a pipe, so that one loop handles them in order with everything else.
 
-Handlers do nothing and are taken back by exec, so the trainer starts with the same signals as
-without mwatch; what was ignored at the start (nohup) stays ignored for both.
+The handlers do nothing and are reset by exec, so the trainer starts with the same signals as
+without mwatch; a signal ignored at the start (nohup) stays ignored for both.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _QUIET = {"SIGPIPE", "SIGXFSZ", "SIGURG", "SIGTTIN", "SIGTTOU", "SIGCONT", "SIGS
 _QUIET |= {"SIGPROF", "SIGXCPU", "SIGIO", "SIGPOLL"}
 
 ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-"""What people and systems send to end a process."""
+"""Signals sent to end a process."""
 
 
 class Signals:
@@ -38,12 +38,12 @@ class Signals:
         signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
 
     def wake(self) -> None:
-        """From any thread: the loop looks around. The number 0 is no signal."""
+        """Wake the loop, from any thread. The number 0 is not a signal."""
         with contextlib.suppress(OSError):
             os.write(self._writing, b"\0")
 
     def wait(self, seconds: float) -> list[int]:
-        """The signals that came, oldest first; waits for the first at most that long."""
+        """Wait for the first signal; return all received, oldest first."""
         with contextlib.suppress(OSError):
             select.select([self._reading], [], [], max(seconds, 0.0))
         numbers = b""

@@ -1,18 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The one scrubber: it stands before every log, file, metric, page and bundle that mwatch writes.
+"""The one scrubber: it removes secrets from every log, file, metric, page and bundle mwatch writes.
 
-Works on bytes, because a log need not be text. A chunk without any suspicious word is handed back
-as it is, after one look; only lines with such a word are looked at closely. A secret is replaced by
-`[scrubbed KIND]`; the rest of the line stays. It holds the state of one stream: a private key goes
-over many lines. It can miss a secret (see `scrub_rules`); for those there are the user's own
-patterns, for all of mwatch in `MWATCH_SCRUB`, one a line.
-
-What a secret looks like in the output of a training job: one rule a kind.
-
-A rule is asked only about lines that hold one of its needles (lower case, looked for in the line
-in lower case). Its pattern names the part to take out `secret`. It cannot know a secret without a
-known shape and without a name before it; for those there are the user's own patterns.
+It works on bytes, because a log need not be text. Only lines with a suspicious word are examined.
+A secret is replaced by `[scrubbed KIND]`. The state of one stream is kept: a private key spans many
+lines. A secret without a known shape or name is missed; for those there are the user's own
+patterns, for all of mwatch in `MWATCH_SCRUB`, one per line.
 """
 
 from __future__ import annotations
@@ -21,28 +14,30 @@ import contextlib
 import os
 import re
 from functools import lru_cache, partial
-from typing import Callable, Iterable, Iterator, Match, NamedTuple, Pattern, Sequence
+from typing import Callable, Iterable, Iterator, Mapping, Match, NamedTuple, Pattern, Sequence
 
 
 class ScrubRule(NamedTuple):
+    """Applied only to lines with one of its lower-case needles; removes its group `secret`."""
+
     name: str
     needles: tuple[bytes, ...]
     pattern: Pattern[bytes]
 
 
 def _rule(name: str, needles: str, pattern: str, flags: int = 0) -> ScrubRule:
-    words = tuple(each.encode() for each in needles.split())
-    return ScrubRule(name, words, re.compile(pattern.encode(), flags | re.VERBOSE))
+    encoded = tuple(each.encode() for each in needles.split())
+    return ScrubRule(name, encoded, re.compile(pattern.encode(), flags | re.VERBOSE))
 
 
 def _token(name: str, needles: str, shape: str) -> ScrubRule:
-    """A word that is recognised by its own beginning and length."""
+    """Make a rule for a word recognized by its beginning and length."""
     pattern = rf"(?<![A-Za-z0-9_-]) (?P<secret> {shape} ) (?![A-Za-z0-9])"
     return _rule(name, needles, pattern)
 
 
-# What stands after the name of a secret: `=`, `:`, JSON's `": "`, Megatron's row of dots, a flag's
-# blank. The values that no secret has: nothing, a truth, a variable, what is scrubbed already.
+# What follows the name of a secret: `=`, `:`, JSON's `": "`, Megatron's row of dots, a flag's
+# blank. Values that are not secrets: nothing, a boolean, a variable, one scrubbed already.
 _SET = r"""\\*["']? (?: \s* [=:] \s* | \s+ \.{2,} \s+ ) (?:[bB]?\\*["'])?"""
 _NO_VALUE = r"""(?! (?: none|null|nil|true|false|undefined|unset|set|yes|no|\*+|x{3,} ) (?![\w.-])
     | [$<{\[(%] )"""
@@ -123,24 +118,23 @@ _NEEDLES = {
     needle: sum(1 << at for at, rule in enumerate(RULES) if needle in rule.needles)
     for needle in sorted({needle for rule in RULES for needle in rule.needles} | {_KEY_NEEDLE})
 }
-"""Each with the rules that ask for it, a bit for each."""
+"""Each with its rules as bits."""
 _BYTES = sorted(set(b"".join(_NEEDLES)))
 _MAX_KEY_LINES = 256
 VARIABLE = "MWATCH_SCRUB"
 
 
 class Scrubber:
-    """`patterns`: the user's own; what their group `secret`, else the whole match, takes out. Those
-    of `MWATCH_SCRUB` are always among them."""
+    """`patterns`: the user's own, besides `MWATCH_SCRUB`; their group `secret` or match is cut."""
 
     def __init__(self, patterns: Sequence[str] = ()) -> None:
-        """Raises ValueError for a pattern that is none."""
-        given = _of_everybody(os.environ.get(VARIABLE, ""))
+        """Raises ValueError for an invalid pattern."""
+        given = _environment_patterns(os.environ.get(VARIABLE, ""))
         self._own = (*(compiled(each) for each in patterns), *given)
         self._key_lines_left = 0
 
     def scrub(self, data: bytes) -> bytes:
-        """Whole lines, or one line without its newline."""
+        """Scrub whole lines, or one line without its newline."""
         for pattern in self._own:
             data = pattern.sub(_replaced, data)
         suspicious = _suspicious_lines(data)
@@ -174,12 +168,12 @@ class Scrubber:
         if not self._key_lines_left:
             return line
         self._key_lines_left = 0 if end is not None else self._key_lines_left - 1
-        # Lines of other ranks may stand between those of the key.
+        # Lines of other ranks may be interleaved with those of the key.
         return KEY_LINE.sub(partial(_cut, b"[scrubbed private-key]"), line)
 
 
 def compiled(pattern: str) -> Pattern[bytes]:
-    """Raises ValueError."""
+    """Compile a user's pattern. Raises ValueError."""
     try:
         return re.compile(pattern.encode("utf-8", "surrogateescape"))
     except (re.error, RecursionError, OverflowError) as error:
@@ -187,13 +181,13 @@ def compiled(pattern: str) -> Pattern[bytes]:
 
 
 def patterns_in(text: str) -> list[str]:
-    """Of the variable: one a line."""
+    """Return the patterns in the variable's text: one per line."""
     return [each.strip() for each in text.split("\n") if each.strip()]
 
 
 @lru_cache(maxsize=4)
-def _of_everybody(text: str) -> tuple[Pattern[bytes], ...]:
-    """One that cannot be used is told at the start of `mwatch-run`, and takes nothing out."""
+def _environment_patterns(text: str) -> tuple[Pattern[bytes], ...]:
+    """Skip invalid patterns: `mwatch-run` reports them at its start."""
     found = []
     for each in patterns_in(text):
         with contextlib.suppress(ValueError):
@@ -206,9 +200,9 @@ def scrub_text(text: str, patterns: Sequence[str] = ()) -> str:
 
 
 def _suspicious_lines(data: bytes) -> dict[int, int]:
-    """By their numbers, in order; with the rules that are to look at each."""
+    """Map the number of each suspicious line to the rules to apply, as bits."""
     lowered = data.lower()
-    # One byte is found much faster than several, and lines of numbers lack many a letter.
+    # Finding one byte is much faster than several, and lines of numbers lack many letters.
     absent = {byte for byte in _BYTES if byte not in lowered}
     found = [
         (place, rules)
@@ -227,7 +221,7 @@ def _suspicious_lines(data: bytes) -> dict[int, int]:
 
 @lru_cache(maxsize=1024)
 def _of(rules: int) -> tuple[tuple[ScrubRule, Callable[[Match[bytes]], bytes]], ...]:
-    """With how each cuts."""
+    """Return each rule with its replacement function."""
     return tuple(
         (rule, partial(_cut, b"[scrubbed " + rule.name.encode() + b"]"))
         for at, rule in enumerate(RULES)
@@ -236,7 +230,7 @@ def _of(rules: int) -> tuple[tuple[ScrubRule, Callable[[Match[bytes]], bytes]], 
 
 
 def _places(lowered: bytes, needle: bytes) -> Iterator[int]:
-    """One in each line that has it."""
+    """Yield one position in each line with the needle."""
     at = lowered.find(needle)
     while at >= 0:
         yield at
@@ -249,12 +243,59 @@ def _replaced(match: Match[bytes]) -> bytes:
 
 
 def _cut(mark: bytes, match: Match[bytes]) -> bytes:
-    begin, end = _secret_span(match)
+    has_group = "secret" in match.re.groupindex and match.start("secret") >= 0
+    begin, end = match.span("secret") if has_group else match.span()
     whole, start = match.group(), match.start()
     return whole[: begin - start] + mark + whole[end - start :]
 
 
-def _secret_span(match: Match[bytes]) -> tuple[int, int]:
-    if "secret" in match.re.groupindex and match.start("secret") >= 0:
-        return match.span("secret")
-    return match.span()
+MAX_VARIABLES = 1024
+MAX_VALUE_CHARS = 4096
+_MAX_NAME_CHARS = 256
+_BY_NAME = "[scrubbed by its name]"
+# Parts of a name. TOKENIZER does not match, and neither does a path or a host.
+_SECRET = re.compile(
+    r"(?:^|_)(?:[A-Z0-9]*(?:PASSWORD|PASSWD|PASSPHRASE|SECRETS?|CREDENTIALS?|APIKEY)|TOKEN|PAT|PWD"
+    r"|AUTH|KEY|SAS|COOKIE|SIGNATURE|WEBHOOK|DSN|LICENSE|CONNECTION_?STRING|NETRC|DOCKERCONFIGJSON)"
+    r"(?:_(?:VALUE|B64|BASE64|JSON|DATA|ID))?[0-9]*$"
+)
+_PLAIN = re.compile(r"^(?:PWD|OLDPWD)$|_(?:FILE|PATH|DIR|NAME|HOST|PORT|URI)$")
+_IS_PLAIN_VALUE = re.compile(r"(?:|[01]|true|false|yes|no|none)", re.IGNORECASE)
+
+
+def scrubbed_environment(environ: Mapping[str, str], scrubber: Scrubber) -> dict[str, str]:
+    """Return the variables, sorted and limited, without secrets.
+
+    Stricter than in a log, where names are guessed: `HF_TOKEN=x` is a secret, however short.
+    """
+    found: dict[str, str] = {}
+    for name in sorted(environ)[:MAX_VARIABLES]:
+        shown = scrubber.text(name)[:_MAX_NAME_CHARS]
+        found[shown] = _value(name, environ[name], scrubber)
+    return found
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable, or a flag without its dashes, holds a secret."""
+    upper = name.upper().replace("-", "_").replace(".", "_")
+    return _SECRET.search(upper) is not None and _PLAIN.search(upper) is None
+
+
+def _value(name: str, value: str, scrubber: Scrubber) -> str:
+    if is_secret_name(name) and not _IS_PLAIN_VALUE.fullmatch(value):
+        return _BY_NAME
+    before = f"{name}="
+    text = scrubber.text(before + value)  # rules look at the name too
+    clean = text[len(before) :] if text.startswith(before) else scrubber.text(value)
+    return clean[:MAX_VALUE_CHARS]
+
+
+def scrubbed(argv: Sequence[str], scrubber: Scrubber) -> list[str]:
+    """Scrub a command line; a value is read with the flag before it: `--password`, `hunter2`."""
+    clean: list[str] = []
+    for before, word in zip(("", *argv), argv):
+        text = scrubber.text(f"{before} {word}") if before.startswith("-") else ""
+        is_value = text.startswith(before + " ") and text != f"{before} {word}"
+        chosen = text[len(before) + 1 :] if is_value else scrubber.text(word)
+        clean.append(chosen.encode("utf-8", "replace").decode("utf-8"))
+    return clean

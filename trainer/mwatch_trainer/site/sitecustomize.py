@@ -2,9 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts the probe in the ranks of a training job; `mwatch-run` puts this folder on PYTHONPATH.
 
-Python imports the first `sitecustomize` that it finds, so this one takes itself away and imports
-the next, as if it had never been there. Whatever goes wrong with the probe, the program starts
-as it would have started. It cannot reach a Python run with -E, -I or -S.
+Python imports the first `sitecustomize` it finds, so this one removes itself and imports the next.
+If the probe fails, the program starts all the same. A Python run with -E, -I or -S is not reached.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def _load_package() -> None:
-    """The package around this file.
+    """Load the package around this file.
 
-    Not by way of `sys.path`: what else lies there must not come before the standard library.
+    Not through `sys.path`: other files there must not come before the standard library.
     """
     from _frozen_importlib import _load  # type: ignore[attr-defined]
     from _frozen_importlib_external import PathFinder
@@ -33,7 +32,7 @@ def _start_probe() -> None:
     try:
         _start_in_a_rank()
     except Exception:
-        return  # a guest: training goes on without the probe
+        return  # training goes on without the probe
 
 
 def _start_in_a_rank() -> None:
@@ -44,15 +43,13 @@ def _start_in_a_rank() -> None:
     from mwatch_trainer.probe import rank_identity
 
     command = rank_identity.command_of_this_process()
-    standing = rank_identity.standing(os.environ, os.getpid(), command)
-    if standing == rank_identity.RANK:
+    kind = rank_identity.classify(os.environ, os.getpid(), command)
+    if kind == rank_identity.RANK:
         from mwatch_trainer.probe import probe
 
         probe.start(folder)
-    elif standing == rank_identity.MAYBE:
-        from mwatch_trainer.probe import late_start
-
-        late_start.wait_for_torch(folder)
+    elif kind == rank_identity.MAYBE_RANK:
+        rank_identity.start_with_torch(folder)
     else:
         package = "mwatch_trainer"
         for name in (f"{package}.probe.rank_identity", f"{package}.probe", package):
@@ -60,7 +57,7 @@ def _start_in_a_rank() -> None:
 
 
 def _import_the_next() -> None:
-    """Errors of that one are its own: Python says of them what it would have said."""
+    """Import the next `sitecustomize`; its errors are Python's to report."""
     sys.path[:] = [each for each in sys.path if os.path.abspath(each or ".") != _FOLDER]
     me = sys.modules.pop(__name__)
     try:
@@ -69,7 +66,7 @@ def _import_the_next() -> None:
         if error.name != "sitecustomize":
             raise
     finally:
-        sys.modules.setdefault(__name__, me)  # the import of this file asks for it at its end
+        sys.modules.setdefault(__name__, me)  # importlib looks it up afterwards
 
 
 if __name__ == "sitecustomize":

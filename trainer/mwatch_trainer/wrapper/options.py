@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The command line of `mwatch-run`. What is wrong is said in one line, with exit code 2."""
+"""The command line of `mwatch-run`. Mistakes are reported in one line, with exit code 2."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Options(NamedTuple):
     directory: str | None = None
     checkpoints: str | None = None
     grace_seconds: float | None = None
-    """From an ending signal to the kill; None: whoever sent the signal kills."""
+    """From an ending signal to SIGKILL; None: never killed by the wrapper."""
     with_probe: bool = True
     with_node_facts: bool = True
     log_bytes: int = DEFAULT_LOG_BYTES
@@ -47,7 +47,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(arguments: Sequence[str], environ: Mapping[str, str], version: str) -> Options:
-    """Raises SystemExit: 2 for a mistake, 0 after --help or --version."""
+    """Parse the command line. Raises SystemExit: 2 for a mistake, 0 after --help or --version."""
     before, command = _split(arguments)
     parser = _parser(version)
     given = parser.parse_args(before)
@@ -78,11 +78,11 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str], version: str) ->
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    words = list(arguments)
-    if "--" not in words:
-        return words, []
-    at = words.index("--")
-    return words[:at], words[at + 1 :]
+    given = list(arguments)
+    if "--" not in given:
+        return given, []
+    at = given.index("--")
+    return given[:at], given[at + 1 :]
 
 
 def _parser(version: str) -> argparse.ArgumentParser:

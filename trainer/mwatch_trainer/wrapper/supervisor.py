@@ -1,27 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The loop of the wrapper while a child runs: signals on to it, asks, the kill, the reaping.
+"""The wrapper's loop while the trainer runs: it forwards signals, stops the trainer, reaps.
 
-It does nothing else and waits for nothing else: disk, sockets and the checkpoint folder are looked
-at by threads, which hand over what they want as an `Ask`.
-
-An ending signal for a command that is a shell goes to what the shell is waiting for.
-
-| the shell | who gets the signal |
-| --- | --- |
-| waits for a program | the program: the shell would die of it at once, and the trainer unsaved |
-| has a trap for it | the shell, as without us |
-| runs nothing | the shell |
-| waits for `trainer \\| tee` | the trainer: `tee` ends by itself when the trainer has |
-
-Where the shell goes on for a while after that (a loop that starts training again), it gets the
-signal too. What cannot be told apart: a helper that the script runs beside the trainer gets it.
-
-How the trainer is brought to its end: asked, given time, and then killed as a whole.
-
-With a save wanted the ranks themselves get SIGTERM: Megatron with `--exit-signal-handler` saves at
-its next step and leaves, and torchrun, asked instead, would kill them after 30 seconds. A rank
-without such a handler dies of it at once; then torchrun is asked too, or it would start new ones.
+It waits for nothing else: threads read the disk, sockets and the checkpoint folder and put
+requests into a queue.
 """
 
 from __future__ import annotations
@@ -33,86 +15,80 @@ import subprocess
 import time
 from typing import Callable
 
-from mwatch_trainer.control_requests import FENCE, RESTART, SIGNAL, Asks, ControlRequest
-from mwatch_trainer.processes import proc as processes
-from mwatch_trainer.processes.proc import Process, Tree, send
-from mwatch_trainer.processes.reaper import Reaper
+from mwatch_trainer.control_requests import FENCE, RESTART, SIGNAL, ControlRequest, RequestQueue
+from mwatch_trainer.processes.children import Reaper
+from mwatch_trainer.processes.proc import Process, Tree, all_processes, catches, read, send
 from mwatch_trainer.processes.signals import ENDING, Signals, is_from_terminal, name_of
 
 SHELLS = ("bash", "sh", "dash", "ash", "busybox", "zsh", "ksh")
 AFTERWARDS_SECONDS = 5.0
-"""For what a script does after training: its last words, a copy of the log."""
+"""For what a script does after training, such as copying the log."""
 _MAX_DEPTH = 16
 
 
 class EndingSignal:
-    """Of one child. Time is monotonic and comes in."""
+    """Forwards an ending signal; for a shell, to the program that the shell waits for.
+
+    | the shell | receiver of the signal |
+    | --- | --- |
+    | waits for a program | the program: the shell would die at once, and the trainer unsaved |
+    | has a trap for it | the shell, as without mwatch |
+    | runs nothing | the shell |
+    | waits for `trainer \\| tee` | the trainer: `tee` ends by itself afterwards |
+
+    A shell that continues after that (a loop that starts training again) gets the signal too. A
+    helper that the script runs beside the trainer cannot be told apart and gets it as well.
+    """
 
     def __init__(self, pid: int, proc: str = "/proc") -> None:
         self._pid, self._proc = pid, proc
         self._number: int | None = None
-        self._reported: list[Process] = []
+        self._receivers: list[Process] = []
         self._gone_at: float | None = None
 
     def send(self, number: int) -> None:
-        """Raises nothing: a child that is gone needs no signal."""
-        known = processes.everything(self._proc)
-        reported = behind(self._pid, known, number, self._proc)
-        if not reported or reported[0].pid == self._pid:
+        found = receivers(self._pid, all_processes(self._proc), number, self._proc)
+        if not found or found[0].pid == self._pid:
             with contextlib.suppress(OSError):
                 os.kill(self._pid, number)
             return
-        for each in reported:
+        for each in found:
             send(each, number, self._proc)
-        self._number, self._reported, self._gone_at = number, reported, None
+        self._number, self._receivers, self._gone_at = number, found, None
 
     def tick(self, now: float) -> None:
-        """After the trainer: a shell that does not leave is told to."""
-        if self._number is None or any(self._is_there(each) for each in self._reported):
+        """Signal a shell that is still there some seconds after the trainer (monotonic time)."""
+        if self._number is None or any(self._is_alive(each) for each in self._receivers):
             return
         self._gone_at = now if self._gone_at is None else self._gone_at
         if now - self._gone_at < AFTERWARDS_SECONDS:
             return
         number, self._number = self._number, None
-        known = processes.everything(self._proc)
-        for each in behind(self._pid, known, number, self._proc):
+        for each in receivers(self._pid, all_processes(self._proc), number, self._proc):
             send(each, number, self._proc)
         with contextlib.suppress(OSError):
             os.kill(self._pid, number)
 
-    def _is_there(self, process: Process) -> bool:
-        now = processes.read(process.pid, self._proc)
+    def _is_alive(self, process: Process) -> bool:
+        now = read(process.pid, self._proc)
         return now is not None and now.started == process.started and now.state not in "ZX"
 
 
-def behind(pid: int, known: dict[int, Process], number: int, proc: str = "/proc") -> list[Process]:
-    """Those that a signal for this process is for; itself, if it is no shell that waits."""
-    return _behind(pid, known, number, proc, _MAX_DEPTH)
-
-
-def _behind(
-    pid: int, known: dict[int, Process], number: int, proc: str, depth: int
+def receivers(
+    pid: int, known: dict[int, Process], number: int, proc: str = "/proc", depth: int = _MAX_DEPTH
 ) -> list[Process]:
+    """Return the processes a signal to `pid` is meant for; itself unless it is a waiting shell."""
     process = known.get(pid)
     if process is None or process.state in "ZX":
         return []
-    if depth == 0 or process.name not in SHELLS or _catches(pid, number, proc):
+    # A shell whose status cannot be read gets the signal itself.
+    if depth == 0 or process.name not in SHELLS or catches(pid, number, proc, unknown=True):
         return [process]
     children = [each for each in known.values() if each.ppid == pid and each.state not in "ZX"]
     outputs = {_pipe(each.pid, fd, proc) for each in children for fd in (1, 2)} - {None}
     sources = [each for each in children if _pipe(each.pid, 0, proc) not in outputs]
-    found = [one for each in sources for one in _behind(each.pid, known, number, proc, depth - 1)]
+    found = [one for each in sources for one in receivers(each.pid, known, number, proc, depth - 1)]
     return found or [process]
-
-
-def _catches(pid: int, number: int, proc: str) -> bool:
-    """Whether it has a handler of its own: a shell has one for a trap."""
-    try:
-        with open(f"{proc}/{pid}/status", encoding="ascii", errors="replace") as file:
-            masks = [line.split()[1] for line in file if line.startswith("SigCgt:")]
-        return bool(masks) and bool(int(masks[0], 16) >> (number - 1) & 1)
-    except (OSError, ValueError, IndexError):
-        return True  # not ours to see: it is asked itself
 
 
 def _pipe(pid: int, fd: int, proc: str) -> str | None:
@@ -128,7 +104,12 @@ _KILL_AGAIN_SECONDS = 0.5
 
 
 class Stopping:
-    """Of one child. Time is monotonic and comes in."""
+    """Stops the trainer: a signal, a grace period, then SIGKILL for all. Times are monotonic.
+
+    To save first, the ranks themselves get SIGTERM: Megatron with `--exit-signal-handler` saves at
+    its next step and leaves, while torchrun would kill them after 30 seconds. A rank without such
+    a handler dies at once; then torchrun gets SIGTERM too, or it would start new ranks.
+    """
 
     def __init__(self, pid: int, tree: Tree) -> None:
         self._pid, self._tree = pid, tree
@@ -139,27 +120,28 @@ class Stopping:
         self._ranks_gone_at: float | None = None
         self.has_killed = False
 
-    def ask(self, ask: ControlRequest, now: float) -> None:
-        """The first one is the reason; a later one can only make it quicker."""
-        self.note(ask, now)
-        if ask.kind == FENCE:  # SIGTERM might make it save, over the checkpoints of the newer one
+    def request(self, request: ControlRequest, now: float) -> None:
+        """Start stopping. The first request is the reason; a later one can only shorten it."""
+        self.note(request, now)
+        if request.kind == FENCE:  # after SIGTERM it might save over the newer attempt
             self.kill_at = now
-        elif ask.with_save and not self._ranks:
+        elif request.with_save and not self._ranks:
             self._ranks = self._tree.ranks()
-            self._signal_ranks_or_child()
-        elif not ask.with_save:
-            self._signal_child(signal.SIGTERM)
+            if not any([send(each, signal.SIGTERM) for each in self._ranks]):
+                self._terminate_child()
+        elif not request.with_save:
+            self._terminate_child()
 
-    def note(self, ask: ControlRequest, now: float) -> None:
-        """Of one that has been signalled already."""
-        self.first = self.first or ask
-        self.kinds.add(ask.kind)
-        if ask.grace_seconds is not None:
-            until = now + ask.grace_seconds
+    def note(self, request: ControlRequest, now: float) -> None:
+        """Record a request whose signal has been sent already."""
+        self.first = self.first or request
+        self.kinds.add(request.kind)
+        if request.grace_seconds is not None:
+            until = now + request.grace_seconds
             self.kill_at = until if self.kill_at is None else min(self.kill_at, until)
 
     def due_in(self, now: float) -> float:
-        """Seconds until `tick` has something to do."""
+        """Return the seconds until `tick` has something to do."""
         if self.kill_at is not None and now >= self.kill_at:
             return _KILL_AGAIN_SECONDS
         waits = [1.0]
@@ -185,78 +167,72 @@ class Stopping:
         self._ranks_gone_at = self._ranks_gone_at or now
         if alive or now - self._ranks_gone_at >= _AFTER_RANKS_SECONDS:
             self._ranks = []
-            self._signal_child(signal.SIGTERM)
+            self._terminate_child()
 
-    def _signal_ranks_or_child(self) -> None:
-        if not any([send(each, signal.SIGTERM) for each in self._ranks]):
-            self._signal_child(signal.SIGTERM)
-
-    def _signal_child(self, number: int) -> None:
+    def _terminate_child(self) -> None:
         with contextlib.suppress(OSError):
-            os.kill(self._pid, number)
+            os.kill(self._pid, signal.SIGTERM)
 
 
 _FROM_KEYBOARD = (signal.SIGINT, signal.SIGQUIT)
 LEFTOVER_SECONDS = 5.0
-_LAST_WORDS_SECONDS = 2.0
+_FLUSH_SECONDS = 2.0
 
 
-class Supervision:
-    """Of one child. `grace`: seconds from an ending signal to the kill; None: no kill by us."""
+class Supervisor:
+    """Runs one child to its end. `grace`: seconds from an ending signal to SIGKILL; None: never."""
 
     def __init__(
         self,
         child: subprocess.Popen[bytes],
         signals: Signals,
-        asks: Asks,
+        requests: RequestQueue,
         reaper: Reaper,
         tree: Tree,
         grace: float | None,
         each_round: Callable[[], None],
         attempt: int | None = None,
     ) -> None:
-        self._child, self._signals, self._asks = child, signals, asks
+        self._child, self._signals, self._requests = child, signals, requests
         self._reaper, self._tree, self._grace = reaper, tree, grace
         self._each_round, self._attempt = each_round, attempt
         self.stopping = Stopping(child.pid, tree)
         self._ending = EndingSignal(child.pid)
-        self._asked: ControlRequest | None = None
-        self._hurry_at: float | None = None
+        self._request: ControlRequest | None = None
+        self._flush_until: float | None = None
         reaper.watch(child)
 
     @property
-    def was_asked(self) -> str | None:
-        """Before the child had ended."""
-        return self._asked.text if self._asked is not None else None
+    def stop_request(self) -> str | None:
+        """The first request that came before the child had ended."""
+        return self._request.text if self._request is not None else None
 
     @property
     def wants_restart(self) -> bool:
-        """Whoever asks for an end meanwhile gets it."""
+        """Whether only restarts were requested; a stop overrides them."""
         return self.stopping.kinds == {RESTART}
 
     def run(self) -> None:
-        """Until the child has ended."""
         while self._child.returncode is None:
             for number in self._signals.wait(self.stopping.due_in(time.monotonic())):
                 self._on_signal(number)
-            for ask in self._asks.take(self._attempt):
-                self.stopping.ask(ask, time.monotonic())
+            for request in self._requests.take(self._attempt):
+                self.stopping.request(request, time.monotonic())
             self._reaper.reap()
             if self._child.returncode is None:
                 self.stopping.tick(time.monotonic())
                 self._ending.tick(time.monotonic())
-            self._asked = self.stopping.first
+            self._request = self.stopping.first
             self._each_round()
 
-    def clear(self) -> int:
-        """Ends what the child left behind, within a bound; how many processes that were."""
-        left = len(self._tree.processes())
-        if not left:
-            return 0
+    def end_leftovers(self) -> None:
+        """End the processes that the child left behind, within a time limit."""
+        if not self._tree.processes():
+            return
         first = self.stopping.first
         is_late = self.stopping.has_killed or (first is not None and first.kind == FENCE)
         for rank in self._tree.ranks():
-            # Without their launcher they are no gang; asked, they might begin a save and be cut.
+            # Without their launcher they are not a gang; SIGTERM might start a save that is cut.
             send(rank, signal.SIGKILL)
         if not is_late:
             self._tree.signal(signal.SIGTERM)
@@ -265,28 +241,27 @@ class Supervision:
         while self._tree.processes() and time.monotonic() < until:
             if time.monotonic() >= kill_at:
                 self._tree.kill()
-            self._notice(0.05)
+            self._drain(0.05)
             self._reaper.reap()
-        return left
 
-    def is_hurried(self) -> bool:
-        """Whether the child's last words, which its sink does not take, are to be given up.
+    def gives_up_output(self) -> bool:
+        """Whether to drop the last output, which its reader does not take.
 
-        Without mwatch it would wait there as long as it takes; so do we, until an end is asked.
+        Without mwatch the trainer would wait indefinitely; so does the wrapper, until a stop.
         """
-        self._notice(0.0)
+        self._drain(0.0)
         now = time.monotonic()
-        if self._hurry_at is None and self.stopping.first is not None:
-            self._hurry_at = now + _LAST_WORDS_SECONDS
-        return self._hurry_at is not None and now >= self._hurry_at
+        if self._flush_until is None and self.stopping.first is not None:
+            self._flush_until = now + _FLUSH_SECONDS
+        return self._flush_until is not None and now >= self._flush_until
 
-    def _notice(self, seconds: float) -> None:
-        """After the child's end: nobody is left to pass a signal on to, but a restart is off."""
+    def _drain(self, seconds: float) -> None:
+        """Record signals and requests after the child's end: they cancel a restart."""
         for number in self._signals.wait(seconds):
             if number in ENDING:
                 self.stopping.note(ControlRequest(SIGNAL, name_of(number), None), time.monotonic())
-        for ask in self._asks.take(self._attempt):
-            self.stopping.note(ask, time.monotonic())
+        for request in self._requests.take(self._attempt):
+            self.stopping.note(request, time.monotonic())
 
     def _on_signal(self, number: int) -> None:
         if number == signal.SIGCHLD:
@@ -296,8 +271,8 @@ class Supervision:
             return
         self._forward(number)
         if number in ENDING:
-            ask = ControlRequest(SIGNAL, name_of(number), self._grace)
-            self.stopping.note(ask, time.monotonic())
+            request = ControlRequest(SIGNAL, name_of(number), self._grace)
+            self.stopping.note(request, time.monotonic())
 
     def _forward(self, number: int) -> None:
         with contextlib.suppress(OSError):
@@ -309,9 +284,10 @@ class Supervision:
                 os.kill(self._child.pid, number)
 
     def _pause(self) -> None:
-        """Ctrl-Z: the child is in another session, where the terminal's stop does not reach it."""
+        """Stop on Ctrl-Z; the terminal's signal does not reach the child's session."""
         with contextlib.suppress(OSError):
             os.killpg(self._child.pid, signal.SIGSTOP)
-        os.kill(os.getpid(), signal.SIGSTOP)  # it goes on here when the shell says so
+        os.kill(os.getpid(), signal.SIGSTOP)  # continues here after SIGCONT
+
         with contextlib.suppress(OSError):
             os.killpg(self._child.pid, signal.SIGCONT)

@@ -1,12 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What one wrapper keeps on its volume: log, `attempt.json`, control socket, node facts.
+"""The wrapper's files and services on its volume: log, `attempt.json`, control socket, node facts.
 
-Each of them may fail on its own, and none of them is waited for longer than its bound.
-
-`attempt.json`: what runs, since when, how it ended. Written by a thread: disks can hang.
-
-Arguments may hold secrets: they are scrubbed here, and only here, before they are written.
+Each may fail without the others, and each is waited for only within a time limit.
 """
 
 from __future__ import annotations
@@ -20,25 +16,23 @@ from typing import Any, Callable, Mapping, Sequence
 
 from mwatch_trainer import contract
 from mwatch_trainer.attempt.plan import AttemptPlan
-from mwatch_trainer.control.server import Control
-from mwatch_trainer.control_requests import Asks
+from mwatch_trainer.control.server import ControlServer
+from mwatch_trainer.control_requests import RequestQueue
 from mwatch_trainer.evidence.dumps import Dumps
-from mwatch_trainer.evidence.offload import Keeping
+from mwatch_trainer.evidence.offload import EvidenceOffload
 from mwatch_trainer.output.log_copy import LogWriter
-from mwatch_trainer.processes import helper_process, proc
+from mwatch_trainer.processes import proc
+from mwatch_trainer.processes.children import Reaper, start_helper
 from mwatch_trainer.processes.proc import Tree
-from mwatch_trainer.processes.reaper import Reaper
-from mwatch_trainer.reporting import say
-from mwatch_trainer.scrub.environment import scrubbed
-from mwatch_trainer.scrub.scrubber import Scrubber
+from mwatch_trainer.reporting import report
+from mwatch_trainer.scrub.scrubber import Scrubber, scrubbed
 from mwatch_trainer.wrapper.options import Options
 
 
 class AttemptFile:
-    """`put` never waits; what is put while another is being written replaces the one before."""
+    """Writes `attempt.json` in a thread, because disks can hang; only the latest is written."""
 
     def __init__(self, path: str) -> None:
-        self.error = ""
         self._path = path
         self._next: Mapping[str, Any] | None = None
         self._is_busy = False
@@ -62,15 +56,12 @@ class AttemptFile:
                 self._changed.wait_for(lambda: self._next is not None)
                 document, self._next = self._next, None
                 self._is_busy = True
-            try:
+            with contextlib.suppress(OSError, ValueError):
                 contract.write_json(self._path, document or {})
-                self.error = ""
-            except (OSError, ValueError) as error:
-                self.error = str(error)
 
 
-def log_place(directory: str | None) -> dict[str, int] | None:
-    """Where the log of an attempt that begins now will begin; None: at the start of a file."""
+def log_position(directory: str | None) -> dict[str, int] | None:
+    """Return where the log of an attempt starting now begins; None: at the start of a file."""
     if directory is None:
         return None
     try:
@@ -80,19 +71,19 @@ def log_place(directory: str | None) -> dict[str, int] | None:
     return {"inode": found.st_ino, "bytes": found.st_size}
 
 
-def document(
+def attempt_document(
     plan: AttemptPlan, mode: str, argv: Sequence[str], patterns: Sequence[str], pid: int | None
 ) -> dict[str, Any]:
-    """Without the times and the exit, which come from the wrapper."""
+    """Describe the attempt for `attempt.json`, scrubbed, without its times and exit."""
     scrubber = Scrubber(patterns)
-    myself = proc.read(os.getpid())
+    wrapper = proc.read(os.getpid())
     return {
         "attempt": plan.number,
         "mode": mode,
         "pid": pid,
         "pgid": pid,  # it leads its own session
         "wrapper_pid": os.getpid(),
-        "wrapper_started": myself.started if myself is not None else None,
+        "wrapper_started": wrapper.started if wrapper is not None else None,
         "host": socket.gethostname(),
         "node_rank": plan.node_rank,
         "nnodes": plan.nnodes,
@@ -109,46 +100,49 @@ _WRITE_SECONDS = 2.0
 
 
 class Volume:
-    """Without a folder that can be used it is empty, and everything goes nowhere."""
+    """Does nothing where no folder can be used."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self.directory = _made(options.directory)
+        self.directory = _created(options.directory)
         self.log: LogWriter | None = None
         self._attempt: AttemptFile | None = None
-        self._control: Control | None = None
+        self._control: ControlServer | None = None
         self._sampler: subprocess.Popen[bytes] | None = None
-        self._keeping: Keeping | None = None
+        self._offload: EvidenceOffload | None = None
 
     def open(
-        self, tree: Tree, asks: Asks, reaper: Reaper, status: Callable[[], Mapping[str, Any]]
+        self,
+        tree: Tree,
+        requests: RequestQueue,
+        reaper: Reaper,
+        status: Callable[[], Mapping[str, Any]],
     ) -> None:
         directory = self.directory
         if directory is None:
-            say("no folder to write to (set --dir or MWATCH_DIR): the output is not recorded")
+            report("no folder to write to (set --dir or MWATCH_DIR): the output is not recorded")
             return
         self._attempt = AttemptFile(os.path.join(directory, contract.ATTEMPT))
         self.log = LogWriter(os.path.join(directory, contract.LOG), self._options.log_bytes)
         mode, patterns = self._options.mode, self._options.scrub_patterns
-        self._keeping = Keeping(directory, mode, reaper, lambda: status().get("save"))
+        self._offload = EvidenceOffload(directory, mode, reaper, lambda: status().get("save"))
         dumps = Dumps(directory, tree, patterns=patterns)
-        self._control = Control(directory, mode, asks, dumps, self._keeping, status)
+        self._control = ControlServer(directory, mode, requests, dumps, self._offload, status)
         if self._options.with_node_facts:
             with contextlib.suppress(OSError):
                 arguments = [directory, str(os.getpid())]
-                self._sampler = helper_process.start("gpu.node_sampler", arguments, needs="pynvml")
+                self._sampler = start_helper("gpu.node_sampler", arguments, needs="pynvml")
                 reaper.watch(self._sampler)
 
     @property
-    def own_pids(self) -> list[int]:
-        """Of processes of ours, which are no part of the trainer."""
+    def helper_pids(self) -> list[int]:
         sampler = self._sampler.pid if self._sampler is not None else None
-        keeper = self._keeping.pid if self._keeping is not None else None
-        return [each for each in (sampler, keeper) if each is not None]
+        offload = self._offload.pid if self._offload is not None else None
+        return [each for each in (sampler, offload) if each is not None]
 
-    def put(self, document: Mapping[str, Any]) -> None:
-        """As `attempt.json`."""
+    def write_attempt(self, document: Mapping[str, Any]) -> None:
         if self._attempt is not None:
+            self._attempt.put(document)
             self._attempt.put(document)
 
     def close(self) -> None:
@@ -163,12 +157,12 @@ class Volume:
             self._attempt.drain(_WRITE_SECONDS)
 
 
-def _made(directory: str | None) -> str | None:
+def _created(directory: str | None) -> str | None:
     if directory is None:
         return None
     try:
         os.makedirs(directory, exist_ok=True)
     except OSError as error:
-        say(f"{directory} cannot be used: {error.strerror}")
+        report(f"{directory} cannot be used: {error.strerror}")
         return None
     return directory

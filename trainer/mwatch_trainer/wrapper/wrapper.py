@@ -1,9 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""One run of `mwatch-run`: an attempt, or several where it is asked to restart in place.
+"""One run of `mwatch-run`: one attempt, or several where it is asked to restart in place.
 
-Everything but the child is optional: without a volume, a pump, a socket or a sampler it runs all
-the same.
+Only the child is required: the run continues without a volume, pump, socket or sampler.
 """
 
 from __future__ import annotations
@@ -18,23 +17,20 @@ from typing import Any, Mapping
 from mwatch_trainer import contract
 from mwatch_trainer.attempt import prepare as attempt
 from mwatch_trainer.attempt.fencing import Fence, FenceWatch
-from mwatch_trainer.attempt.plan import AttemptOptions as AttemptOptions
-from mwatch_trainer.attempt.plan import AttemptPlan
+from mwatch_trainer.attempt.plan import AttemptOptions, AttemptPlan
 from mwatch_trainer.command.run_facts import SAVE_VARIABLE
-from mwatch_trainer.control_requests import STOP, Asks
+from mwatch_trainer.control_requests import STOP, RequestQueue
 from mwatch_trainer.exits import explain
 from mwatch_trainer.exits.log_reader import ExitLogReader
 from mwatch_trainer.linux import adopt_orphans
 from mwatch_trainer.output.forwarder import Output
-from mwatch_trainer.processes import child
+from mwatch_trainer.processes import children
 from mwatch_trainer.processes.proc import Tree, end_abandoned
-from mwatch_trainer.processes.reaper import Reaper
 from mwatch_trainer.processes.signals import ENDING, Signals, name_of
-from mwatch_trainer.reporting import say
-from mwatch_trainer.wrapper import volume
+from mwatch_trainer.reporting import report
 from mwatch_trainer.wrapper.options import Options
-from mwatch_trainer.wrapper.supervisor import Supervision
-from mwatch_trainer.wrapper.volume import Volume
+from mwatch_trainer.wrapper.supervisor import Supervisor
+from mwatch_trainer.wrapper.volume import Volume, attempt_document, log_position
 
 _PREPARE_SECONDS = 20.0  # in observe, where nothing depends on it
 _PUMP_SECONDS = 1.0
@@ -42,7 +38,7 @@ _PUMP_SECONDS = 1.0
 
 class EndedBeforeStart(Exception):
     def __init__(self, number: int) -> None:
-        super().__init__(f"asked to end before the start: {name_of(number)}")
+        super().__init__(f"stopped before the start: {name_of(number)}")
         self.number = number
 
 
@@ -52,18 +48,18 @@ class Wrapper:
         self.child: subprocess.Popen[bytes] | None = None
         self.signals = Signals()
         self._is_acting = options.mode == contract.ACT
-        self._asks = Asks(self.signals.wake)
-        self._reaper = Reaper()
-        self._tree = Tree(self._own_pids)
+        self._requests = RequestQueue(self.signals.wake)
+        self._reaper = children.Reaper()
+        self._tree = Tree(self._helper_pids)
         self._volume = Volume(options)
         self._output: Output | None = None
-        self._supervision: Supervision | None = None
+        self._supervisor: Supervisor | None = None
         self._document: dict[str, Any] = {}
-        self._log_place: dict[str, int] | None = None
+        self._log_position: dict[str, int] | None = None
         adopt_orphans()
 
     def run(self) -> int:
-        self._volume.open(self._tree, self._asks, self._reaper, self.status)
+        self._volume.open(self._tree, self._requests, self._reaper, self.status)
         try:
             while True:
                 code, is_restarting = self._attempt()
@@ -74,24 +70,24 @@ class Wrapper:
             self._reaper.reap()
 
     def status(self) -> dict[str, Any]:
-        supervision, output = self._supervision, self._output
+        supervisor, output = self._supervisor, self._output
         return {
             **self._document,
             "is_running": self.child is not None and self.child.returncode is None,
-            "stopping": supervision.was_asked if supervision is not None else None,
+            "stopping": supervisor.stop_request if supervisor is not None else None,
             "output": output.counts() if output is not None else None,
             "orphans_reaped": self._reaper.orphans,
         }
 
     def _attempt(self) -> tuple[int, bool]:
-        """The code to exit with, and whether another attempt is to follow instead."""
+        """Run one attempt; return its exit code and whether to start another one instead."""
         try:
             plan = self._prepared()
             self._wait_until(plan.not_before)
         except EndedBeforeStart as ended:
             return self._not_started(self._as_given(), str(ended), 128 + ended.number, False), False
         if plan.refused is not None:
-            say(plan.refused)
+            report(plan.refused)
             code = plan.exit_code if plan.exit_code is not None else 1
             return self._not_started(plan, plan.refused, code, plan.is_permanent), False
         reader = ExitLogReader()
@@ -99,57 +95,59 @@ class Wrapper:
         self._output = output
         oom_kills = explain.oom_kills()
         try:
-            self.child = child.start(plan.argv, plan.env, output.stdout, output.stderr)
-        except child.CannotStart as error:
+            self.child = children.start_command(plan.argv, plan.env, output.stdout, output.stderr)
+        except children.CannotStart as error:
             output.close(0.0)
-            say(str(error))
+            report(str(error))
             return self._not_started(plan, str(error), error.code, True), False
         output.child_has_started()
         self._note(plan, self.child.pid)
-        supervision = self._supervised(self.child, plan, output)
+        supervisor = self._supervise(self.child, plan, output)
         returncode = int(self.child.returncode)
-        return self._ended(returncode, plan, reader, supervision, oom_kills)
+        return self._ended(returncode, plan, reader, supervisor, oom_kills)
 
-    def _supervised(
+    def _supervise(
         self, process: subprocess.Popen[bytes], plan: AttemptPlan, output: Output
-    ) -> Supervision:
-        """Until it and what belongs to it has ended and its output is where it should be."""
+    ) -> Supervisor:
+        """Wait for the end of the child, its descendants and its output."""
         grace, look_after = self.options.grace_seconds, output.look_after_pump
-        supervision = Supervision(
-            process, self.signals, self._asks, self._reaper, self._tree, grace, look_after,
+        supervisor = Supervisor(
+            process, self.signals, self._requests, self._reaper, self._tree, grace, look_after,
             plan.number,
         )  # fmt: skip
-        self._supervision = supervision
-        fence = FenceWatch(Fence(plan.save, plan.number), self._asks) if self._is_acting else None
-        supervision.run()
+        self._supervisor = supervisor
+        fence: FenceWatch | None = None
+        if self._is_acting:
+            fence = FenceWatch(Fence(plan.save, plan.number), self._requests)
+        supervisor.run()
         if fence is not None:
             fence.stop()
-        if self._is_acting or supervision.was_asked:
-            supervision.clear()
-        output.finish(supervision.is_hurried)
+        if self._is_acting or supervisor.stop_request:
+            supervisor.end_leftovers()
+        output.finish(supervisor.gives_up_output)
         output.close(0.0 if self._tree.processes() else _PUMP_SECONDS)
-        return supervision
+        return supervisor
 
     def _ended(
         self,
         returncode: int,
         plan: AttemptPlan,
         reader: ExitLogReader,
-        supervision: Supervision,
+        supervisor: Supervisor,
         kills_before: int | None,
     ) -> tuple[int, bool]:
         kills = explain.oom_kills()
         oom_killed = kills is not None and kills_before is not None and kills > kills_before
-        reported = explain.explain(returncode, reader, supervision.was_asked, plan, oom_killed)
-        returned = reported.returned if self._is_acting else child.shell_code(returncode)
-        is_restarting = supervision.wants_restart and self._is_acting
-        how = {"code": reported.code, "signal": reported.signal, "reason": reported.reason}
-        is_last = explain.is_last(returned, reported.is_final, os.environ)
-        self._note_exit(how, returned, reported.asked, is_last and not is_restarting)
+        exit_ = explain.explain(returncode, reader, supervisor.stop_request, plan, oom_killed)
+        returned = exit_.returned if self._is_acting else children.shell_code(returncode)
+        is_restarting = supervisor.wants_restart and self._is_acting
+        how = {"code": exit_.code, "signal": exit_.signal, "reason": exit_.reason}
+        is_last = explain.is_last(returned, exit_.is_final, os.environ)
+        self._note_exit(how, returned, exit_.asked, is_last and not is_restarting)
         return returned, is_restarting
 
     def _prepared(self) -> AttemptPlan:
-        """In a thread: it may wait for others, and a signal must end that."""
+        """Prepare in a thread: it may wait for other nodes, and a signal must end that."""
         options = AttemptOptions(
             mode=self.options.mode,
             directory=self._volume.directory,
@@ -161,9 +159,9 @@ class Wrapper:
             if self._is_acting and options.directory is not None:
                 ended = end_abandoned(options.directory)
                 if ended:
-                    say(f"killed {ended} processes of an attempt whose wrapper had been killed")
-            # Here, for a disk may hang; what the last attempt printed is written by now.
-            self._log_place = volume.log_place(options.directory)
+                    report(f"killed {ended} processes of an attempt whose wrapper had been killed")
+            # In this thread, because a disk may hang; the last attempt's output is written by now.
+            self._log_position = log_position(options.directory)
             plans.append(attempt.prepare(self.options.command, self._environ(), options))
             self.signals.wake()
 
@@ -194,25 +192,25 @@ class Wrapper:
         for number in self.signals.wait(seconds):
             if number in ENDING:
                 raise EndedBeforeStart(number)
-        if any(ask.kind == STOP for ask in self._asks.take()):
+        if any(request.kind == STOP for request in self._requests.take()):
             raise EndedBeforeStart(signal.SIGTERM)
         self._reaper.reap()
 
-    def _own_pids(self) -> list[int]:
+    def _helper_pids(self) -> list[int]:
         pump = self._output.pump_pid if self._output is not None else None
-        return [*self._volume.own_pids, *([] if pump is None else [pump])]
+        return [*self._volume.helper_pids, *([] if pump is None else [pump])]
 
     def _note(self, plan: AttemptPlan, pid: int | None) -> None:
         options = self.options
         self._document = {
-            **volume.document(plan, options.mode, options.command, options.scrub_patterns, pid),
-            "log": self._log_place,
+            **attempt_document(plan, options.mode, options.command, options.scrub_patterns, pid),
+            "log": self._log_position,
             "started_at": time.time(),
             "started_monotonic": time.monotonic(),
             "exit": None,
             "final": False,
         }
-        self._volume.put(self._document)
+        self._volume.write_attempt(self._document)
 
     def _not_started(self, plan: AttemptPlan, reason: str, code: int, is_final: bool) -> int:
         self._note(plan, None)
@@ -225,4 +223,4 @@ class Wrapper:
     ) -> None:
         ended = {**how, "returned": returned, "at": time.time(), "asked": was_asked}
         self._document = {**self._document, "exit": ended, "final": is_final}
-        self._volume.put(self._document)
+        self._volume.write_attempt(self._document)
