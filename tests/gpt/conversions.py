@@ -13,7 +13,7 @@ import pytest
 from mwatch_gpt.data.conversion import ConversionJob
 from mwatch_gpt.data.encoding import EncodingOptions
 from mwatch_gpt.data.tokenizers import TokenizerChoice
-from mwatch_gpt.data.unfinished import ConversionState
+from mwatch_gpt.data.writer import ConversionState
 
 
 class Stop(Exception):

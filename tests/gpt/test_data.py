@@ -4,13 +4,15 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gpt.launch import Job, Nursery
-from mwatch_gpt.data.tokens import END_OF_DOCUMENT, tokenize
+from mwatch_gpt.data.encoding import Encoder, EncodingOptions
+from mwatch_gpt.data.tokenizers import END_OF_DOCUMENT, TokenizerChoice
 from mwatch_gpt.data.tool import SAMPLE, read
 from mwatch_gpt.errors import BadInput
 
@@ -22,7 +24,8 @@ def make(nursery: Nursery, folder: Path, *argv: str) -> tuple[int | None, str]:
 
 
 def test_a_byte_is_a_token_and_a_document_has_an_end() -> None:
-    assert tokenize("aß") == [97, 195, 159, END_OF_DOCUMENT]
+    encoded = Encoder(EncodingOptions(TokenizerChoice())).document(["aß"])
+    assert list(array("H", encoded.tokens)) == [97, 195, 159, END_OF_DOCUMENT]
 
 
 def test_lines_are_documents_and_empty_ones_are_not(tmp_path: Path) -> None:

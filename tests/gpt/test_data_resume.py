@@ -19,8 +19,7 @@ from gpt.conversions import Stop, job, nothing, stop_after, stop_at_name
 from gpt.corpora import both, convert, json_lines, many
 from gpt.launch import ROOT
 from mwatch_gpt.data import conversion
-from mwatch_gpt.data.unfinished import path_of
-from mwatch_gpt.data.writer import DatasetWriter
+from mwatch_gpt.data.writer import DatasetWriter, state_path
 from mwatch_gpt.errors import BadInput
 from support.waiting import until
 
@@ -104,7 +103,7 @@ def test_parts_that_were_lost_and_a_broken_state_are_named(tmp_path: Path) -> No
     (tmp_path / "o_text_document.bin.part").write_bytes(b"")
     with pytest.raises(BadInput, match="--overwrite starts over"):
         conversion.convert(job(source, tmp_path / "o"), nothing)
-    path_of(f"{tmp_path}/o_text_document").write_text("{")
+    state_path(f"{tmp_path}/o_text_document").write_text("{")
     with pytest.raises(BadInput, match="cannot be read"):
         conversion.convert(job(source, tmp_path / "o"), nothing)
     assert conversion.convert(job(source, tmp_path / "o", overwrite=True), nothing)
@@ -150,7 +149,7 @@ def test_a_killed_process_leaves_no_workers_and_nothing_that_looks_whole(tmp_pat
     """Real processes: starting the three takes a second or two."""
     source = json_lines(tmp_path / "a.jsonl", many(120_000))
     process = start(source, tmp_path / "o")
-    until(path_of(f"{tmp_path}/o_text_document").exists)
+    until(state_path(f"{tmp_path}/o_text_document").exists)
     workers = children(process.pid)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -167,7 +166,7 @@ def test_a_killed_worker_is_the_machines_doing_and_not_the_inputs(tmp_path: Path
     """Real processes, as above."""
     source = json_lines(tmp_path / "a.jsonl", many(60_000))
     process = start(source, tmp_path / "o")
-    until(path_of(f"{tmp_path}/o_text_document").exists)
+    until(state_path(f"{tmp_path}/o_text_document").exists)
     lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children(process.pid)}
     worker = next(pid for pid, line in lines.items() if b"spawn_main" in line)
     os.kill(worker, signal.SIGKILL)

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m mwatch_gpt`, or `torchrun --nproc-per-node 2 -m mwatch_gpt`: trains a small GPT.
+"""`python -m mwatch_gpt`, or `torchrun --nproc-per-node 2 -m mwatch_gpt`: train a small GPT.
 
-Arguments are read before torch is loaded, so that `--help` and a mistake answer at once.
+Arguments are parsed before torch is imported, so that `--help` and mistakes are answered at once.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def main() -> None:
         sys.exit(f"mwatch_gpt: {missing[0]} is not installed: pip install 'mwatch[demo]'")
     if args.distributed_backend == "gloo":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # gloo cannot reduce what lies on a GPU
-    # What is loaded stays. Looking for garbage in it costs half a second here, a second at the end.
+    # Modules stay loaded; collecting garbage in them costs half a second here, a second at exit.
     gc.disable()
     from mwatch_gpt import device
 
-    # Megatron must be loaded for its device before anything of ours imports it.
+    # Megatron must be loaded for its device before any module of ours imports it.
     chosen = device.prepare()
     from mwatch_gpt.training import pretrain
 

@@ -1,13 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of the trainer: Megatron's names and meanings, with defaults for a laptop.
+"""The trainer's arguments: Megatron's names and meanings, with defaults for a laptop.
 
-Only what this trainer can do is accepted: a flag that would be ignored is refused.
-
-The flags, by topic, as tables: name, type, default, help.
-
-The names are Megatron's; a type of None is a switch. Numbers of Megatron's that would not fit a
-laptop (loss-scale window, intervals) keep Megatron's default; sizes do not.
+Only what this trainer supports is accepted; a flag that would be ignored is rejected. A flag with
+type None is a switch. Numbers keep Megatron's default; sizes do not.
 """
 
 from __future__ import annotations
@@ -150,7 +146,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_irregular(parser: argparse.ArgumentParser) -> None:
-    """Lists, switches that turn something off, and what Megatron does not have."""
+    """Add lists, switches that turn something off, and flags that Megatron does not have."""
     parser.add_argument(
         "--no-check-for-nan-in-loss-and-grad",
         dest="check_for_nan_in_loss_and_grad",
@@ -195,7 +191,7 @@ _EXAMPLE = "torchrun --nproc-per-node 2 -m mwatch_gpt --train-iters 200 --save c
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Leaves by SystemExit(2), with one line, where the arguments make no sense."""
+    """Parse; SystemExit(2) with one line for invalid arguments."""
     parser = argparse.ArgumentParser(
         prog="python -m mwatch_gpt",
         usage="%(prog)s [option ...]",
@@ -214,7 +210,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _complete(args: argparse.Namespace) -> None:
-    """Fills in what follows from other arguments and from the launcher. Raises ValueError."""
+    """Fill in what follows from other arguments and the launcher. Raises ValueError."""
     args.rank = int(os.environ.get("RANK", "0"))
     args.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     args.world_size = int(os.environ.get("WORLD_SIZE", "1"))

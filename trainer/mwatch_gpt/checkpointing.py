@@ -2,17 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saves and loads checkpoints with Megatron's distributed checkpointing (torch_dist).
 
-`iter_0000010/` holds the shards and, written last, `metadata.json`; then the tracker is moved on,
-then the line is printed. Weights, optimizer, gradient scaler, schedule, random state and the data
-position are in it: a resumed run computes what the interrupted one would have computed.
-
-The generators that a step draws from, as one object that a checkpoint can hold.
-
-Writes this rank's part of a checkpoint from inside the rank.
-
-Megatron's torch_dist strategy writes from freshly forked processes and keeps a helper process for
-their answers: 7 to 18 seconds at the first save of a process. For a small model a thread's work is
-enough. The files are the same.
+`iter_0000010/` holds the shards and, written last, `metadata.json`; then the tracker is updated,
+then the line is printed. It has weights, optimizer, gradient scaler, schedule, random state and
+data position, so a resumed run computes what the interrupted one would have computed.
 """
 
 from __future__ import annotations
@@ -43,8 +35,8 @@ from mwatch_gpt.console import now, print_rank_0
 from mwatch_gpt.run_state import RunState
 
 
-def collect() -> Any:
-    """One per tensor-parallel rank: data-parallel ranks draw the same numbers."""
+def _rng_state() -> Any:
+    """Collect the random generators' state, one per tensor-parallel rank."""
     state = {
         "random_rng_state": random.getstate(),
         "np_rng_state": numpy.random.get_state(),
@@ -61,7 +53,7 @@ def collect() -> Any:
     )
 
 
-def restore(states: list[dict[str, Any]]) -> None:
+def _restore_rng(states: list[dict[str, Any]]) -> None:
     (state,) = states
     random.setstate(state["random_rng_state"])
     numpy.random.set_state(state["np_rng_state"])
@@ -75,11 +67,17 @@ _Bucket = tuple[Any, ...]
 
 
 class InProcessStrategy(TorchDistSaveShardedStrategy):  # type: ignore[misc]
+    """Writes this rank's part of a checkpoint in the rank's own process; the files are the same.
+
+    Megatron's torch_dist strategy writes from freshly forked processes and keeps a helper process
+    for their results: 7 to 18 seconds at the first save of a process.
+    """
+
     def __init__(self, writing: Callable[[str], AbstractContextManager[None]]) -> None:
-        """`writing` is entered with the path of each file, around its writing."""
+        """`writing` is entered with the path of each file while it is written."""
         super().__init__("torch_dist", 1, thread_count=1)
         self._writing = writing
-        # Asked for by the writer while it plans; the stock one is a server in another process.
+        # The writer asks for it while planning; the stock one is a server in another process.
         filesystem_async._results_queue = queue.Queue()
 
     def _get_save_and_finalize_callbacks(self, writer: Any, planned: Any) -> Any:
@@ -93,7 +91,7 @@ class InProcessStrategy(TorchDistSaveShardedStrategy):  # type: ignore[misc]
         return request._replace(async_fn=write)
 
     def _write(self, writer: Any, buckets: list[_Bucket]) -> Any:
-        """Results by bucket, or the error that the other ranks are to be told of."""
+        """Return results by bucket, or the error to report to the other ranks."""
         transforms = [writer.transforms] if hasattr(writer, "transforms") else []
         written = {}
         for number, bucket in enumerate(buckets):
@@ -113,7 +111,6 @@ class InProcessStrategy(TorchDistSaveShardedStrategy):  # type: ignore[misc]
 
 TRACKER = "latest_checkpointed_iteration.txt"
 _SHARDING = {"singleton_local_shards": False, "chained_optim_avoid_prefix": True}
-# What differs between ranks or attempts is no part of the run.
 _NOT_SAVED = frozenset({"rank", "local_rank", "fault", "fault_state", "load", "ckpt_step"})
 
 
@@ -122,7 +119,7 @@ def folder_of(root: str, iteration: int) -> Path:
 
 
 def save_checkpoint(run: RunState, data_iterator: Any = None) -> None:
-    """`data_iterator` is given where a step is to be run again after a restart."""
+    """Save. `data_iterator` is given where a step is to be rerun after a restart."""
     args = run.args
     with progress.during("saving"):
         if not run.saves.is_idle:
@@ -154,7 +151,7 @@ def save_checkpoint(run: RunState, data_iterator: Any = None) -> None:
 
 
 def _conclude(run: RunState, iteration: int) -> None:
-    """All ranks have written: from here on this is the checkpoint to resume from."""
+    """Make this the checkpoint to resume from: all ranks have written it."""
     args = run.args
     if args.rank == 0:
         tracker = Path(args.save) / TRACKER
@@ -184,7 +181,7 @@ def _drop(args: argparse.Namespace, previous: int, iteration: int) -> None:
 
 
 def _strategy(run: RunState) -> Any:
-    iteration = run.iteration  # an asynchronous writer is later than the training
+    iteration = run.iteration  # training is ahead of an asynchronous writer
     strategy = InProcessStrategy(lambda path: run.faults.writing(path, iteration))
     if run.args.data_parallel_size == 1:
         return strategy
@@ -219,12 +216,12 @@ def _sharded_state(
         )
         state["opt_param_scheduler"] = run.schedule.state_dict()
     if with_random:
-        state["rng_state"] = collect()
+        state["rng_state"] = _rng_state()
     return state
 
 
 def load_checkpoint(run: RunState) -> None:
-    """Sets the run to where its checkpoint stands; leaves it alone where there is none."""
+    """Restore the run from its checkpoint, if there is one."""
     args = run.args
     with progress.during("loading"):
         root, iteration = _find(args)
@@ -256,7 +253,7 @@ def load_checkpoint(run: RunState) -> None:
 
 
 def _find(args: argparse.Namespace) -> tuple[str, int | None]:
-    """The folder and iteration to load; no iteration: begin at random."""
+    """Return the folder and iteration to load; no iteration: start from random weights."""
     root, tracker = args.load, Path(args.load or "") / TRACKER
     if args.pretrained_checkpoint and not (root and tracker.exists()):
         print_rank_0(
@@ -285,7 +282,7 @@ def _find(args: argparse.Namespace) -> tuple[str, int | None]:
 def _add_rerun(
     wanted: dict[str, Any], common: dict[str, Any], args: argparse.Namespace, saved: Any
 ) -> None:
-    """The state of a step that is to be run again, where the ranks are the same."""
+    """Add the state of a step to be rerun, if the ranks are the same."""
     machine = get_rerun_state_machine()
     if args.finetune or saved.world_size != args.world_size:
         return
@@ -299,7 +296,7 @@ def _take(run: RunState, wanted: dict[str, Any], loaded: dict[str, Any]) -> None
     print_rank_0(f" checkpoint version {loaded['checkpoint_version']}")
     if "optimizer" in wanted:
         state = loaded["optimizer"]
-        # Megatron leaves the count out while it is zero, and torch asks for it.
+        # Megatron leaves the count out while it is zero, and torch requires it.
         inner = state.get("optimizer", state)["state"]
         inner.setdefault("common_step", torch.tensor(0.0))
         run.optimizer.load_state_dict(state)
@@ -314,4 +311,4 @@ def _take(run: RunState, wanted: dict[str, Any], loaded: dict[str, Any]) -> None
     if "rerun_state_machine" in wanted:
         get_rerun_state_machine().load_state_dict(loaded["rerun_state_machine"])
     if "rng_state" in wanted:
-        restore(loaded["rng_state"])
+        _restore_rng(loaded["rng_state"])

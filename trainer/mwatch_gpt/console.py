@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is printed, by whom, in Megatron's own words and forms (core_v0.16).
+"""Output in Megatron's own format (core_v0.16), by the rank that prints it there.
 
-Rank 0 speaks for the job, the last rank for the numbers. Everything is flushed at once: a line that
+Rank 0 prints for the job, the last rank prints the numbers. Every line is flushed: a line that
 waits in a buffer looks like a hang.
 """
 
@@ -37,13 +37,13 @@ def print_rank_last(text: str) -> None:
 
 
 def print_datetime(text: str) -> None:
-    """A marker: it appears only when every rank has come this far."""
+    """Print a marker once every rank has come this far."""
     torch.distributed.barrier()
     print_rank_0(f"[{text}] datetime: {now()} ")
 
 
 def set_up_logging(args: argparse.Namespace) -> None:
-    """As Megatron's: to stdout, `LEVEL:logger:message`."""
+    """Log as Megatron does: to stdout, `LEVEL:logger:message`."""
     logging.basicConfig(stream=sys.stdout, level=args.logging_level)
     logging.getLogger("torch").setLevel(logging.WARNING)
     if args.rank:

@@ -2,9 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train, validation and test data: Megatron's GPTDataset, and which samples come next.
 
-The order of the samples is fixed by the seed and the number of iterations; where to go on is one
-number, the samples consumed so far, which a checkpoint carries. So a resumed run sees exactly the
-samples that the interrupted one would have seen.
+The seed and the number of iterations fix the order of the samples. The position is the number of
+samples consumed, which is in the checkpoint, so a resumed run continues with the same samples.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from megatron.core.rerun_state_machine import RerunDataIterator
 
 from mwatch_gpt.console import print_rank_0
 from mwatch_gpt.data import tool
-from mwatch_gpt.data.tokens import ByteTokenizer
+from mwatch_gpt.data.tokenizers import ByteTokenizer
 
 
-class _Watched(torch.utils.data.Dataset):  # type: ignore[misc]
-    """A dataset that tells which sample is asked for, and begins again at its end."""
+class _Observed(torch.utils.data.Dataset):  # type: ignore[misc]
+    """A dataset that reports which sample is read, and wraps around at its end."""
 
     def __init__(self, inner: Any, before: Callable[[int], None]) -> None:
         self._inner = inner
@@ -47,7 +46,7 @@ class _Watched(torch.utils.data.Dataset):  # type: ignore[misc]
 
 
 def _batches(args: argparse.Namespace, consumed: int) -> Iterator[list[int]]:
-    """Numbers of this rank's samples, one forward pass after the other, without end."""
+    """Yield the indices of this rank's samples for each forward pass, endlessly."""
     size, ranks = args.micro_batch_size, args.data_parallel_size
     first = consumed + parallel_state.get_data_parallel_rank() * size
     while True:
@@ -58,7 +57,7 @@ def _batches(args: argparse.Namespace, consumed: int) -> Iterator[list[int]]:
 def build_iterators(
     args: argparse.Namespace, before_sample: Callable[[int], None]
 ) -> tuple[Any, Any, Any]:
-    """Endless iterators over train, validation and test data, from where the run stands."""
+    """Return endless iterators over train, validation and test data from the current position."""
     print_rank_0("> building train, validation, and test datasets ...")
     evaluations = args.train_iters // args.eval_interval + 1
     sizes = [steps * args.global_batch_size for steps in _steps(args, evaluations)]
@@ -72,7 +71,7 @@ def build_iterators(
     consumed = (args.consumed_train_samples, args.consumed_valid_samples, 0)
     watchers = (before_sample, _nothing, _nothing)
     return tuple(  # type: ignore[return-value]
-        None if dataset is None else _iterator(args, _Watched(dataset, watcher), start)
+        None if dataset is None else _iterator(args, _Observed(dataset, watcher), start)
         for dataset, watcher, start in zip(datasets, watchers, consumed, strict=True)
     )
 
@@ -92,7 +91,7 @@ def _iterator(args: argparse.Namespace, dataset: Any, consumed: int) -> Any:
         num_workers=args.num_workers,
         pin_memory=torch.cuda.is_available(),
         persistent_workers=args.num_workers > 0,
-        # A loader draws a number from its generator when it begins. From the common one it would
+        # A loader draws a number from its generator at its start. From the global one it would
         # shift the dropout of a resumed run.
         generator=torch.Generator(),
     )
@@ -118,7 +117,7 @@ def _config(args: argparse.Namespace) -> Any:
 
 
 def _refuse_an_empty_part(config: Any) -> None:
-    """Megatron would draw samples from a part without documents for ever."""
+    """Exit if a split is empty: Megatron would draw samples from it forever."""
     for prefix in config.blend[0]:
         if not IndexedDataset.exists(prefix):
             sys.exit(f"mwatch_gpt: no dataset at {prefix}: there is no .bin or no .idx")
@@ -132,10 +131,12 @@ def _refuse_an_empty_part(config: Any) -> None:
 
 
 def _sample(args: argparse.Namespace) -> str:
-    """The text that comes with this package, indexed beside the checkpoints by rank 0."""
+    """Return the bundled text, indexed beside the checkpoints by rank 0."""
     found: list[str | None] = [None]
     if args.rank == 0:
-        folder = str(Path(args.save).absolute().parent / "data") if args.save else _passing_folder()
+        folder = (
+            str(Path(args.save).absolute().parent / "data") if args.save else _temporary_folder()
+        )
         prefix = f"{folder}/sample{tool.SUFFIX}"
         if not Path(f"{prefix}.idx").exists():
             tool.build(tool.read(tool.SAMPLE, "text"), prefix)
@@ -145,7 +146,7 @@ def _sample(args: argparse.Namespace) -> str:
     return found[0]
 
 
-def _passing_folder() -> str:
+def _temporary_folder() -> str:
     folder = tempfile.mkdtemp(prefix="mwatch_gpt-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

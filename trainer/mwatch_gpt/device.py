@@ -1,12 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The device of this process, and how Megatron-core runs where there is no GPU.
+"""The device of this process, Megatron-core without a GPU, and process groups.
 
-Its optimizer, gradient scaler, data-parallel wrapper and schedules name the device "cuda" in their
-code, though what they do runs anywhere. Here that name is read as the CPU: the alternative would be
-a second, untrue optimizer of our own. Must run before megatron is imported.
-
-Joins this process with its peers: process groups, parallel layout, seeds.
+Megatron's optimizer, gradient scaler, data-parallel wrapper and schedules name the device "cuda",
+though they run anywhere. Here that name means the CPU; the alternative would be an optimizer of
+our own. `prepare` must run before megatron's models are imported.
 """
 
 from __future__ import annotations
@@ -57,7 +55,7 @@ class _CudaIsCpu(TorchFunctionMode):  # type: ignore[misc]
 
 @functools.cache
 def prepare() -> torch.device:
-    """Picks the device and loads Megatron for it, once per process."""
+    """Choose the device and load Megatron for it, once per process."""
     if torch.cuda.is_available():
         rank = int(os.environ.get("LOCAL_RANK", "0"))
         torch.cuda.set_device(rank % torch.cuda.device_count())
@@ -81,8 +79,7 @@ def _cuda_means_cpu() -> None:
 
 @contextlib.contextmanager
 def _no_compiler() -> Iterator[None]:
-    """Megatron compiles its fused kernels when it is imported: seconds at each start, and a C++
-    compiler, for nothing on a CPU."""
+    """Disable torch.compile: at import Megatron compiles fused kernels, useless on a CPU."""
     compiler = torch.compile
 
     def unchanged(function: Any = None, **_: Any) -> Any:
@@ -117,7 +114,7 @@ def initialize(args: argparse.Namespace, device: torch.device) -> None:
 
 def _join(args: argparse.Namespace, device: torch.device) -> None:
     backend = args.distributed_backend or ("nccl" if device.type == "cuda" else "gloo")
-    # Started by hand there is nobody to meet, and no port is needed.
+    # Without a launcher there are no peers, and no port is needed.
     alone = {} if "MASTER_ADDR" in os.environ else {"store": torch.distributed.HashStore()}
     torch.distributed.init_process_group(
         backend,
@@ -133,8 +130,7 @@ def _timeout_seconds(args: argparse.Namespace) -> float:
 
 
 def _tracker_functions() -> dict[str, object]:
-    """Megatron's generator for what differs within a tensor-parallel group, when a step is run
-    again."""
+    """Save and restore Megatron's per-rank random state when a step is rerun."""
     tracker = tensor_parallel.get_cuda_rng_tracker
 
     def save() -> dict[str, object]:

@@ -1,9 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The errors of the data tools that are meant for the user, each in one line.
-
-Packages that only some input asks for, and what to say where one is missing.
-"""
+"""Errors of the data tools that are shown to the user in one line."""
 
 from __future__ import annotations
 
@@ -12,15 +9,15 @@ from typing import Any
 
 
 class BadInput(ValueError):
-    """What is wrong with the input, in one line."""
+    pass
 
 
 class Disturbed(RuntimeError):
-    """The machine's doing and not the input's: the same command goes on when it is fixed."""
+    """A fault of the machine, not of the input: the same command continues when it is fixed."""
 
 
 def package(name: str, reason: str) -> Any:
-    """BadInput with the command that brings it."""
+    """Import an optional package. Raises BadInput with the command that installs it."""
     try:
         return import_module(name)
     except ImportError:

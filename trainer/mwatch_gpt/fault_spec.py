@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What `--fault KIND@STEP[:rank=R][:seconds=S]` asks for. Knows no torch, touches nothing."""
+"""The syntax of `--fault KIND@STEP[:rank=R][:seconds=S]`; imports no torch."""
 
 from __future__ import annotations
 
@@ -48,13 +48,14 @@ HELP = {
     Kind.EXIT_16: "all ranks save and exit 16, as after a result that was rejected",
     Kind.EXIT_0: "all ranks exit 0 before the training is done",
 }
-# These come from a step on, at the next occasion: not every step saves or evaluates.
-AT_OCCASION = frozenset(
+
+_FROM_STEP_ON = frozenset(
     {
         Kind.HANG_SAVE, Kind.HANG_EVAL, Kind.HANG_FIRST_STEP,
         Kind.CORRUPT_CHECKPOINT, Kind.HALF_CHECKPOINT, Kind.DISK_FULL,
     }
 )  # fmt: skip
+"""Injected at the next save or evaluation from the step on."""
 _ALL_RANKS = frozenset({Kind.EXIT_16, Kind.EXIT_0})
 _FIRST_RANK = frozenset({Kind.CORRUPT_CHECKPOINT})
 _FOREVER_SECONDS = 86_400.0
@@ -67,7 +68,7 @@ class InjectedFault:
     kind: Kind
     step: int
     rank: int | None
-    """None: the kind's own choice."""
+    """None: the kind's default."""
     seconds: float | None
 
     @property
@@ -88,11 +89,11 @@ class InjectedFault:
         return rank == (0 if self.kind in _FIRST_RANK else world_size - 1)
 
     def is_due(self, step: int) -> bool:
-        return step >= self.step if self.kind in AT_OCCASION else step == self.step
+        return step >= self.step if self.kind in _FROM_STEP_ON else step == self.step
 
 
 def parse(text: str) -> InjectedFault:
-    """Raises ValueError with a sentence for the user."""
+    """Parse one fault. Raises ValueError with a message for the user."""
     found = _FORM.fullmatch(text.strip())
     if not found:
         raise ValueError(f"{text!r} is not KIND@STEP[:rank=R][:seconds=S]")
@@ -110,5 +111,5 @@ def parse(text: str) -> InjectedFault:
 
 
 def split(text: str) -> list[str]:
-    """The faults in an environment variable: separated by blanks or commas."""
+    """Split an environment variable at blanks or commas."""
     return [part for part in re.split(r"[\s,]+", text) if part]

@@ -1,12 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Lets the faults that were asked for happen, each once in the life of a job.
+"""Injects the requested faults, each once in the life of a job, by really causing them.
 
-Every fault is the real thing: the signal is sent, the collective is not joined, the device is full.
-A marker file, written before the fault, keeps a resumed run from failing in the same way again.
-NaN, overflow and slowness last as long as the process, since nothing but a restart fixes them.
-
-How each fault is done. Nothing is pretended: see the reason beside each.
+A marker file, written before the fault, keeps a resumed run from failing the same way again. NaN,
+overflow and slowness last as long as the process, since only a restart fixes them.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ _MORE_THAN_ANY_MACHINE_BYTES = 1 << 50
 
 
 def wait(seconds: float) -> None:
-    """Asleep, as in a lock that is never given back; other threads go on."""
+    """Sleep, as in a lock that is never released; other threads go on."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         time.sleep(left)
@@ -43,7 +40,7 @@ def stop(seconds: float) -> None:
 
 
 def hold_gil(seconds: float) -> None:
-    """ctypes.PyDLL calls C without giving up the GIL: no Python thread of this process runs."""
+    """Block every Python thread: ctypes.PyDLL calls C without releasing the GIL."""
     sleep = ctypes.PyDLL(None).usleep
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -55,7 +52,7 @@ def kill(seconds: float) -> None:
 
 
 def exhaust_memory(seconds: float) -> None:
-    """Asks torch for more than there is, and lets its own error out."""
+    """Request more memory than there is from torch, and let its error propagate."""
     if not torch.cuda.is_available():
         torch.empty(_MORE_THAN_ANY_MACHINE_BYTES, dtype=torch.uint8)
     held = []
@@ -72,13 +69,13 @@ def compute(seconds: float) -> None:
 
 
 def poison(model: Any) -> None:
-    """One weight is enough: the next gradient is NaN, and after it all weights."""
+    """Set one weight to NaN: the next gradient is NaN, and after it all weights."""
     with torch.no_grad():
         list(model.parameters())[-1].view(-1)[0] = float("nan")
 
 
 def die_in_the_middle_of(path: str) -> None:
-    """The file is there and too short, the index of the checkpoint is not there at all."""
+    """Kill this process with the file written in part and the checkpoint without its index."""
     with open(path, "wb") as file:
         file.write(os.urandom(4096))
         file.flush()
@@ -87,7 +84,7 @@ def die_in_the_middle_of(path: str) -> None:
 
 
 def fill_device_of(path: str) -> None:
-    """The kernel itself says ENOSPC for what is written to /dev/full."""
+    """Make the kernel return ENOSPC by linking the path to /dev/full."""
     Path(path).unlink(missing_ok=True)
     os.symlink("/dev/full", path)
 
@@ -105,21 +102,20 @@ SUDDEN: Mapping[Kind, Callable[[float], None]] = {
 }
 
 
-# Larger than any gradient of ours can shrink: the product overflows half precision at every scale.
-_OVERFLOW = 2.0**60
+_OVERFLOW = 2.0**60  # overflows half precision at every loss scale
 
 
 class Injector:
     def __init__(self, args: argparse.Namespace) -> None:
-        asked = [fault_spec.parse(text) for text in args.fault]
-        self._mine = [each for each in asked if each.concerns(args.rank, args.world_size)]
+        requested = [fault_spec.parse(text) for text in args.fault]
+        self._mine = [each for each in requested if each.concerns(args.rank, args.world_size)]
         self._state = Path(args.fault_state) if args.fault_state else None
         self._rank = args.rank
         self._batch = args.global_batch_size
         self._begun: set[InjectedFault] = set()
 
     def before_sample(self, number: int) -> None:
-        """Asked by the data loader, by the number of the sample: workers run ahead."""
+        """Called by the data loader with the number of the sample: workers run ahead."""
         if fault := self._take(Kind.DATA, number // self._batch + 1):
             wait(fault.lasts_seconds)
 
@@ -144,7 +140,7 @@ class Injector:
             wait(fault.lasts_seconds)
 
     def loss_factor(self) -> float:
-        """What the loss is multiplied with before the backward pass."""
+        """Return the factor for the loss before the backward pass."""
         collapses = any(fault.kind is Kind.LOSS_SCALE_COLLAPSE for fault in self._begun)
         return _OVERFLOW if collapses else 1.0
 
@@ -154,7 +150,7 @@ class Injector:
 
     @contextlib.contextmanager
     def writing(self, path: str, step: int) -> Iterator[None]:
-        """Around the writing of one file of a checkpoint."""
+        """Wraps the writing of one checkpoint file."""
         if fault := self._take(Kind.HANG_SAVE, step):
             wait(fault.lasts_seconds)
         if self._take(Kind.HALF_CHECKPOINT, step):
@@ -173,13 +169,13 @@ class Injector:
             cut_a_shard(folder)
 
     def exit_code(self, step: int) -> int | None:
-        """What to leave with after this step, if at all."""
+        """Return the code to exit with after this step, if any."""
         if self._take(Kind.EXIT_16, step):
             return 16
         return 0 if self._take(Kind.EXIT_0, step) else None
 
     def _take(self, kind: Kind, step: int) -> InjectedFault | None:
-        """The fault of this kind that begins now, if one does."""
+        """Return the fault of this kind that starts now, if any."""
         for fault in self._mine:
             if fault.kind is kind and fault.is_due(step):
                 self._mine.remove(fault)
@@ -202,6 +198,6 @@ class Injector:
             file.write(f"{time.time():.3f} {os.getpid()}\n")
             file.flush()
             os.fsync(file.fileno())
-        # On the error stream: nobody shall take it for something that Megatron prints.
+        # On stderr, so that it is not taken for Megatron's output.
         print(f"mwatch_gpt: fault {fault.name} on rank {self._rank}", file=sys.stderr, flush=True)
         return True

@@ -1,12 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The model, its data-parallel wrapper, the optimizer and its schedule: all of it Megatron's.
-
-Attention by PyTorch's own kernel, for a layer of Megatron's without a GPU.
-
-Megatron's stock core attention allocates a CUDA buffer as soon as tensor parallelism is on. This
-one computes the same thing: causal, over the heads that this rank holds.
-"""
+"""The model, its data-parallel wrapper, the optimizer and its schedule: all of them Megatron's."""
 
 from __future__ import annotations
 
@@ -25,17 +19,22 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from mwatch_gpt.console import print_rank_0
-from mwatch_gpt.data.tokens import VOCABULARY
+from mwatch_gpt.data.tokenizers import VOCABULARY
 
 
 class CausalAttention(torch.nn.Module):  # type: ignore[misc]
+    """Attention by PyTorch's kernel, for a Megatron layer without a GPU: the same result.
+
+    Megatron's own core attention allocates a CUDA buffer as soon as tensor parallelism is on.
+    """
+
     def __init__(self, config: Any, attention_dropout: float | None = None, **_: Any) -> None:
         super().__init__()
         given = attention_dropout
         self.dropout: float = config.attention_dropout if given is None else given
 
     def forward(self, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> Any:
-        """Takes and gives [sequence, batch, heads, channels], as Megatron lays it out."""
+        """Inputs and result are [sequence, batch, heads, channels], as in Megatron."""
         heads_first = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
         mixed = torch.nn.functional.scaled_dot_product_attention(
             *heads_first, is_causal=True, dropout_p=self.dropout if self.training else 0.0
@@ -44,7 +43,7 @@ class CausalAttention(torch.nn.Module):  # type: ignore[misc]
 
 
 def build_model(args: argparse.Namespace, device: torch.device) -> tuple[Any, Any]:
-    """The wrapped model and its configuration."""
+    """Return the wrapped model and its configuration."""
     print_rank_0("building GPT model ...")
     config = _config(args, device)
     model = GPTModel(
@@ -59,8 +58,8 @@ def build_model(args: argparse.Namespace, device: torch.device) -> tuple[Any, An
     if parallel_state.get_data_parallel_rank() == 0:
         count = sum(parameter.nelement() for parameter in model.parameters())
         place = f"({tensor_rank}, 0)"
-        words = "number of parameters on (tensor, pipeline) model parallel rank"
-        print(f" > {words} {place}: {count}", flush=True)
+        what = "number of parameters on (tensor, pipeline) model parallel rank"
+        print(f" > {what} {place}: {count}", flush=True)
     model = model.to(device)
     if args.fp16 or args.bf16:
         model = Float16Module(config, model)
@@ -107,8 +106,8 @@ def _layer(args: argparse.Namespace, device: torch.device) -> Any:
     return layer
 
 
-def refuse_what_is_not_there(args: argparse.Namespace, device: torch.device) -> None:
-    """One line and exit 2, before any process group is waited for."""
+def check_implementation(args: argparse.Namespace, device: torch.device) -> None:
+    """Exit with one line and code 2 before any process group is waited for."""
     if args.transformer_impl == "transformer_engine":
         if device.type == "cpu":
             sys.exit("mwatch_gpt: --transformer-impl transformer_engine needs a GPU")
@@ -132,7 +131,7 @@ def _padded_vocabulary(args: argparse.Namespace) -> int:
 
 
 def build_optimizer(args: argparse.Namespace, model: Any) -> tuple[Any, Any]:
-    """The optimizer, with its gradient scaler, and the schedule of its learning rate."""
+    """Return the optimizer with its gradient scaler, and its learning-rate schedule."""
     config = OptimizerConfig(
         optimizer="adam",
         lr=args.lr,
@@ -153,7 +152,7 @@ def build_optimizer(args: argparse.Namespace, model: Any) -> tuple[Any, Any]:
         log_num_zeros_in_grad=args.log_num_zeros_in_grad,
     )
     optimizer = get_megatron_optimizer(config, [model])
-    _begin_adam(optimizer)
+    _initialize_adam(optimizer)
     batch = args.global_batch_size
     schedule = OptimizerParamScheduler(
         optimizer,
@@ -173,9 +172,11 @@ def build_optimizer(args: argparse.Namespace, model: Any) -> tuple[Any, Any]:
     return optimizer, schedule
 
 
-def _begin_adam(optimizer: Any) -> None:
-    """Adam makes its state at the first step that is not skipped. A checkpoint saved before that
-    (half precision skips the first ones) could not be loaded again."""
+def _initialize_adam(optimizer: Any) -> None:
+    """Create Adam's state now, not at the first step that is not skipped.
+
+    Half precision skips the first steps; a checkpoint saved before could not be loaded again.
+    """
     for part in optimizer.chained_optimizers:
         if not isinstance(part.optimizer, torch.optim.Adam):
             continue

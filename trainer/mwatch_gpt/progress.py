@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""How far this process is, for whoever looks in from outside by the module's name.
+"""The progress of this process; the probe reads it from outside, by the module's name.
 
-Only the training loop writes here. `iteration` counts finished iterations, as Megatron's
-`args.curr_iteration` does; it stands still while an iteration is under way.
+`iteration` counts finished iterations, as Megatron's `args.curr_iteration` does. Only the training
+loop writes it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ phase = "starting"
 
 @contextlib.contextmanager
 def during(name: str) -> Iterator[None]:
-    """Names the phase for the length of a block; the phase before comes back after it."""
+    """Set the phase inside a block, and restore the previous one after it."""
     global phase
     before, phase = phase, name
     try:

@@ -1,14 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What one training run is made of, handed from function to function.
-
-Checkpoints that are written while the training goes on (`--async-save`).
-
-A copy of the state is taken at once; a thread writes it. The checkpoint counts only when every rank
-has written: they agree on that at the start of each iteration, as Megatron's ranks do.
-
-SIGTERM as a request: the flag of any rank counts for all (`--exit-signal-handler`).
-"""
+"""The state of one training run: its parts, asynchronous saves, and the SIGTERM flag."""
 
 from __future__ import annotations
 
@@ -22,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mwatch_gpt.faults import Injector
-from mwatch_gpt.progress_log import ProgressLog
+from mwatch_gpt.training_log import ProgressLog
 
 
 class _Running(NamedTuple):
@@ -31,6 +23,12 @@ class _Running(NamedTuple):
 
 
 class AsyncSaves:
+    """Checkpoints written while training continues (`--async-save`).
+
+    The state is copied at once and written by a thread. The checkpoint counts only when every rank
+    has written: they agree on that at the start of each iteration, as Megatron's ranks do.
+    """
+
     def __init__(self) -> None:
         self._running: deque[_Running] = deque()
 
@@ -48,7 +46,7 @@ class AsyncSaves:
         self._running.append(_Running(thread, request))
 
     def finish(self, *, blocking: bool) -> None:
-        """Completes what all ranks have written, oldest first. Every rank must call this."""
+        """Finalize what all ranks have written, oldest first. Every rank must call this."""
         while self._running:
             thread, request = self._running[0]
             if blocking:
@@ -67,12 +65,14 @@ def _all_agree(mine: bool) -> bool:
 
 
 def _copied(bucket: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Without a GPU the bucket holds the weights themselves, and the next step changes them."""
+    """Copy the bucket: without a GPU it holds the weights, and the next step changes them."""
     path, key, (objects, tensors) = bucket
     return path, key, (objects, [(item, tensor.clone()) for item, tensor in tensors])
 
 
 class SignalFlag:
+    """SIGTERM as a request to exit; any rank's flag counts for all (`--exit-signal-handler`)."""
+
     def __init__(self) -> None:
         self._received = False
 
@@ -83,7 +83,7 @@ class SignalFlag:
         self._received = True
 
     def is_raised_anywhere(self) -> bool:
-        """Every rank must ask, so that all leave after the same iteration."""
+        """Whether any rank was signalled. Every rank must call it, so that all exit together."""
         flag = torch.tensor([int(self._received)], device=torch.cuda.current_device())
         torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
         return bool(flag.item())
@@ -103,9 +103,9 @@ class RunState:
     signal_flag: SignalFlag
     saves: AsyncSaves = field(default_factory=AsyncSaves)
     iteration: int = 0
-    """Finished iterations."""
+    """Number of finished iterations."""
     flops: float = 0.0
-    """Floating-point operations so far, over all attempts."""
+    """Over all attempts."""
 
     saved_at: int | None = None
     """Iteration of the last save of this process."""

@@ -1,42 +1,54 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The training loop: one step after the other, with what comes between them.
+"""One run from start to end: build, load, train, evaluate, save, exit.
 
-The names of the functions are Megatron's, so that a stack tells the same story.
-
-From start to end: build, load, train, evaluate, save, leave.
-
-The device must be prepared before this module is imported.
+Function names are Megatron's, so that stacks look the same. The device must be prepared before this
+module is imported.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from megatron.core import parallel_state, tensor_parallel
 from megatron.core.distributed import finalize_model_grads
-from megatron.core.rerun_state_machine import get_rerun_state_machine
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.rerun_state_machine import RerunMode, get_rerun_state_machine
 from megatron.core.timers import Timers
 
 from mwatch_gpt import datasets, model, progress
 from mwatch_gpt import device as parallel
 from mwatch_gpt.checkpointing import load_checkpoint, save_checkpoint
-from mwatch_gpt.console import print_arguments, print_datetime, print_rank_0, set_up_logging
-from mwatch_gpt.evaluation import evaluate_and_print_results, get_batch, pass_batch
+from mwatch_gpt.console import (
+    print_arguments,
+    print_datetime,
+    print_rank_0,
+    print_rank_last,
+    set_up_logging,
+)
 from mwatch_gpt.faults import Injector
-from mwatch_gpt.progress_log import ProgressLog
 from mwatch_gpt.run_state import RunState, SignalFlag
-from mwatch_gpt.training_log import StepResult, TrainingLog, flops_of_one_iteration, open_writer
+from mwatch_gpt.training_log import (
+    ProgressLog,
+    StepResult,
+    TrainingLog,
+    flops_of_one_iteration,
+    open_writer,
+)
+
+_LARGEST_EXPONENT = 20
 
 
 def train(run: RunState, train_data: Any, valid_data: Any, writer: Any, started: float) -> None:
-    """Until the last iteration, or by SystemExit where a flag, a signal or a guard says so."""
+    """Train to the last iteration, or exit early where a flag, a signal or a guard requires it."""
     args, timers = run.args, run.timers
     log = TrainingLog(args, timers, writer)
     run.model.train()
@@ -52,7 +64,7 @@ def train(run: RunState, train_data: Any, valid_data: Any, writer: Any, started:
             continue
         began = time.monotonic()
         step = train_step(run, train_data, is_first=is_first)
-        # As the CPU does while a GPU works: others on the machine need theirs.
+        # As the CPU idles while a GPU works: other processes need the cores.
         time.sleep(max(0.0, began + args.min_step_seconds - time.monotonic()))
         _count(run)
         progress.phase = "training"
@@ -102,7 +114,6 @@ def train_step(run: RunState, data_iterator: Any, *, is_first: bool) -> StepResu
 
 
 def _mean_losses(reports: list[dict[str, Any]]) -> dict[str, float]:
-    """Over the whole batch, the same on every rank."""
     means = {}
     for name in reports[0]:
         pair = torch.vstack([report[name] for report in reports]).sum(dim=0)
@@ -122,7 +133,6 @@ def _params_norm(run: RunState) -> float:
 
 
 def _count(run: RunState) -> None:
-    """An iteration is over, for everyone who looks."""
     run.iteration += 1
     run.args.consumed_train_samples += run.args.global_batch_size
     run.flops += run.args.flops_per_iteration
@@ -130,7 +140,7 @@ def _count(run: RunState) -> None:
 
 
 def _pass_over(run: RunState, train_data: Any) -> None:
-    """`--iterations-to-skip`: the data is consumed, nothing is learnt, nothing is printed."""
+    """Consume the data of `--iterations-to-skip` without training or printing."""
     for _ in range(run.microbatches):
         get_batch(train_data)
     train_data.advance()
@@ -140,7 +150,7 @@ def _pass_over(run: RunState, train_data: Any) -> None:
 
 @contextlib.contextmanager
 def _untimed(run: RunState) -> Iterator[None]:
-    """Evaluation and saving are no part of the time per iteration."""
+    """Exclude evaluation and saving from the time per iteration."""
     run.timers("interval-time").stop()
     yield
     run.timers("interval-time", log_level=0).start(barrier=True)
@@ -157,7 +167,7 @@ def _save_and_time(run: RunState, data_iterator: Any = None) -> None:
 
 
 def _checkpoint_and_decide_exit(run: RunState, started: float) -> int | None:
-    """The exit code where this was the last iteration of the process."""
+    """Save if due; return the exit code if this was the process's last iteration."""
     args, iteration = run.args, run.iteration
     reason = None
     if args.exit_signal_handler and run.signal_flag.is_raised_anywhere():
@@ -189,9 +199,115 @@ def _leave(run: RunState, code: int) -> None:
     sys.exit(code)
 
 
+class ForwardStep:
+    """What Megatron's schedule calls for each micro-batch."""
+
+    def __init__(self, run: RunState) -> None:
+        self._run = run
+        self._factor = run.faults.loss_factor()
+
+    def __call__(self, data_iterator: Any, model: Any) -> tuple[Any, Any]:
+        batch = get_batch(data_iterator)
+        mask = batch["loss_mask"]
+        losses = model(batch["tokens"], batch["position_ids"], None, labels=batch["labels"])
+        return losses, partial(self._loss, mask)
+
+    def _loss(self, mask: Any, losses: Any) -> tuple[Any, Any, dict[str, Any]]:
+        """Return the sum to differentiate, its number of tokens, and the pair to report."""
+        total = torch.sum(losses.view(-1).float() * mask.view(-1).float())
+        count = mask.sum().detach().to(torch.int)
+        if self._run.args.check_for_nan_in_loss_and_grad and torch.is_grad_enabled():
+            _validate(total)
+        report = torch.stack([total.detach(), count.to(total.dtype)])
+        return total * self._factor, count, {"lm loss": report}
+
+
+def pass_batch(run: RunState, data_iterator: Any, *, forward_only: bool) -> Any:
+    """Run one global batch through Megatron's schedule."""
+    return get_forward_backward_func()(
+        forward_step_func=ForwardStep(run),
+        data_iterator=data_iterator,
+        model=[run.model],
+        num_microbatches=run.microbatches,
+        seq_length=run.args.seq_length,
+        micro_batch_size=run.args.micro_batch_size,
+        forward_only=forward_only,
+    )
+
+
+def get_batch(data_iterator: Any) -> dict[str, Any]:
+    batch = next(data_iterator)
+    return {name: value.to(_device(), non_blocking=True) for name, value in batch.items()}
+
+
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _validate(loss: Any) -> None:
+    """Apply Megatron's guard against a NaN or infinite loss: rerun, then save and exit."""
+    for name, is_rejected in (("NaN", torch.isnan), ("Inf", torch.isinf)):
+        get_rerun_state_machine().validate_result(
+            result=loss,
+            rejection_func=is_rejected,
+            message=f"found {name} in local forward loss calculation",
+            tolerance=0.0,
+            fatal=True,
+        )
+
+
+def evaluate_and_print_results(
+    run: RunState, prefix: str, data_iterator: Any, writer: Any = None, *, is_verbose: bool = False
+) -> None:
+    args = run.args
+    with progress.during("evaluating"):
+        losses = evaluate(run, data_iterator, is_verbose=is_verbose)
+    text = f" validation loss at {prefix} | "
+    for name, value in losses.items():
+        perplexity = math.exp(min(_LARGEST_EXPONENT, value))
+        text += f"{name} value: {value:.6E} | {name} PPL: {perplexity:.6E} | "
+        if writer:
+            writer.add_scalar(f"{name} validation", value, run.iteration)
+            writer.add_scalar(f"{name} validation vs samples", value, args.consumed_train_samples)
+            if args.log_validation_ppl_to_tensorboard:
+                writer.add_scalar(f"{name} validation ppl", perplexity, run.iteration)
+    rule = "-" * (len(text) + 1)
+    for line in (rule, text, rule):
+        print_rank_last(line)
+
+
+def evaluate(run: RunState, data_iterator: Any, *, is_verbose: bool) -> dict[str, float]:
+    """Return the mean losses over `--eval-iters` iterations, the same on every rank."""
+    args = run.args
+    run.timers("evaluate", log_level=0).start(barrier=True)
+    machine = get_rerun_state_machine()
+    mode = machine.get_mode()
+    machine.set_mode(RerunMode.DISABLED)
+    run.model.eval()
+    sums: dict[str, Any] = {}
+    if is_verbose:
+        print_rank_0(f"Evaluating on {args.eval_iters * args.global_batch_size} samples")
+    with torch.no_grad():
+        for number in range(1, args.eval_iters + 1):
+            if is_verbose:
+                print_rank_0(f"Evaluating iter {number}/{args.eval_iters}")
+            run.faults.in_evaluation(run.iteration)
+            for report in pass_batch(run, data_iterator, forward_only=True):
+                for name, pair in report.items():
+                    sums[name] = sums.get(name, 0.0) + pair
+            args.consumed_valid_samples += args.global_batch_size
+    run.model.train()
+    for pair in sums.values():
+        torch.distributed.all_reduce(pair, group=parallel_state.get_data_parallel_group())
+    run.timers("evaluate").stop()
+    run.timers.log(["evaluate"])
+    machine.set_mode(mode)
+    return {name: float(pair[0] / pair[1]) for name, pair in sums.items()}
+
+
 def pretrain(args: argparse.Namespace, device: torch.device, started: float) -> None:
-    """`started`: when the process began, in seconds since the epoch."""
-    model.refuse_what_is_not_there(args, device)
+    """Build, load, train, evaluate, save and exit. `started`: epoch seconds at process start."""
+    model.check_implementation(args, device)
     flag = SignalFlag()
     if args.exit_signal_handler:
         flag.listen()

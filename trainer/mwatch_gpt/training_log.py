@@ -1,28 +1,31 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The iteration line, as core_v0.16 prints it, and the same numbers for TensorBoard.
+"""What the training loop logs: the iteration line, TensorBoard scalars, and `progress.txt`.
 
-Its habits are kept, since readers must live with them: a NaN or zero mean loses its field, the
-first iteration of a process is printed at once and counted again in the next line.
-
-The writer of TensorBoard's events: on the last rank, where the losses are, as Megatron's.
+The iteration line is that of core_v0.16, with its quirks, which readers must handle: a NaN or zero
+mean has no field, and the first iteration of a process is printed at once and counted again in the
+next line.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import time
 from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from mwatch_gpt.console import now, print_rank_last
 
 _ADAM_FLOPS_PER_WEIGHT_AND_TOKEN = 6
+_PROGRESS_FILE = "progress.txt"
+_STAMP = "%Y-%m-%d %H:%M:%S"
 
 
 @dataclass(slots=True)
 class StepResult:
-    """What one iteration gave."""
-
     losses: dict[str, Any]
     learning_rate: float
     loss_scale: float
@@ -119,7 +122,7 @@ class TrainingLog:
 
 
 def flops_of_one_iteration(args: argparse.Namespace, weights: int) -> float:
-    """By the usual rule of six operations per weight and token, forward and backward."""
+    """Estimate by the usual rule: six operations per weight and token, forward and backward."""
     tokens = args.global_batch_size * args.seq_length
     return float(_ADAM_FLOPS_PER_WEIGHT_AND_TOKEN * weights * tokens)
 
@@ -130,7 +133,7 @@ def _timer_names(level: int) -> list[str]:
 
 
 def open_writer(args: argparse.Namespace) -> Any:
-    """None where none was asked for, on the other ranks, and where the package is missing."""
+    """Open TensorBoard on the last rank, as Megatron does; None if not wanted or not installed."""
     if not args.tensorboard_dir or args.rank != args.world_size - 1:
         return None
     try:
@@ -144,3 +147,58 @@ def open_writer(args: argparse.Namespace) -> Any:
         return None
     print("> setting tensorboard ...", flush=True)
     return SummaryWriter(log_dir=args.tensorboard_dir)
+
+
+class ProgressLog:
+    """`progress.txt` beside the checkpoints (`--log-progress`): one line per start and per save.
+
+    Rank 0 appends over all attempts, so the file also shows how often a job was started.
+    """
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        is_wanted = args.log_progress and args.save and args.rank == 0
+        self._path = Path(args.save) / _PROGRESS_FILE if is_wanted else None
+        self._ranks = args.world_size
+        self._tokens_per_sample = args.seq_length
+        self._started = time.time()
+        self._flops_at_start = 0.0
+
+    def begin(self, flops: float) -> None:
+        self._flops_at_start = flops
+        self._append("Starting job")
+
+    def saved(self, iteration: int, flops: float, samples: int, *, is_async: bool) -> None:
+        """Log a save; with `is_async` only its start."""
+        if self._path is None:
+            return
+        job = self._rate(flops - self._flops_at_start, self._started)
+        ever = self._rate(flops, self._first_start())
+        what = "Saving async checkpoint" if is_async else "Saved checkpoint"
+        self._append(
+            f"{what}\tIteration: {iteration}\tJob throughput: {job:.1f} TFLOP/s/GPU\t"
+            f"Cumulative throughput: {ever:.1f} TFLOP/s/GPU\t"
+            f"Floating-point operations: {flops:.2e}\t"
+            f"Tokens (in billions): {samples * self._tokens_per_sample / 1e9:.2f}"
+        )
+
+    def written(self, iteration: int) -> None:
+        """Log the end of an asynchronous save."""
+        self._append(f"Saved async checkpoint\tIteration: {iteration}")
+
+    def _rate(self, flops: float, since: float) -> float:
+        return float(flops / (max(time.time() - since, 1e-3) * 1e12 * self._ranks))
+
+    def _first_start(self) -> float:
+        assert self._path is not None
+        with self._path.open() as file:
+            stamp = file.readline().partition("\t")[0]
+        return float(datetime.strptime(stamp, _STAMP).timestamp())
+
+    def _append(self, text: str) -> None:
+        if self._path is None:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        job = os.environ.get("SLURM_JOB_ID", "")
+        stamp = datetime.now().strftime(_STAMP)
+        with self._path.open("a") as file:
+            file.write(f"{stamp}\tJob ID: {job}\t# GPUs: {self._ranks}\t{text}\n")

@@ -1,15 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Text into indexed datasets: from where the last run stopped, to where both files are whole.
+"""Converts text into indexed datasets, by several processes, from where the last run stopped.
 
-The state file belongs to the first key's output and speaks for all keys, which are written side
-by side.
-
-Blocks to results, in order, by as many processes as are asked for.
-
-At most a few blocks for each worker are under way, so memory does not grow with the input. A
-worker that is killed ends the run with an error instead of leaving it waiting, and workers end
-with the process that started them.
+The state file belongs to the first key's output and covers all keys, which are written side by
+side. A few blocks per worker are in flight, so memory does not grow with the input. A killed
+worker ends the run with an error, and workers end with the process that started them.
 """
 
 from __future__ import annotations
@@ -28,7 +23,6 @@ from contextlib import ExitStack, closing
 from multiprocessing import connection
 from typing import NamedTuple
 
-from mwatch_gpt.data import unfinished
 from mwatch_gpt.data.corpus import LineStart, TextBlock, blocks
 from mwatch_gpt.data.encoding import (
     EncodedBlock,
@@ -38,12 +32,20 @@ from mwatch_gpt.data.encoding import (
     typecode,
 )
 from mwatch_gpt.data.tokenizers import build
-from mwatch_gpt.data.unfinished import DONE, FINISHING, ConversionState, Sizes
-from mwatch_gpt.data.writer import DatasetWriter
+from mwatch_gpt.data.writer import (
+    DONE,
+    FINISHING,
+    ConversionState,
+    DatasetWriter,
+    Sizes,
+    load_state,
+    state_path,
+    store_state,
+)
 from mwatch_gpt.errors import BadInput, Disturbed
 
 _AHEAD = 3
-_mine: list[Encoder] = []
+_encoders: list[Encoder] = []  # of this worker
 
 
 def encoded(
@@ -77,18 +79,18 @@ def _in_order(
 
 
 def _taken(block: TextBlock, future: Future[EncodedBlock]) -> tuple[TextBlock, EncodedBlock]:
-    # Its bytes are with the worker; only the place is needed further on.
+    # The worker has its bytes; only the position is needed from here on.
     return block._replace(data=b""), future.result()
 
 
 def _begin(wanted: EncodingOptions) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent answers it, for all
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it for all
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _mine.append(Encoder(wanted))
+    _encoders.append(Encoder(wanted))
 
 
 def _end_with_parent() -> None:
-    """A killed parent cannot tell its workers; without this they would stay for ever."""
+    """End with a killed parent, which cannot stop its workers."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])
@@ -96,7 +98,7 @@ def _end_with_parent() -> None:
 
 
 def _encode(path: str, data: bytes, line: int) -> EncodedBlock:
-    return _mine[0].encode(path, data, line)
+    return _encoders[0].encode(path, data, line)
 
 
 SAVE_SECONDS = 10.0
@@ -112,8 +114,10 @@ class ConversionJob(NamedTuple):
     save_seconds: float = SAVE_SECONDS
 
     def fingerprint(self) -> str:
-        """Of everything that changes the output. An input that grew is another input; whether
-        bad lines are left out may be decided when one is met."""
+        """Hash everything that changes the output.
+
+        An input that grew is another input; `skip_bad` may be decided when a bad line is met.
+        """
         wanted = self.wanted
         parts = [repr((wanted.keys, wanted.append_eod)), wanted.tokenizer.fingerprint()]
         for path in self.inputs:
@@ -126,8 +130,6 @@ class ConversionJob(NamedTuple):
 
 
 class ConversionResult(NamedTuple):
-    """How a run ended."""
-
     state: ConversionState
     resumed_at: LineStart | None
     was_done: bool = False
@@ -139,7 +141,7 @@ Progress = Callable[[ConversionState], None]
 def convert(
     job: ConversionJob, progress: Progress, clock: Callable[[], float] = time.monotonic
 ) -> ConversionResult:
-    """BadInput where it cannot be done; what was written until then is kept for the next run."""
+    """Convert. Raises BadInput; what was written before is kept for the next run."""
     tokenizer = build(job.wanted.tokenizer)
     end_of_document(tokenizer, job.wanted)
     code = typecode(tokenizer.vocab_size)
@@ -152,11 +154,11 @@ def convert(
     if state.stage != FINISHING:
         state = _write(job, writers, state, progress, clock)
         state = state._replace(stage=FINISHING)
-        unfinished.store(first, state)
+        store_state(first, state)
     for writer in writers:
         writer.finish()
     state = state._replace(stage=DONE)
-    unfinished.store(first, state)
+    store_state(first, state)
     for writer in writers:
         writer.clear()
     return ConversionResult(state, resumed)
@@ -168,7 +170,7 @@ def _where_to_begin(job: ConversionJob, writers: Sequence[DatasetWriter]) -> Con
     first = job.prefixes[0]
     is_there = all(writer.is_finished for writer in writers)
     try:
-        known = unfinished.load(first)
+        known = load_state(first)
     except BadInput:
         if not job.overwrite:
             raise
@@ -187,7 +189,7 @@ def _where_to_begin(job: ConversionJob, writers: Sequence[DatasetWriter]) -> Con
 
 
 def _is_kept(job: ConversionJob, writers: Sequence[DatasetWriter], known: ConversionState) -> bool:
-    """False: start over."""
+    """Whether the parts are complete; False: start over."""
     for writer, sizes in zip(writers, known.sizes, strict=True):
         lost = writer.lost(sizes, is_finishing=known.stage == FINISHING)
         if lost is not None and not job.overwrite:
@@ -220,8 +222,8 @@ def _write(
             if not state.documents:
                 raise BadInput("the input has no text")
         finally:
-            # Also what came before a bad line is kept, if anything did. The sizes are those after
-            # the last whole block: a signal or a full disk may have come in the middle of one.
+            # Keep what came before a bad line. The sizes are those after the last whole block: a
+            # signal or a full disk may have interrupted one.
             _saved(job, writers, state)
             if not state.documents:
                 _forget(job, writers)
@@ -231,7 +233,7 @@ def _write(
 def _forget(job: ConversionJob, writers: Sequence[DatasetWriter]) -> None:
     for writer in writers:
         writer.clear()
-    unfinished.path_of(job.prefixes[0]).unlink(missing_ok=True)
+    state_path(job.prefixes[0]).unlink(missing_ok=True)
 
 
 def _added(
@@ -250,4 +252,4 @@ def _added(
 def _saved(job: ConversionJob, writers: Sequence[DatasetWriter], state: ConversionState) -> None:
     for writer in writers:
         writer.sync()
-    unfinished.store(job.prefixes[0], state)
+    store_state(job.prefixes[0], state)

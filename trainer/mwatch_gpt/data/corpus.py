@@ -1,14 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Input files as blocks of whole lines: plain, `.gz` or `.zst`, from any place in them.
+"""Reads input files as blocks of whole lines: plain, `.gz` or `.zst`, from any position.
 
-A place is a file and a number of bytes in it, unpacked. Going on in a packed file means unpacking
-what was read before once more; a plain one is sought in.
-
-A `.zst` file, read frame by frame: a file that is cut must not look like one that has ended.
-
-The package's own reader takes the one for the other. A file may hold several frames, as
-`cat a.zst b.zst` makes it.
+A position is a file and an offset in its unpacked bytes. A packed file is unpacked again up to it.
 """
 
 from __future__ import annotations
@@ -24,23 +18,29 @@ from typing import IO, Any, NamedTuple, cast
 from mwatch_gpt.errors import BadInput, package
 
 _PACKED_BYTES = 1 << 13
-"""Read at once. Four bytes may unpack to 128 KiB, so a file made to do harm takes 256 MiB."""
+"""Read at a time. Four bytes may unpack to 128 KiB, so a malicious file takes 256 MiB."""
 
 
 class ZstFile(io.RawIOBase):
+    """A `.zst` file, read frame by frame, so that a truncated file is an error.
+
+    The package's own reader takes a truncated file for a complete one. A file may hold several
+    frames, as `cat a.zst b.zst` makes it.
+    """
+
     def __init__(self, path: str) -> None:
         self._zstandard: Any = package("zstandard", path)
         self._packed: IO[bytes] = open(path, "rb")  # noqa: SIM115 - closed with this one
         self._frame: Any = None
         self._ready = b""
         self._rest = b""
-        """Packed bytes behind the end of a frame."""
+        """Packed bytes after the end of a frame."""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """EOFError where the file ends inside a frame."""
+        """Raises EOFError where the file ends inside a frame."""
         while not self._ready:
             packed = self._rest or self._packed.read(_PACKED_BYTES)
             if not packed:
@@ -68,7 +68,7 @@ class ZstFile(io.RawIOBase):
 BLOCK_BYTES = 1 << 20
 MAX_LINE_BYTES = 1 << 30
 _PACKED = {".gz", ".zst"}
-# Any other OSError is the machine's: another try may read what this one could not.
+# Any other OSError is the machine's fault: another try may succeed.
 _UNREADABLE = (
     FileNotFoundError, IsADirectoryError, PermissionError, gzip.BadGzipFile, zlib.error, EOFError,
 )  # fmt: skip
@@ -76,8 +76,6 @@ _JSON = {".json", ".jsonl"}
 
 
 class LineStart(NamedTuple):
-    """The begin of a line."""
-
     file: int = 0
     offset: int = 0
     line: int = 1
@@ -92,14 +90,14 @@ class TextBlock(NamedTuple):
 
 
 def is_json(path: str) -> bool:
-    """Else each line is a document."""
+    """Whether lines are JSON; else each line is a document."""
     inner = Path(path)
     inner = inner.with_suffix("") if inner.suffix in _PACKED else inner
     return inner.suffix in _JSON
 
 
 def blocks(paths: Sequence[str], start: LineStart, size: int = BLOCK_BYTES) -> Iterator[TextBlock]:
-    """Of all files in their order. BadInput where one cannot be read, or has no lines."""
+    """Yield the blocks of all files in order. Raises BadInput."""
     for number in range(start.file, len(paths)):
         place = start if number == start.file else LineStart(number)
         yield from _of_file(paths[number], place, size)
@@ -121,7 +119,7 @@ def _of_file(path: str, place: LineStart, size: int) -> Iterator[TextBlock]:
     except _UNREADABLE as error:
         raise BadInput(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     except Exception as error:
-        if type(error).__name__ != "ZstdError":  # its package may not be there to name it
+        if type(error).__name__ != "ZstdError":  # its package may not be installed
             raise
         raise BadInput(f"{path}:{place.line}: cannot be unpacked ({error})") from None
     if any(rest):

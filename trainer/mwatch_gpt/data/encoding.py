@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Lines into tokens: what a worker does with one block.
+"""Encodes lines into tokens: the work of one worker on one block.
 
-As Megatron's preprocess_data.py does it: a text that is a list has a sequence for each of its
-parts, the end-of-document token belongs to the last one, and a document without tokens stays a
-document, without a sequence. What it does not do: split text into sentences.
+As Megatron's preprocess_data.py: a text that is a list has one sequence per part, the
+end-of-document token belongs to the last one, and a document without tokens stays a document
+without a sequence. Text is not split into sentences.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Encoded(NamedTuple):
     lengths: bytes
     """Of its sequences, int32."""
     documents: bytes
-    """How many sequences each document has, int32."""
+    """Number of sequences per document, int32."""
 
 
 class EncodedBlock(NamedTuple):
@@ -46,16 +46,16 @@ class EncodedBlock(NamedTuple):
     token_count: int
     """Of all keys."""
     bad: tuple[str, ...] = ()
-    """Lines that were left out, with the reason."""
+    """Skipped lines, with the reason."""
 
 
 def typecode(vocab_size: int) -> str:
-    """Of a token, for `array`."""
+    """Return the type of a token for `array`."""
     return "H" if vocab_size < SMALL_VOCABULARY else "i"
 
 
 class Encoder:
-    """One for each worker: a tokenizer takes a while to load."""
+    """One per worker: a tokenizer takes a while to load."""
 
     def __init__(self, wanted: EncodingOptions) -> None:
         self._wanted = wanted
@@ -64,7 +64,7 @@ class Encoder:
         self._end = end_of_document(self._tokenizer, wanted)
 
     def encode(self, path: str, data: bytes, first_line: int) -> EncodedBlock:
-        """BadInput names the first bad line, unless bad ones are left out."""
+        """Encode a block. Raises BadInput for the first bad line, unless bad lines are skipped."""
         rows: list[list[list[str]]] = []
         bad: list[str] = []
         for number, line in enumerate(data.split(b"\n"), first_line):
@@ -95,7 +95,7 @@ class Encoder:
         return self._wanted.keys
 
     def _encode(self, documents: list[list[str]]) -> Encoded:
-        """A document is a list of texts, mostly of one."""
+        """Encode documents, each a list of texts."""
         flat = [text for document in documents for text in document]
         found: Iterator[Sequence[int]] = iter(self._tokenizer.encode(flat))
         tokens, lengths, counts = array(self._code), array("i"), array("i")
@@ -116,12 +116,12 @@ class Encoder:
 
     @property
     def _is_bytes(self) -> bool:
-        """Our own format, in which every document has an end."""
+        """Whether it is our own format, in which every document has an end."""
         return self._wanted.tokenizer.type == BYTES
 
 
 def end_of_document(tokenizer: Tokenizer, wanted: EncodingOptions) -> int | None:
-    """BadInput where one is wanted and there is none."""
+    """Return the token, if wanted. Raises BadInput if the tokenizer has none."""
     if wanted.tokenizer.type == BYTES:
         return tokenizer.eod
     if not wanted.append_eod:
@@ -132,7 +132,7 @@ def end_of_document(tokenizer: Tokenizer, wanted: EncodingOptions) -> int | None
 
 
 def documents(block: TextBlock, key: str) -> Iterator[str]:
-    """The texts of a block. BadInput names a bad line."""
+    """Yield the texts of a block. Raises BadInput with the line."""
     for number, line in enumerate(block.data.split(b"\n"), block.start.line):
         if line.strip():
             try:
@@ -143,7 +143,7 @@ def documents(block: TextBlock, key: str) -> Iterator[str]:
 
 
 def _texts(path: str, line: bytes, keys: Sequence[str]) -> Iterator[list[str]]:
-    """For each key, the texts of the document in this line."""
+    """Yield, for each key, the texts of the document in this line."""
     if not is_json(path):
         yield [line.rstrip(b"\r").decode("utf-8", "replace")]
         return
@@ -162,7 +162,7 @@ def _texts(path: str, line: bytes, keys: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _refuse_half_a_character(text: str) -> None:
-    """JSON can write half of a surrogate pair, which is no character and has no bytes."""
+    """Refuse half of a surrogate pair, which JSON can contain and which has no bytes."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

@@ -1,16 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Megatron's index (`.idx`): how it is written, and what can be wrong with one.
+"""Megatron's index (`.idx`): writing and checking it, and the weights of a blend of datasets.
 
 Layout: `MMIDIDX` and two zero bytes; version 1 (8 bytes); the code of the token's type (1); the
 number of sequences (8); of document entries (8); lengths (int32); where each sequence begins in
 the `.bin`, in bytes (int64); for each document the sequence where it begins, and the end (int64).
 All little-endian. It is never loaded whole: there may be hundreds of millions of sequences.
-
-The file of weights for several datasets, as Megatron's `--data-args-path` reads it.
-
-A weight is what a person gave, else the dataset's share of all tokens: then each text is seen
-equally often. Every dataset is checked before it is named.
 """
 
 from __future__ import annotations
@@ -33,7 +28,7 @@ _HEAD = struct.Struct("<QBQQ")
 HEAD_BYTES = len(MAGIC) + _HEAD.size
 CODES = {"H": 8, "i": 4}
 _TOKENS = {1: "B", 2: "b", 3: "h", 4: "i", 5: "q", 8: "H"}
-"""For `array`. Megatron's format has 6 and 7 too, numbers with a fraction, which no token is."""
+"""For `array`. Megatron's format also has 6 and 7, floating-point numbers, which no token is."""
 _PIECE = 1 << 18
 
 
@@ -63,7 +58,7 @@ class IndexCheck(NamedTuple):
 
 
 def write(out: IO[bytes], typecode: str, lengths: Path, documents: Path) -> None:
-    """From the lengths (int32) and the documents' first sequences (int64) in two files."""
+    """Write from two files: the lengths (int32) and the documents' first sequences (int64)."""
     sequences = lengths.stat().st_size // 4
     entries = documents.stat().st_size // 8
     out.write(MAGIC + _HEAD.pack(VERSION, CODES[typecode], sequences, entries))
@@ -92,7 +87,7 @@ def _little(values: array[int]) -> bytes:
 
 
 def read_head(file: IO[bytes]) -> DatasetIndex | str:
-    """Of a file that was just opened; a sentence where it is no index."""
+    """Read the header of a file just opened; a message if it is not an index."""
     head = file.read(HEAD_BYTES)
     if head[: len(MAGIC)] != MAGIC:
         return "bad header: not an index file of Megatron"
@@ -109,8 +104,10 @@ def read_head(file: IO[bytes]) -> DatasetIndex | str:
 
 
 def check(prefix: str, vocabulary: int | None = None) -> IndexCheck:
-    """Both files of a dataset, as far as they can be read; the tokens only where the size of their
-    vocabulary is given, since that takes as long as reading the `.bin`."""
+    """Check both files of a dataset; the tokens only if `vocabulary` (its size) is given.
+
+    Checking the tokens takes as long as reading the `.bin`.
+    """
     try:
         with open(f"{prefix}.idx", "rb") as file:
             head = read_head(file)
@@ -123,13 +120,13 @@ def check(prefix: str, vocabulary: int | None = None) -> IndexCheck:
             extra = have - head.file_bytes
             tokens, problems = _body(file, head)
         problems += [f"{extra} bytes too many at its end"] if extra else []
-        reported = [f"{prefix}.idx: {each}" for each in problems]
-        reported += _bin_problems(prefix, tokens * head.item_bytes)
-        if vocabulary is not None and not reported:
-            reported += _token_problems(prefix, head, vocabulary)
+        found = [f"{prefix}.idx: {each}" for each in problems]
+        found += _bin_problems(prefix, tokens * head.item_bytes)
+        if vocabulary is not None and not found:
+            found += _token_problems(prefix, head, vocabulary)
     except OSError as error:
         return IndexCheck((f"{error.filename or prefix}: {error.strerror}",))
-    return IndexCheck(tuple(reported), head.documents, head.sequences, tokens)
+    return IndexCheck(tuple(found), head.documents, head.sequences, tokens)
 
 
 def _bin_problems(prefix: str, expected: int) -> list[str]:
@@ -157,7 +154,7 @@ def _token_problems(prefix: str, head: DatasetIndex, vocabulary: int) -> list[st
 
 
 def _body(file: IO[bytes], head: DatasetIndex) -> tuple[int, list[str]]:
-    """Number of tokens, and what is wrong with lengths, places and documents."""
+    """Return the number of tokens and the problems of lengths, positions and documents."""
     problems: list[str] = []
     tokens = 0
     lengths_at, starts_at = HEAD_BYTES, HEAD_BYTES + 4 * head.sequences
@@ -200,13 +197,15 @@ def _read(file: IO[bytes], typecode: str, at: int, count: int) -> array[int]:
 
 
 class Share(NamedTuple):
+    """A dataset's weight: as given, else its share of all tokens."""
+
     prefix: str
     weight: float
     tokens: int
 
 
 def shares(names: Sequence[str]) -> list[Share]:
-    """`PREFIX` or `PREFIX=WEIGHT`, the one or the other for all."""
+    """Parse `PREFIX` or `PREFIX=WEIGHT`, the same form for all, and check every dataset."""
     found = [_named(name) for name in names]
     given = [weight for _, weight in found if weight is not None]
     if given and len(given) != len(found):
@@ -220,7 +219,7 @@ def shares(names: Sequence[str]) -> list[Share]:
 
 
 def write_blend(path: Path, blended: Sequence[Share]) -> None:
-    """In one step."""
+    """Write the file that Megatron's `--data-args-path` reads, atomically."""
     text = "".join(f"{each.weight:.9g} {each.prefix}\n" for each in blended)
     part = path.with_name(path.name + ".part")
     part.write_text(text, "utf-8")

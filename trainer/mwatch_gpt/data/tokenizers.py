@@ -1,16 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tokenizers from files: GPT-2's vocabulary and merges, or a Hugging Face `tokenizer.json`.
+"""Tokenizers: bytes, GPT-2's vocabulary and merges, or a Hugging Face `tokenizer.json`.
 
 Types have Megatron's names, and nothing is downloaded. As in Megatron's old GPT2BPETokenizer,
 `<|endoftext|>` in a text is ordinary text: a document cannot forge its own end. A `tokenizer.json`
-is read by the package `tokenizers`; it says itself which tokens are found in a text.
-
-GPT-2's byte-pair encoding, from its vocabulary and merges.
-
-A text is cut into words, and a word always becomes the same tokens: so words are remembered, and
-most of a corpus is looked up. Words are cut by the package `regex`, as Megatron does it, so both
-agree on what a letter is. Knows no special tokens: `<|endoftext|>` in a text is text.
+defines itself which tokens are found in a text.
 """
 
 from __future__ import annotations
@@ -22,10 +16,13 @@ import os
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
-from mwatch_gpt.data.tokens import ByteTokenizer
 from mwatch_gpt.errors import BadInput, package
+
+END_OF_DOCUMENT = 256
+PADDING = 257
+VOCABULARY = 258
 
 END = "<|endoftext|>"
 _WORDS = r"'(?:s|t|re|ve|m|ll|d)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -34,15 +31,27 @@ _LONGEST_KEPT = 200
 _ABOVE_BYTES = 256
 
 
+class ByteTokenizer:
+    """One token per byte, one for the end of a document, one for padding."""
+
+    eod = END_OF_DOCUMENT
+    pad = PADDING
+    vocab_size = VOCABULARY
+    unique_identifiers: ClassVar[dict[str, object]] = {"class": "ByteTokenizer", "version": 1}
+
+    def encode(self, texts: Sequence[str]) -> list[Sequence[int]]:
+        return [text.encode("utf-8") for text in texts]
+
+
 def byte_letters() -> list[str]:
-    """A printable letter for each byte: itself where it is one, else the next above 255."""
+    """Return a printable letter for each byte: itself, or the next above 255."""
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = iter(range(_ABOVE_BYTES, 2 * _ABOVE_BYTES))
     return [chr(each if each in printable else next(others)) for each in range(_ABOVE_BYTES)]
 
 
 class WordTokens(dict[str, tuple[int, ...]]):
-    """Tokens of each word met so far; an unknown one is worked out when it is asked for."""
+    """Tokens of each word so far, computed on first use; most of a corpus is looked up."""
 
     def __init__(self, vocabulary: dict[str, int], ranks: dict[tuple[str, str], int]) -> None:
         super().__init__()
@@ -61,7 +70,7 @@ class WordTokens(dict[str, tuple[int, ...]]):
 
 
 def merged(parts: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
-    """Neighbours joined, the pair of the lowest rank first, of equal ones the leftmost."""
+    """Join neighbours, the pair of the lowest rank first, the leftmost among equals."""
     after = [*range(1, len(parts)), -1]
     before = list(range(-1, len(parts) - 1))
     heap: list[tuple[int, int, str, str]] = []
@@ -89,6 +98,8 @@ def merged(parts: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
 
 
 class Gpt2Tokenizer:
+    """GPT-2's byte-pair encoding; words are split by the package `regex`, as in Megatron."""
+
     def __init__(self, vocab_file: str, merge_file: str, eod_token: str | None = None) -> None:
         regex = package("regex", "GPT2BPETokenizer")
         vocabulary = _vocabulary(vocab_file)
@@ -119,7 +130,7 @@ def _vocabulary(path: str) -> dict[str, int]:
 
 
 def _ranks(path: str, vocabulary: dict[str, int]) -> dict[tuple[str, str], int]:
-    """The first line names the version; each other one is a pair, the most frequent first."""
+    """Read the merges: a version line, then pairs, the most frequent first."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().split("\n")[1:]
@@ -155,7 +166,7 @@ class Tokenizer(Protocol):
 
 
 class TokenizerChoice(NamedTuple):
-    """Which tokenizer; small enough to be handed to every worker."""
+    """Which tokenizer; small enough to be sent to every worker."""
 
     type: str = BYTES
     model: str | None = None
@@ -171,7 +182,7 @@ class TokenizerChoice(NamedTuple):
         return [_tokenizer_json(self.model)] if self.type == HUGGING_FACE and self.model else []
 
     def fingerprint(self) -> str:
-        """Changes when any file does."""
+        """Return a hash that changes with any file."""
         kind = (self.type, self.eod_token, self.add_special_tokens)
         found = hashlib.sha256(repr(kind).encode())
         for path in self.files:
@@ -196,12 +207,12 @@ class _FromFile:
 
 
 def build(choice: TokenizerChoice) -> Tokenizer:
-    """BadInput where a file is missing or is none."""
+    """Load the tokenizer. Raises BadInput."""
     if choice.type == BYTES:
         return ByteTokenizer()
     if choice.type == GPT2:
         return _gpt2(choice)
-    # The workers are the parallelism; threads below them would fight for the same cores.
+    # The workers are the parallelism; threads in them would compete for the same cores.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     return _hugging_face(package("tokenizers", choice.type), choice)
 
@@ -220,7 +231,7 @@ def _hugging_face(library: Any, choice: TokenizerChoice) -> Tokenizer:
         inner = library.Tokenizer.from_str(_bytes(path).decode("utf-8"))
     except BadInput:
         raise
-    except Exception as error:  # as above
+    except Exception as error:
         raise BadInput(f"{path}: not a tokenizer ({error})") from None
     name = choice.eod_token or _end_token(path.parent)
     found = None if name is None else inner.token_to_id(name)
@@ -235,7 +246,7 @@ def _tokenizer_json(model: str | None) -> Path:
 
 
 def _end_token(folder: Path) -> str | None:
-    """`eos_token` of the configuration beside it: a string, or an object with `content`."""
+    """Return `eos_token` of the configuration beside it: a string, or an object with `content`."""
     try:
         found = json.loads((folder / "tokenizer_config.json").read_text("utf-8")).get("eos_token")
     except (OSError, ValueError, AttributeError):

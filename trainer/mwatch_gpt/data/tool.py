@@ -1,16 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m mwatch_gpt.data`: text into Megatron's indexed datasets, checks of them, and blends.
+"""`python -m mwatch_gpt.data`: convert text into Megatron's indexed datasets, check and blend them.
 
 Writes `PREFIX_KEY_document.bin` and `.idx`, byte for byte what Megatron-LM's preprocess_data.py
-writes of the same input. Exit codes: 0 done, 1 a check found something, 2 bad input, 3 the
-machine's doing (a full disk, a killed worker): the same command goes on when that is fixed.
-
-The arguments of `python -m mwatch_gpt.data`, under the names that Megatron's tool has.
-
-How far a conversion is: a line on standard error every few seconds.
-
-The share of the input is of plain files alone: how long a packed one is inside is not known.
+writes for the same input. Exit codes: 0 done, 1 a check found something, 2 bad input, 3 a fault of
+the machine (a full disk, a killed worker): the same command continues when that is fixed.
 """
 
 from __future__ import annotations
@@ -25,10 +19,9 @@ from pathlib import Path
 from mwatch_gpt.data import index_file
 from mwatch_gpt.data.conversion import SAVE_SECONDS, ConversionJob, convert
 from mwatch_gpt.data.corpus import LineStart, blocks
-from mwatch_gpt.data.encoding import Encoded, Encoder, EncodingOptions
+from mwatch_gpt.data.encoding import Encoded, Encoder, EncodingOptions, documents
 from mwatch_gpt.data.tokenizers import BYTES, TYPES, TokenizerChoice
-from mwatch_gpt.data.unfinished import ConversionState, Sizes
-from mwatch_gpt.data.writer import DatasetWriter
+from mwatch_gpt.data.writer import ConversionState, DatasetWriter, Sizes
 from mwatch_gpt.errors import BadInput, Disturbed
 
 _EXAMPLES = """examples:
@@ -37,9 +30,10 @@ _EXAMPLES = """examples:
   python -m mwatch_gpt.data --check data/corpus_text_document --vocab-size 50257
   python -m mwatch_gpt.data --blend weights.txt data/a_text_document=0.7 data/b_text_document=0.3
 
-The same command again goes on where a killed one stopped. Sentences are not split: BERT and T5
+The same command again continues where a killed one stopped. Sentences are not split: BERT and T5
 need Megatron-LM's own tool for that. Exit codes: 0 done, 1 --check found something, 2 bad input,
-3 the machine's doing (a full disk, a killed worker): the same command goes on when that is fixed.
+3 a fault of the machine (a full disk, a killed worker): the same command continues when that is
+fixed.
 """
 
 
@@ -149,6 +143,8 @@ def job(args: argparse.Namespace) -> ConversionJob:
 
 
 class ProgressLine:
+    """Prints progress to stderr; the share of the input only for plain files."""
+
     def __init__(self, inputs: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._inputs = inputs
         self._clock = clock
@@ -169,7 +165,6 @@ class ProgressLine:
         return f"{counts}; at {where}{self._share(state)}"
 
     def _share(self, state: ConversionState) -> str:
-        """Of the bytes, where they can be counted."""
         try:
             sizes = [os.path.getsize(path) for path in self._inputs]
         except OSError:
@@ -206,15 +201,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _convert(job: ConversionJob) -> int:
     screen = ProgressLine(job.inputs)
-    reported = convert(job, screen.show)
-    if reported.was_done:
+    result = convert(job, screen.show)
+    if result.was_done:
         print("already made of this input with these settings")
-    elif reported.resumed_at is not None:
-        place = reported.resumed_at
+    elif result.resumed_at is not None:
+        place = result.resumed_at
         print(f"went on at {job.inputs[place.file]}:{place.line}")
-    if reported.state.left_out:
-        print(f"{reported.state.left_out} bad lines left out")
-    found = f"{reported.state.documents} documents, {reported.state.tokens} tokens"
+    if result.state.left_out:
+        print(f"{result.state.left_out} bad lines left out")
+    found = f"{result.state.documents} documents, {result.state.tokens} tokens"
     print(f"{found}: train with --data-path {' '.join(job.prefixes)}")
     return 0
 
@@ -243,15 +238,14 @@ def _blend(path: Path, names: Sequence[str]) -> int:
 
 
 def read(source: Path, key: str) -> Iterator[str]:
-    """The documents in `source`, of which a list of texts is one. Raises BadInput."""
-    from mwatch_gpt.data.encoding import documents
+    """Yield the documents in `source`; a list of texts is one. Raises BadInput."""
 
     for block in blocks([str(source)], LineStart()):
         yield from documents(block, key)
 
 
 def build(texts: Iterable[str], prefix: str) -> tuple[int, int]:
-    """A small dataset of bytes at once; both files appear only when they are whole."""
+    """Write a small dataset of bytes; both files appear only when complete."""
     wanted = EncodingOptions(TokenizerChoice())
     encoder = Encoder(wanted)
     writer = DatasetWriter(prefix, "H")

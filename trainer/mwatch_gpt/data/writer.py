@@ -1,22 +1,88 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Writes one dataset: tokens as they come, the index at the end, names only when both are whole.
+"""Writes one dataset and the state of its conversion.
 
-Three parts grow beside the output: tokens, lengths, documents. None is named as training would
-look for it before everything is on the disk.
+Three parts grow beside the output: tokens, lengths, documents. They get the names that training
+looks for only when everything is on the disk.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from array import array
 from itertools import accumulate
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from mwatch_gpt.data import index_file
+from mwatch_gpt.data.corpus import LineStart
 from mwatch_gpt.data.encoding import Encoded
-from mwatch_gpt.data.unfinished import Sizes
+from mwatch_gpt.errors import BadInput
+
+VERSION = 1
+WRITING = "writing"
+FINISHING = "finishing"
+"""All input is in the parts; only renaming is left."""
+DONE = "done"
+
+
+class Sizes(NamedTuple):
+    """Bytes of the three parts of one output."""
+
+    tokens: int = 0
+    lengths: int = 0
+    documents: int = 0
+
+
+class ConversionState(NamedTuple):
+    """The state file beside an output: how much of which input is safely in it.
+
+    Written atomically after the data it describes, so that it holds after a kill, a full disk or a
+    lost machine. A `done` file stays as the record of what the output was made from.
+    """
+
+    settings: str
+    """Fingerprint of inputs, tokenizer and switches."""
+    outputs: int = 1
+    stage: str = WRITING
+    place: LineStart = LineStart()
+    sizes: tuple[Sizes, ...] = ()
+    documents: int = 0
+    tokens: int = 0
+    left_out: int = 0
+
+
+def state_path(prefix: str) -> Path:
+    return Path(f"{prefix}.state.json")
+
+
+def load_state(prefix: str) -> ConversionState | None:
+    """Read the state; None if there is none. Raises BadInput."""
+    path = state_path(prefix)
+    try:
+        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        if found.pop("version") != VERSION:
+            raise ValueError("another version")
+        found["place"] = LineStart(*found["place"])
+        found["sizes"] = tuple(Sizes(*each) for each in found["sizes"])
+        return ConversionState(**found)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BadInput(f"{path}: cannot be read ({error}); --overwrite starts over") from None
+
+
+def store_state(prefix: str, state: ConversionState) -> None:
+    """Write the state atomically."""
+    path = state_path(prefix)
+    part = path.with_name(path.name + ".part")
+    with part.open("w", encoding="utf-8") as file:
+        json.dump({"version": VERSION, **state._asdict()}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
 
 
 class DatasetWriter:
@@ -34,9 +100,9 @@ class DatasetWriter:
         return Path(f"{self.prefix}.{ending}")
 
     def lost(self, sizes: Sizes, *, is_finishing: bool) -> str | None:
-        """What was written and is not there any more: a sentence, or None."""
+        """Describe what was written and is missing now, if anything."""
         for path, size in zip(self._parts, sizes, strict=True):
-            # Tokens have their last name first.
+            # Tokens get their final name first.
             is_named = is_finishing and path is self._parts[0] and not path.exists()
             found = self._final("bin") if is_named else path
             have = found.stat().st_size if found.exists() else 0
@@ -45,7 +111,7 @@ class DatasetWriter:
         return None
 
     def open(self, sizes: Sizes) -> None:
-        """At the end of what was safely written; what came after it is cut off."""
+        """Open at the end of what was safely written; cut off the rest."""
         self._parts[0].parent.mkdir(parents=True, exist_ok=True)
         self._files = [path.open("r+b" if path.exists() else "w+b") for path in self._parts]
         for file, size in zip(self._files, sizes, strict=True):
@@ -66,11 +132,11 @@ class DatasetWriter:
 
     @property
     def sizes(self) -> Sizes:
-        """With what is not on the disk yet."""
+        """Including what is not on the disk yet."""
         return Sizes(*(file.tell() for file in self._files))
 
     def sync(self) -> None:
-        """Everything so far is on the disk when this returns."""
+        """Return when everything so far is on the disk."""
         for file in self._files:
             file.flush()
             os.fsync(file.fileno())
@@ -80,7 +146,7 @@ class DatasetWriter:
             file.close()
 
     def finish(self) -> None:
-        """May be done again after a kill in the middle of it."""
+        """Write the index and rename; may be repeated after a kill."""
         data, lengths, documents = self._parts
         index = Path(f"{self.prefix}.idx.part")
         with index.open("wb") as out:
@@ -88,14 +154,14 @@ class DatasetWriter:
             out.flush()
             os.fsync(out.fileno())
         if data.exists():
-            # An old index must not stand beside new tokens, not for a moment.
+            # An old index must never be beside new tokens.
             self._final("idx").unlink(missing_ok=True)
             os.replace(data, self._final("bin"))
         os.replace(index, self._final("idx"))
         _sync_folder(data.parent)
 
     def clear(self) -> None:
-        """The parts, when they are of no more use."""
+        """Remove the parts."""
         for path in (*self._parts, Path(f"{self.prefix}.idx.part")):
             path.unlink(missing_ok=True)
 

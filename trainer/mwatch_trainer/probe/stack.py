@@ -138,7 +138,7 @@ _FUNCTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "load_sharded_checkpoint": (("", LOADING),),
     "load_biencoder_checkpoint": (("", LOADING),),
     "maybe_finalize_async_save": (("", FINALIZING),),
-    "finish": (("mwatch_gpt/async_save.py", FINALIZING),),
+    "finish": (("mwatch_gpt/run_state.py", FINALIZING),),
     # Evaluation.
     "evaluate": _ends(_MEGATRON, EVALUATING),
     "evaluate_and_print_results": (("", EVALUATING),),
