@@ -15,9 +15,9 @@ import yaml
 from alerts.generate import OBJECT, RUNBOOKS, generate, prometheus_rule, rule_files, with_runbooks
 from mwatch.config.catalogue import load
 from mwatch.detect import ALL as DETECTORS
-from mwatch.export.metrics import catalog_fleet
+from mwatch.export.metrics import catalog
 from mwatch.export.metrics.catalog import ALL as METRICS
-from mwatch.export.metrics.metric import LABELS
+from mwatch.export.metrics.catalog import LABELS
 from mwatch.model.finding import Severity
 from mwatch.model.phase import JobPhase
 from support.repository.alert_rules import FOLDER, Rule, alerts, read_rules, rule
@@ -33,7 +33,7 @@ TOPICS |= {"controller"}
 SCRAPE = {"namespace", "pod", "job", "instance"}
 CATALOGUE = load()
 CONTROLLER = {"run_namespace", "run_pod"}
-OF_CONTROLLER = {each.name: set(each.labels) for each in catalog_fleet.ALL}
+OF_CONTROLLER = {each.name: set(each.labels) for each in catalog.CONTROLLER}
 EXPORTED = {each.name: {"run", *each.labels} for each in METRICS} | OF_CONTROLLER
 RECORDED = {each.name for each in RULES if not each.is_alert}
 PER_RUN = {"namespace", "run"}

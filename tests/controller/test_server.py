@@ -17,7 +17,7 @@ from mwatch.controller.interfaces import NoRemediation
 from mwatch.controller.job_json import job_json
 from mwatch.controller.server import ControllerPages, ControllerStats, FleetMetrics
 from mwatch.export.http.server import Server
-from mwatch.export.metrics import catalog_fleet
+from mwatch.export.metrics import catalog
 from mwatch.kube.mirror import MirrorStatus
 from mwatch.model.kube.restart_state import RestartState
 from mwatch.remediate.status import RemediationStatus
@@ -139,7 +139,7 @@ def test_metrics_are_of_the_job_as_a_whole_and_of_the_controller() -> None:
     }  # fmt: skip
     assert values["mwatch_controller_ledger_errors_total"] == "5.0"
     told = {name.partition("{")[0] for name in values}
-    assert {each.name for each in catalog_fleet.ALL} <= told
+    assert {each.name for each in catalog.CONTROLLER} <= told
 
 
 def test_an_incident_that_is_over_counts_once() -> None:

@@ -13,11 +13,11 @@ import pytest
 
 from dashboards.gpu_promql import DCGM
 from monitoring.panel_queries import TIMES, boards, panels, queries
-from mwatch.export.metrics import catalog, catalog_fleet
+from mwatch.export.metrics import catalog
 from support.debian_tools import ToolMissing, debian_tool
 
 EVERY = queries()
-OF_CONTROLLER = {metric.name: set(metric.labels) for metric in catalog_fleet.ALL}
+OF_CONTROLLER = {metric.name: set(metric.labels) for metric in catalog.CONTROLLER}
 OURS = {metric.name: {"run", *metric.labels} for metric in catalog.ALL} | OF_CONTROLLER
 OF_PROMETHEUS = {"up", "scrape_duration_seconds", "scrape_samples_scraped"}
 OF_THE_SCRAPE = {"namespace", "pod", "instance", "job", "run_namespace"}

@@ -23,9 +23,9 @@ print(otlp.problem)
 """
 NOTES = """
 notes = TensorboardNotes(Path(sys.argv[1]))
-notes.looked(busy_snapshot())
+notes.update(busy_snapshot())
 notes.close()
-notes.looked(busy_snapshot())
+notes.update(busy_snapshot())
 print(notes.problem)
 """
 NEITHER = """

@@ -16,8 +16,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from mwatch.export.http.pages import standard_pages
-from mwatch.export.http.server import Server
+from mwatch.export.http.server import Server, standard_pages
 from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.goodput import Spent
 from mwatch.model.snapshot.hardware import FabricPort, Gpu, Nccl

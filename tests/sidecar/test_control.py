@@ -59,7 +59,7 @@ def test_without_a_configured_token_it_is_closed(tmp_path: Path) -> None:
 
 
 BAD: list[tuple[str, dict[str, Any], str]] = [
-    ("/v1/evidence", {}, "reason must be a text"),
+    ("/v1/evidence", {}, "reason must be a non-empty text"),
     ("/v1/evidence", {"reason": "x", "wait_seconds": 26}, "wait_seconds must be"),
     ("/v1/evidence", {"reason": "x", "wait_seconds": "5"}, "wait_seconds must be"),
     ("/v1/restart", {"attempt": "1", **ASKED}, "attempt must be"),

@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 
 from mwatch import json_codec
-from mwatch.export.http.request import Request
+from mwatch.export.http.server import Request
 from mwatch.model.finding import Cause, Culprit, Finding, Severity
 from mwatch.model.job import SignSeen
 from mwatch.model.observation import (

@@ -39,8 +39,7 @@ from mwatch.controller.job_json import job_json, verdict_of
 from mwatch.controller.policies import Policies
 from mwatch.controller.server import ControllerPages, ControllerStats, FleetMetrics
 from mwatch.errors import InputError, MwatchError
-from mwatch.export.http.request import in_url
-from mwatch.export.http.server import Server
+from mwatch.export.http.server import Server, in_url
 from mwatch.fleet.cluster_view import FleetView, JobSeen
 from mwatch.fleet.job_monitor import JobMonitor, PodPlace
 from mwatch.fleet.poller import PodPoll, PollTarget

@@ -25,10 +25,9 @@ from mwatch import json_codec
 from mwatch.controller.interfaces import Remediation
 from mwatch.controller.job_json import VERSION
 from mwatch.decide import budget
-from mwatch.export.http.pages import standard_pages
-from mwatch.export.http.request import Page, Pages, Request
-from mwatch.export.metrics import catalog_fleet
-from mwatch.export.metrics.metric import Metric, Value
+from mwatch.export.http.server import Page, Pages, Request, standard_pages
+from mwatch.export.metrics import catalog
+from mwatch.export.metrics.catalog import Metric, Value
 from mwatch.export.metrics.prometheus import Exporter
 from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.kube.mirror import MirrorStatus
@@ -116,31 +115,31 @@ class FleetMetrics:
     def _own(self, jobs: list[JobMonitor], told: ControllerStats, now: float) -> Iterator[Value]:
         acting = sum(each.is_acting for each in jobs)
         seen = [each.seen(now) for each in jobs]
-        yield from _each(catalog_fleet.JOBS, {"act": acting, "observe": len(jobs) - acting})
+        yield from _each(catalog.CONTROLLER_JOBS, {"act": acting, "observe": len(jobs) - acting})
         answering = sum(len(each.answering) for each in seen)
         silent = sum(len(each.silent) for each in seen)
-        yield from _each(catalog_fleet.PODS, {"answering": answering, "silent": silent})
+        yield from _each(catalog.CONTROLLER_PODS, {"answering": answering, "silent": silent})
         yield from _actions(told.hands)
-        yield from _each(catalog_fleet.POLL_FAILURES, told.failures)
+        yield from _each(catalog.CONTROLLER_POLL_FAILURES, told.failures)
         ages = {name: sight.age_seconds for name, sight in told.sights.items()}
         known = {name: age for name, age in ages.items() if age is not None}
-        yield from _each(catalog_fleet.VIEW_AGE, known)
-        yield from _each(catalog_fleet.OLD_VIEW_AGE, known)
+        yield from _each(catalog.CONTROLLER_VIEW_AGE, known)
+        yield from _each(catalog.CONTROLLER_OLD_VIEW_AGE, known)
         self._loops.append((now, told.loop_seconds))
         while self._loops and now - self._loops[0][0] > _MINUTES_SECONDS:
             self._loops.popleft()
         plain: dict[Metric, float | None] = {
-            catalog_fleet.LEADER: told.is_leader,
-            catalog_fleet.POLLS: told.polls,
-            catalog_fleet.API_CALLS: told.api_calls,
-            catalog_fleet.RELISTS: told.relists,
-            catalog_fleet.LOOP: told.loop_seconds,
-            catalog_fleet.LOOP_LONGEST: max(seconds for _, seconds in self._loops),
-            catalog_fleet.STARTED: self._use.started_at,
-            catalog_fleet.ERRORS: told.errors,
-            catalog_fleet.LEDGER_ERRORS: told.ledger_errors,
-            catalog_fleet.CPU: self._use.cpu_seconds(),
-            catalog_fleet.MEMORY: self._use.resident_bytes(),
+            catalog.CONTROLLER_LEADER: told.is_leader,
+            catalog.CONTROLLER_POLLS: told.polls,
+            catalog.CONTROLLER_API_CALLS: told.api_calls,
+            catalog.CONTROLLER_RELISTS: told.relists,
+            catalog.CONTROLLER_LOOP: told.loop_seconds,
+            catalog.CONTROLLER_LOOP_LONGEST: max(seconds for _, seconds in self._loops),
+            catalog.CONTROLLER_STARTED: self._use.started_at,
+            catalog.CONTROLLER_ERRORS: told.errors,
+            catalog.CONTROLLER_LEDGER_ERRORS: told.ledger_errors,
+            catalog.CONTROLLER_CPU: self._use.cpu_seconds(),
+            catalog.CONTROLLER_MEMORY: self._use.resident_bytes(),
         }
         for metric, value in plain.items():
             if value is not None:
@@ -156,7 +155,7 @@ def _actions(hands: Sequence[RemediationStatus]) -> Iterator[Value]:
     for each in hands:
         found[each.doing, _reason(each)] += 1
     for labels, count in sorted(found.items()):
-        yield Value(catalog_fleet.ACTIONS, labels, count)
+        yield Value(catalog.CONTROLLER_ACTIONS, labels, count)
 
 
 def _reason(hand: RemediationStatus) -> str:

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Answers, never asks: a snapshot as metrics and pages, for whoever reads them."""
+"""Exports snapshots: metrics over HTTP and OTLP, notes in TensorBoard."""

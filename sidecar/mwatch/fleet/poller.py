@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 from urllib.parse import quote
 
-from mwatch.export.http.request import in_url
+from mwatch.export.http.server import in_url
 from mwatch.fleet.visibility import Polled
 from mwatch.model.snapshot.snapshot_wire import PodSnapshot, decode
 from mwatch.runtime.http_client import reason

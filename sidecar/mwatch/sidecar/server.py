@@ -37,8 +37,7 @@ from mwatch.config.sidecar import DEFAULT_HOST, SidecarSettings
 from mwatch.errors import InputError
 from mwatch.evidence.collector import EvidenceCase, EvidenceCollector
 from mwatch.evidence.incident_store import IncidentFiles
-from mwatch.export.http.request import in_url
-from mwatch.export.http.server import Pages, Server
+from mwatch.export.http.server import Pages, Server, in_url
 from mwatch.model.incident import bundle_id, is_incident_id
 from mwatch.model.restart import RestartAnswer, RestartOrder, RestartOutcome
 from mwatch_trainer import contract

@@ -38,8 +38,7 @@ from mwatch.engine.incidents import Incident
 from mwatch.evidence.incident_store import AsyncIncidentStore
 from mwatch.evidence.offload import OffPod
 from mwatch.export.http.control import control_pages
-from mwatch.export.http.pages import standard_pages
-from mwatch.export.http.request import Pages
+from mwatch.export.http.server import Pages, standard_pages
 from mwatch.model.decision import Decision
 from mwatch.model.event import Arguments
 from mwatch.model.observation import Observed

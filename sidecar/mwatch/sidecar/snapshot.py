@@ -19,7 +19,7 @@ from urllib.parse import parse_qs
 from msgspec import structs
 
 from mwatch import json_codec
-from mwatch.export.http.request import Page, Request
+from mwatch.export.http.server import Page, Request
 from mwatch.model.finding import Finding
 from mwatch.model.job import SignSeen
 from mwatch.model.observation import Observed, StoredCheckpoints

@@ -57,7 +57,7 @@ class Exporters:
         if notes is None:
             return
         for snapshot in self._snapshots():
-            notes.looked(snapshot)
+            notes.update(snapshot)
         for record in records:
             if self._told.get(record.id) is not record:
                 notes.incident(record)

@@ -16,8 +16,7 @@ from mwatch.decide import budget
 from mwatch.detect.shared.probe import probed_ranks
 from mwatch.detect.shared.stall import Patience, patience
 from mwatch.engine.engine import Assessment, Engine
-from mwatch.export.http.pages import standard_pages
-from mwatch.export.http.server import Server
+from mwatch.export.http.server import Server, standard_pages
 from mwatch.model.goodput import RisingSeconds
 from mwatch.model.phase import JobPhase
 from mwatch.model.snapshot.snapshot import Inputs, OwnUsage, Snapshot, take

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mwatch.export.http.control import MAX_FAILURES, WINDOW_SECONDS, Bearer
-from mwatch.export.http.request import Request
+from mwatch.export.http.server import Request
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 
@@ -51,7 +51,7 @@ def test_without_a_configured_token_it_is_closed_and_says_so() -> None:
     refusal = Bearer(None).refusal(asked(f"Bearer {TOKEN}"))
     assert refusal is not None
     assert refusal.status is HTTPStatus.FORBIDDEN
-    assert refusal.words.startswith("no token is configured for this job")
+    assert refusal.text.startswith("no token is configured for this job")
 
 
 @pytest.mark.parametrize("text", ["", "\n", "short", "x" * 5000])

@@ -13,8 +13,7 @@ from contextlib import closing
 
 import pytest
 
-from mwatch.export.http.pages import STUCK_SECONDS, standard_pages
-from mwatch.export.http.server import Page, Request, Server
+from mwatch.export.http.server import STUCK_SECONDS, Page, Request, Server, standard_pages
 from support.builders.snapshot import busy_snapshot
 from support.runs.http_runs import WAIT, get, poll, served
 
@@ -40,7 +39,7 @@ def test_head_has_no_body() -> None:
 def test_an_unknown_page_names_those_there_are() -> None:
     with served({"/hello": hello}) as server:
         status, body, _ = get(server.port, "/../etc/passwd")
-    assert (status, body) == (404, b"no such page; there are: /hello\n")
+    assert (status, body) == (404, b"no such page; known pages: /hello\n")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])

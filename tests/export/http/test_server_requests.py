@@ -12,8 +12,7 @@ from contextlib import closing
 
 import pytest
 
-from mwatch.export.http.request import Endpoint, in_url
-from mwatch.export.http.server import Page, Pages, Request
+from mwatch.export.http.server import Endpoint, Page, Pages, Request, in_url
 from support.runs.http_runs import WAIT, get, poll, post, raw, served
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from mwatch.export.metrics import documentation
-from mwatch.export.metrics.catalog import ALL
-from mwatch.export.metrics.metric import LABELS, Metric
+from mwatch.export.metrics.catalog import ALL, LABELS, Metric
 from mwatch.export.otlp.names import otlp_name
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"

@@ -18,10 +18,8 @@ from typing import Any
 import pytest
 import urllib3
 
-from mwatch.export.otlp.exporter import Otlp, SendSchedule
-from mwatch.export.otlp.names import SendOutcome
-from mwatch.export.otlp.points import Points
-from mwatch.export.otlp.send import BoundedSession, NotTaken, Sender
+from mwatch.export.otlp.exporter import Otlp, SendOutcome, SendSchedule
+from mwatch.export.otlp.send import BoundedSession, NotTaken, Points, Sender
 from mwatch.model.snapshot.snapshot import Numbers
 from support.builders.snapshot import busy_snapshot
 from support.fakes.otlp_receiver import receiver, sending
@@ -268,5 +266,5 @@ def test_a_fault_of_ours_is_told_and_ends_nothing_else() -> None:
     otlp = Otlp("http://127.0.0.1:1", lambda: [None], pace=SendSchedule(0.01))  # type: ignore[list-item]
     otlp.start()
     until(lambda: otlp.problem)
-    assert otlp.problem == "a thread of ours has ended by a fault"
+    assert otlp.problem == "an exporter thread ended with an internal error"
     otlp.close(0.1)

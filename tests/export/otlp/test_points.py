@@ -11,11 +11,10 @@ import pytest
 from msgspec import structs
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 
-from mwatch.export.metrics.catalog import ALL
-from mwatch.export.metrics.metric import Metric
-from mwatch.export.metrics.outgoing import cleaner
+from mwatch.export.metrics.catalog import ALL, Metric
+from mwatch.export.metrics.measure import cleaner
 from mwatch.export.otlp.names import otlp_name
-from mwatch.export.otlp.points import Points
+from mwatch.export.otlp.send import Points
 from mwatch.model.goodput import Spent
 from mwatch.model.snapshot.snapshot import Numbers, OwnUsage, Snapshot
 from support.builders.snapshot import busy_snapshot

@@ -20,7 +20,7 @@ def test_an_incident_is_a_point_where_it_happened_and_a_text_that_says_what_was_
     tmp_path: Path,
 ) -> None:
     found = written(
-        tmp_path, lambda notes: notes.looked(at(45)), lambda notes: notes.incident(ACTED)
+        tmp_path, lambda notes: notes.update(at(45)), lambda notes: notes.incident(ACTED)
     )
     assert points(found, "mwatch/incident") == [(42, 1.0)]
     ((step, text),) = texts(found, "mwatch/incidents")
@@ -44,7 +44,7 @@ def test_tensorboard_takes_it_for_a_text_and_not_for_a_tensor(tmp_path: Path) ->
 def test_the_loss_there_is_a_point_on_the_loss_curve(tmp_path: Path) -> None:
     def train(notes: TensorboardNotes) -> None:
         for number in range(38, 46):
-            notes.looked(at(number, loss=float(number)))
+            notes.update(at(number, loss=float(number)))
 
     found = written(tmp_path, train, lambda notes: notes.incident(HANG))
     assert points(found, "lm loss") == [(42, 42.0)]
@@ -52,8 +52,8 @@ def test_the_loss_there_is_a_point_on_the_loss_curve(tmp_path: Path) -> None:
 
 def test_a_loss_that_is_no_number_is_not_drawn(tmp_path: Path) -> None:
     def train(notes: TensorboardNotes) -> None:
-        notes.looked(at(41, loss=2.5))
-        notes.looked(at(42, loss=float("nan")))
+        notes.update(at(41, loss=2.5))
+        notes.update(at(42, loss=float("nan")))
 
     found = written(tmp_path, train, lambda notes: notes.incident(HANG))
     assert points(found, "lm loss") == [(42, 2.5)]
@@ -64,7 +64,7 @@ def test_without_an_iteration_of_its_own_it_stands_at_the_newest(tmp_path: Path)
     other = replace(unknown, id="20260105T121315Z-a1-hang")
     found = written(
         tmp_path,
-        lambda notes: notes.looked(at(57)),
+        lambda notes: notes.update(at(57)),
         lambda notes: notes.incident(unknown),
         lambda notes: notes.incident(other, 55),
     )
@@ -96,10 +96,10 @@ def test_the_newest_text_lists_the_earlier_incidents(tmp_path: Path) -> None:
 
 def test_goodput_and_restarts_are_curves(tmp_path: Path) -> None:
     def train(notes: TensorboardNotes) -> None:
-        notes.looked(at(1, goodput=0.5))
-        notes.looked(at(2, goodput=0.6))
-        notes.looked(replace(at(3, goodput=0.9), at=at(2).at + 1))
-        notes.looked(at(1, attempt=2, goodput=0.7))
+        notes.update(at(1, goodput=0.5))
+        notes.update(at(2, goodput=0.6))
+        notes.update(replace(at(3, goodput=0.9), at=at(2).at + 1))
+        notes.update(at(1, attempt=2, goodput=0.7))
 
     found = written(tmp_path, train)
     goodput = points(found, "mwatch/goodput")
@@ -109,9 +109,9 @@ def test_goodput_and_restarts_are_curves(tmp_path: Path) -> None:
 
 def test_a_finding_is_shown_while_it_lasts_and_told_when_it_comes(tmp_path: Path) -> None:
     def stall(notes: TensorboardNotes) -> None:
-        notes.looked(at(10))
-        notes.looked(at(10, findings=(STALLED, replace(STALLED, severity=Severity.WARNING))))
-        notes.looked(at(11))
+        notes.update(at(10))
+        notes.update(at(10, findings=(STALLED, replace(STALLED, severity=Severity.WARNING))))
+        notes.update(at(11))
 
     found = written(tmp_path, stall)
     assert points(found, "mwatch/finding/stalled") == [(10, 2.0), (11, 0.0)]
@@ -123,7 +123,7 @@ def test_a_finding_that_comes_and_goes_does_not_fill_the_file(tmp_path: Path) ->
     def flap(notes: TensorboardNotes) -> None:
         for second in range(600):
             found = (STALLED,) if second % 2 else ()
-            notes.looked(replace(at(10, findings=found), at=1000.0 + second))
+            notes.update(replace(at(10, findings=found), at=1000.0 + second))
 
     found = written(tmp_path, flap)
     assert len(points(found, "mwatch/finding/stalled")) <= 600 / FINDING_SECONDS + 1
@@ -131,7 +131,7 @@ def test_a_finding_that_comes_and_goes_does_not_fill_the_file(tmp_path: Path) ->
 
 def test_a_quiet_job_leaves_no_file(tmp_path: Path) -> None:
     notes = TensorboardNotes(tmp_path)
-    notes.looked(empty_snapshot())
+    notes.update(empty_snapshot())
     notes.close()
     assert list(tmp_path.iterdir()) == []
 
@@ -149,7 +149,7 @@ def test_it_is_a_file_of_its_own_that_only_we_can_read(tmp_path: Path) -> None:
 
 def test_a_secret_is_in_no_note(tmp_path: Path) -> None:
     notes = TensorboardNotes(tmp_path, patterns=[r"ours-\d+"])
-    notes.looked(at(1, findings=(replace(STALLED, summary=f"key {SECRET} | ours-77"),)))
+    notes.update(at(1, findings=(replace(STALLED, summary=f"key {SECRET} | ours-77"),)))
     notes.incident(replace(HANG, summary=f"x | {SECRET}\n| y", reason="ours-77"))
     notes.close()
     body = b"".join(each.read_bytes() for each in (tmp_path / "mwatch").iterdir())

@@ -19,7 +19,7 @@ def test_the_folder_of_the_trainer_is_waited_for_and_never_made(tmp_path: Path) 
     notes.incident(HANG)
     wait_for(lambda: notes.failures)
     assert not folder.exists()
-    assert "is not there yet" in (notes.problem or "")
+    assert "does not exist yet" in (notes.problem or "")
     folder.mkdir()
     wait_for(lambda: notes.written == 2)
     notes.close()
@@ -42,12 +42,12 @@ def test_a_file_that_was_taken_away_is_made_again(tmp_path: Path) -> None:
 def test_a_file_does_not_grow_for_ever(tmp_path: Path) -> None:
     notes = TensorboardNotes(tmp_path, max_queued=10_000, room=Room(max_bytes=1000))
     for number in range(200):
-        notes.looked(at(number + 1, goodput=0.5))
+        notes.update(at(number + 1, goodput=0.5))
     notes.close()
     (own,) = (tmp_path / "mwatch").iterdir()
     assert own.stat().st_size <= 1000
     assert notes.dropped > 100
-    assert "as large as it may be" in (notes.problem or "")
+    assert "reached its maximal size" in (notes.problem or "")
     assert points(read(tmp_path), "mwatch/goodput")
 
 
@@ -64,7 +64,7 @@ def test_a_file_system_that_hangs_holds_nobody(tmp_path: Path) -> None:
     looks = [at(number, goodput=0.5) for number in range(1, 300)]
     began = time.monotonic()
     for each in looks:
-        notes.looked(each)
+        notes.update(each)
     notes.close(0.1)
     assert time.monotonic() - began < 10
     assert notes.dropped >= 290

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from mwatch.export.http.request import Page, Request
-from mwatch.export.http.server import Server
+from mwatch.export.http.server import Page, Request, Server
 from mwatch.model.observation import AttemptStart, Beat, Observed
 from mwatch.model.snapshot.pod import PodId
 from mwatch.model.snapshot.snapshot import SourceState

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP server of sidecar and controller, its pages and its authenticated requests."""
+"""The HTTP server of sidecar and controller, and its authenticated requests."""

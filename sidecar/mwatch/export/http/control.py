@@ -1,20 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The pages by which somebody asks for more than a look: evidence now, and a restart in place.
+"""Pages that need the job's token: collect and download evidence, restart in place.
 
-They answer in JSON and need the job's token, but for the list of bundles, which holds names and
-sizes. What evidence is and how a restart is done is not known here: a desk and a function do it.
-
-A folder as a `.tgz`, sent while it is read: nothing of it is held in memory or written again.
-
-Only regular files that lie in it directly; no link is followed. A file that shrinks meanwhile
-breaks the archive off, which its reader sees.
-
-Who may ask for more than a look: the one who has the job's token.
-
-The token is a file, as a mounted Secret is, and is read for each request: a new one holds from then
-on. Without one nobody may. Whoever guesses wrong too often is not listened to for a while, even
-with the right one; others are.
+The list of bundles has only names and sizes and needs no token. The token is a file, such as a
+mounted Secret, and is read for each request. A client with too many wrong tokens is refused for a
+while, even with the right one. The evidence and the restart are made elsewhere.
 """
 
 from __future__ import annotations
@@ -34,7 +24,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
-from mwatch.export.http.request import Endpoint, Handler, Page, Pages, Request, Send
+from mwatch.export.http.server import Endpoint, Handler, Page, Pages, Request, Send
 from mwatch.model.restart import RestartAnswer, RestartOrder, RestartOutcome
 from mwatch_trainer.scrub.scrubber import scrub_text
 
@@ -46,7 +36,10 @@ MAX_FILES = 8192
 
 
 def send_tgz(folder: Path, name: str, send: Send) -> None:
-    """All under one folder `name`. Raises OSError."""
+    """Send the regular files of a folder as a `.tgz` while they are read. Raises OSError.
+
+    A file that shrinks meanwhile breaks off the archive, which the client notices.
+    """
     pieces = _Pieces(send)
     descriptor = os.open(folder, _FOLDER)
     try:
@@ -69,8 +62,7 @@ class _Member(NamedTuple):
 
 
 class _Pieces:
-    """Hands on what was written in pieces that are worth a packet. It is as much of a file as
-    gzip needs."""
+    """A file for gzip that sends what is written in pieces of at least `_PIECE_BYTES`."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -97,7 +89,7 @@ def _members(folder: int) -> Iterator[_Member]:
         try:
             descriptor = os.open(name, _FILE, dir_fd=folder)
         except OSError:
-            continue  # a link, or just gone
+            continue  # a link, or removed
         status = os.fstat(descriptor)
         if stat.S_ISREG(status.st_mode):
             yield _Member(name, status, os.fdopen(descriptor, "rb"))
@@ -123,25 +115,24 @@ _SCHEME = "bearer"
 
 class HttpRefusal(NamedTuple):
     status: HTTPStatus
-    words: str
+    text: str
 
 
 class Bearer:
     def __init__(self, file: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
-        """`file` holds the token; None: none was configured."""
         self._file = file
         self._clock = clock
         self._lock = threading.Lock()
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
 
     def refusal(self, request: Request) -> HttpRefusal | None:
-        """None: it may."""
+        """Return None if the request may go on."""
         token = self._token()
         if isinstance(token, HttpRefusal):
             return token
         if self._is_held_off(request.client):
-            words = f"too many wrong tokens: wait {WINDOW_SECONDS:.0f} s"
-            return HttpRefusal(HTTPStatus.TOO_MANY_REQUESTS, words)
+            text = f"too many wrong tokens: wait {WINDOW_SECONDS:.0f} s"
+            return HttpRefusal(HTTPStatus.TOO_MANY_REQUESTS, text)
         given = _given(request)
         if given is None:
             return HttpRefusal(
@@ -183,12 +174,10 @@ class Bearer:
 
 
 def _closed(why: str) -> HttpRefusal:
-    words = f"{why}: evidence and restarts over HTTP are closed"
-    return HttpRefusal(HTTPStatus.FORBIDDEN, words)
+    return HttpRefusal(HTTPStatus.FORBIDDEN, f"{why}: evidence and restarts over HTTP are disabled")
 
 
 def _given(request: Request) -> bytes | None:
-    """Names of headers come as they were sent."""
     sent = (text for name, text in request.headers.items() if name.lower() == "authorization")
     scheme, _, token = next(sent, "").strip().partition(" ")
     if scheme.lower() != _SCHEME or not token.strip():
@@ -198,10 +187,10 @@ def _given(request: Request) -> bytes | None:
 
 MAX_WAIT_SECONDS = 25.0
 _SECONDS = 60.0
-"""For evidence that is waited for, and what comes after it."""
+"""Includes waiting for evidence."""
 _STREAM_SECONDS = 300.0
 _AT_A_TIME = 4
-"""Storage that hangs holds so many: the rest of the server's places are for scrapes."""
+"""Hanging storage blocks this many; the server's other connections stay free for scrapes."""
 _MAX_GRACE_SECONDS = 3600.0
 _MAX_TEXT = 500
 _MAX_NUMBER = 10**12
@@ -218,27 +207,27 @@ _STATUS = {
 
 class EvidenceHandler(Protocol):
     def ask(self, reason: str) -> str | None:
-        """The id of the bundle that is being made; None: too many are waiting."""
+        """Return the id of the new bundle; None if too many are waiting."""
 
     def manifest(self, id: str, wait_seconds: float) -> Mapping[str, Any] | None:
-        """Of a bundle that is finished within that time."""
+        """Return the manifest if the bundle is finished within that time."""
 
     def listing(self) -> Sequence[Mapping[str, Any]]: ...
 
     def folder(self, id: str) -> Path | None:
-        """Of a bundle that is finished."""
+        """Return the folder of a finished bundle."""
 
 
 class _Bad(ValueError):
-    """The request is wrong; the text says how."""
+    """The request is invalid."""
 
 
 def control_pages(
     token_file: Path | None,
-    desk: EvidenceHandler,
+    evidence: EvidenceHandler,
     restart: Callable[[RestartOrder], RestartAnswer],
 ) -> Pages:
-    """`token_file`: None where no token was configured, and all but the list is refused."""
+    """Without a `token_file` everything but the list is refused."""
     bearer = Bearer(token_file)
     free = threading.Semaphore(_AT_A_TIME)
 
@@ -246,7 +235,7 @@ def control_pages(
         def answer(request: Request) -> Page:
             refusal = bearer.refusal(request)
             if refusal is not None:
-                return _refused(refusal.status, refusal.words)
+                return _refused(refusal.status, refusal.text)
             if not free.acquire(blocking=False):
                 return _refused(HTTPStatus.SERVICE_UNAVAILABLE, "busy with other requests")
             try:
@@ -254,43 +243,43 @@ def control_pages(
             except _Bad as error:
                 return _refused(HTTPStatus.BAD_REQUEST, str(error))
             except OSError as error:
-                words = f"the folder of evidence: {error.strerror or error}"
-                return _refused(HTTPStatus.SERVICE_UNAVAILABLE, words)
+                text = f"cannot read the evidence folder: {error.strerror or error}"
+                return _refused(HTTPStatus.SERVICE_UNAVAILABLE, text)
             finally:
                 free.release()
 
         return answer
 
-    collect = guarded(partial(_collect, desk))
+    collect = guarded(partial(_collect, evidence))
     return {
-        "/v1/evidence": Endpoint(get=partial(_list, desk), post=collect, seconds=_SECONDS),
+        "/v1/evidence": Endpoint(get=partial(_list, evidence), post=collect, seconds=_SECONDS),
         "/v1/evidence/{}.tgz": Endpoint(
-            get=guarded(partial(_bundle, desk)), seconds=_STREAM_SECONDS
+            get=guarded(partial(_bundle, evidence)), seconds=_STREAM_SECONDS
         ),
         "/v1/restart": Endpoint(post=guarded(partial(_restart, restart)), seconds=_SECONDS),
     }
 
 
-def _collect(desk: EvidenceHandler, request: Request) -> Page:
+def _collect(evidence: EvidenceHandler, request: Request) -> Page:
     asked = _object(request.body)
     wait = _seconds(asked, "wait_seconds", 0.0, MAX_WAIT_SECONDS)
-    id = desk.ask(_text(asked, "reason"))
+    id = evidence.ask(_text(asked, "reason"))
     if id is None:
-        return _refused(HTTPStatus.TOO_MANY_REQUESTS, "too many bundles are being made")
-    manifest = desk.manifest(id, wait) if wait else None
+        return _refused(HTTPStatus.TOO_MANY_REQUESTS, "too many bundles are being collected")
+    manifest = evidence.manifest(id, wait) if wait else None
     if manifest is None:
         return _json({"id": id}, HTTPStatus.ACCEPTED)
     return _json({"id": id, "manifest": manifest})
 
 
-def _list(desk: EvidenceHandler, request: Request) -> Page:
-    return _json({"version": 1, "bundles": list(desk.listing())})
+def _list(evidence: EvidenceHandler, request: Request) -> Page:
+    return _json({"version": 1, "bundles": list(evidence.listing())})
 
 
-def _bundle(desk: EvidenceHandler, request: Request) -> Page:
-    folder = desk.folder(request.parameter)
+def _bundle(evidence: EvidenceHandler, request: Request) -> Page:
+    folder = evidence.folder(request.parameter)
     if folder is None:
-        return _refused(HTTPStatus.NOT_FOUND, "there is no such bundle, or not yet")
+        return _refused(HTTPStatus.NOT_FOUND, "no such bundle, or it is not finished")
     name = request.parameter
     return Page(
         b"",
@@ -337,7 +326,7 @@ def _object(body: bytes) -> Mapping[str, Any]:
 def _text(asked: Mapping[str, Any], name: str) -> str:
     value = asked.get(name)
     if not isinstance(value, str) or not value.strip():
-        raise _Bad(f"{name} must be a text: who reads it later should know why")
+        raise _Bad(f"{name} must be a non-empty text")
     return scrub_text(value.strip())[:_MAX_TEXT]
 
 
@@ -351,7 +340,7 @@ def _seconds(asked: Mapping[str, Any], name: str, default: float, most: float) -
 
 def _count(value: Any, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_NUMBER:
-        raise _Bad(f"{name} must be a number from 0 on")
+        raise _Bad(f"{name} must be a whole number of at least 0")
     return value
 
 
@@ -359,8 +348,8 @@ def _json(body: Mapping[str, Any], status: HTTPStatus = HTTPStatus.OK) -> Page:
     return Page(json.dumps(body).encode() + b"\n", "application/json", status)
 
 
-def _refused(status: HTTPStatus, words: str) -> Page:
-    page = _json({"error": words}, status)
+def _refused(status: HTTPStatus, text: str) -> Page:
+    page = _json({"error": text}, status)
     if status is HTTPStatus.UNAUTHORIZED:
         return page._replace(headers={"WWW-Authenticate": "Bearer"})
     if status is HTTPStatus.TOO_MANY_REQUESTS:

@@ -1,28 +1,31 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A small HTTP server for pages that are made on demand: `/metrics`, `/healthz` and the like.
+"""A small HTTP server: routes requests to pages, and serves `/metrics` and `/healthz`.
 
-It serves a pod network, where anybody may connect: so few connections at a time, one request on
-each, a small body at most, and a time limit for all of it, however slowly somebody sends or reads.
-A page that raises is a connection closed without an answer, and is counted. It has no TLS; who may
-ask for what is the pages' business, and what they show is scrubbed before it comes here.
+It listens on a pod network where anyone may connect: so there are few connections at a time, one
+request on each, a small body, and a time limit for the whole request. A page that raises closes the
+connection without an answer, and is counted. There is no TLS; pages check who may use them, and
+scrub what they show.
 """
 
 from __future__ import annotations
 
 import errno
+import re
 import socket
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
-from typing import Any
+from typing import Any, NamedTuple
 
-from mwatch.export.http.request import Page, Pages, Request, Route, find
+from mwatch.export.metrics.prometheus import Exporter, Snapshots
 
-__all__ = ["Page", "Pages", "Request", "Server"]
+STUCK_SECONDS = 30.0
+"""The loop turns about once a second; saving evidence may block it for 20 s."""
 MAX_CONNECTIONS = 16
 LIMIT_SECONDS = 10.0
 MAX_BODY_BYTES = 64 << 10
@@ -31,6 +34,103 @@ _POLL_SECONDS = 0.25
 _DRAIN_BYTES = 1 << 20
 _DRAIN_SECONDS = 1.0
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_PARAMETER = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", re.ASCII)
+"""It cannot start with a dot or contain a slash, so it cannot lead out of a folder."""
+
+
+class Request(NamedTuple):
+    path: str
+    headers: Mapping[str, str]
+    body: bytes = b""
+    parameter: str = ""
+    client: str = ""
+    """The address of the client."""
+    query: str = ""
+
+
+Send = Callable[[bytes], object]
+
+
+class Page(NamedTuple):
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+    status: HTTPStatus = HTTPStatus.OK
+    headers: Mapping[str, str] = {}
+    stream: Callable[[Send], None] | None = None
+    """Sends the body in pieces, instead of `body`."""
+
+
+Handler = Callable[[Request], Page]
+
+
+class Endpoint(NamedTuple):
+    """A path with other methods than GET, or with its own time limit."""
+
+    get: Handler | None = None
+    post: Handler | None = None
+    seconds: float = 0.0
+    """Time limit of the answer, after the request was read; 0: the server's."""
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        found = (("GET", self.get), ("HEAD", self.get), ("POST", self.post))
+        return tuple(name for name, handler in found if handler is not None)
+
+    def handler(self, method: str) -> Handler | None:
+        return {"GET": self.get, "HEAD": self.get, "POST": self.post}.get(method)
+
+
+Pages = Mapping[str, Handler | Endpoint]
+"""By path, which may hold one parameter: `/v1/evidence/{}.tgz`. A function alone answers GET. Pages
+are called from the threads of the server."""
+
+
+class Route(NamedTuple):
+    endpoint: Endpoint
+    parameter: str
+
+
+def in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def find(pages: Pages, path: str) -> Route | None:
+    """Find the page of a path; a path without a parameter goes first."""
+    if (exact := pages.get(path)) is not None and "{}" not in path:
+        return Route(_endpoint(exact), "")
+    for pattern, page in pages.items():
+        before, braces, after = pattern.partition("{}")
+        if not braces or not path.startswith(before) or not path.endswith(after):
+            continue
+        parameter = path[len(before) : len(path) - len(after)]
+        if _PARAMETER.fullmatch(parameter):
+            return Route(_endpoint(page), parameter)
+    return None
+
+
+def _endpoint(page: Handler | Endpoint) -> Endpoint:
+    return page if isinstance(page, Endpoint) else Endpoint(get=page)
+
+
+def standard_pages(
+    snapshots: Snapshots, since_tick: Callable[[], float], exporter: Exporter | None = None
+) -> Pages:
+    """Make `/metrics` and `/healthz`. Healthy means that the loop of mwatch still turns, whatever
+    the job does. `since_tick`: seconds since the last turn."""
+    exporter = exporter or Exporter(snapshots)
+
+    def metrics(request: Request) -> Page:
+        scrape = exporter.scrape(request.headers.get("Accept", ""))
+        return Page(scrape.body, scrape.content_type)
+
+    def health(request: Request) -> Page:
+        seconds = since_tick()
+        if seconds > STUCK_SECONDS:
+            text = f"the loop has not turned for {seconds:.0f} s\n"
+            return Page(text.encode(), status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return Page(b"ok\n")
+
+    return {"/metrics": metrics, "/healthz": health}
 
 
 class Server:
@@ -43,9 +143,9 @@ class Server:
         limit_seconds: float = LIMIT_SECONDS,
         max_connections: int = MAX_CONNECTIONS,
     ) -> None:
-        """Takes `port`, or the next that is free: pods of one node may share its network.
+        """Listen on `port` or the next free one: pods of one node may share its network.
 
-        OSError where none can be had, or the address is not ours.
+        OSError if no port is free or the address belongs to another host.
         """
         self._server = _bind(host, port)
         self._server.pages = pages
@@ -66,7 +166,7 @@ class Server:
 
     @property
     def failures(self) -> int:
-        """Requests that a page could not answer."""
+        """Requests for which a page raised."""
         return self._server.failures
 
     def close(self) -> None:
@@ -103,7 +203,7 @@ class _Listener(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        """Without asking a name server for our own name, which may take long or hang."""
+        """Skip the lookup of the own host name, which may hang."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
 
@@ -115,7 +215,7 @@ class _Listener(ThreadingHTTPServer):
             self._open[request] = time.monotonic() + self.limit_seconds
         try:
             super().process_request(request, client_address)
-        except RuntimeError:  # no thread can be had
+        except RuntimeError:  # no thread can be started
             self._forget(request)
             self.shutdown_request(request)
 
@@ -126,13 +226,13 @@ class _Listener(ThreadingHTTPServer):
             self._forget(request)
 
     def allow(self, request: socket.socket, seconds: float) -> None:
-        """What was asked takes longer than a page does."""
+        """Extend the time limit of a request."""
         with self._lock:
             if request in self._open:
                 self._open[request] = time.monotonic() + seconds
 
     def service_actions(self) -> None:
-        """Called by the loop, a few times a second: who takes too long is cut off."""
+        """Close connections past their limit; called a few times a second."""
         now = time.monotonic()
         with self._lock:
             late = [each for each, until in self._open.items() if now > until]
@@ -140,10 +240,10 @@ class _Listener(ThreadingHTTPServer):
             try:
                 each.shutdown(socket.SHUT_RDWR)
             except OSError:
-                continue  # it has just gone by itself
+                continue  # it is already closed
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away in the middle is no news; a page that raises is."""
+        """Count pages that raise, but not clients that disconnect."""
         if not isinstance(sys.exception(), OSError):
             self.failures += 1
 
@@ -179,7 +279,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_GET
 
     def log_message(self, format: str, *args: object) -> None:
-        """A scrape is no news."""
+        """Do not log requests."""
 
     def _page(self) -> Page:
         self._is_read = self.command in ("GET", "HEAD")
@@ -187,10 +287,10 @@ class _Handler(BaseHTTPRequestHandler):
         found = find(self.server.pages, path)
         if found is None:
             known = " ".join(sorted(self.server.pages))
-            return _error(HTTPStatus.NOT_FOUND, f"no such page; there are: {known}")
-        handler = found.resource.handler(self.command)
+            return _error(HTTPStatus.NOT_FOUND, f"no such page; known pages: {known}")
+        handler = found.endpoint.handler(self.command)
         if handler is None:
-            allowed = ", ".join(found.resource.methods)
+            allowed = ", ".join(found.endpoint.methods)
             page = _error(HTTPStatus.METHOD_NOT_ALLOWED, f"only {allowed}")
             return page._replace(headers={"Allow": allowed})
         body = self._body() if self.command == "POST" else b""
@@ -199,10 +299,9 @@ class _Handler(BaseHTTPRequestHandler):
         return handler(self._request(path, found, body))
 
     def _request(self, path: str, found: Route, body: bytes) -> Request:
-        """All of it has come: from now on the time is the page's own."""
-        if found.resource.seconds:
-            self.server.allow(self.connection, found.resource.seconds)
-            self.connection.settimeout(found.resource.seconds)
+        if found.endpoint.seconds:
+            self.server.allow(self.connection, found.endpoint.seconds)
+            self.connection.settimeout(found.endpoint.seconds)
         headers = dict(self.headers.items())
         query = self.path.partition("?")[2]
         return Request(path, headers, body, found.parameter, str(self.client_address[0]), query)
@@ -210,7 +309,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _body(self) -> bytes | Page:
         length = self.headers.get("Content-Length", "")
         if not length or self.headers.get("Transfer-Encoding"):
-            return _error(HTTPStatus.LENGTH_REQUIRED, "say Content-Length")
+            return _error(HTTPStatus.LENGTH_REQUIRED, "Content-Length is required")
         if not (length.isascii() and length.isdigit() and len(length) <= len(str(1 << 63))):
             return _error(HTTPStatus.BAD_REQUEST, "Content-Length is not a number")
         if int(length) > MAX_BODY_BYTES:
@@ -218,12 +317,12 @@ class _Handler(BaseHTTPRequestHandler):
             return _error(too_large, f"at most {MAX_BODY_BYTES} bytes")
         body = self.rfile.read(int(length))
         if len(body) < int(length):
-            return _error(HTTPStatus.BAD_REQUEST, "the body is shorter than it says")
+            return _error(HTTPStatus.BAD_REQUEST, "the body is shorter than Content-Length")
         self._is_read = True
         return body
 
     def _drain(self) -> None:
-        """Who is still sending would else lose our answer with the connection."""
+        """Read on: a client that still sends would lose the answer with the connection."""
         self.connection.shutdown(socket.SHUT_WR)
         self.connection.settimeout(_DRAIN_SECONDS)
         read = 0
@@ -252,7 +351,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     @property
     def _is_chunked(self) -> bool:
-        """A reader that gets no last chunk knows that it has not got all."""
+        """The missing last chunk shows that an answer is incomplete."""
         return self.request_version != "HTTP/1.0"
 
     def _send_chunk(self, data: bytes) -> None:
@@ -260,5 +359,5 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
-def _error(status: HTTPStatus, words: str) -> Page:
-    return Page(f"{words}\n".encode(), status=status)
+def _error(status: HTTPStatus, text: str) -> Page:
+    return Page(f"{text}\n".encode(), status=status)

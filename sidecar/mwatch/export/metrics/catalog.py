@@ -1,28 +1,57 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The one table of metrics: what Prometheus, OTLP and `docs/metrics.md` are made from.
+"""The table of all metrics: Prometheus, OTLP and `docs/metrics.md` are made from it.
 
-Moments, not ages; base units; no value where nothing is known. An iteration is a value and never
-a label. `job`, `namespace`, `pod` and `instance` come from the scrape and are never ours.
-
-Metrics of what a job runs on: its ranks, GPUs, NCCL, and the network cards.
-
-Where dcgm-exporter runs too, these add the rank that works on each GPU; its names are not used.
-
-Metrics of the watcher itself: what it can see, what it lost, what it costs.
+Times of events, not ages; base units; no value where it is unknown. An iteration is a value and
+never a label. `job`, `namespace`, `pod` and `instance` are added by the scrape.
 """
 
 from __future__ import annotations
 
-from mwatch.export.metrics.metric import Metric, counter, gauge
+from typing import Literal, NamedTuple
+
+Kind = Literal["gauge", "counter"]
+LABELS = frozenset(
+    {
+        "run", "rank", "gpu", "UUID", "device", "loss", "phase", "finding", "severity", "cause",
+        "action", "reason", "kind", "source", "state", "resource",
+    }
+)  # fmt: skip
+"""All labels there are; a controller adds `run_namespace` and `run_pod`."""
+
+
+class Metric(NamedTuple):
+    name: str
+    kind: Kind
+    unit: str
+    labels: tuple[str, ...]
+    """Besides `run`."""
+    help: str
+
+
+def gauge(name: str, unit: str, help: str, *labels: str) -> Metric:
+    return Metric(f"mwatch_{name}", "gauge", unit, labels, help)
+
+
+def counter(name: str, unit: str, help: str, *labels: str) -> Metric:
+    return Metric(f"mwatch_{name}_total", "counter", unit, labels, help)
+
+
+class Value(NamedTuple):
+    metric: Metric
+    labels: tuple[str, ...]
+    """In the order of the metric's labels, without `run`."""
+    value: float
 
 
 def _defined(*earlier: tuple[Metric, ...]) -> tuple[Metric, ...]:
-    """The metrics of this module so far, in their order, without those of `earlier`."""
+    """Return the metrics defined so far, without those of `earlier`."""
     known = {each for group in earlier for each in group}
     metrics = (each for each in globals().values() if isinstance(each, Metric))
     return tuple(each for each in metrics if each not in known)
 
+
+# Of what a job runs on. Where dcgm-exporter runs too, these add the rank of each GPU.
 
 _GPU = ("rank", "gpu", "UUID")
 
@@ -154,6 +183,8 @@ FABRIC_ERRORS = counter(
 
 HARDWARE = _defined()
 
+# Of mwatch itself.
+
 SOURCE_UP = gauge(
     "source_up", "0 or 1", "1 while this source can be read, 0 while it cannot.", "source"
 )
@@ -186,6 +217,7 @@ OWN_MEMORY = gauge("own_resident_bytes", "bytes", "Memory of this process.")
 
 OWN = _defined(HARDWARE)
 
+# Of the job.
 
 ITERATION = gauge("iteration", "iterations", "Iterations finished, by the log or by the probe.")
 TOTAL_ITERATIONS = gauge(
@@ -239,11 +271,7 @@ HANG_DEADLINE = gauge(
     "How long the job may be silent in its phase before it counts as stalled.",
 )
 FINDING = gauge(
-    "finding",
-    "0 or 1",
-    "1 for each current finding, by its worst severity.",
-    "finding",
-    "severity",
+    "finding", "0 or 1", "1 for each current finding, by its worst severity.", "finding", "severity"
 )
 INCIDENTS = counter(
     "incidents",
@@ -269,9 +297,7 @@ CHECKPOINT_TIME = gauge(
     "kind",
 )
 GOODPUT = gauge(
-    "goodput_ratio",
-    "ratio",
-    "Share of wall time in sound iterations done for the first time.",
+    "goodput_ratio", "ratio", "Share of wall time in sound iterations done for the first time."
 )
 BADPUT = counter("badput_seconds", "seconds", "Lost wall time, by what it was spent on.", "reason")
 CHECKPOINT_SIZE = gauge("checkpoint_size_bytes", "bytes", "Size of that checkpoint.", "kind")
@@ -287,5 +313,66 @@ TENSORBOARD_ITERATION = gauge(
     "Newest step in TensorBoard's event files: a second witness of progress.",
 )
 
-_JOB = _defined(HARDWARE, OWN)
-ALL: tuple[Metric, ...] = _JOB + HARDWARE + OWN
+ALL = _defined(HARDWARE, OWN) + HARDWARE + OWN
+
+# Of the controller itself: these have no label `run`.
+
+CONTROLLER_LEADER = gauge(
+    "controller_leader", "0 or 1", "1 while this controller is the leader and may act, else 0."
+)
+CONTROLLER_JOBS = gauge(
+    "controller_jobs", "jobs", "Watched jobs, by whether they are acted on.", "state"
+)
+CONTROLLER_ACTIONS = gauge(
+    "controller_actions",
+    "jobs",
+    "Watched jobs, by the action in progress, and for `held` by what holds it.",
+    "state",
+    "reason",
+)
+CONTROLLER_LEDGER_ERRORS = counter(
+    "controller_ledger_errors",
+    "errors",
+    "Failed reads and writes of the ledger; without it no action is taken.",
+)
+CONTROLLER_PODS = gauge(
+    "controller_pods", "pods", "Running pods of watched jobs, by whether they answer.", "state"
+)
+CONTROLLER_POLLS = counter("controller_polls", "polls", "Requests to sidecars.")
+CONTROLLER_POLL_FAILURES = counter(
+    "controller_poll_failures", "polls", "Failed requests to sidecars.", "reason"
+)
+CONTROLLER_API_CALLS = counter(
+    "controller_api_calls", "calls", "Calls to the API server, retries included."
+)
+CONTROLLER_VIEW_AGE = gauge(
+    "controller_view_age_seconds",
+    "seconds",
+    "Age of the cached view of these objects; absent if they were never read.",
+    "resource",
+)
+CONTROLLER_OLD_VIEW_AGE = gauge(
+    "controller_sight_age_seconds",
+    "seconds",
+    "Deprecated, removed in 0.3: use mwatch_controller_view_age_seconds.",
+    "resource",
+)
+CONTROLLER_RELISTS = counter(
+    "controller_relists", "lists", "Lists of objects that had to be read as a whole."
+)
+CONTROLLER_LOOP = gauge(
+    "controller_loop_seconds", "seconds", "Duration of the last turn of the loop."
+)
+CONTROLLER_LOOP_LONGEST = gauge(
+    "controller_loop_longest_seconds", "seconds", "The longest turn of the last five minutes."
+)
+CONTROLLER_STARTED = gauge(
+    "controller_start_timestamp_seconds", "seconds since 1970", "When it was started."
+)
+CONTROLLER_ERRORS = counter(
+    "controller_errors", "errors", "Internal errors that the controller survived."
+)
+CONTROLLER_CPU = counter("controller_cpu_seconds", "seconds", "CPU time of the controller.")
+CONTROLLER_MEMORY = gauge("controller_resident_bytes", "bytes", "Memory of the controller.")
+
+CONTROLLER = _defined(ALL)

@@ -1,16 +1,13 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Prints `docs/metrics.md`, made from the table of metrics.
-
-Run it as `python -m mwatch.export.metrics.documentation`.
-"""
+"""Prints `docs/metrics.md`: `python -m mwatch.export.metrics.documentation`."""
 
 from __future__ import annotations
 
 import sys
 
-from mwatch.export.metrics import catalog, catalog_fleet
-from mwatch.export.metrics.metric import Metric
+from mwatch.export.metrics import catalog
+from mwatch.export.metrics.catalog import Metric
 from mwatch.export.otlp.names import otlp_name
 
 _HEAD = """\
@@ -49,10 +46,10 @@ def page() -> str:
         f"| {_otlp(each)} |\n"
         for each in catalog.ALL
     )
-    return _HEAD + "".join(rows) + _FLEET + "".join(map(_of_fleet, catalog_fleet.ALL))
+    return _HEAD + "".join(rows) + _FLEET + "".join(map(_of_controller, catalog.CONTROLLER))
 
 
-def _of_fleet(metric: Metric) -> str:
+def _of_controller(metric: Metric) -> str:
     labels = _labels(metric)
     return f"| `{metric.name}` | {metric.kind} | {metric.unit} | {labels} | {metric.help} |\n"
 

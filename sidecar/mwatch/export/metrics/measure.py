@@ -1,50 +1,79 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A snapshot as values of the metrics in `catalog`: the same for every way out.
+"""Turns a snapshot into values of the metrics in `catalog`, the same for every exporter.
 
-What is not known has no value. Series that are known beforehand are there from the start with a
-zero, so that an increase from the first event on can be seen.
-
-The values of what a job runs on: ranks, GPUs, NCCL and network cards.
+Unknown quantities have no value. Series known beforehand start at zero, so that the first increase
+is visible.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 
 from mwatch.export.metrics import catalog
-from mwatch.export.metrics.metric import Metric, Value
+from mwatch.export.metrics.catalog import Metric, Value
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause, Severity
 from mwatch.model.goodput import Spent
 from mwatch.model.phase import JobPhase
 from mwatch.model.snapshot.hardware import FabricPort, Gpu, Nccl
 from mwatch.model.snapshot.snapshot import RankSnapshot, Snapshot
+from mwatch_trainer.scrub.scrubber import Scrubber
+
+HELD = frozenset({catalog.BADPUT.name})
+_MAX_NAMES = 8192
 
 
-def measure_hardware(snapshot: Snapshot) -> Iterator[Value]:
-    for rank in snapshot.ranks:
-        yield from _rank(rank)
-    for gpu in snapshot.gpus:
-        yield from _gpu(gpu)
-    if snapshot.nccl is not None:
-        yield from _nccl(snapshot.nccl)
-    for port in snapshot.fabric:
-        yield from _port(port)
+class MonotonicCounters:
+    """Holds counters that may go back at their highest value; for several threads.
+
+    Goodput sometimes moves time from one kind to another. A counter that went back would look like
+    a restart of mwatch.
+    """
+
+    def __init__(self) -> None:
+        self._highest: dict[str, dict[tuple[str, tuple[str, ...]], float]] = {}
+        self._lock = threading.Lock()
+
+    def amount(self, run: str, value: Value) -> float:
+        if value.metric.name not in HELD:
+            return float(value.value)
+        key = (value.metric.name, value.labels)
+        with self._lock:
+            of_run = self._highest.setdefault(run, {})
+            of_run[key] = max(value.value, of_run.get(key, 0.0))
+            return of_run[key]
+
+    def keep(self, runs: Iterable[str]) -> None:
+        """Forget all other runs."""
+        with self._lock:
+            for gone in self._highest.keys() - set(runs):
+                del self._highest[gone]
+
+
+def cleaner(patterns: Sequence[str]) -> Callable[[str], str]:
+    """Make a cached function that removes secrets and invalid UTF-8 from names, such as those of
+    losses and runs. `patterns` are the user's own secrets."""
+
+    @lru_cache(_MAX_NAMES)
+    def clean(name: str) -> str:
+        return Scrubber(patterns).text(name).encode("utf-8", "replace").decode()
+
+    return clean
 
 
 def _rank(each: RankSnapshot) -> Iterator[Value]:
     rank, facts = str(each.rank), each.facts
     yield Value(catalog.RANK_BEAT, (rank,), each.beat_at)
-    found: tuple[tuple[Metric, float | None], ...] = (
+    found = (
         (catalog.RANK_ITERATION, each.iteration),
         (catalog.RANK_CPU, facts.cpu_seconds),
         (catalog.RANK_MEMORY, facts.resident_bytes),
         (catalog.RANK_THREADS, facts.threads),
     )
-    for metric, value in found:
-        if value is not None:
-            yield Value(metric, (rank,), value)
+    yield from _known((rank,), found)
     for phase, seconds in facts.seconds.items():
         yield Value(catalog.RANK_SECONDS, (rank, phase), seconds)
 
@@ -71,10 +100,7 @@ _GPU: tuple[tuple[Metric, Callable[[Gpu], float | None]], ...] = (
 
 def _gpu(gpu: Gpu) -> Iterator[Value]:
     labels = ("" if gpu.rank is None else str(gpu.rank), str(gpu.number), gpu.uuid)
-    for metric, read in _GPU:
-        value = read(gpu)
-        if value is not None:
-            yield Value(metric, labels, value)
+    yield from _known(labels, ((metric, read(gpu)) for metric, read in _GPU))
     for reason in gpu.throttle:
         yield Value(catalog.GPU_THROTTLED, (*labels, reason), 1)
     for reason, seconds in gpu.throttled_seconds.items():
@@ -89,33 +115,43 @@ def _nccl(nccl: Nccl) -> Iterator[Value]:
     yield Value(catalog.NCCL_COMMUNICATORS, (), nccl.communicators)
     yield Value(catalog.NCCL_MISSING, (), nccl.missing_ranks)
     yield Value(catalog.NCCL_MISMATCHED, (), nccl.mismatched)
-    if nccl.operations is not None:
-        yield Value(catalog.NCCL_OPERATIONS, (), nccl.operations)
+    yield from _known((), ((catalog.NCCL_OPERATIONS, nccl.operations),))
 
 
 def _port(port: FabricPort) -> Iterator[Value]:
-    found: tuple[tuple[Metric, float | None], ...] = (
+    found = (
         (catalog.FABRIC_UP, port.is_up),
         (catalog.FABRIC_RECEIVED, port.received_bytes),
         (catalog.FABRIC_SENT, port.sent_bytes),
     )
-    for metric, value in found:
-        if value is not None:
-            yield Value(metric, (port.device,), value)
+    yield from _known((port.device,), found)
     for reason, count in port.errors.items():
         yield Value(catalog.FABRIC_ERRORS, (port.device, reason), count)
 
 
-def measure(snapshot: Snapshot) -> Iterator[Value]:
-    """All values of one run; `run` itself is not among the labels."""
-    for metric, value in _plain(snapshot):
+def _known(
+    labels: tuple[str, ...], found: Iterable[tuple[Metric, float | None]]
+) -> Iterator[Value]:
+    for metric, value in found:
         if value is not None:
-            yield Value(metric, (), value)
-    yield from _losses(snapshot)
+            yield Value(metric, labels, value)
+
+
+def measure(snapshot: Snapshot) -> Iterator[Value]:
+    yield from _known((), _plain(snapshot))
+    for name, loss in snapshot.numbers.losses.items():
+        yield Value(catalog.LOSS, (name[:64],), loss)
     yield from _states(snapshot)
     yield from _checkpoints(snapshot)
     yield from _totals(snapshot)
-    yield from measure_hardware(snapshot)
+    for rank in snapshot.ranks:
+        yield from _rank(rank)
+    for gpu in snapshot.gpus:
+        yield from _gpu(gpu)
+    if snapshot.nccl is not None:
+        yield from _nccl(snapshot.nccl)
+    for port in snapshot.fabric:
+        yield from _port(port)
     yield from _sources(snapshot)
     yield from _own(snapshot)
 
@@ -149,11 +185,6 @@ def _plain(snapshot: Snapshot) -> Iterator[tuple[Metric, float | None]]:
     yield catalog.ACTING, snapshot.is_acting
 
 
-def _losses(snapshot: Snapshot) -> Iterator[Value]:
-    for name, value in snapshot.numbers.losses.items():
-        yield Value(catalog.LOSS, (name[:64],), value)
-
-
 def _states(snapshot: Snapshot) -> Iterator[Value]:
     if snapshot.phase is not None:
         for phase in JobPhase:
@@ -168,11 +199,12 @@ def _checkpoints(snapshot: Snapshot) -> Iterator[Value]:
     for kind, checkpoint in both:
         if checkpoint is None:
             continue
-        yield Value(catalog.CHECKPOINT_ITERATION, (kind,), checkpoint.iteration)
-        if checkpoint.written_at is not None:
-            yield Value(catalog.CHECKPOINT_TIME, (kind,), checkpoint.written_at)
-        if checkpoint.size_bytes is not None:
-            yield Value(catalog.CHECKPOINT_SIZE, (kind,), checkpoint.size_bytes)
+        found = (
+            (catalog.CHECKPOINT_ITERATION, checkpoint.iteration),
+            (catalog.CHECKPOINT_TIME, checkpoint.written_at),
+            (catalog.CHECKPOINT_SIZE, checkpoint.size_bytes),
+        )
+        yield from _known((kind,), found)
 
 
 _ALWAYS = [
@@ -202,12 +234,14 @@ def _own(snapshot: Snapshot) -> Iterator[Value]:
     own = snapshot.own
     if own is None:
         return
-    yield Value(catalog.STARTED, (), own.started_at)
-    yield Value(catalog.LOG_LINES, (), own.log_lines)
-    yield Value(catalog.LOG_BYTES, (), own.log_bytes)
-    yield Value(catalog.OWN_ERRORS, (), own.errors)
-    yield Value(catalog.OWN_CPU, (), own.cpu_seconds)
-    if own.resident_bytes is not None:
-        yield Value(catalog.OWN_MEMORY, (), own.resident_bytes)
+    found = (
+        (catalog.STARTED, own.started_at),
+        (catalog.LOG_LINES, own.log_lines),
+        (catalog.LOG_BYTES, own.log_bytes),
+        (catalog.OWN_ERRORS, own.errors),
+        (catalog.OWN_CPU, own.cpu_seconds),
+        (catalog.OWN_MEMORY, own.resident_bytes),
+    )
+    yield from _known((), found)
     for source, amount in sorted(own.dropped.items()):
         yield Value(catalog.DROPPED, (source,), amount)

@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots as a scrape: Prometheus text or OpenMetrics, whichever the scraper asks for.
+"""Writes snapshots as a scrape, in Prometheus text format or OpenMetrics as the scraper asks.
 
-Every scrape is built anew from the newest snapshot of each run, so a label that vanished is gone.
-The text is written here and not by prometheus_client, whose objects for each sample take four times
-as long; what the scraper understands and how a number is written is still its word.
+Every scrape is built from the newest snapshot of each run, so a label that vanished is gone. The
+text is written here because prometheus_client takes four times as long.
 """
 
 from __future__ import annotations
@@ -16,10 +15,9 @@ from typing import NamedTuple
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.utils import floatToGoString
 
-from mwatch.export.metrics import catalog, catalog_fleet
-from mwatch.export.metrics.measure import measure
-from mwatch.export.metrics.metric import Metric, Value
-from mwatch.export.metrics.outgoing import MonotonicCounters, cleaner
+from mwatch.export.metrics import catalog
+from mwatch.export.metrics.catalog import Metric, Value
+from mwatch.export.metrics.measure import MonotonicCounters, cleaner, measure
 from mwatch.model.snapshot.snapshot import Snapshot
 
 _OPEN = "application/openmetrics-text"
@@ -37,7 +35,7 @@ class Scrape(NamedTuple):
 
 
 class Exporter:
-    """`snapshots` gives the newest of each run; it is called from the threads of the server."""
+    """`snapshots` returns the newest of each run; it is called from the threads of the server."""
 
     def __init__(
         self,
@@ -47,8 +45,8 @@ class Exporter:
         besides: Mapping[str, str] | None = None,
         own: Callable[[], Iterable[Value]] | None = None,
     ) -> None:
-        """`patterns` are the user's own secrets: names of losses and runs are not ours.
-        `besides`: labels that all series of runs have. `own`: values that are of no run."""
+        """`patterns` are the user's own secrets. `besides`: labels of all series of runs. `own`:
+        values that belong to no run."""
         self._snapshots = snapshots
         self._besides = dict(besides or {})
         self._own = own
@@ -57,12 +55,11 @@ class Exporter:
         self._labels = lru_cache(_MAX_SERIES)(self._written_labels)
 
     def scrape(self, accept: str = "") -> Scrape:
-        """`accept`: the header of that name."""
         _, content_type = choose_encoder(accept)
         is_open = content_type.startswith(_OPEN)
         found = self._series()
         parts: list[str] = []
-        for metric in (*catalog.ALL, *catalog_fleet.ALL):
+        for metric in (*catalog.ALL, *catalog.CONTROLLER):
             series = found.get(metric.name)
             if series:
                 parts.append(_head(metric, is_open))
@@ -72,8 +69,8 @@ class Exporter:
         return Scrape(content_type, "".join(parts).encode())
 
     def _series(self) -> dict[str, dict[str, str]]:
-        """By metric and labels. Two names may be one without their secrets: the first
-        stays, for a series that is there twice spoils all of the scrape."""
+        """Return values by metric and labels. Two names may be equal after scrubbing: the first
+        stays, as a duplicate series invalidates the whole scrape."""
         found: dict[str, dict[str, str]] = {}
         runs = set()
         for snapshot in self._snapshots():
@@ -101,12 +98,12 @@ class Exporter:
         return f"{{{inner}}}"
 
 
-@lru_cache(2 * len(catalog.ALL + catalog_fleet.ALL))
+@lru_cache(2 * len(catalog.ALL + catalog.CONTROLLER))
 def _head(metric: Metric, is_open: bool) -> str:
-    """In OpenMetrics a counter is named without the `_total` of its samples."""
+    """OpenMetrics names a counter without the `_total` of its samples."""
     name = metric.name.removesuffix(_TOTAL) if is_open else metric.name
-    words = _escaped(metric.help) if is_open else metric.help.replace("\\", r"\\")
-    return f"# HELP {name} {words}\n# TYPE {name} {metric.kind}\n"
+    help = _escaped(metric.help) if is_open else metric.help.replace("\\", r"\\")
+    return f"# HELP {name} {help}\n# TYPE {name} {metric.kind}\n"
 
 
 def _escaped(text: str) -> str:

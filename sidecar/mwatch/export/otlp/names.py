@@ -1,33 +1,29 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a metric is called over OTLP, and in which unit.
+"""Names and units of the metrics over OTLP.
 
 Where Megatron itself sends a metric (`megatron.training.*`, 2026-08), the same quantity has its
-name and its unit. Two things differ and are to be known: its step duration is a histogram of every
-step and ours is the newest printed value; and `megatron.training.loss` has here the name of the
-loss as an attribute, for there may be several. Its memory_allocated_gb is what torch has allocated,
-which nobody outside of the process can see, so it is not sent.
-
-All others are `mwatch.*`, without the unit in the name, so that a collector that turns them into
-Prometheus' names arrives at those of our own scrape.
+name and unit. Two things differ: Megatron's step duration is a histogram of every step, here it is
+the newest printed value; and `megatron.training.loss` has the name of the loss as an attribute. All
+others are `mwatch.*`, without the unit in the name, so that a collector that converts them to
+Prometheus names arrives at those of our own scrape.
 """
 
 from __future__ import annotations
 
-from enum import Enum
 from functools import cache
 from typing import NamedTuple
 
 from mwatch.export.metrics import catalog
-from mwatch.export.metrics.metric import Metric
+from mwatch.export.metrics.catalog import Metric
 
 
 class OtlpName(NamedTuple):
     name: str
     unit: str
-    """UCUM; empty: a number without a unit."""
+    """In UCUM; empty if there is none."""
     factor: float = 1.0
-    """From our unit to that one."""
+    """From the unit of the catalog to this one."""
 
 
 _UPSTREAM: dict[str, OtlpName] = {
@@ -48,23 +44,14 @@ _SUFFIXES = {
     "_hertz": "Hz",
     "_ratio": "1",
 }
-_COUNTED = {
-    "iterations": "{iteration}",
-    "ranks": "{rank}",
-    "samples": "{sample}",
-    "incidents": "{incident}",
-    "restarts": "{restart}",
-    "errors": "{error}",
-    "rows": "{row}",
-    "packets": "{packet}",
-    "threads": "{thread}",
-    "communicators": "{communicator}",
-    "operations": "{operation}",
-    "lines": "{line}",
-    "items": "{item}",
-}
+_COUNTED = frozenset(
+    {
+        "iterations", "ranks", "samples", "incidents", "restarts", "errors", "rows", "packets",
+        "threads", "communicators", "operations", "lines", "items",
+    }
+)  # fmt: skip
 _WITH_UNIT = frozenset({catalog.GPU_THROTTLED_SECONDS.name, catalog.RANK_SECONDS.name})
-"""Without it, the name would be that of another or of a group."""
+"""Without the unit, the name would collide with another metric or a group."""
 _GROUPS = ("gpu_", "nccl_", "fabric_", "rank_")
 
 
@@ -74,7 +61,7 @@ def otlp_name(metric: Metric) -> OtlpName:
     if known is not None:
         return known
     stem = metric.name.removeprefix("mwatch_").removesuffix("_total")
-    unit = _COUNTED.get(metric.unit, "")
+    unit = f"{{{metric.unit[:-1]}}}" if metric.unit in _COUNTED else ""
     for suffix, its_unit in _SUFFIXES.items():
         if stem.endswith(suffix):
             unit = its_unit
@@ -84,13 +71,3 @@ def otlp_name(metric: Metric) -> OtlpName:
         if stem.startswith(group):
             stem = f"{group[:-1]}.{stem.removeprefix(group)}"
     return OtlpName(f"mwatch.{stem}", unit)
-
-
-class SendOutcome(Enum):
-    """What became of one request; apart from what sends it, which is dear to import."""
-
-    TAKEN = "taken"
-    LATER = "later"
-    """It may be taken another time."""
-    REFUSED = "refused"
-    """The same bytes will never be taken."""

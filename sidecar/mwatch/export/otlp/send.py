@@ -1,23 +1,25 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""One request by OpenTelemetry's own OTLP/HTTP exporter, with a total time limit.
+"""Converts snapshots for OpenTelemetry's SDK and sends them with its OTLP/HTTP exporter.
 
-The exporter encodes, compresses and takes headers and certificates from the standard
-OTEL_EXPORTER_OTLP_* variables. Its session is ours and adds what the exporter lacks: a limit for
-the whole request (each read of a socket has its own, so a server that sends a byte now and then
-would hold a request for ever), a bound for the answer, and what the server answered. A redirect is
-refused, for it would take the headers, and the secrets in them, elsewhere. Only the thread that
-sends may import this.
+The exporter encodes, compresses and reads headers and certificates from the standard
+OTEL_EXPORTER_OTLP_* variables. Its session is replaced by one that adds what the exporter lacks: a
+time limit for the whole request, a bound for the answer, and the server's status. A redirect is
+refused, because it would send the headers, and the secrets in them, elsewhere.
+
+Imports the SDK (about 12 MiB): only the sending thread may import this module.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 
 import requests
 from google.protobuf.message import DecodeError
@@ -25,12 +27,124 @@ from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExp
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
-from opentelemetry.sdk.metrics.export import MetricsData
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    Gauge,
+    Metric,
+    MetricsData,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+    Sum,
+)
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from requests.adapters import HTTPAdapter
 from urllib3.exceptions import HTTPError
 
 from mwatch import __version__
-from mwatch.export.otlp.names import SendOutcome
+from mwatch.export.metrics import catalog
+from mwatch.export.metrics.measure import MonotonicCounters, measure
+from mwatch.export.otlp.exporter import SendOutcome
+from mwatch.export.otlp.names import otlp_name
+from mwatch.model.snapshot.snapshot import Snapshot
+
+_SCOPE = InstrumentationScope("mwatch", __version__)
+_OF_ATTEMPT = frozenset(
+    each.name
+    for each in (
+        catalog.SKIPPED, catalog.NAN, catalog.RANK_CPU, catalog.RANK_SECONDS,
+    )
+)  # fmt: skip
+_OF_WATCHER = frozenset(
+    each.name for each in (*catalog.OWN, catalog.INCIDENTS) if each.kind == "counter"
+)
+
+_Series = tuple[str, tuple[str, ...]]
+
+
+class _Start(NamedTuple):
+    """Since when a counter counts, the known time that this rests on, and its last value."""
+
+    at: float
+    hint: float | None
+    amount: float
+
+
+class Points:
+    """Converts snapshots to metrics of the SDK.
+
+    All points have the time of the snapshot. A counter also has a start time: of the attempt or of
+    mwatch if it counts from there, else when it was first seen.
+    """
+
+    def __init__(self, attributes: Mapping[str, str], clean: Callable[[str], str]) -> None:
+        """`attributes` of the resource override those of OTEL_RESOURCE_ATTRIBUTES."""
+        # The SDK would log a resource attribute that it cannot parse, with any secret in it.
+        logger = logging.getLogger("opentelemetry")
+        logger.addHandler(logging.NullHandler())
+        logger.propagate = False
+        own = {"service.name": "mwatch", "service.version": __version__}
+        resource = Resource(own).merge(OTELResourceDetector().detect()).merge(Resource(attributes))
+        self._clean = clean
+        self._about = {key: clean(str(value)) for key, value in resource.attributes.items()}
+        self._held = MonotonicCounters()
+        self._starts: dict[str, dict[_Series, _Start]] = {}
+
+    def data(self, snapshot: Snapshot) -> MetricsData:
+        run = self._clean(snapshot.run)
+        families: dict[catalog.Metric, list[NumberDataPoint]] = {}
+        before, now = self._starts.get(snapshot.run, {}), {}
+        for value in measure(snapshot):
+            amount, begun = self._held.amount(snapshot.run, value), None
+            if value.metric.kind == "counter":
+                series = (value.metric.name, value.labels)
+                begun = now[series] = _begun(snapshot, value.metric, amount, before.get(series))
+            labels = zip(value.metric.labels, map(self._clean, value.labels), strict=True)
+            point = NumberDataPoint(
+                attributes={"run": run, **dict(labels)},
+                start_time_unix_nano=0 if begun is None else _nanoseconds(begun.at),
+                time_unix_nano=_nanoseconds(snapshot.at),
+                value=amount * otlp_name(value.metric).factor,
+            )
+            families.setdefault(value.metric, []).append(point)
+        self._starts[snapshot.run] = now
+        about = Resource({**self._about, "mwatch.run": run})
+        found = [_metric(metric, points) for metric, points in families.items()]
+        return MetricsData([ResourceMetrics(about, [ScopeMetrics(_SCOPE, found, "")], "")])
+
+    def keep(self, runs: Iterable[str]) -> None:
+        """Forget all other runs."""
+        kept = set(runs)
+        self._held.keep(kept)
+        self._starts = {run: starts for run, starts in self._starts.items() if run in kept}
+
+
+def _begun(
+    snapshot: Snapshot, metric: catalog.Metric, amount: float, before: _Start | None
+) -> _Start:
+    hint = None
+    if metric.name in _OF_ATTEMPT:
+        hint = snapshot.attempt_started_at
+    elif metric.name in _OF_WATCHER and snapshot.own is not None:
+        hint = snapshot.own.started_at
+    if before is None or before.hint != hint:
+        return _Start(snapshot.at if hint is None else min(hint, snapshot.at), hint, amount)
+    has_gone_back = amount < before.amount
+    return _Start(snapshot.at if has_gone_back else before.at, hint, amount)
+
+
+def _metric(described: catalog.Metric, points: list[NumberDataPoint]) -> Metric:
+    named = otlp_name(described)
+    data: Sum | Gauge = Gauge(points)
+    if described.kind == "counter":
+        data = Sum(points, AggregationTemporality.CUMULATIVE, is_monotonic=True)
+    return Metric(named.name, described.help, named.unit, data)
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e6) * 1000
+
 
 _MAX_ANSWER_BYTES = 16_384
 _LATER = frozenset(
@@ -46,10 +160,10 @@ _FILES = ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")
 
 
 class Sender:
-    """For one thread."""
+    """Sends one request at a time; for one thread."""
 
     def __init__(self, endpoint: str, limit_seconds: float) -> None:
-        """OSError where a certificate cannot be read."""
+        """OSError if a certificate cannot be read."""
         for name in _FILES:
             own = os.environ.get(f"OTEL_EXPORTER_OTLP_METRICS_{name}")
             if path := own or os.environ.get(f"OTEL_EXPORTER_OTLP_{name}"):
@@ -64,7 +178,6 @@ class Sender:
 
     @property
     def problem(self) -> str | None:
-        """Why something was last not taken."""
         return self._session.problem
 
     def send(self, data: MetricsData) -> SendOutcome:
@@ -76,21 +189,20 @@ class Sender:
         return session.outcome or SendOutcome.REFUSED
 
     def close(self) -> None:
-        """From any thread: a request that is under way ends."""
+        """Abort the request under way; from any thread."""
         self._session.cut()
 
 
 class NotTaken(Exception):
-    """Neither a status nor an error after which the exporter itself would try again."""
+    """The request failed; unlike other errors, the exporter does not retry after it."""
 
 
 class BoundedSession(requests.Session):
-    """Each request has a connection of its own, which another thread can cut off."""
+    """Uses a new connection for each request, which another thread can close."""
 
     def __init__(self, limit_seconds: float) -> None:
         super().__init__()
         self.outcome: SendOutcome | None = None
-        """Of the last request."""
         self.problem: str | None = None
         self._limit = limit_seconds
         self._socket: Any = None
@@ -100,7 +212,7 @@ class BoundedSession(requests.Session):
             self.mount(scheme, _HoldingAdapter(self))
 
     def request(self, *args: Any, **options: Any) -> requests.Response:
-        """Raises NotTaken: whether and when to send again is decided by our queue alone."""
+        """Raises NotTaken on failure: the queue of `Otlp` alone decides when to retry."""
         with self._lock:
             self._socket, self._is_cut = None, False
         watch = threading.Timer(self._limit, self.cut)
@@ -110,14 +222,14 @@ class BoundedSession(requests.Session):
             response = self._answer(*args, **options)
         finally:
             watch.cancel()
-            watch.join()  # a cut that is on its way is not for the next request
+            watch.join()  # so that it does not cut the next request
             self.close()
         if self.outcome is not SendOutcome.TAKEN:
             raise NotTaken(self.problem)
         return response
 
     def cut(self) -> None:
-        """Whatever is under way fails, also where its connection is only just being made."""
+        """Make the current request fail, even while it still connects."""
         with self._lock:
             self._is_cut = True
             self._shut()
@@ -131,7 +243,7 @@ class BoundedSession(requests.Session):
     def _shut(self) -> None:
         if self._socket is not None:
             with suppress(OSError, TypeError):
-                # Not the method of a TLS socket, which also takes away what its reader uses.
+                # Not the method of a TLS socket, which also breaks its reader.
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def _answer(self, *args: Any, **options: Any) -> requests.Response:
@@ -141,12 +253,12 @@ class BoundedSession(requests.Session):
             with super().request(*args, **options) as response:
                 problem = _rejected(response)
         except (OSError, ValueError, HTTPError) as error:
-            # A connection that we cut may look as if the server had.
+            # A connection that was cut here may look as if the server closed it.
             is_late = self._is_cut or isinstance(error, requests.Timeout)
             self.problem = self._too_late() if is_late else _innermost(error)
             raise NotTaken(self.problem) from None
         status = response.status_code
-        if self._is_cut:  # then half an answer may look like a whole one
+        if self._is_cut:  # half an answer may look complete
             self.problem = self._too_late()
         elif 200 <= status < 300:
             self.outcome, self.problem = SendOutcome.TAKEN, problem
@@ -179,19 +291,19 @@ class _HoldingAdapter(HTTPAdapter):
 
 
 def _rejected(response: requests.Response) -> str | None:
-    """Points may be refused one by one, in an answer that says yes."""
+    """Describe the points that the server refused in a successful answer."""
     try:
         body = response.raw.read1(_MAX_ANSWER_BYTES)
         partial = ExportMetricsServiceResponse.FromString(body).partial_success
     except (OSError, HTTPError, DecodeError):
-        return None  # a server that does not speak OTLP has accepted it all the same
+        return None  # not an OTLP answer, but accepted
     if not partial.rejected_data_points:
         return None
     return f"{partial.rejected_data_points} points were refused: {partial.error_message[:200]}"
 
 
 def _innermost(error: BaseException) -> str:
-    """`Connection refused`, and not which library passed it on."""
+    """Return the root cause, such as `Connection refused`."""
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error)[:200]

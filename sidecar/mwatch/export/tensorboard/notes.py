@@ -1,28 +1,23 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Incidents and findings on the pages of TensorBoard, next to what the trainer shows there.
+"""Shows incidents and findings in TensorBoard, as a run of its own beside the trainer's.
 
-`mwatch/incident` counts them at the iteration where each happened, and the text `mwatch/incidents`
-says what it was, who, what was done and where the evidence is. The value of the loss at that
-iteration is repeated under the loss's own name, so that TensorBoard draws a point on the loss
-curve. All of it is a run of its own, in a folder `mwatch` below the trainer's.
-
-The loop only leaves notes here, and never waits (`tensorboard_writer`). After a restart training
-goes back to an earlier iteration: then there are several values for one iteration, all true.
-
-Incidents and findings in words, as TensorBoard's text page shows them (Markdown).
+`mwatch/incident` counts incidents at the iteration where each happened; the text `mwatch/incidents`
+has the details. The loss at that iteration is repeated under its own name, so that TensorBoard
+draws a point on the loss curve. After a restart training goes back, so an iteration may have
+several values.
 """
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from mwatch.export.tensorboard.writer import MAX_QUEUED, RETRY_SECONDS, NoteWriter, Room, TextNote
+from mwatch.export.tensorboard.writer import NoteWriter, TextNote
 from mwatch.model.decision import Action
 from mwatch.model.finding import Finding, Severity
 from mwatch.model.incident import IncidentRecord
@@ -30,10 +25,10 @@ from mwatch.model.snapshot.snapshot import Snapshot
 
 MAX_CELL = 400
 MAX_EARLIER = 20
-"""TensorBoard shows a few texts of a tag, and always the newest: so that one lists the others."""
+"""TensorBoard shows only a few texts of a tag, so the newest lists the earlier incidents."""
 
 
-def incident_words(
+def incident_markdown(
     record: IncidentRecord, step: int, earlier: Iterable[tuple[int, IncidentRecord]] = ()
 ) -> str:
     lines = [f"### {record.cause.value}: {_cell(record.summary)}", "", "| | |", "| --- | --- |"]
@@ -48,7 +43,7 @@ def incident_words(
     return "\n".join(lines)
 
 
-def finding_words(finding: Finding) -> str:
+def finding_markdown(finding: Finding) -> str:
     culprit = None if finding.culprit is None else finding.culprit.label(" ")
     who = "" if culprit is None else f" ({_cell(culprit)})"
     return f"**{finding.detector}**, {finding.severity.value}: {_cell(finding.summary)}{who}"
@@ -99,14 +94,14 @@ def _moment(at: float | None) -> str | None:
 
 
 def _cell(text: str) -> str:
-    """One line, which can end no cell of a table."""
+    """Return one line that is safe in a table cell."""
     flat = " ".join(text.split())
     return flat[:MAX_CELL].replace("\\", "\\\\").replace("|", "\\|")
 
 
 GOODPUT_SECONDS = 60.0
 FINDING_SECONDS = 30.0
-"""One that comes and goes is not told more often."""
+"""A finding that comes and goes is not written more often."""
 MAX_TEXTS = 8
 """Of one incident: found, decided, acted, evidence, over."""
 _MAX_KEPT = 256
@@ -114,7 +109,7 @@ _LEVELS = {Severity.INFO: 0.0, Severity.WARNING: 1.0, Severity.CRITICAL: 2.0}
 _USUAL_LOSS = "lm loss"
 
 
-class _Told(NamedTuple):
+class _Written(NamedTuple):
     step: int
     record: IncidentRecord
     text: str
@@ -122,59 +117,27 @@ class _Told(NamedTuple):
 
 
 class _Level(NamedTuple):
-    """What was last told of a detector: how bad, and when."""
+    """The severity that was last written for a detector, and when."""
 
     level: float
     at: float
 
 
-class TensorboardNotes:
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        name: str = "mwatch",
-        patterns: Sequence[str] = (),
-        room: Room | None = None,
-        retry_seconds: float = RETRY_SECONDS,
-        max_queued: int = MAX_QUEUED,
-    ) -> None:
-        """`folder` is the trainer's --tensorboard-dir and must be made by the trainer; `name` is
-        what the run of ours is called below it. `patterns`: the user's own secrets."""
-        self._writer = NoteWriter(
-            folder, name,
-            patterns=patterns, room=room, retry_seconds=retry_seconds, max_queued=max_queued,
-        )  # fmt: skip
+class TensorboardNotes(NoteWriter):
+    def __init__(self, folder: Path, **options: Any) -> None:
+        """`folder` is the trainer's --tensorboard-dir; `options`: see NoteWriter."""
+        super().__init__(folder, **options)
         self._at = 0.0
         self._step = 0
         self._losses: deque[tuple[int, str, float]] = deque(maxlen=_MAX_KEPT)
         self._goodput_at = -math.inf
         self._attempt: int | None = None
         self._levels: dict[str, _Level] = {}
-        self._told: OrderedDict[str, _Told] = OrderedDict()
+        self._incidents: OrderedDict[str, _Written] = OrderedDict()
         self._count = 0
 
-    @property
-    def written(self) -> int:
-        return self._writer.written
-
-    @property
-    def dropped(self) -> int:
-        """Notes that nobody will ever see."""
-        return self._writer.dropped
-
-    @property
-    def failures(self) -> int:
-        """How often the file could not be written."""
-        return self._writer.failures
-
-    @property
-    def problem(self) -> str | None:
-        """Why nothing is written now, in one line and without secrets."""
-        return self._writer.problem
-
-    def looked(self, snapshot: Snapshot) -> None:
-        """At each look of the loop; most of them leave nothing behind."""
+    def update(self, snapshot: Snapshot) -> None:
+        """Note what has changed; called after each evaluation."""
         self._at = snapshot.at
         iteration = snapshot.iteration
         if iteration is not None and iteration != self._step:
@@ -182,26 +145,24 @@ class TensorboardNotes:
             self._moved(snapshot)
         if snapshot.phase is not None and snapshot.attempt != self._attempt:
             self._attempt = snapshot.attempt
-            self._put("mwatch/restarts", float(max(0, snapshot.attempt - 1)))
-        self._tell_findings(snapshot)
+            self._note("mwatch/restarts", float(max(0, snapshot.attempt - 1)))
+        self._write_findings(snapshot)
 
     def incident(self, record: IncidentRecord, iteration: int | None = None) -> None:
-        """When it is found, and whenever its record has changed. `iteration`: where it happened,
-        where the record does not know it; else the newest that was looked at."""
-        known = self._told.get(record.id) or self._first_word(record, iteration)
-        others = [(each.step, each.record) for id, each in self._told.items() if id != record.id]
-        text = incident_words(record, known.step, others[-MAX_EARLIER:])
+        """Note a new or changed incident. `iteration`: where it happened, if the record does not
+        have it; by default the newest one."""
+        known = self._incidents.get(record.id) or self._first_note(record, iteration)
+        others = [
+            (each.step, each.record) for id, each in self._incidents.items() if id != record.id
+        ]
+        text = incident_markdown(record, known.step, others[-MAX_EARLIER:])
         is_new = text != known.text and known.texts < MAX_TEXTS
         if is_new:
-            self._put("mwatch/incidents", text, known.step)
+            self._note("mwatch/incidents", text, known.step)
         last = text if is_new else known.text
-        self._told[record.id] = _Told(known.step, record, last, known.texts + is_new)
-        while len(self._told) > _MAX_KEPT:
-            self._told.popitem(last=False)
-
-    def close(self, seconds: float = 2.0) -> None:
-        """Writes what there is, for at most so long; what is left is counted as dropped."""
-        self._writer.close(seconds)
+        self._incidents[record.id] = _Written(known.step, record, last, known.texts + is_new)
+        while len(self._incidents) > _MAX_KEPT:
+            self._incidents.popitem(last=False)
 
     def _moved(self, snapshot: Snapshot) -> None:
         losses = snapshot.numbers.losses
@@ -211,20 +172,20 @@ class TensorboardNotes:
         is_due = snapshot.at - self._goodput_at >= GOODPUT_SECONDS
         if is_due and snapshot.goodput is not None:
             self._goodput_at = snapshot.at
-            self._put("mwatch/goodput", snapshot.goodput)
+            self._note("mwatch/goodput", snapshot.goodput)
 
-    def _first_word(self, record: IncidentRecord, iteration: int | None) -> _Told:
+    def _first_note(self, record: IncidentRecord, iteration: int | None) -> _Written:
         chosen = (record.first_bad_iteration, iteration, self._step)
         step = next(each for each in chosen if each is not None)
         self._count += 1
-        self._put("mwatch/incident", float(self._count), step)
+        self._note("mwatch/incident", float(self._count), step)
         before = [each for each in self._losses if each[0] <= step]
         if before:
             _, name, loss = before[-1]
-            self._put(name, loss, step)
-        return _Told(step, record, "", 0)
+            self._note(name, loss, step)
+        return _Written(step, record, "", 0)
 
-    def _tell_findings(self, snapshot: Snapshot) -> None:
+    def _write_findings(self, snapshot: Snapshot) -> None:
         worst: dict[str, Finding] = {}
         for each in snapshot.findings:
             known = worst.get(each.detector, each)
@@ -235,9 +196,9 @@ class TensorboardNotes:
             if level == last.level or snapshot.at - last.at < FINDING_SECONDS:
                 continue
             self._levels[detector] = _Level(level, snapshot.at)
-            self._put(f"mwatch/finding/{detector}", level)
+            self._note(f"mwatch/finding/{detector}", level)
             if finding is not None and level > last.level:
-                self._put("mwatch/findings", finding_words(finding))
+                self._note("mwatch/findings", finding_markdown(finding))
 
-    def _put(self, tag: str, value: float | str, step: int | None = None) -> None:
-        self._writer.put(TextNote(tag, self._step if step is None else step, self._at, value))
+    def _note(self, tag: str, value: float | str, step: int | None = None) -> None:
+        self.put(TextNote(tag, self._step if step is None else step, self._at, value))

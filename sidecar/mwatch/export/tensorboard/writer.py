@@ -1,19 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Writes notes into an event file, in a thread of its own.
+"""Writes notes into a TensorBoard event file, in a thread of its own.
 
-A file system may be full, or hang for hours. Whoever has a note only puts it into a short queue:
-when that is full the oldest is dropped, and counted. The file is made with the first note, in the
-thread, which is also the only one to import `tensorboard`.
-
-An event file of our own, beside those that the trainer writes.
-
-It has a folder of its own, so that TensorBoard shows it as a run of its own and never takes it for
-the trainer's newest file, and a name that ends in `.mwatch`, so that nobody takes it for a sign of
-progress. The trainer's folder is never made here: whoever makes it owns it. A record that cannot be
-written whole is taken back, for a reader would wait at half a record for ever.
-
-One note for TensorBoard: a number or a text at an iteration.
+A file system may be full or hang for hours: a note is only put into a short queue, and if that is
+full the oldest note is dropped and counted. The event file has a folder of its own, so that
+TensorBoard never takes it for the trainer's newest file, and a name that ends in `.mwatch`. The
+trainer's folder is never created here.
 """
 
 from __future__ import annotations
@@ -25,12 +17,13 @@ import re
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from mwatch.export.drop_queue import DropQueue
+from mwatch.runtime.event_records import framed
 from mwatch_trainer.scrub.scrubber import scrub_text
 
 SUFFIX = ".mwatch"
@@ -38,22 +31,25 @@ _NUMBERS = itertools.count()
 
 
 class Room(NamedTuple):
-    """How much may be written, and by whom it may be read."""
+    """Size limits and access mode of the files."""
 
     max_bytes: int = 16 * 2**20
-    """Of one file: more than half a year of notes."""
+    """Of one file; enough for more than half a year of notes."""
     max_files: int = 32
-    """Of one host name: there is one more with each start of a watcher."""
+    """Of one host; each start of mwatch adds a file."""
     mode: int = 0o600
 
 
 class EventFile:
-    """Calls may hang with the file system: for a thread of its own. All raise OSError."""
+    """An event file; calls may block and raise OSError.
+
+    A record that cannot be written completely is removed: a reader would wait for its rest.
+    """
 
     def __init__(self, folder: Path, name: str, head: bytes, room: Room) -> None:
         mode = room.mode
         if not folder.is_dir():
-            raise FileNotFoundError(f"{folder} is not there yet")
+            raise FileNotFoundError(f"{folder} does not exist yet")
         own = folder / name
         own.mkdir(mode=mode | (mode & 0o444) >> 2, exist_ok=True)
         host = re.sub(r"[^\w-]", "-", socket.gethostname()) or "host"
@@ -72,11 +68,11 @@ class EventFile:
             raise
 
     def write(self, record: bytes) -> bool:
-        """False: the file has grown as large as it may."""
+        """Return False if the file has reached its maximal size."""
         if self._size + len(record) > self._max_bytes:
             return False
         if os.fstat(self._descriptor).st_nlink == 0:
-            raise FileNotFoundError(f"{self.path} was taken away")
+            raise FileNotFoundError(f"{self.path} was removed")
         try:
             written = os.write(self._descriptor, record)
         except OSError:
@@ -94,92 +90,116 @@ class EventFile:
 
 
 def _prune(own: Path, host: str, max_files: int) -> None:
-    """Leaves room for one more. Other hosts may still be writing theirs."""
+    """Remove the oldest files of this host, to leave room for one more."""
     found = sorted(own.glob(f"events.out.tfevents.*.{host}.*{SUFFIX}"))
     for path in found[: max(0, len(found) - max_files + 1)]:
         path.unlink(missing_ok=True)
 
 
 class TextNote(NamedTuple):
+    """A number or text at an iteration."""
+
     tag: str
     step: int
-    """The iteration."""
     at: float
     value: float | str
+
+
+def _file_head(at: float) -> bytes:
+    from tensorboard.compat.proto import event_pb2
+
+    return framed(event_pb2.Event(wall_time=at, file_version="brain.Event:2").SerializeToString())
+
+
+def _record(note: TextNote) -> bytes:
+    """Encode a note; imports `tensorboard`, so only the writing thread may call it."""
+    from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, types_pb2
+
+    tag = note.tag.encode("utf-8", "replace").decode()
+    if isinstance(note.value, str):
+        kind = summary_pb2.SummaryMetadata.PluginData(plugin_name="text")
+        value = summary_pb2.Summary.Value(
+            tag=tag,
+            metadata=summary_pb2.SummaryMetadata(plugin_data=kind),
+            tensor=tensor_pb2.TensorProto(
+                dtype=types_pb2.DT_STRING, string_val=[note.value.encode("utf-8", "replace")]
+            ),
+        )
+    else:
+        value = summary_pb2.Summary.Value(tag=tag, simple_value=note.value)
+    summary = summary_pb2.Summary(value=[value])
+    event = event_pb2.Event(wall_time=note.at, step=note.step, summary=summary)
+    return framed(event.SerializeToString())
 
 
 RETRY_SECONDS = 30.0
 MAX_QUEUED = 256
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_MEND = "pip install tensorboard"
+_INSTALL = "pip install tensorboard"
 
 
 class NoteWriter:
     def __init__(
         self,
         folder: Path,
-        name: str,
+        name: str = "mwatch",
         *,
         patterns: Sequence[str] = (),
         room: Room | None = None,
         retry_seconds: float = RETRY_SECONDS,
         max_queued: int = MAX_QUEUED,
     ) -> None:
+        """The event file goes into `folder/name`. `patterns`: the user's own secrets."""
         self._folder = folder
         self._name = name
         self._room = room or Room()
         self._patterns = tuple(patterns)
         self._retry = retry_seconds
-        self._max_queued = max_queued
-        self._queue: deque[TextNote] = deque()
-        self._changed = threading.Condition()
+        self._queue: DropQueue[TextNote] = DropQueue(max_queued)
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._file: EventFile | None = None
         self._problem: str | None = None
         self.written = 0
         self.failures = 0
-        self.dropped = 0
+
+    @property
+    def dropped(self) -> int:
+        return self._queue.dropped
 
     @property
     def problem(self) -> str | None:
+        """Why nothing is written now, in one line and without secrets."""
         return None if self._problem is None else scrub_text(self._problem, self._patterns)
 
     def put(self, note: TextNote) -> None:
-        """At once, whatever the file system does."""
-        with self._changed:
-            if self._closing.is_set():
-                self.dropped += 1
-                return
-            if len(self._queue) >= self._max_queued:
-                self._queue.popleft()
-                self.dropped += 1
-            self._queue.append(note)
-            self._changed.notify_all()
-        if self._thread is None:
+        """Queue a note; never blocks."""
+        self._queue.put(note)
+        if self._thread is None and not self._closing.is_set():
             self._thread = threading.Thread(target=self._run, name="mwatch-notes", daemon=True)
             self._thread.start()
 
-    def close(self, seconds: float) -> None:
-        with self._changed:
-            self._closing.set()
-            self._changed.notify_all()
+    def close(self, seconds: float = 2.0) -> None:
+        """Write the queue, for at most so long; count the rest as dropped."""
+        self._stop()
         if self._thread is not None:
             self._thread.join(seconds)
-        with self._changed:
-            self.dropped += len(self._queue)
-            self._queue.clear()
+        self._queue.drop_all()
+
+    def _stop(self) -> None:
+        self._closing.set()
+        self._queue.close()
 
     def _run(self) -> None:
         try:
-            from mwatch.export.tensorboard import records
+            import tensorboard.compat.proto.event_pb2  # noqa: F401
         except ImportError as error:
-            self._problem = f"{error}; {_MEND}"
-            self._closing.set()
+            self._problem = f"{error}; {_INSTALL}"
+            self._stop()
             return
-        while (note := self._take()) is not None:
+        while (note := self._queue.take()) is not None:
             try:
-                self._write(records.head(note.at), records.record(self._scrubbed(note)))
+                self._write(_file_head(note.at), _record(self._scrubbed(note)))
             except OSError as error:
                 self._failed(error, note)
                 if self._closing.wait(self._retry):
@@ -188,12 +208,6 @@ class NoteWriter:
             with suppress(OSError):
                 self._file.close()
 
-    def _take(self) -> TextNote | None:
-        """Waits for one; None: none will come any more."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._closing.is_set())
-            return self._queue.popleft() if self._queue else None
-
     def _write(self, head: bytes, record: bytes) -> None:
         if self._file is None:
             self._file = EventFile(self._folder, self._name, head, self._room)
@@ -201,21 +215,17 @@ class NoteWriter:
             self.written += 1
             self._problem = None
         else:
-            self.dropped += 1
-            self._problem = f"{self._file.path} is as large as it may be"
+            self._queue.dropped += 1
+            self._problem = f"{self._file.path} has reached its maximal size"
 
     def _failed(self, error: OSError, note: TextNote) -> None:
         self.failures += 1
         if self._file is not None and error.errno not in _FULL:
             with suppress(OSError):
                 self._file.close()
-            self._file = None  # what is wrong with this one need not be with the next
-        self._problem = f"notes cannot be written: {error.strerror or error}"
-        with self._changed:
-            if len(self._queue) >= self._max_queued:
-                self.dropped += 1  # it is the oldest
-            else:
-                self._queue.appendleft(note)
+            self._file = None  # a new file may work
+        self._problem = f"cannot write notes: {error.strerror or error}"
+        self._queue.put_back(note)
 
     def _scrubbed(self, note: TextNote) -> TextNote:
         value = note.value
