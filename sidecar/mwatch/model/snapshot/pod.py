@@ -7,9 +7,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 
-class DataFile(
-    Struct, frozen=True, omit_defaults=True, rename={"is_unobservable": "is_unobservable"}
-):
+class DataFile(Struct, frozen=True, omit_defaults=True, rename={"is_unobservable": "is_unseen"}):
     """One prefix of `--data-path`: Megatron reads `PREFIX.bin` and `PREFIX.idx`."""
 
     prefix: str
