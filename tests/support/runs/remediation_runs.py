@@ -32,6 +32,7 @@ from mwatch.model.finding import Cause, Culprit, Finding, Severity
 from mwatch.model.incident import SavedEvidence
 from mwatch.model.kube.facts import KubeFacts
 from mwatch.model.kube.job import JobKind
+from mwatch.model.kube.ledger import LedgerData
 from mwatch.model.snapshot.pod import PodId
 from mwatch.model.snapshot.snapshot_wire import PodSnapshot, SidecarView
 from mwatch.model.snapshot.wrapper import WrapperState
@@ -223,6 +224,14 @@ class SimulatedController:
         )  # fmt: skip
         self.manager._worker.closing = _Closing(self)  # type: ignore[assignment]
         self.watch: JobMonitor | None = None
+        self.stale_attempt: int | None = None
+        """The attempt that the controller still observes as hung; None: its view is current."""
+
+    def hold_back(self, book: LedgerData | None, attempt: int | None) -> None:
+        """Show this ledger and this hung attempt, and no newer ones; None: end that."""
+        ledger = self.manager._ledger
+        ledger.book, self.stale_attempt, self.watch = book, attempt, None
+        ledger.read_at = None if book is None else self.world.now + 1e6
 
     @property
     def queues(self) -> list[QueueExecutor]:
@@ -256,7 +265,8 @@ class SimulatedController:
             pods = pods_of(self.access, job)
             if self.watch is None:
                 watch = JobMonitor(job, {}, now=self.world.now)
-                watch.restore(self.manager.recall(KEY, job.uid))
+                held_back = None if self.stale_attempt is None else self.manager._ledger.book
+                watch.restore(held_back.of(KEY) if held_back else self.manager.recall(KEY, job.uid))
                 watch.engine.job.has_started = True
                 self.watch = watch
         except KubeError:
@@ -265,9 +275,14 @@ class SimulatedController:
         facts = KubeFacts(now, job, job.name, pods=pods)
         self.watch.see(facts, {pod.uid: PodPlace("127.0.0.1", 1) for pod in pods}, 0.0)
         for pod in pods:
+            running = self.stale_attempt or gang.running.get(pod.uid)
             self.watch.pods[pod.uid] = self.watch.pods[pod.uid]._replace(
-                port=1, answered_at=now, snapshot=snapshot(pod.name, gang.running.get(pod.uid)),
-            )  # fmt: skip
+                port=1, answered_at=now, snapshot=snapshot(pod.name, running)
+            )
+        if self.stale_attempt is not None:
+            began(self.watch, self.stale_attempt, 500 + self.stale_attempt)
+            decided(self.watch)
+            return self.watch
         number = max(gang.attempt, self.watch.attempt)
         began(self.watch, number, 500 + number if gang.is_training else None)
         if gang.attempt in gang.hopeless:
