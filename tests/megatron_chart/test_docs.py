@@ -37,9 +37,9 @@ PROGRAMS = {"cd", "docker", "export", "helm", "kubectl", "make", "mwatch", "./fi
 
 
 def inline(page: str, start: str) -> list[str]:
-    """Of the text around the blocks and before the tables, which tell of others' mistakes too."""
+    """Of the text around the blocks and before the tables, which quote mistakes of others."""
     text = (ROOT / "docs" / "workloads" / f"{page}.md").read_text("utf-8")
-    text = BLOCK.sub("", text).partition("## What the original gets wrong")[0]
+    text = BLOCK.sub("", text).partition("## Differences from the original")[0]
     found = [" ".join(each.split()) for each in INLINE.findall(text)]
     return [each for each in found if each.startswith(start)]
 
