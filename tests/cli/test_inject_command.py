@@ -87,7 +87,7 @@ def test_json_has_objects_notes_and_findings() -> None:
         (["inject", "-f", "/no/such/file"], "", "/no/such/file: cannot be read"),
         (["inject", "-f", str(FOLDER)], "", "cannot be read"),
         (["uninject"], "a: [\n", "<stdin>:2: invalid YAML"),
-        (["diagnose", "-f", "-"], "kind: Nothing\n", "<stdin>:1: has no training job"),
+        (["diagnose", "-f", "-"], "kind: Nothing\n", "<stdin>: no training job"),
         (["inject", "-f", JOB, "--only", "x"], "", "no job is called x"),
         (["inject", "-f", JOB, "--kubeconfig", "/no/file"], "", "no cluster"),
         (["inject", "--in-place"], "", "--in-place"),

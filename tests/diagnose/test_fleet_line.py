@@ -110,7 +110,7 @@ def test_a_table_has_one_line_for_each_and_tells_since_when() -> None:
     assert lines[1].split()[:8] == ["ns", "train", "PyTorchJob", "act", "training", "2/2", "40/100",
                                     "hang"]  # fmt: skip
     assert "60 s" in lines[1]
-    assert lines[2] == "not seen: jobsets is forbidden"
+    assert lines[2] == "not read: jobsets is forbidden"
 
 
 @pytest.mark.parametrize(("columns", "kept"), [(160, 7), (60, 6), (30, 3), (1, 2)])

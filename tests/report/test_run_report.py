@@ -13,7 +13,8 @@ import pytest
 from mwatch.errors import InputError
 from mwatch.model.finding import Culprit, CulpritState
 from mwatch.replay.replay import ReplayRequest, replay
-from mwatch.report.markdown import check_target, to_json, to_markdown, write_report
+from mwatch.report.files import check_target
+from mwatch.report.markdown import SUFFIXES, to_json, to_markdown, write_report
 from mwatch.report.run_report import RunReport, iso
 from support.runs.recorded import RunLog, moment
 
@@ -87,11 +88,11 @@ def test_markdown_does_not_obey_what_a_log_says(report: RunReport) -> None:
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("x.html", ".md or .json"), ("x", ".md or .json"), ("no/x.md", "make it first")],
+    [("x.html", ".md or .json"), ("x", ".md or .json"), ("no/x.md", "create it first")],
 )
 def test_a_target_that_cannot_be_is_refused_at_once(tmp_path: Path, name: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        check_target(tmp_path / name)
+        check_target(tmp_path / name, *SUFFIXES)
 
 
 def test_a_folder_is_no_target(tmp_path: Path) -> None:

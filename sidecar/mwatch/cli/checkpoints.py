@@ -9,13 +9,13 @@ complete checkpoint has all its bytes, whether or not they are right.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mwatch.cli.cluster import Context, Kubeconfig, Namespace, is_job, seen
-from mwatch.cli.output import write
+from mwatch.cli.cluster import exit_if_unreachable, is_job
+from mwatch.cli.options import AsJson, Context, Kubeconfig, Namespace, argument
+from mwatch.cli.terminal import table, write
 
 if TYPE_CHECKING:
     from mwatch.diagnose.checkpoints import CheckpointReport, JobCheckpoints
@@ -24,12 +24,8 @@ if TYPE_CHECKING:
 _HEAD = ("ITERATION", "STATE", "STANDING", "SIZE", "AGE", "FORMAT", "TRACKER", "REASON")
 _JOB_HEAD = ("ITERATION", "STATE", "SIZE", "AGE", "TRACKER", "REASON")
 Folder = Annotated[
-    str,
-    typer.Argument(
-        metavar="DIR|JOB", help="Read this save folder (--save, save_folder) or this live job."
-    ),
+    str, argument("DIR|JOB", "Read this save folder (--save, save_folder) or this live job.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def checkpoints(
@@ -61,35 +57,23 @@ def checkpoints(
     import json
     import time
 
-    if is_job(folder, namespace, kubeconfig, context):
-        _of_job(folder, namespace, kubeconfig, context, as_json)
+    from mwatch.diagnose.checkpoints import inspect_folder, inspect_job
 
-    from mwatch.diagnose.checkpoints import inspect_folder
-
-    report = inspect_folder(folder, time.time)
-    write(json.dumps(report.to_json(), indent=2) if as_json else render(report))
-    raise typer.Exit(report.exit_code)
-
-
-def _of_job(
-    job: str, namespace: str | None, kubeconfig: str | None, context: str | None, as_json: bool
-) -> NoReturn:
-    import json
-    import time
-
-    from mwatch.diagnose.checkpoints import inspect_job
-
-    is_forced = (namespace, kubeconfig, context) != (None, None, None)
-    found = seen(
-        lambda: inspect_job(job, namespace, kubeconfig, context, time.time()),
-        "" if is_forced else job,
-    )
-    write(json.dumps(found.to_json(), indent=2) if as_json else render_job(found))
+    found: CheckpointReport | JobCheckpoints
+    where = (namespace, kubeconfig, context)
+    if is_job(folder, *where):
+        with exit_if_unreachable("" if any(where) else folder):
+            found = inspect_job(folder, *where, time.time())
+        text = render_job(found)
+    else:
+        found = inspect_folder(folder, time.time)
+        text = render(found)
+    write(json.dumps(found.to_json(), indent=2) if as_json else text)
     raise typer.Exit(found.exit_code)
 
 
 def render_job(found: JobCheckpoints) -> str:
-    """What a sidecar reports: format and standing are not part of it."""
+    """The table of a live job; a sidecar reports neither format nor standing."""
     if found.stored is None:
         return f"no checkpoint data for {found.job}: {found.why}"
     rows = [
@@ -103,7 +87,7 @@ def render_job(found: JobCheckpoints) -> str:
         )
         for each in found.checkpoints
     ]
-    lines = _table([_JOB_HEAD, *rows]) if rows else []
+    lines = table([_JOB_HEAD, *rows]) if rows else []
     newest = found.newest_complete
     count = sum(each.state == "complete" for each in found.checkpoints)
     end = "" if newest is None else f", the newest is {newest.iteration}"
@@ -112,19 +96,10 @@ def render_job(found: JobCheckpoints) -> str:
 
 
 def render(report: CheckpointReport) -> str:
-    """The table, notes, and the answer in the last line."""
-    rows = [_HEAD, *_rows(report)] if report.listing.checkpoints else []
-    lines = _table(rows)
+    """The table, notes, and a conclusion in the last line."""
+    lines = table([_HEAD, *_rows(report)]) if report.listing.checkpoints else []
     notes = [f"note: {_plain(note)}" for note in report.notes]
     return "\n".join([*lines, *notes, _answer(report)])
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
 
 
 def _rows(report: CheckpointReport) -> list[tuple[str, ...]]:
@@ -184,5 +159,5 @@ def age(seconds: float | None) -> str:
 
 
 def _plain(text: str) -> str:
-    """A name in a folder may hold anything; a terminal must not obey it."""
+    """Escape control characters in the name of a file."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

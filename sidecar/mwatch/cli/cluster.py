@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the commands that read a cluster share: their options, and errors as exit codes.
+"""What the commands that read a cluster share: whether a name is a job, and errors as exit codes.
 
 Exit codes: 2 no such job, or bad usage; 3 the cluster is unreachable: no configuration, no
 permission, expired credentials, or no answer.
@@ -10,64 +10,41 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from typing import Annotated, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import typer
 
 from mwatch.kube.errors import KubeError
 
-CANNOT_SEE = 3
-T = TypeVar("T")
-
-Namespace = Annotated[
-    str | None,
-    typer.Option(
-        "--namespace",
-        "-n",
-        metavar="NAME",
-        help="Use this namespace; by default the one of the context.",
-    ),
-]
-Kubeconfig = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE", help="Use this kubeconfig; by default $KUBECONFIG or ~/.kube/config."
-    ),
-]
-Context = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Use this context of the kubeconfig.")
-]
+UNREACHABLE = 3
+_KINDS = ("pytorchjob", "jobset", "trainjob", "job", "statefulset")
 
 
-def seen(look: Callable[[], T], name: str = "") -> T:
-    """What `look` returns; if the cluster is unreachable, one line and exit code 3.
+@contextmanager
+def exit_if_unreachable(name: str = "") -> Iterator[None]:
+    """Turn a KubeError into one line and exit code 3.
 
     `name`: an argument taken for a job only because no such file exists here.
     """
-
     try:
-        return look()
-    except CannotSee as error:
+        yield
+    except KubeError as error:
         doubt = f"{name} is not a file or folder here, so it must be a job; but " if name else ""
         print(f"mwatch: {doubt}{error}", file=sys.stderr)
-        raise typer.Exit(CANNOT_SEE) from None
+        raise typer.Exit(UNREACHABLE) from None
 
 
 def is_job(name: str, *options: str | None) -> bool:
-    """Not something on this machine: a path that is there, or `-`, is a recording."""
+    """A path that exists here, or `-`, is a recording, unless an option names a cluster."""
     if any(each is not None for each in options):
         return True
     return name != "-" and not os.path.lexists(name) and not _is_path(name)
 
 
 def _is_path(name: str) -> bool:
-    """Names of jobs have neither; `pytorchjob/gpt` is a kind and a name, `logs/a.log` is not."""
+    """`pytorchjob/gpt` is a kind and the name of a job; `logs/a.log` is a path."""
     head, slash, _ = name.rpartition("/")
-    kinds = ("pytorchjob", "jobset", "trainjob", "job", "statefulset")
-    if slash and head.lower().partition(".")[0].removesuffix("s") in kinds:
+    if slash and head.lower().partition(".")[0].removesuffix("s") in _KINDS:
         return False
     return bool(slash) or name.endswith((".log", ".txt", ".out", ".json", ".gz"))
-
-
-CannotSee = KubeError

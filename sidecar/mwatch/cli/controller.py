@@ -13,54 +13,39 @@ from typing import Annotated
 
 import typer
 
-from mwatch.cli.output import write
+from mwatch.cli.options import Context, flag, option
+from mwatch.cli.terminal import write
 
 Namespace = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "NAME",
+        "Watch this namespace; by default the one of the kubeconfig or pod.",
         "--namespace",
         "-n",
-        metavar="NAME",
-        help="Watch this namespace; by default the one of the kubeconfig or pod.",
     ),
 ]
 Kubeconfig = Annotated[
     str | None,
-    typer.Option(
-        metavar="FILE",
-        help="Use this kubeconfig; by default $KUBECONFIG, ~/.kube/config or the pod's account.",
+    option(
+        "FILE", "Use this kubeconfig; by default $KUBECONFIG, ~/.kube/config or the pod's account."
     ),
 ]
-Context = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Use this context of the kubeconfig.")
-]
-Port = Annotated[int, typer.Option(metavar="PORT", help="Listen on this port; 0 takes any.")]
-Host = Annotated[str, typer.Option(metavar="ADDRESS", help="Listen on this address.")]
+Port = Annotated[int, option("PORT", "Listen on this port; 0 takes any.")]
+Host = Annotated[str, option("ADDRESS", "Listen on this address.")]
 Policy = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Read thresholds for jobs without a policy of their own from this TOML file.",
-    ),
+    option("FILE", "Read thresholds for jobs without a policy of their own from this TOML file."),
 ]
 Fleet = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE", help="Read the limits that apply to all jobs together from this TOML file."
-    ),
+    option("FILE", "Read the limits that apply to all jobs together from this TOML file."),
 ]
-Evidence = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Keep evidence bundles fetched from pods here.")
-]
-Poll = Annotated[float, typer.Option(metavar="SECONDS", help="Poll each pod at this interval.")]
-Once = Annotated[
-    bool, typer.Option("--once", help="Print the state of all jobs once and exit; take no action.")
-]
+Evidence = Annotated[Path | None, option("DIR", "Keep evidence bundles fetched from pods here.")]
+Poll = Annotated[float, option("SECONDS", "Poll each pod at this interval.")]
+Once = Annotated[bool, flag("--once", "Print the state of all jobs once and exit; take no action.")]
 Json = Annotated[
-    bool,
-    typer.Option(
-        "--json", help="Print JSON: one object per message or, with --once, one document."
-    ),
+    bool, flag("--json", "Print JSON: one object per message or, with --once, one document.")
 ]
 
 

@@ -1,9 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch demo`: a real small training on this machine, broken in five ways and brought back.
+"""`mwatch demo`: a real small training on this machine, broken in five ways and recovered.
 
-Exit codes: 0 only if every fault was recovered from and training reached its end, else 1; 130
-interrupted.
+Exit codes: 0 if training recovered from every fault and finished, else 1; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -15,23 +14,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mwatch.cli.output import write
+from mwatch.cli.options import Plain, flag, option
 from mwatch.cli.run import is_screen, view_of
+from mwatch.cli.terminal import Line, table, write
 from mwatch.cli.words import duration
 
 if TYPE_CHECKING:
     from mwatch.run.demo import DemoResult, Row
 
-Quick = Annotated[bool, typer.Option("--quick", help="Inject two faults instead of five.")]
-Runs = Annotated[Path, typer.Option(metavar="DIR", help="Keep the folder of the run here.")]
+Quick = Annotated[bool, flag("--quick", "Inject two faults instead of five.")]
+Runs = Annotated[Path, option("DIR", "Keep the folder of the run here.")]
 Port = Annotated[
-    int,
-    typer.Option(
-        metavar="PORT", min=0, max=65535, help="Serve /metrics on this port; 0 serves nothing."
-    ),
+    int, option("PORT", "Serve /metrics on this port; 0 serves nothing.", min=0, max=65535)
 ]
-Plain = Annotated[bool, typer.Option("--plain", help="Print plain lines on a terminal too.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+AsJson = Annotated[bool, flag("--json", "Print the result as JSON.")]
 
 
 def demo(
@@ -66,18 +62,14 @@ def demo(
     raise typer.Exit(result.interrupted_by or (0 if result.is_fine else 1))
 
 
-def _table(result: DemoResult) -> list[list[tuple[str, str]]]:
+def _table(result: DemoResult) -> list[Line]:
     heads = ("fault", "found after", "cause", "culprit", "action", "lost steps", "")
-    rows = [heads, *(_cells(row) for row in result.rows)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
-    lines: list[list[tuple[str, str]]] = [[]]
-    for number, row in enumerate(rows):
-        style = "bold" if number == 0 else ""
-        cells = [(text.ljust(width + 2), style) for text, width in zip(row, widths, strict=True)]
-        if number:
-            is_fine = result.rows[number - 1].is_recovered
-            cells[-1] = (cells[-1][0], "bold green" if is_fine else "bold red")
-        lines.append(cells)
+    first, *rest = table([heads, *(_cells(row) for row in result.rows)])
+    lines: list[Line] = [[], [(first, "bold")]]
+    for text, row in zip(rest, result.rows, strict=True):
+        style = "bold green" if row.is_recovered else "bold red"
+        outcome = _outcome(row)
+        lines.append([(text.removesuffix(outcome), ""), (outcome, style)])
     fine = sum(row.is_recovered for row in result.rows)
     summary = f"{fine} of {len(result.rows)} recovered in {duration(result.seconds)}"
     is_done = not any(result.exit_codes)
@@ -90,20 +82,24 @@ def _table(result: DemoResult) -> list[list[tuple[str, str]]]:
 def _cells(row: Row) -> tuple[str, ...]:
     record = row.record
     if record is None:
-        return (row.title, "-", "-", "-", "not found", "-", "FAILED")
+        return (row.title, "-", "-", "-", "not found", "-", _outcome(row))
     culprit = record.culprit
-    who = "-" if culprit is None or culprit.rank is None else f"rank {culprit.rank}"
+    rank = "-" if culprit is None or culprit.rank is None else f"rank {culprit.rank}"
     after = row.detected_after
     place = "the beginning" if record.resume_from is None else f"checkpoint {record.resume_from}"
     return (
         row.title,
         "-" if after is None else duration(after),
         record.cause.value.replace("_", " "),
-        who,
+        rank,
         f"{record.action.value} from {place}",
         "-" if record.lost_iterations is None else str(record.lost_iterations),
-        "recovered" if row.is_recovered else "FAILED",
+        _outcome(row),
     )
+
+
+def _outcome(row: Row) -> str:
+    return "recovered" if row.is_recovered else "FAILED"
 
 
 def _record(result: DemoResult) -> dict[str, Any]:

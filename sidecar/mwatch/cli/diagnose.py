@@ -14,43 +14,34 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from mwatch.cli.cluster import Context, Kubeconfig, Namespace, is_job, seen
-from mwatch.cli.output import write
-from mwatch.cli.recorded import (
-    AsJson,
-    Catalogue,
-    Checkpoints,
-    Policy,
-    Until,
-    make_report,
-    write_json,
-)
+from mwatch.cli import options
+from mwatch.cli.cluster import exit_if_unreachable, is_job
+from mwatch.cli.options import argument, option
+from mwatch.cli.recorded import make_report, write_json
+from mwatch.cli.terminal import write
 
 if TYPE_CHECKING:
     from mwatch.report.run_report import RunReport
 
 Names = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[JOB|DIR|LOG...|-]",
-        help="Diagnose this live job, or these log files (one per pod and attempt) or folders; "
+    argument(
+        "[JOB|DIR|LOG...|-]",
+        "Diagnose this live job, or these log files (one per pod and attempt) or folders; "
         "- is standard input.",
     ),
 ]
 Manifest = Annotated[
     str | None,
-    typer.Option(
-        "--file",
-        "-f",
-        metavar="FILE|-",
-        help="Check this manifest before it is applied; - is standard input.",
+    option(
+        "FILE|-", "Check this manifest before it is applied; - is standard input.", "--file", "-f"
     ),
 ]
 Bundle = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE.tgz",
-        help="Write everything that was read of a live job into this archive, without secrets.",
+    option(
+        "FILE.tgz",
+        "Write everything that was read of a live job into this archive, without secrets.",
     ),
 ]
 
@@ -59,15 +50,15 @@ def diagnose(
     names: Names = None,
     *,
     file: Manifest = None,
-    namespace: Namespace = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
+    namespace: options.Namespace = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
     bundle: Bundle = None,
-    as_json: AsJson = False,
-    checkpoints: Checkpoints = None,
-    until: Until = None,
-    policy: Policy = None,
-    catalogue: Catalogue = None,
+    as_json: options.AsJson = False,
+    checkpoints: options.Checkpoints = None,
+    until: options.Until = None,
+    policy: options.Policy = None,
+    catalogue: options.Catalogue = None,
 ) -> None:
     """Find what is wrong with a job or recorded run, and what to do.
 
@@ -117,10 +108,10 @@ def _manifest(file: str, names: list[str] | None, as_json: bool) -> NoReturn:
     if as_json:
         write(json.dumps(checked.as_json(), indent=2))
     else:
-        from mwatch.cli.manifest import render
+        from mwatch.cli.render.report import render_manifest
         from mwatch.cli.terminal import show
 
-        show(render(checked))
+        show(render_manifest(checked))
     raise typer.Exit(checked.exit_code)
 
 
@@ -135,14 +126,16 @@ def _job(
         raise typer.BadParameter("give exactly one live job", param_hint="JOB")
     from mwatch.config.loader import load_policy
     from mwatch.diagnose.job import JobRequest, diagnose_job
-    from mwatch.diagnose.report import check_target, write_bundle
+    from mwatch.diagnose.report import write_bundle
+    from mwatch.report.files import check_target
     from mwatch.report.markdown import json_text
 
     if bundle is not None:
         check_target(bundle)
     settings = None if policy is None else load_policy(policy)
     request = JobRequest(names[0], *where, settings, wants_logs=bundle is not None)
-    report = seen(lambda: diagnose_job(request), "" if any(where) else names[0])
+    with exit_if_unreachable("" if any(where) else names[0]):
+        report = diagnose_job(request)
     if as_json:
         write(json_text(report.to_json()))
     else:

@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mwatch faults`: lists the fault catalogue, or explains one entry of it.
 
-Exit codes: 0 done, 2 unknown id, bad catalogue file or bad usage. It reads no log; `mwatch
-parse` does.
+Exit codes: 0 done, 2 unknown id, bad catalogue file or bad usage.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from mwatch.cli.output import write
+from mwatch.cli.options import AsJson, Catalogue, argument, option
+from mwatch.cli.terminal import table, write
 from mwatch.errors import InputError
 from mwatch.model.fault import AvoidNode, Blame, CatalogueEntry, RestartHelps, Role
 
@@ -42,27 +42,18 @@ _AVOIDANCE = {
 
 def faults(
     fault_id: Annotated[
-        str | None, typer.Argument(metavar="ID", help="Explain this entry: xid-79, xid79 or 79.")
+        str | None, argument("ID", "Explain this entry: xid-79, xid79 or 79.")
     ] = None,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     role: Annotated[
-        Role | None,
-        typer.Option(
-            metavar="ROLE", help="List this role only: root, cascade, confirmation or benign."
-        ),
+        Role | None, option("ROLE", "List this role only: root, cascade, confirmation or benign.")
     ] = None,
     blame: Annotated[
         Blame | None,
-        typer.Option(
-            metavar="PART",
-            help="List what blames this part only: gpu, node, fabric, storage, job or user.",
-        ),
+        option("PART", "List what blames this part only: gpu, node, fabric, storage, job or user."),
     ] = None,
-    catalogue: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="Add the faults of this TOML file; repeatable."),
-    ] = None,
+    catalogue: Catalogue = None,
 ) -> None:
     """List the faults that mwatch knows, or explain one.
 
@@ -74,7 +65,11 @@ def faults(
     """
     entries = _load(catalogue or ())
     if fault_id is None:
-        shown = [entry for entry in entries if _wanted(entry, role, blame)]
+        shown = [
+            entry
+            for entry in entries
+            if role in (None, entry.role) and blame in (None, entry.blame)
+        ]
         write(_json([_plain(entry) for entry in shown]) if as_json else _table(shown))
         return
     if role is not None or blame is not None:
@@ -90,10 +85,6 @@ def _load(extra: Sequence[Path]) -> tuple[CatalogueEntry, ...]:
         return load(extra)
     except InputError as problem:
         _fail(str(problem))
-
-
-def _wanted(entry: CatalogueEntry, role: Role | None, blame: Blame | None) -> bool:
-    return role in (None, entry.role) and blame in (None, entry.blame)
 
 
 def _find(asked: str, entries: Sequence[CatalogueEntry]) -> CatalogueEntry:
@@ -125,13 +116,8 @@ def _json(value: object) -> str:
 def _table(entries: Sequence[CatalogueEntry]) -> str:
     head = ("ID", "ROLE", "BLAME", "RESTART", "TITLE")
     rows = [(e.id, e.role, e.blame, e.restart_helps, e.title) for e in entries]
-    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(4)]
-    lines = []
-    for row in [head, *rows]:
-        cells = [text.ljust(width) for text, width in zip(row, widths, strict=False)]
-        line = "  ".join([*cells, row[4]])
-        lines.append(line if len(line) <= WIDTH else line[: WIDTH - 3] + "...")
-    return "\n".join(lines)
+    lines = table([head, *rows])
+    return "\n".join(each if len(each) <= WIDTH else each[: WIDTH - 3] + "..." for each in lines)
 
 
 def _explanation(entry: CatalogueEntry) -> str:

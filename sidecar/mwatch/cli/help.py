@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""How `--help` looks: commands and options in groups, examples on lines of their own.
+"""The layout of `--help`: commands and options in groups, examples on lines of their own.
 
-Typer groups only with rich, which costs more to import than all the rest of `--help`, and shows
-Python types beside the arguments. A docstring's paragraphs that begin with `Example:` become the
-examples; `rich_help_panel` names the group, as in Typer itself.
+Typer has groups only with rich, which takes longer to import than all the rest of `--help`, and
+shows Python types beside the arguments. Paragraphs of a docstring that begin with `Example:` become
+the examples; `rich_help_panel` names the group, as in Typer itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 _EXAMPLE = "Example:"
 _RANGE = re.compile(r"(?P<low>[0-9.e-]+)<=x<=(?P<high>[0-9.e+]+)")
 _SURE = 100_000
-"""A limit above this is a guard against nonsense, not something to read about."""
+"""A limit above this only guards against nonsense and is not shown."""
 
 
 class HelpCommand(TyperCommand):
@@ -48,21 +48,18 @@ class HelpCommand(TyperCommand):
 class HelpGroup(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
+        widest = max(map(len, self.commands))
         for name, command in self.commands.items():
             summary = " ".join((command.help or "").partition("\n\n")[0].split())
             group = str(getattr(command, "rich_help_panel", None) or "Commands")
-            groups.setdefault(group, []).append((name.ljust(_widest(self.commands)), summary))
+            groups.setdefault(group, []).append((name.ljust(widest), summary))
         for group, rows in groups.items():
             with formatter.section(group):
                 formatter.write_dl(rows)
 
 
-def _widest(names: Any) -> int:
-    return max(map(len, names))
-
-
 def _usage(argument: Any) -> str:
-    """`JOB`, or `[JOB]` where it may be left out; the dots of a last `CMD...` look like a cut."""
+    """`JOB`, or `[JOB]` if optional; without the dots of `CMD...`, which look like a cut."""
     name = str(argument.metavar or argument.name.upper())
     is_optional = not argument.required and not name.startswith(("[", "--"))
     return f"[{name}]" if is_optional else name.removesuffix("...")

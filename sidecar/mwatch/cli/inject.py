@@ -1,23 +1,31 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch inject`: adds wrapper, sidecar and volume to the manifest of a training job.
+"""`mwatch inject` adds mwatch to the manifest of a training job; `mwatch uninject` removes it.
 
-Exit codes: 0 done (findings of the checks are warnings here), 2 unusable manifest.
-
-`mwatch uninject`: takes away what `mwatch inject` added.
-
-Exit codes: 0 done, or nothing to do; 2 the manifest cannot be read.
+Exit codes: 0 done (findings of the checks are warnings here), or nothing to do; 2 the manifest
+cannot be read or used.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 from enum import StrEnum
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mwatch import __version__
-from mwatch.cli.manifest import AsJson, Diff, File, InPlace, Only, Out, target, write_result
+from mwatch.cli.options import Context, flag, option
+from mwatch.cli.terminal import write
+from mwatch_trainer.scrub.scrubber import scrub_text
+
+if TYPE_CHECKING:
+    from mwatch.model.checks.check import Problem
+    from mwatch.operate.inject import Changed
+
+_DIFF_STYLES = (("+++", "bold"), ("---", "bold"), ("@@", "cyan"), ("+", "green"), ("-", "red"))
 
 
 class SidecarOption(StrEnum):
@@ -31,51 +39,47 @@ class ModeOption(StrEnum):
     ACT = "act"
 
 
-Image = Annotated[str, typer.Option(metavar="IMAGE", help="Use this image of mwatch.")]
+File = Annotated[
+    str, option("FILE|-", "Read the manifest from this file; - is standard input.", "--file", "-f")
+]
+Out = Annotated[
+    Path | None,
+    option("FILE", "Write the result to this file instead of standard output.", "--out", "-o"),
+]
+InPlace = Annotated[bool, flag("--in-place", "Change FILE itself.")]
+Diff = Annotated[bool, flag("--diff", "Print what would change and write nothing.")]
+AsJson = Annotated[bool, flag("--json", "Print objects, notes and problems as JSON.")]
+Only = Annotated[list[str] | None, option("NAME", "Change this job only; repeatable.")]
+Image = Annotated[str, option("IMAGE", "Use this image of mwatch.")]
 Sidecar = Annotated[
     SidecarOption,
-    typer.Option(
-        metavar="auto|native|container",
-        help="Add the sidecar in this form; auto uses a native sidecar if the cluster supports it.",
+    option(
+        "auto|native|container",
+        "Add the sidecar in this form; auto uses a native sidecar if the cluster supports it.",
     ),
 ]
 Mode = Annotated[
     ModeOption | None,
-    typer.Option(
-        metavar="observe|act",
-        help="Set this mode; by default keep the annotation mwatch.dev/mode, or observe.",
+    option(
+        "observe|act", "Set this mode; by default keep the annotation mwatch.dev/mode, or observe."
     ),
 ]
-Controller = Annotated[
-    str, typer.Option(metavar="URL", help="Ask the controller at this URL for the attempt.")
-]
+Controller = Annotated[str, option("URL", "Ask the controller at this URL for the attempt.")]
 Container = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME", help="Wrap this container; needed if the training container is ambiguous."
-    ),
+    option("NAME", "Wrap this container; needed if the training container is ambiguous."),
 ]
 Checkpoints = Annotated[
-    str | None,
-    typer.Option(metavar="DIR", help="Read the checkpoints here; by default as the command says."),
+    str | None, option("DIR", "Read the checkpoints here; by default as the command says.")
 ]
 Python = Annotated[
     str | None,
-    typer.Option(
-        metavar="FILE",
-        help="Run the wrapper with this Python of the training image; by default python3.",
-    ),
+    option("FILE", "Run the wrapper with this Python of the training image; by default python3."),
 ]
 Namespace = Annotated[
-    str | None,
-    typer.Option("--namespace", "-n", metavar="NAME", help="Ask the cluster in this namespace."),
+    str | None, option("NAME", "Ask the cluster in this namespace.", "--namespace", "-n")
 ]
-Kubeconfig = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Use this kubeconfig to ask the cluster.")
-]
-Context = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Use this context of the kubeconfig.")
-]
+Kubeconfig = Annotated[str | None, option("FILE", "Use this kubeconfig to ask the cluster.")]
 
 
 def inject(
@@ -109,17 +113,20 @@ def inject(
     from mwatch.operate import inject as app
 
     request = app.InjectRequest(
-        image, "native", _mode(mode), controller, container, checkpoints, python, tuple(only or ())
+        image,
+        "native",
+        None if mode is None else mode.value,
+        controller,
+        container,
+        checkpoints,
+        python,
+        tuple(only or ()),
     )
     keeps = None
     if sidecar is SidecarOption.AUTO:
         keeps = app.cluster_keeps(kubeconfig, context, namespace)
     changed = app.inject(file, request, sidecar.value, keeps)
     write_result(changed, place, diff=diff, as_json=as_json)
-
-
-def _mode(option: ModeOption | None) -> Literal["observe", "act"] | None:
-    return None if option is None else option.value
 
 
 def uninject(
@@ -141,3 +148,55 @@ def uninject(
     from mwatch.operate import inject as app
 
     write_result(app.uninject(file, tuple(only or ())), place, diff=diff, as_json=as_json)
+
+
+def target(file: str, out: Path | None, in_place: bool) -> Path | None:
+    """Choose the file to write; None: standard output."""
+    if file == "-" and sys.stdin.isatty():
+        raise typer.BadParameter(
+            "give the manifest with -f FILE, or pipe it to standard input", param_hint="--file"
+        )
+    if not in_place:
+        return out
+    if file == "-" or out is not None:
+        raise typer.BadParameter("needs -f FILE and excludes --out", param_hint="--in-place")
+    return Path(file)
+
+
+def write_result(changed: Changed, out: Path | None, *, diff: bool, as_json: bool) -> None:
+    """Write the manifest; print notes and problems to standard error."""
+    from mwatch.operate.inject import write as write_file
+
+    if as_json:
+        write(json.dumps(changed.as_json(), indent=2))
+        return
+    for note in (*changed.result.notes, *(_line(each, changed.file) for each in changed.found)):
+        print(f"mwatch: {scrub_text(note)}", file=sys.stderr)
+    if diff:
+        _show_diff(changed)
+    elif out is not None:
+        write_file(out, changed.after)
+    else:
+        # The user's own text, byte for byte: secrets stay.
+        sys.stdout.buffer.write(changed.after.encode("utf-8"))
+        sys.stdout.buffer.flush()
+
+
+def _line(found: Problem, file: str) -> str:
+    """`job.yaml:12: error: ... ; fix: ...`."""
+    place = file if found.line is None else f"{file}:{found.line}"
+    return f"{place}: {found.level.value}: {found.what}; fix: {found.fix} [{found.check}]"
+
+
+def _show_diff(changed: Changed) -> None:
+    lines = [scrub_text(each) for each in changed.diff()]
+    if not sys.stdout.isatty():
+        write("\n".join(lines))
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, emoji=False, markup=False, soft_wrap=True)
+    for line in lines:
+        style = next((style for mark, style in _DIFF_STYLES if line.startswith(mark)), "")
+        console.print(Text(line, style))

@@ -20,7 +20,6 @@ from mwatch.cli.diagnose import diagnose
 from mwatch.cli.faults import faults
 from mwatch.cli.help import HelpCommand, HelpGroup
 from mwatch.cli.inject import inject, uninject
-from mwatch.cli.output import reader_left
 from mwatch.cli.overrides import mode, pause, restart, resume
 from mwatch.cli.parse import parse
 from mwatch.cli.plan import plan
@@ -28,8 +27,8 @@ from mwatch.cli.replay import replay
 from mwatch.cli.report import report
 from mwatch.cli.run import run
 from mwatch.cli.sidecar import sidecar
-from mwatch.cli.status import status
-from mwatch.cli.top import top
+from mwatch.cli.status import status, top
+from mwatch.cli.terminal import ignore_closed_pipe
 from mwatch.errors import MwatchError
 
 app = typer.Typer(
@@ -78,5 +77,5 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        reader_left()
+        ignore_closed_pipe()
         sys.exit(0)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The commands by which a person overrides mwatch: `pause`, `resume`, `mode` and `restart`.
+"""The commands that override mwatch: `pause`, `resume`, `mode` and `restart`.
 
 Exit codes: 0 done, 1 refused, 2 bad usage or no such job, 3 the cluster is unreachable.
 """
@@ -10,29 +10,24 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from mwatch.cli.cluster import Context, Kubeconfig, Namespace, seen
-from mwatch.cli.output import write
-from mwatch.cli.recorded import AsJson
+from mwatch.cli.cluster import exit_if_unreachable
+from mwatch.cli.options import AsJson, Context, Kubeconfig, Namespace, argument, flag, option
+from mwatch.cli.terminal import write
 
 if TYPE_CHECKING:
     from mwatch.operate.overrides import CommandResult, JobOverrides
 
 
-Job = Annotated[str, typer.Argument(metavar="JOB", help="Name the job, or give KIND/NAME.")]
-JobOrNone = Annotated[
-    str | None, typer.Argument(metavar="[JOB]", help="Name the job, or give KIND/NAME.")
-]
-All = Annotated[
-    bool, typer.Option("--all", help="Apply to all jobs of the namespace, present and future.")
-]
-Reason = Annotated[
-    str, typer.Option(metavar="REASON", help="Record this reason in the Event and the ledger.")
-]
+Job = Annotated[str, argument("JOB", "Name the job, or give KIND/NAME.")]
+JobOrNone = Annotated[str | None, argument("[JOB]", "Name the job, or give KIND/NAME.")]
+All = Annotated[bool, flag("--all", "Apply to all jobs of the namespace, present and future.")]
+Reason = Annotated[str, option("REASON", "Record this reason in the Event and the ledger.")]
 Where = tuple[str | None, str | None, str | None]
 
 
@@ -40,23 +35,13 @@ def carry_out(
     where: Where, work: Callable[[JobOverrides], CommandResult], *, as_json: bool
 ) -> NoReturn:
     """`where`: namespace, kubeconfig and context."""
+    from mwatch.kube.access import open_access
+    from mwatch.operate.overrides import JobOverrides
+
     namespace, kubeconfig, context = where
-
-    def do() -> CommandResult:
-        from mwatch.kube.access import open_access
-        from mwatch.operate.overrides import JobOverrides
-
-        access = open_access(kubeconfig, context)
-        try:
-            return work(JobOverrides(access, namespace))
-        finally:
-            access.close()
-
-    result = seen(do)
-    if as_json:
-        write(json.dumps(dict(result.body), indent=2))
-    else:
-        write("\n".join(result.lines))
+    with exit_if_unreachable(), closing(open_access(kubeconfig, context)) as access:
+        result = work(JobOverrides(access, namespace))
+    write(json.dumps(dict(result.body), indent=2) if as_json else "\n".join(result.lines))
     raise typer.Exit(result.exit_code)
 
 
@@ -67,20 +52,11 @@ def one_of(job: str | None, is_all: bool) -> None:
 
 
 PauseReason = Annotated[
-    str,
-    typer.Option(
-        metavar="REASON",
-        help="Record this reason in the Event and the ledger.",
-        show_default=False,
-    ),
+    str, option("REASON", "Record this reason in the Event and the ledger.", show_default=False)
 ]
 For = Annotated[
     str | None,
-    typer.Option(
-        "--for",
-        metavar="TIME",
-        help="Pause for this long (30m, 2h, 1d); by default until 'mwatch resume'.",
-    ),
+    option("TIME", "Pause for this long (30m, 2h, 1d); by default until 'mwatch resume'.", "--for"),
 ]
 
 
@@ -154,8 +130,7 @@ class WantedMode(StrEnum):
 
 
 Mode = Annotated[
-    WantedMode,
-    typer.Argument(metavar="observe|act", help="Choose what mwatch may do.", show_default=False),
+    WantedMode, argument("observe|act", "Choose what mwatch may do.", show_default=False)
 ]
 
 
@@ -184,16 +159,14 @@ def mode(
 
 From = Annotated[
     int | None,
-    typer.Option(
+    option(
+        "ITERATION",
+        "Resume from the checkpoint of this iteration; by default the newest good one.",
         "--from",
-        metavar="ITERATION",
         min=0,
-        help="Resume from the checkpoint of this iteration; by default the newest good one.",
     ),
 ]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print how the restart would be done, and do nothing.")
-]
+DryRun = Annotated[bool, flag("--dry-run", "Print how the restart would be done, and do nothing.")]
 
 
 def restart(
@@ -219,7 +192,7 @@ def restart(
     Example: mwatch restart gpt --from 45000 --reason 'loss spike at 45200'
     """
 
-    def work(overrides):  # type: ignore[no-untyped-def]
+    def work(overrides: JobOverrides) -> CommandResult:
         from mwatch.operate.restart import ManualRestart
 
         return ManualRestart(overrides).run(

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from mwatch.cli.options import Catalogue, argument, flag, option
+
 if TYPE_CHECKING:
     from mwatch.model.event import Flavour
 
@@ -27,28 +29,23 @@ class FlavourOption(StrEnum):
 def parse(
     files: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[FILE...|-]", help="Read these log files; by default standard input (-)."
-        ),
+        argument("[FILE...|-]", "Read these log files; by default standard input (-)."),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Keep reading as the files grow or rotate.")
+        bool, flag("--follow", "Keep reading as the files grow or rotate.", "-f")
     ] = False,
     flavour: Annotated[
         FlavourOption,
-        typer.Option(
-            metavar="NAME",
-            help="Assume that this trainer wrote the log: megatron, deepspeed, bridge, composer, "
+        option(
+            "NAME",
+            "Assume that this trainer wrote the log: megatron, deepspeed, bridge, composer, "
             "torchtitan; auto finds out.",
         ),
     ] = FlavourOption.AUTO,
     since_line: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Print only the events of line N and later.")
+        int, option("N", "Print only the events of line N and later.", min=1)
     ] = 1,
-    catalogue: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="Add the faults of this TOML file; repeatable."),
-    ] = None,
+    catalogue: Catalogue = None,
 ) -> None:
     """Print the events of a trainer's log as JSON, one object per line.
 

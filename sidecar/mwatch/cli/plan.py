@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 
-from mwatch.cli.output import write
+from mwatch.cli.options import argument, flag, option
+from mwatch.cli.terminal import write
 
 if TYPE_CHECKING:
     from mwatch.plan.report import CapacityPlan
 
 
 def grouped(*groups: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The function gets one object of each group, in this order."""
+    """Call the function with one object of each group, in this order."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def call(**given: Any) -> None:
@@ -60,26 +61,18 @@ class RecomputeOption(StrEnum):
 
 
 def _count(text: str) -> Any:
-    return typer.Option(metavar="N", min=1, max=1_000_000_000, help=text)
+    return option("N", text, min=1, max=1_000_000_000)
 
 
 class ModelFlags(NamedTuple):
     """Model"""
 
     model: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="MODEL", help="Start from this preset, for example 13b; --list prints all."
-        ),
+        str | None, argument("MODEL", "Start from this preset, for example 13b; --list prints all.")
     ] = None
     layers: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=10_000,
-            help="Set the number of layers, instead of the preset's.",
-        ),
+        option("N", "Set the number of layers, instead of the preset's.", min=1, max=10_000),
     ] = None
     hidden: Annotated[int | None, _count("Set the hidden size.")] = None
     heads: Annotated[int | None, _count("Set the number of attention heads.")] = None
@@ -92,10 +85,7 @@ class ModelFlags(NamedTuple):
     groups: Annotated[int | None, _count("Set the key and value groups (GQA).")] = None
     head_size: Annotated[int | None, _count("Set the channels per head.")] = None
     llama: Annotated[
-        bool,
-        typer.Option(
-            "--llama", help="Use rotary positions, RMSNorm, SwiGLU, no bias, untied output."
-        ),
+        bool, flag("--llama", "Use rotary positions, RMSNorm, SwiGLU, no bias, untied output.")
     ] = False
     experts: Annotated[int | None, _count("Set the experts per layer.")] = None
     top_k: Annotated[int | None, _count("Set the experts per token; by default 2.")] = None
@@ -108,18 +98,12 @@ class ClusterFlags(NamedTuple):
     """Cluster"""
 
     instance: Annotated[
-        str | None,
-        typer.Option(metavar="TYPE", help="Use machines of this type, for example p5.48xlarge."),
+        str | None, option("TYPE", "Use machines of this type, for example p5.48xlarge.")
     ] = None
-    nodes: Annotated[
-        int, typer.Option(metavar="N", min=1, max=100_000, help="Use this many machines.")
-    ] = 1
-    gpus: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=1024, help="Set the GPUs per machine.")
-    ] = None
+    nodes: Annotated[int, option("N", "Use this many machines.", min=1, max=100_000)] = 1
+    gpus: Annotated[int | None, option("N", "Set the GPUs per machine.", min=1, max=1024)] = None
     gpu_memory: Annotated[
-        float | None,
-        typer.Option(metavar="GIB", min=1, max=10_000, help="Set the memory of one GPU."),
+        float | None, option("GIB", "Set the memory of one GPU.", min=1, max=10_000)
     ] = None
 
 
@@ -138,8 +122,7 @@ class LayoutFlags(NamedTuple):
         int | None, _count("Set the samples per step; by default about 16 per GPU.")
     ] = None
     recompute: Annotated[
-        RecomputeOption | None,
-        typer.Option(metavar="none|selective|full", help="Recompute activations this way."),
+        RecomputeOption | None, option("none|selective|full", "Recompute activations this way.")
     ] = None
     sequence_parallel: Annotated[bool, typer.Option(help="Use sequence parallelism with TP.")] = (
         True
@@ -153,48 +136,29 @@ class SavingFlags(NamedTuple):
 
     storage: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="TIER|NAME=GB/S",
-            help="Save to this storage: amlfs-125:16, nfs=2.5; repeatable.",
-        ),
+        option("TIER|NAME=GB/S", "Save to this storage: amlfs-125:16, nfs=2.5; repeatable."),
     ] = None
     failure_rate: Annotated[
-        float,
-        typer.Option(
-            metavar="N", min=1e-6, max=1e6, help="Expect this many failures in 1000 GPU-days."
-        ),
+        float, option("N", "Expect this many failures in 1000 GPU-days.", min=1e-6, max=1e6)
     ] = 0.47
     mtbf: Annotated[
         float | None,
-        typer.Option(
-            metavar="HOURS", min=1e-3, max=1e7, help="Expect this time between failures of the job."
-        ),
+        option("HOURS", "Expect this time between failures of the job.", min=1e-3, max=1e7),
     ] = None
     restart_minutes: Annotated[
         float,
-        typer.Option(
-            metavar="MINUTES",
-            min=0,
-            max=1e5,
-            help="Expect a restart to take this long, without loading.",
-        ),
+        option("MINUTES", "Expect a restart to take this long, without loading.", min=0, max=1e5),
     ] = 5.0
     step_seconds: Annotated[
         float | None,
-        typer.Option(
-            metavar="SECONDS",
-            min=1e-6,
-            max=1e6,
-            help="Use this measured step time; by default it is estimated.",
+        option(
+            "SECONDS", "Use this measured step time; by default it is estimated.", min=1e-6, max=1e6
         ),
     ] = None
     mfu: Annotated[
         float,
-        typer.Option(
-            metavar="SHARE",
-            min=0.01,
-            max=1.0,
-            help="Estimate the step time with this model FLOPs utilization.",
+        option(
+            "SHARE", "Estimate the step time with this model FLOPs utilization.", min=0.01, max=1.0
         ),
     ] = 0.4
 
@@ -202,17 +166,14 @@ class SavingFlags(NamedTuple):
 class OutFlags(NamedTuple):
     """Options"""
 
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
+    as_json: Annotated[bool, flag("--json", "Print JSON.")] = False
     values: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE|-",
-            help="Write Helm values for charts/megatron-training; - is standard output.",
-        ),
+        option("FILE|-", "Write Helm values for charts/megatron-training; - is standard output."),
     ] = None
-    names: Annotated[
-        bool, typer.Option("--list", help="Print presets, instance types and storage tiers.")
-    ] = False
+    names: Annotated[bool, flag("--list", "Print presets, instance types and storage tiers.")] = (
+        False
+    )
 
 
 UNPLANNED = {
@@ -253,7 +214,7 @@ def plan(
     Example: mwatch plan 13b --instance p4d.24xlarge --nodes 2 --tp 2 --pp 4
     """
     if out.names:
-        from mwatch.cli.render.plan import render_names as render_names
+        from mwatch.cli.render.plan import render_names
 
         write(render_names())
         return
@@ -291,15 +252,15 @@ def _made(
     model: ModelFlags, cluster: ClusterFlags, layout: LayoutFlags, saving: SavingFlags
 ) -> CapacityPlan:
     from mwatch.plan import report as app
-    from mwatch.plan import request as words
+    from mwatch.plan import request
 
-    preset = None if model.model is None else words.preset(model.model)
-    machines = words.cluster(cluster.instance, cluster.gpus, cluster.gpu_memory, cluster.nodes)
+    preset = None if model.model is None else request.preset(model.model)
+    machines = request.cluster(cluster.instance, cluster.gpus, cluster.gpu_memory, cluster.nodes)
     again = None if layout.recompute is None else layout.recompute.value
     given = {
         "tensor": layout.tp, "pipeline": layout.pp, "context": layout.cp, "expert": layout.ep,
         "virtual": layout.vpp, "micro_batch": layout.micro_batch,
-        "global_batch": layout.global_batch, "recompute": words.recompute(again),
+        "global_batch": layout.global_batch, "recompute": request.recompute(again),
         "sequence_parallel": layout.sequence_parallel,
         "distributed_optimizer": layout.distributed_optimizer,
         "flash_attention": layout.flash_attention,
@@ -307,11 +268,11 @@ def _made(
     }  # fmt: skip
     return app.make(
         app.PlanRequest(
-            words.name(model.model),
-            words.shape(preset, *_shape(model)),
+            request.name(model.model),
+            request.shape(preset, *_shape(model)),
             machines,
-            words.fixed(preset, given),
-            words.stores(saving.storage or (), machines.machine.cloud),
+            request.fixed(preset, given),
+            request.stores(saving.storage or (), machines.machine.cloud),
             saving.failure_rate,
             saving.mtbf,
             saving.restart_minutes * 60,

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What `mwatch replay`, `diagnose` and `report` share: their arguments, and the way to a report.
+"""How `mwatch replay`, `diagnose` and `report` get the report of a recorded run.
 
-A run that mwatch watched has left its report, `story.json`: all three read it, for the watcher saw
-more (processes, probes, its own actions) than a log holds. Logs are played where there is none, or
-where an option asks for another answer than the one that was given then.
+A run that mwatch watched has left its report, `story.json`. All three commands read it, because the
+watcher saw more (processes, probes, its own actions) than a log holds. Logs are replayed if there
+is no such file, or if an option asks for another answer than the one given then.
 """
 
 from __future__ import annotations
@@ -12,43 +12,16 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from mwatch.cli.output import write
+from mwatch.cli.terminal import write
 
 if TYPE_CHECKING:
     from mwatch.report.run_report import RunReport
 
 _PROGRESS_SECONDS = 0.5
-
-Names = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[DIR|LOG...|-]",
-        help="Read these log files (one per pod and attempt) or folders; - is standard input.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Checkpoints = Annotated[
-    list[str] | None,
-    typer.Option(metavar="DIR", help="Read the checkpoints in this folder too; repeatable."),
-]
-Until = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TIME|now",
-        help="Assume the run was still up then, so that silence until then counts.",
-    ),
-]
-Policy = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Read thresholds from this TOML file.")
-]
-Catalogue = Annotated[
-    list[Path] | None,
-    typer.Option(metavar="FILE", help="Add the faults of this TOML file; repeatable."),
-]
 
 
 def make_report(
@@ -60,7 +33,7 @@ def make_report(
     *,
     has_curves: bool = False,
 ) -> RunReport:
-    """InputError, or a wrong usage, where it cannot be made."""
+    """Raise InputError or BadParameter if there is nothing to read."""
     if not names and sys.stdin.isatty():
         raise typer.BadParameter(
             "give a log file or a folder, or pipe a log to standard input", param_hint="LOG"
@@ -74,13 +47,9 @@ def make_report(
     from mwatch.replay.replay import ReplayRequest, replay
 
     request = ReplayRequest(
-        names or ["-"],
-        checkpoints or [],
-        until,
-        load_policy(policy),
-        catalogue or [],
+        names or ["-"], checkpoints or [], until, load_policy(policy), catalogue or []
     )
-    progress = _Shown() if sys.stderr.isatty() else None
+    progress = _Progress() if sys.stderr.isatty() else None
     try:
         return replay(request, time.time(), progress, has_curves=has_curves)
     finally:
@@ -89,7 +58,7 @@ def make_report(
 
 
 def story_of(names: list[str]) -> Path | None:
-    """What `mwatch run` left, where one run is named, by its folder or its name."""
+    """Find the story.json of a run that is named by its folder or its name."""
     if len(names) != 1 or names == ["-"]:
         return None
     from mwatch.report.story_json import NAME
@@ -99,7 +68,7 @@ def story_of(names: list[str]) -> Path | None:
     return next((each for each in places if each.name == NAME and each.is_file()), None)
 
 
-class _Shown:
+class _Progress:
     """Progress on standard error, about twice a second."""
 
     def __init__(self) -> None:

@@ -13,16 +13,8 @@ from typing import Annotated
 
 import typer
 
-from mwatch.cli.recorded import (
-    AsJson,
-    Catalogue,
-    Checkpoints,
-    Names,
-    Policy,
-    Until,
-    make_report,
-    write_json,
-)
+from mwatch.cli.options import AsJson, Catalogue, Checkpoints, Names, Policy, Until, option
+from mwatch.cli.recorded import make_report, write_json
 
 
 def replay(
@@ -30,10 +22,7 @@ def replay(
     *,
     as_json: AsJson = False,
     report_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--report", metavar="FILE", help="Write the report to this .md or .json file too."
-        ),
+        Path | None, option("FILE", "Write the report to this .md or .json file too.", "--report")
     ] = None,
     checkpoints: Checkpoints = None,
     until: Until = None,
@@ -50,9 +39,10 @@ def replay(
     Example: mwatch replay pod-*.log --report incident.md
     """
     if report_file is not None:
-        from mwatch.report.markdown import check_target
+        from mwatch.report.files import check_target
+        from mwatch.report.markdown import SUFFIXES
 
-        check_target(report_file)
+        check_target(report_file, *SUFFIXES)
     report = make_report(names, checkpoints, until, policy, catalogue)
     if report_file is not None:
         from mwatch.report.markdown import write_report

@@ -13,16 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mwatch.cli.output import write
-from mwatch.cli.recorded import (
-    AsJson,
-    Catalogue,
-    Checkpoints,
-    Policy,
-    Until,
-    make_report,
-    story_of,
-)
+from mwatch.cli.options import AsJson, Catalogue, Checkpoints, Policy, Until, argument, option
+from mwatch.cli.recorded import make_report, story_of
+from mwatch.cli.terminal import write
 
 if TYPE_CHECKING:
     from mwatch.report.run_report import RunReport
@@ -31,9 +24,9 @@ _PAGE = "report.html"
 
 Runs = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[RUN|DIR|LOG...|-]",
-        help="Read this run of 'mwatch run' (its name or folder), or these log files or folders; "
+    argument(
+        "[RUN|DIR|LOG...|-]",
+        "Read this run of 'mwatch run' (its name or folder), or these log files or folders; "
         "- is standard input.",
     ),
 ]
@@ -44,15 +37,10 @@ def report(
     *,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Write the page here; by default RUN/report.html or ./report.html."
-        ),
+        option("FILE", "Write the page here; by default RUN/report.html or ./report.html."),
     ] = None,
     title: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TITLE", help="Set the title of the page; by default the name of the run."
-        ),
+        str | None, option("TITLE", "Set the title of the page; by default the name of the run.")
     ] = None,
     as_json: AsJson = False,
     checkpoints: Checkpoints = None,
@@ -69,11 +57,12 @@ def report(
 
     Example: mwatch report runs/pretrain_gpt --out monday.html
     """
-    from mwatch.report.html.page import check_target, render, write_page
+    from mwatch.report.files import check_target
+    from mwatch.report.html.page import FIX, SUFFIXES, render, write_page
 
     story = story_of(names or [])
     target = out or (story.parent / _PAGE if story else Path(_PAGE))
-    check_target(target)
+    check_target(target, *SUFFIXES, fix=FIX)
     made = make_report(names, checkpoints, until, policy, catalogue, has_curves=True)
     size = write_page(render(made, title or ""), target)
     _print_summary(made, target, size, as_json=as_json)

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch run`: a training command of this machine, watched and (with --act) brought back.
+"""`mwatch run`: watches a training command on this machine and, with --act, restarts it.
 
-Exit codes: when observing, the command's own (128 and its number for a signal); with --act 0 when
+Exit codes without --act: that of the command (128 plus its number for a signal). With --act: 0
 training finished or ended on request, 1 a fault that only the user can fix, 93 given up, else that
-of `mwatch-run --act`; 130 interrupted (SIGTERM: 143, SIGHUP: 129).
+of `mwatch-run --act`. 130 interrupted (SIGTERM: 143, SIGHUP: 129).
 """
 
 from __future__ import annotations
@@ -17,69 +17,45 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
+from mwatch.cli.options import Plain, Policy, TensorboardNotes, argument, flag, option
+
 if TYPE_CHECKING:
     from mwatch.run.folder import RunFolder
     from mwatch.watch.observer import RunObserver
 
-Command = Annotated[
-    list[str] | None, typer.Argument(metavar="-- CMD...", help="Run this training command.")
-]
+Command = Annotated[list[str] | None, argument("-- CMD...", "Run this training command.")]
 Act = Annotated[
-    bool,
-    typer.Option("--act", help="Stop and restart the run when it fails; without it, only report."),
+    bool, flag("--act", "Stop and restart the run when it fails; without it, only report.")
 ]
-Policy = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Read thresholds from this TOML file.")
-]
-Name = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Name the run; by default after the training script."),
-]
-Runs = Annotated[Path, typer.Option(metavar="DIR", help="Keep the folders of runs here.")]
+Name = Annotated[str | None, option("NAME", "Name the run; by default after the training script.")]
+Runs = Annotated[Path, option("DIR", "Keep the folders of runs here.")]
 Checkpoints = Annotated[
     Path | None,
-    typer.Option(
-        metavar="DIR", help="Read the checkpoints here, if the command line does not show where."
-    ),
+    option("DIR", "Read the checkpoints here, if the command line does not show where."),
 ]
 Port = Annotated[
     int,
-    typer.Option(
-        metavar="PORT",
+    option(
+        "PORT",
+        "Serve /metrics on this port, or the next free one; 0 serves nothing.",
         min=0,
         max=65535,
-        help="Serve /metrics on this port, or the next free one; 0 serves nothing.",
     ),
 ]
 Grace = Annotated[
-    float,
-    typer.Option(
-        metavar="SECONDS",
-        min=0,
-        max=3600,
-        help="Wait this long for a last checkpoint after Ctrl-C.",
-    ),
+    float, option("SECONDS", "Wait this long for a last checkpoint after Ctrl-C.", min=0, max=3600)
 ]
-Plain = Annotated[bool, typer.Option("--plain", help="Print plain lines on a terminal too.")]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print messages as JSON, one object per line.")
-]
+AsJson = Annotated[bool, flag("--json", "Print messages as JSON, one object per line.")]
 Otlp = Annotated[
     str | None,
-    typer.Option(
-        metavar="URL",
+    option(
+        "URL",
+        "Export by OTLP to this URL; by default $OTEL_EXPORTER_OTLP_ENDPOINT.",
         envvar="OTEL_EXPORTER_OTLP_ENDPOINT",
         show_envvar=False,
-        help="Export by OTLP to this URL; by default $OTEL_EXPORTER_OTLP_ENDPOINT.",
     ),
 ]
-Notes = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Write incidents as TensorBoard text into this folder."),
-]
-NoProbe = Annotated[
-    bool, typer.Option("--no-probe", help="Do not start the probe inside the trainer.")
-]
+NoProbe = Annotated[bool, flag("--no-probe", "Do not start the probe inside the trainer.")]
 
 
 def run(
@@ -96,7 +72,7 @@ def run(
     as_json: AsJson = False,
     no_probe: NoProbe = False,
     otlp_endpoint: Otlp = None,
-    tensorboard_notes: Notes = None,
+    tensorboard_notes: TensorboardNotes = None,
 ) -> None:
     """Run a training command under watch; with --act, restart it on failure.
 
@@ -123,7 +99,7 @@ def run(
 
 
 def is_screen(*streams: IO[str] | None) -> bool:
-    """Whether a panel can be drawn; a stream that was closed is None."""
+    """Whether a panel can be drawn; a closed stream is None."""
     are_terminals = all(each is not None and each.isatty() for each in streams)
     return are_terminals and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
 
@@ -131,7 +107,6 @@ def is_screen(*streams: IO[str] | None) -> bool:
 def view_of(
     folder: RunFolder, where: str, *, is_act: bool, on_terminal: bool, as_json: bool
 ) -> RunObserver:
-    """What a person, or a machine, sees of the run."""
     mode = "act" if is_act else "observe"
     if on_terminal:
         from mwatch.cli.render.run_screen import RunScreen

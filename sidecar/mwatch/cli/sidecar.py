@@ -11,97 +11,59 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from mwatch.cli.options import Policy, TensorboardNotes, flag, option
 
 Dir = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR", help="Read the volume shared with the trainer here; by default /mwatch."
-    ),
+    Path | None, option("DIR", "Read the volume shared with the trainer here; by default /mwatch.")
 ]
-Run = Annotated[str | None, typer.Option(metavar="NAME", help="Name the run.")]
-Pod = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Name this pod; by default after the host.")
-]
-PodUid = Annotated[str | None, typer.Option(metavar="UID", help="Give the UID of this pod.")]
-Namespace = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Give the namespace of this pod.")
-]
-Node = Annotated[str | None, typer.Option(metavar="NAME", help="Give the node of this pod.")]
+Run = Annotated[str | None, option("NAME", "Name the run.")]
+Pod = Annotated[str | None, option("NAME", "Name this pod; by default after the host.")]
+PodUid = Annotated[str | None, option("UID", "Give the UID of this pod.")]
+Namespace = Annotated[str | None, option("NAME", "Give the namespace of this pod.")]
+Node = Annotated[str | None, option("NAME", "Give the node of this pod.")]
 Host = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ADDRESS", help="Listen on this address; by default on all, IPv6 and IPv4."
-    ),
+    str | None, option("ADDRESS", "Listen on this address; by default on all, IPv6 and IPv4.")
 ]
 Port = Annotated[
     str | None,
-    typer.Option(
-        metavar="PORT",
-        help="Listen on this port or the next free one; by default 9401; 0 takes any.",
-    ),
+    option("PORT", "Listen on this port or the next free one; by default 9401; 0 takes any."),
 ]
 Save = Annotated[
     Path | None,
-    typer.Option(
-        metavar="DIR", help="Read the checkpoints here; by default where the trainer saves them."
-    ),
-]
-Policy = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Read thresholds from this TOML file.")
+    option("DIR", "Read the checkpoints here; by default where the trainer saves them."),
 ]
 Config = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Read options from this TOML file, for example port = 9401."),
+    Path | None, option("FILE", "Read options from this TOML file, for example port = 9401.")
 ]
 Otlp = Annotated[
     str | None,
-    typer.Option(
-        metavar="URL", help="Export by OTLP to this URL; by default $OTEL_EXPORTER_OTLP_ENDPOINT."
-    ),
+    option("URL", "Export by OTLP to this URL; by default $OTEL_EXPORTER_OTLP_ENDPOINT."),
 ]
 Tensorboard = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Read the trainer's TensorBoard event files here."),
-]
-Notes = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Write incidents as TensorBoard text into this folder."),
+    Path | None, option("DIR", "Read the trainer's TensorBoard event files here.")
 ]
 Token = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Accept evidence and restart requests that carry the token in this file.",
-    ),
+    option("FILE", "Accept evidence and restart requests that carry the token in this file."),
 ]
 EvidenceDir = Annotated[
     Path | None,
-    typer.Option(
-        metavar="DIR",
-        help="Write evidence bundles here; by default to the volume and, in mode act, beside the "
+    option(
+        "DIR",
+        "Write evidence bundles here; by default to the volume and, in mode act, beside the "
         "checkpoints.",
     ),
 ]
 Mode = Annotated[
-    str | None,
-    typer.Option(
-        metavar="observe|act", help="Report this mode in metrics; only the controller acts."
-    ),
+    str | None, option("observe|act", "Report this mode in metrics; only the controller acts.")
 ]
 JsonLogs = Annotated[
     bool | None,
-    typer.Option(
-        "--json-logs", help="Print messages as JSON, one object per line.", show_default=False
-    ),
+    flag("--json-logs", "Print messages as JSON, one object per line.", show_default=False),
 ]
 UntilFinal = Annotated[
     bool | None,
-    typer.Option(
-        "--until-final",
-        help="Exit soon after the last attempt of this pod ends.",
-        show_default=False,
-    ),
+    flag("--until-final", "Exit soon after the last attempt of this pod ends.", show_default=False),
 ]
 
 
@@ -120,7 +82,7 @@ def sidecar(
     config: Config = None,
     otlp_endpoint: Otlp = None,
     tensorboard: Tensorboard = None,
-    tensorboard_notes: Notes = None,
+    tensorboard_notes: TensorboardNotes = None,
     token_file: Token = None,
     evidence: EvidenceDir = None,
     mode: Mode = None,
@@ -136,12 +98,10 @@ def sidecar(
 
     Example: mwatch sidecar --dir /mwatch --run gpt-7b --port 9401
     """
-    given = {name: _plain(value) for name, value in locals().items()}
+    given = {
+        name: str(value) if isinstance(value, Path) else value for name, value in locals().items()
+    }
     from mwatch.cli.sidecar_process import become
     from mwatch.config.sidecar import resolve
 
     become(resolve(given, os.environ))
-
-
-def _plain(value: object) -> object:
-    return str(value) if isinstance(value, Path) else value

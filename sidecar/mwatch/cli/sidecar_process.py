@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The process that a sidecar is, once its options are understood.
+"""The process of a sidecar, after its options have been parsed.
 
-What reads a command line (typer, and pydantic below it) holds 15 MiB, which a process that runs
-for months beside every pod does not need. So the command replaces itself by this module: the same
-process, the same pid, without them. What it was told comes through a pipe, for an address may hold
-a password, and a command line is for all to read.
+typer and what it imports take 15 MiB, which a process that runs for months beside every pod does
+not need. So the command replaces itself by this module: the same process and pid, without typer.
+The settings come through a pipe, because an address may hold a password and everybody can read a
+command line.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import json
 import os
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from mwatch.errors import MwatchError
@@ -23,15 +22,12 @@ if TYPE_CHECKING:
     from mwatch.config.sidecar import SidecarSettings
 
 _PIPE_BYTES = 1 << 15
-"""A pipe takes at least so much without a reader."""
+"""A pipe holds at least this much without a reader."""
 
 
 def become(settings: SidecarSettings) -> NoReturn:
-    """Never returns."""
-    reported = {
-        name: _plain(value) for name, value in asdict(settings).items() if value is not None
-    }
-    data = json.dumps(reported).encode()
+    given = {name: value for name, value in asdict(settings).items() if value is not None}
+    data = json.dumps(given, default=str).encode()
     if not sys.executable or len(data) > _PIPE_BYTES:
         sys.exit(_run(settings))
     reading, writing = os.pipe()
@@ -40,11 +36,11 @@ def become(settings: SidecarSettings) -> NoReturn:
     os.execv(sys.executable, [sys.executable, "-m", "mwatch.cli.sidecar_process", str(reading)])
 
 
-def main(words: list[str]) -> int:
+def main(pipe: int) -> int:
     from mwatch.config.sidecar import resolve
 
-    with open(int(words[0]), "rb") as reported:
-        return _run(resolve(json.load(reported), {}))
+    with open(pipe, "rb") as given:
+        return _run(resolve(json.load(given), {}))
 
 
 def _run(settings: SidecarSettings) -> int:
@@ -54,13 +50,9 @@ def _run(settings: SidecarSettings) -> int:
     return app.run(settings, SidecarLines(as_json=settings.json_logs, clean=app.clean))
 
 
-def _plain(value: object) -> object:
-    return str(value) if isinstance(value, Path) else value
-
-
 if __name__ == "__main__":
     try:
-        sys.exit(main(sys.argv[1:]))
+        sys.exit(main(int(sys.argv[1])))
     except MwatchError as error:
         print(f"mwatch: {error}", file=sys.stderr)
         sys.exit(2)

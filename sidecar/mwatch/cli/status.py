@@ -1,26 +1,42 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch status`: all watched jobs, one line each.
+"""`mwatch status` and `mwatch top`: the watched jobs, one line each, once or live.
 
-Exit codes: 0 all are healthy or finished (or there are none), 1 one has a problem, 2 bad usage,
-3 a job or the cluster is unreachable.
+Exit codes of `status`: 0 all are healthy or finished (or there are none), 1 one has a problem,
+2 bad usage, 3 a job or the cluster is unreachable. Exit codes of `top`: 0 ended by q, Ctrl-C or
+`--count`, 2 bad usage, 3 the cluster is unreachable at the start; if it becomes unreachable later,
+the screen shows that and tries again.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
-from typing import Annotated
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mwatch.cli.cluster import Context, Kubeconfig, Namespace, seen
-from mwatch.cli.output import write
-from mwatch.cli.recorded import AsJson
+from mwatch.cli.cluster import exit_if_unreachable
+from mwatch.cli.options import AsJson, Context, Kubeconfig, Namespace, flag, option
+from mwatch.cli.terminal import styled, write
+from mwatch.errors import MwatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mwatch.cli.terminal import Line
+    from mwatch.diagnose.fleet_status import Fleet
 
 AllNamespaces = Annotated[
-    bool,
-    typer.Option("--all-namespaces", "-A", help="Show the jobs of every namespace you may read."),
+    bool, flag("--all-namespaces", "Show the jobs of every namespace you may read.", "-A")
+]
+JsonLines = Annotated[bool, flag("--json", "Print one JSON object per refresh, each on one line.")]
+Every = Annotated[float, option("SECONDS", "Refresh at this interval.", min=1.0, max=3600.0)]
+Count = Annotated[
+    int | None, option("N", "Exit after this many refreshes; by default never.", min=1)
 ]
 
 
@@ -40,18 +56,11 @@ def status(
 
     Example: mwatch status -n training
     """
-    from mwatch.diagnose.fleet_status import Fleet, look
+    from mwatch.diagnose.fleet_status import look
     from mwatch.kube.access import open_access
 
-    def ask() -> Fleet:
-        access = open_access(kubeconfig, context)
-        try:
-            space = None if all_namespaces else namespace or access.namespace
-            return look(access, space, time.time())
-        finally:
-            access.close()
-
-    fleet = seen(ask)
+    with exit_if_unreachable(), closing(open_access(kubeconfig, context)) as access:
+        fleet = look(access, None if all_namespaces else namespace or access.namespace, time.time())
     if as_json:
         write(json.dumps(fleet.to_json(), indent=2))
     else:
@@ -60,3 +69,146 @@ def status(
 
         show(render(fleet, with_namespace=all_namespaces, columns=width()))
     raise typer.Exit(fleet.exit_code)
+
+
+def top(
+    namespace: Namespace = None,
+    all_namespaces: AllNamespaces = False,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    every: Every = 5.0,
+    count: Count = None,
+    as_json: JsonLines = False,
+) -> None:
+    """Show the watched jobs live, one line each.
+
+    Press q or Ctrl-C to exit.
+
+    Exit codes: 0 ended, 3 the cluster is unreachable.
+
+    Example: mwatch top -n training --every 2
+    """
+    from mwatch.diagnose.fleet_status import look
+    from mwatch.kube.access import open_access
+
+    with exit_if_unreachable():
+        access = open_access(kubeconfig, context)
+    space = None if all_namespaces else namespace or access.namespace
+    try:
+        with exit_if_unreachable():
+            first = look(access, space, time.time())
+        is_screen = sys.stdout.isatty() and not as_json
+        show = _Screen(all_namespaces) if is_screen else _Printed(all_namespaces, as_json)
+        _refresh(lambda: look(access, space, time.time()), first, show, every, count)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        access.close()
+
+
+def _refresh(
+    look: Callable[[], Fleet],
+    fleet: Fleet,
+    show: _Screen | _Printed,
+    every: float,
+    count: int | None,
+) -> None:
+    with show:
+        problem, looks = "", 1
+        while True:
+            show.draw(fleet, problem)
+            if looks == count or show.wait(every):
+                return
+            looks += 1
+            try:
+                fleet, problem = look(), ""
+            except MwatchError as error:
+                problem = str(error)
+
+
+class _Printed:
+    """Output to a pipe: each table below the one before."""
+
+    def __init__(self, with_namespace: bool, as_json: bool) -> None:
+        self._with_namespace = with_namespace
+        self._as_json = as_json
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
+
+    def draw(self, fleet: Fleet, problem: str) -> None:
+        from mwatch.cli.terminal import show
+
+        if self._as_json:
+            write(json.dumps({**fleet.to_json(), "problem": problem or None}))
+        else:
+            show([*_lines(fleet, problem, self._with_namespace), []])
+
+    def wait(self, seconds: float) -> bool:
+        time.sleep(seconds)
+        return False
+
+
+class _Screen:
+    """A terminal, restored at the end."""
+
+    def __init__(self, with_namespace: bool) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._with_namespace = with_namespace
+        console = Console(highlight=False, emoji=False, markup=False)
+        self._live = Live(console=console, screen=True, auto_refresh=False)
+        self._before: object = None
+
+    def __enter__(self) -> None:
+        import termios
+        import tty
+
+        if sys.stdin.isatty():
+            self._before = termios.tcgetattr(sys.stdin)
+            tty.setcbreak(sys.stdin)
+        self._live.start()
+
+    def __exit__(self, *_: object) -> None:
+        import termios
+
+        self._live.stop()
+        if self._before is not None:
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._before)  # type: ignore[arg-type]
+
+    def draw(self, fleet: Fleet, problem: str) -> None:
+        from rich.text import Text
+
+        texts = [styled(line) for line in _lines(fleet, problem, self._with_namespace)]
+        for each in texts:
+            each.no_wrap, each.overflow = True, "ellipsis"
+        self._live.update(Text("\n").join(texts), refresh=True)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the next refresh; return True if q was typed."""
+        import select
+
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if self._before is None:
+                time.sleep(left)
+                return False
+            ready, _, _ = select.select([sys.stdin], [], [], left)
+            if ready:  # read everything: select does not see what Python's own buffer holds
+                typed = os.read(sys.stdin.fileno(), 64)
+                if not typed or b"q" in typed.lower():
+                    return True
+        return False
+
+
+def _lines(fleet: Fleet, problem: str, with_namespace: bool) -> list[Line]:
+    from mwatch.cli.render.fleet import render
+    from mwatch.cli.terminal import width
+
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(fleet.at))
+    wrong = sum(each.cause not in ("healthy", "finished") for each in fleet.lines)
+    head = f"mwatch top  {stamp}  {len(fleet.lines)} jobs, {wrong} with problems  (q: quit)"
+    stale: list[Line] = [[(f"not refreshed since: {problem}", "bold yellow")]] if problem else []
+    table = render(fleet, with_namespace=with_namespace, columns=width())
+    return [[(head, "bold cyan")], *stale, *table]

@@ -1,48 +1,72 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Styled lines for a terminal; plain text when piped, and without colour where NO_COLOR is set.
+"""Text for standard output: without secrets, in any encoding, styled on a terminal.
 
-A line never wraps: what is too long is cut, so that a table stays a table. Text from a log may
-hold anything; a terminal must not obey it.
+A log that was recorded without mwatch may hold secrets and control characters; both are taken out.
+A styled line never wraps: what is too long is cut, so that a table stays a table.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from mwatch.cli.output import write
+from mwatch_trainer.scrub.scrubber import scrub_text
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 PIPED_WIDTH = 160
 _NARROWEST = 60
 
 Segment = tuple[str, str]
-"""Text and its style: `bold red`, or nothing."""
+"""Text and its style, such as `bold red`, or no style."""
 Line = Sequence[Segment]
+
+
+def write(text: str) -> None:
+    """Print a scrubbed text; characters that the terminal cannot show are escaped."""
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        sys.stdout.write(
+            scrub_text(text).encode(encoding, "backslashreplace").decode(encoding) + "\n"
+        )
+        sys.stdout.flush()
+    except BrokenPipeError:
+        ignore_closed_pipe()
+
+
+def ignore_closed_pipe() -> None:
+    """After `| head`: the interpreter would complain when it flushes again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def show(lines: Iterable[Line]) -> None:
     from rich.console import Console
-    from rich.text import Text
 
-    from mwatch.cli.output import clean
-
-    is_terminal = sys.stdout.isatty()
     out = io.StringIO()
     console = Console(
-        file=out, force_terminal=is_terminal, width=width(), highlight=False, emoji=False,
+        file=out, force_terminal=sys.stdout.isatty(), width=width(), highlight=False, emoji=False,
         markup=False, legacy_windows=False,
     )  # fmt: skip
     for line in lines:
-        text = Text.assemble(*((plain(clean(part)), style) for part, style in line))
+        text = styled(line)
         text.rstrip()
         console.print(text, no_wrap=True, overflow="ellipsis", crop=True)
     write(out.getvalue().rstrip("\n"))
 
 
+def styled(line: Line) -> Text:
+    from rich.text import Text
+
+    return Text.assemble(*((plain(scrub_text(part)), style) for part, style in line))
+
+
 def width() -> int:
-    """Columns of the terminal; wide when piped, for whoever reads that can scroll."""
+    """Columns of the terminal; wide if piped, because a reader can scroll."""
     if not sys.stdout.isatty():
         return PIPED_WIDTH
     from shutil import get_terminal_size
@@ -51,20 +75,23 @@ def width() -> int:
 
 
 def plain(text: str) -> str:
-    return "".join(char if char.isprintable() else _escaped(char) for char in text)
+    """Escape control characters."""
+    return "".join(
+        char if char.isprintable() else " " if char in "\t\r\n" else ascii(char)[1:-1]
+        for char in text
+    )
 
 
-def _escaped(char: str) -> str:
-    return " " if char in "\t\r\n" else ascii(char)[1:-1]
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def wrapped(text: str, columns: int, most: int) -> list[str]:
-    """In at most so many lines; what does not fit is cut."""
+    """Wrap into at most `most` lines and cut the rest; scrub first, as half a secret is missed."""
     from textwrap import wrap
 
-    from mwatch.cli.output import clean  # before a cut, after which half a secret is not known
-
-    lines = wrap(" ".join(plain(clean(text)).split()), max(columns, 20)) or [""]
+    lines = wrap(" ".join(plain(scrub_text(text)).split()), max(columns, 20)) or [""]
     if len(lines) > most:
         lines = [*lines[: most - 1], lines[most - 1][: max(columns - 3, 1)] + "..."]
     return lines

@@ -29,6 +29,7 @@ from mwatch.model.incident import IncidentRecord
 from mwatch.model.kube.pause import pause_of
 from mwatch.model.kube.pod import KubePod
 from mwatch.model.phase import JobPhase
+from mwatch.report.files import check_target
 from mwatch.report.markdown import json_text
 from mwatch.report.run_report import RunReport, iso
 from mwatch.runtime.files import replacing
@@ -234,14 +235,6 @@ def _time(at: float | None) -> str | None:
 MAX_BYTES = 64 * 1024 * 1024
 """Before compression; logs come last and are left out first."""
 _LOG_BYTES = 512 * 1024
-
-
-def check_target(file: Path) -> None:
-    """Raise InputError, before anything is read, if the bundle cannot be written."""
-    if file.is_dir():
-        raise InputError(f"{file} is a folder; name a file in it")
-    if not file.parent.is_dir():
-        raise InputError(f"cannot write {file}: no folder {file.parent}; create it first")
 
 
 def write_bundle(report: JobReport, file: Path) -> str:

@@ -2,14 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """How each attempt ended and how the run stands: the one place that draws this conclusion.
 
-It is fed with every assessment and every action, of a run that is watched, of recorded logs and
-of a live job alike, so that no two commands conclude differently.
-
-An attempt that mwatch itself ended has the cause that it was ended for: the kill that follows is
-mwatch's own doing. Any other attempt has the verdict of the last assessment of it; one that was
-fine until the next attempt began has the launcher's reason, or none. The run has the verdict of
-its last attempt. An interrupted run that was fine is healthy, not unknown: mwatch was there and
-knows that a person ended it.
+It is fed with every assessment and action, whether the run is watched, replayed or diagnosed live,
+so that no two commands conclude differently. An attempt that mwatch ended has the cause that it was
+ended for, because the kill that follows is mwatch's own doing. Any other attempt has the verdict of
+its last assessment; if it was healthy until the next attempt began, the launcher's reason, or none.
+The run has the verdict of its last attempt. An interrupted run that was healthy stays healthy:
+mwatch knows that a person ended it.
 """
 
 from __future__ import annotations
@@ -29,8 +27,8 @@ from mwatch.report.model import AttemptReport, short
 
 MAX_ATTEMPTS = 256
 _SENT_SIGNALS = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
-"""Sent by others; any other signal is the process's own fault."""
-_SILENT_END = "ended without a word: nothing tells how"
+"""Sent from outside; any other signal is the fault of the process."""
+_SILENT_END = "ended without an error message or an exit code"
 
 
 class RunConclusion(NamedTuple):
@@ -39,7 +37,7 @@ class RunConclusion(NamedTuple):
     verdict: Verdict
     decision: Decision
     acted_at: float | None
-    """When mwatch acted on it, or would have; None: it did not."""
+    """When mwatch acted, or would have; None: never."""
     findings: tuple[Finding, ...]
 
 
@@ -58,13 +56,13 @@ class _Look(NamedTuple):
 
 class Conclusions:
     def __init__(self, engine: Engine, *, is_act: bool) -> None:
-        """`is_act`: what is reported as an action was carried out, not only proposed."""
+        """`is_act`: actions are carried out, not only proposed."""
         self._engine = engine
         self._is_act = is_act
         self._looks: dict[int, _Look] = {}
-        """By attempt: the last assessment, or the one that it was ended for."""
+        """By attempt: the last assessment, or the one that led to its end."""
         self.actions: dict[int, tuple[Decision, float]] = {}
-        """By attempt: what was done about it, or would have been, and when."""
+        """By attempt: the action taken, or proposed, and when."""
 
     def assessed(self, assessment: Assessment) -> None:
         number = assessment.decision.attempt
@@ -80,14 +78,14 @@ class Conclusions:
             self._keep(decision.attempt, Assessment(at, findings, decision))
 
     def _keep(self, number: int, assessment: Assessment) -> None:
-        said = verdict(self._engine.job, assessment.findings, assessment.decision)
-        self._looks[number] = _Look(said, assessment)
+        found = verdict(self._engine.job, assessment.findings, assessment.decision)
+        self._looks[number] = _Look(found, assessment)
         drop_old(self._looks)
 
     def run(
         self, ended: Assessment | None = None, *, is_interrupted: bool = False
     ) -> RunConclusion:
-        """`ended`: the last assessment, where a recording shows more than was known live."""
+        """`ended`: the last assessment of a recording, which shows more than was known live."""
         job = self._engine.job
         if ended is None:
             look = self._looks.get(job.attempt.number)
@@ -95,17 +93,16 @@ class Conclusions:
                 return _NOTHING_SEEN
             ended = look.assessment if look else self._engine.preview(job.now)
         decision, acted_at = self._standing_decision(ended)
-        said = verdict(job, ended.findings, decision)
-        if is_interrupted and said.cause is Cause.HEALTHY:
-            place = (
-                "" if job.attempt.iteration is None else f" after iteration {job.attempt.iteration}"
-            )
+        found = verdict(job, ended.findings, decision)
+        if is_interrupted and found.cause is Cause.HEALTHY:
+            done = job.attempt.iteration
+            place = "" if done is None else f" after iteration {done}"
             text = f"interrupted by a person{place}; nothing was wrong"
-            said, decision = replace(said, summary=text), replace(decision, reason=text)
-        return RunConclusion(said, decision, acted_at, ended.findings)
+            found, decision = replace(found, summary=text), replace(decision, reason=text)
+        return RunConclusion(found, decision, acted_at, ended.findings)
 
     def _standing_decision(self, ended: Assessment) -> tuple[Decision, float | None]:
-        """The action that was (or would be) taken on the last attempt, if its reason stands."""
+        """The action taken (or proposed) on the last attempt, if its reason still holds."""
         engine, job = self._engine, self._engine.job
         number = job.attempt.number
         done = self.actions.get(number)
@@ -116,21 +113,19 @@ class Conclusions:
             return taken, at
         others = deque(act for act in engine.record.acts if act.attempt != number)
         afresh = decide(job, ended.findings, DecisionRecord(others), engine.settings)
+        lead = taken.finding and (taken.finding.detector, taken.cause)
         newest = next(
-            (each for each in ended.findings
-             if taken.finding
-             and (each.detector, each.cause) == (taken.finding.detector, taken.cause)),
-            None,
-        )  # fmt: skip
+            (each for each in ended.findings if (each.detector, each.cause) == lead), None
+        )
         if newest is None and afresh.cause is not taken.cause:
             return afresh, None
         if job.sees(Source.CHECKPOINTS) and afresh.action is not Action.NONE:
-            return afresh, at  # the folder knows better than the log what can be loaded
+            return afresh, at  # the folder shows better than the log what can be loaded
         return replace(taken, finding=newest or taken.finding), at
 
     def last_attempt(self, concluded: RunConclusion) -> AttemptReport:
-        said = concluded.verdict
-        return _report(self._engine.job.attempt, said.cause, said.summary, concluded.decision)
+        cause, summary = concluded.verdict.cause, concluded.verdict.summary
+        return _report(self._engine.job.attempt, cause, summary, concluded.decision)
 
     def past_attempt(self, attempt: Attempt) -> AttemptReport:
         look, taken = self._looks.get(attempt.number), self.actions.get(attempt.number)
@@ -142,7 +137,7 @@ class Conclusions:
 
 
 def _reported_by_launcher(attempt: Attempt) -> tuple[Cause, str] | None:
-    """torchrun prints why it restarts its workers in the line that begins the next attempt."""
+    """torchrun prints why it restarts its workers in the line that starts the next attempt."""
     last = attempt.errors[-1].error if attempt.errors else None
     if last is None or last.kind != "restart" or last.exit_code is None:
         return None

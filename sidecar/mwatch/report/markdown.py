@@ -1,21 +1,19 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A report as a file: JSON for machines, Markdown for a ticket. Written whole, or not at all."""
+"""A report as a file: JSON for machines, Markdown for a ticket."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mwatch.errors import InputError
+from mwatch.report.files import check_target, write_target
 from mwatch.report.run_report import RunReport
-from mwatch.runtime.files import replace_file
 
-_SUFFIXES = (".md", ".json")
+SUFFIXES = (".md", ".json")
 
 
 def to_json(report: RunReport) -> str:
@@ -35,42 +33,23 @@ def _finite(value: Any) -> Any:
     return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def check_target(file: Path) -> None:
-    """Before a long replay: InputError where the report could not be written."""
-    if file.suffix not in _SUFFIXES:
-        raise InputError(f"{file}: name it .md or .json, for that tells what to write")
-    if file.is_dir():
-        raise InputError(f"{file}: is a folder; name a file in it")
-    if not file.parent.is_dir():
-        raise InputError(f"{file}: there is no folder {file.parent}; make it first")
-
-
 def write_report(report: RunReport, file: Path) -> None:
-    check_target(file)
+    check_target(file, *SUFFIXES)
     text = to_json(report) + "\n" if file.suffix == ".json" else to_markdown(report)
-    try:
-        replace_file(file, text.encode("utf-8", "backslashreplace"), mode=0o666 & ~_umask())
-    except OSError as error:
-        raise InputError(f"{file}: cannot be written ({error.strerror}); check it") from error
-
-
-def _umask() -> int:
-    """It can only be read by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
+    write_target(file, text.encode("utf-8", "backslashreplace"))
 
 
 def to_markdown(report: RunReport) -> str:
     data = report.to_json()
-    said, decision = data["verdict"], data["decision"]
+    verdict, decision = data["verdict"], data["decision"]
+    since = verdict["since"]
     verb = "acts" if report.mode == "act" else "would"
     lines = [
-        f"# {said['cause'].replace('_', ' ')}: {_cell(said['summary'])}",
+        f"# {verdict['cause'].replace('_', ' ')}: {_cell(verdict['summary'])}",
         "",
-        f"- since: iteration {_or(said['since']['iteration'])}, {_or(said['since']['time'])}",
-        f"- confidence: {said['confidence']}",
-        f"- culprit: {_culprit(said['culprit'])}",
+        f"- since: iteration {_or(since['iteration'])}, {_or(since['time'])}",
+        f"- confidence: {verdict['confidence']}",
+        f"- culprit: {_culprit(verdict['culprit'])}",
         f"- mwatch {verb}: {decision['action']}, from checkpoint {_or(decision['resume_from'])}",
         f"- because: {_cell(decision['reason'])}",
     ]
@@ -85,8 +64,8 @@ def to_markdown(report: RunReport) -> str:
 def _findings(data: dict[str, Any]) -> Iterator[str]:
     yield from _title("Findings at the end")
     for each in data["findings"]:
-        who = f"{each['detector']}, {each['severity']}"
-        yield f"- **{each['cause']}** ({who}): {_cell(each['summary'])}"
+        source = f"{each['detector']}, {each['severity']}"
+        yield f"- **{each['cause']}** ({source}): {_cell(each['summary'])}"
         for seen in each["evidence"]:
             yield f"  - `{_or(seen['file'])}:{_or(seen['line'])}` {_code(seen['text'])}"
     yield "" if data["findings"] else "None.\n"
@@ -175,7 +154,7 @@ def _or(value: Any) -> Any:
 
 
 def _cell(text: str) -> str:
-    """One line, and nothing in it that Markdown or HTML would obey."""
+    """Flatten to one line, and escape Markdown and HTML."""
     flat = " ".join(text.split())
     return flat.replace("|", "\\|").replace("<", "&lt;").replace("`", "'")
 

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The report of a run: the one model behind every screen, `--json`, Markdown, HTML and story.json.
 
-Times are the log's own, without a zone, for a log does not name one; seconds from the first line
-where it prints none; of a run that mwatch watched, seconds since 1970, and UTC in JSON. `None` is
-what nobody can tell.
+Times of recorded logs are those of the log, without a zone, because a log does not name one, or
+seconds since the first line if it prints none. Times of a run that mwatch watched are seconds since
+1970, and UTC in JSON. `None` means unknown.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from mwatch.report.model import (
 from mwatch.report.series import Bucket
 
 _FINE = frozenset({Cause.HEALTHY, Cause.FINISHED})
-_UNSEEN = frozenset({Cause.UNKNOWN, Cause.BLIND})
+_UNKNOWN = frozenset({Cause.UNKNOWN, Cause.BLIND})
 _WRITTEN_SECONDS = 60.0
-"""A watched run writes its story every few seconds: one that is older is not written any more."""
+"""A watched run writes its story every few seconds; an older one is no longer written."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
     run: str
     mode: str
-    """`replay`: of recorded logs; `observe`: watched, not touched; `act`: restarted by mwatch."""
+    """`replay`: recorded logs; `observe`: watched only; `act`: restarted by mwatch."""
     clock: ReportClock
     verdict: Verdict
-    """How things stand at the end."""
+    """At the end."""
     decision: Decision
     advice: Advice
     started_at: float | None = None
     ended_at: float | None = None
-    """The newest moment that is reported."""
+    """The newest time in the report."""
     is_over: bool = True
-    """Nothing more will come."""
+    """Whether the run has ended."""
     acted_at: float | None = None
-    """When mwatch acted on the last attempt, or would have; None: it did not."""
+    """When mwatch acted on the last attempt, or would have; None: never."""
     findings: tuple[Finding, ...] = ()
     """At the end."""
     incidents: tuple[IncidentStory, ...] = ()
@@ -71,22 +71,22 @@ class RunReport:
     sights: tuple[SightStory, ...] = ()
     timeline: tuple[TimelineEntry, ...] = ()
     left_out: int = 0
-    """Entries of the timeline, attempts and incidents that there was no room for."""
+    """Entries of the timeline, attempts and incidents beyond the limits."""
     notes: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
-    """That were read."""
+    """Files that were read."""
     lines: int | None = None
-    """Of the files; None: not counted."""
+    """Lines of the files; None: not counted."""
 
     @property
     def exit_code(self) -> int:
-        if self.verdict.cause in _UNSEEN:
+        if self.verdict.cause in _UNKNOWN:
             return 3
         return 0 if self.verdict.cause in _FINE else 1
 
     @property
     def finding(self) -> Finding | None:
-        """The one that the verdict rests on."""
+        """The finding behind the verdict."""
         lead = self.decision.finding
         if lead is not None and lead.summary == self.verdict.summary:
             return lead
@@ -94,7 +94,7 @@ class RunReport:
         return next(same, None)
 
     def judged(self, verdict: Verdict, decision: Decision, advice: Advice) -> RunReport:
-        """With another verdict on its last attempt."""
+        """Replace the verdict on the last attempt."""
         last = tuple(
             replace(each, cause=verdict.cause, summary=verdict.summary, decision=decision)
             for each in self.attempts[-1:]
@@ -103,7 +103,7 @@ class RunReport:
         return replace(self, verdict=verdict, decision=decision, advice=advice, attempts=attempts)
 
     def seen_at(self, now: float) -> RunReport:
-        """As it is to be read at `now`: nobody finishes the story of a watcher that was killed."""
+        """The report as of `now`: a watcher that was killed does not finish its story."""
         age = now - (self.ended_at or now)
         if self.is_over or self.verdict.cause is not Cause.HEALTHY or age <= _WRITTEN_SECONDS:
             return self
@@ -122,14 +122,14 @@ class RunReport:
         return round(at, 3) if self.clock.is_relative else iso(at)
 
     def to_json(self) -> dict[str, Any]:
-        said = self.verdict
+        verdict = self.verdict
         return {
             "verdict": {
-                "cause": said.cause.value,
-                "summary": said.summary,
-                "since": self._since(said.since_iteration, said.since_time),
-                "culprit": culprit_json(said.culprit),
-                "confidence": said.confidence,
+                "cause": verdict.cause.value,
+                "summary": verdict.summary,
+                "since": self._since(verdict.since_iteration, verdict.since_time),
+                "culprit": culprit_json(verdict.culprit),
+                "confidence": verdict.confidence,
             },
             "decision": self._decision(self.decision) | {"at": self.time(self.acted_at)},
             "findings": [self._finding(each) for each in self.findings],
@@ -235,7 +235,7 @@ class RunReport:
 
 
 def iso(at: float) -> str:
-    """In the log's own zone, which is not named; a moment that no calendar has is a number."""
+    """ISO 8601 without a zone; a time outside the calendar stays a number."""
     try:
         moment = datetime.fromtimestamp(at, UTC).replace(tzinfo=None)
     except (ValueError, OverflowError, OSError):

@@ -1,16 +1,16 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers of a run, of any length, in a bounded place.
+"""The curves of a run of any length, in bounded memory.
 
-Iteration lines go into buckets of neighbours of one attempt. When there are too many buckets,
-every two neighbours become one: the lowest and highest value of each stay, so that a spike of a
-single step is still there after five million. What cannot be told afterwards is where inside a
-bucket it was.
+Iteration lines go into buckets of neighbours of one attempt. When there are too many buckets, every
+two neighbours become one. A bucket keeps its lowest and highest value, so a spike of a single step
+survives five million steps; only its place inside the bucket is lost.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,12 +34,12 @@ class ValueRange(NamedTuple):
 class Bucket:
     attempt: int
     first: int
-    """Iterations that it speaks for."""
+    """First iteration covered."""
     last: int
     began_at: float
     ended_at: float
     loss: ValueRange | None = None
-    """None: no line of it had a finite one."""
+    """None: no line had a finite one."""
     step_seconds: ValueRange | None = None
     loss_scale: ValueRange | None = None
     grad_norm: ValueRange | None = None
@@ -73,15 +73,15 @@ class Series:
     def _put(self, bucket: Bucket, step: Step) -> None:
         loss = main_loss(step)
         has_counted = not is_all_skipped(step)
-        told = _finite(loss) if has_counted else None
-        self.has_loss = self.has_loss or told is not None
-        is_missing = told is None and self.has_loss and has_counted
+        counted = loss if has_counted and loss is not None and math.isfinite(loss) else None
+        self.has_loss = self.has_loss or counted is not None
+        is_missing = counted is None and self.has_loss and has_counted
         is_bad = is_missing or _is_wild(loss) or _is_wild(step.grad_norm)
         if step.iteration > bucket.last:
             bucket.last = step.iteration
         if step.at > bucket.ended_at:
             bucket.ended_at = step.at
-        bucket.loss = _grown(bucket.loss, told)
+        bucket.loss = _grown(bucket.loss, counted)
         bucket.step_seconds = _grown(bucket.step_seconds, step.seconds)
         bucket.loss_scale = _grown(bucket.loss_scale, step.loss_scale)
         bucket.grad_norm = _grown(bucket.grad_norm, step.grad_norm)
@@ -89,19 +89,10 @@ class Series:
         bucket.bad += is_bad
 
     def _halve(self) -> None:
-        """Every two neighbours of one attempt become one; of far too many attempts, the first
-        ones lose their numbers."""
+        """Join neighbours; of far too many attempts, the first ones lose their numbers."""
         self._width *= 2
-        kept: list[Bucket] = []
-        is_open = False
-        for bucket in self.buckets:
-            if is_open and kept[-1].attempt == bucket.attempt:
-                kept[-1] = joined(kept[-1], bucket)
-                is_open = False
-            else:
-                kept.append(bucket)
-                is_open = True
-        self._filled = 1 if is_open else self._width
+        kept, is_odd = halved(self.buckets)
+        self._filled = 1 if is_odd else self._width
         attempts = sorted({bucket.attempt for bucket in kept})
         if len(attempts) > MAX_SERIES_ATTEMPTS:
             oldest = attempts[-MAX_SERIES_ATTEMPTS]
@@ -109,7 +100,21 @@ class Series:
         self.buckets = kept
 
 
-def joined(one: Bucket, other: Bucket) -> Bucket:
+def halved(buckets: Sequence[Bucket]) -> tuple[list[Bucket], bool]:
+    """Join every two neighbours of one attempt; also whether the last bucket stayed alone."""
+    kept: list[Bucket] = []
+    is_odd = False
+    for bucket in buckets:
+        if is_odd and kept[-1].attempt == bucket.attempt:
+            kept[-1] = _joined(kept[-1], bucket)
+            is_odd = False
+        else:
+            kept.append(bucket)
+            is_odd = True
+    return kept, is_odd
+
+
+def _joined(one: Bucket, other: Bucket) -> Bucket:
     return Bucket(
         one.attempt,
         min(one.first, other.first),
@@ -134,7 +139,7 @@ def _both(one: ValueRange | None, other: ValueRange | None) -> ValueRange | None
 
 
 def _grown(span: ValueRange | None, value: float | None) -> ValueRange | None:
-    """With one more line."""
+    """Add one line."""
     if value is None or not math.isfinite(value):
         return span
     if span is None:
@@ -142,10 +147,6 @@ def _grown(span: ValueRange | None, value: float | None) -> ValueRange | None:
     low, high, mean, lines = span
     mean += value / (lines + 1) - mean / (lines + 1)
     return ValueRange(min(low, value), max(high, value), mean, lines + 1)
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _is_wild(value: float | None) -> bool:

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from operator import attrgetter
 
 import pytest
 
 from mwatch.model.finding import Cause
-from mwatch.report.html.charts import curve, frame, of_loss, spread, thinned
+from mwatch.report.html.charts import curve, frame, spread, thinned
 from mwatch.report.html.scale import Up
 from mwatch.report.model import AttemptReport
 from mwatch.report.run_report import RunReport
@@ -70,7 +71,7 @@ def test_what_a_later_attempt_did_again_was_lost() -> None:
     lines += [bucket(n, 20.0 + n, attempt=2) for n in range(7, 13)]
     drawn = frame(story(*lines, attempts=(attempt(1, 1, 10, None), attempt(2, 7, 12, 6))))
     assert [each.first for each in drawn.buckets if drawn.is_lost(each)] == [7, 8, 9, 10]
-    told = curve(drawn, of_loss, Up(0.0, 4.0), drawn.step_of)
+    told = curve(drawn, attrgetter("loss"), Up(0.0, 4.0), drawn.step_of)
     assert (told.kept.count("M"), told.lost.count("M")) == (2, 1)
 
 
@@ -88,12 +89,12 @@ def test_an_attempt_that_began_anew_loses_all_before_it() -> None:
 def test_a_missing_number_is_a_gap_and_a_lone_one_a_dot() -> None:
     lines = [bucket(1, 1.0), bucket(2, 2.0, loss=None), bucket(3, 3.0), bucket(4, 4.0)]
     drawn = frame(story(*lines))
-    told = curve(drawn, of_loss, Up(0.0, 4.0), drawn.time_of)
+    told = curve(drawn, attrgetter("loss"), Up(0.0, 4.0), drawn.time_of)
     assert told.kept == "M0 50h.01M666.67 50L1000 50"
 
 
 def test_the_range_of_a_bucket_is_an_area() -> None:
     wide = replace(bucket(2, 2.0), loss=ValueRange(1.0, 3.0, 2.0, 5))
     drawn = frame(story(bucket(1, 1.0), wide))
-    told = curve(drawn, of_loss, Up(0.0, 4.0), drawn.time_of)
+    told = curve(drawn, attrgetter("loss"), Up(0.0, 4.0), drawn.time_of)
     assert told.ranges == "M0 50L1000 25L1000 75L0 50Z"

@@ -148,7 +148,7 @@ def test_any_story_makes_a_whole_page(seed: int) -> None:
 def test_a_story_of_nothing_says_so() -> None:
     text = " ".join(Reader(render(ReportRecorder(Engine("run", {}), "replay").report())).text)
     assert "no data yet" in text
-    assert "No iteration line was seen" in text
+    assert "The log has no iteration lines" in text
 
 
 def test_a_single_point_is_a_dot() -> None:
@@ -191,7 +191,7 @@ def test_two_hundred_incidents_with_long_texts_stay_inside_the_bound() -> None:
     )
     page = render(quiet(*(bucket(number) for number in range(1, 2049)), incidents=many))
     assert len(page.encode()) <= MAX_BYTES
-    assert "it is cut here" in page
+    assert "Evidence is shortened" in page
     assert page.count('class="incident"') == 256
 
 

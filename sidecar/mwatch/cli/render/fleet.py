@@ -18,11 +18,11 @@ _DOUBT = ("unknown", "blind", "suspended", "slow", "checkpoint_overdue")
 _MAX_NAME = 40
 _VERDICT = _HEAD.index("VERDICT")
 _LESSER = tuple(map(_HEAD.index, ("KIND", "MODE", "PHASE", "PODS", "ITERATION")))
-"""What a narrow terminal does without, the first one first: the verdict must be seen."""
+"""Columns that a narrow terminal drops, in this order, to keep the verdict visible."""
 
 
 def render(fleet: Fleet, *, with_namespace: bool, columns: int = PIPED_WIDTH) -> list[Line]:
-    problems: list[Line] = [[(f"not seen: {each}", "yellow")] for each in fleet.problems]
+    problems: list[Line] = [[(f"not read: {each}", "yellow")] for each in fleet.problems]
     if not fleet.lines:
         return [[("no watched job; mwatch inject adds the label mwatch.dev/watch", "")], *problems]
     rows = [_HEAD, *(_row(each, fleet.at) for each in fleet.lines)]

@@ -1,9 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A plan on one screen: layout, memory by part and stage, checkpoints, what is wrong.
-
-`mwatch plan --list`: three tables of names.
-"""
+"""`mwatch plan` on one screen: layout, memory by part and stage, checkpoints, problems; names."""
 
 from __future__ import annotations
 
@@ -77,7 +74,7 @@ def _memory(plan: CapacityPlan) -> list[Line]:
 
 
 def _shown(stages: Sequence[_T]) -> Sequence[_T]:
-    """The first and the last are the full ones."""
+    """Keep the first and the last stages: they hold most."""
     if len(stages) <= _MOST_STAGES:
         return stages
     half = _MOST_STAGES // 2
@@ -138,14 +135,7 @@ def _table(rows: Sequence[tuple[str, ...]]) -> list[Line]:
 
 
 def render_names() -> str:
+    from mwatch.cli.terminal import table
     from mwatch.plan.request import instances, known_presets, tiers
 
-    return "\n\n".join(_names_table(rows) for rows in (known_presets(), instances(), tiers()))
-
-
-def _names_table(rows: Sequence[tuple[str, ...]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+    return "\n\n".join("\n".join(table(rows)) for rows in (known_presets(), instances(), tiers()))

@@ -1,61 +1,59 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A report on a terminal: `diagnose` in one screen, `replay` at length, a live job in one screen.
+"""Reports on a terminal: `diagnose` on one screen, `replay` at length, a live job, a manifest.
 
-A screen says what happened, who, since when, why we think so, what was done, and what to do.
+A screen shows what happened, the culprit, since when, the evidence, what was done, and what to do
+next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from mwatch.cli.terminal import Line, width, wrapped
+from mwatch.cli.terminal import Line, table, width, wrapped
 from mwatch.cli.words import action_text, clock, duration, place, share, who
 
 if TYPE_CHECKING:
+    from mwatch.diagnose.manifest import ManifestReport
     from mwatch.diagnose.report import JobReport
+    from mwatch.model.checks.check import Problem
     from mwatch.model.finding import Finding
     from mwatch.report.run_report import RunReport
 
 
 SCREEN = 24
-"""Lines of the smallest terminal; the prompt that follows needs one of them."""
+"""Lines of the smallest terminal, including one for the next prompt."""
 _LABEL = 11
 _ROOM = ((4, 3), (3, 1), (2, 0))
-"""Lines of evidence, and of what else is wrong: the most that fits on the screen is shown."""
+"""Lines of evidence and of other findings to try: the first pair that fits is shown."""
 _NOTES = 3
 STYLES = {0: "bold green", 1: "bold red", 3: "bold yellow"}
 """By exit code."""
 
 
 def render_diagnosis(report: RunReport) -> list[Line]:
-    head = list(_head(report))
+    head: list[Line] = [headline(report), *_summary(report, 3), []]
     lines: list[Line] = []
     for evidence, others in _ROOM:
         lines = [*head, *_facts(report, evidence, others)]
         if len(lines) < SCREEN:
             break
-    return [*lines, *_notes(report, SCREEN - 1 - len(lines))]
+    notes = list(report.notes)
+    if report.clock.is_relative:
+        notes.insert(0, "the log prints no times: moments are relative to its first line")
+    return [*lines, *_notes(notes, SCREEN - 1 - len(lines))]
 
 
 def headline(report: RunReport, now: float | None = None) -> Line:
-    """`now`: the run goes on, so the age of the fault matters."""
-    reported = report.verdict
-    since = (
-        "" if reported.since_iteration is None else f" since iteration {reported.since_iteration}"
-    )
-    if reported.since_time is not None:
-        ago = "" if now is None else f", {duration(max(0.0, now - reported.since_time))} ago"
-        since += f" ({clock(report, reported.since_time)}{ago})"
-    cause = reported.cause.value.upper().replace("_", " ")
+    """`now`: the run is live, so show how long ago the fault began."""
+    verdict = report.verdict
+    since = "" if verdict.since_iteration is None else f" since iteration {verdict.since_iteration}"
+    if verdict.since_time is not None:
+        ago = "" if now is None else f", {duration(max(0.0, now - verdict.since_time))} ago"
+        since += f" ({clock(report, verdict.since_time)}{ago})"
+    cause = verdict.cause.value.upper().replace("_", " ")
     return [(cause, STYLES[report.exit_code]), (since, "bold")]
-
-
-def _head(report: RunReport) -> Iterator[Line]:
-    yield headline(report)
-    yield from _summary(report, 3)
-    yield []
 
 
 def _summary(report: RunReport, most: int) -> Iterator[Line]:
@@ -124,7 +122,6 @@ def _action(report: RunReport) -> str:
 
 
 def _acted(report: RunReport) -> str:
-    """What mwatch did about the run, or would do."""
     is_act = report.mode == "act"
     if report.acted_at is not None:
         verb = "acted" if is_act else "would have acted"
@@ -136,7 +133,6 @@ def _acted(report: RunReport) -> str:
 
 
 def _others(report: RunReport, most: int) -> Iterator[Line]:
-    """What else is wrong, and what was wrong in earlier attempts."""
     yield from _other_findings(report, most)
     past = [each for each in report.attempts[:-1] if each.cause.value != "finished"]
     if past:
@@ -155,12 +151,8 @@ def _worst(report: RunReport) -> str:
     return f"; {named}" if named else ""
 
 
-def _notes(report: RunReport, room: int) -> Iterator[Line]:
-    notes = list(report.notes)
-    if report.clock.is_relative:
-        notes.insert(0, "the log prints no times: moments are relative to its first line")
-    most = max(0, min(_NOTES, room))
-    for note in notes[:most]:
+def _notes(notes: Sequence[str], room: int) -> Iterator[Line]:
+    for note in notes[: max(0, min(_NOTES, room))]:
         yield from _row("note", note, 1)
 
 
@@ -188,13 +180,13 @@ def _title(text: str) -> Iterator[Line]:
 
 
 def _timeline(report: RunReport) -> Iterator[Line]:
-    reported = [(entry.at, entry.kind, entry.text) for entry in report.timeline]
-    reported += _incidents(report)
-    reported.sort(key=lambda each: each[0])
+    entries = [(entry.at, entry.kind, entry.text) for entry in report.timeline]
+    entries += _incidents(report)
+    entries.sort(key=lambda each: each[0])
     yield from _title("TIMELINE" + (" (from the first line)" if report.clock.is_relative else ""))
-    left_out = max(0, len(reported) - _MAX_TIMELINE)
+    left_out = max(0, len(entries) - _MAX_TIMELINE)
     half = _MAX_TIMELINE // 2
-    kept = reported if not left_out else [*reported[:half], *reported[-half:]]
+    kept = entries if not left_out else [*entries[:half], *entries[-half:]]
     date = ""
     for index, (at, kind, text) in enumerate(kept):
         if left_out and index == half:
@@ -211,7 +203,7 @@ def _incidents(report: RunReport) -> Iterator[tuple[float, str, str]]:
         yield each.detected_at, "incident", f"{each.cause}{times}: {each.summary}"
         is_last = each.attempt == report.attempts[-1].number
         if each.closed_at is not None and is_last and each.acted_at is None:
-            yield each.closed_at, "healed", f"{each.cause}: no longer so"
+            yield each.closed_at, "healed", f"{each.cause}: no longer present"
 
 
 def _attempts(report: RunReport) -> Iterator[Line]:
@@ -231,11 +223,9 @@ def _attempts(report: RunReport) -> Iterator[Line]:
             (str(each.number), clock(report, each.started_at), lasted, done, came_from,
              each.cause.value, would)
         )  # fmt: skip
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
     yield from _title("ATTEMPTS")
-    for index, row in enumerate(rows):
-        cells = (text.ljust(wide) for text, wide in zip(row, widths, strict=True))
-        yield [("  " + "  ".join(cells), "dim" if index == 0 else "")]
+    for index, line in enumerate(table(rows)):
+        yield [(f"  {line}", "dim" if index == 0 else "")]
 
 
 def _findings(report: RunReport) -> Iterator[Line]:
@@ -278,11 +268,8 @@ def _goodput(report: RunReport) -> Iterator[Line]:
     whole = report.wall_seconds
     if report.goodput is None:
         return
-    gpus = (
-        ""
-        if report.world_size is None
-        else f", {report.world_size} GPU" + "s" * (report.world_size > 1)
-    )
+    ranks = report.world_size
+    gpus = "" if ranks is None else f", {ranks} GPU" + "s" * (ranks > 1)
     yield from _title(f"GOODPUT {report.goodput:.1%} of {duration(whole)}{gpus}")
     for each in sorted(report.spent, key=lambda each: -each.seconds):
         if each.seconds > 0:
@@ -294,7 +281,7 @@ def _goodput(report: RunReport) -> Iterator[Line]:
 
 
 _JOB_ROOM = ((4, 3, 3), (3, 2, 2), (2, 1, 1), (1, 0, 1))
-"""Lines of evidence, of other findings, of checks: the most that fits is shown."""
+"""Lines of evidence, other findings and checks to try: the first that fits is shown."""
 _LEVELS = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 
@@ -305,11 +292,7 @@ def render_job(job: JobReport) -> list[Line]:
         lines = [*head, *_job_facts(job, evidence, others, checks)]
         if len(lines) < SCREEN:
             break
-    room = SCREEN - 1 - len(lines)
-    notes = [
-        line for note in job.report.notes[: max(0, min(3, room))] for line in _row("note", note, 1)
-    ]
-    return [*lines, *notes]
+    return [*lines, *_notes(job.report.notes, SCREEN - 1 - len(lines))]
 
 
 def _job_head(job: JobReport) -> Iterator[Line]:
@@ -351,13 +334,9 @@ def _state(job: JobReport) -> str:
         parts.append(f"iteration {job.report.iteration}" + (f" of {of}" if of else ""))
     if len(job.report.attempts) > 1:
         parts.append(f"attempt {job.report.attempts[-1].number}")
-    return f"{', '.join(parts)}; {_seen(job)}"
-
-
-def _seen(job: JobReport) -> str:
-    if job.answering:
-        return f"{job.answering} sidecars and {job.logs_read} logs read"
-    return f"{job.logs_read} logs read, no sidecar"
+    sidecars = f"{job.answering} sidecars and " if job.answering else ""
+    read = f"{sidecars}{job.logs_read} logs read" + ("" if job.answering else ", no sidecar")
+    return f"{', '.join(parts)}; {read}"
 
 
 def _job_evidence(job: JobReport, most: int) -> Iterator[Line]:
@@ -371,6 +350,7 @@ def _job_evidence(job: JobReport, most: int) -> Iterator[Line]:
 
 
 def _lead(job: JobReport) -> Finding | None:
+    """The finding behind the verdict, or one of the same cause that has evidence."""
     found = job.report.finding
     if found is not None and found.evidence:
         return found
@@ -380,25 +360,25 @@ def _lead(job: JobReport) -> Finding | None:
 
 def _mwatch(job: JobReport) -> Iterator[Line]:
     kube, decision = job.facts.job, job.report.decision
-    reported = [
+    texts = [
         text if at is None else f"{clock(job.report, at)} {text}" for at, text, _ in job.actions[:3]
     ]
     if not kube.is_watched:
-        reported.append("does not watch this job (no label mwatch.dev/watch)")
+        texts.append("does not watch this job (no label mwatch.dev/watch)")
     would = f"would {action_text(decision)}"
     if decision.action.value == "none" and decision.reason != job.report.verdict.summary:
         would += f": {decision.reason}"
-    reported.append(f"{would} (mode {kube.mode})")
-    for index, text in enumerate(reported):
+    texts.append(f"{would} (mode {kube.mode})")
+    for index, text in enumerate(texts):
         yield from _row("mwatch" if index == 0 else "", text, 1)
 
 
 def _other_findings(report: RunReport, most: int) -> Iterator[Line]:
-    reported = report.verdict
+    lead = report.verdict
     others = [
         each
         for each in report.findings
-        if each.cause is not reported.cause and each.summary != reported.summary
+        if each.cause is not lead.cause and each.summary != lead.summary
     ]
     for index, each in enumerate(others[:most]):
         yield from _row("also" if index == 0 else "", f"{each.cause.value}: {each.summary}", 1)
@@ -414,3 +394,31 @@ def _checks(job: JobReport, most: int) -> Iterator[Line]:
         style = _LEVELS[each.level.value]
         text = wrapped(f"{each.what}; {each.fix}", width() - _LABEL - 10, 1)[0]
         yield [(" " * _LABEL, ""), (each.level.value.ljust(9), style), (text, "")]
+
+
+_MANIFEST_LABEL, _MANIFEST_LINES = 8, 6
+
+
+def render_manifest(checked: ManifestReport) -> list[Line]:
+    jobs = ", ".join(checked.jobs)
+    lines: list[Line] = [[(jobs, "bold"), (f"  {checked.file}, {checked.checks} checks", "dim")]]
+    if not checked.found:
+        return [*lines, [("nothing found", "green")]]
+    for each in checked.found:
+        lines += _problem(each, checked.file)
+    return lines
+
+
+def _problem(found: Problem, file: str) -> list[Line]:
+    """Never cut the fix, which comes last; a long path may be cut."""
+    place = file if found.line is None else f"{file}:{found.line}"
+    columns, indent = width() - _MANIFEST_LABEL - 1, " " * _MANIFEST_LABEL
+    first, *rest = wrapped(f"{found.what}  [{found.check}]", columns, _MANIFEST_LINES)
+    fix = wrapped(f"fix: {found.fix}", columns, _MANIFEST_LINES)
+    level = found.level.value
+    style = "bold red" if level == "error" else _LEVELS[level]
+    return [
+        [(level.ljust(_MANIFEST_LABEL), style), (first, "")],
+        *([(indent, ""), (each, "")] for each in rest),
+        *([(indent, ""), (each, "dim")] for each in (*fix, place)),
+    ]

@@ -1,16 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A watched run in plain lines on standard error: one for each thing that a person should know.
+"""A watched run as lines: of `mwatch run` on standard error, of a sidecar or controller on stdout.
 
-The trainer's own output goes its own way, untouched. With `as_json` each line is one object;
-each is written at once, so that what the trainer prints stands before or after it. A reader that
-has left is no error: nothing more is said then.
-
-What a sidecar says on standard output: few lines, each with its time, for `kubectl logs`.
-
-The same news as of `mwatch run`. A source that comes and goes must not fill a node's disk with
-months of it: a burst is let through, then a few lines a minute, and how many were left out is
-told with the next one. `clean` takes secrets out.
+With `as_json` each line is one object. Each is flushed at once, so that it keeps its place among
+the trainer's own output, which passes by untouched. Lines of a sidecar carry their time, for
+`kubectl logs`, and are limited: a source that comes and goes must not fill a node's disk. After a
+burst only a few lines a minute are printed; the next line says how many were left out.
 """
 
 from __future__ import annotations
@@ -44,20 +39,20 @@ class RunLines:
     def began(self, number: int, resume_from: int | None, reason: str) -> None:
         start = "" if resume_from is None else f" from checkpoint {resume_from}"
         because = f": {_without_number(reason, resume_from)}" if reason else ""
-        self._say(
+        self._print(
             f"attempt {number} starts{start}{because}",
             event="attempt", attempt=number, resume_from=resume_from, reason=reason,
         )  # fmt: skip
 
     def looked(self, job: Job, assessment: Assessment) -> None:
-        """Lines are for news only."""
+        """Print nothing: lines are for events."""
 
     def found(self, incident: Incident) -> None:
         finding = incident.finding
         culprit = who(finding.culprit)
         name = f"; {culprit}" if culprit else ""
-        self._say(
-            f"{finding.severity.value}: {_words(incident.cause)}: {finding.summary}{name}",
+        self._print(
+            f"{finding.severity.value}: {_name(incident.cause)}: {finding.summary}{name}",
             event="incident", attempt=incident.attempt, cause=incident.cause.value,
             severity=finding.severity.value, detector=finding.detector, summary=finding.summary,
             since_iteration=finding.since_iteration, culprit=culprit,
@@ -65,17 +60,17 @@ class RunLines:
 
     def closed(self, incident: Incident) -> None:
         lasted = (incident.closed_at or incident.detected_at) - incident.detected_at
-        self._say(
-            f"{_words(incident.cause)} is over after {duration(lasted)}",
+        self._print(
+            f"{_name(incident.cause)} is over after {duration(lasted)}",
             event="over", attempt=incident.attempt, cause=incident.cause.value, seconds=lasted,
         )  # fmt: skip
 
     def acted(self, decision: Decision, is_real: bool, evidence: str | None) -> None:
         would = "" if is_real else "would "
-        reported = _without_number(decision.resume_reason, decision.resume_from)
-        why = f" ({reported})" if reported else ""
+        because = _without_number(decision.resume_reason, decision.resume_from)
+        why = f" ({because})" if because else ""
         saved = f"; evidence in {evidence}" if evidence else ""
-        self._say(
+        self._print(
             f"{would}{action_text(decision)}{why}: {decision.reason}{saved}",
             event="action", attempt=decision.attempt, action=decision.action.value,
             is_done=is_real, cause=decision.cause.value, resume_from=decision.resume_from,
@@ -83,30 +78,30 @@ class RunLines:
         )  # fmt: skip
 
     def noted(self, text: str) -> None:
-        self._say(text, event="note", summary=text)
+        self._print(text, event="note", summary=text)
 
     def printed(self, data: bytes) -> None:
-        """It has gone to our own output already."""
+        """Print nothing: the output has passed by already."""
 
     def ended(self, ended: RunEnd) -> None:
-        self._say(
+        self._print(
             f"ended: {ended.summary} (exit code {ended.exit_code})",
             event="end", exit_code=ended.exit_code, summary=ended.summary,
         )  # fmt: skip
 
-    def _say(self, text: str, **record: Any) -> None:
+    def _print(self, text: str, **record: Any) -> None:
         line = json.dumps(record) if self._as_json else f"mwatch: {plain(text)[:MAX_TEXT]}"
         if sys.stderr is not None:
             sys.stderr.write(line + "\n")
             sys.stderr.flush()
 
 
-def _words(cause: Cause) -> str:
+def _name(cause: Cause) -> str:
     return cause.value.replace("_", " ")
 
 
 def _without_number(reason: str, checkpoint: int | None) -> str:
-    """The checkpoint has just been named."""
+    """Drop a prefix that repeats the number of the checkpoint."""
     return reason.removeprefix(f"checkpoint {checkpoint}: ")
 
 
@@ -127,25 +122,25 @@ class SidecarLines(RunLines):
         self._clean = clean
         self._wall = wall
         self._clock = clock
-        self._may = _BURST
+        self._tokens = _BURST
         self._at = clock()
         self._left_out = 0
 
-    def _say(self, text: str, **record: Any) -> None:
+    def _print(self, text: str, **record: Any) -> None:
         now = self._clock()
-        self._may = min(self._may + (now - self._at) * _PER_SECOND, _BURST)
+        self._tokens = min(self._tokens + (now - self._at) * _PER_SECOND, _BURST)
         self._at = now
-        if self._may < 1.0:
+        if self._tokens < 1.0:
             self._left_out += 1
             return
-        self._may -= 1.0
+        self._tokens -= 1.0
         moment = datetime.fromtimestamp(self._wall(), UTC).isoformat(timespec="milliseconds")
         if self._as_json:
             more = {"left_out": self._left_out} if self._left_out else {}
             line = json.dumps({"time": moment, **record, **more})
         else:
-            more_words = f" ({self._left_out} lines left out)" if self._left_out else ""
-            line = f"{moment} {plain(text)[:MAX_TEXT]}{more_words}"
+            note = f" ({self._left_out} lines left out)" if self._left_out else ""
+            line = f"{moment} {plain(text)[:MAX_TEXT]}{note}"
         self._left_out = 0
         if sys.stdout is not None:
             sys.stdout.write(self._clean(line) + "\n")

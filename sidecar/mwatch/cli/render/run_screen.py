@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A watched run on a terminal: the trainer's lines scroll by above a panel that stays.
+"""A watched run on a terminal: the trainer's output scrolls above a fixed panel.
 
-The panel says where the run is, what is wrong with it, and what was done. Everything that a log
-may hold is shown as text; a terminal must not obey it.
+The panel shows where the run is, what is wrong with it, and what was done. Control characters in
+the output are escaped.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 _EVENTS = 6
 _SEVERITY_STYLES = {"info": "cyan", "warning": "yellow", "critical": "bold red"}
 _MAX_LINES = 400
-"""Of the trainer's output, shown at one time: nobody reads more."""
+"""Lines of the trainer's output printed at one time."""
 _MAX_COLUMNS = 2000
 _MAX_REST = 1 << 16
-"""Of a line that does not end."""
+"""Bytes kept of a line that does not end."""
 
 
 class RunScreen:
@@ -85,7 +85,7 @@ class RunScreen:
             self._print(whole.split(b"\n"))
 
     def _print(self, lines: list[bytes]) -> None:
-        """In one go: each print draws the panel anew."""
+        """Print all at once: each print redraws the panel."""
         left_out = len(lines) - _MAX_LINES
         texts = [_shown(line) for line in lines[-_MAX_LINES:]]
         if left_out > 0:
@@ -115,7 +115,7 @@ class RunScreen:
 
 
 def _shown(line: bytes) -> str:
-    """Of a progress bar, what a terminal would have been left with."""
+    """Keep the last state of a progress bar."""
     last = line.rstrip(b"\r").rpartition(b"\r")[2]
     return plain(last[: 4 * _MAX_COLUMNS].decode("utf-8", "replace"))[:_MAX_COLUMNS]
 

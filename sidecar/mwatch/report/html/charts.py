@@ -1,13 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The charts of the report: loss, step time, gradient norm and loss scale over one axis.
+"""The charts of the page: loss, step time, gradient norm and loss scale over one axis.
 
-Each is drawn twice, by time and by iteration; a choice on the page shows one of them. A chart
-is stretched to the page, so all text stands beside it in HTML and keeps its size on a phone.
-
-Numbers of a run as lines of an SVG: the mean, the range of a bucket, and gaps where nothing is.
-
-Steps that a later attempt did again are drawn apart: they were lost.
+Each is drawn twice, by time and by iteration; a choice on the page shows one of them. A curve shows
+the mean and the range of each bucket, with gaps where there is no number. Steps that a later
+attempt repeated are drawn apart: they were lost. A chart is stretched to the page, so all text
+stands beside it in HTML and keeps its size on a phone.
 """
 
 from __future__ import annotations
@@ -15,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 from mwatch.report.html.scale import HEIGHT, Across, Tick, Up, labels_up, linear, logarithmic
 from mwatch.report.html.text import DASH, count, esc, many, power_of_two, seconds, value
 from mwatch.report.run_report import RunReport
-from mwatch.report.series import Bucket, ValueRange, joined
+from mwatch.report.series import Bucket, ValueRange, halved
 from mwatch.stats import median, quantile
 
 MAX_DRAWN = 2048
@@ -31,7 +30,7 @@ Across_of = Callable[[Bucket], float]
 
 
 class Curve(NamedTuple):
-    """Path data."""
+    """SVG path data."""
 
     kept: str
     lost: str
@@ -41,14 +40,14 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What all charts of a page share: the buckets to draw, and the two horizontal axes."""
+    """What all charts of a page share: the buckets and the two horizontal axes."""
 
     story: RunReport
     buckets: tuple[Bucket, ...]
     time: Across
     step: Across
     forks: dict[int, int]
-    """By attempt: what it did above this iteration was lost."""
+    """By attempt: its steps above this iteration were lost."""
 
     def is_lost(self, bucket: Bucket) -> bool:
         fork = self.forks.get(bucket.attempt)
@@ -79,21 +78,23 @@ def frame(story: RunReport) -> Frame:
 
 
 def spread(buckets: Sequence[Bucket]) -> list[Bucket]:
-    """Lines that were read, or stamped, at one moment were not printed at one: they are told over
-    the time that their steps took, as far as there is room since the line before."""
-    told: list[Bucket] = []
+    """Spread lines with the same time stamp over the time that their steps took, as far as there
+    is room since the line before."""
+    placed: list[Bucket] = []
     for (attempt, at), group in groupby(buckets, key=lambda each: (each.attempt, each.ended_at)):
         batch = list(group)
         long = [_seconds(each) for each in batch]
-        before = told[-1].ended_at if told and told[-1].attempt == attempt else at - sum(long)
+        is_next = placed and placed[-1].attempt == attempt
+        before = placed[-1].ended_at if is_next else at - sum(long)
         room = max(0.0, at - before)
         share = min(1.0, room / sum(long)) if sum(long) > 0 else 0.0
         left = sum(long) * share
         for each, length in zip(batch, long, strict=True):
             left -= length * share
             is_whole = each.began_at < each.ended_at or len(batch) == 1
-            told.append(each if is_whole else replace(each, began_at=at - left, ended_at=at - left))
-    return told
+            moved = replace(each, began_at=at - left, ended_at=at - left)
+            placed.append(each if is_whole else moved)
+    return placed
 
 
 def _seconds(bucket: Bucket) -> float:
@@ -102,18 +103,10 @@ def _seconds(bucket: Bucket) -> float:
 
 
 def thinned(buckets: Sequence[Bucket], most: int) -> list[Bucket]:
-    """Neighbours of one attempt become one until there are few enough, or no more to join."""
+    """Join neighbours of one attempt until there are at most `most` buckets."""
     kept = list(buckets)
     while len(kept) > most:
-        fewer: list[Bucket] = []
-        is_open = False
-        for each in kept:
-            is_open = is_open and fewer[-1].attempt == each.attempt
-            if is_open:
-                fewer[-1] = joined(fewer[-1], each)
-            else:
-                fewer.append(each)
-            is_open = not is_open
+        fewer, _ = halved(kept)
         if len(fewer) == len(kept):
             return kept[-most:]
         kept = fewer
@@ -121,7 +114,7 @@ def thinned(buckets: Sequence[Bucket], most: int) -> list[Bucket]:
 
 
 def _forks(story: RunReport) -> dict[int, int]:
-    """From the last attempt to the first: where the line that was continued left each of them."""
+    """The iteration of each attempt that the final line of attempts branches off from."""
     found: dict[int, int] = {}
     lowest: int | None = None
     for attempt in reversed(story.attempts):
@@ -150,7 +143,7 @@ def curve(frame: Frame, pick: Pick, up: Up, across: Across_of) -> Curve:
 
 
 def _runs(frame: Frame, pick: Pick) -> Iterator[list[tuple[Bucket, ValueRange]]]:
-    """Neighbours that are drawn as one line: of one attempt, none missing, all lost or none."""
+    """Split into lines: buckets of one attempt, without gaps, all lost or none."""
     run: list[tuple[Bucket, ValueRange]] = []
     for bucket in frame.buckets:
         span = pick(bucket)
@@ -160,7 +153,7 @@ def _runs(frame: Frame, pick: Pick) -> Iterator[list[tuple[Bucket, ValueRange]]]
             run = []
         elif last is not None and frame.is_lost(last) != frame.is_lost(bucket):
             yield run
-            run = run[-1:]  # the lost part begins where the kept one ends
+            run = run[-1:]  # the lost part starts where the kept one ends
         if span is not None:
             run.append((bucket, span))
     if run:
@@ -180,28 +173,12 @@ def _area(points: Sequence[tuple[float, ValueRange]], up: Up) -> str:
     return "M" + "L".join(above + below) + "Z"
 
 
-def of_loss(bucket: Bucket) -> ValueRange | None:
-    return bucket.loss
-
-
-def of_step_seconds(bucket: Bucket) -> ValueRange | None:
-    return bucket.step_seconds
-
-
-def of_loss_scale(bucket: Bucket) -> ValueRange | None:
-    return bucket.loss_scale
-
-
-def of_grad_norm(bucket: Bucket) -> ValueRange | None:
-    return bucket.grad_norm
-
-
 _WIDE = 20.0
-"""A range so many times the middle is told on a logarithmic axis."""
+"""A range this many times the median needs a logarithmic axis."""
 _HIGHEST = 2.0
-"""Steps of more than so many times the usual are shown at the top: the first ones are slow."""
+"""Steps longer than this many times the median are cut off: the first ones are slow."""
 _MOST_OF = 0.95
-"""Unless more than the rest are so long."""
+"""Unless more than the remaining share is that long."""
 _ROWS = 24
 
 
@@ -217,22 +194,24 @@ class Chart:
 
 
 CHARTS = (
-    Chart("loss", "Loss", "loss", "The training loss", of_loss, is_tall=True),
+    Chart("loss", "Loss", "loss", "The training loss", attrgetter("loss"), is_tall=True),
     Chart(
-        "step-time", "Step time", "seconds a step", "Seconds of one iteration", of_step_seconds,
-        seconds,
+        "step-time", "Step time", "seconds a step", "Seconds of one iteration",
+        attrgetter("step_seconds"), seconds,
     ),
-    Chart("grad-norm", "Gradient norm", "gradient norm", "The norm of the gradients", of_grad_norm),
     Chart(
-        "loss-scale", "Loss scale", "loss scale", "The scale of the fp16 loss", of_loss_scale,
-        power_of_two,
+        "grad-norm", "Gradient norm", "gradient norm", "The norm of the gradients",
+        attrgetter("grad_norm"),
+    ),
+    Chart(
+        "loss-scale", "Loss scale", "loss scale", "The scale of the fp16 loss",
+        attrgetter("loss_scale"), power_of_two,
     ),
 )  # fmt: skip
 
 
 def charts(frame: Frame, marks: str, below: str) -> Iterator[str]:
-    """Those that have anything to show; `marks` is drawn behind each, `below` stands under the
-    tall one."""
+    """Draw the charts that have data; `marks` goes behind each, `below` under the tall one."""
     for chart in CHARTS:
         spans = [span for each in frame.buckets if (span := chart.pick(each)) is not None]
         is_constant = chart.id == "loss-scale" and len({span.mean for span in spans}) < 2
@@ -262,14 +241,16 @@ def _figure(frame: Frame, chart: Chart, spans: list[ValueRange], marks: str, bel
     checks = _evaluations(frame, up) if chart.id == "loss" else ("", "")
     title, about = esc(chart.title), _about(frame, chart, spans)
     tall = " tall" if chart.is_tall else ""
+    grid = "".join(f"M0 {tick.place:g}H1000" for tick in ticks)
+    key = '<span class="key">evaluation</span>' if checks[0] else ""
     return (
         f'<figure class="chart" id="{chart.id}"><figcaption><b>{title}</b>'
-        f"{_newest(chart, frame)}{_key(checks[0])}{_beyond(chart, spans, up)}</figcaption>"
+        f"{_newest(chart, frame)}{key}{_beyond(chart, spans, up)}</figcaption>"
         f'<div class="plot{tall}"><div class="clip">'
         f'<svg viewBox="0 0 1000 100" preserveAspectRatio="none" role="img" '
         f'aria-labelledby="{chart.id}-t {chart.id}-d">'
         f'<title id="{chart.id}-t">{title}</title><desc id="{chart.id}-d">{esc(about)}</desc>'
-        f"{_grid(ticks)}{marks}"
+        f'<path class="grid" d="{grid}"/>{marks}'
         f'<g class="by-time">{_paths(chart, drawn[0])}{checks[0]}</g>'
         f'<g class="by-step">{_paths(chart, drawn[1])}{checks[1]}</g></svg></div>'
         f"{_labels(ticks)}</div>{below}</figure>"
@@ -277,19 +258,14 @@ def _figure(frame: Frame, chart: Chart, spans: list[ValueRange], marks: str, bel
 
 
 def tables(frame: Frame) -> str:
-    """The same numbers for those who cannot see the charts."""
-    told = "".join(_table(frame, chart) for chart in CHARTS if any(map(chart.pick, frame.buckets)))
-    if not told:
+    """The same numbers for readers who cannot see the charts."""
+    body = "".join(_table(frame, chart) for chart in CHARTS if any(map(chart.pick, frame.buckets)))
+    if not body:
         return ""
-    return f'<details class="numbers"><summary>The numbers as tables</summary>{told}</details>'
-
-
-def _grid(ticks: list[Tick]) -> str:
-    return f'<path class="grid" d="{"".join(f"M0 {tick.place:g}H1000" for tick in ticks)}"/>'
+    return f'<details class="numbers"><summary>The numbers as tables</summary>{body}</details>'
 
 
 def _labels(ticks: list[Tick]) -> str:
-    """Top of the page is 0 %."""
     return "".join(
         f'<span class="y" style="top:{tick.place / HEIGHT:.2%}">{esc(tick.label)}</span>'
         for tick in ticks
@@ -305,18 +281,14 @@ def _paths(chart: Chart, drawn: Curve) -> str:
 
 def _evaluations(frame: Frame, up: Up) -> tuple[str, str]:
     """Dots, by time and by iteration."""
-    told = frame.story.validations
-    by_time = "".join(f"M{frame.time.place(e.at):g} {up.place(e.loss):g}h.01" for e in told)
+    every = frame.story.validations
+    by_time = "".join(f"M{frame.time.place(e.at):g} {up.place(e.loss):g}h.01" for e in every)
     by_step = "".join(
-        f"M{frame.step.place(float(e.iteration)):g} {up.place(e.loss):g}h.01" for e in told
+        f"M{frame.step.place(float(e.iteration)):g} {up.place(e.loss):g}h.01" for e in every
     )
-    if not told:
+    if not every:
         return "", ""
     return f'<path class="eval" d="{by_time}"/>', f'<path class="eval" d="{by_step}"/>'
-
-
-def _key(evaluations: str) -> str:
-    return '<span class="key">evaluation</span>' if evaluations else ""
 
 
 def _newest(chart: Chart, frame: Frame) -> str:
@@ -335,7 +307,7 @@ def _beyond(chart: Chart, spans: list[ValueRange], up: Up) -> str:
 
 
 def _about(frame: Frame, chart: Chart, spans: list[ValueRange]) -> str:
-    """For those who cannot see it."""
+    """For readers who cannot see the chart."""
     low, high = min(each.low for each in spans), max(each.high for each in spans)
     bad = sum(each.bad for each in frame.buckets)
     text = (
@@ -349,7 +321,6 @@ def _about(frame: Frame, chart: Chart, spans: list[ValueRange]) -> str:
 
 
 def _table(frame: Frame, chart: Chart) -> str:
-    """A few dozen of them."""
     every = max(1, -(-len(frame.buckets) // _ROWS))
     rows = []
     for bucket in frame.buckets[::every]:

@@ -1,12 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The report of a run: one HTML file that needs nothing else, to be mailed, kept, or opened.
+"""The report of a run as one HTML file that needs nothing else: to be mailed, kept or opened.
 
-All text is escaped; the page forbids itself (by its own policy) to load anything and to run any
-script but the one whose hash it names. It is never larger than MAX_BYTES: where a run has more
-to tell than fits, evidence is cut first, and the page says so.
-
-The report page as a file: whole, or not at all.
+All text is escaped. The page's own policy forbids it to load anything and to run any script but the
+one whose hash it names. The page is never larger than MAX_BYTES: if a run has more, evidence is cut
+first, and the page says so.
 """
 
 from __future__ import annotations
@@ -14,29 +12,29 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 from dataclasses import replace
+from functools import cache
+from importlib import resources
 from pathlib import Path
 
 from mwatch import __version__
-from mwatch.errors import InputError
+from mwatch.report.files import check_target, write_target
 from mwatch.report.html import sections, timeline_band
-from mwatch.report.html.assets import SCRIPT, style
 from mwatch.report.html.charts import CHARTS, Frame, charts, frame, tables
 from mwatch.report.html.sections import incidents
 from mwatch.report.html.text import Detail, esc
 from mwatch.report.run_report import RunReport
 from mwatch.report.series import Bucket
-from mwatch.runtime.files import replace_file
 
 MAX_BYTES = 2_000_000
+SUFFIXES = (".html", ".htm")
+FIX = "name another file with --out"
 _LEVELS = (Detail(8, 600, 40), Detail(3, 240, 20), Detail(1, 100, 10), Detail(0, 40, 4))
 _MOST = 256
-"""Incidents, attempts and checkpoints; a recorder keeps no more."""
+"""Incidents, attempts and checkpoints: as many as a recorder keeps."""
 
 
 def render(story: RunReport, title: str = "") -> str:
-    """The whole page."""
     drawn = frame(_bounded(story))
     page = ""
     for detail in _LEVELS:
@@ -47,7 +45,7 @@ def render(story: RunReport, title: str = "") -> str:
 
 
 def _bounded(story: RunReport) -> RunReport:
-    """A file may hold more than any recorder would."""
+    """Cut what a file may hold beyond the limits of a recorder."""
     left_out = max(0, len(story.incidents) - _MOST) + max(0, len(story.attempts) - _MOST)
     return replace(
         story,
@@ -80,16 +78,21 @@ def _page(drawn: Frame, title: str, detail: Detail) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         '<meta name="referrer" content="no-referrer"><link rel="icon" href="data:,">'
-        f"<title>{esc(title)} · mwatch</title><style>{style()}</style></head>\n"
+        f"<title>{esc(title)} · mwatch</title><style>{_asset('page.css')}</style></head>\n"
         f"<body><main>{chr(10).join(body)}</main>\n"
         f'<script type="application/json" id="data">{_data(drawn)}</script>\n'
-        f"<script>{SCRIPT}</script></body></html>\n"
+        f"<script>{_asset('page.js')}</script></body></html>\n"
     )
 
 
+@cache
+def _asset(name: str) -> str:
+    return resources.files("mwatch.report.html").joinpath(name).read_text("utf-8")
+
+
 def _policy() -> str:
-    """Nothing is loaded; of scripts, only ours runs. (Places on the axis are inline styles.)"""
-    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    """Load nothing, and run only our script. (Places on the axis are inline styles.)"""
+    digest = base64.b64encode(hashlib.sha256(_asset("page.js").encode()).digest()).decode()
     return (
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
@@ -108,7 +111,7 @@ def _panel(drawn: Frame) -> str:
         axis,
     ]
     if not drawn.buckets:
-        parts.append('<p class="dim">No iteration line was seen.</p>')
+        parts.append('<p class="dim">The log has no iteration lines.</p>')
     return (
         '<div class="panel"><div class="bar-top"><h2>The run</h2>'
         '<button id="reset" type="button" hidden>Whole run</button>'
@@ -120,8 +123,8 @@ def _panel(drawn: Frame) -> str:
 
 
 def _data(drawn: Frame) -> str:
-    """For the pointer; `<` is written so that no text in it can end the block."""
-    told = {
+    """The numbers under the pointer; `<` is escaped so that no text can end the block."""
+    body = {
         "rows": [_row(drawn, each) for each in drawn.buckets],
         "names": [chart.short for chart in CHARTS],
         "phases": [
@@ -133,7 +136,7 @@ def _data(drawn: Frame) -> str:
         "relative": drawn.story.clock.is_relative,
         "offset": drawn.story.clock.offset_seconds,
     }
-    text = json.dumps(told, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(body, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c")
 
 
@@ -146,7 +149,7 @@ def _row(drawn: Frame, each: Bucket) -> list[float | int | None]:
 
 
 def _footer(story: RunReport, *, is_cut: bool) -> str:
-    cut = " There was more evidence than fits; it is cut here." if is_cut else ""
+    cut = " Evidence is shortened, because there is too much for one page." if is_cut else ""
     state = "" if story.is_over else " The run was still going on when this was written."
     return (
         f"<footer>Made by mwatch {esc(__version__)}. One file: nothing is loaded from "
@@ -155,28 +158,9 @@ def _footer(story: RunReport, *, is_cut: bool) -> str:
     )
 
 
-_SUFFIXES = (".html", ".htm")
-
-
-def check_target(file: Path) -> None:
-    """Before a long replay: InputError where the page could not be written."""
-    if file.is_dir():
-        raise InputError(f"{file}: is a folder; name a file in it with --out")
-    if file.suffix not in _SUFFIXES:
-        raise InputError(f"{file}: name it .html, for that is what is written")
-    if not file.parent.is_dir():
-        raise InputError(f"{file}: there is no folder {file.parent}; make it first")
-    if not os.access(file.parent, os.W_OK):
-        raise InputError(f"{file}: its folder may not be written to; name another with --out")
-
-
 def write_page(page: str, file: Path) -> int:
-    """Returns its bytes."""
-    check_target(file)
+    """Return the size in bytes."""
+    check_target(file, *SUFFIXES, fix=FIX)
     data = page.encode("utf-8", "replace")
-    try:
-        replace_file(file, data)
-    except OSError as error:
-        fix = "name another place with --out"
-        raise InputError(f"{file}: cannot be written ({error.strerror}); {fix}") from error
+    write_target(file, data, fix=FIX)
     return len(data)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""From numbers to places on a chart, and the round numbers that are worth a label."""
+"""Axes: from numbers to places on a chart, and round numbers as labels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mwatch.report.html.text import moment, power_of_two, value
 from mwatch.report.model import ReportClock
 
 WIDTH = 1000.0
-"""Every chart is so wide in its own units, and stretched to the page."""
+"""In units of the chart, which is stretched to the page."""
 HEIGHT = 100.0
 _STEPS_SECONDS = (
     1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400,
@@ -34,7 +34,7 @@ class Across:
     high: float
 
     def place(self, number: float) -> float:
-        """From 0 to WIDTH; what lies outside is put on the edge."""
+        """From 0 to WIDTH; numbers outside are put on the edge."""
         width = self.high - self.low
         share = 0.5 if width <= 0 else (number - self.low) / width
         return round(min(1.0, max(0.0, share)) * WIDTH, 2)
@@ -57,7 +57,7 @@ class Up:
 
 
 def linear(lows: Sequence[float], highs: Sequence[float]) -> Up:
-    """With a little air; a flat line lies in the middle."""
+    """With a margin; a flat line is in the middle."""
     low, high = min(lows), max(highs)
     air = (high / 2 - low / 2) * 0.12 or abs(high) * 0.05 or 1.0
     return Up(max(low - air, 0.0) if low >= 0 else low - air, high + air)
@@ -99,7 +99,7 @@ def labels_by_step(axis: Across) -> list[Tick]:
 
 
 def labels_by_time(axis: Across, clock: ReportClock) -> list[Tick]:
-    """On full minutes, hours and days of the clock that is shown."""
+    """On full minutes, hours and days."""
     width = axis.high - axis.low
     step = next((each for each in _STEPS_SECONDS if width / each <= 9), None)
     if step is None or width <= 0:
@@ -117,14 +117,14 @@ def labels_by_time(axis: Across, clock: ReportClock) -> list[Tick]:
 def _time_label(at: float, step: float, axis: Across, clock: ReportClock) -> str:
     if clock.is_relative:
         return _since(at - axis.low, step)
-    told = moment(at, clock)
-    if told is None:
+    date = moment(at, clock)
+    if date is None:
         return ""
     if step >= 86400:
-        return told.strftime("%Y-%m-%d" if step >= 2419200 else "%b %d")
-    if (told.hour, told.minute, told.second) == (0, 0, 0) and axis.high - axis.low > 7200:
-        return told.strftime("%b %d")
-    return told.strftime("%H:%M:%S" if step < 60 else "%H:%M")
+        return date.strftime("%Y-%m-%d" if step >= 2419200 else "%b %d")
+    if (date.hour, date.minute, date.second) == (0, 0, 0) and axis.high - axis.low > 7200:
+        return date.strftime("%b %d")
+    return date.strftime("%H:%M:%S" if step < 60 else "%H:%M")
 
 
 def _since(seconds: float, step: float) -> str:

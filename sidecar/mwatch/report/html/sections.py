@@ -1,8 +1,7 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The rest of the page: headline, key figures, attempts, goodput, what was seen, what happened.
-
-The incidents of a run as a table, and each with its reasons and its evidence.
+"""The sections of the page around the charts: headline, key figures, incidents, attempts, goodput,
+sources, timeline.
 """
 
 from __future__ import annotations
@@ -25,13 +24,7 @@ from mwatch.report.html.text import (
     wait,
     when,
 )
-from mwatch.report.model import (
-    AttemptReport,
-    EvidenceFile,
-    IncidentStory,
-    SpentStory,
-    Voice,
-)
+from mwatch.report.model import AttemptReport, EvidenceFile, IncidentStory, SpentStory, Voice
 from mwatch.report.run_report import RunReport
 from mwatch.stats import median
 
@@ -44,7 +37,7 @@ _SPENT = {
     "bad_steps": "steps with a bad loss, or skipped",
     "training": "training (good)",
 }
-_SIGHTS = {
+_SOURCES = {
     "log": "the trainer's log",
     "probe": "the probe inside each rank",
     "process": "the trainer's processes",
@@ -80,7 +73,6 @@ def header(story: RunReport, title: str) -> str:
 
 
 def _lede(story: RunReport) -> str:
-    """What a reader in a hurry wants to know."""
     is_real = story.mode == "act"
     acted = [
         each
@@ -160,18 +152,11 @@ def _attempt(story: RunReport, each: AttemptReport, reach: tuple[int, int], deta
         f'<span class="{cause_tone(each.cause)}">{esc(cause_name(each.cause))}</span> '
         f'<span class="dim">{detail.cut(each.summary)}</span>',
     )
-    return (
-        "<tr>"
-        + "".join(
-            f'<td data-label="{name}"><div>{cell}</div></td>'
-            for name, cell in zip(_ATTEMPTS, cells, strict=True)
-        )
-        + "</tr>"
-    )
+    return f"<tr>{_filled(_ATTEMPTS, cells)}</tr>"
 
 
 def _iterations(each: AttemptReport, least: int, most: int) -> str:
-    """From where to where, with a bar: what was done again is pale."""
+    """First and last iteration, with a bar whose repeated part is pale."""
     first, last = each.first_iteration, each.last_iteration
     if first is None or last is None:
         return DASH
@@ -222,23 +207,23 @@ def _spent(each: SpentStory, whole: float, most: float) -> str:
 
 
 def seen(story: RunReport, detail: Detail) -> str:
-    """What mwatch watched by, and what it could not see."""
-    told = []
+    """The sources that mwatch had, and those that it lacked."""
+    sources = []
     for each in story.sights:
-        name = _SIGHTS.get(each.name) or each.name[:60]
+        name = _SOURCES.get(each.name) or each.name[:60]
         if each.is_up:
-            told.append(f'<li class="good">{esc(name)}</li>')
+            sources.append(f'<li class="good">{esc(name)}</li>')
         elif each.since is None:
-            told.append(f'<li class="dim">{esc(name)}: not seen</li>')
+            sources.append(f'<li class="dim">{esc(name)}: not available</li>')
         else:
             since = when(each.since, story.clock, with_date=False)
             why = f", {each.reason}" * bool(each.reason)
-            told.append(f'<li class="warn">{esc(name)}: lost at {detail.cut(since + why)}</li>')
+            sources.append(f'<li class="warn">{esc(name)}: lost at {detail.cut(since + why)}</li>')
     notes = "".join(f"<li>{detail.cut(note)}</li>" for note in story.notes[:64])
     files = "".join(f"<li><code>{detail.cut(file)}</code></li>" for file in story.files[:64])
     return (
         '<section id="seen"><h2>What mwatch could see</h2>'
-        f'<ul class="sights">{"".join(told)}</ul>'
+        f'<ul class="sights">{"".join(sources)}</ul>'
         + (f'<ul class="notes">{notes}</ul>' if notes else "")
         + (f"<details><summary>{many(len(story.files), 'file')} read</summary>"
            f"<ul>{files}</ul></details>" if files else "")
@@ -248,9 +233,9 @@ def seen(story: RunReport, detail: Detail) -> str:
 
 def happened(story: RunReport, detail: Detail) -> str:
     most = 10 * detail.entries
-    told = story.timeline
-    left_out = story.left_out + max(0, len(told) - most)
-    kept = told if len(told) <= most else (*told[: most // 2], *told[-(most - most // 2) :])
+    every = story.timeline
+    left_out = story.left_out + max(0, len(every) - most)
+    kept = every if len(every) <= most else (*every[: most // 2], *every[-(most - most // 2) :])
     rows = "".join(
         f'<li class="h-{esc(each.kind[:20])}">'
         f"<time>{esc(when(each.at, story.clock, with_date=False))}</time> {detail.cut(each.text)}"
@@ -267,7 +252,7 @@ def happened(story: RunReport, detail: Detail) -> str:
 
 
 _OPEN = 6
-"""So many incidents are shown with their evidence unfolded."""
+"""Up to so many incidents are shown with their evidence unfolded."""
 _HEAD = (
     "#", "What", "Since", "Detected after", "Culprit", "Action", "Resumed from", "Lost",
     "Recovered after",
@@ -275,12 +260,12 @@ _HEAD = (
 
 
 def incidents(story: RunReport, detail: Detail) -> str:
-    told = list(enumerate(story.incidents, 1))
-    if not told:
+    numbered = list(enumerate(story.incidents, 1))
+    if not numbered:
         return '<section id="incidents"><h2>Incidents</h2><p class="calm">None.</p></section>'
     head = "".join(f'<th scope="col">{each}</th>' for each in _HEAD)
-    rows = "".join(_row(story, number, each, detail) for number, each in told)
-    cards = "".join(_card(story, number, each, detail) for number, each in told)
+    rows = "".join(_row(story, number, each, detail) for number, each in numbered)
+    cards = "".join(_card(story, number, each, detail) for number, each in numbered)
     return (
         '<section id="incidents"><h2>Incidents</h2>'
         f'<table class="cards"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
@@ -291,28 +276,28 @@ def incidents(story: RunReport, detail: Detail) -> str:
 def _row(story: RunReport, number: int, each: IncidentStory, detail: Detail) -> str:
     cells = (
         f'<a class="badge {_tone(each)}" href="#evidence-{number}">{number}</a>',
-        f"<b>{esc(cause_name(each.cause))}</b>" + _times(each),
+        f"<b>{esc(cause_name(each.cause))}</b>"
+        + (f' <span class="dim">&times; {each.times}</span>' if each.times > 1 else ""),
         _since(story, each),
-        detected_after(each),
+        DASH if each.since_at is None else wait(each.detected_at - each.since_at),
         detail.cut(each.culprit or DASH),
-        esc(deed(story, each)),
+        esc(_action(story, each)),
         _resumed(story, each),
         DASH if each.lost_steps is None else steps(each.lost_steps),
         _recovered(story, each),
     )
-    filled = "".join(
+    return f'<tr id="incident-{number}" class="incident">{_filled(_HEAD, cells)}</tr>'
+
+
+def _filled(names: Sequence[str], cells: Sequence[str]) -> str:
+    return "".join(
         f'<td data-label="{name}"><div>{cell}</div></td>'
-        for name, cell in zip(_HEAD, cells, strict=True)
+        for name, cell in zip(names, cells, strict=True)
     )
-    return f'<tr id="incident-{number}" class="incident">{filled}</tr>'
 
 
 def _tone(each: IncidentStory) -> str:
     return "warn" if each.severity == "warning" else "bad"
-
-
-def _times(each: IncidentStory) -> str:
-    return f' <span class="dim">&times; {each.times}</span>' if each.times > 1 else ""
 
 
 def _since(story: RunReport, each: IncidentStory) -> str:
@@ -322,14 +307,7 @@ def _since(story: RunReport, each: IncidentStory) -> str:
     return f"{place} {moment}" if place else moment
 
 
-def detected_after(each: IncidentStory) -> str:
-    if each.since_at is None:
-        return DASH
-    return wait(each.detected_at - each.since_at)
-
-
-def deed(story: RunReport, each: IncidentStory) -> str:
-    """What was done, in one or two words; the reasons stand below."""
+def _action(story: RunReport, each: IncidentStory) -> str:
     if each.action == "none":
         return "watched"
     if story.mode != "act":
@@ -385,13 +363,13 @@ def _facts(story: RunReport, each: IncidentStory, detail: Detail) -> Iterator[tu
     ]
     shown = (f"{name} {when(at, clock, with_date=False)}" for name, at in moments if at is not None)
     yield "Times", esc(" → ".join(shown))
-    told = (
+    texts = (
         ("Culprit", each.culprit),
         ("Why", each.reason),
         ("Why this checkpoint", each.resume_reason),
         ("Proposal", each.proposal),
     )
-    yield from ((name, detail.cut(text)) for name, text in told if text)
+    yield from ((name, detail.cut(text)) for name, text in texts if text)
     if each.witnesses:
         yield (
             "Witnesses",
@@ -409,7 +387,7 @@ def _facts(story: RunReport, each: IncidentStory, detail: Detail) -> Iterator[tu
 
 
 def _files(files: Sequence[EvidenceFile], detail: Detail) -> str:
-    """Links from where the page lies by default, the folder of the run; each folder told once."""
+    """Link the files relative to the folder of the run; name each folder once."""
     folders: dict[str, list[str]] = {}
     for each in files:
         folder, _, name = each.path[:1000].rpartition("/")
@@ -431,7 +409,5 @@ def _voice(voice: Voice, detail: Detail) -> str:
 
 
 def _excerpt(each: Evidence, detail: Detail) -> str:
-    place = each.file or ""
-    if each.file and each.line is not None:
-        place = f"{each.file}:{each.line}"
+    place = f"{each.file}:{each.line}" if each.file and each.line is not None else each.file or ""
     return f"<span><i>{detail.cut(place)}</i> {detail.cut(' '.join(each.text.split()))}</span>"

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Words and numbers of the report page. Whatever comes from a log passes through `esc`."""
+"""Texts and numbers of the report page. Everything that comes from a log passes through `esc`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from mwatch.report.model import ReportClock
 
 DASH = "\N{EN DASH}"
-"""Nothing to tell; or from here to there."""
+"""No value; or a range."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
-"""Nothing that steers a terminal or turns the direction of what follows."""
+"""Control characters, and those that change the direction of text."""
 _CAUSES = {
     "nan": "NaN",
     "oom": "Out of memory",
@@ -24,14 +24,14 @@ _CAUSES = {
     "rerun": "Rerun asked for",
     "finished_early": "Ended too early",
     "killed": "Killed",
-    "blind": "Cannot see",
-    "unknown": "Not known",
+    "blind": "No data",
+    "unknown": "Unknown",
     "checkpoint": "Bad checkpoint",
     "user_error": "Error in the user's code",
 }
 _SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 _FINE = frozenset({"healthy", "finished"})
-_UNSEEN = frozenset({"unknown", "blind"})
+_UNKNOWN = frozenset({"unknown", "blind"})
 _MILD = frozenset({"slow", "loss_stuck", "checkpoint_overdue", "suspended", "preempted"})
 
 
@@ -42,17 +42,17 @@ def esc(text: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """How much the page has room for."""
+    """How much the page shows."""
 
     excerpts: int
-    """Lines of evidence of one detector."""
+    """Lines of evidence per detector."""
     characters: int
-    """Of one text."""
+    """Per text."""
     entries: int
-    """Of a list."""
+    """Per list."""
 
     def cut(self, text: object) -> str:
-        """As `esc`, and short."""
+        """Shorten and escape."""
         whole = str(text)
         is_long = len(whole) > self.characters
         return esc(whole[: self.characters] + "…" * is_long)
@@ -63,10 +63,10 @@ def cause_name(cause: str) -> str:
 
 
 def cause_tone(cause: str) -> str:
-    """The class that colours it."""
+    """The CSS class of its colour."""
     if cause in _FINE:
         return "good"
-    if cause in _UNSEEN:
+    if cause in _UNKNOWN:
         return "dim"
     return "warn" if cause in _MILD else "bad"
 
@@ -124,7 +124,7 @@ def percent(share: float | None) -> str:
 
 
 def value(number: float) -> str:
-    """Four digits are enough to compare."""
+    """With four significant digits."""
     size = abs(number)
     if size != 0 and (size >= 1e6 or size < 1e-3):
         return f"{number:.3g}"
@@ -132,7 +132,7 @@ def value(number: float) -> str:
 
 
 def seconds(number: float) -> str:
-    """Of one step: finer than `duration`."""
+    """Duration of one step, finer than `duration`."""
     if 0 < number < 0.9995:
         return f"{number * 1000:.3g} ms"
     return f"{value(number)} s"

@@ -1,7 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What stands above and below the charts on the same axis: incidents, attempts, phases,
-checkpoints, and the labels of the axis itself."""
+"""What surrounds the charts on the same axis: incidents, attempts, phases, checkpoints, labels."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from mwatch.report.model import IncidentStory, PhaseSpan
 
 _PIN_ROWS = 4
 _PIN_WIDTH = 2.6
-"""Percent of the page: pins nearer than that stand in two rows."""
+"""Percent of the page; pins closer than this go into different rows."""
 _THINNEST = 0.8
 PHASES = (
     "training", "first-step", "saving", "async-finalize", "evaluating", "loading", "starting",
@@ -23,8 +22,7 @@ PHASES = (
 
 
 def until(frame: Frame, incident: IncidentStory) -> float:
-    """When an incident no longer stood: gone, or the end of the story; or it was acted on, where
-    mwatch does so."""
+    """When an incident ended: closed, acted on (in mode act), or at the end of the report."""
     ends = [incident.closed_at, incident.acted_at if frame.story.mode == "act" else None]
     return min((each for each in ends if each is not None), default=frame.time.high)
 
@@ -35,13 +33,13 @@ def since(incident: IncidentStory) -> float:
 
 
 def marks(frame: Frame) -> str:
-    """Drawn behind every chart: when, or at which iteration, something was wrong."""
+    """Marks behind every chart: when, or at which iteration, something was wrong."""
     by_time, by_step = [], []
     for each in frame.story.incidents:
         is_mild = each.severity == "warning"
         kind = "warn" if is_mild else "bad"
         left = frame.time.place(since(each))
-        if is_mild:  # may last for days, and hide what is worse
+        if is_mild:  # a band that lasts for days would hide worse ones
             by_time.append(f'<path class="at {kind}" d="M{left:g} 0v100"/>')
         else:
             wide = max(_THINNEST, frame.time.place(until(frame, each)) - left)
@@ -59,7 +57,7 @@ def marks(frame: Frame) -> str:
 
 
 def pins(frame: Frame) -> str:
-    """The numbers of the incidents, each a link to what is told about it."""
+    """Numbers of the incidents, linked to their evidence."""
     numbered = list(enumerate(frame.story.incidents, 1))
     if not numbered:
         return ""
@@ -100,43 +98,43 @@ def _rows(places: Sequence[float]) -> list[int]:
 
 
 def _attempts(frame: Frame) -> str:
-    """One bracket each, with the checkpoint that it began with."""
-    told = []
+    """One bracket per attempt, with the checkpoint that it resumed from."""
+    spans = []
     for each in frame.story.attempts:
         left = frame.time.place(each.started_at)
         right = frame.time.place(frame.time.high if each.ended_at is None else each.ended_at)
         source = "" if each.resumed_from is None else f" from {each.resumed_from:,}"
-        told.append(
+        spans.append(
             f'<span class="attempt" style="--a:{left / 10:.2f};--b:{right / 10:.2f}" '
             f'title="Attempt {each.number}{source}">#{each.number}{source}</span>'
         )
-    return f'<div class="lane attempts" aria-hidden="true">{"".join(told)}</div>'
+    return f'<div class="lane attempts" aria-hidden="true">{"".join(spans)}</div>'
 
 
 def phase_band(frame: Frame) -> str:
-    """The table of attempts and the goodput tell the same in words."""
     spans = frame.story.phases
     if not spans:
         return ""
-    present = [name for name in _in_order(spans)]
+    found = {each.phase for each in spans}
+    present = [each for each in PHASES if each in found] + sorted(found - set(PHASES))
     paths = "".join(
         f'<path class="p-{esc(name)}" d="{_boxes(frame.time, spans, name)}"/>' for name in present
     )
     legend = "".join(f'<li class="p-{esc(name)}">{esc(name)}</li>' for name in present)
-    said = ", ".join(f"{name} {duration(_length(spans, name))}" for name in present)
+    summary = ", ".join(f"{name} {duration(_length(spans, name))}" for name in present)
     return (
         f'<figure class="chart by-time" id="phases"><figcaption><b>Phases</b></figcaption>'
         f"{_attempts(frame)}"
         f'<div class="plot band"><div class="clip">'
         f'<svg viewBox="0 0 1000 100" preserveAspectRatio="none" role="img" '
         f'aria-labelledby="phases-t phases-d"><title id="phases-t">Phases</title>'
-        f'<desc id="phases-d">{esc(said)}</desc>{paths}{_strips(frame)}</svg></div></div>'
+        f'<desc id="phases-d">{esc(summary)}</desc>{paths}{_strips(frame)}</svg></div></div>'
         f'<ul class="legend">{legend}</ul></figure>'
     )
 
 
 def _strips(frame: Frame) -> str:
-    """Under the phase in which it happened."""
+    """Red strips under the phases in which incidents happened."""
     places = [
         (frame.time.place(since(each)), frame.time.place(until(frame, each)))
         for each in frame.story.incidents
@@ -146,11 +144,6 @@ def _strips(frame: Frame) -> str:
         f"M{left:g} 72h{max(_THINNEST, right - left):g}v28H{left:g}z" for left, right in places
     )
     return f'<path class="strip" d="{boxes}"/>' if boxes else ""
-
-
-def _in_order(spans: Iterable[PhaseSpan]) -> list[str]:
-    found = {each.phase for each in spans}
-    return [each for each in PHASES if each in found] + sorted(found - set(PHASES))
 
 
 def _length(spans: Iterable[PhaseSpan], phase: str) -> float:
@@ -168,9 +161,9 @@ def _boxes(axis: Across, spans: Iterable[PhaseSpan], phase: str) -> str:
 
 
 def checkpoints(frame: Frame) -> str:
-    """Small signs under the loss: what was saved, and what of it is no good."""
+    """Small marks under the loss, by the state of each checkpoint."""
     story = frame.story
-    told = []
+    shown = []
     for each in story.checkpoints:
         places = [("by-step", frame.step.place(float(each.iteration)))]
         if each.saved_at is not None:
@@ -178,11 +171,11 @@ def checkpoints(frame: Frame) -> str:
         about = f"Checkpoint {each.iteration:,}: {each.state}"
         about += f", {each.reason[:80]}" * bool(each.reason)
         state, title = esc(each.state[:20]), esc(about[:160])
-        told += [
+        shown += [
             f'<i class="{view} c-{state}" style="--a:{x / 10:.2f}" title="{title}"></i>'
             for view, x in places
         ]
-    if not told:
+    if not shown:
         return ""
     number = count(len(story.checkpoints))
     states = {each.state for each in story.checkpoints}
@@ -192,7 +185,7 @@ def checkpoints(frame: Frame) -> str:
     )
     return (
         f'<div class="saves"><div class="lane marks" role="img" '
-        f'aria-label="{number} checkpoints">{"".join(told)}</div>'
+        f'aria-label="{number} checkpoints">{"".join(shown)}</div>'
         f'<ul class="legend small" aria-hidden="true"><li class="plain">Checkpoints:</li>{legend}'
         "</ul></div>"
     )
