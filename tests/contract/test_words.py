@@ -40,10 +40,10 @@ NAMES_LEFT = frozenset(
     f"mwatch/{name}"
     for name in (
         "controller", "engine", "evidence", "fleet",
-        "model", "remediate", "report", "runtime", "sidecar", "state", "watch",
+        "model", "remediate", "report", "runtime", "sidecar", "state",
     )
 ) | {"mwatch_trainer/gpu"}  # fmt: skip
-TEXTS_LEFT = frozenset(f"mwatch/{name}" for name in ("config", "model", "report", "watch"))
+TEXTS_LEFT = frozenset(f"mwatch/{name}" for name in ("config", "model", "report"))
 
 
 def place_of(path: Path) -> str:

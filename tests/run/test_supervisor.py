@@ -19,10 +19,10 @@ DRIVE = """
 import json, os, sys, threading
 from pathlib import Path
 from mwatch.run import assemble as app
-from mwatch.watch.observer import NoObserver
+from mwatch.watch.observer import RunObserver
 from mwatch.watch import watcher
 
-class View(NoObserver):
+class View(RunObserver):
     notes = []
     def noted(self, text):
         self.notes.append(text)

@@ -9,8 +9,8 @@ from pathlib import Path
 from mwatch.engine.engine import Engine
 from mwatch.evidence.bundle import Content, Missing
 from mwatch.watch.collector import VolumeCollector
-from mwatch.watch.evidence_extras import EvidenceExtras
-from mwatch.watch.optional_sources import NOTHING_MORE, PodSources
+from mwatch.watch.incidents import EvidenceExtras
+from mwatch.watch.optional_sources import PodSources
 from support.builders.events import grammar
 from support.builders.job import entries
 from support.builders.run import TestClock
@@ -20,11 +20,11 @@ NO_PROBES = ("127.0.0.1", 9)
 
 
 def extras(volume: Path, ras: tuple[str, int] | None = None) -> EvidenceExtras:
-    eyes = NOTHING_MORE
+    more = None
     if ras is not None:
         engine = Engine("r", entries())
-        eyes = PodSources("p", engine, sys_root=str(volume), ras_address=ras)
-    live = VolumeCollector(volume, "p", grammar(), entries(), TestClock(), more=eyes)
+        more = PodSources("p", engine, sys_root=str(volume), ras_address=ras)
+    live = VolumeCollector(volume, "p", grammar(), entries(), TestClock(), more=more)
     return EvidenceExtras(live, lambda: b'{"version":1}', sleep=lambda seconds: None)
 
 

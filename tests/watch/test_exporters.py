@@ -14,7 +14,7 @@ import pytest
 from mwatch.errors import InputError
 from mwatch.model.incident import IncidentRecord, from_json
 from mwatch.model.snapshot.snapshot import Snapshot
-from mwatch.watch.exporters import Exporters
+from mwatch.watch.metrics import Exporters
 from support.builders.snapshot import busy_snapshot
 from support.waiting import until
 
@@ -35,7 +35,7 @@ def event_files(folder: Path) -> list[Path]:
 
 def test_without_a_wish_there_is_nothing() -> None:
     out = Exporters(newest)
-    out.looked([record()])
+    out.update([record()])
     assert (out.problems(), out.dropped()) == ([], {})
     out.close()
 
@@ -43,9 +43,9 @@ def test_without_a_wish_there_is_nothing() -> None:
 def test_an_incident_becomes_a_note_for_tensorboard(tmp_path: Path) -> None:
     out = Exporters(newest, tensorboard_notes=tmp_path)
     one = record()
-    out.looked([one])
-    out.looked([one])
-    out.looked([replace(one, confidence=0.99)])
+    out.update([one])
+    out.update([one])
+    out.update([replace(one, confidence=0.99)])
     out.close()
     written = until(lambda: event_files(tmp_path))
     assert any(one.id.encode() in each.read_bytes() for each in written)
@@ -55,7 +55,7 @@ def test_an_incident_becomes_a_note_for_tensorboard(tmp_path: Path) -> None:
 def test_a_collector_that_is_away_holds_nobody() -> None:
     began = time.monotonic()
     out = Exporters(newest, otlp_endpoint="http://127.0.0.1:9")
-    out.looked([])
+    out.update([])
     out.close()
     assert time.monotonic() - began < 15
     assert "otlp" in out.dropped()

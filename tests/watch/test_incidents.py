@@ -207,7 +207,7 @@ def test_a_folder_that_cannot_be_written_to_is_told_once_and_changes_nothing(
         told.enacts(told.waits(1).decision)
         kept.keeper.update()
         (problem,) = kept.keeper.problems
-        assert "incidents cannot be written" in problem
+        assert "cannot write incidents" in problem
 
 
 def test_a_record_holds_no_secret_of_the_log(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_a_scrape_reads_the_newest_look(tmp_path: Path) -> None:
     with taken_port() as port, serve(port, metrics_of(told, tmp_path)) as metrics:
         assert metrics.where is not None
         assert 'mwatch_iteration{run="run"}' not in page(metrics.where), "nobody has looked yet"
-        metrics.looked(told.waits(1))
+        metrics.update(told.waits(1))
         assert 'mwatch_iteration{run="run"} 9.0' in page(metrics.where)
         assert page(metrics.where.replace("/metrics", "/healthz")) == "ok\n"
 
@@ -73,7 +73,7 @@ def test_without_a_port_nothing_is_served(tmp_path: Path) -> None:
     with serve(None, metrics_of(told, tmp_path)) as metrics:
         assert metrics.where is None
         assert metrics.problem is None
-        metrics.looked(told.waits(1))
+        metrics.update(told.waits(1))
 
 
 def test_ports_that_cannot_be_had_are_said_and_no_reason_not_to_train(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_ports_that_cannot_be_had_are_said_and_no_reason_not_to_train(tmp_path: 
         busy.listen()
         with serve(65535, metrics_of(told, tmp_path)) as metrics:
             assert metrics.where is None
-            assert "port 65535 cannot be had" in (metrics.problem or "")
+            assert "cannot listen on port 65535" in (metrics.problem or "")
 
 
 def test_the_server_ends_with_the_run(tmp_path: Path) -> None:
@@ -97,9 +97,9 @@ def test_what_is_over_is_counted_with_what_was_done(tmp_path: Path) -> None:
     told = gone_bad()
     metrics = metrics_of(told, tmp_path)
     told.enacts(told.waits(1).decision)
-    metrics.looked(told.waits(1))
+    metrics.update(told.waits(1))
     (before,) = metrics.snapshots()
-    metrics.looked(told.sees(AttemptStart(2, 6, None)))
+    metrics.update(told.sees(AttemptStart(2, 6, None)))
     (after,) = metrics.snapshots()
     assert before.incidents == {}, "a scrape is not changed under its hands"
     assert after.incidents == {(Cause.NAN, Action.RESTART): 1}
@@ -118,7 +118,7 @@ def test_goodput_falls_and_lost_time_rises_while_a_hang_lasts(tmp_path: Path) ->
     told.says(WORLD, READY, *good(*range(1, 121)))
     metrics, seen = metrics_of(told, tmp_path), []
     for _ in range(6):
-        metrics.looked(told.waits(15))
+        metrics.update(told.waits(15))
         seen.append(scraped(metrics))
     assert [each["goodput"] for each in seen] == sorted(
         {each["goodput"] for each in seen}, reverse=True
@@ -135,11 +135,11 @@ def test_no_counter_of_lost_time_falls_when_a_silence_turns_out_to_be_an_evaluat
     told.sees(AttemptStart(1, None, None))
     told.says(WORLD, READY, *good(*range(1, 121)))
     metrics = metrics_of(told, tmp_path)
-    metrics.looked(told.waits(30))
+    metrics.update(told.waits(30))
     before = scraped(metrics)
     assert before["hang_undetected"] > 0
     result = " validation loss at iteration 120 | lm loss value: 2.1E+00 | lm loss PPL: 8.2E+00 | "
-    metrics.looked(told.says(result, *good(121, 122)))
+    metrics.update(told.says(result, *good(121, 122)))
     after = scraped(metrics)
     spent = time_spent(told.engine.job, told.clock.now()).seconds
     assert spent[Spent.HANG_UNDETECTED] == 0

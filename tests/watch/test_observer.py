@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from mwatch.watch.observer import NoObserver, RunEnd, SafeObserver
+from mwatch.watch.observer import RunEnd, SafeObserver
 from support.builders.run import Heard
 
 ENDED = RunEnd(0, "done", True)
@@ -51,7 +51,7 @@ def test_the_end_is_always_told() -> None:
 
 
 def test_an_interrupt_goes_through() -> None:
-    class Stopped(NoObserver):
+    class Stopped(Heard):
         def noted(self, text: str) -> None:
             raise KeyboardInterrupt
 

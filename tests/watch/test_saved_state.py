@@ -121,7 +121,7 @@ def test_a_folder_that_cannot_be_written_to_is_told_once(tmp_path: Path) -> None
     finally:
         os.chmod(tmp_path, 0o700)
     (problem,) = memory.problems()
-    assert "could not be kept" in problem
+    assert "cannot save" in problem
 
 
 def test_storage_that_hangs_holds_nobody(tmp_path: Path) -> None:

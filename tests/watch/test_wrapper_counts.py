@@ -19,7 +19,7 @@ def test_a_wrapper_is_asked_now_and_then(tmp_path: Path) -> None:
         counts = WrapperCounts(str(tmp_path), clock)
 
         def asked() -> dict[str, int]:
-            counts.ask_where_due()
+            counts.ask_when_due()
             return counts.dropped
 
         assert asked() == {}, "not at once"
@@ -32,6 +32,6 @@ def test_where_there_is_no_wrapper_nothing_is_known(tmp_path: Path) -> None:
     counts = WrapperCounts(str(tmp_path), clock)
     for _ in range(3):
         clock.now += PERIOD_SECONDS
-        counts.ask_where_due()
+        counts.ask_when_due()
         until(lambda: not counts._call.is_busy)
     assert counts.dropped == {}

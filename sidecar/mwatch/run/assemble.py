@@ -22,7 +22,6 @@ from mwatch.engine.incidents import Incident
 from mwatch.model.decision import Decision
 from mwatch.model.observation import HERE, Observed
 from mwatch.model.settings import Settings
-from mwatch.model.timeline import Rollback
 from mwatch.parse.grammar import Grammar
 from mwatch.report import story_json
 from mwatch.report.model import EvidenceFile
@@ -33,46 +32,37 @@ from mwatch.run.supervisor import LocalRun, SupervisedCommand
 from mwatch.runtime.clock import Clock
 from mwatch.runtime.self_monitoring import InternalErrors
 from mwatch.watch.collector import VolumeCollector
-from mwatch.watch.evidence_extras import EvidenceExtras
-from mwatch.watch.exporters import Exporters
-from mwatch.watch.metrics import RunMetrics, serve
+from mwatch.watch.incidents import EvidenceExtras
+from mwatch.watch.metrics import Exporters, RunMetrics, serve
 from mwatch.watch.observer import RunEnd, RunObserver, SafeObserver
 from mwatch.watch.optional_sources import PodSources
-from mwatch.watch.saved_state import SavedState
-from mwatch.watch.watcher import RunWatcher
+from mwatch.watch.watcher import RunRecorder, RunWatcher
 from mwatch_trainer.scrub.scrubber import scrub_text
 
 _STORY_SECONDS = 5.0
 _MEMORY_SECONDS = 5.0
 
 
-class RunRecord:
+class RunRecord(RunRecorder):
     def __init__(
         self, folder: RunFolder, argv: Sequence[str], engine: Engine, clock: Clock, *, is_act: bool
     ) -> None:
+        super().__init__(engine)
         self._folder = folder
-        self._engine = engine
         self._clock = clock
         self._is_act = is_act
         command = scrub_text(shlex.join(argv))
         self._recorder = ReportRecorder(engine, "act" if is_act else "observe", command)
-        self._memory: SavedState | None = None
         self._written_at = float("-inf")
         self._problem: str | None = None
 
     def observe(self, observed: Observed) -> None:
         self._recorder.note(observed)
 
-    def recall(self, save: Path) -> list[Rollback] | None:
-        """Restore what earlier runs saved beside the checkpoints; None until it has been read."""
-        if self._memory is None:
-            self._memory = SavedState(save)
-        return self._memory.recall(self._engine.job)
-
     def wait_for_memory(self) -> None:
         """Wait a bounded time for the saved state, before deciding on it."""
-        if self._memory is not None:
-            self._memory.wait(_MEMORY_SECONDS)
+        if self._saved is not None:
+            self._saved.wait(_MEMORY_SECONDS)
 
     def looked(self, assessment: Assessment) -> None:
         self._recorder.assessed(assessment)
@@ -91,17 +81,15 @@ class RunRecord:
         self._recorder.noted(text)
 
     def attempt_ended(self) -> None:
-        if self._is_act and self._memory is not None:
-            self._memory.keep(self._engine.job)
+        if self._is_act and self._saved is not None:
+            self._saved.keep(self._engine.job)
 
     def end(self, ended: RunEnd | None = None) -> None:
         is_interrupted = ended is not None and ended.is_interrupted
         self._write(is_over=True, is_interrupted=is_interrupted)
 
     def problems(self) -> list[str]:
-        """Problems for the user; may be returned again."""
-        remembered = [] if self._memory is None else self._memory.problems()
-        return remembered if self._problem is None else [*remembered, self._problem]
+        return super().problems() + ([] if self._problem is None else [self._problem])
 
     def _write(self, *, is_over: bool, is_interrupted: bool = False) -> None:
         try:

@@ -33,18 +33,15 @@ from mwatch import __version__
 from mwatch.config import catalogue
 from mwatch.config.loader import load_policy
 from mwatch.config.sidecar import SidecarSettings
-from mwatch.engine.engine import Assessment, Engine
-from mwatch.engine.incidents import Incident
+from mwatch.engine.engine import Engine
 from mwatch.evidence.incident_store import AsyncIncidentStore
 from mwatch.evidence.offload import OffPod
 from mwatch.export.http.control import control_pages
 from mwatch.export.http.server import Pages, standard_pages
-from mwatch.model.decision import Decision
 from mwatch.model.event import Arguments
 from mwatch.model.observation import Observed
 from mwatch.model.settings import Settings
 from mwatch.model.snapshot.pod import PodFacts, PodId
-from mwatch.model.timeline import Rollback
 from mwatch.parse.grammar import Grammar
 from mwatch.runtime.clock import Clock
 from mwatch.runtime.self_monitoring import InternalErrors
@@ -55,19 +52,17 @@ from mwatch.sidecar.snapshot import Looked, SnapshotPage
 from mwatch.sources.background import MonitoredSource
 from mwatch.sources.pod_facts import PodFactsSource, data_prefixes, printed_prefixes
 from mwatch.watch.collector import VolumeCollector
-from mwatch.watch.evidence_extras import EvidenceExtras
-from mwatch.watch.exporters import Exporters
-from mwatch.watch.metrics import RunMetrics
-from mwatch.watch.observer import RunEnd, RunObserver, SafeObserver
+from mwatch.watch.incidents import EvidenceExtras
+from mwatch.watch.metrics import Exporters, RunMetrics
+from mwatch.watch.observer import RunObserver, SafeObserver
 from mwatch.watch.optional_sources import PodSources
-from mwatch.watch.saved_state import SavedState
-from mwatch.watch.watcher import RunWatcher
+from mwatch.watch.watcher import RunRecorder, RunWatcher
 from mwatch_trainer import contract
 from mwatch_trainer.control.client import ask
 from mwatch_trainer.scrub.scrubber import scrub_text
 
 if TYPE_CHECKING:
-    from mwatch.report.model import EvidenceFile
+    pass
 
 
 class PodWatch:
@@ -96,28 +91,16 @@ class PodWatch:
         return None if self._live.folder is None else self._live.folder.tracker
 
 
-class SidecarRecord:
+class SidecarRecord(RunRecorder):
+    """Writes no report: the controller, which sees all pods, does."""
+
     def __init__(self, engine: Engine, observe: Callable[[Observed], None]) -> None:
         """`observe` is called with everything that the engine observes."""
-        self._engine = engine
-        self._memory: SavedState | None = None
-        self.observe = observe
+        super().__init__(engine)
+        self._observe = observe
 
-    def recall(self, save: Path) -> list[Rollback] | None:
-        if self._memory is None:
-            self._memory = SavedState(save)
-        return self._memory.recall(self._engine.job)
-
-    def problems(self) -> list[str]:
-        return [] if self._memory is None else self._memory.problems()
-
-    def wait_for_memory(self) -> None: ...
-    def looked(self, assessment: Assessment) -> None: ...
-    def enacted(self, decision: Decision, at: float) -> None: ...
-    def incident(self, incident: Incident, files: Sequence[EvidenceFile]) -> None: ...
-    def noted(self, text: str) -> None: ...
-    def attempt_ended(self) -> None: ...
-    def end(self, ended: RunEnd | None = None) -> None: ...
+    def observe(self, observed: Observed) -> None:
+        self._observe(observed)
 
 
 _LASTING_SECONDS = 3.0
@@ -234,7 +217,7 @@ class Sidecar:
             self._cursor.keep(self.page.ring.newest, self.live.log.file)
             self._leave_snapshot()
         with self.faults.guard():
-            for text in self._news.of(self.live.sighted, self.live.clock.now()):
+            for text in self._news.of(self.live.monitored, self.live.clock.now()):
                 self._view.noted(text)
         with self.faults.guard():
             problem = None if self._pages is None else self._pages.keep_file()
@@ -284,7 +267,7 @@ class Sidecar:
     def _made_pages(self) -> Pages:
         watch = self.watch
         desk = EvidenceApi(
-            watch.evidence, watch.files, watch.clock.now, watch.running, self.live.look_soon
+            watch.evidence, watch.files, watch.clock.now, watch.running, self.live.poll_save_soon
         )
         restart = RestartApi(self._settings.dir, desk).restart
         return {
@@ -306,7 +289,7 @@ class Sidecar:
             return
         job = self.engine.job
         looked = Looked(
-            newest[0], time.monotonic(), live.clock.drift(), live.probes, live.looked_at,
+            newest[0], time.monotonic(), live.clock.drift(), live.probes, live.read_at,
             list(job.attempt.signs.values()),
             {rank: state.progressed_at for rank, state in job.attempt.ranks.items()},
             job.calibration.step_p99(),

@@ -1,23 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""One volume, watched: everything that can be seen of a wrapper and its trainer, as observations.
+"""Reads everything that a wrapper and its trainer write to one volume, as observations.
 
-The order within one look matters: that an attempt began is told before what it printed, and that
-its command ended only after its last line. Times that others wrote are brought to our own clock:
-whoever sets the clock of the machine must not make an hour of silence.
-
-The trainer's log as it grows: what was said, at the moment at which it was read.
-
-A live reader knows better than a printed time when a line came. A block (a traceback) that
-nobody continues for two seconds is taken as ended. Of a flood each look reads a part; who prints
-more than is read for so long that the log is rotated away twice loses what lay between. Who comes
-in the middle begins with the attempt that runs: its wrapper has noted where that begins, and what
-earlier ones printed would be taken for attempts that follow it.
-
-How much of the trainer's output never reached its log, as the wrapper counts it.
-
-The wrapper is asked now and then over its socket; where it does not answer, the last count stands.
-Its counts begin anew with each attempt.
+The order within one read matters: the start of an attempt comes before what it printed, and its end
+after its last line. Times that others wrote are brought to our own clock: setting the clock of the
+machine must not look like an hour of silence.
 """
 
 from __future__ import annotations
@@ -45,18 +32,25 @@ from mwatch.sources.log_tail import LogTail
 from mwatch.sources.node_processes import NodeProcesses, ResourceUse
 from mwatch.sources.probe import ProbeSource, RankReading
 from mwatch.sources.wrapper_state import WrapperFile
-from mwatch.watch.optional_sources import NOTHING_MORE, OptionalSources
+from mwatch.watch.optional_sources import PodSources
 from mwatch_trainer import contract
 from mwatch_trainer.control.client import ask
 
 _SETTLE_SECONDS = 2.0
-_LOOK_SECONDS = 0.25
-"""Of one look: a flood of output must not keep us from looking at anything else."""
+_READ_SECONDS = 0.25
+"""Of one read: a flood of output must not delay the other sources."""
 _REST_SECONDS = 20.0
-"""For all that is left at the end: the last words say why it ended."""
+"""For the rest of the log at the end, which says why the command ended."""
 
 
 class LogFollower:
+    """Reads the trainer's log as it grows; an event has the time at which its line was read.
+
+    A block (a traceback) that does not grow for two seconds is complete. If the log is rotated
+    twice before it is read, the lines between are lost. A watcher that starts late begins with the
+    current attempt, whose wrapper has noted its place in the log.
+    """
+
     def __init__(self, path: Path, grammar: Grammar, stream: str, clock: Clock) -> None:
         self._tail = LogTail(path)
         self._reader = Reader(grammar, path.name)
@@ -70,12 +64,12 @@ class LogFollower:
 
     @property
     def file(self) -> int:
-        """Which file is read: another number, another file."""
+        """The inode of the file that is read."""
         return self._tail.file
 
     def read(self) -> Reading[tuple[Observed, ...]]:
         now = self._clock.now()
-        events, error = self._read(now, _LOOK_SECONDS)
+        events, error = self._read(now, _READ_SECONDS)
         is_quiet = self._grew_at is not None and now - self._grew_at > _SETTLE_SECONDS
         if is_quiet and not self._is_settled:
             events += self._settle()
@@ -86,7 +80,7 @@ class LogFollower:
         return Ok(self._at(now, events))
 
     def rest(self) -> tuple[Observed, ...]:
-        """The command has ended: what is open is as long as it will be."""
+        """Read to the end after the command has ended; open blocks are complete."""
         now = self._clock.now()
         events, _ = self._read(now, _REST_SECONDS)
         return self._at(now, events + self._settle())
@@ -98,7 +92,7 @@ class LogFollower:
         return tuple(Observed(now, self._stream, event) for event in events)
 
     def _read(self, now: float, seconds: float) -> tuple[list[Event], OSError | None]:
-        """Until there is no more, or for so long; with what came before an error."""
+        """Read until there is no more, or for so long; also return an error."""
         events: list[Event] = []
         until = time.monotonic() + seconds
         if not self._has_begun:
@@ -123,9 +117,9 @@ class LogFollower:
             return events, error
 
     def _begin(self) -> None:
-        """Each time until there is a log: the attempt may begin after us."""
-        said = contract.read_json(str(self._tail.path.with_name(contract.ATTEMPT))) or {}
-        place = said.get("log")
+        """Skip to the current attempt; repeated until there is a log."""
+        state = contract.read_json(str(self._tail.path.with_name(contract.ATTEMPT))) or {}
+        place = state.get("log")
         place = place if isinstance(place, dict) else {}
         inode, offset = place.get("inode"), place.get("bytes")
         if type(inode) is int and type(offset) is int and offset > 0:
@@ -142,6 +136,11 @@ _LOST = ("uncopied_bytes", "unwritten_bytes")
 
 
 class WrapperCounts:
+    """How much of the trainer's output never reached its log, as the wrapper counts it.
+
+    The wrapper is asked over its socket; if it does not answer, the last count stays.
+    """
+
     def __init__(self, volume: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._volume = volume
         self._clock = clock
@@ -150,10 +149,9 @@ class WrapperCounts:
             "mwatch-counts", self._ask, limit_seconds=2 * _LIMIT_SECONDS, clock=clock
         )
         self.dropped: dict[str, int] = {}
-        """Bytes, by source; empty: nobody has told yet."""
+        """Bytes by source; empty until the wrapper has answered."""
 
-    def ask_where_due(self) -> None:
-        """Never waits."""
+    def ask_when_due(self) -> None:
         answer = self._call.take()
         if isinstance(answer, Ok):
             output = answer.value.get("output")
@@ -168,7 +166,7 @@ class WrapperCounts:
         return Ok(ask(self._volume, {"op": "status"}, _LIMIT_SECONDS))
 
 
-_LOOK_NOW_SECONDS = 10.0
+_POLL_NOW_SECONDS = 10.0
 
 
 class VolumeCollector:
@@ -182,7 +180,7 @@ class VolumeCollector:
         save: Path | None = None,
         *,
         node: str | None = None,
-        more: OptionalSources = NOTHING_MORE,
+        more: PodSources | None = None,
     ) -> None:
         self.clock = clock
         self._volume = str(volume)
@@ -192,22 +190,22 @@ class VolumeCollector:
         self._sources = {"log": MonitoredSource("log", stream, self._log.read, Source.LOG)}
         self._wrapper = WrapperFile(self._volume, stream)
         self._wrapper_source = MonitoredSource("wrapper", stream, self._wrapper.read)
-        self._last_look = clock.now()
-        self._has_looked = False
+        self._read_at = clock.now()
+        self._has_read = False
         self.save: Path | None = None
-        """Where the job saves, once that is known."""
+        """Where the job saves, once it is known."""
         self.errors: list[Exception] = []
-        """Sources that failed in a way nobody thought of, for whoever tells it."""
+        """Internal errors of sources, for the caller to report."""
         self.folder: CheckpointDir | None = None
         self.more = more
         self._node = node
         self._nvml = NvmlSource()
         self._counts = WrapperCounts(self._volume)
-        self._see_attempt()
-        for name, read, sight in more.sources():
-            self._add(name, read, sight)
+        self._start_attempt()
+        for each in () if more is None else more.sources():
+            self._add(*each)
         if save is not None:
-            self._see_save(save)
+            self._watch_save(save)
 
     @property
     def wrapper(self) -> WrapperState | None:
@@ -222,9 +220,8 @@ class VolumeCollector:
         return self._log
 
     @property
-    def looked_at(self) -> float:
-        """When `read` was last called."""
-        return self._last_look
+    def read_at(self) -> float:
+        return self._read_at
 
     @property
     def probes(self) -> tuple[RankReading, ...]:
@@ -232,20 +229,20 @@ class VolumeCollector:
         return self._probe.ranks
 
     @property
-    def sighted(self) -> Sequence[MonitoredSource]:
+    def monitored(self) -> Sequence[MonitoredSource]:
         return [self._wrapper_source, *self._sources.values()]
 
     @property
     def sources(self) -> dict[str, SourceState]:
-        """With `nvml`: up while the GPUs are read by our own NVML, and not by the wrapper's."""
-        known = {each.name: SourceState(each.is_up, each.read_at) for each in self.sighted}
+        """`nvml` is up while the GPUs are read by NVML in this process."""
+        known = {each.name: SourceState(each.is_up, each.read_at) for each in self.monitored}
         is_own = self._gpus.route == "nvml"
         known["nvml"] = SourceState(is_own, known["gpus"].read_at if is_own else None)
         return known
 
     @property
     def ranks(self) -> dict[int, RankFacts]:
-        """What is known of each rank of this machine besides its progress."""
+        """Resource use of each rank of this machine."""
         use, seconds = self._processes.use, self._probe.seconds
         ranks = {each.beat.rank for each in self._probe.ranks} | set(use)
         return {
@@ -255,68 +252,69 @@ class VolumeCollector:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """Bytes of the log that the wrapper could not copy or write, once it was asked."""
+        """Bytes of the log that the wrapper could not copy or write."""
         return self._counts.dropped
 
     def read(self) -> list[Observed]:
-        """What is new, in the order in which it is to be told."""
+        """Return what is new, in the order in which the engine must observe it."""
         now = self.clock.now()
-        told = [self._since_last_look(each, now) for each in self._look(self._wrapper_source, now)]
-        starts = [each for each in told if isinstance(each.what, AttemptStart)]
-        ends = [each for each in told if not isinstance(each.what, AttemptStart)]
-        self._last_look = now
-        self._has_looked = True
+        polled = self._poll(self._wrapper_source, now)
+        states = [self._since_last_read(each, now) for each in polled]
+        starts = [each for each in states if isinstance(each.what, AttemptStart)]
+        ends = [each for each in states if not isinstance(each.what, AttemptStart)]
+        self._read_at = now
+        self._has_read = True
         if starts:
-            self._see_attempt()
+            self._start_attempt()
         state = self._wrapper.state
         if self.folder is None and state is not None and state.save is not None:
-            self._see_save(Path(state.save))
+            self._watch_save(Path(state.save))
         if ends:
-            self.look_soon()
-        seen = [each for source in self._sources.values() for each in self._look(source, now)]
-        self._counts.ask_where_due()
+            self.poll_save_soon()
+        seen = [each for source in self._sources.values() for each in self._poll(source, now)]
+        self._counts.ask_when_due()
         if ends:
             seen += self._log.rest()
         return [*starts, *(_of_now(each, now) for each in seen), *ends]
 
     def rest(self) -> list[Observed]:
-        """The command has ended: its last words, and what it left in its save folder."""
+        """Read the rest after the command has ended, and its save folder."""
         return [*self._log.rest(), *self.read(), *self.stored_now()]
 
-    def look_soon(self) -> None:
-        """From any thread: into the save folder, which is else looked into now and then."""
+    def poll_save_soon(self) -> None:
+        """Make the next poll of the save folder due; from any thread."""
         if self.folder is not None:
             self.folder.poll_soon()
 
     def stored_now(self) -> tuple[Observed, ...]:
-        """A fresh look into the save folder, before a checkpoint is chosen; waits for it."""
+        """Poll the save folder and wait for it, before a checkpoint is chosen."""
         if self.folder is None:
             return ()
-        found = self.folder.read_now(_LOOK_NOW_SECONDS)
+        found = self.folder.read_now(_POLL_NOW_SECONDS)
         return found.value if isinstance(found, Ok) else ()
 
     def close(self) -> None:
         self._log.close()
         self._nvml.close()
 
-    def _look(self, source: MonitoredSource, now: float) -> list[Observed]:
-        """What one source hides must not hide the others."""
+    def _poll(self, source: MonitoredSource, now: float) -> list[Observed]:
+        """An internal error of one source must not affect the others."""
         try:
             return source.poll(now)
         except Exception as error:
             self.errors.append(error)
             return []
 
-    def _since_last_look(self, observed: Observed, now: float) -> Observed:
-        """It was not there at the last look. What began before the first one began then: the
-        time until we came is nobody's silence, and what was saved in it is of that attempt."""
-        at, what = min(max(observed.at, self._last_look), now), observed.what
-        if not self._has_looked and isinstance(what, AttemptStart) and observed.at < at:
+    def _since_last_read(self, observed: Observed, now: float) -> Observed:
+        """Move the time to after the last read. An attempt that was running before the first read
+        starts then: the time before is not silence, and what was saved in it belongs to it."""
+        at, what = min(max(observed.at, self._read_at), now), observed.what
+        if not self._has_read and isinstance(what, AttemptStart) and observed.at < at:
             what = what._replace(late_seconds=at - observed.at)
         return observed._replace(at=at, what=what)
 
-    def _see_attempt(self) -> None:
-        """Nothing that was seen of processes survives an attempt."""
+    def _start_attempt(self) -> None:
+        """Renew the process, GPU and probe sources: their state does not survive an attempt."""
         processes = self._processes = NodeProcesses(self._volume, self.stream)
         self._gpus = GpuSource(
             self._volume, self.stream, self._catalogue,
@@ -328,36 +326,35 @@ class VolumeCollector:
         self._add("gpus", self._gpus.read, Source.GPU)
 
     def _beats(self) -> Reading[tuple[Observed, ...]]:
-        """Of this wrapper's attempt. The log tells when torchrun starts its workers anew, which
-        opens an attempt that the wrapper does not count: so the number is left out."""
+        """Read the probes of the wrapper's attempt. Their attempt number is removed: if torchrun
+        restarts its workers, the log opens an attempt that the wrapper does not count."""
         state = self._wrapper.state
         if state is None:
             return Absent("no wrapper has started yet")
         match self._probe.read(state.attempt):
-            case Ok(seen):
-                return Ok(tuple(map(_uncounted, seen)))
+            case Ok(observed):
+                return Ok(tuple(map(_without_attempt, observed)))
             case other:
                 return other
 
-    def _see_save(self, save: Path) -> None:
+    def _watch_save(self, save: Path) -> None:
         self.save = save
         self.folder = CheckpointDir(str(save), self.stream, wall=self.clock.now)
         self._add("checkpoints", self.folder.read, Source.CHECKPOINTS)
 
-    def _add(self, name: str, read: Read, sight: Source | None) -> None:
-        self._sources[name] = MonitoredSource(name, self.stream, read, sight)
+    def _add(self, name: str, read: Read, kind: Source | None) -> None:
+        self._sources[name] = MonitoredSource(name, self.stream, read, kind)
 
 
 def _of_now(observed: Observed, now: float) -> Observed:
-    """A source gives nothing that is older than that, whatever its wall clock says. How old a
-    record of a probe is, is known by a better clock."""
+    """Bound the age of an observation, whatever the wall clock of its source is. The age of a probe
+    record comes from a better clock."""
     oldest = observed.at if isinstance(observed.what, Beat) else now - STALE_SECONDS
     at = min(max(observed.at, oldest), now)
     return observed if at == observed.at else observed._replace(at=at)
 
 
-def _uncounted(observed: Observed) -> Observed:
+def _without_attempt(observed: Observed) -> Observed:
     beat = observed.what
-    return (
-        observed._replace(what=beat._replace(attempt=None)) if isinstance(beat, Beat) else observed
-    )
+    assert isinstance(beat, Beat)
+    return observed._replace(what=beat._replace(attempt=None))

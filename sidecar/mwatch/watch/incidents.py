@@ -1,55 +1,61 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Files, evidence and announcements for the incidents of a watched run.
+"""Writes the record and collects the evidence of each incident of a watched run.
 
-What an incident is, is defined in `mwatch.engine.incidents`. Each gets one record and one bundle of
-evidence here. The record is written anew whenever it changes, so that it is there whatever happens
-to the watcher.
+`mwatch.engine.incidents` defines what an incident is. A record is rewritten whenever it changes, so
+that it exists whatever happens to the watcher.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
+from mwatch import json_codec
 from mwatch.engine.engine import Engine
 from mwatch.engine.incidents import MAX_INCIDENTS, Incident
+from mwatch.evidence.bundle import Content, Missing
 from mwatch.evidence.collector import EvidenceCase, EvidenceCollector
 from mwatch.evidence.incident_store import IncidentFiles
 from mwatch.model.decision import Decision
 from mwatch.model.finding import Cause, Severity
 from mwatch.model.incident import IncidentRecord, SavedEvidence
+from mwatch.sources.nccl_ras import NcclRas
+from mwatch.watch.collector import VolumeCollector
 
 _MAX_ANNOUNCEMENTS = 3
 _SETTLED_SECONDS = 5.0
-"""A record that has not changed for so long is brought off the pod again, with its evidence."""
+"""A record that has not changed for so long is copied off the pod again, with its evidence."""
 
 
 @dataclass(slots=True)
 class TrackedIncident:
-    """An incident with what this process keeps of it."""
+    """An incident with the state that this process keeps for it."""
 
     incident: Incident
     record: IncidentRecord
     case: EvidenceCase | None = None
     announced: Cause | None = None
-    """As what it was announced; None: not yet, or it was announced as over since."""
+    """The cause that was announced; None if none was, or its end was."""
     announcements: int = 0
     changed_at: float | None = None
-    """Since its evidence was brought off the pod, the record has changed: when it last did."""
+    """When the record last changed since its evidence was copied off the pod."""
 
 
 class IncidentChanges(NamedTuple):
-    """What an update brought; the same incident may be announced a few times only."""
+    """What an update found; one incident is announced a few times at most."""
 
     found: list[Incident]
     closed: list[Incident]
-    """Over without an action."""
+    """Ended without an action."""
     recorded: list[TrackedIncident]
-    """New, or with evidence that was not there before."""
+    """New, or with new evidence."""
 
 
 class IncidentTracker:
@@ -65,11 +71,11 @@ class IncidentTracker:
 
     @property
     def tracked(self) -> list[TrackedIncident]:
-        """The oldest first."""
+        """Oldest first."""
         return list(self._tracked)
 
     def update(self) -> IncidentChanges:
-        """To be called after each evaluation."""
+        """Update records and evidence; called after each evaluation."""
         changes = IncidentChanges([], [], [])
         last = self._tracked[-1].incident.number if self._tracked else 0
         for incident in self._engine.incidents:
@@ -89,7 +95,7 @@ class IncidentTracker:
         return changes
 
     def collect_evidence_before_restart(self, decision: Decision) -> Path | None:
-        """Returns where it was saved. Where nothing is ended, nothing is waited for."""
+        """Return the folder of the evidence; wait for it only if the restart is carried out."""
         tracked = self._of(decision)
         if tracked is None:
             return None
@@ -138,7 +144,7 @@ class IncidentTracker:
         self._evidence.keep_again(case)
 
     def _want_evidence(self, tracked: TrackedIncident) -> None:
-        """A warning is not worth a dump of all ranks."""
+        """A warning does not justify a dump of all ranks."""
         symptoms = tracked.incident.symptoms
         found = [each.finding.severity for each in symptoms if each.closed_at is None]
         if tracked.case is None and Severity.CRITICAL in found:
@@ -168,7 +174,7 @@ class IncidentTracker:
         try:
             self._files.write(tracked.record)
         except OSError as error:
-            text = f"incidents cannot be written: {error.strerror or error}"
+            text = f"cannot write incidents: {error.strerror or error}"
             if text not in self.problems:
                 self.problems.append(text)
 
@@ -189,3 +195,50 @@ def _kept(case: EvidenceCase | None) -> SavedEvidence | None:
         tuple(each.name for each in bundle.files),
         tuple(f"{each.what}: {each.why}" for each in bundle.missing),
     )
+
+
+_ASK_SECONDS = 6.0
+_BETWEEN_SECONDS = 2.0
+
+
+class EvidenceExtras:
+    """Adds to a bundle what this process sees, and two answers of NCCL's RAS service.
+
+    Only two answers, some seconds apart, show that the counts stand still.
+    """
+
+    def __init__(
+        self,
+        live: VolumeCollector,
+        snapshot: Callable[[], bytes] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`snapshot`: makes the page that a controller would get now."""
+        self._live = live
+        self._snapshot = snapshot
+        self._sleep = sleep
+
+    def __call__(self) -> Iterator[Content | Missing]:
+        """Takes seconds; called in a thread of the bundle."""
+        if self._snapshot is not None:
+            yield Content("snapshot.json", self._snapshot())
+        gpus = self._live.gpus
+        if gpus:
+            yield Content("gpus-seen.json", msgspec.json.format(json_codec.encode(gpus)))
+        else:
+            yield Missing("gpus-seen.json", "no GPU can be read")
+        if self._live.more is not None:
+            yield from self._ras_twice(self._live.more.ras)
+
+    def _ras_twice(self, ras: NcclRas) -> Iterator[Content | Missing]:
+        for number in (1, 2):
+            name = f"ras-{number}.txt"
+            try:
+                yield Content(name, ras.raw(_ASK_SECONDS).encode("utf-8", "replace"))
+            except OSError as error:
+                yield Missing(name, str(error)[:200])
+                if number == 1:
+                    yield Missing("ras-2.txt", "see ras-1.txt")
+                return
+            if number == 1:
+                self._sleep(_BETWEEN_SECONDS)

@@ -1,28 +1,36 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`/metrics` and `/healthz` of a run that this process watches.
+"""Exports a watched run: `/metrics` and `/healthz`, OTLP, and notes for TensorBoard.
 
-The loop leaves a snapshot at each look; a scrape reads the newest one in a thread of its own and
-never waits for the loop.
+The loop takes a snapshot after each evaluation; exporters read the newest one in their own threads
+and never block the loop.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mwatch.decide import budget
 from mwatch.detect.shared.probe import probed_ranks
 from mwatch.detect.shared.stall import Patience, patience
 from mwatch.engine.engine import Assessment, Engine
+from mwatch.errors import InputError
 from mwatch.export.http.server import Server, standard_pages
 from mwatch.model.goodput import RisingSeconds
+from mwatch.model.incident import IncidentRecord
 from mwatch.model.phase import JobPhase
 from mwatch.model.snapshot.snapshot import Inputs, OwnUsage, Snapshot, take
 from mwatch.runtime.self_monitoring import OwnUse
 from mwatch.state.goodput.ledger import time_spent
 from mwatch.watch.collector import VolumeCollector
+
+if TYPE_CHECKING:
+    from mwatch.export.otlp.exporter import Otlp
+    from mwatch.export.tensorboard.notes import TensorboardNotes
 
 
 class RunMetrics:
@@ -35,7 +43,7 @@ class RunMetrics:
         errors: Callable[[], int] = lambda: 0,
         dropped: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
-        """`errors`: faults of our own so far; `dropped`: what was lost on other ways out."""
+        """`errors`: internal errors so far; `dropped`: what other exporters dropped."""
         self._dropped = dropped
         self._engine = engine
         self._live = live
@@ -46,11 +54,12 @@ class RunMetrics:
         self._ticked = time.monotonic()
         self._spent = RisingSeconds()
         self.where: str | None = None
-        """The address; None: nobody asked for one, or none could be had."""
+        """The address; None if there is no server."""
         self.problem: str | None = None
 
-    def looked(self, assessment: Assessment) -> None:
+    def update(self, assessment: Assessment) -> None:
         engine, live, folder = self._engine, self._live, self._live.folder
+        more = live.more
         limit = self._patience()
         spent = time_spent(engine.job, assessment.at)
         around = Inputs(
@@ -65,11 +74,11 @@ class RunMetrics:
             sources=live.sources,
             is_acting=self._is_acting(),
             ranks=live.ranks,
-            nccl=live.more.nccl,
-            fabric=live.more.ports,
+            nccl=None if more is None else more.nccl,
+            fabric=() if more is None else more.ports,
             storage=None if folder is None else folder.storage,
             checkpoint_sizes={} if folder is None else folder.sizes,
-            tensorboard_iteration=live.more.tensorboard_iteration,
+            tensorboard_iteration=None if more is None else more.tensorboard_iteration,
             own=self._own(),
         )
         self._newest = take(engine.job, around, at=assessment.at)
@@ -107,7 +116,7 @@ class RunMetrics:
 
 @contextmanager
 def serve(port: int | None, metrics: RunMetrics) -> Iterator[RunMetrics]:
-    """A port that cannot be had is said, and no reason not to train."""
+    """Serve the metrics on `port`; a port that is not free is a problem, but not an error."""
     server = None
     if port is not None:
         try:
@@ -115,9 +124,84 @@ def serve(port: int | None, metrics: RunMetrics) -> Iterator[RunMetrics]:
             server = Server(pages, port=port)
             metrics.where = f"http://127.0.0.1:{server.port}/metrics"
         except OSError as error:
-            metrics.problem = f"no metrics: port {port} cannot be had ({error.strerror or error})"
+            metrics.problem = (
+                f"no metrics: cannot listen on port {port} ({error.strerror or error})"
+            )
     try:
         yield metrics
     finally:
         if server is not None:
             server.close()
+
+
+_CLOSE_SECONDS = 0.5
+"""Of each: a pod that ends does not wait for a collector."""
+
+
+class Exporters:
+    """OTLP and notes for TensorBoard; their packages are imported only if they are used.
+
+    They need as much memory as the rest of a sidecar.
+    """
+
+    def __init__(
+        self,
+        snapshots: Callable[[], Iterable[Snapshot]],
+        *,
+        otlp_endpoint: str | None = None,
+        tensorboard_notes: Path | None = None,
+        attributes: Mapping[str, str] | None = None,
+    ) -> None:
+        """InputError if the endpoint is not an address."""
+        self._snapshots = snapshots
+        self._otlp: Otlp | None = None
+        self._notes: TensorboardNotes | None = None
+        self._noted: dict[str, IncidentRecord] = {}
+        if otlp_endpoint is not None:
+            from mwatch.export.otlp.exporter import Otlp
+
+            try:
+                self._otlp = Otlp(otlp_endpoint, snapshots, attributes=attributes)
+            except ValueError as error:
+                raise InputError(f"--otlp-endpoint: {error}") from None
+            self._otlp.start()
+        if tensorboard_notes is not None:
+            from mwatch.export.tensorboard.notes import TensorboardNotes
+
+            self._notes = TensorboardNotes(tensorboard_notes)
+
+    def update(self, records: Sequence[IncidentRecord]) -> None:
+        """Export after an evaluation; `records` are of all known incidents."""
+        notes = self._notes
+        if notes is None:
+            return
+        for snapshot in self._snapshots():
+            notes.update(snapshot)
+        for record in records:
+            if self._noted.get(record.id) is not record:
+                notes.incident(record)
+        self._noted = {record.id: record for record in records}
+
+    def problems(self) -> list[str]:
+        """Problems for the user; may be returned again."""
+        found = []
+        if self._otlp is not None and self._otlp.problem is not None:
+            found.append(f"OTLP: {self._otlp.problem}")
+        if self._notes is not None and self._notes.problem is not None:
+            found.append(f"TensorBoard: {self._notes.problem}")
+        return found
+
+    def dropped(self) -> dict[str, int]:
+        """Dropped samples and notes, by exporter."""
+        found = {}
+        if self._otlp is not None:
+            found["otlp"] = self._otlp.dropped
+        if self._notes is not None:
+            found["tensorboard_notes"] = self._notes.dropped
+        return found
+
+    def close(self) -> None:
+        if self._otlp is not None:
+            self._otlp.close(_CLOSE_SECONDS)
+        if self._notes is not None:
+            self._notes.close(_CLOSE_SECONDS)

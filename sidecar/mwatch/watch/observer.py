@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a watched run tells whoever looks on: a terminal, plain lines, or nobody.
+"""The interface through which a watched run is shown: a terminal, plain lines, or nothing.
 
-Whoever looks on may leave: a terminal is closed, the reader of a pipe goes. That ends the view,
+A view may fail at any time: the terminal is closed, the reader of a pipe exits. That ends the view
 and nothing else.
 """
 
@@ -21,46 +21,33 @@ class RunEnd(NamedTuple):
     exit_code: int
     summary: str
     is_recovered: bool
-    """Nothing was wrong at the end."""
+    """There was no problem at the end."""
     is_interrupted: bool = False
-    """A person or the system ended it."""
+    """The user or the system ended it."""
 
 
 class RunObserver(Protocol):
     def began(self, number: int, resume_from: int | None, reason: str) -> None:
-        """An attempt has begun; what it resumes from, where that was chosen for it."""
+        """An attempt has started; `resume_from` if mwatch chose it."""
 
     def looked(self, job: Job, assessment: Assessment) -> None:
-        """Twice a second."""
+        """An evaluation ended, about twice a second."""
 
     def found(self, incident: Incident) -> None:
-        """Something is wrong that was not before."""
+        """There is a new incident."""
 
     def closed(self, incident: Incident) -> None:
-        """It went away by itself."""
+        """An incident ended without an action."""
 
     def acted(self, decision: Decision, is_real: bool, evidence: str | None) -> None:
-        """`is_real`: it was done; else, it would have been."""
+        """`is_real`: it was carried out; else mwatch only observes."""
 
     def noted(self, text: str) -> None:
-        """Something that a person should know."""
+        """There is a message for the user."""
 
     def printed(self, data: bytes) -> None:
-        """What the trainer prints, where it is ours to show."""
+        """The trainer printed this, if mwatch shows its output."""
 
-    def ended(self, ended: RunEnd) -> None: ...
-
-
-class NoObserver:
-    """Nobody looks on."""
-
-    def began(self, number: int, resume_from: int | None, reason: str) -> None: ...
-    def looked(self, job: Job, assessment: Assessment) -> None: ...
-    def found(self, incident: Incident) -> None: ...
-    def closed(self, incident: Incident) -> None: ...
-    def acted(self, decision: Decision, is_real: bool, evidence: str | None) -> None: ...
-    def noted(self, text: str) -> None: ...
-    def printed(self, data: bytes) -> None: ...
     def ended(self, ended: RunEnd) -> None: ...
 
 
@@ -68,7 +55,7 @@ _MOST_FAILURES = 8
 
 
 class SafeObserver:
-    """Another view that may fail without harm to anybody."""
+    """Wraps a view so that its failures are ignored."""
 
     def __init__(self, view: RunObserver) -> None:
         self._view = view
@@ -96,7 +83,7 @@ class SafeObserver:
         self._show(lambda view: view.printed(data))
 
     def ended(self, ended: RunEnd) -> None:
-        """In any case: a terminal wants its cursor back."""
+        """Always shown: a terminal must be restored."""
         self._failures = 0
         self._show(lambda view: view.ended(ended))
 
@@ -106,6 +93,6 @@ class SafeObserver:
         try:
             show(self._view)
         except OSError:
-            self._failures = _MOST_FAILURES  # nobody is there any more
+            self._failures = _MOST_FAILURES  # the reader is gone
         except Exception:
-            self._failures += 1  # a picture that could not be drawn
+            self._failures += 1  # it could not be drawn

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What can be seen besides the volume: NCCL's RAS service, network cards, TensorBoard's files.
+"""Optional sources besides the volume: NCCL's RAS service, RDMA cards, TensorBoard files.
 
-Each has a period and a time limit of its own and never makes its reader wait. One that is not
-here is Absent, which is no fault.
+Each has its own period and time limit and never blocks. One that is not there is Absent, which is
+not a fault.
 """
 
 from __future__ import annotations
@@ -31,36 +31,10 @@ _NOT_SETTLED = frozenset({JobPhase.STARTING, JobPhase.LOADING, JobPhase.FIRST_ST
 class SourceSpec(NamedTuple):
     name: str
     read: Read
-    sight: Source | None
+    kind: Source | None
 
 
-class OptionalSources:
-    """Where nothing else is looked at."""
-
-    ras: NcclRas | None = None
-
-    @property
-    def nccl(self) -> Nccl | None:
-        return None
-
-    @property
-    def ports(self) -> tuple[FabricPort, ...]:
-        return ()
-
-    @property
-    def tensorboard_iteration(self) -> int | None:
-        return None
-
-    def sources(self) -> Iterator[SourceSpec]:
-        yield from ()
-
-
-NOTHING_MORE = OptionalSources()
-
-
-class PodSources(OptionalSources):
-    """Of a pod, or of this machine."""
-
+class PodSources:
     def __init__(
         self,
         stream: str,
@@ -71,8 +45,7 @@ class PodSources(OptionalSources):
         sys_root: str = "/sys",
         ras_address: tuple[str, int] | None = None,
     ) -> None:
-        """`ras_address`: else NCCL's own default or variable; the containers of a pod share their
-        network."""
+        """`ras_address`: by default from NCCL_RAS_ADDR; containers of a pod share their network."""
         self._engine = engine
         self.ras = NcclRas(
             address_of(os.environ) if ras_address is None else ras_address, stream, read_answer,
@@ -87,7 +60,6 @@ class PodSources(OptionalSources):
             )
 
     def sources(self) -> Iterator[SourceSpec]:
-        assert self.ras is not None
         yield SourceSpec("nccl", self.ras.read, Source.NCCL)
         yield SourceSpec("fabric", self._rdma.read, Source.FABRIC)
         if self._events is not None:
@@ -95,7 +67,7 @@ class PodSources(OptionalSources):
 
     @property
     def nccl(self) -> Nccl | None:
-        return None if self.ras is None else self.ras.nccl
+        return self.ras.nccl
 
     @property
     def ports(self) -> tuple[FabricPort, ...]:
@@ -106,17 +78,17 @@ class PodSources(OptionalSources):
         return None if self._events is None else self._events.iteration
 
     def _is_settled(self) -> bool:
-        """Past its first steps: no communicators are being made."""
+        """The job is past its first steps, when communicators are created."""
         attempt = self._engine.job.attempt
         has_moved = attempt.iteration is not None and attempt.phase not in _NOT_SETTLED
         return has_moved and attempt.ended_at is None
 
     def _is_asker(self) -> bool:
-        """One answer speaks for the whole job: it is enough that rank 0's pod asks."""
+        """One answer covers the whole job: only the pod of rank 0 polls."""
         return 0 in self._engine.job.attempt.ranks
 
     def _is_silent(self) -> bool:
-        """Its progress is overdue: called from the thread that asks."""
+        """Progress is overdue; called from the polling thread."""
         known = list(self._engine.incidents)
         attempt = self._engine.job.attempt.number
         return any(

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a job knows of its earlier life: `timeline.json` and `calibration.json` of its save folder.
+"""Loads and saves what a job has learnt: `timeline.json` and `calibration.json` of its save folder.
 
-Read once, when it is known where the job saves. The timeline is written by the wrapper; what was
-learnt about durations is written here, and only when mwatch acts: observing touches nothing. Both
-happen aside: storage that hangs is often why a job hangs, and must not hold who looks at it.
+Both are read once, when it is known where the job saves. The wrapper writes the timeline; the
+calibration is written here, and only if mwatch acts. Files are read and written in threads: storage
+that hangs is often why a job hangs, and must not block the watcher.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Found(NamedTuple):
 
 class SavedState:
     def __init__(self, save: Path) -> None:
-        """Begins to read."""
+        """Start reading."""
         self._save = save
         self._path = save / FOLDER / _CALIBRATION
         self._call: BackgroundCall[_Found] = BackgroundCall(
@@ -49,21 +49,21 @@ class SavedState:
         self._problems: list[str] = []
 
     def wait(self, seconds: float) -> None:
-        """For what lies there, before something is decided by it."""
+        """Wait until the files are read, before a decision that depends on them."""
         self._call.wait(seconds)
 
     def recall(self, job: Job) -> list[Rollback] | None:
-        """`job` learns what its earlier attempts left; returns the rollbacks among it. None: it
-        is not there yet, or was told before."""
+        """Load what earlier attempts saved into `job` and return their rollbacks; None if it is not
+        read yet, or was loaded before."""
         match self._call.take():
             case Ok(found):
                 return self._learn(job, found)
             case Failed(error):
-                self._problem(f"{self._save}: what earlier attempts left cannot be read: {error}")
+                self._problem(f"{self._save}: cannot read what earlier attempts saved: {error}")
         return None
 
     def keep(self, job: Job) -> None:
-        """Where that fails nothing is lost but a few minutes of learning."""
+        """Save the calibration; a failure costs only some minutes of learning."""
         if self._keeping is not None and self._keeping.is_alive():
             return
         document = calibration_json.to_json(job.calibration)
@@ -73,10 +73,9 @@ class SavedState:
         self._keeping.start()
         self._keeping.join(_KEEP_SECONDS)
         if self._keeping.is_alive():
-            self._problem(f"what was learnt could not be kept: {self._save} does not answer")
+            self._problem(f"cannot save the calibration: {self._save} does not answer")
 
     def problems(self) -> list[str]:
-        """What a person should know, each once."""
         return list(self._problems)
 
     def _read(self) -> Reading[_Found]:
@@ -103,7 +102,7 @@ class SavedState:
             os.makedirs(self._path.parent, exist_ok=True)
             contract.write_json(str(self._path), document)
         except (OSError, ValueError) as error:
-            self._problem(f"what was learnt could not be kept: {error}")
+            self._problem(f"cannot save the calibration: {error}")
 
     def _problem(self, text: str) -> None:
         kind = text.rpartition(":")[0]
@@ -112,9 +111,9 @@ class SavedState:
 
 
 def _learn(job: Job, learnt: Calibration) -> None:
-    """What this attempt has seen itself goes before what is remembered."""
+    """What this attempt has learnt itself takes precedence."""
     if not learnt.key:
-        return  # there was nothing in it
+        return  # it is empty
     if not job.calibration.key:
         job.calibration = learnt
         return

@@ -1,15 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Eyes and memory of a watched run: it tells the engine what is seen, and everybody what it thinks.
+"""Passes what is observed in a run to the engine, and its verdicts to reports, metrics and views.
 
-It starts and ends nothing; `local_run` does, and a sidecar never. What is only told (story,
-records, metrics, view) may fail without taking the verdict with it.
-
-Whether the training has begun at all, for a watcher that may be there long before it.
-
-A sidecar is started before the trainer's image is pulled. What it sees meanwhile (a save folder,
-idle GPUs, a source that is not there) is no beginning of an attempt, and that time no slow start:
-it is held back until the wrapper, the log or a probe speaks.
+It starts and ends nothing: `mwatch.run` does, and a sidecar never. Reports, metrics and views may
+fail without affecting the verdict.
 """
 
 from __future__ import annotations
@@ -40,10 +34,10 @@ from mwatch.model.snapshot.wrapper import TrainerEnd as WrapperEnd
 from mwatch.model.timeline import Rollback
 from mwatch.runtime.self_monitoring import InternalErrors
 from mwatch.watch.collector import VolumeCollector
-from mwatch.watch.exporters import Exporters
 from mwatch.watch.incidents import IncidentTracker, TrackedIncident
-from mwatch.watch.metrics import RunMetrics
+from mwatch.watch.metrics import Exporters, RunMetrics
 from mwatch.watch.observer import RunEnd, RunObserver
+from mwatch.watch.saved_state import SavedState
 
 if TYPE_CHECKING:
     from mwatch.report.model import EvidenceFile
@@ -54,13 +48,19 @@ _MAX_HELD = 256
 
 
 class StartGate:
+    """Holds back observations until the training starts.
+
+    A sidecar starts before the trainer's image is pulled. What it sees meanwhile (a save folder,
+    idle GPUs, an absent source) is not the start of an attempt, nor is that time a slow start.
+    """
+
     def __init__(self) -> None:
         self.has_begun = False
         self._held: deque[Observed] = deque(maxlen=_MAX_HELD)
 
-    def let_through(self, seen: Iterable[Observed]) -> list[Observed]:
-        """In the order in which it was seen; what was held back is of the moment it is told."""
-        new = list(seen)
+    def let_through(self, observations: Iterable[Observed]) -> list[Observed]:
+        """Return them in order; those held back get the time of the start."""
+        new = list(observations)
         if self.has_begun:
             return new
         first = next(filter(_is_beginning, new), None)
@@ -74,7 +74,7 @@ class StartGate:
 
 
 def _is_beginning(observed: Observed) -> bool:
-    """A fault without a line is no word of the trainer: a source of the node has told it."""
+    """A fault without a line comes from a source of the node, not from the trainer."""
     return not isinstance(observed.what, _EARLY) and getattr(observed.what, "line", 1) != 0
 
 
@@ -84,7 +84,7 @@ _MAX_NOTED = 256
 class Places(Protocol):
     @property
     def path(self) -> Path:
-        """What is told of files is told from here."""
+        """Paths in reports are relative to it."""
 
     @property
     def volume(self) -> Path: ...
@@ -93,11 +93,24 @@ class Places(Protocol):
     def incidents(self) -> Path: ...
 
 
-class RunRecorder(Protocol):
-    """What a watched run leaves behind, and what it remembers."""
+class RunRecorder:
+    """Keeps the report of a run, and loads what earlier attempts saved beside the checkpoints."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._saved: SavedState | None = None
+
+    def recall(self, save: Path) -> list[Rollback] | None:
+        """Load what earlier attempts saved and return their rollbacks; None until it is read."""
+        if self._saved is None:
+            self._saved = SavedState(save)
+        return self._saved.recall(self._engine.job)
+
+    def problems(self) -> list[str]:
+        """Problems for the user; may be returned again."""
+        return [] if self._saved is None else self._saved.problems()
 
     def observe(self, observed: Observed) -> None: ...
-    def recall(self, save: Path) -> list[Rollback] | None: ...
     def wait_for_memory(self) -> None: ...
     def looked(self, assessment: Assessment) -> None: ...
     def enacted(self, decision: Decision, at: float) -> None: ...
@@ -105,7 +118,6 @@ class RunRecorder(Protocol):
     def noted(self, text: str) -> None: ...
     def attempt_ended(self) -> None: ...
     def end(self, ended: RunEnd | None = None) -> None: ...
-    def problems(self) -> list[str]: ...
 
 
 class RunWatcher:
@@ -125,13 +137,13 @@ class RunWatcher:
         out: Exporters | None = None,
         files: IncidentFiles | None = None,
     ) -> None:
-        """`extra`: more for each bundle of evidence; `off_pod` brings those away; `files`: where
-        incidents are kept, with bounds of their own."""
+        """`extra`: more for each bundle of evidence. `off_pod`: copies bundles off the pod.
+        `files`: a store of incidents with other bounds."""
         self._out = out
         self.engine = engine
         self.clock = live.clock
         self.recalled: list[Rollback] = []
-        """What lay beside the checkpoints when the run began."""
+        """Rollbacks that were saved beside the checkpoints before."""
         self._folder = folder
         self._is_act = is_act
         self._live = live
@@ -154,14 +166,14 @@ class RunWatcher:
         return self.engine.job.attempt.number
 
     def begin(self) -> None:
-        """The command is about to start: from now on silence has a beginning."""
+        """The command is about to start: from now on silence counts."""
         self._first.has_begun = True
-        unseen = SourceStatusChange(Source.CHECKPOINTS, False, "not looked at yet")
-        self._tell([Observed(self.clock.now(), self._live.stream, unseen)])
+        absent = SourceStatusChange(Source.CHECKPOINTS, False, "not read yet")
+        self._observe([Observed(self.clock.now(), self._live.stream, absent)])
 
     def look(self) -> Assessment:
-        self._tell(self._live.read())
-        self._tell(self.evidence.signs())
+        self._observe(self._live.read())
+        self._observe(self.evidence.signs())
         with self._faults.guard():
             self._recall()
         assessment = self._assess(self.clock.now())
@@ -170,25 +182,25 @@ class RunWatcher:
         with self._faults.guard():
             self._record.looked(assessment)
         with self._faults.guard():
-            self._metrics.looked(assessment)
+            self._metrics.update(assessment)
         if self._out is not None:
             with self._faults.guard():
-                self._out.looked([each.record for each in self.keeper.tracked])
+                self._out.update([each.record for each in self.keeper.tracked])
         self._view.looked(self.engine.job, assessment)
         self._note_problems()
         return assessment
 
     def _assess(self, now: float) -> Assessment:
-        """Who has just come need not see anything yet."""
+        """A watcher that has just started is not blind yet."""
         if not self._first.has_begun and now < self._blind_from:
             nothing = Decision(Action.NONE, Cause.UNKNOWN, 1, "no data yet")
             return Assessment(now, (), nothing)
         return self.engine.evaluate(now)
 
     def look_closely(self) -> Assessment:
-        """Before something is done: with what lies in the save folder at this moment."""
+        """Evaluate with the current content of the save folder, before an action."""
         self._record.wait_for_memory()
-        self._tell(self._live.stored_now())
+        self._observe(self._live.stored_now())
         return self.look()
 
     def is_due(self, decision: Decision) -> bool:
@@ -199,7 +211,7 @@ class RunWatcher:
 
     @property
     def ended(self) -> WrapperEnd | None:
-        """How the newest attempt ended, as its wrapper wrote it."""
+        """How the newest attempt ended, according to its wrapper."""
         return None if self._live.wrapper is None else self._live.wrapper.exit
 
     def enacted(self, decision: Decision) -> None:
@@ -209,17 +221,16 @@ class RunWatcher:
             self._record.enacted(decision, now)
             self.keeper.acted(decision)
 
-    def attempt_ended(self, unseen: ProcessExit | None = None) -> None:
-        """The command is gone: its last words, and what it left. `unseen`: how it ended, where
-        its wrapper did not write that."""
-        self._tell(self._live.rest())
-        if unseen is not None:
-            self._tell([Observed(self.clock.now(), self._live.stream, unseen)])
+    def attempt_ended(self, exit: ProcessExit | None = None) -> None:
+        """Read the rest of an ended attempt. `exit`: if its wrapper did not write how it ended."""
+        self._observe(self._live.rest())
+        if exit is not None:
+            self._observe([Observed(self.clock.now(), self._live.stream, exit)])
         with self._faults.guard():
             self._record.attempt_ended()
 
     def end(self, ended: RunEnd | None = None, *, is_hurried: bool = False) -> None:
-        """`is_hurried`: evidence that is still being saved is not waited for."""
+        """`is_hurried`: do not wait for evidence that is still being saved."""
         if not is_hurried:
             self.evidence.close()
         with self._faults.guard():
@@ -229,8 +240,8 @@ class RunWatcher:
             self._record.end(ended)
         self._live.close()
 
-    def _tell(self, seen: Iterable[Observed]) -> None:
-        for observed in self._first.let_through(seen):
+    def _observe(self, observations: Iterable[Observed]) -> None:
+        for observed in self._first.let_through(observations):
             try:
                 self.engine.observe(observed)
                 self._record.observe(observed)
@@ -247,7 +258,7 @@ class RunWatcher:
         self._view.began(number, start.resume_from if is_chosen else None, reason)
 
     def _recall(self) -> None:
-        """Once it is known where the job saves: what it left there in its earlier life."""
+        """Load what earlier attempts saved, once the save folder is known."""
         if self._live.save is not None:
             found = self._record.recall(self._live.save)
             self.recalled = self.recalled if found is None else found
@@ -266,7 +277,7 @@ class RunWatcher:
         paths = [] if kept is None else [Path(kept.folder) / name for name in kept.files]
         if not paths:
             return []
-        from mwatch.report.model import EvidenceFile  # much code, and seldom needed
+        from mwatch.report.model import EvidenceFile  # large and rarely needed
 
         return [EvidenceFile(_shown(each, self._folder.path)) for each in paths]
 
