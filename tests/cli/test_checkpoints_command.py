@@ -8,30 +8,20 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from mwatch.cli.checkpoints import age, size
 from support.builders.checkpoint import sparse, torch_dist, track
+from support.runs.commands import mwatch
 
 COMMAND = (sys.executable, "-m", "mwatch", "checkpoints")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-UNPRIVILEGED = """
-import runpy
-from support import unprivileged
-with unprivileged.unprivileged():
-    runpy.run_module("mwatch", run_name="__main__")
-"""
 
 
-def run(
-    *arguments: str | Path, command: tuple[str, ...] = COMMAND, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*command, *map(str, arguments)], capture_output=True, text=True, timeout=20, check=False,
-        env={**ENVIRONMENT, **environment},
-    )  # fmt: skip
+run = partial(mwatch, "checkpoints")
 
 
 @pytest.fixture
@@ -145,9 +135,8 @@ def test_a_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("option", [(), ("--json",)])
 def test_a_folder_that_may_not_be_read_is_refused(save: Path, option: tuple[str, ...]) -> None:
     save.chmod(0)
-    command = (sys.executable, "-c", UNPRIVILEGED, "checkpoints")
     try:
-        refused(run(*option, save, command=command), "no permission", "mode")
+        refused(run(*option, save, is_unprivileged=True), "no permission", "mode")
     finally:
         save.chmod(0o700)
 
@@ -174,7 +163,10 @@ def test_names_cannot_write_to_the_terminal(tmp_path: Path) -> None:
     with open(bad, "w"):
         pass
     for option, shown in (((), "\\x1b]0;owned\\x07.tmp"), (("--json",), "\\udcff.tmp")):
-        done = run(*option, tmp_path, PYTHONIOENCODING="ascii")
+        done = subprocess.run(
+            [*COMMAND, *option, str(tmp_path)], capture_output=True, text=True, timeout=60,
+            check=False, env={**ENVIRONMENT, "PYTHONIOENCODING": "ascii"},
+        )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, "")
         assert "\x1b" not in done.stdout
         assert shown in done.stdout

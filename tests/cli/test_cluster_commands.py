@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from mwatch.cli.cluster import is_job
+from support.runs import commands
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {
@@ -22,10 +22,7 @@ ENVIRONMENT = {
 
 
 def mwatch(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "mwatch", *words], input="",
-        capture_output=True, text=True, timeout=25, env=ENVIRONMENT, check=False, cwd=cwd,
-    )  # fmt: skip
+    return commands.mwatch(*words, cwd=cwd, environment=ENVIRONMENT)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import json
 import os
 import stat
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ import yaml
 from mwatch.kube.errors import NoPermission
 from mwatch.operate.inject import choose
 from support.repository.manifest_files import FOLDER, text_of
+from support.runs import commands
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = str(FOLDER / "hyperpod.yaml")
@@ -28,11 +28,8 @@ ENVIRONMENT = {
 }
 
 
-def mwatch(*words: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "mwatch", *words],
-        input=given, capture_output=True, text=True, timeout=25, env=ENVIRONMENT, check=False,
-    )  # fmt: skip
+def mwatch(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    return commands.mwatch(*words, stdin=given, environment=ENVIRONMENT)
 
 
 def test_a_manifest_in_and_a_manifest_out_and_back() -> None:

@@ -7,8 +7,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from mwatch.report.html.text import cause_name
-from support.runs.live_runs import PATIENCE, command, environment, run, started, trainer
+from support.runs.commands import mwatch
+from support.runs.live_runs import command, environment, run, started, trainer
 from support.waiting import until
 
 pytestmark = pytest.mark.timeout(180)  # each makes a run and reads it several times
@@ -75,11 +74,8 @@ CASES = {
 
 
 def answer(folder: Path, name: str, *options: str) -> tuple[int, dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, "-m", "mwatch", name, "--json", "runs/r", *options], cwd=folder,
-        env=environment(), capture_output=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
-    assert done.stderr == b""
+    done = mwatch(name, "--json", "runs/r", *options, cwd=folder, environment=environment())
+    assert done.stderr == ""
     body: dict[str, Any] = json.loads(done.stdout)
     return done.returncode, body
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +20,13 @@ import pytest
 
 from mwatch.runtime.files import CHUNK
 from support.builders.events import log, megatron_line
+from support.runs.commands import mwatch
 
 PARSE = (sys.executable, "-m", "mwatch", "parse")
-UNPRIVILEGED = """
-import runpy
-from support import unprivileged
-with unprivileged.unprivileged():
-    runpy.run_module("mwatch", run_name="__main__")
-"""
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
-def run(
-    *arguments: str | Path, stdin: str = "", command: tuple[str, ...] = PARSE
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*command, *map(str, arguments)], input=stdin, capture_output=True, text=True,
-        env=ENVIRONMENT, timeout=20, check=False,
-    )  # fmt: skip
+run = partial(mwatch, "parse")
 
 
 def records(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
@@ -116,8 +106,7 @@ def test_a_compressed_file_is_refused_with_the_command_that_reads_it(tmp_path: P
 @pytest.mark.parametrize("follow", [(), ("--follow",)])
 def test_an_unreadable_file_is_refused(trainer_log: Path, follow: tuple[str, ...]) -> None:
     trainer_log.chmod(0)
-    command = (sys.executable, "-c", UNPRIVILEGED, "parse")
-    refused(run(*follow, trainer_log, command=command), "trainer.log", "mode")
+    refused(run(*follow, trainer_log, is_unprivileged=True), "trainer.log", "mode")
 
 
 def test_a_file_that_shrinks_gives_what_was_there_and_is_refused(tmp_path: Path) -> None:

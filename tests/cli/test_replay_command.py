@@ -13,27 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from support.runs.commands import mwatch
 from support.runs.recorded import RunLog
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-UNPRIVILEGED = """
-import runpy
-from support import unprivileged
-with unprivileged.unprivileged():
-    runpy.run_module("mwatch", run_name="__main__")
-"""
-
-
-def run(
-    command: str,
-    *arguments: str | Path,
-    stdin: str = "",
-    program: tuple[str, ...] = ("-m", "mwatch"),
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *program, command, *map(str, arguments)], input=stdin,
-        capture_output=True, text=True, env=ENVIRONMENT, timeout=20, check=False,
-    )  # fmt: skip
 
 
 @pytest.fixture
@@ -53,7 +36,7 @@ def finished(tmp_path: Path) -> Path:
 
 
 def test_diagnose_answers_in_one_screen(killed: Path) -> None:
-    done = run("diagnose", killed.parent)
+    done = mwatch("diagnose", killed.parent)
     assert (done.returncode, done.stderr) == (1, "")
     lines = done.stdout.splitlines()
     assert len(lines) <= 24
@@ -65,7 +48,7 @@ def test_diagnose_answers_in_one_screen(killed: Path) -> None:
 
 
 def test_replay_tells_the_whole_story(killed: Path) -> None:
-    done = run("replay", killed)
+    done = mwatch("replay", killed)
     assert (done.returncode, done.stderr) == (1, "")
     for title in ("TIMELINE", "ATTEMPTS", "FINDINGS", "MWATCH", "GOODPUT"):
         assert title in done.stdout
@@ -75,7 +58,7 @@ def test_replay_tells_the_whole_story(killed: Path) -> None:
 
 @pytest.mark.parametrize("command", ["replay", "diagnose"])
 def test_json_is_the_same_object_for_both(command: str, killed: Path) -> None:
-    done = run(command, "--json", killed)
+    done = mwatch(command, "--json", killed)
     assert (done.returncode, done.stderr) == (1, "")
     record = json.loads(done.stdout)
     assert record["verdict"]["cause"] == "killed"
@@ -83,26 +66,26 @@ def test_json_is_the_same_object_for_both(command: str, killed: Path) -> None:
 
 
 def test_a_finished_run_is_exit_0(finished: Path) -> None:
-    done = run("diagnose", finished)
+    done = mwatch("diagnose", finished)
     assert done.returncode == 0
     assert done.stdout.startswith("FINISHED\n")
 
 
 @pytest.mark.parametrize("arguments", [(), ("-",)])
 def test_standard_input_is_read(arguments: tuple[str, ...], finished: Path) -> None:
-    assert run("diagnose", *arguments, stdin=finished.read_text()).returncode == 0
+    assert mwatch("diagnose", *arguments, stdin=finished.read_text()).returncode == 0
 
 
 def test_a_report_file_is_written_beside_the_output(killed: Path, tmp_path: Path) -> None:
     target = tmp_path / "incident.md"
-    done = run("replay", killed, "--report", target)
+    done = mwatch("replay", killed, "--report", target)
     assert done.returncode == 1
     assert target.read_text().startswith("# killed")
     assert "TIMELINE" in done.stdout
 
 
 def test_an_empty_folder_is_exit_3(tmp_path: Path) -> None:
-    done = run("diagnose", tmp_path)
+    done = mwatch("diagnose", tmp_path)
     assert (done.returncode, done.stderr) == (3, "")
     assert "the folder is empty" in done.stdout
 
@@ -111,7 +94,7 @@ def test_a_log_that_breaks_off_is_exit_3(tmp_path: Path) -> None:
     file = tmp_path / "a.log"
     file.write_text(str(RunLog().start().steps(1, 50)))
     os.utime(file, (1.0, 1.0))
-    assert run("diagnose", file).returncode == 3
+    assert mwatch("diagnose", file).returncode == 3
 
 
 @pytest.mark.parametrize(
@@ -130,20 +113,20 @@ def test_bad_input_is_exit_2_in_one_line(
     (tmp_path / "policy.toml").write_text("[hang]\nprobe_flor_seconds = 1\n")
     (tmp_path / "core").write_bytes(b"\x7fELF" + bytes(100))
     names = [str(tmp_path / each) if each[0] not in "-s" else each for each in arguments]
-    done = run("diagnose", *names)
+    done = mwatch("diagnose", *names)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
 def test_a_report_that_cannot_be_written_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    done = run("replay", tmp_path / "no.log", "--report", tmp_path / "x.html")
+    done = mwatch("replay", tmp_path / "no.log", "--report", tmp_path / "x.html")
     assert (done.returncode, "name it .md or .json" in done.stderr) == (2, True)
 
 
 def test_a_log_that_may_not_be_read_is_exit_2(killed: Path) -> None:
     killed.chmod(0)
-    done = run("diagnose", killed, program=("-c", UNPRIVILEGED))
+    done = mwatch("diagnose", killed, is_unprivileged=True)
     assert (done.returncode, "may not be read" in done.stderr) == (2, True)
 
 
@@ -152,8 +135,8 @@ def test_a_policy_changes_the_answer(tmp_path: Path) -> None:
     log.write_text(str(RunLog(total=300).start().steps(1, 150).wait(60).steps(151, 300).done()))
     policy = tmp_path / "policy.toml"
     policy.write_text("[deadlines.training]\nfloor_seconds = 600\n")
-    usual = json.loads(run("replay", log, "--json").stdout)
-    patient = json.loads(run("replay", log, "--json", "--policy", policy).stdout)
+    usual = json.loads(mwatch("replay", log, "--json").stdout)
+    patient = json.loads(mwatch("replay", log, "--json", "--policy", policy).stdout)
     assert [each["cause"] for each in usual["incidents"]] == ["hang"]
     assert patient["incidents"] == []
 
@@ -168,7 +151,7 @@ def test_colours_are_for_terminals(
 
 
 def test_progress_is_shown_on_a_terminal_only(finished: Path) -> None:
-    assert run("replay", finished).stderr == ""
+    assert mwatch("replay", finished).stderr == ""
 
 
 def test_a_reader_that_leaves_is_no_error(killed: Path) -> None:
@@ -185,7 +168,7 @@ def test_what_a_log_says_does_not_steer_the_terminal(tmp_path: Path) -> None:
     run_log.say("[rank0]: RuntimeError: CUDA out of memory \x9b31m\x07 [bold]x[/bold]")
     file = tmp_path / "a.log"
     file.write_text(str(run_log.killed()))
-    done = run("diagnose", file)
+    done = mwatch("diagnose", file)
     assert not set(done.stdout) & {"\x1b", "\x07", "\x9b"}
 
 

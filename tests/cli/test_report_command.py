@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,25 +17,15 @@ from mwatch.engine.engine import Engine
 from mwatch.report import story_json
 from mwatch.report.recorder import ReportRecorder
 from support.builders.story import replayed
+from support.runs.commands import mwatch
 from support.runs.recorded import RunLog
 
 PATHS = [str(Path(path).resolve()) for path in sys.path if path]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS)}
-UNPRIVILEGED = """
-import runpy
-from support import unprivileged
-with unprivileged.unprivileged():
-    runpy.run_module("mwatch", run_name="__main__")
-"""
 
 
-def run(
-    folder: Path, *arguments: str, stdin: str = "", program: tuple[str, ...] = ("-m", "mwatch")
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *program, "report", *arguments], cwd=folder, input=stdin,
-        capture_output=True, text=True, env=ENVIRONMENT, timeout=30, check=False,
-    )  # fmt: skip
+def run(folder: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return mwatch("report", *arguments, cwd=folder, **options)
 
 
 def killed() -> str:
@@ -127,7 +118,7 @@ def test_bad_input_is_exit_2_in_one_line(tmp_path: Path, arguments: list[str], s
 def test_a_folder_that_may_not_be_written_to_is_told_with_its_mend(kept: Path) -> None:
     kept.chmod(0o555)
     try:
-        done = run(kept, str(kept), program=("-c", UNPRIVILEGED))
+        done = run(kept, str(kept), is_unprivileged=True)
     finally:
         kept.chmod(0o755)
     assert (done.returncode, "--out" in done.stderr) == (2, True)
