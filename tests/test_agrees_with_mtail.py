@@ -28,7 +28,7 @@ def of_mtail(mtail: Path, log: Path) -> dict[str, float]:
     done = subprocess.run(
         [mtail, "--one_shot", "--one_shot_format", "prometheus", "--logtostderr",
          "--address", "127.0.0.1", "--port", "0", "--progs", PROGRAM, "--logs", log],
-        capture_output=True, text=True, timeout=20, check=True,
+        capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     return {name: float(value) for name, value in METRIC.findall(done.stdout)}
 

@@ -124,7 +124,7 @@ def test_the_second_of_two_parallel_fetches_waits_for_the_first(tmp_path: Path) 
         apt(command, folder, seconds)
 
     tool = fetch(tmp_path, slow)
-    out, _ = waiting[0].communicate(timeout=20)
+    out, _ = waiting[0].communicate(timeout=60)
     assert (waiting[0].returncode, out) == (0, f"{tool}\n")
 
 
@@ -152,6 +152,6 @@ def test_the_cache_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 @pytest.mark.timeout(900, func_only=False)
 def test_the_real_mtail_runs() -> None:
     mtail = debian_tool("mtail", "mtail")
-    done = subprocess.run([mtail, "--version"], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([mtail, "--version"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
     assert "mtail" in done.stdout + done.stderr

@@ -43,7 +43,7 @@ def words(folder: Path) -> list[str]:
 
 def bare(folder: Path) -> subprocess.CompletedProcess[bytes]:
     env = live_runs.environment(**ENVIRONMENT)
-    return subprocess.run(words(folder), capture_output=True, env=env, check=False, timeout=30)
+    return subprocess.run(words(folder), capture_output=True, env=env, check=False, timeout=60)
 
 
 @pytest.fixture(scope="module")

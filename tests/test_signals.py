@@ -35,7 +35,7 @@ def test_a_child_of_a_suite_in_the_background_reacts_to_signals(
         env={"PYTHONPATH": str(Path(__file__).parent)},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=True,
     )
     found = re.search(r"^SigIgn:\s*(\w+)", done.stdout, re.MULTILINE)

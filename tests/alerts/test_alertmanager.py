@@ -167,7 +167,7 @@ def of_controller(name: str) -> dict[str, Any]:
 def send(server: Server, alerts: list[dict[str, Any]]) -> None:
     body = json.dumps(alerts).encode()
     url = f"http://{server.address}/api/v2/alerts"
-    with urlopen(Request(url, body, {"Content-Type": "application/json"}), timeout=10) as answer:
+    with urlopen(Request(url, body, {"Content-Type": "application/json"}), timeout=60) as answer:
         assert answer.status == 200
 
 
@@ -178,8 +178,8 @@ def test_a_hang_of_512_pods_is_one_page_and_one_message(tmp_path: Path) -> None:
     every = [firing("MwatchStalled"), *map(firing, SYMPTOMS), *hot]
     with listening() as desk, alertmanager(tmp_path, desk) as server:
         send(server, every)
-        page = desk.pager.get(timeout=20)["payload"]
-        (message,) = desk.slack.get(timeout=20)["attachments"]
+        page = desk.pager.get(timeout=60)["payload"]
+        (message,) = desk.slack.get(timeout=60)["attachments"]
         groups = server.get("/api/v2/alerts/groups", inhibited="true")
     assert (desk.pager.qsize(), desk.slack.qsize()) == (0, 0)
     assert page["summary"] == "1 firing: run gpt in lab"
@@ -203,7 +203,7 @@ def test_a_controller_that_may_not_act_is_told_once_and_not_for_each_run_it_leav
     held = [firing("MwatchRestartHeld", run=f"gpt-{number}") for number in range(3)]
     with listening() as desk, alertmanager(tmp_path, desk) as server:
         send(server, [of_controller("MwatchControllerNoLeader"), *held])
-        (message,) = desk.slack.get(timeout=20)["attachments"]
+        (message,) = desk.slack.get(timeout=60)["attachments"]
         groups = server.get("/api/v2/alerts/groups", inhibited="true")
     assert message["title"] == "1 firing: controller of lab"
     silenced = [

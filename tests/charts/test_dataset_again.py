@@ -134,7 +134,7 @@ def test_two_datasets_may_get_the_same_vocabulary_at_the_same_time(tmp_path: Pat
             dataset.file = tmp_path / f"{dataset.settings['name']}.json"
             processes.append(dataset.start("download"))
         for process in processes:
-            said, _ = process.communicate(timeout=20)
+            said, _ = process.communicate(timeout=60)
             assert process.returncode == 0, said
         assert (tmp_path / "data" / "tokenizer" / "vocab.json").read_bytes() == hub.files[names[0]]
 

@@ -27,7 +27,7 @@ def zstd(content: bytes) -> bytes:
     # Two frames one after the other are one file, and both must be read.
     half = len(content) // 2
     runs = [
-        subprocess.run([program, "-c"], input=part, capture_output=True, check=True, timeout=20)
+        subprocess.run([program, "-c"], input=part, capture_output=True, check=True, timeout=60)
         for part in (content[:half], content[half:])
     ]
     return b"".join(each.stdout for each in runs)
@@ -71,7 +71,7 @@ def test_the_program_zstd_is_enough(tmp_path: Path) -> None:
             env={"PATH": os.environ["PATH"], "PYTHONPATH": str(SCRIPTS)},
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=60,
         )
         assert done.returncode == (0 if name == "whole" else 1), done.stdout
 
@@ -101,7 +101,7 @@ def test_a_zst_without_any_means_to_open_it_names_the_fix(tmp_path: Path) -> Non
         env={"PATH": str(tmp_path), "PYTHONPATH": str(SCRIPTS)},
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
     )
     if sys.version_info >= (3, 14):
         assert done.returncode == 0

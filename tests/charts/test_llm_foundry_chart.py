@@ -127,7 +127,7 @@ def test_the_container_ends_with_the_exit_code_of_composer(tmp_path: Path, watch
         given |= {"MWATCH_DIR": str(tmp_path), "MWATCH_CONTROLLER": "", "MWATCH_JOB": "mpt"}
     path = f"{tmp_path / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
-        words, env={**given, "PATH": path}, capture_output=True, text=True, timeout=25
+        words, env={**given, "PATH": path}, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 17, done.stderr
     assert "unwatched" not in done.stderr

@@ -162,13 +162,13 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == ""
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=60) == 0
 
 
 def test_a_terminal_without_unicode_gets_escapes(tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text(MINE, "utf-8")
     with run_piped("flux-drained", "--catalogue", str(mine), PYTHONIOENCODING="ascii") as process:
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=60)
     assert err == ""
     assert "Flux is drained \\u26a1" in out

@@ -154,7 +154,7 @@ def test_a_file_name_that_is_no_text_is_no_obstacle(tmp_path: Path) -> None:
     with open(path, "wb") as file:
         file.write(log(megatron_line(7)).encode())
     done = subprocess.run(
-        [*map(os.fsencode, PARSE), path], capture_output=True, env=ENVIRONMENT, timeout=20,
+        [*map(os.fsencode, PARSE), path], capture_output=True, env=ENVIRONMENT, timeout=60,
         check=False,
     )  # fmt: skip
     assert b"Traceback" not in done.stderr
@@ -172,7 +172,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
         assert process.stdout.readline().startswith(b'{"event":"iteration"')
         process.stdout.close()
         errors = process.stderr.read().decode()
-        process.wait(timeout=20)
+        process.wait(timeout=60)
     assert "Traceback" not in errors
     assert "Broken" not in errors
     assert "Exception" not in errors
@@ -208,7 +208,7 @@ def test_following_goes_through_a_rotation_and_ends_with_a_summary(tmp_path: Pat
         path.write_text(log(megatron_line(30)))
         assert next_step(process) == (30, 1)
         process.send_signal(signal.SIGINT)
-        out, errors = process.communicate(timeout=20)
+        out, errors = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
     assert "iteration 3" in errors
     assert "Traceback" not in errors

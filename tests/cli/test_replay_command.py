@@ -157,7 +157,7 @@ def test_progress_is_shown_on_a_terminal_only(finished: Path) -> None:
 def test_a_reader_that_leaves_is_no_error(killed: Path) -> None:
     command = f"{sys.executable} -m mwatch replay {killed} | head -1"
     done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, env=ENVIRONMENT, timeout=20,
+        ["bash", "-c", command], capture_output=True, text=True, env=ENVIRONMENT, timeout=60,
         check=False,
     )  # fmt: skip
     assert (done.stdout.count("\n"), done.stderr) == (1, "")
@@ -187,6 +187,6 @@ def in_terminal(*arguments: str, **environment: str) -> str:
             shown += piece
     except OSError:  # how a terminal says that nobody writes to it any more
         pass
-    process.wait(timeout=20)
+    process.wait(timeout=60)
     os.close(ours)
     return shown.decode()

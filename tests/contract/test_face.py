@@ -51,7 +51,7 @@ def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "PYTHONPATH": PYTHON_PATH},
         capture_output=True,
         text=True,
-        timeout=25,
+        timeout=60,
     )
 
 

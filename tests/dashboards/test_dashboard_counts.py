@@ -80,5 +80,5 @@ def test_one_run_is_counted_once_whoever_tells_of_it(tmp_path: Path) -> None:
     file = tmp_path / "counts.test.yaml"
     file.write_text(json.dumps({"rule_files": [], "tests": tests}), "utf-8")
     line = [str(promtool), "test", "rules", str(file)]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -49,7 +49,7 @@ def printed(folder: Path, script: str, without: str = "") -> str:
         [sys.executable, "-c", head + IMPORTS + script, folder],
         capture_output=True,
         text=True,
-        timeout=25,
+        timeout=60,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert done.stderr == ""

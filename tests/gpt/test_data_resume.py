@@ -21,7 +21,7 @@ from gpt.launch import ROOT
 from mwatch_gpt.data import conversion
 from mwatch_gpt.data.writer import DatasetWriter, state_path
 from mwatch_gpt.errors import BadInput
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -157,7 +157,7 @@ def test_a_killed_process_leaves_no_workers_and_nothing_that_looks_whole(tmp_pat
     until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in workers))
     assert not (tmp_path / "o_text_document.idx").exists()
     again = start(source, tmp_path / "o")
-    assert again.wait(25) == 0
+    assert again.wait(PATIENCE) == 0
     assert convert(source, tmp_path / "whole") == 0
     assert both(tmp_path / "o") == both(tmp_path / "whole")
 
@@ -170,7 +170,7 @@ def test_a_killed_worker_is_the_machines_doing_and_not_the_inputs(tmp_path: Path
     lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children(process.pid)}
     worker = next(pid for pid, line in lines.items() if b"spawn_main" in line)
     os.kill(worker, signal.SIGKILL)
-    assert process.wait(25) == 3
+    assert process.wait(PATIENCE) == 3
     assert not (tmp_path / "o_text_document.idx").exists()
 
 

@@ -19,7 +19,7 @@ def test_they_are_not_loaded_by(module: str) -> None:
         [sys.executable, "-c", _CODE.format(module)],
         capture_output=True,
         text=True,
-        timeout=25,
+        timeout=60,
         check=True,
         env={"PYTHONPATH": ":".join(sys.path)},
     )

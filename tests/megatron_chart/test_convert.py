@@ -42,7 +42,7 @@ class Conversion:
     def run(self, written: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         text = FAKE_CONVERTER.replace("WRITTEN", written).replace("CODE", str(code))
         with self.start(text) as process:
-            out, error = process.communicate(timeout=20)
+            out, error = process.communicate(timeout=60)
         return subprocess.CompletedProcess(self._words, process.returncode, out, error)
 
     def start(self, converter: str) -> subprocess.Popen[str]:

@@ -27,7 +27,7 @@ def pair(folder: Path, name: str, size: int = 100) -> str:
 def run(out: Path, **settings: str) -> subprocess.CompletedProcess[str]:
     environ = {"OUT": str(out), "SPLIT_BY": "fraction", **settings}
     return subprocess.run(
-        [sys.executable, str(SCRIPT)], env=environ, capture_output=True, text=True, timeout=20
+        [sys.executable, str(SCRIPT)], env=environ, capture_output=True, text=True, timeout=60
     )
 
 

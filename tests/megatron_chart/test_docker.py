@@ -50,7 +50,7 @@ def command(target: str, *settings: str) -> list[str]:
         cwd=FOLDER,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
         check=True,
     )
     return done.stdout.replace("\\\n", " ").split()
@@ -125,7 +125,7 @@ def test_the_data_of_the_experiments_is_made_where_they_look_for_it(tmp_path: Pa
         done = subprocess.run(
             ["make", "prepare-ds-openwebtext-10k", "RUNNER=", f"DATA={data}",
              f"SETTINGS={settings}", f"DATA_PYTHON=PYTHONPATH={search} {sys.executable}"],
-            cwd=FOLDER, capture_output=True, text=True, timeout=30,
+            cwd=FOLDER, capture_output=True, text=True, timeout=60,
         )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     words = command("train-dp2-gpt2-large-2gpu", "RUNNER=", f"DATA={data}")
@@ -140,7 +140,7 @@ def table(*paths: Path) -> subprocess.CompletedProcess[str]:
         [sys.executable, str(FOLDER / "table.py"), "--mwatch", MWATCH, *map(str, paths)],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         env={**os.environ, "PYTHONPATH": code},
     )
 

@@ -95,7 +95,7 @@ def test_what_a_page_plans_works(page: str, line: str, tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         env={**os.environ, "PYTHONPATH": search},
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -71,7 +71,7 @@ def test_plain_envsubst_fills_it_in_just_as_well() -> None:
         env={"PATH": os.environ["PATH"], **SETTINGS, "NUM_WORKERS": "1"},
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
     ).stdout
     assert list(yaml.safe_load_all(text)) == filled("pytorchjob")
 
@@ -131,7 +131,7 @@ def run_on(folder: Path, words: list[str], **environ: str) -> subprocess.Complet
         env={"PATH": os.environ["PATH"], **environ},
         capture_output=True,
         text=True,
-        timeout=25,
+        timeout=60,
     )
 
 

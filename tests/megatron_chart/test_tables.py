@@ -144,7 +144,7 @@ def test_the_defaults_fit_into_the_gpus_of_the_cluster_they_name(platform: str) 
         [sys.executable, "-m", "mwatch", "plan", *words],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         env={**os.environ, "PYTHONPATH": search},
     )
     assert done.returncode == 0, done.stdout + done.stderr

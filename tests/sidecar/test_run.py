@@ -204,7 +204,7 @@ def test_the_wrapper_is_asked_for_evidence_of_its_trainer(tmp_path: Path) -> Non
             json.dumps({"reason": "a test", "wait_seconds": 20}).encode(),
             {"Authorization": f"Bearer {'t' * 32}"},
         )
-        with urlopen(ask, timeout=25) as answer:
+        with urlopen(ask, timeout=60) as answer:
             body = json.loads(answer.read())
         names = [each["name"] for each in body["manifest"]["files"]]
         assert "snapshot.json" in names

@@ -37,7 +37,7 @@ def metrics_of(told: Told, volume: Path) -> RunMetrics:
 
 
 def page(where: str) -> str:
-    with urlopen(where, timeout=10) as answer:
+    with urlopen(where, timeout=60) as answer:
         text: str = answer.read().decode()
         return text
 

@@ -244,7 +244,7 @@ def in_a_fresh_process(volume: Path, how: str, **environment: str) -> list[objec
         [sys.executable, "-c", READ, str(volume), how],
         env={"PYTHONPATH": path, **environment},
         stdout=subprocess.PIPE,
-        timeout=20,
+        timeout=60,
         check=True,
     )
     found = json.loads(result.stdout)

@@ -107,7 +107,7 @@ def fill(template: str, **changes: str | None) -> subprocess.CompletedProcess[st
         env={"PATH": os.environ["PATH"], **environ},
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
     )
 
 

@@ -57,7 +57,7 @@ class Sidecar:
         return int(found[1])
 
     def get(self, path: str) -> bytes:
-        with urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+        with urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
             body: bytes = answer.read()
             return body
 

@@ -96,7 +96,7 @@ def test_out_of_a_zipapp_the_probe_is_copied_to_the_volume(tmp_path: Path) -> No
     volume = tmp_path / "v"
     command = [sys.executable, "-I", str(archive), str(volume)]
     for _ in range(2):
-        told = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         site = Path(told.stdout.strip())
         assert volume in site.parents and (site / "sitecustomize.py").is_file()
         root = site.parent.parent

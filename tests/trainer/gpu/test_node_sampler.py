@@ -99,7 +99,7 @@ def test_a_library_that_is_not_nvml_is_absent(tmp_path: Path) -> None:
     code = "from mwatch_trainer.gpu.sampler import GpuSampler; print(GpuSampler().sample())"
     environment = environ(LD_LIBRARY_PATH=str(tmp_path))
     found = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, timeout=30, check=True
+        [sys.executable, "-c", code], env=environment, capture_output=True, timeout=60, check=True
     )
     assert b"'state': 'absent', 'reason': 'NVML does not start" in found.stdout
 

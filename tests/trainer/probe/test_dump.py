@@ -131,7 +131,7 @@ def test_without_torch_there_is_no_flight_recorder() -> None:
     """In a process of its own: another test may have imported torch into this one."""
     code = "from mwatch_trainer.probe.dump import flight_recorders; print(flight_recorders())"
     env = {**os.environ, "PYTHONPATH": str(Path(dump.__file__).parents[2])}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, timeout=20)
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, timeout=60)
     assert done.stdout == b"[]\n"
 
 

@@ -42,7 +42,7 @@ def test_a_volume_that_is_full(volume: Path) -> None:
     environ = {"MWATCH_DIR": str(volume), "PYTHONPATH": str(SITE), **WORKER}
     limited = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", sys.executable, "-c"]
     done = subprocess.run(
-        [*limited, "import time\ntime.sleep(1.2)"], env=environ, capture_output=True, timeout=20
+        [*limited, "import time\ntime.sleep(1.2)"], env=environ, capture_output=True, timeout=60
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     assert (volume / "probe" / "rank-0").read_bytes() == b""
@@ -115,7 +115,7 @@ def chained(code: str, folder: Path, script: str) -> subprocess.CompletedProcess
     path = os.pathsep.join([str(SITE), str(folder)])
     environ = {"MWATCH_DIR": str(folder), "PYTHONPATH": path, "PATH": "/bin", **WORKER}
     return subprocess.run(
-        [sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=20
+        [sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=60
     )
 
 
