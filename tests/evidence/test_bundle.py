@@ -165,7 +165,7 @@ def test_odd_names_are_not_written(volume: Path) -> None:
         return {"ok": True}
 
     bundle = save(volume, write)
-    assert any("odd name" in why for why in missing(bundle).values())
+    assert any("unsafe name" in why for why in missing(bundle).values())
 
 
 def test_a_wrapper_that_never_answers_costs_the_time_limit_and_no_more(volume: Path) -> None:

@@ -39,7 +39,7 @@ def test_what_the_caller_sees_is_saved_too_and_made_while_the_ranks_write(volume
 
     bundle = save(volume, Slow(volume), extra=extra)
     assert SECRET not in (bundle.folder / "ras-1.txt").read_text()
-    assert missing(bundle) == {"ras-2.txt": "nobody listens", "'../odd'": "it has an odd name"}
+    assert missing(bundle) == {"ras-2.txt": "nobody listens", "'../odd'": "it has an unsafe name"}
     assert not (bundle.folder.parent / "odd").exists()
 
 
@@ -53,7 +53,7 @@ def test_an_extra_part_that_hangs_or_breaks_costs_only_itself(volume: Path) -> N
     bundle = save(volume, extra=hangs, seconds=1.0)
     gate.set()
     assert missing(bundle) == {
-        "a part of what the watcher itself sees": "it was not ready in time"
+        "a part of the state of mwatch": "it was not ready in time"
     } or "the rest" in missing(bundle)
     assert (bundle.folder / "trainer.log").exists()
 
@@ -62,7 +62,7 @@ def test_an_extra_part_that_hangs_or_breaks_costs_only_itself(volume: Path) -> N
         yield Content("never", b"")
 
     again = save(volume, refuse, extra=breaks)
-    assert missing(again)["a part of what the watcher itself sees"] == "ZeroDivisionError: ours"
+    assert missing(again)["a part of the state of mwatch"] == "ZeroDivisionError: ours"
 
 
 def test_an_extra_part_that_is_too_large_is_cut_or_left_out(volume: Path) -> None:

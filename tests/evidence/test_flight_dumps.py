@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from mwatch.evidence import flight_files
-from mwatch.evidence.flight_files import as_dump, find_dumps, read_dump_file
-from mwatch.model.reading import Absent, Failed, Ok
+from mwatch.evidence.flight_files import FoundDumps, as_dump, find_dumps, read_dump_file
 from support.builders.flight_format import pickled
 from support.unprivileged import unprivileged
 
@@ -74,22 +73,21 @@ def test_a_search_goes_into_folders_but_not_into_checkpoints(tmp_path: Path) -> 
     put(tmp_path, "ckpt/iter_0000010/rank-2.pickle")
     put(tmp_path, ".cache/rank-3.pickle")
     found = find_dumps(str(tmp_path))
-    assert isinstance(found, Ok)
-    assert [file.rank for file in found.value.files] == [0, 1]
+    assert [file.rank for file in found.files] == [0, 1]
 
 
-def test_nothing_found_is_absent_and_no_fault(tmp_path: Path) -> None:
+def test_nothing_found_is_no_fault(tmp_path: Path) -> None:
     put(tmp_path, "trainer.log", b"iteration")
-    assert find_dumps(str(tmp_path)) == Absent("there is no dump of the flight recorder")
-    assert isinstance(find_dumps(str(tmp_path / "gone")), Absent)
+    assert find_dumps(str(tmp_path)) == FoundDumps((), ())
+    assert find_dumps(str(tmp_path / "gone")) == FoundDumps((), ())
 
 
-def test_a_folder_that_may_not_be_listed_is_a_failure(tmp_path: Path) -> None:
+def test_a_folder_that_may_not_be_listed_has_no_dumps(tmp_path: Path) -> None:
     tmp_path.chmod(0)
     with unprivileged():
         found = find_dumps(str(tmp_path))
     tmp_path.chmod(0o700)
-    assert isinstance(found, Failed)
+    assert found == FoundDumps((), ())
 
 
 def test_the_search_is_bounded_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,14 +95,13 @@ def test_the_search_is_bounded_and_says_so(tmp_path: Path, monkeypatch: pytest.M
         put(tmp_path, f"rank-{rank}.pickle")
     monkeypatch.setattr(flight_files, "MAX_FILES", 3)
     found = find_dumps(str(tmp_path))
-    assert isinstance(found, Ok)
-    assert len(found.value.files) == 3
-    assert found.value.notes == ("only the first 3 entries were looked at for dumps",)
+    assert len(found.files) == 3
+    assert found.notes == ("only the first 3 entries were searched for dumps",)
 
 
 def test_a_pipe_with_the_name_of_a_dump_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "rank-0.pickle")
-    assert isinstance(find_dumps(str(tmp_path)), Absent)
+    assert find_dumps(str(tmp_path)) == FoundDumps((), ())
 
 
 def test_one_file_is_read_whole_or_not_at_all(
@@ -113,8 +110,10 @@ def test_one_file_is_read_whole_or_not_at_all(
     path = put(tmp_path, "rank-0.pickle")
     file = as_dump(path)
     assert file is not None
-    assert read_dump_file(file) == Ok(DUMP)
+    assert read_dump_file(file) == DUMP
     monkeypatch.setattr(flight_files, "MAX_BYTES", 8)
-    assert isinstance(read_dump_file(file), Failed)
+    with pytest.raises(ValueError, match="is larger than"):
+        read_dump_file(file)
     os.unlink(path)
-    assert read_dump_file(file) == Absent("it is gone")
+    with pytest.raises(FileNotFoundError):
+        read_dump_file(file)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mwatch.evidence.flight_files import gather, gather_folder, signs_of
+from mwatch.evidence.flight_files import gather, signs_of
 from mwatch.model.finding import Cause, CulpritState
 from mwatch.model.observation import SignState
 from mwatch.replay.replay import ReplayRequest, replay
@@ -127,7 +127,7 @@ def test_folders_of_several_nodes_are_one_job(tmp_path: Path) -> None:
     flight = hung()
     put(tmp_path / "node0", flight, [0, 1])
     put(tmp_path / "node1", flight, [2, 3])
-    found = gather_folder(str(tmp_path))
+    found = gather([str(tmp_path)])[0]
     assert found is not None and sorted(found.dumps) == [0, 1, 2, 3]
 
 
@@ -135,7 +135,7 @@ def test_of_several_requests_the_newest_counts(tmp_path: Path) -> None:
     put(tmp_path / "a", hung(culprit=1), range(4), later=3600)
     put(tmp_path / "b", hung(culprit=3), range(4))
     assert culprit(diagnosed(tmp_path)) == (1, CulpritState.NEVER_JOINED)
-    found = gather_folder(str(tmp_path))
+    found = gather([str(tmp_path)])[0]
     assert found is not None and "1 older sets" in found.notes[0]
 
 

@@ -50,7 +50,7 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path, bundle: Path) ->
     assert stored.folder is None
     assert "cannot be written from here" in stored.why
     assert not (tmp_path / "save").exists()
-    assert "is not known" in off_pod(tmp_path, None).keep(bundle, ID, 5.0).why
+    assert "is unknown" in off_pod(tmp_path, None).keep(bundle, ID, 5.0).why
 
 
 def test_observing_asks_nobody_and_touches_nothing(tmp_path: Path, bundle: Path) -> None:

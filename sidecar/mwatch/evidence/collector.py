@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Saves the evidence of incidents while the watching goes on, and hears what it says.
+"""Collects the evidence of incidents in a thread, and reports what its dumps show.
 
-A stall is asked about as soon as it is found: the stacks and the flight recorder name the rank
-that the others wait for, and are the second witness that an action needs. One bundle for each
-incident; before a kill it is waited for, within its limit. Of an attempt that is over nothing is
-dumped, and what its dump says is not told of the next one.
+A stall is dumped as soon as it is found: the stacks and the flight recorder name the rank that the
+others wait for, and are the second witness that an action needs. There is one bundle per incident;
+a restart waits for it, within its limit. An attempt that is over is not dumped, and signs from its
+dump do not count for the next one.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ from mwatch.model.observation import Observed
 from mwatch_trainer.control.client import ask
 
 _WAIT_SECONDS = 25.0
-"""A little more than a bundle may take."""
+"""A little more than the limit of a bundle."""
 _KEEP_SECONDS = 5.0
 _MOST_ASKS = 15
 _MAX_WAITING = 16
-_MAX_HEARD = 1 << 16
+_MAX_SIGNS = 1 << 16
 
 
 class EvidenceCase:
-    """The evidence of one incident: asked for, there once `saved` is set, and heard, what it says
-    of the ranks, once `done` is."""
+    """The evidence of one incident: complete once `saved` is set, analysed once `done` is."""
 
     def __init__(self, id: str, folder: Path, attempt: int, reason: str = "") -> None:
         self.id = id
@@ -41,12 +40,12 @@ class EvidenceCase:
         self.reason = reason
         self.bundle: Bundle | None = None
         self.asks = 0
-        """How often it was asked whether the copy off the pod is done."""
+        """How often the copy off the pod was checked."""
         self.saved = threading.Event()
         self.done = threading.Event()
 
 
-class _Heard(NamedTuple):
+class _AttemptSign(NamedTuple):
     attempt: int
     observed: Observed
 
@@ -63,9 +62,9 @@ class EvidenceCollector:
         extra: Extra | None = None,
         off_pod: OffPod | None = None,
     ) -> None:
-        """`running`: the number of the attempt that runs now. `world_size`: of the job, of which
-        this volume may hold one pod. `extra`: more for each bundle. `off_pod`: brings it away;
-        None: what it is collected into outlives the pod by itself."""
+        """`running`: the number of the current attempt. `world_size`: of the job, of which this
+        volume may hold one pod. `extra`: more for each bundle. `off_pod`: copies bundles off the
+        pod; None if the folder outlives the pod by itself."""
         self._world_size = world_size
         self._extra = extra
         self._off_pod = off_pod
@@ -76,10 +75,10 @@ class EvidenceCollector:
         self._changed = threading.Condition()
         self._wanted: deque[EvidenceCase] = deque()
         self._changed_since: dict[str, EvidenceCase] = {}
-        self._heard: deque[_Heard] = deque(maxlen=_MAX_HEARD)
+        self._signs: deque[_AttemptSign] = deque(maxlen=_MAX_SIGNS)
         self._is_closing = False
         self.errors: deque[Exception] = deque(maxlen=_MAX_WAITING)
-        """Faults of ours, for whoever tells them."""
+        """Internal errors, for the caller to report."""
         self._thread = threading.Thread(target=self._work, name="mwatch-cases", daemon=True)
         self._thread.start()
 
@@ -88,34 +87,34 @@ class EvidenceCollector:
         with self._changed:
             self._wanted.append(case)
             if len(self._wanted) > _MAX_WAITING:
-                _give_up(self._wanted.popleft())
+                _finish(self._wanted.popleft())
             self._changed.notify_all()
         return case
 
     def wait(self, case: EvidenceCase) -> None:
-        """It comes next, whatever else was asked for."""
+        """Collect this one next, and wait for it."""
         with self._changed, suppress(ValueError):
             self._wanted.remove(case)
             self._wanted.appendleft(case)
         case.done.wait(_WAIT_SECONDS)
 
     def keep_again(self, case: EvidenceCase) -> None:
-        """Something in its folder has changed since it was brought off the pod."""
+        """Copy the folder off the pod again, because it has changed."""
         with self._changed:
             if self._off_pod is not None and len(self._changed_since) < _MAX_WAITING:
                 self._changed_since[case.id] = case
                 self._changed.notify_all()
 
     def signs(self) -> list[Observed]:
-        """What the evidence that has come says of who stands where in the attempt that runs."""
+        """Return the new signs from dumps of the current attempt."""
         with self._changed:
-            heard = list(self._heard)
-            self._heard.clear()
+            found = list(self._signs)
+            self._signs.clear()
         running = self._running()
-        return [each.observed for each in heard if each.attempt == running]
+        return [each.observed for each in found if each.attempt == running]
 
     def close(self) -> None:
-        """A bundle that is being written gets its time."""
+        """Stop after the bundle that is being collected."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
@@ -131,10 +130,10 @@ class EvidenceCollector:
             except Exception as error:
                 self.errors.append(error)
             finally:
-                _give_up(case)
+                _finish(case)
 
     def _next(self) -> EvidenceCase | None:
-        """None: there is nothing left to be done. What was asked for goes before what changed."""
+        """Wait for the next case, new ones first; None when closing."""
         with self._changed:
             self._changed.wait_for(lambda: self._wanted or self._changed_since or self._is_closing)
             if self._wanted:
@@ -142,7 +141,6 @@ class EvidenceCollector:
             return self._changed_since.pop(next(iter(self._changed_since), ""), None)
 
     def _keep(self, case: EvidenceCase) -> None:
-        """Also to hear how a copy went that took longer than the bundle may."""
         if self._off_pod is None or case.bundle is None:
             return
         stored = self._off_pod.keep(case.folder, case.id, _KEEP_SECONDS)
@@ -168,15 +166,14 @@ class EvidenceCollector:
         )  # fmt: skip
         case.saved.set()
         self._ask_later(case)
-        from mwatch.evidence.flight_files import signs_of  # much code, and seldom needed
+        from mwatch.evidence.flight_files import signs_of  # large and rarely needed
 
         for sign in signs_of(Path(self._volume), case.id, self._world_size()):
             observed = Observed(self._now(), self._stream, sign)
             with self._changed:
-                self._heard.append(_Heard(case.attempt, observed))
+                self._signs.append(_AttemptSign(case.attempt, observed))
 
 
-def _give_up(case: EvidenceCase) -> None:
-    """Nothing more comes of it."""
+def _finish(case: EvidenceCase) -> None:
     case.saved.set()
     case.done.set()

@@ -1,17 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The flight recordings among what a person named, or in a dump on the volume, read and compared.
+"""Finds, reads and compares the dumps of torch's flight recorder in a folder.
 
-Several sets of dumps may lie in one folder: one per request, or what an earlier stall left. The
-newest is taken, together with those of other ranks of the same time (a folder per node).
-
-Finds the dumps of torch's flight recorder in a folder, and reads one as bytes.
-
-The rank stands only in a file's name, at its end: `rank-3.flight.pickle`, `nccl_trace_rank_3`, or
-whatever prefix a person gave torch. So the first bytes decide whether a file is a dump. A search
-is bounded in depth, entries and files, and says what it left out.
-
-What the flight recorders of one dump say about each rank, as signs for the engine.
+The rank is only in the file's name, at its end: `rank-3.flight.pickle`, `nccl_trace_rank_3`, or any
+prefix that the user gave torch. So the first bytes decide whether a file is a dump. A folder may
+hold several sets of dumps: one per request, or from an earlier stall. The newest set is used,
+together with those of other ranks from the same time (a folder per node).
 """
 
 from __future__ import annotations
@@ -20,7 +14,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,14 +22,12 @@ from mwatch.flight_recorder.analysis import analyse, signs
 from mwatch.flight_recorder.dump import merged, read_dump
 from mwatch.model.collective import Analysis, Attendance, Dump
 from mwatch.model.observation import Sign
-from mwatch.model.reading import Absent, Failed, Ok, Reading
 from mwatch.runtime.files import STDIN, shown
 from mwatch_trainer import contract
-from mwatch_trainer.checkpoint.safe_pickle import UnreadablePickle
 from mwatch_trainer.contract import read_json
 
 MAX_BYTES = 64 << 20
-"""Of one file: torch's default buffer, with long stacks, is a hundredth of it."""
+"""Of one file: a hundred times torch's default buffer with long stacks."""
 MAX_FILES = 16_384
 MAX_DEPTH = 6
 MAX_ENTRIES = 50_000
@@ -46,7 +38,7 @@ _NAME = re.compile(
     re.IGNORECASE,
 )
 _MARKS = (b"profiling_name", b"pg_config", b"pg_status")
-"""Keys of which every dump has one near its beginning, in either form."""
+"""Every dump has one of these keys near its start."""
 _STACKS = re.compile(r"rank-(\d{1,7})\.stacks\.txt")
 _SKIPPED = re.compile(r"\..*|iter_\d+|release|ep\d+-ba\d+")
 
@@ -55,10 +47,10 @@ class DumpFile(NamedTuple):
     path: str
     folder: str
     label: str
-    """What stands before the rank: files of one time share it, or have ranks of their own."""
+    """The name before the rank; it differs between sets of dumps."""
     rank: int
     recorder: str
-    """`gloo` where a rank left a second recording besides that of NCCL; else empty."""
+    """`gloo` for the second recording of a rank besides that of NCCL; else empty."""
     is_json: bool
     written_at: float
 
@@ -68,23 +60,30 @@ class FoundDumps(NamedTuple):
     notes: tuple[str, ...]
 
 
-def find_dumps(folder: str) -> Reading[FoundDumps]:
-    """All dumps under `folder`; Absent where there is none."""
-    search = _Search()
-    try:
-        entries = _entries(folder)
-    except FileNotFoundError:
-        return Absent(f"there is no folder {folder}")
-    except OSError as error:
-        return Failed(f"{folder}: may not be listed ({error.strerror})")
-    search.walk(folder, entries, 0)
-    if not search.files:
-        return Absent("there is no dump of the flight recorder")
-    return Ok(FoundDumps(tuple(search.files), tuple(search.notes)))
+def find_dumps(folder: str) -> FoundDumps:
+    """Find all dumps under `folder`, bounded in depth, entries and files."""
+    files: list[DumpFile] = []
+    seen = 0
+    folders = [(folder, 0)]
+    while folders:
+        path, depth = folders.pop()
+        below = []
+        for entry in _entries(path):
+            seen += 1
+            if seen > MAX_ENTRIES or len(files) >= MAX_FILES:
+                note = f"only the first {seen - 1} entries were searched for dumps"
+                return FoundDumps(tuple(files), (note,))
+            if entry.is_dir(follow_symlinks=False):
+                if depth < MAX_DEPTH and not _SKIPPED.fullmatch(entry.name):
+                    below.append((entry.path, depth + 1))
+            elif (found := as_dump(entry.path)) is not None:
+                files.append(found)
+        folders += reversed(below)
+    return FoundDumps(tuple(files), ())
 
 
 def as_dump(path: str) -> DumpFile | None:
-    """The file by its name and first bytes; None where it is no dump, or cannot be read."""
+    """Recognise a dump by its name and first bytes; None if it is none or cannot be read."""
     named = _NAME.fullmatch(os.path.basename(path))
     if named is None:
         return None
@@ -106,72 +105,37 @@ def as_dump(path: str) -> DumpFile | None:
 
 
 def attendance(folder: str) -> Attendance:
-    """Who answered the request that this folder is of, as far as the wrapper wrote it down."""
-    try:
-        names = [entry.name for entry in _entries(folder)]
-    except OSError:
-        return Attendance()
+    """Return which ranks answered the request, as the wrapper wrote it into the folder."""
+    names = [entry.name for entry in _entries(folder)]
     answered = frozenset(int(found[1]) for found in map(_STACKS.fullmatch, names) if found)
-    told = read_json(os.path.join(folder, "missing.json"))
-    ranks = None if told is None else told.get("ranks")
+    written = read_json(os.path.join(folder, "missing.json"))
+    ranks = None if written is None else written.get("ranks")
     if not isinstance(ranks, list):
         return Attendance(answered)
     missing = (each.get("rank") for each in ranks if isinstance(each, dict))
     return Attendance(answered, frozenset(rank for rank in missing if isinstance(rank, int)))
 
 
-def read_dump_file(file: DumpFile) -> Reading[bytes]:
-    try:
-        descriptor = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as opened:
-            data = opened.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        return Absent("it is gone")
-    except OSError as error:
-        return Failed(f"cannot be read ({error.strerror})")
+def read_dump_file(file: DumpFile) -> bytes:
+    """Read a dump completely; OSError or ValueError if that is not possible."""
+    descriptor = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as opened:
+        data = opened.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        return Failed(f"is larger than {MAX_BYTES >> 20} MiB")
-    return Ok(data) if data else Failed("is empty")
-
-
-class _Search:
-    def __init__(self) -> None:
-        self.files: list[DumpFile] = []
-        self.notes: list[str] = []
-        self._seen = 0
-
-    def walk(self, folder: str, entries: list[os.DirEntry[str]], depth: int) -> None:
-        for entry in entries:
-            self._seen += 1
-            if self._seen > MAX_ENTRIES or len(self.files) >= MAX_FILES:
-                self._note(f"only the first {self._seen - 1} entries were looked at for dumps")
-                return
-            if entry.is_dir(follow_symlinks=False):
-                if depth < MAX_DEPTH and not _SKIPPED.fullmatch(entry.name):
-                    self._descend(entry.path, depth + 1)
-                continue
-            found = as_dump(entry.path)
-            if found is not None:
-                self.files.append(found)
-
-    def _descend(self, folder: str, depth: int) -> None:
-        try:
-            entries = _entries(folder)
-        except OSError:
-            return  # said by whoever looks for logs in it
-        self.walk(folder, entries, depth)
-
-    def _note(self, text: str) -> None:
-        if text not in self.notes:
-            self.notes.append(text)
+        raise ValueError(f"is larger than {MAX_BYTES >> 20} MiB")
+    if not data:
+        raise ValueError("is empty")
+    return data
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
-    with os.scandir(folder) as found:
-        bounded: Iterator[os.DirEntry[str]] = (
-            entry for _, entry in zip(range(MAX_ENTRIES + 1), found, strict=False)
-        )
-        return sorted(bounded, key=lambda entry: entry.name)
+    """List a folder, sorted and bounded; nothing if it cannot be listed."""
+    try:
+        with os.scandir(folder) as found:
+            bounded = [entry for _, entry in zip(range(MAX_ENTRIES + 1), found, strict=False)]
+    except OSError:
+        return []
+    return sorted(bounded, key=lambda entry: entry.name)
 
 
 def _looks_like_one(path: str) -> bool:
@@ -193,7 +157,7 @@ Set = dict[int, list[DumpFile]]
 class Flight(NamedTuple):
     dumps: dict[int, Dump]
     taken_at: float | None
-    """When the newest file was written: about when it was asked for, unless it was copied."""
+    """When the newest file was written."""
     notes: tuple[str, ...]
     attendance: Attendance = Attendance()
 
@@ -202,7 +166,7 @@ class Flight(NamedTuple):
 
 
 def gather(names: Sequence[str]) -> tuple[Flight | None, list[str]]:
-    """The recordings among what was named, and the names that remain to be read as logs."""
+    """Return the dumps among the files and folders in `names`, and the names to read as logs."""
     files: list[DumpFile] = []
     notes: list[str] = []
     others = []
@@ -213,16 +177,10 @@ def gather(names: Sequence[str]) -> tuple[Flight | None, list[str]]:
             continue
         others.append(name)
         if name != STDIN and os.path.isdir(name):
-            match find_dumps(name):
-                case Ok(found):
-                    files += found.files
-                    notes += found.notes
+            found = find_dumps(name)
+            files += found.files
+            notes += found.notes
     return (_read(files, notes) if files else None), others
-
-
-def gather_folder(folder: str) -> Flight | None:
-    flight, _ = gather([folder])
-    return flight
 
 
 def _read(files: Iterable[DumpFile], notes: list[str]) -> Flight | None:
@@ -244,11 +202,11 @@ def _read(files: Iterable[DumpFile], notes: list[str]) -> Flight | None:
 
 
 def _attendance(folders: Iterable[str]) -> Attendance:
-    """Of all nodes together; asked in vain only where every folder tells."""
-    told = [attendance(folder) for folder in folders]
-    answered = frozenset[int]().union(*(each.answered for each in told))
-    missing = [each.unanswered for each in told if each.unanswered is not None]
-    if len(missing) < len(told):
+    """Join the attendance of all nodes; who did not answer is known only if every folder has it."""
+    found = [attendance(folder) for folder in folders]
+    answered = frozenset[int]().union(*(each.answered for each in found))
+    missing = [each.unanswered for each in found if each.unanswered is not None]
+    if len(missing) < len(found):
         return Attendance(answered)
     return Attendance(answered, frozenset[int]().union(*missing))
 
@@ -256,7 +214,7 @@ def _attendance(folders: Iterable[str]) -> Attendance:
 def _bounded(notes: list[str]) -> tuple[str, ...]:
     if len(notes) <= _MAX_NOTES:
         return tuple(notes)
-    return (*notes[:_MAX_NOTES], f"{len(notes) - _MAX_NOTES} more dumps have such faults")
+    return (*notes[:_MAX_NOTES], f"{len(notes) - _MAX_NOTES} more dumps have problems")
 
 
 def _of_one_time(sets: list[Set], notes: list[str]) -> Set:
@@ -278,7 +236,7 @@ def _of_one_time(sets: list[Set], notes: list[str]) -> Set:
 
 
 def _moment(of_rank: Set) -> float:
-    """The end of one of its recordings; by the file's date where that does not tell."""
+    """Return the end of one of its recordings, or else the time of the file."""
     first = of_rank[min(of_rank)]
     dump = _dump(first, [])
     at = None if dump is None else dump.last_at
@@ -286,7 +244,7 @@ def _moment(of_rank: Set) -> float:
 
 
 def _dump(files: list[DumpFile], notes: list[str]) -> Dump | None:
-    """Of one rank: every recorder once, in the form that is the quicker to read."""
+    """Read each recorder of a rank once, in the form that is faster to read."""
     found: dict[str, Dump] = {}
     for file in sorted(files, key=lambda file: (file.recorder, not file.is_json)):
         if file.recorder not in found:
@@ -300,44 +258,43 @@ def _dump(files: list[DumpFile], notes: list[str]) -> Dump | None:
 
 
 def _one(file: DumpFile, notes: list[str]) -> Dump | None:
-    match read_dump_file(file):
-        case Ok(data):
-            try:
-                return read_dump(data, file.rank)
-            except UnreadablePickle as error:
-                problem = str(error)
-        case reading:
-            problem = getattr(reading, "error", None) or "is gone"
+    try:
+        return read_dump(read_dump_file(file), file.rank)
+    except FileNotFoundError:
+        problem = "is gone"
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror})"
+    except ValueError as error:
+        problem = str(error)
     notes.append(f"{shown(os.path.basename(file.path))}: {problem}")
     return None
 
 
 _WAIT_SECONDS = 6.0
-_LOOK_SECONDS = 0.2
-"""A rank writes its stacks at once; its recording may take a few seconds longer."""
+_POLL_SECONDS = 0.2
+"""A rank writes its stacks at once; its recording may take some seconds longer."""
 
 
 def signs_of(
     volume: Path, id: str, world_size: int | None = None, wait_seconds: float = _WAIT_SECONDS
 ) -> list[Sign]:
-    """Of the dump `id` on the volume; nothing where there is none that can be read.
+    """Analyse the dump `id` on the volume; empty if it cannot be read.
 
-    `world_size`: of the job, where it is known; a volume may hold the dumps of one pod of many.
+    `world_size` is that of the job; the volume may hold only the dumps of one of its pods.
     """
     folder = str(volume / contract.DUMPS_FOLDER / id)
     began = time.monotonic()
-    flight = gather_folder(folder)
+    flight = gather([folder])[0]
     while time.monotonic() - began < _patience(folder, flight, wait_seconds):
-        time.sleep(_LOOK_SECONDS)
-        flight = gather_folder(folder)
+        time.sleep(_POLL_SECONDS)
+        flight = gather([folder])[0]
     if flight is None or not flight.dumps:
         return []
     return signs(flight.analysis(world_size))
 
 
 def _patience(folder: str, flight: Flight | None, wait_seconds: float) -> float:
-    """How long to wait for who answered and has left no recording; where nobody has left one,
-    none may ever come."""
+    """Return how long to wait for ranks that answered but left no recording yet."""
     there = {} if flight is None else flight.dumps
     if attendance(folder).answered <= there.keys():
         return 0.0

@@ -1,16 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The folder of incidents: one folder each, with its record and its evidence, bounded.
+"""Stores incidents: one folder each, with its record and its evidence, bounded in number and size.
 
-`<root>/ID/incident.json` is replaced in one step. When there are too many, or they are too large,
-the oldest go, as a whole; the one that was just written stays. Nothing is touched whose name is
-not that of an incident.
-
-Records of incidents on storage that may hang: written by a thread that nobody waits for.
-
-A network file system that has lost its server is often why a job stands still; whoever watches
-that job must not stand still with it. Of several records of one incident only the newest is
-written. What went wrong is raised at the next write.
+`<root>/ID/incident.json` is replaced atomically. The oldest incidents are removed as a whole; the
+one just written stays. Files with other names are never touched.
 """
 
 from __future__ import annotations
@@ -32,9 +25,9 @@ _MAX_RECORD_BYTES = 1 << 20
 
 class Incidents(NamedTuple):
     records: tuple[IncidentRecord, ...]
-    """The oldest first."""
+    """Oldest first."""
     broken: tuple[str, ...]
-    """Names of those that cannot be read."""
+    """Names of unreadable ones."""
 
 
 class IncidentFiles:
@@ -46,25 +39,24 @@ class IncidentFiles:
         max_incidents: int = MAX_INCIDENTS,
         max_bytes: int = MAX_BYTES,
     ) -> None:
-        """`root` holds one folder for each incident: `<save>/.mwatch/incidents`, for instance.
-        `patterns` are the user's own secrets."""
+        """`root`: such as `<save>/.mwatch/incidents`. `patterns`: the user's own secrets."""
         self._root = root
         self._patterns = patterns
         self._max_incidents = max_incidents
         self._max_bytes = max_bytes
 
     def names(self) -> list[str]:
-        """Of all that have a folder, the oldest first."""
+        """List the incidents that have a folder, oldest first."""
         return incident_names(str(self._root))
 
     def folder(self, id: str) -> Path:
-        """ValueError for what is no id: it becomes a path."""
+        """ValueError if `id` is not an incident id, as it becomes a path."""
         if not is_incident_id(id):
             raise ValueError(f"{id!r} is not the name of an incident")
         return self._root / id
 
     def write(self, record: IncidentRecord) -> Path:
-        """Also of one that was written before. Raises OSError."""
+        """Write or replace a record. Raises OSError."""
         folder = self.folder(record.id)
         make_private_folder(folder)
         body = self._scrubbed(to_json(record))
@@ -80,22 +72,18 @@ class IncidentFiles:
                     data = file.read(_MAX_RECORD_BYTES)
                 records.append(from_json(json.loads(data)))
             except FileNotFoundError:
-                continue  # evidence is saved before the record
+                continue  # its evidence is saved before its record
             except (OSError, ValueError, RecursionError):
                 broken.append(name)
         return Incidents(tuple(records), tuple(broken))
 
     def prune(self, *, keep: str | None = None) -> None:
-        """The oldest beyond the bounds go; one that cannot be removed stays."""
-        prune(
-            str(self._root),
-            keep=keep,
-            max_incidents=self._max_incidents,
-            max_bytes=self._max_bytes,
-        )
+        """Remove the oldest beyond the bounds."""
+        bounds = {"max_incidents": self._max_incidents, "max_bytes": self._max_bytes}
+        prune(str(self._root), keep=keep, **bounds)
 
     def _scrubbed(self, value: Any) -> Any:
-        """Text by text, so that it is the same JSON."""
+        """Scrub each text, so that it stays the same JSON."""
         if isinstance(value, str):
             return Scrubber(self._patterns).text(value)
         if isinstance(value, dict):
@@ -107,6 +95,11 @@ _MAX_WAITING = 256
 
 
 class AsyncIncidentStore(IncidentFiles):
+    """Writes records in a thread, as storage may hang: that is often why a job stands still.
+
+    Of several records of one incident only the newest is written.
+    """
+
     def __init__(self, root: Path, *, max_incidents: int, max_bytes: int) -> None:
         super().__init__(root, max_incidents=max_incidents, max_bytes=max_bytes)
         self._changed = threading.Condition()
@@ -116,7 +109,7 @@ class AsyncIncidentStore(IncidentFiles):
         threading.Thread(target=self._work, name="mwatch-records", daemon=True).start()
 
     def write(self, record: IncidentRecord) -> Path:
-        """Never waits. OSError where an earlier one could not be written."""
+        """Queue a record; OSError if an earlier one could not be written."""
         path = self.folder(record.id) / FILE
         with self._changed:
             if len(self._waiting) < _MAX_WAITING or record.id in self._waiting:
@@ -128,7 +121,7 @@ class AsyncIncidentStore(IncidentFiles):
         return path
 
     def drain(self, seconds: float) -> bool:
-        """Whether all is written within that time."""
+        """Return whether all is written within that time."""
         with self._changed:
             return self._changed.wait_for(self._is_idle, seconds)
 
