@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from cluster import remediation_things as fleet
 from cluster.remediation_fixtures import a_namespace, an_access, kinds  # noqa: F401
@@ -55,7 +56,7 @@ def test_a_step_that_is_done_is_not_begun_again_by_who_remembers_it_as_under_way
     done = replace(step, state=RestartState.RELEASED, outcome="all 2 pods restarted in place")
     entry = JobEntry(uid=job.uid, attempt=2, step=done, start=start)
     Ledger(access, namespace).change(lambda book: book.with_job(KEY, entry))
-    stale = replace(entry, step=step, start=start._replace(not_before=None))
+    stale = replace(entry, step=step, start=structs.replace(start, not_before=None))
     controller.manager._ledger.book = LedgerData({KEY: stale})
     controller.manager._ledger.read_at = controller.clock() + 3600  # reads do not get through
     with fleet.fakes(access, job, 2, tmp_path / "pods") as fakes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from mwatch.model.kube.gang import GangStep, Method
 from mwatch.model.kube.job import JobKind
@@ -132,7 +133,7 @@ def test_a_wrong_token_is_told_nothing_and_the_right_one_tells_jobs_of_one_name_
     server.post(
         {
             "TrainJob.gpt": standing("one", start=START),
-            "JobSet.gpt": standing("two", start=START._replace(attempt=9)),
+            "JobSet.gpt": standing("two", start=structs.replace(START, attempt=9)),
         }
     )
     assert server.answer("ns", "gpt", "three") is None
@@ -211,7 +212,7 @@ def test_an_order_has_a_larger_number_than_any_that_the_volume_knows(server: Att
     decision = wished(fleet.watch, RestartRequest("id", 0.0, "ann", "why"))
     start = next_start(fleet.watch, decision, JobEntry(), server.highest("Job.gpt").attempt)
     assert start.attempt == 8
-    server.post({"Job.gpt": standing(start=start._replace(not_before=0.0))})
+    server.post({"Job.gpt": standing(start=structs.replace(start, not_before=0.0))})
     for after in (7, 0):
         told = server.answer("ns", "gpt", "secret", after=after)
         assert told is not None and told["attempt"] == 8
@@ -233,19 +234,18 @@ def test_who_knows_of_more_than_was_ordered_waits_until_the_order_is_renewed(
 def test_an_order_whose_number_is_taken_is_renewed_or_left_to_the_rule() -> None:
     """A person asks for a restart while the pods are Pending; then node 0 sees the volume."""
     fleet = Fleet(2).run(8)
-    entry = written(START._replace(attempt=3))
+    entry = written(structs.replace(START, attempt=3))
     watch, now = fleet.watch, fleet.now
     assert number_is_taken(watch, entry, Highest(9), now)
     assert not number_is_taken(watch, entry, Highest(2), now), "the number is free"
     just_now = Highest(9, now - 2.0)
     assert not number_is_taken(watch, entry, just_now, now), "what the pods told is older than that"
-    going = written(START._replace(attempt=3), RestartState.CLEARED)
+    going = written(structs.replace(START, attempt=3), RestartState.CLEARED)
     assert not number_is_taken(watch, going, Highest(9), now), "the old gang is not gone yet"
     plain = reissue(entry, 9)
     assert plain.start is None and plain.attempt == 9
-    back = (
-        entry.start._replace(rollbacks=(Rollback(1.0, 450, 451, "nan"),)) if entry.start else None
-    )
+    assert entry.start is not None
+    back = structs.replace(entry.start, rollbacks=(Rollback(1.0, 450, 451, "nan"),))
     strict = reissue(replace(entry, start=back), 9)
     assert strict.start is not None and (strict.start.attempt, strict.attempt) == (10, 10)
     assert strict.start.resume_from == 450 and strict.start.rollbacks
@@ -257,7 +257,7 @@ def test_an_order_that_may_have_been_followed_is_not_renewed(unseen: bool) -> No
     fleet = Fleet(2, attempt=1 if unseen else 3)
     fleet.pods[1].answers = not unseen
     fleet.run(12)
-    entry = written(START._replace(attempt=3))
+    entry = written(structs.replace(START, attempt=3))
     assert not number_is_taken(fleet.watch, entry, Highest(9), fleet.now)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from mwatch.config.fleet import FleetSettings, MaintenanceWindow
 from mwatch.model.kube.ledger import Halt
@@ -29,8 +30,8 @@ PAUSED = {**ACT, "mwatch.dev/pause": "mine"}
         (USUAL, None, ACT, 30.1, HeldBy.STALE_SIGHT),
         (replace(USUAL, acting=False), HALT, PAUSED, 1.0, HeldBy.SWITCH),
         (ALWAYS, HALT, PAUSED, 1.0, HeldBy.HALT),
-        (USUAL, HALT._replace(until=NOW - 1), ACT, 1.0, None),
-        (USUAL, HALT._replace(until=None), ACT, 1.0, HeldBy.HALT),
+        (USUAL, structs.replace(HALT, until=NOW - 1), ACT, 1.0, None),
+        (USUAL, structs.replace(HALT, until=None), ACT, 1.0, HeldBy.HALT),
         (ALWAYS, None, PAUSED, 1.0, HeldBy.PAUSE),
         (ALWAYS, None, ACT, 1.0, HeldBy.MAINTENANCE),
     ],

@@ -76,4 +76,4 @@ def test_the_core_and_the_wrapper_judge_alike(
 
 
 def test_the_fields_of_both_are_the_same() -> None:
-    assert Rollback._fields == file.TimelineRollback._fields
+    assert Rollback.__struct_fields__ == file.TimelineRollback._fields

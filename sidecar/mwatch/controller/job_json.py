@@ -10,11 +10,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from mwatch import json_codec
 from mwatch.decide.verdict import verdict
 from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.model.decision import Decision
 from mwatch.model.finding import Finding, Verdict
-from mwatch.model.incident import culprit_json
 from mwatch.remediate.status import RemediationStatus
 
 VERSION = 1
@@ -70,7 +70,7 @@ def _verdict(found: Verdict) -> dict[str, Any]:
         "cause": found.cause.value,
         "summary": found.summary,
         "since": {"iteration": found.since_iteration, "time": _iso(found.since_time)},
-        "culprit": culprit_json(found.culprit),
+        "culprit": json_codec.to_builtins(found.culprit),
         "confidence": found.confidence,
     }
 
@@ -82,7 +82,7 @@ def _decision(decision: Decision) -> dict[str, Any]:
         "reason": decision.reason,
         "resume_reason": decision.resume_reason or None,
         "act_at": _iso(decision.act_at),
-        "witnesses": [each._asdict() for each in decision.witnesses],
+        "witnesses": json_codec.to_builtins(decision.witnesses),
         "avoid_node": decision.avoid_node,
         "quarantine_from": decision.quarantine_from,
         "proposal": decision.proposal,
@@ -97,7 +97,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "summary": finding.summary,
         "since": {"iteration": finding.since_iteration, "time": _iso(finding.since_time)},
         "confidence": finding.confidence,
-        "culprit": culprit_json(finding.culprit),
+        "culprit": json_codec.to_builtins(finding.culprit),
         "evidence": [each._asdict() for each in finding.evidence],
         "cannot_heal": finding.cannot_heal,
         "fault": finding.fault,

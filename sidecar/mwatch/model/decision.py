@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
 
 from mwatch.model.finding import Cause, Finding
 
@@ -20,7 +19,8 @@ class Action(StrEnum):
     STOP = "stop"
 
 
-class Witness(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Witness:
     """One voice for (or against) an action."""
 
     name: str
@@ -53,18 +53,19 @@ class Decision:
     """What a person may want to do, such as a flag to add."""
 
 
-class Act(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Act:
     """An action that was carried out (or, when only observing, would have been)."""
 
     at: float
     attempt: int
     action: Action
     cause: Cause
-    fingerprint: str
-    resume_from: int | None
-    iteration: int | None
+    fingerprint: str = ""
+    resume_from: int | None = None
+    iteration: int | None = None
     """The furthest iteration that the attempt reached."""
-    spends_budget: bool
+    spends_budget: bool = True
     first_bad: int | None = None
     """Of a rollback: the iteration that the numbers were first bad at; None: no rollback."""
     quarantine_from: int | None = None

@@ -14,6 +14,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+from msgspec import Struct
+
+from mwatch import json_codec
 from mwatch.model.decision import Action, Decision, Witness
 from mwatch.model.finding import Cause, Culprit, CulpritState, Finding
 
@@ -133,109 +137,88 @@ def describe(
     )
 
 
+class _Witnesses(Struct, rename={"agreeing": "for"}):
+    agreeing: tuple[Witness, ...] = ()
+    against: tuple[Witness, ...] = ()
+
+
+class _Checkpoint(Struct):
+    iteration: int | None = None
+    why: str = ""
+
+
+class _Cost(Struct):
+    gpu_seconds: float | None = None
+    lost_iterations: int | None = None
+
+
+class _Document(Struct):
+    """The JSON object of an incident."""
+
+    version: int
+    id: str
+    run: str
+    attempt: int
+    cause: Cause
+    summary: str = ""
+    confidence: float = 0.0
+    detector: str = ""
+    fingerprint: str = ""
+    culprit: Culprit | None = None
+    witnesses: _Witnesses = msgspec.field(default_factory=_Witnesses)
+    first_bad_iteration: int | None = None
+    checkpoint: _Checkpoint = msgspec.field(default_factory=_Checkpoint)
+    action: Action = Action.NONE
+    is_carried_out: bool = False
+    reason: str = ""
+    times: IncidentTimes = IncidentTimes()
+    evidence: SavedEvidence | None = None
+    cost: _Cost = msgspec.field(default_factory=_Cost)
+
+
+_SAME = tuple(name for name in _Document.__struct_fields__ if name in IncidentRecord.__slots__)
+
+
 def to_json(record: IncidentRecord) -> dict[str, Any]:
-    culprit, kept = record.culprit, record.evidence
-    heard = [each._asdict() for each in record.witnesses]
-    return {
-        "version": VERSION,
-        "id": record.id,
-        "run": record.run,
-        "attempt": record.attempt,
-        "cause": record.cause.value,
-        "summary": record.summary,
-        "confidence": record.confidence,
-        "detector": record.detector,
-        "fingerprint": record.fingerprint,
-        "culprit": culprit_json(culprit),
-        "witnesses": {
-            "for": [each for each in heard if each["agrees"]],
-            "against": [each for each in heard if not each["agrees"]],
-        },
-        "first_bad_iteration": record.first_bad_iteration,
-        "checkpoint": {"iteration": record.resume_from, "why": record.resume_reason},
-        "action": record.action.value,
-        "is_carried_out": record.is_carried_out,
-        "reason": record.reason,
-        "times": {name: getattr(record.times, name) for name in IncidentTimes.__slots__},
-        "evidence": None
-        if kept is None
-        else {"folder": kept.folder, "files": list(kept.files), "missing": list(kept.missing)},
-        "cost": {"gpu_seconds": record.gpu_seconds, "lost_iterations": record.lost_iterations},
+    agreeing = tuple(each for each in record.witnesses if each.agrees)
+    against = tuple(each for each in record.witnesses if not each.agrees)
+    same = {name: getattr(record, name) for name in _SAME} | {
+        "witnesses": _Witnesses(agreeing, against)
     }
-
-
-def culprit_json(culprit: Culprit | None) -> dict[str, Any] | None:
-    if culprit is None:
-        return None
-    return {
-        "rank": culprit.rank,
-        "state": culprit.state and culprit.state.value,
-        "coordinates": dict(culprit.coordinates),
-        "pod": culprit.pod,
-        "node": culprit.node,
-        "gpu_uuid": culprit.gpu_uuid,
-        "xid": culprit.xid,
-    }
+    document = _Document(
+        version=VERSION,
+        checkpoint=_Checkpoint(record.resume_from, record.resume_reason),
+        cost=_Cost(record.gpu_seconds, record.lost_iterations),
+        **same,
+    )
+    found: dict[str, Any] = json_codec.to_builtins(document)
+    return found
 
 
 def from_json(body: Mapping[str, Any]) -> IncidentRecord:
-    """ValueError where it is no record of an incident."""
+    """Raises ValueError for an invalid record."""
     try:
-        return _read(body)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"no record of an incident: {type(error).__name__} {error}") from error
-
-
-def _read(body: Mapping[str, Any]) -> IncidentRecord:
-    heard = body.get("witnesses") or {}
-    chosen, cost = body.get("checkpoint") or {}, body.get("cost") or {}
-    times, kept = body.get("times") or {}, body.get("evidence")
+        known = {key: each for key, each in body.items() if each is not None}
+        found = msgspec.convert(
+            with_known_cause({"version": VERSION, **known}), _Document, strict=False
+        )
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"not a record of an incident: {error}") from error
+    same = {name: getattr(found, name) for name in _SAME}
     return IncidentRecord(
-        id=str(body["id"]),
-        run=str(body["run"]),
-        attempt=int(body["attempt"]),
-        cause=_cause(body["cause"]),
-        summary=str(body.get("summary", "")),
-        confidence=float(body.get("confidence", 0.0)),
-        detector=str(body.get("detector", "")),
-        fingerprint=str(body.get("fingerprint", "")),
-        culprit=_culprit(body.get("culprit")),
-        witnesses=tuple(
-            Witness(str(each["name"]), bool(each["agrees"]), str(each["text"]))
-            for each in [*heard.get("for", ()), *heard.get("against", ())]
-        ),
-        first_bad_iteration=body.get("first_bad_iteration"),
-        action=Action(body.get("action", Action.NONE)),
-        is_carried_out=bool(body.get("is_carried_out")),
-        reason=str(body.get("reason", "")),
-        resume_from=chosen.get("iteration"),
-        resume_reason=str(chosen.get("why", "")),
-        times=IncidentTimes(**{name: times.get(name) for name in IncidentTimes.__slots__}),
-        evidence=None
-        if kept is None
-        else SavedEvidence(
-            kept["folder"], tuple(kept.get("files", ())), tuple(kept.get("missing", ()))
-        ),
-        lost_iterations=cost.get("lost_iterations"),
-        gpu_seconds=cost.get("gpu_seconds"),
+        **same | {"witnesses": (*found.witnesses.agreeing, *found.witnesses.against)},
+        resume_from=found.checkpoint.iteration,
+        resume_reason=found.checkpoint.why,
+        lost_iterations=found.cost.lost_iterations,
+        gpu_seconds=found.cost.gpu_seconds,
     )
 
 
-def _cause(name: str) -> Cause:
-    """Of a newer release: unknown to us."""
-    return Cause(name) if name in set(Cause) else Cause.UNKNOWN
-
-
-def _culprit(body: Mapping[str, Any] | None) -> Culprit | None:
-    if body is None:
-        return None
-    state = body.get("state")
-    return Culprit(
-        body.get("rank"),
-        CulpritState(state) if state in set(CulpritState) else None,
-        dict(body.get("coordinates") or {}),
-        body.get("pod"),
-        body.get("node"),
-        body.get("gpu_uuid"),
-        body.get("xid"),
-    )
+def with_known_cause(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace a cause or a culprit's state that only a newer release knows."""
+    found, culprit = dict(body), body.get("culprit")
+    if found.get("cause") not in set(Cause):
+        found["cause"] = Cause.UNKNOWN if isinstance(found.get("cause"), str) else None
+    if isinstance(culprit, Mapping) and culprit.get("state") not in set(CulpritState):
+        found["culprit"] = {**culprit, "state": None}
+    return found

@@ -16,6 +16,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 MAX_ROLLBACKS = 64
 MAX_ATTEMPTS = 64
 
@@ -29,7 +32,7 @@ class CheckpointStanding(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Rollback(NamedTuple):
+class Rollback(Struct, frozen=True, omit_defaults=True):
     at: float
     to_iteration: int
     """0: back to the beginning."""
@@ -53,7 +56,7 @@ class BegunAttempt(NamedTuple):
     resumed_from: int | None
 
 
-class Quarantine(NamedTuple):
+class Quarantine(Struct, frozen=True):
     """Numbers went bad at `first_bad`; what was written from there on is not to be trusted."""
 
     at: float
@@ -113,6 +116,6 @@ def bounded(rollbacks: list[Rollback]) -> list[Rollback]:
         )
         if not is_covered:
             point = min(oldest.to_iteration, rest[0].to_iteration)
-            rest[0] = rest[0]._replace(at=max(oldest.at, rest[0].at), to_iteration=point)
+            rest[0] = replace(rest[0], at=max(oldest.at, rest[0].at), to_iteration=point)
         kept = rest
     return kept

@@ -23,6 +23,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import structs
+
 from mwatch.config.fleet import FleetSettings
 from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError
@@ -181,7 +183,7 @@ class CommonCauses:
         there = {each.thing for each in groups}
         for thing in [each for each in self._open if each not in there]:
             ended = self._open.pop(thing)
-            self._changed.append(ended._replace(cause=ended.cause._replace(ended_at=now)))
+            self._changed.append(ended._replace(cause=structs.replace(ended.cause, ended_at=now)))
 
     def changed(self) -> list[Episode]:
         """Those that have begun or ended since this was asked."""

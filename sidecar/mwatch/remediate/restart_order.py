@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from mwatch.model.decision import Act, Action
 from mwatch.model.incident import IncidentRecord
 from mwatch.model.kube.ledger import JobEntry
@@ -61,7 +63,7 @@ def reissue(entry: JobEntry, reported: int) -> JobEntry:
         return entry
     if start.rollbacks or start.from_beginning or start.quarantine is not None:
         number, entry = reported + 1, entry.moved(RestartEvent.REISSUED)
-        return replace(entry, start=start._replace(attempt=number), attempt=number)
+        return replace(entry, start=structs.replace(start, attempt=number), attempt=number)
     return replace(entry.fulfilled(), attempt=max(entry.attempt, reported))
 
 

@@ -26,6 +26,8 @@ from dataclasses import dataclass, field
 from itertools import repeat, takewhile
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from mwatch.errors import InputError
 from mwatch.model.event import Arguments, Checkpoint, Iteration, Phase
 from mwatch.model.observation import Observed, StoredCheckpoint, StoredCheckpoints
@@ -373,7 +375,7 @@ class Recording:
                 self.notes.append(f"{folder}: {found.problem}")
             for each in found.timeline.rollbacks if found.timeline else ():
                 marked = tuple((number, at - ahead) for number, at in each.marked)
-                yield each._replace(at=each.at - ahead, marked=marked)
+                yield replace(each, at=each.at - ahead, marked=marked)
 
     def stored(self, last: float) -> Iterator[Observed]:
         """What the checkpoint folders hold now, told at `last`, the end of the recording."""

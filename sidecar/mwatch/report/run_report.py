@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from mwatch import json_codec
 from mwatch.engine.advice import Advice, advise
 from mwatch.model.decision import Decision
 from mwatch.model.finding import Cause, Finding, Verdict
-from mwatch.model.incident import culprit_json
 from mwatch.report.model import (
     AttemptReport,
     CheckpointStory,
@@ -128,7 +128,7 @@ class RunReport:
                 "cause": verdict.cause.value,
                 "summary": verdict.summary,
                 "since": self._since(verdict.since_iteration, verdict.since_time),
-                "culprit": culprit_json(verdict.culprit),
+                "culprit": json_codec.to_builtins(verdict.culprit),
                 "confidence": verdict.confidence,
             },
             "decision": self._decision(self.decision) | {"at": self.time(self.acted_at)},
@@ -165,7 +165,7 @@ class RunReport:
             "resume_from": decision.resume_from,
             "reason": decision.reason,
             "resume_reason": decision.resume_reason or None,
-            "witnesses": [each._asdict() for each in decision.witnesses],
+            "witnesses": json_codec.to_builtins(decision.witnesses),
             "avoid_node": decision.avoid_node,
             "quarantine_from": decision.quarantine_from,
             "proposal": decision.proposal,
@@ -179,7 +179,7 @@ class RunReport:
             "summary": finding.summary,
             "since": self._since(finding.since_iteration, finding.since_time),
             "confidence": finding.confidence,
-            "culprit": culprit_json(finding.culprit),
+            "culprit": json_codec.to_builtins(finding.culprit),
             "evidence": [each._asdict() for each in finding.evidence],
             "cannot_heal": finding.cannot_heal,
             "fault": finding.fault,
@@ -218,7 +218,7 @@ class RunReport:
             "summary": incident.summary,
             "since": self._since(incident.since_iteration, incident.since_at),
             "confidence": incident.confidence,
-            "culprit": culprit_json(incident.blamed),
+            "culprit": json_codec.to_builtins(incident.blamed),
             "evidence": [each._asdict() for each in (lead.evidence if lead else ())],
             "cannot_heal": incident.cannot_heal,
             "fault": incident.fault,

@@ -22,6 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+from msgspec import structs
+
 from mwatch.decide.policy import GIVE_UP_EXIT_CODE
 from mwatch.decide.verdict import verdict
 from mwatch.engine.engine import Assessment
@@ -79,8 +82,8 @@ class NextAttempt:
             "from_beginning": decision.resume_from is None and is_forbidden,
             "not_before": None,
             "reason": decision.resume_reason or decision.reason,
-            "rollbacks": [{**each._asdict(), "at": self._wall(each)} for each in new],
-            "quarantine": None if timeline.quarantine is None else timeline.quarantine._asdict(),
+            "rollbacks": [{**structs.asdict(each), "at": self._wall(each)} for each in new],
+            "quarantine": msgspec.to_builtins(timeline.quarantine),
         }
 
     def _wall(self, rollback: Rollback) -> float:

@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from msgspec.structs import astuple
+
 from mwatch.model.observation import Observed, StoredCheckpoint, StoredCheckpoints
 from mwatch.model.reading import Ok, Reading
 from mwatch.model.snapshot.snapshot import Storage
@@ -180,7 +182,7 @@ def to_text(timeline: Timeline) -> str:
         file.TimelineFile(
             timeline.attempt,
             tuple(file.TimelineAttempt(*each) for each in timeline.attempts),
-            tuple(file.TimelineRollback(*each) for each in timeline.rollbacks),
-            None if quarantine is None else file.TimelineQuarantine(*quarantine),
+            tuple(file.TimelineRollback(*astuple(each)) for each in timeline.rollbacks),
+            None if quarantine is None else file.TimelineQuarantine(*astuple(quarantine)),
         )
     )

@@ -4,6 +4,11 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import pytest
+
 from mwatch.model.decision import Act, Action
 from mwatch.model.finding import Cause
 from mwatch.model.incident import IncidentRecord
@@ -37,6 +42,47 @@ def test_all_of_it_is_read_back() -> None:
     )
     book = LedgerData({"PyTorchJob.t": entry}, Halt(1.0, None, "me", "maintenance"))
     assert from_data(to_data(book)) == book
+
+
+def test_texts_of_release_0_1_are_read_and_written_byte_for_byte() -> None:
+    data = json.loads((Path(__file__).parent / "ledger_0_1.json").read_text("utf-8"))
+    book = from_data(data)
+    assert book.unread == {} and book.halt is not None and len(book.common) == 1
+    entry = book.of("PyTorchJob.t")
+    assert entry.step is not None and entry.state is RestartState.RELEASED
+    assert entry.start is not None and entry.start.rollbacks[0].to_iteration == 400
+    assert entry.request is not None and entry.request.resume_from == 400
+    (record,) = entry.incidents
+    assert record.culprit is not None and record.culprit.coordinates == {"tp": 1, "pp": 0}
+    assert [each.agrees for each in record.witnesses] == [True, False]
+    assert to_data(book) == data
+
+
+def test_causes_and_keys_of_a_newer_release_are_tolerated() -> None:
+    act = {"at": 1, "attempt": 2, "action": "restart", "cause": "gremlins", "resume_from": None}
+    incident = {"id": "i", "run": "r", "attempt": 1, "cause": "gremlins", "checkpoint": None,
+                "culprit": {"rank": 1, "state": "asleep"}, "colour": "red"}  # fmt: skip
+    text = json.dumps({"version": 1, "acts": [act], "incidents": [incident], "moon": "full"})
+    entry = from_data({"Job.x": text}).of("Job.x")
+    assert entry.acts[0].cause is Cause.UNKNOWN and entry.acts[0].spends_budget
+    assert entry.incidents[0].cause is Cause.UNKNOWN
+    assert entry.incidents[0].culprit is not None and entry.incidents[0].culprit.state is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]", "7", "null", "{", "[" * 100_000, '{"version":"x"}', '{"version":1,"acts":7}',
+        '{"version":1,"acts":[{}]}', '{"version":1,"acts":[7]}', '{"version":1,"notes":[[]]}',
+        '{"version":1,"incidents":[{"id":"i"}]}', '{"version":1,"incidents":[[]]}',
+        '{"version":1,"step":{}}', '{"version":1,"step":{"state":"lost"}}',
+        '{"version":1,"step":7}',
+        '{"version":1,"start":{}}', '{"version":1,"wish":{"id":"x"}}',
+    ],
+)  # fmt: skip
+def test_a_wrong_text_is_kept_as_it_is(text: str) -> None:
+    book = from_data({"Job.x": text, "fleet": text})
+    assert not book.jobs and book.unread == {"Job.x": text, "fleet": text}
 
 
 def test_texts_of_a_newer_release_or_of_somebody_else_are_kept_as_they_are() -> None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 
+from msgspec import structs
+
 from mwatch.model.kube.ledger import CommonCause, Halt, JobEntry, LedgerData, from_data, to_data
 from mwatch.model.kube.next_start import NextStart, RestartRequest
 from mwatch.model.timeline import Quarantine, Rollback
@@ -25,7 +27,7 @@ def test_an_order_and_a_wish_outlive_the_controller() -> None:
     wish = RestartRequest("id", 5.0, "ann", "stuck", 300)
     entry = kept(JobEntry(start=START, request=wish))
     assert entry.request == wish
-    assert entry.start == START._replace(rollbacks=(ROLLBACK._replace(marked=()),))
+    assert entry.start == structs.replace(START, rollbacks=(structs.replace(ROLLBACK, marked=()),))
     assert kept(JobEntry()).start is None and kept(JobEntry()).request is None
 
 
@@ -34,9 +36,9 @@ def test_the_wrapper_reads_what_is_told() -> None:
     assert told is not None and (told.number, told.resume_from, told.has_choice) == (4, 400, True)
     assert told.rollbacks[0].to_iteration == 400 and told.not_before == 95.0
     assert told.quarantine is not None and told.quarantine.first_bad == 7
-    free = parse(START._replace(has_choice=False).document(80.0), "controller")
+    free = parse(structs.replace(START, has_choice=False).document(80.0), "controller")
     assert free is not None and not free.has_choice
-    anew = START._replace(resume_from=None, from_beginning=True).document(80.0)
+    anew = structs.replace(START, resume_from=None, from_beginning=True).document(80.0)
     begins = parse(anew, "controller")
     assert begins is not None and begins.from_beginning and begins.has_choice
 

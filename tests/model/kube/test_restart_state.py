@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from mwatch.model.kube.gang import GangStep, Method
 from mwatch.model.kube.job import JobKind
@@ -81,7 +82,7 @@ def test_an_event_that_the_table_does_not_have_is_an_error(state: RestartState) 
         ("planned", START, RestartState.PLANNED),
         ("suspended", START, RestartState.SUSPENDED),
         ("done", START, RestartState.CLEARED),
-        ("done", START._replace(not_before=9.0), RestartState.RELEASED),
+        ("done", structs.replace(START, not_before=9.0), RestartState.RELEASED),
         ("done", None, RestartState.DONE),
         ("planned", None, RestartState.PLANNED),
     ],

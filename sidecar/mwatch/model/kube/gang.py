@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+import msgspec
+
 from mwatch.model.kube.job import JobKind
 from mwatch.model.kube.next_start import NextStart
 from mwatch.model.kube.restart_state import RestartState, from_ledger, ledger_word
@@ -113,30 +115,14 @@ def step_of(plan: GangPlan, *, id: str, attempt: int, at: float) -> GangStep:
 
 
 def to_json(step: GangStep) -> dict[str, Any]:
-    found = {name: getattr(step, name) for name in GangStep.__slots__}
-    return {**found, "uids": list(step.uids), "state": ledger_word(step.state)}
+    return {**msgspec.to_builtins(step), "state": ledger_word(step.state)}
 
 
 def from_json(body: Mapping[str, Any], start: NextStart | None = None) -> GangStep:
-    """`start`: the order beside it. ValueError where it is no such record."""
-    try:
-        return GangStep(
-            id=str(body["id"]),
-            way=Method(body["way"]),
-            kind=JobKind(body["kind"]),
-            namespace=str(body["namespace"]),
-            name=str(body["name"]),
-            job_uid=str(body["job_uid"]),
-            uids=tuple(map(str, body["uids"])),
-            began_at=float(body["began_at"]),
-            attempt=int(body["attempt"]),
-            first=str(body.get("first", "")),
-            state=from_ledger(
-                str(body.get("state", "planned")),
-                has_order=start is not None,
-                may_start=start is not None and start.not_before is not None,
-            ),
-            outcome=str(body.get("outcome", "")),
-        )
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"no record of a gang restart: {error}") from error
+    """`start` is the order beside it. Raises ValueError for an invalid record."""
+    state = from_ledger(
+        str(body.get("state", "planned")),
+        has_order=start is not None,
+        may_start=start is not None and start.not_before is not None,
+    )
+    return msgspec.convert({**body, "state": state.value}, GangStep, strict=False)

@@ -11,15 +11,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
+from msgspec import Struct, structs
+
+from mwatch import json_codec
 from mwatch.model import incident
-from mwatch.model.decision import Act, Action
-from mwatch.model.finding import Cause
+from mwatch.model.decision import Act
 from mwatch.model.incident import IncidentRecord
 from mwatch.model.kube import gang
 from mwatch.model.kube.gang import GangStep, Method
-from mwatch.model.kube.next_start import NextStart, RestartRequest, request_of, start_json, start_of
+from mwatch.model.kube.next_start import NextStart, RestartRequest, shortened
 from mwatch.model.kube.restart_state import RULES, RestartEvent, RestartState, after, can
 
 VERSION = 1
@@ -33,7 +36,7 @@ MAX_COMMON = 8
 MAX_NAMED = 64
 
 
-class LedgerNote(NamedTuple):
+class LedgerNote(Struct, frozen=True):
     """A person's word, or the controller's own."""
 
     at: float
@@ -42,7 +45,7 @@ class LedgerNote(NamedTuple):
     why: str
 
 
-class Halt(NamedTuple):
+class Halt(Struct, frozen=True):
     """The one switch: nobody acts on anything."""
 
     at: float
@@ -54,7 +57,7 @@ class Halt(NamedTuple):
         return self.until is None or now < self.until
 
 
-class CommonCause(NamedTuple):
+class CommonCause(Struct, frozen=True):
     """Jobs that stalled together and share something: one incident, and none is restarted."""
 
     id: str
@@ -110,7 +113,7 @@ class JobEntry:
         """The wrappers may start then. As it is where the gang is not gone, or they may already."""
         if self.start is None or not can(self.state, RestartEvent.LET_START):
             return self
-        start = self.start._replace(not_before=not_before)
+        start = structs.replace(self.start, not_before=not_before)
         return replace(self.moved(RestartEvent.LET_START), start=start)
 
     def fulfilled(self) -> JobEntry:
@@ -147,11 +150,10 @@ def to_data(book: LedgerData, max_bytes: int = MAX_BYTES) -> dict[str, str]:
     """The texts of the ConfigMap, within the bound."""
     data = dict(book.unread)
     if book.halt is not None or book.common:
-        common = [
-            {**each._asdict(), "jobs": each.jobs[:MAX_NAMED]} for each in book.common[-MAX_COMMON:]
-        ]
-        halt = None if book.halt is None else book.halt._asdict()
-        data[FLEET] = _text({"version": VERSION, "halt": halt, "common": common})
+        common = tuple(
+            structs.replace(each, jobs=each.jobs[:MAX_NAMED]) for each in book.common[-MAX_COMMON:]
+        )
+        data[FLEET] = _text(_Fleet(halt=book.halt, common=common))
     # Those to be finished come first, then the newest: what does not fit is the oldest.
     order = sorted(
         book.jobs.items(), key=lambda each: (not each[1].must_finish, -each[1].updated_at)
@@ -168,28 +170,16 @@ def to_data(book: LedgerData, max_bytes: int = MAX_BYTES) -> dict[str, str]:
 def from_data(data: Mapping[str, str]) -> LedgerData:
     jobs: dict[str, JobEntry] = {}
     unread: dict[str, str] = {}
-    halt, common = None, tuple[CommonCause, ...]()
+    fleet = _Fleet(None)
     for key, text in data.items():
         try:
-            body = json.loads(text)
             if key == FLEET:
-                halt, common = _fleet(body)
+                fleet = json_codec.decode(text, _Fleet, strict=False)
             else:
-                jobs[key] = _entry(body)
-        except (ValueError, KeyError, TypeError):
+                jobs[key] = _entry(json_codec.decode(text, _Entry, strict=False))
+        except ValueError:
             unread[key] = text
-    return LedgerData(jobs, halt, unread, common)
-
-
-def _fleet(body: Mapping[str, Any]) -> tuple[Halt | None, tuple[CommonCause, ...]]:
-    """KeyError where there is neither: of somebody else, or of a newer release."""
-    halt = body["halt"]
-    common = [CommonCause(**{**each, "jobs": tuple(each["jobs"])}) for each in _list(body)]
-    return None if halt is None else Halt(**halt), tuple(common)
-
-
-def _list(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return list(body.get("common") or ())
+    return LedgerData(jobs, fleet.halt, unread, fleet.common)
 
 
 def _texts(entry: JobEntry) -> list[str]:
@@ -202,65 +192,67 @@ def _texts(entry: JobEntry) -> list[str]:
     )
     short = replace(bounded, incidents=bounded.incidents[-1:], notes=bounded.notes[-4:])
     least = replace(bounded, incidents=(), notes=())
-    return [_text(_json(each)) for each in (bounded, short, least)]
+    return [_text(_document(each)) for each in (bounded, short, least)]
 
 
-def _json(entry: JobEntry) -> dict[str, Any]:
-    return {
-        "version": VERSION,
-        "uid": entry.uid,
-        "updated_at": entry.updated_at,
-        "attempt": entry.attempt,
-        "acts": [each._asdict() for each in entry.acts],
-        "incidents": [incident.to_json(each) for each in entry.incidents],
-        "notes": [each._asdict() for each in entry.notes],
-        "step": None if entry.step is None else gang.to_json(entry.step),
-        "start": None if entry.start is None else start_json(entry.start),
-        "wish": None if entry.request is None else entry.request._asdict(),
-    }
+class _Fleet(Struct):
+    halt: Halt | None
+    common: tuple[CommonCause, ...] = ()
+    version: int = VERSION
 
 
-def _entry(body: Mapping[str, Any]) -> JobEntry:
-    if int(body["version"]) > VERSION:
+class _Entry(Struct, rename={"request": "wish"}):
+    """A job's entry in JSON; `step` has the state in the words that every release reads."""
+
+    version: int
+    uid: str = ""
+    updated_at: float = 0.0
+    attempt: int = 0
+    acts: tuple[dict[str, Any], ...] = ()
+    incidents: tuple[dict[str, Any], ...] = ()
+    notes: tuple[LedgerNote, ...] = ()
+    step: dict[str, Any] | None = None
+    start: NextStart | None = None
+    request: RestartRequest | None = None
+
+
+def _document(entry: JobEntry) -> _Entry:
+    return _Entry(
+        VERSION,
+        entry.uid,
+        entry.updated_at,
+        entry.attempt,
+        msgspec.to_builtins(entry.acts),
+        tuple(incident.to_json(each) for each in entry.incidents),
+        entry.notes,
+        None if entry.step is None else gang.to_json(entry.step),
+        None if entry.start is None else shortened(entry.start),
+        entry.request,
+    )
+
+
+def _entry(body: _Entry) -> JobEntry:
+    if body.version > VERSION:
         raise ValueError("of a newer release")
-    step, wish = body.get("step"), body.get("wish")
-    start = None if body.get("start") is None else start_of(body["start"])
     return JobEntry(
-        uid=str(body.get("uid", "")),
-        updated_at=float(body.get("updated_at", 0.0)),
-        attempt=int(body.get("attempt", 0)),
-        acts=tuple(_act(each) for each in body.get("acts", ())),
-        incidents=tuple(incident.from_json(each) for each in body.get("incidents", ())),
-        notes=tuple(_note(each) for each in body.get("notes", ())),
-        step=None if step is None else gang.from_json(step, start),
-        start=start,
-        request=None if wish is None else request_of(wish),
+        body.uid,
+        body.updated_at,
+        body.attempt,
+        tuple(
+            msgspec.convert(incident.with_known_cause(each), Act, strict=False)
+            for each in body.acts
+        ),
+        tuple(incident.from_json(each) for each in body.incidents),
+        body.notes,
+        None if body.step is None else gang.from_json(body.step, body.start),
+        body.start,
+        body.request,
     )
 
 
-def _act(body: Mapping[str, Any]) -> Act:
-    cause = str(body["cause"])
-    return Act(
-        at=float(body["at"]),
-        attempt=int(body["attempt"]),
-        action=Action(body["action"]),
-        cause=Cause(cause) if cause in set(Cause) else Cause.UNKNOWN,
-        fingerprint=str(body.get("fingerprint", "")),
-        resume_from=body.get("resume_from"),
-        iteration=body.get("iteration"),
-        spends_budget=bool(body.get("spends_budget", True)),
-        first_bad=body.get("first_bad"),
-        quarantine_from=body.get("quarantine_from"),
-    )
-
-
-def _note(body: Mapping[str, Any]) -> LedgerNote:
-    return LedgerNote(float(body["at"]), str(body["who"]), str(body["what"]), str(body["why"]))
-
-
-def _text(body: Mapping[str, Any]) -> str:
+def _text(document: Struct) -> str:
     # ASCII: as many bytes as characters.
-    return json.dumps(body, separators=(",", ":"), sort_keys=True)
+    return json.dumps(msgspec.to_builtins(document), separators=(",", ":"), sort_keys=True)
 
 
 def _size(data: Mapping[str, str]) -> int:

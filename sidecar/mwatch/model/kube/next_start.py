@@ -7,8 +7,10 @@ Both are in the ledger: a controller that starts gives the same answer as the on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from mwatch.model.timeline import Quarantine, Rollback
 
@@ -16,13 +18,13 @@ MAX_TEXT = 300
 MAX_ROLLBACKS = 16
 
 
-class NextStart(NamedTuple):
+class NextStart(Struct, frozen=True):
     attempt: int
     """Larger than any before it: the fencing token."""
-    resume_from: int | None
-    from_beginning: bool
+    resume_from: int | None = None
+    from_beginning: bool = False
     """With no checkpoint: whatever lies there is not to be used."""
-    reason: str
+    reason: str = ""
     has_choice: bool = True
     """False: the wrappers choose by their own rule."""
     rollbacks: tuple[Rollback, ...] = ()
@@ -41,12 +43,12 @@ class NextStart(NamedTuple):
             "not_before": self.not_before,
             "in_seconds": left,
             "reason": self.reason,
-            "rollbacks": [_rollback_json(each) for each in self.rollbacks],
-            "quarantine": None if self.quarantine is None else self.quarantine._asdict(),
+            "rollbacks": to_builtins(_without_marks(self.rollbacks)),
+            "quarantine": to_builtins(self.quarantine),
         }
 
 
-class RestartRequest(NamedTuple):
+class RestartRequest(Struct, frozen=True):
     """A restart that a person wants."""
 
     id: str
@@ -56,48 +58,12 @@ class RestartRequest(NamedTuple):
     resume_from: int | None = None
 
 
-def start_json(start: NextStart) -> dict[str, Any]:
-    return {
-        **start._asdict(),
-        "reason": start.reason[:MAX_TEXT],
-        "rollbacks": [_rollback_json(each) for each in start.rollbacks[-MAX_ROLLBACKS:]],
-        "quarantine": None if start.quarantine is None else start.quarantine._asdict(),
-    }
+def shortened(start: NextStart) -> NextStart:
+    """Return the start with texts and rollbacks bounded, as the ledger holds it."""
+    rollbacks = _without_marks(start.rollbacks[-MAX_ROLLBACKS:])
+    return replace(start, reason=start.reason[:MAX_TEXT], rollbacks=rollbacks)
 
 
-def start_of(body: Mapping[str, Any]) -> NextStart:
-    """KeyError, TypeError or ValueError where it is none."""
-    kept, moment = body.get("quarantine"), body.get("not_before")
-    return NextStart(
-        attempt=int(body["attempt"]),
-        resume_from=body.get("resume_from"),
-        from_beginning=bool(body.get("from_beginning")),
-        reason=str(body.get("reason", "")),
-        has_choice=bool(body.get("has_choice", True)),
-        rollbacks=tuple(_rollback(each) for each in body.get("rollbacks", ())),
-        quarantine=None
-        if kept is None
-        else Quarantine(float(kept["at"]), int(kept["first_bad"]), str(kept["reason"])),
-        not_before=None if moment is None else float(moment),
-    )
-
-
-def request_of(body: Mapping[str, Any]) -> RestartRequest:
-    resume_from = body.get("resume_from")
-    return RestartRequest(
-        str(body["id"]), float(body["at"]), str(body["who"]), str(body["why"]),
-        None if resume_from is None else int(resume_from),
-    )  # fmt: skip
-
-
-def _rollback_json(rollback: Rollback) -> dict[str, Any]:
-    """Without its marks: the wrapper makes those, from what it sees there."""
-    found = rollback._asdict()
-    del found["marked"]
-    return {**found, "reason": rollback.reason[:MAX_TEXT]}
-
-
-def _rollback(body: Mapping[str, Any]) -> Rollback:
-    return Rollback(
-        float(body["at"]), int(body["to_iteration"]), body.get("first_bad"), str(body["reason"])
-    )
+def _without_marks(rollbacks: tuple[Rollback, ...]) -> tuple[Rollback, ...]:
+    """Drop the marks: the wrapper makes its own, from the checkpoints that it finds."""
+    return tuple(replace(each, reason=each.reason[:MAX_TEXT], marked=()) for each in rollbacks)
