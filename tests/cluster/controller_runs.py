@@ -15,16 +15,12 @@ from cluster import kube_things as things
 from mwatch.config.controller import ControllerSettings
 from mwatch.config.fleet import FleetSettings
 from mwatch.controller.controller import Controller
-from mwatch.controller.interfaces import NoRemediation, Remediation
 from mwatch.fleet.cluster_view import FleetView
 from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.kube.access import Access, CallLimits
 from mwatch.kube.connect import connect
-from mwatch.kube.events import Events
-from mwatch.kube.lease import Lease
 from mwatch.kube.resources import PODS
 from mwatch.model.kube.job import KubeJob
-from mwatch.remediate.manager import RemediationManager
 from mwatch.runtime.clock import Clock
 from support.fakes.pod_servers import PodServer
 
@@ -106,24 +102,19 @@ class WatchedJob:
 
 @contextmanager
 def watching(
-    kubeconfig: Path, namespace: str, *, has_hands: bool = False, poll: float = 1.0,
+    kubeconfig: Path, namespace: str, *, can_act: bool = False, poll: float = 1.0,
     policy: Path | None = None,
 ) -> Iterator[Controller]:  # fmt: skip
     """A controller whose loop the test turns."""
     limits = CallLimits(call_seconds=5.0, tries=2, first_wait=0.05)
     access = Access(connect(str(kubeconfig)), limits=limits)
 
-    def hands(lease: Lease, events: Events, clock: Clock) -> Remediation:
-        if not has_hands:
-            return NoRemediation()
-        return RemediationManager(access, namespace, lease=lease, clock=clock.now, events=events,
-                     settings=FleetSettings())  # fmt: skip
-
     settings = ControllerSettings(namespace, port=0, poll_seconds=poll, policy=policy)
     clock = Clock()
     fleet = FleetView(access, namespace, clock.now, watch_seconds=1.0)
-    said: list[str] = []
-    controller = Controller(settings, access, hands, said.append, fleet=fleet, clock=clock)
+    log: list[str] = []
+    acting = FleetSettings() if can_act else None
+    controller = Controller(settings, access, acting, log.append, fleet=fleet, clock=clock)
     controller.start()
     try:
         yield controller

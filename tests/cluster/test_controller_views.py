@@ -24,12 +24,17 @@ from cluster.controller_runs import (
 )
 from cluster.cut_line import CutLine
 from cluster.test_kube_access import compact
+from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.kube.access import Access
 from mwatch.kube.resources import EVENTS, JOBS
 from mwatch.model.decision import Action
 from mwatch.model.phase import JobPhase
 
 pytestmark = pytest.mark.timeout(180)  # a real API server, and pods that are polled in real time
+
+
+def wants_action(watch: JobMonitor) -> bool:
+    return watch.assessment is not None and watch.assessment.decision.action is not Action.NONE
 
 
 def test_a_job_that_trains_is_found_polled_and_told_of(
@@ -39,7 +44,7 @@ def test_a_job_that_trains_is_found_polled_and_told_of(
         watch = until(controller, lambda each: cause(each) == "healthy", job)
         assert {each.pod.name for each in watch.pods.values()} == {"train-0", "train-1"}
         assert watch.phase is not None
-        assert watch.sight_age_seconds is not None and watch.sight_age_seconds < 5
+        assert watch.view_age_seconds is not None and watch.view_age_seconds < 5
         until(controller, lambda each: (each.engine.job.attempt.iteration or 0) > 5, job)
 
         def jobs() -> list[dict[str, Any]]:
@@ -109,13 +114,13 @@ def test_an_api_server_that_goes_away_is_told_and_the_pods_are_watched_on(
         with watching(line.kubeconfig, job.namespace) as controller:
             until(controller, lambda each: cause(each) == "healthy", job)
             line.cut()
-            watch = until(controller, lambda each: (each.sight_age_seconds or 0) > 4, job)
+            watch = until(controller, lambda each: (each.view_age_seconds or 0) > 4, job)
             before = watch.engine.job.attempt.iteration or 0
             until(controller, lambda each: (each.engine.job.attempt.iteration or 0) > before, job)
             assert cause(watch) == "healthy"
             assert controller.fleet.problem
             line.fix()
-            again = until(controller, lambda each: (each.sight_age_seconds or 9) < 2, job)
+            again = until(controller, lambda each: (each.view_age_seconds or 9) < 2, job)
             assert again is watch
             until(controller, lambda each: not controller.fleet.problem, job)
     finally:
@@ -131,7 +136,7 @@ def test_what_the_api_server_has_forgotten_is_read_anew(
             until(controller, lambda each: cause(each) == "healthy", job)
             lists = controller.fleet.relists
             line.cut()
-            until(controller, lambda each: (each.sight_age_seconds or 0) > 2, job)
+            until(controller, lambda each: (each.view_age_seconds or 0) > 2, job)
             for number in range(3):
                 about = {"kind": "Pod", "name": "train-0", "uid": job.uids[0],
                          "namespace": job.namespace}  # fmt: skip
@@ -163,7 +168,7 @@ def test_a_pod_that_somebody_deletes_is_told_so_and_its_gang_is_restarted_withou
         assert watch.assessment.decision.action is Action.NONE, "its place is empty"
 
         uid = make_pod(access, job.job, "train-1", job.pods[1].address, job.pods[1].port)
-        watch = until(controller, lambda each: each.wants_action)
+        watch = until(controller, wants_action)
         assert cause(watch) == "deleted_by_user" and watch.assessment is not None
         assert not watch.assessment.decision.spends_budget
 

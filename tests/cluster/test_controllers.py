@@ -54,7 +54,7 @@ def test_a_controller_that_starts_knows_what_was_done_before(
     ledger = Ledger(access, job.namespace)
     ledger.change(lambda book: LedgerData(jobs={"Job.train": entry}))
     try:
-        with watching(plane.kubeconfig("admin"), job.namespace, has_hands=True) as controller:
+        with watching(plane.kubeconfig("admin"), job.namespace, can_act=True) as controller:
             watch = until(controller, lambda each: each.attempt == 3, job)
             kept = watch.engine.record.of_attempt(3)
             assert kept is not None and (kept.cause, kept.resume_from) == (Cause.HANG, 10)
@@ -68,7 +68,7 @@ def test_the_entry_of_another_job_of_the_same_name_is_not_believed(
     act = Act(time.time() - 100, 1, Action.RESTART, Cause.HANG, "hang/x", 10, 20, True)
     entry = JobEntry(uid="of-last-week", updated_at=time.time(), attempt=1, acts=(act,))
     Ledger(access, job.namespace).change(lambda book: LedgerData(jobs={"Job.train": entry}))
-    with watching(plane.kubeconfig("admin"), job.namespace, has_hands=True) as controller:
+    with watching(plane.kubeconfig("admin"), job.namespace, can_act=True) as controller:
         watch = until(controller, lambda each: cause(each) == "healthy", job)
         assert not watch.engine.record.acts
 

@@ -123,7 +123,7 @@ def test_nothing_is_done_on_stale_sight(access: Access, namespace: str) -> None:
     controller = controller_of(access, namespace)
     watch = controller.watches.pop(KEY)
     for age in (None, 31.0):
-        watch.sight_age_seconds = age
+        watch.view_age_seconds = age
         for _ in range(20):
             controller.manager.look([watch], controller.clock())
             time.sleep(0.05)

@@ -254,7 +254,7 @@ def test_a_fault_of_ours_about_one_job_does_not_keep_us_from_another(
 
     watch = controller.watch(ill)
     fleet.decided(watch)
-    monkeypatch.setattr(watch, "is_half_told", fails)
+    monkeypatch.setattr(watch, "is_catching_up", fails)
     fleet.decided(controller.watch(job))
 
     def is_recovering() -> bool:

@@ -39,7 +39,7 @@ KEYS = frozenset(["mend", "unseen", "said", "unknown/unseen-pods"])
 NAMES_LEFT = frozenset(
     f"mwatch/{name}"
     for name in (
-        "controller", "engine", "fleet",
+        "engine",
         "remediate", "report", "runtime", "sidecar", "state",
     )
 ) | {"mwatch_trainer/gpu"}  # fmt: skip

@@ -13,7 +13,6 @@ import urllib3
 from kube.fake_api import Said, fake_api
 from mwatch.config.controller import ControllerSettings
 from mwatch.controller.controller import Controller
-from mwatch.controller.interfaces import NoRemediation
 from mwatch.fleet.cluster_view import FleetView, JobSeen
 from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.kube.access import Access, CallLimits
@@ -50,9 +49,7 @@ def access() -> Iterator[Access]:
 def made(access: Access, job: KubeJob) -> tuple[Controller, FakeFleet]:
     fleet = FakeFleet(access, job)
     settings = ControllerSettings(namespace="ns")
-    controller = Controller(
-        settings, access, lambda *_: NoRemediation(), lambda text: None, fleet=fleet
-    )
+    controller = Controller(settings, access, None, lambda text: None, fleet=fleet)
     controller.poll.start()
     return controller, fleet
 
@@ -68,13 +65,13 @@ def met(controller: Controller, seconds: float = 1.0) -> JobMonitor | None:
 def test_a_cluster_that_we_fail_to_look_at_was_not_seen(access: Access) -> None:
     controller, fleet = made(access, kube.pytorch_job())
     watch = met(controller)
-    assert watch is not None and watch.sight_age_seconds == 1.0
+    assert watch is not None and watch.view_age_seconds == 1.0
     fleet.fails = True
     controller.turn()
-    assert controller.jobs == [watch] and watch.sight_age_seconds is None
+    assert controller.jobs == [watch] and watch.view_age_seconds is None
     fleet.fails = False
     controller.turn()
-    assert watch.sight_age_seconds == 1.0
+    assert watch.view_age_seconds == 1.0
     controller.close()
 
 

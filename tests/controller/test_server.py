@@ -13,20 +13,20 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from mwatch.controller.interfaces import NoRemediation
 from mwatch.controller.job_json import job_json
 from mwatch.controller.server import ControllerPages, ControllerStats, FleetMetrics
 from mwatch.export.http.server import Server
 from mwatch.export.metrics import catalog
 from mwatch.kube.mirror import MirrorStatus
 from mwatch.model.kube.restart_state import RestartState
+from mwatch.remediate.manager import Remediation
 from mwatch.remediate.status import RemediationStatus
 from support.runs.job_monitor_runs import Fleet
 
 HELD = RemediationStatus(RestartState.HELD, held_by="quota")
 TOLD = ControllerStats(
     True, 10, {"late": 2}, 33, {"pods": MirrorStatus(1.5, "", True)}, 4, 0, 0.01,
-    hands=(
+    remediation=(
         HELD, HELD, RemediationStatus(RestartState.PLANNED),
         RemediationStatus(RestartState.HELD, held_by="what a word"),
     ),
@@ -35,7 +35,7 @@ TOLD = ControllerStats(
 SECRET = "hf_" + "abcdEFGH1234" * 3
 
 
-class Hands(NoRemediation):
+class Hands(Remediation):
     """Answers one job's wrappers."""
 
     def __init__(self) -> None:
@@ -52,8 +52,8 @@ class Hands(NoRemediation):
 def served(fleet: Fleet) -> Iterator[tuple[int, Hands]]:
     hands, metrics = Hands(), FleetMetrics(fleet.now)
     pages = ControllerPages("ns", metrics, hands, lambda: True)
-    metrics.looked([fleet.watch], TOLD, fleet.now)
-    pages.looked([job_json(fleet.watch, RemediationStatus(), fleet.now)])
+    metrics.update([fleet.watch], TOLD, fleet.now)
+    pages.update([job_json(fleet.watch, RemediationStatus(), fleet.now)])
     server = Server(pages.pages(), port=0)
     try:
         yield server.port, hands
@@ -154,6 +154,6 @@ def test_an_incident_that_is_over_counts_once() -> None:
     fleet.run(90)
     metrics = FleetMetrics(fleet.now)
     for _ in range(3):
-        metrics.looked([fleet.watch], TOLD, fleet.now)
+        metrics.update([fleet.watch], TOLD, fleet.now)
     (snapshot,) = metrics.snapshots()
     assert sum(count for (cause, _), count in snapshot.incidents.items() if cause == "hang") == 1

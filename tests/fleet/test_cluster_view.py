@@ -12,10 +12,10 @@ from mwatch.fleet.cluster_view import (
     EventIndex,
     OwnedJob,
     PodSeen,
-    held_of,
+    owned_job,
     owners,
     pod_seen,
-    said_of,
+    useful_event,
 )
 from support.builders import kube
 
@@ -62,7 +62,7 @@ def watched(kind: str, uid: str, owner: str = "") -> OwnedJob:
     metadata: dict[str, Any] = {"uid": uid}
     if owner:
         metadata["ownerReferences"] = [{"uid": owner, "controller": True}]
-    found = held_of(kube.body(kind, {}, **metadata))
+    found = owned_job(kube.body(kind, {}, **metadata))
     assert found is not None
     return found
 
@@ -88,7 +88,7 @@ def test_owners_that_own_each_other_do_not_hang_us() -> None:
 
 
 def test_of_a_job_that_nobody_watches_only_its_owner_is_kept() -> None:
-    found = held_of(kube.body("Job", {}, labels={}))
+    found = owned_job(kube.body("Job", {}, labels={}))
     assert found is not None and found.job is None
 
 
@@ -112,7 +112,7 @@ def test_events_are_those_of_the_job_its_pods_of_now_and_its_volumes() -> None:
         event("ProvisioningFailed", "PersistentVolumeClaim", "another"),
         event("Pulled", "Pod", "train-0", "uid-train-0", type="Normal"),
     ]
-    kept = [found for found in map(said_of, bodies) if found is not None]
+    kept = [found for found in map(useful_event, bodies) if found is not None]
     told = EventIndex(kept).of(job, [PodSeen(pod, 9401)])
     assert sorted((each.reason, each.about_name) for each in told) == [
         ("FailedCreate", "train"),

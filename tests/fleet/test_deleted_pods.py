@@ -31,7 +31,7 @@ def test_a_pod_is_kept_as_it_was_when_somebody_began_to_delete_it() -> None:
     for leavings, steps in ((told, (RUNS, GOES, over(GOES))), (crashed, (RUNS, over(RUNS)))):
         before = None
         for step in (*steps, None):
-            leavings.told(before, step)
+            leavings.on_change(before, step)
             before = step
     assert told.by_job(TOPS)["job-uid"] == (GOES.pod,)
     assert crashed.by_job(TOPS)["job-uid"][0].is_over
@@ -39,18 +39,18 @@ def test_a_pod_is_kept_as_it_was_when_somebody_began_to_delete_it() -> None:
 
 def test_pods_that_stay_and_those_of_others_are_left_out() -> None:
     leavings = DeletedPodTracker(Clock())
-    leavings.told(None, RUNS)
-    leavings.told(RUNS, over(RUNS))
+    leavings.on_change(None, RUNS)
+    leavings.on_change(RUNS, over(RUNS))
     assert leavings.by_job(TOPS) == {}
-    leavings.told(RUNS, None)
+    leavings.on_change(RUNS, None)
     assert leavings.by_job({}) == {}
 
 
 def test_what_the_cluster_says_of_it_later_is_heard() -> None:
     leavings = DeletedPodTracker(Clock())
-    leavings.told(RUNS, GOES)
+    leavings.on_change(RUNS, GOES)
     why = Disruption("EvictionByEvictionAPI", "drain", 1.0)
-    leavings.told(GOES, GOES._replace(pod=replace(over(GOES).pod, disruption=why)))
+    leavings.on_change(GOES, GOES._replace(pod=replace(over(GOES).pod, disruption=why)))
     (left,) = leavings.by_job(TOPS)["job-uid"]
     assert left.disruption == why and not left.is_over
 
@@ -58,7 +58,7 @@ def test_what_the_cluster_says_of_it_later_is_heard() -> None:
 def test_it_is_known_whose_pod_it_was_when_what_made_it_is_gone_and_forgotten_in_the_end() -> None:
     clock = Clock()
     leavings = DeletedPodTracker(clock)
-    leavings.told(RUNS, GOES)
+    leavings.on_change(RUNS, GOES)
     assert leavings.by_job({"job-uid": "above"}) == {"above": (GOES.pod,)}
     assert leavings.by_job({}) == {"above": (GOES.pod,)}
     clock.now = KEPT_SECONDS + 1

@@ -222,7 +222,8 @@ def test_a_look_that_fails_leaves_no_old_decision_to_be_acted_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fleet = stopped(Fleet(3).run(60), "train-1").run(30)
-    assert fleet.cause == "hang" and fleet.watch.wants_action
+    assert fleet.cause == "hang" and fleet.watch.assessment is not None
+    assert fleet.watch.assessment.decision.action is not Action.NONE
 
     def fails(*_: object) -> None:
         raise ValueError("a fault of ours")
@@ -230,7 +231,7 @@ def test_a_look_that_fails_leaves_no_old_decision_to_be_acted_on(
     monkeypatch.setattr(fleet.watch.engine, "evaluate", fails)
     with pytest.raises(ValueError):
         fleet.run(1)
-    assert fleet.watch.assessment is None and not fleet.watch.wants_action
+    assert fleet.watch.assessment is None
 
 
 def test_a_pod_whose_news_cannot_be_taken_is_unseen_and_not_silent(

@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mwatch.controller.interfaces import NoRemediation
 from mwatch.controller.job_json import job_json
 from mwatch.controller.server import ControllerPages, ControllerStats, FleetMetrics
 from mwatch.export.http.server import Server
 from mwatch.kube.mirror import MirrorStatus
+from mwatch.remediate.manager import Remediation
 from mwatch.remediate.status import RemediationStatus
 from support.runs.job_monitor_runs import Fleet
 
@@ -67,12 +67,12 @@ def main() -> None:
     fleet = Fleet(_PODS, started_at=now - _PAST_SECONDS)
     fleet.now = now - _PAST_SECONDS
     metrics = FleetMetrics(fleet.now)
-    pages = ControllerPages(NAMESPACE, metrics, NoRemediation(), lambda: True)
+    pages = ControllerPages(NAMESPACE, metrics, Remediation(), lambda: True)
     turns, ends = iter(range(1, 10**9)), threading.Event()
 
     def look() -> None:
-        metrics.looked([fleet.watch], _told(next(turns)), fleet.now)
-        pages.looked([job_json(fleet.watch, RemediationStatus(), fleet.now)])
+        metrics.update([fleet.watch], _told(next(turns)), fleet.now)
+        pages.update([job_json(fleet.watch, RemediationStatus(), fleet.now)])
 
     def live() -> None:
         while not ends.wait(max(0.0, fleet.now + 1.0 - time.time())):

@@ -26,8 +26,8 @@ PAUSED = {**ACT, "mwatch.dev/pause": "mine"}
     "settings, halt, annotations, age, expected",
     [
         (USUAL, None, ACT, 1.0, None),
-        (USUAL, None, ACT, None, HeldBy.STALE_SIGHT),
-        (USUAL, None, ACT, 30.1, HeldBy.STALE_SIGHT),
+        (USUAL, None, ACT, None, HeldBy.STALE_VIEW),
+        (USUAL, None, ACT, 30.1, HeldBy.STALE_VIEW),
         (replace(USUAL, acting=False), HALT, PAUSED, 1.0, HeldBy.SWITCH),
         (ALWAYS, HALT, PAUSED, 1.0, HeldBy.HALT),
         (USUAL, structs.replace(HALT, until=NOW - 1), ACT, 1.0, None),
@@ -44,15 +44,15 @@ def test_each_gate_says_what_it_is(
     expected: HeldBy | None,
 ) -> None:
     job = pytorch_job(annotations=annotations)
-    found = gate(job, settings, halt, now=NOW, sight_age=age, is_asked=False)
+    found = gate(job, settings, halt, now=NOW, view_age=age, is_asked=False)
     assert (None if found is None else found.held_by) is expected
-    asked = gate(job, settings, halt, now=NOW, sight_age=age, is_asked=True)
-    is_blind = expected is HeldBy.STALE_SIGHT
+    asked = gate(job, settings, halt, now=NOW, view_age=age, is_asked=True)
+    is_blind = expected is HeldBy.STALE_VIEW
     assert (asked is not None) is is_blind
 
 
 def test_people_are_named() -> None:
-    found = gate(pytorch_job(), USUAL, HALT, now=NOW, sight_age=1.0, is_asked=False)
+    found = gate(pytorch_job(), USUAL, HALT, now=NOW, view_age=1.0, is_asked=False)
     assert found is not None and "by ann: storm" in found.text and "until 2027" in found.text
 
 

@@ -76,12 +76,13 @@ def controller(
     from mwatch.cli.render.run_lines import SidecarLines
     from mwatch.config.controller import ControllerSettings
     from mwatch.controller import controller as controller_run
+    from mwatch_trainer.scrub.scrubber import scrub_text
 
     settings = ControllerSettings(
         namespace, kubeconfig, context, port, host, policy, fleet, evidence, poll, once, json
     ).checked()
     if not once:
-        lines = SidecarLines(as_json=json, clean=controller_run.clean)
+        lines = SidecarLines(as_json=json, clean=scrub_text)
         raise typer.Exit(controller_run.run(settings, lines.noted))
     document = controller_run.once(settings, lambda text: None)
     if json:

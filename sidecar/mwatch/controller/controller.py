@@ -1,18 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch controller`: watches all jobs of a namespace that carry its label, for months.
+"""`mwatch controller`: watches all jobs of a namespace that carry its label.
 
-One loop, once a second, owns all engines: it takes what the API server's watches and the sidecars'
-answers have brought, looks at each job, and lets the hands act. A fault about one job is told and
-the others go on. Who is not the leader does all of that but act.
-
-Keeps the controller's Lease, in a thread of its own: who does not hold it looks on.
-
-What the controller says in its log: jobs that come and go, what is wrong with them, who leads.
-
-Each thing once; a copy of the cluster that cannot be read is told when that begins and ends.
-
-A controller from its start to its end: until a signal, or for one look at everything.
+One loop owns all engines. Once a second it takes the changes from the API server's watches and the
+answers of the sidecars, evaluates each job, and lets remediation act. An error about one job is
+logged, and the other jobs go on. A controller that does not lead does everything but act.
 """
 
 from __future__ import annotations
@@ -34,7 +26,6 @@ from mwatch.config.controller import DEFAULT_HOST, ControllerSettings
 from mwatch.config.fleet import FleetSettings
 from mwatch.config.fleet import load as load_fleet
 from mwatch.config.loader import load_policy
-from mwatch.controller.interfaces import NoRemediation, Remediation
 from mwatch.controller.job_json import job_json, verdict_of
 from mwatch.controller.policies import Policies
 from mwatch.controller.server import ControllerPages, ControllerStats, FleetMetrics
@@ -50,59 +41,58 @@ from mwatch.kube.events import Events
 from mwatch.kube.lease import Lease, LeaseLoop
 from mwatch.model.finding import Cause
 from mwatch.model.kube.ledger import JobEntry
-from mwatch.remediate.manager import RemediationManager
+from mwatch.remediate.manager import Remediation, RemediationManager
 from mwatch.runtime.clock import Clock
 from mwatch.runtime.self_monitoring import InternalErrors
 from mwatch.runtime.shutdown import asked_to_end
-from mwatch_trainer.scrub.scrubber import scrub_text
 
 _CALM = frozenset({Cause.HEALTHY, Cause.FINISHED, Cause.UNKNOWN})
 
 
 class ControllerLog:
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    """Logs each change once: jobs that come and go, their causes, the leader, the cluster view."""
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self._log = log
         self._known: dict[str, tuple[str, Cause | None, int]] = {}
         self._is_leader: bool | None = None
         self._problem = ""
 
-    def looked(self, jobs: Iterable[JobMonitor], *, is_leader: bool, problem: str) -> None:
+    def update(self, jobs: Iterable[JobMonitor], *, is_leader: bool, problem: str) -> None:
         if is_leader is not self._is_leader:
             self._is_leader = is_leader
-            self._say("leads" if is_leader else "does not lead: it looks on")
+            self._log("leads" if is_leader else "does not lead: observes only")
         if problem != self._problem:
-            self._say(f"cannot see the cluster: {problem}" if problem else "sees the cluster again")
+            self._log(f"cannot read the cluster: {problem}" if problem else "can read the cluster")
             self._problem = problem
         there = {}
         for each in jobs:
-            uid, said = each.kube.uid, verdict_of(each)
-            cause = None if said is None else said.cause
+            uid, verdict = each.kube.uid, verdict_of(each)
+            cause = None if verdict is None else verdict.cause
             there[uid] = each.kube.key, cause, each.attempt
             before = self._known.get(uid)
             if before is None:
-                self._say(
+                self._log(
                     f"watches {each.kube.key} ({each.kube.mode}, {each.kube.pods_wanted} pods)"
                 )
-            if said is not None and (before is None or before[1] is not cause):
-                self._changed(each.kube.key, before and before[1], cause, said.summary)
+            if verdict is not None and (before is None or before[1] is not cause):
+                self._changed(each.kube.key, before and before[1], cause, verdict.summary)
             if before is not None and before[2] != each.attempt:
-                self._say(f"{each.kube.key}: attempt {each.attempt}")
+                self._log(f"{each.kube.key}: attempt {each.attempt}")
         for uid, (key, _, _) in self._known.items():
             if uid not in there:
-                self._say(f"{key} is no longer there, or no longer watched")
+                self._log(f"{key} is no longer there, or no longer watched")
         self._known = there
 
     def _changed(self, key: str, before: Cause | None, cause: Cause | None, text: str) -> None:
         if cause in _CALM and (before is None or before in _CALM) and cause is not Cause.FINISHED:
             return
-        self._say(f"{key}: {cause}: {text}")
+        self._log(f"{key}: {cause}: {text}")
 
 
 TICK_SECONDS = 1.0
 _MAX_CONNECTIONS = 128
-"""All wrappers of a gang ask at once."""
-
-MakeHands = Callable[[Lease, Events, Clock], Remediation]
+"""All wrappers of a gang ask at the same time."""
 
 
 class Controller:
@@ -110,20 +100,20 @@ class Controller:
         self,
         settings: ControllerSettings,
         access: Access,
-        make_hands: MakeHands,
-        say: Callable[[str], None],
+        acting: FleetSettings | None,
+        log: Callable[[str], None],
         *,
         fleet: FleetView | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """InputError where a policy that was given cannot be used."""
+        """`acting` None: observe only. InputError if the given policy cannot be used."""
         self.settings = settings
         self.access = access
         self.namespace = settings.namespace or access.namespace
         self.clock = clock or Clock()
         self.identity = f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
-        self.faults = InternalErrors(say)
-        self._say = say
+        self.faults = InternalErrors(log)
+        self._log = log
         self._catalogue = {entry.id: entry for entry in catalogue.load([])}
         usual = load_policy(settings.policy)
         events = Events(access, self.identity)
@@ -131,28 +121,33 @@ class Controller:
         self.fleet = fleet or FleetView(access, self.namespace, self.clock.now)
         self.poll = PodPoll(self.clock.now, period=settings.poll_seconds)
         self.policies = Policies(access, self.namespace, usual, events)
-        self.hands = make_hands(self.lease.lease, events, self.clock)
+        self.remediation = Remediation()
+        if acting is not None:
+            self.remediation = RemediationManager(
+                access, self.namespace, lease=self.lease.lease, clock=self.clock.now,
+                events=events, settings=acting, evidence=settings.evidence,
+            )  # fmt: skip
         self.metrics = FleetMetrics(self.clock.now())
         self.pages = ControllerPages(
-            self.namespace, self.metrics, self.hands, lambda: self.lease.is_leader
+            self.namespace, self.metrics, self.remediation, lambda: self.lease.is_leader
         )
-        self.news = ControllerLog(say)
+        self._changes = ControllerLog(log)
         self._watches: dict[str, JobMonitor] = {}
         self._of_pod: dict[str, JobMonitor] = {}
         self._targets: dict[str, PollTarget] = {}
         self._server: Server | None = None
-        self._aside = ThreadPoolExecutor(2, "mwatch-recall")
+        self._pool = ThreadPoolExecutor(2, "mwatch-recall")
         self._recalls: dict[str, Future[JobEntry]] = {}
-        self._unmet = 0
+        self._pending = 0
 
     @property
     def jobs(self) -> list[JobMonitor]:
         return list(self._watches.values())
 
     @property
-    def has_met_all(self) -> bool:
-        """What the ledger and its policy say was read for each job that was seen."""
-        return not self._unmet
+    def is_complete(self) -> bool:
+        """Ledger entry and policy of each job have been read."""
+        return not self._pending
 
     @property
     def port(self) -> int:
@@ -160,75 +155,73 @@ class Controller:
         return self._server.port
 
     def start(self) -> None:
-        """InputError where no port can be had."""
+        """InputError if the port is taken."""
         self._server = _bound(self.settings, self.pages)
         self.fleet.start()
         self.poll.start()
         self.policies.start()
         self.lease.start()
-        self._say(
+        self._log(
             f"mwatch controller {__version__}: namespace {self.namespace}, "
             f"http://{in_url(self.settings.host)}:{self.port}/metrics"
         )
 
     def turn(self) -> None:
-        """Once around: whatever fails is told, and the next turn comes."""
+        """One pass over all jobs; failures are logged."""
         began, now = time.monotonic(), self.clock.now()
         for known in self.jobs:
-            known.sight_age_seconds = None  # what we fail to look at now was not seen
+            known.view_age_seconds = None  # unknown until this pass has read it
         with self.faults.guard():
-            self._meet(self.fleet.look(), now)
+            self._update_jobs(self.fleet.look(), now)
         for polled in self.poll.take():
             watch = self._of_pod.get(polled.uid)
             if watch is not None:
                 with self.faults.guard():
                     watch.polled(polled)
-        now = self.clock.now()  # after the newest answer: else its time would count as silence
+        now = self.clock.now()  # after the newest answer, or its age would count as silence
         for watch in self.jobs:
             with self.faults.guard():
                 watch.look(now)
         with self.faults.guard():
-            self.hands.look(self.jobs, now)
+            self.remediation.look(self.jobs, now)
         with self.faults.guard():
-            self._tell(now, time.monotonic() - began)
+            self._publish(now, time.monotonic() - began)
 
     def close(self) -> None:
-        """Within seconds; what is under way stays in the ledger."""
-        self._aside.shutdown(wait=False, cancel_futures=True)
-        for part in (self.hands, self.lease, self.poll, self.policies, self.fleet, self._server):
+        """Within seconds; restarts under way stay in the ledger."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        threads = self.lease, self.poll, self.policies, self.fleet
+        for part in (self.remediation, *threads, self._server):
             with self.faults.guard():
                 if part is not None:
                     part.close()
-        self._say("ended")
+        self._log("ended")
 
-    def documents(self, now: float) -> list[dict[str, Any]]:
-        return [job_json(each, self.hands.state(each.key), now) for each in self.jobs]
-
-    def _meet(self, seen: Sequence[JobSeen], now: float) -> None:
-        """Jobs and pods as they are now: new ones are watched, others are forgotten."""
+    def _update_jobs(self, seen: Sequence[JobSeen], now: float) -> None:
+        """Watch new jobs and pods, and forget those that are gone."""
         watches: dict[str, JobMonitor] = {}
         self._of_pod = {}
         targets: dict[str, PollTarget] = {}
-        unmet = 0
+        pending = 0
         for each in seen:
             with self.faults.guard():
                 watch = self._watch_of(each, now)
                 if watch is None:
-                    unmet += 1
+                    pending += 1
                     continue
                 watches[watch.kube.uid] = watch
-                watch.see(each.facts, _places(each), each.sight_age_seconds)
+                watch.see(each.facts, _places(each), each.view_age_seconds)
                 for pod in each.pods:
                     self._of_pod[pod.pod.uid] = watch
                 targets.update(_targets(each))
-        self._watches, self._unmet = watches, unmet
+        self._watches, self._pending = watches, pending
         if targets != self._targets:
             self._targets = targets
             self.poll.want(targets.values())
         self.policies.want(each.facts.job for each in seen if each.facts.job is not None)
 
     def _watch_of(self, seen: JobSeen, now: float) -> JobMonitor | None:
-        """None: what was done to it before is not known yet, or by which policy it is judged."""
+        """None: its ledger entry or policy has not been read yet."""
         job = seen.facts.job
         assert job is not None
         found = self.policies.of(job)
@@ -250,10 +243,10 @@ class Controller:
         return watch
 
     def _recalled(self, key: str, uid: str) -> JobEntry | None:
-        """What the ledger says; None: not yet. The loop does not wait for the API server."""
+        """The ledger entry; None: not read yet. The loop does not wait for the API server."""
         future = self._recalls.get(uid)
         if future is None:
-            self._recalls[uid] = self._aside.submit(self.hands.recall, key, uid)
+            self._recalls[uid] = self._pool.submit(self.remediation.recall, key, uid)
             return None
         if not future.done():
             return None
@@ -261,18 +254,20 @@ class Controller:
         try:
             return future.result()
         except KubeError:
-            return None  # asked again at the next turn
+            return None  # retried at the next turn
 
-    def _tell(self, now: float, seconds: float) -> None:
-        told = ControllerStats(
+    def _publish(self, now: float, seconds: float) -> None:
+        states = [self.remediation.state(each.key) for each in self.jobs]
+        stats = ControllerStats(
             self.lease.is_leader, self.poll.polls, dict(self.poll.failures), self.access.calls,
-            self.fleet.sights, self.fleet.relists,
+            self.fleet.mirrors, self.fleet.relists,
             self.faults.count + (0 if self._server is None else self._server.failures), seconds,
-            [self.hands.state(each.key) for each in self.jobs], self.hands.ledger_errors,
+            states, self.remediation.ledger_errors,
         )  # fmt: skip
-        self.metrics.looked(self.jobs, told, now)
-        self.pages.looked(self.documents(now))
-        self.news.looked(self.jobs, is_leader=told.is_leader, problem=self.fleet.problem)
+        self.metrics.update(self.jobs, stats, now)
+        pairs = zip(self.jobs, states, strict=True)
+        self.pages.update([job_json(each, state, now) for each, state in pairs])
+        self._changes.update(self.jobs, is_leader=stats.is_leader, problem=self.fleet.problem)
 
 
 def _places(seen: JobSeen) -> dict[str, PodPlace]:
@@ -297,28 +292,27 @@ def _targets(seen: JobSeen) -> dict[str, PollTarget]:
 def _bound(settings: ControllerSettings, pages: ControllerPages) -> Server:
     hosts = (settings.host, "0.0.0.0") if settings.host == DEFAULT_HOST else (settings.host,)
     error: OSError | None = None
-    for host in hosts:  # where there is no IPv6, without it
+    for host in hosts:  # a host without IPv6 needs the second
         try:
             return Server(
                 pages.pages(), port=settings.port, host=host, max_connections=_MAX_CONNECTIONS
             )
         except OSError as failed:
             error = failed
-    words = f"cannot listen on {settings.host} port {settings.port}: {error and error.strerror}"
-    raise InputError(f"{words}; name another with --port")
+    problem = f"cannot listen on {settings.host} port {settings.port}: {error and error.strerror}"
+    raise InputError(f"{problem}; name another with --port")
 
 
-clean = scrub_text
 _ONCE_SECONDS = 30.0
 _SWITCH_SECONDS = 0.001
 _HEALTHY = frozenset({"healthy", "finished"})
 
 
-def run(settings: ControllerSettings, say: Callable[[str], None]) -> int:
-    """Until a signal; MwatchError for what a person gave and cannot be used."""
-    _settle()
+def run(settings: ControllerSettings, log: Callable[[str], None]) -> int:
+    """Run until a signal. MwatchError for unusable settings."""
+    _tune_interpreter()
     with asked_to_end() as asked, ExitStack() as stack:
-        controller = make(settings, say)
+        controller = make(settings, log)
         stack.callback(controller.access.close)
         stack.callback(controller.close)
         controller.start()
@@ -329,10 +323,10 @@ def run(settings: ControllerSettings, say: Callable[[str], None]) -> int:
     return 0
 
 
-def once(settings: ControllerSettings, say: Callable[[str], None]) -> dict[str, Any]:
-    """One look at all jobs; nothing is acted on. MwatchError where the cluster cannot be read."""
+def once(settings: ControllerSettings, log: Callable[[str], None]) -> dict[str, Any]:
+    """Evaluate all jobs once, without acting. MwatchError if the cluster cannot be read."""
     with ExitStack() as stack:
-        controller = make(settings, say, has_hands=False)
+        controller = make(settings, log, can_act=False)
         stack.callback(controller.access.close)
         for part in (controller.fleet, controller.poll, controller.policies):
             stack.callback(part.close)
@@ -346,14 +340,14 @@ def once(settings: ControllerSettings, say: Callable[[str], None]) -> dict[str, 
         enough = time.monotonic() + settings.poll_seconds + 3.0
         while True:
             controller.turn()
-            if time.monotonic() > min(enough, until) or _are_all_asked(controller):
+            if time.monotonic() > min(enough, until) or _have_all_answered(controller):
                 break
             time.sleep(0.1)
         return controller.pages.document()
 
 
 def exit_code(document: dict[str, Any]) -> int:
-    """0 all well, 1 something is wrong, 3 something cannot be seen."""
+    """0: all jobs healthy, 1: a job has a fault, 3: a job is blind or unknown."""
     causes = [(job["verdict"] or {}).get("cause", "unknown") for job in document["jobs"]]
     if any(cause not in _HEALTHY | {"unknown", "blind"} for cause in causes):
         return 1
@@ -361,34 +355,24 @@ def exit_code(document: dict[str, Any]) -> int:
 
 
 def make(
-    settings: ControllerSettings, say: Callable[[str], None], *, has_hands: bool = True
+    settings: ControllerSettings, log: Callable[[str], None], *, can_act: bool = True
 ) -> Controller:
     fleet = FleetSettings() if settings.fleet is None else load_fleet(settings.fleet)
     access = Access(connect(settings.kubeconfig, settings.context))
-    namespace = settings.namespace or access.namespace
-
-    def hands(lease: Lease, events: Events, clock: Clock) -> Remediation:
-        if not has_hands:
-            return NoRemediation()
-        return RemediationManager(
-            access, namespace, lease=lease, clock=clock.now, events=events, settings=fleet,
-            evidence=settings.evidence,
-        )  # fmt: skip
-
-    return Controller(settings, access, hands, say)
+    return Controller(settings, access, fleet if can_act else None, log)
 
 
-def _settle() -> None:
-    """For a process with a large, steady heap and two busy threads: thousands of pods live for
-    days, and the thread that polls them must not wait for the one that looks at them."""
+def _tune_interpreter() -> None:
+    """For a large, steady heap and two busy threads: thousands of pods live for days, and the
+    thread that polls them must not wait for the one that evaluates them."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     sys.setswitchinterval(_SWITCH_SECONDS)
 
 
-def _are_all_asked(controller: Controller) -> bool:
-    """Each pod that runs has answered, or failed to."""
-    return controller.has_met_all and all(
+def _have_all_answered(controller: Controller) -> bool:
+    """Each running pod has answered or failed."""
+    return controller.is_complete and all(
         each.snapshot is not None or each.problem or each.pod.phase != "Running"
         for watch in controller.jobs
         for each in watch.pods.values()

@@ -1,9 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A watched job as JSON: what `/v1/jobs` and `mwatch controller --once --json` show of it.
-
-Made by the loop that owns the engine, in values that no longer change.
-"""
+"""A watched job as JSON, for `/v1/jobs` and `mwatch controller --once --json`."""
 
 from __future__ import annotations
 
@@ -61,7 +58,7 @@ def job_json(watch: JobMonitor, status: RemediationStatus, now: float) -> dict[s
         },
         "finished": kube.finished or None,
         "hands": status.to_json(),
-        "sight_age_seconds": watch.sight_age_seconds,
+        "sight_age_seconds": watch.view_age_seconds,
     }  # fmt: skip
 
 

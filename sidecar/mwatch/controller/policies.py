@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The policies that jobs name (`mwatch.dev/policy`): ConfigMaps with TOML, read now and then.
+"""The policies that jobs name (`mwatch.dev/policy`): ConfigMaps with TOML, read by a thread.
 
-A policy that is not there or says what is no setting is told on the job, and the usual one is
-used; one that cannot be read just now stays as it was. A thread of its own reads them.
+For a policy that is missing or invalid the default is used, with an Event on the job. While the
+API server does not answer, the last version stays in use.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Policies:
         *,
         seconds: float = READ_SECONDS,
     ) -> None:
-        """`usual`: where a job names none, or a bad one."""
+        """`usual`: for a job that names no policy, or an invalid one."""
         self._access = access
         self._namespace = namespace
         self._usual = Policy(usual)
@@ -50,7 +50,7 @@ class Policies:
         self._seconds = seconds
         self._known: dict[str, Policy] = {}
         self._wanted: dict[str, tuple[KubeJob, ...]] = {}
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
         self._stop = threading.Event()
         self._soon = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="mwatch-policies", daemon=True)
@@ -74,22 +74,21 @@ class Policies:
             self._soon.set()
 
     def of(self, job: KubeJob) -> Policy | None:
-        """None: the one that it names was not read yet."""
+        """None: the named policy has not been read yet."""
         name = job.annotations.get(POLICY, "")
         return self._known.get(name) if name else self._usual
 
     def read(self) -> None:
-        """All that are wanted, now."""
         for name, jobs in self._wanted.items():
             try:
                 found = self._read(name)
             except Unavailable:
-                continue  # it may come back, and is as it was
+                continue  # keep the last version
             except KubeError as error:
                 found = self._usual._replace(problem=f"ConfigMap {name}: {error}")
             self._known = {**self._known, name: found}
             if found.problem:
-                self._tell(jobs, found.problem)
+                self._report(jobs, found.problem)
         self._known = {name: each for name, each in self._known.items() if name in self._wanted}
 
     def _follow(self) -> None:
@@ -98,7 +97,7 @@ class Policies:
             self._soon.clear()
             if not self._stop.is_set():
                 self.read()
-                self._stop.wait(1.0)  # one that stays away is not asked for without end
+                self._stop.wait(1.0)  # a policy that stays missing is not read in a tight loop
 
     def _read(self, name: str) -> Policy:
         answer = self._access.get(CONFIG_MAPS, self._namespace, name)
@@ -114,10 +113,10 @@ class Policies:
         except InputError as error:
             return self._usual._replace(problem=str(error))
 
-    def _tell(self, jobs: Iterable[KubeJob], problem: str) -> None:
+    def _report(self, jobs: Iterable[KubeJob], problem: str) -> None:
         for job in jobs:
-            if self._events is not None and (job.uid, problem) not in self._told:
-                self._told.add((job.uid, problem))
+            if self._events is not None and (job.uid, problem) not in self._reported:
+                self._reported.add((job.uid, problem))
                 self._events.emit(job, REASON, f"{problem}; the usual one is used", is_warning=True)
-        if len(self._told) > 1024:
-            self._told.clear()
+        if len(self._reported) > 1024:
+            self._reported.clear()

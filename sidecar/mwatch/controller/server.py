@@ -1,13 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The controller's pages: `/v1/jobs`, one job, and a wrapper's question for its attempt.
+"""The controller's HTTP pages: `/metrics`, `/v1/jobs`, and the attempt of a wrapper.
 
-The loop leaves what it knows at each turn, made into JSON when somebody asks. Secrets are taken
-out text by text. The answer to a wrapper needs the token of its job.
-
-`/metrics` of the controller: each watched job as a whole, and the controller itself.
-
-Made by the loop at each turn; a scrape reads the newest in a thread of its own.
+The loop updates values at each turn; requests read the newest in threads of their own. Secrets are
+removed string by string. The answer to a wrapper needs the token of its job.
 """
 
 from __future__ import annotations
@@ -22,7 +18,6 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 from mwatch import json_codec
-from mwatch.controller.interfaces import Remediation
 from mwatch.controller.job_json import VERSION
 from mwatch.decide import budget
 from mwatch.export.http.server import Page, Pages, Request, standard_pages
@@ -36,6 +31,7 @@ from mwatch.model.kube.gang import Reason
 from mwatch.model.kube.restart_state import DOING, HELD
 from mwatch.model.snapshot.snapshot import Inputs, Snapshot, take
 from mwatch.remediate.gates import HeldBy
+from mwatch.remediate.manager import Remediation
 from mwatch.remediate.status import RemediationStatus
 from mwatch.runtime.self_monitoring import OwnUse
 from mwatch.state.goodput.ledger import time_spent
@@ -47,23 +43,24 @@ _REASONS = frozenset({*map(str, HeldBy), *map(str, Reason)})
 
 
 class ControllerStats(NamedTuple):
-    """Of the controller, at one turn."""
+    """Of the controller itself, at one turn."""
 
     is_leader: bool
     polls: int
     failures: Mapping[str, int]
     api_calls: int
-    sights: Mapping[str, MirrorStatus]
+    mirrors: Mapping[str, MirrorStatus]
+    """By plural of the kind."""
     relists: int
     errors: int
     loop_seconds: float
-    hands: Sequence[RemediationStatus] = ()
+    remediation: Sequence[RemediationStatus] = ()
     """One for each watched job."""
     ledger_errors: int = 0
 
 
 def snapshot_of(watch: JobMonitor, rising: RisingSeconds, now: float) -> Snapshot | None:
-    """Of the job as a whole: its ranks and GPUs are told by the sidecars."""
+    """Of the job as a whole: its sidecars export ranks and GPUs."""
     assessment, engine = watch.assessment, watch.engine
     if assessment is None:
         return None
@@ -92,7 +89,7 @@ class FleetMetrics:
         self._values: tuple[Value, ...] = ()
         self._ticked = time.monotonic()
 
-    def looked(self, jobs: Iterable[JobMonitor], told: ControllerStats, now: float) -> None:
+    def update(self, jobs: Iterable[JobMonitor], stats: ControllerStats, now: float) -> None:
         listed = list(jobs)
         known = self._lost_seconds
         self._lost_seconds = {
@@ -100,7 +97,7 @@ class FleetMetrics:
         }
         made = (snapshot_of(each, self._lost_seconds[each.kube.uid], now) for each in listed)
         self._newest = tuple(each for each in made if each is not None)
-        self._values = tuple(self._own(listed, told, now))
+        self._values = tuple(self._own(listed, stats, now))
         self._ticked = time.monotonic()
 
     def snapshots(self) -> tuple[Snapshot, ...]:
@@ -112,32 +109,32 @@ class FleetMetrics:
     def since_tick(self) -> float:
         return time.monotonic() - self._ticked
 
-    def _own(self, jobs: list[JobMonitor], told: ControllerStats, now: float) -> Iterator[Value]:
+    def _own(self, jobs: list[JobMonitor], stats: ControllerStats, now: float) -> Iterator[Value]:
         acting = sum(each.is_acting for each in jobs)
         seen = [each.seen(now) for each in jobs]
         yield from _each(catalog.CONTROLLER_JOBS, {"act": acting, "observe": len(jobs) - acting})
         answering = sum(len(each.answering) for each in seen)
         silent = sum(len(each.silent) for each in seen)
         yield from _each(catalog.CONTROLLER_PODS, {"answering": answering, "silent": silent})
-        yield from _actions(told.hands)
-        yield from _each(catalog.CONTROLLER_POLL_FAILURES, told.failures)
-        ages = {name: sight.age_seconds for name, sight in told.sights.items()}
+        yield from _actions(stats.remediation)
+        yield from _each(catalog.CONTROLLER_POLL_FAILURES, stats.failures)
+        ages = {name: each.age_seconds for name, each in stats.mirrors.items()}
         known = {name: age for name, age in ages.items() if age is not None}
         yield from _each(catalog.CONTROLLER_VIEW_AGE, known)
         yield from _each(catalog.CONTROLLER_OLD_VIEW_AGE, known)
-        self._loops.append((now, told.loop_seconds))
+        self._loops.append((now, stats.loop_seconds))
         while self._loops and now - self._loops[0][0] > _MINUTES_SECONDS:
             self._loops.popleft()
         plain: dict[Metric, float | None] = {
-            catalog.CONTROLLER_LEADER: told.is_leader,
-            catalog.CONTROLLER_POLLS: told.polls,
-            catalog.CONTROLLER_API_CALLS: told.api_calls,
-            catalog.CONTROLLER_RELISTS: told.relists,
-            catalog.CONTROLLER_LOOP: told.loop_seconds,
+            catalog.CONTROLLER_LEADER: stats.is_leader,
+            catalog.CONTROLLER_POLLS: stats.polls,
+            catalog.CONTROLLER_API_CALLS: stats.api_calls,
+            catalog.CONTROLLER_RELISTS: stats.relists,
+            catalog.CONTROLLER_LOOP: stats.loop_seconds,
             catalog.CONTROLLER_LOOP_LONGEST: max(seconds for _, seconds in self._loops),
             catalog.CONTROLLER_STARTED: self._use.started_at,
-            catalog.CONTROLLER_ERRORS: told.errors,
-            catalog.CONTROLLER_LEDGER_ERRORS: told.ledger_errors,
+            catalog.CONTROLLER_ERRORS: stats.errors,
+            catalog.CONTROLLER_LEDGER_ERRORS: stats.ledger_errors,
             catalog.CONTROLLER_CPU: self._use.cpu_seconds(),
             catalog.CONTROLLER_MEMORY: self._use.resident_bytes(),
         }
@@ -146,22 +143,18 @@ class FleetMetrics:
                 yield Value(metric, (), value)
 
 
-def _actions(hands: Sequence[RemediationStatus]) -> Iterator[Value]:
-    """A state that nobody is in is 0; a reason that keeps nothing back is not told."""
-    found: Counter[tuple[str, str]] = Counter()
-    for doing in DOING:
-        if doing != HELD:
-            found[doing, _NO_REASON] = 0
-    for each in hands:
-        found[each.doing, _reason(each)] += 1
+def _actions(jobs: Sequence[RemediationStatus]) -> Iterator[Value]:
+    """A state of no job is exported as 0, a reason of no job is left out."""
+    found = Counter({(doing, _NO_REASON): 0 for doing in DOING if doing != HELD})
+    found.update((each.doing, _reason(each)) for each in jobs)
     for labels, count in sorted(found.items()):
         yield Value(catalog.CONTROLLER_ACTIONS, labels, count)
 
 
-def _reason(hand: RemediationStatus) -> str:
-    if hand.doing != HELD or not hand.held_by:
+def _reason(status: RemediationStatus) -> str:
+    if status.doing != HELD or not status.held_by:
         return _NO_REASON
-    return hand.held_by if hand.held_by in _REASONS else "other"
+    return status.held_by if status.held_by in _REASONS else "other"
 
 
 def _each(metric: Metric, amounts: Mapping[str, float]) -> Iterator[Value]:
@@ -174,7 +167,7 @@ _BEARER = "bearer "
 _POD = "mwatch-pod"
 _AFTER = "mwatch-after"
 _WORD = "mwatch-word"
-"""Headers of a wrapper's question: which pod asks, and which attempt was its last."""
+"""Headers of a wrapper's request: its pod, its last attempt, its node."""
 _MAX_WORD = 100
 
 
@@ -183,17 +176,17 @@ class ControllerPages:
         self,
         namespace: str,
         metrics: FleetMetrics,
-        hands: Remediation,
+        remediation: Remediation,
         is_leader: Callable[[], bool],
     ) -> None:
         self._namespace = namespace
         self._metrics = metrics
-        self._hands = hands
+        self._remediation = remediation
         self._is_leader = is_leader
         self._lock = threading.Lock()
         self._jobs: list[dict[str, Any]] = []
 
-    def looked(self, jobs: list[dict[str, Any]]) -> None:
+    def update(self, jobs: list[dict[str, Any]]) -> None:
         with self._lock:
             self._jobs = jobs
 
@@ -236,7 +229,7 @@ class ControllerPages:
 
     def _attempt(self, request: Request) -> Page:
         headers = {name.lower(): value for name, value in request.headers.items()}
-        answer = self._hands.answer(
+        answer = self._remediation.answer(
             self._namespace, request.parameter, _token(headers),
             pod=headers.get(_POD, ""), after=_number(headers.get(_AFTER, "")),
             word=headers.get(_WORD, "")[:_MAX_WORD],
@@ -255,8 +248,8 @@ def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
-def _error(words: str) -> Page:
-    return Page(f"{words}\n".encode(), status=HTTPStatus.NOT_FOUND)
+def _error(text: str) -> Page:
+    return Page(f"{text}\n".encode(), status=HTTPStatus.NOT_FOUND)
 
 
 def _page(document: dict[str, Any]) -> Page:

@@ -19,7 +19,7 @@ from mwatch.kube.access import Access
 from mwatch.kube.errors import NoPermission
 from mwatch.kube.pod_pages import PodLog, pod_page, read_log
 from mwatch.manifests.containers import trainer_of
-from mwatch.manifests.names import PORT, PORT_NAME, SIDECAR
+from mwatch.manifests.parts import PORT, PORT_NAME, SIDECAR
 from mwatch.model.kube.fields import items, mapping, number, text
 from mwatch.model.kube.job import JobKind
 from mwatch.model.kube.pod import Container, KubePod

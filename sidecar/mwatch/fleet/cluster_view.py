@@ -1,21 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""All watched jobs of a namespace as the API server tells of them, kept up to date by watches.
+"""All watched jobs of a namespace, as the API server shows them, with the age of that view.
 
-Jobs of every kind that the cluster knows, their pods by the chain of owners, Events about them,
-Kueue's records; nodes where we may see them. Each copy is kept by a thread of its own;
-reading them never waits. How old the sight of a job is comes with it.
-
-What the fleet view keeps of each object, and how objects belong together.
-
-Labels can be copied, so only the chain of owners counts. Of Events only those are kept that can
-explain something.
-
-Pods that somebody deletes or has deleted, as they were when that was first seen.
-
-A pod that crashed is over before it is deleted, one that a person deletes is not: which came first
-is told by the watch alone, and only while it runs. Of a pod that went while nobody watched nothing
-is known. Who deleted it the API server does not tell.
+Jobs of every kind that the cluster knows, their pods, Events about them, Kueue's records, and nodes
+if the controller may list them. A thread per kind keeps a copy; reading a copy never waits. Pods
+belong to a job by the chain of owners, since labels can be copied.
 """
 
 from __future__ import annotations
@@ -41,7 +30,7 @@ PORT_NAME = "mwatch"
 PORT_ANNOTATION = "mwatch.dev/port"
 PORT = 9401
 _CLAIM = "PersistentVolumeClaim"
-_TOLD = frozenset(
+_KEPT_REASONS = frozenset(
     {"Preempted", "FailedCreate", "FailedCreatePod", "SuccessfulDelete", "SuccessfulDeletePod"}
 )
 _MAX_CHAIN = 4
@@ -50,20 +39,20 @@ _MAX_CHAIN = 4
 class PodSeen(NamedTuple):
     pod: KubePod
     port: int | None
-    """Of its sidecar; None: it has none."""
+    """Of its sidecar; None: it has no sidecar."""
 
 
 class OwnedJob(NamedTuple):
-    """A job of any kind, also one that only stands between a watched job and its pods."""
+    """A job of any kind, also one between a watched job and its pods."""
 
     uid: str
     owner: str
-    """UID of who controls it; empty: nobody does."""
+    """UID of its controller; empty: none."""
     job: KubeJob | None
-    """None: nobody watches it, and nothing more need be known."""
+    """None: not watched, so only the owner matters."""
 
 
-def held_of(body: Object) -> OwnedJob | None:
+def owned_job(body: Object) -> OwnedJob | None:
     is_needed = text(body, "kind") != "Job" or _is_watched(body)
     job = job_of(body) if is_needed else None
     return OwnedJob(text(body, "metadata", "uid"), controller_uid(body), job)
@@ -74,14 +63,14 @@ def _is_watched(body: Object) -> bool:
 
 
 def pod_seen(body: Object) -> PodSeen | None:
-    """None: nobody's, so of no job."""
+    """None: without an owner, so not part of a job."""
     if not controller_uid(body):
         return None
     return PodSeen(pod_of(body), _port(body))
 
 
 def _port(body: Object) -> int | None:
-    """As somebody has written it on the pod; else that of the container port of this name."""
+    """The pod's annotation, else the container port of this name."""
     given = text_map(body, "metadata", "annotations").get(PORT_ANNOTATION, "")
     if given.isascii() and given.isdigit() and 0 < int(given) < 65536:
         return int(given)
@@ -91,14 +80,15 @@ def _port(body: Object) -> int | None:
     return next((each for each in named if each), None)
 
 
-def said_of(body: Object) -> KubeEvent | None:
+def useful_event(body: Object) -> KubeEvent | None:
+    """None: an Event that explains nothing."""
     found = event_of(body)
-    return found if found.is_warning or found.reason in _TOLD else None
+    return found if found.is_warning or found.reason in _KEPT_REASONS else None
 
 
-def owners(held: Iterable[OwnedJob]) -> dict[str, str]:
-    """By UID of whoever may own pods: UID of the watched job above it, which may be itself."""
-    by_uid = {each.uid: each for each in held}
+def owners(jobs: Iterable[OwnedJob]) -> dict[str, str]:
+    """By UID of a job that may own pods: UID of the watched job above it, or its own."""
+    by_uid = {each.uid: each for each in jobs}
     found: dict[str, str] = {}
     for uid in by_uid:
         top, at = "", uid
@@ -125,7 +115,7 @@ class EventIndex:
                 self._by_uid.setdefault(each.about_uid, []).append(each)
 
     def of(self, job: KubeJob, pods: Iterable[PodSeen]) -> tuple[KubeEvent, ...]:
-        """About the job, its pods as they are now, who made them, and its volumes."""
+        """About the job, its current pods, their owners, and its volumes."""
         if not self._by_uid and not self._by_claim:
             return ()
         uids = {job.uid}
@@ -152,17 +142,23 @@ class _Left(NamedTuple):
     pod: KubePod
     at: float
     job: str = ""
-    """UID of the watched job that it was of, as long as that could be told."""
+    """UID of its watched job, kept after the objects between them are gone."""
 
 
 class DeletedPodTracker:
+    """Pods that are being deleted or are gone, in their state at the first sign of deletion.
+
+    A pod that crashed is over before it is deleted; a pod that a person deletes is not. Only a
+    running watch shows which came first. The API server does not show who deleted a pod.
+    """
+
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._left: dict[str, _Left] = {}
 
-    def told(self, before: PodSeen | None, after: PodSeen | None) -> None:
-        """By the watch's thread, of each change; None: it was not there, or is gone."""
+    def on_change(self, before: PodSeen | None, after: PodSeen | None) -> None:
+        """Called by the watch's thread; None: the pod did not exist, or is gone."""
         newest = after or before
         if newest is None or (after is not None and not after.pod.is_deleting):
             return
@@ -175,8 +171,7 @@ class DeletedPodTracker:
                 self._left[newest.pod.uid] = known._replace(pod=pod)
 
     def by_job(self, tops: Mapping[str, str]) -> dict[str, tuple[KubePod, ...]]:
-        """By UID of the job. `tops`: of the watched job above each that may own pods; one between
-        a job and its pods may be gone with them."""
+        """By UID of the job. `tops`: see `owners`."""
         oldest = self._clock() - KEPT_SECONDS
         found: dict[str, list[KubePod]] = {}
         with self._lock:
@@ -191,7 +186,7 @@ class DeletedPodTracker:
 
 
 _UNFILTERED = frozenset({JobKind.JOB, JobKind.JOB_SET})
-"""They may stand between a watched job and its pods."""
+"""May be between a watched job and its pods."""
 _BETWEEN = {
     JobKind.JOB_SET: (JobKind.JOB,),
     JobKind.TRAIN_JOB: (JobKind.JOB_SET, JobKind.JOB),
@@ -202,9 +197,8 @@ _LIST_SECONDS = 15.0
 
 class JobSeen(NamedTuple):
     facts: KubeFacts
-    """With the job."""
     pods: tuple[PodSeen, ...]
-    sight_age_seconds: float | None
+    view_age_seconds: float | None
 
 
 class FleetView:
@@ -221,37 +215,29 @@ class FleetView:
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 
-        self._leavings = DeletedPodTracker(clock)
+        self._deleted = DeletedPodTracker(clock)
 
         def mirror(resource: Any, read: Any, *, of: str | None = "", **more: Any) -> Any:
             place = namespace if of == "" else of
             return Mirror(access, resource, place, read, watch_seconds=watch_seconds, **more)
 
         self._jobs: dict[JobKind, Mirror[OwnedJob]] = {
-            kind: mirror(resource, held_of, labels="" if kind in _UNFILTERED else WATCHED)
+            kind: mirror(resource, owned_job, labels="" if kind in _UNFILTERED else WATCHED)
             for kind, resource in OF_KIND.items()
         }
-        self._pods: Mirror[PodSeen] = mirror(PODS, pod_seen, on_change=self._leavings.told)
-        self._events: Mirror[KubeEvent] = mirror(EVENTS, said_of)
+        self._pods: Mirror[PodSeen] = mirror(PODS, pod_seen, on_change=self._deleted.on_change)
+        self._events: Mirror[KubeEvent] = mirror(EVENTS, useful_event)
         self._nodes: Mirror[KubeNode] = mirror(NODES, node_of, of=None)
         self._workloads: Mirror[KubeWorkload] = mirror(WORKLOADS, workload_of)
 
-    @property
-    def _all(self) -> dict[str, Mirror[Any]]:
-        others: dict[str, Mirror[Any]] = {
+        self._needed: list[Mirror[Any]] = [self._pods, *self._jobs.values()]
+        self._all: dict[str, Mirror[Any]] = {
+            **{OF_KIND[kind].plural: each for kind, each in self._jobs.items()},
             "pods": self._pods,
             "events": self._events,
             "nodes": self._nodes,
             "workloads": self._workloads,
         }
-        found: dict[str, Mirror[Any]] = {
-            OF_KIND[kind].plural: each for kind, each in self._jobs.items()
-        }
-        return {**found, **others}
-
-    @property
-    def _needed(self) -> list[Mirror[Any]]:
-        return [self._pods, *self._jobs.values()]
 
     def start(self) -> None:
         for name, each in self._all.items():
@@ -266,14 +252,14 @@ class FleetView:
         mirror.follow(self._stop, _LIST_SECONDS if mirror is self._workloads else None)
 
     def close(self) -> None:
-        """A watch that is open ends by itself within its time: nobody waits for it."""
+        """Does not wait for open watches, which end by themselves."""
         self._stop.set()
         for thread in self._threads:
             thread.join(_JOIN_SECONDS / len(self._threads))
 
     @property
-    def sights(self) -> dict[str, MirrorStatus]:
-        """Of each kind of object, by its plural."""
+    def mirrors(self) -> dict[str, MirrorStatus]:
+        """By the plural of the kind."""
         return {name: each.status for name, each in self._all.items()}
 
     @property
@@ -282,38 +268,37 @@ class FleetView:
 
     @property
     def is_ready(self) -> bool:
-        """Pods were read at least once, and jobs of each kind that we may read."""
-        sights = [each.status for each in self._needed]
-        are_all = all(
-            view.age_seconds is not None or not view.is_known or view.problem for view in sights
+        """Pods, and jobs of each kind that the controller may read, were read at least once."""
+        pods, *jobs = (each.status for each in self._needed)
+        return pods.age_seconds is not None and all(
+            each.age_seconds is not None or not each.is_known or each.problem for each in jobs
         )
-        return are_all and sights[0].age_seconds is not None
 
     @property
     def problem(self) -> str:
-        """Why jobs or pods cannot be read now; empty: they can."""
+        """Why jobs or pods cannot be read now; empty: they can be."""
         return next((each.status.problem for each in self._needed if each.status.problem), "")
 
     @property
     def nodes(self) -> tuple[KubeNode, ...] | None:
-        """None: we may not see them."""
+        """None: the controller may not list them."""
         if self._nodes.status.age_seconds is None:
             return None
         return tuple(self._nodes.objects())
 
     def look(self) -> list[JobSeen]:
         now = self._clock()
-        held = {kind: each.objects() for kind, each in self._jobs.items()}
-        every = [each for objects in held.values() for each in objects]
+        owned = {kind: each.objects() for kind, each in self._jobs.items()}
+        every = [each for objects in owned.values() for each in objects]
         tops = owners(every)
         pods: dict[str, list[PodSeen]] = {}
         for pod in self._pods.objects():
             if (top := tops.get(pod.pod.owner)) is not None:
                 pods.setdefault(top, []).append(pod)
-        left = self._leavings.by_job(tops)
+        left = self._deleted.by_job(tops)
         about = EventIndex(self._events.objects())
         nodes, loads = self.nodes, {each.owner: each for each in self._workloads.objects()}
-        jobsets = {each.owner: each.job for each in held[JobKind.JOB_SET] if each.job is not None}
+        jobsets = {each.owner: each.job for each in owned[JobKind.JOB_SET] if each.job is not None}
         found = []
         for job in _watched(every, tops):
             mine = tuple(pods.get(job.uid, ()))
@@ -330,19 +315,15 @@ class FleetView:
         return found
 
     def _age(self, kind: JobKind) -> float | None:
-        """Of the oldest that is needed."""
+        """Of the oldest copy that the job depends on."""
         needed: list[Mirror[Any]] = [self._jobs[each] for each in (kind, *_BETWEEN.get(kind, ()))]
-        oldest = 0.0
-        for each in (*needed, self._pods):
-            age = each.status.age_seconds
-            if age is None:
-                return None
-            oldest = max(oldest, age)
-        return oldest
+        ages = [each.status.age_seconds for each in (*needed, self._pods)]
+        known = [age for age in ages if age is not None]
+        return max(known) if len(known) == len(ages) else None
 
 
 def _watched(every: Iterable[OwnedJob], tops: Mapping[str, str]) -> list[KubeJob]:
-    """Those that nobody else who is watched has made."""
+    """Those that do not belong to another watched job."""
     return [
         each.job
         for each in every

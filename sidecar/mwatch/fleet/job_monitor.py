@@ -1,15 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""One watched job: the streams of all its pods, joined into one engine on the controller's clock.
+"""One watched job: the streams of all its pods, merged into one engine on the controller's clock.
 
-The controller's loop alone touches it. A pod whose sidecar does not answer is *unseen*: where none
-answers the job is blind, and never hung for that. What Kubernetes did to it is merged in.
-
-What of the pods' snapshots is news for the job's engine.
-
-Events are told once and in order. What can be seen at all is judged over all pods, so a pod's own
-changes of sight are left out. Wrappers count attempts: once one of them has begun the next, what
-other pods still do and print is of the last one, and only their last words count.
+Only the controller's loop uses it. If no sidecar answers, the job is blind, not hung. Each event is
+observed once and in order. Readable sources are judged over all pods, so changes that one pod
+reports are skipped. Wrappers count attempts: once one has begun the next, other pods still belong
+to the last one, and of them only exits, errors and faults count.
 """
 
 from __future__ import annotations
@@ -31,12 +27,12 @@ from mwatch.fleet.kube_findings import (
     broken,
     is_whole,
     placed,
+    pods_unreachable,
     policy_refused,
-    unseen,
 )
-from mwatch.fleet.visibility import PodsAnswering, PodView, Polled, sights, split
+from mwatch.fleet.visibility import PodsAnswering, PodView, Polled, readable_sources, split
 from mwatch.gang.restart import ledger_key
-from mwatch.model.decision import Action, Decision
+from mwatch.model.decision import Decision
 from mwatch.model.event import Error, Fault
 from mwatch.model.fault import CatalogueEntry
 from mwatch.model.finding import Cause, Finding
@@ -57,13 +53,13 @@ from mwatch.model.snapshot.snapshot_wire import PodSnapshot
 from mwatch.model.snapshot.wrapper import WrapperState
 from mwatch.model.timeline import Rollback
 
-_LAST_WORDS = (ProcessExit, Error, Fault)
+_LAST_EVENTS = (ProcessExit, Error, Fault)
 _SAME_SECONDS = 10.0
-"""Between two looks that found the folder the same: the later one knows what was saved since."""
+"""Between two equal listings of the save folder: the later one shows that nothing was saved."""
 
 
 def merged(newest: PodSnapshot, before: PodSnapshot | None) -> PodSnapshot:
-    """With the parts that the sidecar leaves out because we know them; events are not kept."""
+    """With the parts that the sidecar sends only when they change; without events."""
     if before is None:
         return replace(newest, events=())
     return replace(
@@ -76,21 +72,21 @@ def merged(newest: PodSnapshot, before: PodSnapshot | None) -> PodSnapshot:
 
 
 class JobStreams:
-    """Of one job."""
+    """Selects what the job's engine has not observed yet."""
 
     def __init__(self) -> None:
         self._attempt = 0
-        """The newest that any wrapper was told to have begun."""
+        """The newest that any wrapper has begun."""
         self._of_pod: dict[str, int] = {}
-        """By UID: the attempt that its wrapper was last told to have begun."""
+        """By UID: the last attempt that its wrapper has begun."""
         self._stored: Observed | None = None
-        """The newest look into the save folder that was told."""
+        """The newest listing of the save folder."""
 
-    def news(self, polled: Polled, view: PodView) -> Iterator[Observed]:
-        """In order. `sight`: as before this poll."""
+    def new_events(self, polled: Polled, view: PodView) -> Iterator[Observed]:
+        """In order. `view`: before this poll."""
         snapshot = self._with_folder(polled, view)
-        reported = (each for each in snapshot.observed(polled.at) if self._is_new(each))
-        every = [*_untold_start(polled, view), *reported]
+        new = (each for each in snapshot.observed(polled.at) if self._is_new(each))
+        every = [*_missed_start(polled, view), *new]
         attempt = self._of_pod.get(polled.uid)
         is_known = attempt is not None
         if attempt is None:
@@ -101,22 +97,21 @@ class JobStreams:
                 attempt = what.attempt
                 self._attempt = max(self._attempt, attempt)
             is_late = attempt < self._attempt
-            is_last_word = is_known and isinstance(what, _LAST_WORDS)
-            if isinstance(what, AttemptStart) or not is_late or is_last_word:
+            is_last_event = is_known and isinstance(what, _LAST_EVENTS)
+            if isinstance(what, AttemptStart) or not is_late or is_last_event:
                 yield observed
         self._of_pod[polled.uid] = attempt
 
     def runs(self, uid: str, attempt: int) -> bool:
-        """Whether that is the attempt that a pod's wrapper was last told to have begun."""
+        """Whether that is the last attempt that the pod's wrapper has begun."""
         return self._of_pod.get(uid) == attempt
 
     def keep(self, uids: set[str]) -> None:
-        """Others are gone."""
-        for uid in [uid for uid in self._of_pod if uid not in uids]:
-            del self._of_pod[uid]
+        """Forget all other pods."""
+        self._of_pod = {uid: each for uid, each in self._of_pod.items() if uid in uids}
 
     def _with_folder(self, polled: Polled, view: PodView) -> PodSnapshot:
-        """Of a look that found the folder as it was only the time is sent."""
+        """For an unchanged save folder the sidecar sends only the time of the listing."""
         snapshot = polled.snapshot
         assert snapshot is not None
         at, known = snapshot.stored_at, view.snapshot
@@ -127,8 +122,8 @@ class JobStreams:
         return replace(snapshot, stored=known.stored)
 
     def _is_new(self, observed: Observed) -> bool:
-        """All pods see the same save folder: what one has told need not be told by all, and an
-        older look of another pod does not know what was saved since."""
+        """All pods list the same save folder: one listing is enough, and an older listing of
+        another pod lacks what was saved since."""
         if not isinstance(observed.what, StoredCheckpoints):
             return not isinstance(observed.what, SourceStatusChange)
         before = self._stored
@@ -141,7 +136,7 @@ class JobStreams:
 
 
 def _before(every: list[Observed], wrapper: WrapperState | None) -> int:
-    """In which attempt a pod was that we have just met, before the first thing it tells."""
+    """The attempt of a new pod before its first event."""
     starts = (each.what.attempt for each in every if isinstance(each.what, AttemptStart))
     first = next((number for number in starts if number is not None), None)
     if first is not None:
@@ -149,8 +144,8 @@ def _before(every: list[Observed], wrapper: WrapperState | None) -> int:
     return 0 if wrapper is None else wrapper.attempt
 
 
-def _untold_start(polled: Polled, view: PodView) -> list[Observed]:
-    """The attempt began before all that the sidecar still has."""
+def _missed_start(polled: Polled, view: PodView) -> list[Observed]:
+    """The attempt began before the oldest event that the sidecar still has."""
     snapshot = polled.snapshot
     if snapshot is None or snapshot.wrapper is None or not polled.is_whole:
         return []
@@ -168,7 +163,7 @@ def _untold_start(polled: Polled, view: PodView) -> list[Observed]:
 
 NO_SIDECAR = "it has no sidecar of mwatch"
 _BEAT_SECONDS = 3.0
-"""Between a beat and the look that tells of it: each comes once a second."""
+"""Between a heartbeat and the snapshot that shows it: each comes once a second."""
 _STILL = frozenset({JobPhase.ENDED, JobPhase.QUEUED, JobPhase.SCHEDULING})
 
 
@@ -189,25 +184,25 @@ class JobMonitor:
         settings: Settings | None = None,
         answer_seconds: float = 7.0,
     ) -> None:
-        """`answer_seconds`: a poll and its time limit; whose last answer is older is unseen."""
+        """`answer_seconds`: period and time limit of a poll; after that a pod is unreachable."""
         self.kube = kube
         self.facts = KubeFacts(now, kube, kube.name)
-        self.sight_age_seconds: float | None = None
+        self.view_age_seconds: float | None = None
         self.pods: dict[str, PodView] = {}
         self._answer_seconds = answer_seconds
         self.engine = Engine(kube.name, catalogue)
         self._given: Settings | None = None
         self.use(settings or Settings())
         self.hang_deadline_seconds: float | None = None
-        """How long it may be silent in what it does now; None: there is no such time."""
+        """How long it may be silent in its current phase; None: no limit."""
         self.assessment: Assessment | None = None
         self.phase: JobPhase | None = None
         self.ours: frozenset[str] = frozenset()
-        """UIDs of pods that mwatch itself is deleting: the hands say so."""
+        """UIDs of pods that remediation is deleting."""
         self.policy_problem = ""
-        """Why the policy that the job names is not used; empty: it is, or none is named."""
+        """Why the policy that the job names is not used; empty: no problem."""
         self.is_broken = False
-        """Somebody outside took pods of a gang whose others are left: it has to be restarted."""
+        """Pods were lost for an outside reason and others are left: the gang must be restarted."""
         self._ends = JobEnds()
         self._losses = ExternallyLostPods()
         self._held = HeldCauses()
@@ -224,8 +219,8 @@ class JobMonitor:
         return ledger_key(self.kube.kind.value, self.kube.name)
 
     def use(self, settings: Settings) -> None:
-        """A policy. That a pod was not asked again yet is no silence of its ranks: of one that is
-        still taken for seen, the last beat may be as old as its answer and a little more."""
+        """Apply a policy. The heartbeat limit grows to the age that a pod's last answer may have:
+        between two polls its ranks are not silent."""
         if settings is self._given:
             return
         self._given = settings
@@ -233,14 +228,14 @@ class JobMonitor:
         hang = replace(settings.hang, beat_silence_seconds=silence)
         self.engine.settings = replace(settings, hang=hang)
 
-    def is_half_told(self, now: float) -> bool:
-        """A pod was not asked yet, or has more to tell: what the others tell may be old news."""
+    def is_catching_up(self, now: float) -> bool:
+        """A pod has not answered yet or has more to send, so the state may be outdated."""
         bound = 2 * self._answer_seconds
-        return any(each.is_half_told(now, bound) for each in self.pods.values())
+        return any(each.is_catching_up(now, bound) for each in self.pods.values())
 
-    def is_told_since(self, moment: float, now: float) -> bool:
-        """Every pod that answers has looked since then: what one printed before that is known,
-        also where another one's words came first. Nobody waits for long."""
+    def has_reported_since(self, moment: float, now: float) -> bool:
+        """Every pod that answers took a snapshot since then, or the wait for it is over: whatever a
+        pod printed before that moment is known."""
         if now - moment > 2 * self._answer_seconds:
             return True
         looks = (each.looked_at for each in self.seen(now).answering)
@@ -249,16 +244,14 @@ class JobMonitor:
     def seen(self, now: float) -> PodsAnswering:
         return split(self.pods, now, self._answer_seconds)
 
-    def see(
-        self, facts: KubeFacts, places: Mapping[str, PodPlace], sight_age: float | None
-    ) -> None:
-        """What the API server tells of it now; `places`: by pod UID, of those with a sidecar."""
+    def see(self, facts: KubeFacts, places: Mapping[str, PodPlace], view_age: float | None) -> None:
+        """Take the API server's view; `places`: by pod UID, of pods with a sidecar."""
         assert facts.job is not None
         self.kube = facts.job
         there = self.pods.keys() | {pod.uid for pod in facts.left}
         self._were_ours = (self._were_ours & there) | self.ours
         self.facts = replace(facts, ours=frozenset(self._were_ours))
-        self.sight_age_seconds = sight_age
+        self.view_age_seconds = view_age
         before, self.pods = self.pods, {}
         for pod in facts.pods:
             place, known = places.get(pod.uid), before.get(pod.uid)
@@ -274,43 +267,43 @@ class JobMonitor:
     def polled(self, polled: Polled) -> None:
         view = self.pods.get(polled.uid)
         if view is None:
-            return  # it has gone meanwhile
+            return  # the pod is gone
         if polled.snapshot is None:
             self.pods[polled.uid] = view._replace(problem=polled.problem or "no answer")
             return
         whole = merged(polled.snapshot, view.snapshot)
-        for observed in self._streams.news(polled, view):
+        for observed in self._streams.new_events(polled, view):
             self.engine.observe(observed)
         self._learn(whole.view.step_seconds)
-        # Last: a pod whose news we fail to take is unseen, and not silent.
+        # Last: a pod whose events raise an error here is unreachable, not silent.
         self.pods[polled.uid] = view._replace(
             answered_at=polled.at, problem="", snapshot=whole, port=polled.port or view.port,
             is_whole=polled.is_whole,
         )  # fmt: skip
 
     def look(self, now: float) -> Assessment:
-        self.assessment = None  # should this look fail, nobody acts on the one before it
+        self.assessment = None  # if this evaluation fails, the last one must not be acted on
         self.facts = self._losses.see(self.facts, self.engine.job)
         seen = self.seen(now)
         for observed in self._ends.look(self.facts, self.pods, now):
-            if self._takes_part(observed):
+            if observed.stream in self.engine.job.streams:  # the end of an idle pod ends nothing
                 self.engine.observe(observed)
-        self._tell_sights(seen, now)
+        self._observe_sources(seen, now)
         found = self._findings(seen, now)
         self.hang_deadline_seconds = None
-        if self._has_anything_to_say(seen, now):
+        if self._can_evaluate(seen, now):
             with one_evaluation():
                 assessment = self.engine.evaluate(now, found)
                 self.hang_deadline_seconds = self._deadline()
         else:
             decision = decide(self.engine.job, found, self.engine.record, self.engine.settings)
-            assessment = Assessment(now, tuple(found), self._without_sight(decision))
+            assessment = Assessment(now, tuple(found), self._unless_finished(decision))
         self.assessment = placed(assessment, self.pods)
         self.phase = self._phase()
         return self.assessment
 
     def restore(self, entry: JobEntry) -> None:
-        """What was done before outlives the controller: the ledger says it."""
+        """Take over past actions from the ledger."""
         self.engine.record.acts.extend(entry.acts)
         timeline = self.engine.job.timeline
         for act in entry.acts:
@@ -331,7 +324,7 @@ class JobMonitor:
         if self.is_broken and gone_at is not None and is_whole(self.facts):
             found = [broken(each, gone_at) for each in found]
         if seen.answering and seen.silent:
-            found.append(unseen(seen))
+            found.append(pods_unreachable(seen))
         if self.policy_problem:
             found.append(policy_refused(self.policy_problem))
         return found
@@ -341,12 +334,8 @@ class JobMonitor:
         left = {pod.uid for pod in self.facts.left}
         return any(self._streams.runs(uid, self.attempt) for uid in self.pods.keys() - left)
 
-    def _takes_part(self, observed: Observed) -> bool:
-        """A pod that was never seen to do anything ends nothing."""
-        return observed.stream in self.engine.job.streams
-
-    def _tell_sights(self, seen: PodsAnswering, now: float) -> None:
-        """Where nothing runs there is nothing to see, and nobody is blind for that."""
+    def _observe_sources(self, seen: PodsAnswering, now: float) -> None:
+        """A job without running pods is not blind."""
         job = self.engine.job
         if not job.has_started or not (seen.answering or seen.silent):
             return
@@ -356,18 +345,18 @@ class JobMonitor:
                 why = each.problem or "its last answer is too old"
                 self.engine.observe(Observed(now, name, Unreachable(why)))
         any_stream = (seen.answering or seen.silent)[0].pod.name
-        # What has just been started need not have said anything yet.
+        # A trainer that has just started need not have printed anything.
         age = now - job.attempt.started_at
         is_early = bool(seen.answering) and age < self.engine.settings.hang.blind_after_seconds
-        for view, is_up in sights(job, seen).items():
+        for source, is_up in readable_sources(job, seen).items():
             if is_early and not is_up:
                 continue
-            if job.sees(view) != is_up or view not in job.sources:
-                why = "seen" if is_up else seen.reason
-                self.engine.observe(Observed(now, any_stream, SourceStatusChange(view, is_up, why)))
+            if job.sees(source) != is_up or source not in job.sources:
+                change = SourceStatusChange(source, is_up, "seen" if is_up else seen.reason)
+                self.engine.observe(Observed(now, any_stream, change))
 
-    def _has_anything_to_say(self, seen: PodsAnswering, now: float) -> bool:
-        """Before the first answer a pod that has just started need not have said anything."""
+    def _can_evaluate(self, seen: PodsAnswering, now: float) -> bool:
+        """Before the first answer, pods that have just started are not blind yet."""
         if self.engine.job.has_started:
             return True
         if not seen.silent or kube_phase(self.facts) is not None or self.kube.finished:
@@ -376,7 +365,7 @@ class JobMonitor:
         self._ran_since = now if self._ran_since is None else self._ran_since
         return now - self._ran_since >= self.engine.settings.hang.blind_after_seconds
 
-    def _without_sight(self, decision: Decision) -> Decision:
+    def _unless_finished(self, decision: Decision) -> Decision:
         if decision.finding is None and self.kube.finished == "Succeeded":
             return replace(decision, cause=Cause.FINISHED, reason="its job has succeeded")
         return decision
@@ -390,13 +379,13 @@ class JobMonitor:
         return None if allowed is None else allowed.seconds
 
     def _phase(self) -> JobPhase | None:
-        reported = kube_phase(self.facts)
-        if reported is not None:
-            return reported
-        return self.engine.job.attempt.phase if self.engine.job.has_started else None
+        phase = kube_phase(self.facts)
+        if phase is None and self.engine.job.has_started:
+            phase = self.engine.job.attempt.phase
+        return phase
 
     def _learn(self, step_seconds: float | None) -> None:
-        """Until our own engine has seen steps."""
+        """From the sidecar, until this engine has observed steps."""
         calibration = self.engine.job.calibration
         if step_seconds and calibration.step_p99() is None:
             calibration.rises.append(step_seconds)
@@ -404,9 +393,3 @@ class JobMonitor:
     @property
     def is_acting(self) -> bool:
         return self.kube.mode == "act"
-
-    @property
-    def wants_action(self) -> bool:
-        """Somebody should do something about it now, or soon."""
-        assessment = self.assessment
-        return assessment is not None and assessment.decision.action is not Action.NONE

@@ -1,23 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the controller finds besides the job's own engine: Kubernetes causes, pods that do not
-answer, a policy that cannot be used; and where a culprit is.
+"""Findings and exits from the API server's view: Kubernetes causes, lost pods, ended containers.
 
-A pod that was preempted or drained is soon gone, and with it the word of why: that cause is held
-until the gang has been whole again for a while. Where it took pods of a gang whose others are
-left, the gang has to be restarted, once its new pods are there.
-
-Which pods an attempt has lost to somebody outside, and whether what is left can only wait.
-
-A pod counts that took part in the attempt, as long as that attempt lasts. What its own job's
-controller took away with the job, or mwatch itself, does not; nor does one that training went on
-without.
-
-Ends that a sidecar may not live to tell of: what the API server says of pods and containers.
-
-A pod that vanishes is lost, unless somebody had a reason that Kubernetes knows: then that cause
-explains it (`checks.kube_causes`), and here it is only over. The training container's end counts
-when its wrapper left no word: it was killed as a whole, by the kernel for its memory as a rule.
+Also findings about unreachable pods and an unusable policy, and the node and GPU of a culprit.
 """
 
 from __future__ import annotations
@@ -40,24 +25,27 @@ _ORDER = (
     Cause.SUSPENDED, Cause.PREEMPTED, Cause.DRAINED, Cause.VOLUME, Cause.IMAGE,
     Cause.UNSCHEDULABLE, Cause.DELETED_BY_USER,
 )  # fmt: skip
-"""That somebody deleted pods is past; what keeps new ones away is not."""
+"""The most relevant first: a reason that keeps new pods away outranks a past deletion."""
 _PASSING = frozenset({Cause.PREEMPTED, Cause.DRAINED})
 TAKEN_CAUSES = _PASSING | {Cause.DELETED_BY_USER}
-"""They take pods from a gang that runs."""
+"""Causes that remove pods of a running gang."""
 _SETTLE_SECONDS = 60.0
 _LONGEST_SECONDS = 1800.0
 
 
 class HeldCauses:
+    """A preempted or drained pod is soon gone, and its reason with it: the cause is kept until the
+    gang has been complete again for a while."""
+
     def __init__(self) -> None:
         self._held: dict[Cause, tuple[Finding, float]] = {}
         self._attempt = 0
         self._whole_since: float | None = None
 
     def look(self, facts: KubeFacts, now: float, attempt: int) -> list[Finding]:
-        """The most telling first: a suspended job's pods also wait, or are being deleted."""
+        """The most relevant first: pods of a suspended job also wait or are being deleted."""
         found = kube_causes(facts)
-        if attempt != self._attempt:  # it has begun anew: what was done to the last one is past
+        if attempt != self._attempt:  # causes belong to one attempt
             self._attempt, self._held = attempt, {}
         for finding in found:
             if finding.cause in _PASSING:
@@ -80,7 +68,7 @@ class HeldCauses:
 
 
 def broken(finding: Finding, gone_at: float) -> Finding:
-    """What is left of the gang cannot go on: nobody else will restart it."""
+    """The rest of the gang cannot go on, and nothing else will restart it."""
     return replace(
         finding,
         severity=Severity.CRITICAL,
@@ -97,8 +85,8 @@ def is_whole(facts: KubeFacts) -> bool:
     return all(pod.phase == "Running" and not pod.is_deleting for pod in facts.pods)
 
 
-def unseen(seen: PodsAnswering) -> Finding:
-    """Some answer, so the job is not blind: what the others do is not known."""
+def pods_unreachable(seen: PodsAnswering) -> Finding:
+    """Some pods answer, so the job is not blind."""
     count, silent = len(seen.answering) + len(seen.silent), seen.silent
     why = silent[0].problem or "no answer yet"
     return Finding(
@@ -123,7 +111,7 @@ def policy_refused(problem: str) -> Finding:
 
 
 def placed(assessment: Assessment, pods: Mapping[str, PodView]) -> Assessment:
-    """Culprits with the node, and the GPU, that their pod and rank are on."""
+    """Add node and GPU to the culprits."""
     by_name = {each.pod.name: each for each in pods.values()}
     found = tuple(_placed(each, by_name) for each in assessment.findings)
     decision = assessment.decision
@@ -150,29 +138,35 @@ def _gpu(view: PodView, rank: int | None) -> str | None:
 
 
 _WENT_ON_SECONDS = 60.0
-"""Ranks that are left may finish a step or two."""
+"""The remaining ranks may finish a step or two."""
 
 
 class _Lost(NamedTuple):
     attempt: int
     gone_at: float | None
-    """None: it is still on its way out."""
+    """None: still terminating."""
 
 
 class ExternallyLostPods:
+    """Pods that the current attempt has lost for an outside reason.
+
+    Pods that mwatch or the job's own controller removed are excused, and so are pods that training
+    went on without.
+    """
+
     def __init__(self) -> None:
         self._lost: dict[str, _Lost] = {}
         self._excused: set[str] = set()
 
     @property
     def gone_at(self) -> float | None:
-        """When the last of them had gone; None: none has, or one still goes."""
+        """When the last of them was gone; None: none is, or one is still terminating."""
         moments = [each.gone_at for each in self._lost.values()]
         known = [each for each in moments if each is not None]
         return max(known) if known and len(known) == len(moments) else None
 
     def see(self, facts: KubeFacts, job: Job) -> KubeFacts:
-        """With those alone that count."""
+        """Keep only the lost pods that count."""
         here = {pod.uid for pod in facts.pods}
         self._excused &= {pod.uid for pod in facts.left}
         kept: dict[str, _Lost] = {}
@@ -200,7 +194,7 @@ OURS = "ended by mwatch"
 TAKEN = "taken by the cluster"
 SIDECAR = "mwatch"
 _LOST_NODE_SECONDS = 60.0
-"""A node that is not ready, and whose pods have not answered for so long, is lost."""
+"""A node that is not ready is lost when its pods have not answered for this long."""
 
 
 class _Known(NamedTuple):
@@ -208,24 +202,31 @@ class _Known(NamedTuple):
     restarts: int
     started_at: float | None
     """Of the wrapper that the engine knows."""
-    is_told: bool
-    """Its end: once is enough."""
+    has_ended: bool
+    """Its end was reported."""
 
 
 class JobEnds:
+    """Exits that a sidecar may not live to report.
+
+    A pod that vanishes is lost, unless Kubernetes knows a reason (`checks.kube_causes`). The end of
+    the training container counts if its wrapper recorded no exit: then the whole container was
+    killed, usually by the kernel for its memory.
+    """
+
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
 
-    def look(self, facts: KubeFacts, sights: Mapping[str, PodView], now: float) -> list[Observed]:
-        """What is new."""
+    def look(self, facts: KubeFacts, views: Mapping[str, PodView], now: float) -> list[Observed]:
+        """Each end once."""
         found: list[Observed] = []
         here = {pod.uid: pod for pod in facts.pods}
         for uid in [uid for uid in self._known if uid not in here]:
             known = self._known.pop(uid)
-            if not known.is_told:
+            if not known.has_ended:
                 found.append(_ended(known.pod, now, _why_gone(known.pod, facts)))
         for uid, pod in here.items():
-            end = self._end(pod, sights.get(uid), facts, now)
+            end = self._end(pod, views.get(uid), facts, now)
             found += [] if end is None else [end]
         return found
 
@@ -239,30 +240,30 @@ class JobEnds:
         restarts = 0 if trainer is None else trainer.restarts
         known = self._known.get(pod.uid)
         is_new_start = known is not None and known.started_at != started
-        is_told = known is not None and known.is_told and not is_new_start
+        has_ended = known is not None and known.has_ended and not is_new_start
         end = None
-        if known is not None and not is_told and not is_new_start:
-            has_word = wrapper is not None and wrapper.exit is not None
-            end = _judged(known, pod, trainer, facts, has_word, _lost_for(view, now))
+        if known is not None and not has_ended and not is_new_start:
+            has_exit = wrapper is not None and wrapper.exit is not None
+            end = _exit(known, pod, trainer, facts, has_exit, _lost_for(view, now))
         elif known is None and pod.is_over:
-            is_told = True  # before we came
-        is_told = is_told or end is not None
-        self._known[pod.uid] = _Known(pod, restarts, started, is_told)
+            has_ended = True  # before this controller started
+        has_ended = has_ended or end is not None
+        self._known[pod.uid] = _Known(pod, restarts, started, has_ended)
         return None if end is None else Observed(now, pod.name, end)
 
 
-def _judged(
+def _exit(
     known: _Known,
     pod: KubePod,
     trainer: Container | None,
     facts: KubeFacts,
-    has_word: bool,
+    has_exit: bool,
     lost_for: float,
 ) -> ProcessExit | None:
-    if pod.is_over and not has_word:
+    if pod.is_over and not has_exit:
         code = None if trainer is None else trainer.exit_code
         return ProcessExit(code, None, _reason(pod, trainer))
-    if trainer is not None and trainer.restarts > known.restarts and not has_word:
+    if trainer is not None and trainer.restarts > known.restarts and not has_exit:
         return ProcessExit(trainer.exit_code, None, trainer.exit_reason or None)
     if lost_for > _LOST_NODE_SECONDS and _is_node_lost(pod, facts.nodes):
         return ProcessExit(None, None, f"pod lost: node {pod.node} is not ready")
@@ -270,7 +271,7 @@ def _judged(
 
 
 def _lost_for(view: PodView | None, now: float) -> float:
-    """Seconds without an answer; 0: it answers, or never has."""
+    """Seconds without an answer; 0: it answers, or never did."""
     if view is None or view.answered_at is None or not view.problem:
         return 0.0
     return now - view.answered_at
@@ -304,7 +305,7 @@ def _why_gone(pod: KubePod, facts: KubeFacts) -> str:
 
 
 def _trainer(pod: KubePod) -> Container | None:
-    """The first that is not ours: the sidecar's ends are its own."""
+    """The first container that is not the sidecar."""
     return next(
         (each for each in pod.containers if not each.is_init and each.name != SIDECAR), None
     )

@@ -1,22 +1,21 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Asks every pod's sidecar for what is new, every few seconds: thousands of them by one thread.
+"""Polls the sidecars of thousands of pods every few seconds, from one thread.
 
-Each pod has its own moment within the period. So many questions at a time, so many bytes in an
-answer, so many seconds for it all; who fails again and again is asked less often. An answer counts
-only if it is of the very pod that the API server names at that address. A connection is opened for
-each question: a sidecar serves one request on each.
+`GET /v1/snapshot?after=CURSOR`, each pod at its own moment of the period, with limits on requests
+at a time, bytes and seconds; a pod that keeps failing is polled less often. An answer counts only
+if it comes from the pod that the API server names at that address.
 
-One question to one sidecar: `GET /v1/snapshot?after=CURSOR`, and what came of it.
-
-As little HTTP as that needs: our own server answers, with a length, and redirects nobody. Whatever
-else answers at that address is told as a problem, never followed and never believed.
+The HTTP client is asyncio and minimal: threads of urllib3 for 2,048 pods cost too much. A sidecar
+serves one request per connection, with a Content-Length and without redirects; any other answer is
+a problem.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -27,19 +26,19 @@ from mwatch.fleet.visibility import Polled
 from mwatch.model.snapshot.snapshot_wire import PodSnapshot, decode
 from mwatch.runtime.http_client import reason
 
-_MAX_WORDS = 160
+_MAX_TEXT = 160
 _HEAD_BYTES = 16 << 10
 _WHOLE_BYTES = 1 << 20
-"""A sidecar ends an answer of so many bytes, and sends the rest with the next."""
+"""A sidecar ends an answer at this size, and sends the rest with the next."""
 
 
 class PollLimits(NamedTuple):
     seconds: float = 2.0
-    """From the first packet to the last."""
+    """From connecting to the last byte."""
     at_once: int = 256
     max_bytes: int = 8 << 20
     untaken: int = 8192
-    """Answers that nobody has taken yet: with more, nobody is asked."""
+    """Answers that the loop has not taken yet; polling stops at this number."""
 
 
 class Answered(NamedTuple):
@@ -49,14 +48,14 @@ class Answered(NamedTuple):
     is_whole: bool = True
 
     def of(self, uid: str, namespace: str, name: str) -> Answered:
-        """As it is, where it is of that pod; else refused."""
+        """Unchanged if it comes from that pod, else refused."""
         if self.snapshot is None:
             return self
-        who = self.snapshot.who
-        if (who.uid, who.namespace, who.pod) == (uid, namespace, name):
+        sender = self.snapshot.who
+        if (sender.uid, sender.namespace, sender.pod) == (uid, namespace, name):
             return self
-        words = f"pod {who.namespace}/{who.pod} (UID {who.uid})"
-        return Answered(None, f"refused: the server there is {words}"[:_MAX_WORDS], "foreign")
+        text = f"pod {sender.namespace}/{sender.pod} (UID {sender.uid})"
+        return Answered(None, f"refused: the server there is {text}"[:_MAX_TEXT], "foreign")
 
 
 class PollRequest(asyncio.Protocol):
@@ -72,7 +71,7 @@ class PollRequest(asyncio.Protocol):
         self._end: asyncio.Future[Answered] | None = None
 
     async def answer(self, loop: asyncio.AbstractEventLoop) -> Answered:
-        """Never raises for what the other side does, and never takes longer than the limit."""
+        """Never raises for a failure of the other side, and never exceeds the time limit."""
         end: asyncio.Future[Answered] = loop.create_future()
         self._end = end
         timer = loop.call_later(self._limits.seconds, self._late)
@@ -135,7 +134,7 @@ class PollRequest(asyncio.Protocol):
             (each[15:].strip() for each in fields if each[:15].lower() == b"content-length:"), b""
         )
         if status.split(b" ")[1:2] != [b"200"] or not length.isdigit() or len(length) > 12:
-            text = status.decode("ascii", "replace")[:_MAX_WORDS]
+            text = status.decode("ascii", "replace")[:_MAX_TEXT]
             self._give(Answered(None, f"it answers with {text!r}", "bad"))
             return
         self._wanted = end + 4 + int(length)
@@ -151,7 +150,7 @@ class PollRequest(asyncio.Protocol):
 
 
 PORT_TRIES = 16
-"""Of a sidecar that shares its node's network, and whose port was taken (`export.http`)."""
+"""A sidecar on its node's network takes the next free port (`export.http`)."""
 _SLOW_AFTER = 3
 _LONGEST_WAIT = 30.0
 _END_SECONDS = 1.0
@@ -174,7 +173,7 @@ class PodPoll:
         period: float = 5.0,
         limits: PollLimits | None = None,
     ) -> None:
-        """`clock`: of the controller; answers carry its time."""
+        """`clock`: the controller's, which dates the answers."""
         self._clock = clock
         self.period = period
         self._limits = limits or PollLimits()
@@ -198,16 +197,13 @@ class PodPoll:
             self._thread.join(2.0)
 
     def want(self, targets: Iterable[PollTarget]) -> None:
-        """These and no others, from now on; from any thread."""
+        """Poll exactly these; from any thread."""
         wanted = {each.uid: each for each in targets}
         self._loop.call_soon_threadsafe(self._set, wanted)
 
     def take(self) -> list[Polled]:
-        """What has come since the last call."""
-        found = []
-        while self._answers:
-            found.append(self._answers.popleft())
-        return found
+        """The answers since the last call."""
+        return [self._answers.popleft() for _ in range(len(self._answers))]
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -246,7 +242,7 @@ class PodPoll:
         self._next()
 
     def _next(self) -> None:
-        """A loop that does not take what has come is not given more."""
+        """Start polls, unless the loop leaves too many answers untaken."""
         while self._waiting and self._busy < self._limits.at_once:
             pod = self._waiting.popleft()
             if pod.is_forgotten:
@@ -276,13 +272,13 @@ class PodPoll:
             self.failures[found.kind] += 1
             pod.failed(found)
         else:
-            pod.answered(snapshot.cursor)
-        reported = Polled(target.uid, self._clock(), snapshot, found.problem, found.is_whole, port)
-        self._answers.append(reported)
+            pod.failures, pod.cursor = 0, snapshot.cursor
+        polled = Polled(target.uid, self._clock(), snapshot, found.problem, found.is_whole, port)
+        self._answers.append(polled)
         self._again(pod, found)
 
     def _again(self, pod: _Pod, found: Answered) -> None:
-        """At its own moment; at once, where there is more to be had."""
+        """Schedule the next poll: at once if the sidecar has more to send."""
         if not found.is_whole and found.snapshot is not None:
             self._later(pod, 0.0)
             return
@@ -292,8 +288,6 @@ class PodPoll:
 
 
 class _Pod:
-    """One that is asked."""
-
     __slots__ = ("cursor", "due_at", "failures", "handle", "is_forgotten", "target", "tries")
 
     def __init__(self, target: PollTarget) -> None:
@@ -309,14 +303,10 @@ class _Pod:
     def port(self) -> int:
         return self.target.port + (self.tries % PORT_TRIES if self.target.has_host_network else 0)
 
-    def answered(self, cursor: str) -> None:
-        self.failures = 0
-        self.cursor = cursor
-
     def failed(self, found: Answered) -> None:
         self.failures += 1
         if found.kind in ("unreachable", "foreign"):
-            self.tries += 1  # it may have had to take another port
+            self.tries += 1  # its sidecar may have taken another port
 
     def forget(self) -> None:
         self.is_forgotten = True
@@ -325,8 +315,5 @@ class _Pod:
 
 
 def _share(uid: str) -> float:
-    """From 0 to 1, the same for the same pod: spreads them over the period."""
-    total = 0
-    for letter in uid:
-        total = (total * 131 + ord(letter)) % 10007
-    return total / 10007
+    """A stable fraction that spreads the pods over the period."""
+    return zlib.crc32(uid.encode()) / 2**32

@@ -1,36 +1,33 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which container of a pod trains, and what is known of its command, environment and mounts."""
+"""Which container of a pod trains, and its command, environment and mounts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from mwatch.manifests.names import PYZ, SIDECAR
+from mwatch.manifests.parts import PYZ, SIDECAR
 from mwatch.manifests.shell_text import LAUNCHERS
 from mwatch.model.checks.workload import Tree
+from mwatch.model.kube.fields import items, part, text
 
-_USUAL = ("pytorch", "node", "trainer", "training", "megatron")
+_USUAL_NAMES = ("pytorch", "node", "trainer", "training", "megatron")
+_GPUS = ("nvidia.com/gpu", "amd.com/gpu")
 
 
 def listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else []
 
 
-def named(value: Any) -> list[Tree]:
-    """The items of a list that are mappings: containers, volumes, mounts, variables."""
-    return [each for each in listed(value) if isinstance(each, Mapping)]
-
-
 def trainer_of(spec: Tree, wanted: str | None) -> Tree | None:
     """By its name, else the only one, the one with GPUs, the one that launches, a usual name."""
-    containers = [each for each in named(spec.get("containers")) if each.get("name") != SIDECAR]
+    containers = [each for each in items(spec, "containers") if each.get("name") != SIDECAR]
     if wanted is not None:
         return next((each for each in containers if each.get("name") == wanted), None)
     if len(containers) == 1:
         return containers[0]
-    for fits in (asks_for_gpus, launches, lambda each: each.get("name") in _USUAL):
+    for fits in (asks_for_gpus, launches, lambda each: each.get("name") in _USUAL_NAMES):
         found = [each for each in containers if fits(each)]
         if len(found) == 1:
             return found[0]
@@ -38,28 +35,17 @@ def trainer_of(spec: Tree, wanted: str | None) -> Tree | None:
 
 
 def asks_for_gpus(container: Tree) -> bool:
-    return any(gpus_of(container, where) for where in ("limits", "requests"))
-
-
-def gpus_of(container: Tree, where: str = "limits") -> int | None:
-    return amount(container, "nvidia.com/gpu", where) or amount(container, "amd.com/gpu", where)
-
-
-def amount(container: Tree, resource: str, where: str = "limits") -> int | None:
-    """Of a countable resource; None: not asked for, or no plain number."""
-    resources = container.get("resources")
-    given = resources.get(where) if isinstance(resources, Mapping) else None
-    value = given.get(resource) if isinstance(given, Mapping) else None
-    text = str(value)
-    return int(text) if text.isascii() and text.isdigit() else None
+    kinds = ((where, gpu) for where in ("limits", "requests") for gpu in _GPUS)
+    amounts = (str(part(container, "resources", where, gpu)) for where, gpu in kinds)
+    return any(each.isascii() and each.isdigit() and int(each) for each in amounts)
 
 
 def launches(container: Tree) -> bool:
-    return LAUNCHERS.search(" ".join(words_of_container(container))) is not None
+    return LAUNCHERS.search(" ".join(command_of(container))) is not None
 
 
-def words_of_container(container: Tree) -> tuple[str, ...]:
-    """Command and arguments; our own prefix is left out."""
+def command_of(container: Tree) -> tuple[str, ...]:
+    """Command and arguments, without the prefix that inject adds."""
     given = (*listed(container.get("command")), *listed(container.get("args")))
     words = [str(each) for each in given]
     if any(PYZ in each for each in words[:3]) and "--" in words:
@@ -73,21 +59,21 @@ def is_wrapped(container: Tree) -> bool:
 
 
 def environment_of(container: Tree) -> dict[str, str]:
-    """Literal values; those from elsewhere (a field, a Secret) are not in the text."""
-    pairs = ((each.get("name"), each.get("value")) for each in named(container.get("env")))
+    """Literal values; values from a field or a Secret are not in the manifest."""
+    pairs = ((each.get("name"), each.get("value")) for each in items(container, "env"))
     return {str(name): str(value) for name, value in pairs if name and value is not None}
 
 
 def mount_above(container: Tree, path: str) -> Tree | None:
-    """The mount that holds a path: the deepest one."""
-    held = [each for each in named(container.get("volumeMounts")) if _holds(each, path)]
-    return max(held, key=lambda each: len(str(each.get("mountPath"))), default=None)
+    """The deepest mount that holds a path."""
+    held = [each for each in items(container, "volumeMounts") if _holds(each, path)]
+    return max(held, key=lambda each: len(text(each, "mountPath")), default=None)
 
 
 def _holds(mount: Tree, path: str) -> bool:
-    point = str(mount.get("mountPath", "")).rstrip("/")
+    point = text(mount, "mountPath").rstrip("/")
     return bool(point) and (path == point or path.startswith(point + "/"))
 
 
 def volume_named(spec: Tree, name: str) -> Tree | None:
-    return next((each for each in named(spec.get("volumes")) if each.get("name") == name), None)
+    return next((each for each in items(spec, "volumes") if each.get("name") == name), None)

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of a tree that can be taken back: each one notes how.
+"""Changes of a tree that can be undone.
 
-The notes are short lists, kept as JSON in an annotation of the object. They find their place by
-keys and by the `name` of list items (their number where they have none), so that a person may
-change other parts in between. What a person changed of ours is removed all the same.
+Each change is recorded as a short list, kept as JSON in an annotation of the object. It names its
+place by keys and by the `name` of list items (their index if they have none), so a person may
+change other parts in between. Parts that mwatch added are removed even if a person changed them.
 """
 
 from __future__ import annotations
@@ -14,25 +14,24 @@ from typing import Any
 
 from mwatch.manifests.stream import plain, tree
 
-Note = list[Any]
+Change = list[Any]
 Step = str
-"""A key; `[NAME]` is the item of a list that has this name, or number."""
+"""A key; `[NAME]` is the list item of this name or index."""
 
 
 class Editor:
-    """Of one document. Aliases share parts: what was done to one of them is not done again."""
+    """Edits one document. YAML aliases share parts: a change of one is not repeated for others."""
 
     def __init__(self, content: MutableMapping[str, Any]) -> None:
         self._content = content
-        self.notes: list[Note] = []
+        self.changes: list[Change] = []
         self._done: set[tuple[int, str]] = set()
 
     def at(self, path: Sequence[Step]) -> Any:
-        """What is there; None where nothing is."""
         return find(self._content, path)
 
     def mapping(self, path: Sequence[Step]) -> MutableMapping[str, Any]:
-        """Made where it is not there."""
+        """The mapping there, created if missing."""
         found = self.at(path)
         if not isinstance(found, MutableMapping):
             self.put(path, {})
@@ -41,39 +40,39 @@ class Editor:
         return made
 
     def put(self, path: Sequence[Step], value: Any) -> None:
-        """The value of a key, whatever it was."""
+        """Set the value of a key."""
         above = self.at(path[:-1]) if path[:-1] else self._content
         key = path[-1]
         if self._is_done(above, key):
             return
         if key in above:
-            self.notes.append(["set", list(path), plain(above[key])])
+            self.changes.append(["set", list(path), plain(above[key])])
         else:
-            self.notes.append(["key", list(path)])
+            self.changes.append(["key", list(path)])
         above[key] = tree(value)
 
     def add(
         self, path: Sequence[Step], item: Mapping[str, Any], *, first: int | None = None
     ) -> None:
-        """An item with a name to a list, which is made where it is not there."""
+        """Add an item with a name to a list, which is created if missing."""
         if not isinstance(self.at(path), MutableSequence):
             self.put(path, [])
         items = self.at(path)
         name = str(item["name"])
         if self._is_done(items, name):
             return
-        self.notes.append(["item", list(path), name])
+        self.changes.append(["item", list(path), name])
         if first is None:
             items.append(tree(item))
         else:
             items.insert(first, tree(item))
 
     def prefix(self, path: Sequence[Step], words: Sequence[str]) -> None:
-        """Words before those of a list of texts."""
+        """Insert words at the start of a list of strings."""
         items = self.at(path)
         if self._is_done(items, "<prefix>"):
             return
-        self.notes.append(["words", list(path), len(words)])
+        self.changes.append(["words", list(path), len(words)])
         for index, word in enumerate(words):
             items.insert(index, word)
 
@@ -85,49 +84,44 @@ class Editor:
         return False
 
 
-def shortened(notes: Sequence[Note]) -> list[Note]:
-    """Items that were put into one list one after the other, as one note."""
-    short: list[Note] = []
-    for note in notes:
-        if short and note[0] == "item" and short[-1][:2] == note[:2]:
-            short[-1] = [*short[-1], *note[2:]]
+def shortened(changes: Sequence[Change]) -> list[Change]:
+    """Consecutive items of one list as one change."""
+    short: list[Change] = []
+    for change in changes:
+        if short and change[0] == "item" and short[-1][:2] == change[:2]:
+            short[-1] = [*short[-1], *change[2:]]
         else:
-            short.append(note)
+            short.append(change)
     return short
 
 
-def undo(content: MutableMapping[str, Any], notes: Sequence[Note]) -> None:
-    """The newest first; what is not there any more is passed over."""
-    for note in reversed(notes):
-        _undo(content, note)
+def undo(content: MutableMapping[str, Any], changes: Sequence[Change]) -> None:
+    """The newest first; parts that are gone are skipped."""
+    for change in reversed(changes):
+        _undo(content, change)
 
 
-def _undo(content: MutableMapping[str, Any], note: Note) -> None:
-    change, path = note[0], note[1]
-    if change in ("key", "set"):
+def _undo(content: MutableMapping[str, Any], change: Change) -> None:
+    kind, path = change[0], change[1]
+    if kind in ("key", "set"):
         above = find(content, path[:-1]) if path[:-1] else content
         if not isinstance(above, MutableMapping) or path[-1] not in above:
             return
-        if change == "set":
-            above[path[-1]] = tree(note[2])
-        elif _is_ours_alone(above[path[-1]]):
-            del above[path[-1]]
+        if kind == "set":
+            above[path[-1]] = tree(change[2])
+        elif not isinstance(above[path[-1]], Mapping | MutableSequence) or not above[path[-1]]:
+            del above[path[-1]]  # a list or mapping that a person has added to stays
         return
     items = find(content, path)
     if not isinstance(items, MutableSequence):
         return
-    if change == "words":
-        del items[: note[2]]
+    if kind == "words":
+        del items[: change[2]]
         return
-    ours = set(note[2:])
+    ours = set(change[2:])
     for index in reversed(range(len(items))):
         if _name(items[index]) in ours:
             del items[index]
-
-
-def _is_ours_alone(value: Any) -> bool:
-    """A list or mapping that was made for us, and that somebody has put more into, stays."""
-    return not isinstance(value, Mapping | MutableSequence) or not value
 
 
 def find(content: Any, path: Sequence[Step]) -> Any:
@@ -143,7 +137,7 @@ def find(content: Any, path: Sequence[Step]) -> Any:
 
 
 def _item(items: Sequence[Any], name: str) -> Any:
-    """By its name; by its number in lists whose items have none."""
+    """By name; by index in lists whose items have no name."""
     found = next((each for each in items if _name(each) == name), None)
     if found is None and name.isdigit() and int(name) < len(items):
         return items[int(name)]

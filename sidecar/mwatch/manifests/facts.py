@@ -1,18 +1,28 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""From a stream of documents to the jobs in it, as the checks see them."""
+"""A job of a manifest in the form that the checks read, with its command lines and scripts.
+
+A TrainJob is joined with its runtime into one pod template, as far as the checks need it: command,
+arguments, environment, image, resources, and volumes of its overrides. The operator does the same
+in the cluster. A runtime that is not in the same file is not known.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from mwatch.manifests import containers, kinds, shell_text
 from mwatch.manifests.kinds import Template
-from mwatch.manifests.trainjob_view import NODE, joined
 from mwatch.model.checks.workload import OtherObject, Path, Replica, Tree, Workload
+from mwatch.model.kube.fields import items, mapping, part
 
+NODE = "node"
+"""In trainer v2, the name of the replicated job that trains and of its container."""
+STEP_LABEL = "trainer.kubeflow.org/trainjob-ancestor-step"
+_OVERRIDES = (("podTemplateOverrides", ("spec",)), ("podSpecOverrides", ()))
+"""Of trainer 2.1 and 2.0."""
 _POD_NAMES = {kinds.PYTORCHJOB: "pytorch", kinds.TRAINJOB: NODE}
 _MAX_FILES = 8
 
@@ -23,23 +33,22 @@ def workload_of(
     lines: Mapping[Path, int] | None = None,
     container: str | None = None,
 ) -> Workload | None:
-    """None for an object that is no training job."""
+    """None for an object that is not a training job."""
     kind = kinds.kind_of(content)
     if kind is None or kind in kinds.RUNTIMES:
         return None
     files = {each.name: each.content for each in others if each.kind == "ConfigMap"}
     wanted = container or _POD_NAMES.get(kind)
     found = (
-        [joined(content, _runtime_of(content, others))]
+        [_joined(content, _runtime_of(content, others))]
         if kind == kinds.TRAINJOB
         else kinds.templates(content)
     )
-    metadata = content.get("metadata")
-    metadata = metadata if isinstance(metadata, Mapping) else {}
+    metadata, namespace = mapping(content, "metadata"), part(content, "metadata", "namespace")
     return Workload(
         kind=kind,
         name=str(metadata.get("name") or metadata.get("generateName") or ""),
-        namespace=_text(metadata.get("namespace")),
+        namespace=None if namespace is None else str(namespace),
         content=content,
         replicas=tuple(_replica(each, wanted, files) for each in found),
         others=tuple(others),
@@ -50,14 +59,13 @@ def workload_of(
 def _replica(template: Template, wanted: str | None, files: Mapping[str, Tree]) -> Replica:
     spec = template.spec
     container = containers.trainer_of(spec, wanted)
-    labels = kinds.at(template.content, ("metadata", "labels"))
     base = Replica(
         name=template.name,
         path=template.path,
         count=template.pods,
         restart_policy=template.restart_policy,
         pod=spec,
-        pod_labels=labels if isinstance(labels, Mapping) else {},
+        pod_labels=mapping(template.content, "metadata", "labels"),
         container=container,
         container_path=(*template.path, "spec", "containers"),
     )
@@ -65,9 +73,9 @@ def _replica(template: Template, wanted: str | None, files: Mapping[str, Tree]) 
 
 
 def _with_command(base: Replica, container: Tree, files: Mapping[str, Tree]) -> Replica:
-    items = containers.listed(base.pod.get("containers"))
-    index = next(number for number, each in enumerate(items) if each is container)
-    words = containers.words_of_container(container)
+    listed = containers.listed(base.pod.get("containers"))
+    index = next(number for number, each in enumerate(listed) if each is container)
+    words = containers.command_of(container)
     environment = containers.environment_of(container)
     scripts = _scripts(words, base.pod, container, files)
     text = "\n".join(scripts)
@@ -87,7 +95,7 @@ def _with_command(base: Replica, container: Tree, files: Mapping[str, Tree]) -> 
 def _scripts(
     words: Sequence[str], pod: Tree, container: Tree, files: Mapping[str, Tree]
 ) -> tuple[str, ...]:
-    """The shell's text first, then each script of the same stream that it starts."""
+    """The shell's text first, then each script that it starts and that a ConfigMap holds."""
     text = shell_text.shell_script(words)
     file = None if text is not None else shell_text.script_file(words)
     parts = [] if text is None else [text]
@@ -101,17 +109,60 @@ def _scripts(
 def _mounted_script(path: str, pod: Tree, container: Tree, files: Mapping[str, Tree]) -> str | None:
     mount = containers.mount_above(container, path)
     volume = None if mount is None else containers.volume_named(pod, str(mount.get("name")))
-    source = None if volume is None else kinds.at(volume, ("configMap", "name"))
-    data = kinds.at(files.get(str(source), {}), ("data",))
-    found = data.get(path.rsplit("/", 1)[-1]) if isinstance(data, Mapping) else None
+    source = None if volume is None else part(volume, "configMap", "name")
+    found = mapping(files.get(str(source)), "data").get(path.rsplit("/", 1)[-1])
     return None if found is None else str(found)
 
 
 def _runtime_of(content: Tree, others: Sequence[OtherObject]) -> Tree | None:
-    wanted = kinds.at(content, ("spec", "runtimeRef", "name"))
+    wanted = part(content, "spec", "runtimeRef", "name")
     found = (each for each in others if each.kind in kinds.RUNTIMES and each.name == wanted)
     return next((each.content for each in found), None)
 
 
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
+def _joined(content: Tree, runtime: Tree | None) -> Template:
+    base = node_template(runtime) if runtime is not None else None
+    spec: dict[str, Any] = dict(base.spec) if base is not None else {}
+    container = next((dict(each) for each in items(spec, "containers") if _is_node(each)), {})
+    trainer = mapping(content, "spec", "trainer")
+    container["name"] = NODE
+    container |= {key: trainer[key] for key in ("image", "command", "args") if key in trainer}
+    if isinstance(trainer.get("resourcesPerNode"), Mapping):
+        container["resources"] = trainer["resourcesPerNode"]
+    container["env"] = [*items(container, "env"), *items(trainer, "env")]
+    for _, override in overrides(content):
+        spec["volumes"] = [*items(spec, "volumes"), *items(override, "volumes")]
+        for each in (each for each in items(override, "containers") if _is_node(each)):
+            container["env"] += items(each, "env")
+            mounts = items(each, "volumeMounts")
+            container["volumeMounts"] = [*items(container, "volumeMounts"), *mounts]
+    spec["containers"] = [container]
+    nodes = kinds.whole(trainer.get("numNodes"))
+    policy = part(runtime, "spec", "mlPolicy", "numNodes")
+    return Template(
+        NODE,
+        ("spec", "trainer"),
+        ("spec", "trainer"),
+        {"spec": spec},
+        nodes or kinds.whole(policy, default=1),
+        None if base is None else base.restart_policy,
+    )
+
+
+def overrides(content: Tree) -> Iterator[tuple[tuple[str, ...], Tree]]:
+    """Each with its path."""
+    for key, below in _OVERRIDES:
+        for index, each in enumerate(items(content, "spec", key)):
+            found = part(each, *below)
+            if isinstance(found, Mapping):
+                yield ("spec", key, f"[{index}]", *below), found
+
+
+def node_template(runtime: Tree) -> Template | None:
+    """The replicated job that trains."""
+    found = kinds.templates(runtime)
+    return next((each for each in found if each.name == NODE), found[0] if found else None)
+
+
+def _is_node(container: Tree) -> bool:
+    return container.get("name") == NODE

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where the pod templates of a job lie, by its kind.
+"""Where the pod templates are in a job, by its kind.
 
 | kind | templates | the name of the run in a pod's labels |
 | --- | --- | --- |
@@ -10,7 +10,7 @@
 | Job (`batch/v1`) | one | `job-name` |
 | StatefulSet (`apps/v1`) | one | none: its own name |
 
-A TrainJob has no template: its runtime has.
+A TrainJob has no template; its runtime has one.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mwatch.model.checks.workload import Path, Tree
+from mwatch.model.kube.fields import mapping, part
 
 PYTORCHJOB, JOBSET, TRAINJOB, JOB, STATEFULSET = (
     "PyTorchJob", "JobSet", "TrainJob", "Job", "StatefulSet",
@@ -39,7 +40,6 @@ RUN_LABELS = {
     JOB: "job-name",
     **dict.fromkeys(RUNTIMES, "jobset.sigs.k8s.io/jobset-name"),
 }
-REPLICA_TYPES = ("Master", "Worker")
 
 
 class Template(NamedTuple):
@@ -51,17 +51,17 @@ class Template(NamedTuple):
     content: Tree
     """With `metadata` and `spec`."""
     pods: int | None
-    """None: no number in the text."""
+    """None: not a number in the manifest."""
     restart_policy: str | None
 
     @property
     def spec(self) -> Tree:
-        found = self.content.get("spec")
-        return found if isinstance(found, Mapping) else {}
+        return mapping(self.content, "spec")
 
 
 def kind_of(content: Any) -> str | None:
-    """One of our kinds; None for any other object, and for one of the same name elsewhere."""
+    """None for an object that is neither a job nor a runtime, also for the same kind of another
+    API group."""
     if not isinstance(content, Mapping):
         return None
     kind, version = str(content.get("kind")), str(content.get("apiVersion", ""))
@@ -70,7 +70,7 @@ def kind_of(content: Any) -> str | None:
 
 
 def templates(content: Tree) -> list[Template]:
-    """In the order of the text; what has not the shape of a template is left out."""
+    """In the order of the manifest; malformed templates are left out."""
     kind = kind_of(content)
     if kind == PYTORCHJOB:
         return list(_of_pytorchjob(content))
@@ -80,9 +80,9 @@ def templates(content: Tree) -> list[Template]:
         return list(_of_jobset(content, ("spec", "template", "spec")))
     if kind in (JOB, STATEFULSET):
         counts = "parallelism" if kind == JOB else "replicas"
-        template = at(content, ("spec", "template"))
+        template = part(content, "spec", "template")
         if isinstance(template, Mapping):
-            count = whole(at(content, ("spec", counts)), default=1)
+            count = whole(part(content, "spec", counts), default=1)
             path = ("spec", "template")
             policy = "Always" if kind == STATEFULSET else _policy(template)
             return [Template(kind, path, path, template, count, policy)]
@@ -90,9 +90,8 @@ def templates(content: Tree) -> list[Template]:
 
 
 def _of_pytorchjob(content: Tree) -> Iterator[Template]:
-    specs = at(content, ("spec", "pytorchReplicaSpecs"))
-    for name, replica in specs.items() if isinstance(specs, Mapping) else ():
-        template = replica.get("template") if isinstance(replica, Mapping) else None
+    for name, replica in mapping(content, "spec", "pytorchReplicaSpecs").items():
+        template = part(replica, "template")
         if not isinstance(template, Mapping):
             continue
         path = ("spec", "pytorchReplicaSpecs", str(name), "template")
@@ -104,15 +103,15 @@ def _of_pytorchjob(content: Tree) -> Iterator[Template]:
 
 
 def _of_jobset(content: Tree, above: tuple[str, ...]) -> Iterator[Template]:
-    jobs = at(content, (*above, "replicatedJobs"))
+    jobs = part(content, *above, "replicatedJobs")
     for index, job in enumerate(jobs if isinstance(jobs, Sequence) else ()):
-        template = at(job, ("template", "spec", "template"))
+        template = part(job, "template", "spec", "template")
         if not isinstance(template, Mapping):
             continue
         name = str(job.get("name"))
         below = ("template", "spec", "template")
         replicas = whole(job.get("replicas"), default=1)
-        pods = whole(at(job, ("template", "spec", "parallelism")), default=1)
+        pods = whole(part(job, "template", "spec", "parallelism"), default=1)
         count = None if replicas is None or pods is None else replicas * pods
         yield Template(
             name,
@@ -125,14 +124,8 @@ def _of_jobset(content: Tree, above: tuple[str, ...]) -> Iterator[Template]:
 
 
 def _policy(template: Tree) -> str | None:
-    found = at(template, ("spec", "restartPolicy"))
+    found = part(template, "spec", "restartPolicy")
     return None if found is None else str(found)
-
-
-def at(content: Any, keys: Sequence[str]) -> Any:
-    for key in keys:
-        content = content.get(key) if isinstance(content, Mapping) else None
-    return content
 
 
 def whole(value: Any, default: int | None = None) -> int | None:

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a command line or a shell script says of the training: flags, values, what it ends with.
+"""Flags and values of a training command, read from a command line or a shell script.
 
-A script is read as words, not run: variables are filled in from the container's environment and
-from plain assignments in the script. Loops, functions and computed names stay unknown, and so does
-what a script with branches gives two values.
+A script is not run but split into words; variables are filled in from the container's environment
+and from plain assignments in the script. Loops, functions and computed names stay unknown, as does
+a variable that a script with branches assigns twice.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ LAUNCHERS = re.compile(
 )
 
 
-def base(word: str) -> str:
+def base_name(word: str) -> str:
     return word.rsplit("/", 1)[-1]
 
 
 def shell_script(words: Sequence[str]) -> str | None:
-    """The text of `bash -c TEXT`; None where no shell gets a text."""
-    if not words or base(words[0]) not in SHELLS:
+    """The TEXT of `bash -c TEXT`."""
+    if not words or base_name(words[0]) not in SHELLS:
         return None
     for index, word in enumerate(words[1:], 1):
         if _TEXT_FLAG.fullmatch(word):
@@ -56,18 +56,18 @@ def script_file(words: Sequence[str]) -> str | None:
         return None
     if words[0].endswith(".sh"):
         return words[0]
-    if base(words[0]) in SHELLS:
+    if base_name(words[0]) in SHELLS:
         return next((each for each in words[1:] if not each.startswith(("-", "+"))), None)
     return None
 
 
 def called_files(script: str) -> list[str]:
-    """Scripts that a text starts by path."""
+    """Scripts that a script starts by path."""
     return list(dict.fromkeys(re.findall(r"(?<![\w=:-])(/[\w./-]+\.sh)\b", script)))
 
 
 def variables(script: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment, and what the script assigns; the last assignment counts."""
+    """The environment and the script's assignments, of which the last counts."""
     known, doubtful = dict(environment), set[str]()
     assigned: dict[str, str] = {}
     for name, value in _ASSIGNMENT.findall(script[:MAX_SCRIPT]):
@@ -87,7 +87,7 @@ def has_branches(script: str) -> bool:
 
 
 def filled(text: str, known: Mapping[str, str]) -> str:
-    """With variables filled in, as far as they are known."""
+    """Fill in the known variables."""
     for _ in range(_ROUNDS):
         done = _VARIABLE.sub(lambda found: _value(found, known), text)
         if done == text:
@@ -103,12 +103,8 @@ def _value(found: re.Match[str], known: Mapping[str, str]) -> str:
     return found.group(2) if found.group(2) is not None else found.group(0)
 
 
-def is_known(value: str | None) -> bool:
-    return bool(value) and "$" not in str(value) and "`" not in str(value)
-
-
 def words_of(script: str) -> list[str]:
-    """All words of a script; nothing where its quotes do not match. Comments are left out."""
+    """All words of a script, without comments; unparsed words if its quotes do not match."""
     text = re.sub(r"(?m)(^|\s)#[^\n]*", r"\1", script[:MAX_SCRIPT]).replace("\\\n", " ")
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
@@ -122,8 +118,8 @@ def words_of(script: str) -> list[str]:
 def arguments(
     words: Iterable[str], known: Mapping[str, str], *, is_branched: bool = False
 ) -> dict[str, str | None]:
-    """Flags with their values, the last of each; None: no value, or one that is not known.
-    `is_branched`: of two values only one may be the right one, and nobody knows which."""
+    """Flags with the last value of each; None: no value, or an unknown one. `is_branched`: a flag
+    with two different values is unknown."""
     found: dict[str, str | None] = {}
     for name, value in _pairs(words, known):
         is_other = is_branched and name in found and found[name] != value
@@ -159,4 +155,4 @@ def _is_flag(name: str, equals: str) -> bool:
 
 def _settled(value: str, known: Mapping[str, str]) -> str | None:
     value = filled(value, known)
-    return value if is_known(value) else None
+    return value if value and not set(value) & {"$", "`"} else None

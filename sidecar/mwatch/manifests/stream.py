@@ -1,17 +1,17 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A stream of YAML documents, of which those that nobody changes keep every byte.
+"""A stream of YAML documents; unchanged documents keep every byte.
 
-In a document that is changed only the lines of the change differ. Where that cannot be done, it is
-printed again by a library that keeps comments, quotes and the order of keys; its indentation is
-measured first, so that few other lines differ. A document in JSON stays JSON, with its indentation.
+In a changed document only the lines of the change differ. Where that fails, ruamel.yaml prints the
+document with its comments, quotes, order of keys and measured indentation, so that few other lines
+differ. A JSON document stays JSON, with its indentation.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +37,7 @@ RENDER = "render it first (helm template NAME CHART) and give what comes out wit
 
 @dataclass(slots=True)
 class Document:
-    """One of a stream; `head` and `tail` are lines around it that are kept as they are."""
+    """`head` and `tail` are lines around the body that never change."""
 
     file: str
     head: str
@@ -46,7 +46,7 @@ class Document:
     first_line: int
     """Of the body, from 1."""
     content: Any = None
-    """A tree that remembers its comments; None: an empty document."""
+    """A tree with comments; None: an empty document."""
     is_changed: bool = False
 
     @property
@@ -70,17 +70,17 @@ class Document:
         if not self.body:
             return printed
         text = transplanted(self.body, _printed(yaml, yaml.load(self.body)), printed)
-        return text if _says(text, self.content) else printed
+        return text if _means(text, self.content) else printed
 
     def lines(self) -> dict[Path, int]:
-        """Where each key and each item stands in the file."""
+        """The line of each key and each item in the file."""
         return {path: line + self.first_line for path, line in _lines(self.content, ())}
 
-    def refusal(self, path: Path, words: str) -> InputError:
+    def refusal(self, path: Path, problem: str) -> InputError:
         """An error that names the line."""
         known = self.lines()
         nearest = (known[path[:end]] for end in range(len(path), -1, -1) if path[:end] in known)
-        return InputError(f"{self.file}:{next(nearest, self.first_line)}: {words}")
+        return InputError(f"{self.file}:{next(nearest, self.first_line)}: {problem}")
 
 
 def _printed(yaml: YAML, content: Any) -> str:
@@ -89,7 +89,7 @@ def _printed(yaml: YAML, content: Any) -> str:
     return "".join(sink.parts)
 
 
-def _says(text: str, content: Any) -> bool:
+def _means(text: str, content: Any) -> bool:
     try:
         return bool(plain(_yaml(text).load(text)) == plain(content))
     except (YAMLError, ValueError, RecursionError):
@@ -97,7 +97,7 @@ def _says(text: str, content: Any) -> bool:
 
 
 def _json(content: Any, body: str) -> str:
-    """In the manner of the text: on one line, or with its indentation."""
+    """On one line or with the indentation of the body."""
     lines = body.splitlines()
     indent = len(lines[1]) - len(lines[1].lstrip()) if len(lines) > 1 else None
     text = json.dumps(plain(content), indent=indent, ensure_ascii=False)
@@ -114,7 +114,7 @@ class _Sink:
 
 
 def read(text: str, file: str) -> list[Document]:
-    """InputError, with the line, where it cannot be read."""
+    """InputError, with the line, if it cannot be parsed."""
     if len(text) > MAX_CHARACTERS:
         raise InputError(f"{file}: is too large for a manifest ({len(text)} characters)")
     documents = [_document(chunk, file, line) for chunk, line in _chunks(text)]
@@ -125,12 +125,11 @@ def read(text: str, file: str) -> list[Document]:
 
 
 def new_document(content: Mapping[str, Any], file: str) -> Document:
-    """One to be put behind the others."""
     return Document(file, "---\n", "", "", 1, tree(content), is_changed=True)
 
 
 def tree(value: Any) -> Any:
-    """Plain data as the library's own, which remembers comments."""
+    """Plain data in ruamel.yaml's types, which carry comments."""
     if isinstance(value, Mapping):
         made = CommentedMap()
         for key, each in value.items():
@@ -142,7 +141,7 @@ def tree(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Without comments, and without the library's kinds of texts and numbers."""
+    """Without comments and ruamel.yaml's own types of strings and numbers."""
     if isinstance(value, Mapping):
         return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -152,11 +151,11 @@ def plain(value: Any) -> Any:
     for kind in (int, float, str):
         if isinstance(value, kind):
             return kind(value)
-    return str(value)  # a date: Kubernetes takes it as a text
+    return str(value)  # a date, which is a string in Kubernetes
 
 
 def _chunks(text: str) -> Iterator[tuple[str, int]]:
-    """Each document with the line that separates it from the one before, and its first line."""
+    """Each document with its separator, and its first line."""
     lines: list[str] = []
     start = 1
     for number, line in enumerate(text.splitlines(keepends=True), 1):
@@ -171,14 +170,14 @@ def _chunks(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _is_directive(lines: list[str]) -> bool:
-    """`%YAML 1.2` and the like: the separator behind it begins the same document."""
+    """`%YAML 1.2`: the separator after it begins the same document."""
     return any(each.startswith("%") for each in lines) and all(map(_is_aside, lines))
 
 
 def _document(chunk: str, file: str, line: int) -> Document:
     lines = chunk.splitlines(keepends=True)
     mark = _MARK.match(chunk)
-    if mark is not None:  # the document begins on the line of its separator
+    if mark is not None:  # the document starts on the line of its separator
         lines[0] = lines[0][mark.end() :]
         return Document(file, mark.group(0), "".join(lines), "", line)
     begin = 0
@@ -204,23 +203,18 @@ def _parsed(document: Document) -> Any:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         line = document.first_line + (mark.line if mark is not None else 0)
         if found := _templated(document):
-            line, message = found, f"is a template and no manifest; {RENDER}"
+            line, message = found, f"is a template, not a manifest; {RENDER}"
         else:
-            reported = (
-                getattr(error, "problem", None) if isinstance(error, MarkedYAMLError) else None
-            )
-            message = (
-                f"invalid YAML: {' '.join(str(reported or error).split())[:160]}; correct this line"
-            )
+            problem = error.problem if isinstance(error, MarkedYAMLError) else None
+            text = " ".join(str(problem or error).split())[:160]
+            message = f"invalid YAML: {text}; correct this line"
         raise InputError(f"{document.file}:{line}: {message}") from None
 
 
 def _templated(document: Document) -> int | None:
-    """The first line that holds a placeholder of a template."""
-    for number, line in enumerate(document.body.splitlines(), document.first_line):
-        if _TEMPLATED.search(line):
-            return number
-    return None
+    """The first line with a placeholder of a template."""
+    lines = enumerate(document.body.splitlines(), document.first_line)
+    return next((number for number, line in lines if _TEMPLATED.search(line)), None)
 
 
 def _yaml(body: str) -> YAML:
@@ -234,7 +228,7 @@ def _yaml(body: str) -> YAML:
 
 
 def _indents(body: str) -> tuple[int, int, int]:
-    """Of mappings inside mappings, of what stands behind a dash, of the dashes below their key."""
+    """Indentation of mappings, of the text after a dash, and of dashes below their key."""
     mapping: int | None = None
     dashes: tuple[int, int] | None = None
     above: int | None = None
@@ -254,20 +248,12 @@ def _indents(body: str) -> tuple[int, int, int]:
 
 def _lines(node: Any, path: Path) -> Iterator[tuple[Path, int]]:
     """Zero-based, within the body."""
-    if isinstance(node, CommentedMap):
-        for key, value in node.items():
-            where = (node.lc.data or {}).get(key)
-            if where is not None:
-                yield (*path, str(key)), where[0]
-            yield from _lines(value, (*path, str(key)))
-    elif isinstance(node, CommentedSeq):
-        for index, value in enumerate(node):
-            where = (node.lc.data or {}).get(index)
-            if where is not None:
-                yield (*path, index), where[0]
-            yield from _lines(value, (*path, index))
-
-
-def mapping_of(value: Any) -> MutableMapping[str, Any]:
-    """The value, or an empty mapping that belongs to nobody."""
-    return value if isinstance(value, MutableMapping) else {}
+    if not isinstance(node, CommentedMap | CommentedSeq):
+        return
+    pairs = node.items() if isinstance(node, CommentedMap) else enumerate(node)
+    for key, value in pairs:
+        below = (*path, key if isinstance(node, CommentedSeq) else str(key))
+        where = (node.lc.data or {}).get(key)
+        if where is not None:
+            yield below, where[0]
+        yield from _lines(value, below)

@@ -1,11 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of a printed text, made in the text that somebody wrote.
+"""Applies the change between two printed forms of a tree to the text that a user wrote.
 
-A library prints a tree in its own manner: one indentation, one space behind a comma. So the tree is
-printed twice, before and after the change, and only what differs between the two goes into the
-user's text, at the place of its lines there. What comes out may still be wrong where the user's
-manner is odd; whoever calls this reads it again and compares.
+A library prints a tree in its own style (indentation, spaces). So the tree is printed before and
+after the change, and only the difference goes into the user's text, next to the same lines. The
+result may be wrong for an unusual style: the caller must parse it and compare.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ _BLOCK = re.compile(r"(?:^|[\s:-])[|>][-+0-9]*\s*(?:#.*)?$")
 
 
 class _Change(NamedTuple):
-    """Lines of the first printing, and those of the second that take their place."""
+    """Lines of the first printing, and the lines of the second that replace them."""
 
     old: slice
     new: slice
 
 
 def transplanted(text: str, before: str, after: str) -> str:
-    """The text with what differs between two printings of it. Comments stay where they are."""
+    """The text with the difference between two printings of it. Comments stay in place."""
     mine = text.splitlines()
     first, second = (list(_content(each.splitlines())) for each in (before, after))
     ending = "\r\n" if "\r\n" in text else "\n"
@@ -47,7 +46,7 @@ def transplanted(text: str, before: str, after: str) -> str:
 
 
 def _content(lines: Sequence[str]) -> Iterator[str]:
-    """Without empty lines and comments, but for those inside a block of text."""
+    """Without empty lines and comments, except inside a block scalar."""
     text_below: int | None = None
     for line in lines:
         if text_below is not None and (not line.strip() or _indent(line) > text_below):
@@ -59,7 +58,7 @@ def _content(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _places(mine: Sequence[str], first: Sequence[str]) -> dict[int, int]:
-    """Of each printed line that the user wrote too, but for spaces: its number there."""
+    """Printed line numbers to the user's, for lines that are equal but for spaces."""
     found = SequenceMatcher(None, _bare(first), _bare(mine), autojunk=False)
     return {
         block.a + each: block.b + each
@@ -75,7 +74,7 @@ def _bare(lines: Sequence[str]) -> list[str]:
 def _changes(
     first: Sequence[str], second: Sequence[str], places: dict[int, int]
 ) -> Iterator[_Change]:
-    """Each grown until the lines around it are the user's too, or nothing is left."""
+    """Each change, grown until the lines around it are in the user's text too."""
     last: _Change | None = None
     for tag, a, b, c, d in SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
         if tag == "equal":
@@ -94,7 +93,7 @@ def _changes(
 
 
 def _span(old: slice, places: dict[int, int], mine: Sequence[str]) -> tuple[int, int]:
-    """In the user's text; comments at its ends stay outside."""
+    """In the user's text, without comments at either end."""
     if old.start == old.stop:
         start = places[old.start - 1] + 1 if old.start > 0 else places.get(0, len(mine))
         return start, start
@@ -108,7 +107,7 @@ def _span(old: slice, places: dict[int, int], mine: Sequence[str]) -> tuple[int,
 
 
 def _replaced(mine: list[str], old: list[str], new: list[str]) -> list[str]:
-    """Within the lines, where they hold the same letters: so the user's own spaces stay."""
+    """Change within the lines if they have the same letters, to keep the user's spaces."""
     if not old or not new or _letters(mine) != _letters(old):
         return new
     if len(old) < len(new):
@@ -131,7 +130,7 @@ def _likeness(old: list[str], new: list[str]) -> int:
 
 
 def _respelt(mine: list[str], old: list[str], new: list[str]) -> list[str]:
-    """What stands between the equal beginning and the equal end is another."""
+    """Replace the text between the equal beginning and the equal end."""
     was, now, whole = _joined(old), _joined(new), "\n".join(mine)
     head = _common(was, now)
     tail = _common(was[head:][::-1], now[head:][::-1])
@@ -141,7 +140,7 @@ def _respelt(mine: list[str], old: list[str], new: list[str]) -> list[str]:
 
 
 def _joined(lines: Sequence[str]) -> str:
-    """Without the indentation, and without what keeps comments in their column."""
+    """Without indentation and without the padding of comments."""
     return re.sub(r" +#", " #", "\n".join(lines).lstrip())
 
 
@@ -150,7 +149,7 @@ def _letters(lines: Sequence[str]) -> str:
 
 
 def _line_after(lines: Sequence[str], letters: int) -> int:
-    """How many lines hold so many letters."""
+    """How many lines contain that many letters."""
     for count, line in enumerate(_bare(lines)):
         if letters <= 0:
             return count
@@ -168,7 +167,7 @@ def _common(one: str, other: str) -> int:
 
 
 def _reached(text: str, letters: int) -> int:
-    """Where the letter of that number is, spaces not counted."""
+    """The index of a letter, counted without spaces."""
     for index, each in enumerate(text):
         if each.isspace():
             continue
@@ -185,7 +184,7 @@ def _shifted(
     first: Sequence[str],
     places: dict[int, int],
 ) -> list[str]:
-    """As far to the right as the lines beside them stand in the user's text."""
+    """Indented like their sibling lines in the user's text."""
     moved: list[str] = []
     for block in _blocks(new):
         by = 0
@@ -199,7 +198,7 @@ def _shifted(
 
 
 def _blocks(lines: list[str]) -> Iterator[list[str]]:
-    """Cut where a line stands further to the left than the first of its block."""
+    """Split before a line that is further left than the first of its block."""
     block: list[str] = []
     for line in lines:
         is_left = bool(block) and _is_content(line) and _indent(line) < _indent(block[0])
@@ -212,7 +211,7 @@ def _blocks(lines: list[str]) -> Iterator[list[str]]:
 
 
 def _sibling(line: str, old: slice, first: Sequence[str], places: dict[int, int]) -> int | None:
-    """A line of the same list or mapping, above or below; else the nearest one above."""
+    """A line of the same list or mapping, else the nearest line above."""
     for way in (range(old.start - 1, -1, -1), range(old.stop, len(first))):
         for each in way:
             if not _is_content(first[each]):
@@ -231,7 +230,7 @@ def _is_beside(one: str, line: str) -> bool:
 
 
 def _is_above(one: str, line: str) -> bool:
-    """A key that stands right above, or below, the dashes of a list."""
+    """A key directly above or below the dashes of a list."""
     return _has_dash(line) and not _has_dash(one) and _indent(one) == _indent(line)
 
 
@@ -244,7 +243,7 @@ def _has_dash(line: str) -> bool:
 
 
 def _depth(line: str) -> int:
-    """Where the key stands, behind the dash of its item."""
+    """The column of the key, after the dash of its item."""
     bare = line.lstrip()
     return _indent(line) + (len(bare) - len(bare[1:].lstrip()) if _has_dash(line) else 0)
 

@@ -1,14 +1,13 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A whole file: which objects in it are jobs, and what becomes of each.
+"""Inject, uninject and the checks for a whole file: which objects are jobs, and their changes.
 
-A PyTorchJob, JobSet or TrainJob trains. A Job or StatefulSet is often something else (data
-preparation, a store): beside others it is taken only where it looks like training, or by name.
+A PyTorchJob, JobSet or TrainJob always trains. A Job or StatefulSet is often something else (data
+preparation, a database): among others it is chosen only if it looks like training, or by name.
 
-Adds mwatch to a TrainJob. It cannot name a new container, so its runtime must hold ours.
-
-A runtime in the same stream is changed. Else one of our own is written behind the job, and the
-job refers to it: a cluster's runtime is shared, and whoever changes it changes other jobs.
+A TrainJob cannot add a container, so its runtime must contain the sidecar. A runtime in the same
+file is changed. Else a new runtime is written after the job: a cluster's runtime is shared with
+other jobs.
 """
 
 from __future__ import annotations
@@ -17,75 +16,71 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mwatch.errors import InputError
-from mwatch.manifests import kinds, names, parts
-from mwatch.manifests.containers import mount_above, named
+from mwatch.manifests import kinds, parts
+from mwatch.manifests.containers import mount_above
 from mwatch.manifests.edit import Editor
-from mwatch.manifests.facts import workload_of
+from mwatch.manifests.facts import NODE, STEP_LABEL, node_template, overrides, workload_of
 from mwatch.manifests.inject import (
+    SAVE_FLAGS,
     Content,
     JobObject,
+    Pod,
+    add_to_pod,
     inject,
     mark,
     mode_of,
     refusal_at,
+    refuse_taken_names,
     remove,
     run_of,
     trains,
+    unrendered,
 )
 from mwatch.manifests.parts import InjectRequest, PodRun
-from mwatch.manifests.pod import SAVE_FLAGS, Pod, add_to_pod, refuse_strangers
 from mwatch.manifests.stream import Document, new_document, read
-from mwatch.manifests.trainjob_view import NODE, STEP_LABEL, node_template, overrides, trainer_of
-from mwatch.manifests.unrendered import unrendered
-from mwatch.model.checks.workload import OtherObject, Path, Replica, Workload
+from mwatch.model.checks.workload import OtherObject, Path, Replica, Tree, Workload
+from mwatch.model.kube.fields import items, mapping, part
 
 _API = "trainer.kubeflow.org/v1alpha1"
 _REF = ("spec", "runtimeRef")
 _MAX_RESTARTS = 3
 
 
-class Injected(NamedTuple):
-    notes: list[str]
-    runtime: Content | None
-    """To be written behind the job; None: the job's own was changed."""
-
-
 def inject_trainjob(
     job: JobObject, runtimes: Sequence[JobObject], request: InjectRequest
-) -> Injected:
-    """InputError, with the line."""
+) -> tuple[list[str], Content | None]:
+    """Notes for the user, and a new runtime to write after the job. InputError, with the line."""
     remove(job)
-    for path, words in unrendered(job.content):
-        raise job.refuse(path, words)
+    for path, problem in unrendered(job.content):
+        raise job.refuse(path, problem)
     mode, run = mode_of(job, request), run_of(job, kinds.TRAINJOB)
     if run.name is None:
         raise job.refuse(("metadata",), "a TrainJob needs a metadata.name: its runtime is named so")
     run = PodRun(run.name, kinds.RUN_LABELS[kinds.RUNTIMES[0]])
     editor = Editor(job.content)
-    replica = _replica(job)
-    wanted = kinds.at(job.content, (*_REF, "name"))
+    workload = workload_of(job.content, job.others)
+    assert workload is not None and workload.replicas, "a TrainJob always has one template"
+    replica = workload.replicas[0]
+    wanted = part(job.content, *_REF, "name")
     own = next((each for each in runtimes if _name(each.content) == wanted), None)
-    trainer = trainer_of(job.content)
+    trainer = mapping(job.content, "spec", "trainer")
     if own is None and not trainer.get("image"):
-        words = f"the runtime {wanted} is not in this file, and ours has no training image; "
-        raise job.refuse(("spec",), words + "give the job a spec.trainer.image")
+        problem = f"the runtime {wanted} is not in this file, and ours has no training image; "
+        raise job.refuse(("spec",), problem + "give the job a spec.trainer.image")
     runtime = _new_runtime(job, run, mode) if own is None else None
     target = own.content if own is not None else runtime or {}
-    reported = _equip(JobObject(target, (own or job).refuse), replica, request, run, mode, trainer)
+    _equip(JobObject(target, (own or job).refuse), replica, request, run, mode, trainer)
     if trainer.get("command"):
         launch = parts.launch(request, mode, _grace(target))
         editor.prefix(("spec", "trainer", "command"), launch)
     if runtime is not None:
-        _refer(editor, runtime)
-    reported += _show_checkpoints(editor, job, replica, request)
+        editor.mapping(_REF)
+        editor.put((*_REF, "apiGroup"), _API.partition("/")[0])
+        editor.put((*_REF, "kind"), runtime["kind"])
+        editor.put((*_REF, "name"), _name(runtime))
+    notes = _show_checkpoints(editor, job, replica, request)
     mark(editor, job.content, request, mode)
-    return Injected(reported, runtime)
-
-
-def _replica(job: JobObject) -> Replica:
-    seen = workload_of(job.content, job.others)
-    assert seen is not None and seen.replicas, "a TrainJob is always seen as one template"
-    return seen.replicas[0]
+    return notes, runtime
 
 
 def _equip(
@@ -94,27 +89,25 @@ def _equip(
     request: InjectRequest,
     run: PodRun,
     mode: str,
-    trainer: Any,
-) -> list[str]:
-    """Puts ours into the runtime's template; the prefix where the command is the runtime's."""
+    trainer: Tree,
+) -> None:
+    """Add to the runtime's template; the prefix too if the command is the runtime's."""
     remove(target)
     template = node_template(target.content)
-    container = next(
-        (each for each in named(template.spec.get("containers")) if each.get("name") == NODE), None
-    ) if template is not None else None  # fmt: skip
+    containers = [] if template is None else items(template.spec, "containers")
+    container = next((each for each in containers if each.get("name") == NODE), None)
     if template is None or container is None:
         raise target.refuse(("spec",), "the runtime has no container named 'node'; name it so")
     editor = Editor(target.content)
     has_own = bool(trainer.get("command"))
     if not has_own and not container.get("command"):
-        words = "neither the job nor its runtime has a command to wrap; give the job a "
-        raise target.refuse(("spec",), words + "spec.trainer.command: [torchrun, ...]")
+        problem = "neither the job nor its runtime has a command to wrap; give the job a "
+        raise target.refuse(("spec",), problem + "spec.trainer.command: [torchrun, ...]")
     pod = Pod(template, replica, container, target.refuse)
-    refuse_strangers(pod)
+    refuse_taken_names(pod)
     plain = request._replace(checkpoints=None)
     add_to_pod(editor, pod, plain, run, mode, with_prefix=not has_own)
     mark(editor, target.content, request, mode)
-    return []
 
 
 def _grace(runtime: Content) -> int:
@@ -124,14 +117,13 @@ def _grace(runtime: Content) -> int:
 
 
 def _new_runtime(job: JobObject, run: PodRun, mode: str) -> Content:
-    """One of the same kind as the one that the job refers to."""
-    namespace = kinds.at(job.content, ("metadata", "namespace"))
-    kind = str(kinds.at(job.content, (*_REF, "kind")) or kinds.RUNTIMES[1])
+    """Of the same kind as the runtime that the job refers to."""
+    namespace = part(job.content, "metadata", "namespace")
+    kind = str(part(job.content, *_REF, "kind") or kinds.RUNTIMES[1])
     is_inside = kind == kinds.RUNTIMES[0]
-    parts_of_name = [names.SIDECAR, None if is_inside else namespace, run.name]
-    trainer = trainer_of(job.content)
+    parts_of_name = [parts.SIDECAR, None if is_inside else namespace, run.name]
     gang = {"failurePolicy": {"maxRestarts": _MAX_RESTARTS, "restartStrategy": "BlockingRecreate"}}
-    container = {"name": NODE, "image": str(trainer.get("image"))}
+    container = {"name": NODE, "image": str(part(job.content, "spec", "trainer", "image"))}
     pod = {"spec": {"restartPolicy": "Never", "containers": [container]}}
     node = {
         "name": NODE,
@@ -151,31 +143,24 @@ def _new_runtime(job: JobObject, run: PodRun, mode: str) -> Content:
         },
         "spec": {
             "mlPolicy": {"numNodes": 1, "torch": {"numProcPerNode": "auto"}},
-            # One pod that exits for a restart restarts all of them; observing changes nothing.
+            # In mode act one pod that exits for a restart restarts all of them.
             "template": {"spec": {**(gang if mode == "act" else {}), "replicatedJobs": [node]}},
         },
     }
 
 
-def _refer(editor: Editor, runtime: Content) -> None:
-    editor.mapping(_REF)
-    editor.put((*_REF, "apiGroup"), _API.partition("/")[0])
-    editor.put((*_REF, "kind"), runtime["kind"])
-    editor.put((*_REF, "name"), _name(runtime))
-
-
 def _show_checkpoints(
     editor: Editor, job: JobObject, replica: Replica, request: InjectRequest
 ) -> list[str]:
-    """The sidecar gets the checkpoints' volume in the override that gives it to the trainer."""
+    """Mount the checkpoints for the sidecar in the override that mounts them for the trainer."""
     save = request.checkpoints or replica.text(*SAVE_FLAGS)
     for steps, override in overrides(job.content):
-        for each in named(override.get("containers")):
+        for each in items(override, "containers"):
             mount = mount_above(each, save) if save and each.get("name") == NODE else None
             if mount is not None:
                 key = "initContainers" if request.sidecar == "native" else "containers"
                 shown = {
-                    "name": names.SIDECAR,
+                    "name": parts.SIDECAR,
                     "env": [{"name": "MWATCH_SAVE", "value": save}],
                     "volumeMounts": [parts.checkpoint_mount(mount)],
                 }
@@ -185,7 +170,7 @@ def _show_checkpoints(
 
 
 def _name(content: Any) -> str:
-    return str(kinds.at(content, ("metadata", "name")))
+    return str(part(content, "metadata", "name"))
 
 
 _ALWAYS = (kinds.PYTORCHJOB, kinds.JOBSET, kinds.TRAINJOB)
@@ -195,15 +180,14 @@ class ManifestResult(NamedTuple):
     text: str
     objects: tuple[Content, ...]
     jobs: tuple[str, ...]
-    """Those that were changed: `PyTorchJob/gpt`."""
+    """Changed jobs, such as `PyTorchJob/gpt`."""
     notes: tuple[str, ...]
-    """What the user should know."""
 
 
 class Object(NamedTuple):
     document: Document
     path: Path
-    """Inside the document: items of a List have one."""
+    """Inside the document; not empty for items of a List."""
     content: Content
 
     @property
@@ -212,8 +196,7 @@ class Object(NamedTuple):
 
     @property
     def name(self) -> str:
-        metadata = self.content.get("metadata")
-        metadata = metadata if isinstance(metadata, Mapping) else {}
+        metadata = mapping(self.content, "metadata")
         return str(metadata.get("name") or metadata.get("generateName") or "")
 
     @property
@@ -222,49 +205,49 @@ class Object(NamedTuple):
 
 
 def inject_text(text: str, file: str, request: InjectRequest) -> ManifestResult:
-    """InputError, with file and line, where it cannot be done."""
+    """InputError, with file and line, if it cannot be done."""
     documents = read(text, file)
     objects = list(_objects(documents))
-    chosen, reported = _chosen(objects, file, request.only)
+    chosen, notes = _chosen(objects, file, request.only)
     runtimes = [each for each in objects if kinds.kind_of(each.content) in kinds.RUNTIMES]
     for each in chosen:
         job = _job(each, objects)
         if each.kind == kinds.TRAINJOB:
-            done = inject_trainjob(job, [_job(one, objects) for one in runtimes], request)
-            _drop_runtime(documents, done.runtime)
-            if done.runtime is not None:
-                documents.append(new_document(done.runtime, file))
+            others = [_job(one, objects) for one in runtimes]
+            found, runtime = inject_trainjob(job, others, request)
+            if runtime is not None:  # it replaces the one that an earlier inject wrote
+                name = _name(runtime)
+                documents = [one for one in documents if _runtime_name(one) != name]
+                documents.append(new_document(runtime, file))
             for one in runtimes:
-                one.document.is_changed |= one.name == kinds.at(
-                    each.content, ("spec", "runtimeRef", "name")
-                )
-            reported += [f"{each.title}: {words}" for words in done.notes]
+                one.document.is_changed |= one.name == part(each.content, *_REF, "name")
         else:
-            reported += [f"{each.title}: {words}" for words in inject(job, request)]
+            found = inject(job, request)
+        notes += [f"{each.title}: {note}" for note in found]
         each.document.is_changed = True
-    return _result(documents, [each.title for each in chosen], reported)
+    return _result(documents, [each.title for each in chosen], notes)
 
 
 def uninject_text(text: str, file: str, only: Sequence[str] = ()) -> ManifestResult:
-    """What inject wrote, without it; nothing of ours in it is no error, but is said."""
+    """Undo inject; a file without mwatch is not an error, but a note."""
     documents = read(text, file)
     objects = list(_objects(documents))
     changed: list[str] = []
     for each in objects:
         if only and each.name not in only:
             continue
-        reference = kinds.at(each.content, ("spec", "runtimeRef", "name"))
+        reference = part(each.content, *_REF, "name")
         if kinds.kind_of(each.content) and remove(_job(each, objects)):
             each.document.is_changed = True
             changed.append(each.title)
-        if kinds.at(each.content, ("spec", "runtimeRef", "name")) != reference:
+        if part(each.content, *_REF, "name") != reference:
             documents = [one for one in documents if _runtime_name(one) != reference]
-    reported = [] if changed else ["there is nothing of mwatch in it"]
-    return _result(documents, changed, reported)
+    notes = [] if changed else ["there is nothing of mwatch in it"]
+    return _result(documents, changed, notes)
 
 
 def workloads(text: str, file: str, container: str | None = None) -> list[Workload]:
-    """The jobs of a file, for the checks. InputError where it cannot be read."""
+    """The jobs of a file, for the checks. InputError if it cannot be parsed."""
     documents = read(text, file)
     objects = list(_objects(documents))
     found: list[Workload] = []
@@ -277,8 +260,8 @@ def workloads(text: str, file: str, container: str | None = None) -> list[Worklo
         others = _others(each, objects)
         seen = workload_of(each.content, others, lines, container)
         if seen is not None and (seen.kind in _ALWAYS or _trains(each)):
-            for path, words in unrendered(each.content):
-                raise each.document.refusal((*each.path, *path), words)
+            for path, problem in unrendered(each.content):
+                raise each.document.refusal((*each.path, *path), problem)
             found.append(seen)
     return found
 
@@ -316,8 +299,8 @@ def _chosen(
         names = ", ".join(each.title for each in jobs)
         raise InputError(f"{file}: none of {names} looks like training; name one by --only")
     left = [each for each in jobs if each not in sure]
-    words = "unchanged: it does not look like training (name it with --only if it is)"
-    return sure, [f"{each.title}: {words}" for each in left]
+    note = "unchanged: it does not look like training (name it with --only if it is)"
+    return sure, [f"{each.title}: {note}" for each in left]
 
 
 def _no_job(objects: Sequence[Object], file: str) -> InputError:
@@ -347,25 +330,18 @@ def _others(each: Object, objects: Sequence[Object]) -> tuple[OtherObject, ...]:
     )
 
 
-def _drop_runtime(documents: list[Document], runtime: Content | None) -> None:
-    """One that an earlier inject wrote: it is written anew."""
-    name = kinds.at(runtime, ("metadata", "name"))
-    documents[:] = [each for each in documents if runtime is None or _runtime_name(each) != name]
-
-
 def _runtime_name(document: Document) -> str | None:
     if kinds.kind_of(document.content) not in kinds.RUNTIMES:
         return None
-    return str(kinds.at(document.content, ("metadata", "name")))
+    return _name(document.content)
 
 
 def _result(
-    documents: Sequence[Document], jobs: Sequence[str], reported: Sequence[str]
+    documents: Sequence[Document], jobs: Sequence[str], notes: Sequence[str]
 ) -> ManifestResult:
-    parts: list[str] = []
+    text = ""
     for each in documents:
-        if parts and not parts[-1].endswith("\n"):
-            parts.append("\n")
-        parts.append(each.text())
+        text += "\n" if text and not text.endswith("\n") else ""
+        text += each.text()
     objects = tuple(each.content for each in documents if isinstance(each.content, Mapping))
-    return ManifestResult("".join(parts), objects, tuple(jobs), tuple(reported))  # type: ignore[arg-type]
+    return ManifestResult(text, objects, tuple(jobs), tuple(notes))  # type: ignore[arg-type]

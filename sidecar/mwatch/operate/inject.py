@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch inject` and `uninject`: a manifest in, a manifest out, and what is to be known of it.
+"""`mwatch inject` and `uninject`: read a manifest, change it, and report notes and findings.
 
-The file is read once and replaced as a whole. Which form of the sidecar the cluster keeps is
-asked of its API server; without one the newer form is taken, and that is said.
+The API server shows which form of the sidecar its cluster keeps; without one the native form is
+chosen, and a note says so.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _STDIN_NAME = "<stdin>"
 MAX_BYTES = 4_000_000
 Form = Literal["auto", "native", "container"]
 Keeps = Callable[[str], bool | None]
-"""Whether the cluster keeps a native sidecar of this kind of job; None: it cannot say."""
+"""Whether the cluster keeps a native sidecar in this kind of job; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +40,12 @@ class Changed:
     after: str
     result: ManifestResult
     found: tuple[Problem, ...] = ()
-    """Of the checks, on what was given."""
+    """By the checks, in the manifest as given."""
 
     def diff(self) -> list[str]:
-        return list(
-            difflib.unified_diff(
-                self.before.splitlines(),
-                self.after.splitlines(),
-                self.file,
-                f"{self.file} (changed)",
-                lineterm="",
-            )
-        )
+        before, after = self.before.splitlines(), self.after.splitlines()
+        names = self.file, f"{self.file} (changed)"
+        return list(difflib.unified_diff(before, after, *names, lineterm=""))
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -64,27 +58,21 @@ class Changed:
 
 
 def inject(file: str, request: InjectRequest, form: Form, keeps: Keeps | None = None) -> Changed:
-    """InputError where the manifest cannot be used."""
+    """InputError if the manifest cannot be used."""
     name, text = read(file)
     jobs = workloads(text, name, request.container)
-    sidecar, reported = choose(form, dict.fromkeys(each.kind for each in jobs), keeps)
+    sidecar, notes = choose(form, dict.fromkeys(each.kind for each in jobs), keeps)
     result = inject_text(text, name, request._replace(sidecar=sidecar))
+    result = result._replace(notes=(*notes, *result.notes))
     after = workloads(result.text, name, request.container)
-    found = tuple(_still_found(jobs, after))
-    return Changed(
-        name, text, result.text, result._replace(notes=(*reported, *result.notes)), found
-    )
+    return Changed(name, text, result.text, result, tuple(_still_found(jobs, after)))
 
 
 def _still_found(before: Iterable[Workload], after: Iterable[Workload]) -> Iterator[Problem]:
-    """What is wrong afterwards, by the lines of the file that was given."""
-    lines = {_sense(one): one.line for each in before for one in look(each)}
-    for each in after:
-        yield from (one._replace(line=lines.get(_sense(one))) for one in look(each))
-
-
-def _sense(found: Problem) -> tuple[str, str, str]:
-    return found.check, found.job, found.what
+    """The problems after the change, with their lines in the given file."""
+    lines = {(one.check, one.job, one.what): one.line for each in before for one in look(each)}
+    for one in (one for each in after for one in look(each)):
+        yield one._replace(line=lines.get((one.check, one.job, one.what)))
 
 
 def uninject(file: str, only: tuple[str, ...] = ()) -> Changed:
@@ -94,13 +82,13 @@ def uninject(file: str, only: tuple[str, ...] = ()) -> Changed:
 
 
 def choose(form: Form, kinds: Iterable[str], keeps: Keeps | None) -> tuple[Sidecar, list[str]]:
-    """The form of the sidecar, and what to say about the choice."""
+    """The form of the sidecar, and notes about the choice."""
     if form != "auto":
         return form, []
     native = "the sidecar is a native one (Kubernetes 1.29, operator 1.8 and newer)"
     if keeps is None:
         return "native", [f"no cluster was asked: {native}; else use --sidecar container"]
-    reported: list[str] = []
+    notes: list[str] = []
     for kind in kinds:
         try:
             kept = keeps(kind)
@@ -110,16 +98,14 @@ def choose(form: Form, kinds: Iterable[str], keeps: Keeps | None) -> tuple[Sidec
             why = f"this cluster drops native sidecars of a {kind}"
             return "container", [f"{why}, so the sidecar is a plain container"]
         if kept is None:
-            reported.append(
-                f"cannot find out whether the cluster keeps a native sidecar in a {kind}"
-            )
-    return "native", reported
+            notes.append(f"cannot find out whether the cluster keeps a native sidecar in a {kind}")
+    return "native", notes
 
 
 def cluster_keeps(
     kubeconfig: str | None, context: str | None, namespace: str | None
 ) -> Keeps | None:
-    """The way to ask; None without a cluster. InputError where one was named and is not there."""
+    """None: no cluster is configured. InputError if one was named and cannot be used."""
     from mwatch.kube.access import Access
     from mwatch.kube.connect import connect
     from mwatch.kube.native_sidecars import keeps_native
@@ -135,7 +121,7 @@ def cluster_keeps(
 
 
 def read(file: str) -> tuple[str, str]:
-    """The name for messages, and the text. InputError where it cannot be had."""
+    """The name for messages, and the text. InputError if it cannot be read."""
     name = _STDIN_NAME if file == STDIN else file
     try:
         if file == STDIN:
@@ -154,7 +140,7 @@ def read(file: str) -> tuple[str, str]:
 
 
 def write(file: Path, text: str) -> None:
-    """Aside and then renamed, so that the file is the old one or the new one."""
+    """Replace the file atomically."""
     try:
         mode = file.stat().st_mode & 0o777 if file.exists() else 0o644
         replace_file(file, text.encode(), mode=mode)

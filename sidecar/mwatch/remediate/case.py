@@ -143,7 +143,7 @@ class RestartCase:
 def due(job: JobMonitor, now: float) -> Decision | None:
     """What is to be done about it now; None: nothing, or not yet, or it was done."""
     decision = None if job.assessment is None else job.assessment.decision
-    if decision is None or decision.action is Action.NONE or job.is_half_told(now):
+    if decision is None or decision.action is Action.NONE or job.is_catching_up(now):
         return None
     if job.engine.record.of_attempt(decision.attempt) is not None:
         return None
@@ -157,7 +157,7 @@ def take_done(case: RestartCase, job: JobMonitor | None, now: float) -> Future[A
     if future is None or not future.done():
         return None
     is_preparing = case.state is RestartState.PREPARING
-    if is_preparing and job is not None and not job.is_told_since(case.since, now):
+    if is_preparing and job is not None and not job.has_reported_since(case.since, now):
         return None
     case.future = None
     return future

@@ -259,7 +259,7 @@ class HeldBy(StrEnum):
     COMMON_CAUSE = "common_cause"
     BREAKER = "breaker"
     NOT_LEADER = "not_leader"
-    STALE_SIGHT = "stale_sight"
+    STALE_VIEW = "stale_sight"
     LEDGER = "ledger"
     CLUSTER = "cluster"
     PODS = "pods"
@@ -279,13 +279,13 @@ def gate(
     halt: Halt | None,
     *,
     now: float,
-    sight_age: float | None,
+    view_age: float | None,
     is_asked: bool,
 ) -> Gate | None:
     """None: nothing does."""
-    if sight_age is None or sight_age > settings.max_view_age_seconds:
-        when = "never" if sight_age is None else f"{sight_age:.0f} s ago"
-        return Gate(HeldBy.STALE_SIGHT, f"the cluster was last seen {when}")
+    if view_age is None or view_age > settings.max_view_age_seconds:
+        when = "never" if view_age is None else f"{view_age:.0f} s ago"
+        return Gate(HeldBy.STALE_VIEW, f"the cluster was last seen {when}")
     return None if is_asked else _by_people(job, settings, halt, now)
 
 

@@ -74,7 +74,34 @@ _AGAIN_SECONDS, _SOON_SECONDS = 10.0, 3.0
 _MAX_TEXT = 300
 
 
-class RemediationManager:
+class Remediation:
+    """The interface to the controller's loop; this base class only observes."""
+
+    ledger_errors: int = 0
+    """Reads and writes of the ledger that failed."""
+
+    def look(self, jobs: Sequence[JobMonitor], now: float) -> None:
+        """Called once a second by the loop that owns the engines; never waits."""
+
+    def answer(
+        self, namespace: str, job: str, token: str, pod: str = "", after: int = 0, word: str = ""
+    ) -> Mapping[str, Any] | None:
+        """`GET /v1/jobs/NS/JOB/attempt`, from any thread; None: 404. `pod`, `after` and `word` are
+        headers of the request: see `AttemptServer`."""
+        return None
+
+    def state(self, key: str) -> RemediationStatus:
+        return RemediationStatus()
+
+    def recall(self, key: str, uid: str) -> JobEntry:
+        """The ledger's entry of this job; KubeError if it cannot be read."""
+        return JobEntry()
+
+    def close(self) -> None:
+        """End the workers within seconds; restarts under way stay in the ledger."""
+
+
+class RemediationManager(Remediation):
     def __init__(
         self,
         access: Access,
@@ -110,7 +137,6 @@ class RemediationManager:
         self._jobs: dict[str, JobMonitor] = {}
 
     def look(self, jobs: Sequence[JobMonitor], now: float) -> None:
-        """Once a second, by the loop that owns the engines; never waits."""
         errors: list[Exception] = []
         self._jobs = {job.key: job for job in jobs}
         self._worker.nodes = next((job.facts.nodes for job in jobs if job.facts.nodes), None)
@@ -139,8 +165,6 @@ class RemediationManager:
     def answer(
         self, namespace: str, job: str, token: str, pod: str = "", after: int = 0, word: str = ""
     ) -> Mapping[str, Any] | None:
-        """`GET /v1/jobs/NS/JOB/attempt`, from any thread; None: 404. `pod`, `after` and `word` are
-        headers of the question: see `AttemptServer`."""
         return self.server.answer(namespace, job, token, pod=pod, after=after, word=word)
 
     def state(self, key: str) -> RemediationStatus:
@@ -152,16 +176,13 @@ class RemediationManager:
         return self._board.line
 
     @property
-    def ledger_errors(self) -> int:
+    def ledger_errors(self) -> int:  # type: ignore[override]
         return self._ledger.errors
 
     def recall(self, key: str, uid: str) -> JobEntry:
-        """What the ledger says of this very job; an empty one where it says nothing. KubeError
-        where the ledger cannot be read: to be asked again."""
         return same_job(self._ledger.read().of(key), uid)
 
     def close(self) -> None:
-        """Ends the workers within seconds; what is under way stays in the ledger."""
         self._worker.closing.set()
         self._background.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -218,7 +239,7 @@ class RemediationManager:
         book = self._ledger.book
         found = gate(
             job.kube, self._settings, None if book is None else book.halt,
-            now=earlier(now), sight_age=job.sight_age_seconds, is_asked=wish is not None,
+            now=earlier(now), view_age=job.view_age_seconds, is_asked=wish is not None,
         )  # fmt: skip
         if found is None and not self._bookkeeper.has_token(job.key, now):
             found = Gate(HeldBy.TOKEN, "the job's token is being made")

@@ -151,7 +151,7 @@ class Fleet:
         before = self._before
         self._before = {each.uid: PodSeen(each, 9401) for each in self.kube.values()}
         for uid in {**before, **self._before}:
-            self._leavings.told(before.get(uid), self._before.get(uid))
+            self._leavings.on_change(before.get(uid), self._before.get(uid))
         return self._leavings.by_job({self.job.uid: self.job.uid})
 
     def run(self, seconds: float) -> Fleet:
