@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Copies into the chart what has its place elsewhere: rules, dashboards, rights.
+"""Copies rules, dashboards and RBAC files into the chart.
 
     python -m manifests.generate
 
-A chart reads only files of its own folder. The copies are never edited; a test says when they are
+A chart can read only files of its own folder. Never edit the copies; a test fails if they are
 out of date.
 """
 
@@ -19,7 +19,7 @@ SOURCES |= {"rbac": "manifests/rbac/*.yaml"}
 
 
 def wanted(root: Path = ROOT) -> dict[Path, str]:
-    """The text of each copy, by its path from the root."""
+    """Text of each copy by its path from the root."""
     return {
         FILES / folder / path.name: path.read_text("utf-8")
         for folder, pattern in SOURCES.items()

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
 # A training image: NVIDIA's PyTorch with Transformer Engine, one release of Megatron-LM, and mwatch
-# for runs without Kubernetes. On AWS give EFA_INSTALLER a version (1.43.2) for the network; on Azure
-# give TOPOLOGY the address of the topology of the machine, which values-aks.yaml points NCCL to.
+# for runs without Kubernetes. On AWS, set EFA_INSTALLER to a version (1.43.2) for the network; on
+# Azure, set TOPOLOGY to the URL of the topology file of the machine, which values-aks.yaml uses.
 #   docker build -t megatron-lm:core_v0.16.1 -f manifests/docker/megatron.Dockerfile .
 ARG BASE=nvcr.io/nvidia/pytorch:25.06-py3
 FROM ${BASE}
@@ -11,7 +11,7 @@ ARG EFA_INSTALLER=
 ARG TOPOLOGY=
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 
-# The kernel module is the node's; only the libraries and NCCL's plugin are taken.
+# The node provides the kernel module; only the libraries and NCCL's plugin are installed.
 RUN if [ -n "${EFA_INSTALLER}" ]; then \
         cd /tmp; \
         curl --fail --silent --show-error --location --retry 5 \
@@ -25,7 +25,7 @@ RUN if [ -n "${TOPOLOGY}" ]; then \
         curl --fail --silent --show-error --location --retry 5 --output /etc/ndv5-topo.xml "${TOPOLOGY}"; \
     fi
 
-# Megatron's converter of base models refuses a transformers that is not 4.x.
+# Megatron's converter of base models requires transformers 4.x.
 RUN git clone --depth 1 --branch "${MEGATRON}" \
         https://github.com/NVIDIA/Megatron-LM /workspace/Megatron-LM \
     && make -C /workspace/Megatron-LM/megatron/core/datasets \
@@ -33,8 +33,8 @@ RUN git clone --depth 1 --branch "${MEGATRON}" \
         nltk regex sentencepiece tensorboard tiktoken "transformers>=4.53,<5" zstandard
 ENV PYTHONPATH=/workspace/Megatron-LM CUDA_DEVICE_MAX_CONNECTIONS=1
 
-# Apart from the packages of the trainer: neither can break the other. The base image holds pip to
-# versions of its own, and may lack the part of Python that gives a new environment its pip.
+# Separate from the packages of the trainer, so that neither can break the other. The base image pins
+# package versions for pip, and may lack the Python module that installs pip into a new environment.
 COPY pyproject.toml README.md LICENSE /source/
 COPY sidecar /source/sidecar
 COPY trainer /source/trainer

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-# mwatch itself: sidecar, controller and commands, and the wrapper to be copied into training pods.
-# The extra `data` is for charts/dataset, which makes datasets with it (python -m mwatch_gpt.data).
+# mwatch: sidecar, controller and commands, and the wrapper that is copied into training pods.
+# charts/dataset needs the extra `data` to make datasets (python -m mwatch_gpt.data).
 #   docker build -t mwatch:0.1.0 -f manifests/docker/mwatch.Dockerfile .      (from the repository)
 ARG PYTHON=python:3.12-slim
 FROM ${PYTHON} AS build
@@ -16,7 +16,7 @@ FROM ${PYTHON}
 COPY --from=build /opt/mwatch /opt/mwatch
 COPY --from=build /mwatch-run.pyz /mwatch-run.pyz
 ENV PATH=/opt/mwatch/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
-# In a training pod it runs as the trainer's user, whose files it reads.
+# In a training pod it runs as the user of the trainer, to read its files.
 USER 65532:65532
 EXPOSE 9401 9402
 ENTRYPOINT ["mwatch"]

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-# Fills one of the templates in, as envsubst does, and refuses what cannot work: a variable that is
-# not set (envsubst would leave a hole), and sizes that do not divide.
+# Fills in one of the templates, as envsubst does, and rejects values that cannot work: unset variables
+# (envsubst would leave them empty), and sizes that do not divide.
 #   export IMAGE=... NUM_NODES=2 ...; ./fill.sh pytorchjob.yaml-template | kubectl apply -f -
 set -eu
 
@@ -16,7 +16,7 @@ divides() { # WHAT NUMBER BY-WHAT NUMBER
 }
 
 template=${1:?give a template}
-[ -r "$template" ] || refuse "$template is not there"
+[ -r "$template" ] || refuse "no such template: $template"
 if [ -n "${NUM_NODES:-}" ] && [ -z "${NUM_WORKERS:-}" ]; then
     export NUM_WORKERS=$((NUM_NODES - 1))
 fi
@@ -25,7 +25,7 @@ for name in $names; do
     eval "value=\${$name:-}"
     [ -n "$value" ] || refuse "$name is not set: export it first"
     case $value in
-    *[!A-Za-z0-9._/:@-]*) refuse "$name is '$value', which cannot stand in a manifest" ;;
+    *[!A-Za-z0-9._/:@-]*) refuse "$name is '$value', which is not allowed in a manifest" ;;
     esac
 done
 
@@ -43,7 +43,7 @@ case " $(echo "$names" | tr '\n' ' ') " in
         refuse "SEQ_LENGTH $SEQ_LENGTH is above MAX_POSITION_EMBEDDINGS $MAX_POSITION_EMBEDDINGS"
     case $INSTANCE_TYPE in
     ml.*) ;;
-    *) refuse "INSTANCE_TYPE is $INSTANCE_TYPE, and HyperPod's begin with ml." ;;
+    *) refuse "INSTANCE_TYPE is $INSTANCE_TYPE, but HyperPod types start with ml." ;;
     esac
     case $INSTANCE_TYPE in
     ml.g5.8xlarge) efa=0 ;;
@@ -60,5 +60,5 @@ esac
 
 # shellcheck disable=SC2086 # a list of names
 filled=$(envsubst "$(printf '${%s} ' $names)" <"$template")
-# Of a device that the instance has not, nothing is asked.
+# Request no devices that the instance does not have.
 printf '%s\n' "$filled" | sed '/amazonaws\.com\/efa: 0$/d'

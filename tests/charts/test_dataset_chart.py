@@ -156,11 +156,11 @@ def test_it_can_write_into_a_file_system_that_belongs_to_root() -> None:
 
 
 REFUSALS = [
-    (sets("name=tokenizer"), "vocabulary and merges lie in that folder"),
+    (sets("name=tokenizer"), "that folder contains vocabulary and merges"),
     (sets("name=a/b"), "does not match pattern"),
     (sets("source=pile"), "must be one of 'slimpajama'"),
     (sets("source=jsonl"), "source jsonl needs files"),
-    (PLAIN, "files belong to source jsonl"),
+    (PLAIN, "files can be set for source jsonl only"),
     ([*sets("source=jsonl"), *sets('files=[{"name": "x"}]')], "either a url or a path"),
     ([*sets("source=jsonl"), *sets('files=[{"path": "/other/x.jsonl"}]')], "is not under"),
     (sets("source=slimpajama", "parallelism=11"), "100 files make 10 outputs"),

@@ -208,16 +208,19 @@ REFUSALS = [
     (sets("yamlUpdates.run_name=x"), "by which a restart finds its checkpoints"),
     (sets(r"yamlUpdates.variables\.data_remote=/data/x"), "use data.remote"),
     (sets("yamlUpdates.variables.data_local=/tmp/x"), "use data.local"),
-    (sets("checkpoints.folder=/tmp/checkpoints"), "is on no volume"),
+    (sets("checkpoints.folder=/tmp/checkpoints"), "is not on a volume"),
     (sets("checkpoints.interval=500steps"), "does not match pattern"),
     (sets("checkpoints.keep=1"), "/checkpoints/keep"),
     (sets("data.local=/data/c4-mds"), "are the same"),
     (sets("storage.checkpoints.claim=data"), "so they have one mountPath"),
     (sets("storage.checkpoints.mountPath=/data"), "two claims cannot both be mounted"),
     (sets("job.restartPolicy=ExitCode"), "needs mwatch.mode act"),
-    (sets("job.backoffLimit=1"), "one restart of all 2 pods counts 2"),
+    (sets("job.backoffLimit=1"), "one restart of all 2 pods counts as 2"),
     (sets("resources.gracePeriodSeconds=30"), "minimum"),
-    (["--kube-version", "1.28.0"], "knows no native sidecars: set mwatch.sidecar=container"),
+    (
+        ["--kube-version", "1.28.0"],
+        "does not support native sidecars: set mwatch.sidecar=container",
+    ),
     (sets("mwatch.mode=kill"), "must be one of 'observe', 'act'"),
     (sets("training.nodes=0"), "minimum"),
     (sets("model.custom.layers=2"), "'custom' not allowed"),
@@ -232,7 +235,7 @@ def test_what_cannot_work_is_refused(words: list[str], sentence: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "sentence"), [("1mpt", "begins with a letter"), ("m" * 51, "50 are the most")]
+    ("name", "sentence"), [("1mpt", "starts with a letter"), ("m" * 51, "at most 50 are allowed")]
 )
 def test_a_name_that_the_operator_cannot_use_is_refused(name: str, sentence: str) -> None:
     with pytest.raises(Refused) as refused:

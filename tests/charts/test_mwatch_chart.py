@@ -248,9 +248,9 @@ REFUSALS = [
     (sets("rbac.nodesCordon=true"), "needs rbac.nodesRead"),
     (
         sets("rbac.nodesCordon=true", "rbac.nodesRead=true", "admission.enabled=false"),
-        "held to the cordon by it alone",
+        "limit patches of nodes to the cordon",
     ),
-    (sets("rbac.create=false"), "turn both off, or neither"),
+    (sets("rbac.create=false"), "turn off both or neither"),
     (sets("controller.replicas=2"), "needs controller.evidence.claim"),
     (["--kube-version", "1.29.4"], "needs Kubernetes 1.30 or newer, and this is v1.29.4"),
     (sets("monitoring.kind=datadog"), "must be one of 'auto'"),

@@ -144,11 +144,11 @@ REFUSALS = [
         [*values_file("eks", CHART), *sets("fsxLustre.subnetId=subnet-1")],
         "securityGroupIds is empty",
     ),
-    ([*EKS, *sets("fsxLustre.deploymentType=SCRATCH_2")], "no second copy of anything"),
-    ([*EKS, *sets("fsxLustre.throughput=300")], "PERSISTENT_2 has 125, 250, 500, 1000 MB/s"),
+    ([*EKS, *sets("fsxLustre.deploymentType=SCRATCH_2")], "no replication"),
+    ([*EKS, *sets("fsxLustre.throughput=300")], "PERSISTENT_2 supports 125, 250, 500, 1000 MB/s"),
     ([*EKS, *sets("storage.checkpoints.size=3Ti")], "give 4800Gi"),
     ([*EKS, *sets("fsxLustre.existing.fileSystemId=fs-1")], "only fileSystemId is given"),
-    ([*values_file("eks", CHART), *EXISTING], "serves one claim"),
+    ([*values_file("eks", CHART), *EXISTING], "serves only one claim"),
     (sets("storage.chekpoints.size=16Ti"), "'chekpoints' not allowed"),
 ]
 

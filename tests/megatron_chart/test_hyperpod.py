@@ -89,8 +89,11 @@ REFUSALS = {
         "GLOBAL_BATCH_SIZE 289 does not divide by MICRO_BATCH_SIZE x DP 2",
     ),
     "SEQ_LENGTH": ("4096", "SEQ_LENGTH 4096 is above MAX_POSITION_EMBEDDINGS 2048"),
-    "CLAIM": ("a b", "cannot stand in a manifest"),
-    "INSTANCE_TYPE": ("p5.48xlarge", "INSTANCE_TYPE is p5.48xlarge, and HyperPod's begin with ml."),
+    "CLAIM": ("a b", "is not allowed in a manifest"),
+    "INSTANCE_TYPE": (
+        "p5.48xlarge",
+        "INSTANCE_TYPE is p5.48xlarge, but HyperPod types start with ml.",
+    ),
 }
 
 
@@ -105,7 +108,7 @@ def test_refused_in_a_sentence(name: str) -> None:
 
 
 def test_a_template_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    assert "is not there" in fill("nothing").stderr
+    assert "no such template" in fill("nothing").stderr
 
 
 @pytest.mark.parametrize("template", TEMPLATES)

@@ -58,8 +58,8 @@ _FLAGS = {
 _HEAD = """\
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-# The chart megatron-training with values-hyperpod.yaml, with variables in the place of values.
-# README.md has the list of them.
+# The chart megatron-training with values-hyperpod.yaml, with variables instead of values. README.md
+# lists them.
 #   ./fill.sh pytorchjob.yaml-template | kubectl apply -f -
 """
 _OF_HELM = re.compile(

@@ -35,7 +35,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 {{- end }}
 
-{{/* Where each source comes from. */}}
+{{/* Origin of each source. */}}
 {{- define "dataset.files" -}}
 {{- if eq .Values.source "slimpajama" -}}
 - hub: cerebras/SlimPajama-627B

@@ -3,27 +3,27 @@
 {{- define "dataset.refuse" -}}
 {{- $values := .Values -}}
 {{- if eq $values.name "tokenizer" -}}
-{{- fail "name tokenizer: vocabulary and merges lie in that folder" -}}
+{{- fail "name tokenizer is reserved: that folder contains vocabulary and merges" -}}
 {{- end -}}
 {{- if and (eq $values.source "jsonl") (not $values.files) -}}
-{{- fail "source jsonl needs files: say where they are, as files[].url or files[].path" -}}
+{{- fail "source jsonl needs files: set files[].url or files[].path" -}}
 {{- end -}}
 {{- if and (ne $values.source "jsonl") $values.files -}}
-{{- fail (printf "files belong to source jsonl; %s knows its own" $values.source) -}}
+{{- fail (printf "files can be set for source jsonl only; %s has its own" $values.source) -}}
 {{- end -}}
 {{- range $values.files -}}
 {{- if eq (empty .url) (empty .path) -}}
 {{- fail "each of files has either a url or a path" -}}
 {{- end -}}
 {{- if and .path (not (hasPrefix (printf "%s/" $values.storage.data.mountPath) .path)) -}}
-{{- fail (printf "files: %s is not under storage.data.mountPath (%s), the only place that the pods see" .path $values.storage.data.mountPath) -}}
+{{- fail (printf "files: %s is not under storage.data.mountPath (%s), the only volume that the pods mount" .path $values.storage.data.mountPath) -}}
 {{- end -}}
 {{- end -}}
 {{- if and (eq $values.source "c4-mds") (gt (int $values.parallelism) 1) -}}
 {{- fail "parallelism: LLM-Foundry's converter writes one split in one pod; raise mds.workers instead" -}}
 {{- end -}}
 {{- if and (eq $values.source "c4-mds") (has "train" $values.mds.splits) (eq $values.amount "sample") -}}
-{{- fail "mds.splits has train, which is all of C4, and amount is sample: say amount=full, or take train_small" -}}
+{{- fail "mds.splits has train, which is all of C4, and amount is sample: set amount=full, or use train_small" -}}
 {{- end -}}
 {{- if and (eq $values.source "slimpajama") (eq $values.amount "sample") -}}
 {{- $per := $values.filesPerOutput | default 10 | int -}}
@@ -38,7 +38,7 @@
 {{- if ne $values.source "c4-mds" -}}
 {{- $isBpe := eq $values.preprocess.tokenizerType "GPT2BPETokenizer" -}}
 {{- if and $isBpe (ne (empty $values.tokenizer.vocabUrl) (empty $values.tokenizer.mergesUrl)) -}}
-{{- fail "tokenizer: GPT2BPETokenizer needs the vocabulary and the merges, of the same model: give both addresses or neither" -}}
+{{- fail "tokenizer: GPT2BPETokenizer needs the vocabulary and the merges, of the same model: set both URLs or neither" -}}
 {{- end -}}
 {{- if and (not $isBpe) (not $values.preprocess.tokenizerModel) -}}
 {{- fail (printf "preprocess.tokenizerType %s needs preprocess.tokenizerModel" $values.preprocess.tokenizerType) -}}

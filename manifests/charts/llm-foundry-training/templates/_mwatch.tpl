@@ -1,6 +1,6 @@
 {{- /* SPDX-FileCopyrightText: The mwatch authors */ -}}
 {{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
-{{/* What "mwatch inject" would add; a test compares the two. */}}
+{{/* The same as "mwatch inject" adds; a test compares the two. */}}
 {{- define "mwatch.launch" -}}
 if [ -r /mwatch/mwatch-run.pyz ]; then for p in python3 python; do "$p" -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null && exec "$p" /mwatch/mwatch-run.pyz "$@"; done; fi; while [ "$1" != -- ]; do shift; done; shift; echo "mwatch: no Python 3.8 and no wrapper here: the command runs unwatched" >&2; exec "$@"
 {{- end }}
@@ -81,7 +81,7 @@ limits: {memory: 512Mi}
       mountPath: /mwatch
 {{- end }}
 
-{{/* "save": the save folder; "mount": the volume that holds it, and where. */}}
+{{/* "save": the save folder; "mount": its volume and mount path. */}}
 {{- define "mwatch.sidecar" -}}
 {{- $root := .root -}}
 - name: mwatch

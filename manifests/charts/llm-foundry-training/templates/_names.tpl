@@ -17,7 +17,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 {{- end }}
 
-{{/* The shapes of LLM-Foundry's own YAML files: layers, width, vocabulary, global batch. */}}
+{{/* Shapes in LLM-Foundry's YAML files: layers, width, vocabulary, global batch. */}}
 {{- define "foundry.shapes" -}}
 mpt-125m: {layers: 12, width: 768, batch: 256}
 mpt-350m: {layers: 24, width: 1024, batch: 256}
@@ -30,7 +30,7 @@ mpt-30b: {layers: 48, width: 7168, batch: 2048}
 mpt-70b: {layers: 80, width: 8192, batch: 2048}
 {{- end }}
 
-{{/* One word on Composer's command line. Numbers as JSON: "%v" would make 1e+06 of a million. */}}
+{{/* One argument of Composer. Numbers as JSON: "%v" would print a million as 1e+06. */}}
 {{- define "foundry.word" -}}
 {{- $value := .value -}}
 {{- if kindIs "string" $value -}}{{ printf "%s=%s" .key $value }}
@@ -51,7 +51,7 @@ mpt-70b: {layers: 80, width: 8192, batch: 2048}
 {{- end -}}
 {{- end }}
 
-{{/* Everything after the YAML file; what comes later wins. */}}
+{{/* All arguments after the YAML file; later ones win. */}}
 {{- define "foundry.arguments" -}}
 {{- $values := .Values -}}
 - {{ printf "run_name=%s" .Release.Name | quote }}

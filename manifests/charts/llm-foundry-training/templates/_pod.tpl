@@ -45,7 +45,7 @@ memory: {{ . | quote }}
 {{- end }}
 {{- end }}
 
-{{/* The volume with the checkpoints in it: the data's own where they share a claim. */}}
+{{/* The volume of the checkpoints: that of the data if both share a claim. */}}
 {{- define "foundry.saveMount" -}}
 {{- $storage := .Values.storage -}}
 {{- $data := dict "name" "data" "mountPath" $storage.data.mountPath -}}
@@ -55,8 +55,8 @@ memory: {{ . | quote }}
 {{ toJson (ternary $data $own (or $isShared $isOnData)) }}
 {{- end }}
 
-{{/* No shell: Composer, or the wrapper, is process 1 and its exit code is the container's. The
-kubelet puts the operator's rank and address into the words. */}}
+{{/* No shell: Composer, or the wrapper, is process 1, and its exit code is that of the container. The
+kubelet substitutes the operator's rank and address in the arguments. */}}
 {{- define "foundry.container" -}}
 - name: pytorch
   image: "{{ .Values.image.repository }}:{{ .Values.image.tag }}"

@@ -1,21 +1,21 @@
 {{- /* SPDX-FileCopyrightText: The mwatch authors */ -}}
 {{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
-{{/* What cannot work is refused here, before a GPU is asked for. */}}
+{{/* Rejects values that cannot work, before GPUs are requested. */}}
 {{- define "foundry.refuse" -}}
 {{- $values := .Values -}}
 {{- $world := mul (int $values.training.nodes) (int $values.training.gpusPerNode) -}}
 {{- $shape := get (include "foundry.shapes" . | fromYaml) $values.model.config -}}
 {{- if and (not $shape) (not (hasPrefix "/" $values.model.config)) -}}
-{{- fail (printf "model.config %s: LLM-Foundry has no such file; known are %s, or give the path of your own" $values.model.config (include "foundry.shapes" . | fromYaml | keys | sortAlpha | join ", ")) -}}
+{{- fail (printf "model.config %s: LLM-Foundry has no such file; known are %s, or set the path of your own" $values.model.config (include "foundry.shapes" . | fromYaml | keys | sortAlpha | join ", ")) -}}
 {{- end -}}
 {{- if not (regexMatch "^[a-z]([a-z0-9-]*[a-z0-9])?$" .Release.Name) -}}
-{{- fail (printf "the release is called %s: a PyTorchJob's name begins with a letter and has letters, digits and - in it" .Release.Name) -}}
+{{- fail (printf "release name %s: the name of a PyTorchJob starts with a letter and contains only letters, digits and -" .Release.Name) -}}
 {{- end -}}
 {{- if gt (len .Release.Name) 50 -}}
-{{- fail (printf "the release's name has %d characters: with -worker-N behind it 50 are the most that a pod's Service can have" (len .Release.Name)) -}}
+{{- fail (printf "the release name has %d characters: at most 50 are allowed, because pods and Services add -worker-N" (len .Release.Name)) -}}
 {{- end -}}
 {{- if and $values.mwatch.enabled (eq $values.mwatch.sidecar "native") (semverCompare "<1.29.0-0" .Capabilities.KubeVersion.Version) -}}
-{{- fail (printf "Kubernetes %s knows no native sidecars: set mwatch.sidecar=container" .Capabilities.KubeVersion.Version) -}}
+{{- fail (printf "Kubernetes %s does not support native sidecars: set mwatch.sidecar=container" .Capabilities.KubeVersion.Version) -}}
 {{- end -}}
 {{- include "foundry.refuseBatch" (dict "values" $values "world" $world "shape" $shape) -}}
 {{- include "foundry.refuseMemory" (dict "values" $values "world" $world "shape" $shape) -}}
@@ -35,7 +35,7 @@
 {{- end -}}
 {{- end }}
 
-{{/* FSDP shares weights, gradients and both moments, 4 bytes each, among all GPUs. */}}
+{{/* FSDP distributes weights, gradients and both moments, 4 bytes each, over all GPUs. */}}
 {{- define "foundry.refuseMemory" -}}
 {{- if .shape -}}
 {{- $parameters := add (mul 12 .shape.layers .shape.width .shape.width) (mul 50368 .shape.width) -}}
@@ -53,7 +53,7 @@
 {{- range $flat -}}
 {{- $key := splitList "=" . | first -}}
 {{- if hasKey $fixes $key -}}
-{{- fail (printf "yamlUpdates: %s is not yours to set here: %s" $key (get $fixes $key)) -}}
+{{- fail (printf "yamlUpdates: %s cannot be set here: %s" $key (get $fixes $key)) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}
@@ -65,7 +65,7 @@
 {{- $held := false -}}
 {{- range $mounts -}}{{- if hasPrefix (printf "%s/" .) $save -}}{{- $held = true -}}{{- end -}}{{- end -}}
 {{- if not $held -}}
-{{- fail (printf "checkpoints.folder %s is on no volume (they are at %s): it would die with the pod" $save (join " and " $mounts)) -}}
+{{- fail (printf "checkpoints.folder %s is not on a volume (volumes are at %s): it would be lost with the pod" $save (join " and " $mounts)) -}}
 {{- end -}}
 {{- if eq $values.data.local $values.data.remote -}}
 {{- fail "data.local and data.remote are the same: streaming copies from the one to the other" -}}
@@ -81,9 +81,9 @@
 {{- define "foundry.refuseRestarts" -}}
 {{- $acts := and .mwatch.enabled (eq .mwatch.mode "act") -}}
 {{- if and (eq .job.restartPolicy "ExitCode") (not $acts) -}}
-{{- fail "job.restartPolicy ExitCode takes every code under 128 for the end of the job, and Composer ends with 1 whatever happened: it needs mwatch.mode act, which maps the codes" -}}
+{{- fail "job.restartPolicy ExitCode ends the job at every exit code below 128, and Composer always exits with 1: it needs mwatch.mode act, which maps the codes" -}}
 {{- end -}}
 {{- if and (not (kindIs "invalid" .job.backoffLimit)) (lt (int .job.backoffLimit) (int .training.nodes)) -}}
-{{- fail (printf "job.backoffLimit %d: one restart of all %d pods counts %d; leave it out, or give pods times restarts" (int .job.backoffLimit) (int .training.nodes) (int .training.nodes)) -}}
+{{- fail (printf "job.backoffLimit %d: one restart of all %d pods counts as %d; leave it unset, or use pods x restarts" (int .job.backoffLimit) (int .training.nodes) (int .training.nodes)) -}}
 {{- end -}}
 {{- end }}

@@ -1,11 +1,11 @@
 {{- /* SPDX-FileCopyrightText: The mwatch authors */ -}}
 {{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
-{{- /* The arguments of Megatron's script, as a list. A default of Megatron's own is not repeated. */ -}}
+{{- /* The arguments of Megatron's script, as a list. Defaults of Megatron are omitted. */ -}}
 
 {{- define "megatron.launcher" -}}
 {{- $v := .Values -}}
 {{- $words := list "torchrun" "--nnodes" (toString (int64 $v.training.nodes)) "--nproc-per-node" (toString (int64 $v.training.gpusPerNode)) -}}
-{{- /* One id for all renders: pods of an old and a new one must meet. No restarts that Kubernetes does not notice. */ -}}
+{{- /* The id is the same in all renders, so that old and new pods meet. No restarts hidden from Kubernetes. */ -}}
 {{- $words = concat $words (list "--rdzv-backend" "c10d" "--rdzv-endpoint" "$(MASTER_ADDR):$(MASTER_PORT)" "--rdzv-id" .plan.name) -}}
 {{- $words = concat $words (list "--rdzv-conf" (printf "join_timeout=%d,read_timeout=600" (int64 $v.training.joinTimeoutSeconds)) "--max-restarts" "0") -}}
 {{- toYaml $words -}}
@@ -19,7 +19,7 @@
 {{- end -}}
 
 {{- define "megatron.argumentsWritten" -}}
-{{- /* By the chart, not by training.extraArguments. */ -}}
+{{- /* Arguments set by the chart, without training.extraArguments. */ -}}
 {{- $a := list -}}
 {{- range list "Model" "Layout" "Training" "Optimizer" "Data" "Checkpoint" -}}
 {{- $a = concat $a (get (include (printf "megatron.arguments%s" .) $ | fromYaml) "words") -}}
@@ -45,7 +45,7 @@
 {{- $a = concat $a (list "--attention-dropout" "0" "--hidden-dropout" "0") -}}
 {{- with $v.model.rotaryBase }}{{ $a = concat $a (list "--rotary-base" (toString (int64 .))) }}{{ end -}}
 {{- end -}}
-{{- /* The only base model with biases, and with an epsilon other than Megatron's own. */ -}}
+{{- /* The only base model with biases, and with an epsilon that differs from Megatron's default. */ -}}
 {{- if and $v.continued.enabled (eq $v.continued.modelSize "qwen2.5") }}{{ $a = concat $a (list "--add-qkv-bias" "--norm-epsilon" "1e-06") }}{{ end -}}
 {{- if $v.moe.experts -}}
 {{- /* Grouped experts have no bias. */ -}}
@@ -53,7 +53,7 @@
 {{- $a = concat $a (list "--num-experts" (toString (int64 $v.moe.experts)) "--moe-router-topk" (toString (int64 $v.moe.topk)) "--moe-router-load-balancing-type" "aux_loss") -}}
 {{- $a = concat $a (list "--moe-aux-loss-coeff" (toString $v.moe.auxLossCoefficient) "--moe-token-dispatcher-type" "alltoall" "--moe-grouped-gemm") -}}
 {{- with $v.moe.ffnHiddenSize }}{{ $a = concat $a (list "--moe-ffn-hidden-size" (toString (int64 .))) }}{{ end -}}
-{{- /* Of one expert alone the softmax must come before the choice, or its weight is always 1. */ -}}
+{{- /* With top 1 the softmax must come before the choice, or its weight is always 1. */ -}}
 {{- if eq (int64 $v.moe.topk) 1 }}{{ $a = append $a "--moe-router-pre-softmax" }}{{ end -}}
 {{- end -}}
 {{- toYaml (dict "words" $a) -}}
@@ -127,7 +127,7 @@
 {{- $a = list "--data-args-path" ($d.argumentsFile | default "/training/data.txt") "--split" $split -}}
 {{- end -}}
 {{- $a = concat $a (list "--data-cache-path" $p.cache) -}}
-{{- /* A module of one's own may have a tokenizer of its own. */ -}}
+{{- /* A custom module may have its own tokenizer. */ -}}
 {{- if ne $p.family "other" }}{{ $a = concat $a (list "--tokenizer-type" $v.tokenizer.type) }}{{ end -}}
 {{- if eq $p.family "other" -}}
 {{- else if $v.tokenizer.model -}}
@@ -135,7 +135,7 @@
 {{- else -}}
 {{- $a = concat $a (list "--vocab-file" $p.vocab) -}}
 {{- if eq $v.tokenizer.type "GPT2BPETokenizer" }}{{ $a = concat $a (list "--merge-file" $p.merges) }}{{ end -}}
-{{- /* Without it these releases ask the hub for the tokenizer, at every start of every rank. */ -}}
+{{- /* Without it these releases download the tokenizer from the hub, at every start of every rank. */ -}}
 {{- if semverCompare ">=0.15.0, <0.17.0" $v.image.release }}{{ $a = append $a "--legacy-tokenizer" }}{{ end -}}
 {{- end -}}
 {{- end -}}
@@ -151,7 +151,7 @@
 {{- if ne $p.family "other" }}{{ $a = concat $a (list "--ckpt-fully-parallel-load" "--ckpt-assume-constant-structure") }}{{ end -}}
 {{- if and $c.async (not $p.isHandover) -}}
 {{- $a = append $a "--async-save" -}}
-{{- /* Without the worker Megatron turns asynchronous saves off again. */ -}}
+{{- /* Without the worker, Megatron disables asynchronous saves. */ -}}
 {{- if ne $p.family "other" }}{{ $a = append $a "--use-persistent-ckpt-worker" }}{{ end -}}
 {{- end -}}
 {{- if $c.exitSignalHandler }}{{ $a = append $a "--exit-signal-handler" }}{{ end -}}

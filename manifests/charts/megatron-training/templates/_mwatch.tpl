@@ -1,6 +1,6 @@
 {{- /* SPDX-FileCopyrightText: The mwatch authors */ -}}
 {{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
-{{- /* What `mwatch inject` adds to a pod, part by part. A test compares the two. */ -}}
+{{- /* The same parts as `mwatch inject` adds to a pod; a test compares the two. */ -}}
 
 {{- define "mwatch.launch" -}}
 {{- $grace := max 1 (sub (int64 .Values.resources.gracePeriodSeconds) 5) -}}

@@ -1,6 +1,6 @@
 {{- /* SPDX-FileCopyrightText: The mwatch authors */ -}}
 {{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
-{{- /* Devices and variables of the network, by its kind. On EFA the plugin of NCCL chooses for itself. */ -}}
+{{- /* Devices and variables of the network, by kind. On EFA, NCCL's plugin chooses them. */ -}}
 
 {{- define "megatron.environment" -}}
 {{- $v := .Values -}}
@@ -24,7 +24,7 @@
 {{- end -}}
 
 {{- define "megatron.resources" -}}
-{{- /* Requests and limits are equal: devices cannot be shared out otherwise. */ -}}
+{{- /* Requests and limits are equal, as Kubernetes requires for devices. */ -}}
 {{- $v := .Values -}}
 {{- $p := .plan -}}
 {{- $r := dict -}}

@@ -1,9 +1,9 @@
 {{- /* SPDX-FileCopyrightText: The mwatch authors */ -}}
 {{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
-{{- /* What follows from the values: names, shape, layout, batch, folders. One mapping, read by all. */ -}}
+{{- /* Everything derived from the values (names, shape, layout, batch, folders), as one mapping. */ -}}
 
 {{- define "megatron.first" -}}
-{{- /* The first of a list that is given; numbers of YAML are floats, so they are made whole. */ -}}
+{{- /* The first value of a list that is set; YAML numbers are floats, so they are converted to integers. */ -}}
 {{- range . -}}
 {{- if not (kindIs "invalid" .) -}}{{- if kindIs "string" . }}{{ . }}{{ else }}{{ int64 . }}{{ end -}}{{- break -}}{{- end -}}
 {{- end -}}
@@ -68,7 +68,7 @@ merges: {{ $v.tokenizer.mergeFile | default (printf "%s/tokenizer/merges.txt" $d
 converted: {{ $v.continued.converted | default (printf "%s/%s-base" $kept $name) }}
 handover: {{ $v.continued.handover | default (printf "%s/%s-handover" $kept $name) }}
 image: {{ printf "%s:%s" $v.image.repository $v.image.tag }}
-{{- /* One claim in two volumes of a pod is never mounted: kubelet waits for the second for ever. */}}
+{{- /* A pod must not use one claim in two volumes: the kubelet would wait for the second forever. */}}
 dataVolume: {{ ternary "checkpoints" "data" (eq $v.storage.data.claim $v.storage.checkpoints.claim) }}
 isHandover: {{ $isHandover }}
 mustExist: {{ or $isHandover $v.checkpoints.mustExist }}

@@ -152,7 +152,7 @@ volumeMounts:
 {{- end -}}
 
 {{- define "megatron.preparation" -}}
-{{- /* Looks at the real files before the trainer starts, and says in a sentence what is missing. */ -}}
+{{- /* Checks the data files before the trainer starts, and reports what is missing. */ -}}
 {{- $v := .Values -}}
 {{- $p := .plan -}}
 name: data

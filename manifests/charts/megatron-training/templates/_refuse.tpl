@@ -1,6 +1,6 @@
 {{- /* SPDX-FileCopyrightText: The mwatch authors */ -}}
 {{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
-{{- /* What cannot work ends here, with one sentence that names the fix, before a GPU is asked for. */ -}}
+{{- /* Rejects values that cannot work, with the reason and the fix, before GPUs are requested. */ -}}
 
 {{- define "megatron.refuse" -}}
 {{- $v := .Values -}}
@@ -62,7 +62,7 @@
 {{- end -}}
 
 {{- define "megatron.refuseFamily" -}}
-{{- /* What pretrain_bert.py and pretrain_t5.py cannot do. */ -}}
+{{- /* Limits of pretrain_bert.py and pretrain_t5.py. */ -}}
 {{- $v := .Values -}}
 {{- $p := .plan -}}
 {{- if has $p.family (list "bert" "t5") -}}
@@ -77,7 +77,7 @@
 {{- end -}}
 {{- end -}}
 {{- if and (eq $v.model.architecture "llama") (has $p.family (list "bert" "t5")) -}}
-{{- fail (printf "%s has an architecture of its own: set model.architecture=gpt" $p.script) -}}
+{{- fail (printf "%s has its own architecture: set model.architecture=gpt" $p.script) -}}
 {{- end -}}
 {{- end -}}
 
@@ -147,7 +147,7 @@
 {{- $p := .plan -}}
 {{- $experts := int64 $v.moe.experts -}}
 {{- if and (gt (int64 $p.expert) 1) (eq $experts 0) -}}
-{{- fail (printf "EP %d has no experts to share out: set moe.experts, or parallelism.expert=1" (int64 $p.expert)) -}}
+{{- fail (printf "EP %d has no experts to distribute: set moe.experts, or parallelism.expert=1" (int64 $p.expert)) -}}
 {{- end -}}
 {{- if $experts -}}
 {{- if has $p.family (list "bert" "t5") -}}
@@ -157,7 +157,7 @@
 {{- fail (printf "%d experts do not divide by EP %d: change moe.experts or parallelism.expert" $experts (int64 $p.expert)) -}}
 {{- end -}}
 {{- if mod (mul (int64 $p.replicas) (int64 $p.context)) (int64 $p.expert) -}}
-{{- fail (printf "EP %d does not divide DP %d x CP %d, inside which experts are shared out: choose another parallelism.expert" (int64 $p.expert) (int64 $p.replicas) (int64 $p.context)) -}}
+{{- fail (printf "EP %d does not divide DP %d x CP %d, within which experts are distributed: choose another parallelism.expert" (int64 $p.expert) (int64 $p.replicas) (int64 $p.context)) -}}
 {{- end -}}
 {{- if and (gt (int64 $p.tensor) 1) (not $v.parallelism.sequence) -}}
 {{- fail "experts with TP above 1 need sequence parallelism: set parallelism.sequence=true" -}}
@@ -176,10 +176,10 @@
 {{- fail "dataset.prefixes and dataset.argumentsFile exclude each other" -}}
 {{- end -}}
 {{- if and (has $p.family (list "bert" "t5")) $p.hasData (not $d.prefixes) -}}
-{{- fail (printf "%s takes its data by name: set dataset.prefixes to files made with --split-sentences" $p.script) -}}
+{{- fail (printf "%s needs named data files: set dataset.prefixes to files made with --split-sentences" $p.script) -}}
 {{- end -}}
 {{- if and (eq $d.source "mock") (has $p.family (list "bert" "t5")) -}}
-{{- fail (printf "%s has no made-up data: set dataset.prefixes" $p.script) -}}
+{{- fail (printf "%s has no mock data: set dataset.prefixes" $p.script) -}}
 {{- end -}}
 {{- if and (eq $d.splitBy "files") (or $d.prefixes $d.argumentsFile) -}}
 {{- fail "dataset.splitBy files is for a folder: use fraction with dataset.prefixes or dataset.argumentsFile" -}}

@@ -1,6 +1,6 @@
 {{- /* SPDX-FileCopyrightText: The mwatch authors */ -}}
 {{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
-{{- /* The second half of what is refused: nodes and their memory, folders, the job, a base model. */ -}}
+{{- /* Rejects more values that cannot work: nodes and memory, folders, the job, a base model. */ -}}
 
 {{- define "megatron.refuseNode" -}}
 {{- $v := .Values -}}
@@ -17,27 +17,27 @@
 {{- end -}}
 {{- $hasPrefix := hasPrefix "ml." $v.cluster.instanceType -}}
 {{- if and $v.cluster.instanceType (ne $v.cluster.platform "generic") (ne $hasPrefix (eq $v.cluster.platform "hyperpod")) -}}
-{{- fail (printf "no node of %s is labelled %s, so the pods would wait for ever: set cluster.instanceType=%s%s" $v.cluster.platform $v.cluster.instanceType (ternary "" "ml." $hasPrefix) $p.instance) -}}
+{{- fail (printf "no node of %s has the label %s, so the pods would stay Pending: set cluster.instanceType=%s%s" $v.cluster.platform $v.cluster.instanceType (ternary "" "ml." $hasPrefix) $p.instance) -}}
 {{- end -}}
 {{- if and $p.instance (not $p.node) (eq $v.network.kind "efa") (kindIs "invalid" $v.network.efaPerNode) -}}
-{{- fail (printf "how many EFA devices %s has is not known here: set network.efaPerNode" $v.cluster.instanceType) -}}
+{{- fail (printf "the number of EFA devices of %s is unknown: set network.efaPerNode" $v.cluster.instanceType) -}}
 {{- end -}}
 {{- if and (eq $v.training.precision "fp8") (hasKey $p.node "fp8") (not $p.node.fp8) -}}
 {{- fail (printf "the GPUs of %s have no FP8: set training.precision=bf16" $v.cluster.instanceType) -}}
 {{- end -}}
 {{- if and $v.network.sharp (ne $v.network.kind "infiniband") -}}
-{{- fail (printf "SHARP is a part of InfiniBand switches, and network.kind is %s: set network.sharp=false" $v.network.kind) -}}
+{{- fail (printf "SHARP needs InfiniBand, and network.kind is %s: set network.sharp=false" $v.network.kind) -}}
 {{- end -}}
 {{- if and $v.network.sharp (semverCompare "<0.13.0" $v.image.release) -}}
 {{- fail (printf "SHARP needs Megatron core_v0.13 or newer, and image.release is %s" $v.image.release) -}}
 {{- end -}}
 {{- if and (eq $v.network.kind "efa") (eq $v.network.socketInterface "eth0") -}}
-{{- fail "network.socketInterface eth0 names no interface of these instances: leave it empty" -}}
+{{- fail "network.socketInterface eth0 does not exist on these instances: leave it empty" -}}
 {{- end -}}
 {{- end -}}
 
 {{- define "megatron.refuseFolders" -}}
-{{- /* A folder that lies on no claim is the container's own: it is empty, and lost with the pod. */ -}}
+{{- /* A folder outside all claims is in the container: it is empty, and lost with the pod. */ -}}
 {{- $v := .Values -}}
 {{- $p := .plan -}}
 {{- $data := printf "%s/" (trimSuffix "/" $v.storage.data.mountPath) -}}
@@ -58,7 +58,7 @@
 {{- end -}}
 
 {{- define "megatron.parameters" -}}
-{{- /* Millions: dense ones and those of experts. Attention 2h^2 (1 + groups/heads), feed-forward 2 or 3 h x F. */ -}}
+{{- /* Parameters in millions, dense and of experts. Attention 2h^2 (1 + groups/heads), feed-forward 2 or 3 h x F. */ -}}
 {{- $v := .Values -}}
 {{- $p := .plan -}}
 {{- $h := float64 $p.hidden -}}
@@ -80,7 +80,7 @@ sparse: {{ divf $sparse 1000000.0 }}
 {{- end -}}
 
 {{- define "megatron.refuseMemory" -}}
-{{- /* Weights 2, gradients 4, optimizer 12 bytes; the last shared by the replicas. Activations come on top. */ -}}
+{{- /* Weights 2, gradients 4, optimizer 12 bytes, the last divided among replicas. Activations are not counted. */ -}}
 {{- $v := .Values -}}
 {{- $p := .plan -}}
 {{- if $p.node.memory -}}
@@ -92,7 +92,7 @@ sparse: {{ divf $sparse 1000000.0 }}
 {{- $sparse := mulf (divf (divf $n.sparse $split) (float64 $p.expert)) (addf 6.0 (divf 12.0 (ternary $shared 1.0 $v.parallelism.distributedOptimizer))) -}}
 {{- $needed := divf (addf $dense $sparse) 1073.741824 -}}
 {{- $there := divf (float64 $p.node.memory) 1024.0 -}}
-{{- /* A twentieth is gone to CUDA and NCCL before the first tensor. */ -}}
+{{- /* CUDA and NCCL use 5 % before the first tensor. */ -}}
 {{- if gt $needed (mulf 0.95 $there) -}}
 {{- fail (printf "weights, gradients and optimizer alone take %.0f GiB of each GPU, and those of %s have %.0f GiB: raise parallelism.tensor or parallelism.pipeline, or training.nodes with the distributed optimizer" $needed $v.cluster.instanceType $there) -}}
 {{- end -}}
@@ -103,13 +103,13 @@ sparse: {{ divf $sparse 1000000.0 }}
 {{- $v := .Values -}}
 {{- $p := .plan -}}
 {{- if eq (trimSuffix "/" $v.storage.data.mountPath) (trimSuffix "/" $v.storage.checkpoints.mountPath) -}}
-{{- fail (printf "storage.data.mountPath and storage.checkpoints.mountPath are both %s: give them two, which may show one claim" $v.storage.data.mountPath) -}}
+{{- fail (printf "storage.data.mountPath and storage.checkpoints.mountPath are both %s: use two paths, which may mount the same claim" $v.storage.data.mountPath) -}}
 {{- end -}}
 {{- if and (not (kindIs "invalid" $v.job.backoffLimit)) (lt (int64 $v.job.backoffLimit) (int64 $v.training.nodes)) -}}
 {{- fail (printf "job.backoffLimit %d is less than the %d pods: restarts are summed over all of them, so one restart of the gang would fail the job" (int64 $v.job.backoffLimit) (int64 $v.training.nodes)) -}}
 {{- end -}}
 {{- if and (has $v.job.restartPolicy (list "ExitCode")) (not (and $v.mwatch.enabled (eq $v.mwatch.mode "act"))) -}}
-{{- fail "job.restartPolicy ExitCode fails the job at the first error, for torchrun exits 1 for all of them: use OnFailure, or mwatch.mode=act, whose wrapper tells exit codes apart" -}}
+{{- fail "job.restartPolicy ExitCode fails the job at the first error, because torchrun exits with 1 for every error: use OnFailure, or mwatch.mode=act, whose wrapper distinguishes exit codes" -}}
 {{- end -}}
 {{- if and $v.hyperpod.autoResume $v.mwatch.enabled (eq $v.mwatch.mode "act") -}}
 {{- fail "HyperPod's auto-resume and mwatch would both restart this job: set hyperpod.autoResume=false, or mwatch.mode=observe" -}}
@@ -118,10 +118,10 @@ sparse: {{ divf $sparse 1000000.0 }}
 {{- fail (printf "hyperpod.autoResume needs cluster.platform hyperpod, and it is %s" $v.cluster.platform) -}}
 {{- end -}}
 {{- if and $v.hyperpod.autoResume (not (regexMatch "^(kubeflow$|hyperpod)" .Release.Namespace)) -}}
-{{- fail (printf "HyperPod resumes jobs in the namespace kubeflow and in those that begin with hyperpod, and this is %s" .Release.Namespace) -}}
+{{- fail (printf "HyperPod resumes jobs only in the namespace kubeflow and in those that start with hyperpod, and this is %s" .Release.Namespace) -}}
 {{- end -}}
 {{- if and (eq $v.mwatch.sidecar "native") $v.mwatch.enabled (semverCompare "<1.29.0-0" .Capabilities.KubeVersion.Version) -}}
-{{- fail (printf "Kubernetes %s knows no native sidecars: set mwatch.sidecar=container" .Capabilities.KubeVersion.Version) -}}
+{{- fail (printf "Kubernetes %s does not support native sidecars: set mwatch.sidecar=container" .Capabilities.KubeVersion.Version) -}}
 {{- end -}}
 {{- if and $v.scheduling.topologyRequired $v.scheduling.topologyPreferred -}}
 {{- fail "scheduling.topologyRequired and scheduling.topologyPreferred exclude each other" -}}
@@ -142,30 +142,30 @@ sparse: {{ divf $sparse 1000000.0 }}
 {{- fail "there is no base model to convert: set continued.base to its folder" -}}
 {{- end -}}
 {{- if and (eq $v.continued.stage "convert") (semverCompare ">=0.18.0" $v.image.release) -}}
-{{- fail (printf "Megatron %s has no converter for these models any more: convert with an image of core_v0.17" $v.image.release) -}}
+{{- fail (printf "Megatron %s no longer has a converter for these models: convert with an image of core_v0.17" $v.image.release) -}}
 {{- end -}}
 {{- if and (eq $v.continued.stage "convert") (semverCompare ">=0.16.0, <0.17.0" $v.image.release) -}}
-{{- fail (printf "the converter of Megatron %s ends with an AttributeError (apply_layernorm_1p): convert with an image of core_v0.17" $v.image.release) -}}
+{{- fail (printf "the converter of Megatron %s fails with an AttributeError (apply_layernorm_1p): convert with an image of core_v0.17" $v.image.release) -}}
 {{- end -}}
 {{- if not $v.tokenizer.model -}}
 {{- fail "continued pre-training keeps the base model's tokenizer: set tokenizer.model and tokenizer.type" -}}
 {{- end -}}
 {{- if and (not (hasPrefix "llama2" $v.continued.modelSize)) (not $v.model.rotaryBase) -}}
-{{- fail (printf "%s has a rotary base of its own, and without it the weights mean nothing: set model.rotaryBase to rope_theta of its config.json" $v.continued.modelSize) -}}
+{{- fail (printf "%s has its own rotary base, without which the weights are useless: set model.rotaryBase to rope_theta of its config.json" $v.continued.modelSize) -}}
 {{- end -}}
 {{- if ne $v.model.architecture "llama" -}}
-{{- fail "the converter knows models of the llama family: set model.architecture=llama" -}}
+{{- fail "the converter supports Llama models only: set model.architecture=llama" -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 
 {{- define "megatron.refuseTwice" -}}
-{{- /* Of two equal flags Megatron takes the last without a word, and mwatch shows the first. */ -}}
+{{- /* If a flag occurs twice, Megatron silently uses the last, and mwatch shows the first. */ -}}
 {{- $written := get (include "megatron.argumentsWritten" . | fromYaml) "words" -}}
 {{- range .Values.training.extraArguments -}}
 {{- $flag := regexReplaceAll "=.*$" (toString .) "" -}}
 {{- if and (hasPrefix "--" $flag) (has $flag $written) -}}
-{{- fail (printf "training.extraArguments has %s, which the chart writes itself: change the value that it comes from" $flag) -}}
+{{- fail (printf "training.extraArguments contains %s, which the chart sets itself: change the corresponding value" $flag) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -23,8 +23,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 {{- end }}
 
-{{/* A file of manifests/rbac, for this namespace. What belongs to the whole cluster gets its name:
-two releases must not fight over it. */}}
+{{/* A file of manifests/rbac, for this namespace. Cluster-wide objects get the namespace into their
+name, so that two releases do not conflict. */}}
 {{- define "mwatch.manifest" -}}
 {{- $namespace := .root.Release.Namespace -}}
 {{- $text := .root.Files.Get (printf "files/rbac/%s" .file) -}}

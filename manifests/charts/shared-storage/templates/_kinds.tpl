@@ -71,7 +71,7 @@ perUnitStorageThroughput: {{ .throughput | quote }}
 {{- end }}
 {{- end }}
 
-{{/* Of a volume that is there. */}}
+{{/* For an existing volume. */}}
 {{- define "storage.csi" -}}
 driver: {{ include "storage.provisioner" .claim }}
 {{- if eq .claim.kind "fsx-lustre" }}

@@ -1,6 +1,6 @@
 {{- /* SPDX-FileCopyrightText: The mwatch authors */ -}}
 {{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
-{{/* Names: classes and volumes belong to the whole cluster, so they carry the namespace. */}}
+{{/* Names: classes and volumes are cluster-wide, so they contain the namespace. */}}
 {{- define "storage.labels" -}}
 app.kubernetes.io/name: shared-storage
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -15,7 +15,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ printf "%s-%s-%s" .root.Release.Namespace .root.Release.Name .claim.claim | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
-{{/* Size in GiB, of "16Ti", "4800Gi"; 0 where it is none of these. */}}
+{{/* Size in GiB, from "16Ti" or "4800Gi"; otherwise 0. */}}
 {{- define "storage.gib" -}}
 {{- $text := . | toString -}}
 {{- if regexMatch "^[1-9][0-9]*Ti$" $text -}}{{ mul (trimSuffix "Ti" $text | int64) 1024 }}
@@ -23,7 +23,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- else -}}0{{- end -}}
 {{- end }}
 
-{{/* The claims to make, by purpose; with one name for both, the first is enough. */}}
+{{/* The claims to create, by purpose; if both have one name, only the first. */}}
 {{- define "storage.claims" -}}
 {{- $storage := .Values.storage -}}
 {{- $checkpoints := merge (dict "purpose" "checkpoints" "reclaimPolicy" "Retain") $storage.checkpoints -}}

@@ -1,6 +1,6 @@
 {{- /* SPDX-FileCopyrightText: The mwatch authors */ -}}
 {{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
-{{/* What cannot work is refused here, before anything is paid for. */}}
+{{/* Rejects values that cannot work, before anything costs money. */}}
 {{- define "storage.refuse" -}}
 {{- $values := .Values -}}
 {{- $claims := include "storage.claims" . | fromYamlArray -}}
@@ -21,7 +21,7 @@
 {{- end -}}
 {{- end -}}
 {{- if and (eq $static 2) (eq $values.storage.data.kind $values.storage.checkpoints.kind) -}}
-{{- fail (printf "one %s that is there serves one claim: give storage.checkpoints.claim and storage.data.claim the same name" $values.storage.data.kind) -}}
+{{- fail (printf "an existing %s serves only one claim: give storage.checkpoints.claim and storage.data.claim the same name" $values.storage.data.kind) -}}
 {{- end -}}
 {{- end }}
 
@@ -40,21 +40,21 @@
 {{- $given := list -}}
 {{- range $key, $value := $values.existing -}}{{- if $value -}}{{- $given = append $given $key -}}{{- end -}}{{- end -}}
 {{- if and $given (ne (len $given) 3) -}}
-{{- fail (printf "fsxLustre.existing: a file system that is there needs fileSystemId, dnsName and mountName; only %s is given (aws fsx describe-file-systems shows all three)" (join ", " $given)) -}}
+{{- fail (printf "fsxLustre.existing: an existing file system needs fileSystemId, dnsName and mountName; only %s is given (aws fsx describe-file-systems shows all three)" (join ", " $given)) -}}
 {{- end -}}
 {{- if not $given -}}
 {{- if not $values.subnetId -}}
-{{- fail "fsxLustre.subnetId is empty: name the subnet of your nodes, or a file system that is there in fsxLustre.existing" -}}
+{{- fail "fsxLustre.subnetId is empty: set the subnet of your nodes, or an existing file system in fsxLustre.existing" -}}
 {{- end -}}
 {{- if not $values.securityGroupIds -}}
-{{- fail "fsxLustre.securityGroupIds is empty: name a group that lets the nodes reach ports 988 and 1018-1023" -}}
+{{- fail "fsxLustre.securityGroupIds is empty: set a group that allows the nodes to reach ports 988 and 1018-1023" -}}
 {{- end -}}
 {{- if and (eq .claim.purpose "checkpoints") (hasPrefix "SCRATCH" $values.deploymentType) -}}
-{{- fail (printf "fsxLustre.deploymentType %s has no second copy of anything: a failed file server takes the checkpoints with it; use PERSISTENT_2" $values.deploymentType) -}}
+{{- fail (printf "fsxLustre.deploymentType %s has no replication: a failed file server loses the checkpoints; use PERSISTENT_2" $values.deploymentType) -}}
 {{- end -}}
 {{- $speeds := index (dict "PERSISTENT_1" "50 100 200" "PERSISTENT_2" "125 250 500 1000" "SCRATCH_2" "") $values.deploymentType -}}
 {{- if and $speeds (not (has (toString $values.throughput) (splitList " " $speeds))) -}}
-{{- fail (printf "fsxLustre.throughput %v: %s has %s MB/s for each TiB" $values.throughput $values.deploymentType ($speeds | replace " " ", ")) -}}
+{{- fail (printf "fsxLustre.throughput %v: %s supports %s MB/s per TiB" $values.throughput $values.deploymentType ($speeds | replace " " ", ")) -}}
 {{- end -}}
 {{- if and (ne .gib 1200) (or (eq .gib 0) (ne (mod .gib 2400) 0)) -}}
 {{- fail (printf "storage.%s.size %s: FSx for Lustre has 1200Gi or steps of 2400Gi; give %dGi" .claim.purpose .claim.size (max 1200 (mul (div (add .gib 2399) 2400) 2400))) -}}
@@ -64,6 +64,6 @@
 
 {{- define "storage.refuseBlob" -}}
 {{- if ne (empty .values.existing.storageAccount) (empty .values.existing.container) -}}
-{{- fail "azureBlob.existing: a container that is there needs both storageAccount and container" -}}
+{{- fail "azureBlob.existing: an existing container needs both storageAccount and container" -}}
 {{- end -}}
 {{- end }}
