@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mwatch.decide import budget, progress
+from mwatch.decide import history
 from mwatch.model.decision import Act, Action
 from mwatch.model.finding import Cause, Severity
 from mwatch.model.job import Attempt, Job
@@ -51,12 +51,12 @@ def test_what_spends_no_budget_and_what_was_no_restart_does_not_count() -> None:
 def test_the_backoff_doubles_with_each_recent_restart(done: int, seconds: float) -> None:
     acts = record(*(act(number, number) for number in range(done)))
     limits = ActSettings(restarts_per_window=100)
-    assert budget.backoff_seconds(acts, START, limits) == seconds
+    assert history.backoff_seconds(acts, START, limits) == seconds
 
 
 def test_the_backoff_never_exceeds_its_ceiling_even_at_first() -> None:
     limits = ActSettings(backoff_first_seconds=10, backoff_max_seconds=5)
-    assert budget.backoff_seconds(record(), START, limits) == 5
+    assert history.backoff_seconds(record(), START, limits) == 5
 
 
 def test_a_decision_waits_for_the_backoff() -> None:
@@ -88,26 +88,26 @@ def test_attempts_that_die_before_their_first_iteration_make_no_progress() -> No
 
 def test_a_restart_from_the_beginning_is_progress_only_when_it_gets_further() -> None:
     acts = [act(1, 80, resume_from=None), act(2, 70, resume_from=None)]
-    assert len(progress.fruitless(record(*acts), died(80, number=3))) == 2
-    assert progress.fruitless(record(*acts), died(81, number=3)) == []
+    assert len(history.fruitless(record(*acts), died(80, number=3))) == 2
+    assert history.fruitless(record(*acts), died(81, number=3)) == []
 
 
 def test_a_rerun_is_not_held_against_the_job() -> None:
     acts = [act(1, 500), act(2, 500, cause=Cause.RERUN), act(3, 500)]
-    assert len(progress.fruitless(record(*acts), died(500, number=4))) == 2
+    assert len(history.fruitless(record(*acts), died(500, number=4))) == 2
 
 
 def test_after_a_rollback_the_furthest_is_where_it_went_back_to() -> None:
     back = act(1, 600, cause=Cause.NAN, first_bad=550, resume_from=400)
-    assert progress.fruitless(record(back), died(450, number=2)) == []
-    assert progress.fruitless(record(back), died(400, number=2)) == [back]
+    assert history.fruitless(record(back), died(450, number=2)) == []
+    assert history.fruitless(record(back), died(400, number=2)) == [back]
 
 
 def test_attempts_that_somebody_else_restarted_count_as_progress_too() -> None:
     built = died(90, number=4)
     built.past.extend([attempt_that_reached(2, 90), attempt_that_reached(3, 700)])
-    assert progress.reached(built, record(act(2, 500))) == 700
-    assert progress.fruitless(record(act(2, 500)), built) == []
+    assert history.reached(built, record(act(2, 500))) == 700
+    assert history.fruitless(record(act(2, 500)), built) == []
 
 
 def attempt_that_reached(number: int, iteration: int) -> Attempt:

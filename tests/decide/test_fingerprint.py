@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from mwatch.decide import progress
+from mwatch.decide import history
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
 from support.builders.decide import act, decided, died, finding
@@ -43,6 +43,6 @@ def test_a_first_time_is_never_a_repetition() -> None:
 
 def test_a_finding_without_a_fingerprint_is_known_by_its_cause_and_fault() -> None:
     plain = finding(Cause.STORAGE, fingerprint="")
-    assert progress.of(plain) == "storage:crashed"
+    assert history.fingerprint(plain) == "storage:crashed"
     named = finding(Cause.STORAGE, fingerprint="", fault="storage-stale")
-    assert progress.of(named) == "storage:storage-stale"
+    assert history.fingerprint(named) == "storage:storage-stale"

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from mwatch.decide import budget
+from mwatch.decide import history
 from mwatch.model.decision import Action
 from mwatch.model.event import Error
 from mwatch.model.kube.node import KubeNode
@@ -44,7 +44,7 @@ def test_a_gang_that_lost_a_pod_is_restarted_without_budget_when_it_is_whole_aga
     assert decision.action is Action.RESTART and not decision.spends_budget
     assert decision.act_at is not None and decision.act_at <= fleet.now
     fleet.watch.engine.record_action(decision, fleet.now)
-    assert budget.spent(fleet.watch.engine.record, fleet.now, Settings().act) == 0
+    assert history.spent(fleet.watch.engine.record, fleet.now, Settings().act) == 0
     fleet.run(5)
     assert fleet.decision.action is Action.NONE, "once"
     fleet.pods[1].answers = True

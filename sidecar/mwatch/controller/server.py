@@ -19,7 +19,7 @@ from urllib.parse import parse_qs
 
 from mwatch import json_codec
 from mwatch.controller.job_json import VERSION
-from mwatch.decide import budget
+from mwatch.decide import history
 from mwatch.export.http.server import Page, Pages, Request, standard_pages
 from mwatch.export.metrics import catalog
 from mwatch.export.metrics.catalog import Metric, Value
@@ -65,7 +65,7 @@ def snapshot_of(watch: JobMonitor, rising: RisingSeconds, now: float) -> Snapsho
     if assessment is None:
         return None
     job, act = engine.job, engine.settings.act
-    left = act.restarts_per_window - budget.spent(engine.record, now, act)
+    left = act.restarts_per_window - history.spent(engine.record, now, act)
     spent = time_spent(job, now)
     around = Inputs(
         goodput=spent.goodput,

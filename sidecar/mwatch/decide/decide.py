@@ -1,27 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Findings and history in, one decision out. Pure: deciding again changes nothing.
+"""Decide once per attempt what to do about the findings. Pure: deciding again changes nothing.
 
-An attempt gets one action. What is decided here is carried out at `act_at`, if the same is still
-decided then; `enact` writes it down.
-
-When a decision is carried out: detecting is fast, acting waits until it is worth it.
-
-A stall that could heal is left alone until it has cost as much as a restart of this job would.
-A crash that only the log tells of waits until training would have shown itself again: a
-traceback may have been caught. What cannot heal waits for the backoff alone, and where nobody
-saw how the processes ended, for their last words.
-
-What a person may want to do about a job that was stopped. Words only: nobody acts on them.
-
-Exit 16: Megatron saved a checkpoint and asks to be resumed, to tell a bad GPU from bad code.
-
-It asks again when it came back on the same GPU, so from the second time on another node is
-wanted. Which GPU it got is not known here.
-
-Writes down that a decision was carried out, so that it is never taken twice.
-
-Who carries it out, and who quarantines checkpoints, is elsewhere.
+A decision is carried out at `act_at` if the same is still decided then. A stall that may recover is
+left alone until it has cost as much as a restart of this job. A crash that only the log shows waits
+until training would have shown itself again, since a traceback may have been caught. What cannot
+recover waits for the backoff alone.
 """
 
 from __future__ import annotations
@@ -29,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mwatch.decide import budget, progress, quiet, resume, silence, verdict, witness
+from mwatch.decide import history, resume, verdict, witness
 from mwatch.decide.policy import (
     GIVE_UP_EXIT_CODE,
     LOOP_DETECTORS,
@@ -56,32 +40,32 @@ def act_at(
     backoff_seconds: float,
     lost_iterations: int,
 ) -> float:
-    """The same at each look, as long as nothing moves: looking again does not put it off."""
+    """The same at each evaluation while nothing changes: evaluating again does not postpone it."""
     earliest = _began(job, finding) + backoff_seconds
     wait = _wait_seconds(job, finding, lost_iterations, settings)
     if wait:
         earliest = max(earliest, job.attempt.last_progress + wait)
-    return max(earliest, silence.last_lines_due_at(job, finding, settings) or earliest)
+    return max(earliest, witness.last_lines_due_at(job, finding, settings) or earliest)
 
 
 def _wait_seconds(job: Job, finding: Finding, lost: int, settings: Settings) -> float:
-    """How long after the last progress this finding may be acted on; 0: at once."""
+    """Return how long after the last progress to act; 0: at once."""
     proof = RULES[finding.cause].proof
-    if silence.is_over(job) or proof is Proof.OWN or silence.is_sick(finding):
+    if witness.is_over(job) or proof is Proof.OWN or witness.is_sick(finding):
         return 0.0
-    if silence.reports_an_exit(finding):
-        return silence.usual_seconds(job, settings)
+    if witness.reports_an_exit(finding):
+        return witness.usual_seconds(job, settings)
     return _restart_seconds(job, lost, settings) if _may_heal(finding) else 0.0
 
 
 def _may_heal(finding: Finding) -> bool:
-    """A rank that has not joined yet may be waiting for its data: it can still come."""
+    """A rank that has not joined yet may be waiting for its data."""
     is_late = finding.culprit is not None and finding.culprit.state is CulpritState.NEVER_JOINED
     return is_late or not finding.cannot_heal
 
 
 def _restart_seconds(job: Job, lost: int, settings: Settings) -> float:
-    """What a restart costs now: as measured, but with the steps that this one would lose."""
+    """Return what a restart costs now: as measured, with the steps that this one would lose."""
     learnt = job.calibration
     again = lost * (learnt.step_median() or 0.0) - (learnt.recomputed.median() or 0.0)
     cost = learnt.restart_cost(settings) + max(0.0, again) + _hidden_load_seconds(job)
@@ -89,7 +73,7 @@ def _restart_seconds(job: Job, lost: int, settings: Settings) -> float:
 
 
 def _hidden_load_seconds(job: Job) -> float:
-    """A job that began anew has never loaded; it will move the bytes that it has saved."""
+    """A job that began anew has never loaded: estimate it by a save."""
     durations = job.calibration.durations
     if durations[DeadlineSlot.LOADING]:
         return 0.0
@@ -101,7 +85,7 @@ def _hidden_load_seconds(job: Job) -> float:
 
 
 def _began(job: Job, finding: Finding) -> float:
-    """The end of the attempt if it is over: the first sign of it may be hours older."""
+    """The end of the attempt if it is over: its first sign may be hours older."""
     since = job.attempt.last_progress if finding.since_time is None else finding.since_time
     ended = job.attempt.ended_at
     return since if ended is None else max(since, ended)
@@ -116,9 +100,10 @@ _LEAK = "look for a leak, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:Tru
 
 
 def after_stop(job: Job, finding: Finding, settings: Settings) -> str:
+    """Propose what a person may do about a stopped job."""
     choice = resume.choose(job, before=finding.since_iteration)
     place = "start again" if choice.iteration is None else f"resume from {choice.iteration}"
-    place = "choose by hand what to resume from" if choice.nothing_complete else place
+    place = "choose a checkpoint to resume from manually" if choice.nothing_complete else place
     if finding.cause is Cause.OOM:
         return f"{_memory(job, settings)}, then {place}"
     entry = job.catalogue.get(finding.fault or "")
@@ -138,10 +123,10 @@ def _memory(job: Job, settings: Settings) -> str:
 
 
 def in_a_row(job: Job, record: DecisionRecord) -> int:
-    """How often it has asked before now, at this place."""
+    """Count how often Megatron asked for a rerun (exit 16) before, at this place."""
     count = 0
-    now = progress.reached(job, record)
-    for act in reversed(progress.restarts(record)):
+    now = history.reached(job, record)
+    for act in reversed(history.restarts(record)):
         has_moved = now is not None and act.iteration is not None and now > act.iteration
         if act.cause is not Cause.RERUN or has_moved:
             break
@@ -157,7 +142,7 @@ def rerun_refusal(job: Job, record: DecisionRecord, settings: ActSettings) -> st
 
 
 def enact(record: DecisionRecord, decision: Decision, job: Job, at: float) -> Act:
-    """Appends to `record`; at most once per attempt, whoever asks again gets the first one."""
+    """Append the action to `record`, at most once per attempt; later calls return the first."""
     before = record.of_attempt(decision.attempt)
     if before is not None:
         return before
@@ -172,9 +157,9 @@ def enact(record: DecisionRecord, decision: Decision, job: Job, at: float) -> Ac
         attempt=decision.attempt,
         action=decision.action,
         cause=decision.cause,
-        fingerprint=decision.cause.value if finding is None else progress.of(finding),
+        fingerprint=decision.cause.value if finding is None else history.fingerprint(finding),
         resume_from=decision.resume_from,
-        iteration=progress.reached(job, record),
+        iteration=history.reached(job, record),
         spends_budget=decision.spends_budget,
         first_bad=resume.first_bad(job, finding) if finding and goes_back else None,
         quarantine_from=decision.quarantine_from,
@@ -197,7 +182,7 @@ class _Case(NamedTuple):
 def decide(
     job: Job, findings: Sequence[Finding], record: DecisionRecord, settings: Settings
 ) -> Decision:
-    """The first finding, by rank, that calls for an action; else the first one, watched."""
+    """Act on the first finding, by rank, that calls for it; else watch the first one."""
     candidates = verdict.ranked(job, findings)
     done = record.of_attempt(job.attempt.number)
     if done is not None:
@@ -205,7 +190,7 @@ def decide(
         reason = f"already decided for attempt {done.attempt}: {done.action}"
         return _nothing(job, done.cause, reason, about)
     if not candidates:
-        return _nothing(job, *quiet.judge(job))
+        return _nothing(job, *verdict.judge_quiet(job))
     decisions = []
     for finding in candidates:
         case = _Case(job, finding, findings, record, settings, RULES[finding.cause])
@@ -223,10 +208,11 @@ def _nothing(
     finding: Finding | None = None,
     witnesses: tuple[Witness, ...] = (),
 ) -> Decision:
+    number = job.attempt.number
     return Decision(
         Action.NONE,
         cause,
-        job.attempt.number,
+        number,
         reason,
         finding=finding,
         witnesses=witnesses,
@@ -239,9 +225,9 @@ def _about(case: _Case) -> Decision:
     if not breaks_gang(finding) and not acts(finding.cause, finding.severity):
         return _nothing(job, finding.cause, _why_watched(case), finding)
     if rule.proof is not Proof.OWN and _came_after_the_end(case):
-        reason = f"{quiet.judge(job).reason}; what came after it does not matter"
+        reason = f"{verdict.judge_quiet(job).reason}; what came after it does not matter"
         return _nothing(job, Cause.FINISHED, reason, finding)
-    if (may_be := silence.may_be_done(job, finding)) is not None:
+    if (may_be := witness.may_be_done(job, finding)) is not None:
         reason = f"not acted on: {may_be}, and its last lines may be late"
         return _nothing(job, finding.cause, reason, finding)
     judged = witness.judge(job, finding, case.findings, case.settings)
@@ -265,8 +251,8 @@ def _why_watched(case: _Case) -> str:
 
 def _came_after_the_end(case: _Case) -> bool:
     """A hang at the end still holds the GPUs; a death after it holds nothing."""
-    is_death = case.rule.proof is Proof.DEATH or silence.is_over(case.job)
-    if not is_death or not quiet.is_finished(case.job):
+    is_death = case.rule.proof is Proof.DEATH or witness.is_over(case.job)
+    if not is_death or not verdict.is_finished(case.job):
         return False
     return case.job.attempt.is_done or case.finding.cause is not Cause.FINISHED_EARLY
 
@@ -327,7 +313,7 @@ def _restart(case: _Case) -> Decision:
         job,
         case.finding,
         settings,
-        backoff_seconds=budget.backoff_seconds(case.record, job.now, settings.act),
+        backoff_seconds=history.backoff_seconds(case.record, job.now, settings.act),
         lost_iterations=max(0, (job.attempt.iteration or 0) - (choice.iteration or 0)),
     )
     is_step_back = case.rule.resume in (Resume.BEFORE_BAD, Resume.BEFORE_FAILED)
@@ -360,22 +346,22 @@ def _choice(case: _Case) -> resume.ResumeChoice:
 
 
 def _refusal(case: _Case, choice: resume.ResumeChoice) -> str | None:
-    """The first reason why a restart is not to be."""
+    """Return the first reason against a restart."""
     job, record, limits = case.job, case.record, case.settings.act
     reasons = [choice.reason if choice.nothing_complete else None]
     if case.finding.cause is Cause.RERUN:
         reasons.append(rerun_refusal(job, record, limits))
     if case.rule.counts_as_no_progress:
         reasons.append(_loop(case.findings))
-        reasons.append(progress.repeated_failure_refusal(record, job, case.finding, limits))
-        reasons.append(budget.no_progress(record, job, limits))
+        reasons.append(history.repeated_failure_refusal(record, job, case.finding, limits))
+        reasons.append(history.no_progress_refusal(record, job, limits))
     if case.rule.spends_budget:
-        reasons.append(budget.refusal(record, job, limits))
+        reasons.append(history.budget_refusal(record, job, limits))
     return next((reason for reason in reasons if reason is not None), None)
 
 
 def _loop(findings: Sequence[Finding]) -> str | None:
-    """What the detectors of loops say of attempts that mwatch did not start."""
+    """Return a loop of attempts that mwatch did not start."""
     for finding in findings:
         if finding.detector in LOOP_DETECTORS and finding.severity is Severity.CRITICAL:
             return finding.summary
@@ -383,7 +369,7 @@ def _loop(findings: Sequence[Finding]) -> str | None:
 
 
 def _avoids_node(case: _Case) -> bool:
-    """A sick node is left alone whatever else went wrong on it."""
+    """Avoid a broken node whatever else went wrong on it."""
     job = case.job
     sick = any(
         RULES[each.cause].avoid_node and each.severity is Severity.CRITICAL

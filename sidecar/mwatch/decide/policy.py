@@ -1,37 +1,33 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is done about each cause: the table of the design, as data.
-
-It knows neither the job nor its past: who may overrule a rule (a missing witness, an empty
-budget, no checkpoint) is in the other files of this package.
-"""
+"""What to do about each cause, as a table. The other modules may overrule it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause, Finding, Severity
 
 GIVE_UP_EXIT_CODE = 93
-"""The wrapper says by it that no restart is wanted."""
+"""The wrapper exits with it if no restart is wanted."""
 
 LOOP_DETECTORS = frozenset({"crash_loop", "no_progress"})
-"""They judge the past attempts: what would be a restart becomes a stop."""
+"""They judge past attempts: what would be a restart becomes a stop."""
 
 
 class Proof(StrEnum):
     """What must be shown before a finding is acted on."""
 
     NONE = "none"
-    """Nothing is done anyway."""
+    """Nothing is done."""
     OWN = "own"
-    """The finding is the proof: numbers do not lie, and do not heal."""
+    """The finding is the proof: bad numbers do not recover."""
     DEATH = "death"
     """The process is gone. Refuted by training that goes on."""
     SILENCE = "silence"
-    """Progress is silent, and an independent witness agrees; a death is one."""
+    """Progress is silent, and an independent witness or a death confirms it."""
 
 
 class Resume(StrEnum):
@@ -49,27 +45,22 @@ class CauseRule:
     proof: Proof
     resume: Resume = Resume.NONE
     counts_as_no_progress: bool = True
-    """A restart for this cause that leads nowhere is held against the job."""
+    """A restart for this cause without progress counts against the job."""
     spends_budget: bool = True
     avoid_node: bool = False
     acts_from: Severity = Severity.CRITICAL
     explains_all: bool = False
-    """Somebody outside the job did it, for a reason: whatever else is seen follows from it."""
+    """Somebody outside the job did it: all other findings follow from it."""
     fixes_lost: bool = False
-    """Where it took pods of a gang, the gang has to be restarted: what is left cannot go on."""
+    """If it took pods of a gang, the gang has to be restarted."""
 
 
 _WATCHED = CauseRule(Action.NONE, Proof.NONE, spends_budget=False)
 _OUTSIDE = CauseRule(Action.NONE, Proof.NONE, spends_budget=False, explains_all=True)
 _TAKEN = CauseRule(
-    Action.NONE,
-    Proof.DEATH,
-    Resume.NEWEST,
-    counts_as_no_progress=False,
-    spends_budget=False,
-    explains_all=True,
-    fixes_lost=True,
-)
+    Action.NONE, Proof.DEATH, Resume.NEWEST, counts_as_no_progress=False, spends_budget=False,
+    explains_all=True, fixes_lost=True,
+)  # fmt: skip
 _STALL = CauseRule(Action.RESTART, Proof.SILENCE, Resume.NEWEST)
 _DEATH = CauseRule(Action.RESTART, Proof.DEATH, Resume.NEWEST)
 _END = CauseRule(Action.RESTART, Proof.DEATH, Resume.NEWEST, acts_from=Severity.WARNING)
@@ -87,13 +78,7 @@ RULES: dict[Cause, CauseRule] = {
     Cause.CRASH: _DEATH,
     Cause.FINISHED_EARLY: _END,
     Cause.HARDWARE: CauseRule(Action.RESTART, Proof.SILENCE, Resume.NEWEST, avoid_node=True),
-    Cause.RERUN: CauseRule(
-        Action.RESTART,
-        Proof.DEATH,
-        Resume.NEWEST,
-        counts_as_no_progress=False,
-        acts_from=Severity.WARNING,
-    ),
+    Cause.RERUN: replace(_END, counts_as_no_progress=False),
     Cause.NAN: _ROLLBACK,
     Cause.LOSS_SCALE_COLLAPSE: _ROLLBACK,
     Cause.LOSS_SPIKE: _ROLLBACK,
@@ -124,18 +109,16 @@ _LEVELS = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
 
 
 def level(severity: Severity) -> int:
-    """Higher is worse."""
     return _LEVELS.index(severity)
 
 
 def acts(cause: Cause, severity: Severity) -> bool:
-    """Whether the table wants anything done about such a finding."""
+    """Whether the table wants an action for such a finding."""
     rule = RULES[cause]
     return rule.action is not Action.NONE and level(severity) >= level(rule.acts_from)
 
 
 def breaks_gang(finding: Finding) -> bool:
-    """Somebody outside took pods of a gang, and what is left cannot go on: by the cluster's own
-    word, not by what a process said when it ended."""
+    """The cluster itself reports that it took pods of a gang: the rest cannot go on."""
     is_reported = finding.detector == finding.cause.value
     return RULES[finding.cause].fixes_lost and is_reported and finding.cannot_heal

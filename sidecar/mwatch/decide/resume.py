@@ -1,16 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which checkpoint to go on from, and why, in words.
+"""Which checkpoint to resume from, and why.
 
-Never an incomplete one, one that could not be loaded, or one of an abandoned line. Where the
-folder is in sight its state counts, else the word of the log (an asynchronous save that was only
-queued is no save). It cannot know whether the numbers inside are good.
-
-Going back to before the numbers went bad: how far, and when no more.
-
-The first bad iteration is the first one that the first bad line covers, so what made the
-numbers bad is at or after it, as far as the log can tell. A checkpoint of iteration N was
-written before iteration N + 1 was done.
+Never an incomplete one, one that could not be loaded, or one of an abandoned line. The state of the
+folder counts, else the log (a queued asynchronous save is not a save). After bad numbers the run
+goes back to a checkpoint before the first bad iteration; that of iteration N was written before
+iteration N + 1. Whether the numbers in a checkpoint are good is unknown.
 """
 
 from __future__ import annotations
@@ -21,7 +16,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from mwatch.decide import progress
+from mwatch.decide import history
 from mwatch.model.decision import Act, DecisionRecord
 from mwatch.model.finding import Finding
 from mwatch.model.job import Attempt, Job, KnownCheckpoint
@@ -34,21 +29,21 @@ _BAD_TRACKER = frozenset({"checkpoint-tracker-invalid", "checkpoint-no-iteration
 
 class ResumeChoice(NamedTuple):
     iteration: int | None
-    """None: there is none to go on from."""
+    """None: there is no checkpoint to resume from."""
     reason: str
     nothing_complete: bool = False
     """Checkpoints were written, and none of them can be used."""
 
 
 def choose(job: Job, *, before: int | None, limit: str = "") -> ResumeChoice:
-    """The newest usable checkpoint below iteration `before`; `limit` says in words what that is."""
+    """Return the newest usable checkpoint below `before`; `limit` describes that bound."""
     known = _known(job)
     fitting = [each for each in known if before is None or each.iteration < before]
     usable = [each for each in fitting if refusal(job, each) is None]
     sure = [each for each in usable if each.stored != "unverified"]
     chosen = max(sure or usable, key=lambda each: each.iteration, default=None)
     if chosen is not None:
-        return ResumeChoice(chosen.iteration, _praise(job, chosen, known, before, limit))
+        return ResumeChoice(chosen.iteration, _reason_for(job, chosen, known, before, limit))
     if not any(_was_written(job, each) for each in known):
         return ResumeChoice(None, _why_none(job))
     passed = _passed_over(job, known, before)
@@ -57,9 +52,9 @@ def choose(job: Job, *, before: int | None, limit: str = "") -> ResumeChoice:
 
 
 def before_failed(job: Job) -> ResumeChoice:
-    """Older than the one that the attempt could not load.
+    """Return the newest usable checkpoint older than the one that could not be loaded.
 
-    Where nobody said which one that was, it was the newest: the trainer loads no other.
+    If that one is unknown, it was the newest: the trainer loads no other.
     """
     attempt = job.attempt
     if attempt.load == "loaded":
@@ -78,7 +73,7 @@ def before_failed(job: Job) -> ResumeChoice:
 
 
 def _was_misled(job: Job, failed: int | None) -> bool:
-    """The tracker is garbage, or names a checkpoint that never was: the others are as good."""
+    """The tracker is garbage, or names a checkpoint that never existed: the others are fine."""
     if failed is None:
         return any(seen.fault.id in _BAD_TRACKER for seen in job.attempt.faults)
     known = job.checkpoints.get(failed)
@@ -86,7 +81,7 @@ def _was_misled(job: Job, failed: int | None) -> bool:
 
 
 def older_than_attempt(job: Job) -> ResumeChoice:
-    """The newest usable checkpoint that was there before the current attempt began."""
+    """Return the newest usable checkpoint from before the current attempt."""
     attempt = job.attempt
     older = {
         number: known
@@ -104,9 +99,10 @@ def older_than_attempt(job: Job) -> ResumeChoice:
 
 
 def has_none_before(job: Job, iteration: int) -> bool:
-    """Whether nothing was ever written below `iteration`, so that going back to the beginning
-    loses no more than that. Old checkpoints that were pruned are guessed by the distance
-    between those that are left."""
+    """Nothing was ever written below `iteration`, so going back to the beginning loses no more.
+
+    Pruned checkpoints are inferred from the distance between those that are left.
+    """
     attempts = [*job.past, job.attempt]
     if any(attempt.resumed_from for attempt in attempts):
         return False
@@ -119,7 +115,7 @@ def has_none_before(job: Job, iteration: int) -> bool:
 
 
 def refusal(job: Job, known: KnownCheckpoint) -> str | None:
-    """Why a checkpoint is not to be used; None: it may be."""
+    """Return why a checkpoint must not be used; None if it may be."""
     if known.load_failed:
         return "not loadable"
     if known.is_abandoned or job.timeline.is_abandoned(known.iteration, known.made_at):
@@ -132,10 +128,9 @@ def refusal(job: Job, known: KnownCheckpoint) -> str | None:
 
 
 def _known(job: Job) -> list[KnownCheckpoint]:
-    """With those that an attempt resumed from or set out to load: the trainer took them for
-    saved, and where the folder is out of sight nobody knows better.
+    """Add those that an attempt resumed from or tried to load, if the folder cannot be read.
 
-    Without iteration 0: Megatron may save it (after exit 16) and refuses to load it.
+    Iteration 0 is left out: Megatron may save it (after exit 16) and refuses to load it.
     """
     found = {number: known for number, known in job.checkpoints.items() if number}
     for attempt in [] if job.sees(Source.CHECKPOINTS) else [*job.past, job.attempt]:
@@ -148,7 +143,7 @@ def _known(job: Job) -> list[KnownCheckpoint]:
 
 
 def _why_none(job: Job) -> str:
-    """Nothing known is not nothing there: an attempt may die before it says what it loads."""
+    """None known does not mean none exists: an attempt may die before it prints what it loads."""
     attempts = [*job.past, job.attempt]
     began_anew = any(
         attempt.load == "random" or attempt.first_iteration in (0, 1) for attempt in attempts
@@ -165,7 +160,7 @@ def _is_older(known: KnownCheckpoint, attempt: Attempt) -> bool:
 
 
 def _was_written(job: Job, known: KnownCheckpoint) -> bool:
-    """A save that the attempt died in is the first of nothing."""
+    """A save during which the attempt died does not count."""
     save = job.attempt.save
     is_open = save is not None and save.iteration == known.iteration
     if known.stored in (None, "incomplete") and not known.is_saved:
@@ -173,7 +168,7 @@ def _was_written(job: Job, known: KnownCheckpoint) -> bool:
     return True
 
 
-def _praise(
+def _reason_for(
     job: Job,
     chosen: KnownCheckpoint,
     known: Iterable[KnownCheckpoint],
@@ -193,7 +188,7 @@ def _praise(
 
 
 def _passed_over(job: Job, known: Iterable[KnownCheckpoint], before: int | None) -> str:
-    """Why not the others, newest first: `600 is newer than that, 500 is incomplete`."""
+    """Say why not the others, newest first: `600 is newer than that, 500 is incomplete`."""
     why: dict[str, list[int]] = {}
     for each in sorted(known, key=lambda each: -each.iteration):
         reason = refusal(job, each)
@@ -216,7 +211,7 @@ _MAX_NUMBERS = 8
 
 
 def first_bad(job: Job, finding: Finding) -> int:
-    """Where the finding does not tell, all that this attempt did is suspect."""
+    """Return the first bad iteration; without one, everything in this attempt is suspect."""
     attempt = job.attempt
     if finding.since_iteration is not None:
         return finding.since_iteration
@@ -241,7 +236,7 @@ def target(job: Job, finding: Finding, settings: Settings) -> ResumeChoice:
 
 
 def was_good_before(job: Job, bad: int) -> bool:
-    """The same samples did no harm the first time: what was loaded is not what was saved."""
+    """The same samples were fine the first time: what was loaded is not what was saved."""
     old = job.earlier_steps.get(bad)
     if old is None or not old.losses or old.at >= job.attempt.started_at:
         return False
@@ -250,7 +245,7 @@ def was_good_before(job: Job, bad: int) -> bool:
 
 
 def _was_rolled_back(job: Job, bad: int) -> bool:
-    """Numbers that were bad, or may have been, before an earlier rollback prove nothing."""
+    """Numbers from before an earlier rollback prove nothing."""
     return any(
         rollback.first_bad is not None and bad >= rollback.first_bad
         for rollback in job.timeline.rollbacks
@@ -260,8 +255,8 @@ def _was_rolled_back(job: Job, bad: int) -> bool:
 def rollback_refusal(
     job: Job, record: DecisionRecord, finding: Finding, settings: Settings
 ) -> str | None:
-    """Why going back once more is of no use; None: it may be."""
-    done = [act for act in progress.restarts(record) if act.first_bad is not None]
+    """Return why going back once more does not help; None if it may."""
+    done = [act for act in history.restarts(record) if act.first_bad is not None]
     bad = first_bad(job, finding)
     ever = [act for act in record.acts if act.first_bad is not None]  # a stop fixes no data
     again = _same_samples(job, ever, bad, settings)
@@ -276,7 +271,7 @@ def rollback_refusal(
 
 
 def _same_samples(job: Job, done: list[Act], bad: int, settings: Settings) -> Act | None:
-    """A resumed run reads the same data: to fail at or before the old place is to fail again."""
+    """A resumed run reads the same data: failing at or before the old place is failing again."""
     slack = settings.act.same_samples_iterations + (job.layout.log_interval or 1)
     for act in reversed(done):
         if act.first_bad is not None and (act.resume_from or 0) < bad <= act.first_bad + slack:
@@ -285,7 +280,7 @@ def _same_samples(job: Job, done: list[Act], bad: int, settings: Settings) -> Ac
 
 
 def proposal(job: Job, finding: Finding, settings: Settings) -> str:
-    """What a person may try; nobody skips data without being told to."""
+    """Say what a person may try: data is never skipped automatically."""
     bad = first_bad(job, finding)
     covers = next(
         (step.covers for step in job.attempt.steps if step.first_covered <= bad <= step.iteration),

@@ -1,16 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""One sentence about a job, for people and for `--json`, of what was found and decided.
+"""Which finding leads, and the verdict in one sentence for people and `--json`.
 
-The culprit is the one of the finding that leads; where it names none, the first critical one
-that does. That Megatron asks for a rerun (exit 16) is a way to end, not a cause: a person is told
-what it stumbled over.
-
-Which of several findings is the one to act on: the root, not the loudest.
-
-Numbers that went bad come before the kill that followed, for they decide which checkpoint is
-good. A sick GPU, a bug or a bad file comes before the crash and the hang it led to. Whether two
-findings have to do with each other at all is not known here.
+The root leads, not the loudest: numbers that went bad come before the kill that followed, since
+they decide which checkpoint is good; a broken GPU, a bug or a bad file comes before the crash or
+hang it caused. A job without findings is healthy, finished or unknown.
 """
 
 from __future__ import annotations
@@ -19,12 +13,15 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from mwatch.decide import resume
 from mwatch.decide.policy import LOOP_DETECTORS, RULES, Proof, Resume, acts, level
 from mwatch.model.decision import Decision
+from mwatch.model.event import ASKED_EXITS
 from mwatch.model.finding import Cause, Culprit, Finding, Severity, Verdict
 from mwatch.model.job import Job
+from mwatch.model.phase import JobPhase
 
 _RANKS: tuple[frozenset[Cause], ...] = (
     frozenset({Cause.RERUN, Cause.HARDWARE}),
@@ -39,7 +36,7 @@ _LAST = len(_RANKS)
 
 
 def ranked(job: Job, findings: Iterable[Finding]) -> Sequence[Finding]:
-    """The one to act on first. What only informs is left out."""
+    """Sort by what to act on first, without findings that only inform."""
     candidates = [
         finding
         for finding in findings
@@ -63,7 +60,7 @@ def _key(job: Job, finding: Finding) -> tuple[bool, bool, int, int, float, float
 
 def _place(job: Job, finding: Finding) -> int:
     if finding.detector in LOOP_DETECTORS:
-        return _LAST  # of the attempts before: why this one died is told by another
+        return _LAST  # about the attempts before: another finding says why this one died
     if finding.cause is Cause.STARTED_FROM_RANDOM:
         # The loss jumps after it, too: what follows from random weights is not to be fixed.
         has_better = resume.older_than_attempt(job).iteration is not None
@@ -74,7 +71,7 @@ def _place(job: Job, finding: Finding) -> int:
 
 
 def _was_trained_on(job: Job, finding: Finding) -> bool:
-    """Whether a checkpoint may hold the bad numbers. A guard that raised kept them out."""
+    """Whether a checkpoint may hold the bad numbers; a guard that raised kept them out."""
     first_bad, last = finding.since_iteration, job.attempt.iteration
     return first_bad is None or (last is not None and first_bad <= last)
 
@@ -99,14 +96,14 @@ def verdict(job: Job, findings: Sequence[Finding], decision: Decision) -> Verdic
 
 
 def _remark(findings: Sequence[Finding]) -> str:
-    """Nobody is woken for what only informs; who looks shall know all the same."""
+    """Return one finding that only informs, for people who look at a quiet job."""
     reported = (each.summary for each in findings if each.severity is Severity.INFO)
     return "".join(f". {summary.rstrip('. ')}" for summary in islice(reported, 1))
 
 
 def _culprit(job: Job, decision: Decision, findings: Sequence[Finding]) -> Culprit | None:
     if RULES[decision.cause].proof is Proof.OWN:
-        return None  # who was killed later did not spoil the numbers
+        return None  # a rank killed later did not spoil the numbers
     named = (
         each.culprit
         for each in ranked(job, findings)
@@ -116,10 +113,62 @@ def _culprit(job: Job, decision: Decision, findings: Sequence[Finding]) -> Culpr
 
 
 def _stumbled_over(job: Job) -> Cause:
-    """Only the attempt that found the result prints it, not the one that was to check it."""
+    """Return what a rerun (exit 16) stumbled over: a rerun is a way to end, not a cause.
+
+    Only the attempt that found the result prints it, not the one that was to check it.
+    """
     for attempt in (job.attempt, *reversed(job.past)):
         for seen in attempt.faults:
             if seen.fault.id == _UNEXPECTED:
                 is_finite = not _NOT_FINITE.search(seen.fault.text)
                 return Cause.HARDWARE if is_finite else Cause.NAN
     return Cause.HARDWARE
+
+
+class QuietVerdict(NamedTuple):
+    cause: Cause
+    reason: str
+
+
+def judge_quiet(job: Job) -> QuietVerdict:
+    attempt = job.attempt
+    if not job.has_started:
+        return QuietVerdict(Cause.UNKNOWN, "no data yet")
+    if attempt.is_finished:
+        return QuietVerdict(Cause.FINISHED, f"training is done{_at(job)}")
+    if ended_as_asked(job):
+        return QuietVerdict(Cause.FINISHED, f"training ended as it was asked to{_at(job)}")
+    if attempt.phase is JobPhase.ENDED and _left_with_zero_at_the_end(job):
+        return QuietVerdict(Cause.FINISHED, f"its processes ended with exit code 0{_at(job)}")
+    if attempt.phase is JobPhase.ENDED:
+        return QuietVerdict(Cause.UNKNOWN, "the attempt ended for an unknown reason")
+    if not any(view.is_up for view in job.sources.values()):
+        return QuietVerdict(Cause.UNKNOWN, "nothing of the job can be read")
+    return QuietVerdict(Cause.HEALTHY, f"nothing is wrong ({attempt.phase}{_at(job)})")
+
+
+def _left_with_zero_at_the_end(job: Job) -> bool:
+    """The last iterations were too few for a line of their own."""
+    done, total = job.attempt.iteration, job.layout.total_iterations
+    if done is None or total is None or total - done >= (job.layout.log_interval or 1):
+        return False
+    ends = [gone.exit for gone in job.attempt.gone.values()]
+    return bool(ends) and all(end.exit_code == 0 and not end.signal for end in ends)
+
+
+def ended_as_asked(job: Job) -> bool:
+    reported = job.attempt.exit
+    return reported is not None and reported.exit.reason in ASKED_EXITS
+
+
+def is_finished(job: Job) -> bool:
+    """Done, and the result is saved: what happens after that needs no fix."""
+    attempt = job.attempt
+    if attempt.save is not None or not (attempt.is_finished or ended_as_asked(job)):
+        return False
+    return not job.checkpoints or resume.choose(job, before=None).iteration == attempt.iteration
+
+
+def _at(job: Job) -> str:
+    iteration = job.attempt.iteration
+    return "" if iteration is None else f", iteration {iteration}"

@@ -1,56 +1,159 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Two witnesses before an action: who says so, and who says otherwise.
+"""Whether a finding is proven: who confirms it, and who contradicts it.
 
-A hang is believed when progress is silent and somebody else agrees who does not read progress.
-A death carries its own proof, unless training goes on after it. What a witness measures, and
-how well, is the business of its source.
-
-Ranks that are busy and get nowhere: they wait for another one with all of a core.
-
-No GPU works, and whoever is busy is known to wait in a collective. What all signs say together is
-judged once, for each of many thousand ranks asks for it.
-
-What the independent witnesses of a stall say, and which of them contradict it.
-
-Being busy is not progress: a rank that waits for another one spins on its CPU. So CPU time that
-moves contradicts neither a stopped rank nor a collective that does not end; a flat GPU only while
-nobody knows that the busy rank stands in a collective.
+A hang needs silent progress and a witness that does not read progress. Log and probe both show
+iterations and are one witness. A death is its own proof, unless training goes on after it. A busy
+CPU is not progress: a rank that waits for another spins. So CPU time contradicts neither a stopped
+rank nor a collective that does not end. A shipped log arrives up to a minute late, so a job that
+has just finished may look as if it hung and died.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
-from mwatch.decide import silence
+from mwatch.decide import resume
 from mwatch.decide.policy import RULES, Proof
 from mwatch.model.decision import Witness
-from mwatch.model.finding import Finding
+from mwatch.model.finding import Cause, Finding
 from mwatch.model.job import Job, ProcessGone, RankState, SignSeen
 from mwatch.model.observation import SignSource, SignState, Source
-from mwatch.model.phase import JobPhase
+from mwatch.model.phase import DeadlineSlot, JobPhase, slot_of
 from mwatch.model.settings import Settings
+
+_STALL_DETECTORS = frozenset({"stalled"})
+"""They compare the silence with the deadline of the phase already."""
+_DEATH_DETECTORS = frozenset({"crashed", "finished_early"})
+
+
+def is_over(job: Job) -> bool:
+    """A process of the gang has failed: the others can only wait for it.
+
+    A pod that is gone without an exit code may belong to the attempt before.
+    """
+    attempt = job.attempt
+    died = any(gone.exit.exit_code or gone.exit.signal for gone in attempt.gone.values())
+    return attempt.phase is JobPhase.ENDED or died
+
+
+def reports_an_exit(finding: Finding) -> bool:
+    """The finding is about an exit, not a silence. A hang never is."""
+    if RULES[finding.cause].proof is Proof.SILENCE and finding.cause is not Cause.HANG:
+        return finding.detector in _DEATH_DETECTORS
+    return RULES[finding.cause].proof is Proof.DEATH
+
+
+def is_sick(finding: Finding) -> bool:
+    """A GPU that fell off the bus does not come back, whatever else still prints."""
+    return finding.cause is Cause.HARDWARE and finding.cannot_heal
+
+
+def usual_seconds(job: Job, settings: Settings) -> float:
+    """Return how long a healthy job may be silent in this phase."""
+    attempt = job.attempt
+    is_followed = job.sees(Source.PROBE) and job.calibration.step_p99() is not None
+    if attempt.phase is JobPhase.TRAINING and is_followed:
+        return step_seconds(job, settings)
+    slot = slot_of(attempt.phase, attempt.saves_done) or DeadlineSlot.STARTING
+    return job.calibration.deadline(slot, settings)
+
+
+def step_seconds(job: Job, settings: Settings) -> float:
+    """Return how long a few steps take, during which reports may still arrive."""
+    slowest = job.calibration.step_p99() or 0.0
+    return max(settings.hang.probe_floor_seconds, settings.hang.probe_factor * slowest)
+
+
+def silent_seconds(job: Job) -> float:
+    return max(0.0, job.now - job.attempt.last_progress)
+
+
+def is_silent(job: Job, findings: Iterable[Finding], settings: Settings) -> bool:
+    stalls = (finding for finding in findings if finding.detector in _STALL_DETECTORS)
+    if any(went_on_seconds(job, stall, settings) is None for stall in stalls):
+        return True
+    return silent_seconds(job) >= usual_seconds(job, settings)
+
+
+def is_readable(job: Job) -> bool:
+    return job.sees(Source.LOG) or job.sees(Source.PROBE)
+
+
+def went_on_seconds(job: Job, finding: Finding, settings: Settings) -> float | None:
+    """Return how long after the finding iterations were still finished; None if they were not."""
+    attempt = job.attempt
+    moments = [rank.progressed_at for rank in attempt.ranks.values() if rank.iteration is not None]
+    moments += [] if attempt.line_at is None else [attempt.line_at]
+    if finding.since_time is None or not moments:
+        return None
+    later = max(moments) - finding.since_time
+    return later if later > step_seconds(job, settings) else None
+
+
+def last_lines_due_at(job: Job, finding: Finding, settings: Settings) -> float | None:
+    """Return until when to wait for late log lines; None if nothing is missing."""
+    if not _is_guessed(job, finding):
+        return None
+    gone = _gone_times(job)
+    return max(gone) + settings.act.lost_pod_seconds if gone else None
+
+
+def may_be_done(job: Job, finding: Finding) -> str | None:
+    """Return why the processes may be gone because the job finished; None if they may not."""
+    attempt, total = job.attempt, job.layout.total_iterations
+    if total is None or attempt.iteration is None or not _gone_times(job):
+        return None
+    if not _is_guessed(job, finding):
+        return None
+    saved = resume.choose(job, before=None).iteration
+    if saved is not None and saved >= total:
+        return f"checkpoint {saved} is of its last iteration"
+    if attempt.iteration >= total - max(2, job.layout.log_interval or 1):
+        return "it was in its last iterations"
+    return None
+
+
+def _gone_times(job: Job) -> list[float]:
+    attempt = job.attempt
+    dead = [seen.since for seen in attempt.signs.values() if seen.sign.state is SignState.DEAD]
+    return dead + [gone.at for gone in attempt.gone.values()]
+
+
+def _is_guessed(job: Job, finding: Finding) -> bool:
+    """A finished job looks like this while its last lines are missing."""
+    if finding.cause is not Cause.FINISHED_EARLY:
+        is_silence = RULES[finding.cause].proof is Proof.SILENCE
+        if not is_silence or reports_an_exit(finding):
+            return False
+    attempt = job.attempt
+    if attempt.errors or attempt.exit is not None:
+        return False
+    ends = [gone.exit for gone in attempt.gone.values()]
+    return not any(end.exit_code or end.signal or end.reason for end in ends)
+
 
 COLLECTIVES = frozenset({SignSource.NCCL_RAS, SignSource.FLIGHT_RECORDER})
 SPINNING_PHASES = frozenset({JobPhase.TRAINING, JobPhase.EVALUATING})
 """In the others a busy CPU does real work: it compiles, reads or writes."""
 _IN_LINE = frozenset({SignState.ALL_EQUAL, SignState.FLAT})
 _WAITING = "collective"
-"""Where the probe sees a rank that waits for others."""
+"""Phase in which the probe sees a rank that waits for others."""
 
 
 class Spinning:
+    """Ranks that are busy but only wait for another: no GPU works, and they are in a collective."""
+
     def __init__(self, job: Job, signs: Sequence[SignSeen], settings: Settings) -> None:
         self._attempt = job.attempt
         self._signs = signs
-        self._stands = silence.step_seconds(job, settings)
+        self._stands = step_seconds(job, settings)
 
     def only_spins(self, moving: SignSeen) -> bool:
-        """`moving`: a sign that says so."""
         if moving.sign.source is not SignSource.CPU_TIME or not self._rest:
             return False
         if self._are_in_line:
@@ -60,7 +163,7 @@ class Spinning:
 
     @cached_property
     def _rest(self) -> bool:
-        """All GPUs, as far as they are seen, in a phase in which they should work."""
+        """All observed GPUs are idle in a phase in which they should work."""
         if self._attempt.phase not in SPINNING_PHASES:
             return False
         of_gpus = (seen for seen in self._signs if seen.sign.source is SignSource.GPU_ACTIVITY)
@@ -81,7 +184,7 @@ class Spinning:
         return found
 
     def _ranks(self, moving: SignSeen) -> list[RankState]:
-        """Whom it speaks of: one rank, or all of its pod."""
+        """Return the rank of the sign, or all ranks of its pod."""
         if moving.sign.rank is None:
             return self._by_stream.get(moving.stream, [])
         rank = self._attempt.ranks.get(moving.sign.rank)
@@ -102,47 +205,38 @@ AGREES: dict[SignSource, frozenset[SignState]] = {
     SignSource.STACKS: frozenset({SignState.FLAT, SignState.STUCK}),
     SignSource.TENSORBOARD: frozenset(),  # written with the log: no second witness of silence
 }
-"""Every rank in the same place says nothing: a healthy job looks so at most moments."""
+"""States that confirm a stall. All ranks in the same place is usual in a healthy job."""
 
 _NAMES_A_RANK = frozenset(
     {SignState.DEAD, SignState.STOPPED, SignState.NEVER_JOINED, SignState.OUT_OF_STEP}
 )
 """One such rank explains why all others wait."""
 _LASTING = frozenset({SignState.DEAD, SignState.NEVER_JOINED, SignState.OUT_OF_STEP})
-"""Told once, by a dump or a death; only progress takes it back."""
+"""Reported once, by a dump or a death; only progress refutes it."""
 _BUSY = frozenset({SignSource.CPU_TIME, SignSource.STACKS})
 _MAX_KEPT = 16
-"""Witnesses that are named: there may be one for each of ten thousand ranks."""
+"""Witnesses that are listed: there may be one for each of ten thousand ranks."""
 
 TIMEOUT_FAULTS = frozenset(
     {
-        "collective-timeout",
-        "collective-timeout-status",
-        "desync-report",
-        "ft-no-heartbeat",
-        "ft-section-timeout",
-        "gil-hang",
-        "global-timeout-signal",
-        "gloo-timeout",
-        "monitor-ends-hang",
-        "monitor-ends-timeout",
-        "store-barrier-timeout",
-        "watchdog-heartbeat",
+        "collective-timeout", "collective-timeout-status", "desync-report", "ft-no-heartbeat",
+        "ft-section-timeout", "gil-hang", "global-timeout-signal", "gloo-timeout",
+        "monitor-ends-hang", "monitor-ends-timeout", "store-barrier-timeout", "watchdog-heartbeat",
         "watchdog-stuck",
     }
-)
-"""Entries of the catalogue by which somebody inside the job says that it hangs."""
+)  # fmt: skip
+"""Catalogue entries by which the job itself reports a hang."""
 
 
 class WitnessReports(NamedTuple):
     agreeing: tuple[Witness, ...]
     disagreeing: tuple[Witness, ...]
     missing: str
-    """Where nobody agrees: what there is to go by."""
+    """Why nothing confirms it; empty if something does."""
 
 
 class _Agreed:
-    """Of tens of thousands of ranks, what matters about those that agree."""
+    """What matters about the confirming signs of tens of thousands of ranks."""
 
     def __init__(self, agreeing: Sequence[SignSeen], *, is_reported: bool) -> None:
         self.is_reported = is_reported
@@ -154,15 +248,13 @@ class _Agreed:
         self._streams = {seen.stream for seen in named if seen.sign.rank is None}
 
     def names_another(self, moving: SignSeen) -> bool:
-        """One rank, or one pod, that explains why the busy one waits."""
+        """A rank or pod that explains why the busy one waits."""
         rank = moving.sign.rank
-        return (
-            len(self._ranks) > (rank in self._ranks)
-            or len(self._streams) > (moving.stream in self._streams)
-        )  # fmt: skip
+        streams = len(self._streams) > (moving.stream in self._streams)
+        return streams or len(self._ranks) > (rank in self._ranks)
 
 
-def hear(job: Job, finding: Finding, settings: Settings) -> WitnessReports:
+def witness_reports(job: Job, finding: Finding, settings: Settings) -> WitnessReports:
     signs = [seen for seen in job.attempt.signs.values() if _counts(job, seen, settings)]
     agreeing = [seen for seen in signs if _agrees(job, seen)]
     reported = (*_faults(job, finding, settings), *_gone(job, settings))
@@ -183,12 +275,12 @@ def hear(job: Job, finding: Finding, settings: Settings) -> WitnessReports:
 
 
 def _counts(job: Job, seen: SignSeen, settings: Settings) -> bool:
-    """A sign from before the last progress speaks of another time.
+    """A sign from before the last progress does not count.
 
-    News of a step that was under way when a rank died may still come after its death.
+    Reports of a step that was running when a rank died may still arrive after its death.
     """
     if seen.sign.state in _LASTING:
-        return seen.at >= job.attempt.last_progress - silence.step_seconds(job, settings)
+        return seen.at >= job.attempt.last_progress - step_seconds(job, settings)
     is_fresh = job.now - seen.at <= settings.hang.sign_seconds
     return is_fresh and seen.at >= job.attempt.last_progress
 
@@ -212,8 +304,8 @@ def _contradicts(job: Job, moving: SignSeen, agreed: _Agreed) -> bool:
 
 
 def _faults(job: Job, finding: Finding, settings: Settings) -> Iterator[Witness]:
-    """The first line of each kind that came with or after the last progress."""
-    earliest = job.attempt.last_progress - silence.step_seconds(job, settings)
+    """Yield the first line of each kind since the last progress."""
+    earliest = job.attempt.last_progress - step_seconds(job, settings)
     wanted = TIMEOUT_FAULTS | ({finding.fault} if finding.fault else set())
     reported: set[str] = set()
     for seen in job.attempt.faults:
@@ -224,8 +316,8 @@ def _faults(job: Job, finding: Finding, settings: Settings) -> Iterator[Witness]
 
 
 def _gone(job: Job, settings: Settings) -> Iterator[Witness]:
-    """Pods that are gone, and did not say that all was well."""
-    earliest = job.attempt.last_progress - silence.step_seconds(job, settings)
+    """Yield pods that are gone without exit code 0."""
+    earliest = job.attempt.last_progress - step_seconds(job, settings)
     for gone in job.attempt.gone.values():
         if gone.exit.exit_code != 0 and gone.at >= earliest:
             yield Witness("process", True, f"{gone.stream}: {gone.exit.reason or 'gone'}")
@@ -240,14 +332,14 @@ def _witness(seen: SignSeen, agrees: bool) -> Witness:
 def _missing(job: Job, settings: Settings) -> str:
     useless = sorted(
         {
-            f"{seen.sign.source} says {seen.sign.state}"
+            f"{seen.sign.source} reports {seen.sign.state}"
             if _counts(job, seen, settings)
-            else f"{seen.sign.source} has not spoken since"
+            else f"{seen.sign.source} has not reported since"
             for seen in job.attempt.signs.values()
         }
     )
     if not useless:
-        return "no independent witness can be heard"
+        return "there is no independent witness"
     return f"no independent witness agrees: {', '.join(useless)}"
 
 
@@ -257,7 +349,7 @@ _MAX_WITNESSES = 8
 class Judgement(NamedTuple):
     is_proven: bool
     reason: str
-    """Who convinced us, or who is missing or disagrees."""
+    """Which witness confirms it, or is missing, or disagrees."""
     witnesses: tuple[Witness, ...] = ()
 
 
@@ -265,23 +357,23 @@ def judge(job: Job, finding: Finding, findings: Sequence[Finding], settings: Set
     if RULES[finding.cause].proof is Proof.OWN:
         reported = Witness(finding.detector, True, finding.summary)
         return Judgement(True, "what was printed is proof enough", (reported,))
-    if silence.is_over(job):
+    if is_over(job):
         return _over(job, finding)
-    if silence.reports_an_exit(finding) or silence.is_sick(finding):
+    if reports_an_exit(finding) or is_sick(finding):
         return _death(job, finding, settings)
     return _stall(job, finding, findings, settings)
 
 
 def _over(job: Job, finding: Finding) -> Judgement:
     gone = [
-        Witness("process", True, f"{each.stream}: {_last_word(each)}")
+        Witness("process", True, f"{each.stream}: {_exit_text(each)}")
         for each in job.attempt.gone.values()
     ]
     seen = gone or [Witness(finding.detector, True, finding.summary)]
     return Judgement(True, "the attempt is over", tuple(seen[:_MAX_WITNESSES]))
 
 
-def _last_word(gone: ProcessGone) -> str:
+def _exit_text(gone: ProcessGone) -> str:
     code = None if gone.exit.exit_code is None else f"exit code {gone.exit.exit_code}"
     message = ", ".join(each for each in (code, gone.exit.signal, gone.exit.reason) if each)
     return f"ended ({message or 'cause unknown'})"
@@ -289,7 +381,7 @@ def _last_word(gone: ProcessGone) -> str:
 
 def _death(job: Job, finding: Finding, settings: Settings) -> Judgement:
     reported = Witness(finding.detector, True, finding.summary)
-    later = silence.went_on_seconds(job, finding, settings)
+    later = went_on_seconds(job, finding, settings)
     if later is None:
         return Judgement(True, "the log shows how it ended", (reported,))
     text = f"iteration {job.attempt.iteration} came {later:.0f} s after it"
@@ -300,23 +392,23 @@ def _death(job: Job, finding: Finding, settings: Settings) -> Judgement:
 def _stall(
     job: Job, finding: Finding, findings: Sequence[Finding], settings: Settings
 ) -> Judgement:
-    quiet = silence.silent_seconds(job)
-    if not silence.is_readable(job):
+    quiet = silent_seconds(job)
+    if not is_readable(job):
         return Judgement(False, "not acted on: progress cannot be measured")
-    if not silence.is_silent(job, findings, settings):
+    if not is_silent(job, findings, settings):
         text = f"the last progress was {quiet:.0f} s ago"
         reason = f"not acted on: {text}, which is usual"
         return Judgement(False, reason, (Witness("progress", False, text),))
     progress = Witness("progress", True, f"silent for {quiet:.0f} s")
-    reported = hear(job, finding, settings)
-    received = (progress, *reported.agreeing, *reported.disagreeing)[:_MAX_WITNESSES]
+    reported = witness_reports(job, finding, settings)
+    shown = (progress, *reported.agreeing, *reported.disagreeing)[:_MAX_WITNESSES]
     if reported.disagreeing:
-        who = "; ".join(f"{each.name}: {each.text}" for each in reported.disagreeing[:2])
-        reason = f"not acted on: progress is silent for {quiet:.0f} s, but {who}"
-        return Judgement(False, reason, received)
+        against = "; ".join(f"{each.name}: {each.text}" for each in reported.disagreeing[:2])
+        reason = f"not acted on: progress is silent for {quiet:.0f} s, but {against}"
+        return Judgement(False, reason, shown)
     if not reported.agreeing:
         reason = f"not acted on: progress is silent for {quiet:.0f} s, and {reported.missing}"
-        return Judgement(False, reason, received)
+        return Judgement(False, reason, shown)
     first = reported.agreeing[0]
     reason = f"progress is silent for {quiet:.0f} s and {first.name} agrees ({first.text})"
-    return Judgement(True, reason, received)
+    return Judgement(True, reason, shown)

@@ -1,9 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""mwatch cannot see how the job is. That is neither healthy nor hung, and somebody must know.
+"""mwatch cannot see how the job is doing: neither healthy nor hung.
 
-Either no source is there, or all fell silent at once, or the output is in a format that nobody
-here understands. What the job does meanwhile is not known, and nothing is claimed of it.
+No source is there, all fell silent at once, or the format of the output is unknown.
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ from mwatch.model.observation import Source
 from mwatch.model.phase import DeadlineSlot, JobPhase
 from mwatch.model.settings import Settings
 
-_NOTHING_TO_SEE = frozenset({JobPhase.QUEUED, JobPhase.SCHEDULING, JobPhase.ENDED})
-_TELLING = (Source.LOG, Source.PROBE)
-"""The sights that show progress; the others only witness."""
+_INACTIVE = frozenset({JobPhase.QUEUED, JobPhase.SCHEDULING, JobPhase.ENDED})
+_PROGRESS_SOURCES = (Source.LOG, Source.PROBE)
+"""Sources that show progress; the others are only witnesses."""
 
 
 def detect(job: Job, settings: Settings) -> list[Finding]:
     attempt = job.attempt
-    if attempt.phase in _NOTHING_TO_SEE or attempt.ended_at is not None or attempt.is_done:
+    if attempt.phase in _INACTIVE or attempt.ended_at is not None or attempt.is_done:
         return []
-    if not any(job.sees(view) for view in _TELLING):
+    if not any(job.sees(view) for view in _PROGRESS_SOURCES):
         return _no_source(job, settings)
     return _all_silent(job, settings) or _no_lines(job, settings) or _no_loss(job, settings)
 
 
 def _no_source(job: Job, settings: Settings) -> list[Finding]:
-    lost = [(view, job.sources[view]) for view in _TELLING if view in job.sources]
+    lost = [(view, job.sources[view]) for view in _PROGRESS_SOURCES if view in job.sources]
     if lost:
         why = ", ".join(f"{view.value}: {state.reason}" for view, state in lost)
         since = max(state.since for _, state in lost)
@@ -59,7 +58,7 @@ def _all_silent(job: Job, settings: Settings) -> list[Finding]:
 
 
 def _no_lines(job: Job, settings: Settings) -> list[Finding]:
-    """A trainer runs, and no iteration of it was ever understood."""
+    """A trainer runs, and no iteration line of it was ever recognised."""
     attempt = job.attempt
     if attempt.steps or any(rank.iteration is not None for rank in attempt.ranks.values()):
         return []
@@ -70,7 +69,7 @@ def _no_lines(job: Job, settings: Settings) -> list[Finding]:
     since = attempt.started_at
     if since <= 0 or job.now - since < job.calibration.deadline(DeadlineSlot.FIRST_STEP, settings):
         return []
-    text = "no iteration line was ever understood: another format, or not the last rank's log"
+    text = "no iteration line was recognised: unknown format, or not the log of the last rank"
     return [_finding(job, "no-lines", text, since)]
 
 
@@ -83,7 +82,7 @@ def _runs_unobserved(job: Job) -> bool:
 
 
 def _no_loss(job: Job, settings: Settings) -> list[Finding]:
-    """From its first line on: either a format without it, or NaN from the beginning."""
+    """No loss from the first line on: a format without it, or NaN from the beginning."""
     steps = job.attempt.steps
     if not steps or steps[-1].losses or len(steps) < settings.hang.unknown_lines:
         return []
@@ -93,7 +92,7 @@ def _no_loss(job: Job, settings: Settings) -> list[Finding]:
     bare = [step for step in steps if not is_all_skipped(step)]
     if len(bare) < settings.hang.unknown_lines:
         return []
-    text = f"no loss in any of {len(bare)} iteration lines: another format, or NaN from the start"
+    text = f"no loss in any of {len(bare)} iteration lines: unknown format, or NaN from the start"
     first = bare[0]
     seen = (evidence.of_step(first),)
     return [_finding(job, "no-loss", text, first.at, first.first_covered, seen)]

@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint cannot be loaded, or the newest one is not whole.
+"""A checkpoint cannot be loaded, or the newest one is incomplete.
 
-A save that is under way leaves a half-written folder: that is normal, and so, nearly, is the one
-that a killed attempt leaves behind. It is an emergency only where the job wants to load it.
-Without a look into the folder only the attempt to load tells.
+A save under way, or one that a killed attempt left behind, leaves a half-written folder: that is
+critical only if the job tries to load it. Without the folder only the load itself shows it.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
 
 
 def _is_its_fault(job: Job) -> bool:
-    """An error while loading may also be the machine's, or the settings'."""
+    """An error while loading may also come from the machine or the settings."""
     root = root_cause(job)
     return root is None or root.cause in _ITS_FAULT
 

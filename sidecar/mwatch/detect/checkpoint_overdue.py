@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Training goes on, but no checkpoint has been finished for far too long.
+"""Training goes on, but no checkpoint was completed for far too long.
 
-The usual distance is the save interval, else what this job's own saves show. A run that was never
-told to save is left alone, and so is one whose checkpoint lines and folder nobody can see.
+The usual distance is the save interval, else that of earlier saves. A run that does not save is
+left alone, and so is one whose checkpoint lines and folder cannot be read.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from mwatch.stats import median
 
 _LEARNT_FROM = 16
 _LEAST_SECONDS = 60.0
-"""Since the last one was finished. The folder is looked at every ten seconds; a toy that saves
-more often than that is not late."""
+"""Seconds since the last one. The folder is read every ten seconds; a test that saves more often is
+not late.
+"""
 
 
 def detect(job: Job, settings: Settings) -> list[Finding]:
@@ -49,7 +50,7 @@ def _distance(job: Job) -> float | None:
 
 
 def _newest_known(job: Job) -> int:
-    """A quick guess, good enough to see that all is well."""
+    """A quick estimate, good enough if all is well."""
     if not job.checkpoints:
         return _base(job)
     known = next(reversed(job.checkpoints.values()))
@@ -60,7 +61,7 @@ def _newest_known(job: Job) -> int:
 
 
 def _base(job: Job) -> int:
-    """Where the attempt began: what it has not done cannot be lost."""
+    """Where the attempt began: earlier work cannot be lost."""
     attempt = job.attempt
     return attempt.resumed_from or max(0, (attempt.first_iteration or 1) - 1)
 
@@ -78,7 +79,7 @@ def _last_saved(job: Job) -> int:
 
 
 def _is_recent(job: Job, last: int) -> bool:
-    """By either sign: the clock of the storage may be ahead of ours."""
+    """In either direction: the clock of the storage may be ahead."""
     known = job.checkpoints.get(last)
     made_at = None if known is None else known.made_at
     since = job.attempt.began_at if made_at is None else made_at
@@ -86,7 +87,7 @@ def _is_recent(job: Job, last: int) -> bool:
 
 
 def _is_visible(job: Job) -> bool:
-    """Rank 0 alone prints checkpoint lines; its log may not be among those that are read."""
+    """Rank 0 alone prints checkpoint lines, and its log may not be read."""
     return job.sees(Source.CHECKPOINTS) or any(
         stream.prints_checkpoints for stream in job.streams.values()
     )

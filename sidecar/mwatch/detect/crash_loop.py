@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Attempt after attempt dies of the same thing within a short time.
+"""Several attempts in a row fail with the same root cause within a short time.
 
-Told by the class of the root cause, not by its words. With progress in between it is a nuisance
-that somebody should fix; without, another restart is of no use. A hang leaves no word, so
-attempts that hang are counted by `no_progress` alone.
+With progress in between somebody should fix it; without, another restart does not help. A hang
+prints nothing, so attempts that hang are counted by `no_progress` alone.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     first, died = same[0]
     has_progressed = any(ended.has_progressed for ended, _ in same[1:])
     is_hopeless = is_over(job.attempt) and not has_progressed
-    text = f"{len(same)} attempts in a row died of the same: {died.key}"
+    text = f"{len(same)} attempts in a row failed with the same cause: {died.key}"
     return [
         Finding(
             detector="crash_loop",
             cause=Cause.CRASH,
             severity=Severity.CRITICAL if is_hopeless else Severity.WARNING,
-            summary=text + ("; each got further, though" if has_progressed else ""),
+            summary=text + ("; each got further than the last" if has_progressed else ""),
             since_time=first.attempt.ended_at or first.attempt.started_at,
             since_iteration=first.attempt.iteration,
             confidence=0.9,
@@ -43,7 +42,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
 
 
 def _same(ended: list[EndedAttempt], settings: Settings) -> list[tuple[EndedAttempt, Death]]:
-    """The newest ones that died alike, oldest first."""
+    """Return the newest attempts that failed alike, oldest first."""
     found: list[tuple[EndedAttempt, Death]] = []
     for each in reversed(ended):
         died = death(each.attempt)

@@ -1,15 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The attempt's processes died, or are about to.
+"""The processes of the attempt died, or are about to.
 
-Whether it died is judged in `last_words`, why in `root_cause`; here both become a finding that
-names the rank and the place. An attempt that finished, or left as it was asked to, is none.
-
-Whether an attempt has died, by what was seen after its newest iteration line.
-
-Proof is a launcher's report, an exit code, a signal, or the word of Kubernetes. A traceback or a
-line that only a dying process prints is a strong hint when no iteration came after it; it may
-have been caught all the same, so where the processes can be watched they are given a moment.
+Proof is a launcher's report, an exit code, a signal or a reason given by Kubernetes. A traceback,
+or a line that only a dying process prints, is a strong hint if no iteration follows. It may have
+been caught, so where the processes can be watched they get a moment. `root_cause` says why.
 """
 
 from __future__ import annotations
@@ -36,32 +31,30 @@ _DEADLY = re.compile(
     r"|launcher-rank-crashed|collective-timeout|nccl-teardown|watchdog-.*|gil-hang|monitor-ends-.*"
     r"|k8s-(?:oom-killed|evicted|preempted|node-shutdown|deadline)|keyboard-interrupt|slurm-.*"
 )
-"""Ids of faults after which their process does not go on."""
+"""Faults after which their process does not go on."""
 _SAVES_FIRST = "Saving a checkpoint and exiting now"
 _CATCHABLE = (Blame.USER, Blame.STORAGE, Blame.FABRIC)
-"""Errors of the data loader, a logger or a network are often caught and tried again."""
+"""Errors of data loaders, loggers and networks are often caught and retried."""
+_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|/\S+|\d+")
+_ITERATION = re.compile(r"iteration #?(\d{1,18})")
+_FINGERPRINT_WORDS = 8
+_NUMERIC = (Cause.NAN, Cause.RERUN, Cause.HARDWARE)  # causes whose messages may name the iteration
 
 
 def is_quiet(attempt: Attempt) -> bool:
-    """Nothing but iterations lately: the common case, answered first."""
-    if attempt.gone:
-        return False
-    if attempt.errors:
-        seen = attempt.errors[-1]
-        if _is_last(attempt, seen.at, seen.error.file, seen.error.line):
-            return False
-    if not attempt.faults:
-        return True
-    newest = attempt.faults[-1]
-    return not _is_last(attempt, newest.at, newest.fault.file, newest.fault.line)
+    """Only iterations were printed lately: the common case, checked first."""
+    newest: list[FaultSeen | ErrorSeen] = [*attempt.errors[-1:], *attempt.faults[-1:]]
+    return not attempt.gone and not any(_is_last(attempt, seen) for seen in newest)
 
 
-def _is_last(attempt: Attempt, at: float, file: str, line: int) -> bool:
-    return is_after(attempt.steps[-1] if attempt.steps else None, at, file, line)
+def _is_last(attempt: Attempt, seen: FaultSeen | ErrorSeen) -> bool:
+    """Printed after the newest iteration line."""
+    what = seen.fault if isinstance(seen, FaultSeen) else seen.error
+    return is_after(attempt.steps[-1] if attempt.steps else None, seen.at, what.file, what.line)
 
 
-def left_in_order(attempt: Attempt) -> bool:
-    """It had finished, or said good-bye: what dies after that is only the process."""
+def exited_in_order(attempt: Attempt) -> bool:
+    """The attempt finished or announced its exit: later errors are only the process ending."""
     if attempt.is_done:
         return attempt.is_finished
     if attempt.exit is None:
@@ -74,81 +67,69 @@ def is_proven(attempt: Attempt) -> bool:
     for gone in attempt.gone.values():
         if gone.exit.exit_code or gone.exit.signal or cause_of_reason(gone.exit.reason):
             return True
-    return any(
-        seen.error.kind in REPORTS and _is_last(attempt, seen.at, seen.error.file, seen.error.line)
-        for seen in attempt.errors
-    )
+    return any(seen.error.kind in REPORTS and _is_last(attempt, seen) for seen in attempt.errors)
 
 
 def is_credible(job: Job, settings: Settings) -> bool:
-    """Without proof: there are last words, and nothing moved after them."""
+    """Without proof: nothing progressed after the last error."""
     attempt = job.attempt
-    words = _last_words(attempt)
-    if not words:
+    normalised = _last_errors(attempt)
+    if not normalised:
         return False
-    latest = max(seen.at for seen in words)
-    if attempt.progress_at > latest and not any(map(_is_farewell, words)):
+    latest = max(seen.at for seen in normalised)
+    if attempt.progress_at > latest and not any(map(_announces_exit, normalised)):
         return False
     is_watched = job.sees(Source.PROBE) or job.sees(Source.PROCESS)
     return not is_watched or job.now - latest >= settings.act.lost_pod_seconds
 
 
 def is_sure(job: Job, settings: Settings) -> bool:
-    """An emergency, and not merely one traceback of a job that may go on."""
+    """Critical, not just one traceback of a job that may go on."""
     attempt = job.attempt
     if not has_trained(attempt):
         return True
-    words = _last_words(attempt)
-    if any(isinstance(seen, FaultSeen) or seen.error.rank is not None for seen in words):
+    normalised = _last_errors(attempt)
+    if any(isinstance(seen, FaultSeen) or seen.error.rank is not None for seen in normalised):
         return True  # torch's own hook, which prefixes the rank, prints what nobody caught
-    if any(_is_beyond_catching(attempt, seen) for seen in attempt.faults):
+    if any(_is_uncatchable(attempt, seen) for seen in attempt.faults):
         return True
-    silence = job.now - max(seen.at for seen in words)
+    silence = job.now - max(seen.at for seen in normalised)
     usual = job.calibration.deadline(DeadlineSlot.TRAINING, settings)
     return silence >= max(settings.act.lost_pod_seconds, usual)
 
 
-def _last_words(attempt: Attempt) -> list[FaultSeen | ErrorSeen]:
+def _last_errors(attempt: Attempt) -> list[FaultSeen | ErrorSeen]:
     raised: list[FaultSeen | ErrorSeen] = [
         seen
         for seen in attempt.errors
-        if seen.error.kind == "traceback"
-        and _is_last(attempt, seen.at, seen.error.file, seen.error.line)
+        if seen.error.kind == "traceback" and _is_last(attempt, seen)
     ]
     return raised + [seen for seen in attempt.faults if _is_deadly(attempt, seen)]
 
 
 def _is_deadly(attempt: Attempt, seen: FaultSeen) -> bool:
-    fault = seen.fault
-    if not _DEADLY.fullmatch(fault.id) or not _is_last(attempt, seen.at, fault.file, fault.line):
+    if not _DEADLY.fullmatch(seen.fault.id) or not _is_last(attempt, seen):
         return False
-    if _SAVES_FIRST not in fault.text:
+    if _SAVES_FIRST not in seen.fault.text:
         return True
     return attempt.last_save_at is not None and attempt.last_save_at >= seen.at
 
 
-def _is_farewell(seen: FaultSeen | ErrorSeen) -> bool:
-    """Megatron saves after it has said so, and then leaves."""
+def _announces_exit(seen: FaultSeen | ErrorSeen) -> bool:
+    """Megatron prints this, saves, and then exits."""
     return isinstance(seen, FaultSeen) and seen.fault.id.startswith("rerun-")
 
 
-def _is_beyond_catching(attempt: Attempt, seen: FaultSeen) -> bool:
+def _is_uncatchable(attempt: Attempt, seen: FaultSeen) -> bool:
     entry = seen.entry
     if entry is None or entry.role is not Role.ROOT or entry.blame in _CATCHABLE:
         return False
-    return _is_last(attempt, seen.at, seen.fault.file, seen.fault.line)
-
-
-_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|/\S+|\d+")
-_ITERATION = re.compile(r"iteration #?(\d{1,18})")
-_WORDS = 8
-_NUMERIC = (Cause.NAN, Cause.RERUN, Cause.HARDWARE)
-"""Causes whose messages may name the iteration."""
+    return _is_last(attempt, seen)
 
 
 def detect(job: Job, settings: Settings) -> list[Finding]:
     attempt = job.attempt
-    if is_quiet(attempt) or left_in_order(attempt):
+    if is_quiet(attempt) or exited_in_order(attempt):
         return []
     has_proof = is_proven(attempt)
     if not has_proof and not is_credible(job, settings):
@@ -215,11 +196,9 @@ def _since(job: Job, root: RootCause) -> int | None:
 
 
 def _named(root: RootCause) -> int | None:
-    """The iteration that the guard's own words name; it prints -1 where it does not know."""
-    message = (
-        root.fault.fault.text if root.fault else root.error.error.message if root.error else ""
-    )
-    found = _ITERATION.search(message)
+    """Return the iteration that the message names; Megatron prints -1 if it does not know."""
+    text = root.fault.fault.text if root.fault else root.error.error.message if root.error else ""
+    found = _ITERATION.search(text)
     return int(found[1]) if found else None
 
 
@@ -231,7 +210,7 @@ def _culprit(job: Job, root: RootCause) -> Culprit | None:
     error = root.error.error if root.error else None
     rank = error.rank if error else None
     if fault is not None and fault.rank is not None and fault.role != Role.CASCADE:
-        rank = fault.rank  # who complains of another is not to blame
+        rank = fault.rank  # a rank that complains about another is not to blame
     host = error.host if error and error.host != "localhost" else None
     node = (fault.node if fault else None) or host
     entry = root.fault.entry if root.fault else None
@@ -266,8 +245,8 @@ def _fingerprint(root: RootCause) -> str:
         return f"{root.cause}/{root.fault.fault.id}"
     error = root.error.error if root.error else None
     if error and error.error:
-        words = _NUMBERS.sub("#", error.message).split()[:_WORDS]
-        return f"{root.cause}/{error.error}: {' '.join(words)}".rstrip(": ")
+        normalised = _NUMBERS.sub("#", error.message).split()[:_FINGERPRINT_WORDS]
+        return f"{root.cause}/{error.error}: {' '.join(normalised)}".rstrip(": ")
     if error and (error.signal or error.exit_code is not None):
         return f"{root.cause}/{error.signal or error.exit_code}"
     if root.gone:

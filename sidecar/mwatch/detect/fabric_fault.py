@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The network between the ranks reports an error: InfiniBand, EFA, NVLink, a link that is down.
+"""The network between ranks reports an error: InfiniBand, EFA, NVLink, a link that is down.
 
-Flaps heal by themselves, and a peer that died looks like a path that is gone. So a line is
-worth a page only when the job has stopped too, and nothing else went wrong before it.
+Flaps recover by themselves, and a peer that died looks like a lost path. So a line is critical only
+if the job has stopped too, and nothing else went wrong before it.
 """
 
 from __future__ import annotations

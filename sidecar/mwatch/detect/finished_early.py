@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The trainer left in good order before its last iteration, and nobody had asked for that.
+"""The trainer exited in good order before its last iteration without being asked to.
 
-A Kubernetes Job reads Succeeded then. Asked for are an exit interval, an exit duration and the
-time limit of an evaluation. A SIGTERM (with its save) and the termination request of a cluster's
-autoresume are not. Where the last iteration is not known, an exit code of 0 is believed.
+Kubernetes then shows the Job as Succeeded. Asked for are an exit interval, an exit duration and the
+time limit of an evaluation; a SIGTERM (with its save) and a termination request of the cluster's
+autoresume are not. If the last iteration is unknown, exit code 0 is believed.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from mwatch.model.job import Attempt, Job
 from mwatch.model.observation import Source
 from mwatch.model.settings import Settings
 
-_CREDIBLE = 0.7
-"""Less is a complaint about a peer, which a tidy end brings too."""
+_CREDIBLE = 0.7  # below it is a complaint about a peer, which a good end brings too
 _PRINTED = {
     "signal": "after a termination signal",
     "terminated": "as the cluster's autoresume asked",
@@ -31,7 +30,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     if attempt.is_done or (attempt.exit is None and not attempt.gone):
         return []
     if any(cause_of_reason(gone.exit.reason) for gone in attempt.gone.values()):
-        return []  # somebody said why it ended: see crashed
+        return []  # the reason is known: see crashed
     if attempt.exit is not None:
         reason = attempt.exit.exit.reason
         if reason in ASKED_EXITS:
@@ -47,10 +46,9 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
 
 
 def _all_left_with_zero(attempt: Attempt) -> bool:
-    ends = attempt.gone.values()
-    return attempt.streams <= attempt.gone.keys() and all(
-        gone.exit.exit_code == 0 and gone.exit.signal is None for gone in ends
-    )
+    ends = (gone.exit for gone in attempt.gone.values())
+    all_good = all(end.exit_code == 0 and end.signal is None for end in ends)
+    return all_good and attempt.streams <= attempt.gone.keys()
 
 
 def _is_before_the_end(job: Job) -> bool:

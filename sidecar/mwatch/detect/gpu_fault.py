@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A GPU or its node is broken, by an Xid or by what the driver, CUDA or the host says.
+"""A GPU or its node is broken, by an Xid or by an error of the driver, CUDA or the host.
 
-A fault that the job outlived is shown, not paged: it may be a GPU of somebody else. Which rank
-a GPU of the kernel log belongs to is not known here; the fault names its PCI address.
+A fault that the job survived is only a warning: it may be on a GPU of another job. The kernel log
+does not say which rank uses a GPU; the fault names its PCI address.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from mwatch.model.settings import Settings
 MAX_FINDINGS = 8
 _MAX_EVIDENCE = 4
 _NOT_THE_MACHINE = frozenset({Blame.USER, Blame.JOB})
-_ORCHESTRATION = "kubernetes"
-"""Evictions and drains have causes of their own; the page of their entry tells them apart."""
+_ORCHESTRATION = "kubernetes"  # evictions and drains have causes of their own
 
 
 def detect(job: Job, settings: Settings) -> list[Finding]:
@@ -40,7 +39,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
 
 
 def _of_node(job: Job, bursts: list[list[FaultSeen]], settings: Settings) -> Finding | None:
-    """The first burst that the job did not outlive, else the newest."""
+    """Judge the first burst that the job did not survive, else the newest."""
     found = [roots for roots in map(xid.roots, bursts) if roots]
     if not found:
         return None
@@ -50,7 +49,7 @@ def _of_node(job: Job, bursts: list[list[FaultSeen]], settings: Settings) -> Fin
 
 
 def _named_by_text(faults: list[FaultSeen]) -> FaultSeen | None:
-    """Of CUDA's and the host's own words the first; after an error of the job they are its echo."""
+    """Return the first error of CUDA or the host; after an error of the job it is an echo."""
     is_echo = False
     for seen in sorted(faults, key=lambda each: each.at):
         entry = seen.entry

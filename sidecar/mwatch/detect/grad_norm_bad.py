@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The gradient norm is NaN or infinite, or has run away from what is usual in this run.
+"""The gradient norm is NaN or infinite, or far above what is usual in this run.
 
-Megatron prints it without a filter, of the last iteration only, and leaves it out when that was
-skipped for an overflow. A norm of 0.000 for ever is how some fp16 pipelines print it: no sign.
+Megatron prints the norm of the last iteration, and omits it if that was skipped for an overflow.
+Some fp16 pipelines always print 0.000, which means nothing.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _is_not_finite(step: Step) -> bool:
 
 
 def _usable(step: Step) -> float | None:
-    """A norm that can be compared with: 0 is a display, not a measure."""
+    """Return a norm to compare with; 0 is not a measurement."""
     norm = step.grad_norm
     return norm if norm is not None and 0.0 < norm < math.inf else None
 

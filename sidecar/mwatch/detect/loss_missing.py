@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The loss is NaN: printed so, or gone from the line, as Megatron hides it.
+"""The loss is NaN: printed as such, or missing from the line, as Megatron hides it.
 
-Megatron prints a mean loss only when it is not below zero, and no comparison with NaN is true,
-so the field vanishes while both counters stay 0. A line whose steps were all skipped says
-nothing. A run that has never printed a loss is left alone unless its gradients are NaN too: it
-may be a format that nobody knows. What cannot be seen is a mean that turned negative from afar.
+Megatron prints a mean loss only if it is not below zero, and comparisons with NaN are false, so the
+field vanishes while both counters stay 0. A line with only skipped steps says nothing. A run that
+never printed a loss is left alone unless its gradients are NaN too: its format may be unknown. A
+mean that turned negative from far away cannot be distinguished.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from mwatch.model.settings import NumberSettings, Settings
 from mwatch.stats import median, spread
 
 _HIDES_NAN = frozenset({"megatron", "bridge", "deepspeed"})
-_BEFORE = 16
-"""Lines before the gap that show whether this run prints its loss each time."""
+_BEFORE = 16  # lines before the gap that show whether this run prints its loss each time
 _FEW = 5
 _MOST = 0.75
 _RECENT = 32
@@ -74,7 +73,7 @@ def _missing(job: Job, rules: NumberSettings) -> list[Finding]:
 
 
 def _since(job: Job, start: int, first: int) -> int:
-    """A validation that was NaN after the last good line spoke first."""
+    """A validation that was NaN after the last good line comes first."""
     steps = job.attempt.steps
     validated = job.attempt.bad_validation_at
     since = first_iteration(steps, first)
@@ -84,14 +83,14 @@ def _since(job: Job, start: int, first: int) -> int:
 
 
 def _shown(job: Job, start: int, first: int) -> Iterator[Step]:
-    """The last good line, the first bad one and the newest."""
+    """Yield the last good line, the first bad one and the newest."""
     steps = job.attempt.steps
     for index in sorted({*([start - 1] if start else []), first, len(steps) - 1}):
         yield steps[index]
 
 
 def _is_bad(step: Step) -> bool:
-    """Says that the loss is not finite; a line that says nothing is not bad."""
+    """The line shows that the loss is not finite."""
     loss = main_loss(step)
     if loss is not None:
         return not math.isfinite(loss)
@@ -123,8 +122,8 @@ def _is_unsure(job: Job, step: Step) -> bool:
 
 
 def _may_be_negative(job: Job, start: int, rules: NumberSettings) -> bool:
-    """Zero was near: by itself, or by how much the loss changes from line to line. The objective
-    of reinforcement learning has no sign."""
+    """Zero was near: by value, or by how much the loss changes from line to line. The objective of
+    reinforcement learning has no sign."""
     steps = job.attempt.steps
     reported = [printed_loss(steps[index]) for index in range(max(0, start - _BEFORE), start)]
     known = [loss for loss in reported if loss is not None]
@@ -136,13 +135,13 @@ def _may_be_negative(job: Job, start: int, rules: NumberSettings) -> bool:
 
 
 def _used_to_print(job: Job, start: int) -> bool:
-    """In most lines before the gap; of a fresh attempt, in what earlier ones printed last."""
+    """Most lines before the gap had a loss; for a new attempt, the last lines of earlier ones."""
     steps = job.attempt.steps
     before = [steps[index] for index in range(max(0, start - _BEFORE), start)]
     before = before or list(islice(reversed(job.earlier_steps.values()), _BEFORE))
-    telling = [step for step in before if not is_all_skipped(step)]
-    reported = sum(printed_loss(step) is not None for step in telling)
-    return reported > 0 and reported >= _MOST * len(telling)
+    counted = [step for step in before if not is_all_skipped(step)]
+    reported = sum(printed_loss(step) is not None for step in counted)
+    return reported > 0 and reported >= _MOST * len(counted)
 
 
 def _has_finite_gradients(step: Step) -> bool:
@@ -154,8 +153,8 @@ def _has_bad_gradients(step: Step) -> bool:
 
 
 def _bad_validation(iteration: int, newest: Step | None) -> Finding:
-    """One witness: an empty validation set gives NaN too. The next line will tell: where it is
-    finite the weights are sound, and nobody need be woken for the validation data."""
+    """Only a warning: an empty validation set gives NaN too. If the next training loss is finite,
+    the weights are sound."""
     is_sound = newest is not None and newest.iteration > iteration
     text = f"The validation loss at iteration {iteration} is NaN or infinite"
     fix = "; the training loss stayed finite, so look at the validation data"

@@ -1,12 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The fp16 loss scale has collapsed: at its minimum Megatron skips for ever, without a word.
+"""The fp16 loss scale has collapsed: at its minimum Megatron skips every step without a message.
 
-Normal are the warm-down from 2^32 (16 to 18 skips in a row at the start of an attempt) and about
-2 skips in 1000 steps after that. Not normal: skips that go on at the minimum, more skips in a
-row than any warm-down needs (the learning rate stands still while samples are consumed), and,
-once warm, many halvings in few steps. The printed scale is that of a line's last iteration, so
-with a long log interval only the minimum and the skips tell.
+Normal are the warm-down from 2^32 (16 to 18 skips in a row at the start of an attempt) and about 2
+skips in 1000 steps after that. Not normal: skips that go on at the minimum, more skips in a row
+than any warm-down needs, and many halvings in few steps after it. The printed scale is that of the
+last iteration of a line, so with a long log interval only the minimum and the skips show it.
 """
 
 from __future__ import annotations
@@ -22,15 +21,11 @@ from mwatch.model.job import Job, Step
 from mwatch.model.observation import Source
 from mwatch.model.settings import NumberSettings, Settings
 
-_NEWEST = 3
-"""Lines; a skip in one of them means that skips go on."""
+_NEWEST = 3  # lines; a skip in one of them means that skips go on
 _NEAR = 64
-_FROM_THE_TOP = 33
-"""Skips from 2^32 to 1, one of which only spends hysteresis."""
-_FLOOR_SKIPS = 8
-"""Skips in a row at one scale: no hysteresis that anybody sets is so patient."""
-_LONG_SLIDE = 10
-"""Windows that a slide of many halvings may take."""
+_FROM_THE_TOP = 33  # skips from 2^32 to 1, one of which only spends hysteresis
+_FLOOR_SKIPS = 8  # skips in a row at one scale, beyond any usual hysteresis
+_LONG_SLIDE = 10  # windows that a slide of many halvings may take
 
 
 def detect(job: Job, settings: Settings) -> list[Finding]:
@@ -54,7 +49,7 @@ def _is_sliding(steps: deque[Step], scale: float) -> bool:
 
 
 def _is_dynamic(job: Job) -> bool:
-    """Off unless another scale above 1 was seen: bf16 prints 1.0, and a constant never moves."""
+    """Only if another scale above 1 was printed: bf16 prints 1.0, and a constant never moves."""
     if job.layout.is_dynamic_scale is not None:
         return job.layout.is_dynamic_scale
     steps = job.attempt.steps
@@ -83,7 +78,7 @@ def _collapse(job: Job, scale: float, rules: NumberSettings) -> list[Finding]:
 
 
 def _is_at_minimum(steps: deque[Step], lowest: float) -> bool:
-    """Counts the skips at the lowest scale, without those that brought it there."""
+    """Count the skips at the lowest scale, without those that led to it."""
     near = islice(reversed(steps), _NEAR)
     if lowest > 1.0:  # `--min-loss-scale` is not always 1
         stuck = list(takewhile(lambda s: s.loss_scale == lowest and is_all_skipped(s), near))
@@ -106,7 +101,7 @@ def _skips_in_a_row(steps: deque[Step], rules: NumberSettings) -> int:
 
 
 def _warm_down(job: Job, rules: NumberSettings) -> int:
-    """How many of the attempt's first lines belong to it: until a while without any skip."""
+    """Return how many first lines of the attempt are warm-down: until a while without skips."""
     steps = job.attempt.steps
     first = job.attempt.first_iteration
     if first is not None and steps[0].first_covered > first + rules.warm_down_skips:
@@ -122,7 +117,8 @@ def _warm_down(job: Job, rules: NumberSettings) -> int:
 
 
 def _halvings(steps: deque[Step], span: int, warm: int) -> int:
-    """In the newest `span` iterations, after the warm-down and since the scale last grew."""
+    """Count within the newest `span` iterations, after the warm-down and since the scale last
+    grew."""
     lowest = highest = steps[-1].loss_scale or 0.0
     for index in range(len(steps) - 1, max(warm, len(steps) - span) - 1, -1):
         span -= steps[index].new

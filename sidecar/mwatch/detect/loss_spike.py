@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loss has jumped up and stays there.
 
-Short spikes heal by themselves and are not told. A spike that begins with the first line of an
-attempt may be another data set as well as bad weights: it is told, but not as an emergency.
-What is usual is learnt from this attempt and, for a young one, from what earlier ones printed.
+Short spikes recover by themselves and are not reported. A spike from the first line of an attempt
+may be another data set as well as bad weights: only a warning. What is usual is learnt from this
+attempt and, for a young one, from the lines of earlier ones.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from mwatch.model.observation import Source
 from mwatch.model.settings import NumberSettings, Settings
 from mwatch.stats import median, quantile, spread
 
-_CHEAP_SHARE = 0.85
-"""Of the ratio: a single older line may lie above its neighbours by its noise."""
+_CHEAP_SHARE = 0.85  # of the ratio: noise may lift a single older line above its neighbours
 _RECENT = 5
 _LATELY = 10
 
@@ -68,7 +67,7 @@ def _spike(job: Job, rules: NumberSettings) -> list[Finding]:
 
 
 def _history(job: Job) -> list[_Reported]:
-    """What the newest lines told, oldest first; of a young attempt, after what came before it."""
+    """Return the newest lines with a loss, oldest first; for a young attempt with earlier ones."""
     lines = window(job.attempt.steps)
     if len(lines) < WINDOW:
         first = lines[0].iteration
@@ -78,7 +77,7 @@ def _history(job: Job) -> list[_Reported]:
 
 
 def _noise(before: list[_Reported]) -> float:
-    """From line to line, so that a loss that still falls does not count as noisy."""
+    """Measure from line to line, so that a loss that still falls does not count as noisy."""
     changes = [later.loss - each.loss for each, later in pairwise(before)]
     return float(spread(changes) / 2**0.5)
 

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The model does not learn although it is being trained.
 
-Late in a healthy run the loss is flat within its noise for thousands of lines, so flatness
-proves nothing. Three things do: the very same loss line after line, a loss that has never left
-the value of an untrained model, and a learning rate of exactly 0 while samples are consumed.
+Late in a healthy run the loss is flat within its noise for thousands of lines, so flatness proves
+nothing. Three things do: exactly the same loss line after line, a loss that never left the value of
+an untrained model, and a learning rate of 0 while samples are consumed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mwatch.model.settings import NumberSettings, Settings
 from mwatch.stats import median
 
 _EXACT = frozenset({"megatron", "deepspeed"})
-"""Print seven digits; NeMo and Composer print four or five, which may well agree."""
+"""Print seven digits; NeMo and Composer print four or five, which may be equal by chance."""
 _FALLEN = 0.98
 _FEW = 5
 

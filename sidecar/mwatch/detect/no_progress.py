@@ -1,9 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Attempt after attempt fails before it gets further than the ones before: a loop.
+"""Several attempts in a row fail without getting further than the ones before.
 
-Each may print a perfect first line. While the newest attempt still runs it may yet be the one
-that gets through, so it is only warned of; why they fail is not known here.
+While the newest attempt still runs it may get through, so this is only a warning.
 """
 
 from __future__ import annotations

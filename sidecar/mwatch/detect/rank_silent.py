@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A rank's probe no longer writes while those of other ranks do.
+"""The probe of a rank stopped writing while those of other ranks go on.
 
-The process is stopped, dead, or holds the GIL; or only its probe is broken, which is so when
-the job goes on without it. All probes silent at once is not seen here: that is `blind`. One that
-the kernel shows to be stopped is believed at the second look: nothing slow looks like that.
+The process is stopped, dead or holds the GIL; or, if the job goes on, only its probe is broken. All
+probes silent at once is `blind`. A process that the kernel shows as stopped is believed at the
+second look.
 """
 
 from __future__ import annotations
@@ -21,15 +21,8 @@ from mwatch.model.phase import JobPhase
 from mwatch.model.settings import Settings
 
 _OVER = frozenset({JobPhase.STOPPING, JobPhase.ENDED})
-_BUSY = frozenset(
-    {
-        JobPhase.STARTING,
-        JobPhase.LOADING,
-        JobPhase.FIRST_STEP,
-        JobPhase.SAVING,
-        JobPhase.ASYNC_FINALIZE,
-    }
-)
+_STARTING = frozenset({JobPhase.STARTING, JobPhase.LOADING, JobPhase.FIRST_STEP})
+_BUSY = _STARTING | {JobPhase.SAVING, JobPhase.ASYNC_FINALIZE}
 """Index builds, unpickling and writing hold the GIL for minutes: silence there is usual."""
 _STOPPED = frozenset({SignState.STOPPED, SignState.DEAD})
 
@@ -75,14 +68,16 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
 
 def _summary(probe: ProbedRanks, rank: RankState, quiet: float, cause: Cause) -> str:
     more = max(len(probe.silent) - 1, 0)
-    who = f"rank {rank.rank}" + (f" and {more} more" if more else "")
+    ranks = f"rank {rank.rank}" + (f" and {more} more" if more else "")
     if cause is Cause.LOST_POD:
-        return f"pod {rank.stream} is gone: {who} silent for {quiet:.0f} s, and nothing else of it"
-    return f"{who} silent for {quiet:.0f} s: stopped, or holding the GIL, while others go on"
+        return (
+            f"pod {rank.stream} is gone: {ranks} silent for {quiet:.0f} s, and nothing else of it"
+        )
+    return f"{ranks} silent for {quiet:.0f} s: stopped, or holding the GIL, while others go on"
 
 
 def _stopped_suspect(job: Job, settings: Settings) -> Suspect | None:
-    """Stopped at two looks in a row, and silent since, while another rank beats."""
+    """Stopped at two looks in a row, and silent since, while another rank goes on."""
     look = settings.hang.look_seconds
     newest = max((rank.at for rank in job.attempt.ranks.values()), default=0.0)
     for seen in job.attempt.signs.values():
@@ -97,27 +92,19 @@ def _stopped_suspect(job: Job, settings: Settings) -> Suspect | None:
 
 
 def _proof(job: Job, rank: RankState, settings: Settings) -> SignSeen | None:
-    signs = (seen for seen in fresh_signs(job, rank.at, settings) if seen.sign.state in _STOPPED)
-    return next(
-        (
-            seen
-            for seen in signs
-            if seen.sign.rank == rank.rank
-            or (seen.sign.rank is None and seen.stream == rank.stream)
-        ),
-        None,
-    )
+    for seen in fresh_signs(job, rank.at, settings):
+        is_of_pod = seen.sign.rank is None and seen.stream == rank.stream
+        if seen.sign.state in _STOPPED and (seen.sign.rank == rank.rank or is_of_pod):
+            return seen
+    return None
 
 
 def _goes_on(job: Job, rank: RankState, settings: Settings) -> bool:
-    """No rank gets further than one iteration without this one."""
+    """Others finished more than one iteration since: none can without this rank."""
     last = last_iteration_at(job.attempt)
     margin = step_limit(job, settings) or settings.deadlines.training.default_seconds
-    hang = settings.hang
-    return (
-        last is not None
-        and last - rank.at > margin + hang.beat_silence_seconds + hang.clock_seconds
-    )
+    margin += settings.hang.beat_silence_seconds + settings.hang.clock_seconds
+    return last is not None and last - rank.at > margin
 
 
 def _broken_probe(rank: RankState) -> Finding:
@@ -125,7 +112,7 @@ def _broken_probe(rank: RankState) -> Finding:
         detector="rank_silent",
         cause=Cause.BLIND,
         severity=Severity.WARNING,
-        summary=f"the probe of rank {rank.rank} is silent, and training goes on: only it is broken",
+        summary=f"the probe of rank {rank.rank} is silent, training goes on: only it is broken",
         since_time=rank.at,
         confidence=0.8,
         fingerprint="blind/probe-of-one-rank",
@@ -133,7 +120,7 @@ def _broken_probe(rank: RankState) -> Finding:
 
 
 def _is_pod_lost(job: Job, probe: ProbedRanks, rank: RankState, settings: Settings) -> bool:
-    """All its ranks and all else of it stopped together. One rank alone may just be stopped."""
+    """All ranks and all other output of the pod stopped together."""
     if any(other.stream == rank.stream for other in probe.beating):
         return False
     stream = job.streams.get(rank.stream)

@@ -1,17 +1,17 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Iterations that were done again after a resume do not give what they gave before.
+"""Iterations that were repeated after a resume give other numbers than before.
 
-Only lines that speak for the same iterations and the same batch size are compared. The learning
-rate and the consumed samples must agree; the loss and the gradient norm may differ by some of
-their noise, for kernels need not add in the same order. Steps skipped by a loss scaler shift
-the learning rate: where there are any, it is not compared. Why it diverged is a guess.
+Only lines that cover the same iterations with the same batch size are compared. Learning rate and
+consumed samples must agree; loss and gradient norm may differ by some of their noise, since kernels
+need not add in the same order. Steps skipped by a loss scaler shift the learning rate, which is
+then not compared. The summary guesses why it diverged.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
+from bisect import bisect_right
 from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
@@ -24,12 +24,10 @@ from mwatch.model.observation import Source
 from mwatch.model.settings import NumberSettings, Settings
 from mwatch.stats import spread
 
-_RATE_DIGITS = 2e-3
-"""Old releases print the rate with four digits."""
+_RATE_DIGITS = 2e-3  # old releases print the rate with four digits
 _NORM_RATIO = 2.0
 _WALK = 256
-_MEAN_OF = 16
-"""Lines at most whose mean difference is held against the noise."""
+_MEAN_OF = 16  # at most this many lines whose mean difference is compared with the noise
 
 
 class _Difference(NamedTuple):
@@ -54,7 +52,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
 
 
 def _was_reset(job: Job) -> bool:
-    """A checkpoint was loaded, and the count began at 0 again: `--finetune` on a resume."""
+    """A checkpoint was loaded, and iterations count from 0 again: `--finetune` on a resume."""
     attempt = job.attempt
     is_reset = attempt.load == "loaded" and attempt.resumed_from == 0
     return is_reset and any(past.saves_done for past in job.past)
@@ -76,31 +74,19 @@ def _of_reset(job: Job) -> Finding:
 
 
 def _last_recomputed(job: Job) -> int | None:
-    """Index of the newest line whose iteration an earlier attempt had printed too."""
+    """Return the index of the newest line whose iteration an earlier attempt printed too."""
     steps, earlier = job.attempt.steps, job.earlier_steps
     if steps[-1].iteration in earlier:
         return len(steps) - 1
     furthest = next(reversed(earlier))
     if not steps[0].iteration <= furthest < steps[-1].iteration:
         return None
-    index = _bisect(steps, furthest)
+    index = bisect_right(steps, furthest, key=lambda step: step.iteration) - 1
     return index if steps[index].iteration in earlier else None
 
 
-def _bisect(steps: deque[Step], iteration: int) -> int:
-    """Index of the last line up to `iteration`."""
-    low, high = 0, len(steps)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if steps[middle].iteration <= iteration:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
 def _pair(job: Job, index: int) -> tuple[Step, Step] | None:
-    """Old and new, where they can be compared."""
+    """Return the old and the new line, if they can be compared."""
     new = job.attempt.steps[index]
     old = job.earlier_steps.get(new.iteration)
     if old is None or old.covers != new.covers or old.batch_size != new.batch_size:
@@ -109,7 +95,7 @@ def _pair(job: Job, index: int) -> tuple[Step, Step] | None:
 
 
 def _was_bad(job: Job, old: Step) -> bool:
-    """It was printed after numbers went bad: that the new one differs is the purpose."""
+    """The old line was printed after numbers went bad: the new one is meant to differ."""
     return any(
         rollback.first_bad is not None and old.at <= rollback.at
         and old.iteration >= rollback.first_bad
@@ -162,8 +148,6 @@ def _norm(step: Step) -> float | None:
 
 
 class _Noisy:
-    """Compares one number that is not the same twice."""
-
     def __init__(
         self,
         job: Job,
@@ -178,7 +162,7 @@ class _Noisy:
         self._sigma: float | None = None
 
     def first(self, last: int) -> tuple[Step, Step] | None:
-        """Where it began to differ; None unless so many comparable lines in a row do."""
+        """Return where it began to differ; None unless enough comparable lines in a row do."""
         gaps: list[float] = []
         found = None
         is_diverged = False
@@ -195,10 +179,8 @@ class _Noisy:
         return found if is_diverged else None
 
     def _gap(self, old: Step, new: Step) -> float | None:
-        """None: no worse than it was, or one of them says nothing.
-
-        A number that is better than before is a spike that did not come again.
-        """
+        """None if it is no worse, or not printed. Better than before: a spike that did not
+        recur."""
         before, now = self._read(old), self._read(new)
         if before is None or now is None or now - before <= self._ratio * abs(before):
             return None
@@ -214,7 +196,7 @@ class _Noisy:
         return sum(gaps) / len(gaps) > limit
 
     def _noise(self, around: Step) -> float:
-        """Of the earlier lines nearest to that one, from line to line."""
+        """Measure the earlier lines nearest to that one, from line to line."""
         nearest = sorted(self._job.earlier_steps, key=lambda n: abs(n - around.iteration))
         chosen = sorted(nearest[: self._rules.baseline_lines])
         reported = [self._read(self._job.earlier_steps[number]) for number in chosen]

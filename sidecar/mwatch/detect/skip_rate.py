@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Far too many steps are skipped: the run consumes samples and learns little or nothing.
 
-A dynamic scaler skips about 2 steps in 1000 when all is well, and a dozen or two when it starts
-at 2^32: that warm-down is left out. A constant scale skips without ever moving, and bf16 skips
-only where a limit of the gradient norm is set; there nothing else would tell. Forks that print
-their counters as 0 are not seen here.
+A dynamic scaler skips about 2 steps in 1000 when all is well, and a dozen or two in its warm-down
+from 2^32, which is left out. A constant scale skips without moving, and bf16 skips only if the
+gradient norm is limited; there no other detector applies. Forks that print their counters as 0
+cannot be judged.
 """
 
 from __future__ import annotations
@@ -20,17 +20,14 @@ from mwatch.model.job import Job, Step
 from mwatch.model.observation import Source
 from mwatch.model.settings import NumberSettings, Settings
 
-_ENOUGH = 5
-"""Times the least number of skips: then the rate is known without looking further back."""
+_ENOUGH = 5  # times the least number of skips: then the rate is known without looking further back
 _NEAR = 16
-_CLEAN = 5
-"""Times the usual distance of skips at the rate that counts: without one, it was well."""
+_CLEAN = 5  # times the usual distance of skips at the critical rate
 
 
 class _Window(NamedTuple):
     skipped: int
-    iterations: int
-    """Both without the warm-down."""
+    iterations: int  # both without the warm-down
     is_scale_moving: bool
     has_nan: bool
 
@@ -98,7 +95,7 @@ def _window(job: Job, rules: NumberSettings) -> _Window:
 
 
 def _warm_down(lines: list[Step], rules: NumberSettings) -> int:
-    """How many of the attempt's first lines belong to it: skips while the scale comes down."""
+    """Return how many first lines of the attempt are warm-down: skips while the scale falls."""
     skipped = 0
     for index, step in enumerate(lines):
         skipped += step.skipped
@@ -109,7 +106,7 @@ def _warm_down(lines: list[Step], rules: NumberSettings) -> int:
 
 
 def _cause(job: Job, seen: _Window) -> Cause:
-    """A scale that moves is a dynamic one; otherwise the gradients, or the loss, are too large."""
+    """A scale that moves is dynamic; otherwise the gradients or the loss are too large."""
     if seen.is_scale_moving and job.layout.is_dynamic_scale is not False:
         return Cause.LOSS_SCALE_COLLAPSE
     if job.layout.is_dynamic_scale:

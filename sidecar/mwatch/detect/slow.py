@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Steps take longer than this job's own usual, and have for a while.
+"""Steps have taken longer than is usual for this job for a while.
 
-Time is counted by the sample, so a batch that ramps is not slow. A sequence length that grows
-by plan looks slow here; and a job that was slow from its first line on is only seen where an
-earlier attempt was faster.
+Time is counted per sample, so a batch size that ramps up is not slow. A sequence length that grows
+by plan looks slow. A job that was slow from its first line on is noticed only if an earlier attempt
+was faster.
 """
 
 from __future__ import annotations
@@ -20,12 +20,9 @@ from mwatch.model.observation import Source
 from mwatch.model.settings import Settings
 from mwatch.stats import median, quantile
 
-_USUAL = 0.25
-"""The faster quarter: a slow decay must not drag its own baseline along."""
+_USUAL = 0.25  # the faster quarter: a slow decay must not shift its own baseline
 _SAMPLE = 32
-"""A baseline needs no more lines, however long the run."""
-_WARM_UP = 2
-"""Lines of a process that say little: the first holds compilation, the next may repeat it."""
+_WARM_UP = 2  # first lines of a process: the first holds compilation, the next may repeat it
 
 
 def detect(job: Job, settings: Settings) -> list[Finding]:
@@ -40,11 +37,12 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     if baseline is None:
         return []
     limit = rule.ratio * baseline
-    slow = list(
-        takewhile(lambda step: not _is_printed(step) or _cost(step) > limit, reversed(steps))
-    )
-    slow = [step for step in slow if _is_printed(step)]
-    if len(slow) < rule.lines or sum(map(_seconds, slow)) < rule.seconds:
+    newest = takewhile(lambda step: not _is_printed(step) or _cost(step) > limit, reversed(steps))
+    slow = list(filter(_is_printed, newest))
+    if (
+        len(slow) < rule.lines
+        or sum(step.new * (step.seconds or 0.0) for step in slow) < rule.seconds
+    ):
         return []
     first, last = slow[-1], slow[0]
     ratio = median(map(_cost, slow)) / baseline
@@ -67,21 +65,18 @@ def _is_printed(step: Step) -> bool:
     return bool(step.seconds) and is_warm(step)
 
 
-def _seconds(step: Step) -> float:
-    return step.new * (step.seconds or 0.0)
-
-
 def _cost(step: Step) -> float:
-    """Seconds by the sample; by the step where no batch size is printed."""
+    """Return seconds per sample; per step if no batch size is printed."""
     return (step.seconds or 0.0) / (step.batch_size or 1)
 
 
 def _baseline(
     job: Job, before: Sequence[Step], tail: Sequence[Step], settings: Settings
 ) -> float | None:
-    """What this attempt, or earlier ones, were used to; None: too little is known."""
+    """Return the usual cost in this attempt or earlier ones; None if too little is known."""
     rule, size = settings.slow, tail[-1].batch_size
-    usual = [step for step in _spread(before) if _is_printed(step)]
+    sampled = before[:: max(1, len(before) // _SAMPLE)]
+    usual = [step for step in sampled if _is_printed(step)]
     if any((step.batch_size or 0) > (size or 0) for step in usual):  # small ones cost more each
         usual = [step for step in before if step.batch_size == size and _is_printed(step)]
     own = quantile(map(_cost, usual), _USUAL) if len(usual) >= rule.baseline_lines else None
@@ -92,12 +87,8 @@ def _baseline(
     return earlier if is_new and _was_same_size(job, size) else own
 
 
-def _spread(steps: Sequence[Step]) -> Sequence[Step]:
-    return steps[:: max(1, len(steps) // _SAMPLE)]
-
-
 def _earlier(job: Job, size: int | None, least: int) -> float | None:
-    """By what calibration learnt before this attempt; it is kept by the layout of the job."""
+    """Return the usual cost that calibration learnt before this attempt."""
     learnt = len(job.calibration.steps) - len(job.attempt.steps)
     if not job.past or learnt < least:
         return None
@@ -105,7 +96,7 @@ def _earlier(job: Job, size: int | None, least: int) -> float | None:
 
 
 def _was_same_size(job: Job, size: int | None) -> bool:
-    """Calibration knows steps, not samples: of a ramp it cannot speak."""
+    """Calibration knows steps, not samples, so it cannot judge a ramp."""
     return all(step.batch_size == size for step in job.earlier_steps.values())
 
 

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing was finished for longer than the phase allows: a hang, in whichever phase.
+"""Nothing was finished for longer than the phase allows: a hang, in any phase.
 
-A fabric is never blamed here: all ranks equal is a reason to look at it, not a proof.
+The fabric is never blamed here: that all ranks are equal is a reason to look at it, not a proof.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training began from random weights although there was something to continue.
 
-Megatron says so in one line and goes on; its next save then covers the old line of checkpoints.
-A first start into an empty folder prints the same words and is normal. What lies in a folder
-that nobody can see is not known: then earlier attempts and their logs are all there is.
+Megatron prints one line and goes on; its next save then covers the older checkpoints. A first start
+into an empty folder prints the same line and is normal. If the folder cannot be read, only earlier
+attempts and their logs show what was there.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def _newest_there(job: Job) -> int | None:
 
 
 def _was_there(job: Job, known: KnownCheckpoint) -> bool:
-    """Complete as far as anybody knows, part of this line, and older than this attempt."""
+    """Complete as far as known, not abandoned, and older than this attempt."""
     if known.is_abandoned or known.load_failed:
         return False
     if known.stored is not None and known.stored != "complete":
         return False
     attempt = job.attempt
-    if known.written_at is not None:  # the folder's word: who has written it is often a guess
+    if known.written_at is not None:  # more reliable than the attempt number
         return known.written_at < attempt.began_at
     if known.attempt is not None:
         return known.attempt < attempt.number

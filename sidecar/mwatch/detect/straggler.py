@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""One rank is slower than the others, and all wait for it in each step.
+"""One rank is slower than the others, and all of them wait for it in each step.
 
-Seen by Megatron's `--log-straggler` report, or by a rank whose beats stay iterations behind
-while the job moves. Stages of a pipeline differ by design, so they get more room.
+Shown by Megatron's `--log-straggler` report, or by a rank that stays iterations behind while the
+job moves. Stages of a pipeline differ by design, so they get more room.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from statistics import median
 
 from mwatch.checks.kube_causes import kube_phase
 from mwatch.checks.live import look
-from mwatch.decide.quiet import ended_as_asked
+from mwatch.decide.verdict import ended_as_asked
 from mwatch.diagnose.cluster_facts import JobFacts, collect_facts
 from mwatch.diagnose.pod_reports import MAX_PODS, PodReport, query_pods
 from mwatch.diagnose.report import JobReport, actions_taken

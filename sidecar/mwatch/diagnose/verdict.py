@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mwatch.checks.kube_causes import kube_causes, kube_phase
-from mwatch.decide.quiet import ended_as_asked
-from mwatch.decide.verdict import verdict
+from mwatch.decide.verdict import ended_as_asked, verdict
 from mwatch.diagnose.cluster_facts import JobFacts
 from mwatch.diagnose.pod_reports import PodReport
 from mwatch.diagnose.timeline import JobHistory

@@ -48,10 +48,8 @@ ALL: tuple[Recogniser, ...] = (
     crashes.STATUS,
 )
 _BAR = ord("|")
-Span = tuple[int, int]
-"""Start and end of a line in a block."""
-Hit = tuple[int, int]
-"""End offset of a match, and the index of its pattern."""
+Span = tuple[int, int]  # start and end of a line in a block
+Hit = tuple[int, int]  # end offset of a match, and the index of its pattern
 
 
 # Never in a log. With such a short literal among 500 longer ones Hyperscan picks a matcher that is

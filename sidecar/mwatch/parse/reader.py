@@ -48,8 +48,7 @@ class Reader:
         self._lanes: dict[str, list[_Open]] = {}
         self._layouts: list[LineLayout] = []
         self._shapes = Shapes()
-        self.lines = 0
-        """Physical lines that ended so far."""
+        self.lines = 0  # physical lines that ended so far
 
     def feed(self, chunk: bytes) -> list[Event]:
         blocks = self._transport.feed(chunk)

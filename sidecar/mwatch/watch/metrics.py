@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mwatch.decide import budget
+from mwatch.decide import history
 from mwatch.detect.shared.probe import probed_ranks
 from mwatch.detect.shared.stall import Patience, patience
 from mwatch.engine.engine import Assessment, Engine
@@ -110,7 +110,7 @@ class RunMetrics:
 
     def _restarts_left(self) -> int:
         engine = self._engine
-        used = budget.spent(engine.record, engine.job.now, engine.settings.act)
+        used = history.spent(engine.record, engine.job.now, engine.settings.act)
         return max(0, engine.settings.act.restarts_per_window - used)
 
 

@@ -24,8 +24,7 @@ _RERUN_EXITS = frozenset({16, 216})
 
 class EndedAttempt(NamedTuple):
     attempt: Attempt
-    has_progressed: bool
-    """It passed the furthest iteration of the history that it continued."""
+    has_progressed: bool  # it passed the furthest iteration of the history that it continued
 
 
 class Death(NamedTuple):

@@ -140,8 +140,7 @@ class BlameResult(NamedTuple):
     culprit: Culprit | None
     evidence: tuple[Evidence, ...]
     cannot_heal: bool
-    agree: int
-    """Independent witnesses that also see no progress."""
+    agree: int  # independent witnesses that also see no progress
     disagree: int
 
 

@@ -24,8 +24,7 @@ class ProbedRanks(NamedTuple):
 
     beating: list[RankState]
     silent: list[RankState]
-    newest: float
-    """Time of the last record of any rank, by its own clock."""
+    newest: float  # time of the last record of any rank, by its own clock
     quiet: Mapping[int, float] = {}
     """Seconds of silence by rank, where some are silent and others are not."""
 

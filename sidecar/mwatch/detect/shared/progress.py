@@ -22,12 +22,9 @@ _BURST = 0.5  # share of the steps' time: lines that come faster were waiting in
 
 
 class Cadence(NamedTuple):
-    gap: float
-    """Usual seconds between two lines."""
-    iterations: int
-    """Usual iterations between two lines."""
-    longest: float
-    """Longest recent gap, with whatever was in it."""
+    gap: float  # usual seconds between two lines
+    iterations: int  # usual iterations between two lines
+    longest: float  # longest recent gap, with whatever was in it
 
 
 def cadence(job: Job) -> Cadence | None:

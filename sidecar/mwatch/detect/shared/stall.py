@@ -34,16 +34,10 @@ from mwatch.model.settings import Settings
 
 GIVEN_UP = frozenset(
     {
-        "collective-timeout",
-        "gloo-timeout",
-        "global-timeout-signal",
-        "monitor-ends-hang",
-        "monitor-ends-timeout",
-        "nccl-teardown",
-        "watchdog-heartbeat",
-        "watchdog-stuck",
+        "collective-timeout", "gloo-timeout", "global-timeout-signal", "monitor-ends-hang",
+        "monitor-ends-timeout", "nccl-teardown", "watchdog-heartbeat", "watchdog-stuck",
     }
-)
+)  # fmt: skip
 """Faults after which the trainer is taken down: the attempt cannot recover."""
 _WAITED = frozenset({"collective-timeout", "gloo-timeout"})
 STUCK_HERE = frozenset({"watchdog-heartbeat", "watchdog-stuck"})
@@ -106,10 +100,8 @@ _ASIDE = frozenset({JobPhase.SAVING, JobPhase.EVALUATING, JobPhase.ASYNC_FINALIZ
 
 class Patience(NamedTuple):
     seconds: float
-    confidence: float
-    """That only a stall lasts longer, before any other witness is considered."""
-    note: str = ""
-    """What could not be observed, for people."""
+    confidence: float  # that only a stall lasts longer, before any other witness is considered
+    note: str = ""  # what could not be observed, for people
 
 
 def patience(job: Job, probe: ProbedRanks, settings: Settings) -> Patience | None:
@@ -258,10 +250,8 @@ _GIVEN_UP = 0.9
 
 
 class Stall(NamedTuple):
-    since: float
-    """Time of the last progress."""
-    limit: float
-    """Allowed silence in seconds; 0 if a watchdog of the trainer ended its wait."""
+    since: float  # time of the last progress
+    limit: float  # allowed silence in seconds; 0 if a watchdog of the trainer ended its wait
     confidence: float
     note: str
     given_up: FaultSeen | None

@@ -35,8 +35,7 @@ class Cells(NamedTuple):
 
     text: bytes
     lines: int
-    each: bytearray
-    """A newline after each; empty if all are the same."""
+    each: bytearray  # A newline after each; empty if all are the same
 
 
 class Column:
@@ -86,10 +85,8 @@ _TOTAL = rb" *(\d{1,18}) \|"
 _WHOLE = re.compile(rb"-?\d{1,17}")
 _STAMP_TEXTS = re.compile(rb"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{6})?\n)+")
 _VALUE = rb"([^|]{0,24})\|"  # longer is not a number, and may hide another message
-Row = tuple[bytes, ...]
-"""Timestamp (may be empty), iteration and total; then one text per slot."""
-STAMP, ITERATION, TOTAL, FIRST_SLOT = range(4)
-"""Places in a row."""
+Row = tuple[bytes, ...]  # timestamp (may be empty), iteration and total; then one text per slot
+STAMP, ITERATION, TOTAL, FIRST_SLOT = range(4)  # places in a row
 _INDEX = {name: index for index, name in enumerate(Iteration._fields)}
 _TIMESTAMP, _ITERATION, _TOTAL_ITERATIONS, _LOSSES, _EXTRA, _COVERS, _FIRST, _LINE = (
     _INDEX[name]

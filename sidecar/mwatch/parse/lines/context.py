@@ -114,21 +114,16 @@ class Coverage:
         return max(covers, 1)
 
 
-MAX_TEXT = 2000
-"""Bound of every text that an event carries."""
+MAX_TEXT = 2000  # bound of every text that an event carries
 
 
 class Block(ABC):
-    tolerates = 0
-    """Foreign lines in a row after which the block is closed."""
-    patience = 500
-    """Lines of the file that the block waits for its next line."""
+    tolerates = 0  # foreign lines in a row after which the block is closed
+    patience = 500  # lines of the file that the block waits for its next line
     survives = False
     """Another block may begin inside it: one process writes two streams into one lane."""
-    any_lane = False
-    """Its next line may come without the prefix of the first one."""
-    done = False
-    """The last line fed was the last of the block."""
+    any_lane = False  # its next line may come without the prefix of the first one
+    done = False  # the last line fed was the last of the block
 
     @abstractmethod
     def feed(self, line: Line) -> bool:
@@ -148,8 +143,7 @@ class Context:
         self.async_save: bool | None = None
         self.scheduled: set[int] = set()
         """Iterations whose asynchronous save was queued and is not yet confirmed."""
-        self.exit_code: int | None = None
-        """Of the last worker that torchrun reported as failed."""
+        self.exit_code: int | None = None  # of the last worker that torchrun reported as failed
         self.opened: Block | None = None
         """Set by a recogniser; the reader moves it into the line's lane."""
 

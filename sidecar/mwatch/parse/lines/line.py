@@ -187,10 +187,8 @@ _STAMP_WINDOW = 120
 
 
 class Line(NamedTuple):
-    text: str
-    """The whole line, cleaned."""
-    body: str
-    """The line without its transport prefixes."""
+    text: str  # the whole line, cleaned
+    body: str  # the line without its transport prefixes
     number: int
     lane: str
     rank: int | None

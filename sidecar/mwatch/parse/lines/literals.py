@@ -14,8 +14,7 @@ TOKEN = re.compile(
     r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?P<\w+>|\(\?P=\w+\)|\(\?.|[*+?]|\{\d*,?\d*\}|.", re.DOTALL
 )
 GROUPS = ("(?:", "(?P<")
-_COMMON = " etaoinsrhldcumfpgwybvkxjqz"
-"""Most common letters first; others are rarer."""
+_COMMON = " etaoinsrhldcumfpgwybvkxjqz"  # most common letters first; others are rarer
 _WEIGHTS = {letter: weight for weight, letter in enumerate(_COMMON)}
 _MIN_LEFT = 9
 _MAX_CUT = 24
