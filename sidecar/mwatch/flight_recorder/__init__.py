@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What torch's flight-recorder dumps say about which rank waits for which; pure."""
+"""Compare the flight recordings of all ranks: which rank waits for which."""

@@ -1,42 +1,39 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the flight recordings of a job's ranks: who never joined, who is stuck or out of step.
+"""Compare the flight recordings of a job: which rank never joined, is stuck or out of step.
 
-Group by group, then along the chain of who waits for whom to the rank that waits for nobody.
-A recording says what was handed over, not why a rank did not come; and whether the job stands
-still or was caught between two operations is for the other witnesses to say. What torch does
-not record (gloo's sends and receives) is not seen: such a rank seems to wait in nothing.
+Groups are compared one by one, then the chain of waiting ranks is followed to the rank that waits
+for nothing. A recording shows what was called, not why a rank did not join, nor whether the job
+stands still. gloo's sends and receives are not recorded: a rank in one seems to wait for nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mwatch.flight_recorder.blame import blame, lost_alone
-from mwatch.flight_recorder.chain import Chains, End
-from mwatch.flight_recorder.groups import Groups, put_together
-from mwatch.flight_recorder.text import (
+from mwatch.flight_recorder.blame import (
     began,
+    blame,
     chain_text,
     clock,
     last_text,
+    lost_alone,
     meeting_text,
     ranks_text,
-    waits,
+    waits_text,
 )
-from mwatch.flight_recorder.waits import Meeting, RankPositions
+from mwatch.flight_recorder.groups import Groups, put_together
+from mwatch.flight_recorder.waits import Chains, End, Meeting, RankPositions
 from mwatch.model.collective import Analysis, Attendance, BlamedRank, Dump, GroupPlace, RankPlace
 from mwatch.model.observation import Sign, SignSource, SignState
 
 MAX_GROUPS = 32
 MAX_SIGNS = 512
 MAX_MISSING = 4096
-_LEFT_BEHIND_SECONDS = 60.0
-"""A dump that ends so long before the others is of an earlier time, not of this stall."""
-_SIGN_CONFIDENCE = 0.45
-"""Below it a rank is shown to people, and not named to the engine."""
+_LEFT_BEHIND_SECONDS = 60.0  # A dump that ends this long before the others is from an earlier time
+_SIGN_CONFIDENCE = 0.45  # below it a rank is shown to people, but not named to the engine
 _TOGETHER = 0.5
-_NOBODY_ASKED = Attendance()
+_NO_ATTENDANCE = Attendance()
 _STATES = {
     "absent": SignState.NEVER_JOINED,
     "gone": SignState.UNKNOWN,
@@ -58,26 +55,26 @@ _HOW = {
 def analyse(
     dumps: Mapping[int, Dump],
     world_size: int | None = None,
-    attendance: Attendance = _NOBODY_ASKED,
+    attendance: Attendance = _NO_ATTENDANCE,
 ) -> Analysis:
-    """`world_size`: None where nobody told; then it is taken from the recordings."""
+    """Compare the dumps; without `world_size` it is taken from the recordings."""
     notes: list[str] = []
     ours = {rank: dumps[rank] for rank in sorted(dumps)}
     while True:
         groups = put_together(ours, world_size)
-        standing = RankPositions(ours, groups, attendance)
-        left = _left_behind(standing)
+        positions = RankPositions(ours, groups, attendance)
+        left = _left_behind(positions)
         if not left:
             break
         notes.append(f"the dump of {ranks_text(left)} is of an earlier time and was left out")
         ours = {rank: dump for rank, dump in ours.items() if rank not in left}
     missing = tuple(rank for rank in range(min(groups.world, MAX_MISSING)) if rank not in ours)
-    chains = Chains(standing)
-    if standing.old:
-        return _moving(standing, missing, notes)
+    chains = Chains(positions)
+    if positions.old:
+        return _moving(positions, missing, notes)
     if chains.ends:
         return _concluded(chains, missing, notes)
-    idle = _nobody_waits(standing, missing, notes)
+    idle = _no_rank_waits(positions, missing, notes)
     lost = lost_alone(chains)
     if not lost:
         return idle
@@ -91,17 +88,17 @@ def analyse(
     )
 
 
-def _left_behind(standing: RankPositions) -> frozenset[int]:
-    newest = max((dump.last_at or 0.0 for dump in standing.dumps.values()), default=0.0)
+def _left_behind(positions: RankPositions) -> frozenset[int]:
+    newest = max((dump.last_at or 0.0 for dump in positions.dumps.values()), default=0.0)
     return frozenset(
         rank
-        for rank in standing.old
-        if newest - (standing.dumps[rank].last_at or newest) > _LEFT_BEHIND_SECONDS
+        for rank in positions.old
+        if newest - (positions.dumps[rank].last_at or newest) > _LEFT_BEHIND_SECONDS
     )
 
 
 def _concluded(chains: Chains, missing: tuple[int, ...], notes: list[str]) -> Analysis:
-    standing = chains.standing
+    positions = chains.positions
     blamed = blame(chains)
     end = _end_of(chains, blamed[0]) if blamed else chains.ends[0]
     way = chains.path(end)
@@ -114,8 +111,8 @@ def _concluded(chains: Chains, missing: tuple[int, ...], notes: list[str]) -> An
         assert isinstance(end.node, Meeting)  # a rank, or a ring of them, would have been blamed
         state, confidence = SignState.ALL_EQUAL, _TOGETHER
         summary = (
-            f"every member has joined {meeting_text(standing, end.node)} and none comes out of it"
-            f"{clock(began(standing, end.node))}: look at the fabric"
+            f"every member has joined {meeting_text(positions, end.node)} and none comes out of it"
+            f"{clock(began(positions, end.node))}: look at the fabric"
         )
         links.append(summary)
     return Analysis(
@@ -129,13 +126,13 @@ def _concluded(chains: Chains, missing: tuple[int, ...], notes: list[str]) -> An
         groups=_groups(chains),
         missing=missing,
         since=None if end.since == float("inf") else end.since,
-        last_at=_last_at(standing),
+        last_at=_last_at(positions),
         notes=tuple(notes),
     )
 
 
 def _end_of(chains: Chains, first: BlamedRank) -> End:
-    """The end that the first blamed stands for."""
+    """Return the end that the first blamed rank stands for."""
     for end in chains.ends:
         held = chains.held.get(end.node) if isinstance(end.node, Meeting) else None
         step = chains.steps.get(end.node) if isinstance(end.node, Meeting) else None
@@ -146,68 +143,70 @@ def _end_of(chains: Chains, first: BlamedRank) -> End:
 
 
 def _places(chains: Chains, blamed: list[BlamedRank]) -> dict[int, RankPlace]:
-    standing = chains.standing
-    guilty = {each.rank: each for each in reversed(blamed)}
+    positions = chains.positions
+    blamed_by_rank = {each.rank: each for each in reversed(blamed)}
     found = {}
-    for rank in sorted({*standing.dumps, *guilty}):
-        meeting = standing.meeting(rank) if rank in standing.dumps else None
+    for rank in sorted({*positions.dumps, *blamed_by_rank}):
+        meeting = positions.meeting(rank) if rank in positions.dumps else None
         for_whom = chains.held[meeting].by if meeting is not None else ()
-        if rank in guilty:
-            state, text = guilty[rank].state, guilty[rank].text
+        if rank in blamed_by_rank:
+            state, text = blamed_by_rank[rank].state, blamed_by_rank[rank].text
         elif meeting is not None:
-            state, text = SignState.STUCK, _waits_text(standing, rank, meeting, for_whom)
+            state, text = SignState.STUCK, _waits_text(positions, rank, meeting, for_whom)
         else:
-            state, text = SignState.UNKNOWN, f"waits in nothing; {last_text(standing, rank)}"
+            state, text = SignState.UNKNOWN, f"waits in nothing; {last_text(positions, rank)}"
         found[rank] = RankPlace(rank, state, text, tuple(each for each in for_whom if each != rank))
     return found
 
 
 def _waits_text(
-    standing: RankPositions, rank: int, meeting: Meeting, for_whom: tuple[int, ...]
+    positions: RankPositions, rank: int, meeting: Meeting, for_whom: tuple[int, ...]
 ) -> str:
     others = [each for each in for_whom if each != rank]
     whom = f" for {ranks_text(others)}" if others else ""
     return (
-        f"rank {rank} waits in {meeting_text(standing, meeting)}{whom}"
-        f"{clock(standing.current[rank].at)}"
+        f"rank {rank} waits in {meeting_text(positions, meeting)}{whom}"
+        f"{clock(positions.current[rank].at)}"
     )
 
 
 def _groups(chains: Chains) -> tuple[GroupPlace, ...]:
-    standing = chains.standing
+    positions = chains.positions
     found = []
     for meeting, held in list(chains.held.items())[:MAX_GROUPS]:
-        group = standing.group(meeting)
+        group = positions.group(meeting)
         state = SignState.OUT_OF_STEP if meeting in chains.steps else _STATES[held.how]
-        there = [rank for rank in standing.current if standing.meeting(rank) == meeting]
-        text = f"{waits(there)} in {meeting_text(standing, meeting)}"
+        there = [rank for rank in positions.current if positions.meeting(rank) == meeting]
+        text = f"{waits_text(there)} in {meeting_text(positions, meeting)}"
         if held.by:
             text += f" for {ranks_text(held.by)} ({_HOW[held.how]})"
         found.append(GroupPlace(group.name, group.description, group.members, state, text))
     return tuple(found)
 
 
-def _moving(standing: RankPositions, missing: tuple[int, ...], notes: list[str]) -> Analysis:
-    old = ranks_text(standing.old)
+def _moving(positions: RankPositions, missing: tuple[int, ...], notes: list[str]) -> Analysis:
+    old = ranks_text(positions.old)
     summary = f"the dumps are of different moments: the job went on after that of {old} was taken"
-    return _without_blame(standing, SignState.MOVING, summary, 0.6, missing, notes)
+    return _without_blame(positions, SignState.MOVING, summary, 0.6, missing, notes)
 
 
-def _nobody_waits(standing: RankPositions, missing: tuple[int, ...], notes: list[str]) -> Analysis:
-    count = len(standing.dumps)
+def _no_rank_waits(
+    positions: RankPositions, missing: tuple[int, ...], notes: list[str]
+) -> Analysis:
+    count = len(positions.dumps)
     if not count:
         summary = "there is no dump that can be read"
-        return _without_blame(standing, SignState.UNKNOWN, summary, 0.0, missing, notes)
+        return _without_blame(positions, SignState.UNKNOWN, summary, 0.0, missing, notes)
     summary = f"no rank waits in a recorded operation, by the dumps of {count} ranks"
-    if missing or not _are_level(standing.groups, standing):
-        return _without_blame(standing, SignState.UNKNOWN, summary, 0.1, missing, notes)
+    if missing or not _are_level(positions.groups, positions):
+        return _without_blame(positions, SignState.UNKNOWN, summary, 0.1, missing, notes)
     summary += ", and all have done as much: look at what they do outside of collectives"
-    return _without_blame(standing, SignState.ALL_EQUAL, summary, 0.3, missing, notes)
+    return _without_blame(positions, SignState.ALL_EQUAL, summary, 0.3, missing, notes)
 
 
-def _are_level(groups: Groups, standing: RankPositions) -> bool:
+def _are_level(groups: Groups, positions: RankPositions) -> bool:
     last: dict[int, set[int]] = {}
-    for rank, dump in standing.dumps.items():
+    for rank, dump in positions.dumps.items():
         for name, group in dump.groups.items():
             if not group.has_p2p:
                 last.setdefault(groups.places[rank, name], set()).add(group.last)
@@ -215,7 +214,7 @@ def _are_level(groups: Groups, standing: RankPositions) -> bool:
 
 
 def _without_blame(
-    standing: RankPositions,
+    positions: RankPositions,
     state: SignState,
     summary: str,
     confidence: float,
@@ -223,23 +222,26 @@ def _without_blame(
     notes: list[str],
 ) -> Analysis:
     places = {
-        rank: RankPlace(rank, SignState.UNKNOWN, last_text(standing, rank), ())
-        for rank in standing.dumps
+        rank: RankPlace(rank, SignState.UNKNOWN, last_text(positions, rank), ())
+        for rank in positions.dumps
     }
     return Analysis(
-        state, summary, confidence, (), (), (), places, (), missing, None, _last_at(standing),
+        state, summary, confidence, (), (), (), places, (), missing, None, _last_at(positions),
         tuple(notes),
     )  # fmt: skip
 
 
-def _last_at(standing: RankPositions) -> float | None:
-    moments = (dump.last_at for dump in standing.dumps.values())
+def _last_at(positions: RankPositions) -> float | None:
+    moments = (dump.last_at for dump in positions.dumps.values())
     return max((at for at in moments if at is not None), default=None)
 
 
 def signs(analysis: Analysis) -> list[Sign]:
-    """What the engine is told. Those who wait are told only beside somebody who is to blame for
-    it: alone, one of them would be taken for the culprit."""
+    """Return the signs for the engine.
+
+    Waiting ranks are reported only along with a blamed one: alone, one of them would be taken for
+    the culprit.
+    """
     named = [each for each in analysis.blamed if each.confidence >= _SIGN_CONFIDENCE]
     source = SignSource.FLIGHT_RECORDER
     if not named:

@@ -1,30 +1,107 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Turns the ends of the chains into ranks to blame, with the reason in words.
+"""Turn the ends of the chains into ranks to blame, each with the reason as a bounded text.
 
-How sure that is depends on what is missing: a rank with a dump of its own that waits for nobody
-is proof; a rank without one may have joined, and may itself wait for another without one.
+Confidence depends on what is missing: a rank with a dump that waits for nothing is proof; a rank
+without a dump may have joined, and may itself wait for another one.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
 
-from mwatch.flight_recorder.chain import Chains, End, is_strange, strange_records
 from mwatch.flight_recorder.groups import coordinates
-from mwatch.flight_recorder.text import (
-    began,
-    clock,
-    last_operation,
-    last_text,
-    meeting_text,
-    ranks_text,
-    waits,
+from mwatch.flight_recorder.waits import (
+    Chains,
+    End,
+    Meeting,
+    Node,
+    RankPositions,
+    is_strange,
+    strange_records,
 )
-from mwatch.flight_recorder.waits import Meeting, RankPositions
-from mwatch.model.collective import BlamedRank
+from mwatch.model.collective import BlamedRank, Dump, Operation
 from mwatch.model.observation import SignState
+
+_MAX_RANGES = 8
+_MAX_LINKS = 16
+_MAX_TIME = 253_402_300_000.0  # the year 9999
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """Write `rank 3`, `ranks 0-3,7`."""
+    ordered = sorted(set(ranks))
+    spans: list[list[int]] = []
+    for rank in ordered:
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    shown = [str(low) if low == high else f"{low}-{high}" for low, high in spans[:_MAX_RANGES]]
+    more = f" and {len(spans) - _MAX_RANGES} more" if len(spans) > _MAX_RANGES else ""
+    return f"{'rank' if len(ordered) == 1 else 'ranks'} {','.join(shown)}{more}"
+
+
+def waits_text(ranks: Sequence[int]) -> str:
+    return f"{ranks_text(ranks)} {'waits' if len(ranks) == 1 else 'wait'}"
+
+
+def clock(at: float | None) -> str:
+    """Write ` since 12:00:05 UTC`; nothing if the time is unknown."""
+    if at is None or not 0 < at < _MAX_TIME:
+        return ""
+    return f" since {datetime.fromtimestamp(at, UTC):%H:%M:%S} UTC"
+
+
+def meeting_text(positions: RankPositions, meeting: Meeting) -> str:
+    """Write `all_reduce #57 of TENSOR_MODEL_PARALLEL_GROUP 2 (ranks 0-3)`."""
+    group = positions.group(meeting)
+    if meeting.channel is not None:
+        ends = positions.members(meeting)
+        pair = f" from rank {ends[0]} to rank {ends[1]}" if len(ends) == 2 else ""
+        return f"a send{pair} in {group.label}"
+    there = positions.attending(meeting)
+    kinds = sorted({operation.kind for operation in there.values()})
+    kind = kinds[0] if kinds else "operation"
+    return f"{kind} #{meeting.number} of {group.label} ({ranks_text(group.members)})"
+
+
+def began(positions: RankPositions, meeting: Meeting) -> float | None:
+    """Return when the first member that still waits joined."""
+    there = positions.attending(meeting).values()
+    return min((each.at for each in there if not each.is_done and each.at), default=None)
+
+
+def last_text(positions: RankPositions, rank: int) -> str:
+    """Describe the last operation of the rank, by its own recording."""
+    last = last_operation(positions.dumps[rank])
+    if last is None:
+        return "it has recorded nothing"
+    group = positions.groups.all[positions.groups.places[rank, last.group]]
+    return f"the last it recorded is {last.kind} #{last.number} of {group.label}"
+
+
+def last_operation(dump: Dump) -> Operation | None:
+    return dump.operations[-1] if dump.operations else None
+
+
+def chain_text(chains: Chains, way: Sequence[Node]) -> list[str]:
+    """Describe each link of the way."""
+    positions = chains.positions
+    found = []
+    for node, following in pairwise(way):
+        if not isinstance(node, int) or not isinstance(following, Meeting):
+            continue
+        text = f"rank {node} waits in {meeting_text(positions, following)}"
+        after = way[way.index(following) + 1] if following != way[-1] else None
+        if isinstance(after, int):
+            text += f" for rank {after}"
+        found.append(text)
+    return found[-_MAX_LINKS:]
+
 
 _PROVEN = 0.95
 _UNANSWERED = 0.9
@@ -38,23 +115,22 @@ _RING = 0.5
 _LOST = 0.7
 _MAX_COMPARED = 64
 _MAX_BLAMED = 16
-_SAME_MOMENT = 0.2
-"""Seconds within which ranks of a ring stopped together."""
+_SAME_MOMENT = 0.2  # seconds within which ranks of a ring stopped together
 
 
 def blame(chains: Chains) -> list[BlamedRank]:
-    """A plain contradiction comes first, then those that more ranks wait for."""
+    """Sort: a plain contradiction first, then ranks that more others wait for."""
     found: list[BlamedRank] = []
     for end in chains.ends:
         found += _of_end(chains, end)
     if found:
-        found += _lost(chains, chains.standing.groups.world - 1)
-    standing = chains.standing
+        found += _lost(chains, chains.positions.groups.world - 1)
+    positions = chains.positions
     idle = [each.rank for each in found if each.state is SignState.NEVER_JOINED]
-    found.sort(key=lambda each: _order(each, _is_unexplained(standing, each, idle)))
+    found.sort(key=lambda each: _order(each, _is_unexplained(positions, each, idle)))
     once = {each.rank: each for each in reversed(found)}
     placed = (
-        each._replace(coordinates=coordinates(standing.groups, each.rank))
+        each._replace(coordinates=coordinates(positions.groups, each.rank))
         for each in [each for each in found if once[each.rank] is each][:_MAX_BLAMED]
     )
     return _weighed(list(placed))
@@ -66,27 +142,27 @@ def _order(each: BlamedRank, is_unexplained: bool) -> tuple[bool, int, int]:
     return not is_plain, -each.waiting, proof
 
 
-def _is_unexplained(standing: RankPositions, each: BlamedRank, idle: list[int]) -> bool:
-    """A rank without a dump that shares no group, short of all ranks, with one that waits in
-    nothing: it is not that one which keeps it. With gloo the latter may wait for it unrecorded."""
+def _is_unexplained(positions: RankPositions, each: BlamedRank, idle: list[int]) -> bool:
+    """A rank without a dump that shares no group, short of all ranks, with an idle one: the idle
+    rank does not hold it up. With gloo the idle rank may wait for it unrecorded."""
     if each.state is not SignState.STOPPED or not idle:
         return False
-    if not all(_is_of_gloo(standing, rank) for rank in idle):
+    if not all(_is_of_gloo(positions, rank) for rank in idle):
         return False
     return not any(
         each.rank in group.members and not set(idle).isdisjoint(group.members)
-        for group in standing.groups.all
-        if len(group.members) < standing.groups.world
+        for group in positions.groups.all
+        if len(group.members) < positions.groups.world
     )
 
 
-def _is_of_gloo(standing: RankPositions, rank: int) -> bool:
-    last = last_operation(standing.dumps[rank])
+def _is_of_gloo(positions: RankPositions, rank: int) -> bool:
+    last = last_operation(positions.dumps[rank])
     return last is not None and last.may_have_failed
 
 
 def _weighed(found: list[BlamedRank]) -> list[BlamedRank]:
-    """Several that explain as much share the certainty."""
+    """Ranks that explain equally much share the confidence."""
     alike = [each.rank for each in found if _is_like(each, found[0])]
     if len(alike) < 2:
         return found
@@ -109,73 +185,73 @@ def _of_end(chains: Chains, end: End) -> Iterator[BlamedRank]:
         yield from _ring(chains, end)
     elif isinstance(end.node, Meeting):
         yield from _inside(chains, end, end.node)
-    elif end.node in chains.standing.dumps:
+    elif end.node in chains.positions.dumps:
         yield _never_joined(chains, end, end.node)
     else:
         yield _no_dump(chains, end, end.node)
 
 
 def _at(chains: Chains, rank: int) -> list[Meeting]:
-    """Where it is waited for, the earliest first."""
+    """Return where the rank is waited for, earliest first."""
     found = [meeting for meeting, held in chains.held.items() if rank in held.by]
-    standing = chains.standing
-    return sorted(found, key=lambda each: began(standing, each) or float("inf"))
+    positions = chains.positions
+    return sorted(found, key=lambda each: began(positions, each) or float("inf"))
 
 
 def _waiting_text(chains: Chains, meeting: Meeting) -> str:
-    standing = chains.standing
-    there = [rank for rank in standing.current if standing.meeting(rank) == meeting]
-    return f"{waits(there)} in it{clock(began(standing, meeting))}"
+    positions = chains.positions
+    there = [rank for rank in positions.current if positions.meeting(rank) == meeting]
+    return f"{waits_text(there)} in it{clock(began(positions, meeting))}"
 
 
 def _never_joined(chains: Chains, end: End, rank: int) -> BlamedRank:
-    standing = chains.standing
+    positions = chains.positions
     meeting = _at(chains, rank)[0]
     is_unsure = chains.held[meeting].how == "unsure"
     text = (
-        f"rank {rank} never joined {meeting_text(standing, meeting)}; "
-        f"{_waiting_text(chains, meeting)}; {last_text(standing, rank)}"
+        f"rank {rank} never joined {meeting_text(positions, meeting)}; "
+        f"{_waiting_text(chains, meeting)}; {last_text(positions, rank)}"
     )
     confidence = _UNSURE if is_unsure else _PROVEN
     return BlamedRank(rank, SignState.NEVER_JOINED, text, len(end.waiting), confidence)
 
 
 def _no_dump(chains: Chains, end: End, rank: int) -> BlamedRank:
-    standing = chains.standing
+    positions = chains.positions
     meeting = _at(chains, rank)[0]
     text = (
-        f"rank {rank} {_why_no_dump(standing, rank)}, and others wait for it in "
-        f"{meeting_text(standing, meeting)}: {_waiting_text(chains, meeting)}"
+        f"rank {rank} {_why_no_dump(positions, rank)}, and others wait for it in "
+        f"{meeting_text(positions, meeting)}: {_waiting_text(chains, meeting)}"
     )
-    confidence = _sureness(standing, rank)
+    confidence = _sureness(positions, rank)
     if chains.held[meeting].how == "unsure":
         confidence = min(confidence, _UNSURE)
     return BlamedRank(rank, SignState.STOPPED, text, len(end.waiting), confidence)
 
 
-def _why_no_dump(standing: RankPositions, rank: int) -> str:
-    unanswered = standing.attendance.unanswered
+def _why_no_dump(positions: RankPositions, rank: int) -> str:
+    unanswered = positions.attendance.unanswered
     if unanswered is not None and rank in unanswered:
         return "did not answer when it was asked for a dump"
     return "left no dump"
 
 
-def _sureness(standing: RankPositions, rank: int) -> float:
-    """That it is this rank which left no dump for a reason of its own."""
-    attendance = standing.attendance
+def _sureness(positions: RankPositions, rank: int) -> float:
+    """Confidence that this rank left no dump for a reason of its own."""
+    attendance = positions.attendance
     if rank in attendance.answered:
         return _NOT_COME
     if attendance.unanswered is not None:
         return _UNANSWERED if rank in attendance.unanswered else _MOST_MISSING
-    return _MOST_MISSING if 2 * len(standing.dumps) <= standing.groups.world else _NO_DUMP
+    return _MOST_MISSING if 2 * len(positions.dumps) <= positions.groups.world else _NO_DUMP
 
 
 def _inside(chains: Chains, end: End, meeting: Meeting) -> Iterator[BlamedRank]:
-    standing = chains.standing
+    positions = chains.positions
     step = chains.steps.get(meeting)
     waiting = len(end.waiting)
     if step is not None:
-        label = standing.group(meeting).label
+        label = positions.group(meeting).label
         where = f"#{step.number} of {label}" if step.number else f"a transfer of {label}"
         for rank in step.ranks:
             text = (
@@ -187,16 +263,16 @@ def _inside(chains: Chains, end: End, meeting: Meeting) -> Iterator[BlamedRank]:
     elif chains.held[meeting].how == "inside":
         for rank in chains.held[meeting].by:
             text = (
-                f"rank {rank} has joined {meeting_text(standing, meeting)} and does not come out "
-                f"of it{clock(began(standing, meeting))}, while others did"
+                f"rank {rank} has joined {meeting_text(positions, meeting)} and does not come out "
+                f"of it{clock(began(positions, meeting))}, while others did"
             )
             yield BlamedRank(rank, SignState.STUCK, text, waiting, _INSIDE)
 
 
 def _ring(chains: Chains, end: End) -> Iterator[BlamedRank]:
-    """They wait for each other. Who broke with its own past is out of step; else the one that
-    stopped first is taken, or all of them."""
-    standing = chains.standing
+    """Ranks wait for each other: one that deviates from its own past is out of step, else the one
+    that stopped first is blamed, else all of them."""
+    positions = chains.positions
     waiting = len(end.waiting)
     around = f"{ranks_text(end.ring)} wait for each other"
     strange = _strangest(chains, end.ring)
@@ -205,11 +281,11 @@ def _ring(chains: Chains, end: End) -> Iterator[BlamedRank]:
         text = f"rank {strange} is out of step: {around}, and it came to {where} out of its order"
         yield BlamedRank(strange, SignState.OUT_OF_STEP, text, waiting, _OUT_OF_STEP - 0.1)
         return
-    last = {rank: standing.dumps[rank].last_at or 0.0 for rank in end.ring}
+    last = {rank: positions.dumps[rank].last_at or 0.0 for rank in end.ring}
     first, second = sorted(last.values())[:2]
     if second - first > _SAME_MOMENT:
         rank = min(end.ring, key=lambda each: last[each])
-        text = f"rank {rank} stopped first: {around}, and {last_text(standing, rank)}"
+        text = f"rank {rank} stopped first: {around}, and {last_text(positions, rank)}"
         yield BlamedRank(rank, SignState.NEVER_JOINED, text, waiting, _RING)
         return
     for rank in end.ring:
@@ -218,55 +294,57 @@ def _ring(chains: Chains, end: End) -> Iterator[BlamedRank]:
 
 
 def _strangest(chains: Chains, ring: tuple[int, ...]) -> int | None:
-    """The one rank of the ring that did most often what it had not done before."""
+    """Return the one rank of the ring that most often did what it had not done before."""
     if len(ring) > _MAX_COMPARED:
         return None
-    counts = {rank: len(strange_records(chains.standing, rank)) for rank in ring}
+    counts = {rank: len(strange_records(chains.positions, rank)) for rank in ring}
     most = max(counts.values())
     found = [rank for rank, count in counts.items() if count == most]
     return found[0] if most and len(found) == 1 else None
 
 
 def _where(chains: Chains, rank: int) -> str:
-    meeting = chains.standing.meeting(rank)
+    meeting = chains.positions.meeting(rank)
     assert meeting is not None  # a ring is made of ranks that wait
-    return meeting_text(chains.standing, meeting)
+    return meeting_text(chains.positions, meeting)
 
 
 def lost_alone(chains: Chains) -> list[BlamedRank]:
-    """Nobody waits, and one rank left no dump: the others may have stopped because it died."""
-    missing = chains.standing.groups.world - len(chains.standing.dumps)
+    """No rank waits, and one left no dump: the others may have stopped because it died."""
+    missing = chains.positions.groups.world - len(chains.positions.dumps)
     found = list(_lost(chains, _MAX_COMPARED)) if missing == 1 else []
     return [each._replace(confidence=_RING) for each in found]
 
 
 def _lost(chains: Chains, largest: int) -> Iterator[BlamedRank]:
-    """A rank without a dump, where several stopped right after an operation with it: gloo ends
-    an operation for those that are left when one of them dies. `largest`: of its group."""
-    standing = chains.standing
+    """Blame a rank without a dump if several stopped right after an operation with it: when a
+    member dies, gloo ends an operation for the others. `largest` bounds its group."""
+    positions = chains.positions
     partners: dict[int, list[int]] = defaultdict(list)
-    for rank, dump in standing.dumps.items():
+    for rank, dump in positions.dumps.items():
         last = last_operation(dump)
-        if rank in standing.current or last is None or not last.may_have_failed:
+        if rank in positions.current or last is None or not last.may_have_failed:
             continue
-        group = standing.groups.all[standing.groups.places[rank, last.group]]
+        group = positions.groups.all[positions.groups.places[rank, last.group]]
         for other in group.members if len(group.members) <= min(largest, _MAX_COMPARED) else ():
-            if other not in standing.dumps:
+            if other not in positions.dumps:
                 partners[other].append(rank)
     for rank, left in partners.items():
         if len(left) > 1:
-            yield _lost_or_provoked(chains, rank, left, len(left) + len(standing.current))
+            yield _lost_or_provoked(chains, rank, left, len(left) + len(positions.current))
 
 
 def _lost_or_provoked(chains: Chains, rank: int, left: list[int], waiting: int) -> BlamedRank:
-    """Where just one of those that are left did what it never had, it brought the other down."""
+    """If exactly one of the others did what it never had, it brought the rank down."""
     after = f"{ranks_text(left)} stopped right after an operation with it"
-    standing = chains.standing
-    odd = [each for each in left if is_strange(standing, each, standing.dumps[each].operations[-1])]
+    positions = chains.positions
+    odd = [
+        each for each in left if is_strange(positions, each, positions.dumps[each].operations[-1])
+    ]
     if len(odd) == 1:
         text = (
             f"rank {odd[0]} is out of step: rank {rank} left no dump, {after}, and what rank "
-            f"{odd[0]} did last it had not done before ({last_text(standing, odd[0])})"
+            f"{odd[0]} did last it had not done before ({last_text(positions, odd[0])})"
         )
         return BlamedRank(odd[0], SignState.OUT_OF_STEP, text, waiting, _LOST)
     return BlamedRank(

@@ -30,8 +30,7 @@ from mwatch_trainer.checkpoint.safe_pickle import (
     UnreadablePickle,
 )
 
-_RECORD_DEPTH = 2
-"""Marks that are open where a record begins: that of the whole, and that of the list."""
+_RECORD_DEPTH = 2  # marks open where a record begins: of the whole, and of the list
 _PACKED = re.compile(
     rb"\}\((?:h.|K.|M..|[jJ]....|\x8a\x08.{8}|\x8a[\x04-\x07].{4}|G.{8}|[](eN\x88\x89\x86])*u",
     re.DOTALL,
@@ -40,13 +39,17 @@ _VALUES = {b"\x88": True, b"\x89": False}
 
 
 def load_dump(data: bytes, max_steps: int) -> Any:
-    """The value in the pickle, dicts as PickledPairs, some records Packed. UnreadablePickle where
-    it is damaged or refused."""
+    """Return the value in the pickle: dicts as PickledPairs, some records Packed.
+
+    Only plain values are accepted; any other step raises UnreadablePickle. Of thousands of dumps
+    only the newest records are used, and almost every record holds only references and numbers: a
+    pattern skips such a record, which stays packed until its values are needed.
+    """
     return _DumpMachine(data).load(max_steps)
 
 
 class Packed:
-    """A record that was passed over: references and numbers only."""
+    """A skipped record: references and numbers only."""
 
     __slots__ = ("_data", "_memo", "_tokens")
 
@@ -56,13 +59,13 @@ class Packed:
         self._tokens = tokens
 
     def unpacked(self) -> Any:
-        """UnreadablePickle where it refers to nothing."""
+        """UnreadablePickle if a reference is invalid."""
         return _DumpMachine(self._data + b".", self._memo).run(len(self._data) + 1)
 
     def glance(self, key: str) -> Any:
-        """The value of a key, where it is a text or one of true, false and none; else None.
+        """Return the value of a key if it is a text, true or false; else None.
 
-        Bytes of a number may look like the key: good enough to pass over, not to judge by.
+        Bytes of a number may look like the key: good enough to skip a record, not to judge it.
         """
         token = self._tokens.get(key)
         if token is None:
@@ -107,12 +110,11 @@ _BY_EVENTS = frozenset({"nccl", "rccl", "xccl"})
 _P2P = re.compile(r"(send|recv)\w* (\d{1,9})(->|<-)(\d{1,9})")
 UNKNOWN_PEER = (-1, -1)
 _BATCH = "coalesced"
-"""The record that stands for all of a batch; some are named `ALLGATHER_coalesced` and the like."""
+"""The record that stands for a whole batch; some are named `ALLGATHER_coalesced` and the like."""
 _SENT = frozenset({"all_reduce", "allreduce_coalesced", "broadcast", "reduce", "_reduce_oop"})
 _SCATTERED = frozenset({"reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single"})
 _GATHERED = frozenset({"all_gather", "_all_gather_base", "all_gather_single"})
-"""What of an operation is the same on every member: its input, or its output. Of the others
-(all_to_all, gather, scatter, …) every rank may have its own sizes."""
+"""Input or output is the same on every member; in other operations sizes may differ."""
 _MAX_TENSORS = 64
 _MAX_DIMENSIONS = 16
 _MAX_TEXT = 200
@@ -164,12 +166,11 @@ class Recorded(NamedTuple):
         return done or (self.is_retired and self.library not in _BY_EVENTS)
 
 
-GLANCED = ("state", "profiling_name", "retired", "is_p2p")
-"""What `is_past` needs to know."""
+GLANCED = ("state", "profiling_name", "retired", "is_p2p")  # what `is_past` needs to know
 
 
 def is_past(entry: Mapping[str, Any]) -> bool:
-    """An older collective that is over: nobody will ask about it."""
+    """An older collective that is done and will not be needed."""
     if entry.get("state") == "completed":
         return not text(entry.get("profiling_name")).endswith(_BATCH)
     is_over = entry.get("retired") is True and entry.get("is_p2p") is not True
@@ -178,7 +179,7 @@ def is_past(entry: Mapping[str, Any]) -> bool:
 
 
 def operations(records: Sequence[Recorded]) -> list[Operation]:
-    """In the order of the rank. What was batched is over when the batch is."""
+    """Return operations in the order of the rank; batched ones are done when the batch is."""
     over = _ends_of_batches(records)
     later_is_over: set[tuple[object, ...]] = set()
     found = []
@@ -194,18 +195,19 @@ def operations(records: Sequence[Recorded]) -> list[Operation]:
 
 
 def _stands_alone(records: Sequence[Recorded], place: int, over: Mapping[int, bool]) -> bool:
-    """The batched records before it say more: with whom. Without them it tells at least that
-    something is open."""
+    """Without the batched records before it, which name the peer, it shows that something is
+    open."""
     return (place - 1) not in over and not records[place].is_over
 
 
 def _ends_of_batches(records: Sequence[Recorded]) -> dict[int, bool]:
-    """By place of a batched record: whether its batch is over."""
+    """By place of a batched record: whether its batch is done."""
     over: dict[int, bool] = {}
     open_batches: dict[str, tuple[int, int, bool]] = {}
     for place in range(len(records) - 1, -1, -1):
         record = records[place]
-        if _ends_a_batch(record.kind):
+        kind = record.kind
+        if kind == _BATCH or (kind.endswith(_BATCH) and kind[0].isupper()):
             open_batches[record.group] = (*_numbers(record), record.is_over)
             continue
         batch = open_batches.get(record.group)
@@ -214,10 +216,6 @@ def _ends_of_batches(records: Sequence[Recorded]) -> dict[int, bool]:
         elif batch is not None:
             del open_batches[record.group]
     return over
-
-
-def _ends_a_batch(kind: str) -> bool:
-    return kind == _BATCH or (kind.endswith(_BATCH) and kind[0].isupper())
 
 
 def _numbers(record: Recorded) -> tuple[int, int]:
@@ -255,7 +253,7 @@ def group_of(entry: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _peer(call: str, is_p2p: bool) -> tuple[int, int] | None:
-    """From and to: `send 0->1` and `recv 1<-0` are the two ends of one transfer."""
+    """Return sender and receiver: `send 0->1` and `recv 1<-0` are the two ends of one transfer."""
     found = _P2P.match(call)
     if found is None:
         return UNKNOWN_PEER if is_p2p else None
@@ -264,7 +262,7 @@ def _peer(call: str, is_p2p: bool) -> tuple[int, int] | None:
 
 
 def _shape(kind: str, entry: Mapping[str, Any]) -> str:
-    """Elements and types of what must be equal on all members; empty where nothing must."""
+    """Return elements and types that must be equal on all members; empty if none must."""
     if kind in _SENT or kind in _SCATTERED:
         side = "input"
     elif kind in _GATHERED:
@@ -301,7 +299,7 @@ def _seconds(value: object) -> float | None:
 
 
 def text(value: object) -> str:
-    """Of a text or a number; anything else could be of any size once it is printed."""
+    """Return a text or number as text; other values could be of any size once printed."""
     if isinstance(value, str):
         return value[:_MAX_TEXT]
     return "" if _integer(value) is None else str(value)
@@ -316,13 +314,12 @@ def _or(value: int | None, other: int) -> int:
 
 
 MAX_STEPS = 8_000_000
-"""Of the pickle machine: 80,000 records, forty times the buffer of torch's default."""
+"""Steps of the pickle machine: 80,000 records, forty times the buffer of torch's default."""
 MAX_RECORDS = 100_000
 MAX_GROUPS = 4096
 LOOKED_AT = 320
-"""Newest records that are read in full; of those before, what is over only tells of its group."""
-KEPT = 192
-"""Newest records that are kept: several steps of a group, or one step of a large model."""
+"""Newest records that are read in full; older ones that are done only name their group."""
+KEPT = 192  # newest records that are kept: several steps of a group, or one step of a large model
 KEPT_PENDING = 256
 _SECOND = "second recorder"
 _KEYS = {str, int}
@@ -330,7 +327,7 @@ _NUMBER = re.compile(r"\d{1,9}")
 
 
 def read_dump(data: bytes, rank: int) -> Dump:
-    """UnreadablePickle where it is no dump, or damaged."""
+    """Read a dump; UnreadablePickle if it is not one, or damaged."""
     top = _decode(data)
     if type(top) is list:  # torch 2.2: nothing but the records
         top = {"entries": top}
@@ -351,9 +348,9 @@ def read_dump(data: bytes, rank: int) -> Dump:
 
 
 def merged(one: Dump, other: Dump) -> Dump:
-    """Two recorders of the same rank, NCCL's and gloo's, in the order of time.
+    """Merge two recorders of one rank, NCCL's and gloo's, in the order of time.
 
-    Both may have recorded in the same group, each with numbers of its own.
+    Both may have recorded in the same group, each with its own numbers.
     """
     names = {name: f"{name} ({_SECOND})" if name in one.groups else name for name in other.groups}
     moved = (each._replace(group=names[each.group]) for each in other.operations)
@@ -380,7 +377,7 @@ def _decode(data: bytes) -> Any:
 
 
 def _plain(value: object) -> Mapping[str, Any] | None:
-    """A dict with text keys, from either form; None where it is none."""
+    """Return a dict with text keys, from either form; None if it is not one."""
     if isinstance(value, Packed):
         value = value.unpacked()
     if isinstance(value, PickledPairs):
@@ -397,7 +394,7 @@ def _sequence(value: object) -> Sequence[Any]:
 
 
 def _records(entries: Sequence[Any]) -> tuple[list[Recorded], dict[str, str]]:
-    """What is worth keeping, and the description of each group that recorded anything."""
+    """Return the records to keep, and the description of each group that recorded anything."""
     found = []
     descriptions: dict[str, str] = {}
     newest = len(entries) - LOOKED_AT
@@ -428,18 +425,15 @@ def _first(entries: Sequence[Any]) -> int:
 
 
 def _tail(ours: Sequence[Operation]) -> tuple[Operation, ...]:
-    """The newest; of the older ones those that are not over, the oldest of them first."""
+    """Return the newest, and of the older ones those that are not done, oldest first."""
     older = ours[:-KEPT]
     pending = [each for each in older if not each.is_done][:KEPT_PENDING]
     return (*pending, *ours[-KEPT:])
 
 
-class _Known:
-    """One line of `pg_config`."""
-
-    def __init__(self, description: str, ranks: tuple[int, ...] | None) -> None:
-        self.description = description
-        self.ranks = ranks
+class _Known(NamedTuple):
+    description: str
+    ranks: tuple[int, ...] | None
 
 
 def _config(value: object) -> dict[str, _Known]:
@@ -463,7 +457,7 @@ def _rank_text(value: object) -> str:
 
 @lru_cache(maxsize=4096)
 def _ranks(text: str) -> tuple[int, ...] | None:
-    """One object for one text: thousands of dumps name the same groups."""
+    """Cached: thousands of dumps name the same groups."""
     return tuple(map(int, _NUMBER.findall(text))) or None
 
 

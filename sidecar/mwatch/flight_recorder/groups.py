@@ -1,16 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The process groups of a job, put together from the recordings of its ranks.
+"""The process groups of a job, assembled from the recordings of its ranks.
 
-NCCL records who is in a group. gloo does not: there, members are those that recorded in it, and
-what the other groups of the same description say (`flight_cuts`).
-
-Completes groups of which only some members were seen.
-
-Megatron cuts its ranks into groups of equal size with equal distances between their members, for
-tensor, context, data and pipeline parallelism alike, and makes them in the order of their first
-ranks. So the members that were seen often leave one cut only. Where they leave several, or
-none, nothing is guessed.
+NCCL records the members of a group. gloo does not: there, members are the ranks that recorded in
+it, completed where possible. Megatron splits its ranks into groups of equal size with equal
+distances, created in the order of their first ranks, so the members seen often leave only one
+possible split. If several are left, or none, nothing is guessed.
 """
 
 from __future__ import annotations
@@ -22,14 +17,14 @@ from typing import NamedTuple
 from mwatch.model.collective import Dump
 
 Cell = frozenset[int]
-_MAX_WORLD = 1 << 15
-"""Above it a cut is not looked for: so many ranks without recorded groups are not gloo's."""
+_MAX_WORLD = 1 << 15  # above it no split is searched for: jobs that large do not use gloo
 
 
 def complete(seen: Sequence[Collection[int]], world: int) -> list[Cell | None]:
-    """Of each group its members by the only cut that is left; None where there is none or more.
+    """Return the members of each group by the only possible split; None if there is not exactly
+    one.
 
-    `seen` is in the order in which the groups were made, as far as their names tell it.
+    `seen` is in the order in which the groups were created, as far as their names show it.
     """
     if _is_whole(seen, world):
         return [frozenset(group) for group in seen]
@@ -52,7 +47,7 @@ def fits(seen: Sequence[Collection[int]], world: int) -> bool:
 
 
 def _is_whole(seen: Sequence[Collection[int]], world: int) -> bool:
-    """Every rank was seen, in groups of one size: there is nothing to complete."""
+    """Every rank was seen, in groups of one size: nothing has to be completed."""
     sizes = {len(group) for group in seen}
     return len(sizes) == 1 and sizes != {1} and sum(map(len, seen)) == world
 
@@ -91,14 +86,13 @@ def _allows(seen: Sequence[Collection[int]], size: int, distance: int) -> bool:
 
 MAX_WORLD = 1 << 20
 _DEFAULT = "default_pg"
-_FIRST = "0"
-"""torch counts groups as they are made: the first is that of all ranks."""
+_FIRST = "0"  # torch numbers groups as they are created: the first holds all ranks
 
 Ranks = tuple[int, ...]
 
 
 class Key(NamedTuple):
-    """Names are used again, so the ranks belong to it where they were recorded."""
+    """Names are reused, so the ranks are part of the key where they were recorded."""
 
     name: str
     description: str
@@ -108,10 +102,8 @@ class Key(NamedTuple):
 class ProcessGroup(NamedTuple):
     name: str
     description: str
-    members: Ranks
-    """In the order of the group where that was recorded, else by rank."""
-    possible: frozenset[int]
-    """Others that may belong to it: nothing tells."""
+    members: Ranks  # in the order of the group if that was recorded, else by rank
+    possible: frozenset[int]  # other ranks that may belong to it
     has_p2p: bool
 
     @property
@@ -122,13 +114,11 @@ class ProcessGroup(NamedTuple):
 class Groups(NamedTuple):
     all: Sequence[ProcessGroup]
     places: Mapping[tuple[int, str], int]
-    """By rank, and the name that this rank has for the group: where it is in `all`."""
+    """Index in `all`, by rank and the name that the rank has for the group."""
     world: int
 
 
 class _Seen:
-    """What the recordings say of one group."""
-
     def __init__(self) -> None:
         self.recorded: set[int] = set()
         self.has_p2p = False
@@ -136,7 +126,7 @@ class _Seen:
 
     @property
     def is_cut_short(self) -> bool:
-        """Nobody waits for himself: another member was not seen."""
+        """A rank does not wait for itself: another member was not seen."""
         return self.is_waited_in and len(self.recorded) == 1
 
 
@@ -167,10 +157,9 @@ def put_together(dumps: Mapping[int, Dump], world: int | None) -> Groups:
 
 
 def _keys(dumps: Mapping[int, Dump]) -> dict[tuple[int, str], Key]:
-    """One key for one group, whatever its members call it.
+    """Return one key per group, whatever its members call it.
 
-    The same ranks may have another name on another rank: then the first of those in one rank's
-    order is the first in the other's.
+    The same ranks may have other names on another rank: then they correspond in order.
     """
     names: dict[tuple[str, Ranks], dict[int, list[str]]] = defaultdict(dict)
     keys: dict[tuple[int, str], Key] = {}
@@ -196,7 +185,7 @@ def _natural(name: str) -> tuple[int, str]:
 
 
 def _world(dumps: Mapping[int, Dump], groups: Mapping[Key, _Seen], world: int | None) -> int:
-    """As told; else the least that explains why some groups were seen with fewer members."""
+    """As given; else the smallest that explains why some groups were seen with fewer members."""
     named = max((max(key.ranks) for key in groups if key.ranks), default=-1)
     least = max(named, *dumps, 0) + 1
     if world is not None and world >= least:
@@ -216,9 +205,9 @@ def _world(dumps: Mapping[int, Dump], groups: Mapping[Key, _Seen], world: int | 
 
 
 def _families(groups: Mapping[Key, _Seen]) -> Iterator[list[Key]]:
-    """Groups of one kind whose ranks were not recorded; no rank is in two of a family.
+    """Yield groups of one kind whose members were not recorded; no rank is in two of a family.
 
-    Groups without a description are told apart by the order in which they were made.
+    Groups without a description are distinguished by the order of creation.
     """
     by_description: dict[str, list[Key]] = defaultdict(list)
     for key in groups:

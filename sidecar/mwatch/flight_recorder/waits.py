@@ -1,16 +1,18 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Who waits for whom, by the recordings of the ranks: one node per rank and per operation.
+"""Which rank waits for which, followed to the ends: ranks or operations that wait for nothing.
 
-A rank stands at its oldest operation that is not over: what it handed over after that comes
-later in the same queue. An operation is held up by members that have not handed it over, else
-by those that have it queued behind an older one, else by those that left no dump.
+A rank stands at its oldest operation that is not done. An operation is held up by members that have
+not reached it, else by those that have it queued behind an older one, else by those without a dump.
+An end that many wait for is to blame; ranks that wait for each other in a ring are an end too.
+Members that call another operation, size or type are out of step. Most are right; in a tie the
+groups of the same kind decide, then each rank's own past.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from mwatch.flight_recorder.dump import UNKNOWN_PEER
@@ -24,26 +26,22 @@ _TOGETHER = frozenset(
         "allreduce_coalesced", "all_to_all", "all_to_all_single",
     }
 )  # fmt: skip
-"""None of these ends for one member before every member has come."""
+"""None of these ends for one member before every member has joined."""
 
 
 class Meeting(NamedTuple):
-    """An operation as a place where ranks meet."""
+    """An operation as the place where ranks meet."""
 
-    group: int
-    """Its place among the groups."""
+    group: int  # index of the group
     number: int
-    channel: tuple[int, int] | None
-    """From and to of a send or receive, as places in the group."""
+    channel: tuple[int, int] | None  # sender and receiver of a transfer, as places in the group
 
 
 class Blocked(NamedTuple):
     """Why a meeting does not end."""
 
-    by: tuple[int, ...]
-    """Ranks that are waited for; empty: all members are there."""
-    how: str
-    """`absent`, `gone`, `queued`, `inside`, `unsure` or `together`."""
+    by: tuple[int, ...]  # ranks that are waited for; empty if all members are there
+    how: str  # `absent`, `gone`, `queued`, `inside`, `unsure` or `together`
 
 
 class RankPositions:
@@ -54,12 +52,12 @@ class RankPositions:
         self.attendance = attendance
         self.groups = groups
         self.current: dict[int, Operation] = {}
-        """By rank: what it waits in. A rank that is not here waits in nothing that is recorded."""
+        """The operation that each rank waits in; a rank not in it waits in nothing recorded."""
         self._numbered: dict[int, dict[int, dict[int, Operation]]] = defaultdict(dict)
         self._sent: dict[tuple[int, tuple[int, int]], dict[int, Operation]] = defaultdict(dict)
-        """By channel and rank: the oldest that is not over."""
+        """By channel and rank: the oldest that is not done."""
         self._ended: dict[int, int] = {}
-        """The highest number that is over somewhere, of those that end together."""
+        """Highest number that is done anywhere, of operations that end together."""
         for rank, dump in dumps.items():
             self._learn(rank, dump)
         self.old = frozenset(rank for rank in dumps if self._is_old(rank))
@@ -81,7 +79,7 @@ class RankPositions:
                 self.current[rank] = operation
 
     def _is_old(self, rank: int) -> bool:
-        """Others got out of what this one has not come to: it has, since its dump was taken."""
+        """Others finished what this rank has not reached, so its dump is older."""
         return any(
             self._ended.get(place := self.groups.places[rank, name], 0) > group.last
             and not self.groups.all[place].has_p2p
@@ -100,7 +98,7 @@ class RankPositions:
         return Meeting(place, 0 if operation.peer else operation.number, operation.peer)
 
     def attending(self, meeting: Meeting) -> dict[int, Operation]:
-        """Members that have handed it over, with their record of it."""
+        """Return the members that have called it, with their record of it."""
         if meeting.channel is not None:
             return self._sent[meeting.group, meeting.channel]
         found = {}
@@ -168,7 +166,7 @@ class RankPositions:
 
 
 def _odd_ones(there: Mapping[int, Operation]) -> tuple[int, ...]:
-    """The few that do not come out of it while most did, or whose device has not begun it."""
+    """Return the few that do not finish while most did, or whose device has not begun."""
     out = {rank for rank, each in there.items() if each.is_done}
     begun = out | {rank for rank, each in there.items() if each.is_started}
     for further in (out, begun):
@@ -176,3 +174,240 @@ def _odd_ones(there: Mapping[int, Operation]) -> tuple[int, ...]:
         if 0 < len(rest) < len(further):
             return rest
     return ()
+
+
+_LOOKED_BACK = 32
+_CONTEXT = 8
+
+Call = tuple[str, str]  # what is called, and its sizes and types
+
+
+class OutOfStep(NamedTuple):
+    ranks: tuple[int, ...]  # the ranks that deviate; all members if that is unknown
+    is_clear: bool
+    number: int
+    theirs: str
+    others: str
+
+
+def out_of_step(positions: RankPositions, meeting: Meeting) -> OutOfStep | None:
+    if meeting.channel is not None:
+        return _differ(positions, meeting, positions.attending(meeting), 0)
+    numbered = positions.numbers(meeting.group)
+    if not positions.group(meeting).has_p2p:
+        for number in range(max(1, meeting.number - _LOOKED_BACK), meeting.number):
+            there = {rank: calls[number] for rank, calls in numbered.items() if number in calls}
+            if len({each.kind for each in there.values()}) > 1:
+                return _differ(positions, meeting, there, number)
+    return _differ(positions, meeting, positions.attending(meeting), meeting.number)
+
+
+def _differ(
+    positions: RankPositions, meeting: Meeting, there: Mapping[int, Operation], number: int
+) -> OutOfStep | None:
+    is_p2p = meeting.channel is not None
+    calls = {rank: _call(each, is_p2p) for rank, each in there.items()}
+    if len(set(calls.values())) < 2:
+        return None
+    usual = _usual(positions, meeting, calls, number)
+    if usual is not None:
+        odd = tuple(sorted(rank for rank, call in calls.items() if call != usual))
+        return OutOfStep(odd, True, number, _call_text(calls[odd[0]]), _call_text(usual))
+    strange = tuple(sorted(rank for rank in calls if is_strange(positions, rank, there[rank])))
+    is_clear = 0 < len(strange) < len(calls)
+    odd = strange if is_clear else tuple(sorted(calls))
+    other = next(call for rank, call in sorted(calls.items()) if call != calls[odd[0]])
+    return OutOfStep(odd, is_clear, number, _call_text(calls[odd[0]]), _call_text(other))
+
+
+def _call(operation: Operation, is_p2p: bool) -> Call:
+    return ("" if is_p2p else operation.kind, operation.shape)
+
+
+def _call_text(call: Call) -> str:
+    return " of ".join(each for each in call if each) or "another one"
+
+
+def _usual(
+    positions: RankPositions, meeting: Meeting, calls: Mapping[int, Call], number: int
+) -> Call | None:
+    most = _most(calls.values())
+    if most is not None or meeting.channel is not None:
+        return most
+    description = positions.group(meeting).description
+    alike: list[Call] = []
+    for place, group in enumerate(positions.groups.all):
+        if description and group.description == description and place != meeting.group:
+            alike += (
+                _call(calls[number], False)
+                for calls in positions.numbers(place).values()
+                if number in calls
+            )
+    most = _most(alike)
+    return most if most in calls.values() else None
+
+
+def _most(calls: Iterable[Call]) -> Call | None:
+    """Return what more than half call."""
+    counts = Counter(calls)
+    if not counts:
+        return None
+    call, count = counts.most_common(1)[0]
+    return call if 2 * count > counts.total() else None
+
+
+def is_strange(positions: RankPositions, rank: int, operation: Operation) -> bool:
+    """Whether the rank's own past made another call likely here."""
+    return operation.record in strange_records(positions, rank)
+
+
+def strange_records(positions: RankPositions, rank: int) -> set[int]:
+    """Return calls that never followed the same calls before, comparing with the longest stretch of
+    preceding calls that occurred earlier."""
+    calls = [
+        (positions.groups.places[rank, each.group], each.kind, each.shape)
+        for each in positions.dumps[rank].operations
+    ]
+    followed: dict[tuple[object, ...], set[object]] = defaultdict(set)
+    found = set()
+    for place, operation in enumerate(positions.dumps[rank].operations):
+        stretches = [
+            tuple(calls[place - length : place]) for length in range(min(_CONTEXT, place), 0, -1)
+        ]
+        known = next((stretch for stretch in stretches if stretch in followed), None)
+        if known is not None and calls[place] not in followed[known]:
+            found.add(operation.record)
+        for stretch in stretches:
+            followed[stretch].add(calls[place])
+    return found
+
+
+Node = int | Meeting  # A rank, or an operation
+Edges = Mapping[Node, Sequence[Node]]
+_MOMENT_SECONDS = 5.0  # clocks of machines differ, and within a step every rank comes to a stop
+
+
+class End(NamedTuple):
+    node: Node
+    ring: tuple[int, ...]  # ranks that wait for each other; empty if it is not a ring
+    waiting: frozenset[int]  # ranks that lead to this end, at any distance
+    since: float  # when the first of them began to wait
+
+
+class Chains:
+    def __init__(self, positions: RankPositions) -> None:
+        self.positions = positions
+        self.held: dict[Meeting, Blocked] = {}
+        self.steps: dict[Meeting, OutOfStep] = {}
+        self.next: dict[Node, tuple[Node, ...]] = {}
+        for rank in sorted(positions.current):
+            self._add(rank)
+        self._before: dict[Node, list[Node]] = defaultdict(list)
+        for node, following in self.next.items():
+            for other in following:
+                self._before[other].append(node)
+        ends = list(self._ends())
+        first = min((end.since for end in ends), default=0.0)
+        self.ends = sorted(ends, key=lambda end: _end_order(end, first))
+
+    def _add(self, rank: int) -> None:
+        meeting = self.positions.meeting(rank)
+        self.next[rank] = () if meeting is None else (meeting,)
+        if meeting is None or meeting in self.held:
+            return
+        step = out_of_step(self.positions, meeting)
+        held = self.positions.held(meeting)
+        self.held[meeting] = held
+        if step is not None:
+            self.steps[meeting] = step
+        is_end = step is not None or held.how in ("inside", "together")
+        self.next[meeting] = () if is_end else held.by
+        for other in self.next[meeting]:
+            if isinstance(other, int):
+                self.next.setdefault(other, ())
+
+    def _ends(self) -> Iterator[End]:
+        for ring in _final_rings(self.next, self._before):
+            waiting = _reached(ring, self._before) - (set(ring) if len(ring) == 1 else set())
+            ranks = frozenset(node for node in waiting if isinstance(node, int))
+            if not ranks:
+                continue
+            in_ring = tuple(sorted(node for node in ring if isinstance(node, int)))
+            yield End(ring[0], in_ring if len(ring) > 1 else (), ranks, self._since(ranks))
+
+    def _since(self, ranks: Iterable[int]) -> float:
+        began = (
+            self.positions.current[rank].at for rank in ranks if rank in self.positions.current
+        )
+        return min((at for at in began if at is not None), default=float("inf"))
+
+    def path(self, end: End) -> list[Node]:
+        """Return a longest of the shortest ways to the end, from a rank far away."""
+        came_from: dict[Node, Node | None] = {end.node: None}
+        queue = deque([end.node])
+        last: Node = end.node
+        while queue:
+            node = queue.popleft()
+            last = node if isinstance(node, int) else last
+            for other in self._before.get(node, ()):
+                if other not in came_from:
+                    came_from[other] = node
+                    queue.append(other)
+        way: list[Node] = []
+        at: Node | None = last
+        while at is not None:
+            way.append(at)
+            at = came_from[at]
+        return way
+
+
+def _end_order(end: End, first: float) -> tuple[int, float, int]:
+    """Most waiting ranks first; then the earliest, unless within a moment."""
+    rank = end.node if isinstance(end.node, int) else min(end.waiting)
+    later = end.since - first
+    return -len(end.waiting), later if later > _MOMENT_SECONDS else 0.0, rank
+
+
+def _reached(starts: Iterable[Node], edges: Edges) -> set[Node]:
+    found = set(starts)
+    queue = deque(found)
+    while queue:
+        for other in edges.get(queue.popleft(), ()):
+            if other not in found:
+                found.add(other)
+                queue.append(other)
+    return found
+
+
+def _final_rings(edges: Edges, before: Edges) -> Iterator[list[Node]]:
+    """Yield nodes that lead only to each other; a lone end is one of them."""
+    ends: list[Node] = [node for node, following in edges.items() if not following]
+    yield from ([node] for node in ends)
+    open_nodes = dict.fromkeys(edges)
+    _drop(open_nodes, _reached(ends, before))
+    while open_nodes:
+        ring = _ring(next(iter(open_nodes)), edges, before)
+        yield ring
+        _drop(open_nodes, _reached(ring, before))
+
+
+def _drop(nodes: dict[Node, None], gone: Iterable[Node]) -> None:
+    for node in gone:
+        nodes.pop(node, None)
+
+
+def _ring(node: Node, edges: Edges, before: Edges) -> list[Node]:
+    """From a node that reaches no lone end: what it leads to shrinks until all lead back."""
+    while True:
+        ahead = _reached([node], edges)
+        astray = ahead - _reached([node], before)
+        if not astray:
+            return sorted(ahead, key=_by_rank)
+        node = min(astray, key=_by_rank)
+
+
+def _by_rank(node: Node) -> tuple[int, ...]:
+    """Ranks first, so that a ring is named by its lowest."""
+    if isinstance(node, int):
+        return (0, node)
+    return (1, node.group, node.number, *(node.channel or ()))
