@@ -16,8 +16,8 @@ import yaml
 
 import mwatch
 from mwatch.plan.machines import MACHINES
-from mwatch.plan.presets import PRESETS
 from mwatch.plan.report import as_yaml
+from mwatch.plan.shape import PRESETS
 from support.repository.chart_renders import (
     CHARTS,
     MEGATRON,

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mwatch.plan.presets import PRESETS, Preset
-from mwatch.plan.shape import Experts, ModelShape
+from mwatch.plan.shape import PRESETS, Experts, ModelShape, Preset
 
 _LLAMA = ModelShape(
     32, 4096, 32, 8192, 128256, ffn=14336, groups=8, gated=True, bias=False,

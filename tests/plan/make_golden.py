@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mwatch.plan.presets import Preset
+from mwatch.plan.shape import Preset
 from plan.golden_shapes import ALL
 
 _FILE = "megatron/training/theoretical_memory_usage.py"

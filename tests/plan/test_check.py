@@ -11,8 +11,7 @@ import pytest
 from mwatch.plan import check
 from mwatch.plan.layout import ParallelLayout, Recompute
 from mwatch.plan.machines import MACHINES, Cluster
-from mwatch.plan.presets import PRESETS
-from mwatch.plan.shape import Experts, ModelShape
+from mwatch.plan.shape import PRESETS, Experts, ModelShape
 
 TWO = Cluster(MACHINES["p4d.24xlarge"], 2)
 GPT = PRESETS["13b"].shape

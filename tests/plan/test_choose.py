@@ -12,8 +12,7 @@ from mwatch.plan import check, memory
 from mwatch.plan.choose import Fixed, choose, smallest
 from mwatch.plan.layout import ParallelLayout, Recompute
 from mwatch.plan.machines import MACHINES, Cluster
-from mwatch.plan.presets import PRESETS
-from mwatch.plan.shape import Experts
+from mwatch.plan.shape import PRESETS, Experts
 
 H100 = MACHINES["Standard_ND96isr_H100_v5"]
 

@@ -16,8 +16,7 @@ import pytest
 from mwatch.plan import memory
 from mwatch.plan.layout import ParallelLayout, Recompute
 from mwatch.plan.memory import footprint, unlisted
-from mwatch.plan.presets import PRESETS
-from mwatch.plan.shape import ModelShape
+from mwatch.plan.shape import PRESETS, ModelShape
 from plan.golden_shapes import ALL
 
 GOLDEN = json.loads(Path(__file__).with_name("golden_memory.json").read_text("utf-8"))

@@ -8,10 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from mwatch.plan import activations, memory, parameters
+from mwatch.plan import memory, parameters
 from mwatch.plan.layout import ParallelLayout, Recompute
-from mwatch.plan.presets import PRESETS
-from mwatch.plan.shape import Experts, ModelShape
+from mwatch.plan.shape import PRESETS, Experts, ModelShape
 from mwatch.plan.stages import bubble, in_flight
 
 GPT = PRESETS["7.5B"].shape
@@ -43,14 +42,14 @@ def test_context_parallelism_halves_activations_and_keeps_weights() -> None:
 def test_full_recomputation_keeps_inputs_and_one_layer() -> None:
     layout = ParallelLayout(1, recompute=Recompute.FULL)
     unit = 2048 * 4096
-    assert activations.stage_layers(GPT, layout, 0, 1.0) == unit * 2 * 36
-    assert activations.again(GPT, layout, 0) == unit * 34
+    assert memory.layers_bytes(GPT, layout, 0, 1.0) == unit * 2 * 36
+    assert memory.recomputed(GPT, layout, 0) == unit * 34
 
 
 def test_no_layer_is_computed_again_while_the_logits_are_there() -> None:
     """As on an H200: gpt2-xl with full recomputation had 1.4 GiB less than their sum."""
     layout = ParallelLayout(1, recompute=Recompute.FULL, flash_attention=False)
-    again = activations.again(GPT, layout, 0)
+    again = memory.recomputed(GPT, layout, 0)
     small, large = (first(replace(GPT, vocabulary=each), layout) for each in (1000, 500_000))
     assert small.loss == 0 and small.activations > again
     assert large.loss > 0 and large.activations + large.loss < again + 8 * 2048 * 500_224
@@ -59,9 +58,9 @@ def test_no_layer_is_computed_again_while_the_logits_are_there() -> None:
 def test_a_layer_computed_again_has_its_scores_once() -> None:
     slow = ParallelLayout(1, recompute=Recompute.SELECTIVE, flash_attention=False)
     scores = 32 * 2048**2
-    assert activations.again(GPT, slow, 0) == 5 * scores
-    assert activations.buffer(GPT, slow) == 2 * scores
-    assert activations.again(GPT, replace(slow, flash_attention=True), 0) == 0
+    assert memory.recomputed(GPT, slow, 0) == 5 * scores
+    assert memory.score_buffer(GPT, slow) == 2 * scores
+    assert memory.recomputed(GPT, replace(slow, flash_attention=True), 0) == 0
 
 
 def test_an_expert_keeps_one_more_copy_unless_it_is_gated() -> None:
@@ -69,7 +68,7 @@ def test_an_expert_keeps_one_more_copy_unless_it_is_gated() -> None:
     layout = ParallelLayout(1)
     unit = 2048 * 4096
     plain, gated = (
-        activations.layer(replace(GPT, experts=experts, gated=each), layout, with_experts=True)
+        memory.layer_bytes(replace(GPT, experts=experts, gated=each), layout, with_experts=True)
         for each in (False, True)
     )
     # 10 for norms and masks, 8 of attention; each of 2 experts 2 for its tokens and 3 x 2.
@@ -85,8 +84,8 @@ def test_the_first_stage_is_not_always_the_fullest() -> None:
 
 def test_scores_are_kept_only_without_flash_attention_and_recomputation() -> None:
     slow = ParallelLayout(1, recompute=Recompute.NONE, flash_attention=False)
-    extra = activations.layer(GPT, slow, with_experts=False)
-    extra -= activations.layer(GPT, ParallelLayout(1), with_experts=False)
+    extra = memory.layer_bytes(GPT, slow, with_experts=False)
+    extra -= memory.layer_bytes(GPT, ParallelLayout(1), with_experts=False)
     assert extra == 5 * 32 * 2048**2
 
 

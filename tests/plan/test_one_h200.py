@@ -21,8 +21,7 @@ from mwatch.plan import memory, parameters, speed
 from mwatch.plan.layout import ParallelLayout, Recompute
 from mwatch.plan.machines import H200, Cluster, Machine
 from mwatch.plan.memory import footprint
-from mwatch.plan.presets import PRESETS
-from mwatch.plan.shape import Experts, ModelShape
+from mwatch.plan.shape import PRESETS, Experts, ModelShape
 
 NONE, SELECTIVE, FULL = Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL
 LLAMA = ModelShape(

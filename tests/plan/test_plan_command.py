@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from mwatch.cli.main import app
 from mwatch.errors import InputError
 from mwatch.plan.machines import MACHINES
-from mwatch.plan.presets import PRESETS
+from mwatch.plan.shape import PRESETS
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "manifests" / "charts" / "megatron-training"

@@ -12,8 +12,7 @@ from mwatch.plan import check, parameters, speed, stages
 from mwatch.plan.choose import Fixed, choose
 from mwatch.plan.layout import ParallelLayout, Recompute
 from mwatch.plan.machines import MACHINES, Cluster
-from mwatch.plan.presets import PRESETS
-from mwatch.plan.shape import Experts, ModelShape
+from mwatch.plan.shape import PRESETS, Experts, ModelShape
 from mwatch.plan.stages import Ends
 
 H100 = MACHINES["p5.48xlarge"]

@@ -12,7 +12,7 @@ import pytest
 from mwatch.plan import memory, speed
 from mwatch.plan.layout import ParallelLayout, Recompute
 from mwatch.plan.machines import H200, Cluster, Machine
-from mwatch.plan.presets import PRESETS
+from mwatch.plan.shape import PRESETS
 from mwatch.plan.stages import bubble
 
 LARGE = PRESETS["gpt2-large"].shape

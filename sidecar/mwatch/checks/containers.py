@@ -1,21 +1,16 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The container that the operator looks for, and probes that take a pod's name away.
-
-Names that one part of the manifest uses and another does not give.
-
-Where the run saves, and whether a restart finds it again.
-"""
+"""Containers, references and storage of a manifest: names, probes, variables, save folder."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from mwatch.checks.pods import (
     LOAD,
     SAVE,
+    at,
     containers,
     has_arguments,
     mount_of,
@@ -59,17 +54,11 @@ def _readiness(workload: Workload) -> Iterator[CheckHit]:
 
 
 def _keeps_names(workload: Workload) -> bool:
-    """Names of pods that are not ready too: a JobSet's own Service does so unless it is told."""
+    """DNS names of pods that are not ready too, as the Service of a JobSet does by default."""
     if workload.kind in ("JobSet", "TrainJob"):
-        network = workload.spec.get("network")
-        return not (
-            isinstance(network, Mapping) and network.get("publishNotReadyAddresses") is False
-        )
-    services = [each.content.get("spec") for each in workload.others if each.kind == "Service"]
-    return any(
-        isinstance(each, Mapping) and each.get("publishNotReadyAddresses") is True
-        for each in services
-    )
+        return at(workload.spec, "network", "publishNotReadyAddresses") is not False
+    services = (each.content for each in workload.others if each.kind == "Service")
+    return any(at(each, "spec", "publishNotReadyAddresses") is True for each in services)
 
 
 CONTAINER_CHECKS = (
@@ -81,9 +70,9 @@ CONTAINER_CHECKS = (
 _OPERATOR = re.compile(
     r"MASTER_ADDR|MASTER_PORT|WORLD_SIZE|RANK|PYTHONUNBUFFERED|PET_\w+|JOB_COMPLETION_INDEX"
 )
-"""What the operator, or the controller of Jobs, adds to a container, behind the user's own."""
+"""Added to a container by the operator, or the controller of Jobs, behind the user's own."""
 _SERVICE = re.compile(r"[A-Z0-9_]+_(?:SERVICE_(?:HOST|PORT\w*)|PORT(?:_\w+)?)")
-"""Of each Service of the namespace; they are there before all others."""
+"""Set for each Service of the namespace, before all others."""
 _REFERENCE = re.compile(r"(?<!\$)\$\((\w+)\)", re.ASCII)
 _SELECTORS = (
     ("Service", ("spec", "selector")),
@@ -99,8 +88,8 @@ def _selector(workload: Workload) -> Iterator[CheckHit]:
         return
     for other in workload.others:
         for kind, keys in _SELECTORS:
-            labels = _at(other.content, keys) if other.kind == kind else None
-            if isinstance(labels, Mapping) and labels.get("job-name") == workload.name:
+            label = at(other.content, *keys, "job-name") if other.kind == kind else None
+            if label is not None and label == workload.name:
                 yield CheckHit(
                     ("metadata", "name"),
                     f"{other.kind} {other.name} (line {other.line}) selects job-name="
@@ -147,12 +136,6 @@ def _not_given(replica: Replica, name: str, where: str) -> CheckHit:
     )
 
 
-def _at(content: Any, keys: tuple[str, ...]) -> Any:
-    for key in keys:
-        content = content.get(key) if isinstance(content, Mapping) else None
-    return content
-
-
 REFERENCE_CHECKS = (
     Check("selector", CheckLevel.INFO, "selectors name labels that pods have", _selector),
     Check("rendezvous-id", CheckLevel.ERROR, "all pods have one RDZV_ID", _rendezvous),
@@ -171,14 +154,13 @@ _COMPOSER = ("composer", "llmfoundry")
 
 
 def _save_load(workload: Workload) -> Iterator[CheckHit]:
-    for each in _described(workload):
+    for each in [one for one in training(workload) if has_arguments(one)][:1]:
         path, save, load = each.container_path, each.text(*SAVE), each.text(*LOAD)
-        has_save, has_load = _has(each, SAVE), _has(each, LOAD)
-        if not has_save:
+        if each.arguments.keys().isdisjoint(SAVE):
             yield CheckHit(
                 path, "there is no --save: nothing to resume from", "give --save and --load"
             )
-        elif not has_load:
+        elif each.arguments.keys().isdisjoint(LOAD):
             yield CheckHit(
                 path,
                 "there is no --load: a restart begins at iteration 0 and saves over its past",
@@ -190,16 +172,6 @@ def _save_load(workload: Workload) -> Iterator[CheckHit]:
                 f"--save {save} and --load {load} differ: a restart goes back to the old one",
                 "make them equal, and name a first checkpoint by --pretrained-checkpoint",
             )
-
-
-def _described(workload: Workload) -> list[Replica]:
-    """One is enough where all pods have the same command."""
-    found = [each for each in training(workload) if has_arguments(each)]
-    return found[:1]
-
-
-def _has(replica: Replica, flags: tuple[str, ...]) -> bool:
-    return any(each in replica.arguments for each in flags)
 
 
 def _volume(workload: Workload) -> Iterator[CheckHit]:
@@ -240,7 +212,7 @@ def _is_each_pods_own(workload: Workload, replica: Replica, path: str) -> bool:
 
 
 def _autoresume(workload: Workload) -> Iterator[CheckHit]:
-    """Composer's own default is off, whatever its log says."""
+    """Off by default in Composer, whatever its log says."""
     for each in training(workload)[:1]:
         text = " ".join((*each.words, *each.scripts))
         if any(name in text for name in _COMPOSER) and each.text("autoresume") != "true":

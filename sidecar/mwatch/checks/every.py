@@ -1,13 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""All checks that need the manifest alone, and the way to run them.
-
-Those that need the volume, the nodes or the log are made where these can be seen.
-"""
+"""All checks that need only the manifest."""
 
 from __future__ import annotations
 
-from mwatch.checks import command, containers, network, parallelism, restart
+from mwatch.checks import containers, exits, network, parallelism
 from mwatch.model.checks.check import Check, CheckLevel, Problem
 from mwatch.model.checks.workload import Workload
 
@@ -15,8 +12,8 @@ ALL: tuple[Check, ...] = (
     *containers.CONTAINER_CHECKS,
     *parallelism.CHECKS,
     *containers.STORAGE_CHECKS,
-    *restart.CHECKS,
-    *command.CHECKS,
+    *exits.RESTART_CHECKS,
+    *exits.COMMAND_CHECKS,
     *network.NETWORK_CHECKS,
     *containers.REFERENCE_CHECKS,
     *network.RENDEZVOUS_CHECKS,
@@ -25,7 +22,7 @@ _ORDER = (CheckLevel.ERROR, CheckLevel.WARNING, CheckLevel.INFO)
 
 
 def look(workload: Workload, checks: tuple[Check, ...] = ALL) -> list[Problem]:
-    """The worst first; one sentence once, though several pods may be made from one template."""
+    """Run the checks, worst problems first; a problem of several pods is listed once."""
     found: dict[tuple[str, str], Problem] = {}
     for check in checks:
         for seen in check.look(workload):

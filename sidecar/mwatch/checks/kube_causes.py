@@ -1,15 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What Kubernetes itself did to a job, told apart from crashes: such causes spend no budget.
+"""What Kubernetes did to a job, as opposed to a crash: such causes spend no restart budget.
 
-Facts are pods, Events and nodes as the API server tells of them. Events are forgotten after an
-hour, so what is older shows only in the pods; and who saw no pod go knows nothing of it.
-
-Which pods of a job a person deletes, or a tool of theirs: whoever else does it leaves a trace.
-
-mwatch knows its own; scheduler, drain, taints and a lost node leave a condition; the job's own
-controller says so in an Event, ends or suspends the job, or clears away what has crashed. Where
-one of these had a hand in it, all of it is theirs: a gang that is being replaced goes as a whole.
+The facts are pods, Events and nodes as the API server has them. Events are kept for an hour only. A
+pod was deleted by a person unless something else left a trace: mwatch knows its own deletions;
+scheduler, drain, taints and a lost node leave a condition; the controller of the job reports it in
+an Event, ends or suspends the job, or removes what crashed. One such trace explains the whole gang.
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ _BY_CONTROLLER = frozenset({"SuccessfulDelete", "SuccessfulDeletePod"})
 
 
 def leaving(facts: KubeFacts) -> list[KubePod]:
-    """On their way out or gone, each as it was when that was first seen."""
+    """Return pods that are being deleted or gone, as they were when first seen so."""
     found = {pod.uid: pod for pod in facts.pods if pod.is_deleting}
     found.update({pod.uid: pod for pod in facts.left})
     return list(found.values())
@@ -56,7 +52,7 @@ def _is_by_its_controller(going: list[KubePod], facts: KubeFacts) -> bool:
 
 
 def _names(event: KubeEvent, pod: KubePod) -> bool:
-    """This very pod, and not one of that name before it."""
+    """This very pod, and not an earlier one of that name."""
     is_later = event.at is None or pod.created_at is None or event.at >= pod.created_at
     return is_later and pod.name in event.text.replace(",", " ").split()
 
@@ -66,7 +62,7 @@ def by_name(facts: KubeFacts) -> Mapping[str, KubeNode] | None:
 
 
 def on_lost_node(pod: KubePod, nodes: Mapping[str, KubeNode] | None) -> bool:
-    """Without sight of the nodes a pod that a taint drives off is taken for lost."""
+    """If nodes cannot be read, a pod evicted by a taint counts as lost."""
     if nodes is None:
         by_taint = pod.disruption is not None and pod.disruption.reason == "DeletionByTaintManager"
         return by_taint or pod.reason == "NodeLost"
@@ -97,7 +93,7 @@ def kube_causes(facts: KubeFacts) -> list[Finding]:
 
 
 def kube_phase(facts: KubeFacts) -> JobPhase | None:
-    """The phases that only Kubernetes knows; None: pods run, or there is nothing to run."""
+    """Return the phases that only Kubernetes knows; None: pods run, or there is nothing to run."""
     job = facts.job
     if job is None or job.finished or job.is_deleting:
         return None
@@ -155,7 +151,8 @@ def drained(facts: KubeFacts) -> Finding | None:
     if not pods:
         return None
     first = pods[0]
-    summary = f"{first.name} was asked to leave {first.node or 'its node'}: {_why_drained(first)}"
+    why = (first.disruption.text if first.disruption else "") or first.text or "evicted"
+    summary = f"{first.name} was asked to leave {first.node or 'its node'}: {why}"
     return _found(Cause.DRAINED, summary, facts, pods)
 
 
@@ -209,7 +206,7 @@ def _found(
     pods: Sequence[KubePod] = (),
     events: Sequence[KubeEvent] = (),
 ) -> Finding:
-    lines = [Evidence(f"pod/{pod.name}", None, _state(pod)) for pod in pods]
+    lines = [Evidence(f"pod/{pod.name}", None, "; ".join(_state_parts(pod))[:300]) for pod in pods]
     lines += [
         Evidence(f"event/{each.about_name}", None, f"{each.reason}: {each.text}") for each in events
     ]
@@ -229,7 +226,7 @@ def _found(
 
 
 def _events(facts: KubeFacts, reasons: Iterable[str], kind: str | None) -> list[KubeEvent]:
-    """Newest first, and not older than what they can tell of."""
+    """Newest first, without outdated ones."""
     found = [
         each
         for each in facts.events
@@ -241,7 +238,7 @@ def _events(facts: KubeFacts, reasons: Iterable[str], kind: str | None) -> list[
 
 
 def _is_about(event: KubeEvent, waits: dict[str, KubePod], facts: KubeFacts) -> bool:
-    """A mount that failed and then went well is history: only a pod that waits counts."""
+    """A mount that failed and then succeeded is history: only a waiting pod counts."""
     if event.about_kind == "Pod":
         pod = waits.get(event.about_name)
         return pod is not None and event.about_uid in ("", pod.uid)
@@ -273,11 +270,6 @@ def _is_drained(pod: KubePod, nodes: Mapping[str, KubeNode] | None) -> bool:
     return False
 
 
-def _why_drained(pod: KubePod) -> str:
-    message = pod.disruption.text if pod.disruption is not None else ""
-    return message or pod.text or "evicted"
-
-
 def _is_claim(pod: KubePod) -> bool:
     text = pod.unscheduled_text.lower()
     return pod.scheduled is False and any(word in text for word in _CLAIM)
@@ -298,11 +290,7 @@ def _image_trouble(pod: KubePod) -> str:
     return ""
 
 
-def _state(pod: KubePod) -> str:
-    return "; ".join(_words(pod))[:300]
-
-
-def _words(pod: KubePod) -> Iterator[str]:
+def _state_parts(pod: KubePod) -> Iterator[str]:
     yield pod.phase + (", being deleted" if pod.is_deleting else "")
     if pod.disruption is not None:
         yield f"{pod.disruption.reason}: {pod.disruption.text}"

@@ -29,8 +29,7 @@ from mwatch.model.observation import StoredCheckpoint
 from mwatch.model.snapshot.pod import DataFile, Mount
 
 _TRAIN, _OTHERS = "--train-data-path", ("--valid-data-path", "--test-data-path")
-_PER_PARAMETER = 14
-"""Bytes in a checkpoint with its optimizer."""
+_PER_PARAMETER = 14  # bytes in a checkpoint with its optimizer
 _VOCABULARY = 50257
 _OWN = frozenset({"overlay", "tmpfs", "ramfs", "rootfs"})
 """File systems that die with the container or the pod."""
@@ -75,7 +74,7 @@ def _shared(running: Running) -> Iterator[CheckHit]:
 
 
 def _prefixes(words: tuple[str, ...]) -> list[str]:
-    """Without the weights."""
+    """Drop the weights of the data sets."""
     return [each for each in words if not _is_number(each)]
 
 
@@ -202,7 +201,7 @@ def _overdue(running: Running, newest: StoredCheckpoint) -> list[CheckHit]:
 
 
 def _running_save_load(running: Running) -> list[CheckHit] | NotChecked:
-    """As it really runs: a script may add what the manifest does not show."""
+    """As it really runs: a script may add arguments that the manifest does not show."""
     given = running.arguments
     if not given:
         return NotChecked(running.why(LOGS, "the arguments of the trainer are unknown"))
@@ -240,7 +239,7 @@ _OF_A_CRD = ("PyTorchJob", "JobSet", "TrainJob")
 
 
 def _sidecar_kept(running: Running) -> list[CheckHit] | NotChecked:
-    """A CRD that does not know the field drops it, and the sidecar never lets the pod start."""
+    """A CRD that does not know restartPolicy drops it, and the sidecar blocks the pod."""
     pruned = [each.name for each in running.workload.replicas if _is_pruned(each)]
     if pruned:
         message = (
@@ -263,12 +262,9 @@ def _sidecar_kept(running: Running) -> list[CheckHit] | NotChecked:
 
 
 def _is_pruned(replica: Replica) -> bool:
-    found = [each for each in named(replica.pod.get("initContainers")) if _name(each) == _SIDECAR]
-    return any(each.get("restartPolicy") != "Always" for each in found)
-
-
-def _name(container: object) -> str:
-    return str(container.get("name")) if hasattr(container, "get") else ""
+    containers = named(replica.pod.get("initContainers"))
+    ours = (each for each in containers if str(each.get("name")) == _SIDECAR)
+    return any(each.get("restartPolicy") != "Always" for each in ours)
 
 
 def _nodes(running: Running) -> list[CheckHit] | NotChecked:
@@ -285,13 +281,15 @@ def _nodes(running: Running) -> list[CheckHit] | NotChecked:
         if name not in known
     ]
     for each in (known[name] for name in sorted(names) if name in known):
-        found += [CheckHit((), f"node {each.name} {words}", fix) for words, fix in _ills(each)]
+        found += [
+            CheckHit((), f"node {each.name} {words}", fix) for words, fix in _node_problems(each)
+        ]
     return found
 
 
-def _ills(node: KubeNode) -> Iterator[tuple[str, str]]:
+def _node_problems(node: KubeNode) -> Iterator[tuple[str, str]]:
     if not node.is_ready:
-        reported = node.unready_text or "its kubelet has not been heard of"
+        reported = node.unready_text or "its kubelet does not report"
         yield f"is not ready: {reported}", f"kubectl describe node {node.name}"
     if node.is_replaced:
         health = node.labels.get(HYPERPOD_HEALTH, "")
@@ -353,7 +351,8 @@ def _rendezvous(running: Running) -> list[CheckHit] | NotChecked:
     ids = running.rendezvous
     if len(set(ids.values())) < 2:
         return []
-    newest = max(ids, key=lambda pod: _created(running, pod))
+    created = {pod.name: pod.created_at or 0.0 for pod in running.facts.pods}
+    newest = max(ids, key=lambda pod: created.get(pod, 0.0))
     return [
         CheckHit(
             (),
@@ -362,11 +361,6 @@ def _rendezvous(running: Running) -> list[CheckHit] | NotChecked:
             "restart all of them together: mwatch restart JOB",
         )
     ]
-
-
-def _created(running: Running, name: str) -> float:
-    pod = next((each for each in running.facts.pods if each.name == name), None)
-    return (pod.created_at if pod is not None else None) or 0.0
 
 
 CLUSTER_CHECKS = (
@@ -383,7 +377,7 @@ _LEAST_SECONDS = 60.0
 
 
 def _last_rank(running: Running) -> list[CheckHit] | NotChecked:
-    """Iteration lines are the last rank's, which need not be in the last pod."""
+    """Iteration lines are printed by the last rank, which need not be in the last pod."""
     reported, job = running.progress, running.facts.job
     if job is None or job.finished:
         return []
@@ -418,18 +412,15 @@ def _random(running: Running) -> list[CheckHit] | NotChecked:
     if not reported.read_pods:
         return NotChecked(running.why(LOGS, "no log could be read"))
     restarts = sum(pod.restarts for pod in running.facts.pods)
-    has_past = reported.attempts > 1 or restarts or _has_checkpoints(running)
+    stored = running.stored.checkpoints if running.stored is not None else ()
+    is_saved = any(each.state == "complete" for each in stored)
+    has_past = reported.attempts > 1 or restarts or is_saved
     if not reported.random_start or not has_past:
         return []
     return [
         CheckHit((), f"it was restarted, and starts from random: {reported.random_start}",
              "stop it, and check --load and the tracker file")
     ]  # fmt: skip
-
-
-def _has_checkpoints(running: Running) -> bool:
-    stored = running.stored.checkpoints if running.stored is not None else ()
-    return any(each.state == "complete" for each in stored)
 
 
 def _early(running: Running) -> list[CheckHit] | NotChecked:
@@ -460,14 +451,13 @@ PROGRESS_CHECKS = (
 
 RUNNING: tuple[RunningCheck, ...] = (*VOLUME_CHECKS, *CLUSTER_CHECKS, *PROGRESS_CHECKS)
 _BY_ARGUMENTS = frozenset({"world-size", "batch", "heads", "layers", "save-load", "save-volume"})
-_DROPPED = frozenset({"misplaced-policy"})
-"""Of what the API server does not keep."""
+_DROPPED = frozenset({"misplaced-policy"})  # checks of fields that the API server does not keep
 _GONE = "the API server keeps nothing of it; give the file: mwatch diagnose -f FILE"
 _HIDDEN = "the trainer's arguments stand neither in the manifest nor in what it printed"
 
 
 def look(running: Running) -> list[Outcome]:
-    """In the order of the tables; each check once."""
+    """Run each check once, in the order of the tables."""
     title = f"{running.workload.kind}/{running.workload.name}"
     made = [_of_manifest(each, running) for each in every.ALL]
     return made + [_of_running(each, running, title) for each in RUNNING]

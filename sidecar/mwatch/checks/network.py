@@ -1,25 +1,17 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Variables and devices of the network between pods, and shared memory inside one.
+"""Network variables and devices, shared memory, and where the ranks meet.
 
-| instance | GPUs | EFA |
-| --- | --- | --- |
-| p4d, p4de .24xlarge | 8 | 4 |
-| p5, p5e .48xlarge | 8 | 32 |
-| p5en .48xlarge | 8 | 16 |
-| p6-b200 .48xlarge | 8 | 8 |
-
-Where the ranks of a job meet: a store of somebody else's is one more thing that can fail.
+EFA devices by instance type: p4d and p4de 4, p5 and p5e 32, p5en 16, p6-b200 8, each with 8 GPUs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from mwatch.checks.pods import gpus, mount_of, named, requested, training, volume_of
+from mwatch.checks.pods import at, gpus, mapping, mount_of, named, requested, training, volume_of
 from mwatch.model.checks.check import Check, CheckHit, CheckLevel
-from mwatch.model.checks.workload import Replica, Workload
+from mwatch.model.checks.workload import Path, Replica, Workload
 
 _EFA = "vpc.amazonaws.com/efa"
 _EFA_COUNTS = {
@@ -46,9 +38,8 @@ def _variables(workload: Workload) -> Iterator[CheckHit]:
                 "use ^lo, or leave it out",
             )
         if settings.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE"):
-            message = (
-                f"{each.name}: NCCL_DEBUG={settings['NCCL_DEBUG']} writes much, from every rank"
-            )
+            value = settings["NCCL_DEBUG"]
+            message = f"{each.name}: NCCL_DEBUG={value} prints a lot on every rank"
             yield CheckHit(path, message, "use WARN")
         for name in ("NCCL_PROTO", "NCCL_ALGO"):
             if name in settings:
@@ -70,27 +61,19 @@ def _is_aws(replica: Replica) -> bool:
 
 
 def instance_type(replica: Replica) -> str | None:
-    """That the pods are bound to; HyperPod's have a prefix. None: any."""
-    selector = replica.pod.get("nodeSelector")
-    found = selector.get(_TYPE_LABEL) if isinstance(selector, Mapping) else None
+    """Return the only type the pods may run on, without the `ml.` of HyperPod; None: any."""
+    found = at(replica.pod, "nodeSelector", _TYPE_LABEL)
     return str(found).removeprefix("ml.") if found else next(_by_affinity(replica), None)
 
 
 def _by_affinity(replica: Replica) -> Iterator[str]:
-    wanted = _at(
-        replica.pod, "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"
-    )
-    for term in named(_at(wanted, "nodeSelectorTerms")):
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    terms = at(replica.pod, "affinity", "nodeAffinity", required, "nodeSelectorTerms")
+    for term in named(terms):
         for rule in named(term.get("matchExpressions")):
             values = rule.get("values")
             if rule.get("key") == _TYPE_LABEL and isinstance(values, list) and len(values) == 1:
                 yield str(values[0]).removeprefix("ml.")
-
-
-def _at(content: Any, *keys: str) -> Any:
-    for key in keys:
-        content = content.get(key) if isinstance(content, Mapping) else None
-    return content
 
 
 def _devices(workload: Workload) -> Iterator[CheckHit]:
@@ -138,18 +121,17 @@ _ENDPOINTS = ("--rdzv-endpoint", "--rdzv_endpoint")
 
 
 def _store(workload: Workload) -> Iterator[CheckHit]:
-    policy = workload.spec.get("elasticPolicy")
-    policy = policy if isinstance(policy, Mapping) else {}
+    policy = mapping(workload.spec.get("elasticPolicy"))
     if _is_etcd(policy.get("rdzvBackend")):
         host = str(policy.get("rdzvHost") or "etcd")
-        yield _seen(("spec", "elasticPolicy"), host, _kind_of(workload, host))
+        yield _etcd_hit(("spec", "elasticPolicy"), host, workload)
         return
     for each in training(workload):
         backend = each.text(*_FLAGS) or each.environment.get("PET_RDZV_BACKEND")
         if _is_etcd(backend):
             endpoint = each.text(*_ENDPOINTS) or each.environment.get("PET_RDZV_ENDPOINT") or "etcd"
             host = endpoint.rsplit(":", 1)[0]
-            yield _seen(each.container_path, host, _kind_of(workload, host))
+            yield _etcd_hit(each.container_path, host, workload)
             return
 
 
@@ -157,15 +139,10 @@ def _is_etcd(backend: object) -> bool:
     return str(backend or "").startswith("etcd")
 
 
-def _kind_of(workload: Workload, host: str) -> str:
-    """What this file says about the store itself."""
-    name = host.partition(".")[0]
-    found = [each for each in workload.others if each.name == name]
-    kinds = [each.kind for each in found if each.kind in ("Deployment", "StatefulSet", "Pod")]
-    return f" (a {kinds[0]} of this file)" if kinds else ""
-
-
-def _seen(path: tuple[str | int, ...], host: str, kind: str) -> CheckHit:
+def _etcd_hit(path: Path, host: str, workload: Workload) -> CheckHit:
+    named_so = (each for each in workload.others if each.name == host.partition(".")[0])
+    kinds = (each.kind for each in named_so if each.kind in ("Deployment", "StatefulSet", "Pod"))
+    kind = next((f" (a {each} of this file)" for each in kinds), "")
     return CheckHit(
         path,
         f"the ranks meet at the etcd at {host}{kind}: while it is away no pod can join, and all "

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Megatron's arithmetic: what does not divide ends the job in its first minute, on every GPU.
+"""Megatron's parallel sizes: what does not divide ends the job in its first minute, on every GPU.
 
-DP = world / (TP x PP x CP); experts divide inside DP and play no part here.
+DP = world / (TP x PP x CP); experts divide inside DP and do not matter here.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ class JobParallelism(NamedTuple):
     tensor: int
     pipeline: int
     context: int
-    world: int | None
-    """None: pods or GPUs are no numbers in the text."""
+    world: int | None  # none: pods or GPUs are not numbers in the text
 
     @property
     def model(self) -> int:
@@ -48,18 +47,17 @@ class JobParallelism(NamedTuple):
 
 
 def shape_of(workload: Workload) -> JobParallelism | None:
-    """None where no argument of Megatron's stands in the manifest."""
+    """None if no argument of Megatron is in the manifest."""
     replicas = training(workload)
     first = next((each for each in replicas if has_arguments(each)), None)
     if first is None:
         return None
-    sizes = [
-        _size(first, f"--{name}-model-parallel-size") for name in ("tensor", "pipeline")
-    ]  # fmt: skip
-    context = _size(first, "--context-parallel-size")
-    if None in sizes or context is None:
+    flags = ("tensor-model-parallel", "pipeline-model-parallel", "context-parallel")
+    sizes = [_size(first, f"--{name}-size") for name in flags]
+    if None in sizes:
         return None  # an argument that only the shell knows
-    return JobParallelism(first, sizes[0] or 1, sizes[1] or 1, context, _world(workload, replicas))
+    tensor, pipeline, context = (size or 1 for size in sizes)
+    return JobParallelism(first, tensor, pipeline, context, _world(workload, replicas))
 
 
 def _size(replica: Replica, flag: str) -> int | None:
@@ -77,7 +75,8 @@ def _world(workload: Workload, replicas: list[Replica]) -> int | None:
 
 
 def _ranks(workload: Workload, replica: Replica) -> int | None:
-    """Of one pod: the launcher's flag, the operator's field, the GPUs."""
+    """Return the ranks of one pod: the flag of the launcher, the field of the operator, or the
+    GPUs."""
     if any(each in replica.arguments for each in NPROC):
         return replica.number(*NPROC) or gpus(replica)
     field = str(workload.spec.get("nprocPerNode", ""))

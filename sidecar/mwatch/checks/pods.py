@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What several checks ask of a job's pods."""
+"""Read the pods of a job's manifest: containers, arguments, resources, mounts."""
 
 from __future__ import annotations
 
@@ -20,15 +20,26 @@ def named(value: Any) -> list[Tree]:
     return [each for each in items if isinstance(each, Mapping)]
 
 
+def mapping(value: Any) -> Tree:
+    return value if isinstance(value, Mapping) else {}
+
+
+def at(content: Any, *keys: str) -> Any:
+    """Follow keys into nested mappings; None if one is missing."""
+    for key in keys:
+        content = mapping(content).get(key)
+    return content
+
+
 def training(workload: Workload) -> list[Replica]:
-    """The replicas whose container is known and asks for GPUs, or has a trainer's arguments."""
+    """Return the replicas with GPUs or a trainer's arguments; if there are none, all known ones."""
     known = [each for each in workload.replicas if each.container is not None]
     sure = [each for each in known if gpus(each) or has_arguments(each)]
     return sure or known
 
 
 def has_arguments(replica: Replica) -> bool:
-    """Whether Megatron's own arguments stand in the manifest."""
+    """Whether Megatron's own arguments are in the manifest."""
     return any(each in replica.arguments for each in MEGATRON)
 
 
@@ -37,42 +48,31 @@ def gpus(replica: Replica) -> int | None:
 
 
 def requested(replica: Replica, resource: str) -> int | None:
-    """None: not asked for, or no plain number."""
-    resources = (replica.container or {}).get("resources")
+    """None if it is not requested, or not as a plain number."""
     for where in ("limits", "requests"):
-        given = resources.get(where) if isinstance(resources, Mapping) else None
-        text = str(given.get(resource)) if isinstance(given, Mapping) else ""
+        text = str(at(replica.container, "resources", where, resource))
         if text.isascii() and text.isdigit():
             return int(text)
     return None
 
 
 def mount_of(replica: Replica, path: str) -> Tree | None:
-    """The deepest mount that holds a path."""
+    """Return the deepest mount that holds a path."""
     mounts = named((replica.container or {}).get("volumeMounts"))
     points = [(str(each.get("mountPath", "")).rstrip("/"), each) for each in mounts]
-    held = [(point, each) for point, each in points if point and _is_within(path, point)]
+    held = [found for found in points if found[0] and f"{path}/".startswith(f"{found[0]}/")]
     return max(held, key=lambda each: len(each[0]))[1] if held else None
-
-
-def _is_within(path: str, point: str) -> bool:
-    return path == point or path.startswith(point + "/")
 
 
 def volume_of(replica: Replica, path: str) -> Tree | None:
     mount = mount_of(replica, path)
     name = None if mount is None else mount.get("name")
-    return next(
-        (each for each in named(replica.pod.get("volumes")) if each.get("name") == name), None
-    )
+    volumes = named(replica.pod.get("volumes"))
+    return next((each for each in volumes if each.get("name") == name), None)
 
 
 def containers(replica: Replica) -> Iterator[tuple[str, int, Tree]]:
-    """All of them: the list they are in, their number there, and themselves."""
+    """Yield each container with its list and its index there."""
     for key in ("containers", "initContainers"):
         for index, each in enumerate(named(replica.pod.get(key))):
             yield key, index, each
-
-
-def settings(replica: Replica) -> dict[str, str]:
-    return dict(replica.environment)

@@ -55,13 +55,10 @@ def _wait_seconds(job: Job, finding: Finding, lost: int, settings: Settings) -> 
         return 0.0
     if witness.reports_an_exit(finding):
         return witness.usual_seconds(job, settings)
-    return _restart_seconds(job, lost, settings) if _may_heal(finding) else 0.0
-
-
-def _may_heal(finding: Finding) -> bool:
-    """A rank that has not joined yet may be waiting for its data."""
+    # A rank that has not joined yet may be waiting for its data.
     is_late = finding.culprit is not None and finding.culprit.state is CulpritState.NEVER_JOINED
-    return is_late or not finding.cannot_heal
+    may_heal = is_late or not finding.cannot_heal
+    return _restart_seconds(job, lost, settings) if may_heal else 0.0
 
 
 def _restart_seconds(job: Job, lost: int, settings: Settings) -> float:
@@ -223,7 +220,11 @@ def _nothing(
 def _about(case: _Case) -> Decision:
     job, finding, rule = case.job, case.finding, case.rule
     if not breaks_gang(finding) and not acts(finding.cause, finding.severity):
-        return _nothing(job, finding.cause, _why_watched(case), finding)
+        is_never = rule.action is Action.NONE
+        why = (
+            "shown, never acted on" if is_never else f"a {finding.severity} is shown, not acted on"
+        )
+        return _nothing(job, finding.cause, f"{finding.cause}: {why}", finding)
     if rule.proof is not Proof.OWN and _came_after_the_end(case):
         reason = f"{verdict.judge_quiet(job).reason}; what came after it does not matter"
         return _nothing(job, Cause.FINISHED, reason, finding)
@@ -241,12 +242,6 @@ def _about(case: _Case) -> Decision:
     if rule.action is Action.STOP:
         return _stop(case, "a restart does not fix it")
     return _restart(case)
-
-
-def _why_watched(case: _Case) -> str:
-    if case.rule.action is Action.NONE:
-        return f"{case.finding.cause}: shown, never acted on"
-    return f"{case.finding.cause}: a {case.finding.severity} is shown, not acted on"
 
 
 def _came_after_the_end(case: _Case) -> bool:
@@ -352,20 +347,13 @@ def _refusal(case: _Case, choice: resume.ResumeChoice) -> str | None:
     if case.finding.cause is Cause.RERUN:
         reasons.append(rerun_refusal(job, record, limits))
     if case.rule.counts_as_no_progress:
-        reasons.append(_loop(case.findings))
+        loops = (each for each in case.findings if each.detector in LOOP_DETECTORS)
+        reasons += [each.summary for each in loops if each.severity is Severity.CRITICAL]
         reasons.append(history.repeated_failure_refusal(record, job, case.finding, limits))
         reasons.append(history.no_progress_refusal(record, job, limits))
     if case.rule.spends_budget:
         reasons.append(history.budget_refusal(record, job, limits))
     return next((reason for reason in reasons if reason is not None), None)
-
-
-def _loop(findings: Sequence[Finding]) -> str | None:
-    """Return a loop of attempts that mwatch did not start."""
-    for finding in findings:
-        if finding.detector in LOOP_DETECTORS and finding.severity is Severity.CRITICAL:
-            return finding.summary
-    return None
 
 
 def _avoids_node(case: _Case) -> bool:

@@ -68,42 +68,28 @@ _ROLLBACK = CauseRule(Action.RESTART, Proof.OWN, Resume.BEFORE_BAD)
 _STOP = CauseRule(Action.STOP, Proof.DEATH, spends_budget=False)
 
 RULES: dict[Cause, CauseRule] = {
-    Cause.HEALTHY: _WATCHED,
-    Cause.FINISHED: _WATCHED,
-    Cause.HANG: _STALL,
-    Cause.FABRIC: _STALL,
-    Cause.LOST_POD: _STALL,
-    Cause.STORAGE: _STALL,
-    Cause.KILLED: _END,
+    **dict.fromkeys((Cause.HANG, Cause.FABRIC, Cause.LOST_POD, Cause.STORAGE), _STALL),
+    **dict.fromkeys((Cause.KILLED, Cause.FINISHED_EARLY), _END),
+    **dict.fromkeys((Cause.NAN, Cause.LOSS_SCALE_COLLAPSE, Cause.LOSS_SPIKE), _ROLLBACK),
+    **dict.fromkeys((Cause.OOM, Cause.USER_ERROR, Cause.DATA), _STOP),
+    **dict.fromkeys((Cause.PREEMPTED, Cause.DRAINED, Cause.DELETED_BY_USER), _TAKEN),
     Cause.CRASH: _DEATH,
-    Cause.FINISHED_EARLY: _END,
-    Cause.HARDWARE: CauseRule(Action.RESTART, Proof.SILENCE, Resume.NEWEST, avoid_node=True),
+    Cause.HARDWARE: replace(_STALL, avoid_node=True),
     Cause.RERUN: replace(_END, counts_as_no_progress=False),
-    Cause.NAN: _ROLLBACK,
-    Cause.LOSS_SCALE_COLLAPSE: _ROLLBACK,
-    Cause.LOSS_SPIKE: _ROLLBACK,
     # Each restart tries another checkpoint: they run out before it becomes a loop.
-    Cause.CHECKPOINT: CauseRule(
-        Action.RESTART, Proof.SILENCE, Resume.BEFORE_FAILED, counts_as_no_progress=False
+    Cause.CHECKPOINT: replace(_STALL, resume=Resume.BEFORE_FAILED, counts_as_no_progress=False),
+    Cause.STARTED_FROM_RANDOM: replace(_STOP, proof=Proof.OWN),
+    **dict.fromkeys(
+        (Cause.UNSCHEDULABLE, Cause.IMAGE, Cause.VOLUME, Cause.SUSPENDED), _OUTSIDE
     ),
-    Cause.OOM: _STOP,
-    Cause.USER_ERROR: _STOP,
-    Cause.DATA: _STOP,
-    Cause.STARTED_FROM_RANDOM: CauseRule(Action.STOP, Proof.OWN, spends_budget=False),
-    Cause.RESUME_DIVERGED: _WATCHED,
-    Cause.SLOW: _WATCHED,
-    Cause.LOSS_STUCK: _WATCHED,
-    Cause.CHECKPOINT_OVERDUE: _WATCHED,
-    Cause.BLIND: _WATCHED,
-    Cause.UNKNOWN: _WATCHED,
-    Cause.UNSCHEDULABLE: _OUTSIDE,
-    Cause.IMAGE: _OUTSIDE,
-    Cause.VOLUME: _OUTSIDE,
-    Cause.PREEMPTED: _TAKEN,
-    Cause.DRAINED: _TAKEN,
-    Cause.SUSPENDED: _OUTSIDE,
-    Cause.DELETED_BY_USER: _TAKEN,
-}
+    **dict.fromkeys(
+        (
+            Cause.HEALTHY, Cause.FINISHED, Cause.RESUME_DIVERGED, Cause.SLOW, Cause.LOSS_STUCK,
+            Cause.CHECKPOINT_OVERDUE, Cause.BLIND, Cause.UNKNOWN,
+        ),
+        _WATCHED,
+    ),
+}  # fmt: skip
 
 _LEVELS = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
 

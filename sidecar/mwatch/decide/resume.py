@@ -241,15 +241,10 @@ def was_good_before(job: Job, bad: int) -> bool:
     if old is None or not old.losses or old.at >= job.attempt.started_at:
         return False
     is_finite = all(map(math.isfinite, old.losses.values()))
-    return is_finite and math.isfinite(old.grad_norm or 0.0) and not _was_rolled_back(job, bad)
-
-
-def _was_rolled_back(job: Job, bad: int) -> bool:
-    """Numbers from before an earlier rollback prove nothing."""
-    return any(
-        rollback.first_bad is not None and bad >= rollback.first_bad
-        for rollback in job.timeline.rollbacks
-    )
+    rollbacks = (each.first_bad for each in job.timeline.rollbacks)
+    if any(first is not None and bad >= first for first in rollbacks):
+        return False  # numbers from before an earlier rollback prove nothing
+    return is_finite and math.isfinite(old.grad_norm or 0.0)
 
 
 def rollback_refusal(

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 from mwatch.decide import resume
@@ -65,15 +64,12 @@ def _place(job: Job, finding: Finding) -> int:
         # The loss jumps after it, too: what follows from random weights is not to be fixed.
         has_better = resume.older_than_attempt(job).iteration is not None
         return -2 if has_better else _LAST
-    if RULES[finding.cause].resume is Resume.BEFORE_BAD and _was_trained_on(job, finding):
-        return -1
+    if RULES[finding.cause].resume is Resume.BEFORE_BAD:
+        first_bad, last = finding.since_iteration, job.attempt.iteration
+        # A guard that raised kept the bad numbers out of every checkpoint.
+        if first_bad is None or (last is not None and first_bad <= last):
+            return -1
     return _BY_CAUSE.get(finding.cause, _LAST)
-
-
-def _was_trained_on(job: Job, finding: Finding) -> bool:
-    """Whether a checkpoint may hold the bad numbers; a guard that raised kept them out."""
-    first_bad, last = finding.since_iteration, job.attempt.iteration
-    return first_bad is None or (last is not None and first_bad <= last)
 
 
 _UNEXPECTED = "rerun-unexpected-result"
@@ -84,7 +80,9 @@ def verdict(job: Job, findings: Sequence[Finding], decision: Decision) -> Verdic
     lead = decision.finding
     if lead is None or decision.cause is Cause.FINISHED:
         confidence = 0.0 if decision.cause is Cause.UNKNOWN else 1.0
-        return Verdict(decision.cause, decision.reason + _remark(findings), confidence=confidence)
+        informing = (each for each in findings if each.severity is Severity.INFO)
+        remark = next((f". {each.summary.rstrip('. ')}" for each in informing), "")
+        return Verdict(decision.cause, decision.reason + remark, confidence=confidence)
     return Verdict(
         _stumbled_over(job) if decision.cause is Cause.RERUN else decision.cause,
         lead.summary,
@@ -93,12 +91,6 @@ def verdict(job: Job, findings: Sequence[Finding], decision: Decision) -> Verdic
         culprit=lead.culprit or _culprit(job, decision, findings),
         confidence=lead.confidence,
     )
-
-
-def _remark(findings: Sequence[Finding]) -> str:
-    """Return one finding that only informs, for people who look at a quiet job."""
-    reported = (each.summary for each in findings if each.severity is Severity.INFO)
-    return "".join(f". {summary.rstrip('. ')}" for summary in islice(reported, 1))
 
 
 def _culprit(job: Job, decision: Decision, findings: Sequence[Finding]) -> Culprit | None:

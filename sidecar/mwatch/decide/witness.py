@@ -159,7 +159,9 @@ class Spinning:
         if self._are_in_line:
             return True
         ranks = self._ranks(moving)
-        return bool(ranks) and all(map(self._waits, ranks))
+        return bool(ranks) and all(
+            rank.phase == _WAITING and rank.at - rank.moved_at >= self._stands for rank in ranks
+        )
 
     @cached_property
     def _rest(self) -> bool:
@@ -189,9 +191,6 @@ class Spinning:
             return self._by_stream.get(moving.stream, [])
         rank = self._attempt.ranks.get(moving.sign.rank)
         return [] if rank is None else [rank]
-
-    def _waits(self, rank: RankState) -> bool:
-        return rank.phase == _WAITING and rank.at - rank.moved_at >= self._stands
 
 
 _STILL = frozenset({SignState.FLAT, SignState.STOPPED, SignState.DEAD})

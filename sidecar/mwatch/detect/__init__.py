@@ -35,29 +35,15 @@ from mwatch.model.finding import Detector, Finding
 from mwatch.model.job import Job
 from mwatch.model.settings import Settings
 
-ALL: tuple[Detector, ...] = (
-    stalled.DETECTOR,
-    rank_silent.DETECTOR,
-    gpu_fault.DETECTOR,
-    fabric_fault.DETECTOR,
-    crashed.DETECTOR,
-    finished_early.DETECTOR,
-    crash_loop.DETECTOR,
-    no_progress.DETECTOR,
-    started_from_random.DETECTOR,
-    resume_diverged.DETECTOR,
-    checkpoint_incomplete.DETECTOR,
-    checkpoint_overdue.DETECTOR,
-    loss_missing.DETECTOR,
-    grad_norm_bad.DETECTOR,
-    loss_scale_collapse.DETECTOR,
-    skip_rate.DETECTOR,
-    loss_spike.DETECTOR,
-    loss_stuck.DETECTOR,
-    slow.DETECTOR,
-    straggler.DETECTOR,
-    blind.DETECTOR,
-)
+ALL: tuple[Detector, ...] = tuple(
+    module.DETECTOR
+    for module in (
+        stalled, rank_silent, gpu_fault, fabric_fault, crashed, finished_early, crash_loop,
+        no_progress, started_from_random, resume_diverged, checkpoint_incomplete,
+        checkpoint_overdue, loss_missing, grad_norm_bad, loss_scale_collapse, skip_rate,
+        loss_spike, loss_stuck, slow, straggler, blind,
+    )
+)  # fmt: skip
 
 
 def run(job: Job, settings: Settings) -> list[Finding]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from mwatch.detect.shared.causes import has_trained
 from mwatch.detect.shared.evidence import of_error, of_fault
 from mwatch.detect.shared.root_cause import root_cause
-from mwatch.model.finding import Cause, Detector, Evidence, Finding, Severity
-from mwatch.model.job import Attempt, Job, KnownCheckpoint
+from mwatch.model.finding import Cause, Detector, Finding, Severity
+from mwatch.model.job import Job, KnownCheckpoint
 from mwatch.model.observation import Source
 from mwatch.model.phase import JobPhase
 from mwatch.model.settings import Settings
@@ -26,7 +26,9 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     if not has_trained(attempt) and attempt.load in ("begun", "failed"):
         target = job.checkpoints.get(attempt.load_iteration or -1)
         if attempt.load == "failed":
-            return [_not_loaded(job, "could not be loaded")] if _is_its_fault(job) else []
+            root = root_cause(job)  # it may also be the machine or the settings
+            is_its_fault = root is None or root.cause in _ITS_FAULT
+            return [_not_loaded(job, "could not be loaded")] if is_its_fault else []
         if target is not None and target.stored in _BAD:
             return [_not_loaded(job, f"is {target.stored} and is being loaded")]
     if job.sees(Source.CHECKPOINTS) and job.checkpoints:
@@ -34,44 +36,27 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     return []
 
 
-def _is_its_fault(job: Job) -> bool:
-    """An error while loading may also come from the machine or the settings."""
-    root = root_cause(job)
-    return root is None or root.cause in _ITS_FAULT
-
-
 def _not_loaded(job: Job, what: str) -> Finding:
     attempt = job.attempt
     number = attempt.load_iteration
     which = "" if number is None else f" of iteration {number}"
+    known = job.checkpoints.get(number) if number is not None else None
+    reason = f" ({known.stored_reason})" if known and known.stored_reason else ""
+    faults = [seen for seen in attempt.faults if seen.fault.id.startswith("checkpoint-")]
+    evidence = [*map(of_fault, faults), *map(of_error, attempt.errors)]
     return Finding(
         detector="checkpoint_incomplete",
         cause=Cause.CHECKPOINT,
         severity=Severity.CRITICAL,
-        summary=f"The checkpoint{which} {what}{_reason(job, number)}.",
+        summary=f"The checkpoint{which} {what}{reason}.",
         since_time=attempt.phase_since,
         since_iteration=number,
         confidence=0.9,
-        evidence=_evidence(attempt),
+        evidence=tuple(evidence[:3]),
         cannot_heal=attempt.phase is JobPhase.ENDED,
-        fault=_fault(attempt),
+        fault=next((seen.fault.id for seen in faults if seen.fault.role == "root"), None),
         fingerprint="checkpoint/load",
     )
-
-
-def _reason(job: Job, number: int | None) -> str:
-    known = job.checkpoints.get(number) if number is not None else None
-    return f" ({known.stored_reason})" if known and known.stored_reason else ""
-
-
-def _evidence(attempt: Attempt) -> tuple[Evidence, ...]:
-    faults = [of_fault(seen) for seen in attempt.faults if seen.fault.id.startswith("checkpoint-")]
-    return tuple(faults + [of_error(seen) for seen in attempt.errors])[:3]
-
-
-def _fault(attempt: Attempt) -> str | None:
-    ids = (seen.fault.id for seen in attempt.faults if seen.fault.role == "root")
-    return next((fault for fault in ids if fault.startswith("checkpoint-")), None)
 
 
 def _newest(job: Job, settings: Settings) -> list[Finding]:

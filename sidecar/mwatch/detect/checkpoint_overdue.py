@@ -88,9 +88,8 @@ def _is_recent(job: Job, last: int) -> bool:
 
 def _is_visible(job: Job) -> bool:
     """Rank 0 alone prints checkpoint lines, and its log may not be read."""
-    return job.sees(Source.CHECKPOINTS) or any(
-        stream.prints_checkpoints for stream in job.streams.values()
-    )
+    prints = any(stream.prints_checkpoints for stream in job.streams.values())
+    return prints or job.sees(Source.CHECKPOINTS)
 
 
 def _finding(job: Job, done: int, last: int, distance: float) -> Finding:

@@ -73,11 +73,11 @@ def is_proven(attempt: Attempt) -> bool:
 def is_credible(job: Job, settings: Settings) -> bool:
     """Without proof: nothing progressed after the last error."""
     attempt = job.attempt
-    normalised = _last_errors(attempt)
-    if not normalised:
+    errors = _last_errors(attempt)
+    if not errors:
         return False
-    latest = max(seen.at for seen in normalised)
-    if attempt.progress_at > latest and not any(map(_announces_exit, normalised)):
+    latest = max(seen.at for seen in errors)
+    if attempt.progress_at > latest and not any(map(_announces_exit, errors)):
         return False
     is_watched = job.sees(Source.PROBE) or job.sees(Source.PROCESS)
     return not is_watched or job.now - latest >= settings.act.lost_pod_seconds
@@ -88,12 +88,12 @@ def is_sure(job: Job, settings: Settings) -> bool:
     attempt = job.attempt
     if not has_trained(attempt):
         return True
-    normalised = _last_errors(attempt)
-    if any(isinstance(seen, FaultSeen) or seen.error.rank is not None for seen in normalised):
-        return True  # torch's own hook, which prefixes the rank, prints what nobody caught
+    errors = _last_errors(attempt)
+    if any(isinstance(seen, FaultSeen) or seen.error.rank is not None for seen in errors):
+        return True  # torch's own hook, which prefixes the rank, prints uncaught exceptions
     if any(_is_uncatchable(attempt, seen) for seen in attempt.faults):
         return True
-    silence = job.now - max(seen.at for seen in normalised)
+    silence = job.now - max(seen.at for seen in errors)
     usual = job.calibration.deadline(DeadlineSlot.TRAINING, settings)
     return silence >= max(settings.act.lost_pod_seconds, usual)
 
@@ -245,8 +245,8 @@ def _fingerprint(root: RootCause) -> str:
         return f"{root.cause}/{root.fault.fault.id}"
     error = root.error.error if root.error else None
     if error and error.error:
-        normalised = _NUMBERS.sub("#", error.message).split()[:_FINGERPRINT_WORDS]
-        return f"{root.cause}/{error.error}: {' '.join(normalised)}".rstrip(": ")
+        text = " ".join(_NUMBERS.sub("#", error.message).split()[:_FINGERPRINT_WORDS])
+        return f"{root.cause}/{error.error}: {text}".rstrip(": ")
     if error and (error.signal or error.exit_code is not None):
         return f"{root.cause}/{error.signal or error.exit_code}"
     if root.gone:

@@ -43,7 +43,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
 
 def _not_finite(job: Job, rules: NumberSettings) -> Finding:
     steps = job.attempt.steps
-    start = streak_start(steps, _is_not_finite)
+    start = streak_start(steps, lambda step: not math.isfinite(step.grad_norm or 0.0))
     first, newest = steps[start], steps[-1]
     is_lost = (
         math.isnan(first.grad_norm or 0.0)
@@ -62,10 +62,6 @@ def _not_finite(job: Job, rules: NumberSettings) -> Finding:
         evidence=tuple(of_step(steps[index]) for index in sorted({start, len(steps) - 1})),
         fingerprint="nan/gradients",
     )
-
-
-def _is_not_finite(step: Step) -> bool:
-    return step.grad_norm is not None and not math.isfinite(step.grad_norm)
 
 
 def _usable(step: Step) -> float | None:

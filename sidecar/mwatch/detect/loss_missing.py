@@ -11,7 +11,6 @@ mean that turned negative from far away cannot be distinguished.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from itertools import islice, pairwise
 
 from mwatch.detect.shared.evidence import of_step
@@ -57,6 +56,7 @@ def _missing(job: Job, rules: NumberSettings) -> list[Finding]:
     since = _since(job, start, first)
     is_sure = main_loss(bad) is not None or not _has_finite_gradients(newest)
     how = "is not printed any more" if main_loss(bad) is None else f"is {main_loss(bad)}"
+    shown = sorted({*([start - 1] if start else []), first, len(steps) - 1})
     return [
         Finding(
             detector="loss_missing",
@@ -66,7 +66,7 @@ def _missing(job: Job, rules: NumberSettings) -> list[Finding]:
             since_time=bad.at,
             since_iteration=since,
             confidence=1.0 if is_sure else 0.9,
-            evidence=tuple(of_step(step) for step in _shown(job, start, first)),
+            evidence=tuple(of_step(steps[index]) for index in shown),
             fingerprint="nan/loss",
         )
     ]
@@ -80,13 +80,6 @@ def _since(job: Job, start: int, first: int) -> int:
     if validated is None or validated < (steps[start - 1].iteration if start else 1):
         return since
     return min(since, validated)
-
-
-def _shown(job: Job, start: int, first: int) -> Iterator[Step]:
-    """Yield the last good line, the first bad one and the newest."""
-    steps = job.attempt.steps
-    for index in sorted({*([start - 1] if start else []), first, len(steps) - 1}):
-        yield steps[index]
 
 
 def _is_bad(step: Step) -> bool:
@@ -111,7 +104,7 @@ def _is_enough(job: Job, start: int, rules: NumberSettings) -> bool:
         return True
     if _has_finite_gradients(newest) and _may_be_negative(job, start, rules):
         return False
-    return _used_to_print(job, start) or _has_bad_gradients(bad[0])
+    return _used_to_print(job, start) or not math.isfinite(bad[0].grad_norm or 0.0)
 
 
 def _is_unsure(job: Job, step: Step) -> bool:
@@ -146,10 +139,6 @@ def _used_to_print(job: Job, start: int) -> bool:
 
 def _has_finite_gradients(step: Step) -> bool:
     return step.grad_norm is not None and math.isfinite(step.grad_norm)
-
-
-def _has_bad_gradients(step: Step) -> bool:
-    return step.grad_norm is not None and not math.isfinite(step.grad_norm)
 
 
 def _bad_validation(iteration: int, newest: Step | None) -> Finding:

@@ -57,7 +57,9 @@ def _spike(job: Job, rules: NumberSettings) -> list[Finding]:
     if len(spike) < rules.spike_lines or len(before) < rules.baseline_lines // 2:
         return []
     usual = median(each.loss for each in before[-_LATELY:])  # it may have been falling fast
-    limit = max(rules.spike_ratio * usual, usual + rules.spike_sigmas * _noise(before))
+    # From line to line, so that a loss that still falls does not count as noisy.
+    noise = float(spread([later.loss - each.loss for each, later in pairwise(before)]) / 2**0.5)
+    limit = max(rules.spike_ratio * usual, usual + rules.spike_sigmas * noise)
     peak = quantile((each.loss for each in spike), 0.9)
     if any(each.loss <= limit for each in spike[-rules.spike_lines :]):
         return []
@@ -74,12 +76,6 @@ def _history(job: Job) -> list[_Reported]:
         older = sorted(number for number in job.earlier_steps if number < first)
         lines = [job.earlier_steps[number] for number in older[len(lines) - WINDOW :]] + lines
     return [_Reported(step, loss) for step in lines if (loss := printed_loss(step)) is not None]
-
-
-def _noise(before: list[_Reported]) -> float:
-    """Measure from line to line, so that a loss that still falls does not count as noisy."""
-    changes = [later.loss - each.loss for each, later in pairwise(before)]
-    return float(spread(changes) / 2**0.5)
 
 
 def _finding(job: Job, spike: list[_Reported], usual: float, recent: float) -> Finding:

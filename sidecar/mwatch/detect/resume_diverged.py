@@ -121,16 +121,13 @@ def _exact_difference(job: Job, old: Step, new: Step) -> _Difference | None:
     if None not in consumed and consumed[0] != consumed[1]:
         return _Difference("consumed samples", "the data position", old, new)
     before, now = old.learning_rate, new.learning_rate
-    if before is None or now is None or _has_skips(job, old):
+    attempts = (job.attempt, *job.past)
+    has_skips = (old.loss_scale or 0.0) > 1.0 or any(each.skipped for each in attempts)
+    if before is None or now is None or has_skips:
         return None
     if math.isclose(before, now, rel_tol=_RATE_DIGITS, abs_tol=1e-12):
         return None
     return _Difference("learning rate", "the optimizer or scheduler state", old, new)
-
-
-def _has_skips(job: Job, old: Step) -> bool:
-    is_scaled = (old.loss_scale or 0.0) > 1.0
-    return is_scaled or job.attempt.skipped > 0 or any(past.skipped for past in job.past)
 
 
 def _noisy(job: Job, last: int, rules: NumberSettings) -> _Difference | None:

@@ -84,7 +84,9 @@ def _baseline(
     if earlier is None or (own is not None and own <= earlier):
         return own
     is_new = min(map(_cost, tail)) > rule.ratio * earlier
-    return earlier if is_new and _was_same_size(job, size) else own
+    # Calibration knows steps, not samples, so it cannot judge a ramp.
+    is_same_size = all(step.batch_size == size for step in job.earlier_steps.values())
+    return earlier if is_new and is_same_size else own
 
 
 def _earlier(job: Job, size: int | None, least: int) -> float | None:
@@ -93,11 +95,6 @@ def _earlier(job: Job, size: int | None, least: int) -> float | None:
     if not job.past or learnt < least:
         return None
     return quantile(islice(job.calibration.steps, learnt), _USUAL) / (size or 1)
-
-
-def _was_same_size(job: Job, size: int | None) -> bool:
-    """Calibration knows steps, not samples, so it cannot judge a ramp."""
-    return all(step.batch_size == size for step in job.earlier_steps.values())
 
 
 DETECTOR = Detector("slow", frozenset({Source.LOG}), detect, runbook="gpu-hardware")

@@ -41,6 +41,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     if found is None or found.is_unobserved:
         return []
     named = find_culprit(job, found, settings)
+    confidence = found.confidence + _PER_WITNESS * (named.agree - named.disagree)
     last = [evidence.of_step(job.attempt.steps[-1])] if job.attempt.steps else []
     return [
         Finding(
@@ -50,7 +51,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
             summary=_summary(job, found, named),
             since_time=found.since,
             since_iteration=next_iteration(job.attempt),
-            confidence=_confidence(found, named),
+            confidence=round(min(max(confidence, _LEAST), _MOST), 2),
             culprit=named.culprit,
             evidence=(*last, *named.evidence)[:MAX_EVIDENCE],
             cannot_heal=named.cannot_heal,
@@ -77,11 +78,6 @@ def _culprit_text(culprit: Culprit) -> str:
         return "all ranks are equal: look at the fabric or the storage"
     name = culprit.pod if culprit.rank is None else f"rank {culprit.rank}"
     return f"{name or 'a process'} {_STATE_TEXTS[culprit.state]}"
-
-
-def _confidence(found: Stall, named: BlameResult) -> float:
-    value = found.confidence + _PER_WITNESS * (named.agree - named.disagree)
-    return round(min(max(value, _LEAST), _MOST), 2)
 
 
 DETECTOR = Detector(

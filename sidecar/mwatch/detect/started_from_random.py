@@ -10,8 +10,8 @@ attempts and their logs show what was there.
 from __future__ import annotations
 
 from mwatch.detect.shared.evidence import of_fault
-from mwatch.model.finding import Cause, Detector, Evidence, Finding, Severity
-from mwatch.model.job import Attempt, Job, KnownCheckpoint
+from mwatch.model.finding import Cause, Detector, Finding, Severity
+from mwatch.model.job import Job, KnownCheckpoint
 from mwatch.model.observation import Source
 from mwatch.model.settings import Settings
 
@@ -41,7 +41,8 @@ def _judge(job: Job, did: str) -> list[Finding]:
     if lost:
         what = f"and {lost} iterations of earlier attempts are lost: no checkpoint is known"
         return [_finding(job, did, what, Severity.WARNING)]
-    if _wanted_another_folder(job):
+    load, save = job.layout.load_folder, job.layout.save_folder
+    if job.attempt.load == "random" and load is not None and save is not None and load != save:
         what = "although --load names another folder than --save"
         return [_finding(job, did, what, Severity.WARNING)]
     return []
@@ -68,13 +69,9 @@ def _was_there(job: Job, known: KnownCheckpoint) -> bool:
     return known.iteration > (attempt.iteration or 0)
 
 
-def _wanted_another_folder(job: Job) -> bool:
-    load, save = job.layout.load_folder, job.layout.save_folder
-    return job.attempt.load == "random" and load is not None and save is not None and load != save
-
-
 def _finding(job: Job, did: str, what: str, severity: Severity) -> Finding:
     attempt = job.attempt
+    printed = [of_fault(seen) for seen in attempt.faults if seen.fault.id in _PRINTED]
     return Finding(
         detector="started_from_random",
         cause=Cause.STARTED_FROM_RANDOM,
@@ -83,13 +80,9 @@ def _finding(job: Job, did: str, what: str, severity: Severity) -> Finding:
         since_time=attempt.started_at,
         since_iteration=1,
         confidence=0.9 if severity is Severity.CRITICAL else 0.6,
-        evidence=_evidence(attempt),
+        evidence=tuple(printed[:2]),
         fingerprint="started_from_random",
     )
-
-
-def _evidence(attempt: Attempt) -> tuple[Evidence, ...]:
-    return tuple(of_fault(seen) for seen in attempt.faults if seen.fault.id in _PRINTED)[:2]
 
 
 DETECTOR = Detector("started_from_random", frozenset({Source.LOG}), detect, runbook="checkpoint")

@@ -71,7 +71,9 @@ class Packed:
         if token is None:
             for place, text in list(self._memo.items()):
                 if isinstance(text, str):
-                    self._tokens[text] = _reference(place)
+                    is_short = place < 256
+                    token = b"h" + bytes([place]) if is_short else b"j" + struct.pack("<I", place)
+                    self._tokens[text] = token
             token = self._tokens.setdefault(key, b"\xff\xff\xff")
         place = self._data.find(token)
         after = self._data[place + len(token) : place + len(token) + 5] if place >= 0 else b""
@@ -80,10 +82,6 @@ class Packed:
         if after[:1] == b"j":
             return self._memo.get(int.from_bytes(after[1:], "little"))
         return _VALUES.get(after[:1])
-
-
-def _reference(place: int) -> bytes:
-    return b"h" + bytes([place]) if place < 256 else b"j" + struct.pack("<I", place)
 
 
 class _DumpMachine(PickleMachine):
@@ -188,16 +186,12 @@ def operations(records: Sequence[Recorded]) -> list[Operation]:
         is_over = over.get(place, record.is_over) or _channel(record) in later_is_over
         if is_over and record.library in _BY_EVENTS and record.kind != _BATCH:
             later_is_over.add(_channel(record))  # one stream: what came before is over too
-        if record.kind != _BATCH or _stands_alone(records, place, over):
+        # Batched records name the peer. Without them the batch shows that something is open.
+        stands_alone = (place - 1) not in over and not record.is_over
+        if record.kind != _BATCH or stands_alone:
             found.append(_operation(record, is_over))
     found.reverse()
     return found
-
-
-def _stands_alone(records: Sequence[Recorded], place: int, over: Mapping[int, bool]) -> bool:
-    """Without the batched records before it, which name the peer, it shows that something is
-    open."""
-    return (place - 1) not in over and not records[place].is_over
 
 
 def _ends_of_batches(records: Sequence[Recorded]) -> dict[int, bool]:

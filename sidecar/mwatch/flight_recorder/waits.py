@@ -139,7 +139,11 @@ class RankPositions:
         if absent:
             return Blocked(tuple(absent), "absent")
         there = self.attending(meeting)
-        queued = [rank for rank, operation in there.items() if self._is_queued(rank, operation)]
+        queued = [
+            rank
+            for rank, operation in there.items()
+            if not operation.is_done and self.current[rank].record < operation.record
+        ]
         if queued:
             return Blocked(tuple(queued), "queued")
         gone = [rank for rank in members if rank not in self.dumps]
@@ -158,11 +162,6 @@ class RankPositions:
         if others:
             return Blocked(tuple(sorted(others)), "unsure")
         return Blocked((), "together")
-
-    def _is_queued(self, rank: int, operation: Operation) -> bool:
-        if operation.is_done:
-            return False
-        return self.current[rank].record < operation.record
 
 
 def _odd_ones(there: Mapping[int, Operation]) -> tuple[int, ...]:

@@ -60,7 +60,10 @@ _SHORT = r"\x01\x02\x03\x04"
 class Scanner:
     def __init__(self, patterns: Sequence[str]) -> None:
         self._ignored = len(patterns)
-        expressions = [*(_plain(pattern).encode() for pattern in patterns), _SHORT.encode()]
+        expressions = [
+            *(each.replace("(?P<", "(?<").encode() for each in patterns),
+            _SHORT.encode(),
+        ]
         self._database = hyperscan.Database()
         self._database.compile(
             expressions=expressions,
@@ -78,11 +81,6 @@ class Scanner:
 
         self._database.scan(block, match_event_handler=report)
         return hits
-
-
-def _plain(pattern: str) -> str:
-    """Rewrite Python's named groups for Hyperscan."""
-    return pattern.replace("(?P<", "(?<")
 
 
 class Grammar:

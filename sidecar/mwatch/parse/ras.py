@@ -88,7 +88,11 @@ def _communicator(body: dict[str, Any]) -> Communicator | None:
             processes[rank] = process
         begun[rank] = _sum(each.get("collective_counts"))
         is_settled = is_settled and _is_running(each.get("status"))
-    missing = tuple(_missing(each) for each in _list(body.get("missing_ranks")) if _is_lost(each))
+    missing = tuple(
+        MissingRank(each["rank"], _process(each), each["status"].get("considered_dead") is True)
+        for each in _list(body.get("missing_ranks"))
+        if _is_lost(each)
+    )
     # The second hash makes the first one unique.
     second = body.get("secondary_hash")
     return Communicator(
@@ -116,11 +120,6 @@ def _is_lost(each: dict[str, Any]) -> bool:
     return _whole(each.get("rank")) is not None and (
         reported.get("unresponsive") is True or reported.get("considered_dead") is True
     )
-
-
-def _missing(each: dict[str, Any]) -> MissingRank:
-    is_dead = each["status"].get("considered_dead") is True
-    return MissingRank(each["rank"], _process(each), is_dead)
 
 
 def _process(each: dict[str, Any]) -> str | None:
@@ -300,7 +299,8 @@ def _begun(about: _About) -> dict[int, int]:
     for groups in about.differences:
         nameless = [group for group in groups if len(group.ranks) < group.size]
         if len(nameless) > 1:
-            return _by_group(about)
+            values = [group.value for every in about.differences for group in every]
+            return {-1 - place: value for place, value in enumerate(values)}
         named = {rank: group.value for group in groups for rank in group.ranks}
         rest = nameless[0].value if nameless else None
         for rank in ranks:
@@ -308,11 +308,6 @@ def _begun(about: _About) -> dict[int, int]:
             if value is not None:
                 begun[rank] = begun.get(rank, 0) + value
     return begun
-
-
-def _by_group(about: _About) -> dict[int, int]:
-    values = [group.value for groups in about.differences for group in groups]
-    return {-1 - place: value for place, value in enumerate(values)}
 
 
 def read_answer(text: str) -> RasAnswer:

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Why a layout cannot work, and what would: Megatron's own conditions, then memory.
 
-An error ends the job in its first minutes; a warning costs time on every step. Memory is looked
-at only where the arithmetic holds, for without it there is no stage to count.
+An error ends the job in its first minutes; a warning costs time on every step. Memory is checked
+only if the arithmetic holds.
 """
 
 from __future__ import annotations
@@ -39,12 +39,11 @@ def problems(
 
 
 def is_shape(shape: ModelShape) -> bool:
-    """A model can have it, whatever the layout."""
     return next(_shape(shape), None) is None
 
 
 def holds(shape: ModelShape, layout: ParallelLayout) -> bool:
-    """No error in the arithmetic; memory is another question."""
+    """No error in the arithmetic; memory is not checked."""
     return is_shape(shape) and next(_arithmetic(shape, layout), None) is None
 
 

@@ -1,11 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Looks for a layout that fits, and takes the one whose step is shortest by estimate.
+"""Find a layout that fits, and take the one whose estimated step is shortest.
 
-Every combination that Megatron accepts is tried: TP within a machine, PP that divides the layers
-or leaves a smaller first and last stage, CP for long sequences alone, EP for experts. What a
-person has fixed stays as it is. Where two are nearly equal the simpler one is taken: fewer GPUs
-to a copy, nothing recomputed.
+Every combination that Megatron accepts is tried: TP within a machine, PP that divides the layers or
+leaves a smaller first and last stage, CP only for long sequences, EP for experts. What a person has
+set stays. Of nearly equal ones the simpler is taken: fewer GPUs to a copy, nothing recomputed.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from mwatch.plan.layout import ParallelLayout, Recompute
 from mwatch.plan.machines import Cluster, GpuModel
 from mwatch.plan.shape import ModelShape
 
-BATCH_PER_GPU = 16
-"""The rule of the document about AKS: the global batch is some 16 for each GPU."""
+BATCH_PER_GPU = 16  # by the document about AKS: the global batch is about 16 for each GPU
 HEADROOM = 0.95
 LONG_SEQUENCE = 8192
 _MICRO_BATCHES = (1, 2, 4, 8, 16)
@@ -31,8 +29,7 @@ _MOST_STAGES = 64
 _MOST_EXPERT_RANKS = 64
 _NEARLY = 0.05
 _AGAIN = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
-_UNKNOWN_TFLOPS = 300.0
-"""For ranking alone, where a GPU was given by its memory."""
+_UNKNOWN_TFLOPS = 300.0  # only for ranking, if a GPU was given by its memory
 
 
 class Fixed(NamedTuple):
@@ -42,8 +39,7 @@ class Fixed(NamedTuple):
     pipeline: int | None = None
     context: int | None = None
     expert: int | None = None
-    virtual: int | None = None
-    """1: not interleaved."""
+    virtual: int | None = None  # 1: not interleaved
     micro_batch: int | None = None
     global_batch: int | None = None
     recompute: Recompute | None = None
@@ -67,7 +63,7 @@ def choose(shape: ModelShape, cluster: Cluster, fixed: Fixed) -> ParallelLayout 
 
 
 def _fitting(shape: ModelShape, cluster: Cluster, fixed: Fixed) -> Iterator[ParallelLayout]:
-    """Where one micro batch does not fit no larger one does, nor does it in more chunks."""
+    """If a micro batch does not fit, no larger one does, nor does it in more chunks."""
     for base in _bases(shape, cluster, fixed):
         for recompute in recomputes(fixed):
             for virtual in _virtuals(shape, base, fixed):
@@ -86,9 +82,7 @@ def fits(shape: ModelShape, layout: ParallelLayout, cluster: Cluster) -> bool:
 def smallest(
     shape: ModelShape, cluster: Cluster, fixed: Fixed, most_nodes: int = 1024
 ) -> int | None:
-    """With how many more of such machines it would begin to fit, to an eighth of them; None: not
-    with that many."""
-    # What needs least memory, of all that is open.
+    """Return how many machines it would fit on, to an eighth; None: not on `most_nodes`."""
     least = fixed._replace(
         micro_batch=fixed.micro_batch or 1, recompute=fixed.recompute or Recompute.FULL
     )
@@ -110,19 +104,19 @@ def smallest(
 
 
 def candidates(shape: ModelShape, cluster: Cluster, fixed: Fixed) -> Iterator[ParallelLayout]:
-    """All that Megatron's arithmetic allows."""
+    """Yield all that Megatron's arithmetic allows."""
     for base in _bases(shape, cluster, fixed):
         yield from _batched(shape, base, fixed)
 
 
 def _bases(shape: ModelShape, cluster: Cluster, fixed: Fixed) -> Iterator[ParallelLayout]:
-    """All parallel sizes, with no batch yet."""
+    """Yield all parallel sizes, without a batch."""
     if fixed.fully_sharded:
         fixed = fixed._replace(tensor=1, pipeline=1, context=1, expert=1)
     sizes = product(
         _sizes(fixed.tensor, divisors(cluster.machine.gpus)),
         _sizes(fixed.pipeline, _pipelines(shape, cluster)),
-        _sizes(fixed.context, _contexts(shape)),
+        _sizes(fixed.context, (1, 2, 4, 8, 16) if shape.sequence >= LONG_SEQUENCE else (1,)),
         _sizes(fixed.expert, _expert_sizes(shape)),
     )
     for tensor, pipeline, context, expert in sizes:
@@ -145,25 +139,23 @@ def _pipelines(shape: ModelShape, cluster: Cluster) -> tuple[int, ...]:
 
 
 def _with_ends(shape: ModelShape, base: ParallelLayout) -> ParallelLayout:
-    """Smaller first and last stages where it does not come out even, and nobody set them."""
+    """Use smaller first and last stages if layers do not divide and a person set none."""
     ends = None if base.is_uneven else stages.uneven(shape.layers, base.pipeline)
     return base if ends is None else replace(base, first_layers=ends.first, last_layers=ends.last)
 
 
 def recomputes(fixed: Fixed) -> tuple[Recompute, ...]:
-    """A fused kernel keeps no scores: to compute them again would cost time and save nothing."""
+    """A fused kernel keeps no scores: recomputing them costs time and saves nothing."""
     if fixed.recompute is not None:
         return (fixed.recompute,)
     if fixed.flash_attention:
         return (Recompute.NONE, Recompute.FULL)
-    return (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
+    return _AGAIN
 
 
 def _batched(shape: ModelShape, base: ParallelLayout, fixed: Fixed) -> Iterator[ParallelLayout]:
     choices = product(
-        recomputes(fixed),
-        _virtuals(shape, base, fixed),
-        _sizes(fixed.micro_batch, _MICRO_BATCHES),
+        recomputes(fixed), _virtuals(shape, base, fixed), _sizes(fixed.micro_batch, _MICRO_BATCHES)
     )
     for recompute, virtual, micro in choices:
         whole = fixed.global_batch or usual_batch(base.world, micro * base.data)
@@ -186,10 +178,6 @@ def plain_or(virtual: int | None) -> int | None:
 
 def _sizes(fixed: int | None, open_to: tuple[int, ...]) -> tuple[int, ...]:
     return open_to if fixed is None else (fixed,)
-
-
-def _contexts(shape: ModelShape) -> tuple[int, ...]:
-    return (1, 2, 4, 8, 16) if shape.sequence >= LONG_SEQUENCE else (1,)
 
 
 def _expert_sizes(shape: ModelShape) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a model is laid out over the GPUs: parallel sizes, batches, and what saves memory.
 
-DP = world / (TP x PP x CP). Experts divide inside that: EP is no factor of the world size.
+DP = world / (TP x PP x CP). Experts divide inside that: EP is not a factor of the world size.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import StrEnum
 class Recompute(StrEnum):
     NONE = "none"
     SELECTIVE = "selective"
-    """The attention's scores; with flash attention they are never kept, and it changes nothing."""
+    """Attention scores; with flash attention they are never kept, and it changes nothing."""
     FULL = "full"
 
 
@@ -34,9 +34,8 @@ class ParallelLayout:
     distributed_optimizer: bool = True
     flash_attention: bool = True
     fully_sharded: bool = False
-    """FSDP, as LLM-Foundry trains: every state cut over all GPUs, no TP and no PP."""
-    first_layers: int | None = None
-    """Of the first pipeline stage; None: as many as the others."""
+    """FSDP, as LLM-Foundry trains: every state split over all GPUs, no TP and no PP."""
+    first_layers: int | None = None  # of the first pipeline stage; None: as many as the others
     last_layers: int | None = None
 
     @property
@@ -50,7 +49,7 @@ class ParallelLayout:
 
     @property
     def expert_data(self) -> int:
-        """Copies of each expert; experts are cut by TP as dense layers are."""
+        """Copies of each expert; TP splits experts as it splits dense layers."""
         return max(self.world // (self.tensor * self.expert * self.pipeline), 1)
 
     @property

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Instance types and their GPUs, and a cluster of them.
 
-Memory is what `nvidia-smi` shows as the total. Speeds are the makers' figures for dense 16-bit
-arithmetic, NVLink in one direction, and the network of one machine.
+Memory is the total of `nvidia-smi`. Speeds are the makers' figures for dense 16-bit arithmetic,
+NVLink in one direction, and the network of one machine.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ class GpuModel(NamedTuple):
     name: str
     memory_mib: int
     tflops: float | None = None
-    link_gbytes: float | None = None
-    """Of NVLink, GB/s; None: unknown, or over PCIe."""
+    link_gbytes: float | None = None  # NVLink in GB/s; None: unknown, or PCIe
 
 
 class Machine(NamedTuple):
@@ -55,8 +54,7 @@ MACHINES: dict[str, Machine] = {
 class Cluster(NamedTuple):
     machine: Machine
     nodes: int
-    instance: str | None = None
-    """None: GPUs and memory were given as numbers."""
+    instance: str | None = None  # none: GPUs and memory were given as numbers
 
     @property
     def world(self) -> int:
@@ -83,7 +81,7 @@ class Cluster(NamedTuple):
 
 
 def find(name: str) -> tuple[str, Machine] | None:
-    """By its name; HyperPod's `ml.` and Azure's `Standard_` may be there or not."""
+    """By name; HyperPod's `ml.` and Azure's `Standard_` are optional."""
     asked = name.strip().lower().removeprefix("ml.").removeprefix("standard_")
     for each, machine in MACHINES.items():
         if each.lower().removeprefix("standard_") == asked:

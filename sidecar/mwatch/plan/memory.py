@@ -1,37 +1,128 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of one GPU of each pipeline stage, by part.
+"""Memory of one GPU of each pipeline stage, by part, and what Megatron's own report would print.
 
-Weights 2 bytes a parameter, gradients 4, Adam with its fp32 copy 12, which the distributed
-optimizer cuts over DP x CP. What Megatron's report leaves out is here too: the loss, the
-allocator and what CUDA and NCCL take. These were set by the runs of gpt2-large on one and two
-H200 (tests/plan/test_two_gpus.py), every figure of which is met within 4 %, and what lies outside
-torch's memory by those on one H200 (tests/plan/test_one_h200.py): 1.5 to 2.5 GiB a rank.
-
-What Megatron-LM's own theoretical memory report would print for this layout.
-
-For holding a plan against the line `Theoretical memory footprints: ...` of a log. The rules are
-those of core_v0.16.1: parameters without biases and positions, experts not cut by EP, the first
-stage alone, context parallelism not seen, and two ways to count activations. A golden table in
-tests/plan, made by Megatron's function itself, holds these figures.
+Weights take 2 bytes a parameter, gradients 4, Adam with its fp32 copy 12, which the distributed
+optimizer splits over DP x CP. Activations follow arXiv 2205.05198, table 2, in 16 bits: a layer
+keeps sbh(10 + 24/t), with sequence parallelism sbh(34/t); attention scores add 5as^2b/t unless a
+fused kernel or selective recomputation avoids them. Loss, allocator, CUDA and NCCL were measured
+with gpt2-large on one and two H200: tests/plan/test_two_gpus.py meets every figure within 4 %, and
+test_one_h200.py measured 1.5 to 2.5 GiB a rank outside torch's memory. `footprint` is Megatron's
+line `Theoretical memory footprints: ...` by the rules of core_v0.16.1: without biases and
+positions, experts not split by EP, the first stage alone, context parallelism ignored.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from mwatch.plan import activations, parameters, stages
+from mwatch.plan import parameters, stages
 from mwatch.plan.layout import ParallelLayout, Recompute
-from mwatch.plan.shape import Experts, ModelShape
+from mwatch.plan.shape import ModelShape
 from mwatch.plan.stages import in_flight
+
+_INPUTS = 8.0  # bytes a token and channel: inputs of both norms, of attention and of the MLP
+_MASKS = 2.0  # of both dropouts, one byte each
+_TOKEN_ID = 8
+_SCORE = 5.0  # bytes of an attention score: softmax 2, dropout mask 1, result 2
+_SCORE_BUFFER = 2.0
+"""Megatron's own attention multiplies into one buffer, which it keeps for all layers."""
+
+
+def tokens(shape: ModelShape, layout: ParallelLayout) -> int:
+    """Of one micro-batch on one GPU."""
+    return layout.micro_batch * (shape.sequence // layout.context)
+
+
+def layer_bytes(shape: ModelShape, layout: ParallelLayout, *, with_experts: bool) -> float:
+    """Of one layer and one micro-batch, nothing recomputed but what `recompute` says."""
+    unit = tokens(shape, layout) * shape.hidden
+    shared = layout.tensor if layout.splits_sequence else 1
+    inputs, wide = _INPUTS + _MASKS, _attention_width(shape)
+    if with_experts and shape.experts is not None:
+        chosen = shape.experts.top_k
+        inputs += 2.0 * chosen  # each expert's copy of its tokens
+        # A router's weight is multiplied in before the second matrix: SwiGLU's kernel does that
+        # on its way, other activations keep one more copy.
+        wide += 2.0 * shape.expert_ffn * 3 / shape.hidden * chosen
+        wide += _mlp_width(shape, shape.experts.shared_ffn)
+    else:
+        wide += _mlp_width(shape, shape.ffn_size)
+    kept = unit * (inputs / shared + wide / layout.tensor)
+    if layout.recompute is Recompute.NONE:
+        kept += _SCORE * _scores(shape, layout)
+    return kept
+
+
+def _attention_width(shape: ModelShape) -> float:
+    """Queries, keys, values and the projection's input, in bytes of one hidden channel."""
+    return (4.0 * shape.query_width + 4.0 * shape.key_width) / shape.hidden
+
+
+def _mlp_width(shape: ModelShape, width: int) -> float:
+    return 2.0 * width * (3 if shape.gated else 2) / shape.hidden
+
+
+def _scores(shape: ModelShape, layout: ParallelLayout) -> float:
+    """How many exist at a time; a fused kernel never has them all."""
+    if layout.flash_attention:
+        return 0.0
+    return shape.heads * shape.sequence * tokens(shape, layout) / layout.tensor
+
+
+def score_buffer(shape: ModelShape, layout: ParallelLayout) -> float:
+    """Of attention that is not fused: once, whatever the number of layers."""
+    return _SCORE_BUFFER * _scores(shape, layout)
+
+
+def recomputed(shape: ModelShape, layout: ParallelLayout, stage: int) -> float:
+    """Kept for one layer at a time while the backward pass computes it again."""
+    if layout.recompute is Recompute.NONE:
+        return 0.0
+    scores = _SCORE * _scores(shape, layout)
+    if layout.recompute is Recompute.SELECTIVE:
+        return scores
+    count, rich = stages.held(shape, layout, stage)
+    kinds = ({True} if rich else set()) | ({False} if rich < count else set())
+    return scores + max(layer_bytes(shape, layout, with_experts=kind) for kind in kinds)
+
+
+def layers_bytes(shape: ModelShape, layout: ParallelLayout, stage: int, in_flight: float) -> float:
+    """Of all layers of a stage, for all micro-batches in flight."""
+    count, rich = stages.held(shape, layout, stage)
+    if layout.recompute is Recompute.FULL:
+        shared = layout.tensor if layout.splits_sequence else 1
+        return 2.0 * tokens(shape, layout) * shape.hidden / shared * count * in_flight
+    plain = layer_bytes(shape, layout, with_experts=False)
+    wide = layer_bytes(shape, layout, with_experts=True) if rich else 0.0
+    return (plain * (count - rich) + wide * rich) * in_flight
+
+
+def embedding_bytes(shape: ModelShape, layout: ParallelLayout, in_flight: float) -> float:
+    """Token numbers and the dropout mask, on the first stage."""
+    shared = layout.tensor if layout.splits_sequence else 1
+    return tokens(shape, layout) * (_TOKEN_ID + shape.hidden) * in_flight / shared
+
+
+def output_bytes(shape: ModelShape, layout: ParallelLayout) -> float:
+    """Result of the last norm and the logits, on the last stage, as Megatron's report counts them:
+    four bytes each with both sequence parallelism and selective recomputation."""
+    both = layout.splits_sequence and layout.recompute is Recompute.SELECTIVE
+    width = 4.0 if both else 2.0
+    norm = shape.hidden / (layout.tensor if both else 1)
+    return width * tokens(shape, layout) * norm + logit_count(shape, layout) * width
+
+
+def logit_count(shape: ModelShape, layout: ParallelLayout) -> float:
+    return tokens(shape, layout) * shape.padded_vocabulary(layout.tensor) / layout.tensor
+
 
 MIB = 1024.0**2
 GIB = 1024.0**3
 WEIGHT_BYTES = 2.0
 GRADIENT_BYTES = 4.0
 OPTIMIZER_BYTES = 12.0
-LOGIT_BYTES = 8.0
-"""At the peak: logits 2, softmax in fp32 4, gradient 2."""
+LOGIT_BYTES = 8.0  # at the peak: logits 2, softmax in fp32 4, gradient 2
 ALLOCATOR_SHARE = 0.05
 CONTEXT_BYTES = 1.5 * GIB
 NCCL_BYTES = 400 * MIB
@@ -44,11 +135,9 @@ class StageMemory(NamedTuple):
     gradients: float
     optimizer: float
     activations: float
-    loss: float
-    """Of the logits, beyond what `activations` counts."""
+    loss: float  # of the logits, beyond what `activations` counts
     allocator: float
-    runtime: float
-    """CUDA's context and the buffers of NCCL."""
+    runtime: float  # CUDA context and NCCL buffers
 
     @property
     def total(self) -> float:
@@ -71,7 +160,7 @@ def stage(shape: ModelShape, layout: ParallelLayout, number: int) -> StageMemory
 def _states(
     shape: ModelShape, layout: ParallelLayout, held: parameters.GpuParameters
 ) -> tuple[float, float, float]:
-    """Weights, gradients, optimizer."""
+    """Return weights, gradients, optimizer."""
     if layout.fully_sharded:
         # fp32 weights, gradients and moments are cut over all GPUs; two blocks at a time are
         # gathered in 16 bits, and one block's gradients are not yet given away.
@@ -90,18 +179,18 @@ def _optimizer(layout: ParallelLayout, held: parameters.GpuParameters) -> float:
 
 
 def _activations(shape: ModelShape, layout: ParallelLayout, number: int) -> tuple[float, float]:
-    """What is kept, and what the loss takes on top of it. No layer is computed again while the
-    logits are there: the larger of both counts."""
+    """Return what is kept, and what the loss adds. No layer is recomputed while the logits exist:
+    the larger of both counts."""
     many = in_flight(layout, number)
-    kept = activations.stage_layers(shape, layout, number, many)
-    kept += activations.buffer(shape, layout)
+    kept = layers_bytes(shape, layout, number, many)
+    kept += score_buffer(shape, layout)
     if number == 0:
-        kept += activations.embedding(shape, layout, many)
-    again = activations.again(shape, layout, number)
+        kept += embedding_bytes(shape, layout, many)
+    again = recomputed(shape, layout, number)
     if number < layout.pipeline - 1:
         return kept + again, 0.0
-    output = activations.output(shape, layout)
-    whole = LOGIT_BYTES * activations.logits(shape, layout)
+    output = output_bytes(shape, layout)
+    whole = LOGIT_BYTES * logit_count(shape, layout)
     if again > max(whole, output):
         return kept + again, 0.0
     return kept + output, max(whole - output, 0.0)
@@ -112,7 +201,7 @@ def all_stages(shape: ModelShape, layout: ParallelLayout) -> tuple[StageMemory, 
 
 
 def fullest(shape: ModelShape, layout: ParallelLayout) -> StageMemory:
-    """Of stages alike the first is looked at: it keeps most micro-batches."""
+    """Of equal stages only the first is computed: it keeps the most micro-batches."""
     kinds: dict[object, int] = {}
     for number in range(layout.pipeline):
         ends = number == 0, number == layout.pipeline - 1
@@ -125,7 +214,7 @@ _OVERHEAD = 1.05
 
 
 class Footprint(NamedTuple):
-    """In MB of 1024 x 1024 bytes, as it prints them."""
+    """In MB of 1024 x 1024 bytes, as Megatron prints them."""
 
     weight_and_optimizer: float
     activation: float
@@ -145,7 +234,7 @@ def footprint(shape: ModelShape, layout: ParallelLayout) -> Footprint:
 
 
 def unlisted(shape: ModelShape, layout: ParallelLayout) -> tuple[str, ...]:
-    """What this layout has and the report does not count."""
+    """Return what this layout has and the report does not count."""
     only = layout.recompute is not Recompute.SELECTIVE
     found = (
         ("sequence parallelism", layout.splits_sequence and only),
@@ -167,15 +256,11 @@ def _block(shape: ModelShape) -> float:
     rich = shape.rich_layers(0, shape.layers)
     widths = shape.ffn_size * (shape.layers - rich)
     if shape.experts is not None:
-        widths += rich * _expert_width(shape, shape.experts)
+        widths += rich * (shape.expert_ffn * shape.experts.count + shape.experts.shared_ffn)
     mlp = 2 * shape.hidden * widths * (1.5 if shape.gated else 1)
     norms = shape.norm_width * shape.hidden * (2 * shape.layers + 1)
     attention = 2 * shape.hidden * (shape.query_width + shape.key_width)
     return mlp + norms + attention * shape.layers
-
-
-def _expert_width(shape: ModelShape, experts: Experts) -> int:
-    return shape.expert_ffn * experts.count + experts.shared_ffn
 
 
 def _activation(shape: ModelShape, layout: ParallelLayout) -> float:

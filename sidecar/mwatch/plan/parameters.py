@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""How many parameters a GPU holds, by how they are cut.
+"""How many parameters a GPU holds, by how they are split.
 
-Exact: the count for `7.5B` at TP 8 is the one that Megatron prints, 941,594,624. Biases and
-learned positions are in it, which Megatron's theoretical report leaves out.
+Exact: for `7.5B` at TP 8 it is what Megatron prints, 941,594,624, with biases and learned
+positions, which Megatron's theoretical report leaves out.
 """
 
 from __future__ import annotations
@@ -17,12 +17,9 @@ from mwatch.plan.shape import Experts, ModelShape
 
 
 class Count(NamedTuple):
-    tensor: int = 0
-    """Cut by TP."""
-    whole: int = 0
-    """On every GPU of a tensor-parallel group."""
-    expert: int = 0
-    """Cut by TP and EP."""
+    tensor: int = 0  # split by TP
+    whole: int = 0  # on every GPU of a tensor-parallel group
+    expert: int = 0  # split by TP and EP
 
     def plus(self, other: Count) -> Count:
         return Count(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
@@ -33,8 +30,6 @@ class Count(NamedTuple):
 
 
 class GpuParameters(NamedTuple):
-    """On one GPU."""
-
     dense: int
     expert: int
 
@@ -71,7 +66,7 @@ def _experts(shape: ModelShape, experts: Experts) -> Count:
 
 
 def all_layers(shape: ModelShape, layers: int, rich: int) -> Count:
-    """Of so many layers, `rich` of them with experts."""
+    """Count `layers` layers, `rich` of them with experts."""
     found = Count()
     for number, kind in ((rich, True), (layers - rich, False)):
         one = layer(shape, with_experts=kind)
@@ -84,7 +79,7 @@ def _model(shape: ModelShape) -> Count:
 
 
 def total(shape: ModelShape, tensor: int = 1) -> int:
-    """Of the whole model, a shared embedding once, with the padding that TP asks for."""
+    """Count the whole model, a shared embedding once, with the padding that TP needs."""
     embedding = shape.padded_vocabulary(tensor) * shape.hidden
     blocks = _model(shape).total + shape.norm_width * shape.hidden
     positions = shape.positions * shape.hidden if shape.learned_positions else 0
@@ -92,7 +87,7 @@ def total(shape: ModelShape, tensor: int = 1) -> int:
 
 
 def active(shape: ModelShape) -> int:
-    """Those that a token passes through, with the embedding once: what the work is made of."""
+    """Count those that a token passes through, with the embedding once."""
     experts = shape.experts
     if experts is None:
         return total(shape)
@@ -101,7 +96,7 @@ def active(shape: ModelShape) -> int:
 
 
 def on_stage(shape: ModelShape, layout: ParallelLayout, stage: int) -> GpuParameters:
-    """Of the most loaded GPU of a pipeline stage."""
+    """Count those of the most loaded GPU of a pipeline stage."""
     found = all_layers(shape, *stages.held(shape, layout, stage))
     is_first, is_last = stage == 0, stage == layout.pipeline - 1
     embedding = shape.padded_vocabulary(layout.tensor) * shape.hidden

@@ -1,16 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch plan`: a model and a cluster in; layout, memory, batch, checkpoint and interval out.
+"""`mwatch plan`: the plan itself, as JSON, and as values of `manifests/charts/megatron-training`.
 
-Looks for a layout where none is given, and judges one that is. It runs nothing: what it says of
-speed and of failures is an estimate, and is marked so.
-
-A plan as JSON: bytes and seconds, never rounded for people.
-
-A plan as values for `manifests/charts/megatron-training`: only what the plan has decided.
-
-The interval between saves is that of the first store, for a save in the background. What the
-chart has no value for goes as an argument of Megatron's own.
+A layout is searched for if none is given, and judged if one is. The JSON has bytes and seconds. The
+values hold only what the plan decided; the save interval is that of the first store, for a save in
+the background, and what the chart has no value for becomes an argument of Megatron.
 """
 
 from __future__ import annotations
@@ -21,27 +15,23 @@ from typing import Any, NamedTuple
 
 from mwatch.errors import InputError
 from mwatch.plan import check, choose, memory, parameters, speed, storage
-from mwatch.plan import stages as pipeline
-from mwatch.plan import stages as stages_of
+from mwatch.plan import stages as pipeline_stages
 from mwatch.plan.choose import Fixed
 from mwatch.plan.layout import ParallelLayout
 from mwatch.plan.machines import Cluster, Machine
 from mwatch.plan.memory import Footprint, footprint
-from mwatch.plan.presets import PRESETS
-from mwatch.plan.shape import GPT2_VOCABULARY, ModelShape
+from mwatch.plan.shape import GPT2_VOCABULARY, PRESETS, ModelShape
 from mwatch.plan.storage import Saving, Store
 
 
 class PlanRequest(NamedTuple):
-    model: str
-    """The preset's name, or `custom`."""
+    model: str  # the preset's name, or `custom`
     shape: ModelShape
     cluster: Cluster
     fixed: Fixed
     stores: tuple[Store, ...]
     failures_per_1000_gpu_days: float = storage.FAILURES_PER_1000_GPU_DAYS
-    hours_between_failures: float | None = None
-    """Of the whole job; given, it stands instead of the rate."""
+    hours_between_failures: float | None = None  # of the whole job; replaces the rate
     restart_seconds: float = 300.0
     step_seconds: float | None = None
     peak_share: float = speed.PEAK_SHARE
@@ -52,10 +42,8 @@ class SaveCost(NamedTuple):
 
     store: Store
     write_seconds: float
-    waiting: storage.Saving
-    """Training waits for the write."""
-    background: storage.Saving
-    """`--async-save`: it waits for the copy to the host alone."""
+    waiting: storage.Saving  # training waits for the write
+    background: storage.Saving  # `--async-save`: training waits only for the copy to the host
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +51,8 @@ class CapacityPlan:
     request: PlanRequest
     layout: ParallelLayout
     problems: tuple[check.LayoutProblem, ...]
-    other: ParallelLayout | None
-    """One that would work, where this does not."""
-    nodes: int | None
-    """With how many machines it would, where nothing works on these."""
+    other: ParallelLayout | None  # A layout that would work, if this does not
+    nodes: int | None  # machines on which it would work, if nothing works on these
 
     @property
     def works(self) -> bool:
@@ -78,7 +64,7 @@ class CapacityPlan:
 
     @property
     def can_be_counted(self) -> bool:
-        """Stages have no size where layers, heads or GPUs do not divide; nor has a shape."""
+        """Stages have no size if layers, heads or GPUs do not divide."""
         return check.holds(self.request.shape, self.layout)
 
     @property
@@ -104,12 +90,11 @@ class CapacityPlan:
 
     @property
     def unlisted(self) -> tuple[str, ...]:
-        """By that report."""
         return memory.unlisted(self.request.shape, self.layout)
 
     @property
     def bubble(self) -> float:
-        return pipeline.bubble(self.layout)
+        return pipeline_stages.bubble(self.layout)
 
     @property
     def step_seconds(self) -> float | None:
@@ -148,7 +133,7 @@ class CapacityPlan:
         )
 
     def steps(self, seconds: float) -> int | None:
-        """In so many seconds; at least one. None: the time of a step is not known."""
+        """Steps in so many seconds, at least one; None if the step time is unknown."""
         step = self.step_seconds
         return None if step is None else max(round(seconds / step), 1)
 
@@ -166,8 +151,8 @@ def make(request: PlanRequest) -> CapacityPlan:
 
 
 def _would_work(request: PlanRequest) -> tuple[ParallelLayout | None, int | None]:
-    """As little is changed as can be: the parallel sizes, then the micro batch and what is
-    computed again, then the global batch, then the number of machines. Switches stay."""
+    """Change as little as possible: the parallel sizes, then micro batch and recomputation, then
+    the global batch, then the number of machines. Switches stay."""
     open_sizes = request.fixed._replace(
         tensor=None, pipeline=None, context=None, expert=None, virtual=None,
         first_layers=None, last_layers=None,
@@ -186,7 +171,7 @@ def _would_work(request: PlanRequest) -> tuple[ParallelLayout | None, int | None
 
 
 def _nearest(request: PlanRequest) -> ParallelLayout:
-    """What a person gave, the rest by what needs least memory; else by what is usual."""
+    """What was given, completed by what needs least memory; else by usual values."""
     possible = tuple(choose.candidates(request.shape, request.cluster, request.fixed))
     if possible:
         return min(possible, key=lambda each: memory.fullest(request.shape, each).total)
@@ -245,7 +230,7 @@ def _figures(plan: CapacityPlan) -> dict[str, Any]:
     stages = [
         {
             "stage": each.stage,
-            "layers": stages_of.count(plan.request.shape.layers, plan.layout, each.stage),
+            "layers": pipeline_stages.count(plan.request.shape.layers, plan.layout, each.stage),
             "parameters": each.parameters,
             **each.parts,
             "total": each.total,
@@ -290,7 +275,7 @@ _CUSTOM = "custom"
 
 
 def values(plan: CapacityPlan) -> dict[str, Any]:
-    """InputError where the chart has no way to say it."""
+    """InputError if the chart cannot express the plan."""
     _refuse(plan)
     layout, cluster = plan.layout, plan.request.cluster
     found: dict[str, Any] = {
@@ -396,7 +381,7 @@ def _platform(instance: str, machine: Machine) -> dict[str, Any]:
 
 
 def notes(plan: CapacityPlan) -> tuple[str, ...]:
-    """What a person must see to, for the plan to hold."""
+    """What a person must do for the plan to hold."""
     if plan.request.shape.vocabulary == GPT2_VOCABULARY:
         return ()
     count = plan.request.shape.vocabulary
@@ -404,17 +389,13 @@ def notes(plan: CapacityPlan) -> tuple[str, ...]:
 
 
 def as_yaml(tree: dict[str, Any], reported: tuple[str, ...] = ()) -> str:
-    """Two levels of plain words, numbers and lists of words: as the chart's values have."""
+    """Write two levels of plain values, as the chart's values have."""
     lines = [f"# {each}" for each in reported]
     for part, keys in tree.items():
         lines.append(f"{part}:")
-        lines += [f"  {key}: {_scalar(value)}" for key, value in keys.items()]
+        lines += [f"  {key}: {_yaml(value)}" for key, value in keys.items()]
     return _HEAD + "\n".join(lines) + "\n"
 
 
-def _scalar(value: object) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return json.dumps(value) if isinstance(value, list) else str(value)
+def _yaml(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,10 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""From the words of a person to what is to be planned: presets, instances, tiers by name.
+"""Turn the options of `mwatch plan` into a request: presets, instances and storage tiers by name.
 
-Raises InputError with the names that are known.
-
-The names that `mwatch plan` knows, for people: presets, instance types, storage tiers.
+InputError lists the names that are known.
 """
 
 from __future__ import annotations
@@ -15,26 +13,25 @@ from difflib import get_close_matches
 from typing import Any
 
 from mwatch.errors import InputError
-from mwatch.plan import machines, parameters, presets, storage
+from mwatch.plan import machines, parameters, storage
 from mwatch.plan.choose import Fixed
 from mwatch.plan.layout import Recompute
 from mwatch.plan.machines import MACHINES, Cluster, GpuModel, Machine
-from mwatch.plan.presets import PRESETS, Preset
-from mwatch.plan.shape import Experts, ModelShape
+from mwatch.plan.shape import PRESETS, Experts, ModelShape, Preset, find_preset
 from mwatch.plan.storage import TIERS, Store
 
 _NEEDED = ("layers", "hidden", "heads", "sequence")
 
 
 def preset(name: str) -> Preset:
-    found = presets.find(name)
+    found = find_preset(name)
     if found is None:
-        raise InputError(f"no preset {name!r}{_near(name, presets.PRESETS)}")
+        raise InputError(f"no preset {name!r}{_near(name, PRESETS)}")
     return found
 
 
 def shape(model: Preset | None, given: dict[str, Any], experts: dict[str, Any]) -> ModelShape:
-    """The preset with what was given on top of it; without one the four sizes are needed."""
+    """Overlay the preset with what was given; without a preset four sizes are needed."""
     set_ones = {key: value for key, value in given.items() if value is not None}
     mixture = {key: value for key, value in experts.items() if value is not None}
     if mixture and "count" not in mixture:
@@ -72,7 +69,7 @@ def cluster(
 
 
 def stores(texts: Sequence[str], cloud: str) -> tuple[Store, ...]:
-    """`amlfs-125:16` is 16 TiB of a tier, `nfs=2.5` a rate in GB/s that was measured."""
+    """`amlfs-125:16` is 16 TiB of a tier, `nfs=2.5` a measured rate in GB/s."""
     return tuple(map(_store, texts)) or storage.usual_stores(cloud)
 
 
@@ -106,11 +103,11 @@ def _near(name: str, known: dict[str, Any]) -> str:
 
 
 def name(model: str | None) -> str:
-    """The preset's own spelling."""
+    """Return the preset's own spelling."""
     if model is None:
         return "custom"
     asked = model.strip().lower()
-    return next((each for each in presets.PRESETS if each.lower() == asked), model)
+    return next((each for each in PRESETS if each.lower() == asked), model)
 
 
 def fixed(model: Preset | None, given: dict[str, Any]) -> Fixed:

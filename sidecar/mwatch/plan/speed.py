@@ -1,49 +1,42 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""How long a step takes, roughly: good for ranking layouts, and for steps between saves.
+"""Estimate how long a step takes, for ranking layouts and for steps between saves.
 
-Work by arXiv 2104.04473, equation 3, at a share of the GPU's peak that people reach; then the
-pipeline's idle time and the bytes that must cross links before the next operation. It knows
-nothing of kernels: a measured step time is better, and `--step-seconds` takes it.
+Work by arXiv 2104.04473, equation 3, at a share of the GPU's peak that is reached in practice; then
+the pipeline bubble and the bytes that must cross links. A measured time (`--step-seconds`) is
+better.
 """
 
 from __future__ import annotations
 
 from mwatch.plan import parameters, stages
-from mwatch.plan.activations import tokens
 from mwatch.plan.layout import ParallelLayout, Recompute
 from mwatch.plan.machines import Cluster
+from mwatch.plan.memory import tokens
 from mwatch.plan.shape import ModelShape
 from mwatch.plan.stages import bubble
 
-PEAK_SHARE = 0.40
-"""gpt2-large at 32 x 1024 tokens took 437 ms on an H200: 39 %."""
-_SMALL_WORK = 0.3e6
-"""Tokens x channels on a GPU at which kernels reach half of that."""
+PEAK_SHARE = 0.40  # gpt2-large at 32 x 1024 tokens took 437 ms on an H200: 39 %
+_SMALL_WORK = 0.3e6  # tokens x channels on a GPU at which kernels reach half of that
 _LINK_SHARE = 0.7
-_GRADIENTS_SEEN = 0.25
-"""Of the gradients' traffic, what the backward pass does not hide."""
+_GRADIENTS_SEEN = 0.25  # share of the gradients' traffic that the backward pass does not hide
 _CONTEXT_SEEN = 0.5
 _SENDS_SEEN = 0.5
-_SLOW_LINK = 12.0
-"""GB/s where nothing is known: PCIe, or a network."""
+_SLOW_LINK = 12.0  # GB/s if unknown: PCIe, or a network
 
 
 def step_flops(shape: ModelShape, global_batch: int) -> float:
     """Forward and backward, nothing recomputed."""
-    dense = 6.0 * (parameters.active(shape) - _positions(shape)) * global_batch * shape.sequence
+    positions = shape.positions * shape.hidden if shape.learned_positions else 0
+    dense = 6.0 * (parameters.active(shape) - positions) * global_batch * shape.sequence
     scores = 12.0 * global_batch * shape.layers * shape.sequence**2 * shape.query_width
     return dense + scores
-
-
-def _positions(shape: ModelShape) -> int:
-    return shape.positions * shape.hidden if shape.learned_positions else 0
 
 
 def step_seconds(
     shape: ModelShape, layout: ParallelLayout, cluster: Cluster, share: float = PEAK_SHARE
 ) -> float | None:
-    """None where the GPU's speed is not known."""
+    """None if the GPU's speed is unknown."""
     tflops = cluster.machine.gpu.tflops
     if tflops is None:
         return None
@@ -58,7 +51,7 @@ def step_seconds(
 
 
 def _link(cluster: Cluster, gpus: int) -> float:
-    """Bytes a second between GPUs of a group of that many neighbours."""
+    """Bytes per second between GPUs of a group of that many neighbours."""
     inside = cluster.machine.gpu.link_gbytes or _SLOW_LINK
     across = cluster.network_gbytes or _SLOW_LINK
     gbytes = inside if gpus <= cluster.machine.gpus else across

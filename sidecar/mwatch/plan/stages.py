@@ -1,13 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which layers a pipeline stage has: even stages, or a first and a last one of their own size.
+"""The layers of each pipeline stage, the micro-batches it keeps, and how long it is idle.
 
-Megatron's `--decoder-first-pipeline-num-layers` and `--decoder-last-pipeline-num-layers`; what is
-left goes evenly to the stages between. With VPP a stage has one piece of every chunk of the model.
-
-Pipeline stages: how many micro-batches one keeps at a time, and how long it stands idle.
-
-The schedule is 1F1B, plain or interleaved (arXiv 2104.04473, sections 2.2.1 and 2.2.2).
+Stages are even, or the first and last have their own size (Megatron's
+`--decoder-first-pipeline-num-layers` and `--decoder-last-pipeline-num-layers`). With VPP a stage
+has a piece of every chunk. The schedule is 1F1B, plain or interleaved (arXiv 2104.04473, section
+2.2).
 """
 
 from __future__ import annotations
@@ -26,21 +24,18 @@ class Ends(NamedTuple):
 
 
 class StageLayers(NamedTuple):
-    """Of one stage."""
-
     layers: int
-    rich: int
-    """Those with experts."""
+    rich: int  # those with experts
 
 
 def between(layers: int, layout: ParallelLayout) -> tuple[int, int]:
-    """Layers and stages that are left once the ends have theirs."""
+    """Return the layers and stages left for the stages between the ends."""
     ends = [each for each in (layout.first_layers, layout.last_layers) if each is not None]
     return layers - sum(ends), layout.pipeline - len(ends)
 
 
 def count(layers: int, layout: ParallelLayout, stage: int) -> int:
-    """Of a layout that holds."""
+    """Return the layers of a stage; the layout must hold."""
     if stage == 0 and layout.first_layers is not None:
         return layout.first_layers
     if stage == layout.pipeline - 1 and layout.last_layers is not None:
@@ -63,7 +58,7 @@ def held(shape: ModelShape, layout: ParallelLayout, stage: int) -> StageLayers:
 
 
 def largest(layers: int, layout: ParallelLayout) -> int:
-    """Layers of the largest stage: the others wait for it."""
+    """Return the layers of the largest stage: the others wait for it."""
     if not layout.is_uneven:
         return layers // layout.pipeline
     some = {0, min(1, layout.pipeline - 1), layout.pipeline - 1}
@@ -71,8 +66,8 @@ def largest(layers: int, layout: ParallelLayout) -> int:
 
 
 def uneven(layers: int, stages: int) -> Ends | None:
-    """Ends that make it come out even between them; what is short is taken from the last one
-    first, which has the logits too. None: it comes out even anyway, or no stage would be left."""
+    """Return ends that make the rest even; what is short is taken from the last one first, which
+    has the logits too. None: it is even anyway, or no stage would be left."""
     if stages < 2 or layers % stages == 0:
         return None
     each = -(-layers // stages)
@@ -82,7 +77,8 @@ def uneven(layers: int, stages: int) -> Ends | None:
 
 
 def in_flight(layout: ParallelLayout, stage: int) -> float:
-    """Micro-batches whose activations the stage holds at most, in units of all its layers."""
+    """Return the most micro-batches whose activations the stage holds, in units of all its
+    layers."""
     stages, count = layout.pipeline, layout.microbatches
     if stages == 1:
         return 1.0
@@ -93,6 +89,6 @@ def in_flight(layout: ParallelLayout, stage: int) -> float:
 
 
 def bubble(layout: ParallelLayout) -> float:
-    """The share of a step in which a stage waits for others, of 0 to 1."""
+    """Return the share of a step, 0 to 1, in which a stage waits for others."""
     idle = (layout.pipeline - 1) / (layout.microbatches * (layout.virtual or 1))
     return idle / (1 + idle)

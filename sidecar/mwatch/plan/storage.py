@@ -1,23 +1,13 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where checkpoints are written: tiers, and how fast each takes bytes.
+"""Where checkpoints are written, how large they are, how often to save, and the resulting goodput.
 
-Lustre services sell throughput by capacity, so a tier alone says nothing: 16 TiB of AMLFS 125
-take 2 GB/s, 512 TiB take 64. Sources: the document about AKS (AMLFS: 40 to 500 MB/s a TiB, with
-48 to 4 TiB at least), AWS's API reference (FSx for Lustre PERSISTENT_2: 125 to 1000, from
-1.2 TiB), Azure's limits of a standard account (25 Gbit/s into it, by default). A quota, a small
-client or many small files make any of them slower.
-
-How large a checkpoint is, and how long all GPUs stand still for it.
-
-14 bytes a parameter: the weights in 16 bits, their fp32 copy and both moments of Adam. That is
-2.22 TiB for 175b, which the document about AKS calls 2.3.
-
-How often to save: Young's and Daly's answer, and the goodput that follows.
-
-Young 1974: sqrt(2 C M). Daly 2006: the same with the terms that matter when a save is long beside
-the time between failures. Failures are taken as independent, at one rate; a rate is a guess until
-this cluster has been watched: `mwatch replay` of old logs gives its own.
+Lustre services sell throughput by capacity: 16 TiB of AMLFS 125 take 2 GB/s, 512 TiB take 64.
+Sources: the document about AKS (AMLFS: 40 to 500 MB/s a TiB, from 48 to 4 TiB), AWS's API reference
+(FSx for Lustre PERSISTENT_2: 125 to 1000, from 1.2 TiB), Azure's limit of a standard account (25
+Gbit/s). A checkpoint has 14 bytes a parameter: 16-bit weights, their fp32 copy and both moments of
+Adam; 2.22 TiB for 175b, which the document about AKS calls 2.3. The interval is Young's (1974,
+sqrt(2 C M)) and Daly's (2006, with terms for long saves), for independent failures at one rate.
 """
 
 from __future__ import annotations
@@ -34,15 +24,12 @@ TIB = 1024.0**4
 
 class Tier(NamedTuple):
     name: str
-    mbytes_per_tib: float | None
-    """MB/s a TiB; None: it has one rate whatever its size."""
+    mbytes_per_tib: float | None  # MB/s a TiB; None: one rate whatever its size
     least_tib: float
     flat_gbytes: float = 0.0
-    usual_tib: float = 0.0
-    """Capacity that is taken where none is given; of the AMLFS table in the document."""
+    usual_tib: float = 0.0  # capacity if none is given; of the AMLFS table in the document
 
     def gbytes(self, tib: float) -> float:
-        """GB/s."""
         if self.mbytes_per_tib is None:
             return self.flat_gbytes
         return self.mbytes_per_tib * tib / 1000
@@ -65,14 +52,14 @@ TIERS: dict[str, Tier] = {
 
 
 class Store(NamedTuple):
-    """A tier at a size, or a rate that a person measured."""
+    """A tier at a size, or a measured rate."""
 
     name: str
     gbytes: float
     tib: float | None = None
 
     def seconds(self, size: float) -> float:
-        """To take or to give back so many bytes, at its best."""
+        """To write or read so many bytes, at best."""
         return size / (self.gbytes * 1e9)
 
     @property
@@ -86,34 +73,32 @@ def store(tier: Tier, tib: float | None = None) -> Store:
 
 
 def usual_stores(cloud: str) -> tuple[Store, ...]:
-    """What to compare where none was named: that cloud's, else all."""
+    """Return what to compare if none was named: that cloud's, else all."""
     kinds = {"azure": ("amlfs", "blob"), "aws": ("fsx",)}.get(cloud, ("amlfs", "blob", "fsx"))
     return tuple(store(each) for name, each in TIERS.items() if name.startswith(kinds))
 
 
 BYTES_PER_PARAMETER = 14
-SHARDED_BYTES_PER_PARAMETER = 12
-"""Of FSDP: the fp32 weights are the only ones."""
+SHARDED_BYTES_PER_PARAMETER = 12  # with FSDP: the fp32 weights are the only ones
 HOST_GBYTES = 10.0
-"""GB/s from one GPU to its machine's memory, with many GPUs at it: what an async save waits for."""
+"""GB/s from one GPU to its machine's memory, with many GPUs: what an async save waits for."""
 LEAST_STALL_SECONDS = 1.0
 
 
 def size(shape: ModelShape, layout: ParallelLayout) -> int:
-    """With the optimizer."""
     each = SHARDED_BYTES_PER_PARAMETER if layout.fully_sharded else BYTES_PER_PARAMETER
     return each * parameters.total(shape, layout.tensor)
 
 
 def async_stall_seconds(shape: ModelShape, layout: ParallelLayout) -> float:
-    """An estimate: the fullest GPU's own part, copied to the host before training goes on."""
+    """Estimate the time to copy the fullest GPU's part to the host."""
     ends = {0, layout.pipeline - 1}
     most = max(_own(layout, parameters.on_stage(shape, layout, each)) for each in ends)
     return max(BYTES_PER_PARAMETER * most / (HOST_GBYTES * 1e9), LEAST_STALL_SECONDS)
 
 
 def _own(layout: ParallelLayout, held: parameters.GpuParameters) -> float:
-    """What no other GPU has, or what it writes though others have it too."""
+    """What only this GPU has, or what it writes although others have it too."""
     if layout.distributed_optimizer or layout.fully_sharded:
         return held.dense / (layout.data * layout.context) + held.expert / layout.expert_data
     return held.total
@@ -126,11 +111,9 @@ _LONGEST_EXPONENT = 50.0
 
 class Saving(NamedTuple):
     interval_seconds: float
-    stall_seconds: float
-    """Of one save, for which training waits."""
+    stall_seconds: float  # of one save, for which training waits
     young_seconds: float
-    goodput: float
-    """Share of the time in which new steps are made, of 0 to 1."""
+    goodput: float  # share of the time, 0 to 1, in which new steps are made
 
 
 def mean_time_between_failures(gpus: int, per_1000_gpu_days: float) -> float:
@@ -143,7 +126,7 @@ def young(stall: float, between: float) -> float:
 
 
 def daly(stall: float, between: float) -> float:
-    """Seconds of work from the end of one save to the begin of the next."""
+    """Seconds of work from the end of one save to the start of the next."""
     if stall >= 2 * between:
         return between
     ratio = stall / (2 * between)
@@ -159,10 +142,10 @@ def goodput(work: float, stall: float, between: float, recovery: float) -> float
 
 
 def saving(stall: float, write: float, between: float, restart: float) -> Saving:
-    """`write` is how long the bytes take; with a save that training waits for, `stall` is that.
+    """`write` is how long the bytes take; if training waits for the save, `stall` is the same.
 
-    A save in the background cannot begin before the one before it has ended, and while it is
-    written a failure goes back one interval more.
+    A save in the background starts after the one before it has ended, and a failure while it is
+    written loses one more interval.
     """
     work = max(daly(stall, between), write - stall)
     behind = max(write - stall, 0.0)

@@ -75,7 +75,8 @@ def step_seconds(job: Job) -> float | None:
     if len(sizes) < len(known):
         return median(seconds for seconds, _ in known)
     per_sample = median(seconds / size for seconds, size in known if size)
-    return per_sample * _due_size(sizes)
+    risen = [b - a for a, b in pairwise(sizes) if b > a]  # while the batch ramps up
+    return per_sample * (sizes[-1] + (risen[-1] if risen else 0))
 
 
 def slowest_step(job: Job) -> float | None:
@@ -95,12 +96,6 @@ def _warm(job: Job, lines: list[Step]) -> list[Step]:
 def is_warm(line: Step) -> bool:
     """Not the first step of a process, and not a line that counts iterations again."""
     return not line.is_first_of_process and line.new >= line.covers
-
-
-def _due_size(sizes: list[int]) -> int:
-    """While the batch ramps up, the next line may have the next size."""
-    risen = [b - a for a, b in pairwise(sizes) if b > a]
-    return sizes[-1] + (risen[-1] if risen else 0)
 
 
 def _holds_more_than_steps(job: Job, before: Step, after: Step) -> bool:

@@ -159,17 +159,16 @@ class _Seen:
         error = self._first_error()
         if fault is not None and fault.fault.id in _GENERIC:
             error = min(self._tracebacks(), key=self._order, default=None)
-            return self._of_error(error) if error else self._of_generic(fault)
+            if error is not None:
+                return self._of_error(error)
+            cause = Cause.NAN if _NAN.search(fault.fault.text) else Cause.CRASH
+            return RootCause(cause, fault.at, fault, self._report, confidence=0.6)
         if fault is not None and (error is None or self._order(fault) <= self._order(error)):
             return self._of_fault(fault)
-        if error is None or self._was_shot():
-            return None
-        return self._of_error(error)
-
-    def _was_shot(self) -> bool:
-        """torchrun saw the first process die by a signal: other exceptions came after it."""
         report = self._report
-        return report is not None and signal_of(report.error.exit_code) in causes.SHOT
+        if error is None or (report and signal_of(report.error.exit_code) in causes.SHOT):
+            return None  # torchrun saw the first process die by a signal: other errors came after
+        return self._of_error(error)
 
     def _of_fault(self, seen: FaultSeen) -> RootCause:
         assert seen.entry is not None
@@ -179,10 +178,6 @@ class _Seen:
         if is_shard and cause is Cause.DATA:
             cause = Cause.CHECKPOINT
         return RootCause(cause, seen.at, seen, raised, confidence=0.95)
-
-    def _of_generic(self, seen: FaultSeen) -> RootCause:
-        cause = Cause.NAN if _NAN.search(seen.fault.text) else Cause.CRASH
-        return RootCause(cause, seen.at, seen, self._report, confidence=0.6)
 
     def _of_error(self, seen: ErrorSeen) -> RootCause:
         name, message = seen.error.error, seen.error.message

@@ -280,19 +280,14 @@ def has_stopped(job: Job, settings: Settings) -> bool:
     return is_over or stall(job, settings) is not None
 
 
-def _least(settings: Settings) -> float:
-    """Return the shortest limit there can be; most evaluations end here."""
-    by_probe = settings.hang.probe_floor_seconds - settings.hang.look_seconds
-    return min(by_probe, settings.deadlines.training.floor_seconds)
-
-
 def _exceeded_limit(job: Job, since: float, settings: Settings) -> Stall | None:
     probe = probed_ranks(job, settings)
     silent = job.now - since
     if probe.has_iterations and not is_behind_the_log(job, probe.beating, settings):
         silent = standstill(job, probe, settings)
-    if silent < _least(settings):
-        return None
+    by_probe = settings.hang.probe_floor_seconds - settings.hang.look_seconds
+    if silent < min(by_probe, settings.deadlines.training.floor_seconds):
+        return None  # no limit is shorter
     allowed = patience(job, probe, settings)
     if allowed is None or silent < allowed.seconds or _is_dying(job, since, settings):
         return None

@@ -71,7 +71,8 @@ class _Traceback(Block):
         if body[0] in " \t":
             frame = _FRAME.match(body)
             if frame and frame[3]:
-                self._note(frame[3].strip())
+                name = frame[3].strip()
+                self._during |= {key for key, known in _DURING.items() if known.fullmatch(name)}
             if frame and self._error is None:
                 self._where = f"{frame[1]}:{frame[2]}" + (f" in {frame[3]}" if frame[3] else "")
             return True
@@ -84,9 +85,6 @@ class _Traceback(Block):
         if self._error is None:
             self._error = (found[1], (found[2] or "")[:MAX_TEXT])
         return True
-
-    def _note(self, function: str) -> None:
-        self._during.update(name for name, known in _DURING.items() if known.fullmatch(function))
 
     def finish(self) -> Iterable[Event]:
         if self._launcher or not (self._error or self._where):

@@ -112,16 +112,12 @@ def _typed(name: str, text: str) -> Scalar | bool:
         return None
     if name == "async_save":
         return text == "True"
-    return text[:MAX_TEXT] if name in _TEXTS else _count(text)
+    value = text[:MAX_TEXT] if name in _TEXTS else scalar(text)
+    return value if name in _TEXTS or isinstance(value, int) else None
 
 
 def _flag_or_scalar(text: str) -> Scalar:
     return text == "True" if text in {"True", "False"} else scalar(text)
-
-
-def _count(text: str) -> int | None:
-    value = scalar(text)
-    return value if isinstance(value, int) else None
 
 
 def _precision(values: dict[str, str]) -> str | None:
@@ -177,7 +173,9 @@ class _Report(Block):
         if found := _MIN_MAX.fullmatch(line.body):
             self._values[found[1]] = (float(found[2]), float(found[3]))
         elif (found := _RANK.fullmatch(line.body)) and self._name:
-            self._widen(self._name, float(found[2]))
+            value = float(found[2])
+            low, high = self._values.get(self._name, (value, value))
+            self._values[self._name] = (min(low, value), max(high, value))
         elif found := _MAX.fullmatch(line.body):
             self._values[found[1]] = (float(found[2]), float(found[2]))
         elif found := _NAME.fullmatch(line.body):
@@ -189,10 +187,6 @@ class _Report(Block):
         elif self._values and _STEP in line.text:
             self.done = True  # the next lines are read together again
         return found is not None
-
-    def _widen(self, name: str, value: float) -> None:
-        low, high = self._values.get(name, (value, value))
-        self._values[name] = (min(low, value), max(high, value))
 
     def finish(self) -> Iterable[Event]:
         if self._values:

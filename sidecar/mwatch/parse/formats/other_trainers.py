@@ -192,34 +192,25 @@ class _Train(_Entries):
         rate = next((values[name] for name in values if name.startswith("lr-")), None)
         flops = values.get(_TFLOPS)
         in_batches = self.header["unit"] == "batch" and self.header["epoch"] is None
-        step = _whole(values.get("time/batch"), 1)
-        iteration = int(self.header["now"]) if in_batches or step is None else step
+        batch = _whole(values.get("time/batch"), 1)
+        iteration = int(self.header["now"]) if in_batches or batch is None else batch
         if self.header["unit"] != "batch":
             values[f"time/{self.header['unit']} total"] = int(self.header["total"])
-        yield Batch(
-            iteration=iteration,
-            total_iterations=int(self.header["total"]) if in_batches else None,
+        step = self.context.step(
+            self.line,
+            iteration,
+            int(self.header["total"]) if in_batches else None,
+            "composer",
             timestamp=stamp(self.line.text),
             consumed_samples=_whole(values.get("time/sample"), 0),
-            elapsed_ms=None,
             learning_rate=rate if isinstance(rate, int | float) else None,
-            global_batch_size=None,
             losses={name: loss for name, loss in losses.items() if loss is not None},
-            loss_scale=None,
             grad_norm=_real(values.get("l2_norm/grad/global")),
-            num_zeros=None,
-            params_norm=None,
             throughput_tflops=flops / 1e12 if isinstance(flops, int | float) else None,
-            skipped=None,
-            nan=None,
             covers=1,
-            first_of_process=self.context.coverage.step(iteration).first_of_process,
             extra=values,
-            rank=self.line.rank,
-            file=self.context.file,
-            line=self.line.number,
-            flavour=self.flavour,
         )
+        yield Batch(*step)
 
 
 class _Eval(_Entries):
