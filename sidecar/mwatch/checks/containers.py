@@ -29,11 +29,9 @@ def _name(workload: Workload) -> Iterator[CheckHit]:
         found = [str(one.get("name")) for one in named(each.pod.get("containers"))]
         reported = ", ".join(found) or "none"
         if "pytorch" not in found:
-            yield CheckHit(
-                (*each.path, "spec", "containers"),
-                f"{each.name} has no container named 'pytorch' (found: {reported})",
-                "rename the one that trains: the operator accepts no other name",
-            )
+            what = f"{each.name} has no container named 'pytorch' (found: {reported})"
+            fix = "rename the one that trains: the operator accepts no other name"
+            yield CheckHit((*each.path, "spec", "containers"), what, fix)
 
 
 def _readiness(workload: Workload) -> Iterator[CheckHit]:
@@ -102,11 +100,9 @@ def _rendezvous(workload: Workload) -> Iterator[CheckHit]:
     ids = {each.name: each.environment.get("RDZV_ID") for each in training(workload)}
     if len(ids) > 1 and len(set(ids.values())) > 1:
         message = ", ".join(f"{name} {value or 'none'}" for name, value in ids.items())
-        yield CheckHit(
-            (*training(workload)[-1].container_path, "env"),
-            f"RDZV_ID differs between the pods ({message}): they never meet",
-            "give all of them the same",
-        )
+        what = f"RDZV_ID differs between the pods ({message}): they never meet"
+        fix = "give all of them the same"
+        yield CheckHit((*training(workload)[-1].container_path, "env"), what, fix)
 
 
 def _undefined(workload: Workload) -> Iterator[CheckHit]:
@@ -161,17 +157,12 @@ def _save_load(workload: Workload) -> Iterator[CheckHit]:
                 path, "there is no --save: nothing to resume from", "give --save and --load"
             )
         elif each.arguments.keys().isdisjoint(LOAD):
-            yield CheckHit(
-                path,
-                "there is no --load: a restart begins at iteration 0 and saves over its past",
-                "give --load the folder of --save",
-            )
+            what = "there is no --load: a restart begins at iteration 0 and saves over its past"
+            yield CheckHit(path, what, "give --load the folder of --save")
         elif save is not None and load is not None and save != load:
-            yield CheckHit(
-                path,
-                f"--save {save} and --load {load} differ: a restart goes back to the old one",
-                "make them equal, and name a first checkpoint by --pretrained-checkpoint",
-            )
+            what = f"--save {save} and --load {load} differ: a restart goes back to the old one"
+            fix = "make them equal, and name a first checkpoint by --pretrained-checkpoint"
+            yield CheckHit(path, what, fix)
 
 
 def _volume(workload: Workload) -> Iterator[CheckHit]:
@@ -180,27 +171,20 @@ def _volume(workload: Workload) -> Iterator[CheckHit]:
         if save is None or not save.startswith("/"):
             continue
         if mount_of(each, save) is None:
-            yield CheckHit(
-                each.container_path,
-                f"{each.name} saves to {save}, which is on no volume: it dies with the container",
-                "mount a volume that all pods share there",
-            )
+            what = f"{each.name} saves to {save}, which is on no volume: it dies with the container"
+            yield CheckHit(each.container_path, what, "mount a volume that all pods share there")
             continue
         if _is_each_pods_own(workload, each, save):
-            yield CheckHit(
-                each.container_path,
-                f"{each.name} saves to {save} on a volume that each of its pods has for itself",
-                "use a volume that all pods share (a claim with ReadWriteMany)",
-            )
+            what = f"{each.name} saves to {save} on a volume that each of its pods has for itself"
+            fix = "use a volume that all pods share (a claim with ReadWriteMany)"
+            yield CheckHit(each.container_path, what, fix)
             continue
         volume = volume_of(each, save) or {}
         kind = next((key for key in _LOST if key in volume), None)
         if kind is not None:
-            yield CheckHit(
-                each.container_path,
-                f"{each.name} saves to {save} on a volume of kind {kind}, which {_LOST[kind]}",
-                "use a volume that all pods share (a claim with ReadWriteMany)",
-            )
+            what = f"{each.name} saves to {save} on a volume of kind {kind}, which {_LOST[kind]}"
+            fix = "use a volume that all pods share (a claim with ReadWriteMany)"
+            yield CheckHit(each.container_path, what, fix)
 
 
 def _is_each_pods_own(workload: Workload, replica: Replica, path: str) -> bool:
@@ -216,11 +200,9 @@ def _autoresume(workload: Workload) -> Iterator[CheckHit]:
     for each in training(workload)[:1]:
         text = " ".join((*each.words, *each.scripts))
         if any(name in text for name in _COMPOSER) and each.text("autoresume") != "true":
-            yield CheckHit(
-                each.container_path,
-                "autoresume is not set: a restart of Composer starts from scratch or is refused",
-                "give autoresume=true, a run_name and a save_folder",
-            )
+            what = "autoresume is not set: a restart of Composer starts from scratch or is refused"
+            fix = "give autoresume=true, a run_name and a save_folder"
+            yield CheckHit(each.container_path, what, fix)
 
 
 STORAGE_CHECKS = (

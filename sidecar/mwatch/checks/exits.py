@@ -133,20 +133,14 @@ def _after(
             "begin the script with: set -o pipefail",
         )
     elif launch.joint == "||" and rest and rest[0].words[0] in _HIDING:
-        yield CheckHit(
-            path,
-            f"{replica.name}: '|| {rest[0].words[0]}' hides the exit code of training",
-            "take it away",
-        )
+        what = f"{replica.name}: '|| {rest[0].words[0]}' hides the exit code of training"
+        yield CheckHit(path, what, "take it away")
     elif is_inner or launch.joint != ";" or not rest:
         return
     elif not stops_at_errors(script) and not _keeps_code(rest):
         last = "more" if rest[-1].words[0] in _KEYWORDS else f"'{rest[-1].words[0]}'"
-        yield CheckHit(
-            path,
-            f"{replica.name}: {last} comes after training and sets the exit code",
-            "begin the script with: set -e",
-        )
+        what = f"{replica.name}: {last} comes after training and sets the exit code"
+        yield CheckHit(path, what, "begin the script with: set -e")
 
 
 def _keeps_code(rest: list[ShellStatement]) -> bool:
@@ -190,11 +184,9 @@ def _grace(workload: Workload) -> Iterator[CheckHit]:
         grace = each.pod.get("terminationGracePeriodSeconds", _DEFAULT_GRACE)
         saves = "--exit-signal-handler" in each.arguments
         if saves and isinstance(grace, int) and grace <= _DEFAULT_GRACE:
-            yield CheckHit(
-                (*each.path, "spec", "terminationGracePeriodSeconds"),
-                f"{each.name} saves on SIGTERM, and has {grace} s for a step and a save",
-                "set terminationGracePeriodSeconds above both, 300 for a large model",
-            )
+            what = f"{each.name} saves on SIGTERM, and has {grace} s for a step and a save"
+            fix = "set terminationGracePeriodSeconds above both, 300 for a large model"
+            yield CheckHit((*each.path, "spec", "terminationGracePeriodSeconds"), what, fix)
 
 
 COMMAND_CHECKS = (
@@ -262,20 +254,16 @@ def _auto_resume(workload: Workload) -> Iterator[CheckHit]:
     if str(workload.annotations.get(_AUTO_RESUME, "")).lower() != "true":
         return
     if workload.annotations.get(_MODE) == "act":
-        yield CheckHit(
-            ("metadata", "annotations", _AUTO_RESUME),
-            "HyperPod's auto-resume and mwatch may both restart this job",
-            f"take one away: this annotation, or {_MODE}: observe",
-        )
+        what = "HyperPod's auto-resume and mwatch may both restart this job"
+        fix = f"take one away: this annotation, or {_MODE}: observe"
+        yield CheckHit(("metadata", "annotations", _AUTO_RESUME), what, fix)
 
 
 def _queue(workload: Workload) -> Iterator[CheckHit]:
     if workload.labels.get(_QUEUE):
-        yield CheckHit(
-            ("metadata", "labels", _QUEUE),
-            "Kueue owns the suspend field of this job",
-            "nothing: mwatch restarts it by deleting pods, not by suspending it",
-        )
+        what = "Kueue owns the suspend field of this job"
+        fix = "nothing: mwatch restarts it by deleting pods, not by suspending it"
+        yield CheckHit(("metadata", "labels", _QUEUE), what, fix)
 
 
 def _elastic(workload: Workload) -> Iterator[CheckHit]:
@@ -289,11 +277,8 @@ def _elastic(workload: Workload) -> Iterator[CheckHit]:
     if not any(each.name == "Master" for each in workload.replicas):
         reasons.append("the first worker that succeeds ends the job")
     if least != most and reasons:
-        yield CheckHit(
-            path,
-            f"elasticPolicy allows {least} to {most} replicas, but {' and '.join(reasons)}",
-            "take elasticPolicy away, or make both equal",
-        )
+        what = f"elasticPolicy allows {least} to {most} replicas, but {' and '.join(reasons)}"
+        yield CheckHit(path, what, "take elasticPolicy away, or make both equal")
     if isinstance(policy.get("maxRestarts"), int) and policy["maxRestarts"] > 0:
         yield CheckHit(
             (*path, "maxRestarts"),
@@ -320,11 +305,8 @@ def _gang(workload: Workload) -> Iterator[CheckHit]:
             "use restartPolicy: Never, backoffLimit: 0 and a failurePolicy of the JobSet",
         )
     if not alone and not policy.get("maxRestarts") and not policy.get("rules"):
-        yield CheckHit(
-            ("spec", "failurePolicy"),
-            "no failurePolicy lets the JobSet restart: the first pod that fails ends it",
-            "give spec.failurePolicy.maxRestarts",
-        )
+        what = "no failurePolicy lets the JobSet restart: the first pod that fails ends it"
+        yield CheckHit(("spec", "failurePolicy"), what, "give spec.failurePolicy.maxRestarts")
 
 
 def _retries_alone(workload: Workload, replica: Replica) -> bool:

@@ -66,11 +66,9 @@ def _shared(running: Running) -> Iterator[CheckHit]:
     for flag in _OTHERS:
         both = train & set(_prefixes(running.lists.get(flag, ())))
         if both:
-            yield CheckHit(
-                (),
-                f"{len(both)} files of {flag} are trained on as well, such as {min(both)}",
-                "the folder needs more than twice as many .bin files as CHUNKS",
-            )
+            what = f"{len(both)} files of {flag} are trained on as well, such as {min(both)}"
+            fix = "the folder needs more than twice as many .bin files as CHUNKS"
+            yield CheckHit((), what, fix)
 
 
 def _prefixes(words: tuple[str, ...]) -> list[str]:

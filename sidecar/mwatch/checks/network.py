@@ -32,11 +32,8 @@ def _variables(workload: Workload) -> Iterator[CheckHit]:
     for each in training(workload):
         path, settings = (*each.container_path, "env"), each.environment
         if settings.get("NCCL_SOCKET_IFNAME") == "eth0" and _is_aws(each):
-            yield CheckHit(
-                path,
-                f"{each.name}: NCCL_SOCKET_IFNAME=eth0, and no such interface on these instances",
-                "use ^lo, or leave it out",
-            )
+            what = f"{each.name}: NCCL_SOCKET_IFNAME=eth0, and no such interface on these instances"
+            yield CheckHit(path, what, "use ^lo, or leave it out")
         if settings.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE"):
             value = settings["NCCL_DEBUG"]
             message = f"{each.name}: NCCL_DEBUG={value} prints a lot on every rank"
@@ -47,11 +44,8 @@ def _variables(workload: Workload) -> Iterator[CheckHit]:
                 yield CheckHit(path, message, "leave it out unless you have measured")
         cache = settings.get("TRITON_CACHE_DIR")
         if cache and _PVC in (volume_of(each, cache) or {}):
-            yield CheckHit(
-                path,
-                f"{each.name}: TRITON_CACHE_DIR {cache} is on a shared volume, whose locks hang",
-                "use a folder in /tmp",
-            )
+            what = f"{each.name}: TRITON_CACHE_DIR {cache} is on a shared volume, whose locks hang"
+            yield CheckHit(path, what, "use a folder in /tmp")
 
 
 def _is_aws(replica: Replica) -> bool:
@@ -82,11 +76,8 @@ def _devices(workload: Workload) -> Iterator[CheckHit]:
         kind, efa = instance_type(each), requested(each, _EFA)
         wanted = _EFA_COUNTS.get(kind or "")
         if wanted is not None and efa != wanted and (gpus(each) or 0) >= 8:
-            yield CheckHit(
-                path,
-                f"{each.name} asks for {efa or 'no'} EFA devices; {kind} has {wanted}",
-                f"give {_EFA}: {wanted}, or NCCL runs over fewer of them",
-            )
+            what = f"{each.name} asks for {efa or 'no'} EFA devices; {kind} has {wanted}"
+            yield CheckHit(path, what, f"give {_EFA}: {wanted}, or NCCL runs over fewer of them")
         cards = requested(each, _RDMA)
         if cards is not None and gpus(each) is not None and cards != gpus(each):
             message = f"{each.name} asks for {gpus(each)} GPUs and {cards} {_RDMA}"
@@ -97,11 +88,9 @@ def _shared_memory(workload: Workload) -> Iterator[CheckHit]:
     for each in training(workload):
         if not gpus(each) or each.pod.get("hostIPC") is True or mount_of(each, _SHM):
             continue
-        yield CheckHit(
-            (*each.container_path, "volumeMounts"),
-            f"{each.name} has no volume at {_SHM}: 64 MiB is all that NCCL and data loaders get",
-            f"mount an emptyDir with medium: Memory at {_SHM}",
-        )
+        what = f"{each.name} has no volume at {_SHM}: 64 MiB is all that NCCL and data loaders get"
+        fix = f"mount an emptyDir with medium: Memory at {_SHM}"
+        yield CheckHit((*each.container_path, "volumeMounts"), what, fix)
 
 
 NETWORK_CHECKS = (

@@ -86,11 +86,9 @@ def _ranks(workload: Workload, replica: Replica) -> int | None:
 def _world_size(workload: Workload) -> Iterator[CheckHit]:
     shape = shape_of(workload)
     if shape is not None and shape.world and shape.world % shape.model:
-        yield CheckHit(
-            shape.path,
-            f"the world size {shape.world} does not divide by {shape.text}",
-            f"use a multiple of {shape.model} GPUs, or smaller parallel sizes",
-        )
+        what = f"the world size {shape.world} does not divide by {shape.text}"
+        fix = f"use a multiple of {shape.model} GPUs, or smaller parallel sizes"
+        yield CheckHit(shape.path, what, fix)
 
 
 def _batch(workload: Workload) -> Iterator[CheckHit]:
@@ -103,22 +101,16 @@ def _batch(workload: Workload) -> Iterator[CheckHit]:
         return
     data = shape.world // shape.model
     if whole % (micro * data):
-        yield CheckHit(
-            shape.path,
-            f"the global batch {whole} does not divide by micro batch {micro} x DP {data}",
-            f"use a multiple of {micro * data}",
-        )
+        what = f"the global batch {whole} does not divide by micro batch {micro} x DP {data}"
+        yield CheckHit(shape.path, what, f"use a multiple of {micro * data}")
 
 
 def _heads(workload: Workload) -> Iterator[CheckHit]:
     shape = shape_of(workload)
     heads = None if shape is None else shape.replica.number("--num-attention-heads")
     if shape is not None and heads and heads % shape.tensor:
-        yield CheckHit(
-            shape.path,
-            f"{heads} attention heads do not divide by TP {shape.tensor}",
-            "choose another tensor-parallel size",
-        )
+        what = f"{heads} attention heads do not divide by TP {shape.tensor}"
+        yield CheckHit(shape.path, what, "choose another tensor-parallel size")
 
 
 def _layers(workload: Workload) -> Iterator[CheckHit]:
@@ -127,11 +119,8 @@ def _layers(workload: Workload) -> Iterator[CheckHit]:
     if shape is None or not layers or any(each in shape.replica.arguments for each in _UNEVEN):
         return
     if layers % shape.pipeline:
-        yield CheckHit(
-            shape.path,
-            f"{layers} layers do not divide by PP {shape.pipeline}",
-            "choose another pipeline-parallel size",
-        )
+        what = f"{layers} layers do not divide by PP {shape.pipeline}"
+        yield CheckHit(shape.path, what, "choose another pipeline-parallel size")
 
 
 CHECKS = (
