@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from mwatch.decide.decide import decide, enact
+from mwatch.decide.decide import decide, record_action
 from mwatch.model.decision import Action
 from mwatch.model.event import Exit
 from mwatch.model.finding import Cause
@@ -23,12 +23,12 @@ from support.builders.job import START, add_checkpoints, add_sign, error
 def test_an_attempt_gets_one_action() -> None:
     built, done = died(350, number=3), record()
     first = decide(built, [finding(Cause.KILLED)], done, Settings())
-    written = enact(done, first, built, at=built.now)
+    written = record_action(done, first, built, at=built.now)
     again = decide(built, [finding(Cause.CRASH), finding(Cause.KILLED)], done, Settings())
     assert (again.action, again.cause) == (Action.NONE, Cause.KILLED)
     assert again.reason == "already decided for attempt 3: restart"
     assert again.finding == finding(Cause.KILLED)
-    assert enact(done, first, built, at=built.now + 9) is written
+    assert record_action(done, first, built, at=built.now + 9) is written
     assert len(done.acts) == 1
 
 
@@ -50,7 +50,7 @@ def test_deciding_changes_neither_the_job_nor_the_record() -> None:
 def test_what_is_written_down_tells_how_far_the_attempt_got() -> None:
     built, done = died(350, number=2), record(act(1, 100))
     decision = decide(built, [finding(Cause.OOM)], done, Settings())
-    written = enact(done, decision, built, at=built.now)
+    written = record_action(done, decision, built, at=built.now)
     assert written == act(
         2,
         350,
@@ -65,7 +65,7 @@ def test_what_is_written_down_tells_how_far_the_attempt_got() -> None:
 def test_a_decision_without_a_finding_is_known_by_its_cause() -> None:
     built, done = running(), record()
     healthy = decide(built, [], done, Settings())
-    assert enact(done, healthy, built, at=built.now).fingerprint == "healthy"
+    assert record_action(done, healthy, built, at=built.now).fingerprint == "healthy"
 
 
 def calm(built: Job) -> Cause:

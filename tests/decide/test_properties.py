@@ -7,7 +7,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mwatch.decide.decide import decide, enact
+from mwatch.decide.decide import decide, record_action
 from mwatch.decide.resume import choose, first_bad
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause, Finding, Severity
@@ -177,7 +177,7 @@ def test_restarts_in_any_window_never_exceed_the_budget(
         if decision.action is not Action.NONE:
             assert decision.act_at is not None
             now = max(now, decision.act_at)
-            enact(done, decision, built, at=now)
+            record_action(done, decision, built, at=now)
         past.append(built.attempt)
     times = [act.at for act in done.acts if act.action is Action.RESTART]
     for end in times:

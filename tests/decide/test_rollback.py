@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mwatch.decide.decide import enact
+from mwatch.decide.decide import record_action
 from mwatch.decide.resume import first_bad, target
 from mwatch.model.decision import Act, Action
 from mwatch.model.finding import Cause
@@ -126,7 +126,7 @@ def test_a_rollback_is_written_down_with_its_first_bad_iteration() -> None:
     built = bad_since(451, 400, 500)
     done = record()
     decision = decided(built, finding(Cause.NAN, since_iteration=451))
-    written = enact(done, decision, built, at=built.now)
+    written = record_action(done, decision, built, at=built.now)
     assert (written.first_bad, written.resume_from, written.quarantine_from) == (451, 400, 401)
     assert list(done.acts) == [written]
 

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from mwatch.decide.decide import decide, enact
+from mwatch.decide.decide import decide, record_action
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
 from mwatch.model.job import Attempt, Job, KnownCheckpoint
@@ -61,11 +61,11 @@ def test_two_rollbacks_and_a_crash_with_one_record() -> None:
     built, back = rolled_back()
     done = record()
     nan = finding(Cause.NAN, since_iteration=551)
-    enact(done, decide(built, [nan], done, Settings()), built, at=back.at)
+    record_action(done, decide(built, [nan], done, Settings()), built, at=back.at)
     later = second_attempt(built, back, last=450)
     crash = decide(later, [finding(Cause.CRASH)], done, Settings())
     assert (crash.action, crash.resume_from) == (Action.RESTART, 400)
-    enact(done, crash, later, at=later.now + 20)
+    record_action(done, crash, later, at=later.now + 20)
     third = second_attempt(built, back, last=560)
     third.attempt.number = 3
     third.past.append(Attempt(2, START, iteration=450))

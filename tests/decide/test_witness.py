@@ -70,7 +70,7 @@ def test_silence_alone_is_not_acted_on_and_the_reason_names_what_is_missing() ->
     decision = hang(running(silent=4000))
     assert decision.action is Action.NONE
     assert decision.reason == (
-        "not acted on: progress is silent for 4000 s, and no independent witness can be heard"
+        "not acted on: progress is silent for 4000 s, and there is no independent witness"
     )
 
 
@@ -86,7 +86,7 @@ def test_a_word_that_is_too_old_does_not_count() -> None:
     add_sign(built, CPU, FLAT, at=built.now - 121)
     decision = hang(built)
     assert decision.action is Action.NONE
-    assert "cpu_time has not spoken since" in decision.reason
+    assert "cpu_time has not reported since" in decision.reason
 
 
 def test_a_word_from_before_the_last_progress_speaks_of_another_time() -> None:

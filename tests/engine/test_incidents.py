@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from mwatch.decide.decide import enact
+from mwatch.decide.decide import record_action
 from mwatch.engine.incidents import MAX_INCIDENTS
 from mwatch.model.decision import DecisionRecord
 from mwatch.model.finding import Cause, Severity
@@ -193,7 +193,7 @@ def test_an_action_that_was_not_carried_out_after_all_is_taken_back() -> None:
     made = found.at(11, STALLED, decides=STALLED)
     found.acts(STALLED)
     (incident,) = found.incidents
-    act = enact(DecisionRecord(), made, found.job, found.job.now)
+    act = record_action(DecisionRecord(), made, found.job, found.job.now)
     found.log.reverted(act)
     assert (incident.acted_at, incident.is_carried_out) == (None, False)
     found.at(20)

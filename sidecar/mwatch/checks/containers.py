@@ -21,6 +21,29 @@ from mwatch.checks.pods import (
 from mwatch.model.checks.check import Check, CheckHit, CheckLevel
 from mwatch.model.checks.workload import Replica, Workload
 
+_OPERATOR = re.compile(
+    r"MASTER_ADDR|MASTER_PORT|WORLD_SIZE|RANK|PYTHONUNBUFFERED|PET_\w+|JOB_COMPLETION_INDEX"
+)
+"""Added to a container by the operator, or the controller of Jobs, behind the user's own."""
+_SERVICE = re.compile(r"[A-Z0-9_]+_(?:SERVICE_(?:HOST|PORT\w*)|PORT(?:_\w+)?)")
+"""Set for each Service of the namespace, before all others."""
+_REFERENCE = re.compile(r"(?<!\$)\$\((\w+)\)", re.ASCII)
+_SELECTORS = (
+    ("Service", ("spec", "selector")),
+    ("PodMonitor", ("spec", "selector", "matchLabels")),
+    ("ServiceMonitor", ("spec", "selector", "matchLabels")),
+    ("NetworkPolicy", ("spec", "podSelector", "matchLabels")),
+    ("PodDisruptionBudget", ("spec", "selector", "matchLabels")),
+)
+_LOST = {
+    "emptyDir": "dies with its pod",
+    "ephemeral": "dies with its pod",
+    "hostPath": "is one node's own disk",
+    "configMap": "cannot be written",
+    "secret": "cannot be written",
+}
+_COMPOSER = ("composer", "llmfoundry")
+
 
 def _name(workload: Workload) -> Iterator[CheckHit]:
     if workload.kind != "PyTorchJob":
@@ -62,22 +85,6 @@ def _keeps_names(workload: Workload) -> bool:
 CONTAINER_CHECKS = (
     Check("container-name", CheckLevel.ERROR, "a PyTorchJob's container is named pytorch", _name),
     Check("readiness-probe", CheckLevel.ERROR, "no container has a readinessProbe", _readiness),
-)
-
-
-_OPERATOR = re.compile(
-    r"MASTER_ADDR|MASTER_PORT|WORLD_SIZE|RANK|PYTHONUNBUFFERED|PET_\w+|JOB_COMPLETION_INDEX"
-)
-"""Added to a container by the operator, or the controller of Jobs, behind the user's own."""
-_SERVICE = re.compile(r"[A-Z0-9_]+_(?:SERVICE_(?:HOST|PORT\w*)|PORT(?:_\w+)?)")
-"""Set for each Service of the namespace, before all others."""
-_REFERENCE = re.compile(r"(?<!\$)\$\((\w+)\)", re.ASCII)
-_SELECTORS = (
-    ("Service", ("spec", "selector")),
-    ("PodMonitor", ("spec", "selector", "matchLabels")),
-    ("ServiceMonitor", ("spec", "selector", "matchLabels")),
-    ("NetworkPolicy", ("spec", "podSelector", "matchLabels")),
-    ("PodDisruptionBudget", ("spec", "selector", "matchLabels")),
 )
 
 
@@ -137,16 +144,6 @@ REFERENCE_CHECKS = (
     Check("rendezvous-id", CheckLevel.ERROR, "all pods have one RDZV_ID", _rendezvous),
     Check("undefined-variable", CheckLevel.WARNING, "variables are defined where used", _undefined),
 )
-
-
-_LOST = {
-    "emptyDir": "dies with its pod",
-    "ephemeral": "dies with its pod",
-    "hostPath": "is one node's own disk",
-    "configMap": "cannot be written",
-    "secret": "cannot be written",
-}
-_COMPOSER = ("composer", "llmfoundry")
 
 
 def _save_load(workload: Workload) -> Iterator[CheckHit]:

@@ -26,6 +26,21 @@ _LAUNCHER = re.compile(
     r"|accelerate|llmfoundry|\S*pretrain_\w+\.py|mwatch_gpt)(?=[\s\"']|$)"
 )
 SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
+_DEFAULT_GRACE = 30
+_HIDING = {"true", ":", "echo"}
+_TRAP = re.compile(r"\btrap\b[^\n]*\b(?:SIG)?TERM\b")
+_OPENING = frozenset({"if", "while", "until", "for", "case"})
+_CLOSING = frozenset({"fi", "done", "esac"})
+_BEFORE = frozenset({"then", "else", "do", "{", "!", "time"})
+_KEYWORDS = _CLOSING | {"then", "else", "do", "}", ")"}
+_SPEC_KEYS = {"PyTorchJob": {"runPolicy", "elasticPolicy", "nprocPerNode", "pytorchReplicaSpecs"}}
+_RUN_POLICY = frozenset({
+    "cleanPodPolicy", "ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit",
+    "suspend", "schedulingPolicy", "managedBy",
+})  # fmt: skip
+_AUTO_RESUME = "sagemaker.amazonaws.com/enable-job-auto-resume"
+_QUEUE = "kueue.x-k8s.io/queue-name"
+_MODE = "mwatch.dev/mode"
 
 
 class ShellStatement(NamedTuple):
@@ -81,15 +96,6 @@ def stops_at_errors(script: str) -> bool:
 
 def has_pipefail(script: str) -> bool:
     return "pipefail" in script or "PIPESTATUS" in script
-
-
-_DEFAULT_GRACE = 30
-_HIDING = {"true", ":", "echo"}
-_TRAP = re.compile(r"\btrap\b[^\n]*\b(?:SIG)?TERM\b")
-_OPENING = frozenset({"if", "while", "until", "for", "case"})
-_CLOSING = frozenset({"fi", "done", "esac"})
-_BEFORE = frozenset({"then", "else", "do", "{", "!", "time"})
-_KEYWORDS = _CLOSING | {"then", "else", "do", "}", ")"}
 
 
 def _masked(workload: Workload) -> Iterator[CheckHit]:
@@ -194,16 +200,6 @@ COMMAND_CHECKS = (
     Check("first-process", CheckLevel.WARNING, "SIGTERM reaches the trainer", _first_process),
     Check("grace-period", CheckLevel.WARNING, "there is time to save on SIGTERM", _grace),
 )
-
-
-_SPEC_KEYS = {"PyTorchJob": {"runPolicy", "elasticPolicy", "nprocPerNode", "pytorchReplicaSpecs"}}
-_RUN_POLICY = frozenset({
-    "cleanPodPolicy", "ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit",
-    "suspend", "schedulingPolicy", "managedBy",
-})  # fmt: skip
-_AUTO_RESUME = "sagemaker.amazonaws.com/enable-job-auto-resume"
-_QUEUE = "kueue.x-k8s.io/queue-name"
-_MODE = "mwatch.dev/mode"
 
 
 def _backoff(workload: Workload) -> Iterator[CheckHit]:

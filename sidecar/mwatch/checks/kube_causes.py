@@ -22,6 +22,19 @@ from mwatch.model.phase import JobPhase
 
 _LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _BY_CONTROLLER = frozenset({"SuccessfulDelete", "SuccessfulDeletePod"})
+UNSCHEDULED_SECONDS = 30.0
+"""A pod that a scheduler has just seen may find its place at the next look."""
+EVENT_SECONDS = 600.0
+_IMAGE = frozenset(
+    {
+        "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull",
+        "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed",
+    }
+)  # fmt: skip
+_VOLUME = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume", "ProvisioningFailed"})
+_CLAIM = ("persistentvolumeclaim", "volume node affinity", "volume count")
+_GATED = "SchedulingGated"
+_MAX_NAMES = 3
 
 
 def leaving(facts: KubeFacts) -> list[KubePod]:
@@ -70,21 +83,6 @@ def on_lost_node(pod: KubePod, nodes: Mapping[str, KubeNode] | None) -> bool:
     if node is None:
         return bool(pod.node)
     return not node.is_ready or any(taint.key in _LOST_NODE for taint in node.taints)
-
-
-UNSCHEDULED_SECONDS = 30.0
-"""A pod that a scheduler has just seen may find its place at the next look."""
-EVENT_SECONDS = 600.0
-_IMAGE = frozenset(
-    {
-        "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull",
-        "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed",
-    }
-)  # fmt: skip
-_VOLUME = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume", "ProvisioningFailed"})
-_CLAIM = ("persistentvolumeclaim", "volume node affinity", "volume count")
-_GATED = "SchedulingGated"
-_MAX_NAMES = 3
 
 
 def kube_causes(facts: KubeFacts) -> list[Finding]:

@@ -36,9 +36,26 @@ _OWN = frozenset({"overlay", "tmpfs", "ramfs", "rootfs"})
 _OVERDUE = 2.0
 _MIN_OVERDUE_SECONDS = 600.0
 _NO_SIDECAR = "no sidecar reports the volume; use mwatch inject"
+_SIDECAR = "mwatch"
+_TENSORBOARD = "--tensorboard-dir"
+_OF_A_CRD = ("PyTorchJob", "JobSet", "TrainJob")
+_LATE = 3.0
+_LEAST_SECONDS = 60.0
+_BY_ARGUMENTS = frozenset({"world-size", "batch", "heads", "layers", "save-load", "save-volume"})
+_DROPPED = frozenset({"misplaced-policy"})  # checks of fields that the API server does not keep
+_GONE = "the API server keeps nothing of it; give the file: mwatch diagnose -f FILE"
+_HIDDEN = "the trainer's arguments stand neither in the manifest nor in what it printed"
 
 
-def _data_files(running: Running) -> list[CheckHit] | NotChecked:
+Hits = list[CheckHit] | NotChecked
+
+
+def _hit(what: str, fix: str, level: CheckLevel | None = None) -> CheckHit:
+    """A running job has no line in a manifest."""
+    return CheckHit((), what, fix, level)
+
+
+def _data_files(running: Running) -> Hits:
     """Train, validation and test must not share files, and each needs its index."""
     found = list(_shared(running))
     files = _files(running)
@@ -47,28 +64,22 @@ def _data_files(running: Running) -> list[CheckHit] | NotChecked:
     for pod, each in files or ():
         if each.bin_bytes is not None and not each.is_unobservable and not each.idx_bytes:
             state = "is not there" if each.idx_bytes is None else "is empty"
-            found.append(
-                CheckHit((), f"{pod}: {each.prefix}.idx {state}", "run preprocess_data.py again")
-            )
+            found.append(_hit(f"{pod}: {each.prefix}.idx {state}", "run preprocess_data.py again"))
         if each.bin_bytes == 0:
-            found.append(
-                CheckHit((), f"{pod}: {each.prefix}.bin is empty", "prepare the data again")
-            )
+            found.append(_hit(f"{pod}: {each.prefix}.bin is empty", "prepare the data again"))
     return found
 
 
 def _shared(running: Running) -> Iterator[CheckHit]:
     train = set(_prefixes(running.lists.get(_TRAIN, ())))
     if _TRAIN in running.lists and not train:
-        yield CheckHit(
-            (), "no data file is left for training", "use fewer files to validate and test"
-        )
+        yield _hit("no data file is left for training", "use fewer files to validate and test")
     for flag in _OTHERS:
         both = train & set(_prefixes(running.lists.get(flag, ())))
         if both:
             what = f"{len(both)} files of {flag} are trained on as well, such as {min(both)}"
             fix = "the folder needs more than twice as many .bin files as CHUNKS"
-            yield CheckHit((), what, fix)
+            yield _hit(what, fix)
 
 
 def _prefixes(words: tuple[str, ...]) -> list[str]:
@@ -84,7 +95,7 @@ def _is_number(word: str) -> bool:
     return True
 
 
-def _data_prefix(running: Running) -> list[CheckHit] | NotChecked:
+def _data_prefix(running: Running) -> Hits:
     files = _files(running)
     if files is None:
         return NotChecked(running.why(VOLUME, _NO_SIDECAR))
@@ -92,7 +103,7 @@ def _data_prefix(running: Running) -> list[CheckHit] | NotChecked:
     if not seen:
         return NotChecked("the data folder is not mounted in the sidecars")
     return [
-        CheckHit((), f"{pod}: there is no {each.prefix}.bin", "check --data-path and the mount")
+        _hit(f"{pod}: there is no {each.prefix}.bin", "check --data-path and the mount")
         for pod, each in seen
         if each.bin_bytes is None
     ]
@@ -103,13 +114,12 @@ def _files(running: Running) -> list[tuple[str, DataFile]] | None:
     return found or None
 
 
-def _save_mount(running: Running) -> list[CheckHit] | NotChecked:
+def _save_mount(running: Running) -> Hits:
     mounts = _save_mounts(running)
     if not mounts:
         return NotChecked(running.why(VOLUME, _NO_SIDECAR))
     return [
-        CheckHit(
-            (),
+        _hit(
             f"{pod} saves to {each.path}, which is on {each.kind}: it dies with the pod",
             "mount a volume that all pods share there",
         )
@@ -124,7 +134,7 @@ def _save_mounts(running: Running) -> list[tuple[str, Mount]]:
     return [(pod, each) for pod, each in found if save is None or each.path == save]
 
 
-def _space(running: Running) -> list[CheckHit] | NotChecked:
+def _space(running: Running) -> Hits:
     free = [
         (each.free_bytes, pod) for pod, each in _save_mounts(running) if each.free_bytes is not None
     ]
@@ -137,7 +147,7 @@ def _space(running: Running) -> list[CheckHit] | NotChecked:
     if least >= 2 * size:
         return []
     message = f"{pod}: {least / 1e9:.1f} GB are free for checkpoints of {size / 1e9:.1f} GB"
-    return [CheckHit((), message, "make room for two of them, or the next save fails")]
+    return [_hit(message, "make room for two of them, or the next save fails")]
 
 
 def _checkpoint_bytes(running: Running) -> float | None:
@@ -154,7 +164,7 @@ def _checkpoint_bytes(running: Running) -> float | None:
     return float(_PER_PARAMETER * (12 * int(layers) * width * width + _VOCABULARY * width))
 
 
-def _tracker(running: Running) -> list[CheckHit] | NotChecked:
+def _tracker(running: Running) -> Hits:
     stored = running.stored
     if stored is None:
         return NotChecked(running.why(VOLUME, "no sidecar reports the save folder"))
@@ -164,19 +174,13 @@ def _tracker(running: Running) -> list[CheckHit] | NotChecked:
     by_number = {str(each.iteration): each for each in stored.checkpoints}
     found: list[CheckHit] = []
     if named is None:
-        found.append(
-            CheckHit(
-                (),
-                f"there is no tracker file in {stored.folder}: a restart starts from random",
-                "write the newest complete iteration into latest_checkpointed_iteration.txt",
-            )
-        )
+        what = f"there is no tracker file in {stored.folder}: a restart starts from random"
+        fix = "write the newest complete iteration into latest_checkpointed_iteration.txt"
+        found.append(_hit(what, fix))
     elif named in by_number and by_number[named].state == "incomplete":
         why = by_number[named].reason or "it is not complete"
-        found.append(
-            CheckHit((), f"the tracker file names iteration {named}: {why}",
-                 "name the newest complete one: mwatch checkpoints JOB lists them")
-        )  # fmt: skip
+        fix = "name the newest complete one: mwatch checkpoints JOB lists them"
+        found.append(_hit(f"the tracker file names iteration {named}: {why}", fix))
     return found + _overdue(running, max(stored.checkpoints, key=lambda each: each.iteration))
 
 
@@ -190,63 +194,35 @@ def _overdue(running: Running, newest: StoredCheckpoint) -> list[CheckHit]:
     age = running.facts.now - newest.written_at
     if age <= max(_OVERDUE * usual, _MIN_OVERDUE_SECONDS):
         return []
-    message = f"the newest checkpoint ({newest.iteration}) is {age / 60:.0f} min old; "
-    return [
-        CheckHit(
-            (), f"{message}one is due every {usual / 60:.0f} min", "see whether saves fail or hang"
-        )
-    ]
+    what = f"the newest checkpoint ({newest.iteration}) is {age / 60:.0f} min old; "
+    what += f"one is due every {usual / 60:.0f} min"
+    return [_hit(what, "see whether saves fail or hang")]
 
 
-def _running_save_load(running: Running) -> list[CheckHit] | NotChecked:
+def _running_save_load(running: Running) -> Hits:
     """As it really runs: a script may add arguments that the manifest does not show."""
     given = running.arguments
     if not given:
         return NotChecked(running.why(LOGS, "the arguments of the trainer are unknown"))
     save, load = given.get("--save"), given.get("--load")
     if not save:
-        return [
-            CheckHit((), "it runs without --save: nothing to resume from", "give --save, --load")
-        ]
+        return [_hit("it runs without --save: nothing to resume from", "give --save, --load")]
     if not load:
         message = "it runs without --load: a restart begins at iteration 0"
-        return [CheckHit((), message, f"give --load {save}")]
+        return [_hit(message, f"give --load {save}")]
     if save != load:
         message = f"it saves to {save} and loads from {load}: a restart goes back to the old one"
-        return [CheckHit((), message, "make them equal")]
+        return [_hit(message, "make them equal")]
     return []
 
 
-VOLUME_CHECKS = (
-    RunningCheck(
-        "data-files", CheckLevel.ERROR, "data files are whole, and not shared", _data_files
-    ),
-    RunningCheck("data-prefix", CheckLevel.ERROR, "the data that is named is there", _data_prefix),
-    RunningCheck(
-        "running-save-load", CheckLevel.ERROR, "--save and --load as it runs", _running_save_load
-    ),
-    RunningCheck("save-mount", CheckLevel.ERROR, "the save folder outlives the pod", _save_mount),
-    RunningCheck("save-space", CheckLevel.ERROR, "there is room for two checkpoints", _space),
-    RunningCheck("tracker", CheckLevel.WARNING, "the tracker names a whole, recent one", _tracker),
-)
-
-
-_SIDECAR = "mwatch"
-_TENSORBOARD = "--tensorboard-dir"
-_OF_A_CRD = ("PyTorchJob", "JobSet", "TrainJob")
-
-
-def _sidecar_kept(running: Running) -> list[CheckHit] | NotChecked:
+def _sidecar_kept(running: Running) -> Hits:
     """A CRD that does not know restartPolicy drops it, and the sidecar blocks the pod."""
     pruned = [each.name for each in running.workload.replicas if _is_pruned(each)]
     if pruned:
-        message = (
-            f"{', '.join(pruned)}: the sidecar is an init container that never ends, and the pod"
-        )
-        return [
-            CheckHit((), f"{message} waits for it: the CRD has dropped its restartPolicy",
-                 "mwatch inject --sidecar container, or a newer training operator")
-        ]  # fmt: skip
+        what = f"{', '.join(pruned)}: the sidecar is an init container that never ends, and the pod"
+        what += " waits for it: the CRD has dropped its restartPolicy"
+        return [_hit(what, "mwatch inject --sidecar container, or a newer training operator")]
     if running.workload.kind not in _OF_A_CRD:
         return []
     if running.kept is None:
@@ -254,9 +230,7 @@ def _sidecar_kept(running: Running) -> list[CheckHit] | NotChecked:
     if running.kept.restart_policy:
         return []
     message = f"the CRD of {running.workload.kind} drops restartPolicy of init containers"
-    return [
-        CheckHit((), message, "use mwatch inject --sidecar container, or auto", CheckLevel.INFO)
-    ]
+    return [_hit(message, "use mwatch inject --sidecar container, or auto", CheckLevel.INFO)]
 
 
 def _is_pruned(replica: Replica) -> bool:
@@ -265,7 +239,7 @@ def _is_pruned(replica: Replica) -> bool:
     return any(each.get("restartPolicy") != "Always" for each in ours)
 
 
-def _nodes(running: Running) -> list[CheckHit] | NotChecked:
+def _nodes(running: Running) -> Hits:
     nodes = running.facts.nodes
     names = {pod.node for pod in running.facts.pods if pod.node and not pod.is_over}
     if nodes is None:
@@ -274,14 +248,12 @@ def _nodes(running: Running) -> list[CheckHit] | NotChecked:
         return NotChecked("no pod is on a node")
     known = {each.name: each for each in nodes}
     found = [
-        CheckHit((), f"node {name} is gone, and pods of the job are on it", "see mwatch restart")
+        _hit(f"node {name} is gone, and pods of the job are on it", "see mwatch restart")
         for name in sorted(names)
         if name not in known
     ]
     for each in (known[name] for name in sorted(names) if name in known):
-        found += [
-            CheckHit((), f"node {each.name} {words}", fix) for words, fix in _node_problems(each)
-        ]
+        found += [_hit(f"node {each.name} {text}", fix) for text, fix in _node_problems(each)]
     return found
 
 
@@ -297,7 +269,7 @@ def _node_problems(node: KubeNode) -> Iterator[tuple[str, str]]:
             yield f"drives pods off: taint {taint.key}", f"kubectl describe node {node.name}"
 
 
-def _reclaim(running: Running) -> list[CheckHit] | NotChecked:
+def _reclaim(running: Running) -> Hits:
     if running.claims is None:
         return NotChecked(running.why(CLAIMS, "claims and storage classes were not read"))
     wanted = _save_claims(running)
@@ -308,8 +280,7 @@ def _reclaim(running: Running) -> list[CheckHit] | NotChecked:
     if not known or any(not each.reclaim for each in known):
         return NotChecked(running.why(CLAIMS, "the storage class of the claim was not read"))
     return [
-        CheckHit(
-            (),
+        _hit(
             f"claim {each.name} has reclaim policy Delete (storage class {each.storage_class}): "
             "deleting the claim deletes the checkpoints",
             "set persistentVolumeReclaimPolicy of its volume to Retain",
@@ -330,7 +301,7 @@ def _save_claims(running: Running) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _tensorboard(running: Running) -> list[CheckHit] | NotChecked:
+def _tensorboard(running: Running) -> Hits:
     replicas = training(running.workload)
     is_set = _TENSORBOARD in running.arguments or any(_TENSORBOARD in e.arguments for e in replicas)
     if not is_set:
@@ -340,10 +311,10 @@ def _tensorboard(running: Running) -> list[CheckHit] | NotChecked:
     if any("tensorboard" in each.lower() for each in running.services):
         return []
     message = f"{_TENSORBOARD} is set, and no Service in the namespace shows it"
-    return [CheckHit((), message, "run tensorboard --logdir there, or use mwatch's dashboards")]
+    return [_hit(message, "run tensorboard --logdir there, or use mwatch's dashboards")]
 
 
-def _rendezvous(running: Running) -> list[CheckHit] | NotChecked:
+def _rendezvous(running: Running) -> Hits:
     if not running.facts.pods:
         return NotChecked("there are no pods")
     ids = running.rendezvous
@@ -351,30 +322,12 @@ def _rendezvous(running: Running) -> list[CheckHit] | NotChecked:
         return []
     created = {pod.name: pod.created_at or 0.0 for pod in running.facts.pods}
     newest = max(ids, key=lambda pod: created.get(pod, 0.0))
-    return [
-        CheckHit(
-            (),
-            f"RDZV_ID differs between pods ({newest} has {ids[newest]}, "
-            f"{min(pod for pod in ids if ids[pod] != ids[newest])} another): they never meet",
-            "restart all of them together: mwatch restart JOB",
-        )
-    ]
+    other = min(pod for pod in ids if ids[pod] != ids[newest])
+    what = f"RDZV_ID differs between pods ({newest} has {ids[newest]}, {other} another)"
+    return [_hit(f"{what}: they never meet", "restart all of them together: mwatch restart JOB")]
 
 
-CLUSTER_CHECKS = (
-    RunningCheck("sidecar-kept", CheckLevel.ERROR, "the CRD keeps a native sidecar", _sidecar_kept),
-    RunningCheck("nodes", CheckLevel.ERROR, "the nodes of the job are well", _nodes),
-    RunningCheck("reclaim", CheckLevel.WARNING, "checkpoints outlive their claim", _reclaim),
-    RunningCheck("tensorboard", CheckLevel.INFO, "TensorBoard can be reached", _tensorboard),
-    RunningCheck("pod-rendezvous-id", CheckLevel.ERROR, "the pods have one RDZV_ID", _rendezvous),
-)
-
-
-_LATE = 3.0
-_LEAST_SECONDS = 60.0
-
-
-def _last_rank(running: Running) -> list[CheckHit] | NotChecked:
+def _last_rank(running: Running) -> Hits:
     """Iteration lines are printed by the last rank, which need not be in the last pod."""
     reported, job = running.progress, running.facts.job
     if job is None or job.finished:
@@ -391,21 +344,19 @@ def _last_rank(running: Running) -> list[CheckHit] | NotChecked:
             return NotChecked(
                 f"no iteration line in {reported.read_pods} logs; {missing} were not read"
             )
-        return [
-            CheckHit((), f"no pod of {reported.read_pods} has printed an iteration line",
-                 "is --log-interval too large, or does it still start?", CheckLevel.WARNING)
-        ]  # fmt: skip
+        what = f"no pod of {reported.read_pods} has printed an iteration line"
+        fix = "is --log-interval too large, or does it still start?"
+        return [_hit(what, fix, CheckLevel.WARNING)]
     age = running.facts.now - reported.line_at
     if reported.line_seconds is None or age <= max(_LATE * reported.line_seconds, _LEAST_SECONDS):
         return []
     pods = ", ".join(reported.line_pods[:2])
-    return [
-        CheckHit((), f"the last iteration line ({pods}) is {age:.0f} s old; one came every "
-             f"{reported.line_seconds:.0f} s", "see the verdict: it hangs, saves or evaluates")
-    ]  # fmt: skip
+    what = f"the last iteration line ({pods}) is {age:.0f} s old; one came every "
+    what += f"{reported.line_seconds:.0f} s"
+    return [_hit(what, "see the verdict: it hangs, saves or evaluates")]
 
 
-def _random(running: Running) -> list[CheckHit] | NotChecked:
+def _random(running: Running) -> Hits:
     reported = running.progress
     if not reported.read_pods:
         return NotChecked(running.why(LOGS, "no log could be read"))
@@ -415,43 +366,46 @@ def _random(running: Running) -> list[CheckHit] | NotChecked:
     has_past = reported.attempts > 1 or restarts or is_saved
     if not reported.random_start or not has_past:
         return []
-    return [
-        CheckHit((), f"it was restarted, and starts from random: {reported.random_start}",
-             "stop it, and check --load and the tracker file")
-    ]  # fmt: skip
+    what = f"it was restarted, and starts from random: {reported.random_start}"
+    return [_hit(what, "stop it, and check --load and the tracker file")]
 
 
-def _early(running: Running) -> list[CheckHit] | NotChecked:
+def _early(running: Running) -> Hits:
     reported, job = running.progress, running.facts.job
-    if job is None or job.finished != "Succeeded":
-        return []
-    if reported.is_done or reported.asked_to_end:
+    if job is None or job.finished != "Succeeded" or reported.is_done or reported.asked_to_end:
         return []
     if reported.iteration is None or reported.total_iterations is None:
         return NotChecked(running.why(LOGS, "no log shows how far it got"))
     if reported.iteration >= reported.total_iterations:
         return []
-    return [
-        CheckHit((), f"{job.kind.value} is Succeeded, but training stopped at iteration "
-             f"{reported.iteration} of {reported.total_iterations}",
-             "look for a masked exit code ('| tee' without pipefail), then start it again")
-    ]  # fmt: skip
+    what = f"{job.kind.value} is Succeeded, but training stopped at iteration "
+    what += f"{reported.iteration} of {reported.total_iterations}"
+    fix = "look for a masked exit code ('| tee' without pipefail), then start it again"
+    return [_hit(what, fix)]
 
 
-PROGRESS_CHECKS = (
+RUNNING: tuple[RunningCheck, ...] = (
+    RunningCheck(
+        "data-files", CheckLevel.ERROR, "data files are whole, and not shared", _data_files
+    ),
+    RunningCheck("data-prefix", CheckLevel.ERROR, "the data that is named is there", _data_prefix),
+    RunningCheck(
+        "running-save-load", CheckLevel.ERROR, "--save and --load as it runs", _running_save_load
+    ),
+    RunningCheck("save-mount", CheckLevel.ERROR, "the save folder outlives the pod", _save_mount),
+    RunningCheck("save-space", CheckLevel.ERROR, "there is room for two checkpoints", _space),
+    RunningCheck("tracker", CheckLevel.WARNING, "the tracker names a whole, recent one", _tracker),
+    RunningCheck("sidecar-kept", CheckLevel.ERROR, "the CRD keeps a native sidecar", _sidecar_kept),
+    RunningCheck("nodes", CheckLevel.ERROR, "the nodes of the job are well", _nodes),
+    RunningCheck("reclaim", CheckLevel.WARNING, "checkpoints outlive their claim", _reclaim),
+    RunningCheck("tensorboard", CheckLevel.INFO, "TensorBoard can be reached", _tensorboard),
+    RunningCheck("pod-rendezvous-id", CheckLevel.ERROR, "the pods have one RDZV_ID", _rendezvous),
     RunningCheck(
         "last-rank", CheckLevel.ERROR, "iteration lines come, and come in time", _last_rank
     ),
     RunningCheck("random-start", CheckLevel.ERROR, "a restart goes on from a checkpoint", _random),
     RunningCheck("early-success", CheckLevel.ERROR, "Succeeded means that it is done", _early),
 )
-
-
-RUNNING: tuple[RunningCheck, ...] = (*VOLUME_CHECKS, *CLUSTER_CHECKS, *PROGRESS_CHECKS)
-_BY_ARGUMENTS = frozenset({"world-size", "batch", "heads", "layers", "save-load", "save-volume"})
-_DROPPED = frozenset({"misplaced-policy"})  # checks of fields that the API server does not keep
-_GONE = "the API server keeps nothing of it; give the file: mwatch diagnose -f FILE"
-_HIDDEN = "the trainer's arguments stand neither in the manifest nor in what it printed"
 
 
 def look(running: Running) -> list[Outcome]:

@@ -26,6 +26,8 @@ _TYPE_LABEL = "node.kubernetes.io/instance-type"
 _RDMA = "rdma/ib"
 _SHM = "/dev/shm"
 _PVC = "persistentVolumeClaim"
+_FLAGS = ("--rdzv-backend", "--rdzv_backend")
+_ENDPOINTS = ("--rdzv-endpoint", "--rdzv_endpoint")
 
 
 def _variables(workload: Workload) -> Iterator[CheckHit]:
@@ -103,10 +105,6 @@ NETWORK_CHECKS = (
     ),
     Check("shared-memory", CheckLevel.WARNING, "there is a large /dev/shm", _shared_memory),
 )
-
-
-_FLAGS = ("--rdzv-backend", "--rdzv_backend")
-_ENDPOINTS = ("--rdzv-endpoint", "--rdzv_endpoint")
 
 
 def _store(workload: Workload) -> Iterator[CheckHit]:

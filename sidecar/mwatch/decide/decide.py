@@ -29,19 +29,37 @@ from mwatch.model.fault import AvoidNode
 from mwatch.model.finding import Cause, CulpritState, Finding, Severity
 from mwatch.model.job import Job
 from mwatch.model.phase import DeadlineSlot
-from mwatch.model.settings import ActSettings, Settings
+from mwatch.model.settings import Settings
+
+_FIXES = {
+    Cause.USER_ERROR: "fix the error",
+    Cause.DATA: "fix the data, or leave the bad part out",
+}
+_SMALLER = "use a smaller micro batch, recompute activations or split the model further"
+_LEAK = "look for a leak, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
-def act_at(
-    job: Job,
-    finding: Finding,
-    settings: Settings,
-    *,
-    backoff_seconds: float,
-    lost_iterations: int,
-) -> float:
+class _Case(NamedTuple):
+    job: Job
+    finding: Finding
+    findings: Sequence[Finding]
+    record: DecisionRecord
+    settings: Settings
+    rule: CauseRule
+    witnesses: tuple[Witness, ...] = ()
+    proof: str = ""
+
+    @property
+    def summary(self) -> str:
+        return self.finding.summary.rstrip(". ")
+
+
+def _act_at(case: _Case, *, backoff_seconds: float, lost_iterations: int) -> float:
     """The same at each evaluation while nothing changes: evaluating again does not postpone it."""
-    earliest = _began(job, finding) + backoff_seconds
+    job, finding, settings = case.job, case.finding, case.settings
+    since = job.attempt.last_progress if finding.since_time is None else finding.since_time
+    # The end of the attempt if it is over: its first sign may be hours older.
+    earliest = max(since, job.attempt.ended_at or since) + backoff_seconds
     wait = _wait_seconds(job, finding, lost_iterations, settings)
     if wait:
         earliest = max(earliest, job.attempt.last_progress + wait)
@@ -74,33 +92,15 @@ def _hidden_load_seconds(job: Job) -> float:
     durations = job.calibration.durations
     if durations[DeadlineSlot.LOADING]:
         return 0.0
-    return (
-        durations[DeadlineSlot.FIRST_SAVE].median()
-        or durations[DeadlineSlot.SAVING].median()
-        or 0.0
-    )
-
-
-def _began(job: Job, finding: Finding) -> float:
-    """The end of the attempt if it is over: its first sign may be hours older."""
-    since = job.attempt.last_progress if finding.since_time is None else finding.since_time
-    ended = job.attempt.ended_at
-    return since if ended is None else max(since, ended)
-
-
-_FIXES = {
-    Cause.USER_ERROR: "fix the error",
-    Cause.DATA: "fix the data, or leave the bad part out",
-}
-_SMALLER = "use a smaller micro batch, recompute activations or split the model further"
-_LEAK = "look for a leak, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    first = durations[DeadlineSlot.FIRST_SAVE].median()
+    return first or durations[DeadlineSlot.SAVING].median() or 0.0
 
 
 def after_stop(job: Job, finding: Finding, settings: Settings) -> str:
     """Propose what a person may do about a stopped job."""
     choice = resume.choose(job, before=finding.since_iteration)
     place = "start again" if choice.iteration is None else f"resume from {choice.iteration}"
-    place = "choose a checkpoint to resume from manually" if choice.nothing_complete else place
+    place = "choose by hand what to resume from" if choice.nothing_complete else place
     if finding.cause is Cause.OOM:
         return f"{_memory(job, settings)}, then {place}"
     entry = job.catalogue.get(finding.fault or "")
@@ -131,14 +131,7 @@ def in_a_row(job: Job, record: DecisionRecord) -> int:
     return count
 
 
-def rerun_refusal(job: Job, record: DecisionRecord, settings: ActSettings) -> str | None:
-    asked = in_a_row(job, record) + 1
-    if asked <= settings.max_reruns:
-        return None
-    return f"Megatron asked {asked} times in a row to be resumed at the same place (exit 16)"
-
-
-def enact(record: DecisionRecord, decision: Decision, job: Job, at: float) -> Act:
+def record_action(record: DecisionRecord, decision: Decision, job: Job, at: float) -> Act:
     """Append the action to `record`, at most once per attempt; later calls return the first."""
     before = record.of_attempt(decision.attempt)
     if before is not None:
@@ -163,17 +156,6 @@ def enact(record: DecisionRecord, decision: Decision, job: Job, at: float) -> Ac
     )
     record.acts.append(act)
     return act
-
-
-class _Case(NamedTuple):
-    job: Job
-    finding: Finding
-    findings: Sequence[Finding]
-    record: DecisionRecord
-    settings: Settings
-    rule: CauseRule
-    witnesses: tuple[Witness, ...] = ()
-    proof: str = ""
 
 
 def decide(
@@ -258,24 +240,14 @@ def _gave_up(job: Job) -> bool:
     return GIVE_UP_EXIT_CODE in codes
 
 
-def _summary(case: _Case) -> str:
-    return case.finding.summary.rstrip(". ")
-
-
 def _stop(case: _Case, reason: str, proposal: str | None = None) -> Decision:
-    at = act_at(
-        case.job,
-        case.finding,
-        case.settings,
-        backoff_seconds=case.settings.act.backoff_first_seconds,
-        lost_iterations=0,
-    )
+    first = case.settings.act.backoff_first_seconds
     return Decision(
         Action.STOP,
         case.finding.cause,
         case.job.attempt.number,
-        f"{_summary(case)}: {reason}",
-        act_at=at,
+        f"{case.summary}: {reason}",
+        act_at=_act_at(case, backoff_seconds=first, lost_iterations=0),
         finding=case.finding,
         witnesses=case.witnesses,
         spends_budget=False,
@@ -287,11 +259,8 @@ def _from_random(case: _Case) -> Decision:
     better = resume.older_than_attempt(case.job)
     if better.iteration is None:
         return _nothing(case.job, case.finding.cause, better.reason, case.finding)
-    return _stop(
-        case,
-        f"it trains random weights while {better.reason}",
-        f"fix the load path and resume from checkpoint {better.iteration}",
-    )
+    proposal = f"fix the load path and resume from checkpoint {better.iteration}"
+    return _stop(case, f"it trains random weights while {better.reason}", proposal)
 
 
 def _restart(case: _Case) -> Decision:
@@ -304,22 +273,17 @@ def _restart(case: _Case) -> Decision:
     refused = _refusal(case, choice)
     if refused is not None:
         return _stop(case, refused)
-    at = act_at(
-        job,
-        case.finding,
-        settings,
-        backoff_seconds=history.backoff_seconds(case.record, job.now, settings.act),
-        lost_iterations=max(0, (job.attempt.iteration or 0) - (choice.iteration or 0)),
-    )
+    backoff = history.backoff_seconds(case.record, job.now, settings.act)
+    lost = max(0, (job.attempt.iteration or 0) - (choice.iteration or 0))
     is_step_back = case.rule.resume in (Resume.BEFORE_BAD, Resume.BEFORE_FAILED)
     return Decision(
         Action.RESTART,
         case.finding.cause,
         job.attempt.number,
-        f"{_summary(case)}: {case.proof}",
+        f"{case.summary}: {case.proof}",
         resume_from=choice.iteration,
         resume_reason=choice.reason,
-        act_at=at,
+        act_at=_act_at(case, backoff_seconds=backoff, lost_iterations=lost),
         finding=case.finding,
         witnesses=case.witnesses,
         quarantine_from=(choice.iteration or 0) + 1 if is_step_back else None,
@@ -345,7 +309,9 @@ def _refusal(case: _Case, choice: resume.ResumeChoice) -> str | None:
     job, record, limits = case.job, case.record, case.settings.act
     reasons = [choice.reason if choice.nothing_complete else None]
     if case.finding.cause is Cause.RERUN:
-        reasons.append(rerun_refusal(job, record, limits))
+        asked = in_a_row(job, record) + 1
+        text = f"Megatron asked {asked} times in a row to be resumed at the same place (exit 16)"
+        reasons.append(text if asked > limits.max_reruns else None)
     if case.rule.counts_as_no_progress:
         loops = (each for each in case.findings if each.detector in LOOP_DETECTORS)
         reasons += [each.summary for each in loops if each.severity is Severity.CRITICAL]

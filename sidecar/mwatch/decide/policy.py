@@ -15,6 +15,7 @@ GIVE_UP_EXIT_CODE = 93
 
 LOOP_DETECTORS = frozenset({"crash_loop", "no_progress"})
 """They judge past attempts: what would be a restart becomes a stop."""
+_LEVELS = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
 
 
 class Proof(StrEnum):
@@ -90,8 +91,6 @@ RULES: dict[Cause, CauseRule] = {
         _WATCHED,
     ),
 }  # fmt: skip
-
-_LEVELS = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
 
 
 def level(severity: Severity) -> int:

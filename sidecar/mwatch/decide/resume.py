@@ -25,6 +25,7 @@ from mwatch.model.settings import Settings
 
 _MAX_NAMED = 4
 _BAD_TRACKER = frozenset({"checkpoint-tracker-invalid", "checkpoint-no-iteration"})
+_MAX_NUMBERS = 8
 
 
 class ResumeChoice(NamedTuple):
@@ -83,19 +84,13 @@ def _was_misled(job: Job, failed: int | None) -> bool:
 def older_than_attempt(job: Job) -> ResumeChoice:
     """Return the newest usable checkpoint from before the current attempt."""
     attempt = job.attempt
-    older = {
-        number: known
-        for number, known in job.checkpoints.items()
-        if _is_older(known, attempt)
-        and known.stored != "unverified"
-        and refusal(job, known) is None
-    }
-    newest = max(older, default=None)
+    older = (known for known in job.checkpoints.values() if _is_older(known, attempt))
+    usable = (known for known in older if known.stored != "unverified" and not refusal(job, known))
+    newest = max((known.iteration for known in usable), default=None)
     if newest is None:
         return ResumeChoice(None, "no usable checkpoint is older than this attempt")
-    return ResumeChoice(
-        newest, f"checkpoint {newest}: it was there before attempt {attempt.number}"
-    )
+    reason = f"checkpoint {newest}: it was there before attempt {attempt.number}"
+    return ResumeChoice(newest, reason)
 
 
 def has_none_before(job: Job, iteration: int) -> bool:
@@ -169,11 +164,7 @@ def _was_written(job: Job, known: KnownCheckpoint) -> bool:
 
 
 def _reason_for(
-    job: Job,
-    chosen: KnownCheckpoint,
-    known: Iterable[KnownCheckpoint],
-    before: int | None,
-    limit: str,
+    job: Job, chosen: KnownCheckpoint, known: list[KnownCheckpoint], before: int | None, limit: str
 ) -> str:
     place = f" {limit}" if limit else ""
     if chosen.stored == "unverified":
@@ -205,9 +196,6 @@ def _named(numbers: list[int]) -> str:
         return f"{', '.join(shown)} and {len(numbers) - _MAX_NAMED} more are"
     verb = "is" if len(shown) == 1 else "are"
     return f"{' and '.join(shown)} {verb}"
-
-
-_MAX_NUMBERS = 8
 
 
 def first_bad(job: Job, finding: Finding) -> int:
@@ -256,9 +244,9 @@ def rollback_refusal(
     ever = [act for act in record.acts if act.first_bad is not None]  # a stop fixes no data
     again = _same_samples(job, ever, bad, settings)
     if again is not None:
+        back = f"{again.first_bad} before the rollback to {again.resume_from or 'the beginning'}"
         return (
-            f"the same samples failed twice: the numbers went bad at iteration {bad}, and at "
-            f"{again.first_bad} before the rollback to {again.resume_from or 'the beginning'}"
+            f"the same samples failed twice: the numbers went bad at iteration {bad}, and at {back}"
         )
     if len(done) >= settings.checkpoints.max_rollbacks:
         return f"{len(done)} rollbacks were made already: the numbers keep going bad"

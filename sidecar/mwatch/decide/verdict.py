@@ -32,6 +32,8 @@ _RANKS: tuple[frozenset[Cause], ...] = (
 )
 _BY_CAUSE = {cause: place for place, causes in enumerate(_RANKS) for cause in causes}
 _LAST = len(_RANKS)
+_UNEXPECTED = "rerun-unexpected-result"
+_NOT_FINITE = re.compile(r"Unexpected result -?(?:nan|inf)\b", re.IGNORECASE)
 
 
 def ranked(job: Job, findings: Iterable[Finding]) -> Sequence[Finding]:
@@ -70,10 +72,6 @@ def _place(job: Job, finding: Finding) -> int:
         if first_bad is None or (last is not None and first_bad <= last):
             return -1
     return _BY_CAUSE.get(finding.cause, _LAST)
-
-
-_UNEXPECTED = "rerun-unexpected-result"
-_NOT_FINITE = re.compile(r"Unexpected result -?(?:nan|inf)\b", re.IGNORECASE)
 
 
 def verdict(job: Job, findings: Sequence[Finding], decision: Decision) -> Verdict:

@@ -29,6 +29,43 @@ from mwatch.model.settings import Settings
 _STALL_DETECTORS = frozenset({"stalled"})
 """They compare the silence with the deadline of the phase already."""
 _DEATH_DETECTORS = frozenset({"crashed", "finished_early"})
+COLLECTIVES = frozenset({SignSource.NCCL_RAS, SignSource.FLIGHT_RECORDER})
+SPINNING_PHASES = frozenset({JobPhase.TRAINING, JobPhase.EVALUATING})
+"""In the others a busy CPU does real work: it compiles, reads or writes."""
+_IN_LINE = frozenset({SignState.ALL_EQUAL, SignState.FLAT})
+_WAITING = "collective"
+"""Phase in which the probe sees a rank that waits for others."""
+_STILL = frozenset({SignState.FLAT, SignState.STOPPED, SignState.DEAD})
+_OUT_OF_LINE = frozenset({SignState.STUCK, SignState.NEVER_JOINED, SignState.OUT_OF_STEP})
+AGREES: dict[SignSource, frozenset[SignState]] = {
+    SignSource.PROCESS: frozenset({SignState.STOPPED, SignState.DEAD}),
+    SignSource.CPU_TIME: _STILL,
+    SignSource.GPU_ACTIVITY: _STILL,
+    SignSource.NCCL_RAS: _OUT_OF_LINE | {SignState.FLAT, SignState.BEHIND},
+    SignSource.FLIGHT_RECORDER: _OUT_OF_LINE,
+    SignSource.STACKS: frozenset({SignState.FLAT, SignState.STUCK}),
+    SignSource.TENSORBOARD: frozenset(),  # written with the log: no second witness of silence
+}
+"""States that confirm a stall. All ranks in the same place is usual in a healthy job."""
+_NAMES_A_RANK = frozenset(
+    {SignState.DEAD, SignState.STOPPED, SignState.NEVER_JOINED, SignState.OUT_OF_STEP}
+)
+"""One such rank explains why all others wait."""
+_LASTING = frozenset({SignState.DEAD, SignState.NEVER_JOINED, SignState.OUT_OF_STEP})
+"""Reported once, by a dump or a death; only progress refutes it."""
+_BUSY = frozenset({SignSource.CPU_TIME, SignSource.STACKS})
+_MAX_KEPT = 16
+"""Witnesses that are listed: there may be one for each of ten thousand ranks."""
+TIMEOUT_FAULTS = frozenset(
+    {
+        "collective-timeout", "collective-timeout-status", "desync-report", "ft-no-heartbeat",
+        "ft-section-timeout", "gil-hang", "global-timeout-signal", "gloo-timeout",
+        "monitor-ends-hang", "monitor-ends-timeout", "store-barrier-timeout", "watchdog-heartbeat",
+        "watchdog-stuck",
+    }
+)  # fmt: skip
+"""Catalogue entries by which the job itself reports a hang."""
+_MAX_WITNESSES = 8
 
 
 def is_over(job: Job) -> bool:
@@ -137,14 +174,6 @@ def _is_guessed(job: Job, finding: Finding) -> bool:
     return not any(end.exit_code or end.signal or end.reason for end in ends)
 
 
-COLLECTIVES = frozenset({SignSource.NCCL_RAS, SignSource.FLIGHT_RECORDER})
-SPINNING_PHASES = frozenset({JobPhase.TRAINING, JobPhase.EVALUATING})
-"""In the others a busy CPU does real work: it compiles, reads or writes."""
-_IN_LINE = frozenset({SignState.ALL_EQUAL, SignState.FLAT})
-_WAITING = "collective"
-"""Phase in which the probe sees a rank that waits for others."""
-
-
 class Spinning:
     """Ranks that are busy but only wait for another: no GPU works, and they are in a collective."""
 
@@ -191,40 +220,6 @@ class Spinning:
             return self._by_stream.get(moving.stream, [])
         rank = self._attempt.ranks.get(moving.sign.rank)
         return [] if rank is None else [rank]
-
-
-_STILL = frozenset({SignState.FLAT, SignState.STOPPED, SignState.DEAD})
-_OUT_OF_LINE = frozenset({SignState.STUCK, SignState.NEVER_JOINED, SignState.OUT_OF_STEP})
-AGREES: dict[SignSource, frozenset[SignState]] = {
-    SignSource.PROCESS: frozenset({SignState.STOPPED, SignState.DEAD}),
-    SignSource.CPU_TIME: _STILL,
-    SignSource.GPU_ACTIVITY: _STILL,
-    SignSource.NCCL_RAS: _OUT_OF_LINE | {SignState.FLAT, SignState.BEHIND},
-    SignSource.FLIGHT_RECORDER: _OUT_OF_LINE,
-    SignSource.STACKS: frozenset({SignState.FLAT, SignState.STUCK}),
-    SignSource.TENSORBOARD: frozenset(),  # written with the log: no second witness of silence
-}
-"""States that confirm a stall. All ranks in the same place is usual in a healthy job."""
-
-_NAMES_A_RANK = frozenset(
-    {SignState.DEAD, SignState.STOPPED, SignState.NEVER_JOINED, SignState.OUT_OF_STEP}
-)
-"""One such rank explains why all others wait."""
-_LASTING = frozenset({SignState.DEAD, SignState.NEVER_JOINED, SignState.OUT_OF_STEP})
-"""Reported once, by a dump or a death; only progress refutes it."""
-_BUSY = frozenset({SignSource.CPU_TIME, SignSource.STACKS})
-_MAX_KEPT = 16
-"""Witnesses that are listed: there may be one for each of ten thousand ranks."""
-
-TIMEOUT_FAULTS = frozenset(
-    {
-        "collective-timeout", "collective-timeout-status", "desync-report", "ft-no-heartbeat",
-        "ft-section-timeout", "gil-hang", "global-timeout-signal", "gloo-timeout",
-        "monitor-ends-hang", "monitor-ends-timeout", "store-barrier-timeout", "watchdog-heartbeat",
-        "watchdog-stuck",
-    }
-)  # fmt: skip
-"""Catalogue entries by which the job itself reports a hang."""
 
 
 class WitnessReports(NamedTuple):
@@ -340,9 +335,6 @@ def _missing(job: Job, settings: Settings) -> str:
     if not useless:
         return "there is no independent witness"
     return f"no independent witness agrees: {', '.join(useless)}"
-
-
-_MAX_WITNESSES = 8
 
 
 class Judgement(NamedTuple):

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from mwatch import detect
-from mwatch.decide.decide import decide, enact
+from mwatch.decide.decide import decide, record_action
 from mwatch.decide.policy import RULES, Resume
 from mwatch.engine.incidents import SILENCE, Incident, IncidentLog
 from mwatch.model.decision import Act, Action, Decision, DecisionRecord
@@ -105,7 +105,7 @@ class Engine:
         if self.record.of_attempt(decision.attempt) is not None:
             return
         job = self.job
-        enact(self.record, decision, job, at)
+        record_action(self.record, decision, job, at)
         if decision.quarantine_from is not None:
             self._suspected = decision.attempt, job.timeline.quarantine
             first_bad = decision.finding.since_iteration if decision.finding else None

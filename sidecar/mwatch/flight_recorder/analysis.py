@@ -69,23 +69,31 @@ def analyse(
         notes.append(f"the dump of {ranks_text(left)} is of an earlier time and was left out")
         ours = {rank: dump for rank, dump in ours.items() if rank not in left}
     missing = tuple(rank for rank in range(min(groups.world, MAX_MISSING)) if rank not in ours)
+    moments = (dump.last_at for dump in positions.dumps.values())
+    last_at = max((at for at in moments if at is not None), default=None)
+    places = {
+        rank: RankPlace(rank, SignState.UNKNOWN, last_text(positions, rank), ())
+        for rank in positions.dumps
+    }
+    unknown = Analysis(
+        SignState.UNKNOWN, "", 0.0, (), (), (), places, (), missing, None, last_at, tuple(notes)
+    )
     chains = Chains(positions)
     if positions.old:
-        return _moving(positions, missing, notes)
+        old = ranks_text(positions.old)
+        summary = (
+            f"the dumps are of different moments: the job went on after that of {old} was taken"
+        )
+        return unknown._replace(state=SignState.MOVING, summary=summary, confidence=0.6)
     if chains.ends:
-        return _concluded(chains, missing, notes)
-    idle = _no_rank_waits(positions, missing, notes)
-    lost = lost_alone(chains)
-    if not lost:
-        return idle
-    first = lost[0]
-    return idle._replace(
-        state=first.state,
-        summary=first.text,
-        confidence=first.confidence,
-        blamed=tuple(lost),
-        since=idle.last_at,
-    )
+        return _concluded(chains, unknown)
+    if lost := lost_alone(chains):
+        state, summary, confidence = lost[0].state, lost[0].text, lost[0].confidence
+        blamed = tuple(lost)
+        return unknown._replace(
+            state=state, summary=summary, confidence=confidence, blamed=blamed, since=last_at
+        )
+    return _no_rank_waits(positions, unknown)
 
 
 def _left_behind(positions: RankPositions) -> frozenset[int]:
@@ -97,7 +105,7 @@ def _left_behind(positions: RankPositions) -> frozenset[int]:
     )
 
 
-def _concluded(chains: Chains, missing: tuple[int, ...], notes: list[str]) -> Analysis:
+def _concluded(chains: Chains, unknown: Analysis) -> Analysis:
     positions = chains.positions
     blamed = blame(chains)
     end = _end_of(chains, blamed[0]) if blamed else chains.ends[0]
@@ -115,7 +123,7 @@ def _concluded(chains: Chains, missing: tuple[int, ...], notes: list[str]) -> An
             f"{clock(began(positions, end.node))}: look at the fabric"
         )
         links.append(summary)
-    return Analysis(
+    return unknown._replace(
         state=state,
         summary=summary,
         confidence=confidence,
@@ -124,10 +132,7 @@ def _concluded(chains: Chains, missing: tuple[int, ...], notes: list[str]) -> An
         chain_ranks=tuple(node for node in way if isinstance(node, int)),
         ranks=_places(chains, blamed),
         groups=_groups(chains),
-        missing=missing,
         since=None if end.since == float("inf") else end.since,
-        last_at=_last_at(positions),
-        notes=tuple(notes),
     )
 
 
@@ -152,22 +157,14 @@ def _places(chains: Chains, blamed: list[BlamedRank]) -> dict[int, RankPlace]:
         if rank in blamed_by_rank:
             state, text = blamed_by_rank[rank].state, blamed_by_rank[rank].text
         elif meeting is not None:
-            state, text = SignState.STUCK, _waits_text(positions, rank, meeting, for_whom)
+            others = [each for each in for_whom if each != rank]
+            text = f"rank {rank} waits in {meeting_text(positions, meeting)}"
+            text += f" for {ranks_text(others)}" if others else ""
+            state, text = SignState.STUCK, text + clock(positions.current[rank].at)
         else:
             state, text = SignState.UNKNOWN, f"waits in nothing; {last_text(positions, rank)}"
         found[rank] = RankPlace(rank, state, text, tuple(each for each in for_whom if each != rank))
     return found
-
-
-def _waits_text(
-    positions: RankPositions, rank: int, meeting: Meeting, for_whom: tuple[int, ...]
-) -> str:
-    others = [each for each in for_whom if each != rank]
-    whom = f" for {ranks_text(others)}" if others else ""
-    return (
-        f"rank {rank} waits in {meeting_text(positions, meeting)}{whom}"
-        f"{clock(positions.current[rank].at)}"
-    )
 
 
 def _groups(chains: Chains) -> tuple[GroupPlace, ...]:
@@ -184,24 +181,15 @@ def _groups(chains: Chains) -> tuple[GroupPlace, ...]:
     return tuple(found)
 
 
-def _moving(positions: RankPositions, missing: tuple[int, ...], notes: list[str]) -> Analysis:
-    old = ranks_text(positions.old)
-    summary = f"the dumps are of different moments: the job went on after that of {old} was taken"
-    return _without_blame(positions, SignState.MOVING, summary, 0.6, missing, notes)
-
-
-def _no_rank_waits(
-    positions: RankPositions, missing: tuple[int, ...], notes: list[str]
-) -> Analysis:
+def _no_rank_waits(positions: RankPositions, unknown: Analysis) -> Analysis:
     count = len(positions.dumps)
     if not count:
-        summary = "there is no dump that can be read"
-        return _without_blame(positions, SignState.UNKNOWN, summary, 0.0, missing, notes)
+        return unknown._replace(summary="there is no dump that can be read")
     summary = f"no rank waits in a recorded operation, by the dumps of {count} ranks"
-    if missing or not _are_level(positions.groups, positions):
-        return _without_blame(positions, SignState.UNKNOWN, summary, 0.1, missing, notes)
+    if unknown.missing or not _are_level(positions.groups, positions):
+        return unknown._replace(summary=summary, confidence=0.1)
     summary += ", and all have done as much: look at what they do outside of collectives"
-    return _without_blame(positions, SignState.ALL_EQUAL, summary, 0.3, missing, notes)
+    return unknown._replace(state=SignState.ALL_EQUAL, summary=summary, confidence=0.3)
 
 
 def _are_level(groups: Groups, positions: RankPositions) -> bool:
@@ -211,29 +199,6 @@ def _are_level(groups: Groups, positions: RankPositions) -> bool:
             if not group.has_p2p:
                 last.setdefault(groups.places[rank, name], set()).add(group.last)
     return all(len(numbers) == 1 for numbers in last.values())
-
-
-def _without_blame(
-    positions: RankPositions,
-    state: SignState,
-    summary: str,
-    confidence: float,
-    missing: tuple[int, ...],
-    notes: list[str],
-) -> Analysis:
-    places = {
-        rank: RankPlace(rank, SignState.UNKNOWN, last_text(positions, rank), ())
-        for rank in positions.dumps
-    }
-    return Analysis(
-        state, summary, confidence, (), (), (), places, (), missing, None, _last_at(positions),
-        tuple(notes),
-    )  # fmt: skip
-
-
-def _last_at(positions: RankPositions) -> float | None:
-    moments = (dump.last_at for dump in positions.dumps.values())
-    return max((at for at in moments if at is not None), default=None)
 
 
 def signs(analysis: Analysis) -> list[Sign]:

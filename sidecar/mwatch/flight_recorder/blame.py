@@ -29,6 +29,19 @@ from mwatch.model.observation import SignState
 _MAX_RANGES = 8
 _MAX_LINKS = 16
 _MAX_TIME = 253_402_300_000.0  # the year 9999
+_PROVEN = 0.95
+_UNANSWERED = 0.9
+_NO_DUMP = 0.85
+_UNSURE = 0.6
+_MOST_MISSING = 0.4
+_NOT_COME = 0.3
+_OUT_OF_STEP = 0.9
+_INSIDE = 0.75
+_RING = 0.5
+_LOST = 0.7
+_MAX_COMPARED = 64
+_MAX_BLAMED = 16
+_SAME_MOMENT = 0.2  # seconds within which ranks of a ring stopped together
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
@@ -101,21 +114,6 @@ def chain_text(chains: Chains, way: Sequence[Node]) -> list[str]:
             text += f" for rank {after}"
         found.append(text)
     return found[-_MAX_LINKS:]
-
-
-_PROVEN = 0.95
-_UNANSWERED = 0.9
-_NO_DUMP = 0.85
-_UNSURE = 0.6
-_MOST_MISSING = 0.4
-_NOT_COME = 0.3
-_OUT_OF_STEP = 0.9
-_INSIDE = 0.75
-_RING = 0.5
-_LOST = 0.7
-_MAX_COMPARED = 64
-_MAX_BLAMED = 16
-_SAME_MOMENT = 0.2  # seconds within which ranks of a ring stopped together
 
 
 def blame(chains: Chains) -> list[BlamedRank]:

@@ -36,6 +36,31 @@ _PACKED = re.compile(
     re.DOTALL,
 )
 _VALUES = {b"\x88": True, b"\x89": False}
+_BY_EVENTS = frozenset({"nccl", "rccl", "xccl"})
+"""Libraries whose records follow the device's events."""
+_P2P = re.compile(r"(send|recv)\w* (\d{1,9})(->|<-)(\d{1,9})")
+UNKNOWN_PEER = (-1, -1)
+_BATCH = "coalesced"
+"""The record that stands for a whole batch; some are named `ALLGATHER_coalesced` and the like."""
+_SENT = frozenset({"all_reduce", "allreduce_coalesced", "broadcast", "reduce", "_reduce_oop"})
+_SCATTERED = frozenset({"reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single"})
+_GATHERED = frozenset({"all_gather", "_all_gather_base", "all_gather_single"})
+"""Input or output is the same on every member; in other operations sizes may differ."""
+_MAX_TENSORS = 64
+_MAX_DIMENSIONS = 16
+_MAX_TEXT = 200
+GLANCED = ("state", "profiling_name", "retired", "is_p2p")  # what `is_past` needs to know
+MAX_STEPS = 8_000_000
+"""Steps of the pickle machine: 80,000 records, forty times the buffer of torch's default."""
+MAX_RECORDS = 100_000
+MAX_GROUPS = 4096
+LOOKED_AT = 320
+"""Newest records that are read in full; older ones that are done only name their group."""
+KEPT = 192  # newest records that are kept: several steps of a group, or one step of a large model
+KEPT_PENDING = 256
+_SECOND = "second recorder"
+_KEYS = {str, int}
+_NUMBER = re.compile(r"\d{1,9}")
 
 
 def load_dump(data: bytes, max_steps: int) -> Any:
@@ -103,21 +128,6 @@ class _DumpMachine(PickleMachine):
     steps: ClassVar[Steps] = {**PLAIN_STEPS, ord("}"): dict_or_record}
 
 
-_BY_EVENTS = frozenset({"nccl", "rccl", "xccl"})
-"""Libraries whose records follow the device's events."""
-_P2P = re.compile(r"(send|recv)\w* (\d{1,9})(->|<-)(\d{1,9})")
-UNKNOWN_PEER = (-1, -1)
-_BATCH = "coalesced"
-"""The record that stands for a whole batch; some are named `ALLGATHER_coalesced` and the like."""
-_SENT = frozenset({"all_reduce", "allreduce_coalesced", "broadcast", "reduce", "_reduce_oop"})
-_SCATTERED = frozenset({"reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single"})
-_GATHERED = frozenset({"all_gather", "_all_gather_base", "all_gather_single"})
-"""Input or output is the same on every member; in other operations sizes may differ."""
-_MAX_TENSORS = 64
-_MAX_DIMENSIONS = 16
-_MAX_TEXT = 200
-
-
 class Recorded(NamedTuple):
     record: int
     group: str
@@ -162,9 +172,6 @@ class Recorded(NamedTuple):
     def is_over(self) -> bool:
         done = self.state == "completed"
         return done or (self.is_retired and self.library not in _BY_EVENTS)
-
-
-GLANCED = ("state", "profiling_name", "retired", "is_p2p")  # what `is_past` needs to know
 
 
 def is_past(entry: Mapping[str, Any]) -> bool:
@@ -305,19 +312,6 @@ def _integer(value: object) -> int | None:
 
 def _or(value: int | None, other: int) -> int:
     return other if value is None else value
-
-
-MAX_STEPS = 8_000_000
-"""Steps of the pickle machine: 80,000 records, forty times the buffer of torch's default."""
-MAX_RECORDS = 100_000
-MAX_GROUPS = 4096
-LOOKED_AT = 320
-"""Newest records that are read in full; older ones that are done only name their group."""
-KEPT = 192  # newest records that are kept: several steps of a group, or one step of a large model
-KEPT_PENDING = 256
-_SECOND = "second recorder"
-_KEYS = {str, int}
-_NUMBER = re.compile(r"\d{1,9}")
 
 
 def read_dump(data: bytes, rank: int) -> Dump:

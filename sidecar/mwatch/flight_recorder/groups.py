@@ -18,6 +18,18 @@ from mwatch.model.collective import Dump
 
 Cell = frozenset[int]
 _MAX_WORLD = 1 << 15  # above it no split is searched for: jobs that large do not use gloo
+MAX_WORLD = 1 << 20
+_DEFAULT = "default_pg"
+_FIRST = "0"  # torch numbers groups as they are created: the first holds all ranks
+Ranks = tuple[int, ...]
+_DIMENSIONS = {
+    "TENSOR_MODEL_PARALLEL_GROUP": "tp",
+    "PIPELINE_MODEL_PARALLEL_GROUP": "pp",
+    "DATA_PARALLEL_GROUP": "dp",
+    "CONTEXT_PARALLEL_GROUP": "cp",
+    "EXPERT_MODEL_PARALLEL_GROUP": "ep",
+}
+"""Megatron's own descriptions."""
 
 
 def complete(seen: Sequence[Collection[int]], world: int) -> list[Cell | None]:
@@ -82,13 +94,6 @@ def _allows(seen: Sequence[Collection[int]], size: int, distance: int) -> bool:
             return False
         taken |= cells
     return True
-
-
-MAX_WORLD = 1 << 20
-_DEFAULT = "default_pg"
-_FIRST = "0"  # torch numbers groups as they are created: the first holds all ranks
-
-Ranks = tuple[int, ...]
 
 
 class Key(NamedTuple):
@@ -242,16 +247,6 @@ def _complete(
             possible = frozenset(range(world)) - taken
         ranks = tuple(sorted(members))
         yield key, ProcessGroup(name, description, ranks, possible, groups[key].has_p2p)
-
-
-_DIMENSIONS = {
-    "TENSOR_MODEL_PARALLEL_GROUP": "tp",
-    "PIPELINE_MODEL_PARALLEL_GROUP": "pp",
-    "DATA_PARALLEL_GROUP": "dp",
-    "CONTEXT_PARALLEL_GROUP": "cp",
-    "EXPERT_MODEL_PARALLEL_GROUP": "ep",
-}
-"""Megatron's own descriptions."""
 
 
 def coordinates(groups: Groups, rank: int) -> dict[str, int]:

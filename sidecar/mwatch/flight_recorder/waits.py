@@ -27,6 +27,10 @@ _TOGETHER = frozenset(
     }
 )  # fmt: skip
 """None of these ends for one member before every member has joined."""
+_LOOKED_BACK = 32
+_CONTEXT = 8
+Call = tuple[str, str]  # what is called, and its sizes and types
+_MOMENT_SECONDS = 5.0  # clocks of machines differ, and within a step every rank comes to a stop
 
 
 class Meeting(NamedTuple):
@@ -175,12 +179,6 @@ def _odd_ones(there: Mapping[int, Operation]) -> tuple[int, ...]:
     return ()
 
 
-_LOOKED_BACK = 32
-_CONTEXT = 8
-
-Call = tuple[str, str]  # what is called, and its sizes and types
-
-
 class OutOfStep(NamedTuple):
     ranks: tuple[int, ...]  # the ranks that deviate; all members if that is unknown
     is_clear: bool
@@ -283,7 +281,6 @@ def strange_records(positions: RankPositions, rank: int) -> set[int]:
 
 Node = int | Meeting  # A rank, or an operation
 Edges = Mapping[Node, Sequence[Node]]
-_MOMENT_SECONDS = 5.0  # clocks of machines differ, and within a step every rank comes to a stop
 
 
 class End(NamedTuple):

@@ -26,6 +26,21 @@ _JSON_VERSION = re.compile(r'"nccl_version"\s*:\s*"([^"]{1,40})"')
 _BETWEEN = re.compile(r"[\s,]*")
 _RUNNING = 0
 _UNKNOWN_PID = -1
+MAX_RANKS = 65_536
+_TEXT_VERSION = re.compile(r"NCCL version (\S{1,40})")
+_NUMBERS = re.compile(r"\s*\d+(?:\s+\d+)+\s*")
+_GROUP = re.compile(r"\s*(\d+)\s+(\d+)\s+\d+\s+[\d-]+\s+(\d+)\s+\d+\s+[A-Z]+\s+[A-Z,]+\s*")
+"""Row of the summary: number, communicators, ranks per communicator."""
+_ABOUT = re.compile(r"#(\d+)-\d+ \(([0-9a-f]{1,16})\) ([A-Z]+)")
+_PROCESS = re.compile(r"\s+Process (\d+) on node (\S+) managing")
+_DIFFERENT = re.compile(r"\s+Communicator ranks have different (\w+)(?: operation)?(?: counts)?")
+_MANY = re.compile(r"\s+(\d+) ranks have (?:launched up to operation (\d+)|not launched any)")
+_RANK = re.compile(
+    r"\s+Rank (\d+)(?: has (?:launched up to operation (\d+)|(not launched)[^-]*|status \w+))? --"
+    r"(?: GPU .{1,60} managed by process (\d+) on node (\S+))?"
+)
+_MISSING_COUNT = re.compile(r"\s+Missing communicator data from (\d+) ranks?")
+_MISSING_RANKS = re.compile(r"\s+The missing ranks?: ([\d,]+)")
 
 
 def read_json(text: str) -> RasAnswer:
@@ -141,23 +156,6 @@ def _whole(value: object) -> int | None:
 def _list(value: object) -> list[dict[str, Any]]:
     found = value if isinstance(value, list) else []
     return [each for each in found if isinstance(each, dict)]
-
-
-MAX_RANKS = 65_536
-_TEXT_VERSION = re.compile(r"NCCL version (\S{1,40})")
-_NUMBERS = re.compile(r"\s*\d+(?:\s+\d+)+\s*")
-_GROUP = re.compile(r"\s*(\d+)\s+(\d+)\s+\d+\s+[\d-]+\s+(\d+)\s+\d+\s+[A-Z]+\s+[A-Z,]+\s*")
-"""Row of the summary: number, communicators, ranks per communicator."""
-_ABOUT = re.compile(r"#(\d+)-\d+ \(([0-9a-f]{1,16})\) ([A-Z]+)")
-_PROCESS = re.compile(r"\s+Process (\d+) on node (\S+) managing")
-_DIFFERENT = re.compile(r"\s+Communicator ranks have different (\w+)(?: operation)?(?: counts)?")
-_MANY = re.compile(r"\s+(\d+) ranks have (?:launched up to operation (\d+)|not launched any)")
-_RANK = re.compile(
-    r"\s+Rank (\d+)(?: has (?:launched up to operation (\d+)|(not launched)[^-]*|status \w+))? --"
-    r"(?: GPU .{1,60} managed by process (\d+) on node (\S+))?"
-)
-_MISSING_COUNT = re.compile(r"\s+Missing communicator data from (\d+) ranks?")
-_MISSING_RANKS = re.compile(r"\s+The missing ranks?: ([\d,]+)")
 
 
 @dataclass(slots=True)

@@ -27,6 +27,16 @@ _TOKEN_ID = 8
 _SCORE = 5.0  # bytes of an attention score: softmax 2, dropout mask 1, result 2
 _SCORE_BUFFER = 2.0
 """Megatron's own attention multiplies into one buffer, which it keeps for all layers."""
+MIB = 1024.0**2
+GIB = 1024.0**3
+WEIGHT_BYTES = 2.0
+GRADIENT_BYTES = 4.0
+OPTIMIZER_BYTES = 12.0
+LOGIT_BYTES = 8.0  # at the peak: logits 2, softmax in fp32 4, gradient 2
+ALLOCATOR_SHARE = 0.05
+CONTEXT_BYTES = 1.5 * GIB
+NCCL_BYTES = 400 * MIB
+_OVERHEAD = 1.05
 
 
 def tokens(shape: ModelShape, layout: ParallelLayout) -> int:
@@ -117,17 +127,6 @@ def logit_count(shape: ModelShape, layout: ParallelLayout) -> float:
     return tokens(shape, layout) * shape.padded_vocabulary(layout.tensor) / layout.tensor
 
 
-MIB = 1024.0**2
-GIB = 1024.0**3
-WEIGHT_BYTES = 2.0
-GRADIENT_BYTES = 4.0
-OPTIMIZER_BYTES = 12.0
-LOGIT_BYTES = 8.0  # at the peak: logits 2, softmax in fp32 4, gradient 2
-ALLOCATOR_SHARE = 0.05
-CONTEXT_BYTES = 1.5 * GIB
-NCCL_BYTES = 400 * MIB
-
-
 class StageMemory(NamedTuple):
     stage: int
     parameters: int
@@ -208,9 +207,6 @@ def fullest(shape: ModelShape, layout: ParallelLayout) -> StageMemory:
         kinds.setdefault((ends, stages.held(shape, layout, number)), number)
     found = (stage(shape, layout, each) for each in kinds.values())
     return max(found, key=lambda each: each.total)
-
-
-_OVERHEAD = 1.05
 
 
 class Footprint(NamedTuple):

@@ -23,6 +23,13 @@ from mwatch.plan.memory import Footprint, footprint
 from mwatch.plan.shape import GPT2_VOCABULARY, PRESETS, ModelShape
 from mwatch.plan.storage import Saving, Store
 
+VERSION = 1
+_HEAD = (
+    "# SPDX-FileCopyrightText: The mwatch authors\n# SPDX-License-Identifier: Apache-2.0\n"
+    "# Made by 'mwatch plan'; for charts/megatron-training: helm install NAME CHART -f THIS\n"
+)
+_CUSTOM = "custom"
+
 
 class PlanRequest(NamedTuple):
     model: str  # the preset's name, or `custom`
@@ -189,9 +196,6 @@ def _nearest(request: PlanRequest) -> ParallelLayout:
     )  # fmt: skip
 
 
-VERSION = 1
-
-
 def plan_json(plan: CapacityPlan) -> dict[str, Any]:
     cluster = plan.request.cluster
     found: dict[str, Any] = {
@@ -265,13 +269,6 @@ def _save_json(plan: CapacityPlan, save: SaveCost) -> dict[str, Any]:
 
 def _saving_json(plan: CapacityPlan, saving: Saving) -> dict[str, Any]:
     return {**saving._asdict(), "interval_steps": plan.steps(saving.interval_seconds)}
-
-
-_HEAD = (
-    "# SPDX-FileCopyrightText: The mwatch authors\n# SPDX-License-Identifier: Apache-2.0\n"
-    "# Made by 'mwatch plan'; for charts/megatron-training: helm install NAME CHART -f THIS\n"
-)
-_CUSTOM = "custom"
 
 
 def values(plan: CapacityPlan) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from mwatch.plan.shape import PRESETS, Experts, ModelShape, Preset, find_preset
 from mwatch.plan.storage import TIERS, Store
 
 _NEEDED = ("layers", "hidden", "heads", "sequence")
+Rows = list[tuple[str, ...]]
 
 
 def preset(name: str) -> Preset:
@@ -125,9 +126,6 @@ def fixed(model: Preset | None, given: dict[str, Any]) -> Fixed:
 
 def recompute(text: str | None) -> Recompute | None:
     return None if text is None else Recompute(text)
-
-
-Rows = list[tuple[str, ...]]
 
 
 def known_presets() -> Rows:

@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 GPT2_VOCABULARY = 50257
+_AKS = "Megatron-LM on AKS"
+_HYPERPOD = "Megatron-LM on HyperPod EKS; arXiv 2104.04473, table 1"
+_BOX = "torchrun on a GPU box"
+_FOUNDRY = "LLM-Foundry v0.18.0, scripts/train/yamls/pretrain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +102,6 @@ class Preset(NamedTuple):
     global_batch: int | None = None  # none: 16 for each GPU
     trainer: Literal["megatron", "llm-foundry"] = "megatron"
     source: str = ""
-
-
-_AKS = "Megatron-LM on AKS"
-_HYPERPOD = "Megatron-LM on HyperPod EKS; arXiv 2104.04473, table 1"
-_BOX = "torchrun on a GPU box"
-_FOUNDRY = "LLM-Foundry v0.18.0, scripts/train/yamls/pretrain"
 
 
 def _aks(layers: int, hidden: int, heads: int, sequence: int, tensor: int, pipeline: int) -> Preset:

@@ -20,6 +20,14 @@ from mwatch.plan.layout import ParallelLayout
 from mwatch.plan.shape import ModelShape
 
 TIB = 1024.0**4
+BYTES_PER_PARAMETER = 14
+SHARDED_BYTES_PER_PARAMETER = 12  # with FSDP: the fp32 weights are the only ones
+HOST_GBYTES = 10.0
+"""GB/s from one GPU to its machine's memory, with many GPUs: what an async save waits for."""
+LEAST_STALL_SECONDS = 1.0
+FAILURES_PER_1000_GPU_DAYS = 0.47
+"""Llama 3 405B: 419 unexpected interruptions of 16,384 GPUs in 54 days."""
+_LONGEST_EXPONENT = 50.0
 
 
 class Tier(NamedTuple):
@@ -78,13 +86,6 @@ def usual_stores(cloud: str) -> tuple[Store, ...]:
     return tuple(store(each) for name, each in TIERS.items() if name.startswith(kinds))
 
 
-BYTES_PER_PARAMETER = 14
-SHARDED_BYTES_PER_PARAMETER = 12  # with FSDP: the fp32 weights are the only ones
-HOST_GBYTES = 10.0
-"""GB/s from one GPU to its machine's memory, with many GPUs: what an async save waits for."""
-LEAST_STALL_SECONDS = 1.0
-
-
 def size(shape: ModelShape, layout: ParallelLayout) -> int:
     each = SHARDED_BYTES_PER_PARAMETER if layout.fully_sharded else BYTES_PER_PARAMETER
     return each * parameters.total(shape, layout.tensor)
@@ -102,11 +103,6 @@ def _own(layout: ParallelLayout, held: parameters.GpuParameters) -> float:
     if layout.distributed_optimizer or layout.fully_sharded:
         return held.dense / (layout.data * layout.context) + held.expert / layout.expert_data
     return held.total
-
-
-FAILURES_PER_1000_GPU_DAYS = 0.47
-"""Llama 3 405B: 419 unexpected interruptions of 16,384 GPUs in 54 days."""
-_LONGEST_EXPONENT = 50.0
 
 
 class Saving(NamedTuple):

@@ -159,6 +159,9 @@ EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
 """Cause by id of the entry, where its runbook names the wrong one."""
 
 _BY_ID = {id: cause for cause, ids in EXCEPTIONS.items() for id in ids}
+_SAME_TEXT = 40
+REPORTS = ("elastic", "launcher")
+"""Kinds of errors by which a launcher reports an exit, most telling first."""
 
 
 def cause_of(entry: CatalogueEntry) -> Cause:
@@ -253,11 +256,6 @@ def cause_of_load_error(error: str | None, message: str) -> Cause:
 
 def _last_part(error: str | None) -> str:
     return (error or "").rpartition(".")[2]
-
-
-_SAME_TEXT = 40
-REPORTS = ("elastic", "launcher")
-"""Kinds of errors by which a launcher reports an exit, most telling first."""
 
 
 def explains(fault: FaultSeen, seen: ErrorSeen) -> bool:

@@ -34,6 +34,19 @@ _WAITING = "collective"
 _WORKING = frozenset({"compute", "training"})
 _FETCHING = "data"
 _BEFORE_STEPS = frozenset({JobPhase.STARTING, JobPhase.LOADING, JobPhase.FIRST_STEP})
+_NAMED = {
+    SignState.DEAD: CulpritState.SILENT,
+    SignState.STOPPED: CulpritState.SILENT,
+    SignState.NEVER_JOINED: CulpritState.NEVER_JOINED,
+    SignState.OUT_OF_STEP: CulpritState.OUT_OF_STEP,
+    SignState.BEHIND: CulpritState.BEHIND,
+    SignState.STUCK: CulpritState.STUCK,
+}
+"""Culprit state by sign, strongest sign first."""
+_FINAL = frozenset(
+    {SignState.DEAD, SignState.STOPPED, SignState.NEVER_JOINED, SignState.OUT_OF_STEP}
+)
+_MAX_SIGNS = 4
 
 
 class Suspect(NamedTuple):
@@ -119,21 +132,6 @@ def equal_suspect(probe: ProbedRanks, world: int | None) -> Suspect | None:
         return Suspect(beating[0].rank, CulpritState.STUCK, text)
     text = f"probe: no rank is behind, {count} of {world} are in {common}"
     return Suspect(None, CulpritState.ALL_EQUAL, text)
-
-
-_NAMED = {
-    SignState.DEAD: CulpritState.SILENT,
-    SignState.STOPPED: CulpritState.SILENT,
-    SignState.NEVER_JOINED: CulpritState.NEVER_JOINED,
-    SignState.OUT_OF_STEP: CulpritState.OUT_OF_STEP,
-    SignState.BEHIND: CulpritState.BEHIND,
-    SignState.STUCK: CulpritState.STUCK,
-}
-"""Culprit state by sign, strongest sign first."""
-_FINAL = frozenset(
-    {SignState.DEAD, SignState.STOPPED, SignState.NEVER_JOINED, SignState.OUT_OF_STEP}
-)
-_MAX_SIGNS = 4
 
 
 class BlameResult(NamedTuple):

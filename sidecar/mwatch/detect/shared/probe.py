@@ -18,6 +18,8 @@ from mwatch.model.job import Job, RankState
 from mwatch.model.observation import Source
 from mwatch.model.settings import HangSettings, Settings
 
+_known: ContextVar[dict[int, ProbedRanks] | None] = ContextVar("probed_ranks", default=None)
+
 
 class ProbedRanks(NamedTuple):
     """The ranks as their probes show them; both lists are empty without probes."""
@@ -39,7 +41,6 @@ class ProbedRanks(NamedTuple):
 
 
 NO_PROBES = ProbedRanks([], [], 0.0)
-_known: ContextVar[dict[int, ProbedRanks] | None] = ContextVar("probed_ranks", default=None)
 
 
 @contextmanager

@@ -45,6 +45,12 @@ STUCK_HERE = frozenset({"watchdog-heartbeat", "watchdog-stuck"})
 
 _GROUP = re.compile(r"\[(PG [^\]\n]{1,120}?) Rank \d+\]")
 _ENQUEUED = re.compile(r"last enqueued (?:NCCL )?work: (\d{1,18})")
+_PROBE = 0.7
+_LOG = 0.5
+_CAREFUL = 0.3
+_ASIDE = frozenset({JobPhase.SAVING, JobPhase.EVALUATING, JobPhase.ASYNC_FINALIZE})
+_NEVER = frozenset({JobPhase.QUEUED, JobPhase.SCHEDULING, JobPhase.ENDED})
+_GIVEN_UP = 0.9
 
 
 def given_up(job: Job, since: float) -> FaultSeen | None:
@@ -89,13 +95,6 @@ def absentee(job: Job, since: float) -> int | None:
 
 def _since(job: Job, since: float) -> list[FaultSeen]:
     return [seen for seen in job.attempt.faults if seen.at >= since]
-
-
-_PROBE = 0.7
-_LOG = 0.5
-_CAREFUL = 0.3
-
-_ASIDE = frozenset({JobPhase.SAVING, JobPhase.EVALUATING, JobPhase.ASYNC_FINALIZE})
 
 
 class Patience(NamedTuple):
@@ -243,10 +242,6 @@ def _save_seconds(job: Job, last: Step, known: Cadence, settings: Settings) -> f
     if has_multiple(_unprinted(job, last, known), job.layout.save_interval):
         return _learnt(job, JobPhase.SAVING, settings)
     return 0.0
-
-
-_NEVER = frozenset({JobPhase.QUEUED, JobPhase.SCHEDULING, JobPhase.ENDED})
-_GIVEN_UP = 0.9
 
 
 class Stall(NamedTuple):

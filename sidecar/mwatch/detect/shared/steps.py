@@ -20,6 +20,12 @@ from mwatch.model.job import Step
 # when steps are skipped: they are never the main loss.
 _USUAL = ("loss", "lm_loss", "lm-loss", "reduced_train_loss", "loss/train/total")
 _SIDE = re.compile(r"balanc|\bz_?loss|aux|mtp|indexer|moe|router|expert", re.I)
+_NEAR = 32
+_FAR = 1100
+_FEW = 20
+_RUN = 4
+WINDOW = 400  # newest lines that define what is usual
+Reading = Callable[[Step], float | None]
 
 
 @lru_cache(maxsize=1024)
@@ -54,12 +60,6 @@ def printed_loss(step: Step) -> float | None:
     if loss is None or not math.isfinite(loss) or is_all_skipped(step):
         return None
     return loss
-
-
-_NEAR = 32
-_FAR = 1100
-_FEW = 20
-_RUN = 4
 
 
 def streak_start(steps: deque[Step], is_in: Callable[[Step], bool]) -> int:
@@ -134,11 +134,6 @@ def first_iteration(steps: deque[Step], index: int) -> int:
     """Return the first iteration of the line that the line before does not cover."""
     first = steps[index].first_covered
     return max(first, steps[index - 1].iteration + 1) if index else first
-
-
-WINDOW = 400  # newest lines that define what is usual
-
-Reading = Callable[[Step], float | None]
 
 
 def may_stand_out(steps: deque[Step], value: float, ratio: float, near: int, read: Reading) -> bool:

@@ -29,6 +29,34 @@ from mwatch.parse.lines.fields import (
     squeeze,
 )
 
+_HEAD = re.compile(
+    r"(?P<lead>[^|\n]*?)(?P<stamp>\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{6})?\] )?"
+    r"iteration +\d{1,18}/ *\d{1,18} \|"
+)
+# Wide on purpose: "anything but the delimiter" is the fastest to match, and what was matched is
+# checked when it is converted.
+_STAMP = rb"\[(20[^\]]{17,24})\] "
+_NO_STAMP = rb"()"
+_STEP = rb"iteration +(\d{1,18})/"
+_TOTAL = rb" *(\d{1,18}) \|"
+_WHOLE = re.compile(rb"-?\d{1,17}")
+_STAMP_TEXTS = re.compile(rb"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{6})?\n)+")
+_VALUE = rb"([^|]{0,24})\|"  # longer is not a number, and may hide another message
+Row = tuple[bytes, ...]  # timestamp (may be empty), iteration and total; then one text per slot
+STAMP, ITERATION, TOTAL, FIRST_SLOT = range(4)  # places in a row
+_INDEX = {name: index for index, name in enumerate(Iteration._fields)}
+_TIMESTAMP, _ITERATION, _TOTAL_ITERATIONS, _LOSSES, _EXTRA, _COVERS, _FIRST, _LINE = (
+    _INDEX[name]
+    for name in (
+        "timestamp", "iteration", "total_iterations", "losses", "extra", "covers",
+        "first_of_process", "line",
+    )
+)  # fmt: skip
+MAKE: Callable[[Iterable[object]], Iteration] = partial(tuple.__new__, Iteration)
+"""`Iteration._make` at half its cost; the rows have the right length by construction."""
+Convert = Callable[[bytes], float | int]
+_COUNT = re.compile(rb" *\d{1,17} *")
+
 
 class Cells(NamedTuple):
     """One column of lines of one shape: the text of the first and, if they differ, of each."""
@@ -72,36 +100,6 @@ class Column:
         return found
 
 
-_HEAD = re.compile(
-    r"(?P<lead>[^|\n]*?)(?P<stamp>\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{6})?\] )?"
-    r"iteration +\d{1,18}/ *\d{1,18} \|"
-)
-# Wide on purpose: "anything but the delimiter" is the fastest to match, and what was matched is
-# checked when it is converted.
-_STAMP = rb"\[(20[^\]]{17,24})\] "
-_NO_STAMP = rb"()"
-_STEP = rb"iteration +(\d{1,18})/"
-_TOTAL = rb" *(\d{1,18}) \|"
-_WHOLE = re.compile(rb"-?\d{1,17}")
-_STAMP_TEXTS = re.compile(rb"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{6})?\n)+")
-_VALUE = rb"([^|]{0,24})\|"  # longer is not a number, and may hide another message
-Row = tuple[bytes, ...]  # timestamp (may be empty), iteration and total; then one text per slot
-STAMP, ITERATION, TOTAL, FIRST_SLOT = range(4)  # places in a row
-_INDEX = {name: index for index, name in enumerate(Iteration._fields)}
-_TIMESTAMP, _ITERATION, _TOTAL_ITERATIONS, _LOSSES, _EXTRA, _COVERS, _FIRST, _LINE = (
-    _INDEX[name]
-    for name in (
-        "timestamp", "iteration", "total_iterations", "losses", "extra", "covers",
-        "first_of_process", "line",
-    )
-)  # fmt: skip
-MAKE: Callable[[Iterable[object]], Iteration] = partial(tuple.__new__, Iteration)
-"""`Iteration._make` at half its cost; the rows have the right length by construction."""
-
-
-Convert = Callable[[bytes], float | int]
-
-
 def _seconds(text: bytes) -> float:
     return seconds_to_ms(float(text))
 
@@ -117,7 +115,6 @@ def _count(text: bytes) -> int:
     return value
 
 
-_COUNT = re.compile(rb" *\d{1,17} *")
 _WRITTEN: dict[Convert, re.Pattern[bytes]] = {
     _count: _COUNT,
     float: re.compile(rb" *-?\d+\.\d+(?:[eE][-+]\d+)? *"),

@@ -33,6 +33,31 @@ _DURING = {
 }
 """Functions of trainers, most telling first: a save is part of a training loop."""
 _MAX_LINES = 2000
+_ENTRY = re.compile(r"\s*(time|host|rank|exitcode|error_file|traceback)\s*: ?(.*)")
+_END = re.compile(r"\s*[=*]{10,}\s*")
+_INT = re.compile(r"-?\d{1,9}")
+_PID = re.compile(r"pid: (\d{1,9})")
+_SIGNAL = re.compile(r"Signal \d+ \((SIG\w+)\)")
+_EXCEPTION = re.compile(r"\s*([A-Za-z_][\w.]*(?:Error|Exception|Interrupt))(?:: (.*))?")
+_SIGNALS = {
+    1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE",
+    9: "SIGKILL", 11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM",
+}  # fmt: skip
+_NO_TRACEBACK = "To enable traceback see:"
+_WORKER_FAILED = re.compile(r"failed \(exitcode: (-?\d{1,9})\)")
+_RESTART = re.compile(
+    r"Worker group \w+\. (\d{1,9})/(\d{1,9}) attempts left; will restart worker group"
+)
+_STATUS = re.compile(
+    r"(?:command terminated with )?(?:process )?exit(?:ed with)? (?:code|status):? (\d{1,3})", re.I
+)
+_CRASHED = re.compile(
+    r"(?:Rank (?P<rank>\d{1,7}) crashed with exit code (?P<code>-?\d{1,9})"
+    r"|[Gg]lobal rank (?P<rank2>\d{1,7}) \(PID (?P<pid>\d{1,9})\)"
+    r" exited with code (?P<code2>-?\d{1,9})"
+    r"|Process (?P<pid3>\d{1,9}) exits with return code = (?P<code3>-?\d{1,9})"
+    r"|exits with return code = (?P<code4>-?\d{1,9}))"
+)
 
 
 class _Traceback(Block):
@@ -107,33 +132,6 @@ def _read_traceback(line: Line, context: Context) -> Iterable[Event]:
 
 
 TRACEBACK = Recogniser((re.escape(_OPEN),), _read_traceback)
-
-
-_ENTRY = re.compile(r"\s*(time|host|rank|exitcode|error_file|traceback)\s*: ?(.*)")
-_END = re.compile(r"\s*[=*]{10,}\s*")
-_INT = re.compile(r"-?\d{1,9}")
-_PID = re.compile(r"pid: (\d{1,9})")
-_SIGNAL = re.compile(r"Signal \d+ \((SIG\w+)\)")
-_EXCEPTION = re.compile(r"\s*([A-Za-z_][\w.]*(?:Error|Exception|Interrupt))(?:: (.*))?")
-_SIGNALS = {
-    1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE",
-    9: "SIGKILL", 11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM",
-}  # fmt: skip
-_NO_TRACEBACK = "To enable traceback see:"
-_WORKER_FAILED = re.compile(r"failed \(exitcode: (-?\d{1,9})\)")
-_RESTART = re.compile(
-    r"Worker group \w+\. (\d{1,9})/(\d{1,9}) attempts left; will restart worker group"
-)
-_STATUS = re.compile(
-    r"(?:command terminated with )?(?:process )?exit(?:ed with)? (?:code|status):? (\d{1,3})", re.I
-)
-_CRASHED = re.compile(
-    r"(?:Rank (?P<rank>\d{1,7}) crashed with exit code (?P<code>-?\d{1,9})"
-    r"|[Gg]lobal rank (?P<rank2>\d{1,7}) \(PID (?P<pid>\d{1,9})\)"
-    r" exited with code (?P<code2>-?\d{1,9})"
-    r"|Process (?P<pid3>\d{1,9}) exits with return code = (?P<code3>-?\d{1,9})"
-    r"|exits with return code = (?P<code4>-?\d{1,9}))"
-)
 
 
 def signal_name(exit_code: int | None) -> str | None:

@@ -27,6 +27,7 @@ _OWN_STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d(?:\.\d{1,9})?)\]\s
 _DEEPSPEED_KEYS = frozenset(
     {"consumedtokens", "actualseqlen", "samplespersecond", "curriculumseqlen", "samples/sec"}
 )
+_MAX_JOINS = 4
 
 
 class Reading(NamedTuple):
@@ -125,9 +126,6 @@ def guess_flavour(reading: Reading) -> Flavour:
     if squeezed & _DEEPSPEED_KEYS and not reading.plain_style:
         return "deepspeed"
     return "bridge" if "maxattentionlogit" in squeezed else "megatron"
-
-
-_MAX_JOINS = 4
 
 
 class _Wrapped(Block):

@@ -58,6 +58,29 @@ _EXTRA = frozenset(
     }
 )  # fmt: skip
 _TEXTS = frozenset({"save", "load"})
+_F = r"(-?\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|nan|inf)"
+_OPEN_TIMERS = re.compile(r"times? across ranks \(ms\):\s*$")
+_MIN_MAX = re.compile(rf"\s+(\S[^:]{{0,99}}?)[ .]*: \({_F}, {_F}\)\s*")
+_MAX = re.compile(rf"\s+(\S[^:]{{0,99}}?)[ .]*: {_F}\s*")
+_NAME = re.compile(r"\s+(\S[^:]{0,99}?)[ .]*:\s*")
+_RANK = re.compile(rf"\s+rank\s+(\d+)\s*: {_F}\s*")
+_OLD = re.compile(r"time \(ms\)((?: \| [^|\n]{1,100}: \d{1,40}(?:\.\d{0,40})?)+)")
+_OLD_FIELD = re.compile(rf"\| ([^|:]{{1,100}}): {_F}")
+_STRAGGLER = re.compile(r"(M[nx]\w{1,8})/Rnk: *([-\d.]+) ?[A-Za-z%/]*?/(\d{1,7})(?= |\||$)")
+_MAX_TIMERS = 200
+_STEP = " iteration "
+_AT_START = "model-and-optimizer-setup"
+_HEAD = re.compile(
+    r" (?:loss|results) at (?:iteration +(?P<iteration>\d{1,18})|the end of training)"
+    r"(?: \[(?P<set>[^\]|\n]{1,60})\])?(?: on (?P<draw>[^|\n]{1,120}))?\s{0,9}\|"
+)
+_VALUE = re.compile(
+    r" (?P<kind>value|PPL) ?[:=] {0,9}"
+    r"(?P<number>[-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|[A-Za-z]{3,8}))"
+)
+_MAX_NAME = 60
+_SET = re.compile(r"(validation|test|train|valid)(?: set)?$")
+_TRIGGERS = (r"loss at iteration ", r"loss at the end of training", r"results at iteration ")
 
 
 class _ArgumentBlock(Block):
@@ -144,20 +167,6 @@ ARGUMENTS = Recogniser((r"- arguments -",), _read_arguments)
 VERSION = Recogniser((r"> Megatron-Core version ",), _read_version)
 
 
-_F = r"(-?\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|nan|inf)"
-_OPEN_TIMERS = re.compile(r"times? across ranks \(ms\):\s*$")
-_MIN_MAX = re.compile(rf"\s+(\S[^:]{{0,99}}?)[ .]*: \({_F}, {_F}\)\s*")
-_MAX = re.compile(rf"\s+(\S[^:]{{0,99}}?)[ .]*: {_F}\s*")
-_NAME = re.compile(r"\s+(\S[^:]{0,99}?)[ .]*:\s*")
-_RANK = re.compile(rf"\s+rank\s+(\d+)\s*: {_F}\s*")
-_OLD = re.compile(r"time \(ms\)((?: \| [^|\n]{1,100}: \d{1,40}(?:\.\d{0,40})?)+)")
-_OLD_FIELD = re.compile(rf"\| ([^|:]{{1,100}}): {_F}")
-_STRAGGLER = re.compile(r"(M[nx]\w{1,8})/Rnk: *([-\d.]+) ?[A-Za-z%/]*?/(\d{1,7})(?= |\||$)")
-_MAX_TIMERS = 200
-_STEP = " iteration "
-_AT_START = "model-and-optimizer-setup"
-
-
 class _Report(Block):
     tolerates = 50  # the head goes through `logging`, the values do not: other lines get between
 
@@ -217,18 +226,6 @@ TIMERS = Recogniser((r"across ranks \(ms\):", r"time \(ms\) \|"), _read_timers)
 STRAGGLER = Recogniser((r"Rtt/Rnk",), _read_straggler)
 
 
-_HEAD = re.compile(
-    r" (?:loss|results) at (?:iteration +(?P<iteration>\d{1,18})|the end of training)"
-    r"(?: \[(?P<set>[^\]|\n]{1,60})\])?(?: on (?P<draw>[^|\n]{1,120}))?\s{0,9}\|"
-)
-_VALUE = re.compile(
-    r" (?P<kind>value|PPL) ?[:=] {0,9}"
-    r"(?P<number>[-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|[A-Za-z]{3,8}))"
-)
-_MAX_NAME = 60
-_SET = re.compile(r"(validation|test|train|valid)(?: set)?$")
-
-
 def _read_validation(line: Line, context: Context) -> Iterable[Event]:
     heads = list(_HEAD.finditer(line.text))
     for index, head in enumerate(heads):
@@ -271,5 +268,4 @@ def _dataset(name: str, draw: str | None) -> str:
     return last.removeprefix("validation-").removeprefix("validation_") or "validation"
 
 
-_TRIGGERS = (r"loss at iteration ", r"loss at the end of training", r"results at iteration ")
 VALIDATION = Recogniser(_TRIGGERS, _read_validation, inert=frozenset(_TRIGGERS))

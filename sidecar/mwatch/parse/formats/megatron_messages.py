@@ -24,6 +24,28 @@ _EXIT = re.compile(
     r"exiting (?:the )?program (?:after receiving (?P<signal>\w+)"
     r"|after (?P<minutes>[\d.e+]+) minutes|at iteration (?P<iteration>\d{1,18}))"
 )
+_EXITS = {
+    ">>> training terminated. Returning": "terminated",
+    "Exiting during evaluation, timelimit reached": "evaluation-time-limit",
+}
+_MAX_SCHEDULED = 64
+_IN_PATH = r"(?P<path>\S+(?: \S+)*?)"
+_END = r"(?=\s*$|  )"  # two blanks: the next line was glued on
+_N = r"(?P<n>\d{1,18})"
+_LAYOUT = r"(?: \[ [^\]\n]{1,200} \])?"
+_RANDOM = "will not load any checkpoints and will start from random"
+_PROGRESS = re.compile(
+    r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)\tJob ID: [^\t\n]*\t# GPUs: \d+\t"
+    r"(Starting job|Saved checkpoint|Saving async checkpoint|Saved async checkpoint"
+    r"|Saved async local checkpoint|Deleted checkpoint)(?:\tIteration: (\d{1,18}))?"
+)
+_PROGRESS_FORMS: dict[str, tuple[Literal["save", "delete"], Edge, bool | None]] = {
+    "Saved checkpoint": ("save", "end", False),
+    "Saving async checkpoint": ("save", "mark", True),
+    "Saved async checkpoint": ("save", "end", True),
+    "Saved async local checkpoint": ("save", "end", True),
+    "Deleted checkpoint": ("delete", "end", None),
+}
 
 
 class Mark(NamedTuple):
@@ -51,10 +73,6 @@ _LINES = (
     Mark("Evaluating on ", "evaluating", "begin"),
     Mark("Unfinalized async checkpoint saves.", "async-finalize", "begin"),
 )
-_EXITS = {
-    ">>> training terminated. Returning": "terminated",
-    "Exiting during evaluation, timelimit reached": "evaluation-time-limit",
-}
 
 
 def _read_barrier(line: Line, context: Context) -> Iterable[Event]:
@@ -113,13 +131,6 @@ EXITS = Recogniser(
     ("exiting program ", "exiting the program ", *map(re.escape, _EXITS)), _read_exit
 )
 BRIDGE = Recogniser((r"s GPU utilization: ",), _read_bridge)
-
-
-_MAX_SCHEDULED = 64
-_IN_PATH = r"(?P<path>\S+(?: \S+)*?)"
-_END = r"(?=\s*$|  )"  # two blanks: the next line was glued on
-_N = r"(?P<n>\d{1,18})"
-_LAYOUT = r"(?: \[ [^\]\n]{1,200} \])?"
 
 
 class Form(NamedTuple):
@@ -184,7 +195,6 @@ FORMS = (
     ),
     _form("could not load the checkpoint", r"could not load the checkpoint", "load", "failed"),
 )  # fmt: skip
-_RANDOM = "will not load any checkpoints and will start from random"
 
 
 def _read(line: Line, context: Context) -> Iterable[Event]:
@@ -229,20 +239,6 @@ def _track(edge: Edge, iteration: int, context: Context) -> bool | None:
         context.scheduled.discard(iteration)
         return queued
     return context.async_save
-
-
-_PROGRESS = re.compile(
-    r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)\tJob ID: [^\t\n]*\t# GPUs: \d+\t"
-    r"(Starting job|Saved checkpoint|Saving async checkpoint|Saved async checkpoint"
-    r"|Saved async local checkpoint|Deleted checkpoint)(?:\tIteration: (\d{1,18}))?"
-)
-_PROGRESS_FORMS: dict[str, tuple[Literal["save", "delete"], Edge, bool | None]] = {
-    "Saved checkpoint": ("save", "end", False),
-    "Saving async checkpoint": ("save", "mark", True),
-    "Saved async checkpoint": ("save", "end", True),
-    "Saved async local checkpoint": ("save", "end", True),
-    "Deleted checkpoint": ("delete", "end", None),
-}
 
 
 def _read_progress(line: Line, context: Context) -> Iterable[Event]:

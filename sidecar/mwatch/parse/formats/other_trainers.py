@@ -22,6 +22,24 @@ from mwatch.parse.lines.line import Line, stamp
 _PRINTER = re.compile(r"Training epoch (\d{1,9}), iteration (\d{1,18})/(\d{1,18}) \|([^\n]*)")
 _BAR = re.compile(r"Epoch (\d{1,9}): [^\n]{0,200}?(\d{1,18})/(\d{1,18}) \[([^\]\n]{0,2000})\]?")
 _RATE = re.compile(r"(\d{1,12}(?:\.\d{0,12})?)(s/it|it/s)")
+_TORCHTITAN_STEP = re.compile(r"step: *(\d{1,18}) +(loss: [^\n]*)")
+_FIELD = re.compile(r"([A-Za-z_][\w./ ]{0,60}?): *([^\s:]+)(?=\s|$)")
+_NUMBER = r"([-+]?[\w.+-]+)"
+_DEEPSPEED_STEP = re.compile(
+    rf"steps: (\d{{1,18}}) loss: {_NUMBER} iter time \(s\): {_NUMBER}(?: samples/sec: {_NUMBER})?"
+)
+_SCALE = re.compile(
+    r"[Aa]ttempted loss scale: ([\d.e+]+)(?:, (?:reducing to ([\d.e+]+)"
+    r"|but hysteresis is (\d{1,9})\. Reducing hysteresis to (\d{1,9})))?"
+)
+_HEADER = re.compile(
+    r"\[(?:epoch=(?P<epoch>\d{1,9})(?:/\d{1,9})?\]\[)?(?P<unit>batch|token|sample)="
+    r"(?P<now>\d{1,18})/(?P<total>\d{1,18})\]:?\s*$"
+)
+_EVAL = re.compile(r"\[Eval batch=(\d{1,18})/(\d{1,18})\](?: Eval on (.{1,200}?) data)?(:?)\s*$")
+_ENTRY = re.compile(r"\s+(Train|Eval) (\S[^:]{0,200}): (.*)")
+_MAX_ENTRIES = 512
+_TFLOPS = "throughput/device/flops_per_sec"
 
 
 def _event(line: Line, context: Context, fields: Fields, step: int, total: int | None) -> Event:
@@ -77,10 +95,6 @@ NEMO_PRINTER = Recogniser((r"Training epoch ",), _read_printer, frozenset({"brid
 NEMO_BAR = Recogniser((r"reduced_train_loss=",), _read_bar, frozenset({"bridge"}))
 
 
-_TORCHTITAN_STEP = re.compile(r"step: *(\d{1,18}) +(loss: [^\n]*)")
-_FIELD = re.compile(r"([A-Za-z_][\w./ ]{0,60}?): *([^\s:]+)(?=\s|$)")
-
-
 def _read_torchtitan(line: Line, context: Context) -> Iterable[Event]:
     found = _TORCHTITAN_STEP.search(line.text)
     if not found:
@@ -106,16 +120,6 @@ def _read_torchtitan(line: Line, context: Context) -> Iterable[Event]:
 
 
 TORCHTITAN = Recogniser((r"step: *\d+ +loss:",), _read_torchtitan, frozenset({"torchtitan"}))
-
-
-_NUMBER = r"([-+]?[\w.+-]+)"
-_DEEPSPEED_STEP = re.compile(
-    rf"steps: (\d{{1,18}}) loss: {_NUMBER} iter time \(s\): {_NUMBER}(?: samples/sec: {_NUMBER})?"
-)
-_SCALE = re.compile(
-    r"[Aa]ttempted loss scale: ([\d.e+]+)(?:, (?:reducing to ([\d.e+]+)"
-    r"|but hysteresis is (\d{1,9})\. Reducing hysteresis to (\d{1,9})))?"
-)
 
 
 def _read_step(line: Line, context: Context) -> Iterable[Event]:
@@ -148,16 +152,6 @@ def _read_overflow(line: Line, context: Context) -> Iterable[Event]:
 
 DEEPSPEED_STEP = Recogniser((r"iter time \(s\): ",), _read_step, frozenset({"deepspeed"}))
 DEEPSPEED_OVERFLOW = Recogniser((r"OVERFLOW! ", r"Overflow detected\. Skipping"), _read_overflow)
-
-
-_HEADER = re.compile(
-    r"\[(?:epoch=(?P<epoch>\d{1,9})(?:/\d{1,9})?\]\[)?(?P<unit>batch|token|sample)="
-    r"(?P<now>\d{1,18})/(?P<total>\d{1,18})\]:?\s*$"
-)
-_EVAL = re.compile(r"\[Eval batch=(\d{1,18})/(\d{1,18})\](?: Eval on (.{1,200}?) data)?(:?)\s*$")
-_ENTRY = re.compile(r"\s+(Train|Eval) (\S[^:]{0,200}): (.*)")
-_MAX_ENTRIES = 512
-_TFLOPS = "throughput/device/flops_per_sec"
 
 
 class _Entries(Block):

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 from mwatch.model.event import Error, Event, Flavour, Iteration
 from mwatch.parse.lines.line import Line, stamp
 
+MAX_TEXT = 2000  # bound of every text that an event carries
+
 
 class Cover(NamedTuple):
     covers: int | None
@@ -112,9 +114,6 @@ class Coverage:
         if self.log_interval is not None and not jumped:
             covers = min(covers, self.log_interval)  # a line in between was lost
         return max(covers, 1)
-
-
-MAX_TEXT = 2000  # bound of every text that an event carries
 
 
 class Block(ABC):

@@ -27,6 +27,16 @@ _SCALE = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _MAX_TEXT = 200
 _MAX_NUMBER = 64
 MAX_COUNT = 10**17
+_COUNTS = frozenset({"consumed_samples", "global_batch_size", "skipped", "nan"})
+# Printed as %.6E by upstream and yet no loss.
+_NO_LOSS = frozenset({"decoupledlearningrate", "valloss"})
+_BEFORE_LOSSES = frozenset({"learning_rate", "global_batch_size", "throughput_tflops"})
+_LOSS_FORMAT = re.compile(r"\s*-?(?:\d\.\d{6}E[+-]\d{2,3}|INF|NAN)\s*")
+_LOSS_NAME = re.compile(r"loss$", re.I)
+_SEPARATOR = re.compile(r"[:=]")
+_OLD_RATE = re.compile(r"(?<=learning rate) +(?=\d)")  # the first releases had no colon there
+_MAX_KEY = 80
+_MAX_EXTRAS = 64
 
 
 def number(text: str) -> float | None:
@@ -86,7 +96,6 @@ class Meaning(NamedTuple):
     in_seconds: bool = False
 
 
-_COUNTS = frozenset({"consumed_samples", "global_batch_size", "skipped", "nan"})
 KNOWN: dict[str, Meaning] = {
     "consumedsamples": Meaning("consumed_samples"),
     "elapsedtimeperiteration(ms)": Meaning("elapsed_ms"),
@@ -110,15 +119,6 @@ KNOWN: dict[str, Meaning] = {
     "numberofskippediterations": Meaning("skipped"),
     "numberofnaniterations": Meaning("nan"),
 }
-# Printed as %.6E by upstream and yet no loss.
-_NO_LOSS = frozenset({"decoupledlearningrate", "valloss"})
-_BEFORE_LOSSES = frozenset({"learning_rate", "global_batch_size", "throughput_tflops"})
-_LOSS_FORMAT = re.compile(r"\s*-?(?:\d\.\d{6}E[+-]\d{2,3}|INF|NAN)\s*")
-_LOSS_NAME = re.compile(r"loss$", re.I)
-_SEPARATOR = re.compile(r"[:=]")
-_OLD_RATE = re.compile(r"(?<=learning rate) +(?=\d)")  # the first releases had no colon there
-_MAX_KEY = 80
-_MAX_EXTRAS = 64
 
 
 class Fields:

@@ -27,6 +27,26 @@ _CRI = re.compile(
 _STEP_HEAD = re.compile(
     rb"(?:\[[^\]\n]{10,40}\] )?(?:iteration[ :=]+\d|step: |Epoch \d|Training epoch |\[batch=)"
 )
+_PREFIX = re.compile(
+    r"""(?:
+      (?P<clock>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)\s
+        (?:std(?:out|err)\ [FP]\ )?
+        | \d\d:\d\d:\d\d\.\d+\ | std(?:out|err):\ )
+      | \[rank(?P<rank>\d{1,6})\]:\ ?
+      | (?P<lane>\[pod/[^\]\s]{1,200}\]\ | \[[a-z_]{1,30}\d{1,6}\]: | \[[\w.-]{1,80}:\d{1,6}\]:\ ?
+        | \d{1,6}:\ | [\w.-]{1,80}-\d{1,6}:\ | \([\w.-]{1,80},?\ [^()]{0,80}pid=\d+[^()]{0,80}\)\ ?
+        | [a-z]\.[\w.-]{1,80}/\d{1,6}\ | \[\d{1,9}\]\ )
+    )""",
+    re.X,
+)
+_MAX_PREFIXES = 4
+_OTHER_RANK = re.compile(r"\[rank-(\d{1,6})/\d|: rank(\d{1,6})\[\d+\]\[")
+_STAMP = re.compile(
+    r"(?<!\d)(?:(\d{4})-(\d\d)-(\d\d)[ T_](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?"
+    r"|\[(\d{4})(\d\d)(\d\d) (\d\d:\d\d:\d\d)"
+    r"|(\d\d)/(\d\d)/(\d{4}) (\d\d:\d\d:\d\d))"
+)
+_STAMP_WINDOW = 120
 
 
 def count_lines(text: bytes) -> int:
@@ -162,28 +182,6 @@ class Numbering:
         while self._shifts and self._shifts[-1][0] <= start:
             self._number += self._shifts.pop()[1]
         return self._number
-
-
-_PREFIX = re.compile(
-    r"""(?:
-      (?P<clock>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)\s
-        (?:std(?:out|err)\ [FP]\ )?
-        | \d\d:\d\d:\d\d\.\d+\ | std(?:out|err):\ )
-      | \[rank(?P<rank>\d{1,6})\]:\ ?
-      | (?P<lane>\[pod/[^\]\s]{1,200}\]\ | \[[a-z_]{1,30}\d{1,6}\]: | \[[\w.-]{1,80}:\d{1,6}\]:\ ?
-        | \d{1,6}:\ | [\w.-]{1,80}-\d{1,6}:\ | \([\w.-]{1,80},?\ [^()]{0,80}pid=\d+[^()]{0,80}\)\ ?
-        | [a-z]\.[\w.-]{1,80}/\d{1,6}\ | \[\d{1,9}\]\ )
-    )""",
-    re.X,
-)
-_MAX_PREFIXES = 4
-_OTHER_RANK = re.compile(r"\[rank-(\d{1,6})/\d|: rank(\d{1,6})\[\d+\]\[")
-_STAMP = re.compile(
-    r"(?<!\d)(?:(\d{4})-(\d\d)-(\d\d)[ T_](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?"
-    r"|\[(\d{4})(\d\d)(\d\d) (\d\d:\d\d:\d\d)"
-    r"|(\d\d)/(\d\d)/(\d{4}) (\d\d:\d\d:\d\d))"
-)
-_STAMP_WINDOW = 120
 
 
 class Line(NamedTuple):
