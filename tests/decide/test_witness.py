@@ -63,7 +63,7 @@ def test_a_sign_that_says_nothing_is_no_witness(source: SignSource, state: SignS
     add_sign(built, source, state)
     decision = hang(built)
     assert decision.action is Action.NONE
-    assert f"{source} says {state}" in decision.reason
+    assert f"{source} reports {state}" in decision.reason
 
 
 def test_silence_alone_is_not_acted_on_and_the_reason_names_what_is_missing() -> None:

@@ -306,7 +306,6 @@ def _gang(workload: Workload) -> Iterator[CheckHit]:
 
 
 def _retries_alone(workload: Workload, replica: Replica) -> bool:
-    """Whether its Job retries one pod without the gang."""
     return replica.restart_policy != "Never" or _limit_of(workload, replica) != 0
 
 

@@ -248,7 +248,6 @@ def _is_waiting(workload: KubeWorkload | None) -> bool:
 
 
 def _every(facts: KubeFacts) -> list[KubePod]:
-    """Those that are gone come last."""
     here = {pod.uid for pod in facts.pods}
     return [*facts.pods, *(pod for pod in leaving(facts) if pod.uid not in here)]
 

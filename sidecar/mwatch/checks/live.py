@@ -51,7 +51,6 @@ Hits = list[CheckHit] | NotChecked
 
 
 def _hit(what: str, fix: str, level: CheckLevel | None = None) -> CheckHit:
-    """A running job has no line in a manifest."""
     return CheckHit((), what, fix, level)
 
 
@@ -409,7 +408,6 @@ RUNNING: tuple[RunningCheck, ...] = (
 
 
 def look(running: Running) -> list[Outcome]:
-    """Run each check once, in the order of the tables."""
     title = f"{running.workload.kind}/{running.workload.name}"
     made = [_of_manifest(each, running) for each in every.ALL]
     return made + [_of_running(each, running, title) for each in RUNNING]

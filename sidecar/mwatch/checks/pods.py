@@ -39,7 +39,6 @@ def training(workload: Workload) -> list[Replica]:
 
 
 def has_arguments(replica: Replica) -> bool:
-    """Whether Megatron's own arguments are in the manifest."""
     return any(each in replica.arguments for each in MEGATRON)
 
 
@@ -72,7 +71,6 @@ def volume_of(replica: Replica, path: str) -> Tree | None:
 
 
 def containers(replica: Replica) -> Iterator[tuple[str, int, Tree]]:
-    """Yield each container with its list and its index there."""
     for key in ("containers", "initContainers"):
         for index, each in enumerate(named(replica.pod.get(key))):
             yield key, index, each

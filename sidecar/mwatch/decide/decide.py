@@ -31,10 +31,7 @@ from mwatch.model.job import Job
 from mwatch.model.phase import DeadlineSlot
 from mwatch.model.settings import Settings
 
-_FIXES = {
-    Cause.USER_ERROR: "fix the error",
-    Cause.DATA: "fix the data, or leave the bad part out",
-}
+_FIXES = {Cause.USER_ERROR: "fix the error", Cause.DATA: "fix the data, or leave the bad part out"}
 _SMALLER = "use a smaller micro batch, recompute activations or split the model further"
 _LEAK = "look for a leak, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
@@ -97,7 +94,6 @@ def _hidden_load_seconds(job: Job) -> float:
 
 
 def after_stop(job: Job, finding: Finding, settings: Settings) -> str:
-    """Propose what a person may do about a stopped job."""
     choice = resume.choose(job, before=finding.since_iteration)
     place = "start again" if choice.iteration is None else f"resume from {choice.iteration}"
     place = "choose by hand what to resume from" if choice.nothing_complete else place
@@ -305,7 +301,6 @@ def _choice(case: _Case) -> resume.ResumeChoice:
 
 
 def _refusal(case: _Case, choice: resume.ResumeChoice) -> str | None:
-    """Return the first reason against a restart."""
     job, record, limits = case.job, case.record, case.settings.act
     reasons = [choice.reason if choice.nothing_complete else None]
     if case.finding.cause is Cause.RERUN:

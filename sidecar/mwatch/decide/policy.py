@@ -10,8 +10,7 @@ from enum import StrEnum
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause, Finding, Severity
 
-GIVE_UP_EXIT_CODE = 93
-"""The wrapper exits with it if no restart is wanted."""
+GIVE_UP_EXIT_CODE = 93  # the wrapper exits with it if no restart is wanted
 
 LOOP_DETECTORS = frozenset({"crash_loop", "no_progress"})
 """They judge past attempts: what would be a restart becomes a stop."""
@@ -21,23 +20,17 @@ _LEVELS = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
 class Proof(StrEnum):
     """What must be shown before a finding is acted on."""
 
-    NONE = "none"
-    """Nothing is done."""
-    OWN = "own"
-    """The finding is the proof: bad numbers do not recover."""
-    DEATH = "death"
-    """The process is gone. Refuted by training that goes on."""
-    SILENCE = "silence"
-    """Progress is silent, and an independent witness or a death confirms it."""
+    NONE = "none"  # nothing is done
+    OWN = "own"  # the finding is the proof: bad numbers do not recover
+    DEATH = "death"  # the process is gone. Refuted by training that goes on.
+    SILENCE = "silence"  # progress is silent, and an independent witness or a death confirms it
 
 
 class Resume(StrEnum):
     NONE = "none"
     NEWEST = "newest"
-    BEFORE_BAD = "before_bad"
-    """A rollback: older than the first bad sign."""
-    BEFORE_FAILED = "before_failed"
-    """Older than the one that could not be loaded."""
+    BEFORE_BAD = "before_bad"  # A rollback: older than the first bad sign
+    BEFORE_FAILED = "before_failed"  # older than the one that could not be loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +43,8 @@ class CauseRule:
     spends_budget: bool = True
     avoid_node: bool = False
     acts_from: Severity = Severity.CRITICAL
-    explains_all: bool = False
-    """Somebody outside the job did it: all other findings follow from it."""
-    fixes_lost: bool = False
-    """If it took pods of a gang, the gang has to be restarted."""
+    explains_all: bool = False  # somebody outside the job did it: all other findings follow from it
+    fixes_lost: bool = False  # if it took pods of a gang, the gang has to be restarted
 
 
 _WATCHED = CauseRule(Action.NONE, Proof.NONE, spends_budget=False)
@@ -98,7 +89,6 @@ def level(severity: Severity) -> int:
 
 
 def acts(cause: Cause, severity: Severity) -> bool:
-    """Whether the table wants an action for such a finding."""
     rule = RULES[cause]
     return rule.action is not Action.NONE and level(severity) >= level(rule.acts_from)
 

@@ -29,11 +29,9 @@ _MAX_NUMBERS = 8
 
 
 class ResumeChoice(NamedTuple):
-    iteration: int | None
-    """None: there is no checkpoint to resume from."""
+    iteration: int | None  # none: there is no checkpoint to resume from
     reason: str
-    nothing_complete: bool = False
-    """Checkpoints were written, and none of them can be used."""
+    nothing_complete: bool = False  # checkpoints were written, and none of them can be used
 
 
 def choose(job: Job, *, before: int | None, limit: str = "") -> ResumeChoice:

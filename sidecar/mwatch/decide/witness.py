@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
@@ -33,8 +32,7 @@ COLLECTIVES = frozenset({SignSource.NCCL_RAS, SignSource.FLIGHT_RECORDER})
 SPINNING_PHASES = frozenset({JobPhase.TRAINING, JobPhase.EVALUATING})
 """In the others a busy CPU does real work: it compiles, reads or writes."""
 _IN_LINE = frozenset({SignState.ALL_EQUAL, SignState.FLAT})
-_WAITING = "collective"
-"""Phase in which the probe sees a rank that waits for others."""
+_WAITING = "collective"  # phase in which the probe sees a rank that waits for others
 _STILL = frozenset({SignState.FLAT, SignState.STOPPED, SignState.DEAD})
 _OUT_OF_LINE = frozenset({SignState.STUCK, SignState.NEVER_JOINED, SignState.OUT_OF_STEP})
 AGREES: dict[SignSource, frozenset[SignState]] = {
@@ -54,8 +52,7 @@ _NAMES_A_RANK = frozenset(
 _LASTING = frozenset({SignState.DEAD, SignState.NEVER_JOINED, SignState.OUT_OF_STEP})
 """Reported once, by a dump or a death; only progress refutes it."""
 _BUSY = frozenset({SignSource.CPU_TIME, SignSource.STACKS})
-_MAX_KEPT = 16
-"""Witnesses that are listed: there may be one for each of ten thousand ranks."""
+_MAX_KEPT = 16  # witnesses that are listed: there may be one for each of ten thousand ranks
 TIMEOUT_FAULTS = frozenset(
     {
         "collective-timeout", "collective-timeout-status", "desync-report", "ft-no-heartbeat",
@@ -91,7 +88,6 @@ def is_sick(finding: Finding) -> bool:
 
 
 def usual_seconds(job: Job, settings: Settings) -> float:
-    """Return how long a healthy job may be silent in this phase."""
     attempt = job.attempt
     is_followed = job.sees(Source.PROBE) and job.calibration.step_p99() is not None
     if attempt.phase is JobPhase.TRAINING and is_followed:
@@ -178,55 +174,34 @@ class Spinning:
     """Ranks that are busy but only wait for another: no GPU works, and they are in a collective."""
 
     def __init__(self, job: Job, signs: Sequence[SignSeen], settings: Settings) -> None:
-        self._attempt = job.attempt
-        self._signs = signs
+        gpus = [each.sign.state for each in signs if each.sign.source is SignSource.GPU_ACTIVITY]
+        are_idle = SignState.MOVING not in gpus and gpus.count(SignState.FLAT) * 2 > len(gpus)
+        self._may_spin = are_idle and job.attempt.phase in SPINNING_PHASES
+        self._are_in_line = any(
+            seen.sign.source in COLLECTIVES and seen.sign.state in _IN_LINE for seen in signs
+        )
         self._stands = step_seconds(job, settings)
+        self._ranks: dict[int | str, list[RankState]] = defaultdict(list)
+        for rank in job.attempt.ranks.values() if self._may_spin else ():
+            self._ranks[rank.rank].append(rank)
+            self._ranks[rank.stream].append(rank)
 
     def only_spins(self, moving: SignSeen) -> bool:
-        if moving.sign.source is not SignSource.CPU_TIME or not self._rest:
+        if moving.sign.source is not SignSource.CPU_TIME or not self._may_spin:
             return False
-        if self._are_in_line:
-            return True
-        ranks = self._ranks(moving)
-        return bool(ranks) and all(
-            rank.phase == _WAITING and rank.at - rank.moved_at >= self._stands for rank in ranks
+        number = moving.sign.rank
+        ranks = self._ranks.get(moving.stream if number is None else number, [])
+        return self._are_in_line or (
+            bool(ranks)
+            and all(each.phase == _WAITING for each in ranks)
+            and all(each.at - each.moved_at >= self._stands for each in ranks)
         )
-
-    @cached_property
-    def _rest(self) -> bool:
-        """All observed GPUs are idle in a phase in which they should work."""
-        if self._attempt.phase not in SPINNING_PHASES:
-            return False
-        of_gpus = (seen for seen in self._signs if seen.sign.source is SignSource.GPU_ACTIVITY)
-        states = [seen.sign.state for seen in of_gpus]
-        return SignState.MOVING not in states and states.count(SignState.FLAT) * 2 > len(states)
-
-    @cached_property
-    def _are_in_line(self) -> bool:
-        return any(
-            seen.sign.source in COLLECTIVES and seen.sign.state in _IN_LINE for seen in self._signs
-        )
-
-    @cached_property
-    def _by_stream(self) -> dict[str, list[RankState]]:
-        found: dict[str, list[RankState]] = defaultdict(list)
-        for rank in self._attempt.ranks.values():
-            found[rank.stream].append(rank)
-        return found
-
-    def _ranks(self, moving: SignSeen) -> list[RankState]:
-        """Return the rank of the sign, or all ranks of its pod."""
-        if moving.sign.rank is None:
-            return self._by_stream.get(moving.stream, [])
-        rank = self._attempt.ranks.get(moving.sign.rank)
-        return [] if rank is None else [rank]
 
 
 class WitnessReports(NamedTuple):
     agreeing: tuple[Witness, ...]
     disagreeing: tuple[Witness, ...]
-    missing: str
-    """Why nothing confirms it; empty if something does."""
+    missing: str  # why nothing confirms it; empty if something does
 
 
 class _Agreed:
@@ -310,7 +285,6 @@ def _faults(job: Job, finding: Finding, settings: Settings) -> Iterator[Witness]
 
 
 def _gone(job: Job, settings: Settings) -> Iterator[Witness]:
-    """Yield pods that are gone without exit code 0."""
     earliest = job.attempt.last_progress - step_seconds(job, settings)
     for gone in job.attempt.gone.values():
         if gone.exit.exit_code != 0 and gone.at >= earliest:
@@ -339,8 +313,7 @@ def _missing(job: Job, settings: Settings) -> str:
 
 class Judgement(NamedTuple):
     is_proven: bool
-    reason: str
-    """Which witness confirms it, or is missing, or disagrees."""
+    reason: str  # which witness confirms it, or is missing, or disagrees
     witnesses: tuple[Witness, ...] = ()
 
 

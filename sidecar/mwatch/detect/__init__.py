@@ -47,7 +47,6 @@ ALL: tuple[Detector, ...] = tuple(
 
 
 def run(job: Job, settings: Settings) -> list[Finding]:
-    """Run all detectors that have at least one of their sources."""
     seen = {view for view, state in job.sources.items() if state.is_up}
     findings: list[Finding] = []
     with one_evaluation():

@@ -11,8 +11,8 @@ from mwatch.detect.shared import evidence
 from mwatch.detect.shared.probe import probed_ranks
 from mwatch.detect.shared.stall import stall
 from mwatch.detect.shared.steps import is_all_skipped
-from mwatch.model.finding import Cause, Detector, Evidence, Finding, Severity
-from mwatch.model.job import Job
+from mwatch.model.finding import Cause, Detector, Finding, Severity
+from mwatch.model.job import Job, Step
 from mwatch.model.observation import Source
 from mwatch.model.phase import DeadlineSlot, JobPhase
 from mwatch.model.settings import Settings
@@ -36,12 +36,12 @@ def _no_source(job: Job, settings: Settings) -> list[Finding]:
     if lost:
         why = ", ".join(f"{view.value}: {state.reason}" for view, state in lost)
         since = max(state.since for _, state in lost)
-        return [_finding(job, "sources", f"no data on the job ({why})", since)]
+        return [_finding("sources", f"no data on the job ({why})", since)]
     since = job.attempt.started_at
     if job.has_started and job.now - since < settings.hang.blind_after_seconds:
         return []
     text = "no data on the job: neither its log nor a probe can be read"
-    return [_finding(job, "sources", text, since or None)]
+    return [_finding("sources", text, since or None)]
 
 
 def _all_silent(job: Job, settings: Settings) -> list[Finding]:
@@ -54,7 +54,7 @@ def _all_silent(job: Job, settings: Settings) -> list[Finding]:
     if job.now - probe.newest < settings.hang.blind_after_seconds:
         return []
     text = f"all {len(probe.silent)} probes fell silent at once, and so did the log"
-    return [_finding(job, "silence", text, probe.newest)]
+    return [_finding("silence", text, probe.newest)]
 
 
 def _no_lines(job: Job, settings: Settings) -> list[Finding]:
@@ -70,7 +70,7 @@ def _no_lines(job: Job, settings: Settings) -> list[Finding]:
     if since <= 0 or job.now - since < job.calibration.deadline(DeadlineSlot.FIRST_STEP, settings):
         return []
     text = "no iteration line was recognised: unknown format, or not the log of the last rank"
-    return [_finding(job, "no-lines", text, since)]
+    return [_finding("no-lines", text, since)]
 
 
 def _runs_unobserved(job: Job) -> bool:
@@ -93,27 +93,18 @@ def _no_loss(job: Job, settings: Settings) -> list[Finding]:
     if len(bare) < settings.hang.unknown_lines:
         return []
     text = f"no loss in any of {len(bare)} iteration lines: unknown format, or NaN from the start"
-    first = bare[0]
-    seen = (evidence.of_step(first),)
-    return [_finding(job, "no-loss", text, first.at, first.first_covered, seen)]
+    return [_finding("no-loss", text, bare[0].at, bare[0])]
 
 
-def _finding(
-    job: Job,
-    what: str,
-    text: str,
-    since: float | None,
-    iteration: int | None = None,
-    seen: tuple[Evidence, ...] = (),
-) -> Finding:
+def _finding(what: str, text: str, since: float | None, first: Step | None = None) -> Finding:
     return Finding(
         detector="blind",
         cause=Cause.BLIND,
         severity=Severity.WARNING,
         summary=text,
         since_time=since,
-        since_iteration=iteration,
-        evidence=seen,
+        since_iteration=first.first_covered if first else None,
+        evidence=(evidence.of_step(first),) if first else (),
         fingerprint=f"blind/{what}",
     )
 

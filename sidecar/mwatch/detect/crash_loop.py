@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several attempts in a row fail with the same root cause within a short time.
 
-With progress in between somebody should fix it; without, another restart does not help. A hang
-prints nothing, so attempts that hang are counted by `no_progress` alone.
+Without progress in between another restart does not help. A hang prints nothing, so attempts that
+hang are counted by `no_progress` alone.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
 
 
 def _same(ended: list[EndedAttempt], settings: Settings) -> list[tuple[EndedAttempt, Death]]:
-    """Return the newest attempts that failed alike, oldest first."""
     found: list[tuple[EndedAttempt, Death]] = []
     for each in reversed(ended):
         died = death(each.attempt)

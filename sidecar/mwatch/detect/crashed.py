@@ -48,7 +48,6 @@ def is_quiet(attempt: Attempt) -> bool:
 
 
 def _is_last(attempt: Attempt, seen: FaultSeen | ErrorSeen) -> bool:
-    """Printed after the newest iteration line."""
     what = seen.fault if isinstance(seen, FaultSeen) else seen.error
     return is_after(attempt.steps[-1] if attempt.steps else None, seen.at, what.file, what.line)
 

@@ -34,11 +34,8 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     if newest is None or newest.loss_scale is None:
         return []
     scale = newest.loss_scale
-    if not newest.skipped and not _is_sliding(steps, scale):
-        return []
-    if not _is_dynamic(job):
-        return []
-    return _collapse(job, scale, settings.numbers)
+    is_falling = newest.skipped or _is_sliding(steps, scale)
+    return _collapse(job, scale, settings.numbers) if is_falling and _is_dynamic(job) else []
 
 
 def _is_sliding(steps: deque[Step], scale: float) -> bool:

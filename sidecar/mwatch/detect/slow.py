@@ -90,7 +90,6 @@ def _baseline(
 
 
 def _earlier(job: Job, size: int | None, least: int) -> float | None:
-    """Return the usual cost that calibration learnt before this attempt."""
     learnt = len(job.calibration.steps) - len(job.attempt.steps)
     if not job.past or learnt < least:
         return None

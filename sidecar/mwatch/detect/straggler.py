@@ -31,11 +31,10 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     if attempt.phase is JobPhase.ENDED or attempt.is_done:
         return []
     if attempt.straggler is not None and len(attempt.steps) != 1:  # one line: compilation
-        found = _reported(job, attempt.straggler, settings)
-        if found is not None:
-            return [found]
-    late = _late(job, settings)
-    return [] if late is None else [late]
+        found = _reported(job, attempt.straggler, settings) or _late(job, settings)
+    else:
+        found = _late(job, settings)
+    return [] if found is None else [found]
 
 
 def _reported(job: Job, report: Straggler, settings: Settings) -> Finding | None:

@@ -89,7 +89,6 @@ def began(positions: RankPositions, meeting: Meeting) -> float | None:
 
 
 def last_text(positions: RankPositions, rank: int) -> str:
-    """Describe the last operation of the rank, by its own recording."""
     last = last_operation(positions.dumps[rank])
     if last is None:
         return "it has recorded nothing"
@@ -102,7 +101,6 @@ def last_operation(dump: Dump) -> Operation | None:
 
 
 def chain_text(chains: Chains, way: Sequence[Node]) -> list[str]:
-    """Describe each link of the way."""
     positions = chains.positions
     found = []
     for node, following in pairwise(way):
@@ -145,18 +143,14 @@ def _is_unexplained(positions: RankPositions, each: BlamedRank, idle: list[int])
     rank does not hold it up. With gloo the idle rank may wait for it unrecorded."""
     if each.state is not SignState.STOPPED or not idle:
         return False
-    if not all(_is_of_gloo(positions, rank) for rank in idle):
+    last = [last_operation(positions.dumps[rank]) for rank in idle]
+    if not all(each is not None and each.may_have_failed for each in last):
         return False
     return not any(
         each.rank in group.members and not set(idle).isdisjoint(group.members)
         for group in positions.groups.all
         if len(group.members) < positions.groups.world
     )
-
-
-def _is_of_gloo(positions: RankPositions, rank: int) -> bool:
-    last = last_operation(positions.dumps[rank])
-    return last is not None and last.may_have_failed
 
 
 def _weighed(found: list[BlamedRank]) -> list[BlamedRank]:

@@ -202,7 +202,6 @@ def operations(records: Sequence[Recorded]) -> list[Operation]:
 
 
 def _ends_of_batches(records: Sequence[Recorded]) -> dict[int, bool]:
-    """By place of a batched record: whether its batch is done."""
     over: dict[int, bool] = {}
     open_batches: dict[str, tuple[int, int, bool]] = {}
     for place in range(len(records) - 1, -1, -1):
@@ -324,6 +323,7 @@ def read_dump(data: bytes, rank: int) -> Dump:
     if found is None or not (type(entries) is list or "pg_status" in found):
         raise UnreadablePickle("is not a dump of the flight recorder")
     taken = _sequence(entries)
+    first = (_plain(taken[0]) or {}).get("record_id") if taken else None
     records, descriptions = _records(taken[-MAX_RECORDS:])
     ours = operations(records)
     return Dump(
@@ -331,7 +331,7 @@ def read_dump(data: bytes, rank: int) -> Dump:
         version=text(found.get("version")),
         groups=_groups(_config(found.get("pg_config")), descriptions, ours),
         operations=_tail(ours),
-        has_wrapped=bool(taken) and (_first(taken) > 0 or len(taken) > MAX_RECORDS),
+        has_wrapped=len(taken) > MAX_RECORDS or (isinstance(first, int) and first > 0),
     )
 
 
@@ -405,11 +405,6 @@ def _records(entries: Sequence[Any]) -> tuple[list[Recorded], dict[str, str]]:
             descriptions.setdefault(record.group, record.description)
     found.sort(key=lambda record: record.record)
     return found, descriptions
-
-
-def _first(entries: Sequence[Any]) -> int:
-    number = (_plain(entries[0]) or {}).get("record_id")
-    return number if isinstance(number, int) else 0
 
 
 def _tail(ours: Sequence[Operation]) -> tuple[Operation, ...]:

@@ -42,15 +42,11 @@ class Meeting(NamedTuple):
 
 
 class Blocked(NamedTuple):
-    """Why a meeting does not end."""
-
     by: tuple[int, ...]  # ranks that are waited for; empty if all members are there
     how: str  # `absent`, `gone`, `queued`, `inside`, `unsure` or `together`
 
 
 class RankPositions:
-    """Where every rank of a job stands."""
-
     def __init__(self, dumps: Mapping[int, Dump], groups: Groups, attendance: Attendance) -> None:
         self.dumps = dumps
         self.attendance = attendance
@@ -245,7 +241,6 @@ def _usual(
 
 
 def _most(calls: Iterable[Call]) -> Call | None:
-    """Return what more than half call."""
     counts = Counter(calls)
     if not counts:
         return None

@@ -11,13 +11,13 @@ import hyperscan
 from mwatch.model.event import Flavour
 from mwatch.model.fault import CatalogueEntry
 from mwatch.parse.formats import (
-    crashes,
+    failures,
     megatron,
     megatron_blocks,
     megatron_messages,
     other_trainers,
 )
-from mwatch.parse.formats.faults import FaultMatcher
+from mwatch.parse.formats.failures import FaultMatcher
 from mwatch.parse.lines.context import Recogniser
 from mwatch.parse.lines.literals import with_rarer_end
 
@@ -40,12 +40,12 @@ ALL: tuple[Recogniser, ...] = (
     megatron_blocks.VERSION,
     megatron_blocks.TIMERS,
     megatron_blocks.STRAGGLER,
-    crashes.TRACEBACK,
-    crashes.ROOT_CAUSE,
-    crashes.WORKER_FAILED,
-    crashes.RESTART,
-    crashes.CRASHED,
-    crashes.STATUS,
+    failures.TRACEBACK,
+    failures.ROOT_CAUSE,
+    failures.WORKER_FAILED,
+    failures.RESTART,
+    failures.CRASHED,
+    failures.STATUS,
 )
 _BAR = ord("|")
 Span = tuple[int, int]  # start and end of a line in a block

@@ -160,8 +160,6 @@ def _list(value: object) -> list[dict[str, Any]]:
 
 @dataclass(slots=True)
 class _Group:
-    """Ranks with the same count."""
-
     value: int
     size: int
     ranks: list[int] = field(default_factory=list)

@@ -32,8 +32,6 @@ def in_order(events: list[Event]) -> list[Event]:
 
 
 class _Open:
-    """An open block and how long it has waited for its next line."""
-
     def __init__(self, block: Block, line: int) -> None:
         self.block = block
         self.last_line = line
@@ -111,7 +109,6 @@ class Reader:
         self.lines = numbering.ended()
 
     def _run(self, block: bytes, start: int, lines: Sequence[int]) -> LineRun | None:
-        """Return the step lines of one layout at `start`."""
         rows = self._shapes.rows(block, start, self._layouts)
         return read_run(rows, lines, self._context.coverage)
 

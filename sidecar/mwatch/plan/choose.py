@@ -104,20 +104,21 @@ def smallest(
 
 
 def candidates(shape: ModelShape, cluster: Cluster, fixed: Fixed) -> Iterator[ParallelLayout]:
-    """Yield all that Megatron's arithmetic allows."""
     for base in _bases(shape, cluster, fixed):
         yield from _batched(shape, base, fixed)
 
 
 def _bases(shape: ModelShape, cluster: Cluster, fixed: Fixed) -> Iterator[ParallelLayout]:
-    """Yield all parallel sizes, without a batch."""
     if fixed.fully_sharded:
         fixed = fixed._replace(tensor=1, pipeline=1, context=1, expert=1)
+    even = divisors(shape.layers, _MOST_STAGES)
+    pipelines = tuple(dict.fromkeys((*even, *divisors(cluster.world, _MOST_STAGES))))
+    experts = divisors(shape.experts.count, _MOST_EXPERT_RANKS) if shape.experts else (1,)
     sizes = product(
         _sizes(fixed.tensor, divisors(cluster.machine.gpus)),
-        _sizes(fixed.pipeline, _pipelines(shape, cluster)),
+        _sizes(fixed.pipeline, pipelines),
         _sizes(fixed.context, (1, 2, 4, 8, 16) if shape.sequence >= LONG_SEQUENCE else (1,)),
-        _sizes(fixed.expert, _expert_sizes(shape)),
+        _sizes(fixed.expert, experts),
     )
     for tensor, pipeline, context, expert in sizes:
         ranks = math.lcm(tensor * pipeline * context, tensor * pipeline * expert)
@@ -129,19 +130,13 @@ def _bases(shape: ModelShape, cluster: Cluster, fixed: Fixed) -> Iterator[Parall
                 flash_attention=fixed.flash_attention, fully_sharded=fixed.fully_sharded,
                 first_layers=fixed.first_layers, last_layers=fixed.last_layers,
             )  # fmt: skip
-            yield _with_ends(shape, base)
-
-
-def _pipelines(shape: ModelShape, cluster: Cluster) -> tuple[int, ...]:
-    """Those that divide the layers, and those of the cluster that do not."""
-    even = divisors(shape.layers, _MOST_STAGES)
-    return (*even, *(each for each in divisors(cluster.world, _MOST_STAGES) if each not in even))
-
-
-def _with_ends(shape: ModelShape, base: ParallelLayout) -> ParallelLayout:
-    """Use smaller first and last stages if layers do not divide and a person set none."""
-    ends = None if base.is_uneven else stages.uneven(shape.layers, base.pipeline)
-    return base if ends is None else replace(base, first_layers=ends.first, last_layers=ends.last)
+            # Smaller first and last stages if layers do not divide and a person set none.
+            ends = None if base.is_uneven else stages.uneven(shape.layers, base.pipeline)
+            yield (
+                base
+                if ends is None
+                else replace(base, first_layers=ends.first, last_layers=ends.last)
+            )
 
 
 def recomputes(fixed: Fixed) -> tuple[Recompute, ...]:
@@ -178,10 +173,6 @@ def plain_or(virtual: int | None) -> int | None:
 
 def _sizes(fixed: int | None, open_to: tuple[int, ...]) -> tuple[int, ...]:
     return open_to if fixed is None else (fixed,)
-
-
-def _expert_sizes(shape: ModelShape) -> tuple[int, ...]:
-    return (1,) if shape.experts is None else divisors(shape.experts.count, _MOST_EXPERT_RANKS)
 
 
 def _virtuals(shape: ModelShape, base: ParallelLayout, fixed: Fixed) -> tuple[int | None, ...]:

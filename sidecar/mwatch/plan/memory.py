@@ -3,13 +3,10 @@
 """Memory of one GPU of each pipeline stage, by part, and what Megatron's own report would print.
 
 Weights take 2 bytes a parameter, gradients 4, Adam with its fp32 copy 12, which the distributed
-optimizer splits over DP x CP. Activations follow arXiv 2205.05198, table 2, in 16 bits: a layer
-keeps sbh(10 + 24/t), with sequence parallelism sbh(34/t); attention scores add 5as^2b/t unless a
-fused kernel or selective recomputation avoids them. Loss, allocator, CUDA and NCCL were measured
-with gpt2-large on one and two H200: tests/plan/test_two_gpus.py meets every figure within 4 %, and
-test_one_h200.py measured 1.5 to 2.5 GiB a rank outside torch's memory. `footprint` is Megatron's
-line `Theoretical memory footprints: ...` by the rules of core_v0.16.1: without biases and
-positions, experts not split by EP, the first stage alone, context parallelism ignored.
+optimizer splits over DP x CP. Activations follow arXiv 2205.05198, table 2. Loss, allocator, CUDA
+and NCCL were measured with gpt2-large on one and two H200: tests/plan/test_two_gpus.py meets every
+figure within 4 %. `footprint` follows Megatron core_v0.16.1: without biases and positions, experts
+not split by EP, the first stage alone, context parallelism ignored.
 """
 
 from __future__ import annotations
@@ -98,7 +95,6 @@ def recomputed(shape: ModelShape, layout: ParallelLayout, stage: int) -> float:
 
 
 def layers_bytes(shape: ModelShape, layout: ParallelLayout, stage: int, in_flight: float) -> float:
-    """Of all layers of a stage, for all micro-batches in flight."""
     count, rich = stages.held(shape, layout, stage)
     if layout.recompute is Recompute.FULL:
         shared = layout.tensor if layout.splits_sequence else 1
@@ -159,7 +155,6 @@ def stage(shape: ModelShape, layout: ParallelLayout, number: int) -> StageMemory
 def _states(
     shape: ModelShape, layout: ParallelLayout, held: parameters.GpuParameters
 ) -> tuple[float, float, float]:
-    """Return weights, gradients, optimizer."""
     if layout.fully_sharded:
         # fp32 weights, gradients and moments are cut over all GPUs; two blocks at a time are
         # gathered in 16 bits, and one block's gradients are not yet given away.

@@ -87,7 +87,6 @@ def total(shape: ModelShape, tensor: int = 1) -> int:
 
 
 def active(shape: ModelShape) -> int:
-    """Count those that a token passes through, with the embedding once."""
     experts = shape.experts
     if experts is None:
         return total(shape)
@@ -96,7 +95,6 @@ def active(shape: ModelShape) -> int:
 
 
 def on_stage(shape: ModelShape, layout: ParallelLayout, stage: int) -> GpuParameters:
-    """Count those of the most loaded GPU of a pipeline stage."""
     found = all_layers(shape, *stages.held(shape, layout, stage))
     is_first, is_last = stage == 0, stage == layout.pipeline - 1
     embedding = shape.padded_vocabulary(layout.tensor) * shape.hidden

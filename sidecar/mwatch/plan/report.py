@@ -45,8 +45,6 @@ class PlanRequest(NamedTuple):
 
 
 class SaveCost(NamedTuple):
-    """Checkpoints on one store."""
-
     store: Store
     write_seconds: float
     waiting: storage.Saving  # training waits for the write
@@ -223,11 +221,7 @@ def plan_json(plan: CapacityPlan) -> dict[str, Any]:
 
 
 def layout_json(layout: ParallelLayout) -> dict[str, Any]:
-    return {
-        **asdict(layout),
-        "data": layout.data,
-        "gradient_accumulation": layout.microbatches,
-    }
+    return {**asdict(layout), "data": layout.data, "gradient_accumulation": layout.microbatches}
 
 
 def _figures(plan: CapacityPlan) -> dict[str, Any]:
@@ -378,7 +372,6 @@ def _platform(instance: str, machine: Machine) -> dict[str, Any]:
 
 
 def notes(plan: CapacityPlan) -> tuple[str, ...]:
-    """What a person must do for the plan to hold."""
     if plan.request.shape.vocabulary == GPT2_VOCABULARY:
         return ()
     count = plan.request.shape.vocabulary

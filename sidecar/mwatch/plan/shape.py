@@ -60,7 +60,6 @@ class ModelShape:
 
     @property
     def channels(self) -> int:
-        """Of one head."""
         return self.hidden // self.heads if self.head_size is None else self.head_size
 
     @property

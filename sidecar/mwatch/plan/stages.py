@@ -17,8 +17,6 @@ from mwatch.plan.shape import ModelShape
 
 
 class Ends(NamedTuple):
-    """Layers of the first and of the last stage."""
-
     first: int
     last: int
 
@@ -35,7 +33,6 @@ def between(layers: int, layout: ParallelLayout) -> tuple[int, int]:
 
 
 def count(layers: int, layout: ParallelLayout, stage: int) -> int:
-    """Return the layers of a stage; the layout must hold."""
     if stage == 0 and layout.first_layers is not None:
         return layout.first_layers
     if stage == layout.pipeline - 1 and layout.last_layers is not None:

@@ -113,7 +113,6 @@ class Saving(NamedTuple):
 
 
 def mean_time_between_failures(gpus: int, per_1000_gpu_days: float) -> float:
-    """Of the whole job, in seconds."""
     return 86400.0 * 1000 / (gpus * per_1000_gpu_days)
 
 

@@ -281,5 +281,4 @@ def is_after(last: Step | None, at: float, file: str, line: int) -> bool:
 
 
 def has_trained(attempt: Attempt) -> bool:
-    """The attempt finished a step of its own."""
     return bool(attempt.steps) or attempt.first_iteration is not None

@@ -3,9 +3,8 @@
 """Which rank is to blame for a stall, and whether the stall can still recover.
 
 Proof beats inference: a dead or stopped process, then what the collectives show (flight recorder,
-RAS), then what the probes show. In a synchronous job a rank is ahead by one iteration at most, so
-the ranks with the fewest iterations are waited for; among equals, the one that has not reached the
-place where most wait.
+RAS), then the probes. A rank is ahead by one iteration at most, so those with the fewest iterations
+are waited for; among equals, the one that has not reached the place where most wait.
 """
 
 from __future__ import annotations
@@ -17,13 +16,7 @@ from typing import NamedTuple
 
 from mwatch.detect.shared import evidence
 from mwatch.detect.shared.probe import ProbedRanks, probed_ranks
-from mwatch.detect.shared.stall import (
-    Stall,
-    absentee,
-    fresh_signs,
-    least_enqueued,
-    stuck_here,
-)
+from mwatch.detect.shared.stall import Stall, absentee, fresh_signs, least_enqueued, stuck_here
 from mwatch.model.finding import Culprit, CulpritState, Evidence
 from mwatch.model.job import FaultSeen, Job, RankState, SignSeen
 from mwatch.model.observation import SignSource, SignState
@@ -226,7 +219,6 @@ def _are_most(job: Job, named: list[SignSeen]) -> bool:
 
 
 def _order(job: Job, seen: SignSeen) -> tuple[int, int]:
-    """Fewest iterations first, then the lowest rank."""
     rank = _rank(job, seen)
     state = None if rank is None else job.attempt.ranks.get(rank)
     done = -1 if state is None or state.iteration is None else state.iteration

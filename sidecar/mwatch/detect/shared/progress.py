@@ -121,7 +121,6 @@ def _recent(job: Job, count: int) -> list[Step]:
 
 
 def last_iteration_at(attempt: Attempt) -> float | None:
-    """Return when any source last saw an iteration finish."""
     seen = [] if attempt.line_at is None else [attempt.line_at]
     first = attempt.first_iteration
     if first is not None:
@@ -131,7 +130,6 @@ def last_iteration_at(attempt: Attempt) -> float | None:
 
 
 def step_limit(job: Job, settings: Settings) -> float | None:
-    """Return how many seconds without an iteration are allowed by the probe."""
     hang = settings.hang
     p99 = job.calibration.step_p99() or slowest_step(job)
     if p99 is None:

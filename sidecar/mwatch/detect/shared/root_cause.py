@@ -195,7 +195,6 @@ class _Seen:
         return [seen for seen in self._roots() if seen.fault.id not in _VAGUE]
 
     def _first_error(self) -> ErrorSeen | None:
-        """Return the first exception that no fault explains."""
         own = [
             seen
             for seen in self._tracebacks()

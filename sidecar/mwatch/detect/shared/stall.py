@@ -107,7 +107,9 @@ def patience(job: Job, probe: ProbedRanks, settings: Settings) -> Patience | Non
     """Return the silence that is allowed now; None if neither log nor probe can show progress."""
     phase = job.attempt.phase
     if phase is JobPhase.TRAINING:
-        return _training(job, probe, settings)
+        if probe.has_iterations and not is_behind_the_log(job, probe.beating, settings):
+            return _by_probe(job, probe, settings)
+        return _by_log(job, settings) if job.sees(Source.LOG) else None
     has_probe = bool(probe.beating)
     if phase is JobPhase.FIRST_STEP and not has_probe:
         return _first_step_by_log(job, settings)
@@ -148,14 +150,6 @@ def _first_step_by_log(job: Job, settings: Settings) -> Patience:
     return Patience(seconds + interval * step, _LOG, note)
 
 
-def _training(job: Job, probe: ProbedRanks, settings: Settings) -> Patience | None:
-    if probe.has_iterations and not is_behind_the_log(job, probe.beating, settings):
-        return _by_probe(job, probe, settings)
-    if not job.sees(Source.LOG):
-        return None
-    return _by_log(job, settings)
-
-
 def _by_probe(job: Job, probe: ProbedRanks, settings: Settings) -> Patience:
     aside = {rank.phase for rank in prompt(probe, settings)} & _ASIDE
     if aside:
@@ -173,25 +167,20 @@ def _by_log(job: Job, settings: Settings) -> Patience | None:
     attempt = job.attempt
     known = cadence(job)
     if not attempt.steps or known is None:
-        if not any(stream.prints_iterations for stream in job.streams.values()):
-            return None if not attempt.steps else _by_default(job, settings)
-        return _by_default(job, settings)
+        if not attempt.steps and not any(each.prints_iterations for each in job.streams.values()):
+            return None
+        note = "too few iteration lines to know how often they come"
+        return Patience(job.calibration.deadline(DeadlineSlot.TRAINING, settings), _CAREFUL, note)
     last = attempt.steps[-1]
     limit = max(settings.deadlines.training.floor_seconds, settings.hang.log_intervals * known.gap)
-    limit += _evaluation_seconds(job, last, known, settings) + _save_seconds(
-        job, last, known, settings
-    )
+    limit += _evaluation_seconds(job, last, known, settings)
+    limit += _save_seconds(job, last, known, settings)
     if attempt.is_done:
         limit += _deadline(job, JobPhase.STOPPING, settings)
     if _shows_saves(job) or job.layout.log_interval is not None:
         return Patience(limit, _LOG)
     note = "no stream shows saves: a long one would look the same"
     return Patience(max(limit, settings.hang.log_intervals * known.longest), _CAREFUL, note)
-
-
-def _by_default(job: Job, settings: Settings) -> Patience:
-    note = "too few iteration lines to know how often they come"
-    return Patience(job.calibration.deadline(DeadlineSlot.TRAINING, settings), _CAREFUL, note)
 
 
 def _shows_saves(job: Job) -> bool:
@@ -261,7 +250,7 @@ def stall(job: Job, settings: Settings) -> Stall | None:
     since = attempt.last_progress
     if since <= 0:
         return None
-    is_quiet = not attempt.faults or attempt.is_finished  # a watchdog may still bark at the end
+    is_quiet = not attempt.faults or attempt.is_finished  # a watchdog may still report at the end
     ended = None if is_quiet else given_up(job, since)
     if ended is not None:
         return Stall(since, 0.0, _GIVEN_UP, "", ended, False)
@@ -269,7 +258,6 @@ def stall(job: Job, settings: Settings) -> Stall | None:
 
 
 def has_stopped(job: Job, settings: Settings) -> bool:
-    """The attempt is over, or stalled."""
     attempt = job.attempt
     is_over = attempt.phase is JobPhase.ENDED or attempt.ended_at is not None
     return is_over or stall(job, settings) is not None

@@ -138,7 +138,6 @@ class LineSlot(NamedTuple):
 
 
 def whole_numbers(column: Column) -> list[int]:
-    """Convert a column of digits."""
     return column.numbers(_COUNT) or list(map(int, column.texts()))  # type: ignore[return-value]
 
 

@@ -35,11 +35,7 @@ _WORTH_COLUMNS = 16  # lines: fewer are cheaper one by one
 
 class LineRun(Sequence[Iteration]):
     def __init__(
-        self,
-        rows: Rows,
-        iterations: Sequence[int],
-        covers: Sequence[int],
-        lines: Sequence[int],
+        self, rows: Rows, iterations: Sequence[int], covers: Sequence[int], lines: Sequence[int]
     ) -> None:
         self._layout = rows.layout
         self._rows = rows
@@ -52,7 +48,6 @@ class LineRun(Sequence[Iteration]):
 
     @property
     def end(self) -> int:
-        """Where the run ends in its block."""
         return self._rows.end
 
     @overload

@@ -67,7 +67,6 @@ class LineShape:
         return tuple([block[at + low : at + high] for low, high in self._spans])
 
     def column(self, index: int, block: bytes, start: int, end: int) -> Cells:
-        """Return one value of all lines between."""
         low, high = self._spans[index]
         text = block[start + low : start + high]
         lines = (end - start) // self.width
@@ -80,7 +79,6 @@ class LineShape:
         return Cells(text, lines, cells)
 
     def _digits(self, index: int) -> list[int]:
-        """Return the places of the digits of a value."""
         places = self._places.get(index)
         if places is None:
             places = [place for place in range(*self._spans[index]) if self._zeros[place] == _ZERO]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from mwatch.model.event import Batch, Event, Flavour, Overflow, Scalar, Validation
+from mwatch.model.event import Batch, Event, Overflow, Scalar, Validation
 from mwatch.parse.lines.context import Block, Context, Recogniser
 from mwatch.parse.lines.fields import Fields, number, read_segments, scalar, seconds_to_ms, whole
 from mwatch.parse.lines.line import Line, stamp
@@ -155,8 +155,6 @@ DEEPSPEED_OVERFLOW = Recogniser((r"OVERFLOW! ", r"Overflow detected\. Skipping")
 
 
 class _Entries(Block):
-    """The indented lines under one header."""
-
     tolerates = 2
 
     def __init__(self, line: Line, context: Context, header: re.Match[str]) -> None:
@@ -171,10 +169,6 @@ class _Entries(Block):
             return False
         self.values[found[2]] = scalar(found[3])
         return True
-
-    @property
-    def flavour(self) -> Flavour:
-        return self.context.forced or "composer"
 
 
 class _Train(_Entries):
@@ -222,7 +216,7 @@ class _Eval(_Entries):
             rank=self.line.rank,
             file=self.context.file,
             line=self.line.number,
-            flavour=self.flavour,
+            flavour=self.context.forced or "composer",
         )
 
 
