@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from mwatch.config.catalogue import load
 from mwatch.errors import InputError
 from mwatch.model.event import Exit
 from mwatch.replay.events import (
@@ -19,7 +20,6 @@ from mwatch.replay.events import (
     Summary,
     encode,
     follow_files,
-    make_grammar,
     parse_files,
 )
 from support.builders.events import grammar, log, megatron_line
@@ -82,7 +82,7 @@ def test_a_catalogue_that_is_no_toml_is_bad_input(tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
     file.write_text("this is = = no toml")
     with pytest.raises(InputError, match=r"own\.toml"):
-        make_grammar([file], None)
+        load([file])
 
 
 def test_an_event_with_an_odd_file_name_can_be_written() -> None:

@@ -120,13 +120,13 @@ def test_what_may_not_be_read_is_said(tmp_path: Path) -> None:
     closed.chmod(0)
     with unprivileged():
         found = find([str(tmp_path)])
-        with pytest.raises(InputError, match="may not be listed"):
+        with pytest.raises(InputError, match="cannot list"):
             find([str(closed)])
     closed.chmod(0o700)
     assert [file.shown for file in found.files] == ["a.log"]
     assert sorted(found.notes) == [
-        "closed/: may not be listed (Permission denied)",
-        "locked.log: cannot be read (Permission denied)",
+        "cannot list closed/: Permission denied",
+        "cannot read locked.log: Permission denied",
     ]
 
 

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mwatch checkpoints`: the checkpoints of a folder or of a live job, complete or why not.
 
-Exit codes: 0 there is one to resume from, 1 there are some but none is complete and good, 2 bad
-usage, no such job, or an unreadable folder, 3 no known checkpoint found. It reads no tensors: a
-complete checkpoint has all its bytes, whether or not they are right.
+No tensors are read: a complete checkpoint has all its bytes, whether or not they are right.
 """
 
 from __future__ import annotations
 
+import json
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -54,9 +54,6 @@ def checkpoints(
 
     Example: mwatch checkpoints /data/ckpt
     """
-    import json
-    import time
-
     from mwatch.diagnose.checkpoints import inspect_folder, inspect_job
 
     found: CheckpointReport | JobCheckpoints

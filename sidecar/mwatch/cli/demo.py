@@ -7,6 +7,7 @@ Exit codes: 0 if training recovered from every fault and finished, else 1; 130 i
 
 from __future__ import annotations
 
+import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -52,8 +53,6 @@ def demo(
     view = partial(view_of, is_act=True, on_terminal=on_terminal, as_json=as_json)
     result = app.demo(quick=quick, parent=runs, port=port or None, shows=True, view=view)
     if as_json:
-        import json
-
         write(json.dumps(_record(result)))
     else:
         from mwatch.cli.terminal import show

@@ -1,10 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch diagnose`: one screen about a live job, a recorded run, or a manifest.
-
-Exit codes: 0 healthy or finished, 1 something is wrong, 2 bad usage, no such job, or an
-unreadable input, 3 not enough data, or the cluster is unreachable.
-"""
+"""`mwatch diagnose`: one screen about a live job, a recorded run, or a manifest."""
 
 from __future__ import annotations
 

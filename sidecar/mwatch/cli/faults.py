@@ -7,6 +7,7 @@ Exit codes: 0 done, 2 unknown id, bad catalogue file or bad usage.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,12 +71,12 @@ def faults(
             for entry in entries
             if role in (None, entry.role) and blame in (None, entry.blame)
         ]
-        write(_json([_plain(entry) for entry in shown]) if as_json else _table(shown))
+        write(json.dumps([_plain(each) for each in shown], indent=2) if as_json else _table(shown))
         return
     if role is not None or blame is not None:
         _fail("give an ID or a filter, not both")
     entry = _find(fault_id, entries)
-    write(_json(_plain(entry)) if as_json else _explanation(entry))
+    write(json.dumps(_plain(entry), indent=2) if as_json else _explanation(entry))
 
 
 def _load(extra: Sequence[Path]) -> tuple[CatalogueEntry, ...]:
@@ -105,12 +106,6 @@ def _plain(entry: CatalogueEntry) -> dict[str, object]:
     from dataclasses import asdict
 
     return {**asdict(entry), "mend": entry.fix}  # "mend" is deprecated, until 0.3
-
-
-def _json(value: object) -> str:
-    from json import dumps
-
-    return dumps(value, indent=2)
 
 
 def _table(entries: Sequence[CatalogueEntry]) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mwatch import __version__
-from mwatch.cli.options import Context, flag, option
+from mwatch.cli.options import Context, ModeOption, flag, option
 from mwatch.cli.terminal import write
 from mwatch_trainer.scrub.scrubber import scrub_text
 
@@ -32,11 +32,6 @@ class SidecarOption(StrEnum):
     AUTO = "auto"
     NATIVE = "native"
     CONTAINER = "container"
-
-
-class ModeOption(StrEnum):
-    OBSERVE = "observe"
-    ACT = "act"
 
 
 File = Annotated[

@@ -23,8 +23,7 @@ from mwatch.cli.inject import inject, uninject
 from mwatch.cli.overrides import mode, pause, restart, resume
 from mwatch.cli.parse import parse
 from mwatch.cli.plan import plan
-from mwatch.cli.replay import replay
-from mwatch.cli.report import report
+from mwatch.cli.recorded import replay, report
 from mwatch.cli.run import run
 from mwatch.cli.sidecar import sidecar
 from mwatch.cli.status import status, top

@@ -4,10 +4,16 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+
+class ModeOption(StrEnum):
+    OBSERVE = "observe"
+    ACT = "act"
 
 
 def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
@@ -33,13 +39,6 @@ Checkpoints = Annotated[
 Context = Annotated[str | None, option("NAME", "Use this context of the kubeconfig.")]
 Kubeconfig = Annotated[
     str | None, option("FILE", "Use this kubeconfig; by default $KUBECONFIG or ~/.kube/config.")
-]
-Names = Annotated[
-    list[str] | None,
-    argument(
-        "[DIR|LOG...|-]",
-        "Read these log files (one per pod and attempt) or folders; - is standard input.",
-    ),
 ]
 Namespace = Annotated[
     str | None,

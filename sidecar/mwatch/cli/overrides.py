@@ -1,9 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that override mwatch: `pause`, `resume`, `mode` and `restart`.
-
-Exit codes: 0 done, 1 refused, 2 bad usage or no such job, 3 the cluster is unreachable.
-"""
+"""The commands that override mwatch: `pause`, `resume`, `mode` and `restart`."""
 
 from __future__ import annotations
 
@@ -11,13 +8,13 @@ import json
 import sys
 from collections.abc import Callable
 from contextlib import closing
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from mwatch.cli import options
 from mwatch.cli.cluster import exit_if_unreachable
-from mwatch.cli.options import AsJson, Context, Kubeconfig, Namespace, argument, flag, option
+from mwatch.cli.options import ModeOption, argument, flag, option
 from mwatch.cli.terminal import write
 
 if TYPE_CHECKING:
@@ -66,10 +63,10 @@ def pause(
     reason: PauseReason,
     is_all: All = False,
     duration: For = None,
-    namespace: Namespace = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    as_json: AsJson = False,
+    namespace: options.Namespace = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Stop mwatch from acting on a job.
 
@@ -101,10 +98,10 @@ def resume(
     *,
     is_all: All = False,
     reason: Reason = "",
-    namespace: Namespace = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    as_json: AsJson = False,
+    namespace: options.Namespace = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """End a pause.
 
@@ -124,13 +121,8 @@ def resume(
     )
 
 
-class WantedMode(StrEnum):
-    OBSERVE = "observe"
-    ACT = "act"
-
-
 Mode = Annotated[
-    WantedMode, argument("observe|act", "Choose what mwatch may do.", show_default=False)
+    ModeOption, argument("observe|act", "Choose what mwatch may do.", show_default=False)
 ]
 
 
@@ -139,10 +131,10 @@ def mode(
     wanted: Mode,
     *,
     reason: Reason = "",
-    namespace: Namespace = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    as_json: AsJson = False,
+    namespace: options.Namespace = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Choose whether mwatch acts on a job or only observes it.
 
@@ -175,10 +167,10 @@ def restart(
     resume_from: From = None,
     dry_run: DryRun = False,
     reason: Reason = "",
-    namespace: Namespace = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    as_json: AsJson = False,
+    namespace: options.Namespace = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Restart all pods of a job together.
 

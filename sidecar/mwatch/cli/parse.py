@@ -63,10 +63,12 @@ def parse(
 def _run(
     files: list[str], follow: bool, flavour: FlavourOption, since_line: int, catalogues: list[Path]
 ) -> None:
+    from mwatch.config.catalogue import load
+    from mwatch.parse.grammar import Grammar
     from mwatch.replay import events as app
 
     forced = None if flavour is FlavourOption.AUTO else cast("Flavour", flavour.value)
-    grammar = app.make_grammar(catalogues, forced)
+    grammar = Grammar(load(catalogues), forced)
     summary = app.Summary()
     writer = app.EventWriter(sys.stdout.buffer, summary, since_line)
     try:

@@ -2,14 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mwatch plan`: how to lay a model out over a cluster, and what it will need.
 
-Exit codes: 0 it works, 1 it cannot work, 2 usage. It needs no cluster and runs nothing.
-
 The command has more flags than a signature can show, so they come in groups, each a NamedTuple
 with the heading as its docstring: one field, one flag, annotated as in any other command.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from enum import StrEnum
 from inspect import Parameter, Signature
@@ -221,8 +220,6 @@ def plan(
     _refuse(unplanned)
     found = _made(model, cluster, layout, saving)
     if out.as_json:
-        import json
-
         from mwatch.plan.report import plan_json
 
         write(json.dumps(plan_json(found), indent=2))
@@ -299,14 +296,11 @@ def _shape(model: ModelFlags) -> tuple[dict[str, object], dict[str, object]]:
 
 
 def _write_values(found: CapacityPlan, path: Path) -> None:
-    from mwatch.errors import InputError
     from mwatch.plan.report import as_yaml, notes, values
+    from mwatch.report.files import write_target
 
     text = as_yaml(values(found), notes(found))
     if path == Path("-"):
         write(text.rstrip("\n"))
-        return
-    try:
-        path.write_text(text, "utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    else:
+        write_target(path, text.encode())

@@ -1,27 +1,141 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""How `mwatch replay`, `diagnose` and `report` get the report of a recorded run.
+"""`mwatch replay` and `mwatch report`: a recorded run as text, or as one HTML page.
 
-A run that mwatch watched has left its report, `story.json`. All three commands read it, because the
-watcher saw more (processes, probes, its own actions) than a log holds. Logs are replayed if there
-is no such file, or if an option asks for another answer than the one given then.
+A run that mwatch watched has left its report, `story.json`. Both commands, and `mwatch diagnose`,
+read it, because the watcher saw more (processes, probes, its own actions) than a log holds. Logs
+are replayed if there is no such file, or if an option asks for another answer than the one given
+then.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mwatch.cli.options import AsJson, Catalogue, Checkpoints, Policy, Until, argument, option
 from mwatch.cli.terminal import write
 
 if TYPE_CHECKING:
     from mwatch.report.run_report import RunReport
 
 _PROGRESS_SECONDS = 0.5
+_PAGE = "report.html"
+Names = Annotated[
+    list[str] | None,
+    argument(
+        "[DIR|LOG...|-]",
+        "Read these log files (one per pod and attempt) or folders; - is standard input.",
+    ),
+]
+Runs = Annotated[
+    list[str] | None,
+    argument(
+        "[RUN|DIR|LOG...|-]",
+        "Read this run of 'mwatch run' (its name or folder), or these log files or folders; "
+        "- is standard input.",
+    ),
+]
+
+
+def replay(
+    names: Names = None,
+    *,
+    as_json: AsJson = False,
+    report_file: Annotated[
+        Path | None, option("FILE", "Write the report to this .md or .json file too.", "--report")
+    ] = None,
+    checkpoints: Checkpoints = None,
+    until: Until = None,
+    policy: Policy = None,
+    catalogue: Catalogue = None,
+) -> None:
+    """Replay recorded logs: timeline, findings, goodput, decisions.
+
+    Give any number of files of one job: pods are merged by their clocks, attempts by their order.
+    Times are those of the log. The command changes nothing.
+
+    Exit codes: 0 healthy or finished, 1 something is wrong, 2 bad input, 3 not enough data.
+
+    Example: mwatch replay pod-*.log --report incident.md
+    """
+    if report_file is not None:
+        from mwatch.report.files import check_target
+        from mwatch.report.markdown import SUFFIXES
+
+        check_target(report_file, *SUFFIXES)
+    made = make_report(names, checkpoints, until, policy, catalogue)
+    if report_file is not None:
+        from mwatch.report.markdown import write_report
+
+        write_report(made, report_file)
+    if as_json:
+        write_json(made)
+    else:
+        from mwatch.cli.render.report import render_replay
+        from mwatch.cli.terminal import show
+
+        show(render_replay(made))
+    raise typer.Exit(made.exit_code)
+
+
+def report(
+    names: Runs = None,
+    *,
+    out: Annotated[
+        Path | None,
+        option("FILE", "Write the page here; by default RUN/report.html or ./report.html."),
+    ] = None,
+    title: Annotated[
+        str | None, option("TITLE", "Set the title of the page; by default the name of the run.")
+    ] = None,
+    as_json: AsJson = False,
+    checkpoints: Checkpoints = None,
+    until: Until = None,
+    policy: Policy = None,
+    catalogue: Catalogue = None,
+) -> None:
+    """Write an HTML page about a run.
+
+    The page shows curves with incidents, attempts, goodput and evidence. It is one file without
+    external links, so it can be mailed. The command does not change the run.
+
+    Exit codes: 0 healthy or finished, 1 something is wrong, 2 bad input, 3 not enough data.
+
+    Example: mwatch report runs/pretrain_gpt --out monday.html
+    """
+    from mwatch.report.files import check_target
+    from mwatch.report.html.page import FIX, SUFFIXES, render, write_page
+
+    story = story_of(names or [])
+    target = out or (story.parent / _PAGE if story else Path(_PAGE))
+    check_target(target, *SUFFIXES, fix=FIX)
+    made = make_report(names, checkpoints, until, policy, catalogue, has_curves=True)
+    size = write_page(render(made, title or ""), target)
+    _print_summary(made, target, size, as_json=as_json)
+    raise typer.Exit(made.exit_code)
+
+
+def _print_summary(made: RunReport, target: Path, size: int, *, as_json: bool) -> None:
+    if as_json:
+        body = {
+            "report": str(target),
+            "bytes": size,
+            "run": made.run,
+            "verdict": {"cause": made.verdict.cause, "summary": made.verdict.summary},
+            "incidents": len(made.incidents),
+            "goodput": made.goodput,
+        }
+        write(json.dumps(body, indent=2))
+        return
+    number = len(made.incidents)
+    incidents = f"{number} incident" + "s" * (number != 1)
+    write(f"{target} ({size / 1e3:.0f} kB): {made.verdict.cause.replace('_', ' ')}, {incidents}")
 
 
 def make_report(

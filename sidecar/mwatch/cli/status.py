@@ -2,10 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mwatch status` and `mwatch top`: the watched jobs, one line each, once or live.
 
-Exit codes of `status`: 0 all are healthy or finished (or there are none), 1 one has a problem,
-2 bad usage, 3 a job or the cluster is unreachable. Exit codes of `top`: 0 ended by q, Ctrl-C or
-`--count`, 2 bad usage, 3 the cluster is unreachable at the start; if it becomes unreachable later,
-the screen shows that and tries again.
+If the cluster becomes unreachable, `top` shows that and tries again.
 """
 
 from __future__ import annotations

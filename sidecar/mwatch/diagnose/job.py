@@ -37,7 +37,6 @@ from mwatch.model.event import Arguments
 from mwatch.model.finding import Cause, Verdict
 from mwatch.model.job import Job
 from mwatch.model.kube.fields import mapping
-from mwatch.model.phase import JobPhase
 from mwatch.model.settings import Settings
 from mwatch.report.conclusion import RunConclusion
 
@@ -158,6 +157,7 @@ def make_report(
         notes=tuple(_notes(facts, reports)),
     )
     container = next((each.container for each in reports if each.container), "pytorch")
+    job = history.engine.job
     return JobReport(
         facts=facts,
         pods=tuple(reports),
@@ -166,15 +166,9 @@ def make_report(
         checks=tuple(look(running_of(facts, reports, history))),
         actions=tuple(actions_taken(facts)),
         next_command=next_command(facts, verdict, decision, container),
-        phase=_phase(facts, history),
+        phase=kube_phase(facts.kube) or (job.attempt.phase if job.has_started else None),
         took_seconds=0.0 if began is None else time.monotonic() - began,
     )
-
-
-def _phase(facts: JobFacts, history: JobHistory) -> JobPhase | None:
-    by_cluster = kube_phase(facts.kube)
-    job = history.engine.job
-    return by_cluster or (job.attempt.phase if job.has_started else None)
 
 
 def _notes(facts: JobFacts, reports: Sequence[PodReport]) -> list[str]:
@@ -227,7 +221,8 @@ def running_of(facts: JobFacts, reports: Sequence[PodReport], history: JobHistor
     Arguments come from the command line that a wrapper reports, else from what the trainer printed,
     else from the manifest.
     """
-    argv = next((each for each in map(_argv, reports) if each), ())
+    wrappers = (each.snapshot.wrapper for each in reports if each.snapshot is not None)
+    argv = next((each.argv for each in wrappers if each is not None and each.argv), ())
     given = {**_printed(history.arguments), **(shell_text.arguments(argv, {}) if argv else {})}
     return Running(
         facts=facts.kube,
@@ -248,11 +243,6 @@ def running_of(facts: JobFacts, reports: Sequence[PodReport], history: JobHistor
         kept=facts.kept,
         unavailable=_unavailable(facts, reports),
     )
-
-
-def _argv(report: PodReport) -> tuple[str, ...]:
-    wrapper = report.snapshot.wrapper if report.snapshot is not None else None
-    return () if wrapper is None else wrapper.argv
 
 
 def _printed(block: Arguments | None) -> dict[str, str | None]:

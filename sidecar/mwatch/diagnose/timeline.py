@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
+from signal import Signals
 from typing import Any
 
 from mwatch.config import catalogue
@@ -22,7 +23,6 @@ from mwatch.kube.pod_pages import PodLog
 from mwatch.model.event import Arguments
 from mwatch.model.fault import CatalogueEntry
 from mwatch.model.finding import Evidence, Finding
-from mwatch.model.kube.pod import KubePod
 from mwatch.model.observation import (
     AttemptStart,
     Observed,
@@ -199,28 +199,11 @@ def _of_kubernetes(report: PodReport) -> Iterator[Observed]:
     trainer = report.trainer
     if report.snapshot is not None or trainer is None or trainer.ended_at is None:
         return
-    code = trainer.exit_code
-    killed = None if code is None or code <= 128 else _signal(code - 128)
+    code, pod = trainer.exit_code, report.pod
+    killed = {each.value: each.name for each in Signals}.get((code or 0) - 128)
     reason = trainer.exit_reason if trainer.exit_reason not in ("Error", "Completed") else ""
-    yield Observed(
-        trainer.ended_at, report.pod.name,
-        ProcessExit(code, killed, reason or _pod_reason(report.pod)),
-    )  # fmt: skip
-
-
-def _signal(number: int) -> str | None:
-    from signal import Signals
-
-    try:
-        return Signals(number).name
-    except ValueError:
-        return None
-
-
-def _pod_reason(pod: KubePod) -> str | None:
-    if pod.disruption is not None:
-        return pod.disruption.reason
-    return pod.reason or None
+    own = pod.reason if pod.disruption is None else pod.disruption.reason
+    yield Observed(trainer.ended_at, pod.name, ProcessExit(code, killed, reason or own or None))
 
 
 def _play(history: JobHistory, observed: Observed) -> None:

@@ -1,20 +1,18 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""When each line of a recorded log was printed, as well as the log tells.
+"""When each line of a recorded log was printed, as far as the log shows.
 
-A printed stamp counts (`stamps`). A line without one happened when the line before it did; an
-iteration line as much later as its iterations took; the end of a save or an evaluation just
-before the next iterations began; the start of a process when it first tells the time. A log
-without any stamp gets a clock that begins at 0. Time never runs backwards within a stream: a
-clock that was set back, or an hour that daylight saving added, is taken out again.
+A printed stamp counts. A line without one happened when the line before it did; an iteration line
+later by the time its iterations took; the end of a save or an evaluation just before the next
+iterations began; the start of a process at the first time that it prints. A log without any stamp
+gets a clock that begins at 0. Time never runs backwards within a stream: a clock that was set back,
+or the extra hour of daylight saving, is taken out again.
 
-Places lines without a time that come from pods which print no iteration lines.
-
-Up to core_v0.15 rank 0 prints checkpoint lines without a time, hours after its last stamp. Alone
-they tell only an order; beside the pod that prints iteration lines they tell more: a save at
-iteration N begins when N is done and is over before the next iterations begin. Anything else
-without a time happened at the latest just before the pod's next stamp, and the last words of a
-pod when the others fell silent.
+`place` does the same for pods that print no iteration lines. Up to core_v0.15 rank 0 prints
+checkpoint lines without a time, hours after its last stamp. Alone they show only an order; beside
+the pod that prints iteration lines they show more: a save at iteration N begins when N is done and
+ends before the next iterations begin. Any other line without a time happened at the latest just
+before the pod's next stamp, and the last lines of a pod when the others fell silent.
 """
 
 from __future__ import annotations
@@ -54,9 +52,12 @@ Placed = Observed | PlacedLines
 
 
 class EventTimestamper:
-    """Of one stream. `near`: about when it was written, for stamps without a year; `anchor`:
-    where to begin when it prints no stamps but other streams do; `has_steps`: False where only
-    other streams print iteration lines (`loose_lines` then knows more)."""
+    """Gives times to the events of one stream.
+
+    `near`: about when it was written, for stamps without a year; `anchor`: where to begin if it has
+    no stamps but other streams do; `has_steps`: False if only other streams print iteration lines,
+    which `place` handles.
+    """
 
     def __init__(
         self,
@@ -72,25 +73,25 @@ class EventTimestamper:
         self._clock = StepClock(anchor)
         self._held: list[Event] = []
         self._foreign = 0.0
-        """By how much stamps of other writers are ahead: a collector that prints UTC."""
+        """By how much stamps of other writers are ahead, such as a collector that prints UTC."""
 
     @property
     def is_relative(self) -> bool:
-        """No stamp was there when the first one was needed: times count from 0."""
+        """No stamp was found in time: times count from 0."""
         return self._clock.is_relative
 
     def observe(self, events: Iterable[Event]) -> list[Observed]:
-        """Each event at its time; those that a later stamp may place are held back until then."""
+        """Events with their times; those that a later stamp may place are held back."""
         return cast(list[Observed], self.observe_pieces(events))
 
     def observe_pieces(self, pieces: Iterable[Piece]) -> list[Placed]:
-        """As `observe`, of events among which there may be many lines at once."""
+        """Like `observe`, for events and batches of lines."""
         pending = [*self._held, *pieces]
         stamps = self._stamps.of_all(pending)
         heads = [each.events[0] if isinstance(each, StepLines) else each for each in pending]
         firsts = [stamp[0] if isinstance(stamp, list) else stamp for stamp in stamps]
         if self._clock.last is None and not self._begin(heads, firsts):
-            self._held = heads  # no line is among them: that would have been the begin
+            self._held = heads  # no iteration line is among them, or the clock would have begun
             return []
         ready = self._ready(heads, firsts)
         self._held = heads[ready:]
@@ -98,7 +99,7 @@ class EventTimestamper:
         return self._place(pending[:ready], stamps, limits)
 
     def rest(self) -> list[Observed]:
-        """The input ended: what is held back has no stamp after it."""
+        """Events held back at the end of the input."""
         held, self._held = self._held, []
         if held and self._clock.last is None:
             self._start_at_zero()
@@ -123,7 +124,7 @@ class EventTimestamper:
         self._clock.last, self._clock.is_relative = 0.0, True
 
     def _ready(self, events: Sequence[Event], stamps: Sequence[Stamp]) -> int:
-        """How many can be placed now: up to the first whose time the next stamp will tell."""
+        """How many can be placed now: up to the first whose time depends on the next stamp."""
         if not self._has_steps:
             return len(events)
         for index in range(len(events) - 1, -1, -1):
@@ -177,9 +178,9 @@ class EventTimestamper:
         return max(at, last)
 
     def _limits(self, events: Sequence[Event], stamps: Sequence[Stamp]) -> dict[int, float]:
-        """For a stamp: the next iteration line's, after which it cannot be. For a result that
-        has none: when the next iterations must have begun, for it was there by then. For the
-        first words of a process: the earliest time that it names itself."""
+        """Bounds by index. For a stamp: the next iteration line's, which it cannot exceed. For a
+        result without one: when the next iterations must have begun. For the first lines of a
+        process: the earliest time that it prints."""
         limits: dict[int, float] = {}
         next_step: float | None = None
         begun: float | None = None
@@ -205,11 +206,11 @@ class EventTimestamper:
 
 
 _OWN = frozenset({Iteration, Batch, Phase, Exit})
-"""Their stamps are the trainer's own; others may be a collector's, in another zone."""
+"""Stamped by the trainer; other stamps may be a collector's, in another zone."""
 
 
 def _first_mark(events: Sequence[Event], stamps: Sequence[Stamp]) -> float | None:
-    """The earliest time that the start-up names: newer releases tell theirs afterwards."""
+    """The earliest time in the start-up lines: newer releases print it afterwards."""
     named: list[float] = []
     for event, stamp in zip(events, stamps, strict=True):
         if isinstance(event, Iteration):
@@ -220,19 +221,19 @@ def _first_mark(events: Sequence[Event], stamps: Sequence[Stamp]) -> float | Non
 
 
 def _is_start(event: Event) -> bool:
-    """What a process says before it has told the time; the one before it may be long gone."""
+    """Printed before the first time of a process; the one before it may have ended long ago."""
     return isinstance(event, Arguments) or (isinstance(event, Phase) and event.name == "starting")
 
 
 def _is_result(event: Event) -> bool:
-    """Printed when something long was over: a save, a load, an evaluation."""
+    """Printed at the end of something long: a save, a load, an evaluation."""
     if isinstance(event, Checkpoint):
         return event.edge != "begin"
     return isinstance(event, Validation)
 
 
 MAX_WAITING = 20_000
-"""Of one pod; more than that are let go as they come."""
+"""Lines of one pod; beyond that the oldest are released."""
 _NEVER = float("inf")
 
 
@@ -243,8 +244,8 @@ class _Save(NamedTuple):
 
 
 def place(merged: Iterable[Observed], ends: Mapping[str, float | None]) -> Iterator[Observed]:
-    """`ends`: the pods that print no iteration lines, each with the moment when the others that
-    were there with it fell silent; None: at the end of all."""
+    """`ends`: the pods that print no iteration lines, each with the time when the other pods of
+    its attempt fell silent; None: at the end of all."""
     waiting = _Waiting(ends)
     for observed in merged:
         at, stream, what = observed
@@ -259,13 +260,13 @@ def place(merged: Iterable[Observed], ends: Mapping[str, float | None]) -> Itera
         else:
             yield from waiting.flush(stream, at)
             if isinstance(what, Phase) and what.name == "starting":
-                waiting.iteration = 0  # what was done before counts for nothing now
+                waiting.iteration = 0  # of a new attempt
             yield observed
     yield from waiting.rest()
 
 
 class _Waiting:
-    """Lines whose time is not known yet, by pod, in their order; saves apart from the rest."""
+    """Lines whose time is not known yet, by pod, in order; saves apart from the rest."""
 
     def __init__(self, ends: Mapping[str, float | None]) -> None:
         self._ends = ends
@@ -273,7 +274,7 @@ class _Waiting:
         self._others: dict[str, deque[Observed]] = {}
         self._at = 0.0
         self.iteration = 0
-        """The last one that is known to be done in this attempt."""
+        """The last iteration known to be done in this attempt."""
         self.next_end = _NEVER
 
     def add(self, observed: Observed) -> Iterator[Observed]:
@@ -297,18 +298,18 @@ class _Waiting:
         yield from self._begun()
 
     def over_before(self, observed: Observed, line: Iteration) -> Iterator[Observed]:
-        """What was saved before these iterations began."""
+        """Release what was saved before these iterations began."""
         if self._saves:
             self._at = max(self._at, observed.at - took(line))
             self.iteration = max(self.iteration, line.iteration - (line.covers or 1))
-            yield from self._let_go(lambda saves: len(saves))
+            yield from self._release(lambda saves: len(saves))
 
     def ended(self, at: float) -> Iterator[Observed]:
         for name in [name for name in self._names() if self._end(name) < at]:
             yield from self.flush(name, max(self._at, self._end(name)))
 
     def flush(self, stream: str, at: float) -> Iterator[Observed]:
-        """All that waits, for no more will be learnt about it."""
+        """Release all lines of a pod: no more will be known about their times."""
         self._at = max(self._at, at)
         saves, others = self._saves.pop(stream, None), self._others.pop(stream, None)
         if saves or others:
@@ -321,12 +322,12 @@ class _Waiting:
             yield from self.flush(name, self._at)
 
     def _begun(self) -> Iterator[Observed]:
-        """Saves that have begun, and with each those before it."""
-        yield from self._let_go(
+        """Release saves that have begun, and those before them."""
+        yield from self._release(
             lambda saves: 1 + max((i for i, save in enumerate(saves) if save.begins), default=-1)
         )
 
-    def _let_go(self, count: Callable[[list[_Save]], int]) -> Iterator[Observed]:
+    def _release(self, count: Callable[[list[_Save]], int]) -> Iterator[Observed]:
         for name, saves in list(self._saves.items()):
             done = list(takewhile(lambda save: save.iteration <= self.iteration, saves))
             for _ in range(count(done)):

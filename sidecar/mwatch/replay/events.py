@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch parse`: log files to event lines, once or for as long as they grow."""
+"""`mwatch parse`: log files to events as JSON lines, once or as the files grow."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mwatch import json_codec
-from mwatch.config.catalogue import load
 from mwatch.errors import InputError
 from mwatch.model.event import (
     Event,
-    Flavour,
     Iteration,
     Overflow,
     Straggler,
@@ -37,7 +35,7 @@ _POLL_SECONDS = 0.2
 _SETTLE_POLLS = 10
 _PROGRESS_SECONDS = 0.5
 _NUMBERS = (Iteration, Validation, Overflow, Timers, Straggler)
-"""Events without words: they can hold no secret, and there are many."""
+"""Frequent events that hold only numbers: they need no scrubbing."""
 
 Progress = Callable[[str, int, int], None]
 """Called with file, bytes read and bytes in all (0: unknown), about twice a second."""
@@ -48,7 +46,7 @@ class Summary:
     lines: int = 0
     events: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
-    """One line each: inputs that could not be read, or not whole."""
+    """Inputs that could not be read completely, one line each."""
 
     def __str__(self) -> str:
         counts = ", ".join(f"{name} {count}" for name, count in self.events.most_common())
@@ -77,13 +75,9 @@ def encode(event: Event) -> bytes:
     record = to_wire(event)
     try:
         line = json_codec.encode(record) + b"\n"
-    except UnicodeEncodeError:  # half a character in a text: the slow encoder escapes it
+    except UnicodeEncodeError:  # a lone surrogate: the slow encoder escapes it
         line = json.dumps(record).encode() + b"\n"
     return line if isinstance(event, _NUMBERS) else Scrubber().scrub(line)
-
-
-def make_grammar(catalogues: Sequence[Path], flavour: Flavour | None) -> Grammar:
-    return Grammar(load(catalogues), flavour)
 
 
 def parse_files(
@@ -93,7 +87,7 @@ def parse_files(
     summary: Summary,
     progress: Progress | None = None,
 ) -> None:
-    """Each file in turn; one that cannot be read is a problem of the summary, not the end."""
+    """Parse each file; one that cannot be read becomes a problem of the summary."""
     gc.freeze()  # events hold no cycles: collecting among them only costs time
     gc.set_threshold(100_000)
     reported = time.monotonic()
@@ -119,7 +113,7 @@ def follow_files(
     summary: Summary,
     wait: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Writes events as the files grow, until interrupted; a file may appear later."""
+    """Write events as the files grow, until interrupted; a file may appear later."""
     tails = [(Reader(grammar, shown(file)), LogTail(Path(file))) for file in files]
     idle = 0
     try:
@@ -144,7 +138,7 @@ def _poll(reader: Reader, tail: LogTail, writer: EventWriter, summary: Summary) 
     try:
         poll = tail.poll()
     except OSError as error:
-        raise InputError(f"{tail.path}: {error.strerror}; check its mode and owner") from error
+        raise InputError(f"cannot read {tail.path}: {error.strerror}; check its mode") from error
     if poll.restarted:
         summary.lines += reader.lines
         writer.write(reader.restart())

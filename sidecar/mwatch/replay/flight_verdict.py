@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What flight recordings add to a recorded run: witnesses for the engine, and who is to blame.
+"""What flight-recorder dumps add to a recorded run: witnesses for the engine, and a culprit.
 
-Dumps are taken because something stands still, so where the log says nothing of how the run
-ended they do: it hung. They are one witness: nothing is acted on by them alone. Dumps from
-before the last progress in the log are of another stall and are left out.
+Dumps are taken because something stands still. So if the log does not show how the run ended, the
+dumps do: it hung. They are one witness: nothing is acted on by them alone. Dumps from before the
+last progress in the log belong to another stall and are left out.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from mwatch.model.finding import (
 )
 from mwatch.model.job import Job
 from mwatch.model.observation import Observed, SignState
+from mwatch.replay.timestamps import zone_step
 from mwatch.report.run_report import RunReport
 
 _STATES = {
@@ -37,21 +38,19 @@ _STATES = {
     SignState.STOPPED: CulpritState.SILENT,
 }
 _OPEN = frozenset({Cause.UNKNOWN, Cause.BLIND, Cause.HEALTHY})
-"""What a log says that does not tell how the run ended."""
+"""Verdicts of a log that does not show how the run ended."""
 _NAMED = 0.25
-"""Below it nobody is named."""
-_QUARTER = 900.0
-_WIDEST_ZONE = 14 * 3600.0
+"""Least confidence to name a culprit."""
 _AFTER, _BEFORE = 300.0, 120.0
-"""By how much the recordings may end after or before the last line of the log."""
+"""By how much the dumps may end after or before the last line of the log."""
 _LIKELY_SECONDS = 2 * 3600.0
-"""A file that is younger than its recording by more was copied."""
+"""A file that is younger than its dump by more than this was copied."""
 _CAUGHT_SECONDS = 5.0
-"""Who waited for less may have been caught in the middle of a step."""
+"""A rank that waited for less may have been in the middle of a step."""
 
 
 class Testimony:
-    """The recordings, held against one log; `job` is as it was at `last`, the log's end."""
+    """Dumps compared with one log; `job` is its state at `last`, the end of the log."""
 
     def __init__(
         self,
@@ -61,7 +60,7 @@ class Testimony:
         *,
         is_relative: bool = False,
     ) -> None:
-        """`is_relative`: the log prints no times, so nothing says which came first."""
+        """`is_relative`: the log prints no times, so the order is unknown."""
         self.flight = flight
         world = None if job is None else job.layout.world_size
         self.analysis = flight.analysis(world)
@@ -80,14 +79,13 @@ class Testimony:
         return (*read, *self.flight.notes, *more)
 
     def _clock_ahead(self) -> float:
-        """By how much true time is ahead of the log's, where a zone explains the difference."""
+        """By how much true time is ahead of the log's, if a time zone explains the difference."""
         ended = self.analysis.last_at
         if not self._is_timed or self._last is None or ended is None:
             return 0.0
         difference = ended - self._last
-        nearest = round(difference / _QUARTER) * _QUARTER
-        is_zone = abs(nearest) <= _WIDEST_ZONE and -_BEFORE <= difference - nearest <= _AFTER
-        return nearest if is_zone else 0.0
+        nearest = zone_step(difference, max(_BEFORE, _AFTER))
+        return nearest if -_BEFORE <= difference - nearest <= _AFTER else 0.0
 
     def _is_old(self) -> bool:
         ended = self.analysis.last_at
@@ -96,14 +94,14 @@ class Testimony:
         return ended - self._zone < self._job.attempt.last_progress - _BEFORE
 
     def observed(self, stream: str) -> Iterator[Observed]:
-        """For the engine: at the end of the log, or when the dumps were taken after that."""
+        """Observations for the engine: at the end of the log, or when the dumps were taken."""
         if self._last is not None and not self.is_old:
             at = self.up_until()
             for sign in signs(self.analysis):
                 yield Observed(self._last if at is None else at, stream, sign)
 
     def up_until(self) -> float | None:
-        """In the log's time: when the dumps were taken, the run was still up."""
+        """Time of the dumps, in the log's time: the run was still up then."""
         analysis = self.analysis
         if self._last is None or not self._is_timed or self.is_old or analysis.since is None:
             return None
@@ -118,22 +116,21 @@ class Testimony:
         return taken
 
     def _stands_still(self) -> bool:
-        """Somebody waits, and for longer than a step takes, as far as that can be told."""
+        """Whether a rank waits for longer than a step takes, as far as known."""
         since, taken = self.analysis.since, self._taken_at()
         if self.is_old or since is None:
             return False
         return taken is None or taken - since >= _CAUGHT_SECONDS
 
     def judged(self, report: RunReport) -> RunReport:
-        """The report, with what the recordings say where it is open, or names nobody."""
-        reported = report.verdict
+        """Complete a report that has no verdict on the end, or no culprit."""
+        verdict = report.verdict
         if self.is_old:
             return report
-        if reported.cause is Cause.HANG:
-            return replace(
-                report, verdict=replace(reported, culprit=self._completed(reported.culprit))
-            )
-        if reported.cause not in _OPEN or not self._stands_still():
+        if verdict.cause is Cause.HANG:
+            culprit = self._completed(verdict.culprit)
+            return replace(report, verdict=replace(verdict, culprit=culprit))
+        if verdict.cause not in _OPEN or not self._stands_still():
             return report
         finding = self._finding(report)
         verdict = Verdict(
@@ -151,8 +148,8 @@ class Testimony:
         return replace(judged, findings=(finding, *report.findings))
 
     def _completed(self, known: Culprit | None) -> Culprit | None:
-        """Where the engine names nobody, or does not know the place of whom it names."""
-        ours = self.culprit()
+        """Add the rank, or its coordinates, if the engine does not know them."""
+        ours = culprit_of(self.analysis, self._job)
         if known is None or (known.rank is None and ours is not None and ours.rank is not None):
             return ours
         if ours is not None and ours.rank == known.rank and not known.coordinates:
@@ -173,13 +170,10 @@ class Testimony:
             since_time=since,
             since_iteration=None if report.iteration is None else report.iteration + 1,
             confidence=analysis.confidence,
-            culprit=self.culprit(),
+            culprit=culprit_of(self.analysis, self._job),
             evidence=tuple(Evidence(None, None, text) for text in texts)[:MAX_EVIDENCE],
             fingerprint="hang/flight-recorder",
         )
-
-    def culprit(self) -> Culprit | None:
-        return culprit_of(self.analysis, self._job)
 
 
 def culprit_of(analysis: Analysis, job: Job | None = None) -> Culprit | None:

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The log files behind the names that a person gave: files as they are, folders searched.
+"""The log files behind the names that a user gave: files as they are, folders searched.
 
-A search is bounded in depth, entries and files, and says what it left out. It goes by names and
-by the first bytes; it cannot know whether a text is a trainer's log before somebody reads it.
+A search is bounded in depth, entries and files, and notes what it left out. It goes by names and
+the first bytes of a file, so it may pick up a text that is not a trainer's log.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
 from typing import NamedTuple
 
 from mwatch.errors import InputError
@@ -35,17 +37,17 @@ _NO_LOG = frozenset(
     }
 )  # fmt: skip
 _STACKS = re.compile(r"rank-\d+\.(?:stacks|signal)\.txt")
-"""What the probe writes beside the dumps of the flight recorder, which `flight` reads."""
+"""Written by the probe beside the flight-recorder dumps, which `flight_files` reads."""
 _BUNDLE = frozenset({MANIFEST, contract.ATTEMPT})
-"""In every bundle of evidence that mwatch keeps; the log in it is the end of the trainer's own."""
+"""In every evidence bundle of mwatch; the log in it is a copy of the end of the trainer's."""
 
 
 class LogFile(NamedTuple):
     path: str
     shown: str
-    """The name in evidence; as text, whatever bytes the path holds."""
+    """The name in evidence, as valid text."""
     is_named: bool = False
-    """By the person; else it was found in a folder."""
+    """Named by the user, not found in a folder."""
 
 
 class FoundLogs(NamedTuple):
@@ -55,7 +57,7 @@ class FoundLogs(NamedTuple):
 
 
 def find(names: Sequence[str], max_files: int = MAX_FILES) -> FoundLogs:
-    """InputError for a name that is not there; an empty folder is no error, but finds nothing."""
+    """Raise InputError if a name does not exist; an empty folder is not an error."""
     search = _Search(max_files)
     for name in names:
         if name == STDIN:
@@ -79,11 +81,11 @@ class _Search:
         self._entries = 0
         self._left_out = 0
         self._copies: list[tuple[os.DirEntry[str], str]] = []
-        """In bundles of evidence: read where the log itself is not there."""
+        """Copies in evidence bundles: read if the log itself is missing."""
         self._compressed: list[str] = []
 
     def add(self, file: LogFile, identity: tuple[int, int] | None) -> None:
-        """Once, however often and by whatever names it was given."""
+        """Add a file once, even if it has several names."""
         self._logs += 1
         if identity is None or identity not in self._known:
             self.files.append(file)
@@ -93,10 +95,10 @@ class _Search:
     def look_through(self, top: str) -> None:
         before = self._logs
         try:
-            entries = list(_entries(top))
+            entries = _entries(top)
         except OSError as error:
-            fix = f"may not be listed ({error.strerror}); check its mode and owner"
-            raise InputError(f"{shown(top)}: {fix}") from error
+            fix = "check its mode and owner"
+            raise InputError(f"cannot list {shown(top)}: {error.strerror}; {fix}") from error
         if not entries:
             self.notes.append(f"{shown(top)}: the folder is empty")
             return
@@ -109,8 +111,9 @@ class _Search:
             self.notes.append(f"{shown(top)}: no log file was found in it")
 
     def _walk(self, folder: str, entries: list[os.DirEntry[str]], inside: str, depth: int) -> None:
-        if _may_hold_checkpoints(folder):
-            self.checkpoint_folders.append(folder)
+        with suppress(OSError):
+            if has_checkpoints(folder):
+                self.checkpoint_folders.append(folder)
         is_bundle = depth > 0 and {entry.name for entry in entries} >= _BUNDLE
         for entry in entries:
             self._entries += 1
@@ -118,7 +121,8 @@ class _Search:
                 return
             name = f"{inside}{entry.name}"
             if entry.is_dir(follow_symlinks=False):
-                if not _is_skipped_folder(entry.name) and depth < MAX_DEPTH:
+                is_skipped = entry.name.startswith(".") or _CHECKPOINT.fullmatch(entry.name)
+                if not is_skipped and depth < MAX_DEPTH:
                     self._descend(entry.path, f"{name}/", depth + 1)
             elif is_bundle:
                 self._copies.append((entry, name))
@@ -127,9 +131,9 @@ class _Search:
 
     def _descend(self, folder: str, inside: str, depth: int) -> None:
         try:
-            entries = list(_entries(folder))
+            entries = _entries(folder)
         except OSError as error:
-            self.notes.append(f"{shown(inside)}: may not be listed ({error.strerror})")
+            self.notes.append(f"cannot list {shown(inside)}: {error.strerror}")
             return
         self._walk(folder, entries, inside, depth)
 
@@ -143,7 +147,7 @@ class _Search:
             status = os.stat(entry.path)
             head = _head(entry.path) if stat.S_ISREG(status.st_mode) else b""
         except OSError as error:
-            self.notes.append(f"{text}: cannot be read ({error.strerror})")
+            self.notes.append(f"cannot read {text}: {error.strerror}")
             return
         if head.startswith(tuple(COMPRESSED)):
             self._compressed.append(text)
@@ -163,25 +167,13 @@ class _Search:
             yield f"{self._compressed[0]}{more}: compressed, not read; unpack first"
 
 
-def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
+def _entries(folder: str) -> list[os.DirEntry[str]]:
     with os.scandir(folder) as found:
-        bounded = [entry for _, entry in zip(range(MAX_ENTRIES + 1), found, strict=False)]
-    yield from sorted(bounded, key=lambda entry: entry.name)
-
-
-def _is_skipped_folder(name: str) -> bool:
-    return name.startswith(".") or _CHECKPOINT.fullmatch(name) is not None
-
-
-def _may_hold_checkpoints(folder: str) -> bool:
-    try:
-        return has_checkpoints(folder)
-    except OSError:
-        return False
+        return sorted(islice(found, MAX_ENTRIES + 1), key=lambda entry: entry.name)
 
 
 def _identity(name: str) -> tuple[int, int] | None:
-    """None where it cannot be had: opening it says why."""
+    """None if unknown: opening the file then reports why."""
     try:
         status = os.stat(name)
     except (OSError, ValueError):

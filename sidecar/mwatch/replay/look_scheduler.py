@@ -1,19 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which lines of a recording are worth a look: a live run is looked at once a second, a recorded
-one of ten million lines cannot be.
+"""Decides which lines of a recording are worth an assessment.
 
-A plain iteration line resembles those before it, so that no detector can say anything new about
-it; everything else is worth a look. What only builds up over many plain lines is found at the
-next look, which comes at the latest after a fiftieth of the lines of the attempt.
-
-How far the numbers of iteration lines stay near what is usual, a column at a time.
-
-What is usual follows the numbers slowly. Each function goes over `values[begin:end]`, stops
-before the first that is not calm, and returns where, and what is usual by then.
-
-How far apart the iteration lines of an attempt usually are: a silence that is no longer than
-that hides nothing.
+A live run is assessed once a second; a recording of ten million lines cannot be. A plain iteration
+line resembles those before it, so that no detector can find anything new in it; every other line is
+worth an assessment. What builds up over many plain lines is found at the next assessment, at the
+latest after a fiftieth of the lines of the attempt. `calm_*` functions go over columns of numbers:
+each stops before the first value that is not near the usual one, which follows slowly.
 """
 
 from __future__ import annotations
@@ -28,30 +21,28 @@ from mwatch.model.observation import Observation
 from mwatch.model.step_lines import StepLines
 from mwatch.stats import median
 
-MEMORY = 0.01  # how fast what is usual follows: slower than any detector makes up its mind
-HIGHER = 0.1  # share by which a loss is above what is usual
+MEMORY = 0.01  # how fast the usual value follows: slower than any detector decides
+HIGHER = 0.1  # share by which a loss may exceed the usual one
 STEEPER = 2.5
 SLOWER = 1.15
 Values = Sequence[float]
 Calm = Callable[[Values, float, int, int], tuple[int, float]]
+"""Of values, the usual one, begin and end: where it stopped, and the usual value by then."""
 
 
-def calm_times(values: Values, usual: float, begin: int, end: int) -> tuple[int, float]:
-    for index in range(begin, end):
-        value = values[index]
-        if not -math.inf < value <= SLOWER * usual:
-            return index, usual
-        usual = usual + MEMORY * (value - usual)
-    return end, usual
+def _calm_below(factor: float) -> Calm:
+    def calm(values: Values, usual: float, begin: int, end: int) -> tuple[int, float]:
+        for index in range(begin, end):
+            value = values[index]
+            if not -math.inf < value <= factor * usual:
+                return index, usual
+            usual = usual + MEMORY * (value - usual)
+        return end, usual
+
+    return calm
 
 
-def calm_norms(values: Values, usual: float, begin: int, end: int) -> tuple[int, float]:
-    for index in range(begin, end):
-        value = values[index]
-        if not -math.inf < value <= STEEPER * usual:
-            return index, usual
-        usual = usual + MEMORY * (value - usual)
-    return end, usual
+calm_times, calm_norms = _calm_below(SLOWER), _calm_below(STEEPER)
 
 
 def calm_losses(values: Values, usual: float, begin: int, end: int) -> tuple[int, float]:
@@ -64,7 +55,7 @@ def calm_losses(values: Values, usual: float, begin: int, end: int) -> tuple[int
 
 
 def calm_scales(values: Values, last: float, begin: int, end: int) -> tuple[int, float]:
-    """A loss scale that does not fall; the usual one is the last."""
+    """A loss scale must not fall; the usual one is the last."""
     for index in range(begin, end):
         if values[index] < last:
             return index, last
@@ -73,14 +64,14 @@ def calm_scales(values: Values, last: float, begin: int, end: int) -> tuple[int,
 
 
 def calm_counts(values: Values, _: float, begin: int, end: int) -> tuple[int, float]:
-    """Nothing is counted."""
+    """Counts must be zero."""
     return next((index for index in range(begin, end) if values[index]), end), 0.0
 
 
 def pass_calm(
     columns: Sequence[tuple[Calm, Values, float]], begin: int, end: int
 ) -> tuple[int, list[float]]:
-    """Up to the first line in which any column is not calm."""
+    """Stop before the first line in which any column is not calm."""
     found: list[tuple[int, float]] = []
     stop = end
     for calm, values, usual in columns:
@@ -111,7 +102,7 @@ class EvaluationThrottle:
         self._same_looks = 0
 
     def wants(self, what: Event | Observation) -> bool:
-        """Whether to look now that `what` is known."""
+        """Whether to assess the run after this observation."""
         if isinstance(what, Iteration):
             return self.wants_line(what)
         if type(what) in _SILENT:
@@ -132,14 +123,14 @@ class EvaluationThrottle:
         return other
 
     def pass_over(self, lines: StepLines, begin: int, end: int) -> int:
-        """Learns from lines from `begin` on, as `wants_line` does from each of them, and stops
-        before the first that it wants."""
+        """Learn from lines from `begin` on, as `wants_line` does, and stop before the first that
+        it wants."""
         while begin < end:
             due = min(end, begin + self._lines_until_due())
             calm = self._pass_calm(lines, begin, due)
             if calm == due or self._odd_since_look + 1 > self._same_looks // _PATIENCE:
                 return calm
-            self.wants_line(lines.events[calm])  # odd, but that has been looked at often enough
+            self.wants_line(lines.events[calm])  # odd, but assessed often enough
             begin = calm + 1
         return end
 
@@ -171,7 +162,7 @@ class EvaluationThrottle:
         return stop
 
     def _columns(self, lines: StepLines) -> dict[str, tuple[Calm, Values, float]] | None:
-        """What has to stay calm, with what is usual of it; None: these lines are of a new kind."""
+        """The columns to check, with their usual values; None: these lines are of a new kind."""
         if lines.losses.keys() != self._usual.keys():
             return None
         columns: dict[str, tuple[Calm, Values, float]] = {}
@@ -193,7 +184,7 @@ class EvaluationThrottle:
         return columns
 
     def looked(self, *, is_new: bool) -> None:
-        """Looks that keep saying the same are made less and less often."""
+        """Assessments that bring nothing new become less and less frequent."""
         self._since_look = self._odd_since_look = 0
         self._same_looks = 0 if is_new else self._same_looks + 1
 
@@ -203,7 +194,7 @@ class EvaluationThrottle:
         self._lines = self._same_looks = 0
 
     def _is_odd(self, line: Iteration) -> bool:
-        """Each line is learnt from, also an odd one."""
+        """Learn from each line, even from an odd one."""
         odd = bool(line.skipped or line.nan or line.first_of_process)
         if line.iteration <= self._furthest:
             odd = True
@@ -230,7 +221,7 @@ class EvaluationThrottle:
         return self._has_odd_loss(line.losses) or odd
 
     def _has_odd_loss(self, losses: Mapping[str, float]) -> bool:
-        """A loss that is missing stays odd: Megatron hides NaN that way."""
+        """A missing loss stays odd: Megatron hides NaN that way."""
         known = self._usual
         is_begun = bool(known)
         odd = is_begun and len(losses) != len(known)
@@ -254,13 +245,15 @@ def _follow(usual: float | None, value: float | None) -> float | None:
 LOOK_SECONDS = 1.0
 _LINES = 32
 _LIKE_OTHERS = 1.25
-"""A gap no longer than so many usual ones hides nothing: no deadline is shorter."""
+"""No deadline is shorter than this many usual gaps."""
 
 
 class UsualGaps:
+    """How far apart the iteration lines of an attempt usually are."""
+
     def __init__(self) -> None:
         self.dull = LOOK_SECONDS
-        """A silence that is no longer hides nothing."""
+        """A silence up to this long needs no assessment."""
         self._gaps: list[float] = []
         self._line_at: float | None = None
 
@@ -270,7 +263,6 @@ class UsualGaps:
         return other
 
     def learn(self, at: float) -> None:
-        """An iteration line came at `at`."""
         if self._line_at is not None:
             self._gaps.append(at - self._line_at)
             if len(self._gaps) == _LINES:
@@ -279,8 +271,8 @@ class UsualGaps:
         self._line_at = at
 
     def pass_over(self, ats: Sequence[float], begin: int, end: int, last: float) -> int:
-        """Learns from lines from `begin` on, and stops before the first that comes after a
-        silence that is worth a look. `last`: when anything was last heard before them."""
+        """Learn from lines from `begin` on, and stop before the first that follows a silence worth
+        an assessment. `last`: time of the last observation before them."""
         if self._line_at is None:
             return begin
         before, gaps, dull = self._line_at, self._gaps, self.dull

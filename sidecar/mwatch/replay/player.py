@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Plays a recording to the engine as if it happened now, and keeps what it would have done.
+"""Plays a recording to the engine as if it happened now, and records what mwatch would have done.
 
-A live watcher looks once a second. Here a look is made at most once a second of the log's time,
-where something was said that is worth it (`screen`), and inside a silence at the moment when
-the answer changes: found by halving, within a second or a fiftieth of the silence. Nothing is
-acted on: the run goes on as recorded.
+A live watcher assesses the run once a second. Here an assessment is made at most once a second of
+the log's time, after lines that are worth it (`look_scheduler`), and inside a silence at the moment
+when the result changes: found by bisection, within a second or a fiftieth of the silence. Nothing
+is acted on: the run goes on as recorded.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class Player:
         self.recorder = recorder or ReportRecorder(engine, "replay", has_curves=False)
         self.last: Assessment | None = None
         self.at: float | None = None
-        """The newest moment that was played."""
+        """The newest time that was played."""
         self.looks = 0
         self._screen = EvaluationThrottle()
         self._looked_at = float("-inf")
         self._is_stale = False
-        """Something worth a look was said within a second of the last one."""
+        """A line worth an assessment came within a second of the last one."""
         self._due: float | None = None
-        """When the decision that stands would be carried out."""
+        """When the current decision would be carried out."""
         self._gaps = UsualGaps()
         self._stride = _FEW_LINES
-        """Lines that are tried at once: as many as twice those that went well last time."""
+        """Lines to try at once: twice as many as were skipped last time."""
 
     def play(self, recording: Iterable[Observed | PlacedLines]) -> None:
         for received in recording:
@@ -52,7 +52,7 @@ class Player:
                 self.observe(received)
 
     def _observe_lines(self, placed: PlacedLines) -> None:
-        """As `observe` of each line; lines without effect are skipped many at a time."""
+        """Like `observe` of each line, but skip many lines without effect at a time."""
         events: Sequence[Iteration] = placed.lines.events
         index, size = 0, len(placed.lines)
         while index < size:
@@ -65,7 +65,7 @@ class Player:
             index = done
 
     def _pass_over(self, placed: PlacedLines, begin: int) -> int:
-        """Learns from lines from `begin` on of which nothing comes; returns the first other."""
+        """Learn from lines without effect from `begin` on; return the index of the next one."""
         if self.at is None or self._is_stale or self._due is not None or self.recorder.has_curves:
             return begin
         job = self.engine.job
@@ -85,19 +85,19 @@ class Player:
     def _foresee(
         self, placed: PlacedLines, begin: int, end: int
     ) -> tuple[UsualGaps, EvaluationThrottle, int]:
-        """What would be known after the lines up to the first that is worth a look."""
+        """The state after the lines up to the first that is worth an assessment."""
         gaps, screen = self._gaps.copy(), self._screen.copy()
         end = gaps.pass_over(placed.ats, begin, end, self.at or 0.0)
         return gaps, screen, screen.pass_over(placed.lines, begin, end)
 
     def observe(self, observed: Observed) -> None:
         at, _, what = observed
-        was_new = False
+        has_changed = False
         last = at if self.at is None else self.at
         if at > last and (self._is_stale or self._due is not None or at - last > self._gaps.dull):
-            was_new = self._pass(last, at)
+            has_changed = self._pass(last, at)
         if self._is_stale and isinstance(what, Phase | Arguments | Error):
-            self._look(self.at or at)  # it may end the attempt: see how that one stood
+            self._look(self.at or at)  # it may end the attempt: assess that one first
         job = self.engine.job
         number = job.attempt.number
         self.engine.observe(observed)
@@ -107,14 +107,14 @@ class Player:
         self.recorder.note(observed)
         if isinstance(what, Iteration):
             self._gaps.learn(at)
-            self._is_stale |= was_new or self._screen.wants_line(what)
+            self._is_stale |= has_changed or self._screen.wants_line(what)
         else:
-            self._is_stale |= was_new or self._screen.wants(what)
+            self._is_stale |= has_changed or self._screen.wants(what)
         if self._is_stale and self.at - self._looked_at >= LOOK_SECONDS:
             self._look(self.at)
 
     def finish(self, until: float | None = None) -> Assessment | None:
-        """The input has ended. `until`: the run was still up then, and had said nothing more."""
+        """End of the input. `until`: the run was still up then, but silent."""
         if self.at is None:
             return None
         if until is not None and until > self.at:
@@ -126,7 +126,7 @@ class Player:
         return self.last
 
     def _settle(self, decision: Decision) -> None:
-        """A death is acted on after a wait, in which the log says no more."""
+        """Act on an exit: the log ends before the wait that follows it."""
         waits = decision.act_at is not None and decision.action is not Action.NONE
         if waits and self.engine.record.of_attempt(decision.attempt) is None:
             self._enact(decision, max(decision.act_at or 0.0, self.engine.job.now))
@@ -137,21 +137,21 @@ class Player:
         self._due = None
 
     def _pass(self, start: float, end: float) -> bool:
-        """From `start` to `end` nothing was said; returns whether that itself was news."""
+        """Pass a silence; return whether it changed the assessment."""
         if self._is_stale and end - self._looked_at >= LOOK_SECONDS:
             self._look(min(end, max(start, self._looked_at + LOOK_SECONDS)))
         if self._due is not None:
             self._act_within(end)
         if end - start <= self._gaps.dull:
             return False
-        was_new = False
+        has_changed = False
         begun = max(start, self._looked_at)
         while end - begun > LOOK_SECONDS and self._differs(end):
             begun = self._first_change(start, begun, end)
             self._look(begun)
             self._act_within(end)
-            was_new = True
-        return was_new
+            has_changed = True
+        return has_changed
 
     def _act_within(self, end: float) -> None:
         if self._due is not None and self._due <= end:
@@ -167,7 +167,7 @@ class Player:
         return high
 
     def _differs(self, at: float) -> bool:
-        """Whether a look at `at` would say something new; changes nothing."""
+        """Whether an assessment at `at` would differ; changes nothing."""
         return self.last is None or _gist(self.engine.preview(at)) != _gist(self.last)
 
     def _look(self, at: float) -> Assessment:
@@ -199,7 +199,7 @@ class Player:
 
 
 def _gist(assessment: Assessment) -> tuple[object, ...]:
-    """What makes an answer another one: who found what, and what is to be done."""
+    """What two assessments are compared by: findings and decision."""
     found = {(each.detector, each.cause, each.severity) for each in assessment.findings}
     decision = assessment.decision
     return (frozenset(found), decision.action, decision.cause, decision.attempt)

@@ -2,16 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A recorded run: log files and checkpoint folders as one stream of observations.
 
-Files are read lazily, piece by piece, so that memory does not grow with them. Clocks of several
-pods are brought together by `mwatch.state`. What a checkpoint folder holds is known only as it
-is today: it is told last.
+Files are read lazily, piece by piece, so that memory does not grow with them; `mwatch.state` aligns
+the clocks of several pods. The content of a checkpoint folder is known only as it is today, so it
+comes last.
 
-Which log files are one stream: the parts of a rotated log, and the attempts of one role.
-
+First the files are sorted into streams: the parts of a rotated log, and the attempts of one role.
 Two pods of one attempt write at the same time; two attempts write one after the other. So files
-whose times do not overlap and which both print what only one rank of a job prints (iteration
-lines, or rank 0's markers) follow each other. Only both ends of a file are looked at. It cannot
-tell two jobs apart: all files are taken to be of one.
+whose times do not overlap and which both print what only one rank prints (iteration lines, or rank
+0's markers) follow each other. Only both ends of a file are read for this. All files are taken to
+be of one job.
 """
 
 from __future__ import annotations
@@ -47,17 +46,17 @@ from mwatch_trainer.checkpoint.listing import FolderListing, list_checkpoints
 _MAX_HEAD = 1 << 20
 _TAIL = 1 << 18
 _OVERLAP_SECONDS = 2.0
-"""By which successive files may overlap: stamps are rounded, and clocks differ."""
+"""By this much successive files may overlap: stamps are rounded, and clocks differ."""
 _ROTATED = re.compile(r"(?P<base>.+\.(?:log|txt|out|err))[._-](?P<turn>\d[\w.-]*|old|bak|prev\w*)")
 _STEPS = "steps"
 _MARKS = "marks"
 
 
 class FileSpan(NamedTuple):
-    """What both ends of a file tell."""
+    """Times and roles, by both ends of a file."""
 
     first: float | None
-    """None: it prints no time."""
+    """None: it prints no times."""
     last: float | None
     roles: frozenset[str]
 
@@ -67,7 +66,7 @@ _NOTHING = FileSpan(None, None, frozenset())
 
 @dataclass(slots=True)
 class StreamPlan:
-    """One stream: files to be played one after the other."""
+    """Files to be played one after the other."""
 
     name: str
     files: list[LogFile]
@@ -75,9 +74,9 @@ class StreamPlan:
     last: float | None
     roles: set[str] = field(default_factory=set)
     anchor: float | None = None
-    """Where to begin where the files print no time and others do."""
+    """Where to begin if these files print no times but others do."""
     end: float | None = None
-    """When the others that were there with it fell silent; None: at the end of all."""
+    """When the other streams fell silent; None: at the end of all."""
 
     @property
     def has_steps(self) -> bool:
@@ -85,7 +84,7 @@ class StreamPlan:
 
 
 def plan(files: Sequence[LogFile], grammar: Grammar) -> list[StreamPlan]:
-    """A single file is not looked at: there is nothing to order."""
+    """Sort files into streams; a single file is not read, as there is nothing to order."""
     if len(files) == 1:
         return [StreamPlan(_short(files[0].shown), list(files), None, None)]
     names = Counter(_short(file.shown) for file in files)
@@ -105,7 +104,7 @@ def plan(files: Sequence[LogFile], grammar: Grammar) -> list[StreamPlan]:
 
 
 def examine(file: LogFile, grammar: Grammar) -> FileSpan:
-    """A file that cannot be opened tells nothing here: who reads it says why."""
+    """Read both ends of a file; one that cannot be opened is reported when it is played."""
     try:
         if file.path == STDIN or not stat.S_ISREG(os.stat(file.path).st_mode):
             return _NOTHING
@@ -125,7 +124,9 @@ def examine(file: LogFile, grammar: Grammar) -> FileSpan:
     tail.feed(data[data.find(b"\n") + 1 :] if status.st_size > _TAIL else data)
     tail.close()
     return FileSpan(
-        head.first, tail.last if tail.last is not None else head.last, head.or_roles(tail)
+        head.first,
+        head.last if tail.last is None else tail.last,
+        frozenset(head.roles | tail.roles),
     )
 
 
@@ -150,9 +151,6 @@ class _End:
         self._take(self._moments.observe(self._reader.close()))
         self._take(self._moments.rest())
 
-    def or_roles(self, other: _End) -> frozenset[str]:
-        return frozenset(self.roles | other.roles)
-
     def _take(self, seen: Sequence[Observed]) -> None:
         for _, _, what in seen:
             if isinstance(what, Iteration):
@@ -165,7 +163,7 @@ class _End:
 
 
 def _rotations(files: Sequence[LogFile]) -> Iterator[list[LogFile]]:
-    """The parts of each rotated log, the oldest first."""
+    """Group the parts of each rotated log, oldest first."""
     paths = {file.path for file in files}
     groups: dict[str, list[LogFile]] = {}
     for file in files:
@@ -177,7 +175,7 @@ def _rotations(files: Sequence[LogFile]) -> Iterator[list[LogFile]]:
 
 
 def _age(path: str, base: str) -> tuple[int, float, str]:
-    """For sorting: dates rise with time, turns fall, and the file without a mark is the newest."""
+    """Sort key: dates rise with time, numbers fall, and the file without a suffix is newest."""
     if path == base:
         return (1, 0, "")
     turn = path[len(base) + 1 :]
@@ -211,7 +209,7 @@ def _chain(units: Iterable[StreamPlan]) -> list[StreamPlan]:
 
 
 def _order(unit: StreamPlan) -> tuple[bool, float, list[tuple[int, str]]]:
-    """By time; without one by name, numbers as numbers."""
+    """Sort key: by time, else by name, with numbers as numbers."""
     parts = re.findall(r"(\d{1,18})|(\D+)", unit.files[0].shown)
     natural = [(int(number or 0), text) for number, text in parts]
     return (unit.first is None, unit.first or 0.0, natural)
@@ -226,14 +224,14 @@ def _follows(unit: StreamPlan, stream: StreamPlan) -> bool:
 
 
 def _likeness(one: str, other: str) -> int:
-    """Length of what both names begin with: attempts of one pod are named alike."""
-    same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
-    return sum(1 for _ in same)
+    """Length of the common prefix: attempts of one pod have similar names."""
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _anchor(streams: Sequence[StreamPlan]) -> None:
-    """A file without times is mostly what a dying process left: it belongs to the end. One that
-    prints iterations began when the others did."""
+    """Place streams without times: with iterations at the beginning of the others, else at the
+    end, because such a file is mostly what a dying process left."""
     firsts = [stream.first for stream in streams if stream.first is not None]
     lasts = [stream.last for stream in streams if stream.last is not None]
     for stream in streams:
@@ -242,7 +240,7 @@ def _anchor(streams: Sequence[StreamPlan]) -> None:
 
 
 def _short(shown: str) -> str:
-    """The last part of a path, without what only says that it is a log."""
+    """The file name, without an extension such as .log."""
     root, extension = os.path.splitext(os.path.basename(shown))
     is_log = extension in (".log", ".txt", ".out", ".err")
     return root if is_log and root else os.path.basename(shown) or shown
@@ -251,7 +249,7 @@ def _short(shown: str) -> str:
 _NEAR = 120.0
 _LATER = 300.0
 _REHEARSED = 50_000
-"""Events of each stream that its clock is judged by: seconds of reading at the most."""
+"""Events per stream to estimate its clock by; reading them takes seconds at most."""
 
 Progress = Callable[[int, int], None]
 """Called with bytes read and bytes in all (0: unknown), after each piece."""
@@ -279,12 +277,12 @@ class Recording:
 
     @property
     def is_relative(self) -> bool:
-        """No printed time was found: moments are seconds since the first line."""
+        """No time stamp was found: times are seconds since the first line."""
         return any(moments.is_relative for moments in self._moments)
 
     @property
     def written_at(self) -> float | None:
-        """When the newest file last changed; None where nothing can tell."""
+        """When the newest file last changed; None: unknown."""
         changed = [
             os.stat(file.path).st_mtime
             for each in self.streams
@@ -294,7 +292,7 @@ class Recording:
         return max(changed, default=None)
 
     def observed(self, progress: Progress | None = None) -> Iterator[Placed]:
-        """All streams as one, in the order of one clock."""
+        """Merge all streams in the order of one clock."""
         if len(self.streams) == 1:
             return self._pieces(self.streams[0], progress)
         offsets = self._offsets()
@@ -303,7 +301,7 @@ class Recording:
         return place(merge(streams, offsets), without_steps)
 
     def _offsets(self) -> dict[str, float]:
-        """By a first reading of the beginnings; what can be read only once is not moved."""
+        """Read the beginnings first; pipes, which can be read only once, are not shifted."""
         if any(not self._sizes[file.path] for each in self.streams for file in each.files):
             return {}
         rehearsal = Recording(self.streams, (), (), self._grammar, self._now)
@@ -311,7 +309,7 @@ class Recording:
         return estimate_offsets(streams, max_events=_REHEARSED)
 
     def _stream(self, stream: StreamPlan, progress: Progress | None) -> Iterator[Observed]:
-        """One by one, so that they can be put among those of other streams."""
+        """Yield events one by one, to be merged with those of other streams."""
         for each in self._pieces(stream, progress):
             if isinstance(each, PlacedLines):
                 yield from map(Observed, each.ats, repeat(each.stream), each.lines.events)
@@ -338,8 +336,7 @@ class Recording:
         yield from moments.rest()
 
     def _read(self, file: LogFile) -> Iterator[bytes]:
-        """A file that breaks off is read as far as it goes; a named one that cannot be read at
-        all is the person's mistake."""
+        """Read a broken file as far as it goes; a named file that cannot be read is an error."""
         has_begun = False
         try:
             for chunk in read_chunks(file.path, "replay"):
@@ -360,14 +357,14 @@ class Recording:
             return self._now
 
     def clock_ahead(self, last: float) -> float:
-        """By how much true time is ahead of the log's: its zone, if the files still tell it."""
+        """By how much true time is ahead of the log's, by the times of the files: its zone."""
         written = self.written_at
         if written is None or self.is_relative:
             return 0.0
         return zone_step(written - last, _NEAR)
 
     def rollbacks(self, last: float) -> Iterator[Rollback]:
-        """What mwatch itself wrote beside the checkpoints, by the clock of the log."""
+        """Rollbacks that mwatch wrote beside the checkpoints, by the clock of the log."""
         ahead = self.clock_ahead(last)
         for folder in self.checkpoint_folders:
             found = checkpoint_dir.find(folder)
@@ -378,13 +375,13 @@ class Recording:
                 yield replace(each, at=each.at - ahead, marked=marked)
 
     def stored(self, last: float) -> Iterator[Observed]:
-        """What the checkpoint folders hold now, told at `last`, the end of the recording."""
+        """Present content of the checkpoint folders, observed at the end of the recording."""
         ahead = self.clock_ahead(last)
         for folder in self.checkpoint_folders:
             try:
                 listing = list_checkpoints(folder)
             except OSError as error:
-                self.notes.append(f"{folder}: cannot be listed ({error.strerror})")
+                self.notes.append(f"cannot list {folder}: {error.strerror}")
                 continue
             yield Observed(last, folder, _to_stored(folder, listing, last, ahead))
 
@@ -392,43 +389,32 @@ class Recording:
 def open_recording(
     names: Sequence[str], checkpoints: Sequence[str], grammar: Grammar, now: float
 ) -> Recording:
-    """InputError for a name that is not there."""
+    """Raise InputError, before a long wait, if a name cannot be read."""
     found = find(names)
     for folder in checkpoints:
         if not os.path.isdir(folder):
-            raise InputError(f"{folder}: no such folder; name what the trainer saves to")
+            raise InputError(f"no such folder: {folder}; name the folder that the trainer saves to")
     folders = list(dict.fromkeys([*checkpoints, *found.checkpoint_folders]))
     for file in found.files:
-        _must_open(file)
+        if file.is_named and file.path != STDIN and not stat.S_ISFIFO(_mode(file)):
+            next(read_chunks(file.path, "replay"))
     streams = plan(found.files, grammar) if found.files else []
     return Recording(streams, folders, found.notes, grammar, now)
-
-
-def _must_open(file: LogFile) -> None:
-    """Before anything is read: a wrong name among many must not cost a long wait."""
-    if file.is_named and file.path != STDIN and not stat.S_ISFIFO(_mode(file)):
-        next(read_chunks(file.path, "replay"))
 
 
 def _mode(file: LogFile) -> int:
     try:
         return os.stat(file.path).st_mode
     except (OSError, ValueError):
-        return 0  # opening it says why
+        return 0  # opening the file reports why
 
 
 def _size(file: LogFile) -> int:
-    if file.path == STDIN:
-        return 0
-    try:
-        status = os.stat(file.path)
-    except OSError:
-        return 0
-    return status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return os.path.getsize(file.path) if stat.S_ISREG(_mode(file)) else 0
 
 
 def _to_stored(folder: str, listing: FolderListing, last: float, ahead: float) -> StoredCheckpoints:
-    """A file that was changed after the run ended was copied: when it was written is unknown."""
+    """A file that changed after the run ended was copied: its time is unknown."""
     found = []
     for each in listing.checkpoints:
         if each.iteration is None:

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recorded logs in, the report of the run out: for `mwatch replay`, `diagnose` and `report`.
 
-The verdict describes the run as it is at the end of the recording: that of the last attempt,
-with what mwatch would have done about it. A recording ends where its files end. Whether the run
-went on after that is not known, unless the person says so or a file was written a moment ago.
+The verdict describes the run at the end of the recording: that of the last attempt, with what
+mwatch would have done about it. A recording ends where its files end. Whether the run went on after
+that is unknown, unless the user says so or a file was written a moment ago.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path
 from mwatch.config import catalogue
 from mwatch.decide.decide import decide
 from mwatch.engine.advice import advise
-from mwatch.engine.engine import Assessment, Engine
+from mwatch.engine.engine import Engine
 from mwatch.errors import InputError
-from mwatch.evidence.flight_files import Flight, gather
+from mwatch.evidence.flight_files import gather
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause, Finding, Severity, Verdict
 from mwatch.model.job import Attempt, Job
@@ -41,7 +41,7 @@ _TAKEN_AS_UP = "the log was written {:.0f} s ago, so the run is taken as still u
 
 
 def conclude(recording: Recording, player: Player, *, is_up: bool, now: float) -> RunReport:
-    """`is_up`: the person said that the run was still there at the end."""
+    """`is_up`: the user said that the run was still up at the end."""
     recorder = player.recorder
     concluded = _end(recording, player, is_up=is_up, now=now)
     for incident in player.engine.incidents:
@@ -58,47 +58,44 @@ def conclude(recording: Recording, player: Player, *, is_up: bool, now: float) -
 
 
 def _end(recording: Recording, player: Player, *, is_up: bool, now: float) -> RunConclusion:
-    """How the run stands, and whether that rests on when the file was last written."""
+    """Conclude by the last assessment and by when the file was last written."""
     ended, attempt = player.last, player.engine.job.attempt
     assert ended is not None  # something was played
-    is_open = not (is_up or _is_over(attempt))
+    has_ended = attempt.is_finished or attempt.exit is not None or attempt.ended_at is not None
+    is_open = not (is_up or has_ended)
     age = _age(recording, player, now) if is_open else None
     breaks_off = is_open and not _is_fresh(player, age)
     if breaks_off:
-        ended = _as_the_end(player, ended)
+        engine = player.engine
+        findings = tuple(map(_as_fatal, ended.findings))
+        afresh = decide(engine.job, findings, engine.record, engine.settings)
+        ended = ended._replace(findings=findings, decision=afresh)
     concluded = player.recorder.conclusions.run(ended)
-    reported, decision = concluded.verdict, concluded.decision
+    verdict, decision = concluded.verdict, concluded.decision
     if breaks_off:
-        words = _broken_off(attempt)
-        if reported.cause is Cause.HEALTHY:
+        text = _broken_off(attempt)
+        if verdict.cause is Cause.HEALTHY:
             recording.notes += [each.summary for each in ended.findings]
-            reported = Verdict(Cause.UNKNOWN, words, confidence=0.0)
-            decision = replace(decision, cause=Cause.UNKNOWN, reason=words)
+            verdict = Verdict(Cause.UNKNOWN, text, confidence=0.0)
+            decision = replace(decision, cause=Cause.UNKNOWN, reason=text)
         elif decision.action is Action.NONE:
-            recording.notes.append(words)
-    elif age is not None and reported.cause is Cause.HEALTHY:
-        reported = replace(reported, summary=f"{reported.summary}; {_TAKEN_AS_UP.format(age)}")
+            recording.notes.append(text)
+    elif age is not None and verdict.cause is Cause.HEALTHY:
+        verdict = replace(verdict, summary=f"{verdict.summary}; {_TAKEN_AS_UP.format(age)}")
     elif age is not None:
         recording.notes.append(_TAKEN_AS_UP.format(age))
-    return concluded._replace(verdict=reported, decision=decision)
+    return concluded._replace(verdict=verdict, decision=decision)
 
 
-def _as_the_end(player: Player, ended: Assessment) -> Assessment:
-    engine = player.engine
-    findings = tuple(map(_as_last_words, ended.findings))
-    decision = decide(engine.job, findings, engine.record, engine.settings)
-    return ended._replace(findings=findings, decision=decision)
-
-
-def _as_last_words(finding: Finding) -> Finding:
-    """A traceback may have been caught; not one that a log ends with which nobody writes on."""
+def _as_fatal(finding: Finding) -> Finding:
+    """A traceback may have been caught, but not if the log ends with it."""
     if finding.detector != "crashed" or finding.severity is not Severity.WARNING:
         return finding
     return replace(finding, severity=Severity.CRITICAL, cannot_heal=True)
 
 
 def nothing_read(recording: Recording, run: str) -> RunReport:
-    """No line of the input is one that mwatch knows."""
+    """The report if no line of the input is known."""
     if recording.streams:
         where = "the file" if len(_files(recording)) == 1 else f"{len(_files(recording))} files"
         text = f"no line of a trainer was found in {where}"
@@ -109,7 +106,7 @@ def nothing_read(recording: Recording, run: str) -> RunReport:
         mode="replay",
         clock=ReportClock(),
         verdict=Verdict(Cause.BLIND, text, confidence=0.0),
-        decision=Decision(Action.NONE, Cause.BLIND, 0, "nothing can be seen"),
+        decision=Decision(Action.NONE, Cause.BLIND, 0, "there is no data"),
         advice=advise(Cause.BLIND, None, {}),
         files=_files(recording),
         lines=recording.lines,
@@ -122,7 +119,7 @@ def _files(recording: Recording) -> tuple[str, ...]:
 
 
 def _age(recording: Recording, player: Player, now: float) -> float | None:
-    """Seconds since anybody wrote to the log; None where nothing tells."""
+    """Seconds since the log was last written; None: unknown."""
     written = recording.written_at
     if written is None and not recording.is_relative:
         written = player.at
@@ -130,14 +127,10 @@ def _age(recording: Recording, player: Player, now: float) -> float | None:
 
 
 def _is_fresh(player: Player, age: float | None) -> bool:
-    """Whether somebody was still writing: then silence of the log means nothing yet."""
+    """Whether the log is still being written: then its silence means nothing yet."""
     steps = list(player.engine.job.attempt.steps)[-2:]
     gap = steps[1].at - steps[0].at if len(steps) == 2 else 0.0
     return age is not None and age <= _FRESH_SECONDS + _FRESH_GAPS * gap
-
-
-def _is_over(attempt: Attempt) -> bool:
-    return attempt.is_finished or attempt.exit is not None or attempt.ended_at is not None
 
 
 def _broken_off(attempt: Attempt) -> str:
@@ -150,7 +143,7 @@ def _broken_off(attempt: Attempt) -> str:
 
 
 NOW = "now"
-_DOUBT = 0.01  # of the wall time: as exact as the goodput is meant to be
+_DOUBT = 0.01  # share of the wall time: the accuracy of the goodput
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +151,9 @@ class ReplayRequest:
     names: Sequence[str]
     """Log files, folders, or `-`."""
     checkpoints: Sequence[str] = ()
-    """Folders that the trainer saves to, besides those found."""
+    """Save folders, besides those found."""
     until: str | None = None
-    """The run was still up then: a moment of the log's clock (ISO 8601), or `now`."""
+    """The run was still up then: a time of the log's clock (ISO 8601), or `now`."""
     settings: Settings = field(default_factory=Settings)
     catalogues: Sequence[Path] = ()
 
@@ -172,8 +165,10 @@ def replay(
     *,
     has_curves: bool = False,
 ) -> RunReport:
-    """InputError for what cannot be read; a folder without logs gives a report that says so.
-    `has_curves`: with what a page shows besides, for which each line is read at length."""
+    """Raise InputError if the input cannot be read; a folder without logs gives an empty report.
+
+    `has_curves`: with the data for a page, for which each line is read in full.
+    """
     until = None if request.until is None else moment(request.until, now)
     entries = catalogue.load(request.catalogues)
     grammar = Grammar(entries, None)
@@ -188,23 +183,25 @@ def replay(
     player.play(recording.observed(progress))
     last = player.at
     if last is None:
-        return _by_dumps_alone(nothing_read(recording, engine.job.run), flight)
+        report = nothing_read(recording, engine.job.run)
+        if flight is None:
+            return report
+        alone = Testimony(flight)
+        return alone.judged(replace(report, notes=(*report.notes, *alone.notes)))
     for rollback in recording.rollbacks(last):
         engine.job.timeline.roll_back(rollback)
     for observed in recording.stored(last):
         engine.observe(observed)
     up_until = _in_log_time(request, until, recording, last)
-    if flight is None:
-        player.finish(up_until)
-        recording.notes += _doubts(engine.job)
-        return conclude(recording, player, is_up=up_until is not None, now=now)
-    received = Testimony(flight, engine.job, last, is_relative=recording.is_relative)
-    recording.notes += received.notes
-    player.play(received.observed(recording.streams[0].name))
-    up_until = max(filter(None, (up_until, received.up_until())), default=None)
+    dumps = flight and Testimony(flight, engine.job, last, is_relative=recording.is_relative)
+    if dumps is not None:
+        recording.notes += dumps.notes
+        player.play(dumps.observed(recording.streams[0].name))
+        up_until = max(filter(None, (up_until, dumps.up_until())), default=None)
     player.finish(up_until)
     recording.notes += _doubts(engine.job)
-    return received.judged(conclude(recording, player, is_up=up_until is not None, now=now))
+    report = conclude(recording, player, is_up=up_until is not None, now=now)
+    return report if dumps is None else dumps.judged(report)
 
 
 def run_name(names: Sequence[str]) -> str:
@@ -212,7 +209,7 @@ def run_name(names: Sequence[str]) -> str:
 
 
 def _doubts(job: Job) -> list[str]:
-    """Where the goodput is a guess, it is said."""
+    """Note if much of the goodput is estimated."""
     guessed = job.ledger.guessed_seconds
     if guessed <= _DOUBT * (job.now - (job.ledger.started_at or job.now)):
         return []
@@ -220,15 +217,8 @@ def _doubts(job: Job) -> list[str]:
     return [f"goodput: {guessed:.0f} s are attributed by estimate: {why}"]
 
 
-def _by_dumps_alone(report: RunReport, flight: Flight | None) -> RunReport:
-    if flight is None:
-        return report
-    received = Testimony(flight)
-    return received.judged(replace(report, notes=(*report.notes, *received.notes)))
-
-
 def moment(text: str, now: float) -> float:
-    """What `--until` names; a log's clock has no zone, so one that is given is taken as UTC."""
+    """Parse `--until`; a log's clock has no zone and is taken as UTC."""
     if text == NOW:
         return now
     try:

@@ -1,16 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Printed times as seconds since 1970.
+"""Printed times as seconds since 1970, and the clock of one recorded stream.
 
-Local times are read as UTC, for a log does not name its zone. glog's stamps (`E1115 00:42:28.1`)
-lack the year and get that of their neighbours, or of the file.
-
-Time zones, as far as two clocks that differ show one: by whole quarters of an hour.
-
-The clock of one recorded stream, as its iteration lines tell it.
-
-An iteration line prints the moment of its printing, so what it says is the clock. Where it goes
-back by much, or jumps by a whole zone, somebody set it: that is taken out again.
+Local times are read as UTC, because a log does not name its zone. glog's stamps (`E1115
+00:42:28.1`) lack the year and get that of their neighbours, or of the file. An iteration line is
+stamped when it is printed, so it is the clock. Where the clock goes back by much, or jumps by a
+whole time zone, it was set, and the step is taken out again.
 """
 
 from __future__ import annotations
@@ -28,15 +23,15 @@ from mwatch.model.step_lines import StepLines
 _GLOG = re.compile(
     r"(?:^|[\[\s:])[IWEF](?P<month>\d{1,2})(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d(?:\.\d{1,9})?)\b"
 )
-_WINDOW = 120  # of a line: a stamp stands at its beginning
+_WINDOW = 120  # characters: a stamp is at the beginning of a line
 _LAST_HOUR, _LAST_MINUTE = 23, 59
 Stamp = float | None
 Stamped = Stamp | list[Stamp]
-"""Of one event, or of each of many lines; None: it tells no time."""
+"""Of one event, or of each of many lines; None: no stamp."""
 
 
 class Stamps:
-    """Of one stream. `near`: about when it was written; None: only other stamps tell."""
+    """Reads the stamps of one stream. `near`: about when it was written; None: unknown."""
 
     def __init__(self, near: float | None) -> None:
         self._near = near
@@ -44,9 +39,8 @@ class Stamps:
         self._day = ("", 0.0)
 
     def of_all(self, pieces: Sequence[Event | StepLines]) -> list[Stamped]:
-        """The own time of each."""
         if self._near is None:
-            next(filter(None, map(self._read, pieces)), None)  # the first tells the year
+            next(filter(None, map(self._read, pieces)), None)  # the first one gives the year
         return [self._read(piece) for piece in pieces]
 
     def _read(self, piece: Event | StepLines) -> Stamped:
@@ -81,7 +75,7 @@ class Stamps:
         return at
 
     def _minute_at(self, minute: str) -> float:
-        """ValueError for one that is not in the calendar, or of no day."""
+        """Raise ValueError if it is not in the calendar."""
         day, midnight = self._day
         if minute[:10] != day:
             day = minute[:10]
@@ -104,7 +98,7 @@ class Stamps:
 
 
 def is_stamped(event: Event | Observation) -> bool:
-    """Whether its own line tells when it was printed."""
+    """Whether the line itself has a time stamp."""
     if getattr(event, "timestamp", None) is not None:
         return True
     text = getattr(event, "text", None)
@@ -125,25 +119,25 @@ _WIDEST = 14 * 3600.0
 
 
 def zone_step(seconds: float, tolerance: float) -> float:
-    """The multiple of a quarter of an hour that `seconds` is; 0 where it is none."""
+    """Round to a quarter of an hour, as zones differ by; 0 if `seconds` is not near one."""
     nearest = round(seconds / QUARTER) * QUARTER
     is_zone = abs(nearest) <= _WIDEST and abs(seconds - nearest) <= tolerance
     return nearest if is_zone else 0.0
 
 
-STEPPED = 60.0  # what goes back by less is disorder, not another clock
+STEPPED = 60.0  # going back by less is disorder, not a clock that was set
 _SURE = 5.0
 _JUMP = QUARTER - _SURE
 _TICK = 1e-3
 _LONGEST = 30 * 86400.0
-_WHOLE_SECONDS = len("2026-01-31T12:00:00")  # the true moment is within the second after it
+_WHOLE_SECONDS = len("2026-01-31T12:00:00")  # the true time is within the second after it
 _SECOND = 0.999
 
 
 def took(event: Iteration) -> float:
-    """Seconds that the iterations of the line took, without saves and evaluations."""
+    """Duration of the iterations of a line, without saves and evaluations."""
     seconds = (event.elapsed_ms or 0.0) * (event.covers or 1) / 1000.0
-    return seconds if 0.0 <= seconds < _LONGEST else 0.0  # not so: NaN, or no time at all
+    return seconds if 0.0 <= seconds < _LONGEST else 0.0  # else NaN or nonsense
 
 
 def _took_all(lines: StepLines) -> list[float]:
@@ -157,22 +151,22 @@ def _took_all(lines: StepLines) -> list[float]:
 @dataclass(slots=True)
 class StepClock:
     last: float | None = None
-    """The newest moment; None: no time is known yet."""
+    """The newest time; None: not known yet."""
     shift: float = 0.0
-    """Added to every stamp: what clock steps took away or added."""
+    """Added to every stamp, to take out steps of the clock."""
     step_at: float = float("-inf")
-    """Of the last iteration line."""
+    """Time of the last iteration line."""
     steps_in_a_row: bool = False
     """The last event was an iteration line."""
     is_relative: bool = False
-    """No stamp was there when the first one was needed: times count from 0."""
+    """No stamp was found in time: times count from 0."""
 
     def place(self, event: Iteration, stamp: float | None) -> float:
         is_whole = len(event.timestamp or "") == _WHOLE_SECONDS
         return self._tick(self._moment(took(event), stamp, is_whole=is_whole))
 
     def place_all(self, lines: StepLines, stamps: Sequence[float | None]) -> list[float]:
-        """The moment of each line, as `place` would give them one by one."""
+        """The time of each line, as `place` would return them one by one."""
         spans = _took_all(lines)
         whole = [len(text) == _WHOLE_SECONDS for text in lines.stamps or [""] * len(lines)]
         is_new = self.is_relative and not self.shift
@@ -184,7 +178,7 @@ class StepClock:
     def _place_exact(
         self, spans: Sequence[float], stamps: Sequence[float], last: float
     ) -> list[float]:
-        """Of stamps with fractions of seconds: hardly one of them needs a second thought."""
+        """Fast path for stamps with fractions of seconds."""
         ats = []
         shift = self.shift
         for seconds, stamp in zip(spans, stamps, strict=True):

@@ -67,7 +67,8 @@ def _findings(data: dict[str, Any]) -> Iterator[str]:
         source = f"{each['detector']}, {each['severity']}"
         yield f"- **{each['cause']}** ({source}): {_cell(each['summary'])}"
         for seen in each["evidence"]:
-            yield f"  - `{_or(seen['file'])}:{_or(seen['line'])}` {_code(seen['text'])}"
+            text = " ".join(seen["text"].split())[:300].replace("`", "'")
+            yield f"  - `{_or(seen['file'])}:{_or(seen['line'])}` `{text}`"
     yield "" if data["findings"] else "None.\n"
 
 
@@ -157,7 +158,3 @@ def _cell(text: str) -> str:
     """Flatten to one line, and escape Markdown and HTML."""
     flat = " ".join(text.split())
     return flat.replace("|", "\\|").replace("<", "&lt;").replace("`", "'")
-
-
-def _code(text: str) -> str:
-    return f"`{' '.join(text.split())[:300].replace('`', chr(39))}`"

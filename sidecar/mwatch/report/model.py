@@ -1,12 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a run's report: plain frozen values, each as it is written to `story.json`.
+"""The parts of a run's report: frozen values, each as written to `story.json`.
 
-Moments are seconds since 1970, or since the first line where the log prints no times. None is
-what nobody can tell.
-
-What went wrong: one entry for each incident of `mwatch.engine.incidents`. What a restart cost is
-known once the next attempt has begun.
+Times are seconds since 1970, or since the first line if the log prints no times. None means
+unknown. An incident story is made of one incident of `mwatch.engine.incidents`; the cost of its
+restart is known once the next attempt has begun.
 """
 
 from __future__ import annotations
@@ -18,26 +16,26 @@ from mwatch.engine.advice import advise
 from mwatch.engine.incidents import Incident
 from mwatch.model.decision import Action, Decision, Witness
 from mwatch.model.fault import CatalogueEntry
-from mwatch.model.finding import Cause, Culprit, Evidence, Finding
+from mwatch.model.finding import Cause, Culprit, Evidence, Finding, Severity
 from mwatch_trainer.scrub.scrubber import Scrubber
 
 MAX_EXCERPTS = 8
 MAX_WORDS = 2000
 """Characters of one text: a log line may be megabytes long."""
 _LOOKED_AT = 4
-"""A secret that is cut in the middle is not known any more: more is scrubbed than is kept."""
+"""A secret that is cut in the middle is not recognized: scrub more than is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportClock:
-    """How moments are told to people."""
+    """How times are shown."""
 
     is_relative: bool = False
     """Seconds since the first line."""
     zone: str = ""
-    """Empty: that of the log, which is not named."""
+    """Empty: that of the log, which is unknown."""
     offset_seconds: float = 0.0
-    """What is added to UTC."""
+    """Added to UTC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +55,17 @@ class AttemptReport:
     last_iteration: int | None
     resumed_from: int | None
     recomputed: int
-    """Iterations that an earlier attempt had done."""
+    """Iterations that an earlier attempt had already done."""
     cause: Cause
-    """How it ended, or what is the matter with it now."""
+    """How it ended, or its present verdict."""
     summary: str
     decision: Decision | None = None
-    """What was done about it, or would have been; None: not known."""
+    """What was done, or would have been; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """What one detector said."""
+    """What one detector found."""
 
     detector: str
     summary: str
@@ -77,7 +75,7 @@ class Voice:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceFile:
-    """Kept on disk; `path` is told from the folder of the run where it lies in it."""
+    """A file on disk; `path` is relative to the folder of the run if inside it."""
 
     path: str
     about: str = ""
@@ -85,8 +83,6 @@ class EvidenceFile:
 
 @dataclass(frozen=True, slots=True)
 class IncidentStory:
-    """An incident of `mwatch.engine.incidents`."""
-
     attempt: int
     cause: str
     severity: str
@@ -98,17 +94,17 @@ class IncidentStory:
     acted_at: float | None = None
     closed_at: float | None = None
     recovered_at: float | None = None
-    """A later attempt did the first new iteration, with good numbers."""
+    """When a later attempt did the first new iteration, with good numbers."""
     times: int = 1
     confidence: float = 1.0
     culprit: str | None = None
     action: str = "none"
     resume_from: int | None = None
-    """The checkpoint that mwatch chose."""
+    """Checkpoint chosen by mwatch."""
     reason: str = ""
     resume_reason: str = ""
     resumed_from: int | None = None
-    """The checkpoint that the next attempt really began with; 0: with none."""
+    """Checkpoint that the next attempt really began with; 0: none."""
     lost_steps: int | None = None
     proposal: str | None = None
     advice: str = ""
@@ -117,18 +113,18 @@ class IncidentStory:
     voices: tuple[Voice, ...] = ()
     files: tuple[EvidenceFile, ...] = ()
     blamed: Culprit | None = None
-    """As `culprit`, in fields."""
+    """The culprit in fields."""
     cannot_heal: bool = False
     fault: str | None = None
     avoid_node: bool = False
     quarantine_from: int | None = None
     id: str = ""
-    """The name of its folder."""
+    """Name of its folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpentStory:
-    """One class of the ledger."""
+    """One class of the goodput ledger."""
 
     name: str
     seconds: float
@@ -140,7 +136,7 @@ class CheckpointStory:
     iteration: int
     saved_at: float | None
     state: str
-    """`good`, `abandoned` (of a line that nobody continues), `broken`, or `unknown`."""
+    """`good`, `abandoned` (rolled back), `broken`, or `unknown`."""
     reason: str = ""
 
 
@@ -153,13 +149,13 @@ class ValidationStory:
 
 
 @dataclass(frozen=True, slots=True)
-class SightStory:
-    """Something mwatch can watch by."""
+class SourceStory:
+    """A source of observations: log, probe, GPUs and so on."""
 
     name: str
     is_up: bool
     since: float | None
-    """None: it was never up."""
+    """None: never up."""
     reason: str = ""
 
 
@@ -171,14 +167,14 @@ class TimelineEntry:
     attempt: int
     iteration: int | None = None
     until: float | None = None
-    """Of several events in one entry: when the last one was."""
+    """Time of the last of several events in one entry."""
     count: int = 1
     file: str | None = None
     line: int | None = None
 
 
 def short(text: str, most: int = MAX_WORDS) -> str:
-    """As it may be kept and shown: without secrets, and of bounded length."""
+    """Scrub secrets and bound the length."""
     text = Scrubber().text(text[: _LOOKED_AT * most])
     return text if len(text) <= most else text[: most - 1] + "…"
 
@@ -187,16 +183,14 @@ MAX_FILES = 64
 MAX_WITNESSES = 16
 _EXCERPT = 600
 
-Files = Mapping[int, Sequence[EvidenceFile]]
-"""By the number of the incident."""
-
 
 def incident_stories(
     incidents: Iterable[Incident],
     attempts: Mapping[int, AttemptReport],
-    files: Files,
+    files: Mapping[int, Sequence[EvidenceFile]],
     catalogue: Mapping[str, CatalogueEntry],
 ) -> tuple[IncidentStory, ...]:
+    """`files`: by the number of the incident."""
     return tuple(
         _incident_story(each, attempts, files.get(each.number, ()), catalogue) for each in incidents
     )
@@ -210,16 +204,17 @@ def _incident_story(
 ) -> IncidentStory:
     finding, decision, times = incident.finding, incident.decision, incident.times
     found = [each.finding for each in incident.symptoms]
+    since = [each.since_iteration for each in found if each.since_iteration is not None]
     resumed, lost = _cost(incident, attempts) if incident.is_decisive else (None, None)
     next_step = advise(incident.cause, finding, catalogue)
     voices = [finding, *(each for each in found if each is not finding)]
     blamed = next((each.culprit for each in voices if who(each.culprit)), None)
-    told = IncidentStory(
+    story = IncidentStory(
         attempt=incident.attempt,
         cause=incident.cause.value,
-        severity=max((each.severity for each in found), key=_weight).value,
+        severity=max((each.severity for each in found), key=list(Severity).index).value,
         summary=short(finding.summary),
-        since_iteration=_least(each.since_iteration for each in found),
+        since_iteration=min(since, default=None),
         since_at=times.fault,
         detected_at=incident.detected_at,
         decided_at=times.decided,
@@ -240,12 +235,12 @@ def _incident_story(
         fault=finding.fault,
         id=incident.id,
     )
-    return told if decision is None else _decided(told, decision)
+    return story if decision is None else _decided(story, decision)
 
 
-def _decided(told: IncidentStory, decision: Decision) -> IncidentStory:
+def _decided(story: IncidentStory, decision: Decision) -> IncidentStory:
     return replace(
-        told,
+        story,
         action=decision.action.value,
         resume_from=decision.resume_from,
         reason=short(decision.reason),
@@ -263,8 +258,8 @@ def _decided(told: IncidentStory, decision: Decision) -> IncidentStory:
 def _cost(
     incident: Incident, attempts: Mapping[int, AttemptReport]
 ) -> tuple[int | None, int | None]:
-    """The checkpoint that the next attempt began with, and the steps between it and the end; of
-    the last attempt, what the chosen checkpoint would cost."""
+    """The checkpoint that the next attempt began with, and the steps lost; of the last attempt,
+    the steps that the chosen checkpoint would lose."""
     own, following = attempts.get(incident.attempt), attempts.get(incident.attempt + 1)
     reached = own.last_iteration if own else None
     resumed = following.resumed_from if following else None
@@ -273,22 +268,10 @@ def _cost(
     begun = resumed
     if begun is None and incident.decision and not following:
         begun = incident.decision.resume_from or 0
-    if reached is None or begun is None or not _restarts(incident, following):
+    is_restart = incident.decision is not None and incident.decision.action is Action.RESTART
+    if reached is None or begun is None or not (following or is_restart):
         return resumed, None
     return resumed, max(0, reached - begun)
-
-
-def _restarts(incident: Incident, following: AttemptReport | None) -> bool:
-    is_restart = incident.decision is not None and incident.decision.action is Action.RESTART
-    return following is not None or is_restart
-
-
-def _weight(severity: object) -> int:
-    return ("info", "warning", "critical").index(str(severity))
-
-
-def _least(values: Iterable[int | None]) -> int | None:
-    return min((each for each in values if each is not None), default=None)
 
 
 def _voice(finding: Finding) -> Voice:

@@ -1,13 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Records a run and makes its report, at any time: watched, replayed, or read from its pods.
+"""Records a run and makes its report at any time, whether watched, replayed or diagnosed live.
 
-The recorder is given what the engine is given, and holds a bounded amount however long the run
-is. It does no I/O; `story_json` writes what it gives.
-
-Which phase a run was in, and when, is kept in a bounded number of spans: a run of weeks saves
-thousands of times. Where there are too many spans the shortest ones are given to their
-neighbours: what is left is what could be seen on a screen anyway.
+The recorder is given what the engine is given, and stays bounded however long the run is. It does
+no I/O; `story_json` writes the report. The phases of a run are kept in a bounded number of spans: a
+run of weeks saves thousands of times. If there are too many spans, the shortest are merged into
+their neighbours, as they would not be visible on a screen.
 """
 
 from __future__ import annotations
@@ -33,10 +31,9 @@ from mwatch.report.model import (
     AttemptReport,
     CheckpointStory,
     EvidenceFile,
-    IncidentStory,
     PhaseSpan,
     ReportClock,
-    SightStory,
+    SourceStory,
     SpentStory,
     TimelineEntry,
     ValidationStory,
@@ -70,29 +67,29 @@ def checkpoints(job: Job) -> tuple[CheckpointStory, ...]:
 
 def _state(known: KnownCheckpoint) -> tuple[str, str]:
     if known.is_abandoned:
-        return "abandoned", "of a line that was rolled back"
+        return "abandoned", "a rollback went further back"
     if known.load_failed:
         return "broken", "it could not be loaded"
     if known.stored is not None and known.stored not in _WHOLE:
         return "broken", short(known.stored_reason or known.stored, 300)
     if known.is_saved or known.stored in _WHOLE:
         return "good", ""
-    return "unknown", "nobody said that it was saved whole"
+    return "unknown", "no line reports that the save was completed"
 
 
-def sights(job: Job) -> tuple[SightStory, ...]:
-    told = []
-    for sight in Source:
-        known = job.sources.get(sight)
-        if known is None:
-            told.append(SightStory(sight.value, False, None, ""))
-        else:
-            told.append(SightStory(sight.value, known.is_up, known.since, short(known.reason, 300)))
-    return tuple(told)
+def sources(job: Job) -> tuple[SourceStory, ...]:
+    found = []
+    for source in Source:
+        known = job.sources.get(source)
+        found.append(
+            SourceStory(source.value, False, None)
+            if known is None
+            else SourceStory(source.value, known.is_up, known.since, short(known.reason, 300))
+        )
+    return tuple(found)
 
 
 def timeline(entries: Sequence[Entry], mode: str) -> tuple[TimelineEntry, ...]:
-    """An action that was carried out does not read as one that would have been."""
     return tuple(
         TimelineEntry(
             each.at, each.kind, short(_entry_text(each, mode), 600), each.attempt, each.iteration,
@@ -127,7 +124,7 @@ class PhaseBand:
         self._number = 0
 
     def note(self, attempt: Attempt, at: float) -> None:
-        """How the attempt stands at `at`."""
+        """Note the phase of the attempt at `at`."""
         if attempt is self._attempt:
             if attempt.phase is self._phase:
                 return
@@ -167,7 +164,7 @@ class PhaseBand:
 
 
 def fewer(spans: list[PhaseSpan], most: int) -> list[PhaseSpan]:
-    """About the `most` longest; each grows over the shorter ones that followed it."""
+    """Keep about the `most` longest; each absorbs the shorter ones that follow it."""
     lengths = sorted((each.ended_at - each.began_at for each in spans), reverse=True)
     least = lengths[min(most, len(lengths)) - 1]
     kept: list[PhaseSpan] = []
@@ -184,21 +181,21 @@ def fewer(spans: list[PhaseSpan], most: int) -> list[PhaseSpan]:
 
 MAX_VALIDATIONS = 512
 _KEPT_FIRST = 16
-"""Of too many attempts the first few stay, and the newest."""
+"""Of too many attempts, the first few and the newest are kept."""
 
 
 @dataclass(slots=True)
 class ReportRecorder:
-    """`note` after the engine has observed something, `assessed` after each assessment,
-    `enacted` and `incident` when there is something; then `report` at any time."""
+    """Call `note` after each observation of the engine, `assessed` after each assessment,
+    `enacted` and `incident` as they happen, and `report` at any time."""
 
     engine: Engine
     mode: str = "observe"
     command: str = ""
     clock: ReportClock = field(default_factory=ReportClock)
-    """Of a run that is watched here, and where none is given: the zone of this machine."""
+    """By default, of a run that is watched here, the zone of this machine."""
     has_curves: bool = True
-    """Also for a page: series and phases, for which every single line is needed."""
+    """Also keep series and phases, for a page: they need every single line."""
     conclusions: Conclusions = field(init=False)
     timeline: RunTimeline = field(default_factory=RunTimeline)
     _has_begun: bool = False
@@ -221,13 +218,14 @@ class ReportRecorder:
         self.conclusions = Conclusions(self.engine, is_act=self.mode == "act")
 
     def note(self, observed: Observed) -> None:
-        """The engine has observed it already."""
+        """Call after the engine has observed it."""
         at, _, what = observed
         job = self.engine.job
         attempt = job.attempt
         self._has_begun = True
         if attempt.number != self._number:
-            self._attempt_began(job)
+            self._number = attempt.number
+            self._see_attempts(job)
         self.timeline.note(job, observed)
         if not self.has_curves:
             return
@@ -246,12 +244,12 @@ class ReportRecorder:
             self.conclusions.assessed(assessment)
 
     def enacted(self, decision: Decision, at: float) -> None:
-        """It was done; when only observing, it would have been."""
+        """An action was taken or, when only observing, would have been."""
         self.timeline.enacted(decision, at)
         self.conclusions.enacted(decision, at)
 
     def incident(self, incident: Incident, files: Sequence[EvidenceFile] = ()) -> None:
-        """May be told again: what has changed in it is seen, and `files` are added."""
+        """Add an incident, or update it; `files` are added."""
         self._incidents[incident.number] = incident
         known = self._files.setdefault(incident.number, [])
         known += [each for each in files if each not in known]
@@ -262,7 +260,7 @@ class ReportRecorder:
             self._left_out += 1
 
     def noted(self, text: str) -> None:
-        """Something that could not be seen or done, for people."""
+        """Note for the user something that could not be observed or done."""
         self._notes.setdefault(short(text))
         while len(self._notes) > 64:
             del self._notes[next(iter(self._notes))]
@@ -275,12 +273,12 @@ class ReportRecorder:
         is_interrupted: bool = False,
         concluded: RunConclusion | None = None,
     ) -> RunReport:
-        """Until `now`, or the last thing that was observed. `concluded`: by whoever knows more
-        than the assessments do."""
+        """Report until `now`, or until the last observation. `concluded`: the conclusion of a
+        caller that knows more than the assessments."""
         job = self.engine.job
         until = max(job.now, job.now if now is None or is_over else now)
         concluded = concluded or self.conclusions.run(is_interrupted=is_interrupted)
-        said, decision = concluded.verdict, concluded.decision
+        verdict, decision = concluded.verdict, concluded.decision
         if self._has_begun:
             self._see_attempts(job, self.conclusions.last_attempt(concluded))
         started = [each.started_at for each in self._attempts.values()]
@@ -289,15 +287,20 @@ class ReportRecorder:
             run=job.run,
             mode=self.mode,
             clock=self.clock,
-            verdict=replace(said, summary=short(said.summary)),
+            verdict=replace(verdict, summary=short(verdict.summary)),
             decision=decision,
-            advice=advise(said.cause, decision.finding, job.catalogue),
+            advice=advise(verdict.cause, decision.finding, job.catalogue),
             started_at=min(started, default=None),
             ended_at=until if self._has_begun else None,
             is_over=is_over,
             acted_at=concluded.acted_at,
             findings=concluded.findings,
-            incidents=self._told_incidents(job),
+            incidents=model.incident_stories(
+                [self._incidents[number] for number in sorted(self._incidents)],
+                self._attempts,
+                self._files,
+                job.catalogue,
+            ),
             attempts=tuple(self._attempts.values()),
             iteration=job.attempt.iteration,
             total_iterations=job.layout.total_iterations or self.timeline.total_iterations,
@@ -310,19 +313,11 @@ class ReportRecorder:
             validations=tuple(self._validations),
             phases=self._band.spans(until) if self.has_curves else (),
             checkpoints=checkpoints(job),
-            sights=sights(job),
+            sights=sources(job),
             timeline=timeline(self.timeline.entries, self.mode),
             left_out=self._left_out + self.timeline.left_out,
             notes=tuple(self._notes),
         )
-
-    def _told_incidents(self, job: Job) -> tuple[IncidentStory, ...]:
-        known = [incident for _, incident in sorted(self._incidents.items())]
-        return model.incident_stories(known, self._attempts, self._files, job.catalogue)
-
-    def _attempt_began(self, job: Job) -> None:
-        self._number = job.attempt.number
-        self._see_attempts(job)
 
     def _see_attempts(self, job: Job, last: AttemptReport | None = None) -> None:
         for each in job.past:
@@ -333,9 +328,9 @@ class ReportRecorder:
             del self._attempts[sorted(self._attempts)[_KEPT_FIRST]]
             self._left_out += 1
 
-    def _validated(self, job: Job, at: float, said: Validation) -> None:
-        loss = next(iter(said.losses.values()), None)
-        where = said.iteration if said.iteration is not None else job.attempt.iteration
+    def _validated(self, job: Job, at: float, event: Validation) -> None:
+        loss = next(iter(event.losses.values()), None)
+        where = event.iteration if event.iteration is not None else job.attempt.iteration
         if loss is None or where is None or not math.isfinite(loss):
             return
         self._validations.append(ValidationStory(job.attempt.number, where, at, loss))

@@ -23,7 +23,7 @@ from mwatch.report.model import (
     IncidentStory,
     PhaseSpan,
     ReportClock,
-    SightStory,
+    SourceStory,
     SpentStory,
     TimelineEntry,
     ValidationStory,
@@ -68,7 +68,7 @@ class RunReport:
     validations: tuple[ValidationStory, ...] = ()
     phases: tuple[PhaseSpan, ...] = ()
     checkpoints: tuple[CheckpointStory, ...] = ()
-    sights: tuple[SightStory, ...] = ()
+    sights: tuple[SourceStory, ...] = ()
     timeline: tuple[TimelineEntry, ...] = ()
     left_out: int = 0
     """Entries of the timeline, attempts and incidents beyond the limits."""
@@ -123,6 +123,7 @@ class RunReport:
 
     def to_json(self) -> dict[str, Any]:
         verdict = self.verdict
+        clock = "relative" if self.clock.is_relative else "utc" if self.clock.zone else "log"
         return {
             "verdict": {
                 "cause": verdict.cause.value,
@@ -144,17 +145,12 @@ class RunReport:
                 "lines": self.lines,
                 "first": self.time(self.started_at),
                 "last": self.time(self.ended_at),
-                "clock": self._clock(),
+                "clock": clock,
                 "iteration": self.iteration,
                 "total_iterations": self.total_iterations,
             },
             "notes": list(self.notes),
         }
-
-    def _clock(self) -> str:
-        if self.clock.is_relative:
-            return "relative"
-        return "utc" if self.clock.zone else "log"
 
     def _since(self, iteration: int | None, at: float | None) -> dict[str, Any]:
         return {"iteration": iteration, "time": self.time(at)}

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -24,29 +23,14 @@ _MODULE_FLAGS = frozenset({"-m", "--module"})
 _LAUNCHERS = ("torch.distributed.", "accelerate.", "deepspeed.", "composer.cli")
 
 
-@dataclass(frozen=True, slots=True)
 class RunFolder:
-    path: Path
-
-    @property
-    def name(self) -> str:
-        return self.path.name
-
-    @property
-    def volume(self) -> Path:
-        return self.path / "volume"
-
-    @property
-    def story(self) -> Path:
-        return self.path / "story.json"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report.html"
-
-    @property
-    def incidents(self) -> Path:
-        return self.path / "incidents"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = path.name
+        self.volume = path / "volume"
+        self.story = path / "story.json"
+        self.report = path / "report.html"
+        self.incidents = path / "incidents"
 
 
 def make(parent: Path, name: str | None, argv: Sequence[str], now: float) -> RunFolder:

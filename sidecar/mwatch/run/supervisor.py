@@ -211,8 +211,10 @@ class LocalRun:
         return ended
 
     def _run(self) -> RunEnd:
+        with self._faults.guard():
+            self._watch.begin()
         try:
-            self._begin()
+            self._start()
         except InputError as error:
             return RunEnd(_USAGE, str(error), False)
         ended = None
@@ -232,11 +234,6 @@ class LocalRun:
             self._hold_until = time.monotonic() + asleep
             gap = f"{asleep:.0f} s"
             self._view.noted(f"mwatch was suspended for {gap}; taking no action for the next {gap}")
-
-    def _begin(self) -> None:
-        with self._faults.guard():
-            self._watch.begin()
-        self._start()
 
     def _start(self) -> None:
         watched = self._watched

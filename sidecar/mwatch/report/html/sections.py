@@ -20,7 +20,6 @@ from mwatch.report.html.text import (
     esc,
     many,
     percent,
-    steps,
     wait,
     when,
 )
@@ -87,7 +86,7 @@ def _lede(story: RunReport) -> str:
     if lost and story.wall_seconds > 0:
         spent = sum(each.seconds for each in story.spent if each.name == "recomputed")
         share = percent(spent / story.wall_seconds)
-        text += f"; {steps(lost)} were done again, {share} of the time"
+        text += f"; {many(lost, 'step')} were done again, {share} of the time"
     back = sum(each.recovered_at is not None for each in acted)
     them = "all" if back == len(acted) else f"{back} of them"
     text += f"; {them} recovered from" if back else ""
@@ -119,7 +118,11 @@ def _figures(story: RunReport) -> Iterator[tuple[str, str, str]]:
     if waits:
         yield "Detected after", wait(median(waits)), f"at the most {wait(max(waits))}"
     again = sum(each.recomputed for each in story.attempts)
-    yield "Attempts", count(len(story.attempts)), f"{steps(again)} done again" if again else ""
+    yield (
+        "Attempts",
+        count(len(story.attempts)),
+        f"{many(again, 'step')} done again" if again else "",
+    )
     if story.world_size:
         hours = sum(each.gpu_seconds for each in story.spent) / 3600
         yield "GPU-hours", f"{hours:,.2f}", f"on {many(story.world_size, 'rank')}"
@@ -283,7 +286,7 @@ def _row(story: RunReport, number: int, each: IncidentStory, detail: Detail) -> 
         detail.cut(each.culprit or DASH),
         esc(_action(story, each)),
         _resumed(story, each),
-        DASH if each.lost_steps is None else steps(each.lost_steps),
+        DASH if each.lost_steps is None else many(each.lost_steps, "step"),
         _recovered(story, each),
     )
     return f'<tr id="incident-{number}" class="incident">{_filled(_HEAD, cells)}</tr>'

@@ -113,10 +113,6 @@ def count(number: int | None) -> str:
     return DASH if number is None else f"{number:,}"
 
 
-def steps(number: int) -> str:
-    return f"{number:,} step" + "s" * (number != 1)
-
-
 def percent(share: float | None) -> str:
     if share is None:
         return "?"

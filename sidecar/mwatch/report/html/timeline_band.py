@@ -117,11 +117,14 @@ def phase_band(frame: Frame) -> str:
         return ""
     found = {each.phase for each in spans}
     present = [each for each in PHASES if each in found] + sorted(found - set(PHASES))
+    lengths = dict.fromkeys(present, 0.0)
+    for each in spans:
+        lengths[each.phase] += each.ended_at - each.began_at
     paths = "".join(
         f'<path class="p-{esc(name)}" d="{_boxes(frame.time, spans, name)}"/>' for name in present
     )
     legend = "".join(f'<li class="p-{esc(name)}">{esc(name)}</li>' for name in present)
-    summary = ", ".join(f"{name} {duration(_length(spans, name))}" for name in present)
+    summary = ", ".join(f"{name} {duration(length)}" for name, length in lengths.items())
     return (
         f'<figure class="chart by-time" id="phases"><figcaption><b>Phases</b></figcaption>'
         f"{_attempts(frame)}"
@@ -144,10 +147,6 @@ def _strips(frame: Frame) -> str:
         f"M{left:g} 72h{max(_THINNEST, right - left):g}v28H{left:g}z" for left, right in places
     )
     return f'<path class="strip" d="{boxes}"/>' if boxes else ""
-
-
-def _length(spans: Iterable[PhaseSpan], phase: str) -> float:
-    return sum(each.ended_at - each.began_at for each in spans if each.phase == phase)
 
 
 def _boxes(axis: Across, spans: Iterable[PhaseSpan], phase: str) -> str:
