@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mwatch.cli.formats import duration
 from mwatch.cli.options import Plain, flag, option
 from mwatch.cli.run import is_screen, view_of
 from mwatch.cli.terminal import Line, table, write
-from mwatch.cli.words import duration
 
 if TYPE_CHECKING:
     from mwatch.run.demo import DemoResult, Row

@@ -283,6 +283,6 @@ def _voice(finding: Finding) -> Voice:
 
 
 def who(culprit: Culprit | None) -> str | None:
-    """`rank 3 (tp 1, dp 0), node a-17: behind`; None: nobody is named."""
+    """`rank 3 (tp 1, dp 0), node a-17: behind`; None: unknown."""
     named = None if culprit is None else culprit.label(", ")
     return named and short(named, 300)

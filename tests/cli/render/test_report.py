@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from mwatch.cli.formats import clock, culprit_text, duration, share
 from mwatch.cli.render import report as render_diagnose
 from mwatch.cli.render import report as render_replay
 from mwatch.cli.terminal import Line, plain, wrapped
-from mwatch.cli.words import clock, duration, share, who
 from mwatch.model.finding import Cause, Culprit, CulpritState, Evidence
 from mwatch.replay.replay import ReplayRequest, replay
 from mwatch.report.model import ReportClock
@@ -66,7 +66,7 @@ def test_diagnose_fits_on_the_smallest_screen(report: RunReport) -> None:
 
 def test_diagnose_says_what_when_who_why_and_what_next(report: RunReport) -> None:
     said = text(render_diagnose.render_diagnosis(report))
-    for part in ("KILLED since iteration 181", "2 attempts", "who", "rank 0", "trainer.log:",
+    for part in ("KILLED since iteration 181", "2 attempts", "culprit", "rank 0", "trainer.log:",
                  "restart from checkpoint 100", "goodput", "next", "earlier"):  # fmt: skip
         assert part in said, part
 
@@ -108,10 +108,10 @@ def test_times_are_of_the_log_or_relative(report: RunReport) -> None:
 
 def test_a_culprit_in_words() -> None:
     culprit = Culprit(3, CulpritState.NEVER_JOINED, {"tp": 1, "pp": 0}, "w-1", "n-7", None, 79)
-    assert who(culprit) == "rank 3 (tp 1 pp 0), pod w-1, node n-7, Xid 79: never joined"
-    assert who(Culprit(state=CulpritState.ALL_EQUAL)) == "all equal"
-    assert who(Culprit()) is None
-    assert who(None) is None
+    assert culprit_text(culprit) == "rank 3 (tp 1 pp 0), pod w-1, node n-7, Xid 79: never joined"
+    assert culprit_text(Culprit(state=CulpritState.ALL_EQUAL)) == "all equal"
+    assert culprit_text(Culprit()) is None
+    assert culprit_text(None) is None
 
 
 def test_shares() -> None:

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mwatch.cli.formats import duration
 from mwatch.cli.terminal import PIPED_WIDTH, Line
-from mwatch.cli.words import duration
 
 if TYPE_CHECKING:
     from mwatch.diagnose.fleet_status import Fleet, FleetLine

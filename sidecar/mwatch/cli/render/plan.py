@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from mwatch.cli.words import duration
+from mwatch.cli.formats import duration
 
 if TYPE_CHECKING:
     from mwatch.cli.terminal import Line

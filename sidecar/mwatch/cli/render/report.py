@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from mwatch.cli.formats import action_text, clock, culprit_text, duration, place, share
 from mwatch.cli.terminal import Line, table, width, wrapped
-from mwatch.cli.words import action_text, clock, duration, place, share, who
 
 if TYPE_CHECKING:
     from mwatch.diagnose.manifest import ManifestReport
@@ -64,9 +64,9 @@ def _summary(report: RunReport, most: int) -> Iterator[Line]:
 def _facts(report: RunReport, evidence: int, others: int) -> Iterator[Line]:
     if report.files or report.attempts:
         yield from _row("run", _run(report), 1)
-    culprit = who(report.verdict.culprit)
+    culprit = culprit_text(report.verdict.culprit)
     if culprit:
-        yield from _row("who", culprit, 1)
+        yield from _row("culprit", culprit, 1)
     yield from _evidence(report, evidence)
     yield from _row("mwatch", _action(report), 2)
     if report.decision.resume_reason:
@@ -242,9 +242,9 @@ def _findings(report: RunReport) -> Iterator[Line]:
 
 
 def _proof(finding: Finding) -> Iterator[Line]:
-    culprit = who(finding.culprit)
+    culprit = culprit_text(finding.culprit)
     if culprit:
-        yield [("           who: ", "cyan"), (culprit, "")]
+        yield [("           culprit: ", "cyan"), (culprit, "")]
     for each in finding.evidence:
         yield [(f"           {place(each)}", "dim"), (f"  {' '.join(each.text.split())}", "")]
 
@@ -305,9 +305,9 @@ def _job_head(job: JobReport) -> Iterator[Line]:
 
 def _job_facts(job: JobReport, evidence: int, others: int, checks: int) -> Iterator[Line]:
     yield from _row("job", _state(job), 1)
-    culprit = who(job.report.verdict.culprit)
+    culprit = culprit_text(job.report.verdict.culprit)
     if culprit:
-        yield from _row("who", culprit, 1)
+        yield from _row("culprit", culprit, 1)
     yield from _job_evidence(job, evidence)
     yield from _mwatch(job)
     yield from _other_findings(job.report, others)

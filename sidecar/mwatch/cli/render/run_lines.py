@@ -17,8 +17,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from mwatch.cli.formats import action_text, culprit_text, duration
 from mwatch.cli.terminal import plain
-from mwatch.cli.words import action_text, duration, who
 
 if TYPE_CHECKING:
     from mwatch.engine.engine import Assessment
@@ -49,7 +49,7 @@ class RunLines:
 
     def found(self, incident: Incident) -> None:
         finding = incident.finding
-        culprit = who(finding.culprit)
+        culprit = culprit_text(finding.culprit)
         name = f"; {culprit}" if culprit else ""
         self._print(
             f"{finding.severity.value}: {_name(incident.cause)}: {finding.summary}{name}",

@@ -18,8 +18,8 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
+from mwatch.cli.formats import action_text, culprit_text, duration
 from mwatch.cli.terminal import plain
-from mwatch.cli.words import action_text, duration, who
 from mwatch.state.goodput.ledger import time_spent
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class RunScreen:
 
     def found(self, incident: Incident) -> None:
         finding = incident.finding
-        culprit = who(finding.culprit)
+        culprit = culprit_text(finding.culprit)
         name = f" ({culprit})" if culprit else ""
         style = _SEVERITY_STYLES[finding.severity.value]
         self._print_event(f"{incident.cause.value}: {finding.summary}{name}", style)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Times, durations, shares and culprits as people read them."""
+"""Times, durations, shares, culprits and actions as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def clock(report: RunReport, at: float | None, *, with_date: bool = True) -> str:
-    """`2026-11-15 04:12:40`, or `+72 s` of a log that prints no times."""
+    """`2026-11-15 04:12:40`, or `+72 s` if the log prints no times."""
     if at is None:
         return "?"
     if report.clock.is_relative:
@@ -41,8 +41,8 @@ def share(part: float, whole: float) -> str:
     return f"{part / whole:.1%}" if whole > 0 else "?"
 
 
-def who(culprit: Culprit | None) -> str | None:
-    """`rank 3 (tp 1 pp 0 dp 0), pod worker-1, node a-17: behind`; None: nobody is named."""
+def culprit_text(culprit: Culprit | None) -> str | None:
+    """`rank 3 (tp 1 pp 0 dp 0), pod worker-1, node a-17: behind`; None: unknown."""
     return None if culprit is None else culprit.label(" ")
 
 
