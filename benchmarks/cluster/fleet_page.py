@@ -23,7 +23,7 @@ from mwatch.model.snapshot.observed_wire import from_wire
 from mwatch.model.snapshot.pod import PodId
 from mwatch.model.snapshot.snapshot import Inputs, Snapshot, take
 from mwatch.model.snapshot.wrapper import WrapperState
-from mwatch.sidecar.snapshot import Looked, SnapshotPage
+from mwatch.sidecar.snapshot import Evaluated, SnapshotPage
 
 CHECKPOINT_EVERY = 100
 FIRST_ITERATION = 1000
@@ -73,14 +73,14 @@ class PodPage(SnapshotPage):
         self._at = began
         self._printed = 0
         for observed in _start(fleet, place):
-            self.told(observed)
+            self.observe(observed)
 
     def answer(self, after: str, now: float) -> bytes:
         """`now`: of the wall clock."""
         self._at = at = now - (now + self._offset) % 1.0
         self._print(at)
         monotonic = time.monotonic() - (now - at)
-        self.looked(Looked(_NOTHING, monotonic, 0.0, (), at, ()), self._wrapper, None)
+        self.update(Evaluated(_NOTHING, monotonic, 0.0, (), at, ()), self._wrapper, None)
         return self.body(after)
 
     def _print(self, at: float) -> None:
@@ -90,10 +90,10 @@ class PodPage(SnapshotPage):
             return
         done = fleet.training.iteration(at)
         for iteration in range(self._printed + 1, done + 1):
-            self.told(_line(fleet, self._place.name, iteration))
+            self.observe(_line(fleet, self._place.name, iteration))
         self._printed = max(done, self._printed)
 
-    def _fast(self, looked: Looked) -> bytes:
+    def _fast(self, looked: Evaluated) -> bytes:
         place, training = self._place, self._fleet.training
         kind = training.kind(place.number, self._at)
         if kind not in self._templates:

@@ -40,7 +40,7 @@ NAMES_LEFT = frozenset(
     f"mwatch/{name}"
     for name in (
         "engine",
-        "remediate", "report", "runtime", "sidecar", "state",
+        "remediate", "report", "runtime", "state",
     )
 ) | {"mwatch_trainer/gpu"}  # fmt: skip
 TEXTS_LEFT = frozenset(f"mwatch/{name}" for name in ("config", "model", "report"))

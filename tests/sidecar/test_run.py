@@ -57,6 +57,7 @@ def test_a_wrapper_and_its_trainer_are_watched_to_the_end(tmp_path: Path) -> Non
             wrapper.wait(25)
         assert until(lambda: one.metric("mwatch_iteration") == 40)
         assert until(lambda: one.metric('mwatch_phase{phase="ended"}') == 1)
+        assert until(lambda: "exit" in one.snapshot()["wrapper"]), "it follows the metrics"
         body = one.snapshot()
         assert body["wrapper"]["exit"]["code"] == 3
         assert [each["event"] for each in one.lines].count("attempt") == 1

@@ -28,7 +28,7 @@ from mwatch.model.observation import (
 from mwatch.model.snapshot.pod import DataFile, Mount, PodFacts, PodId
 from mwatch.model.snapshot.snapshot_wire import PodSnapshot, decode
 from mwatch.model.snapshot.wrapper import TrainerEnd, WrapperState
-from mwatch.sidecar.snapshot import MAX_CHECKPOINTS, Looked, SnapshotPage
+from mwatch.sidecar.snapshot import MAX_CHECKPOINTS, Evaluated, SnapshotPage
 from mwatch.sources.probe import RankReading
 from support.builders.probe import RECORD
 from support.builders.snapshot import busy_snapshot
@@ -58,7 +58,9 @@ class Page(SnapshotPage):
         at = self.snapshot.at
         reading = RankReading(BEAT, 2.0, True, RECORD)
         signs = [SignSeen(at - 1, "gpt-worker-3", SIGN)]
-        self.looked(Looked(self.snapshot, self.time.now, 7.0, (reading,), at, signs), wrapper, pod)
+        self.update(
+            Evaluated(self.snapshot, self.time.now, 7.0, (reading,), at, signs), wrapper, pod
+        )
 
     def read(self, after: str = "") -> PodSnapshot:
         return decode(self.body(after))
@@ -106,7 +108,7 @@ def test_times_of_the_wrapper_are_brought_to_the_clock_of_the_sidecar(page: Page
 
 def test_clocks_that_differ_do_not_matter(page: Page) -> None:
     """Read three seconds after the look, by a reader whose clock is years off."""
-    page.told(Observed(page.snapshot.at - 10, "gpt-worker-3", AttemptStart(3, 40, 8)))
+    page.observe(Observed(page.snapshot.at - 10, "gpt-worker-3", AttemptStart(3, 40, 8)))
     page.time.now += 3
     found = page.read()
     assert found.age == 3
@@ -115,16 +117,16 @@ def test_clocks_that_differ_do_not_matter(page: Page) -> None:
 
 
 def test_a_cursor_gets_events_and_parts_only_when_they_are_new(page: Page) -> None:
-    page.told(stored(20))
+    page.observe(stored(20))
     first = page.read()
     assert first.stored is not None
     same = page.read(first.cursor)
     assert (same.wrapper, same.stored, same.pod, same.events) == (None, None, None, ())
     assert same.beats, "what moves is always there"
-    page.told(stored(20))
+    page.observe(stored(20))
     assert page.read(first.cursor).stored is None, "another look at the same"
-    page.told(stored(20, 40))
-    page.told(Observed(5.0, "gpt-worker-3", AttemptStart(4, None, None)))
+    page.observe(stored(20, 40))
+    page.observe(Observed(5.0, "gpt-worker-3", AttemptStart(4, None, None)))
     news = page.read(first.cursor)
     assert news.stored is not None
     assert isinstance(news.stored.what, StoredCheckpoints)
@@ -134,10 +136,10 @@ def test_a_cursor_gets_events_and_parts_only_when_they_are_new(page: Page) -> No
 
 
 def test_another_look_at_the_same_is_told_by_its_time(page: Page) -> None:
-    page.told(stored(20))
+    page.observe(stored(20))
     page.look()
     first = page.read()
-    page.told(stored(20)._replace(at=110.0))
+    page.observe(stored(20)._replace(at=110.0))
     page.look()
     again = page.read(first.cursor)
     assert (first.stored_at, again.stored_at, again.stored) == (100.0, 110.0, None)
@@ -148,7 +150,7 @@ def test_another_look_at_the_same_is_told_by_its_time(page: Page) -> None:
 
 
 def test_the_listing_is_bounded_to_the_newest(page: Page) -> None:
-    page.told(stored(*range(1, 1000)))
+    page.observe(stored(*range(1, 1000)))
     found = page.read().stored
     assert found is not None
     assert isinstance(found.what, StoredCheckpoints)
@@ -160,10 +162,10 @@ def test_secrets_do_not_leave_and_what_is_left_is_still_json(page: Page) -> None
     secret = "hf_" + "Q" * 34
     page.look(structs.replace(WRAPPER, host=secret))
     bad = Sign(SignSource.STACKS, SignState.STUCK, 1, f'password="{secret}" in "it"')
-    page.told(Observed(1.0, "p", AttemptStart(1, None, None)))
-    looked = page._looked
+    page.observe(Observed(1.0, "p", AttemptStart(1, None, None)))
+    looked = page._evaluated
     assert looked is not None
-    page.looked(looked._replace(signs=[SignSeen(1.0, "p", bad)]), None, None)
+    page.update(looked._replace(signs=[SignSeen(1.0, "p", bad)]), None, None)
     body = page.body()
     assert secret.encode() not in body
     assert decode(body).wrapper is not None
@@ -171,7 +173,7 @@ def test_secrets_do_not_leave_and_what_is_left_is_still_json(page: Page) -> None
 
 def test_a_folder_whose_name_is_no_text_is_told_all_the_same(page: Page) -> None:
     odd = os.fsdecode(b"/ckpt/\xff")
-    page.told(Observed(1.0, "p", StoredCheckpoints(odd, ())))
+    page.observe(Observed(1.0, "p", StoredCheckpoints(odd, ())))
     assert page.read().stored is not None
 
 
@@ -186,7 +188,7 @@ def test_the_same_look_is_made_once(page: Page) -> None:
 
 
 def test_the_page_reads_its_cursor_from_the_address(page: Page) -> None:
-    page.told(Observed(5.0, "p", AttemptStart(4, None, None)))
+    page.observe(Observed(5.0, "p", AttemptStart(4, None, None)))
 
     def events(query: str) -> int:
         answer = page.page(Request("/v1/snapshot", {}, query=query))
@@ -205,8 +207,10 @@ def test_before_the_first_look_it_is_no_snapshot() -> None:
 def test_when_an_iteration_rose_is_told_for_who_asks_rarely(page: Page) -> None:
     at = page.snapshot.at
     reading = RankReading(BEAT, 2.0, True, RECORD)
-    page.looked(
-        Looked(page.snapshot, page.time.now, 0.0, (reading,), at, (), {5: at - 9}, 3.5), None, None
+    page.update(
+        Evaluated(page.snapshot, page.time.now, 0.0, (reading,), at, (), {5: at - 9}, 3.5),
+        None,
+        None,
     )
     found = page.read()
     assert found.progressed == {5: at - 9}

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from mwatch.model.observation import Observed
 from mwatch.model.reading import Absent, Ok, Reading
-from mwatch.sidecar.sidecar import SourceNews
+from mwatch.sidecar.sidecar import SourceChanges
 from mwatch.sources.background import MonitoredSource
 
 
@@ -14,12 +14,12 @@ class Bench:
     def __init__(self) -> None:
         self.answer: Reading[tuple[Observed, ...]] = Absent("not there")
         self._source = MonitoredSource("gpus", "p", lambda: self.answer)
-        self._news = SourceNews()
+        self._changes = SourceChanges()
 
     def poll(self, now: float, is_up: bool) -> list[str]:
         self.answer = Ok(()) if is_up else Absent("the driver is gone")
         self._source.poll(now)
-        return list(self._news.of([self._source], now))
+        return list(self._changes.messages([self._source], now))
 
 
 def test_what_was_never_there_is_not_lost() -> None:

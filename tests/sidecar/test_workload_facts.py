@@ -36,7 +36,7 @@ class Bench:
 
     def prints(self, text: str) -> None:
         for event in events(text):
-            self.watch.told(Observed(1.0, "p", event))
+            self.watch.observe(Observed(1.0, "p", event))
 
 
 def test_what_the_trainer_prints_counts_where_its_command_hides_it(tmp_path: Path) -> None:

@@ -46,8 +46,9 @@ def main(pipe: int) -> int:
 def _run(settings: SidecarSettings) -> int:
     from mwatch.cli.render.run_lines import SidecarLines
     from mwatch.sidecar import sidecar as app
+    from mwatch_trainer.scrub.scrubber import scrub_text
 
-    return app.run(settings, SidecarLines(as_json=settings.json_logs, clean=app.clean))
+    return app.run(settings, SidecarLines(as_json=settings.json_logs, clean=scrub_text))
 
 
 if __name__ == "__main__":

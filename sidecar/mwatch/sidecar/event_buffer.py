@@ -1,23 +1,13 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What was observed, numbered, for readers that come by every few seconds and want each once.
+"""Buffers observations for clients that poll every few seconds, so that each gets every one once.
 
-Holds the newest few thousand, fewer where they are long; whoever was away for longer is told that
-something is missing. A cursor names this life of the sidecar and a number, so that one of another
-life is not mistaken; whoever comes with one of another life is told all but the lines of the log
-that it has. The loop adds; readers read from threads of their own.
+It holds the newest few thousand observations; a client that was away for longer is told of a gap. A
+cursor names the life of the sidecar, a number, and the place in the log. A sidecar that restarted
+and lost its state learns from the cursor which lines the client already knows.
 
-What a reader of a sidecar gives back at its next question: how much it was told.
-
-It also names the place in the log, so that a sidecar that was started again and has lost all that
-it knew (a full disk, a new volume) learns from the reader itself which lines that one knows. It
-does not know which files were rotated away meanwhile: another file is new from its first line.
-
-How far a sidecar has told, kept on the volume over its own restarts.
-
-A sidecar that is started again reads the log from its beginning, to know the run; whoever polls
-it must not hear those lines twice, for a run that goes back is a run that was restarted. A block
-of lines (a traceback) that was still open when the last life ended is not told again either.
+How far the log was sent is also kept on the volume: a restarted sidecar reads the log from the
+start to know the run, but must not send those lines again, as a run that goes back looks restarted.
 """
 
 from __future__ import annotations
@@ -39,21 +29,21 @@ _MAX_DIGITS = 19
 
 
 class LogPlace(NamedTuple):
-    """How far a log was told."""
+    """How far a log was sent."""
 
     file: int
-    """Its inode; 0: nothing was printed yet."""
+    """Its inode; 0 if nothing was printed yet."""
     line: int
 
     def holds(self, other: LogPlace) -> bool:
         return 0 < other.line <= self.line and other.file == self.file
 
     def is_past(self, other: LogPlace) -> bool:
-        """It knows something that `other` does not, as far as one can tell."""
+        """Return whether it is further than `other`, as far as can be known."""
         return self.file != 0 and (self.file != other.file or self.line > other.line)
 
     def then(self, other: LogPlace) -> LogPlace:
-        """Both were told, `other` last."""
+        """Return the place after both were sent, `other` last."""
         if other.file == self.file:
             return max(self, other)
         return other if other.file else self
@@ -64,10 +54,10 @@ NOWHERE = LogPlace(0, 0)
 
 class Cursor(NamedTuple):
     life: str
-    """Empty: whichever."""
+    """Empty: any."""
     number: int
     start: str = ""
-    """Which process of that life has given it."""
+    """The process of that life that issued it."""
     place: LogPlace = NOWHERE
 
     def __str__(self) -> str:
@@ -78,7 +68,7 @@ class Cursor(NamedTuple):
 
 
 def read_cursor(text: str) -> Cursor | None:
-    """None: it is none."""
+    """Parse a cursor; None if it is invalid."""
     rest, _, last = text.rpartition(".")
     number = _whole(last)
     if number is None:
@@ -100,12 +90,12 @@ def _whole(text: str) -> int | None:
 
 MAX_ENTRIES = 4096
 MAX_CHARACTERS = 4 << 20
-"""Of all texts in them: a flood of tracebacks is no reason for more memory."""
+"""Of all texts in them, which bounds memory in a flood of tracebacks."""
 MAX_ANSWER_BYTES = 1 << 20
 _STATES = (Beat, Sign, StoredCheckpoints)
-"""Of these only the newest matters, and that is sent anyway."""
+"""Only the newest of these matters, and it is part of every snapshot."""
 _BLOCKS = (Arguments, Error)
-"""Known when their last line is, and told by the number of their first."""
+"""Complete at their last line, and numbered by their first."""
 
 
 class _Entry:
@@ -116,20 +106,20 @@ class _Entry:
         self.number = number
         self.observed = observed
         self.place = place
-        """How far the log was told with it."""
+        """How far the log was sent with it."""
         self.body: bytes | None = None
-        """Made when somebody first asks for it: a flood that nobody reads costs nothing."""
+        """Encoded when it is first requested."""
 
     def is_known_at(self, place: LogPlace) -> bool:
         return place.holds(LogPlace(self.place.file, getattr(self.observed.what, "line", 0)))
 
 
-class News(NamedTuple):
+class Batch(NamedTuple):
     bodies: list[bytes]
     cursor: str
     gap: bool
     after: int
-    """From where on the reader does not know; 0: nothing is known to it."""
+    """The last number that the client knows; 0 if none."""
 
 
 class EventBuffer:
@@ -141,8 +131,8 @@ class EventBuffer:
         newest: int = 0,
         place: LogPlace = NOWHERE,
     ) -> None:
-        """`life` names the sidecar, in letters and digits; `newest` is the last number that it
-        has given before it was started again, and `place` how far it had told then."""
+        """`life` names the sidecar, in letters and digits. `newest`: the last number before it was
+        restarted. `place`: how far the log was sent then."""
         self._life = life
         self._start = secrets.token_hex(3)
         self._before = newest
@@ -151,14 +141,14 @@ class EventBuffer:
         self._characters = 0
         self._lock = threading.Lock()
         self._newest = newest
-        """Also counts changes of parts that are sent as a whole."""
+        """Includes changes of parts that are sent as a whole."""
         self._place = place
         self._lost = newest
-        """Number of the newest that is no longer here."""
+        """Number of the newest one that was dropped."""
         self._lost_place = place
 
     def add(self, observed: Observed, file: int = 0) -> None:
-        """`file`: the log that a line is of."""
+        """`file`: the inode of the log."""
         if isinstance(observed.what, _STATES):
             return
         with self._lock:
@@ -177,28 +167,28 @@ class EventBuffer:
         return self._newest
 
     def mark(self) -> int:
-        """The number of a change that is sent otherwise."""
+        """Number a change that is sent as a whole."""
         with self._lock:
             self._newest += 1
             return self._newest
 
-    def after(self, cursor: str) -> News:
-        """The oldest first, as much as an answer may hold; the cursor goes as far as that."""
+    def after(self, cursor: str) -> Batch:
+        """Return what comes after a cursor, oldest first, within the size of an answer."""
         known = read_cursor(cursor)
         with self._lock:
             is_known = not cursor or (known is not None and self._is_ours(known))
             after = known.number if known is not None and is_known else 0
-            chosen, told = self._later(after)
+            chosen, known_place = self._later(after)
             newest, place = self._newest, self._place
             gap = after < self._lost or not is_known
-        # A reader that was told more of this log than we have read again.
-        ahead = known.place if known is not None and known.place.is_past(told) else NOWHERE
+        # The client may know more of this log than this process has read again.
+        ahead = known.place if known is not None and known.place.is_past(known_place) else NOWHERE
         unknown = (each for each in reversed(chosen) if not each.is_known_at(ahead))
         bodies, last = self._bodies(unknown)
         if last is not None:
             newest, place = last.number, last.place
         reached = Cursor(self._life, newest, self._start, ahead.then(place))
-        return News(bodies, str(reached), gap, after)
+        return Batch(bodies, str(reached), gap, after)
 
     def _place_with(self, observed: Observed, file: int) -> LogPlace:
         what, before = observed.what, self._place
@@ -210,7 +200,7 @@ class EventBuffer:
         return LogPlace(file, line)
 
     def _later(self, after: int) -> tuple[list[_Entry], LogPlace]:
-        """The newest first; and how far the log was told before them."""
+        """Return the entries after a number, newest first, and the place before them."""
         chosen: list[_Entry] = []
         for entry in reversed(self._entries):
             if entry.number <= after:
@@ -219,7 +209,7 @@ class EventBuffer:
         return chosen, self._lost_place
 
     def _bodies(self, chosen: Iterable[_Entry]) -> tuple[list[bytes], _Entry | None]:
-        """With the last of them, where there are more than an answer may hold."""
+        """Encode entries; also return the last one if there are more than fit."""
         bodies: list[bytes] = []
         size, last = 0, None
         for entry in chosen:
@@ -233,8 +223,8 @@ class EventBuffer:
         return bodies, None
 
     def _is_ours(self, cursor: Cursor) -> bool:
-        """Else that reader gets all. A process of ours that was killed may have given numbers
-        that it could not keep, and that mean something else now."""
+        """Return whether this buffer issued the cursor. A process that was killed may have issued
+        numbers that it could not save, and that mean something else now."""
         is_ours = not cursor.start or cursor.start == self._start
         limit = self._newest if is_ours else self._before
         return cursor.life in ("", self._life) and cursor.number <= limit
@@ -247,11 +237,10 @@ _MAX_LIFE = 32
 class BufferCursor(NamedTuple):
     life: str
     newest: int
-    """The number of the last that was told."""
+    """The last number that was sent."""
     file: int
-    """The inode of the log that was read last; 0: none was."""
+    """The inode of the log; 0 if there was none."""
     line: int
-    """In that log."""
 
 
 class CursorFile:
@@ -259,12 +248,12 @@ class CursorFile:
         self._path = str(volume / NAME)
         self._last = self._load() or BufferCursor(secrets.token_hex(6), 0, 0, 0)
         self.began = self._last
-        """Where the life before this one ended."""
+        """Where the process before this one ended."""
         self._line = self._last.line
         self._is_old = self._last.file != 0
 
     def is_old(self, observed: Observed, file: int) -> bool:
-        """Whether an earlier life has told it; `file` is the log that is read now."""
+        """Return whether an earlier process has sent it; `file` is the current log."""
         line = getattr(observed.what, "line", 0)
         if not line:
             return False
@@ -275,16 +264,16 @@ class CursorFile:
         return is_old
 
     def keep(self, newest: int, file: int) -> None:
-        """After each look; a disk that is full keeps the last one, and lines are told twice."""
+        """Save the cursor; if the disk is full the last one stays, and lines may be sent twice."""
         if self._is_old or newest == self._last.newest:
             return
-        told = BufferCursor(self.began.life, newest, file, self._line)
+        cursor = BufferCursor(self.began.life, newest, file, self._line)
         try:
-            body = json_codec.encode({"version": VERSION, **told._asdict()})
+            body = json_codec.encode({"version": VERSION, **cursor._asdict()})
             replace_file(Path(self._path), body)
         except OSError:
             return
-        self._last = told
+        self._last = cursor
 
     def _load(self) -> BufferCursor | None:
         body = read_json(self._path) or {}

@@ -1,25 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where a sidecar listens: its pages on a port, and the file on the volume that names that port.
-
-`sidecar.json` on the shared volume: where the sidecar of this pod listens, and who it is.
-
-The port moves on when it is taken, so whoever looks for the sidecar reads it here. The volume may
-come later than we do, or be emptied: it is written again where it is not there.
-
-Evidence for whoever asks over HTTP: a bundle now, the list of those there are, one of them.
-
-One bundle at a time: who asks while one is being made gets that one. A bundle is there when its
-manifest is, which is written last.
-
-A restart in place: the wrapper ends its trainer and starts the next attempt in the same pod.
-
-The wrapper decides whether it may be: in act only, of the attempt that is named only, and once.
-
-A restart in place for whoever asks over HTTP: first whether it may be, then evidence, then it.
-
-Evidence that somebody has just asked for is not made twice: who knows that says so.
-"""
+"""Serves the pages of a sidecar, and makes evidence and restarts in place for HTTP clients."""
 
 from __future__ import annotations
 
@@ -37,6 +18,7 @@ from mwatch.config.sidecar import DEFAULT_HOST, SidecarSettings
 from mwatch.errors import InputError
 from mwatch.evidence.collector import EvidenceCase, EvidenceCollector
 from mwatch.evidence.incident_store import IncidentFiles
+from mwatch.evidence.offload import Ask
 from mwatch.export.http.server import Pages, Server, in_url
 from mwatch.model.incident import bundle_id, is_incident_id
 from mwatch.model.restart import RestartAnswer, RestartOrder, RestartOutcome
@@ -45,47 +27,37 @@ from mwatch_trainer.control.client import ask
 from mwatch_trainer.evidence.incident_dirs import MANIFEST, folder_bytes
 
 NAME = "sidecar.json"
-
-
-class SidecarFile:
-    def __init__(self, volume: Path, document: Mapping[str, Any]) -> None:
-        self._path = volume / NAME
-        self._document = document
-        self.is_written = False
-        self.problem: str | None = None
-
-    def keep(self) -> None:
-        """Cheap while it is there."""
-        if self._path.exists() and self.problem is None and self.is_written:
-            return
-        try:
-            contract.write_json(str(self._path), self._document)
-            self.is_written, self.problem = True, None
-        except FileNotFoundError:
-            self.is_written, self.problem = False, None  # there is no volume yet
-        except OSError as error:
-            self.problem = f"{self._path}: cannot be written ({error.strerror or error})"
-
-    def remove(self) -> None:
-        if self.is_written:
-            self._path.unlink(missing_ok=True)
-
-
 _KEEP_SECONDS = 10.0
 _IPV4 = "0.0.0.0"
 
 
-class SidecarPages:
+class SidecarServer:
+    """The HTTP server, and the file on the volume that names its port.
+
+    The port differs if the usual one is taken, so clients in the pod read it from `sidecar.json`.
+    The volume may appear later or be emptied: the file is written again if it is missing.
+    """
+
     def __init__(self, settings: SidecarSettings, pages: Pages, now: float) -> None:
-        """InputError where no port can be had."""
+        """InputError if no port is free."""
         self._settings = settings
         try:
             self._server = _bound(settings, pages)
         except OSError as error:
-            words = f"cannot listen on {settings.host} port {settings.port}: {error.strerror}"
-            raise InputError(f"{words}; name another with --port or --host") from None
-        self._file = SidecarFile(settings.dir, self._document(now))
-        self._file.keep()
+            text = f"cannot listen on {settings.host} port {settings.port}: {error.strerror}"
+            raise InputError(f"{text}; name another with --port or --host") from None
+        self._path = settings.dir / NAME
+        self._document = {
+            "port": self._server.port,
+            "pid": os.getpid(),
+            "run": settings.run,
+            "pod": settings.pod,
+            "started_at": now,
+            "mwatch": __version__,
+        }
+        self._is_written = False
+        self._problem: str | None = None
+        self._write_file()
         self._keep_at = time.monotonic()
 
     @property
@@ -94,33 +66,35 @@ class SidecarPages:
 
     @property
     def failures(self) -> int:
-        """Requests that a page could not answer."""
+        """Requests for which a page raised."""
         return self._server.failures
 
     def keep_file(self) -> str | None:
-        """Now and then; returns a problem that is new."""
+        """Write the file if it is missing, now and then; return a new problem."""
         now = time.monotonic()
         if now < self._keep_at:
             return None
-        before = self._file.problem
-        self._file.keep()
-        self._keep_at = now + (_KEEP_SECONDS if self._file.is_written else 0.0)
-        return self._file.problem if self._file.problem != before else None
+        before = self._problem
+        self._write_file()
+        self._keep_at = now + (_KEEP_SECONDS if self._is_written else 0.0)
+        return self._problem if self._problem != before else None
 
     def close(self) -> None:
         self._server.close()
-        with suppress(OSError):
-            self._file.remove()
+        if self._is_written:
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
 
-    def _document(self, now: float) -> dict[str, object]:
-        return {
-            "port": self._server.port,
-            "pid": os.getpid(),
-            "run": self._settings.run,
-            "pod": self._settings.pod,
-            "started_at": now,
-            "mwatch": __version__,
-        }
+    def _write_file(self) -> None:
+        if self._is_written and self._problem is None and self._path.exists():
+            return
+        try:
+            contract.write_json(str(self._path), self._document)
+            self._is_written, self._problem = True, None
+        except FileNotFoundError:
+            self._is_written, self._problem = False, None  # there is no volume yet
+        except OSError as error:
+            self._problem = f"cannot write {self._path}: {error.strerror or error}"
 
 
 def _bound(settings: SidecarSettings, pages: Pages) -> Server:
@@ -132,12 +106,18 @@ def _bound(settings: SidecarSettings, pages: Pages) -> Server:
     return Server(pages, port=settings.port, host=_IPV4)  # there is no IPv6 here
 
 
-WORD = "asked"
+_CAUSE = "asked"
+"""In place of the cause, in the id of a bundle."""
 _LIST_SECONDS = 5.0
 _MAX_MANIFEST_BYTES = 1 << 20
 
 
 class EvidenceApi:
+    """Makes one bundle at a time: a request while one is being made gets that one.
+
+    A bundle is finished when its manifest exists, which is written last.
+    """
+
     def __init__(
         self,
         collector: EvidenceCollector,
@@ -146,8 +126,8 @@ class EvidenceApi:
         running: Callable[[], int],
         asked: Callable[[], None] = lambda: None,
     ) -> None:
-        """`running`: the number of the attempt that runs now. `asked`: called when evidence is
-        asked for, which is done before something is decided."""
+        """`running`: the number of the current attempt. `asked`: called at each request, which
+        usually precedes a decision."""
         self._collector = collector
         self._files = files
         self._now = now
@@ -160,12 +140,12 @@ class EvidenceApi:
         self._listed_at = -_LIST_SECONDS
 
     def ask(self, reason: str) -> str | None:
-        """The id of the bundle that is being made."""
+        """Return the id of the bundle that is being made."""
         self._asked()
         with self._lock:
             if self._case is None or self._case.saved.is_set():
                 attempt = self._running()
-                id = bundle_id(self._now(), attempt, WORD, self._files.names())
+                id = bundle_id(self._now(), attempt, _CAUSE, self._files.names())
                 self._files.prune(keep=id)
                 folder = self._files.folder(id)
                 self._case = self._collector.want(id, folder, attempt, reason)
@@ -180,8 +160,8 @@ class EvidenceApi:
         return None if folder is None else _manifest(folder)
 
     def listing(self) -> list[Mapping[str, Any]]:
-        """Names and sizes, the oldest first. Anybody may ask: so not each time anew, and where the
-        storage hangs only one waits for it."""
+        """Return names and sizes, oldest first. It needs no token: so it is cached, and only one
+        request waits for storage that hangs."""
         if self._listing.acquire(blocking=False):
             try:
                 if time.monotonic() - self._listed_at >= _LIST_SECONDS:
@@ -192,7 +172,7 @@ class EvidenceApi:
         return self._listed
 
     def folder(self, id: str) -> Path | None:
-        """Of one that is finished."""
+        """Return the folder of a finished bundle."""
         if not is_incident_id(id):
             return None
         folder = self._files.folder(id)
@@ -200,8 +180,7 @@ class EvidenceApi:
 
     def _about(self, id: str) -> Mapping[str, Any]:
         folder = self._files.folder(id)
-        is_there = (folder / MANIFEST).is_file()
-        state = "there" if is_there else "not there"
+        state = "there" if (folder / MANIFEST).is_file() else "not there"
         return {"id": id, "state": state, "bytes": folder_bytes(str(folder))}
 
 
@@ -214,14 +193,16 @@ def _manifest(folder: Path) -> Mapping[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-Ask = Callable[[Mapping[str, Any], float], Mapping[str, Any]]
-"""A request to the wrapper's control socket, and how long its answer may take."""
 _ASK_SECONDS = 5.0
 _KINDS = {each.value: each for each in RestartOutcome}
 
 
 def restart_in_place(ask: Ask, order: RestartOrder, *, is_check: bool = False) -> RestartAnswer:
-    """`is_check`: only whether it could be done. Never raises for what the wrapper does."""
+    """Ask the wrapper to end its trainer and start the next attempt in the same pod.
+
+    The wrapper decides: only in act mode, only for the named attempt, and only once. `is_check`:
+    only ask whether it could be done.
+    """
     request: dict[str, Any] = {
         "op": "restart",
         "attempt": order.attempt,
@@ -240,37 +221,31 @@ def restart_in_place(ask: Ask, order: RestartOrder, *, is_check: bool = False) -
     attempt = running if isinstance(running, int) else None
     if answer.get("ok") is True:
         if answer.get("already") is True:
-            words = f"attempt {order.attempt} was asked to restart before"
-            return RestartAnswer(RestartOutcome.ALREADY, words, attempt)
+            text = f"attempt {order.attempt} was asked to restart before"
+            return RestartAnswer(RestartOutcome.ALREADY, text, attempt)
         return RestartAnswer(RestartOutcome.ACCEPTED, attempt=attempt)
-    return RestartAnswer(_outcome(answer), str(answer.get("error"))[:500], attempt)
-
-
-def _outcome(answer: Mapping[str, Any]) -> RestartOutcome:
-    """The client of the socket gives no kind where there is no wrapper."""
-    kind = answer.get("kind")
-    return _KINDS.get(str(kind), RestartOutcome.UNREACHABLE)
+    # There is no kind if there is no wrapper.
+    outcome = _KINDS.get(str(answer.get("kind")), RestartOutcome.UNREACHABLE)
+    return RestartAnswer(outcome, str(answer.get("error"))[:500], attempt)
 
 
 _EVIDENCE_SECONDS = 25.0
 
 
-class RestartApi:
-    def __init__(self, volume: Path, evidence: EvidenceApi) -> None:
-        self._volume = str(volume)
-        self._evidence = evidence
+def restart_with_evidence(
+    volume: Path, evidence: EvidenceApi, order: RestartOrder
+) -> RestartAnswer:
+    """Check whether a restart in place is possible, wait for evidence, then restart."""
 
-    def restart(self, order: RestartOrder) -> RestartAnswer:
-        """Takes as long as the evidence does."""
-        could = restart_in_place(self._ask, order, is_check=True)
-        if could.outcome is not RestartOutcome.ACCEPTED:
-            return could
-        saved = None
-        if order.wants_evidence:
-            saved = self._evidence.ask(f"before a restart in place by {order.who}: {order.reason}")
-            if saved is not None:
-                self._evidence.manifest(saved, _EVIDENCE_SECONDS)
-        return restart_in_place(self._ask, order)._replace(evidence=saved)
+    def ask_wrapper(request: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
+        return ask(str(volume), request, seconds)
 
-    def _ask(self, request: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
-        return ask(self._volume, request, seconds)
+    check = restart_in_place(ask_wrapper, order, is_check=True)
+    if check.outcome is not RestartOutcome.ACCEPTED:
+        return check
+    saved = None
+    if order.wants_evidence:
+        saved = evidence.ask(f"before a restart in place by {order.who}: {order.reason}")
+        if saved is not None:
+            evidence.manifest(saved, _EVIDENCE_SECONDS)
+    return restart_in_place(ask_wrapper, order)._replace(evidence=saved)

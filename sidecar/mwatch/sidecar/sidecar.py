@@ -2,23 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mwatch sidecar`: watches one training pod from the container beside it, for months.
 
-One loop, once a second: read what is new, look, tell. It changes nothing about the training and
-survives whatever happens to the volume, the wrapper, the clock, the disk or itself; only a signal
-ends it. What it cannot see it says: in its lines, in `mwatch_source_up` and in `mwatch_blind`.
-
-Which data and folders the attempt that runs stands on, and what the pod sees of them.
-
-Its command line tells, or else the argument block that it prints: another attempt may have others.
-
-What a sidecar keeps of a run: what earlier attempts left beside the checkpoints, read once.
-
-It has no story of its own: the controller, which sees all pods, tells that. It writes nothing
-beside the checkpoints, which it sees read-only.
-
-Sources that are lost and found, as sentences for people: each change once.
-
-One that was never there is not lost. A change counts once it has lasted for a moment: a file that
-is replaced while it is read is no news.
+One loop, once a second: read what is new, evaluate, export. It changes nothing about the training
+and survives any failure of the volume, the wrapper, the clock, the disk or itself; only a signal
+ends it. What it cannot see it reports: in its output, in `mwatch_source_up` and in `mwatch_blind`.
 """
 
 from __future__ import annotations
@@ -26,8 +12,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mwatch import __version__
 from mwatch.config import catalogue
@@ -47,8 +34,8 @@ from mwatch.runtime.clock import Clock
 from mwatch.runtime.self_monitoring import InternalErrors
 from mwatch.runtime.shutdown import asked_to_end
 from mwatch.sidecar.event_buffer import CursorFile, LogPlace
-from mwatch.sidecar.server import EvidenceApi, RestartApi, SidecarPages
-from mwatch.sidecar.snapshot import Looked, SnapshotPage
+from mwatch.sidecar.server import EvidenceApi, SidecarServer, restart_with_evidence
+from mwatch.sidecar.snapshot import Evaluated, SnapshotPage
 from mwatch.sources.background import MonitoredSource
 from mwatch.sources.pod_facts import PodFactsSource, data_prefixes, printed_prefixes
 from mwatch.watch.collector import VolumeCollector
@@ -59,25 +46,23 @@ from mwatch.watch.optional_sources import PodSources
 from mwatch.watch.watcher import RunRecorder, RunWatcher
 from mwatch_trainer import contract
 from mwatch_trainer.control.client import ask
-from mwatch_trainer.scrub.scrubber import scrub_text
-
-if TYPE_CHECKING:
-    pass
 
 
 class PodWatch:
+    """Checks the data files and folders that the current attempt uses."""
+
     def __init__(self, live: VolumeCollector) -> None:
         self._live = live
         self._source: PodFactsSource | None = None
         self._about: tuple[Sequence[str], Path | None] = ((), None)
         self._printed: Sequence[str] = ()
 
-    def told(self, observed: Observed) -> None:
+    def observe(self, observed: Observed) -> None:
         if isinstance(observed.what, Arguments):
             self._printed = printed_prefixes(observed.what.extra)
 
     def facts(self) -> PodFacts | None:
-        """As last looked at, which is rare; never waits."""
+        """Return the last check, which may be minutes old; never waits."""
         wrapper, save = self._live.wrapper, self._live.save
         given = data_prefixes(() if wrapper is None else wrapper.argv)
         about = (given or self._printed, save)
@@ -106,21 +91,27 @@ class SidecarRecord(RunRecorder):
 _LASTING_SECONDS = 3.0
 
 
-class SourceNews:
+class SourceChanges:
+    """Reports each source that is found or lost, once per change.
+
+    A source that was never there is not lost, and neither is one that is gone only for a moment: a
+    file may be replaced while it is read.
+    """
+
     def __init__(self) -> None:
-        self._told: dict[str, bool] = {}
+        self._reported: dict[str, bool] = {}
         self._since: dict[str, float] = {}
 
-    def of(self, sources: Iterable[MonitoredSource], now: float) -> Iterator[str]:
+    def messages(self, sources: Iterable[MonitoredSource], now: float) -> Iterator[str]:
         for each in sources:
             name, is_up = each.name, each.is_up
-            if is_up is self._told.get(name, False):
+            if is_up is self._reported.get(name, False):
                 self._since.pop(name, None)
                 continue
             since = self._since.setdefault(name, now)
             if not is_up and now - since < _LASTING_SECONDS:
                 continue
-            self._told[name] = is_up
+            self._reported[name] = is_up
             del self._since[name]
             yield f"source {name}: {'found' if is_up else f'lost: {each.reason}'}"
 
@@ -128,17 +119,14 @@ class SourceNews:
 TICK_SECONDS = 1.0
 MAX_INCIDENTS = 16
 MAX_BYTES = 128 << 20
-"""Of all evidence on the volume: a volume that overruns takes the trainer with it."""
+"""Of all evidence on the volume: a full volume would kill the trainer."""
 LAST_SECONDS = 15.0
-"""After the end of the last attempt: a scrape, or three polls of a controller."""
+"""After the end of the last attempt: time for a scrape or three polls of a controller."""
 _DRAIN_SECONDS = 0.3
-
-clean = scrub_text
 
 
 class _Places:
-    """Where this sidecar reads and writes. Evidence on the volume is brought off the pod by the
-    wrapper, which can write beside the checkpoints."""
+    """Where this sidecar reads and writes."""
 
     def __init__(self, settings: SidecarSettings) -> None:
         self.volume = self.path = settings.dir
@@ -146,7 +134,7 @@ class _Places:
 
 
 def run(settings: SidecarSettings, view: RunObserver) -> int:
-    """Until a signal; InputError for what a person gave and cannot be used."""
+    """Run until a signal; InputError for invalid settings."""
     thresholds = load_policy(settings.policy)
     with asked_to_end() as asked, ExitStack() as stack:
         sidecar = Sidecar(settings, thresholds, SafeObserver(view))
@@ -165,18 +153,18 @@ class Sidecar:
         self._settings = settings
         self._view = view
         self.faults = InternalErrors(view.noted)
-        self._pages: SidecarPages | None = None
+        self._pages: SidecarServer | None = None
         self._final_at: float | None = None
         entries = catalogue.load([])
         known = {entry.id: entry for entry in entries}
         clock = Clock()
         self.engine = Engine(settings.run, known, thresholds)
-        eyes = PodSources(
+        more = PodSources(
             settings.pod, self.engine, node=settings.node, tensorboard=settings.tensorboard
         )
         self.live = VolumeCollector(
             settings.dir, settings.pod, Grammar(entries, None), known, clock, settings.save,
-            node=settings.node, more=eyes,
+            node=settings.node, more=more,
         )  # fmt: skip
         self.metrics = RunMetrics(
             self.engine, self.live, is_acting=self._is_acting, errors=self._errors,
@@ -199,25 +187,25 @@ class Sidecar:
             self._places.incidents, max_incidents=MAX_INCIDENTS, max_bytes=MAX_BYTES
         )
         self.watch = self._watch()
-        self._news = SourceNews()
+        self._changes = SourceChanges()
 
     def listen(self) -> None:
-        """InputError where no port can be had."""
+        """InputError if no port is free."""
         settings = self._settings
-        self._pages = SidecarPages(settings, self._made_pages(), self.live.clock.now())
+        self._pages = SidecarServer(settings, self._made_pages(), self.live.clock.now())
         self._view.noted(
             f"mwatch sidecar {__version__}: run {settings.run}, pod {settings.pod}, "
             f"watching {settings.dir}, {self._pages.where}/metrics"
         )
 
     def turn(self) -> None:
-        """Once around: whatever fails is told, and the next turn comes."""
+        """Run the loop once; errors are reported and do not end it."""
         with self.faults.guard():
             self.watch.look()
             self._cursor.keep(self.page.ring.newest, self.live.log.file)
             self._leave_snapshot()
         with self.faults.guard():
-            for text in self._news.of(self.live.monitored, self.live.clock.now()):
+            for text in self._changes.messages(self.live.monitored, self.live.clock.now()):
                 self._view.noted(text)
         with self.faults.guard():
             problem = None if self._pages is None else self._pages.keep_file()
@@ -225,7 +213,7 @@ class Sidecar:
                 self._view.noted(problem)
 
     def is_over(self) -> bool:
-        """No attempt follows in this pod, and everybody who polls us has had time to see that."""
+        """Return whether the last attempt of this pod ended, and clients had time to see that."""
         wrapper = self.live.wrapper
         if not self._settings.until_final or wrapper is None or not wrapper.is_final:
             self._final_at = None
@@ -256,7 +244,7 @@ class Sidecar:
         off_pod = OffPod(ask_wrapper, lambda: self.live.save, lambda: bool(self._is_acting()))
         return RunWatcher(
             self._places, self.engine, self.live,
-            SidecarRecord(self.engine, self._told), self.metrics, self._view, self.faults,
+            SidecarRecord(self.engine, self._observe), self.metrics, self._view, self.faults,
             is_act=False,
             extra=EvidenceExtras(self.live, self.page.body),
             off_pod=None if settings.evidence is not None else off_pod,
@@ -266,21 +254,21 @@ class Sidecar:
 
     def _made_pages(self) -> Pages:
         watch = self.watch
-        desk = EvidenceApi(
+        evidence = EvidenceApi(
             watch.evidence, watch.files, watch.clock.now, watch.running, self.live.poll_save_soon
         )
-        restart = RestartApi(self._settings.dir, desk).restart
+        restart = partial(restart_with_evidence, self._settings.dir, evidence)
         return {
             **standard_pages(self.metrics.snapshots, self.metrics.since_tick),
             "/v1/snapshot": self.page.page,
-            **control_pages(self._settings.token_file, desk, restart),
+            **control_pages(self._settings.token_file, evidence, restart),
         }
 
-    def _told(self, observed: Observed) -> None:
+    def _observe(self, observed: Observed) -> None:
         file = self.live.log.file
         if not self._cursor.is_old(observed, file):
-            self.page.told(observed, file)
-        self._pod.told(observed)
+            self.page.observe(observed, file)
+        self._pod.observe(observed)
 
     def _leave_snapshot(self) -> None:
         live = self.live
@@ -288,16 +276,16 @@ class Sidecar:
         if not newest:
             return
         job = self.engine.job
-        looked = Looked(
+        evaluated = Evaluated(
             newest[0], time.monotonic(), live.clock.drift(), live.probes, live.read_at,
             list(job.attempt.signs.values()),
             {rank: state.progressed_at for rank, state in job.attempt.ranks.items()},
             job.calibration.step_p99(),
         )  # fmt: skip
-        self.page.looked(looked, live.wrapper, self._pod.facts())
+        self.page.update(evaluated, live.wrapper, self._pod.facts())
 
     def _errors(self) -> int:
-        """Faults of ours, in the loop and in the pages."""
+        """Internal errors in the loop and in the pages."""
         return self.faults.count + (0 if self._pages is None else self._pages.failures)
 
     def _is_acting(self) -> bool | None:
@@ -321,7 +309,7 @@ def _who(settings: SidecarSettings, now: float) -> PodId:
 
 
 def _attributes(settings: SidecarSettings) -> dict[str, str]:
-    """Of the pod, by the names that OpenTelemetry has for them."""
+    """Return the attributes of the pod by OpenTelemetry's names."""
     known = {
         "k8s.pod.name": settings.pod,
         "k8s.pod.uid": settings.pod_uid,

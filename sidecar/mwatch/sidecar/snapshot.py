@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`/v1/snapshot`: what the controller reads of this pod, made once for each look.
+"""`/v1/snapshot`: what the controller reads of this pod, encoded once for each evaluation.
 
-The loop leaves plain values at each look; the JSON is made when the first reader asks, and kept
-until the next look. What seldom changes (wrapper, checkpoint folder, mounts) is sent to a reader
-only when it has changed since that reader's cursor. Secrets are taken out text by text.
+The JSON is encoded at the first request and kept until the next evaluation. Parts that rarely
+change (wrapper, checkpoint folder, mounts) are sent only if they have changed since the client's
+cursor. Secrets are removed from each text.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ MAX_CHECKPOINTS = 200
 _MAX_TEXT = 500
 
 
-class Looked(NamedTuple):
-    """One look, in values that do not change any more."""
+class Evaluated(NamedTuple):
+    """The result of one evaluation, in immutable values."""
 
     snapshot: Snapshot
     monotonic: float
     drift: float
     probes: tuple[RankReading, ...]
     probed_at: float
-    """When the records were read, on the clock of `snapshot.at`."""
+    """When the probes were read, on the clock of `snapshot.at`."""
     signs: Sequence[SignSeen]
     progressed: Mapping[int, float] = {}
     """By rank: when its iteration last rose."""
@@ -71,19 +71,19 @@ class SnapshotPage:
         place: LogPlace = NOWHERE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`life`, `newest`, `place`: see ObservedRing."""
+        """`life`, `newest`, `place`: see EventBuffer."""
         self._who = _dumped(who)
         self._clock = clock
         self._lock = threading.Lock()
-        self._looked: Looked | None = None
-        self._made: tuple[Looked, bytes] | None = None
+        self._evaluated: Evaluated | None = None
+        self._made: tuple[Evaluated, bytes] | None = None
         self._parts: dict[str, _Part] = {}
         self._stored: Observed | None = None
-        """The newest look into the save folder; the part is of the first that found it so."""
+        """The newest content of the save folder; the part has the time of the last change."""
         self.ring = EventBuffer(life, _encoded, newest=newest, place=place)
 
-    def told(self, observed: Observed, file: int = 0) -> None:
-        """The engine was told of it; `file`: the log that is read now."""
+    def observe(self, observed: Observed, file: int = 0) -> None:
+        """`file`: the inode of the current log."""
         if isinstance(observed.what, StoredCheckpoints):
             before, self._stored = self._stored, observed
             if before is None or before.what != observed.what:
@@ -91,10 +91,12 @@ class SnapshotPage:
             return
         self.ring.add(observed, file)
 
-    def looked(self, looked: Looked, wrapper: WrapperState | None, pod: PodFacts | None) -> None:
-        self._looked = looked
+    def update(
+        self, evaluated: Evaluated, wrapper: WrapperState | None, pod: PodFacts | None
+    ) -> None:
+        self._evaluated = evaluated
         if wrapper is not None:
-            self._change("wrapper", wrapper, _on_our_clock(wrapper, looked.drift))
+            self._change("wrapper", wrapper, _on_our_clock(wrapper, evaluated.drift))
         if pod is not None:
             self._change("pod", pod, pod)
 
@@ -104,19 +106,19 @@ class SnapshotPage:
         return Page(body, "application/json")
 
     def body(self, after: str = "") -> bytes:
-        looked = self._looked
-        if looked is None:
+        evaluated = self._evaluated
+        if evaluated is None:
             return EMPTY
-        news = self.ring.after(after)
-        age = max(0.0, self._clock() - looked.monotonic)
+        batch = self.ring.after(after)
+        age = max(0.0, self._clock() - evaluated.monotonic)
         pieces = [
             b'{"version":%d,"age":%.3f,"cursor":"%b","gap":%b'
-            % (VERSION, age, news.cursor.encode(), b"true" if news.gap else b"false"),
-            self._fast(looked),
-            b',"events":[' + b",".join(news.bodies) + b"]",
+            % (VERSION, age, batch.cursor.encode(), b"true" if batch.gap else b"false"),
+            self._fast(evaluated),
+            b',"events":[' + b",".join(batch.bodies) + b"]",
         ]
         for name, part in sorted(self._parts.items()):
-            if part.number > news.after:
+            if part.number > batch.after:
                 pieces.append(b',"%b":%b' % (name.encode(), part.body))
         return b"".join([*pieces, b"}"])
 
@@ -126,24 +128,24 @@ class SnapshotPage:
             part = _Part(value, self.ring.mark(), _dumped(body))
             self._parts = {**self._parts, name: part}
 
-    def _fast(self, looked: Looked) -> bytes:
-        """What is new at each look: made once, whoever asks."""
+    def _fast(self, evaluated: Evaluated) -> bytes:
+        """Encode what changes with each evaluation, once."""
         with self._lock:
-            if self._made is None or self._made[0] is not looked:
+            if self._made is None or self._made[0] is not evaluated:
                 stored_at = None if self._stored is None else self._stored.at
-                members = _dumped({**_members(looked), "stored_at": stored_at})
-                self._made = looked, b"," + members[1:-1] + b',"who":' + self._who
+                members = _dumped({**_members(evaluated), "stored_at": stored_at})
+                self._made = evaluated, b"," + members[1:-1] + b',"who":' + self._who
             return self._made[1]
 
 
-def _members(looked: Looked) -> dict[str, Any]:
-    snapshot = looked.snapshot
+def _members(evaluated: Evaluated) -> dict[str, Any]:
+    snapshot = evaluated.snapshot
     return {
         "at": snapshot.at,
-        "drift": round(looked.drift, 3),
-        "view": _view(snapshot, looked.step_seconds),
-        "beats": [_beat(each, looked) for each in looked.probes[:MAX_RANKS]],
-        "signs": [_sign(each) for each in looked.signs[:MAX_SIGNS]],
+        "drift": round(evaluated.drift, 3),
+        "view": _view(snapshot, evaluated.step_seconds),
+        "beats": [_beat(each, evaluated) for each in evaluated.probes[:MAX_RANKS]],
+        "signs": [_sign(each) for each in evaluated.signs[:MAX_SIGNS]],
         "sources": {name: state.is_up for name, state in snapshot.sources.items()},
         "gpus": snapshot.gpus,
         "nccl": snapshot.nccl,
@@ -170,11 +172,11 @@ def _view(snapshot: Snapshot, step_seconds: float | None) -> SidecarView:
     )
 
 
-def _beat(reading: RankReading, looked: Looked) -> list[Any]:
+def _beat(reading: RankReading, evaluated: Evaluated) -> list[Any]:
     beat = reading.beat
-    at = round(looked.probed_at - reading.age_seconds, 3)
+    at = round(evaluated.probed_at - reading.age_seconds, 3)
     known = [beat.rank, beat.world_size, beat.iteration, beat.phase, beat.stack, beat.pid, at]
-    since = looked.progressed.get(beat.rank)
+    since = evaluated.progressed.get(beat.rank)
     return known if since is None else [*known, round(min(since, at), 3)]
 
 
@@ -191,7 +193,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
 
 
 def _bounded(observed: Observed) -> dict[str, Any]:
-    """The newest: a controller that thinks the older ones gone does not choose them either."""
+    """Keep the newest: a controller never chooses older ones."""
     what = observed.what
     assert isinstance(what, StoredCheckpoints)
     newest = sorted(what.checkpoints, key=lambda each: each.iteration)[-MAX_CHECKPOINTS:]
@@ -199,28 +201,27 @@ def _bounded(observed: Observed) -> dict[str, Any]:
 
 
 def _on_our_clock(wrapper: WrapperState, drift: float) -> WrapperState:
-    """Its times are of the wall clock, which may have been set since we started."""
+    """Correct the times of the wall clock, which may have been set since the start."""
     end = wrapper.exit
     moved = None if end is None else structs.replace(end, at=end.at - drift)
     return structs.replace(wrapper, started_at=wrapper.started_at - drift, exit=moved)
 
 
 def _encoded(observed: Observed) -> bytes:
-    """Without the stream, for all are of this pod, and without what is not known."""
+    """Encode without the stream, which is always this pod, and without unknown values."""
     record = to_wire(observed)
     del record["stream"]
     return _dumped({name: value for name, value in record.items() if value not in (None, {})})
 
 
 def _dumped(value: Any) -> bytes:
-    """As JSON, without secrets: where there may be one, each text is looked at alone, so that
-    what is left is the same JSON."""
+    """Encode as JSON without secrets; if there may be one, each text is scrubbed alone."""
     try:
         data = json_codec.encode(value)
         if Scrubber().scrub(data) == data:
             return data
     except UnicodeEncodeError:
-        pass  # a name of a file that is no text
+        pass  # a file name that is not valid text
     return json_codec.encode(_scrubbed(json_codec.to_builtins(value)))
 
 

@@ -19,7 +19,7 @@ from mwatch.model.snapshot.snapshot_wire import from_wire
 from mwatch.model.snapshot.wrapper import WrapperState
 from mwatch.parse.grammar import Grammar
 from mwatch.parse.reader import Reader, in_order
-from mwatch.sidecar.snapshot import Looked, SnapshotPage
+from mwatch.sidecar.snapshot import Evaluated, SnapshotPage
 from mwatch.sources.probe import RankReading
 from support.builders.kube import pod as make_pod
 from support.builders.probe import RECORD
@@ -107,14 +107,14 @@ def answering(
     who = PodId("gpt", name, f"uid-{name}", "ns", "n1", "boot", "0.1.0", BEGAN, "observe")
     page = SnapshotPage(who, "life", clock=lambda: 0.0)
     for each in events:
-        page.told(each._replace(at=BEGAN + each.at, stream=name))
+        page.observe(each._replace(at=BEGAN + each.at, stream=name))
     now = BEGAN + at
     snapshot = busy_snapshot().__class__(
         **{**_fields(busy_snapshot()), "at": now, "findings": (), "decision": None}
     )
     readings = tuple(RankReading(beat, at - wrote, True, RECORD) for beat, wrote, _ in beats)
     risen = {beat.rank: BEGAN + rose for beat, _, rose in beats}
-    page.looked(Looked(snapshot, 0.0, 0.0, readings, now, signs, risen), wrapper, pod)
+    page.update(Evaluated(snapshot, 0.0, 0.0, readings, now, signs, risen), wrapper, pod)
     raw = json_codec.decode(page.body())
     made = make_pod(name, status={"containerStatuses": [RUNNING]})
     return PodReport(made, "pytorch", from_wire(raw), now, raw=raw)

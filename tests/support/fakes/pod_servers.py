@@ -15,7 +15,7 @@ from mwatch.model.observation import AttemptStart, Beat, Observed
 from mwatch.model.snapshot.pod import PodId
 from mwatch.model.snapshot.snapshot import SourceState
 from mwatch.model.snapshot.wrapper import WrapperState
-from mwatch.sidecar.snapshot import Looked, SnapshotPage
+from mwatch.sidecar.snapshot import Evaluated, SnapshotPage
 from mwatch.sources.probe import RankReading
 from support.builders.probe import RECORD
 from support.builders.snapshot import busy_snapshot
@@ -58,7 +58,7 @@ class PodServer:
         self.port = self._server.port
 
     def tell(self, what: Any, at: float | None = None) -> None:
-        self.page.told(Observed(time.time() if at is None else at, self.name, what))
+        self.page.observe(Observed(time.time() if at is None else at, self.name, what))
 
     def look(self, iteration: int) -> None:
         """As its loop does once a second."""
@@ -69,11 +69,11 @@ class PodServer:
             self.attempt, "act", self.started_at, 10, "h", self.rank, 2, (), None, None, "/ckpt",
             None, False,
         )  # fmt: skip
-        looked = Looked(
+        looked = Evaluated(
             snapshot, time.monotonic(), 0.0, (RankReading(beat, 0.1, True, RECORD),), now, (),
             {self.rank: now - 0.2}, 1.0,
         )  # fmt: skip
-        self.page.looked(looked, wrapper, None)
+        self.page.update(looked, wrapper, None)
 
     def hang_up(self) -> None:
         if self._server is not None:

@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from mwatch.evidence.incident_store import IncidentFiles
 from mwatch.evidence.offload import OffPod
 from mwatch.export.http.control import control_pages
 from mwatch.export.http.server import Server
-from mwatch.sidecar.server import EvidenceApi, RestartApi
+from mwatch.sidecar.server import EvidenceApi, restart_with_evidence
 from mwatch_trainer import contract
 from mwatch_trainer.control.client import ask
 from mwatch_trainer.evidence.incident_dirs import INCIDENTS, VOLUME_BYTES
@@ -76,8 +77,9 @@ def controlled(volume: Path, token_file: Path | None) -> Iterator[Client]:
     )
     collector = EvidenceCollector(volume, "pod-0", time.time, running, off_pod=off_pod)
     files = IncidentFiles(volume / INCIDENTS, max_bytes=VOLUME_BYTES)
-    desk = EvidenceApi(collector, files, time.time, running)
-    server = Server(control_pages(token_file, desk, RestartApi(volume, desk).restart), port=0)
+    evidence = EvidenceApi(collector, files, time.time, running)
+    restart = partial(restart_with_evidence, volume, evidence)
+    server = Server(control_pages(token_file, evidence, restart), port=0)
     try:
         yield Client(server.port)
     finally:

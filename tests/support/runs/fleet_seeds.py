@@ -15,7 +15,7 @@ from mwatch.model.observation import AttemptStart, Beat, Observed, Sign, SignSou
 from mwatch.model.snapshot.pod import PodId
 from mwatch.model.snapshot.snapshot import Inputs, Snapshot, take
 from mwatch.model.snapshot.wrapper import WrapperState
-from mwatch.sidecar.snapshot import Looked, SnapshotPage
+from mwatch.sidecar.snapshot import Evaluated, SnapshotPage
 from mwatch.sources.probe import RankReading
 from support.builders import job as build
 from support.builders.events import events
@@ -53,15 +53,15 @@ def place(number: int) -> Place:
 
 def _answer(kind: Kind) -> dict[str, object]:
     page = SnapshotPage(PodId("seed", "pod-0", None, None, None, None, "0", 1.0, None), "seed")
-    page.told(Observed(build.START, "pod-0", AttemptStart(1, None, None)))
+    page.observe(Observed(build.START, "pod-0", AttemptStart(1, None, None)))
     for event in events(_LINE):
-        page.told(Observed(build.START, "pod-0", event))
-    page.looked(_looked(kind), _WRAPPER, None)
+        page.observe(Observed(build.START, "pod-0", event))
+    page.update(_looked(kind), _WRAPPER, None)
     found: dict[str, object] = json_codec.decode(page.body())
     return found
 
 
-def _looked(kind: Kind) -> Looked:
+def _looked(kind: Kind) -> Evaluated:
     source, state = _SIGNS[kind]
     beats = (Beat(rank, RANKS, 1, "collective", "00c0ffee", 100 + rank, None) for rank in range(8))
     probes = tuple(RankReading(beat, 0.5, True, RECORD) for beat in beats)
@@ -69,7 +69,7 @@ def _looked(kind: Kind) -> Looked:
         SignSeen(build.START, "pod-0", Sign(source, state, rank, f"rank {rank} (pid {rank}) is so"))
         for rank in range(RANKS)
     ]
-    return Looked(_snapshot(), 0.0, 0.0, probes, build.START, signs)
+    return Evaluated(_snapshot(), 0.0, 0.0, probes, build.START, signs)
 
 
 def _snapshot() -> Snapshot:
