@@ -161,7 +161,7 @@ class RunReport:
             "resume_from": decision.resume_from,
             "reason": decision.reason,
             "resume_reason": decision.resume_reason or None,
-            "witnesses": json_codec.to_builtins(decision.witnesses),
+            "witnesses": list(json_codec.to_builtins(decision.witnesses)),
             "avoid_node": decision.avoid_node,
             "quarantine_from": decision.quarantine_from,
             "proposal": decision.proposal,
