@@ -56,31 +56,31 @@ def _defined(*earlier: tuple[Metric, ...]) -> tuple[Metric, ...]:
 _GPU = ("rank", "gpu", "UUID")
 
 RANK_ITERATION = gauge(
-    "rank_iteration", "iterations", "Iterations that this rank's probe has seen finished.", "rank"
+    "rank_iteration", "iterations", "Finished iterations, from the probe of this rank.", "rank"
 )
 RANK_BEAT = gauge(
     "rank_beat_timestamp_seconds",
     "seconds since 1970",
-    "When this rank's probe last wrote. One that no longer writes is stopped or holds the GIL.",
+    "Last record of this rank's probe; old if the process is stopped, dead or holds the GIL.",
     "rank",
 )
 GPU_UTILIZATION = gauge(
     "gpu_utilization_ratio",
     "ratio",
-    "Share of time that a kernel was resident. One that waits for another rank reads 1 too.",
+    "Share of time with a kernel on the GPU. It is also 1 while a kernel waits for another rank.",
     *_GPU,
 )
-GPU_MEMORY_USED = gauge("gpu_memory_used_bytes", "bytes", "Memory in use.", *_GPU)
-GPU_MEMORY = gauge("gpu_memory_total_bytes", "bytes", "Memory there is.", *_GPU)
-GPU_POWER = gauge("gpu_power_watts", "watts", "Power drawn.", *_GPU)
+GPU_MEMORY_USED = gauge("gpu_memory_used_bytes", "bytes", "GPU memory in use.", *_GPU)
+GPU_MEMORY = gauge("gpu_memory_total_bytes", "bytes", "Total GPU memory.", *_GPU)
+GPU_POWER = gauge("gpu_power_watts", "watts", "Power draw.", *_GPU)
 GPU_TEMPERATURE = gauge(
-    "gpu_temperature_celsius", "degrees Celsius", "Temperature of the chip.", *_GPU
+    "gpu_temperature_celsius", "degrees Celsius", "Temperature of the GPU.", *_GPU
 )
-GPU_CLOCK = gauge("gpu_sm_clock_hertz", "hertz", "Clock of the SMs.", *_GPU)
+GPU_CLOCK = gauge("gpu_sm_clock_hertz", "hertz", "SM clock.", *_GPU)
 GPU_THROTTLED = gauge(
     "gpu_throttled",
     "0 or 1",
-    "1 for each reason that currently reduces the clocks. The power cap is usual at full load.",
+    "1 for each reason that currently reduces the clocks. The power cap is normal at full load.",
     *_GPU,
     "reason",
 )
@@ -91,46 +91,44 @@ GPU_ECC = counter(
     *_GPU,
 )
 GPU_XID = gauge("gpu_last_xid", "Xid", "The last Xid of this GPU.", *_GPU)
-GPU_UP = gauge("gpu_up", "0 or 1", "0 while the driver no longer reaches this GPU.", *_GPU)
+GPU_UP = gauge("gpu_up", "0 or 1", "0 while the driver cannot reach this GPU.", *_GPU)
 GPU_TENSOR = gauge(
     "gpu_tensor_active_ratio",
     "ratio",
-    "Share of time that the tensor cores worked (Hopper and newer).",
+    "Share of time with active tensor cores (Hopper and newer).",
     *_GPU,
 )
-GPU_POWER_LIMIT = gauge("gpu_power_limit_watts", "watts", "Power that it may draw.", *_GPU)
+GPU_POWER_LIMIT = gauge("gpu_power_limit_watts", "watts", "Power limit.", *_GPU)
 GPU_ECC_CORRECTED = counter(
     "gpu_ecc_corrected_errors",
     "errors",
-    "Memory errors that were corrected since the driver was loaded.",
+    "Corrected memory errors since the driver was loaded.",
     *_GPU,
 )
 GPU_REMAPPED = gauge(
     "gpu_remapped_rows",
     "rows",
-    "Rows of memory that were replaced, by the kind of error that made it necessary.",
+    "Remapped memory rows, by the kind of error that caused it.",
     *_GPU,
     "kind",
 )
 GPU_REMAP_PENDING = gauge(
-    "gpu_row_remap_pending", "0 or 1", "1 while a row waits for a reset to be replaced.", *_GPU
+    "gpu_row_remap_pending", "0 or 1", "1 while a row waits for a reset to be remapped.", *_GPU
 )
 GPU_REMAP_FAILED = gauge(
-    "gpu_row_remap_failed", "0 or 1", "1 if a row could not be replaced: replace the GPU.", *_GPU
+    "gpu_row_remap_failed", "0 or 1", "1 if a row could not be remapped: replace the GPU.", *_GPU
 )
 GPU_RECOVERY = gauge(
     "gpu_recovery_action",
     "code",
-    "What the driver asks for: 0 nothing, 1 reset the GPU, 2 reboot the node, 3 drain peers, "
-    "4 drain and reset, 5 recover the IMEX domain, 6 reset the bus, 7 reboot the system.",
+    "Recovery action requested by the driver: 0 none, 1 reset the GPU, 2 reboot the node, 3 drain "
+    "peers, 4 drain and reset, 5 recover the IMEX domain, 6 reset the bus, 7 reboot the system.",
     *_GPU,
 )
 GPU_NVLINK_ERRORS = counter(
     "gpu_nvlink_errors", "errors", "Errors of all NVLinks, by kind.", *_GPU, "reason"
 )
-GPU_PCIE_REPLAYS = counter(
-    "gpu_pcie_replays", "packets", "Packets that had to be sent again over PCIe.", *_GPU
-)
+GPU_PCIE_REPLAYS = counter("gpu_pcie_replays", "packets", "Packets sent again over PCIe.", *_GPU)
 GPU_THROTTLED_SECONDS = counter(
     "gpu_throttled_seconds",
     "seconds",
@@ -141,42 +139,41 @@ GPU_THROTTLED_SECONDS = counter(
 RANK_CPU = counter(
     "rank_cpu_seconds",
     "seconds",
-    "CPU time of this rank's process and all below it, in this attempt.",
+    "CPU time of this rank's process and its children, in this attempt.",
     "rank",
 )
 RANK_MEMORY = gauge(
-    "rank_resident_bytes", "bytes", "Host memory of this rank's process and all below it.", "rank"
+    "rank_resident_bytes", "bytes", "Host memory of this rank's process and its children.", "rank"
 )
 RANK_THREADS = gauge("rank_threads", "threads", "Threads of this rank's process.", "rank")
 RANK_SECONDS = counter(
     "rank_seconds",
     "seconds",
-    "Where this rank's main thread was seen, by its stack: collective, data, compute, "
-    "or the phase of the job.",
+    "Time of the main thread by its stack: collective, data, compute, or the phase of the job.",
     "rank",
     "phase",
 )
 NCCL_COMMUNICATORS = gauge(
-    "nccl_communicators", "communicators", "Communicators that NCCL's RAS knows."
+    "nccl_communicators", "communicators", "Communicators known to NCCL RAS."
 )
-NCCL_MISSING = gauge("nccl_missing_ranks", "ranks", "Ranks that no longer answer to NCCL's RAS.")
+NCCL_MISSING = gauge("nccl_missing_ranks", "ranks", "Ranks that do not answer NCCL RAS.")
 NCCL_MISMATCHED = gauge(
     "nccl_mismatched_communicators",
     "communicators",
-    "Communicators whose ranks have been at different operations for longer than a moment.",
+    "Communicators whose ranks have been at different operations for some time.",
 )
 NCCL_OPERATIONS = counter(
     "nccl_operations",
     "operations",
-    "Collectives begun by the slowest rank of each communicator, summed.",
+    "Collectives started by the slowest rank of each communicator, summed.",
 )
-FABRIC_UP = gauge("fabric_port_up", "0 or 1", "1 while this port of a card is active.", "device")
-FABRIC_RECEIVED = counter("fabric_received_bytes", "bytes", "Received over this port.", "device")
-FABRIC_SENT = counter("fabric_sent_bytes", "bytes", "Sent over this port.", "device")
+FABRIC_UP = gauge("fabric_port_up", "0 or 1", "1 while this network port is active.", "device")
+FABRIC_RECEIVED = counter("fabric_received_bytes", "bytes", "Bytes received.", "device")
+FABRIC_SENT = counter("fabric_sent_bytes", "bytes", "Bytes sent.", "device")
 FABRIC_ERRORS = counter(
     "fabric_errors",
     "errors",
-    "Error counters of this port, by the kernel's name for each.",
+    "Error counters of this port, by their kernel name.",
     "device",
     "reason",
 )
@@ -191,20 +188,20 @@ SOURCE_UP = gauge(
 SOURCE_READ = gauge(
     "source_read_timestamp_seconds",
     "seconds since 1970",
-    "When this source was last read successfully.",
+    "Time of the last successful read of this source.",
     "source",
 )
 BLIND = gauge("blind", "0 or 1", "1 while mwatch has no data on the progress of the job.")
 LOOK = gauge(
     "last_look_timestamp_seconds",
     "seconds since 1970",
-    "When mwatch last evaluated the job: it stops rising when the loop is stuck.",
+    "Time of the last evaluation of the job; it stops rising if the loop is stuck.",
 )
 
 ACTING = gauge("acting", "0 or 1", "1 if mwatch may act on this run, 0 if it only observes.")
-STARTED = gauge("start_timestamp_seconds", "seconds since 1970", "When this process was started.")
-LOG_LINES = counter("log_lines", "lines", "Lines of the trainer's log that were read.")
-LOG_BYTES = counter("log_bytes", "bytes", "Bytes of the trainer's log that were read.")
+STARTED = gauge("start_timestamp_seconds", "seconds since 1970", "Start of this process.")
+LOG_LINES = counter("log_lines", "lines", "Lines read from the training log.")
+LOG_BYTES = counter("log_bytes", "bytes", "Bytes read from the training log.")
 DROPPED = counter(
     "dropped",
     "items",
@@ -219,20 +216,19 @@ OWN = _defined(HARDWARE)
 
 # Of the job.
 
-ITERATION = gauge("iteration", "iterations", "Iterations finished, by the log or by the probe.")
+ITERATION = gauge("iteration", "iterations", "Finished iterations, from the log or the probe.")
 TOTAL_ITERATIONS = gauge(
-    "planned_iterations", "iterations", "Iterations that the run is to do (train_iters)."
+    "planned_iterations", "iterations", "Planned iterations of the run (train_iters)."
 )
-ATTEMPT = gauge("attempt", "number", "Number of the attempt that is watched, from 1.")
+ATTEMPT = gauge("attempt", "number", "Number of the current attempt, starting at 1.")
 ATTEMPT_STARTED = gauge(
-    "attempt_start_timestamp_seconds", "seconds since 1970", "When this attempt was started."
+    "attempt_start_timestamp_seconds", "seconds since 1970", "Start of this attempt."
 )
-WORLD_SIZE = gauge("world_size", "ranks", "Ranks of the job.")
+WORLD_SIZE = gauge("world_size", "ranks", "Number of ranks of the job.")
 LOSS = gauge(
     "loss",
     "nats",
-    "Each loss of the newest iteration line, such as lm loss. A loss that is not printed has no "
-    "value: so Megatron shows NaN.",
+    "Each loss of the newest iteration line, such as lm loss. Absent if NaN: Megatron omits it.",
     "loss",
 )
 LOSS_SCALE = gauge("loss_scale", "ratio", "Loss scale of the newest iteration line.")
@@ -245,30 +241,29 @@ THROUGHPUT = gauge("throughput_tflops", "TFLOP/s for each GPU", "As printed with
 TOKENS = gauge(
     "tokens_per_second",
     "tokens/s",
-    "Global batch size times sequence length by the time of an iteration.",
+    "Global batch size times sequence length, divided by the time of an iteration.",
 )
 CONSUMED_SAMPLES = gauge(
-    "consumed_samples", "samples", "Samples consumed, as the newest iteration line says."
+    "consumed_samples", "samples", "Consumed samples, from the newest iteration line."
 )
 SKIPPED = counter(
     "skipped_iterations",
     "iterations",
-    "Iterations whose update was skipped, in this attempt; a step that two lines report is "
-    "counted once.",
+    "Iterations of this attempt whose update was skipped; a step in two lines is counted once.",
 )
 NAN = counter(
-    "nan_iterations", "iterations", "Iterations that Megatron counted as NaN, in this attempt."
+    "nan_iterations", "iterations", "Iterations of this attempt that Megatron counted as NaN."
 )
-PHASE = gauge("phase", "0 or 1", "1 for the phase that the job is in, 0 for the others.", "phase")
+PHASE = gauge("phase", "0 or 1", "1 for the current phase of the job, 0 for the others.", "phase")
 LAST_PROGRESS = gauge(
     "last_progress_timestamp_seconds",
     "seconds since 1970",
-    "When the iteration last rose or the phase last changed.",
+    "Time of the last progress: the iteration rose or the phase changed.",
 )
 HANG_DEADLINE = gauge(
     "hang_deadline_seconds",
     "seconds",
-    "How long the job may be silent in its phase before it counts as stalled.",
+    "Time without progress in this phase after which the job counts as stalled.",
 )
 FINDING = gauge(
     "finding", "0 or 1", "1 for each current finding, by its worst severity.", "finding", "severity"
@@ -276,13 +271,11 @@ FINDING = gauge(
 INCIDENTS = counter(
     "incidents",
     "incidents",
-    "Incidents that are over. action is what was done, or would have been.",
+    "Closed incidents. action is the action taken, or proposed in mode observe.",
     "cause",
     "action",
 )
-RESTARTS_LEFT = gauge(
-    "restart_budget_remaining", "restarts", "Restarts that the budget still has in its window."
-)
+RESTARTS_LEFT = gauge("restart_budget_remaining", "restarts", "Restarts left in the budget window.")
 CHECKPOINT_ITERATION = gauge(
     "checkpoint_iteration",
     "iterations",
@@ -293,13 +286,13 @@ CHECKPOINT_ITERATION = gauge(
 CHECKPOINT_TIME = gauge(
     "checkpoint_timestamp_seconds",
     "seconds since 1970",
-    "When that checkpoint was written.",
+    "Time when that checkpoint was written.",
     "kind",
 )
 GOODPUT = gauge(
-    "goodput_ratio", "ratio", "Share of wall time in sound iterations done for the first time."
+    "goodput_ratio", "ratio", "Share of wall time spent on valid iterations, repeats excluded."
 )
-BADPUT = counter("badput_seconds", "seconds", "Lost wall time, by what it was spent on.", "reason")
+BADPUT = counter("badput_seconds", "seconds", "Lost wall time, by reason.", "reason")
 CHECKPOINT_SIZE = gauge("checkpoint_size_bytes", "bytes", "Size of that checkpoint.", "kind")
 STORAGE_FREE = gauge(
     "storage_free_bytes", "bytes", "Free space of the file system that holds the checkpoints."
@@ -310,7 +303,7 @@ STORAGE_SIZE = gauge(
 TENSORBOARD_ITERATION = gauge(
     "tensorboard_iteration",
     "iterations",
-    "Newest step in TensorBoard's event files: a second witness of progress.",
+    "Newest step in TensorBoard's event files, an independent sign of progress.",
 )
 
 ALL = _defined(HARDWARE, OWN) + HARDWARE + OWN
@@ -320,13 +313,11 @@ ALL = _defined(HARDWARE, OWN) + HARDWARE + OWN
 CONTROLLER_LEADER = gauge(
     "controller_leader", "0 or 1", "1 while this controller is the leader and may act, else 0."
 )
-CONTROLLER_JOBS = gauge(
-    "controller_jobs", "jobs", "Watched jobs, by whether they are acted on.", "state"
-)
+CONTROLLER_JOBS = gauge("controller_jobs", "jobs", "Watched jobs, by mode.", "state")
 CONTROLLER_ACTIONS = gauge(
     "controller_actions",
     "jobs",
-    "Watched jobs, by the action in progress, and for `held` by what holds it.",
+    "Watched jobs by action in progress; for `held`, by the reason.",
     "state",
     "reason",
 )
@@ -358,19 +349,17 @@ CONTROLLER_OLD_VIEW_AGE = gauge(
     "resource",
 )
 CONTROLLER_RELISTS = counter(
-    "controller_relists", "lists", "Lists of objects that had to be read as a whole."
+    "controller_relists", "lists", "Full lists of objects read from the API server."
 )
-CONTROLLER_LOOP = gauge(
-    "controller_loop_seconds", "seconds", "Duration of the last turn of the loop."
-)
+CONTROLLER_LOOP = gauge("controller_loop_seconds", "seconds", "Duration of the last loop.")
 CONTROLLER_LOOP_LONGEST = gauge(
-    "controller_loop_longest_seconds", "seconds", "The longest turn of the last five minutes."
+    "controller_loop_longest_seconds", "seconds", "Longest loop in the last five minutes."
 )
 CONTROLLER_STARTED = gauge(
-    "controller_start_timestamp_seconds", "seconds since 1970", "When it was started."
+    "controller_start_timestamp_seconds", "seconds since 1970", "Start of the controller."
 )
 CONTROLLER_ERRORS = counter(
-    "controller_errors", "errors", "Internal errors that the controller survived."
+    "controller_errors", "errors", "Internal errors of the controller that it recovered from."
 )
 CONTROLLER_CPU = counter("controller_cpu_seconds", "seconds", "CPU time of the controller.")
 CONTROLLER_MEMORY = gauge("controller_resident_bytes", "bytes", "Memory of the controller.")
