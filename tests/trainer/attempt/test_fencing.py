@@ -27,14 +27,14 @@ def take(save: Path, number: int, seen: int | None = None) -> None:
     def text(timeline: TimelineFile) -> str:
         return to_text(timeline._replace(attempt=number))
 
-    fencing.take(str(save), number, number - 1 if seen is None else seen, text)
+    fencing.claim(str(save), number, number - 1 if seen is None else seen, text)
 
 
 def _race(save: str, barrier: Barrier, won: multiprocessing.Queue[int], name: int) -> None:
     barrier.wait()
     try:
         take(Path(save), 1)
-    except fencing.Taken:
+    except fencing.NumberTaken:
         return
     won.put(name)
 
@@ -57,11 +57,11 @@ def test_of_wrappers_that_come_at_once_one_gets_the_number(tmp_path: Path) -> No
 def test_a_number_is_taken_once(tmp_path: Path) -> None:
     take(tmp_path, 1)
     take(tmp_path, 2)
-    with pytest.raises(fencing.Taken):
+    with pytest.raises(fencing.NumberTaken):
         take(tmp_path, 2)
-    with pytest.raises(fencing.Taken):
+    with pytest.raises(fencing.NumberTaken):
         take(tmp_path, 1)
-    with pytest.raises(fencing.Taken):
+    with pytest.raises(fencing.NumberTaken):
         take(tmp_path, 5, seen=1)
     assert timeline_of(tmp_path)["attempt"] == 2
 

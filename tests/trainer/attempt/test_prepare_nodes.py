@@ -150,5 +150,5 @@ def test_where_nobody_can_be_node_0_the_command_runs_as_it_was_given(tmp_path: P
         given = ["torchrun", *options, megatron(tmp_path / "w"), "--save", str(save)]
         plan = act(given, tmp_path / "v")
         assert plan.argv == tuple(given) and plan.refused is None
-        assert "cannot be known" in plan.resume_reason
+        assert "it is unknown whether" in plan.resume_reason
     assert contents(save) == before

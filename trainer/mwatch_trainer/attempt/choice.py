@@ -1,13 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What an attempt starts from: by order, or by the rule that holds without one.
+"""What an attempt starts from, by order or by rule, and the command line for it.
 
-A first attempt runs as its user wrote it, unless it would resume by itself from a checkpoint that
-is not whole or not good. Later attempts resume from the newest good checkpoint of the timeline.
-Where checkpoints were written and none is whole, nothing is started: a run that begins again
-would write over what a person may still save.
-
-From a choice to a command line, and to what must be true of the tracker before it is run.
+A first attempt runs as given, unless it would resume by itself from an incomplete or bad one. Later
+attempts resume from the newest good one of the timeline. If checkpoints were written and none
+is complete, nothing is started: starting over would overwrite what a person may still save.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ class StartChoice(NamedTuple):
     kind: str
     reason: str
     checkpoint: Candidate | None = None
-    """With AS_IS: what the program will find by itself."""
+    """With AS_IS: what the program finds by itself."""
     refused: str | None = None
 
 
@@ -38,29 +35,26 @@ def by_rule(
     is_first: bool, resumes_itself: bool, view: SaveDirView, timeline: TimelineFile
 ) -> StartChoice:
     if is_first and not resumes_itself:
-        return StartChoice(AS_IS, "the first attempt runs as it was given")
+        return StartChoice(AS_IS, "the first attempt runs as given")
     if is_first:
         seen = pointed(view)
-        if (
-            seen is not None
-            and seen.state is not CheckpointState.INCOMPLETE
-            and seen.standing == GOOD
-        ):
-            return StartChoice(AS_IS, "the program's own pointer leads to a good checkpoint", seen)
+        is_whole = seen is not None and seen.state is not CheckpointState.INCOMPLETE
+        if is_whole and seen is not None and seen.standing == GOOD:
+            return StartChoice(AS_IS, "the program's own pointer names a good checkpoint", seen)
     chosen = newest(view)
     if chosen is not None:
-        return StartChoice(RESUME, _praise(chosen, view), chosen)
+        return StartChoice(RESUME, _reason(chosen, view), chosen)
     return _nothing_good(view, timeline)
 
 
 def by_order(resume_from: int, view: SaveDirView, reason: str) -> StartChoice:
-    """The checkpoint may not be seen here yet: then the choice holds no candidate."""
+    """Choose the ordered checkpoint; None in the choice if it is not visible here yet."""
     return StartChoice(
         RESUME, reason or f"iteration {resume_from} was ordered", find(view, resume_from)
     )
 
 
-def _praise(chosen: Candidate, view: SaveDirView) -> str:
+def _reason(chosen: Candidate, view: SaveDirView) -> str:
     sure = "complete" if chosen.is_sure else "unverified, and nothing verified exists"
     passed = [each for each in view.candidates if each.iteration > chosen.iteration]
     text = f"the newest good checkpoint of the timeline ({sure})"
@@ -85,28 +79,28 @@ def _nothing_good(view: SaveDirView, timeline: TimelineFile) -> StartChoice:
 
 
 NO_TRACKER = "none"
-"""The tracker must be away."""
+"""The tracker must not exist."""
 
 
 class Start(NamedTuple):
     argv: tuple[str, ...]
     changes: tuple[str, ...] = ()
     tracker: str | None = None
-    """What the tracker must say: a number, or NO_TRACKER; None where it does not matter."""
+    """The required tracker: a number, or NO_TRACKER; None: any."""
     is_chosen: bool = True
-    """False: what was chosen cannot be brought about; the changes say why."""
+    """False: the choice cannot be carried out; the changes say why."""
 
 
-def of_choice(
+def start_for(
     run: RunFacts, kind: str, seen: Candidate | None, has_newer: bool, by_step: bool
 ) -> Start:
-    """`has_newer`: checkpoints above the chosen one lie there; without one, any at all."""
+    """`has_newer`: there are checkpoints newer than the chosen one; without one, any."""
     if kind == RESUME and seen is not None and run.save is not None:
         if run.is_composer:
             return _composer(run, seen.name, has_newer)
         return _megatron(run, seen.iteration, by_step)
     if kind == BEGIN and run.save is not None:
-        return _beginning(run, has_newer, by_step)
+        return _from_beginning(run, has_newer, by_step)
     return Start(run.command)
 
 
@@ -115,10 +109,10 @@ def _megatron(run: RunFacts, iteration: int, by_step: bool) -> Start:
     if run.obstacle is not None:
         changes = [f"left the arguments alone: {run.obstacle}"]
         if not run.resumes_itself:
-            changes.append(f"--load does not lead to {run.save}, so {iteration} is not loaded")
+            changes.append(f"--load does not point to {run.save}, so {iteration} is not loaded")
             return Start(run.command, tuple(changes), None, False)
         return Start(run.command, tuple(changes), wanted)
-    by_step = by_step and iteration > 0  # Megatron takes a step 0 for none
+    by_step = by_step and iteration > 0  # Megatron takes step 0 for none
     edit = megatron.resume(run.program.args, run.save_text, iteration, by_step)
     pointer = read_tracker(run.save or "")
     # Megatron reads the tracker also with --ckpt-step: garbage ends it, `release` wins over a step.
@@ -129,20 +123,20 @@ def _megatron(run: RunFacts, iteration: int, by_step: bool) -> Start:
 
 def _composer(run: RunFacts, name: str, has_newer: bool) -> Start:
     if run.obstacle is not None:
-        why = f"left the arguments alone: {run.obstacle}; so {name} is not loaded by us"
+        why = f"left the arguments alone: {run.obstacle}; so {name} is not loaded"
         return Start(run.command, (why,), None, False)
     edit = composer.resume(run.program.args, run.save_text, name, run.config, has_newer)
     return Start(run.with_args(edit.args), edit.changes)
 
 
-def _beginning(run: RunFacts, has_any: bool, by_step: bool) -> Start:
+def _from_beginning(run: RunFacts, has_any: bool, by_step: bool) -> Start:
     if run.is_composer and run.obstacle is None:
         edit = composer.from_beginning(run.program.args, run.config, has_any)
         return Start(run.with_args(edit.args), edit.changes)
     if not has_any or not run.resumes_itself:
         return Start(run.command)
     if run.is_composer or run.obstacle is not None or not by_step:
-        # A launcher that restarts its workers must find what this attempt saves meanwhile.
+        # A launcher that restarts its workers must find what this attempt saves.
         return Start(run.command, (), None if run.is_composer else NO_TRACKER)
     edit = megatron.from_beginning(run.program.args)
     return Start(run.with_args(edit.args), edit.changes)

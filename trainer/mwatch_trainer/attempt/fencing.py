@@ -1,20 +1,19 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Taking the attempt number: the fencing token on the checkpoint volume.
+"""Agreement of a job's wrappers over the checkpoint volume: the fencing token and the handshake.
 
-Each number is a file `.mwatch/claims/attempt-N.json` that is made exclusively (a hard link, or
-`O_EXCL` where the file system has no links), so one wrapper owns it, whatever clocks and caches
-say. The file holds the whole timeline as its owner leaves it; `timeline.json` is its copy for
-readers, written after. So the newest claim is the truth where the two differ.
+Each attempt number is a file `.mwatch/claims/attempt-N.json` that is created exclusively (a hard
+link, or `O_EXCL` where the file system has no links), so one wrapper owns it, whatever clocks and
+caches show. The file holds the whole timeline as its owner leaves it; `timeline.json` is a copy for
+readers, written afterwards. Where the two differ, the newest claim is right. A late wrapper finds a
+higher number and writes nothing.
 
-A wrapper that comes late finds a higher number and writes nothing.
-
-Whether a newer attempt has begun on the same checkpoint folder.
-
-Looked at every two seconds, so that the child of an older attempt is stopped before its next
-save. What cannot be read says nothing: a file system that is away for a moment stops no training.
-
-Looks every two seconds whether a newer attempt has begun. From a thread: folders can hang.
+Before node 0 claims a number, it calls with a fresh nonce (`.mwatch/join/call.json`); each other
+node answers that call with a nonce of its own (`node-N.json`), and the claim names the call and the
+answers received. An answer to an older call is ignored, and so is a claim without a node's own
+nonce: old files cannot be taken for new ones. A call that a claim has used is not answered. Where a
+controller answers, it collects the nonces and passes them to node 0: should it die before all are
+answered, the claim still names them.
 """
 
 from __future__ import annotations
@@ -24,36 +23,36 @@ import errno
 import os
 import re
 import threading
-from typing import Callable
+import uuid
+from typing import Any, Callable, Mapping
 
 from mwatch_trainer import contract
-from mwatch_trainer.checkpoint import timeline
 from mwatch_trainer.checkpoint import timeline as timelines
 from mwatch_trainer.checkpoint.files import read_bounded
 from mwatch_trainer.checkpoint.timeline import TimelineFile
 from mwatch_trainer.control_requests import FENCE, ControlRequest, RequestQueue
 
-FOLDER = "claims"
+_CLAIMS_FOLDER = "claims"
 KEPT = 16
 _NAME = re.compile(r"attempt-([0-9]{1,15})\.json", re.ASCII)
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES}
 
 
-class Taken(Exception):
-    """Another wrapper has this number, or a higher one; the text says which."""
+class NumberTaken(Exception):
+    """Another wrapper has this number or a higher one."""
 
 
-def folder_of(save: str) -> str:
-    return os.path.join(save, timelines.FOLDER, FOLDER)
+def _claims_folder(save: str) -> str:
+    return os.path.join(save, timelines.FOLDER, _CLAIMS_FOLDER)
 
 
 def highest(save: str) -> int:
-    """Of the claims; 0 where there is none. Raises OSError for what cannot be listed."""
+    """Return the highest claimed number, or 0. Raises OSError."""
     return max(_numbers(save), default=0)
 
 
 def current(save: str) -> tuple[TimelineFile, int]:
-    """The timeline, and the highest number that was ever taken. Raises Broken, OSError."""
+    """Return the timeline and the highest number ever taken. Raises BrokenTimeline, OSError."""
     number = highest(save)
     claimed = _claimed(save, number) if number else None
     try:
@@ -67,47 +66,43 @@ def current(save: str) -> tuple[TimelineFile, int]:
     return timeline, max(number, timeline.attempt)
 
 
-def take(save: str, number: int, seen: int, text: Callable[[TimelineFile], str]) -> TimelineFile:
-    """Owns `number` from now on; `seen` is the highest that the choice was made on.
+def claim(save: str, number: int, seen: int, text: Callable[[TimelineFile], str]) -> TimelineFile:
+    """Claim `number`; `seen` is the highest number that the choice was based on.
 
-    `text` writes the new timeline from the present one. Raises Taken, Broken, OSError.
+    `text` serializes the new timeline. Raises NumberTaken, BrokenTimeline, OSError.
     """
     timeline, top = current(save)
     if top > seen or top >= number:
-        raise Taken(f"attempt {top} has begun since")
+        raise NumberTaken(f"attempt {top} has started since")
     content = text(timeline).encode()
-    os.makedirs(folder_of(save), exist_ok=True)
+    os.makedirs(_claims_folder(save), exist_ok=True)
     _make(save, number, content)
     top = highest(save)
     if top > number:
-        raise Taken(f"attempt {top} has begun at the same time")
-    _publish(save, content)
-    _forget(save, number)
+        raise NumberTaken(f"attempt {top} has started at the same time")
+    contract.replace_file(timelines.path_of(save), content, is_synced=True)
+    _prune(save, number)
     return timelines.parse(content)
 
 
 def _make(save: str, number: int, content: bytes) -> None:
-    path = os.path.join(folder_of(save), f"attempt-{number}.json")
+    path = os.path.join(_claims_folder(save), f"attempt-{number}.json")
     temporary = f"{path}.{os.getpid()}.tmp"
     _write(temporary, content, os.O_TRUNC)
     try:
         os.link(temporary, path)
     except FileExistsError:
-        raise Taken(f"attempt {number} has begun elsewhere") from None
+        raise NumberTaken(f"attempt {number} has started elsewhere") from None
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
         try:
             _write(path, content, os.O_EXCL)
         except FileExistsError:
-            raise Taken(f"attempt {number} has begun elsewhere") from None
+            raise NumberTaken(f"attempt {number} has started elsewhere") from None
     finally:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
-
-
-def _publish(save: str, content: bytes) -> None:
-    contract.replace_file(timelines.path_of(save), content, is_synced=True)
 
 
 def _write(path: str, content: bytes, mode: int) -> None:
@@ -119,8 +114,8 @@ def _write(path: str, content: bytes, mode: int) -> None:
 
 
 def _claimed(save: str, number: int) -> TimelineFile | None:
-    """None for one that was not written to its end."""
-    path = os.path.join(folder_of(save), f"attempt-{number}.json")
+    """Read a claim; None if it was not written completely."""
+    path = os.path.join(_claims_folder(save), f"attempt-{number}.json")
     try:
         return timelines.parse(read_bounded(path, timelines.MAX_BYTES))
     except (OSError, timelines.BrokenTimeline):
@@ -129,47 +124,54 @@ def _claimed(save: str, number: int) -> TimelineFile | None:
 
 def _numbers(save: str) -> tuple[int, ...]:
     try:
-        names = os.listdir(folder_of(save))
+        names = os.listdir(_claims_folder(save))
     except (FileNotFoundError, NotADirectoryError):
         return ()
     found = (_NAME.fullmatch(name) for name in names)
     return tuple(int(each.group(1)) for each in found if each)
 
 
-def _forget(save: str, number: int) -> None:
-    """Old claims; the newest are kept for a wrapper that wakes up."""
+def _prune(save: str, number: int) -> None:
+    """Remove old claims; the newest are kept for a wrapper that wakes up."""
     with contextlib.suppress(OSError):
         for old in sorted(_numbers(save))[:-KEPT]:
             if old < number:
-                os.unlink(os.path.join(folder_of(save), f"attempt-{old}.json"))
+                os.unlink(os.path.join(_claims_folder(save), f"attempt-{old}.json"))
 
 
 class Fence:
+    """Checks whether a newer attempt has started on the same checkpoint folder.
+
+    Files that cannot be read are ignored: a brief outage of a file system must not stop training.
+    """
+
     def __init__(self, save: str | None, number: int) -> None:
         self._save = save
         self._number = number
 
     def is_stale(self) -> str | None:
-        """A text: a newer attempt has begun, stop the child now. Cheap, never raises."""
+        """Return why the child must stop now, or None. Cheap, never raises."""
         if self._save is None:
             return None
         try:
             newest = highest(self._save)
         except OSError:
             newest = 0
-        document = contract.read_json(timeline.path_of(self._save)) or {}
-        reported = document.get("attempt")
-        if isinstance(reported, int) and not isinstance(reported, bool):
-            newest = max(newest, reported)
+        document = contract.read_json(timelines.path_of(self._save)) or {}
+        attempt = document.get("attempt")
+        if isinstance(attempt, int) and not isinstance(attempt, bool):
+            newest = max(newest, attempt)
         if newest <= self._number:
             return None
-        return f"attempt {newest} has begun in {self._save}, and this is attempt {self._number}"
+        return f"attempt {newest} has started in {self._save}, and this is attempt {self._number}"
 
 
-_EVERY_SECONDS = 2.0
+_FENCE_SECONDS = 2.0
 
 
 class FenceWatch:
+    """Checks the fence every two seconds in a thread, to stop the child before its next save."""
+
     def __init__(self, fence: Fence, requests: RequestQueue) -> None:
         self._fence, self._requests = fence, requests
         self._is_over = threading.Event()
@@ -179,8 +181,107 @@ class FenceWatch:
         self._is_over.set()
 
     def _run(self) -> None:
-        while not self._is_over.wait(_EVERY_SECONDS):
+        while not self._is_over.wait(_FENCE_SECONDS):
             why = self._fence.is_stale()
             if why is not None and not self._is_over.is_set():
                 self._requests.put(ControlRequest(FENCE, why, 0.0))
                 return
+
+
+_JOIN_FOLDER = "join"
+_CALL = "call.json"
+
+
+class FirstNode:
+    """Node 0: calls the others."""
+
+    def __init__(self, save: str, nnodes: int) -> None:
+        self._folder = os.path.join(save, timelines.FOLDER, _JOIN_FOLDER)
+        self._others = range(1, nnodes)
+        self.nonce = uuid.uuid4().hex
+
+    def call(self) -> None:
+        os.makedirs(self._folder, exist_ok=True)
+        contract.write_json(os.path.join(self._folder, _CALL), {"call": self.nonce})
+
+    def received(self) -> dict[str, str]:
+        """Return the nonces of the nodes that answered this call, by node."""
+        nonces = {}
+        for node in self._others:
+            answer = contract.read_json(_answer_path(self._folder, node)) or {}
+            nonce = answer.get("word")
+            if answer.get("call") == self.nonce and isinstance(nonce, str):
+                nonces[str(node)] = nonce
+        return nonces
+
+    def missing(self) -> list[int]:
+        received = self.received()
+        return [node for node in self._others if str(node) not in received]
+
+
+class OtherNode:
+    """Any other node: answers the call."""
+
+    def __init__(self, save: str, node: int, nonce: str) -> None:
+        self._save = save
+        self._folder = os.path.join(save, timelines.FOLDER, _JOIN_FOLDER)
+        self._node = node
+        self._answered: str | None = None
+        self._nonce = nonce
+
+    def find_claim(self) -> Mapping[str, Any] | None:
+        """Return the claim once it names this node's nonce. Writes nothing."""
+        claim = self._claim() or {}
+        return claim if self._names_us(claim) else None
+
+    def poll(self) -> Mapping[str, Any] | None:
+        """As `find_claim`; until then answer a new call."""
+        claim = self._claim()
+        if claim is None:
+            return None  # the claim may have used this call
+        if self._names_us(claim):
+            return claim
+        call = (contract.read_json(os.path.join(self._folder, _CALL)) or {}).get("call")
+        if isinstance(call, str) and call not in (self._answered, claim.get("call")):
+            answer = {"call": call, "word": self._nonce}
+            contract.write_json(_answer_path(self._folder, self._node), answer)
+            self._answered = call
+        return None
+
+    def _claim(self) -> dict[str, Any] | None:
+        """Return the claim; None if unreadable, empty if there is none."""
+        path = timelines.path_of(self._save)
+        document = contract.read_json(path)
+        if document is None and os.path.lexists(path):
+            return None
+        claim = (document or {}).get("claim")
+        return claim if isinstance(claim, dict) else {}
+
+    def _names_us(self, claim: Mapping[str, Any]) -> bool:
+        received = claim.get("heard")
+        return isinstance(received, dict) and received.get(str(self._node)) == self._nonce
+
+
+def _answer_path(folder: str, node: int) -> str:
+    return os.path.join(folder, f"node-{node}.json")
+
+
+def wait(
+    is_done: Callable[[], bool],
+    bound: float,
+    monotonic: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> bool:
+    """Poll until done; return False after `bound` seconds. OSErrors are retried."""
+    until = monotonic() + bound
+    pause = 0.05
+    while True:
+        try:
+            if is_done():
+                return True
+        except OSError:
+            pass  # a brief outage of a network file system
+        if monotonic() >= until:
+            return False
+        sleep(min(pause, max(0.0, until - monotonic()) + 0.01))
+        pause = min(2.0, pause * 1.5)

@@ -1,16 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What somebody else has decided about the coming attempt: the controller, `mwatch run`, node 0.
+"""Orders for the coming attempt: from the controller, `decision.json` (`mwatch run`), or node 0.
 
-One shape for all three. An order that cannot be read in full is no order: half of a rollback
-would let a poisoned checkpoint be chosen.
-
-`GET $MWATCH_CONTROLLER/v1/jobs/NAMESPACE/JOB/attempt`: what the controller says of this attempt.
-
-One question is one call with a short limit; who asks repeats it within a bound. Proxies of the
-training image are not used: the controller is in the same cluster.
-
-Where an order for the coming attempt may come from, and when an order is one for the past.
+All three have one format. An order that cannot be read in full is ignored: half of a rollback would
+let a poisoned checkpoint be chosen.
 """
 
 from __future__ import annotations
@@ -25,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, Mapping, NamedTuple
 
 from mwatch_trainer import contract
-from mwatch_trainer.attempt.handshake import Answerer
+from mwatch_trainer.attempt.fencing import OtherNode
 from mwatch_trainer.attempt.plan import Preparation, StartRefused
 from mwatch_trainer.checkpoint.timeline import (
     BrokenTimeline,
@@ -39,7 +32,7 @@ from mwatch_trainer.reporting import FENCED, NOT_AGREED
 NODE_0 = "node 0"
 _MAX_NUMBER = 10**12
 _MAX_ORDER_REASON = 500
-_MAX_WORD = 64
+_MAX_NONCE = 64
 
 
 class Order(NamedTuple):
@@ -49,17 +42,17 @@ class Order(NamedTuple):
     resume_from: int | None = None
     from_beginning: bool = False
     has_choice: bool = True
-    """False: it gives a number and leaves the checkpoint to the rule."""
+    """False: it has only a number; the checkpoint is chosen by the rule."""
     not_before: float | None = None
     reason: str = ""
     rollbacks: tuple[TimelineRollback, ...] = ()
     quarantine: TimelineQuarantine | None = None
     name: str | None = None
-    """Of the checkpoint, as node 0 sees it."""
+    """The checkpoint's name on node 0."""
     may_be_unverified: bool = True
     by_step: bool | None = None
     received: Mapping[str, str] = MappingProxyType({})
-    """Words of the other nodes that wait for it, by their number, as the controller heard them."""
+    """Nonces of the waiting nodes by number, as the controller received them."""
 
 
 def parse(document: Mapping[str, Any], by: str) -> Order | None:
@@ -86,12 +79,12 @@ def parse(document: Mapping[str, Any], by: str) -> Order | None:
         name if isinstance(name, str) and "/" not in name and len(name) < 256 else None,
         document.get("state") != "complete",
         document["by_step"] if isinstance(document.get("by_step"), bool) else None,
-        _words(document.get("heard")),
+        _nonces(document.get("heard")),
     )
 
 
 def to_claim(order: Order, call: str | None, received: Mapping[str, str]) -> dict[str, Any]:
-    """What node 0 tells the others, in the shape that `parse` reads."""
+    """Return what node 0 announces to the others, in the format that `parse` reads."""
     return {
         "attempt": order.number,
         "resume_from": order.resume_from,
@@ -106,13 +99,13 @@ def to_claim(order: Order, call: str | None, received: Mapping[str, str]) -> dic
     }
 
 
-def _words(value: Any) -> dict[str, str]:
-    """What is no word is left out: such a node asks again."""
+def _nonces(value: Any) -> dict[str, str]:
+    """Skip invalid entries: such a node asks again."""
     found = value.items() if isinstance(value, dict) else ()
     return {
-        node: word
-        for node, word in found
-        if isinstance(word, str) and 0 < len(word) <= _MAX_WORD and node.isdigit()
+        node: nonce
+        for node, nonce in found
+        if isinstance(nonce, str) and 0 < len(nonce) <= _MAX_NONCE and node.isdigit()
     }
 
 
@@ -139,31 +132,36 @@ _SECONDS = 5.0
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """The token is for the controller alone."""
+    """Follows no redirect: the token is for the controller alone."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 def address(environ: Mapping[str, str]) -> str | None:
-    """None where no controller was named."""
+    """Return the URL of this job's attempt; None without a controller."""
     base, job = environ.get(CONTROLLER, "").rstrip("/"), environ.get(JOB, "")
     if not base.startswith(("http://", "https://")) or not job:
         return None
-    quoted = [urllib.parse.quote(each, safe="") for each in (_namespace(environ), job)]
+    quoted = [
+        urllib.parse.quote(each, safe="") for each in (environ.get(NAMESPACE) or "default", job)
+    ]
     return "{}/v1/jobs/{}/{}/attempt".format(base, *quoted)
 
 
 def ask(
-    url: str, environ: Mapping[str, str], after: int = 0, word: str = ""
+    url: str, environ: Mapping[str, str], after: int = 0, nonce: str = ""
 ) -> dict[str, Any] | None:
-    """The answer; None while there is none. Never raises. `after`: the highest attempt that this
-    wrapper knows to have begun, so that the controller can tell a late pod from a second start.
-    `word`: the node's number and its word (`join`), so that node 0 can be told who else is here."""
+    """Ask the controller once, with a short time limit; None without an answer. Never raises.
+
+    `after`: the highest attempt known to have started, which tells a late pod from a second start.
+    `nonce`: the node's number and nonce, for node 0. The image's proxies are not used: the
+    controller is in the same cluster.
+    """
     request = urllib.request.Request(url, headers={"Accept": "application/json"})
     request.add_header(AFTER_HEADER, str(after))
-    if word:
-        request.add_header(WORD_HEADER, word)
+    if nonce:
+        request.add_header(WORD_HEADER, nonce)
     pod = environ.get(POD, "")
     if pod and pod.isascii() and pod.isprintable():
         request.add_header(POD_HEADER, pod)
@@ -180,10 +178,6 @@ def ask(
     except (OSError, ValueError, RecursionError, http.client.HTTPException):
         return None
     return document if isinstance(document, dict) else None
-
-
-def _namespace(environ: Mapping[str, str]) -> str:
-    return environ.get(NAMESPACE) or "default"
 
 
 def _token(environ: Mapping[str, str]) -> str:
@@ -203,76 +197,77 @@ _MAX_PAUSE_SECONDS = 15.0
 _MAX_START_SECONDS = 600.0
 
 
-class _Received:
-    """What the controller has said so far."""
+class _Answer:
+    """The controller's answers so far."""
 
     def __init__(self) -> None:
         self.order: Order | None = None
-        self.waits = False
-        """Its last word was that nobody may start yet."""
+        self.must_wait = False
         self.why = ""
-        self.is_ours = False
-        """It leaves the start to the rule that holds without it."""
+        self.is_by_rule = False
+        """It leaves the start to the rule that applies without a controller."""
 
 
 def of_controller(work: Preparation) -> Order | None:
-    """None where there is none, or it does not answer (training does not wait for mwatch), or it
-    leaves the start to us. While it says that nobody may start yet, it is waited for longer."""
+    """Return the controller's order; None without one, without an answer, or by the rule.
+
+    While it answers that no wrapper may start yet, it is waited for longer.
+    """
     url = address(work.environ)
     if url is None:
         return None
-    least = max(work.last, work.top if work.run.place.is_first else 0) + 1
-    received, node = _Received(), work.run.place.node_rank
-    word = "" if node is None else f"{node} {work.word}"
+    least = max(work.last, work.highest if work.run.place.is_first else 0) + 1
+    answer, node = _Answer(), work.run.place.node_rank
+    nonce = "" if node is None else f"{node} {work.nonce}"
 
     def is_answered() -> bool:
-        document = ask(url, work.environ, after=least - 1, word=word)
+        document = ask(url, work.environ, after=least - 1, nonce=nonce)
         if document is not None:
-            _hear(work, received, document)
-        elif (order := _named(work)) is not None:
-            received.order, received.waits = order, False
-        number = received.order.number if received.order is not None and not received.waits else 0
-        return received.is_ours or number >= least
+            _record(work, answer, document)
+        elif (order := _claimed(work)) is not None:
+            answer.order, answer.must_wait = order, False
+        number = answer.order.number if answer.order is not None and not answer.must_wait else 0
+        return answer.is_by_rule or number >= least
 
     bound = work.options.controller_seconds
-    if not work.wait(is_answered, bound) and received.waits:
+    if not work.wait(is_answered, bound) and answer.must_wait:
         work.wait(is_answered, max(0.0, work.options.wait_seconds - bound))
-    if received.is_ours:
+    if answer.is_by_rule:
         return None
-    if received.waits:
-        raise StartRefused(f"the controller does not allow a start yet: {received.why}", NOT_AGREED)
-    if received.order is not None and received.order.number >= least:
-        return received.order
-    if received.order is not None:
-        why = f"the controller speaks of attempt {received.order.number}, which has begun before"
+    if answer.must_wait:
+        raise StartRefused(f"the controller does not allow a start yet: {answer.why}", NOT_AGREED)
+    if answer.order is not None and answer.order.number >= least:
+        return answer.order
+    if answer.order is not None:
+        why = f"the controller names attempt {answer.order.number}, which has started before"
         raise StartRefused(why, FENCED)
-    work.changes.append(f"the controller did not answer within {bound:g} s: went on without it")
+    work.changes.append(f"the controller did not answer within {bound:g} s: started without it")
     return None
 
 
-def _named(work: Preparation) -> Order | None:
-    """The controller is gone, and has told node 0 before that this wrapper is waiting."""
+def _claimed(work: Preparation) -> Order | None:
+    """Return node 0's claim: a controller that is gone may have announced this wrapper to it."""
     save, node = work.run.save, work.run.place.node_rank
     if save is None or not node:
         return None
-    claim = Answerer(save, node, work.word).named()
+    claim = OtherNode(save, node, work.nonce).find_claim()
     return None if claim is None else parse(claim, NODE_0)
 
 
-def _hear(work: Preparation, received: _Received, document: Mapping[str, Any]) -> None:
-    received.is_ours = document.get("by_rule") is True
-    received.waits = document.get("wait") is True and not received.is_ours
-    if received.waits:
-        received.why = str(document.get("reason"))[:_MAX_REASON]
+def _record(work: Preparation, answer: _Answer, document: Mapping[str, Any]) -> None:
+    answer.is_by_rule = document.get("by_rule") is True
+    answer.must_wait = document.get("wait") is True and not answer.is_by_rule
+    if answer.must_wait:
+        answer.why = str(document.get("reason"))[:_MAX_REASON]
         work.clock.sleep(_seconds(document.get("again_seconds"), _MAX_PAUSE_SECONDS) or 0.0)
         return
-    reported = parse(document, "controller")
-    if reported is None:
+    order = parse(document, "controller")
+    if order is None:
         return
     left = _seconds(document.get("in_seconds"), _MAX_START_SECONDS)
-    if left is not None:  # our clock and the controller's need not agree
-        reported = reported._replace(not_before=work.clock.wall() + left)
-    received.order = reported
+    if left is not None:  # our clock and the controller's may differ
+        order = order._replace(not_before=work.clock.wall() + left)
+    answer.order = order
 
 
 def _seconds(value: Any, most: float) -> float | None:
@@ -281,32 +276,32 @@ def _seconds(value: Any, most: float) -> float | None:
 
 
 def of_decision(work: Preparation) -> Order | None:
-    """`mwatch run` writes one for each attempt; one that was followed before says nothing now."""
+    """Read the order that `mwatch run` writes for each attempt, unless it was followed before."""
     if work.options.directory is None:
         return None
     path = os.path.join(work.options.directory, contract.DECISION)
     document = contract.read_json(path)
-    reported = parse(document, contract.DECISION) if document is not None else None
-    if reported is None or reported.number <= work.last:
+    order = parse(document, contract.DECISION) if document is not None else None
+    if order is None or order.number <= work.last:
         return None
-    if 0 < work.last < work.top and reported.number <= work.top:
-        why = f"attempt {work.top} has begun elsewhere, and {path} speaks of {reported.number}"
+    if 0 < work.last < work.highest and order.number <= work.highest:
+        why = f"attempt {work.highest} has started elsewhere, and {path} names {order.number}"
         raise StartRefused(why, FENCED)
-    # A new run in a folder that an earlier run used counts on from there.
-    return reported._replace(number=max(reported.number, work.top + 1))
+    # A new run in the folder of an earlier run continues its numbers.
+    return order._replace(number=max(order.number, work.highest + 1))
 
 
 def of_first_node(work: Preparation, save: str, node: int) -> Order:
-    answerer = Answerer(save, node, work.word)
+    node_claim = OtherNode(save, node, work.nonce)
     found: list[Order] = []
 
     def is_claimed() -> bool:
-        claim = answerer.look()
-        reported = parse(claim, NODE_0) if claim is not None else None
-        found.extend([] if reported is None else [reported])
+        claim = node_claim.poll()
+        order = parse(claim, NODE_0) if claim is not None else None
+        found.extend([] if order is None else [order])
         return bool(found)
 
     if not work.wait(is_claimed):
-        why = f"node 0 named no attempt within {work.options.wait_seconds:g} s"
+        why = f"node 0 announced no attempt within {work.options.wait_seconds:g} s"
         raise StartRefused(why, NOT_AGREED)
     return found[-1]

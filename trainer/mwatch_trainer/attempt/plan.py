@@ -1,9 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The words of a preparation: what it is told, and what it answers.
-
-What the steps of one preparation in act share.
-"""
+"""The input, result and shared state of preparing an attempt."""
 
 from __future__ import annotations
 
@@ -12,8 +9,7 @@ import uuid
 from typing import Any, Callable, Mapping, NamedTuple
 
 from mwatch_trainer import contract
-from mwatch_trainer.attempt import fencing as claims
-from mwatch_trainer.attempt.handshake import wait
+from mwatch_trainer.attempt import fencing
 from mwatch_trainer.checkpoint import timeline as timelines
 from mwatch_trainer.command.run_facts import RunFacts
 from mwatch_trainer.reporting import GIVE_UP, NOT_AGREED
@@ -31,39 +27,38 @@ REAL_TIME = WaitClock()
 class AttemptOptions(NamedTuple):
     mode: str = contract.OBSERVE
     directory: str | None = None
-    """`$MWATCH_DIR`; None where there is no volume."""
+    """`$MWATCH_DIR`; None: no volume."""
     wait_seconds: float = 600.0
-    """The longest wait for the job's other wrappers, and again for a chosen checkpoint to be seen
-    here: a caching file system may show each of three files two minutes late."""
+    """For the other wrappers, and again for a chosen checkpoint to become visible here: a caching
+    file system may show each of three files two minutes late."""
     controller_seconds: float = 60.0
-    """The longest wait for the controller. Then the job goes on without it."""
+    """For the controller; then the job starts without it."""
     with_probe: bool = True
 
 
 class AttemptPlan(NamedTuple):
     number: int
     argv: tuple[str, ...]
-    """To be run; in observe byte-equal to what was given."""
+    """In observe mode byte-equal to what was given."""
     env: dict[str, str]
-    """The whole environment of the child."""
     changes: tuple[str, ...] = ()
-    """What was changed; in observe, what would have been."""
+    """What was changed; in observe mode, what would have been."""
     resume_from: int | None = None
     resume_reason: str = ""
     save: str | None = None
     not_before: float | None = None
-    """Wall time; the start waits for it."""
+    """Wall time at which to start."""
     refused: str | None = None
-    """Why this wrapper must not start; then `exit_code` is what it exits with."""
+    """Why this wrapper must not start and exits with `exit_code`."""
     exit_code: int | None = None
     node_rank: int = 0
     nnodes: int = 1
     is_permanent: bool = False
-    """With `refused`: no other start will do better (`final` in attempt.json)."""
+    """With `refused`: another start cannot succeed (`final` in attempt.json)."""
 
 
 class StartRefused(Exception):
-    """This wrapper must not start; with the code that it exits with."""
+    """This wrapper must not start and exits with `code`."""
 
     def __init__(self, why: str, code: int) -> None:
         super().__init__(why)
@@ -71,7 +66,7 @@ class StartRefused(Exception):
 
 
 def started_before(last: Mapping[str, Any]) -> int:
-    """The attempt that this volume saw running last, by its `attempt.json`; 0 for none."""
+    """Return the last attempt started on this volume, by its `attempt.json`; 0: none."""
     number = last.get("attempt")
     if not isinstance(number, int) or isinstance(number, bool):
         return 0
@@ -95,24 +90,24 @@ class Preparation:
         self.number = self.last + 1
         self.changes: list[str] = list(run.notes)
         self.timeline = timelines.TimelineFile()
-        self.top = 0
-        """The highest number that anybody took, when this preparation began."""
-        self.word = uuid.uuid4().hex
-        """By which the others know this very wrapper."""
+        self.highest = 0
+        """The highest number claimed when this preparation began."""
+        self.nonce = uuid.uuid4().hex
+        """Identifies this wrapper to the other nodes."""
 
     def read_timeline(self, save: str) -> None:
         try:
-            self.timeline, self.top = claims.current(save)
+            self.timeline, self.highest = fencing.current(save)
         except timelines.BrokenTimeline as error:
             path = timelines.path_of(save)
-            why = f"{path} {error}; which checkpoints are bad cannot be known"
+            why = f"{path} {error}; which checkpoints are bad is unknown"
             raise StartRefused(why, GIVE_UP) from None
         except OSError as error:
-            raise StartRefused(f"{save} cannot be looked into: {error}", NOT_AGREED) from None
+            raise StartRefused(f"{save} cannot be read: {error}", NOT_AGREED) from None
 
     def wait(self, is_done: Callable[[], bool], bound: float | None = None) -> bool:
         seconds = self.options.wait_seconds if bound is None else bound
-        return wait(is_done, seconds, self.clock.monotonic, self.clock.sleep)
+        return fencing.wait(is_done, seconds, self.clock.monotonic, self.clock.sleep)
 
     def answer(self, **more: Any) -> AttemptPlan:
         place = self.run.place

@@ -1,19 +1,14 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of torch.distributed: `torch_dist`, its relatives, and Composer's sharded ones.
+"""Checkpoint formats: torch.distributed's (`torch_dist` and relatives), and one file per rank.
 
-Such a checkpoint is whole when its index (`.metadata`) can be read and every shard that it names
-is there and long enough; Megatron's `torch_dist` also has `metadata.json`, which is written last.
-It reads no tensors: a wrong byte inside a shard goes unseen.
+A checkpoint of torch.distributed is complete when its index (`.metadata`) can be read and every
+shard it names exists and is long enough; Megatron's `torch_dist` also has `metadata.json`, written
+last. No tensors are read: a wrong byte inside a shard is not found.
 
-The index of a torch.distributed checkpoint (`.metadata`), read without torch.
-
-It cannot know whether the tensors behind the index are right, only where they have to lie.
-
-Checkpoints of one `torch.save` file per rank: Megatron's legacy format, and Composer's.
-
-It cannot know how many ranks there should be: a grid that lost its whole last row or column looks
-like a smaller grid. `checkpoint_neighbours` asks those beside it.
+Megatron's legacy format and Composer's have one `torch.save` file per rank. How many ranks there
+should be is not known: a grid without its whole last row or column looks smaller (see
+`listing.lost_rank`).
 """
 
 from __future__ import annotations
@@ -58,13 +53,13 @@ _MAX_ATTRIBUTES = 64  # torch's objects have five; looking one up must stay chea
 
 class ShardIndex(NamedTuple):
     shards: dict[str, int]
-    """Path inside the checkpoint -> how many bytes the file must have at least."""
+    """Path in the checkpoint -> the minimum size of the file."""
     has_common_state: bool
-    """Megatron's own state is among the entries (older releases keep it in `common.pt`)."""
+    """Megatron's own state is among the entries (older releases have it in `common.pt`)."""
 
 
 def read_index(data: bytes, max_bytes: int = MAX_BYTES, max_steps: int = MAX_STEPS) -> ShardIndex:
-    """Which files the checkpoint consists of. UnreadablePickle where that cannot be told."""
+    """Read which files the checkpoint consists of, without torch. Raises UnreadablePickle."""
     if len(data) > max_bytes:
         raise UnreadablePickle(f"is larger than {max_bytes} bytes")
     top = read_pickle(data, max_steps)
@@ -90,7 +85,7 @@ def _contents(value: Any) -> PickledPairs:
 
 
 def _state(value: Any) -> PickledPairs:
-    """The attributes of an object."""
+    """Return the attributes of an object."""
     state = value.state if isinstance(value, PickledObject) else None
     if not isinstance(state, PickledPairs):
         return PickledPairs()
@@ -118,12 +113,12 @@ _MAX_CONFIG_BYTES = 64 << 10  # Megatron writes about 100
 
 
 def judge_torch_dist(folder: str, contents: Contents) -> CheckpointVerdict:
-    """A folder of Megatron that has `metadata.json`."""
+    """Judge a folder of Megatron with `metadata.json`."""
     return judge(Format.TORCH_DIST, lambda: _check_torch_dist(folder, contents))
 
 
 def judge_composer_folder(folder: str, contents: Contents) -> CheckpointVerdict:
-    """One `epN-baN` folder; torch writes its index last."""
+    """Judge an `epN-baN` folder; torch writes its index last."""
 
     def check() -> None:
         _check_shards(folder, contents, _index(folder, contents))
@@ -132,7 +127,7 @@ def judge_composer_folder(folder: str, contents: Contents) -> CheckpointVerdict:
 
 
 def judge_without_config(folder: str, contents: Contents) -> CheckpointVerdict:
-    """Either a torch_dist save that was stopped, or a format that has no `metadata.json`."""
+    """Judge an interrupted torch_dist save or a format without `metadata.json`."""
     try:
         index = _index(folder, contents)
     except (Flaw, Doubt) as problem:
@@ -240,12 +235,12 @@ Rank = Tuple[int, ...]
 
 
 def judge_legacy(folder: str, contents: Contents) -> CheckpointVerdict:
-    """A folder of Megatron with one `mp_rank_...` folder for each rank."""
+    """Judge a folder of Megatron with one `mp_rank_...` folder per rank."""
     return judge(Format.LEGACY, lambda: _check_legacy(folder, contents))
 
 
 def judge_composer_files(folder: str, ranks: dict[int, str]) -> CheckpointVerdict:
-    """The files of one batch by rank; rank 0 alone where the state is not sharded."""
+    """Judge the files of one batch by rank; only rank 0 if the state is not sharded."""
 
     def check() -> None:
         for rank in range(len(ranks)):
@@ -261,7 +256,7 @@ def judge_composer_files(folder: str, ranks: dict[int, str]) -> CheckpointVerdic
 
 
 def rank_of(name: str) -> Rank | None:
-    """The coordinates in the name of a rank's folder; None for another name."""
+    """Return the coordinates in the name of a rank's folder; None for other names."""
     found = _RANK_FOLDER.fullmatch(name)
     return tuple(int(part) for part in found.groups() if part is not None) if found else None
 
@@ -285,15 +280,15 @@ def _check_legacy(folder: str, contents: Contents) -> None:
 
 
 def _check_grid(ranks: set[Rank]) -> None:
-    """Each length of coordinates is a full grid.
+    """Check that each length of coordinates is a full grid.
 
-    Two lengths occur together: v3.0 kept the model in `mp_rank_00` and the distributed optimizer
-    in `mp_rank_00_000`, one for each data rank.
+    Two lengths occur together: v3.0 kept the model in `mp_rank_00` and the distributed optimizer in
+    `mp_rank_00_000`, one for each data rank.
     """
     for _, grid in _by_length(ranks):
         sides = [range(max(rank[axis] for rank in grid) + 1) for axis in range(len(grid[0]))]
         present = set(grid)
-        # Stops one past the ranks that are there, however large a number in a name is.
+        # Stops one past the existing ranks, however large a number in a name is.
         for rank in itertools.product(*sides):
             if rank not in present:
                 raise Flaw(f"{folder_of(rank)} is missing")

@@ -1,29 +1,13 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The checkpoints of one save folder: which there are, and which are whole.
+"""The checkpoints of one save folder, and which of them are complete.
 
 Reads Megatron's folders (`iter_0000020`, `release`) and Composer's (`ep0-ba100-rank0.pt`,
-`ep0-ba100/`), what the trainer itself points at (`latest_checkpointed_iteration.txt`, the links
-`latest-rank0.pt`), and what stopped saves left behind. Writes nothing.
+`ep0-ba100/`), the trainer's own pointers (`latest_checkpointed_iteration.txt`, the links `latest-
+rank0.pt`), and leftovers of interrupted saves. Writes nothing.
 
-The pointers are hints, not proof. It cannot know whether a save is still running: one that is
-looks incomplete. Nor can it know whether the weights in a complete checkpoint are good ones.
-
-One folder that holds one checkpoint: which format it is, and by whose rules it is judged.
-
-The format is told by the files, in Megatron's own order. It cannot tell a `torch_dcp` checkpoint
-from a `torch_dist` one that was stopped before `metadata.json`, unless the index gives it away.
-
-A legacy checkpoint held against those beside it: does it lack the folder of a rank?
-
-One alone cannot tell how many ranks there were: a grid without its last row looks like a smaller
-grid. Its neighbours can. A job that was continued with fewer ranks has a smaller grid too, but as
-many bytes in it: only one that is both smaller and lighter has lost something. It cannot see a
-rank that is missing in all of them.
-
-What the trainer itself would load: Megatron's tracker file, Composer's `latest` links.
-
-A hint, no proof: the tracker may be written before all shards are, and a link may lead nowhere.
+The pointers are hints: the tracker may be written before all shards are, and a link may be
+dangling. A running save looks incomplete. Whether the weights are good is not known here.
 """
 
 from __future__ import annotations
@@ -60,7 +44,11 @@ from mwatch_trainer.checkpoint.verdict import CheckpointState, CheckpointVerdict
 
 
 def judge_folder(folder: str, contents: Contents, is_megatron: bool) -> CheckpointVerdict:
-    """`iter_N` and `release` of Megatron, else `epN-baN` of Composer."""
+    """Judge a folder of Megatron (`iter_N`, `release`) or Composer (`epN-baN`) by its files.
+
+    A `torch_dcp` checkpoint looks like a `torch_dist` one that was interrupted before
+    `metadata.json`, unless the index shows the difference.
+    """
     unlisted = _unlisted(folder, contents)
     if unlisted is not None:
         return unlisted
@@ -87,7 +75,7 @@ def looks_like_checkpoint(folder: str) -> bool:
 
 
 def _unlisted(folder: str, contents: Contents) -> CheckpointVerdict | None:
-    """The verdict on what is no folder, or one that nobody may look into."""
+    """Judge what is not a folder or cannot be listed."""
     try:
         is_folder = stat.S_ISDIR(os.stat(folder).st_mode)
     except FileNotFoundError:
@@ -106,7 +94,7 @@ def _unlisted(folder: str, contents: Contents) -> CheckpointVerdict | None:
 def _top_names(folder: str, contents: Contents) -> set[str]:
     seen = [*contents.files, *contents.folders, *contents.problems]
     names = {path.partition(os.sep)[0] for path in seen}
-    if contents.is_cut:  # these two decide, wherever they lie in the listing
+    if contents.is_cut:  # these two decide, wherever they are in the listing
         names.update(name for name in (CONFIG, INDEX) if contents.has(folder, name))
     return names
 
@@ -116,9 +104,14 @@ _LIGHTER = 0.95  # padding and random states differ from layout to layout by les
 
 
 def lost_rank(folder: str, name: str, contents: Contents, names: Sequence[str]) -> str | None:
-    """Why `name` is not whole; None: nothing speaks against it. `names`: all, in their order."""
+    """Return which rank's folder a legacy checkpoint lacks by its neighbours (`names`, in order).
+
+    Alone, a grid without its last row looks like a smaller grid. A job continued with fewer ranks
+    has a smaller grid too, but as many bytes: only one that is both smaller and lighter has lost
+    something. A rank missing in all of them is not found.
+    """
     if name not in names:
-        return None  # `release` stands for itself
+        return None  # `release`
     own = _ranks(contents.folders)
     for other in _beside(name, names):
         theirs = _ranks(_folders(os.path.join(folder, other)))
@@ -159,14 +152,14 @@ class Pointer(NamedTuple):
 
     file: str
     value: str | None
-    """`20`, `release`, or where a link of Composer leads; None where it cannot be read."""
+    """`20`, `release`, or the target of Composer's link; None if unreadable."""
     checkpoint: str | None
-    """The name of the checkpoint in this folder that it means; None where there is none."""
+    """The checkpoint in this folder that it means, if any."""
     problem: str | None
 
 
 def read_tracker(folder: str) -> Pointer | None:
-    """What Megatron's tracker says; None where there is none."""
+    """Read Megatron's tracker; None if there is none."""
     try:
         text = read_bounded(os.path.join(folder, TRACKER), _MAX_TRACKER_BYTES).decode("ascii")
     except FileNotFoundError:
@@ -186,7 +179,7 @@ def read_tracker(folder: str) -> Pointer | None:
 
 
 def find_pointers(folder: str, names: list[str], meant: Mapping[str, str]) -> tuple[Pointer, ...]:
-    """`meant`: by the name of a file or folder, the checkpoint that it belongs to."""
+    """`meant`: the checkpoint of each file or folder by name."""
     found = []
     tracker = read_tracker(folder)
     if tracker:
@@ -204,7 +197,7 @@ def _link(folder: str, name: str, meant: Mapping[str, str]) -> Pointer:
         target = os.readlink(os.path.join(folder, name))
     except OSError:
         return Pointer(name, None, None, "is not a link")
-    # Not resolved further: what a link in the target's own path leads to is another folder.
+    # Not resolved further: a link in the target's own path leads to another folder.
     inside = os.path.relpath(os.path.join(folder, target), folder)
     return Pointer(name, target, meant.get(inside), None)
 
@@ -220,46 +213,46 @@ _COMPOSER_FOLDER = re.compile(r"ep[0-9]{1,9}-ba([0-9]{1,18})", re.ASCII)
 
 class ListedCheckpoint(NamedTuple):
     name: str
-    """Its path in the folder; Composer's `{rank}` stands for the numbers of several ranks."""
+    """Its path in the folder; Composer's `{rank}` stands for several ranks."""
     format: Format
     iteration: int | None
-    """None for Megatron's `release`; Composer's batch."""
+    """Composer's batch; None for Megatron's `release`."""
     state: CheckpointState
     reason: str | None
-    """Why it is not complete; None where it is."""
+    """Why it is not complete."""
     bytes: int
     files: int
     newest_mtime: float | None
     tracked: bool
     """The trainer's own pointer names it."""
     is_cut: bool
-    """It has more files than were looked at: `bytes` and `files` are lower bounds."""
+    """It has more files than were listed: `bytes` and `files` are lower bounds."""
 
 
 class Leftover(NamedTuple):
     name: str
     kind: str
-    """`temporary`: of a save that was stopped; `non_persistent`: Megatron's second folder."""
+    """`temporary`: of an interrupted save; `non_persistent`: Megatron's second folder."""
     bytes: int
     files: int
 
 
 class FolderListing(NamedTuple):
     checkpoints: tuple[ListedCheckpoint, ...]
-    """The newest first."""
+    """Newest first."""
     pointers: tuple[Pointer, ...]
     leftovers: tuple[Leftover, ...]
     left_out: int
-    """Older checkpoints beyond the limit, which were not looked at."""
+    """Number of older checkpoints that were not checked."""
     is_cut: bool
-    """The folder has more entries than were looked at."""
+    """The folder has more entries than were listed."""
 
 
 class CheckpointName(NamedTuple):
     name: str
     iteration: int | None
     files: tuple[str, ...]
-    """Composer's files, one for each rank; empty for a folder."""
+    """Composer's files, one per rank; empty for a folder."""
 
 
 class _Candidate:
@@ -273,7 +266,7 @@ class _Candidate:
 def list_checkpoints(
     folder: str, max_checkpoints: int = MAX_CHECKPOINTS, max_files: int = MAX_FILES
 ) -> FolderListing:
-    """OSError where the folder itself cannot be listed."""
+    """List and judge the newest checkpoints. Raises OSError if the folder cannot be listed."""
     names = sorted(_names(folder))
     candidates = _newest_first(_candidates(names[:MAX_ENTRIES]))
     pointers = find_pointers(folder, names[:MAX_ENTRIES], _meant(candidates))
@@ -297,7 +290,7 @@ def list_checkpoints(
 
 
 def verify(folder: str, name: str, max_files: int = MAX_FILES) -> ListedCheckpoint | None:
-    """One checkpoint of the folder by its name; None where there is none of that name."""
+    """Judge one checkpoint of the folder by name; None if there is none."""
     names = sorted(_names(folder))
     candidates = _newest_first(_candidates(names))
     pointers = find_pointers(folder, names, _meant(candidates))
@@ -310,8 +303,7 @@ def verify(folder: str, name: str, max_files: int = MAX_FILES) -> ListedCheckpoi
 
 
 def list_names(folder: str) -> list[CheckpointName]:
-    """What is there by its names alone, the newest first: no checkpoint is looked into.
-    OSError where the folder itself cannot be listed."""
+    """List by name only, newest first. Raises OSError if the folder cannot be listed."""
     found = _candidates(sorted(_names(folder))[:MAX_ENTRIES])
     names = [
         CheckpointName(each.name, each.iteration, tuple(each.ranks.values())) for each in found
@@ -320,7 +312,7 @@ def list_names(folder: str) -> list[CheckpointName]:
 
 
 def has_checkpoints(folder: str) -> bool:
-    """By the names alone. OSError where the folder cannot be listed."""
+    """Whether there are any, by name. Raises OSError if the folder cannot be listed."""
     return bool(_candidates(list(_names(folder))))
 
 
@@ -349,13 +341,14 @@ def _candidates(names: list[str]) -> list[_Candidate]:
 
 
 def _newest_first(candidates: list[_Candidate]) -> list[_Candidate]:
-    """`release` has no number, and comes last."""
-    order = [(-1 if each.iteration is None else each.iteration, each) for each in candidates]
-    return [each for _, each in sorted(order, key=lambda pair: pair[0], reverse=True)]
+    """Sort; `release` has no number and comes last."""
+    return sorted(
+        candidates, key=lambda each: -1 if each.iteration is None else each.iteration, reverse=True
+    )
 
 
 def _meant(candidates: list[_Candidate]) -> dict[str, str]:
-    """By the name of each file and folder, the checkpoint that it belongs to."""
+    """Map each file and folder to its checkpoint."""
     meant: dict[str, str] = {}
     for candidate in candidates:
         meant[candidate.name] = candidate.name
@@ -387,11 +380,8 @@ def _checkpoint(
     if verdict.format is Format.LEGACY and verdict.state is CheckpointState.COMPLETE:
         numbered = [each.name for each in candidates if each.iteration is not None]
         lost = lost_rank(folder, candidate.name, contents, numbered)
-        verdict = (
-            verdict
-            if lost is None
-            else CheckpointVerdict(Format.LEGACY, CheckpointState.INCOMPLETE, lost)
-        )
+        if lost is not None:
+            verdict = CheckpointVerdict(Format.LEGACY, CheckpointState.INCOMPLETE, lost)
     newest = contents.newest_mtime
     if newest is None:
         with contextlib.suppress(OSError):
@@ -411,11 +401,10 @@ def _checkpoint(
 
 
 def _is_foreign(checkpoint: ListedCheckpoint) -> bool:
-    """`release` is a common name: without anything of Megatron in it, it is no checkpoint."""
-    is_empty_of_ours = (
-        checkpoint.format is Format.UNKNOWN and checkpoint.state is CheckpointState.INCOMPLETE
-    )
-    return checkpoint.name == "release" and is_empty_of_ours and not checkpoint.tracked
+    """Whether a folder named `release`, a common name, holds nothing of Megatron."""
+    if checkpoint.name != "release" or checkpoint.tracked:
+        return False
+    return checkpoint.format is Format.UNKNOWN and checkpoint.state is CheckpointState.INCOMPLETE
 
 
 def _judge(folder: str, candidate: _Candidate, contents: Contents) -> CheckpointVerdict:

@@ -2,14 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A reader of pickles that can neither import nor call anything.
 
-An ordinary unpickler runs whatever a pickle asks for. This is a small machine of its own: every
-class it meets becomes a `Name`, every object a `Thing`, every dict a flat list (a key is never
-hashed or compared, so nested keys cost nothing). It has no way to do more. Names from outside
-torch's surroundings are refused all the same: such a file is no index of torch. The number of
-steps is bounded, and with it the memory: each step makes one object at most, and nothing recurses.
+Every class becomes a `PickledName`, every object a `PickledObject`, every dict a flat list (keys
+are never hashed or compared, so nested keys cost nothing). Names outside torch's environment are
+refused: such a file is not an index of torch. The number of steps is limited, and with it the
+memory: each step makes at most one object, and nothing recurses.
 
-It knows the steps of protocols 2 to 5 that torch's index uses, and refuses the others. A subclass
-with the steps for plain values alone reads the dumps of torch's flight recorder.
+It knows the operations of protocols 2 to 5 that torch's index uses and refuses the others. A
+subclass with those for plain values alone reads the dumps of torch's flight recorder.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ _NAMES = {
 
 
 class UnreadablePickle(ValueError):
-    """Why these bytes are not read; one line that goes on after "it"."""
+    """Why the bytes are not read; the text continues after "it"."""
 
 
 class PickledName:
-    """A class or function by name; nothing stands behind it."""
+    """A class or function by name only."""
 
     __slots__ = ("module", "name")
 
@@ -54,7 +53,7 @@ class PickledName:
 
 
 class PickledObject:
-    """An object: the name it was made from, and what was put into it."""
+    """An object: the name it was made from, and its contents."""
 
     __slots__ = ("items", "kind", "state")
 
@@ -65,12 +64,12 @@ class PickledObject:
 
 
 class PickledPairs(List[Any]):
-    """A dict as key, value, key, value ...; a key given twice is there twice."""
+    """A dict as key, value, key, value ...; a repeated key is there twice."""
 
     __slots__ = ()
 
     def get(self, key: str) -> Any:
-        """The last value of a text key; None where there is none."""
+        """Return the last value of a text key, or None."""
         for place in range(len(self) - 2, -1, -2):
             if isinstance(self[place], str) and self[place] == key:
                 return self[place + 1]
@@ -78,17 +77,17 @@ class PickledPairs(List[Any]):
 
 
 def read_pickle(data: bytes, max_steps: int) -> Any:
-    """What the pickle holds, in stand-ins. UnreadablePickle where it is damaged or refused."""
+    """Read a pickle into stand-ins. Raises UnreadablePickle."""
     return _IndexMachine(data).load(max_steps)
 
 
 def shown(text: str) -> str:
-    """A text that others wrote, short and without control characters."""
+    """Quote untrusted text, short and without control characters."""
     return ascii(text if len(text) <= 60 else text[:57] + "...")
 
 
 Steps = Mapping[int, Callable[[Any], None]]
-"""What each operation code does."""
+"""Operations by their code."""
 
 
 class PickleMachine:
@@ -105,22 +104,22 @@ class PickleMachine:
         self.memo: dict[int, Any] = {} if memo is None else memo
 
     def load(self, max_steps: int) -> Any:
-        """UnreadablePickle where it is damaged or refused."""
+        """Raises UnreadablePickle."""
         if self.data[:1] != b"\x80" or self.data[1:2] not in (b"\2", b"\3", b"\4", b"\5"):
             raise UnreadablePickle("is not a pickle of protocol 2 to 5, or is cut short")
         self.at = 2
         return self.run(max_steps)
 
     def run(self, max_steps: int) -> Any:
-        """From where it stands to STOP."""
+        """Run from the current position to STOP."""
         try:
             return self._run(max_steps)
         except (IndexError, KeyError, TypeError, UnicodeDecodeError, struct.error):
-            # The machine reads ahead of its input or its stack: it checks neither at every step.
+            # The machine checks the bounds of neither its input nor its stack at every step.
             raise UnreadablePickle("is cut short or damaged") from None
 
     def _run(self, max_steps: int) -> Any:
-        """The steps that make up most of a pickle are done here, the others by table."""
+        """Do the most frequent operations here, the others by table."""
         data, stack, memo, marks, steps = self.data, self.stack, self.memo, self.marks, self.steps
         at = self.at
         for _ in range(max_steps):
@@ -222,7 +221,7 @@ PLAIN_STEPS: Steps = {
 
 
 class _IndexMachine(PickleMachine):
-    """Also objects: the index of a checkpoint."""
+    """Also reads objects: the index of a checkpoint."""
 
     def line(self) -> str:
         end = self.data.find(b"\n", self.at)

@@ -1,20 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What lies in the save folder, newest first, and what the timeline says of it.
+"""The save folder: its checkpoints by the timeline, Megatron's tracker, and protected checkpoints.
 
-A network file system shows two machines different listings for a while: what is seen here is
-this machine's view.
-
-Megatron's tracker file, changed so that a chosen checkpoint is loaded.
-
-It is replaced in one step, and what it said before is kept in `.mwatch/tracker-before.json`. Only
-the owner of the attempt changes it. Megatron takes the *largest* number that any of its ranks
-reads there, so every node must see the new one before it starts (`named_by`).
-
-`<save>/.mwatch/keep/`: the last good checkpoints, protected from the trainer's own cleaning.
-
-Hard links cost no space until the trainer deletes the checkpoint, and at most two are kept. What
-is deleted is only a folder of ours (it holds our marker); no link is ever followed.
+A network file system shows two machines different listings for a while: this is this machine's
+view.
 """
 
 from __future__ import annotations
@@ -38,7 +27,7 @@ from mwatch_trainer.checkpoint.timeline import FOLDER, GOOD, TimelineFile, stand
 from mwatch_trainer.checkpoint.verdict import CheckpointState
 
 _FEW = 4
-"""Looked at first: to verify all of a long run's checkpoints can take minutes."""
+"""Checked first: checking all checkpoints of a long run can take minutes."""
 _MANY = 200
 _REMOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
@@ -61,19 +50,19 @@ class Candidate(NamedTuple):
 
 class SaveDirView(NamedTuple):
     candidates: tuple[Candidate, ...]
-    """The newest first."""
+    """Newest first."""
     pointer: str | None
-    """What the tracker, or Composer's link, leads to: the name of a checkpoint."""
+    """The checkpoint that the tracker or Composer's link points to."""
     has_pointer: bool
 
 
 def is_remote(path: str) -> bool:
-    """An object store: it is not a folder that can be listed here."""
+    """Whether it is in an object store and cannot be listed here."""
     return _REMOTE.match(path) is not None
 
 
 def look(folder: str, timeline: TimelineFile) -> SaveDirView:
-    """Raises OSError where the folder is there and cannot be listed."""
+    """List the checkpoints. Raises OSError if the folder exists and cannot be listed."""
     if not os.path.lexists(folder):
         return SaveDirView((), None, False)
     view = _look(folder, timeline, _FEW)
@@ -83,7 +72,7 @@ def look(folder: str, timeline: TimelineFile) -> SaveDirView:
 
 
 def look_for(folder: str, timeline: TimelineFile, iteration: int) -> SaveDirView:
-    """With this one in it, if it is there. Raises OSError."""
+    """List with this iteration included, if it exists. Raises OSError."""
     if not os.path.lexists(folder):
         return SaveDirView((), None, False)
     view = _look(folder, timeline, _FEW)
@@ -91,38 +80,36 @@ def look_for(folder: str, timeline: TimelineFile, iteration: int) -> SaveDirView
 
 
 def pointed(view: SaveDirView) -> Candidate | None:
-    """What the program would load by itself, if it is there."""
+    """Return the checkpoint the program would load by itself, if it exists."""
     return next((each for each in view.candidates if each.name == view.pointer), None)
 
 
 def newest(view: SaveDirView) -> Candidate | None:
-    """To resume from: one that is only hoped to be whole where no other is known to be."""
+    """Return the checkpoint to resume from; an unverified one only if no other is complete."""
     sure = [each for each in view.candidates if each.is_sure]
     hoped = [each for each in view.candidates if each.is_hoped]
     return next(iter(sure or hoped), None)
 
 
 def find(view: SaveDirView, iteration: int) -> Candidate | None:
-    """Of two that have this number (Composer's epochs), the one that is whole."""
+    """Return the iteration's checkpoint; of two (Composer's epochs) the complete one."""
     same = [each for each in view.candidates if each.iteration == iteration]
     whole = [each for each in same if each.state is not CheckpointState.INCOMPLETE]
     return next(iter(whole or same), None)
 
 
 def why_unlisted(folder: str, name: str, may_be_unverified: bool) -> str | None:
-    """None where this machine sees the checkpoint whole."""
+    """Return None where this machine sees the checkpoint as complete, else why not."""
     try:
         checkpoint = verify(folder, name)
     except OSError as error:
         return error.strerror or str(error)
     if checkpoint is None:
         return "it is not there"
-    wanted = (
-        {CheckpointState.COMPLETE, CheckpointState.UNVERIFIED}
-        if may_be_unverified
-        else {CheckpointState.COMPLETE}
-    )
-    return None if checkpoint.state in wanted else checkpoint.reason or checkpoint.state.value
+    is_unverified = checkpoint.state is CheckpointState.UNVERIFIED
+    if checkpoint.state is CheckpointState.COMPLETE or (is_unverified and may_be_unverified):
+        return None
+    return checkpoint.reason or checkpoint.state.value
 
 
 def _look(folder: str, timeline: TimelineFile, most: int) -> SaveDirView:
@@ -137,7 +124,7 @@ def _look(folder: str, timeline: TimelineFile, most: int) -> SaveDirView:
 
 
 def _with_pointed(folder: str, timeline: TimelineFile, view: SaveDirView) -> SaveDirView:
-    """The program's own pointer may lead far back: a person may have set it there."""
+    """Add the program's own pointer, which may be far back if a person has set it."""
     if view.pointer is None or pointed(view) is not None:
         return view
     checkpoint = verify(folder, view.pointer)
@@ -157,19 +144,24 @@ def _candidate(checkpoint: ListedCheckpoint, timeline: TimelineFile) -> Candidat
 BEFORE = "tracker-before.json"
 
 
-def named_by(folder: str) -> str | None:
-    """`20`, `release`, or None where there is nothing that Megatron could use."""
+def tracker_value(folder: str) -> str | None:
+    """Return the tracker's `20` or `release`; None where Megatron could not use it."""
     pointer = read_tracker(folder)
     return None if pointer is None else pointer.value
 
 
 def point_at(folder: str, iteration: int, attempt: int) -> str | None:
-    """The tracker names `iteration`. What was done, or None; raises OSError."""
+    """Point the tracker at `iteration`; return what was changed. Raises OSError.
+
+    It is replaced atomically, and its old value is kept in `.mwatch/tracker-before.json`. Only the
+    owner of the attempt changes it. Megatron takes the *largest* number that any of its ranks reads
+    there, so every node must see the new one before it starts.
+    """
     pointer = read_tracker(folder)
     was = None if pointer is None else pointer.value
     if was == str(iteration):
         return None
-    _keep(folder, pointer is not None, was, str(iteration), attempt)
+    _record_tracker(folder, pointer is not None, was, str(iteration), attempt)
     temporary = os.path.join(folder, FOLDER, f"tracker.{os.getpid()}.tmp")
     path, data = os.path.join(folder, TRACKER), str(iteration).encode()
     contract.replace_file(path, data, is_synced=True, temporary=temporary)
@@ -178,7 +170,7 @@ def point_at(folder: str, iteration: int, attempt: int) -> str | None:
 
 
 def set_aside(folder: str, attempt: int) -> str | None:
-    """Megatron finds no tracker, and so nothing to load. What was done, or None."""
+    """Move the tracker away, so that Megatron loads nothing; return what was changed."""
     path = os.path.join(folder, TRACKER)
     if not os.path.lexists(path):
         return None
@@ -189,7 +181,7 @@ def set_aside(folder: str, attempt: int) -> str | None:
 
 
 def set_non_persistent_aside(folder: str, attempt: int) -> str | None:
-    """Megatron would prefer a newer non-persistent checkpoint to the chosen one."""
+    """Move the tracker of newer non-persistent checkpoints away: Megatron would prefer those."""
     path = os.path.join(folder, NON_PERSISTENT, TRACKER)
     if not os.path.lexists(path):
         return None
@@ -198,7 +190,7 @@ def set_non_persistent_aside(folder: str, attempt: int) -> str | None:
     return f"moved {NON_PERSISTENT}/{TRACKER} to {os.path.basename(aside)}"
 
 
-def _keep(folder: str, was_there: bool, was: str | None, now: str, attempt: int) -> None:
+def _record_tracker(folder: str, was_there: bool, was: str | None, now: str, attempt: int) -> None:
     beside = os.path.join(folder, FOLDER)
     os.makedirs(beside, exist_ok=True)
     record = {"attempt": attempt, "was_there": was_there, "value": was, "now": now}
@@ -215,7 +207,11 @@ _RANKS = re.compile(r"(ep[0-9]{1,9}-ba[0-9]{1,18})-rank(?:\{rank\}|[0-9]+)(\.[\w
 
 
 def protect(save: str, name: str) -> str | None:
-    """Keeps the checkpoint `name`; why that was not possible, or None."""
+    """Protect a checkpoint from the trainer's own cleanup; return why that failed, or None.
+
+    It is hard-linked into `<save>/.mwatch/keep/`, which takes no space until the trainer deletes
+    it; at most two are kept. Only folders with our marker are deleted, and no link is followed.
+    """
     ranks = _RANKS.fullmatch(name)
     kept_as = ranks.group(1) if ranks else name
     if not _NAME.fullmatch(kept_as):
@@ -226,7 +222,8 @@ def protect(save: str, name: str) -> str | None:
     half = os.path.join(folder, f".{kept_as}.{os.getpid()}.half")
     try:
         os.makedirs(half)
-        _mark(half)
+        with open(os.path.join(half, _MARKER), "x", encoding="ascii"):
+            pass
         pairs = _ranks_of(save, kept_as) if ranks else _files_of(os.path.join(save, name))
         for source, inside in pairs:
             target = os.path.join(half, inside)
@@ -234,16 +231,11 @@ def protect(save: str, name: str) -> str | None:
             os.link(source, target, follow_symlinks=False)
         os.rename(half, os.path.join(folder, kept_as))
     except (OSError, ValueError) as error:
-        _take_away(half)
+        _remove(half)
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return f"{name} could not be protected by hard links: {why}"
-    _forget(folder, kept_as)
+    _prune(folder, kept_as)
     return None
-
-
-def _mark(folder: str) -> None:
-    with open(os.path.join(folder, _MARKER), "x", encoding="ascii"):
-        pass
 
 
 def _files_of(checkpoint: str) -> list[tuple[str, str]]:
@@ -277,14 +269,14 @@ def _ranks_of(save: str, stem: str) -> list[tuple[str, str]]:
     return [(os.path.join(save, name), name) for name in own]
 
 
-def _forget(folder: str, newest: str) -> None:
-    """The oldest by the time they were kept, until there are few."""
+def _prune(folder: str, newest: str) -> None:
+    """Remove the oldest beyond the limit."""
     with contextlib.suppress(OSError):
         with os.scandir(folder) as entries:
             ours = [each for each in entries if _is_ours(each.path)]
         ours.sort(key=lambda each: (each.name == newest, os.lstat(each.path).st_mtime))
         for entry in ours[: max(0, len(ours) - KEPT)]:
-            _take_away(entry.path)
+            _remove(entry.path)
 
 
 def _is_ours(path: str) -> bool:
@@ -295,8 +287,8 @@ def _is_ours(path: str) -> bool:
         return False
 
 
-def _take_away(folder: str) -> None:
-    """Links and folders below one of ours; the files they led to stay where they also lie."""
+def _remove(folder: str) -> None:
+    """Remove a folder of ours; files that are also linked elsewhere stay there."""
     if not _is_ours(folder):
         with contextlib.suppress(OSError):
             os.rmdir(folder)

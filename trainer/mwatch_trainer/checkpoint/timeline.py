@@ -1,12 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`<save>/.mwatch/timeline.json`: the shape of the file, and what it says about a checkpoint.
+"""`<save>/.mwatch/timeline.json`: its format, and which checkpoints it marks as bad.
 
-The file holds the newest attempt's number (the fencing token), the attempts and where they
-resumed, the rollbacks, and a quarantine that no rollback has ended yet. A rollback that cannot
-be read may be the one that abandons the newest checkpoint, so a file that is damaged there is
-`Broken` as a whole; a damaged attempt is only left out. It is written by the wrapper that owns
-the attempt (`claim`), and by nobody else.
+It holds the newest attempt's number (the fencing token), the attempts and where they resumed, the
+rollbacks, and a quarantine that no rollback has ended yet. An unreadable rollback may be the one
+that abandons the newest checkpoint, so it makes the whole file invalid; a damaged attempt is
+skipped. Only the wrapper that owns the attempt writes it.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ ABANDONED = "abandoned"
 
 
 class BrokenTimeline(ValueError):
-    """It is there and cannot be used; the text says why."""
+    """The file exists and is invalid."""
 
 
 class TimelineAttempt(NamedTuple):
@@ -50,7 +49,7 @@ class TimelineRollback(NamedTuple):
     first_bad: int | None
     reason: str
     marked: tuple[tuple[int, float], ...] = ()
-    """Iteration and time of the checkpoints that lay there then."""
+    """Iteration and time of the checkpoints present then."""
 
 
 class TimelineQuarantine(NamedTuple):
@@ -62,11 +61,11 @@ class TimelineQuarantine(NamedTuple):
 class TimelineFile(NamedTuple):
     attempt: int = 0
     attempts: tuple[TimelineAttempt, ...] = ()
-    """The oldest first, as the rollbacks are."""
+    """Oldest first, as the rollbacks."""
     rollbacks: tuple[TimelineRollback, ...] = ()
     quarantine: TimelineQuarantine | None = None
     version: int = VERSION
-    """A newer one was written by a newer mwatch: what it knows more is not seen here."""
+    """A newer version may hold more than is read here."""
 
 
 def path_of(folder: str) -> str:
@@ -74,7 +73,7 @@ def path_of(folder: str) -> str:
 
 
 def read(folder: str) -> TimelineFile | None:
-    """Of a save folder; None where there is none. Raises Broken."""
+    """Read a save folder's timeline; None if there is none. Raises BrokenTimeline."""
     try:
         data = read_bounded(path_of(folder), MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError):
@@ -85,7 +84,7 @@ def read(folder: str) -> TimelineFile | None:
 
 
 def parse(data: bytes) -> TimelineFile:
-    """Raises Broken."""
+    """Parse the file. Raises BrokenTimeline."""
     try:
         document = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError):
@@ -102,17 +101,14 @@ def parse(data: bytes) -> TimelineFile:
     return TimelineFile(
         document.get("attempt", 0),
         tuple(each for each in attempts if each is not None),
-        tuple(_rollback(each) for each in _entries(document, "rollbacks")),
-        None if quarantine is None else _quarantine(quarantine),
+        tuple(rollback_of(each) for each in _entries(document, "rollbacks")),
+        None if quarantine is None else quarantine_of(quarantine),
         document["version"],
     )
 
 
 def to_text(timeline: TimelineFile, claim: Mapping[str, Any] | None = None) -> str:
-    """As it is written. No rollback is left out: whoever adds one keeps their number small.
-
-    `claim` is what the owner of the attempt tells the job's other wrappers.
-    """
+    """Serialize. `claim`: what the owner of the attempt announces to the other wrappers."""
     rollbacks = [
         {**each._asdict(), "reason": each.reason[:_MAX_REASON], "marked": _marks(each)}
         for each in timeline.rollbacks
@@ -131,7 +127,7 @@ def to_text(timeline: TimelineFile, claim: Mapping[str, Any] | None = None) -> s
 
 
 def with_rollbacks(timeline: TimelineFile, more: Sequence[TimelineRollback]) -> TimelineFile:
-    """Each one once. A rollback to before the quarantine ends it."""
+    """Add each rollback once. A rollback to before the quarantine ends it."""
     known = {(each.at, each.to_iteration) for each in timeline.rollbacks}
     new = tuple(each for each in more if (each.at, each.to_iteration) not in known)
     if not new:
@@ -143,23 +139,15 @@ def with_rollbacks(timeline: TimelineFile, more: Sequence[TimelineRollback]) -> 
     return timeline._replace(rollbacks=rollbacks, quarantine=held)
 
 
-def rollback_of(entry: Any) -> TimelineRollback:
-    """As a decision names it. Raises Broken."""
-    return _rollback(entry)
-
-
-def quarantine_of(entry: Any) -> TimelineQuarantine:
-    """As a decision names it. Raises Broken."""
-    return _quarantine(entry)
-
-
 def _marks(rollback: TimelineRollback) -> list[list[float]]:
     newest = sorted(rollback.marked)[-MAX_MARKED:]
     return [[iteration, at] for iteration, at in newest]
 
 
 def is_abandoned(timeline: TimelineFile, iteration: int, written_at: float | None) -> bool:
-    """Above the point of a rollback, and written before it; or nobody knows when."""
+    """Whether it is past the point of a rollback and was written before it, or at an unknown
+    time.
+    """
     for each in timeline.rollbacks:
         if iteration <= each.to_iteration:
             continue
@@ -170,7 +158,7 @@ def is_abandoned(timeline: TimelineFile, iteration: int, written_at: float | Non
 
 
 def standing(timeline: TimelineFile, iteration: int, written_at: float | None) -> str:
-    """Of a complete checkpoint: GOOD, SUSPECT or ABANDONED."""
+    """Return GOOD, SUSPECT or ABANDONED for a complete checkpoint."""
     if is_abandoned(timeline, iteration, written_at):
         return ABANDONED
     quarantine = timeline.quarantine
@@ -193,7 +181,7 @@ def _attempt(entry: Any) -> TimelineAttempt | None:
     return TimelineAttempt(entry["number"], started, resumed)
 
 
-def _rollback(entry: Any) -> TimelineRollback:
+def rollback_of(entry: Any) -> TimelineRollback:
     if not isinstance(entry, dict):
         raise BrokenTimeline("holds a rollback that is not an object")
     if not _is_time(entry.get("at")) or not _is_count(entry.get("to_iteration")):
@@ -208,7 +196,7 @@ def _rollback(entry: Any) -> TimelineRollback:
     return TimelineRollback(entry["at"], entry["to_iteration"], first_bad, _reason(entry), marks)
 
 
-def _quarantine(entry: Any) -> TimelineQuarantine:
+def quarantine_of(entry: Any) -> TimelineQuarantine:
     is_object = isinstance(entry, dict)
     if not is_object or not _is_time(entry.get("at")) or not _is_count(entry.get("first_bad")):
         raise BrokenTimeline("holds a quarantine without a time or an iteration")
