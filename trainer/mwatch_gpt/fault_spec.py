@@ -67,8 +67,7 @@ _FORM = re.compile(r"(?P<kind>[a-z0-9-]+)@(?P<step>\d{1,9})(?P<options>(?::[a-z]
 class InjectedFault:
     kind: Kind
     step: int
-    rank: int | None
-    """None: the kind's default."""
+    rank: int | None  # none: the kind's default
     seconds: float | None
 
     @property

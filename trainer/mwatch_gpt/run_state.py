@@ -92,8 +92,7 @@ class SignalFlag:
 @dataclass(slots=True)
 class RunState:
     args: argparse.Namespace
-    model: Any
-    """In its data-parallel wrapper."""
+    model: Any  # in its data-parallel wrapper
     config: Any
     optimizer: Any
     schedule: Any
@@ -102,13 +101,10 @@ class RunState:
     progress_log: ProgressLog
     signal_flag: SignalFlag
     saves: AsyncSaves = field(default_factory=AsyncSaves)
-    iteration: int = 0
-    """Number of finished iterations."""
-    flops: float = 0.0
-    """Over all attempts."""
+    iteration: int = 0  # number of finished iterations
+    flops: float = 0.0  # over all attempts
 
-    saved_at: int | None = None
-    """Iteration of the last save of this process."""
+    saved_at: int | None = None  # iteration of the last save of this process
 
     @property
     def microbatches(self) -> int:

@@ -14,11 +14,9 @@ STOP, RESTART, SIGNAL, FENCE = "stop", "restart", "signal", "fence"
 class ControlRequest(NamedTuple):
     kind: str
     reason: str
-    grace_seconds: float | None
-    """Until everything is killed; None: never."""
+    grace_seconds: float | None  # until everything is killed; None: never
     with_save: bool = False
-    attempt: int | None = None
-    """The attempt it is meant for; None: the current one."""
+    attempt: int | None = None  # the attempt it is meant for; None: the current one
 
     @property
     def text(self) -> str:

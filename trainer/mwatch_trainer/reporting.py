@@ -15,14 +15,11 @@ from mwatch_trainer.scrub.scrubber import scrub_text
 
 USER_ERROR = 1
 GIVE_UP = 93
-EARLY_EXIT = 200
-"""The command exited with 0 before its last iteration without a stop request."""
-UNKNOWN_CAUSE = 201
-"""The command failed, and nothing in its output rules out a restart."""
+EARLY_EXIT = 200  # the command exited with 0 before its last iteration without a stop request
+UNKNOWN_CAUSE = 201  # the command failed, and nothing in its output rules out a restart
 NOT_AGREED = 202
 """This wrapper could not start with the others: no choice, or a checkpoint not visible here."""
-FENCED = 203
-"""A newer attempt has started elsewhere."""
+FENCED = 203  # A newer attempt has started elsewhere
 RERUN = {16: 216, 17: 217}
 """Megatron's rerun state machine: resume to disambiguate; failed result validation."""
 SIGNAL_BASE = 128

@@ -85,11 +85,11 @@ def test_a_call_that_hangs_is_told_of_by_another_thread(
     assert is_open.wait(10)
     clock.now += 12.0
     path = tmp_path / "gpus.json"
-    assert node_sampler.tell_of_silence(gpus.waiting_seconds, str(path))
+    assert node_sampler.report_hang(gpus.waiting_seconds, str(path))
     document = json.loads(path.read_text())
     assert (document["state"], document["gpus"]) == ("failed", [])
     assert document["reason"] == "NVML has not answered for 12 s"
     driver.unsay("hang=nvmlDeviceGetPowerUsage")
     look.join(10)
-    assert not node_sampler.tell_of_silence(gpus.waiting_seconds, str(path))
+    assert not node_sampler.report_hang(gpus.waiting_seconds, str(path))
     gpus.close()

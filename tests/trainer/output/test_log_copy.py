@@ -134,7 +134,7 @@ def test_a_full_disk_is_counted_and_said_when_there_is_room_again(tmp_path: Path
         assert writer.error
         dropped = writer.dropped
     writer.put(b"after\n")
-    assert writer.close(10)
+    assert writer.drain(10)
     lines = path.read_bytes().splitlines()
     assert lines[0] == b"before"
     assert lines[-1] == b"after"

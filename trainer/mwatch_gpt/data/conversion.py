@@ -106,8 +106,7 @@ SAVE_SECONDS = 10.0
 
 class ConversionJob(NamedTuple):
     inputs: tuple[str, ...]
-    prefixes: tuple[str, ...]
-    """One for each key."""
+    prefixes: tuple[str, ...]  # one for each key
     wanted: EncodingOptions
     workers: int = 1
     overwrite: bool = False

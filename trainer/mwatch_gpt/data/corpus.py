@@ -33,8 +33,7 @@ class ZstFile(io.RawIOBase):
         self._packed: IO[bytes] = open(path, "rb")  # noqa: SIM115 - closed with this one
         self._frame: Any = None
         self._ready = b""
-        self._rest = b""
-        """Packed bytes after the end of a frame."""
+        self._rest = b""  # packed bytes after the end of a frame
 
     def readable(self) -> bool:
         return True
@@ -83,8 +82,7 @@ class LineStart(NamedTuple):
 
 class TextBlock(NamedTuple):
     path: str
-    data: bytes
-    """Whole lines."""
+    data: bytes  # whole lines
     start: LineStart
     end: LineStart
 

@@ -18,8 +18,7 @@ from mwatch_gpt.data.corpus import TextBlock, is_json
 from mwatch_gpt.data.tokenizers import BYTES, Tokenizer, TokenizerChoice, build
 from mwatch_gpt.errors import BadInput
 
-SMALL_VOCABULARY = 65500
-"""Below it Megatron writes a token in two bytes."""
+SMALL_VOCABULARY = 65500  # below it Megatron writes a token in two bytes
 _SHOWN = 60
 
 
@@ -34,19 +33,15 @@ class Encoded(NamedTuple):
     """One block, for one key."""
 
     tokens: bytes
-    lengths: bytes
-    """Of its sequences, int32."""
-    documents: bytes
-    """Number of sequences per document, int32."""
+    lengths: bytes  # of its sequences, int32
+    documents: bytes  # number of sequences per document, int32
 
 
 class EncodedBlock(NamedTuple):
     parts: tuple[Encoded, ...]
     documents: int
-    token_count: int
-    """Of all keys."""
-    bad: tuple[str, ...] = ()
-    """Skipped lines, with the reason."""
+    token_count: int  # of all keys
+    bad: tuple[str, ...] = ()  # skipped lines, with the reason
 
 
 def typecode(vocab_size: int) -> str:

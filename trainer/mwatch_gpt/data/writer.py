@@ -23,8 +23,7 @@ from mwatch_gpt.errors import BadInput
 
 VERSION = 1
 WRITING = "writing"
-FINISHING = "finishing"
-"""All input is in the parts; only renaming is left."""
+FINISHING = "finishing"  # all input is in the parts; only renaming is left
 DONE = "done"
 
 
@@ -43,8 +42,7 @@ class ConversionState(NamedTuple):
     lost machine. A `done` file stays as the record of what the output was made from.
     """
 
-    settings: str
-    """Fingerprint of inputs, tokenizer and switches."""
+    settings: str  # fingerprint of inputs, tokenizer and switches
     outputs: int = 1
     stage: str = WRITING
     place: LineStart = LineStart()

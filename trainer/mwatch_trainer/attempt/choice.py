@@ -26,8 +26,7 @@ BEGIN = "begin"
 class StartChoice(NamedTuple):
     kind: str
     reason: str
-    checkpoint: Candidate | None = None
-    """With AS_IS: what the program finds by itself."""
+    checkpoint: Candidate | None = None  # with AS_IS: what the program finds by itself
     refused: str | None = None
 
 
@@ -78,17 +77,14 @@ def _nothing_good(view: SaveDirView, timeline: TimelineFile) -> StartChoice:
     return StartChoice(AS_IS, "", None, f"{what} (the newest, {seen.name}, is {why})")
 
 
-NO_TRACKER = "none"
-"""The tracker must not exist."""
+NO_TRACKER = "none"  # the tracker must not exist
 
 
 class Start(NamedTuple):
     argv: tuple[str, ...]
     changes: tuple[str, ...] = ()
-    tracker: str | None = None
-    """The required tracker: a number, or NO_TRACKER; None: any."""
-    is_chosen: bool = True
-    """False: the choice cannot be carried out; the changes say why."""
+    tracker: str | None = None  # the required tracker: a number, or NO_TRACKER; None: any
+    is_chosen: bool = True  # false: the choice cannot be carried out; the changes say why
 
 
 def start_for(

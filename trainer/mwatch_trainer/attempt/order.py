@@ -37,18 +37,15 @@ _MAX_NONCE = 64
 
 class Order(NamedTuple):
     number: int
-    by: str
-    """`controller`, `decision.json`, or `node 0`."""
+    by: str  # `controller`, `decision.json`, or `node 0`
     resume_from: int | None = None
     from_beginning: bool = False
-    has_choice: bool = True
-    """False: it has only a number; the checkpoint is chosen by the rule."""
+    has_choice: bool = True  # false: it has only a number; the checkpoint is chosen by the rule
     not_before: float | None = None
     reason: str = ""
     rollbacks: tuple[TimelineRollback, ...] = ()
     quarantine: TimelineQuarantine | None = None
-    name: str | None = None
-    """The checkpoint's name on node 0."""
+    name: str | None = None  # the checkpoint's name on node 0
     may_be_unverified: bool = True
     by_step: bool | None = None
     received: Mapping[str, str] = MappingProxyType({})
@@ -204,8 +201,7 @@ class _Answer:
         self.order: Order | None = None
         self.must_wait = False
         self.why = ""
-        self.is_by_rule = False
-        """It leaves the start to the rule that applies without a controller."""
+        self.is_by_rule = False  # it leaves the start to the rule that applies without a controller
 
 
 def of_controller(work: Preparation) -> Order | None:

@@ -26,30 +26,24 @@ REAL_TIME = WaitClock()
 
 class AttemptOptions(NamedTuple):
     mode: str = contract.OBSERVE
-    directory: str | None = None
-    """`$MWATCH_DIR`; None: no volume."""
+    directory: str | None = None  # `$MWATCH_DIR`; None: no volume
     wait_seconds: float = 600.0
     """For the other wrappers, and again for a chosen checkpoint to become visible here: a caching
     file system may show each of three files two minutes late."""
-    controller_seconds: float = 60.0
-    """For the controller; then the job starts without it."""
+    controller_seconds: float = 60.0  # for the controller; then the job starts without it
     with_probe: bool = True
 
 
 class AttemptPlan(NamedTuple):
     number: int
-    argv: tuple[str, ...]
-    """In observe mode byte-equal to what was given."""
+    argv: tuple[str, ...]  # in observe mode byte-equal to what was given
     env: dict[str, str]
-    changes: tuple[str, ...] = ()
-    """What was changed; in observe mode, what would have been."""
+    changes: tuple[str, ...] = ()  # what was changed; in observe mode, what would have been
     resume_from: int | None = None
     resume_reason: str = ""
     save: str | None = None
-    not_before: float | None = None
-    """Wall time at which to start."""
-    refused: str | None = None
-    """Why this wrapper must not start and exits with `exit_code`."""
+    not_before: float | None = None  # wall time at which to start
+    refused: str | None = None  # why this wrapper must not start and exits with `exit_code`
     exit_code: int | None = None
     node_rank: int = 0
     nnodes: int = 1
@@ -90,10 +84,8 @@ class Preparation:
         self.number = self.last + 1
         self.changes: list[str] = list(run.notes)
         self.timeline = timelines.TimelineFile()
-        self.highest = 0
-        """The highest number claimed when this preparation began."""
-        self.nonce = uuid.uuid4().hex
-        """Identifies this wrapper to the other nodes."""
+        self.highest = 0  # the highest number claimed when this preparation began
+        self.nonce = uuid.uuid4().hex  # identifies this wrapper to the other nodes
 
     def read_timeline(self, save: str) -> None:
         try:

@@ -34,8 +34,7 @@ class Contents:
         self.folders: list[str] = []
         self.problems: dict[str, str] = {}
         """Path -> why it could not be read; `.` is the folder itself."""
-        self.is_cut = False
-        """There are more files than were listed."""
+        self.is_cut = False  # there are more files than were listed
 
     @property
     def bytes(self) -> int:

@@ -52,8 +52,7 @@ _MAX_ATTRIBUTES = 64  # torch's objects have five; looking one up must stay chea
 
 
 class ShardIndex(NamedTuple):
-    shards: dict[str, int]
-    """Path in the checkpoint -> the minimum size of the file."""
+    shards: dict[str, int]  # path in the checkpoint -> the minimum size of the file
     has_common_state: bool
     """Megatron's own state is among the entries (older releases have it in `common.pt`)."""
 

@@ -151,10 +151,8 @@ class Pointer(NamedTuple):
     """What the trainer itself would load."""
 
     file: str
-    value: str | None
-    """`20`, `release`, or the target of Composer's link; None if unreadable."""
-    checkpoint: str | None
-    """The checkpoint in this folder that it means, if any."""
+    value: str | None  # `20`, `release`, or the target of Composer's link; None if unreadable
+    checkpoint: str | None  # the checkpoint in this folder that it means, if any
     problem: str | None
 
 
@@ -212,55 +210,44 @@ _COMPOSER_FOLDER = re.compile(r"ep[0-9]{1,9}-ba([0-9]{1,18})", re.ASCII)
 
 
 class ListedCheckpoint(NamedTuple):
-    name: str
-    """Its path in the folder; Composer's `{rank}` stands for several ranks."""
+    name: str  # its path in the folder; Composer's `{rank}` stands for several ranks
     format: Format
-    iteration: int | None
-    """Composer's batch; None for Megatron's `release`."""
+    iteration: int | None  # Composer's batch; None for Megatron's `release`
     state: CheckpointState
-    reason: str | None
-    """Why it is not complete."""
+    reason: str | None  # why it is not complete
     bytes: int
     files: int
     newest_mtime: float | None
-    tracked: bool
-    """The trainer's own pointer names it."""
-    is_cut: bool
-    """It has more files than were listed: `bytes` and `files` are lower bounds."""
+    tracked: bool  # the trainer's own pointer names it
+    is_cut: bool  # it has more files than were listed: `bytes` and `files` are lower bounds
 
 
 class Leftover(NamedTuple):
     name: str
-    kind: str
-    """`temporary`: of an interrupted save; `non_persistent`: Megatron's second folder."""
+    kind: str  # `temporary`: of an interrupted save; `non_persistent`: Megatron's second folder
     bytes: int
     files: int
 
 
 class FolderListing(NamedTuple):
-    checkpoints: tuple[ListedCheckpoint, ...]
-    """Newest first."""
+    checkpoints: tuple[ListedCheckpoint, ...]  # newest first
     pointers: tuple[Pointer, ...]
     leftovers: tuple[Leftover, ...]
-    left_out: int
-    """Number of older checkpoints that were not checked."""
-    is_cut: bool
-    """The folder has more entries than were listed."""
+    left_out: int  # number of older checkpoints that were not checked
+    is_cut: bool  # the folder has more entries than were listed
 
 
 class CheckpointName(NamedTuple):
     name: str
     iteration: int | None
-    files: tuple[str, ...]
-    """Composer's files, one per rank; empty for a folder."""
+    files: tuple[str, ...]  # Composer's files, one per rank; empty for a folder
 
 
 class _Candidate:
     def __init__(self, name: str, iteration: int | None) -> None:
         self.name = name
         self.iteration = iteration
-        self.ranks: dict[int, str] = {}
-        """Composer's files by rank; empty for a folder."""
+        self.ranks: dict[int, str] = {}  # Composer's files by rank; empty for a folder
 
 
 def list_checkpoints(

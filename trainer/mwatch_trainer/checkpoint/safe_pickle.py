@@ -86,8 +86,7 @@ def shown(text: str) -> str:
     return ascii(text if len(text) <= 60 else text[:57] + "...")
 
 
-Steps = Mapping[int, Callable[[Any], None]]
-"""Operations by their code."""
+Steps = Mapping[int, Callable[[Any], None]]  # operations by their code
 
 
 class PickleMachine:

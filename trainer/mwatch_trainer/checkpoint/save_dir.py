@@ -26,8 +26,7 @@ from mwatch_trainer.checkpoint.listing import (
 from mwatch_trainer.checkpoint.timeline import FOLDER, GOOD, TimelineFile, standing
 from mwatch_trainer.checkpoint.verdict import CheckpointState
 
-_FEW = 4
-"""Checked first: checking all checkpoints of a long run can take minutes."""
+_FEW = 4  # checked first: checking all checkpoints of a long run can take minutes
 _MANY = 200
 _REMOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
@@ -49,11 +48,8 @@ class Candidate(NamedTuple):
 
 
 class SaveDirView(NamedTuple):
-    candidates: tuple[Candidate, ...]
-    """Newest first."""
-    pointer: str | None
-    """The checkpoint that the tracker or Composer's link points to."""
-    has_pointer: bool
+    candidates: tuple[Candidate, ...]  # newest first
+    pointer: str | None  # the checkpoint that the tracker or Composer's link points to
 
 
 def is_remote(path: str) -> bool:
@@ -64,7 +60,7 @@ def is_remote(path: str) -> bool:
 def look(folder: str, timeline: TimelineFile) -> SaveDirView:
     """List the checkpoints. Raises OSError if the folder exists and cannot be listed."""
     if not os.path.lexists(folder):
-        return SaveDirView((), None, False)
+        return SaveDirView((), None)
     view = _look(folder, timeline, _FEW)
     if len(view.candidates) >= _FEW and not any(each.is_sure for each in view.candidates):
         view = _look(folder, timeline, _MANY)
@@ -74,7 +70,7 @@ def look(folder: str, timeline: TimelineFile) -> SaveDirView:
 def look_for(folder: str, timeline: TimelineFile, iteration: int) -> SaveDirView:
     """List with this iteration included, if it exists. Raises OSError."""
     if not os.path.lexists(folder):
-        return SaveDirView((), None, False)
+        return SaveDirView((), None)
     view = _look(folder, timeline, _FEW)
     return view if find(view, iteration) is not None else _look(folder, timeline, _MANY)
 
@@ -120,7 +116,7 @@ def _look(folder: str, timeline: TimelineFile, most: int) -> SaveDirView:
     if pointer is None and tracker is not None and tracker.value and tracker.value.isdigit():
         pointer = f"iter_{int(tracker.value):07d}"
     kept = tuple(each for each in found if each is not None)
-    return SaveDirView(kept, pointer, bool(listing.pointers))
+    return SaveDirView(kept, pointer)
 
 
 def _with_pointed(folder: str, timeline: TimelineFile, view: SaveDirView) -> SaveDirView:

@@ -23,8 +23,7 @@ VERSION = 1
 MAX_BYTES = 1 << 20
 MAX_ATTEMPTS = 64
 MAX_MARKED = 256
-MAX_ROLLBACKS = 64
-"""With all their marks they stay within `MAX_BYTES`."""
+MAX_ROLLBACKS = 64  # with all their marks they stay within `MAX_BYTES`
 _MAX_REASON = 500
 _MAX_NUMBER = 10**15
 
@@ -48,8 +47,7 @@ class TimelineRollback(NamedTuple):
     to_iteration: int
     first_bad: int | None
     reason: str
-    marked: tuple[tuple[int, float], ...] = ()
-    """Iteration and time of the checkpoints present then."""
+    marked: tuple[tuple[int, float], ...] = ()  # iteration and time of the checkpoints present then
 
 
 class TimelineQuarantine(NamedTuple):
@@ -60,12 +58,10 @@ class TimelineQuarantine(NamedTuple):
 
 class TimelineFile(NamedTuple):
     attempt: int = 0
-    attempts: tuple[TimelineAttempt, ...] = ()
-    """Oldest first, as the rollbacks."""
+    attempts: tuple[TimelineAttempt, ...] = ()  # oldest first, as the rollbacks
     rollbacks: tuple[TimelineRollback, ...] = ()
     quarantine: TimelineQuarantine | None = None
-    version: int = VERSION
-    """A newer version may hold more than is read here."""
+    version: int = VERSION  # A newer version may hold more than is read here
 
 
 def path_of(folder: str) -> str:

@@ -38,8 +38,7 @@ class Format(str, Enum):
 class CheckpointVerdict(NamedTuple):
     format: Format
     state: CheckpointState
-    reason: str | None
-    """Why it is not complete."""
+    reason: str | None  # why it is not complete
 
 
 class Flaw(Exception):

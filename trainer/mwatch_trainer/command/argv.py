@@ -10,19 +10,14 @@
 | `deepspeed`, `accelerate launch`, `composer`, `ft_launcher` and the like | after it | yes |
 | `srun`, `env A=B`, `numactl`, `nsys profile`, ... before one of these | the same | yes |
 | `llmfoundry train CONFIG.yaml key=value` | after `train` | yes |
-| `bash -c "torchrun ... ARGS"` | read out of the text, with the environment's variables | no |
+| `bash -c "torchrun ... ARGS"` | parsed from the text, with the environment's variables | no |
 | `bash train.sh ARGS`, `./train.sh ARGS` | what follows, as a hint | no |
 | `python -c CODE` | none | no |
 | any other program | all that follows | yes |
 
-| flag | read | changed |
-| --- | --- | --- |
-| `--flag value`, `--flag=value` | both | in the form that was given |
-| given twice | the last one, as argparse does | the last one |
-| taken away | - | each one, with its value |
-
-Where the arguments cannot be edited, a checkpoint is chosen by Megatron's tracker file. What this
-cannot know: what a launch script does with its arguments, and what a program reads elsewhere.
+A flag is read as `--flag value` or `--flag=value`, the last one counts as in argparse, and a change
+keeps the given form. Where the arguments cannot be edited, a checkpoint is chosen by Megatron's
+tracker file. What a launch script does with its arguments is unknown.
 """
 
 from __future__ import annotations
@@ -44,20 +39,16 @@ _MODULE_FLAGS = ("-m", "--module", "--module_mode")
 _MODULE = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
 _SHELL_TEXT = re.compile(r"-[a-zA-Z]*c[a-zA-Z]*", re.ASCII)
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))", re.ASCII)
-_UNSETTLED = re.compile(r"[$`*?\[\]]|^~")
+_UNEXPANDED = re.compile(r"[$`*?\[\]]|^~")
 _MAX_SHELL_TEXT = 200_000
 
 
 class Program(NamedTuple):
-    name: str
-    """The script or module."""
+    name: str  # the script or module
     launcher: str | None
-    args: tuple[str, ...]
-    """Its own arguments; of a shell's text as far as they can be read."""
-    start: int
-    """Where they begin in the command line, if they can be edited."""
-    obstacle: str | None = None
-    """Why they cannot be edited; None where they can."""
+    args: tuple[str, ...]  # its own arguments; those in a shell's text as far as they can be parsed
+    start: int  # their index in the command line, if they can be edited
+    obstacle: str | None = None  # why they cannot be edited
 
 
 def find_program(argv: Sequence[str], environ: Mapping[str, str]) -> Program:
@@ -99,7 +90,7 @@ def _program(argv: Sequence[str], name: str, launcher: str | None, start: int) -
 
 
 def _of_script(argv: Sequence[str], index: int) -> Program:
-    why = f"what {argv[index]} does with its arguments cannot be known"
+    why = f"what {argv[index]} does with its arguments is unknown"
     return Program(argv[index], None, tuple(argv[index + 1 :]), len(argv), why)
 
 
@@ -109,7 +100,7 @@ def _of_shell(argv: Sequence[str], index: int, environ: Mapping[str, str]) -> Pr
         word = argv[place]
         if _SHELL_TEXT.fullmatch(word):
             text = argv[place + 1] if place + 1 < len(argv) else ""
-            inner = find_program(_words(text, environ), environ)
+            inner = find_program(_split(text, environ), environ)
             why = f"the command is a text for {shell}"
             return inner._replace(start=len(argv), obstacle=inner.obstacle or why)
         if not word.startswith(("-", "+")):
@@ -117,8 +108,8 @@ def _of_shell(argv: Sequence[str], index: int, environ: Mapping[str, str]) -> Pr
     return Program(shell, None, (), len(argv), f"{shell} reads its commands elsewhere")
 
 
-def _words(text: str, environ: Mapping[str, str]) -> list[str]:
-    """The words of the last command in the text that looks like a training program's."""
+def _split(text: str, environ: Mapping[str, str]) -> list[str]:
+    """Return the last command in the text that looks like a training program."""
     if len(text) > _MAX_SHELL_TEXT:
         return []
     lexer = shlex.shlex(
@@ -135,7 +126,7 @@ def _words(text: str, environ: Mapping[str, str]) -> list[str]:
         if set(word) <= set("();<>|&"):
             commands.append([])
         else:
-            commands[-1].append(_settled(word, environ))
+            commands[-1].append(_expanded(word, environ))
     known = [
         each
         for each in commands
@@ -144,8 +135,8 @@ def _words(text: str, environ: Mapping[str, str]) -> list[str]:
     return known[-1] if known else []
 
 
-def _settled(word: str, environ: Mapping[str, str]) -> str:
-    """With the environment's variables filled in; one that is not there stays as it is."""
+def _expanded(word: str, environ: Mapping[str, str]) -> str:
+    """Fill in the environment's variables; unknown ones stay as they are."""
 
     def value(found: re.Match[str]) -> str:
         return environ.get(found.group(1) or found.group(2), found.group(0))
@@ -153,13 +144,13 @@ def _settled(word: str, environ: Mapping[str, str]) -> str:
     return _VARIABLE.sub(value, word)
 
 
-def is_settled(value: str) -> bool:
-    """Whether a value read out of a shell's text is what the program will see."""
-    return bool(value) and _UNSETTLED.search(value) is None
+def is_expanded(value: str) -> bool:
+    """Whether a value parsed from a shell's text is what the program will see."""
+    return bool(value) and _UNEXPANDED.search(value) is None
 
 
 def value_of(args: Sequence[str], *names: str) -> str | None:
-    """Of the last of these flags; None where there is none."""
+    """Return the value of the last of these flags, or None."""
     found = None
     for index, word in enumerate(args):
         name, equals, value = word.partition("=")
@@ -181,7 +172,7 @@ def has_flag(args: Sequence[str], *names: str) -> bool:
 
 
 def with_value(args: Sequence[str], name: str, value: str) -> tuple[str, ...]:
-    """The last such flag gets this value; where there is none, it is added at the end."""
+    """Set the last such flag to this value; append it if there is none."""
     changed = list(args)
     for index in range(len(changed) - 1, -1, -1):
         if changed[index].startswith(name + "="):
@@ -194,7 +185,7 @@ def with_value(args: Sequence[str], name: str, value: str) -> tuple[str, ...]:
 
 
 def without(args: Sequence[str], name: str, takes_value: bool) -> tuple[str, ...]:
-    """Each such flag taken away, with its value."""
+    """Remove each such flag with its value."""
     kept: list[str] = []
     skip = False
     for index, word in enumerate(args):

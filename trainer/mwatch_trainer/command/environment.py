@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The environment of the trainer: the user's, and what the probe and the recorders need.
+"""The trainer's environment: the user's, and what the probe and the flight recorder need.
 
 A variable that the user set is left alone, under its old or its new name: torch takes the first
-name that it finds, so our new name would win over the user's old one.
+name it finds, so our new name would override the user's old one.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ _ALWAYS = (
     (("PYTHONUNBUFFERED",), "1"),
 )
 _DUMP_NAMES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-# As torch itself has them. Megatron (core_v0.19 on) takes a place for dumps as a wish for its own
-# choice of these, one of which is a dump at the end of every run: that keeps the ranks from
-# exiting until torch's monitor gives up.
+
+
+# torch's own defaults. Given a path for dumps, Megatron (core_v0.19 on) sets its own values, among
+# them a dump at the end of every run, which delays the exit until torch's monitor gives up.
 _WITH_DUMPS = (
     (("TORCH_NCCL_EXTRA_DUMP_ON_EXEC",), "0"),
     (("TORCH_INCLUDE_STACK_TRACE",), "1"),
     (("TORCH_INCLUDE_ONLY_ACTIVE",), "0"),
 )
 _DUMP_FLAG = "--flight-recorder-dump-path"
-"""Megatron's. It gives way to the variables, so where the user has it they are not set."""
+"""Megatron's flag. The variables override it, so they are not set where the user has it."""
 
 
 def of_child(
@@ -46,9 +47,9 @@ def of_child(
     with_probe: bool,
     argv: Sequence[str] = (),
 ) -> tuple[dict[str, str], list[str]]:
-    """The whole environment, and what could not be done."""
+    """Return the whole environment, and what could not be set up."""
     env = dict(environ)
-    env.pop(OWNER_VARIABLE, None)  # of a rank that started us: ours are ranks of their own
+    env.pop(OWNER_VARIABLE, None)  # of a rank that started us
     problems: list[str] = []
     for names, value in _ALWAYS:
         _set(env, names, value)
@@ -66,14 +67,14 @@ def of_child(
 
 
 def _keep_dumps(env: dict[str, str], directory: str) -> str | None:
-    """What torch dumps by itself, at a timeout, lands on the volume."""
+    """Put torch's own dumps, at a timeout, on the volume."""
     if any(name in env for name in _DUMP_NAMES):
         return None
     dumps = os.path.join(directory, contract.DUMPS_FOLDER, _RECORDER_DUMPS)
     try:
         os.makedirs(dumps, exist_ok=True)
     except OSError as error:
-        return f"the flight recorder keeps its own place: {error.strerror}"
+        return f"cannot create the folder for flight recorder dumps: {error.strerror}"
     _set(env, _DUMP_NAMES, os.path.join(dumps, "rank-"))
     for names, value in _WITH_DUMPS:
         _set(env, names, value)
@@ -89,7 +90,7 @@ def _add_probe(env: dict[str, str], directory: str) -> str | None:
     try:
         site = site_folder(directory)
     except (OSError, ImportError) as error:
-        return f"the probe is not there: {error}"
+        return f"the probe is not available: {error}"
     if os.pathsep in site:
         return f"the probe cannot be used from {site}: its path has a {os.pathsep!r}"
     given = env.get("PYTHONPATH")
@@ -101,14 +102,14 @@ def _add_probe(env: dict[str, str], directory: str) -> str | None:
 
 
 def site_folder(directory: str) -> str:
-    """Of our `sitecustomize`; a copy on the volume where this package is inside a `.pyz`."""
+    """Return the folder of our `sitecustomize`; a copy on the volume if we run from a `.pyz`."""
     here = os.path.join(os.path.dirname(os.path.abspath(mwatch_trainer.__file__)), SITE)
     if os.path.isfile(os.path.join(here, "sitecustomize.py")):
         return here
     root = os.path.join(directory, SITE, _PACKAGE)
     modules = pkgutil.iter_modules(probe.__path__)
     probe_files = [f"probe/{name}.py" for name in ("__init__", *(each.name for each in modules))]
-    # All that the probe imports lies in its own package and in `contract`: a test checks it.
+    # The probe imports only its own package and `contract`: a test checks it.
     for name in ("__init__.py", "contract.py", *probe_files, f"{SITE}/sitecustomize.py"):
         data = pkgutil.get_data(_PACKAGE, name)
         if data is None:

@@ -1,16 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Megatron's arguments that say where a run is saved and what it starts from.
+"""Megatron's arguments for saving and loading checkpoints.
 
 `--ckpt-step` is accepted since core_v0.6.0, but a load follows it only since core_v0.12.0 (before,
-it counted for the arguments stored in a checkpoint, or for nothing): `megatron_source` looks.
-A launcher that restarts its workers in place would go back to `--ckpt-step` each time, so there
-the tracker is used, which moves on with each save.
-
-Whether the Megatron that will run follows `--ckpt-step` when it loads.
-
-Looks at its source as text, where Python would find it; imports nothing. It cannot follow a path
-that the program itself adds at run time: then the answer is "not known".
+it applied to the arguments stored in a checkpoint, or to nothing). A launcher that restarts its
+workers in place would return to `--ckpt-step` each time, so there the tracker is used, which moves
+with each save.
 """
 
 from __future__ import annotations
@@ -21,7 +16,7 @@ import re
 import shutil
 from typing import Iterator, Mapping, NamedTuple, Sequence
 
-from mwatch_trainer.command import argv as words
+from mwatch_trainer.command import argv
 from mwatch_trainer.command.argv import Program
 
 SAVE = ("--save", "--save-dir", "--save_dir")
@@ -34,8 +29,7 @@ FIRST_ATTEMPT_ONLY = (
     ("--pretrained-checkpoint", True),
     ("--no-load-optim", False),
     ("--no-load-rng", False),
-)
-"""The flags that reset a run, and whether they take a value."""
+)  # flags that reset a run, and whether they take a value
 _MAX_YAML = 1 << 20
 
 
@@ -49,74 +43,74 @@ class Edit(NamedTuple):
     changes: tuple[str, ...]
 
 
-def folders(program: words.Program) -> Folders:
-    save, load = words.value_of(program.args, *SAVE), words.value_of(program.args, *LOAD)
-    config = words.value_of(program.args, YAML)
+def folders(program: argv.Program) -> Folders:
+    save, load = argv.value_of(program.args, *SAVE), argv.value_of(program.args, *LOAD)
+    config = argv.value_of(program.args, YAML)
     if config is not None:
         save, load = _of_yaml(config, "save"), _of_yaml(config, "load")
     if program.obstacle is not None:
-        save = save if save is not None and words.is_settled(save) else None
-        load = load if load is not None and words.is_settled(load) else None
+        save = save if save is not None and argv.is_expanded(save) else None
+        load = load if load is not None and argv.is_expanded(load) else None
     return Folders(save, load)
 
 
-def obstacle(program: words.Program) -> str | None:
-    """Why the arguments cannot be edited; None where they can."""
-    if program.obstacle is None and words.has_flag(program.args, YAML):
+def obstacle(program: argv.Program) -> str | None:
+    """Return why the arguments cannot be edited, or None."""
+    if program.obstacle is None and argv.has_flag(program.args, YAML):
         return "with --yaml-cfg Megatron reads no other argument"
     return program.obstacle
 
 
 def launcher_restarts(
-    command: Sequence[str], program: words.Program, environ: Mapping[str, str]
+    command: Sequence[str], program: argv.Program, environ: Mapping[str, str]
 ) -> bool:
-    """Whether the launcher may start its workers again by itself."""
+    """Whether the launcher may restart its workers by itself."""
     options = command[: program.start]
-    text = words.value_of(options, "--max-restarts", "--max_restarts")
+    text = argv.value_of(options, "--max-restarts", "--max_restarts")
     if text is None:
         text = environ.get("PET_MAX_RESTARTS", "0")
     return text.strip() not in ("", "0")
 
 
 def resume(args: Sequence[str], folder: str, iteration: int, by_step: bool) -> Edit:
-    """Loads `iteration` of `folder`; without `by_step`, whatever the tracker there names."""
+    """Load `iteration` of `folder`; without `by_step`, what the tracker names."""
     changes: list[str] = []
     edited = tuple(args)
     for name, takes_value in FIRST_ATTEMPT_ONLY:
-        if words.has_flag(edited, name):
-            edited = words.without(edited, name, takes_value)
-            changes.append(f"took {name} away: it is for a first attempt")
-    flag = next((name for name in LOAD if words.has_flag(edited, name)), LOAD[0])
-    if words.value_of(edited, flag) != folder:
-        was = words.value_of(edited, flag)
-        edited = words.with_value(edited, flag, folder)
+        if argv.has_flag(edited, name):
+            edited = argv.without(edited, name, takes_value)
+            changes.append(f"removed {name}: it is for a first attempt")
+    flag = next((name for name in LOAD if argv.has_flag(edited, name)), LOAD[0])
+    if argv.value_of(edited, flag) != folder:
+        was = argv.value_of(edited, flag)
+        edited = argv.with_value(edited, flag, folder)
         changes.append(f"set {flag} to {folder}" + (f" (was {was})" if was is not None else ""))
-    was = words.value_of(edited, STEP)
+    was = argv.value_of(edited, STEP)
     if by_step and was != str(iteration):
-        edited = words.with_value(edited, STEP, str(iteration))
+        edited = argv.with_value(edited, STEP, str(iteration))
         changes.append(f"set {STEP} to {iteration}" + (f" (was {was})" if was is not None else ""))
     elif not by_step and was is not None:
-        edited = words.without(edited, STEP, True)
-        changes.append(f"took {STEP} {was} away: the tracker decides")
+        edited = argv.without(edited, STEP, True)
+        changes.append(f"removed {STEP} {was}: the tracker decides")
     return Edit(edited, tuple(changes))
 
 
 def from_beginning(args: Sequence[str]) -> Edit:
-    """Loads nothing of this run."""
+    """Load nothing of this run."""
     edited, changes = tuple(args), []
     for name, takes_value in [
         *((each, True) for each in LOAD),
         (STEP, True),
         (EXIT_ON_MISSING, False),
     ]:
-        if words.has_flag(edited, name):
-            edited = words.without(edited, name, takes_value)
-            changes.append(f"took {name} away: the run begins again")
+        if argv.has_flag(edited, name):
+            edited = argv.without(edited, name, takes_value)
+            changes.append(f"removed {name}: the run starts over")
     return Edit(edited, tuple(changes))
 
 
 def _of_yaml(path: str, key: str) -> str | None:
-    """A plain value by its key; None for anything that would need a parser."""
+    """Return a plain value by its key; None for anything that would need a parser."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             text = file.read(_MAX_YAML)
@@ -124,7 +118,7 @@ def _of_yaml(path: str, key: str) -> str | None:
         return None
     found = re.findall(rf"(?m)^\s*{key}\s*:[ \t]*([^\s#].*?)\s*(?:#.*)?$", text)
     value = found[-1].strip("\"'") if found else ""
-    return value if words.is_settled(value) and value not in ("null", "None") else None
+    return value if argv.is_expanded(value) and value not in ("null", "None") else None
 
 
 _FILES = (("megatron", "training", "checkpointing.py"), ("megatron", "checkpointing.py"))
@@ -138,7 +132,11 @@ _MAX_PLACES = 64
 def follows_ckpt_step(
     command: Sequence[str], program: Program, environ: Mapping[str, str]
 ) -> bool | None:
-    """None: not known."""
+    """Whether the Megatron that will run follows `--ckpt-step` when it loads; None: unknown.
+
+    Searches its source where Python would find it, and imports nothing. A path that the program
+    itself adds at run time is not followed.
+    """
     if program.name.split(".")[0] == "mwatch_gpt":
         return True
     for number, place in enumerate(_places(command, program, environ)):
@@ -154,7 +152,7 @@ def follows_ckpt_step(
 
 
 def _places(command: Sequence[str], program: Program, environ: Mapping[str, str]) -> Iterator[str]:
-    """In the order of Python's own search."""
+    """Yield the folders of Python's search path, in its order."""
     yield os.path.dirname(program.name) if program.name.endswith(".py") else ""
     yield from filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))
     yield ""

@@ -1,13 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the command line and the environment say about the run that is about to start.
-
-Which of the job's wrappers this is, and how many there are.
-
-Exactly one wrapper of a job must be number 0. It need not be the node that torch's rendezvous
-makes rank 0. In a PyTorchJob `RANK` is the pod's number and `WORLD_SIZE` counts pods times
-processes. An elastic range (`1:64`) has no fixed number of wrappers: its lower end is taken.
-"""
+"""The run about to start, by its command line and environment: checkpoint folder, node, program."""
 
 from __future__ import annotations
 
@@ -16,8 +9,7 @@ import re
 from typing import Any, Mapping, NamedTuple, Sequence
 
 from mwatch_trainer.checkpoint import save_dir
-from mwatch_trainer.command import argv as words
-from mwatch_trainer.command import composer, megatron
+from mwatch_trainer.command import argv, composer, megatron
 from mwatch_trainer.command.argv import Program, value_of
 from mwatch_trainer.command.megatron import SAVE
 
@@ -37,8 +29,7 @@ _COUNT_NAMES = ("MWATCH_NNODES", "PET_NNODES", "NNODES")
 
 
 class NodePlace(NamedTuple):
-    node_rank: int | None
-    """None: it cannot be known, in a job that has several."""
+    node_rank: int | None  # none: unknown, in a job of several nodes
     nnodes: int
     is_elastic: bool = False
 
@@ -48,12 +39,18 @@ class NodePlace(NamedTuple):
 
 
 def place_of(command: Sequence[str], program: Program, environ: Mapping[str, str]) -> NodePlace:
+    """Find which of the job's wrappers this is, and how many there are.
+
+    Exactly one wrapper of a job must be number 0; it need not be torch's rank 0. In a PyTorchJob
+    `RANK` is the pod's number and `WORLD_SIZE` counts pods times processes. An elastic range
+    (`1:64`) has no fixed number of wrappers: its lower end is taken.
+    """
     options = command[: program.start]
     for rank_name, count_name in _BY_TASK:
         rank, count = _number(environ.get(rank_name)), _number(environ.get(count_name))
         if rank is not None and count is not None and rank < count:
             return NodePlace(rank, count)
-    if "LOCAL_RANK" in environ:  # a launcher has started one wrapper for each rank
+    if "LOCAL_RANK" in environ:  # a launcher has started one wrapper per rank
         rank, count = _number(environ.get("RANK")), _number(environ.get("WORLD_SIZE"))
         if rank is not None and count is not None and rank < count:
             return NodePlace(rank, count)
@@ -99,25 +96,19 @@ def _number(text: str | None) -> int | None:
     return int(text) if re.fullmatch(r"[0-9]{1,7}", text, re.ASCII) else None
 
 
-SAVE_VARIABLE = "MWATCH_SAVE"
-"""Names the checkpoint folder where the command line does not show it."""
+SAVE_VARIABLE = "MWATCH_SAVE"  # names the checkpoint folder where the command line does not show it
 
 
 class RunFacts(NamedTuple):
     command: tuple[str, ...]
-    program: words.Program
+    program: argv.Program
     is_composer: bool
-    config: str
-    """Composer's YAML file."""
-    save: str | None
-    """The checkpoint folder, absolute; None where none is known, or it is an object store."""
-    save_text: str
-    """As the user wrote it."""
-    resumes_itself: bool
-    """The program looks in its own save folder for something to resume from."""
+    config: str  # Composer's YAML file
+    save: str | None  # the checkpoint folder, absolute; None if unknown or an object store
+    save_text: str  # as the user wrote it
+    resumes_itself: bool  # the program resumes from its own save folder
     obstacle: str | None
-    by_step: bool
-    """A checkpoint is named by a flag; else by the tracker."""
+    by_step: bool  # A flag names the checkpoint; else the tracker does
     place: NodePlace
     notes: tuple[str, ...] = ()
 
@@ -128,8 +119,10 @@ class RunFacts(NamedTuple):
 def look(
     command: Sequence[str], environ: Mapping[str, str], learned: Mapping[str, Any] | None = None
 ) -> RunFacts:
-    """`learned`: this pod's last `attempt.json`; a launch script's folder is known by its log."""
-    program = words.find_program(command, environ)
+    """Collect the facts. `learned`: this pod's last `attempt.json`, with a launch script's
+    folder.
+    """
+    program = argv.find_program(command, environ)
     if composer.is_composer(program):
         seen = composer.settings(program)
         folder, resumes_itself, config = seen.save_folder, seen.autoresume, seen.config
@@ -140,16 +133,16 @@ def look(
     if folder is None and environ.get(SAVE_VARIABLE):
         folder, resumes_itself = environ[SAVE_VARIABLE], True
     if folder is None and learned is not None and learned.get("argv") == list(command):
-        reported = learned.get("save")
-        if isinstance(reported, str) and reported:
-            folder, resumes_itself = reported, True
+        save = learned.get("save")
+        if isinstance(save, str) and save:
+            folder, resumes_itself = save, True
     notes = []
     if folder is not None and save_dir.is_remote(folder):
         notes.append(f"{folder} is an object store, which mwatch cannot read")
         folder = None
     is_composer = composer.is_composer(program)
     obstacle = program.obstacle if is_composer else megatron.obstacle(program)
-    if obstacle is None and not is_composer and not words.has_flag(program.args, *SAVE):
+    if obstacle is None and not is_composer and not argv.has_flag(program.args, *SAVE):
         obstacle = "the checkpoint folder is not among them"
     return RunFacts(
         tuple(command),
@@ -172,7 +165,7 @@ def _same(one: str, other: str | None) -> bool:
 
 def _by_step(
     command: Sequence[str],
-    program: words.Program,
+    program: argv.Program,
     environ: Mapping[str, str],
     obstacle: str | None,
 ) -> bool:

@@ -31,8 +31,7 @@ from mwatch_trainer.scrub.scrubber import Scrubber, scrubbed, scrubbed_environme
 MAX_DUMPS = 8
 OLDER_BYTES = 64 << 20
 RECORDER_BYTES = 64 << 20
-RECORDER = "recorder"
-"""The folder of torch's own dumps."""
+RECORDER = "recorder"  # the folder of torch's own dumps
 MAX_READ_BYTES = 1 << 18
 MAX_BYTES = 1 << 20
 MAX_PROCESSES = 256
@@ -118,8 +117,7 @@ class BadName(ValueError):
 
 class _Rank(NamedTuple):
     record: ProbeRecord
-    state: str | None
-    """Of its process; None: ended."""
+    state: str | None  # of its process; None: ended
 
     @property
     def is_alive(self) -> bool:

@@ -20,8 +20,7 @@ MANIFEST = "manifest.json"
 MAX_INCIDENTS = 64
 MAX_BYTES = 1 << 30
 """Limit of a run's evidence beside the checkpoints: less than a checkpoint of a small model."""
-VOLUME_BYTES = 128 << 20
-"""Limit on the volume that the containers of a pod share."""
+VOLUME_BYTES = 128 << 20  # limit on the volume that the containers of a pod share
 _ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-a[0-9]{1,9}-[a-z-]{1,40}(?:-[0-9]{1,6})?", re.ASCII)
 
 

@@ -1,37 +1,23 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What an exit means, and the code that `mwatch-run` returns for it in act.
+"""What an exit means, and the code that `mwatch-run` returns for it in act mode.
 
 | what was seen | returned |
 | --- | --- |
-| exit 0: done, or all iterations printed, or nothing to go by | 0 |
+| exit 0: done, or all iterations printed, or no information | 0 |
 | exit 0 after `--exit-interval`, `--exit-duration-in-mins` | 0 |
-| exit 0 before the last iteration; a load that failed and left with 0 | 200 |
-| a stop that was asked for over the control socket, SIGTERM from outside | 143 (SIGINT: 130) |
-| the same, and the reason says that the job was deleted or suspended | 0 |
-| a newer attempt has begun (fence) | 203 |
+| exit 0 before the last iteration; a load that failed and exited with 0 | 200 |
+| a stop requested over the control socket, SIGTERM from outside | 143 (SIGINT: 130) |
+| the same, with a reason that the job was deleted or suspended | 0 |
+| a newer attempt has started (fence) | 203 |
 | Megatron's 16, 17, of the child or of torchrun's first failed worker | 216, 217 |
 | a signal, of the child, of a shell's 128+n or of torchrun's first failed worker | 128+n |
 | CUDA out of memory; an error of code, arguments, data or paths | 1 |
-| a command that is not there or cannot be run; wrong usage of another program | 127, 126, 2 |
-| anything else: peers that went away, storage, checkpoints, numbers, no words at all | 201 |
+| a command that does not exist or cannot be run; wrong usage of another program | 127, 126, 2 |
+| anything else: lost peers, storage, checkpoints, numbers, no output at all | 201 |
 
-SIGTERM is no 0: a pod that is drained or preempted gets it too, and an operator takes a master's
-0 for the success of the job.
-
-How often the kernel has killed a process of this container for want of memory.
-
-A count since the container began: whoever wants to know about one child compares two readings.
-It cannot tell which process was killed.
-
-Whether another attempt follows in this pod: Kubernetes decides by the exit code that it sees.
-
-| restartPolicy of the pod | no attempt follows after |
-| --- | --- |
-| Never | any exit |
-| OnFailure | exit 0 |
-| Always | nothing |
-| not told | what our own table calls the end |
+SIGTERM is not 0: a drained or preempted pod gets it too, and an operator takes a master's 0 for the
+success of the job.
 """
 
 from __future__ import annotations
@@ -54,7 +40,9 @@ _COUNT = re.compile(r"(?m)^oom_kill (\d{1,18})$")
 
 
 def oom_kills(root: str = _ROOT, own: str = _OWN) -> int | None:
-    """None where it cannot be read: an old kernel, or no cgroup in sight."""
+    """Count the container's OOM kills since its start; None if unreadable (old kernel, no
+    cgroup).
+    """
     for path in _places(root, own):
         try:
             with open(path, encoding="ascii", errors="replace") as file:
@@ -67,7 +55,7 @@ def oom_kills(root: str = _ROOT, own: str = _OWN) -> int | None:
 
 
 def _places(root: str, own: str) -> list[str]:
-    """Of cgroup v2, then of v1; in a container the own cgroup is often the root that is seen."""
+    """Return the files of cgroup v2, then v1; in a container the own cgroup is often the root."""
     unified, memory = "", ""
     try:
         with open(own, encoding="utf-8", errors="replace") as file:
@@ -88,39 +76,36 @@ def _places(root: str, own: str) -> list[str]:
 
 
 _LAST_SIGNAL = 64
-_ASKED_FOR_GOOD = ("deleted", "suspended", "finished")
+_PERMANENT_STOPS = ("deleted", "suspended", "finished")
 
 
 class ExplainedExit(NamedTuple):
-    code: int | None
-    """The child's own exit code; None where a signal ended it."""
+    code: int | None  # the child's own exit code; None: ended by a signal
     signal: int | None
     reason: str
-    returned: int
-    """What `mwatch-run` exits with in act; in observe it is the child's own (128+n: a signal)."""
-    is_final: bool
-    """No attempt is expected to follow in this pod."""
+    returned: int  # what `mwatch-run` exits with in act mode; in observe mode it is the child's own
+    is_final: bool  # no attempt is expected to follow in this pod
     asked: bool
 
 
 def explain(
     returncode: int,
     reader: ExitLogReader,
-    was_asked: str | None,
+    stop_request: str | None,
     plan: AttemptPlan,
     oom_killed: bool = False,
 ) -> ExplainedExit:
-    """`returncode` as subprocess gives it: negative for a signal.
+    """Explain an exit. `returncode` is negative for a signal.
 
-    `was_asked`: why the wrapper itself stopped the child ("stop: ...", "restart: ...",
-    "signal: SIGTERM", "fence: ..."), None where it did not.
+    `stop_request`: why the wrapper itself stopped the child ("stop: ...", "restart: ...", "signal:
+    SIGTERM", "fence: ..."), if it did.
     """
     code = returncode if returncode >= 0 else None
     number = -returncode if returncode < 0 else _of_shell(returncode)
-    if was_asked is not None:
-        reason, returned, asked = _asked(was_asked, returncode, reader)
+    if stop_request is not None:
+        reason, returned, asked = _stopped(stop_request, returncode, reader)
     elif returncode == 0:
-        reason, returned, asked = _left_with_0(reader, plan)
+        reason, returned, asked = _exited_with_0(reader, plan)
     elif number is not None:
         reason, returned, asked = _signalled(number, oom_killed)
     else:
@@ -131,18 +116,18 @@ def explain(
     )
 
 
-def _asked(was_asked: str, returncode: int, reader: ExitLogReader) -> tuple[str, int, bool]:
-    kind, _, text = was_asked.partition(": ")
+def _stopped(stop_request: str, returncode: int, reader: ExitLogReader) -> tuple[str, int, bool]:
+    kind, _, text = stop_request.partition(": ")
     if kind == "fence":
         return f"stopped: {text}", table.FENCED, False
     is_over = returncode == 0 and (reader.is_done or _all_printed(reader))
-    if is_over or any(word in text.lower() for word in _ASKED_FOR_GOOD):
-        return f"asked to end: {text}", 0, True
+    if is_over or any(word in text.lower() for word in _PERMANENT_STOPS):
+        return f"stopped on request: {text}", 0, True
     number = signals.SIGINT if "SIGINT" in text else signals.SIGTERM
-    return f"asked to end: {text}", table.SIGNAL_BASE + number, True
+    return f"stopped on request: {text}", table.SIGNAL_BASE + number, True
 
 
-def _left_with_0(reader: ExitLogReader, plan: AttemptPlan) -> tuple[str, int, bool]:
+def _exited_with_0(reader: ExitLogReader, plan: AttemptPlan) -> tuple[str, int, bool]:
     if reader.is_done:
         return "training finished", 0, False
     if reader.goodbye in (INTERVAL, DURATION):
@@ -158,8 +143,8 @@ def _left_with_0(reader: ExitLogReader, plan: AttemptPlan) -> tuple[str, int, bo
         return "training finished: its last iteration was printed", 0, False
     if reader.iteration is not None and reader.total is not None:
         where = f"{reader.unit} {reader.iteration} of {reader.total}"
-        if _may_be_asked(reader, plan):
-            return f"left at {where}, as the arguments ask", 0, True
+        if _may_be_requested(reader, plan):
+            return f"exited at {where}, as its arguments request", 0, True
         return f"exited with 0 at {where} for an unknown reason", table.EARLY_EXIT, False
     if reader.has_begun:
         return (
@@ -171,14 +156,14 @@ def _left_with_0(reader: ExitLogReader, plan: AttemptPlan) -> tuple[str, int, bo
 
 
 def _all_printed(reader: ExitLogReader) -> bool:
-    """A last line may stay unprinted: there are fewer iterations left than an interval."""
+    """Whether fewer iterations are left than one interval: a last line may stay unprinted."""
     if reader.iteration is None or reader.total is None:
         return False
     return reader.iteration + reader.interval > reader.total
 
 
-def _may_be_asked(reader: ExitLogReader, plan: AttemptPlan) -> bool:
-    """The good-bye is printed by rank 0, which may be another pod's."""
+def _may_be_requested(reader: ExitLogReader, plan: AttemptPlan) -> bool:
+    """Whether the arguments may request this exit, which rank 0 prints, maybe in another pod."""
     if reader.has_begun or plan.nnodes <= 1:
         return False
     program = find_program(plan.argv, plan.env)
@@ -217,9 +202,9 @@ def _failed(
     if reader.signal is not None and worker is None:
         why = f"the launcher got {_name(reader.signal)}, which mwatch did not send"
         return why, table.SIGNAL_BASE + reader.signal, False
-    reported = _by_words(reader, plan)
-    if reported is not None:
-        return (*reported, False)
+    printed = _by_output(reader, plan)
+    if printed is not None:
+        return (*printed, False)
     if oom_killed:
         return (
             f"exited with {code} after the kernel killed a process: out of memory",
@@ -227,12 +212,12 @@ def _failed(
             False,
         )
     if code in (2, 126, 127) and reader.iteration is None and worker is None:
-        return f"exited with {code} before it began", code, False
+        return f"exited with {code} before it started", code, False
     return f"{who}exited with {own} for an unknown reason", table.UNKNOWN_CAUSE, False
 
 
-def _by_words(reader: ExitLogReader, plan: AttemptPlan) -> tuple[str, int] | None:
-    """What the output says about a failure; None where it says nothing."""
+def _by_output(reader: ExitLogReader, plan: AttemptPlan) -> tuple[str, int] | None:
+    """Explain a failure by the output, if it shows anything."""
     root = reader.errors.root(reader.worker.rank if reader.worker is not None else None)
     if root is not None and root.is_interrupt:
         return "interrupted (SIGINT)", table.SIGNAL_BASE + signals.SIGINT
@@ -241,7 +226,7 @@ def _by_words(reader: ExitLogReader, plan: AttemptPlan) -> tuple[str, int] | Non
     if reader.usage is not None and reader.iteration is None:
         return f"wrong arguments: {reader.usage}", table.USER_ERROR
     if root is not None and root.is_permanent and not root.is_consequence:
-        return f"an error that a restart meets again: {root.description()}", table.USER_ERROR
+        return f"an error that a restart cannot fix: {root.description()}", table.USER_ERROR
     if reader.is_missing_checkpoint and plan.resume_from is None:
         return "there was no checkpoint to load", table.USER_ERROR
     if root is not None:
@@ -250,7 +235,7 @@ def _by_words(reader: ExitLogReader, plan: AttemptPlan) -> tuple[str, int] | Non
 
 
 def _of_shell(code: int) -> int | None:
-    """A shell gives 128+n for a command that a signal ended."""
+    """Return the signal of a shell's 128+n."""
     number = code - table.SIGNAL_BASE
     return number if 0 < number <= _LAST_SIGNAL else None
 
@@ -266,6 +251,9 @@ POLICY = "MWATCH_RESTART_POLICY"
 
 
 def is_last(returned: int, is_final: bool, environ: Mapping[str, str]) -> bool:
-    """`returned`: what the container exits with; `is_final`: by what is worth a restart."""
+    """Whether no attempt follows in this pod: Kubernetes decides by its restartPolicy.
+
+    `returned`: the container's exit code. `is_final`: used where the policy is unknown.
+    """
     by_policy = {"Never": True, "OnFailure": returned == 0, "Always": False}
     return by_policy.get(environ.get(POLICY, ""), is_final)

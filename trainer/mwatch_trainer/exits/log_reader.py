@@ -1,18 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the wrapper keeps of the trainer's output, to tell one exit from another.
+"""What the wrapper reads in the trainer's output to tell one exit from another.
 
-Reads Megatron and its derivatives, Composer, torchtitan and NeMo, and what torchrun and
-Composer's launcher say of their workers. Megatron prints its iterations on the last rank and its
-good-bye on rank 0, so a pod may see one and not the other.
-
-The errors in a trainer's output: what each traceback ends with, and what that is worth.
-
-Tracebacks of several ranks run into each other, told apart by the prefix of their lines. A
-traceback that training survives (two more iterations were printed) is forgotten. Iterations come
-on stdout and tracebacks on stderr, so lines that are read at the same moment have no order: only
-an iteration that is read some seconds later shows that training went on. What this cannot know:
-an error that was never printed, and one printed by another pod.
+Reads Megatron and its derivatives, Composer, torchtitan and NeMo, and what torchrun and Composer's
+launcher print about their workers. Megatron prints its iterations on the last rank and its end on
+rank 0, so a pod may see one and not the other.
 """
 
 from __future__ import annotations
@@ -52,14 +44,13 @@ ROOT_OF_USER = frozenset(
         "IsADirectoryError", "NotADirectoryError", "PermissionError",
     }
 )  # fmt: skip
-"""A restart meets the same code, the same data and the same paths."""
+"""A restart has the same code, data and paths."""
 _CONSEQUENCES = re.compile(
     r"ChildFailedError|SignalException|ncclRemoteError|DistBackendError|DistNetworkError"
     r"|DistStoreError|DistError|NCCL|[Gg]loo|[Rr]endezvous|TCPStore|ConnectionError"
     r"|Connection (?:reset|closed|refused)|Broken pipe|ConnectionResetError|BrokenPipeError"
     r"|is killed by signal: Terminated"
-)
-"""What other ranks say of the one that failed, and what the launcher says of all."""
+)  # what other ranks print about the one that failed, and the launcher about all
 _NUMBERS = re.compile(
     r"found (?:NaN|Inf)|Unexpected result|unexpected large grads|hashes not matching"
 )
@@ -70,12 +61,10 @@ _LAYOUT = re.compile(r"class input value .* do not match|not divisible by|Duplic
 
 
 class PrintedError(NamedTuple):
-    rank: int | None
-    """From the prefix of torch's traceback, else None."""
+    rank: int | None  # from the prefix of torch's traceback
     kind: str
     text: str
-    at_checkpoint: bool
-    """It came out of reading or writing a checkpoint."""
+    at_checkpoint: bool  # raised while reading or writing a checkpoint
 
     @property
     def is_memory(self) -> bool:
@@ -92,7 +81,7 @@ class PrintedError(NamedTuple):
 
     @property
     def is_permanent(self) -> bool:
-        """A restart from the same checkpoint, or from another, meets it again."""
+        """Whether a restart from this or another checkpoint fails the same way."""
         if _LAYOUT.search(self.text):
             return True
         is_of_user = self.kind.rpartition(".")[2] in ROOT_OF_USER
@@ -116,6 +105,14 @@ class _Open:
 
 
 class Errors:
+    """Errors in the output: the last line of each traceback.
+
+    Tracebacks of several ranks are interleaved and told apart by the prefix of their lines. A
+    traceback that training survives (two more iterations were printed) is dropped. Iterations come
+    on stdout and tracebacks on stderr, so lines read at the same moment have no order: only an
+    iteration read some seconds later shows that training continued.
+    """
+
     def __init__(self) -> None:
         self._open: dict[str, _Open] = {}
         self._noted: list[_Noted] = []
@@ -124,39 +121,39 @@ class Errors:
 
     @property
     def is_open(self) -> bool:
-        """The next lines belong to a traceback."""
+        """Whether the next lines belong to a traceback."""
         return bool(self._open)
 
     @property
     def found(self) -> list[PrintedError]:
-        """The earliest first."""
+        """Earliest first."""
         return [each.error for each in self._noted]
 
     def feed(self, line: str, now: float) -> None:
-        """`now`: when it was read, in seconds of any clock."""
+        """`now`: when the line was read, in seconds of any clock."""
         self._now = now
         name, text = unprefixed(line)
         opened = self._open.get(name)
         if _TRACEBACK in text:
             self._begin(name)
         elif opened is not None:
-            self._go_on(name, opened, text)
+            self._continue(name, opened, text)
         elif text.startswith("Exception ignored in"):
             self._is_ignored = True
         elif "Duplicate GPU detected" in text:
             self._note(PrintedError(_rank(name), "NCCL error", text.strip()[:_MAX_TEXT], False))
         elif _MEMORY.search(text) and "decreased" not in text:
-            # Composer says that in a warning, and goes on with a smaller batch.
+            # Composer prints that in a warning and continues with a smaller batch.
             self._note(PrintedError(_rank(name), "CUDA out of memory", "", False))
 
     def survived(self, now: float) -> None:
-        """Training went on: what it outlived is no cause."""
+        """Training continued: drop the errors it survived."""
         for each in self._noted:
             each.signs_of_life += now - each.at >= _SAME_MOMENT_SECONDS
         self._noted = [each for each in self._noted if each.signs_of_life < _SIGNS_OF_LIFE]
 
     def root(self, rank: int | None) -> PrintedError | None:
-        """Why it ended; of `rank`, where the launcher names it."""
+        """Return why it ended; the error of `rank`, if the launcher names it."""
         causes = [each for each in self.found if not each.is_consequence]
         memory = [each for each in causes if each.is_memory]
         own = [each for each in causes if rank is not None and each.rank == rank]
@@ -166,10 +163,10 @@ class Errors:
         if self._is_ignored:
             self._is_ignored = False
         elif len(self._open) < MAX_OPEN:
-            # torch prints the tracebacks of other ranks inside its own: that is still one.
+            # torch prints the tracebacks of other ranks inside its own: still one.
             self._open.setdefault(name, _Open())
 
-    def _go_on(self, name: str, opened: _Open, text: str) -> None:
+    def _continue(self, name: str, opened: _Open, text: str) -> None:
         opened.lines += 1
         found = _END.match(text.rstrip())
         if found is not None:
@@ -187,7 +184,7 @@ class Errors:
 
 
 def unprefixed(line: str) -> tuple[str, str]:
-    """The prefix that a launcher put before a line, and the rest."""
+    """Split off a launcher's prefix."""
     prefix = _PREFIX.match(line[:_MAX_PREFIX])
     return (prefix.group(0).strip(), line[prefix.end() :]) if prefix else ("", line)
 
@@ -203,7 +200,7 @@ _WORDS = (
     b"step:", b"could not", b"nvalid", b"nable to", b"Error", b"Cause", b" save .", b"ignored",
     b"out of memory", b"error: ", b"timelimit", b"terminated", b"Duplicate",
 )  # fmt: skip
-"""A line without any of these says nothing here; to look for them takes a microsecond or two."""
+"""A line without any of these is skipped; the search takes a microsecond or two."""
 _ITERATION = re.compile(r"\biteration[ =:]+(\d{1,12})\s*/\s*(\d{1,12})\s*\|")
 _NEMO = re.compile(r"\bTraining epoch \d+, iteration (\d{1,12})/(\d{1,12})\b")
 _BATCH = re.compile(r"\[(batch|sample|token)=(\d{1,15})/(\d{1,15})\]")
@@ -232,7 +229,7 @@ INTERVAL, DURATION, SIGNAL, TERMINATED = "interval", "duration", "signal", "term
 
 
 class FailedWorker(NamedTuple):
-    """The first that the launcher says failed."""
+    """The first worker to fail, by its launcher."""
 
     rank: int | None
     code: int
@@ -243,28 +240,25 @@ class ExitLogReader:
         self._clock = clock
         self.iteration: int | None = None
         self.total: int | None = None
-        self.interval = 1
-        """Iterations between two lines, as far as was seen."""
+        self.interval = 1  # iterations between two lines, so far
         self.unit = "iteration"
-        self.has_begun = False
-        """Rank 0 said that training starts; it also says when it is done."""
+        self.has_begun = False  # rank 0 printed that training starts; it also prints its end
         self.is_done = False
         self.goodbye: str | None = None
         self.worker: FailedWorker | None = None
-        self.signal: int | None = None
-        """That the launcher was sent."""
+        self.signal: int | None = None  # received by the launcher
         self.empty_exit: str | None = None
-        """What Megatron says before it leaves with 0 without having trained."""
+        """What Megatron prints before it exits with 0 without training."""
         self.is_missing_checkpoint = False
         self.usage: str | None = None
         self.save: str | None = None
-        """The checkpoint folder by the printed arguments: a launch script hides it."""
+        """The checkpoint folder in the printed arguments: a launch script hides it."""
         self.errors = Errors()
         self._in_root_cause = False
         self._root_rank: int | None = None
 
     def feed(self, line: bytes) -> None:
-        """One line of stdout or stderr, or several. Never raises."""
+        """Read one or more lines of stdout or stderr. Never raises."""
         try:
             if b"\n" in line:
                 for each in line.split(b"\n"):
@@ -272,7 +266,7 @@ class ExitLogReader:
             else:
                 self._feed(line)
         except Exception:
-            return  # what a strange line says is lost, nothing else
+            return  # only this line is lost
 
     def _feed(self, line: bytes) -> None:
         if not self.errors.is_open and not self._in_root_cause:
@@ -288,7 +282,7 @@ class ExitLogReader:
             self.errors.feed(text, self._clock())
             self._marker(text)
             self._launcher(text)
-            self._last_words(text)
+            self._end(text)
 
     def _progress(self, text: str) -> bool:
         nemo = _NEMO.search(text)
@@ -322,7 +316,7 @@ class ExitLogReader:
             return
         name = found.group(1)
         if name == "before the start of training step":
-            # Also of workers that torchrun has started again, which it need not say.
+            # Also of workers that torchrun has restarted without printing it.
             self.has_begun, self.is_done, self.goodbye = True, False, None
             self.worker = self.signal = self.empty_exit = None
         elif name == "after training is done":
@@ -355,7 +349,7 @@ class ExitLogReader:
                 int(composer.group(1) or composer.group(2)), int(composer.group(3))
             )
 
-    def _last_words(self, text: str) -> None:
+    def _end(self, text: str) -> None:
         signalled = _SIGNALLED.search(text)
         if signalled:
             self.signal = _number_of(signalled.group(1) or signalled.group(2))
@@ -374,7 +368,7 @@ class ExitLogReader:
 
 
 def _number_of(name: str) -> int | None:
-    """Of a signal, as torch prints it: `15`, or `SIGTERM` before Python 3.11."""
+    """Parse a signal as torch prints it: `15`, or `SIGTERM` before Python 3.11."""
     if name.isdigit():
         return int(name) if 0 < int(name) < 65 else None
     found = getattr(signals, name, None)

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A process beside the trainer that writes once a second what /proc and NVML show.
+"""A helper process that samples /proc and NVML once a second inside the training container.
 
-A sidecar often sees neither the trainer's processes nor the GPUs; this one does, for it is inside
-the training container. It is nice, ends with the wrapper, and looks less often where a look is
-dear. A GPU driver that hangs holds only the GPUs' thread, and another one says so.
+A sidecar often sees neither the trainer's processes nor the GPUs. It runs nice, ends with the
+wrapper, and samples less often where that is expensive. A GPU driver that hangs blocks only the
+GPUs' thread, and another thread reports it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ EVERY_SECONDS = 1.0
 _LONGEST_SECONDS = 30.0
 _SHARE = 0.02
 _SILENT_SECONDS = 10.0
-"""A look at eight GPUs takes 20 ms; the slowest call that was ever measured, 20 ms more."""
+"""Sampling eight GPUs takes 20 ms; the slowest call ever measured took 20 ms more."""
 _OWN = tuple(
     b"mwatch_trainer." + each for each in (b"output.pump", b"gpu.node_sampler", b"evidence.offload")
 )
 
 
 class ProcessFacts:
-    """Of everything below the wrapper but mwatch's own processes."""
+    """All processes below the wrapper but mwatch's own."""
 
     def __init__(self, wrapper: int, proc: str = "/proc") -> None:
         self._wrapper, self._proc = wrapper, proc
@@ -57,10 +57,10 @@ class ProcessFacts:
             return False
         try:
             with open(f"{self._proc}/{process.pid}/cmdline", "rb") as file:
-                words = file.read(4096).split(b"\0")
+                arguments = file.read(4096).split(b"\0")
         except OSError:
             return False
-        return any(each in words for each in _OWN)
+        return any(each in arguments for each in _OWN)
 
 
 def _described(process: Process, rank: int | None, is_rank: bool) -> dict[str, Any]:
@@ -79,9 +79,9 @@ def _described(process: Process, rank: int | None, is_rank: bool) -> dict[str, A
 
 
 def put(path: str, facts: Mapping[str, Any], *, by: str = "") -> None:
-    """In one step, but not forced to the disk: it is replaced a second later. Raises OSError.
+    """Write atomically but unsynced: it is replaced a second later. Raises OSError.
 
-    `by` keeps apart the unfinished files of two threads that write the same one.
+    `by` tells apart the unfinished files of two threads that write the same path.
     """
     text = json.dumps({"version": contract.VERSION, **facts})
     if len(text) > contract.MAX_JSON_BYTES:
@@ -90,7 +90,7 @@ def put(path: str, facts: Mapping[str, Any], *, by: str = "") -> None:
 
 
 def keep_sampling(sample: Callable[[], Mapping[str, Any]], path: str) -> None:
-    """For ever; a disk that is full leaves the file as old as it is, which its reader sees."""
+    """Sample forever; on a full disk the file stays old, which its reader notices."""
     while True:
         began, cpu = time.monotonic(), time.thread_time()
         with contextlib.suppress(OSError):
@@ -100,25 +100,25 @@ def keep_sampling(sample: Callable[[], Mapping[str, Any]], path: str) -> None:
         time.sleep(max(pause - (time.monotonic() - began), 0.1))
 
 
-def tell_of_silence(waiting_seconds: Callable[[], float], path: str) -> bool:
-    """In the place of the GPUs' thread, while a call of the driver does not come back."""
+def report_hang(waiting_seconds: Callable[[], float], path: str) -> bool:
+    """Write that NVML hangs, in place of the GPUs' thread; return whether it does."""
     waited = waiting_seconds()
     if waited <= _SILENT_SECONDS:
         return False
-    words = f"NVML has not answered for {waited:.0f} s"
+    reason = f"NVML has not answered for {waited:.0f} s"
     with contextlib.suppress(OSError):
-        put(path, document(FAILED, words, None, []), by=".silent")
+        put(path, document(FAILED, reason, None, []), by=".silent")
     return True
 
 
-def keep_telling_of_silence(waiting_seconds: Callable[[], float], path: str) -> None:
+def keep_reporting_hangs(waiting_seconds: Callable[[], float], path: str) -> None:
     while True:
         time.sleep(EVERY_SECONDS)
-        tell_of_silence(waiting_seconds, path)
+        report_hang(waiting_seconds, path)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """DIRECTORY WRAPPER-PID"""
+    """Run the sampler: DIRECTORY WRAPPER-PID."""
     directory, wrapper = arguments[0], int(arguments[1])
     die_with_parent(signal.SIGKILL)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
@@ -133,8 +133,8 @@ def main(arguments: Sequence[str]) -> None:
     of_gpus = os.path.join(folder, contract.NODE_GPUS)
     _start(keep_sampling, ProcessFacts(wrapper).sample, of_processes)
     _start(keep_sampling, gpus.sample, of_gpus)
-    _start(keep_telling_of_silence, gpus.waiting_seconds, of_gpus)
-    while os.getppid() == wrapper:  # also where the kernel does not tell us of its end
+    _start(keep_reporting_hangs, gpus.waiting_seconds, of_gpus)
+    while os.getppid() == wrapper:  # prctl may have failed
         time.sleep(EVERY_SECONDS)
 
 

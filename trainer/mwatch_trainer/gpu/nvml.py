@@ -1,17 +1,14 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The calls of NVIDIA's management library (NVML) that mwatch needs, through `nvidia-ml-py`.
+"""NVIDIA's management library (NVML), through `nvidia-ml-py`.
 
 The package (module `pynvml`, one file) is bundled in the `.pyz` and imported only where the
-driver's library is present: it costs 6 MiB from the `.pyz`, 2 MiB where it is compiled. A call
-that the driver, the GPU or the release of the package lacks gives None; a GPU that is lost raises
-`Lost`, which is a fault and not a missing value. Any call may hang where the driver is wedged:
-call from a thread that nobody waits for.
+driver's library is present: it costs 6 MiB from the `.pyz`, 2 MiB where it is compiled. A call that
+the driver, the GPU or the package's release lacks returns None; a lost GPU raises `Lost`. Any call
+may hang where the driver is wedged: call from a thread that nothing waits for.
 
-Left out for what they cost: PCIe throughput (21 ms a call), the energy counter (3 ms) and the
-temperature margin (0.8 ms).
-
-The numbers are NVIDIA's; the names are values of labels and do not change.
+Not used because of their cost: PCIe throughput (21 ms a call), the energy counter (3 ms) and the
+temperature margin (0.8 ms). The numbers are NVIDIA's; the names are label values and do not change.
 """
 
 from __future__ import annotations
@@ -26,16 +23,15 @@ _SUCCESS, _TIMEOUT = 0, 10
 _UNINITIALIZED, _DRIVER_NOT_LOADED, _LIBRARY_NOT_FOUND = 1, 9, 12
 _FUNCTION_NOT_FOUND, _GPU_LOST, _RESET_REQUIRED, _VERSION_MISMATCH = 13, 15, 16, 18
 _NOTHING_THERE = frozenset({_DRIVER_NOT_LOADED, _LIBRARY_NOT_FOUND, _FUNCTION_NOT_FOUND})
-"""At the start: no driver. Any other failure of the start is a failure."""
+"""At the start: no driver. Any other error there is a failure."""
 _LIBRARY_DOWN = frozenset({_UNINITIALIZED, _DRIVER_NOT_LOADED, _VERSION_MISMATCH})
-"""Later: NVML has to be initialised again."""
+"""Later: NVML must be initialized again."""
 _LOST = frozenset({_GPU_LOST, _RESET_REQUIRED})
 
 _MAX_GPUS = 64
 MAX_LINKS = 36
 _MAX_PROCESSES = 64
-_WAIT_MILLISECONDS = 2000
-"""For events; a watcher checks at least so often whether it is to stop."""
+_WAIT_MILLISECONDS = 2000  # for events; the stop flag is checked at least this often
 
 _THROTTLE_BITS = (
     (0x1, "gpu_idle"),
@@ -53,16 +49,14 @@ _THROTTLE_BITS = (
 _THROTTLE_CALLS = (
     "nvmlDeviceGetCurrentClocksEventReasons",
     "nvmlDeviceGetCurrentClocksThrottleReasons",
-)
-"""The new name, and the one of drivers before 535."""
+)  # the new name, and that of drivers before 535
 THROTTLE_TIMES = (
     (74, "sw_power_cap"),
     (75, "thermal"),
     (269, "sw_thermal_slowdown"),
     (270, "hw_thermal_slowdown"),
     (271, "hw_power_brake_slowdown"),
-)
-"""Fields, in nanoseconds since the driver was loaded."""
+)  # fields, in nanoseconds since the driver was loaded
 LINK_COUNT = 91
 RECOVERY_ACTION = 230
 NVLINK_ERRORS = ((161, "replay"), (162, "recovery"), (163, "crc"))
@@ -75,8 +69,7 @@ NVLINK5_ERRORS = (
     (214, "recovery_failed"),
     (215, "recovery"),
     (219, "effective"),
-)
-"""Fields of one link from Blackwell on. Symbol errors are left out: the link corrects them."""
+)  # fields of one link from Blackwell on, without symbol errors, which the link corrects
 
 _EVENT_XID = 0x8
 _EVENTS = {
@@ -90,19 +83,18 @@ _EVENTS = {
     0x8000: "recovery_action",
 }
 _EVENT_MASK = sum(_EVENTS)
-_ANY_TENSOR = 5
-"""The metric of GPM, in percent."""
+_ANY_TENSOR = 5  # the metric of GPM, in percent
 _CLOCK_SM, _SENSOR_GPU, _VOLATILE = 1, 0, 0
 _PROCESS_CALLS = (
     "nvmlDeviceGetComputeRunningProcesses_v3",
     "nvmlDeviceGetComputeRunningProcesses_v2",
 )
 _FIELD_KINDS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-"""By the number of its type, which member of the union holds the value of a field."""
+"""The member of a field's union by the number of its type."""
 
 
 class NvmlAbsent(Exception):
-    """There is no NVML here, or no driver; the text gives the reason."""
+    """There is no NVML or no driver."""
 
 
 class NvmlBroken(Exception):
@@ -110,7 +102,7 @@ class NvmlBroken(Exception):
 
 
 class Lost(Exception):
-    """The driver does not reach this GPU any more."""
+    """The driver no longer reaches this GPU."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -118,15 +110,15 @@ class Lost(Exception):
 
 
 class Unclear(Exception):
-    """`Unknown Error`: of one call it means little, of every call that the GPU is gone."""
+    """`Unknown Error`: of one call it means little; of every call, that the GPU is lost."""
 
 
 OnEvent = Callable[[int, str, int], None]
-"""Index of the GPU (-1: not known), name of the event, its number."""
+"""Index of the GPU (-1: unknown), name of the event, its number."""
 
 
 def open_nvml() -> Nvml:
-    """Raises NvmlAbsent without a driver or the package, NvmlBroken where NVML does not start."""
+    """Raises NvmlAbsent without a driver or the package, NvmlBroken if NVML does not start."""
     try:
         ctypes = importlib.import_module("ctypes")
     except ImportError:
@@ -151,7 +143,7 @@ def open_nvml() -> Nvml:
 
 
 class Nvml:
-    """NVML, once opened. None: not supported. A call may raise Lost, NvmlBroken or Unclear."""
+    """An open NVML. None: not supported. A call may raise Lost, NvmlBroken or Unclear."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
@@ -163,7 +155,7 @@ class Nvml:
         return _text(self.call("nvmlSystemGetDriverVersion"))
 
     def devices(self) -> list[Any]:
-        """By index: its handle, Lost where the driver does not reach it, None: not for us."""
+        """Return by index: the handle; Lost if unreachable; None if not accessible."""
         count = self.call("nvmlDeviceGetCount") or 0
         return [self._device(index) for index in range(min(count, _MAX_GPUS))]
 
@@ -174,12 +166,12 @@ class Nvml:
         return _text(self.call("nvmlDeviceGetName", device))
 
     def utilization(self, device: Any) -> float | None:
-        """A kernel was resident for this part of the time. A hung collective reads 1."""
+        """Return the share of time with a resident kernel. A hung collective reads 1."""
         found = self.call("nvmlDeviceGetUtilizationRates", device)
         return None if found is None else found.gpu / 100
 
     def memory(self, device: Any) -> tuple[int, int] | None:
-        """Bytes used and in all. The second version counts the driver's own memory apart."""
+        """Return used and total bytes. The second version excludes the driver's own memory."""
         newer = getattr(self._module, "nvmlMemory_v2", None)
         found = newer and self.call("nvmlDeviceGetMemoryInfo", device, version=newer)
         found = found or self.call("nvmlDeviceGetMemoryInfo", device)
@@ -209,13 +201,15 @@ class Nvml:
         return None
 
     def ecc_errors(self, device: Any, corrected: bool) -> int | None:
-        """Since the driver was loaded."""
+        """Count since the driver was loaded."""
         kind = 0 if corrected else 1
         found = self.call("nvmlDeviceGetTotalEccErrors", device, kind, _VOLATILE)
         return None if found is None else int(found)
 
     def remapped_rows(self, device: Any) -> tuple[int, int, bool, bool] | None:
-        """By corrected errors, by uncorrected ones, one is pending, one has failed."""
+        """Return rows remapped for corrected and uncorrected errors, whether one is pending or
+        failed.
+        """
         found = self.call("nvmlDeviceGetRemappedRows", device)
         if found is None:
             return None
@@ -223,7 +217,7 @@ class Nvml:
         return int(corrected), int(uncorrected), bool(pending), bool(failed)
 
     def pids(self, device: Any) -> list[int] | None:
-        """Of the host's or the container's namespace, as the driver chooses: no key to join by."""
+        """Return pids of the host's or the container's namespace, as the driver chooses."""
         for name in _PROCESS_CALLS:
             found = self.call(name, device)
             if found is not None:
@@ -236,12 +230,12 @@ class Nvml:
         return None if found is None else int(found)
 
     def fields(self, device: Any, wanted: Sequence[tuple[int, int]]) -> list[float | None]:
-        """The value of each (field, scope), all in one call."""
+        """Return the value of each (field, scope), in one call."""
         found = self.call("nvmlDeviceGetFieldValues", device, list(wanted))
         return [None] * len(wanted) if found is None else [self._field(each) for each in found]
 
     def tensor_meter(self, device: Any) -> TensorMeter | None:
-        """None: the GPU is older than Hopper, or this process may not read it."""
+        """Return None if the GPU is older than Hopper or this process may not read it."""
         support = self.call("nvmlGpmQueryDeviceSupport", device)
         if support is None or not support.isSupportedDevice:
             return None
@@ -254,10 +248,9 @@ class Nvml:
     def watch_events(
         self, devices: list[Any], report: OnEvent, is_over: Callable[[], bool]
     ) -> None:
-        """Reports Xids and other events as they come; returns when it is over, or cannot watch.
+        """Report Xids and other events until `is_over`, or return if it cannot watch.
 
-        The driver reports only what happens while a set is registered, and without the text of
-        the kernel log.
+        The driver reports only events while a set is registered, without the kernel log's text.
         """
         events = self.call("nvmlEventSetCreate")
         if events is None:
@@ -278,7 +271,7 @@ class Nvml:
             self.call("nvmlEventSetFree", events)
 
     def call(self, name: str, *arguments: Any, **named: Any) -> Any:
-        """None: not supported here. Raises Lost, NvmlBroken and Unclear."""
+        """Call by name; None: not supported. Raises Lost, NvmlBroken and Unclear."""
         function = getattr(self._module, name, None)
         if function is None:
             return None
@@ -325,7 +318,7 @@ class Nvml:
 
 
 class TensorMeter:
-    """How much the tensor cores of a GPU worked between two reads (GPM). A read costs 1.3 ms."""
+    """The tensor cores' activity between two reads (GPM). A read costs 1.3 ms."""
 
     def __init__(
         self, call: Callable[..., Any], device: Any, samples: list[Any], request: Any
@@ -337,10 +330,10 @@ class TensorMeter:
         request.metrics[0].metricId = _ANY_TENSOR
 
     def read(self) -> float | None:
-        """0 to 1, since the last read; None at the first, or where it is not known."""
+        """Return 0 to 1 since the last read; None at the first, or if unknown."""
         before, now = self._samples
         if self._call("nvmlGpmSampleGet", self._device, now) is None:
-            self._is_first = True  # what is in the buffer is of unknown age
+            self._is_first = True  # the buffer's age is unknown
             return None
         self._samples = [now, before]
         if self._is_first:
@@ -359,7 +352,7 @@ class TensorMeter:
 
 
 def _raise_if_failed(error: Any) -> None:
-    """A value that the driver does not provide is no failure."""
+    """Raise unless the driver only does not provide the value."""
     code, reason = error.value, str(error)
     if code in _LOST:
         raise Lost(code, reason) from None
@@ -376,7 +369,7 @@ def _address(device: Any) -> int | None:
 
 
 def _text(value: object) -> str | None:
-    """Older releases of the package give bytes."""
+    """Decode: older releases of the package return bytes."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return None if value is None else str(value)

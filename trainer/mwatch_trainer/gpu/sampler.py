@@ -1,17 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The GPUs of this machine as one document: `node/gpus.json`.
+"""The GPUs of this machine as one document, `node/gpus.json`.
 
-`state` says whether there is anything to see: `absent` (no NVML, no GPU) is not `failed`. NVML is
-opened once and kept open; where it cannot be, or fails as a whole, it is tried again later and
-ever more rarely. Any call may hang: `waiting_seconds` tells others how long one has been out.
-
-One GPU: what is read of it each time, and what only now and then for what it costs.
-
-The last events of each GPU, with their times, and the thread that waits for them.
-
-Several are kept, and not the last one: an Xid that is the cause comes a moment before those
-that are its consequences.
+`state` tells `absent` (no NVML, no GPU) from `failed`. NVML is opened once and kept open; if it
+cannot be opened, or fails as a whole, it is retried ever more rarely. Any call may hang:
+`waiting_seconds` tells other threads for how long.
 """
 
 from __future__ import annotations
@@ -40,15 +33,16 @@ from mwatch_trainer.gpu.nvml import (
     open_nvml,
 )
 
-RARELY_SECONDS = 30.0
-"""PCIe replays cost 0.13 ms, the counters of 18 links as much again or more."""
+RARELY_SECONDS = 30.0  # PCIe replays cost 0.13 ms, the counters of 18 links as much or more
 _UNCLEAR_LIMIT = 2
-"""An unknown error of every call in so many looks: the GPU is gone. One may be a hiccup."""
+"""After so many samples with only unknown errors the GPU is lost; one may be a glitch."""
 
 T = TypeVar("T")
 
 
 class Device:
+    """One GPU: what is read every time, and what only now and then because of its cost."""
+
     def __init__(self, nvml: Nvml, handle: Any, tensor_seconds: float) -> None:
         self._nvml, self._handle = nvml, handle
         self._tensor_seconds = tensor_seconds
@@ -68,71 +62,64 @@ class Device:
             self._meter = None
 
     def known(self) -> dict[str, Any]:
-        """What a GPU that is lost can no longer tell."""
+        """Return what was read before the GPU was lost."""
         return dict(self._constant)
 
     def read(self, now: float) -> dict[str, Any]:
-        """Raises Lost and Broken. What a call does not give is None."""
+        """Read the GPU; None for what is not supported. Raises Lost and NvmlBroken."""
         if not self._constant:
-            # Both are the keys by which all else is told: without them there is no reading.
-            self._constant = {key: self._ask(call) for key, call in self._constants()}
+            nvml = self._nvml
+            self._constant = {"uuid": self._query(nvml.uuid), "name": self._query(nvml.name)}
         facts = self._core()
         facts.update(self._counters())
         if now - self._tensor_at >= self._tensor_seconds:
             self._tensor, self._tensor_at = self._tensor_now(), now
         if now - self._rare_at >= RARELY_SECONDS:
-            self._rare, self._rare_at = self._seldom(), now
+            replays = self._query(self._nvml.pcie_replays)
+            self._rare = {"pcie_replays": replays, "nvlink_errors": self._link_errors()}
+            self._rare_at = now
         return {**self._constant, **facts, "tensor_active": self._tensor, **self._rare}
 
-    def _constants(self) -> Sequence[tuple[str, Callable[[Any], Any]]]:
-        return (("uuid", self._nvml.uuid), ("name", self._nvml.name))
-
     def _core(self) -> dict[str, Any]:
-        """What every GPU can tell. None of it, but unknown errors: it is lost."""
+        """Read what every GPU supports; if all of it fails with unknown errors, the GPU is lost."""
         self._unclear = 0
         nvml = self._nvml
-        used, total = self._ask(nvml.memory) or (None, None)
+        used, total = self._query(nvml.memory) or (None, None)
         facts = {
-            "utilization": self._ask(nvml.utilization),
+            "utilization": self._query(nvml.utilization),
             "memory_used_bytes": used,
             "memory_total_bytes": total,
-            "power_watts": self._ask(nvml.power_watts),
-            "temperature_celsius": self._ask(nvml.temperature_celsius),
+            "power_watts": self._query(nvml.power_watts),
+            "temperature_celsius": self._query(nvml.temperature_celsius),
         }
         is_silent = self._unclear and all(value is None for value in facts.values())
         self._unclear_looks = self._unclear_looks + 1 if is_silent else 0
         if self._unclear_looks >= _UNCLEAR_LIMIT:
-            raise Lost(UNKNOWN_ERROR, "Unknown Error, whatever it is asked")
+            raise Lost(UNKNOWN_ERROR, "Unknown Error in every call")
         return facts
 
     def _counters(self) -> dict[str, Any]:
         nvml = self._nvml
-        rows = self._ask(nvml.remapped_rows)
+        rows = self._query(nvml.remapped_rows)
         by_field = [(field, 0) for field, _ in THROTTLE_TIMES] + [(RECOVERY_ACTION, 0)]
         *times, action = self._fields(by_field)
         held = zip((name for _, name in THROTTLE_TIMES), times)
         return {
-            "sm_clock_hz": self._ask(nvml.sm_clock_hz),
-            "power_limit_watts": self._ask(nvml.power_limit_watts),
-            "throttle": self._ask(nvml.throttle),
+            "sm_clock_hz": self._query(nvml.sm_clock_hz),
+            "power_limit_watts": self._query(nvml.power_limit_watts),
+            "throttle": self._query(nvml.throttle),
             "throttled_seconds": {name: ns / 1e9 for name, ns in held if ns is not None},
-            "ecc_uncorrected": self._ask(lambda device: nvml.ecc_errors(device, False)),
-            "ecc_corrected": self._ask(lambda device: nvml.ecc_errors(device, True)),
+            "ecc_uncorrected": self._query(lambda device: nvml.ecc_errors(device, False)),
+            "ecc_corrected": self._query(lambda device: nvml.ecc_errors(device, True)),
             "remapped_rows": rows and {"corrected": rows[0], "uncorrected": rows[1]},
             "remap_pending": None if rows is None else rows[2],
             "remap_failed": None if rows is None else rows[3],
             "recovery_action": None if action is None else int(action),
-            "pids": self._ask(nvml.pids),
-        }
-
-    def _seldom(self) -> dict[str, Any]:
-        return {
-            "pcie_replays": self._ask(self._nvml.pcie_replays),
-            "nvlink_errors": self._link_errors(),
+            "pids": self._query(nvml.pids),
         }
 
     def _link_errors(self) -> dict[str, int]:
-        """Over all links that count; empty where there is none, or none can be asked."""
+        """Sum the errors over all links; empty if there are none or they cannot be read."""
         links = int(self._fields([(LINK_COUNT, 0)])[0] or 0)
         for table in (NVLINK_ERRORS, NVLINK5_ERRORS):
             found: dict[str, int] = {}
@@ -148,17 +135,17 @@ class Device:
     def _fields(self, wanted: Sequence[tuple[int, int]]) -> list[float | None]:
         if not wanted:
             return []
-        found = self._ask(lambda device: self._nvml.fields(device, wanted))
+        found = self._query(lambda device: self._nvml.fields(device, wanted))
         return [None] * len(wanted) if found is None else found
 
     def _tensor_now(self) -> float | None:
         if not self._is_metered:
             self._is_metered = True
-            self._meter = self._ask(self._nvml.tensor_meter)
+            self._meter = self._query(self._nvml.tensor_meter)
         meter = self._meter
-        return None if meter is None else self._ask(lambda _: meter.read())
+        return None if meter is None else self._query(lambda _: meter.read())
 
-    def _ask(self, call: Callable[[Any], T]) -> T | None:
+    def _query(self, call: Callable[[Any], T]) -> T | None:
         try:
             return call(self._handle)
         except Unclear:
@@ -168,12 +155,18 @@ class Device:
 
 _KEPT = 8
 _EVENTS_AGAIN_SECONDS = (1.0, 30.0)
-"""A wait that fails, as it does when a GPU falls off the bus, is tried again at once: the others
-are still there. One that fails at every try is tried ever more rarely."""
+"""Pauses between waits: one that fails as a GPU falls off the bus is repeated soon, for the
+others.
+"""
 _STOP_SECONDS = 5.0
 
 
 class GpuEvents:
+    """The last events of each GPU with their times, and the thread that waits for them.
+
+    Several are kept: the Xid that is the cause comes a moment before its consequences.
+    """
+
     def __init__(self) -> None:
         self._xids: dict[int, deque[tuple[int, float]]] = {}
         self._others: dict[int, deque[tuple[str, float]]] = {}
@@ -188,7 +181,7 @@ class GpuEvents:
         self._thread.start()
 
     def stop(self) -> bool:
-        """Whether nobody waits for events any more; False: the wait hangs."""
+        """Stop the thread; return False if it hangs."""
         self._over.set()
         if self._thread is not None:
             self._thread.join(_STOP_SECONDS)
@@ -209,9 +202,8 @@ class GpuEvents:
         pause = shortest
         while not over.is_set():
             began = time.monotonic()
-            with contextlib.suppress(
-                NvmlBroken, Lost, Unclear
-            ):  # whoever samples sees and says them
+            # The sampler meets and reports the same errors.
+            with contextlib.suppress(NvmlBroken, Lost, Unclear):
                 nvml.watch_events(devices, self._record, over.is_set)
             if time.monotonic() - began > longest:
                 pause = shortest
@@ -226,8 +218,7 @@ class GpuEvents:
 
 
 OK, ABSENT, FAILED = "ok", "absent", "failed"
-TENSOR_SECONDS = 2.0
-"""A read costs 1.3 ms for each GPU: half a percent of a core for eight."""
+TENSOR_SECONDS = 2.0  # A read costs 1.3 ms per GPU: half a percent of a core for eight
 _AGAIN_SECONDS = 10.0
 _ABSENT_SECONDS = 60.0
 _LONGEST_SECONDS = 300.0
@@ -241,7 +232,7 @@ class GpuSampler:
         tensor_seconds: float = TENSOR_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing is opened before the first sample: that too may hang."""
+        """Opens nothing before the first sample: that too may hang."""
         self._open_nvml = open_nvml
         self._tensor_seconds = tensor_seconds
         self._clock = clock
@@ -249,22 +240,22 @@ class GpuSampler:
         self._driver: str | None = None
         self._devices: list[Device | Lost | None] = []
         self._events = GpuEvents()
-        self._state, self._reason = ABSENT, "not looked yet"
+        self._state, self._reason = ABSENT, "not sampled yet"
         self._again_at = float("-inf")
         self._pause = _AGAIN_SECONDS
-        self._asked_at: float | None = None
+        self._called_at: float | None = None
 
     def waiting_seconds(self) -> float:
-        """How long the sample that is being taken has taken so far; 0 where none is."""
-        asked_at = self._asked_at
-        return 0.0 if asked_at is None else self._clock() - asked_at
+        """Return how long the current sample has taken so far; 0 without one."""
+        called_at = self._called_at
+        return 0.0 if called_at is None else self._clock() - called_at
 
     def sample(self) -> dict[str, Any]:
-        self._asked_at = self._clock()
+        self._called_at = self._clock()
         try:
             return self._sample()
         finally:
-            self._asked_at = None
+            self._called_at = None
 
     def close(self) -> None:
         self._shut()
@@ -274,7 +265,7 @@ class GpuSampler:
         if self._nvml is None and self._clock() >= self._again_at:
             self._open()
         if self._nvml is None:
-            return self._document(self._state, self._reason, [])
+            return document(self._state, self._reason, self._driver, [], self._clock)
         try:
             gpus = [
                 self._gpu(index, each)
@@ -283,12 +274,10 @@ class GpuSampler:
             ]
         except NvmlBroken as error:
             self._fail(FAILED, str(error))
-            return self._document(FAILED, self._reason, [])
+            return document(FAILED, self._reason, self._driver, [], self._clock)
         errors = [f"GPU {each['index']}: {each['error']}" for each in gpus if each["error"]]
-        return self._document(FAILED if errors else OK, "; ".join(errors), gpus)
-
-    def _document(self, state: str, reason: str, gpus: list[Any]) -> dict[str, Any]:
-        return document(state, reason, self._driver, gpus, self._clock)
+        state = FAILED if errors else OK
+        return document(state, "; ".join(errors), self._driver, gpus, self._clock)
 
     def _gpu(self, index: int, device: Device | Lost) -> dict[str, Any]:
         facts = {"index": index, "error": None, "error_code": None, **self._events.of(index)}
@@ -316,17 +305,17 @@ class GpuSampler:
         except (NvmlBroken, Lost, Unclear) as error:
             self._fail(FAILED, str(error))
             return
-        self._devices = [self._device(nvml, each) for each in handles]
+        self._devices = [
+            each
+            if each is None or isinstance(each, Lost)
+            else Device(nvml, each, self._tensor_seconds)
+            for each in handles
+        ]
         if all(each is None for each in self._devices):
             self._fail(ABSENT, "there is no GPU")
             return
         self._pause = _AGAIN_SECONDS
         self._events.start(nvml, handles)
-
-    def _device(self, nvml: Nvml, handle: Any) -> Device | Lost | None:
-        if handle is None or isinstance(handle, Lost):
-            return handle
-        return Device(nvml, handle, self._tensor_seconds)
 
     def _fail(self, state: str, reason: str) -> None:
         self._shut()
@@ -336,7 +325,7 @@ class GpuSampler:
         self._again_at = self._clock() + pause
 
     def _shut(self) -> None:
-        """What still waits for an event inside NVML would fall with it: then it stays open."""
+        """Close NVML, unless a thread still waits inside it, which would crash."""
         nvml, self._nvml = self._nvml, None
         if nvml is None or not self._events.stop():
             return

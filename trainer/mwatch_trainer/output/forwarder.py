@@ -1,15 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The output of one attempt: through the pump to where it would have gone, and into the log.
+"""The output of one attempt: through the pump to its destination, and into the log.
 
-Without a pump (no process can be had) the child keeps the wrapper's own stdout and stderr: nothing
-is copied then, and nothing else is lost.
-
-The pipes between one child, the pump that carries its output on, and the wrapper's copy.
-
-Where stdout and stderr of the wrapper are one file, the child gets one pipe for both, so that even
-their order is as it would be without mwatch. The wrapper holds the reading ends open: if the pump
-dies, the child waits for the next one instead of being killed by SIGPIPE.
+If the pump cannot be started, the child keeps the wrapper's own stdout and stderr, and nothing is
+copied.
 """
 
 from __future__ import annotations
@@ -34,15 +28,13 @@ STDOUT, STDERR = 1, 2
 
 
 class StreamCounts(NamedTuple):
-    """Of one stream, in bytes."""
+    """Bytes of one stream."""
 
     is_idle: int
     read: int = 0
     passed: int = 0
-    lost: int = 0
-    """Could not be written to where they should go."""
-    dropped: int = 0
-    """Not copied, because the copy was too slow."""
+    lost: int = 0  # could not be written to their destination
+    dropped: int = 0  # not copied, because the copy was too slow
     waiting: int = 0
 
 
@@ -52,12 +44,17 @@ class Pipe(NamedTuple):
 
 
 class Tee:
-    """Raises OSError where a pipe or the process cannot be had; nothing is left open then."""
+    """The pipes between the child, the pump that forwards its output, and the wrapper's copy.
+
+    If the wrapper's stdout and stderr are one file, the child gets one pipe for both, so that even
+    their order is as without mwatch. The wrapper holds the reading ends open: if the pump dies, the
+    child waits for the next one instead of being killed by SIGPIPE.
+    """
 
     def __init__(self) -> None:
+        """Raises OSError if a pipe or process cannot be created; then nothing is left open."""
         self.mark = f"mwatch-gap:{os.urandom(12).hex()}:"
-        self.copies: list[int] = []
-        """Reading ends for the copy, to be closed by whoever reads them."""
+        self.copies: list[int] = []  # reading ends for the copy, closed by their reader
         self._sinks: list[int] = []
         self._sources: list[Pipe] = []
         self._shared_fd, self._shared = -1, mmap.mmap(-1, 1)
@@ -77,7 +74,6 @@ class Tee:
 
     @property
     def stdout(self) -> int:
-        """For the child."""
         return self._sources[0].writing
 
     @property
@@ -85,7 +81,7 @@ class Tee:
         return self._sources[-1].writing
 
     def start_pump(self) -> None:
-        """The first, or another one where it died. Leaves its ends of the copy in `copies`."""
+        """Start the first pump, or another if it died; its copies are in `copies`."""
         copies: list[Pipe] = []
         self.copies = []
         try:
@@ -107,7 +103,9 @@ class Tee:
         self.copies = [each.reading for each in copies]
 
     def pump_here(self) -> None:
-        """In threads of the wrapper, where no pump can be had: then it may not be killed."""
+        """Pump in threads of the wrapper if no process can be started; then it must not be
+        killed.
+        """
         self.is_pumped_here = True
         self.copies = []
         for slot, (source, sink) in enumerate(zip(self._sources, self._sinks)):
@@ -121,7 +119,7 @@ class Tee:
             threading.Thread(target=stream.run, args=(mark,), daemon=True).start()
 
     def child_has_started(self) -> None:
-        """The child alone holds the writing ends from now on."""
+        """Leave the writing ends to the child alone."""
         _close(*(each.writing for each in self._sources))
         self._sources = [Pipe(each.reading, -1) for each in self._sources]
 
@@ -132,18 +130,18 @@ class Tee:
 
     @property
     def is_passed_on(self) -> bool:
-        """All that was written before this call has reached its sink."""
+        """Whether all that was written before this call has reached its destination."""
         try:
             if any(bytes_waiting(each.reading) for each in self._sources):
                 return False
         except OSError:
             return True
-        # Empty first, idle second: the pump says that it is busy before it empties the pipe.
+        # Empty first, idle second: the pump sets busy before it empties the pipe.
         return all(each.is_idle for each in self.counts())
 
     @property
     def is_copied(self) -> bool:
-        """The pump holds nothing back for the copy."""
+        """Whether the pump holds nothing back for the copy."""
         return not any(each.waiting for each in self.counts())
 
     def close(self) -> None:
@@ -206,7 +204,7 @@ class Output:
         self._log = log
         self._pumps = 1
         self.tee: Tee | None = None
-        put = log.put if log is not None else _nowhere
+        put = log.put if log is not None else (lambda _: None)
         self._copy = LineCopy(feed, put, lambda: Scrubber(patterns))
         try:
             self.tee = Tee()
@@ -233,7 +231,7 @@ class Output:
         return process.pid if process is not None and process.returncode is None else None
 
     def look_after_pump(self) -> None:
-        """Another one where it was killed: the child would wait for ever with its pipe full."""
+        """Replace a killed pump: the child would block on its full pipe."""
         tee = self.tee
         if tee is None or self.pump_pid is not None or tee.is_pumped_here:
             return
@@ -263,9 +261,11 @@ class Output:
         }
 
     def finish(self, is_over: Callable[[], bool]) -> None:
-        """Until all that the child printed has reached its sink, or `is_over`; then the copy."""
+        """Wait until the child's output has reached its destination, or `is_over`; then finish
+        the copy.
+        """
         tee = self.tee
-        self._copy.hurry()
+        self._copy.lift_limit()
         while tee is not None and not tee.is_passed_on and not is_over():
             self._reaper.reap()
             self.look_after_pump()
@@ -280,7 +280,7 @@ class Output:
             self._log.drain(_DISK_SECONDS)
 
     def close(self, seconds: float) -> None:
-        """Waits that long for the pump to see its end; it may outlive us."""
+        """Wait this long for the pump to see its end; it may outlive the wrapper."""
         if self.tee is None:
             return
         until = time.monotonic() + seconds
@@ -293,7 +293,3 @@ class Output:
         if tee.process is not None and tee.process.returncode is None:
             self._reaper.watch(tee.process)
         self._copy.add(tee.copies, tee.mark)
-
-
-def _nowhere(_data: bytes) -> None:
-    pass

@@ -1,29 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The thread that takes the copy of the output: whole lines, scrubbed, read for us, to the log.
+"""The copy of the output: split into whole lines, scrubbed, read by the wrapper, written to the
+log.
 
-It is held to a share of a core. Where the trainer prints more than that, the pump drops the oldest
-and marks the gap; a line in the log says how much is missing.
-
-Chunks of one stream into whole lines, over the gaps that the pump marks.
-
-A line that a gap cut is left out on both sides: half of a number reads like a number. A line that
-never ends is cut at a blank, so that a word of it, which may be a secret, stays whole.
-
-Holds a thread of ours to a small share of one core, which belongs to the trainer.
-
-A burst (the start of a job, a traceback of every rank) is free; only what goes on is held back.
-
-A log file that is rotated by rename and never grows beyond its bound.
-
-`trainer.log` is the newest, `trainer.log.1` the one before. Every file begins at the start of a
-line. A call may block as the disk does: whoever must not wait calls from a thread.
-
-Writes the copy of the trainer's output from a thread, so that nobody waits for the disk.
-
-A disk that is slow or hangs: what has no room in the queue is dropped, the oldest first. A disk
-that is full: what cannot be written is dropped. Both are counted, and the log says so itself in
-one line as soon as it can be written again.
+The copying thread is limited to a share of a core. If the trainer prints more, the pump drops the
+oldest output and marks the gap; a line in the log says how much is missing.
 """
 
 from __future__ import annotations
@@ -49,17 +30,21 @@ _BLANKS = (b" ", b"\t", b"\r")
 
 
 class LineSplitter:
+    """Splits chunks of one stream into whole lines, across the gaps that the pump marks.
+
+    A line cut by a gap is dropped on both sides: half of a number reads like a number. A line that
+    never ends is cut at a blank, so that a word, which may be a secret, stays whole.
+    """
+
     def __init__(self, mark: str) -> None:
         self._mark = mark.encode()
         self._gap = re.compile(re.escape(self._mark) + rb"([0-9]+)" + re.escape(MARK_TAIL))
         self._pending = b""
-        self._is_cut = False
-        """The start of the line that comes is lost."""
-        self.missed = 0
-        """Bytes in gaps so far."""
+        self._is_cut = False  # the start of the next line is lost
+        self.missed = 0  # bytes in gaps so far
 
     def feed(self, data: bytes) -> bytes:
-        """The whole lines so far, each with its newline."""
+        """Return the whole lines so far, each with its newline."""
         end = data.rfind(b"\n") + 1
         if not end:
             self._pending += data
@@ -71,7 +56,7 @@ class LineSplitter:
         return whole + self._cut_endless() if len(self._pending) > MAX_LINE_BYTES else whole
 
     def finish(self) -> bytes:
-        """The last line where it has no newline; it gets one."""
+        """Return the last line if it has no newline; add one."""
         rest, self._pending = self._pending, b""
         if not rest or self._is_cut or self._mark in rest:
             return b""
@@ -99,7 +84,7 @@ class LineSplitter:
 
     def _cut_endless(self) -> bytes:
         pending = self._pending
-        if self._mark in pending:  # its tail has not come yet
+        if self._mark in pending:  # its tail is not read yet
             self._pending = pending[pending.find(self._mark) :]
             return b""
         if self._is_cut:
@@ -117,26 +102,28 @@ BURST_SECONDS = 0.25
 
 
 class CpuLimit:
-    """Belongs to the thread that calls `hold`."""
+    """Limits the calling thread to a small share of one core, which belongs to the trainer.
+
+    A burst (the start of a job, a traceback of every rank) is free.
+    """
 
     def __init__(self) -> None:
-        self._hurry = threading.Event()
+        self._lifted = threading.Event()
         self._allowance = BURST_SECONDS
         self._at = time.monotonic()
         self._cpu = 0.0
 
     def hold(self) -> None:
-        """Sleeps for as long as this thread was over its share; not any more after `hurry`."""
+        """Sleep for as long as this thread exceeded its share, unless the limit is lifted."""
         now, cpu = time.monotonic(), time.thread_time()
         earned = (now - self._at) * SHARE
         self._allowance = min(self._allowance + earned - (cpu - self._cpu), BURST_SECONDS)
         self._at, self._cpu = now, cpu
         if self._allowance < 0:
-            self._hurry.wait(min(-self._allowance / SHARE, 1.0))
+            self._lifted.wait(min(-self._allowance / SHARE, 1.0))
 
-    def hurry(self) -> None:
-        """From now on all that is left is done at once: the trainer has ended."""
-        self._hurry.set()
+    def lift(self) -> None:
+        self._lifted.set()
 
 
 _READ_BYTES = 1 << 18
@@ -146,15 +133,13 @@ _LOOK_SECONDS = 0.2
 class _Stream:
     def __init__(self, fd: int, place: int, mark: str, scrubber: Scrubber) -> None:
         self.fd = fd
-        self.place = place
-        """Of stdout before that of stderr."""
+        self.place = place  # stdout before stderr
         self.lines = LineSplitter(mark)
         self.scrubber = scrubber
 
 
 class LineCopy:
-    """`feed` sees every line as it is copied: what it finds is told, too. `put` takes the log's
-    bytes."""
+    """`feed` gets every scrubbed line, `put` the bytes for the log."""
 
     def __init__(
         self,
@@ -163,9 +148,8 @@ class LineCopy:
         new_scrubber: Callable[[], Scrubber],
     ) -> None:
         self.copied = 0
-        self.missed = 0
         self._feed, self._put, self._new_scrubber = feed, put, new_scrubber
-        self._pace = CpuLimit()
+        self._cpu_limit = CpuLimit()
         self._streams: dict[int, _Stream] = {}
         self._is_busy = False
         self._is_ending = False
@@ -174,31 +158,27 @@ class LineCopy:
         self._thread.start()
 
     def add(self, fds: Sequence[int], mark: str) -> None:
-        """Takes the file descriptors over, and closes each at its end."""
+        """Take over the file descriptors, and close each at its end."""
         for place, fd in enumerate(fds):
             stream = _Stream(fd, place, mark, self._new_scrubber())
             self._streams[fd] = stream
             self._selector.register(fd, selectors.EVENT_READ, stream)
 
-    def hurry(self) -> None:
-        """The trainer has ended: its cores are free."""
-        self._pace.hurry()
+    def lift_limit(self) -> None:
+        """Copy at full speed: the trainer has ended, and its cores are free."""
+        self._cpu_limit.lift()
 
-    def finish(self, seconds: float) -> bool:
-        """Takes what is there without pace; whether that was all of it within the time."""
-        self.hurry()
+    def finish(self, seconds: float) -> None:
+        """Copy what is left, without a CPU limit, within the time."""
+        self.lift_limit()
         until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            if self._is_empty():
-                break
+        while not self._is_empty() and time.monotonic() < until:
             time.sleep(0.005)
-        is_all = self._is_empty()
         self._is_ending = True
         self._thread.join(max(until - time.monotonic(), 2 * _LOOK_SECONDS))
-        return is_all
 
     def _is_empty(self) -> bool:
-        # The pipe first: the thread says that it is busy before it empties one.
+        # The pipe first: the thread sets busy before it empties one.
         for fd in list(self._streams):
             try:
                 if bytes_waiting(fd):
@@ -208,14 +188,14 @@ class LineCopy:
         return not self._is_busy
 
     def _run(self) -> None:
-        _step_back()
+        _lower_priority()
         while not self._is_ending:
-            # What waits on both at once has no order: what was printed before an error comes first.
+            # Output waiting on both has no order: what was printed before an error comes first.
             for key, _ in sorted(self._selector.select(_LOOK_SECONDS), key=_place):
                 self._is_busy = True
                 self._take(key.data)
             self._is_busy = False
-            self._pace.hold()
+            self._cpu_limit.hold()
         for stream in list(self._streams.values()):
             self._end(stream)
         self._selector.close()
@@ -228,11 +208,10 @@ class LineCopy:
         if not data:
             self._end(stream)
             return
-        missed = stream.lines.missed
+        before = stream.lines.missed
         self._use(stream, stream.lines.feed(data))
-        if stream.lines.missed > missed:
-            missed = stream.lines.missed - missed
-            self.missed += missed
+        missed = stream.lines.missed - before
+        if missed:
             self._put(b"mwatch-run: %d bytes were printed too fast to be copied\n" % missed)
 
     def _end(self, stream: _Stream) -> None:
@@ -256,7 +235,7 @@ def _place(ready: tuple[selectors.SelectorKey, int]) -> int:
     return place
 
 
-def _step_back() -> None:
+def _lower_priority() -> None:
     """Lower the priority of this thread alone."""
     with contextlib.suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
@@ -266,6 +245,12 @@ KEPT_FILES = 4
 
 
 class RotatedFile:
+    """A log file that is rotated by rename and limited in size. A call may block as the disk does.
+
+    `trainer.log` is the newest, `trainer.log.1` the one before. Every file begins at the start of a
+    line.
+    """
+
     def __init__(self, path: str, total_bytes: int) -> None:
         self.error = ""
         self._path = path
@@ -275,7 +260,7 @@ class RotatedFile:
         self._is_at_line_start = True
 
     def write(self, data: bytes) -> int:
-        """Whole lines; how many bytes of them were written. What stopped it is in `error`."""
+        """Write whole lines; return the number of bytes written. A failure is in `error`."""
         written = 0
         self.error = ""
         while written < len(data) and not self.error:
@@ -286,8 +271,11 @@ class RotatedFile:
         return written
 
     def _write_some(self, data: bytes) -> int:
-        """As many whole lines as fit into the file, or into the next one; or a part of one."""
-        self._open_where_needed()
+        """Write as many whole lines as fit into this file, or the next one; or a part of one."""
+        if self._fd >= 0 and not self._is_in_place():
+            self.close()
+        if self._fd < 0:
+            self._open()
         end = data.rfind(b"\n", 0, max(self._limit - self._size, 0)) + 1
         if not end and self._size:
             self._rotate()
@@ -307,14 +295,8 @@ class RotatedFile:
                 os.close(self._fd)
             self._fd = -1
 
-    def _open_where_needed(self) -> None:
-        if self._fd >= 0 and not self._is_in_place():
-            self.close()
-        if self._fd < 0:
-            self._open()
-
     def _is_in_place(self) -> bool:
-        """Somebody may have moved or removed it: what follows would be seen by nobody."""
+        """Return False if the file was moved or removed."""
         try:
             return os.path.samestat(os.stat(self._path), os.fstat(self._fd))
         except OSError:
@@ -338,7 +320,7 @@ class RotatedFile:
 
 
 def _last_byte(path: str) -> bytes:
-    """Of a file whose writer was killed in the middle of a line."""
+    """Read the end of a file whose writer may have been killed in the middle of a line."""
     try:
         with open(path, "rb") as file:
             file.seek(-1, os.SEEK_END)
@@ -353,11 +335,16 @@ _MISSING = b"mwatch-run: %d bytes are missing here: the disk was slow or full\n"
 
 
 class LogWriter:
+    """Writes the copy of the trainer's output in a thread, so that nothing waits for the disk.
+
+    If the disk is slow or hangs, the oldest in the queue is dropped; if it is full, what cannot be
+    written. Both are counted, and reported in the log as soon as it can be written again.
+    """
+
     def __init__(self, path: str, total_bytes: int) -> None:
         self.written = 0
         self.dropped = 0
-        self.error = ""
-        """Why the last write failed; empty where it did not."""
+        self.error = ""  # why the last write failed, if it did
         self._reported_drops = 0
         self._file = RotatedFile(path, total_bytes)
         self._queue: deque[bytes] = deque()
@@ -370,7 +357,7 @@ class LogWriter:
         self._thread.start()
 
     def put(self, data: bytes) -> None:
-        """Whole lines. Never waits for the disk."""
+        """Queue whole lines. Never waits for the disk."""
         if not data:
             return
         with self._changed:
@@ -383,20 +370,20 @@ class LogWriter:
             self._changed.notify_all()
 
     def drain(self, seconds: float) -> bool:
-        """Whether all that was put is written or dropped within that time; a disk that was not
-        done once is not waited for again."""
+        """Wait until all is written or dropped, unless the disk timed out before; return whether
+        it is.
+        """
         with self._changed:
             limit = 0.0 if self._is_stuck else seconds
             is_done = self._changed.wait_for(lambda: not self._waiting + self._in_hand, limit)
             self._is_stuck = not is_done
         return is_done
 
-    def close(self, seconds: float) -> bool:
-        is_drained = self.drain(seconds)
+    def close(self, seconds: float) -> None:
+        self.drain(seconds)
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
-        return is_drained
 
     def _run(self) -> None:
         while True:

@@ -1,15 +1,15 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A process of its own that carries the trainer's output to where it would have gone.
+"""A helper process that passes the trainer's output on to its destination.
 
-It is apart from the wrapper so that the wrapper may be busy, broken or killed: a pipe that nobody
-reads would stop the trainer, and one without a reader would kill it by SIGPIPE.
+It is separate from the wrapper, which may be busy, broken or killed: a pipe that is not read would
+stop the trainer, and one without a reader would kill it by SIGPIPE.
 
-Each stream: what the trainer wrote is offered to the wrapper for its copy, without ever waiting,
-and then written to the sink, byte for byte. What the wrapper does not take in time waits in a
-backlog of a few MiB; when that is full the oldest goes, is counted, and a mark with the number
-stands in its place, so that the newest output, which tells why a trainer died, is always kept.
-A sink that is closed or full loses bytes, which are counted; the trainer writes on.
+Each chunk is offered to the wrapper for its copy, without waiting, and then written to the sink,
+byte for byte. What the wrapper does not take in time waits in a backlog of a few MiB; when it is
+full, the oldest is dropped and counted, and a mark with the number takes its place: the newest
+output, which shows why a trainer died, is always kept. A sink that is closed or full loses bytes,
+which are counted; the trainer is not blocked.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ _F_GETPIPE_SZ = 1032
 COUNTERS = struct.Struct("<6Q")
 """Of one stream: idle (1: nothing in hand), read, passed, lost, dropped from the copy, waiting."""
 MARK_TAIL = b" bytes were not copied\n"
-"""A gap in the copy is the mark, a number and this. It may stand behind the start of a line whose
-end is in the gap, and what follows it up to the next newline is the end of another."""
+"""A gap in the copy is the mark, a number and this. It may follow the start of a line whose end
+is in the gap; up to the next newline comes the end of another line.
+"""
 
 
 class PumpedStream:
@@ -100,13 +101,13 @@ class PumpedStream:
         while at < len(data) and self._is_sink_open:
             try:
                 at += os.write(self.sink, data[at:])
-            except BlockingIOError:  # somebody else made the sink non-blocking
+            except BlockingIOError:  # another process made the sink non-blocking
                 waiter = select.poll()
                 waiter.register(self.sink, select.POLLOUT)
                 waiter.poll(1000)
             except OSError as error:
                 self._is_sink_open = error.errno not in (errno.EPIPE, errno.EBADF)
-                break  # a full disk may have room again for the next chunk
+                break  # a full disk may have space again for the next chunk
         self.passed += at
         self.lost += len(data) - at
 
@@ -116,7 +117,7 @@ class PumpedStream:
 
 
 class Copy:
-    """The way to the wrapper, which may be slow, or gone."""
+    """The connection to the wrapper, which may be slow or gone."""
 
     def __init__(self, fd: int, mark: bytes) -> None:
         self.fd = fd
@@ -136,11 +137,11 @@ class Copy:
             self._keep(data[sent:])
 
     def push(self) -> None:
-        """As much of the backlog as is taken now."""
+        """Write as much of the backlog as is taken now."""
         while self._chunks and self._is_open:
             if self._gap:
                 mark = self._mark + str(self._gap).encode() + MARK_TAIL
-                if not self._write(memoryview(mark)):  # short enough to go whole or not at all
+                if not self._write(memoryview(mark)):  # short enough to be written whole or not
                     return
                 self._gap = 0
             first = self._chunks[0]
@@ -192,10 +193,10 @@ def _pipe_size(fd: int) -> int:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """MARK COUNTERS-FD, then SOURCE:SINK:COPY for each stream."""
+    """Run the pump: MARK COUNTERS-FD, then SOURCE:SINK:COPY for each stream."""
     for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
         with contextlib.suppress(OSError, ValueError):
-            signal.signal(number, signal.SIG_IGN)  # it ends when nobody can write any more
+            signal.signal(number, signal.SIG_IGN)  # it ends when all writers are gone
     mark = arguments[0].encode()
     texts = arguments[2:]
     shared = mmap.mmap(int(arguments[1]), COUNTERS.size * len(texts))
@@ -213,7 +214,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _run_or_die(stream: PumpedStream, mark: bytes) -> None:
-    """One stream alone must not stand still: the wrapper replaces a pump that has died."""
+    """End the process if one stream fails: the wrapper replaces a pump that has died."""
     try:
         stream.run(mark)
     except BaseException:

@@ -22,11 +22,9 @@ from typing import Any, Callable
 from mwatch_trainer import contract
 from mwatch_trainer.probe import stack
 
-DUMP_BYTES = 64 << 20
-"""Limit of one dump; the ranks of a node share it."""
+DUMP_BYTES = 64 << 20  # limit of one dump; the ranks of a node share it
 MAX_STACKS_BYTES = 1 << 20
-MAX_FLIGHT_BYTES = 8 << 20
-"""Limit of one rank."""
+MAX_FLIGHT_BYTES = 8 << 20  # limit of one rank
 _LOCAL_RANKS = "LOCAL_WORLD_SIZE"
 _MAX_THREADS = 256
 _ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}", re.ASCII)

@@ -192,8 +192,7 @@ class Probe:
         self._phases = PhaseReader()
         self._iterations = IterationReader(self._main)
         self._ticks = 0
-        self._identity: Identity | None = None
-        """None: this process is not known to be a rank yet."""
+        self._identity: Identity | None = None  # none: this process is not known to be a rank yet
         self._file: RecordFile | None = None
         self._signal: DumpSignal | None = None
         self._requests: Requests | None = None

@@ -31,29 +31,22 @@ SIZE = _HEAD.size + _BODY.size + _TAIL.size
 
 
 class ProbeRecord(NamedTuple):
-    attempt: int
-    """The wrapper's attempt number; torchrun's own restarts are in `restart_count`."""
+    attempt: int  # the wrapper's attempt number; torchrun's own restarts are in `restart_count`
     restart_count: int
     pid: int
-    started: int
-    """Start of the process in clock ticks since boot: tells a reused pid apart."""
+    started: int  # start of the process in clock ticks since boot: tells a reused pid apart
     rank: int
     local_rank: int
     world_size: int
-    iteration: int
-    """Number of finished iterations."""
-    monotonic: float
-    """When it was written, on this machine's clock."""
+    iteration: int  # number of finished iterations
+    monotonic: float  # when it was written, on this machine's clock
     time: float
     ticks: int
     dump_signal: int
     """A signal that makes the process write its stacks even when the GIL is held; 0: none."""
-    phase: str
-    """A phase of the job, or `collective`, `data`, `compute`; empty where unknown."""
-    stack: str
-    """A hash of the main thread's stack."""
-    where: str
-    """The innermost frame outside of libraries."""
+    phase: str  # A phase of the job, or `collective`, `data`, `compute`; empty where unknown
+    stack: str  # A hash of the main thread's stack
+    where: str  # the innermost frame outside of libraries
 
 
 def pack(record: ProbeRecord, sequence: int) -> bytes:

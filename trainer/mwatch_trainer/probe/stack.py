@@ -21,10 +21,8 @@ from binascii import crc32
 from types import CodeType, FrameType
 from typing import Any, Dict, List, Tuple
 
-MAX_DEPTH = 256
-"""A model of many layers under recomputation is about 150 deep."""
-LINES = 32
-"""So many innermost frames get a line number, which costs more than all the rest."""
+MAX_DEPTH = 256  # A model of many layers under recomputation is about 150 deep
+LINES = 32  # so many innermost frames get a line number, which costs more than all the rest
 _LIBRARIES = ("/torch/", "/lib/python3", "/mwatch_trainer/", "<frozen", "<string>")
 _SITE = "/site-packages/"
 _DULL = frozenset(("__torch_function__", "_call_impl", "_wrapped_call_impl", "<module>"))
@@ -32,8 +30,7 @@ _DULL = frozenset(("__torch_function__", "_call_impl", "_wrapped_call_impl", "<m
 
 Place = Tuple[CodeType, int, Dict[str, Any]]
 """The function, its line (0: not read), and its module's variables."""
-Stack = List[Place]
-"""Innermost first."""
+Stack = List[Place]  # innermost first
 
 
 def can_be_read() -> bool:
@@ -104,8 +101,7 @@ COMPUTE = "compute"
 UNKNOWN = ""
 
 _LOOP = "loop"
-_LAST_LOOP = "last loop"
-"""The program ends after it."""
+_LAST_LOOP = "last loop"  # the program ends after it
 _PREPARING = "preparing"
 _STEP = "step"
 _OUTER = frozenset((LOADING, SAVING, FINALIZING, EVALUATING, STOPPING))

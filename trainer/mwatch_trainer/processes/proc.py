@@ -34,8 +34,7 @@ class Process(NamedTuple):
     cpu_seconds: float
     rss_bytes: int
     threads: int
-    started: int
-    """Clock ticks since boot; with the pid it identifies one process."""
+    started: int  # clock ticks since boot; with the pid it identifies one process
 
 
 def read(pid: int, proc: str = "/proc") -> Process | None:

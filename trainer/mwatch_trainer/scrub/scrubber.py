@@ -117,8 +117,7 @@ _KEY_NEEDLE = b"-----begin"
 _NEEDLES = {
     needle: sum(1 << at for at, rule in enumerate(RULES) if needle in rule.needles)
     for needle in sorted({needle for rule in RULES for needle in rule.needles} | {_KEY_NEEDLE})
-}
-"""Each with its rules as bits."""
+}  # each with its rules as bits
 _BYTES = sorted(set(b"".join(_NEEDLES)))
 _MAX_KEY_LINES = 256
 VARIABLE = "MWATCH_SCRUB"

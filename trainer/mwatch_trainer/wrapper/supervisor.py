@@ -21,8 +21,7 @@ from mwatch_trainer.processes.proc import Process, Tree, all_processes, catches,
 from mwatch_trainer.processes.signals import ENDING, Signals, is_from_terminal, name_of
 
 SHELLS = ("bash", "sh", "dash", "ash", "busybox", "zsh", "ksh")
-AFTERWARDS_SECONDS = 5.0
-"""For what a script does after training, such as copying the log."""
+AFTERWARDS_SECONDS = 5.0  # for what a script does after training, such as copying the log
 _MAX_DEPTH = 16
 
 
