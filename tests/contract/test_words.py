@@ -42,7 +42,7 @@ NAMES_LEFT = frozenset(
         "engine",
         "remediate", "report", "runtime", "state",
     )
-) | {"mwatch_trainer/gpu"}  # fmt: skip
+)  # fmt: skip
 TEXTS_LEFT = frozenset(f"mwatch/{name}" for name in ("config", "model", "report"))
 
 
