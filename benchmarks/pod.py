@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mwatch_trainer import contract
-from mwatch_trainer.gpu.node_sampler import put
+from mwatch_trainer.gpu.sampler import put
 from mwatch_trainer.output.log_copy import RotatedFile
 from mwatch_trainer.probe.record_file import ProbeRecord, pack
 

@@ -21,7 +21,7 @@ from mwatch.model.finding import Cause
 from mwatch.model.incident import incident_id
 from mwatch_trainer.control.client import ask
 from mwatch_trainer.evidence.dumps import MAX_DUMPS, OLDER_BYTES, RECORDER_BYTES, DumpQuota
-from mwatch_trainer.evidence.incident_dirs import VOLUME_BYTES, folder_bytes
+from mwatch_trainer.evidence.incidents import VOLUME_BYTES, folder_bytes
 from mwatch_trainer.probe.dump import DUMP_BYTES
 from support.builders.evidence import Wrapper, filled_volume
 from support.runs.control_runs import controlled, token_file

@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.cluster.training import Kind
 from benchmarks.pod import Pod
 from mwatch_trainer import contract
-from mwatch_trainer.gpu.node_sampler import put
+from mwatch_trainer.gpu.sampler import put
 
 
 class SeedPod:

@@ -17,7 +17,7 @@ import pytest
 
 from mwatch.evidence.bundle import collect
 from mwatch_trainer import contract
-from mwatch_trainer.evidence.incident_dirs import MANIFEST
+from mwatch_trainer.evidence.incidents import MANIFEST
 from mwatch_trainer.probe.record_file import SIZE
 from support.builders.evidence import ID, SECRET, Wrapper, filled_volume, missing, refuse, save
 from support.builders.volume import write_attempt

@@ -14,7 +14,7 @@ import pytest
 
 from mwatch.evidence.bundle import Content, Missing
 from mwatch.evidence.offload import OffloadResult
-from mwatch_trainer.evidence.incident_dirs import MANIFEST
+from mwatch_trainer.evidence.incidents import MANIFEST
 from support.builders.evidence import ID, SECRET, Wrapper, filled_volume, missing, refuse, save
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from mwatch.evidence.offload import OffloadResult, OffPod
 from mwatch_trainer.control.client import ask
-from mwatch_trainer.evidence.incident_dirs import beside
+from mwatch_trainer.evidence.incidents import beside
 
 ID = "20260105T121314Z-a1-hang"
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from gpt.launch import Job, Nursery
+from mwatch_gpt.data.corpus import BadInput
 from mwatch_gpt.data.encoding import Encoder, EncodingOptions
 from mwatch_gpt.data.tokenizers import END_OF_DOCUMENT, TokenizerChoice
 from mwatch_gpt.data.tool import SAMPLE, read
-from mwatch_gpt.errors import BadInput
 
 
 def make(nursery: Nursery, folder: Path, *argv: str) -> tuple[int | None, str]:

@@ -18,7 +18,7 @@ from gpt.conversions import Stop, job, nothing, stop_after, stop_at_name
 from gpt.corpora import both, convert, json_lines, many
 from gpt.launch import ROOT
 from mwatch_gpt.data import conversion, tool
-from mwatch_gpt.errors import BadInput
+from mwatch_gpt.data.corpus import BadInput
 
 
 @pytest.mark.usefixtures("small_blocks")

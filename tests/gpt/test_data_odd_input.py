@@ -13,9 +13,8 @@ import pytest
 
 from gpt.corpora import ODD, both, convert, gpt2_files, json_lines, many
 from mwatch_gpt.data import conversion, corpus
-from mwatch_gpt.data.corpus import LineStart
+from mwatch_gpt.data.corpus import BadInput, LineStart
 from mwatch_gpt.data.tool import main
-from mwatch_gpt.errors import BadInput
 
 BOM = b"\xef\xbb\xbf"
 

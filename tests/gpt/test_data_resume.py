@@ -19,8 +19,8 @@ from gpt.conversions import Stop, job, nothing, stop_after, stop_at_name
 from gpt.corpora import both, convert, json_lines, many
 from gpt.launch import ROOT
 from mwatch_gpt.data import conversion
+from mwatch_gpt.data.corpus import BadInput
 from mwatch_gpt.data.writer import DatasetWriter, state_path
-from mwatch_gpt.errors import BadInput
 from support.waiting import PATIENCE, until
 
 

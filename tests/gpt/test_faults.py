@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from gpt.launch import Job, field
+from mwatch_trainer.checkpoint.files import CheckpointState
 from mwatch_trainer.checkpoint.listing import verify
-from mwatch_trainer.checkpoint.verdict import CheckpointState
 
 Train = Callable[..., Job]
 SHORT = "--distributed-timeout-seconds 4"

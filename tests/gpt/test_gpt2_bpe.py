@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt.corpora import ODD, PLAIN, gpt2_files, gpt2_tables
+from mwatch_gpt.data.corpus import BadInput
 from mwatch_gpt.data.tokenizers import END, Gpt2Tokenizer, byte_letters, merged
-from mwatch_gpt.errors import BadInput
 
 VOCABULARY, MERGES = gpt2_tables()
 RANKS = {pair: rank for rank, pair in enumerate(MERGES)}

@@ -15,8 +15,8 @@ from mwatch.config.catalogue import load
 from mwatch.model.event import Arguments, Checkpoint, Event, Iteration, Validation
 from mwatch.parse.grammar import Grammar
 from mwatch.parse.reader import Reader
+from mwatch_trainer.checkpoint.files import CheckpointState
 from mwatch_trainer.checkpoint.listing import list_checkpoints
-from mwatch_trainer.checkpoint.verdict import CheckpointState
 
 STAMP = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}"
 FLAGS = (

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from mwatch_trainer.evidence.incident_dirs import MANIFEST
+from mwatch_trainer.evidence.incidents import MANIFEST
 from support.runs.control_runs import Client, controlled, token_file
 from support.runs.wrapper_runs import LIMIT_SECONDS, attempt, child_pid, is_alive, running
 from support.waiting import until

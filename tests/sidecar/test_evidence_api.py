@@ -14,7 +14,7 @@ from mwatch.evidence.collector import EvidenceCollector
 from mwatch.evidence.incident_store import IncidentFiles
 from mwatch.evidence.offload import OffloadResult, OffPod
 from mwatch.sidecar.server import EvidenceApi
-from mwatch_trainer.evidence.incident_dirs import beside
+from mwatch_trainer.evidence.incidents import beside
 from support.waiting import until
 
 ID = "20260105T121314Z-a1-hang"

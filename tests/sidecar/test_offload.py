@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from mwatch_trainer.evidence.incident_dirs import MANIFEST, beside
+from mwatch_trainer.evidence.incidents import MANIFEST, beside
 from support.runs import live_runs, sidecar_runs, wrapper_runs
 from support.waiting import until
 

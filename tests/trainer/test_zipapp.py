@@ -86,7 +86,7 @@ def test_it_can_be_started_by_its_own_name_from_a_relative_path(tmp_path: Path, 
 
 @pytest.mark.parametrize(
     "missing",
-    ["wrapper/wrapper", "output/pump", "gpu/node_sampler", "attempt/prepare", "exits/explain"],
+    ["wrapper/wrapper", "output/pump", "gpu/sampler", "attempt/prepare", "exits/explain"],
 )
 def test_a_damaged_file_still_runs_the_command(tmp_path: Path, pyz: Path, missing: str) -> None:
     damaged = tmp_path / "damaged.pyz"

@@ -221,7 +221,6 @@ def _sharded_state(
 
 
 def load_checkpoint(run: RunState) -> None:
-    """Restore the run from its checkpoint, if there is one."""
     args = run.args
     with progress.during("loading"):
         root, iteration = _find(args)

@@ -57,7 +57,6 @@ def _batches(args: argparse.Namespace, consumed: int) -> Iterator[list[int]]:
 def build_iterators(
     args: argparse.Namespace, before_sample: Callable[[int], None]
 ) -> tuple[Any, Any, Any]:
-    """Return endless iterators over train, validation and test data from the current position."""
     print_rank_0("> building train, validation, and test datasets ...")
     evaluations = args.train_iters // args.eval_interval + 1
     sizes = [steps * args.global_batch_size for steps in _steps(args, evaluations)]

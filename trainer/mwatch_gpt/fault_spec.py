@@ -110,5 +110,4 @@ def parse(text: str) -> InjectedFault:
 
 
 def split(text: str) -> list[str]:
-    """Split an environment variable at blanks or commas."""
     return [part for part in re.split(r"[\s,]+", text) if part]

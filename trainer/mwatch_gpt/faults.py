@@ -52,7 +52,6 @@ def kill(seconds: float) -> None:
 
 
 def exhaust_memory(seconds: float) -> None:
-    """Request more memory than there is from torch, and let its error propagate."""
     if not torch.cuda.is_available():
         torch.empty(_MORE_THAN_ANY_MACHINE_BYTES, dtype=torch.uint8)
     held = []
@@ -140,7 +139,6 @@ class Injector:
             wait(fault.lasts_seconds)
 
     def loss_factor(self) -> float:
-        """Return the factor for the loss before the backward pass."""
         collapses = any(fault.kind is Kind.LOSS_SCALE_COLLAPSE for fault in self._begun)
         return _OVERFLOW if collapses else 1.0
 
@@ -150,7 +148,6 @@ class Injector:
 
     @contextlib.contextmanager
     def writing(self, path: str, step: int) -> Iterator[None]:
-        """Wraps the writing of one checkpoint file."""
         if fault := self._take(Kind.HANG_SAVE, step):
             wait(fault.lasts_seconds)
         if self._take(Kind.HALF_CHECKPOINT, step):
@@ -169,7 +166,6 @@ class Injector:
             cut_a_shard(folder)
 
     def exit_code(self, step: int) -> int | None:
-        """Return the code to exit with after this step, if any."""
         if self._take(Kind.EXIT_16, step):
             return 16
         return 0 if self._take(Kind.EXIT_0, step) else None

@@ -43,7 +43,6 @@ class CausalAttention(torch.nn.Module):  # type: ignore[misc]
 
 
 def build_model(args: argparse.Namespace, device: torch.device) -> tuple[Any, Any]:
-    """Return the wrapped model and its configuration."""
     print_rank_0("building GPT model ...")
     config = _config(args, device)
     model = GPTModel(
@@ -131,7 +130,6 @@ def _padded_vocabulary(args: argparse.Namespace) -> int:
 
 
 def build_optimizer(args: argparse.Namespace, model: Any) -> tuple[Any, Any]:
-    """Return the optimizer with its gradient scaler, and its learning-rate schedule."""
     config = OptimizerConfig(
         optimizer="adam",
         lr=args.lr,

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from mwatch_gpt.console import ProgressLog
 from mwatch_gpt.faults import Injector
-from mwatch_gpt.training_log import ProgressLog
 
 
 class _Running(NamedTuple):

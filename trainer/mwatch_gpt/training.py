@@ -28,6 +28,11 @@ from mwatch_gpt import datasets, model, progress
 from mwatch_gpt import device as parallel
 from mwatch_gpt.checkpointing import load_checkpoint, save_checkpoint
 from mwatch_gpt.console import (
+    ProgressLog,
+    StepResult,
+    TrainingLog,
+    flops_of_one_iteration,
+    open_writer,
     print_arguments,
     print_datetime,
     print_rank_0,
@@ -36,13 +41,6 @@ from mwatch_gpt.console import (
 )
 from mwatch_gpt.faults import Injector
 from mwatch_gpt.run_state import RunState, SignalFlag
-from mwatch_gpt.training_log import (
-    ProgressLog,
-    StepResult,
-    TrainingLog,
-    flops_of_one_iteration,
-    open_writer,
-)
 
 _LARGEST_EXPONENT = 20
 
@@ -200,8 +198,6 @@ def _leave(run: RunState, code: int) -> None:
 
 
 class ForwardStep:
-    """What Megatron's schedule calls for each micro-batch."""
-
     def __init__(self, run: RunState) -> None:
         self._run = run
         self._factor = run.faults.loss_factor()
@@ -223,7 +219,6 @@ class ForwardStep:
 
 
 def pass_batch(run: RunState, data_iterator: Any, *, forward_only: bool) -> Any:
-    """Run one global batch through Megatron's schedule."""
     return get_forward_backward_func()(
         forward_step_func=ForwardStep(run),
         data_iterator=data_iterator,

@@ -30,6 +30,7 @@ from mwatch.model.observation import StoredCheckpoint, StoredCheckpoints
 from mwatch.model.timeline import CheckpointStanding
 from mwatch.runtime.fanout import TimedOut, gather
 from mwatch.sources import checkpoint_dir
+from mwatch_trainer.checkpoint.files import CheckpointState
 from mwatch_trainer.checkpoint.listing import (
     NON_PERSISTENT,
     TRACKER,
@@ -39,7 +40,6 @@ from mwatch_trainer.checkpoint.listing import (
     list_checkpoints,
     looks_like_checkpoint,
 )
-from mwatch_trainer.checkpoint.verdict import CheckpointState
 
 RUNNING_SECONDS = 900.0
 """A file that changed within this time may belong to a running save; slow ones take minutes."""

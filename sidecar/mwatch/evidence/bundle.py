@@ -34,7 +34,7 @@ from mwatch_trainer.contract import (
     PROBE_FOLDER,
     PROBE_PREFIX,
 )
-from mwatch_trainer.evidence.incident_dirs import MANIFEST
+from mwatch_trainer.evidence.incidents import MANIFEST
 from mwatch_trainer.probe.record_file import SIZE, unpack
 from mwatch_trainer.scrub.scrubber import Scrubber
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from mwatch.model.incident import IncidentRecord, from_json, is_incident_id, to_json
 from mwatch.runtime.files import make_private_folder, write_private
-from mwatch_trainer.evidence.incident_dirs import MAX_BYTES, MAX_INCIDENTS, incident_names, prune
+from mwatch_trainer.evidence.incidents import MAX_BYTES, MAX_INCIDENTS, incident_names, prune
 from mwatch_trainer.scrub.scrubber import Scrubber
 
 FILE = "incident.json"

@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mwatch_trainer.evidence.incident_dirs import beside
-from mwatch_trainer.evidence.offload import NotCopied, copy
+from mwatch_trainer.evidence.incidents import NotCopied, beside, copy
 
 Ask = Callable[[Mapping[str, Any], float], Mapping[str, Any]]
 """Sends a request to the wrapper's control socket, with a time limit in seconds. OSError or

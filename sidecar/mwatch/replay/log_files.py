@@ -20,7 +20,7 @@ from mwatch.errors import InputError
 from mwatch.runtime.files import COMPRESSED, STDIN, looks_binary, shown
 from mwatch_trainer import contract
 from mwatch_trainer.checkpoint.listing import has_checkpoints
-from mwatch_trainer.evidence.incident_dirs import MANIFEST
+from mwatch_trainer.evidence.incidents import MANIFEST
 
 MAX_FILES = 256
 MAX_DEPTH = 6

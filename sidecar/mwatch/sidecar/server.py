@@ -24,7 +24,7 @@ from mwatch.model.incident import bundle_id, is_incident_id
 from mwatch.model.restart import RestartAnswer, RestartOrder, RestartOutcome
 from mwatch_trainer import contract
 from mwatch_trainer.control.client import ask
-from mwatch_trainer.evidence.incident_dirs import MANIFEST, folder_bytes
+from mwatch_trainer.evidence.incidents import MANIFEST, folder_bytes
 
 NAME = "sidecar.json"
 _KEEP_SECONDS = 10.0

@@ -24,6 +24,7 @@ from mwatch.model.timeline import BegunAttempt, Quarantine, Rollback, Timeline, 
 from mwatch.sources.background import BackgroundSource, Observations
 from mwatch.sources.pod_facts import disk_space
 from mwatch_trainer.checkpoint import timeline as file
+from mwatch_trainer.checkpoint.files import CheckpointState
 from mwatch_trainer.checkpoint.listing import (
     MAX_CHECKPOINTS,
     TRACKER,
@@ -33,7 +34,6 @@ from mwatch_trainer.checkpoint.listing import (
     read_tracker,
     verify,
 )
-from mwatch_trainer.checkpoint.verdict import CheckpointState
 
 PERIOD_SECONDS = 10.0
 LIMIT_SECONDS = 30.0

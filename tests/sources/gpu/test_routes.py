@@ -18,8 +18,7 @@ from mwatch.model.event import Fault
 from mwatch.model.reading import Absent, Failed, Ok
 from mwatch.sources.gpu.gpus import GpuSource, NvmlSource
 from mwatch_trainer import contract
-from mwatch_trainer.gpu.node_sampler import put
-from mwatch_trainer.gpu.sampler import GpuSampler
+from mwatch_trainer.gpu.sampler import GpuSampler, put
 from support.builders.job import entries
 from support.builders.nvml import FakeDriver
 from support.builders.volume import ManualClock, gpu, write_gpus

@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
+from mwatch_trainer.checkpoint.files import CheckpointState
 from mwatch_trainer.checkpoint.listing import ListedCheckpoint, list_checkpoints
-from mwatch_trainer.checkpoint.verdict import CheckpointState
 
 REAL_INDEX = Path(__file__).parents[2] / "data" / "core_v0.20-dot-metadata.bin"
 REAL_SHARD = "__0_0.distcp"

@@ -21,7 +21,7 @@ from mwatch.export.http.server import Server
 from mwatch.sidecar.server import EvidenceApi, restart_with_evidence
 from mwatch_trainer import contract
 from mwatch_trainer.control.client import ask
-from mwatch_trainer.evidence.incident_dirs import INCIDENTS, VOLUME_BYTES
+from mwatch_trainer.evidence.incidents import INCIDENTS, VOLUME_BYTES
 
 TOKEN = "0123456789abcdef-of-the-job"
 WAIT = 40.0

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from mwatch_trainer.checkpoint.files import CheckpointState, Format
 from mwatch_trainer.checkpoint.listing import list_checkpoints
-from mwatch_trainer.checkpoint.verdict import CheckpointState, Format
 from support.builders.checkpoint import (
     REAL_SHARD,
     REAL_SHARD_BYTES,

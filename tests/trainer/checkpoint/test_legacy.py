@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mwatch_trainer.checkpoint.files import CheckpointState, Format
 from mwatch_trainer.checkpoint.listing import list_checkpoints, verify
-from mwatch_trainer.checkpoint.verdict import CheckpointState, Format
 from support.builders.checkpoint import (
     OLD_TORCH,
     index_of,

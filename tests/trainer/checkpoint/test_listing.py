@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mwatch_trainer.checkpoint import listing
+from mwatch_trainer.checkpoint.files import CheckpointState
 from mwatch_trainer.checkpoint.listing import (
     FolderListing,
     has_checkpoints,
@@ -19,7 +20,6 @@ from mwatch_trainer.checkpoint.listing import (
     read_tracker,
     verify,
 )
-from mwatch_trainer.checkpoint.verdict import CheckpointState
 from support.builders.checkpoint import legacy, sparse, torch_dist, torch_file, track
 from support.unprivileged import unprivileged
 

@@ -16,8 +16,7 @@ import pytest
 
 from mwatch.model.incident import is_incident_id as is_incident_id_there
 from mwatch_trainer.control.client import ask
-from mwatch_trainer.evidence.incident_dirs import beside, is_incident_id, prune
-from mwatch_trainer.evidence.offload import NotCopied, copy
+from mwatch_trainer.evidence.incidents import NotCopied, beside, copy, is_incident_id, prune
 from support.runs.wrapper_runs import attempt, child_pid, descendants, is_alive, running
 from support.waiting import until
 
@@ -104,7 +103,7 @@ def copiers(wrapper: int) -> list[int]:
     found = []
     for pid in descendants(wrapper):
         with suppress(OSError):
-            if b"mwatch_trainer.evidence.offload" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"mwatch_trainer.evidence.incidents" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(pid)
     return found
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mwatch_trainer.gpu import node_sampler
+from mwatch_trainer.gpu import sampler
 from mwatch_trainer.gpu.nvml import Nvml, open_nvml
 from mwatch_trainer.gpu.sampler import GpuSampler
 from support.builders.nvml import FakeDriver, SamplerBench
@@ -85,11 +85,11 @@ def test_a_call_that_hangs_is_told_of_by_another_thread(
     assert is_open.wait(10)
     clock.now += 12.0
     path = tmp_path / "gpus.json"
-    assert node_sampler.report_hang(gpus.waiting_seconds, str(path))
+    assert sampler.report_hang(gpus.waiting_seconds, str(path))
     document = json.loads(path.read_text())
     assert (document["state"], document["gpus"]) == ("failed", [])
     assert document["reason"] == "NVML has not answered for 12 s"
     driver.unsay("hang=nvmlDeviceGetPowerUsage")
     look.join(10)
-    assert not node_sampler.report_hang(gpus.waiting_seconds, str(path))
+    assert not sampler.report_hang(gpus.waiting_seconds, str(path))
     gpus.close()

@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from mwatch_trainer.gpu.node_sampler import ProcessFacts, put
-from mwatch_trainer.gpu.sampler import GpuSampler
+from mwatch_trainer.gpu.sampler import GpuSampler, ProcessFacts, put
 from mwatch_trainer.processes import proc
 from mwatch_trainer.processes.proc import Process, Ranks, descendants, parse
 from support.runs.wrapper_runs import command, environ, is_alive, kill, python
@@ -77,7 +76,7 @@ def test_the_sampler_ends_with_the_wrapper(tmp_path: Path, wrapper: Any) -> None
     (sampler,) = [
         each
         for each in below(wrapper.pid)
-        if b"mwatch_trainer.gpu.node_sampler" in Path(f"/proc/{each}/cmdline").read_bytes()
+        if b"mwatch_trainer.gpu.sampler" in Path(f"/proc/{each}/cmdline").read_bytes()
     ]
     rest = [each for each in below(wrapper.pid) if each != sampler]
     wrapper.kill()

@@ -31,7 +31,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 @pytest.fixture
 def sampler(driver: FakeDriver, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     arguments = [str(tmp_path), str(os.getpid())]
-    process = start_helper("gpu.node_sampler", arguments, needs="pynvml")
+    process = start_helper("gpu.sampler", arguments, needs="pynvml")
     yield process
     process.kill()
     process.wait(10)

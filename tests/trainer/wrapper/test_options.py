@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import mwatch
-from mwatch_trainer.main import VERSION
+from mwatch_trainer.__main__ import VERSION
 from mwatch_trainer.wrapper.options import DEFAULT_GRACE_SECONDS, Options, parse
 from support.runs.wrapper_runs import LIMIT_SECONDS, command, environ, run
 

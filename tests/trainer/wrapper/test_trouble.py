@@ -51,7 +51,7 @@ def test_without_open_files_to_spare_the_command_runs_all_the_same(
 
 def test_where_no_pump_can_be_had_the_wrapper_carries_the_output_itself(tmp_path: Path) -> None:
     code = (
-        "import sys\nsys.executable = '/bin/false'\nfrom mwatch_trainer.main import main\n"
+        "import sys\nsys.executable = '/bin/false'\nfrom mwatch_trainer.__main__ import main\n"
         "sys.exit(main(sys.argv[1:]))"
     )
     printer = "for n in range(20000): print('%06d' % n)"

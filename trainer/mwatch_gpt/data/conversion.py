@@ -23,7 +23,7 @@ from contextlib import ExitStack, closing
 from multiprocessing import connection
 from typing import NamedTuple
 
-from mwatch_gpt.data.corpus import LineStart, TextBlock, blocks
+from mwatch_gpt.data.corpus import BadInput, Disturbed, LineStart, TextBlock, blocks
 from mwatch_gpt.data.encoding import (
     EncodedBlock,
     Encoder,
@@ -42,7 +42,6 @@ from mwatch_gpt.data.writer import (
     state_path,
     store_state,
 )
-from mwatch_gpt.errors import BadInput, Disturbed
 
 _AHEAD = 3
 _encoders: list[Encoder] = []  # of this worker

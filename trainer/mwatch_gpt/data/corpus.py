@@ -12,10 +12,26 @@ import io
 import os
 import zlib
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
-from mwatch_gpt.errors import BadInput, package
+
+class BadInput(ValueError):
+    pass
+
+
+class Disturbed(RuntimeError):
+    """A fault of the machine, not of the input: the same command continues when it is fixed."""
+
+
+def package(name: str, reason: str) -> Any:
+    """Import an optional package. Raises BadInput with the command that installs it."""
+    try:
+        return import_module(name)
+    except ImportError:
+        raise BadInput(f"{reason} needs the package {name}: pip install 'mwatch[data]'") from None
+
 
 _PACKED_BYTES = 1 << 13
 """Read at a time. Four bytes may unpack to 128 KiB, so a malicious file takes 256 MiB."""

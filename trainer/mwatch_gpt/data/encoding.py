@@ -14,9 +14,8 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from mwatch_gpt.data.corpus import TextBlock, is_json
+from mwatch_gpt.data.corpus import BadInput, TextBlock, is_json
 from mwatch_gpt.data.tokenizers import BYTES, Tokenizer, TokenizerChoice, build
-from mwatch_gpt.errors import BadInput
 
 SMALL_VOCABULARY = 65500  # below it Megatron writes a token in two bytes
 _SHOWN = 60
@@ -45,7 +44,6 @@ class EncodedBlock(NamedTuple):
 
 
 def typecode(vocab_size: int) -> str:
-    """Return the type of a token for `array`."""
     return "H" if vocab_size < SMALL_VOCABULARY else "i"
 
 
@@ -90,7 +88,6 @@ class Encoder:
         return self._wanted.keys
 
     def _encode(self, documents: list[list[str]]) -> Encoded:
-        """Encode documents, each a list of texts."""
         flat = [text for document in documents for text in document]
         found: Iterator[Sequence[int]] = iter(self._tokenizer.encode(flat))
         tokens, lengths, counts = array(self._code), array("i"), array("i")

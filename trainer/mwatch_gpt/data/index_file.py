@@ -20,7 +20,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from mwatch_gpt.errors import BadInput
+from mwatch_gpt.data.corpus import BadInput
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1

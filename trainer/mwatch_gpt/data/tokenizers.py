@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from mwatch_gpt.errors import BadInput, package
+from mwatch_gpt.data.corpus import BadInput, package
 
 END_OF_DOCUMENT = 256
 PADDING = 257
@@ -182,7 +182,6 @@ class TokenizerChoice(NamedTuple):
         return [_tokenizer_json(self.model)] if self.type == HUGGING_FACE and self.model else []
 
     def fingerprint(self) -> str:
-        """Return a hash that changes with any file."""
         kind = (self.type, self.eod_token, self.add_special_tokens)
         found = hashlib.sha256(repr(kind).encode())
         for path in self.files:
@@ -191,8 +190,6 @@ class TokenizerChoice(NamedTuple):
 
 
 class _FromFile:
-    """Any tokenizer of the package `tokenizers`."""
-
     def __init__(self, inner: Any, eod: int | None, *, add_special_tokens: bool) -> None:
         inner.no_truncation()
         inner.no_padding()
@@ -207,7 +204,6 @@ class _FromFile:
 
 
 def build(choice: TokenizerChoice) -> Tokenizer:
-    """Load the tokenizer. Raises BadInput."""
     if choice.type == BYTES:
         return ByteTokenizer()
     if choice.type == GPT2:

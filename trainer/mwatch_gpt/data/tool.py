@@ -18,11 +18,10 @@ from pathlib import Path
 
 from mwatch_gpt.data import index_file
 from mwatch_gpt.data.conversion import SAVE_SECONDS, ConversionJob, convert
-from mwatch_gpt.data.corpus import LineStart, blocks
+from mwatch_gpt.data.corpus import BadInput, Disturbed, LineStart, blocks
 from mwatch_gpt.data.encoding import Encoded, Encoder, EncodingOptions, documents
 from mwatch_gpt.data.tokenizers import BYTES, TYPES, TokenizerChoice
 from mwatch_gpt.data.writer import ConversionState, DatasetWriter, Sizes
-from mwatch_gpt.errors import BadInput, Disturbed
 
 _EXAMPLES = """examples:
   python -m mwatch_gpt.data --input corpus.jsonl.zst --output-prefix data/corpus --append-eod \\

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mwatch_gpt.data import index_file
-from mwatch_gpt.data.corpus import LineStart
+from mwatch_gpt.data.corpus import BadInput, LineStart
 from mwatch_gpt.data.encoding import Encoded
-from mwatch_gpt.errors import BadInput
 
 VERSION = 1
 WRITING = "writing"
@@ -73,7 +72,6 @@ def load_state(prefix: str) -> ConversionState | None:
 
 
 def store_state(prefix: str, state: ConversionState) -> None:
-    """Write the state atomically."""
     path = state_path(prefix)
     part = path.with_name(path.name + ".part")
     with part.open("w", encoding="utf-8") as file:
@@ -134,7 +132,6 @@ class DatasetWriter:
         return Sizes(*(file.tell() for file in self._files))
 
     def sync(self) -> None:
-        """Return when everything so far is on the disk."""
         for file in self._files:
             file.flush()
             os.fsync(file.fileno())
@@ -159,7 +156,6 @@ class DatasetWriter:
         _sync_folder(data.parent)
 
     def clear(self) -> None:
-        """Remove the parts."""
         for path in (*self._parts, Path(f"{self.prefix}.idx.part")):
             path.unlink(missing_ok=True)
 

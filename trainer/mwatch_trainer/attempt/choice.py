@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from mwatch_trainer.checkpoint.files import CheckpointState
 from mwatch_trainer.checkpoint.listing import read_tracker
 from mwatch_trainer.checkpoint.save_dir import Candidate, SaveDirView, find, newest, pointed
 from mwatch_trainer.checkpoint.timeline import ABANDONED, GOOD, TimelineFile
-from mwatch_trainer.checkpoint.verdict import CheckpointState
 from mwatch_trainer.command import composer, megatron
 from mwatch_trainer.command.run_facts import RunFacts
 

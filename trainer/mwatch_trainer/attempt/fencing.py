@@ -30,7 +30,7 @@ from mwatch_trainer import contract
 from mwatch_trainer.checkpoint import timeline as timelines
 from mwatch_trainer.checkpoint.files import read_bounded
 from mwatch_trainer.checkpoint.timeline import TimelineFile
-from mwatch_trainer.control_requests import FENCE, ControlRequest, RequestQueue
+from mwatch_trainer.processes.signals import FENCE, ControlRequest, RequestQueue
 
 _CLAIMS_FOLDER = "claims"
 KEPT = 16
@@ -205,7 +205,6 @@ class FirstNode:
         contract.write_json(os.path.join(self._folder, _CALL), {"call": self.nonce})
 
     def received(self) -> dict[str, str]:
-        """Return the nonces of the nodes that answered this call, by node."""
         nonces = {}
         for node in self._others:
             answer = contract.read_json(_answer_path(self._folder, node)) or {}

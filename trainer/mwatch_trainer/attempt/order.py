@@ -195,8 +195,6 @@ _MAX_START_SECONDS = 600.0
 
 
 class _Answer:
-    """The controller's answers so far."""
-
     def __init__(self) -> None:
         self.order: Order | None = None
         self.must_wait = False

@@ -33,10 +33,10 @@ from mwatch_trainer.attempt.plan import (
 )
 from mwatch_trainer.checkpoint import save_dir
 from mwatch_trainer.checkpoint import timeline as timelines
+from mwatch_trainer.checkpoint.files import CheckpointState
 from mwatch_trainer.checkpoint.listing import NON_PERSISTENT
 from mwatch_trainer.checkpoint.save_dir import Candidate, SaveDirView
 from mwatch_trainer.checkpoint.timeline import GOOD, TimelineAttempt, TimelineFile, TimelineRollback
-from mwatch_trainer.checkpoint.verdict import CheckpointState
 from mwatch_trainer.command import environment
 from mwatch_trainer.command.run_facts import RunFacts, look
 from mwatch_trainer.reporting import FENCED, GIVE_UP, NOT_AGREED
@@ -198,7 +198,6 @@ class _FirstNode:
         )
 
     def _after(self, timeline: TimelineFile, present: tuple[Candidate, ...]) -> TimelineFile:
-        """Return the timeline with the order's rollbacks and quarantine."""
         order = self.order
         if order is None:
             return timeline
@@ -250,7 +249,6 @@ class _FirstNode:
         )
 
     def _claim(self, agreed: Order) -> None:
-        """Claim the attempt number."""
         work, seen = self.work, self.chosen.checkpoint
         resumed_from = seen.iteration if seen is not None and self.begun.is_chosen else None
         noted = TimelineAttempt(work.number, work.clock.wall(), resumed_from)

@@ -22,9 +22,18 @@ from typing import Any, Iterator, NamedTuple, Tuple
 
 from mwatch_trainer.checkpoint.files import (
     MAX_FILES,
+    CheckpointState,
+    CheckpointVerdict,
     Contents,
+    Doubt,
+    Flaw,
+    Format,
+    check_torch_files,
+    first_of,
     is_temporary,
+    judge,
     os_error_text,
+    plain,
     read_bounded,
 )
 from mwatch_trainer.checkpoint.safe_pickle import (
@@ -33,17 +42,6 @@ from mwatch_trainer.checkpoint.safe_pickle import (
     UnreadablePickle,
     read_pickle,
     shown,
-)
-from mwatch_trainer.checkpoint.verdict import (
-    CheckpointState,
-    CheckpointVerdict,
-    Doubt,
-    Flaw,
-    Format,
-    check_torch_files,
-    first_of,
-    judge,
-    plain,
 )
 
 MAX_BYTES = 32 << 20  # over 100,000 pieces of tensors; in a real index 42 KB hold 227
@@ -84,7 +82,6 @@ def _contents(value: Any) -> PickledPairs:
 
 
 def _state(value: Any) -> PickledPairs:
-    """Return the attributes of an object."""
     state = value.state if isinstance(value, PickledObject) else None
     if not isinstance(state, PickledPairs):
         return PickledPairs()
@@ -112,7 +109,6 @@ _MAX_CONFIG_BYTES = 64 << 10  # Megatron writes about 100
 
 
 def judge_torch_dist(folder: str, contents: Contents) -> CheckpointVerdict:
-    """Judge a folder of Megatron with `metadata.json`."""
     return judge(Format.TORCH_DIST, lambda: _check_torch_dist(folder, contents))
 
 

@@ -21,8 +21,11 @@ from typing import Iterator, Mapping, NamedTuple, Sequence
 
 from mwatch_trainer.checkpoint.files import (
     MAX_FILES,
+    CheckpointState,
+    CheckpointVerdict,
     Contents,
     File,
+    Format,
     is_temporary,
     look_through,
     os_error_text,
@@ -40,7 +43,6 @@ from mwatch_trainer.checkpoint.formats import (
     judge_without_config,
     rank_of,
 )
-from mwatch_trainer.checkpoint.verdict import CheckpointState, CheckpointVerdict, Format
 
 
 def judge_folder(folder: str, contents: Contents, is_megatron: bool) -> CheckpointVerdict:

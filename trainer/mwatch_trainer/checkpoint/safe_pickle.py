@@ -69,7 +69,6 @@ class PickledPairs(List[Any]):
     __slots__ = ()
 
     def get(self, key: str) -> Any:
-        """Return the last value of a text key, or None."""
         for place in range(len(self) - 2, -1, -2):
             if isinstance(self[place], str) and self[place] == key:
                 return self[place + 1]
@@ -103,14 +102,12 @@ class PickleMachine:
         self.memo: dict[int, Any] = {} if memo is None else memo
 
     def load(self, max_steps: int) -> Any:
-        """Raises UnreadablePickle."""
         if self.data[:1] != b"\x80" or self.data[1:2] not in (b"\2", b"\3", b"\4", b"\5"):
             raise UnreadablePickle("is not a pickle of protocol 2 to 5, or is cut short")
         self.at = 2
         return self.run(max_steps)
 
     def run(self, max_steps: int) -> Any:
-        """Run from the current position to STOP."""
         try:
             return self._run(max_steps)
         except (IndexError, KeyError, TypeError, UnicodeDecodeError, struct.error):

@@ -11,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import stat
-from typing import Iterator, NamedTuple
+from typing import NamedTuple
 
 from mwatch_trainer import contract
+from mwatch_trainer.checkpoint.files import CheckpointState, look_through
 from mwatch_trainer.checkpoint.listing import (
     NON_PERSISTENT,
     TRACKER,
@@ -24,7 +26,6 @@ from mwatch_trainer.checkpoint.listing import (
     verify,
 )
 from mwatch_trainer.checkpoint.timeline import FOLDER, GOOD, TimelineFile, standing
-from mwatch_trainer.checkpoint.verdict import CheckpointState
 
 _FEW = 4  # checked first: checking all checkpoints of a long run can take minutes
 _MANY = 200
@@ -195,9 +196,7 @@ def _record_tracker(folder: str, was_there: bool, was: str | None, now: str, att
 
 KEEP = "keep"
 KEPT = 2
-MAX_FILES = 100_000
 _MARKER = ".kept-by-mwatch"
-_MAX_DEPTH = 4
 _NAME = re.compile(r"iter_[0-9]{1,18}|ep[0-9]{1,9}-ba[0-9]{1,18}", re.ASCII)
 _RANKS = re.compile(r"(ep[0-9]{1,9}-ba[0-9]{1,18})-rank(?:\{rank\}|[0-9]+)(\.[\w.]+)?", re.ASCII)
 
@@ -237,23 +236,14 @@ def protect(save: str, name: str) -> str | None:
 def _files_of(checkpoint: str) -> list[tuple[str, str]]:
     if not stat.S_ISDIR(os.lstat(checkpoint).st_mode):
         raise ValueError("it is not a folder")
-    found = [(os.path.join(checkpoint, path), path) for path in _walk(checkpoint, "", 0)]
-    if len(found) > MAX_FILES:
+    contents = look_through(checkpoint)
+    if contents.is_cut:
         raise ValueError("it has too many files")
-    return found
-
-
-def _walk(root: str, inside: str, depth: int) -> Iterator[str]:
-    with os.scandir(os.path.join(root, inside)) as entries:
-        for number, entry in enumerate(entries):
-            path = os.path.join(inside, entry.name)
-            if number > MAX_FILES:
-                raise ValueError("it has too many files")
-            if entry.is_dir(follow_symlinks=False):
-                if depth < _MAX_DEPTH:
-                    yield from _walk(root, path, depth + 1)
-            elif entry.is_file(follow_symlinks=False):
-                yield path
+    for path, problem in contents.problems.items():
+        if problem.startswith("cannot be"):  # links and special files are skipped
+            raise ValueError(f"{path} {problem}")
+    paths = ((os.path.join(checkpoint, path), path) for path in contents.files)
+    return [each for each in paths if not os.path.islink(each[0])]
 
 
 def _ranks_of(save: str, stem: str) -> list[tuple[str, str]]:
@@ -266,7 +256,6 @@ def _ranks_of(save: str, stem: str) -> list[tuple[str, str]]:
 
 
 def _prune(folder: str, newest: str) -> None:
-    """Remove the oldest beyond the limit."""
     with contextlib.suppress(OSError):
         with os.scandir(folder) as entries:
             ours = [each for each in entries if _is_ours(each.path)]
@@ -290,12 +279,10 @@ def _remove(folder: str) -> None:
             os.rmdir(folder)
         return
     with contextlib.suppress(OSError):
-        for path, folders, files in os.walk(folder, topdown=False, followlinks=False):
-            for name in files:
-                if name != _MARKER or path != folder:
-                    os.unlink(os.path.join(path, name))
-            for name in folders:
-                each = os.path.join(path, name)
-                os.unlink(each) if os.path.islink(each) else os.rmdir(each)
-        os.unlink(os.path.join(folder, _MARKER))
+        for entry in os.scandir(folder):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
+            elif entry.name != _MARKER:
+                os.unlink(entry.path)
+        os.unlink(os.path.join(folder, _MARKER))  # last: without it the folder is not ours
         os.rmdir(folder)

@@ -80,7 +80,6 @@ def read(folder: str) -> TimelineFile | None:
 
 
 def parse(data: bytes) -> TimelineFile:
-    """Parse the file. Raises BrokenTimeline."""
     try:
         document = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError):
@@ -154,7 +153,6 @@ def is_abandoned(timeline: TimelineFile, iteration: int, written_at: float | Non
 
 
 def standing(timeline: TimelineFile, iteration: int, written_at: float | None) -> str:
-    """Return GOOD, SUSPECT or ABANDONED for a complete checkpoint."""
     if is_abandoned(timeline, iteration, written_at):
         return ABANDONED
     quarantine = timeline.quarantine

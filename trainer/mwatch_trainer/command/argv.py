@@ -150,7 +150,6 @@ def is_expanded(value: str) -> bool:
 
 
 def value_of(args: Sequence[str], *names: str) -> str | None:
-    """Return the value of the last of these flags, or None."""
     found = None
     for index, word in enumerate(args):
         name, equals, value = word.partition("=")
@@ -185,7 +184,6 @@ def with_value(args: Sequence[str], name: str, value: str) -> tuple[str, ...]:
 
 
 def without(args: Sequence[str], name: str, takes_value: bool) -> tuple[str, ...]:
-    """Remove each such flag with its value."""
     kept: list[str] = []
     skip = False
     for index, word in enumerate(args):

@@ -64,7 +64,6 @@ def obstacle(program: argv.Program) -> str | None:
 def launcher_restarts(
     command: Sequence[str], program: argv.Program, environ: Mapping[str, str]
 ) -> bool:
-    """Whether the launcher may restart its workers by itself."""
     options = command[: program.start]
     text = argv.value_of(options, "--max-restarts", "--max_restarts")
     if text is None:
@@ -96,7 +95,6 @@ def resume(args: Sequence[str], folder: str, iteration: int, by_step: bool) -> E
 
 
 def from_beginning(args: Sequence[str]) -> Edit:
-    """Load nothing of this run."""
     edited, changes = tuple(args), []
     for name, takes_value in [
         *((each, True) for each in LOAD),

@@ -20,9 +20,9 @@ from typing import Any, Callable, Mapping
 
 from mwatch_trainer import contract
 from mwatch_trainer.control.client import listen, short_path
-from mwatch_trainer.control_requests import RESTART, STOP, ControlRequest, RequestQueue
 from mwatch_trainer.evidence.dumps import BadName, Dumps
-from mwatch_trainer.evidence.offload import EvidenceOffload, NotCopied
+from mwatch_trainer.evidence.incidents import EvidenceOffload, NotCopied
+from mwatch_trainer.processes.signals import RESTART, STOP, ControlRequest, RequestQueue
 from mwatch_trainer.scrub.scrubber import scrub_text
 
 _MAX_NUMBER = 10**12
@@ -88,7 +88,6 @@ class Restarts:
             raise CannotRestart("not-running", f"attempt {wanted} has ended by itself", current)
 
     def _write_choice(self, current: Any, resume_from: int, reason: str) -> None:
-        """Choose the checkpoint of the next attempt."""
         if not isinstance(current, int):
             raise CannotRestart("not-running", "no attempt has started")
         choice = {"attempt": current + 1, "resume_from": resume_from, "reason": reason}
@@ -152,7 +151,6 @@ class ControlServer:
                 os.unlink(path)
 
     def answer(self, line: bytes) -> dict[str, Any]:
-        """Never raises."""
         try:
             request = json.loads(line.decode("utf-8"))
             if not isinstance(request, dict):

@@ -323,14 +323,12 @@ class DumpQuota:
         return _remove_from_the_end(folder, by_worth, sizes, DUMP_BYTES)
 
     def trim_recorder(self) -> None:
-        """Remove torch's oldest dumps."""
         folder = os.path.join(self._folder, RECORDER)
         sizes = _sizes(folder)
         newest_first = sorted(sizes, key=lambda each: -_mtime(os.path.join(folder, each)))
         _remove_from_the_end(folder, newest_first, sizes, RECORDER_BYTES)
 
     def _by_age(self) -> list[str]:
-        """Return the folders of dumps, oldest first."""
         paths = {each: os.path.join(self._folder, each) for each in _listed(self._folder)}
         folders = [each for each in paths if os.path.isdir(paths[each]) and each != RECORDER]
         return sorted(folders, key=lambda each: _mtime(paths[each]))

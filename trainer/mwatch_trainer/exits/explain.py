@@ -217,7 +217,6 @@ def _failed(
 
 
 def _by_output(reader: ExitLogReader, plan: AttemptPlan) -> tuple[str, int] | None:
-    """Explain a failure by the output, if it shows anything."""
     root = reader.errors.root(reader.worker.rank if reader.worker is not None else None)
     if root is not None and root.is_interrupt:
         return "interrupted (SIGINT)", table.SIGNAL_BASE + signals.SIGINT
@@ -235,7 +234,6 @@ def _by_output(reader: ExitLogReader, plan: AttemptPlan) -> tuple[str, int] | No
 
 
 def _of_shell(code: int) -> int | None:
-    """Return the signal of a shell's 128+n."""
     number = code - table.SIGNAL_BASE
     return number if 0 < number <= _LAST_SIGNAL else None
 

@@ -121,12 +121,10 @@ class Errors:
 
     @property
     def is_open(self) -> bool:
-        """Whether the next lines belong to a traceback."""
         return bool(self._open)
 
     @property
     def found(self) -> list[PrintedError]:
-        """Earliest first."""
         return [each.error for each in self._noted]
 
     def feed(self, line: str, now: float) -> None:
@@ -184,7 +182,6 @@ class Errors:
 
 
 def unprefixed(line: str) -> tuple[str, str]:
-    """Split off a launcher's prefix."""
     prefix = _PREFIX.match(line[:_MAX_PREFIX])
     return (prefix.group(0).strip(), line[prefix.end() :]) if prefix else ("", line)
 

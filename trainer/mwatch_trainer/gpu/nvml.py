@@ -201,7 +201,6 @@ class Nvml:
         return None
 
     def ecc_errors(self, device: Any, corrected: bool) -> int | None:
-        """Count since the driver was loaded."""
         kind = 0 if corrected else 1
         found = self.call("nvmlDeviceGetTotalEccErrors", device, kind, _VOLATILE)
         return None if found is None else int(found)
@@ -230,7 +229,6 @@ class Nvml:
         return None if found is None else int(found)
 
     def fields(self, device: Any, wanted: Sequence[tuple[int, int]]) -> list[float | None]:
-        """Return the value of each (field, scope), in one call."""
         found = self.call("nvmlDeviceGetFieldValues", device, list(wanted))
         return [None] * len(wanted) if found is None else [self._field(each) for each in found]
 

@@ -17,7 +17,6 @@ import threading
 import time
 from typing import Any, Callable, NamedTuple, Sequence
 
-from mwatch_trainer.linux import bytes_waiting, enlarge_pipe
 from mwatch_trainer.output import pump
 from mwatch_trainer.output.log_copy import LineCopy, LogWriter
 from mwatch_trainer.processes.children import Reaper, start_helper
@@ -28,8 +27,6 @@ STDOUT, STDERR = 1, 2
 
 
 class StreamCounts(NamedTuple):
-    """Bytes of one stream."""
-
     is_idle: int
     read: int = 0
     passed: int = 0
@@ -132,7 +129,7 @@ class Tee:
     def is_passed_on(self) -> bool:
         """Whether all that was written before this call has reached its destination."""
         try:
-            if any(bytes_waiting(each.reading) for each in self._sources):
+            if any(pump.bytes_waiting(each.reading) for each in self._sources):
                 return False
         except OSError:
             return True
@@ -141,7 +138,6 @@ class Tee:
 
     @property
     def is_copied(self) -> bool:
-        """Whether the pump holds nothing back for the copy."""
         return not any(each.waiting for each in self.counts())
 
     def close(self) -> None:
@@ -161,7 +157,7 @@ def is_one_file(one: int, other: int) -> bool:
 
 def _pipe() -> Pipe:
     pipe = Pipe(*os.pipe())
-    enlarge_pipe(pipe.writing, pump.CHUNK_BYTES)
+    pump.enlarge_pipe(pipe.writing, pump.CHUNK_BYTES)
     return pipe
 
 

@@ -19,8 +19,7 @@ import time
 from collections import deque
 from typing import Callable, Sequence
 
-from mwatch_trainer.linux import bytes_waiting
-from mwatch_trainer.output.pump import MARK_TAIL
+from mwatch_trainer.output.pump import MARK_TAIL, bytes_waiting
 from mwatch_trainer.scrub.scrubber import Scrubber
 
 MAX_LINE_BYTES = 1 << 18
@@ -44,7 +43,6 @@ class LineSplitter:
         self.missed = 0  # bytes in gaps so far
 
     def feed(self, data: bytes) -> bytes:
-        """Return the whole lines so far, each with its newline."""
         end = data.rfind(b"\n") + 1
         if not end:
             self._pending += data
@@ -236,7 +234,6 @@ def _place(ready: tuple[selectors.SelectorKey, int]) -> int:
 
 
 def _lower_priority() -> None:
-    """Lower the priority of this thread alone."""
     with contextlib.suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 

@@ -22,6 +22,7 @@ import os
 import select
 import signal
 import struct
+import termios
 import threading
 import time
 from collections import deque
@@ -35,7 +36,7 @@ _FLUSH_SECONDS = 5.0
 # reader to wake, and 1 ms of 200 MB/s fills a fifth of the pipe.
 _PAUSE_SECONDS = 0.001
 _BUSY_GAP_SECONDS = 0.002
-_F_GETPIPE_SZ = 1032
+_F_SETPIPE_SZ, _F_GETPIPE_SZ = 1031, 1032  # fcntl has the names from Python 3.10 on
 
 COUNTERS = struct.Struct("<6Q")
 """Of one stream: idle (1: nothing in hand), read, passed, lost, dropped from the copy, waiting."""
@@ -190,6 +191,19 @@ def _pipe_size(fd: int) -> int:
         return fcntl.fcntl(fd, _F_GETPIPE_SZ)
     except OSError:
         return 0
+
+
+def enlarge_pipe(fd: int, size: int) -> bool:
+    """Return False also where the user's limit of pipe memory is reached."""
+    try:
+        return fcntl.fcntl(fd, _F_SETPIPE_SZ, size) >= size
+    except OSError:
+        return False
+
+
+def bytes_waiting(fd: int) -> int:
+    answer = fcntl.ioctl(fd, termios.FIONREAD, struct.pack("i", 0))
+    return int(struct.unpack("i", answer)[0])
 
 
 def main(arguments: Sequence[str]) -> None:

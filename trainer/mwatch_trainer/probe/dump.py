@@ -63,7 +63,6 @@ class Requests:
 
 
 def write_all(folder: str, rank: int, header: str) -> None:
-    """Write stacks and flight recorders into `folder`. Raises OSError."""
     os.makedirs(folder, exist_ok=True)
     unfinished = os.path.join(folder, f"rank-{rank}.{UNFINISHED}")
     _write(unfinished, b"")

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from importlib.util import find_spec
-from typing import Mapping, NoReturn, Sequence
+from typing import Any, Mapping, NoReturn, Sequence
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # what a shell returns
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
@@ -152,3 +152,28 @@ def forward(process: subprocess.Popen[bytes], number: int) -> None:
     if number != signal.SIGCHLD:
         with contextlib.suppress(OSError):
             os.kill(process.pid, number)
+
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def adopt_orphans() -> bool:
+    """Make processes that double-fork below this one its children, not init's."""
+    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(number: int) -> bool:
+    """Receive signal `number` when the thread that started this process is gone."""
+    return _prctl(_PR_SET_PDEATHSIG, number)
+
+
+def _prctl(option: int, value: int) -> bool:
+    """Return False without ctypes or if the kernel forbids the call: the run must go on."""
+    try:
+        import ctypes
+
+        libc: Any = ctypes.CDLL(None, use_errno=True)
+        return bool(libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) == 0)
+    except (ImportError, OSError, AttributeError):
+        return False

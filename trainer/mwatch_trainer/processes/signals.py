@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Signals as numbers in a pipe, so that one loop handles them in order with everything else.
+"""What the wrapper's loop waits for: signals, as numbers in a pipe, and requests of other threads.
 
 The handlers do nothing and are reset by exec, so the trainer starts with the same signals as
 without mwatch; a signal ignored at the start (nohup) stays ignored for both.
@@ -12,6 +12,9 @@ import contextlib
 import os
 import select
 import signal
+import threading
+from collections import deque
+from typing import Callable, NamedTuple
 
 _NOT_OURS = {"SIGKILL", "SIGSTOP", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGABRT"}
 _QUIET = {"SIGPIPE", "SIGXFSZ", "SIGURG", "SIGTTIN", "SIGTTOU", "SIGCONT", "SIGSYS", "SIGVTALRM"}
@@ -75,3 +78,39 @@ def name_of(number: int) -> str:
 
 def _nothing(_number: int, _frame: object) -> None:
     pass
+
+
+STOP, RESTART, SIGNAL, FENCE = "stop", "restart", "signal", "fence"
+
+
+class ControlRequest(NamedTuple):
+    kind: str
+    reason: str
+    grace_seconds: float | None  # until everything is killed; None: never
+    with_save: bool = False
+    attempt: int | None = None  # the attempt it is meant for; None: the current one
+
+    @property
+    def text(self) -> str:
+        return f"{self.kind}: {self.reason}"
+
+
+class RequestQueue:
+    """Hands requests from any thread to the wrapper's loop, which it wakes."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._waiting: deque[ControlRequest] = deque(maxlen=64)
+        self._lock = threading.Lock()
+
+    def put(self, request: ControlRequest) -> None:
+        with self._lock:
+            self._waiting.append(request)
+        self._wake()
+
+    def take(self, attempt: int | None = None) -> list[ControlRequest]:
+        """Take all requests; drop those for another attempt, which has ended by itself."""
+        with self._lock:
+            taken = list(self._waiting)
+            self._waiting.clear()
+        return [each for each in taken if each.attempt is None or each.attempt == attempt]

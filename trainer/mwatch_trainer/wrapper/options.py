@@ -94,19 +94,12 @@ def _parser(version: str) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add(
-        "--act", action="store_true", help="choose checkpoints and map exit codes (MWATCH_MODE=act)"
-    )
-    add(
-        "--dir",
-        metavar="DIR",
-        help=f"where to write (MWATCH_DIR; else {DEFAULT_DIR} if it is there)",
-    )
-    add(
-        "--checkpoints",
-        metavar="DIR",
-        help="the folder of checkpoints (else read from the command)",
-    )
+    add("--act", action="store_true",
+        help="choose checkpoints and map exit codes (MWATCH_MODE=act)")  # fmt: skip
+    add("--dir", metavar="DIR",
+        help=f"where to write (MWATCH_DIR; else {DEFAULT_DIR} if it is there)")  # fmt: skip
+    add("--checkpoints", metavar="DIR",
+        help="the folder of checkpoints (else read from the command)")  # fmt: skip
     add("--grace", metavar="S", type=_seconds, help="seconds from SIGTERM to SIGKILL of everything "
         f"(default {DEFAULT_GRACE_SECONDS:.0f} with --act, else never)")  # fmt: skip
     add("--no-probe", action="store_true", help="no probe inside the ranks")

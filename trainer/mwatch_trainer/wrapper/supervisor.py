@@ -15,10 +15,19 @@ import subprocess
 import time
 from typing import Callable
 
-from mwatch_trainer.control_requests import FENCE, RESTART, SIGNAL, ControlRequest, RequestQueue
 from mwatch_trainer.processes.children import Reaper
 from mwatch_trainer.processes.proc import Process, Tree, all_processes, catches, read, send
-from mwatch_trainer.processes.signals import ENDING, Signals, is_from_terminal, name_of
+from mwatch_trainer.processes.signals import (
+    ENDING,
+    FENCE,
+    RESTART,
+    SIGNAL,
+    ControlRequest,
+    RequestQueue,
+    Signals,
+    is_from_terminal,
+    name_of,
+)
 
 SHELLS = ("bash", "sh", "dash", "ash", "busybox", "zsh", "ksh")
 AFTERWARDS_SECONDS = 5.0  # for what a script does after training, such as copying the log

@@ -1,10 +1,13 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Copies an incident's evidence from the volume to the checkpoints' storage, and prunes it there.
+"""Folders of incidents: pruning them, and copying evidence from the volume beside the checkpoints.
 
-A sidecar often may only read that storage; the training container can write to it. The wrapper,
-not the caller, decides the target. The copy runs in a nice helper process (`main`) with a time
-limit, so that storage that hangs blocks nothing else. In observe mode nothing is copied.
+Such a folder has one folder per incident, limited in number and bytes. The oldest are removed
+first: a name begins with its time. Other names are not touched, and no link is followed.
+
+A sidecar often may only read the checkpoints' storage; the training container can write to it. The
+wrapper, not the caller, decides the target. The copy runs in a nice helper process (`main`) with a
+time limit, so that storage that hangs blocks nothing else. In observe mode nothing is copied.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -21,19 +26,79 @@ from typing import Any, Callable, Sequence
 
 from mwatch_trainer import contract
 from mwatch_trainer.checkpoint.save_dir import is_remote
-from mwatch_trainer.evidence.incident_dirs import (
-    INCIDENTS,
-    MANIFEST,
-    MAX_BYTES,
-    beside,
-    is_incident_id,
-    prune,
-)
+from mwatch_trainer.checkpoint.timeline import FOLDER
 from mwatch_trainer.processes.children import Reaper, start_helper
+
+INCIDENTS = "incidents"
+MANIFEST = "manifest.json"
+MAX_INCIDENTS = 64
+MAX_BYTES = 1 << 30
+"""Limit of a run's evidence beside the checkpoints: less than a checkpoint of a small model."""
+VOLUME_BYTES = 128 << 20  # limit on the volume that the containers of a pod share
+_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-a[0-9]{1,9}-[a-z-]{1,40}(?:-[0-9]{1,6})?", re.ASCII)
+
+
+def is_incident_id(name: str) -> bool:
+    return _ID.fullmatch(name) is not None
+
+
+def beside(save: str) -> str:
+    return os.path.join(save, FOLDER, INCIDENTS)
+
+
+def incident_names(root: str) -> list[str]:
+    """Return the incidents, oldest first; none if the folder is missing. Raises OSError."""
+    try:
+        return sorted(filter(is_incident_id, os.listdir(root)))
+    except FileNotFoundError:
+        return []
+
+
+def prune(
+    root: str,
+    *,
+    keep: str | None = None,
+    max_incidents: int = MAX_INCIDENTS,
+    max_bytes: int = MAX_BYTES,
+) -> list[str]:
+    """Remove the oldest beyond the limits, but not `keep`; return the removed names."""
+    names = [each for each in incident_names(root) if _is_folder(os.path.join(root, each))]
+    sizes = {name: folder_bytes(os.path.join(root, name)) for name in names}
+    total, count = sum(sizes.values()), len(names)
+    gone = []
+    for name in names:
+        if count <= max_incidents and total <= max_bytes:
+            break
+        if name == keep:
+            continue
+        shutil.rmtree(os.path.join(root, name), ignore_errors=True)
+        gone.append(name)
+        total, count = total - sizes[name], count - 1
+    return gone
+
+
+def folder_bytes(folder: str) -> int:
+    """Return the size of all files below; a link counts as itself."""
+    total = 0
+    for above, _, files in os.walk(folder):
+        for file in files:
+            try:
+                total += os.lstat(os.path.join(above, file)).st_size
+            except OSError:
+                continue
+    return total
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
 
 MAX_BUNDLE_BYTES = 128 << 20
 MAX_FILES = 8192
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _PIECE_BYTES = 1 << 20
@@ -51,14 +116,14 @@ def copy(source: str, root: str, id: str, max_bytes: int = MAX_BYTES) -> dict[st
     """
     if not is_incident_id(id):
         raise NotCopied(f"{id[:80]!r} is not the name of an incident")
-    there = os.open(source, _FOLDER)
+    there = os.open(source, _OPEN_FOLDER)
     try:
         names = _names(there)
         target = os.path.join(root, id)
         os.makedirs(root, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.mkdir(target, 0o700)
-        here = os.open(target, _FOLDER)
+        here = os.open(target, _OPEN_FOLDER)
         try:
             copied, size, left_out = _copy_all(there, here, names)
         finally:
@@ -192,7 +257,6 @@ class EvidenceOffload:
 
     @property
     def pid(self) -> int | None:
-        """The process that is copying now."""
         process = self._process
         return process.pid if process is not None and process.returncode is None else None
 
@@ -227,7 +291,7 @@ class EvidenceOffload:
         read_end, write_end = os.pipe()
         arguments = [self._directory, id, root, f"{COPY_SECONDS:g}", str(MAX_BYTES), str(write_end)]
         try:
-            self._process = start_helper("evidence.offload", arguments, [write_end])
+            self._process = start_helper("evidence.incidents", arguments, [write_end])
         except BaseException:
             os.close(read_end)
             raise
