@@ -24,7 +24,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.rerun_state_machine import RerunMode, get_rerun_state_machine
 from megatron.core.timers import Timers
 
-from mwatch_gpt import datasets, model, progress
+from mwatch_gpt import builders, progress
 from mwatch_gpt import device as parallel
 from mwatch_gpt.checkpointing import load_checkpoint, save_checkpoint
 from mwatch_gpt.console import (
@@ -302,7 +302,7 @@ def evaluate(run: RunState, data_iterator: Any, *, is_verbose: bool) -> dict[str
 
 def pretrain(args: argparse.Namespace, device: torch.device, started: float) -> None:
     """Build, load, train, evaluate, save and exit. `started`: epoch seconds at process start."""
-    model.check_implementation(args, device)
+    builders.check_implementation(args, device)
     flag = SignalFlag()
     if args.exit_signal_handler:
         flag.listen()
@@ -317,7 +317,7 @@ def pretrain(args: argparse.Namespace, device: torch.device, started: float) -> 
     timers("model-and-optimizer-setup").stop()
     print_datetime("after model, optimizer, and learning rate scheduler are built")
     timers("train/valid/test-data-iterators-setup", log_level=0).start(barrier=True)
-    train_data, valid_data, test_data = datasets.build_iterators(args, run.faults.before_sample)
+    train_data, valid_data, test_data = builders.build_iterators(args, run.faults.before_sample)
     timers("train/valid/test-data-iterators-setup").stop()
     print_datetime("after dataloaders are built")
     print_rank_0("done with setup ...")
@@ -342,8 +342,8 @@ def pretrain(args: argparse.Namespace, device: torch.device, started: float) -> 
 def _set_up(
     args: argparse.Namespace, device: torch.device, timers: Any, flag: SignalFlag
 ) -> RunState:
-    built, config = model.build_model(args, device)
-    optimizer, schedule = model.build_optimizer(args, built)
+    built, config = builders.build_model(args, device)
+    optimizer, schedule = builders.build_optimizer(args, built)
     run = RunState(
         args, built, config, optimizer, schedule, timers, Injector(args), ProgressLog(args), flag
     )

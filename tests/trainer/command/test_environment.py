@@ -10,13 +10,13 @@ import zipapp
 from pathlib import Path
 
 import mwatch_trainer
-from mwatch_trainer.command.environment import of_child, site_folder
+from mwatch_trainer.command.run_facts import child_environment, site_folder
 
 PACKAGE = Path(mwatch_trainer.__file__).parent
 
 
 def test_recorders_and_probe_are_set_under_old_and_new_names(tmp_path: Path) -> None:
-    env, problems = of_child({"HOME": "/h"}, str(tmp_path), 3, True)
+    env, problems = child_environment({"HOME": "/h"}, str(tmp_path), 3, True)
     assert not problems and env["HOME"] == "/h"
     assert env["TORCH_FR_BUFFER_SIZE"] == env["TORCH_NCCL_TRACE_BUFFER_SIZE"] == "2000"
     assert env["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1" and env["NCCL_RAS_ENABLE"] == "1"
@@ -35,49 +35,49 @@ def test_the_users_settings_stay_under_either_name(tmp_path: Path) -> None:
         "NCCL_RAS_ENABLE": "0",
         "PYTHONUNBUFFERED": "",
     }
-    env, _ = of_child(own, str(tmp_path), 1, True)
+    env, _ = child_environment(own, str(tmp_path), 1, True)
     assert {name: env[name] for name in own} == own
     assert "TORCH_FR_BUFFER_SIZE" not in env and "TORCH_FR_DUMP_TEMP_FILE" not in env
 
 
 def test_a_place_for_dumps_is_no_wish_for_a_dump_at_every_exit(tmp_path: Path) -> None:
     """Megatron fills in what is missing beside it, and its ranks then hang when they exit."""
-    env, _ = of_child({"TORCH_INCLUDE_ONLY_ACTIVE": "1"}, str(tmp_path), 1, True)
+    env, _ = child_environment({"TORCH_INCLUDE_ONLY_ACTIVE": "1"}, str(tmp_path), 1, True)
     assert env["TORCH_NCCL_EXTRA_DUMP_ON_EXEC"] == "0"
     assert env["TORCH_INCLUDE_STACK_TRACE"] == "1" and env["TORCH_INCLUDE_ONLY_ACTIVE"] == "1"
-    own, _ = of_child({"TORCH_FR_DUMP_TEMP_FILE": "/local/fr_"}, str(tmp_path), 1, True)
+    own, _ = child_environment({"TORCH_FR_DUMP_TEMP_FILE": "/local/fr_"}, str(tmp_path), 1, True)
     assert "TORCH_NCCL_EXTRA_DUMP_ON_EXEC" not in own
 
 
 def test_megatrons_own_flag_for_the_place_of_dumps_is_left_to_work(tmp_path: Path) -> None:
     for words in (["--flight-recorder-dump-path", "/fr"], ["--flight-recorder-dump-path=/fr"]):
-        env, _ = of_child({}, str(tmp_path), 1, True, ["pretrain_gpt.py", *words])
+        env, _ = child_environment({}, str(tmp_path), 1, True, ["pretrain_gpt.py", *words])
         assert "TORCH_FR_DUMP_TEMP_FILE" not in env
         assert "TORCH_NCCL_DEBUG_INFO_TEMP_FILE" not in env
 
 
 def test_the_users_python_path_follows_ours_byte_for_byte(tmp_path: Path) -> None:
     site = site_folder(str(tmp_path))
-    env, _ = of_child({"PYTHONPATH": ":/a::/b"}, str(tmp_path), 1, True)
+    env, _ = child_environment({"PYTHONPATH": ":/a::/b"}, str(tmp_path), 1, True)
     assert env["PYTHONPATH"] == f"{site}::/a::/b"
-    again, _ = of_child(env, str(tmp_path), 2, True)
+    again, _ = child_environment(env, str(tmp_path), 2, True)
     assert again["PYTHONPATH"] == env["PYTHONPATH"]
 
 
 def test_the_probe_can_be_left_out(tmp_path: Path) -> None:
     for env, _ in (
-        of_child({}, str(tmp_path), 1, False),
-        of_child({"MWATCH_PROBE": "0"}, str(tmp_path), 1, True),
-        of_child({}, None, 1, True),
+        child_environment({}, str(tmp_path), 1, False),
+        child_environment({"MWATCH_PROBE": "0"}, str(tmp_path), 1, True),
+        child_environment({}, None, 1, True),
     ):
         assert "PYTHONPATH" not in env
-    env, problems = of_child({}, str(tmp_path / "file"), 1, True)
+    env, problems = child_environment({}, str(tmp_path / "file"), 1, True)
     assert "MWATCH_DIR" in env and not problems
 
 
 def test_a_volume_that_cannot_be_written_costs_only_the_dumps(tmp_path: Path) -> None:
     (tmp_path / "dumps").write_text("in the way")
-    env, problems = of_child({}, str(tmp_path), 1, True)
+    env, problems = child_environment({}, str(tmp_path), 1, True)
     assert "TORCH_FR_DUMP_TEMP_FILE" not in env and len(problems) == 1
 
 
@@ -89,7 +89,7 @@ def test_out_of_a_zipapp_the_probe_is_copied_to_the_volume(tmp_path: Path) -> No
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(path.read_bytes())
     (source / "__main__.py").write_text(
-        "import sys\nfrom mwatch_trainer.command.environment import site_folder\n"
+        "import sys\nfrom mwatch_trainer.command.run_facts import site_folder\n"
         "print(site_folder(sys.argv[1]))\n"
     )
     zipapp.create_archive(source, archive)

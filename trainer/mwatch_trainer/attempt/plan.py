@@ -1,6 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The input, result and shared state of preparing an attempt."""
+"""The plan of an attempt: what it starts from, by order or by rule, and with which command line.
+
+A first attempt runs as given, unless it would resume by itself from an incomplete or bad one. Later
+attempts resume from the newest good one of the timeline. If checkpoints were written and none
+is complete, nothing is started: starting over would overwrite what a person may still save.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,11 @@ from typing import Any, Callable, Mapping, NamedTuple
 from mwatch_trainer import contract
 from mwatch_trainer.attempt import fencing
 from mwatch_trainer.checkpoint import timeline as timelines
+from mwatch_trainer.checkpoint.files import CheckpointState
+from mwatch_trainer.checkpoint.listing import read_tracker
+from mwatch_trainer.checkpoint.save_dir import Candidate, SaveDirView, find, newest, pointed
+from mwatch_trainer.checkpoint.timeline import ABANDONED, GOOD, TimelineFile
+from mwatch_trainer.command import composer, megatron
 from mwatch_trainer.command.run_facts import RunFacts
 from mwatch_trainer.reporting import GIVE_UP, NOT_AGREED
 
@@ -113,3 +123,123 @@ class Preparation:
             nnodes=place.nnodes,
         )
         return given._replace(**more)
+
+
+AS_IS = "as is"
+RESUME = "resume"
+BEGIN = "begin"
+
+
+class StartChoice(NamedTuple):
+    kind: str
+    reason: str
+    checkpoint: Candidate | None = None  # with AS_IS: what the program finds by itself
+    refused: str | None = None
+
+
+def by_rule(
+    is_first: bool, resumes_itself: bool, view: SaveDirView, timeline: TimelineFile
+) -> StartChoice:
+    if is_first and not resumes_itself:
+        return StartChoice(AS_IS, "the first attempt runs as given")
+    if is_first:
+        seen = pointed(view)
+        is_whole = seen is not None and seen.state is not CheckpointState.INCOMPLETE
+        if is_whole and seen is not None and seen.standing == GOOD:
+            return StartChoice(AS_IS, "the program's own pointer names a good checkpoint", seen)
+    chosen = newest(view)
+    if chosen is not None:
+        return StartChoice(RESUME, _reason(chosen, view), chosen)
+    return _nothing_good(view, timeline)
+
+
+def by_order(resume_from: int, view: SaveDirView, reason: str) -> StartChoice:
+    """Choose the ordered checkpoint; None in the choice if it is not visible here yet."""
+    return StartChoice(
+        RESUME, reason or f"iteration {resume_from} was ordered", find(view, resume_from)
+    )
+
+
+def _reason(chosen: Candidate, view: SaveDirView) -> str:
+    sure = "complete" if chosen.is_sure else "unverified, and nothing verified exists"
+    passed = [each for each in view.candidates if each.iteration > chosen.iteration]
+    text = f"the newest good checkpoint of the timeline ({sure})"
+    if passed:
+        worst = passed[0]
+        why = worst.standing if worst.standing != GOOD else worst.state.value
+        text += f"; {worst.iteration} is {why}"
+    return text
+
+
+def _nothing_good(view: SaveDirView, timeline: TimelineFile) -> StartChoice:
+    alive = [each for each in view.candidates if each.standing != ABANDONED]
+    if not alive:
+        if not view.candidates:
+            return StartChoice(AS_IS, "no checkpoint was written yet")
+        if any(each.to_iteration == 0 for each in timeline.rollbacks):
+            return StartChoice(BEGIN, "the run was rolled back to its beginning")
+    seen = view.candidates[0]
+    why = seen.standing if seen.standing != GOOD else seen.state.value
+    what = f"{len(view.candidates)} checkpoints were written and none can be used"
+    return StartChoice(AS_IS, "", None, f"{what} (the newest, {seen.name}, is {why})")
+
+
+NO_TRACKER = "none"  # the tracker must not exist
+
+
+class Start(NamedTuple):
+    argv: tuple[str, ...]
+    changes: tuple[str, ...] = ()
+    tracker: str | None = None  # the required tracker: a number, or NO_TRACKER; None: any
+    is_chosen: bool = True  # false: the choice cannot be carried out; the changes say why
+
+
+def start_for(
+    run: RunFacts, kind: str, seen: Candidate | None, has_newer: bool, by_step: bool
+) -> Start:
+    """`has_newer`: there are checkpoints newer than the chosen one; without one, any."""
+    if kind == RESUME and seen is not None and run.save is not None:
+        if run.is_composer:
+            return _composer(run, seen.name, has_newer)
+        return _megatron(run, seen.iteration, by_step)
+    if kind == BEGIN and run.save is not None:
+        return _from_beginning(run, has_newer, by_step)
+    return Start(run.command)
+
+
+def _megatron(run: RunFacts, iteration: int, by_step: bool) -> Start:
+    wanted = str(iteration)
+    if run.obstacle is not None:
+        changes = [f"left the arguments alone: {run.obstacle}"]
+        if not run.resumes_itself:
+            changes.append(f"--load does not point to {run.save}, so {iteration} is not loaded")
+            return Start(run.command, tuple(changes), None, False)
+        return Start(run.command, tuple(changes), wanted)
+    by_step = by_step and iteration > 0  # Megatron takes step 0 for none
+    edit = megatron.resume(run.program.args, run.save_text, iteration, by_step)
+    pointer = read_tracker(run.save or "")
+    # Megatron reads the tracker also with --ckpt-step: garbage ends it, `release` wins over a step.
+    is_in_the_way = pointer is not None and (pointer.value or "release") == "release"
+    tracker = wanted if not by_step or is_in_the_way else None
+    return Start(run.with_args(edit.args), edit.changes, tracker)
+
+
+def _composer(run: RunFacts, name: str, has_newer: bool) -> Start:
+    if run.obstacle is not None:
+        why = f"left the arguments alone: {run.obstacle}; so {name} is not loaded"
+        return Start(run.command, (why,), None, False)
+    edit = composer.resume(run.program.args, run.save_text, name, run.config, has_newer)
+    return Start(run.with_args(edit.args), edit.changes)
+
+
+def _from_beginning(run: RunFacts, has_any: bool, by_step: bool) -> Start:
+    if run.is_composer and run.obstacle is None:
+        edit = composer.from_beginning(run.program.args, run.config, has_any)
+        return Start(run.with_args(edit.args), edit.changes)
+    if not has_any or not run.resumes_itself:
+        return Start(run.command)
+    if run.is_composer or run.obstacle is not None or not by_step:
+        # A launcher that restarts its workers must find what this attempt saves.
+        return Start(run.command, (), None if run.is_composer else NO_TRACKER)
+    edit = megatron.from_beginning(run.program.args)
+    return Start(run.with_args(edit.args), edit.changes)

@@ -19,8 +19,9 @@ import os
 from typing import Any, Mapping, Sequence
 
 from mwatch_trainer import contract
-from mwatch_trainer.attempt import choice, fencing
+from mwatch_trainer.attempt import fencing
 from mwatch_trainer.attempt import order as orders
+from mwatch_trainer.attempt import plan as plans
 from mwatch_trainer.attempt.order import NODE_0, Order
 from mwatch_trainer.attempt.plan import (
     REAL_TIME,
@@ -37,8 +38,7 @@ from mwatch_trainer.checkpoint.files import CheckpointState
 from mwatch_trainer.checkpoint.listing import NON_PERSISTENT
 from mwatch_trainer.checkpoint.save_dir import Candidate, SaveDirView
 from mwatch_trainer.checkpoint.timeline import GOOD, TimelineAttempt, TimelineFile, TimelineRollback
-from mwatch_trainer.command import environment
-from mwatch_trainer.command.run_facts import RunFacts, look
+from mwatch_trainer.command.run_facts import RunFacts, child_environment, look
 from mwatch_trainer.reporting import FENCED, GIVE_UP, NOT_AGREED
 
 _SAME_MACHINE_SECONDS = 10.0
@@ -63,7 +63,7 @@ def prepare(
         plan = AttemptPlan(
             started_before(last) + 1, tuple(argv), {}, (why,), resume_reason="as given"
         )
-    env, problems = environment.of_child(
+    env, problems = child_environment(
         environ, options.directory, plan.number, options.with_probe, argv
     )
     return plan._replace(env=env, changes=(*plan.changes, *problems))
@@ -101,7 +101,7 @@ def _observed(run: RunFacts, options: AttemptOptions, last: Mapping[str, Any]) -
 
 def _would_be(
     run: RunFacts, order: Order | None, number: int
-) -> tuple[choice.Start, int | None, str]:
+) -> tuple[plans.Start, int | None, str]:
     """Return what act mode would have started, and what the program resumes from by itself."""
     save = run.save or ""
     timeline, _ = fencing.current(save)
@@ -109,13 +109,13 @@ def _would_be(
         timeline = timelines.with_rollbacks(timeline, order.rollbacks)
     view = save_dir.look(save, timeline)
     if order is not None and order.resume_from is not None:
-        chosen = choice.by_order(order.resume_from, view, order.reason)
+        chosen = plans.by_order(order.resume_from, view, order.reason)
     else:
-        chosen = choice.by_rule(number == 1, run.resumes_itself, view, timeline)
+        chosen = plans.by_rule(number == 1, run.resumes_itself, view, timeline)
     seen = chosen.checkpoint
     iteration = seen.iteration if seen is not None else None
     newer = any(iteration is not None and each.iteration > iteration for each in view.candidates)
-    begun = choice.start_for(run, chosen.kind, seen, newer, run.by_step)
+    begun = plans.start_for(run, chosen.kind, seen, newer, run.by_step)
     own = save_dir.pointed(view)
     resume_from = own.iteration if own is not None and run.resumes_itself else None
     return begun, resume_from, chosen.refused or chosen.reason
@@ -207,7 +207,7 @@ class _FirstNode:
             timeline = timeline._replace(quarantine=order.quarantine)
         return timeline
 
-    def _choose(self) -> tuple[choice.StartChoice, SaveDirView]:
+    def _choose(self) -> tuple[plans.StartChoice, SaveDirView]:
         order, run = self.order, self.work.run
         try:
             view = save_dir.look(self.save, self.timeline)
@@ -215,32 +215,32 @@ class _FirstNode:
             raise StartRefused(f"{self.save} cannot be listed: {error}", NOT_AGREED) from None
         if order is None or not order.has_choice:
             is_first = self.work.number == 1
-            chosen = choice.by_rule(is_first, run.resumes_itself, view, self.timeline)
+            chosen = plans.by_rule(is_first, run.resumes_itself, view, self.timeline)
             if chosen.refused is not None:
                 raise StartRefused(chosen.refused, GIVE_UP)
             return chosen, view
         if order.from_beginning:
-            return choice.StartChoice(choice.BEGIN, order.reason or "the run starts over"), view
+            return plans.StartChoice(plans.BEGIN, order.reason or "the run starts over"), view
         if order.resume_from is None:
             seen = save_dir.pointed(view) if run.resumes_itself else None
-            return choice.StartChoice(choice.AS_IS, order.reason or "as given", seen), view
+            return plans.StartChoice(plans.AS_IS, order.reason or "as given", seen), view
         view = _wait_for(self.work, order, order.resume_from, self.save, self.timeline)
-        return choice.by_order(order.resume_from, view, order.reason), view
+        return plans.by_order(order.resume_from, view, order.reason), view
 
-    def _begin(self) -> choice.Start:
+    def _begin(self) -> plans.Start:
         seen, run = self.chosen.checkpoint, self.work.run
         after = -1 if seen is None else seen.iteration
         has_newer = any(each.iteration > after for each in self.view.candidates)
-        return choice.start_for(run, self.chosen.kind, seen, has_newer, run.by_step)
+        return plans.start_for(run, self.chosen.kind, seen, has_newer, run.by_step)
 
     def _agreed(self) -> Order:
         seen = self.chosen.checkpoint
-        resumed = seen if self.chosen.kind == choice.RESUME else None
+        resumed = seen if self.chosen.kind == plans.RESUME else None
         return Order(
             self.work.number,
             NODE_0,
             None if resumed is None else resumed.iteration,
-            self.chosen.kind == choice.BEGIN,
+            self.chosen.kind == plans.BEGIN,
             not_before=None if self.order is None else self.order.not_before,
             reason=self.chosen.reason,
             name=None if resumed is None else resumed.name,
@@ -294,7 +294,7 @@ class _FirstNode:
     def _set_tracker(self) -> None:
         wanted = self.begun.tracker
         try:
-            if wanted == choice.NO_TRACKER:
+            if wanted == plans.NO_TRACKER:
                 done = save_dir.set_aside(self.save, self.work.number)
             elif wanted is not None:
                 done = save_dir.point_at(self.save, int(wanted), self.work.number)
@@ -308,14 +308,14 @@ class _FirstNode:
     def _clear_non_persistent(self) -> None:
         """Move newer non-persistent checkpoints out of the way: Megatron prefers them."""
         seen, folder = self.chosen.checkpoint, os.path.join(self.save, NON_PERSISTENT)
-        if self.chosen.kind == choice.AS_IS or self.work.run.is_composer:
+        if self.chosen.kind == plans.AS_IS or self.work.run.is_composer:
             return
         try:
             own = save_dir.pointed(save_dir.look(folder, self.timeline))
             if own is None or (seen is not None and own.iteration < seen.iteration):
                 return
             is_good = own.standing == GOOD and own.state is not CheckpointState.INCOMPLETE
-            if is_good and self.chosen.kind == choice.RESUME:
+            if is_good and self.chosen.kind == plans.RESUME:
                 text = f"Megatron resumes from its newer non-persistent {own.name}, if enabled"
                 self.work.changes.append(text)
                 return
@@ -327,7 +327,7 @@ class _FirstNode:
     def _protect(self) -> None:
         """Protect the checkpoint of a rollback: nothing newer is good."""
         seen = self.chosen.checkpoint
-        if self.chosen.kind != choice.RESUME or seen is None:
+        if self.chosen.kind != plans.RESUME or seen is None:
             return
         newer = [each for each in self.view.candidates if each.iteration > seen.iteration]
         if not any(each.standing != GOOD for each in newer):
@@ -374,7 +374,7 @@ def _follow(work: Preparation, order: Order, save: str) -> AttemptPlan:
         raise StartRefused(why, FENCED)
     kind, seen, has_newer = _chosen(work, order, save)
     by_step = work.run.by_step if order.by_step is None else order.by_step
-    begun = choice.start_for(work.run, kind, seen, has_newer, by_step)
+    begun = plans.start_for(work.run, kind, seen, has_newer, by_step)
     work.changes += begun.changes
     _wait_for_tracker(work, begun.tracker, save)
     return work.answer(
@@ -389,15 +389,15 @@ def _follow(work: Preparation, order: Order, save: str) -> AttemptPlan:
 def _chosen(work: Preparation, order: Order, save: str) -> tuple[str, Candidate | None, bool]:
     timeline = timelines.with_rollbacks(work.timeline, order.rollbacks)
     if order.from_beginning:
-        return choice.BEGIN, None, True
+        return plans.BEGIN, None, True
     if order.resume_from is None:
-        return choice.AS_IS, None, False
+        return plans.AS_IS, None, False
     if order.name is not None:
         _wait_for_name(work, order, save, order.name)
     view = _wait_for(work, order, order.resume_from, save, timeline)
     seen = save_dir.find(view, order.resume_from)
     has_newer = any(each.iteration > order.resume_from for each in view.candidates)
-    return choice.RESUME, seen, has_newer
+    return plans.RESUME, seen, has_newer
 
 
 def _wait_for_name(work: Preparation, order: Order, save: str, name: str) -> None:
@@ -417,7 +417,7 @@ def _wait_for_tracker(work: Preparation, wanted: str | None, save: str) -> None:
     """Wait for the tracker: Megatron takes the largest number that any node reads in it."""
     if wanted is None:
         return
-    expected = None if wanted == choice.NO_TRACKER else wanted
+    expected = None if wanted == plans.NO_TRACKER else wanted
     if not work.wait(lambda: save_dir.tracker_value(save) == expected):
         bound = f"{work.options.wait_seconds:g} s"
         why = f"the tracker of {save} is not {wanted} here within {bound}"
