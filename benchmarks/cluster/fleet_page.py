@@ -20,9 +20,8 @@ from mwatch.model.event import Iteration
 from mwatch.model.job import Job
 from mwatch.model.observation import Observed, StoredCheckpoint, StoredCheckpoints
 from mwatch.model.snapshot.observed_wire import from_wire
-from mwatch.model.snapshot.pod import PodId
+from mwatch.model.snapshot.pod import PodId, WrapperState
 from mwatch.model.snapshot.snapshot import Inputs, Snapshot, take
-from mwatch.model.snapshot.wrapper import WrapperState
 from mwatch.sidecar.snapshot import Evaluated, SnapshotPage
 
 CHECKPOINT_EVERY = 100

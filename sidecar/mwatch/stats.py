@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import threading
+from collections.abc import Hashable, Iterable
 
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
 
@@ -30,3 +31,24 @@ def spread(values: Iterable[float]) -> float:
     sample = list(values)
     middle = median(sample)
     return MAD_TO_SIGMA * median(abs(value - middle) for value in sample)
+
+
+class MonotonicCounters:
+    """Counters held at their highest value, for several threads: one that falls would look like a
+    restart of mwatch."""
+
+    def __init__(self) -> None:
+        self._highest: dict[str, dict[Hashable, float]] = {}
+        self._lock = threading.Lock()
+
+    def raised(self, group: str, key: Hashable, value: float) -> float:
+        with self._lock:
+            known = self._highest.setdefault(group, {})
+            known[key] = max(value, known.get(key, 0.0))
+            return known[key]
+
+    def keep(self, groups: Iterable[str]) -> None:
+        """Forget all other groups."""
+        with self._lock:
+            for gone in self._highest.keys() - set(groups):
+                del self._highest[gone]

@@ -16,7 +16,7 @@ import yaml
 from mwatch.checks.every import look
 from mwatch.manifests.parts import InjectRequest
 from mwatch.manifests.whole import inject_text
-from mwatch.model.checks.check import CheckLevel
+from mwatch.model.checks import CheckLevel
 from mwatch_trainer.command.argv import find_program
 from mwatch_trainer.command.composer import is_composer
 from mwatch_trainer.command.composer import settings as composer_settings

@@ -12,12 +12,10 @@ import pytest
 
 from mwatch.checks.kube_causes import ALL, kube_causes, kube_phase
 from mwatch.model.finding import Cause, Severity
-from mwatch.model.kube.event import KubeEvent, event_of
-from mwatch.model.kube.facts import KubeFacts
+from mwatch.model.kube.facts import KubeEvent, KubeFacts, KubeWorkload, event_of
 from mwatch.model.kube.job import KubeJob, job_of
 from mwatch.model.kube.node import KubeNode, Taint, node_of
 from mwatch.model.kube.pod import KubePod, pod_of
-from mwatch.model.kube.queue import KubeWorkload
 from mwatch.model.phase import JobPhase
 from support.builders.kube import batch_job, pod, pytorch_job
 

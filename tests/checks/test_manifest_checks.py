@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from mwatch.checks.every import ALL, look
-from mwatch.model.checks.check import CheckLevel, Problem
+from mwatch.model.checks import CheckLevel, Problem
 from support.builders.job_manifests import (
     TRAIN,
     at_instance,

@@ -15,8 +15,15 @@ from msgspec import structs
 from mwatch.checks import every
 from mwatch.checks.every import ALL
 from mwatch.checks.live import RUNNING, look
-from mwatch.model.checks.check import CheckLevel, CheckState, Outcome
-from mwatch.model.checks.running import Claim, JobProgress, KeptFields, Running
+from mwatch.model.checks import (
+    CheckLevel,
+    CheckState,
+    Claim,
+    JobProgress,
+    KeptFields,
+    Outcome,
+    Running,
+)
 from mwatch.model.kube.facts import KubeFacts
 from mwatch.model.kube.node import HYPERPOD_HEALTH, KubeNode, Taint
 from mwatch.model.observation import StoredCheckpoint, StoredCheckpoints

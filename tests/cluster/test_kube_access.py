@@ -19,7 +19,7 @@ from mwatch.kube.errors import NoCredentials, NoPermission, Unavailable
 from mwatch.kube.jobs import find_job, pods_of, watched_jobs
 from mwatch.kube.mirror import Mirror
 from mwatch.kube.resources import CONFIG_MAPS, EVENTS, PODS, ApiResource
-from mwatch.model.kube.event import event_of
+from mwatch.model.kube.facts import event_of
 from mwatch.model.kube.job import JobKind
 from mwatch.model.kube.pod import KubePod, pod_of
 

@@ -18,8 +18,7 @@ from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.resources import EVENTS, JOBS, NODES, PODS, ApiResource
 from mwatch.model.finding import Cause, Finding
-from mwatch.model.kube.event import event_of
-from mwatch.model.kube.facts import KubeFacts
+from mwatch.model.kube.facts import KubeFacts, event_of
 from mwatch.model.kube.node import node_of
 from mwatch.model.phase import JobPhase
 

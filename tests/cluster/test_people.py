@@ -28,8 +28,7 @@ from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import NODES
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
-from mwatch.model.kube.job import KubeJob
-from mwatch.model.kube.pause import pause_of
+from mwatch.model.kube.job import KubeJob, pause_of
 from mwatch.operate.overrides import JobOverrides
 from mwatch.operate.restart import ManualRestart, RestartTimes
 

@@ -24,8 +24,7 @@ from mwatch.errors import InputError
 from mwatch.kube.jobs import FoundJob, parse_job_name
 from mwatch.model.decision import Act, Action
 from mwatch.model.finding import Cause, Culprit
-from mwatch.model.kube.event import KubeEvent
-from mwatch.model.kube.facts import KubeFacts
+from mwatch.model.kube.facts import KubeEvent, KubeFacts
 from mwatch.model.kube.job import JobKind, job_of
 from mwatch.model.kube.ledger import JobEntry, LedgerData, LedgerNote
 from mwatch.model.kube.node import KubeNode

@@ -9,7 +9,7 @@ from mwatch.diagnose.pod_reports import PodReport
 from mwatch.diagnose.timeline import JobHistory, build_history
 from mwatch.model.finding import Cause, Verdict
 from mwatch.model.observation import AttemptStart, Observed
-from mwatch.model.snapshot.wrapper import WrapperState
+from mwatch.model.snapshot.pod import WrapperState
 from support.builders.diagnose import (
     BEGAN,
     USUAL,

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 from mwatch.export.metrics.catalog import ALL
 from mwatch.export.metrics.measure import measure
 from mwatch.export.metrics.prometheus import Exporter
-from mwatch.model.snapshot.hardware import FabricPort
+from mwatch.model.snapshot.pod import FabricPort
 from mwatch.model.snapshot.snapshot import Numbers, RankSnapshot, Snapshot
 from support.builders.snapshot import FACTS, GPU, busy_snapshot, empty_snapshot
 

@@ -16,7 +16,7 @@ from mwatch.model.kube.pod import Container, Disruption
 from mwatch.model.observation import ProcessExit
 from mwatch.model.phase import JobPhase
 from mwatch.model.settings import Settings
-from mwatch.model.snapshot.wrapper import TrainerEnd
+from mwatch.model.snapshot.pod import TrainerEnd
 from mwatch.remediate.case import due
 from support.builders import kube
 from support.runs.job_monitor_runs import START, Fleet

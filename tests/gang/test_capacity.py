@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from mwatch.gang.plan import nodes_lack, quota_lacks
+from mwatch.model.kube.facts import KubeQuota, ScopeRule
 from mwatch.model.kube.node import KubeNode, Taint
-from mwatch.model.kube.queue import KubeQuota, ScopeRule
 from support.builders.kube import pod, pytorch_job
 
 GPU = "requests.nvidia.com/gpu"

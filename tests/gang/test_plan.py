@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mwatch.gang.plan import GangFacts, may_stop, plan
+from mwatch.model.kube.facts import KubeQuota, KubeWorkload
 from mwatch.model.kube.gang import (
     GangPlan,
     GangRefusal,
@@ -21,7 +22,6 @@ from mwatch.model.kube.gang import (
 )
 from mwatch.model.kube.job import KubeJob
 from mwatch.model.kube.node import KubeNode
-from mwatch.model.kube.queue import KubeQuota, KubeWorkload
 from support.builders.kube import ACT, batch_job, job_set, pod, pytorch_job, stateful_set
 
 KUEUE: dict[str, Any] = {"labels": {"mwatch.dev/watch": "true", "kueue.x-k8s.io/queue-name": "q"}}

@@ -10,7 +10,7 @@ import pytest
 
 from mwatch.checks.every import look
 from mwatch.manifests.whole import workloads
-from mwatch.model.checks.check import CheckLevel
+from mwatch.model.checks import CheckLevel
 from support.repository.chart_renders import (
     MEGATRON,
     objects_in,

@@ -18,7 +18,7 @@ import yaml
 from gpt.corpora import gpt2_files, json_lines
 from mwatch.checks.every import look
 from mwatch.manifests.whole import workloads
-from mwatch.model.checks.check import CheckLevel
+from mwatch.model.checks import CheckLevel
 from support.repository.chart_renders import MEGATRON, only, pods, rendered
 from support.repository.hyperpod_templates import (
     FOLDER,

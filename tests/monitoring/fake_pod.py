@@ -19,7 +19,7 @@ from msgspec import structs
 from mwatch.export.http.server import Server, standard_pages
 from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.goodput import Spent
-from mwatch.model.snapshot.hardware import FabricPort, Gpu, Nccl
+from mwatch.model.snapshot.pod import FabricPort, Gpu, Nccl
 from mwatch.model.snapshot.snapshot import (
     OwnUsage,
     RankFacts,

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from mwatch.model.snapshot.hardware import MissingRank
+from mwatch.model.snapshot.pod import MissingRank
 from mwatch.parse.ras import read_answer, read_json
 from support.fakes.ras_answers import Comm, Lost, as_json
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from mwatch.model.snapshot.hardware import MissingRank
+from mwatch.model.snapshot.pod import MissingRank
 from mwatch.parse.ras import read_answer, read_text
 from support.fakes.ras_answers import apart, as_text, place, row
 

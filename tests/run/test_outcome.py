@@ -11,7 +11,7 @@ import pytest
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause
 from mwatch.model.observation import AttemptStart, ProcessExit
-from mwatch.model.snapshot.wrapper import TrainerEnd
+from mwatch.model.snapshot.pod import TrainerEnd
 from mwatch.run.supervisor import final_end, finished, outcome, stopped, unstarted
 from support.builders.fold import DONE, READY, WORLD
 from support.builders.run import Told, good

@@ -25,9 +25,8 @@ from mwatch.model.observation import (
     StoredCheckpoint,
     StoredCheckpoints,
 )
-from mwatch.model.snapshot.pod import DataFile, Mount, PodFacts, PodId
+from mwatch.model.snapshot.pod import DataFile, Mount, PodFacts, PodId, TrainerEnd, WrapperState
 from mwatch.model.snapshot.snapshot_wire import PodSnapshot, decode
-from mwatch.model.snapshot.wrapper import TrainerEnd, WrapperState
 from mwatch.sidecar.snapshot import MAX_CHECKPOINTS, Evaluated, SnapshotPage
 from mwatch.sources.probe import RankReading
 from support.builders.probe import RECORD

@@ -11,7 +11,7 @@ import pytest
 
 from mwatch.model.observation import Sign, SignState
 from mwatch.model.reading import Absent, Failed, Ok, Reading
-from mwatch.model.snapshot.hardware import Nccl
+from mwatch.model.snapshot.pod import Nccl
 from mwatch.parse.ras import read_answer
 from mwatch.sources.nccl_client import DEFAULT_ADDRESS, Address, address_of
 from mwatch.sources.nccl_ras import PERIOD_SECONDS, SETTLE_SECONDS, NcclRas

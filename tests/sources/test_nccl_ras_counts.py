@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mwatch.model.observation import SignSource, SignState
-from mwatch.model.snapshot.hardware import Nccl
+from mwatch.model.snapshot.pod import Nccl
 from mwatch.parse.ras import read_answer
 from mwatch.sources.nccl_ras import RasCounts, RasReport
 from support.fakes.ras_answers import Comm, Lost, apart, as_json, as_text, place, row

@@ -11,7 +11,7 @@ import pytest
 
 from mwatch.model.event import Fault
 from mwatch.model.reading import Absent, Failed, Ok
-from mwatch.model.snapshot.hardware import FabricPort
+from mwatch.model.snapshot.pod import FabricPort
 from mwatch.sources.rdma import Rdma
 from support.builders.job import entries
 from support.builders.volume import ManualClock

@@ -25,11 +25,11 @@ from mwatch.evidence.incident_store import IncidentFiles
 from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause, Finding, Severity
-from mwatch.model.goodput import RisingSeconds
 from mwatch.model.incident import IncidentRecord
 from mwatch.model.observation import Observed
 from mwatch.report import story_json
 from mwatch.report.model import IncidentStory
+from mwatch.stats import MonotonicCounters
 from support.builders import incidents as known
 from support.builders import kube
 from support.builders.fold import READY, WORLD
@@ -187,7 +187,7 @@ def test_sidecar_controller_story_and_files_agree_on_the_incidents(
             watched.watch.look()
             (sidecar,) = watched.metrics.snapshots()
         monitor.assessment = engine.twin_last
-        controller = snapshot_of(monitor, RisingSeconds(), watched.clock.now())
+        controller = snapshot_of(monitor, MonotonicCounters(), watched.clock.now())
         files = IncidentFiles(watched.folder.incidents).read()
         story = story_json.read(watched.folder.story)
     assert not watched.view.of("noted")

@@ -18,8 +18,7 @@ from mwatch.checks.pods import (
     training,
     volume_of,
 )
-from mwatch.model.checks.check import Check, CheckHit, CheckLevel
-from mwatch.model.checks.workload import Replica, Workload
+from mwatch.model.checks import Check, CheckHit, CheckLevel, Replica, Workload
 
 _OPERATOR = re.compile(
     r"MASTER_ADDR|MASTER_PORT|WORLD_SIZE|RANK|PYTHONUNBUFFERED|PET_\w+|JOB_COMPLETION_INDEX"

@@ -5,8 +5,7 @@
 from __future__ import annotations
 
 from mwatch.checks import containers, exits, network, parallelism
-from mwatch.model.checks.check import Check, CheckLevel, Problem
-from mwatch.model.checks.workload import Workload
+from mwatch.model.checks import Check, CheckLevel, Problem, Workload
 
 ALL: tuple[Check, ...] = (
     *containers.CONTAINER_CHECKS,

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from mwatch.checks.pods import at, has_arguments, mapping, training
-from mwatch.model.checks.check import Check, CheckHit, CheckLevel
-from mwatch.model.checks.workload import Path, Replica, Workload
+from mwatch.model.checks import Check, CheckHit, CheckLevel, Path, Replica, Workload
 
 _MAX = 200_000
 _JOINTS = frozenset({";", "&&", "||", "|", "&", "|&", "\n"})

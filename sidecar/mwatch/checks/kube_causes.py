@@ -13,11 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from mwatch.model.finding import MAX_EVIDENCE, Cause, Culprit, Evidence, Finding, Severity
-from mwatch.model.kube.event import KubeEvent
-from mwatch.model.kube.facts import KubeFacts
+from mwatch.model.kube.facts import KubeEvent, KubeFacts, KubeWorkload
 from mwatch.model.kube.node import KubeNode
 from mwatch.model.kube.pod import KubePod
-from mwatch.model.kube.queue import KubeWorkload
 from mwatch.model.phase import JobPhase
 
 _LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")

@@ -12,7 +12,13 @@ from collections.abc import Iterator
 
 from mwatch.checks import every
 from mwatch.checks.pods import SAVE, has_arguments, named, training, volume_of
-from mwatch.model.checks.check import (
+from mwatch.model.checks import (
+    CLAIMS,
+    CRD,
+    LOGS,
+    NODES,
+    SERVICES,
+    VOLUME,
     Check,
     CheckHit,
     CheckLevel,
@@ -20,10 +26,10 @@ from mwatch.model.checks.check import (
     NotChecked,
     Outcome,
     Problem,
+    Replica,
+    Running,
     RunningCheck,
 )
-from mwatch.model.checks.running import CLAIMS, CRD, LOGS, NODES, SERVICES, VOLUME, Running
-from mwatch.model.checks.workload import Replica
 from mwatch.model.kube.node import HYPERPOD_HEALTH, KubeNode
 from mwatch.model.observation import StoredCheckpoint
 from mwatch.model.snapshot.pod import DataFile, Mount

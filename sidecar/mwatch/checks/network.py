@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mwatch.checks.pods import at, gpus, mapping, mount_of, named, requested, training, volume_of
-from mwatch.model.checks.check import Check, CheckHit, CheckLevel
-from mwatch.model.checks.workload import Path, Replica, Workload
+from mwatch.model.checks import Check, CheckHit, CheckLevel, Path, Replica, Workload
 
 _EFA = "vpc.amazonaws.com/efa"
 _EFA_COUNTS = {

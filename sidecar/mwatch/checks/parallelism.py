@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mwatch.checks.pods import NPROC, gpus, has_arguments, training
-from mwatch.model.checks.check import Check, CheckHit, CheckLevel
-from mwatch.model.checks.workload import Path, Replica, Workload
+from mwatch.model.checks import Check, CheckHit, CheckLevel, Path, Replica, Workload
 
 _UNEVEN = (
     "--decoder-first-pipeline-num-layers",

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mwatch.model.checks.workload import Replica, Tree, Workload
+from mwatch.model.checks import Replica, Tree, Workload
 
 MEGATRON = ("--tensor-model-parallel-size", "--num-layers", "--train-iters", "--train-samples")
 SAVE = ("--save", "--save-dir", "--save_dir")

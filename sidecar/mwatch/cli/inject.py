@@ -22,7 +22,7 @@ from mwatch.cli.terminal import write
 from mwatch_trainer.scrub.scrubber import scrub_text
 
 if TYPE_CHECKING:
-    from mwatch.model.checks.check import Problem
+    from mwatch.model.checks import Problem
     from mwatch.operate.inject import Changed
 
 _DIFF_STYLES = (("+++", "bold"), ("---", "bold"), ("@@", "cyan"), ("+", "green"), ("-", "red"))

@@ -79,7 +79,7 @@ def _decision(decision: Decision) -> dict[str, Any]:
         "reason": decision.reason,
         "resume_reason": decision.resume_reason or None,
         "act_at": _iso(decision.act_at),
-        "witnesses": json_codec.to_builtins(decision.witnesses),
+        "witnesses": list(json_codec.to_builtins(decision.witnesses)),
         "avoid_node": decision.avoid_node,
         "quarantine_from": decision.quarantine_from,
         "proposal": decision.proposal,

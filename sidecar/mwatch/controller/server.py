@@ -26,7 +26,6 @@ from mwatch.export.metrics.catalog import Metric, Value
 from mwatch.export.metrics.prometheus import Exporter
 from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.kube.mirror import MirrorStatus
-from mwatch.model.goodput import RisingSeconds
 from mwatch.model.kube.gang import Reason
 from mwatch.model.kube.restart_state import DOING, HELD
 from mwatch.model.snapshot.snapshot import Inputs, Snapshot, take
@@ -35,6 +34,7 @@ from mwatch.remediate.manager import Remediation
 from mwatch.remediate.status import RemediationStatus
 from mwatch.runtime.self_monitoring import OwnUse
 from mwatch.state.goodput.ledger import time_spent
+from mwatch.stats import MonotonicCounters
 from mwatch_trainer.scrub.scrubber import Scrubber
 
 _MINUTES_SECONDS = 300.0
@@ -59,7 +59,7 @@ class ControllerStats(NamedTuple):
     ledger_errors: int = 0
 
 
-def snapshot_of(watch: JobMonitor, rising: RisingSeconds, now: float) -> Snapshot | None:
+def snapshot_of(watch: JobMonitor, highest: MonotonicCounters, now: float) -> Snapshot | None:
     """Of the job as a whole: its sidecars export ranks and GPUs."""
     assessment, engine = watch.assessment, watch.engine
     if assessment is None:
@@ -69,7 +69,7 @@ def snapshot_of(watch: JobMonitor, rising: RisingSeconds, now: float) -> Snapsho
     spent = time_spent(job, now)
     around = Inputs(
         goodput=spent.goodput,
-        spent_seconds=rising.raise_to(spent.seconds),
+        spent_seconds=spent.raised(highest, watch.kube.uid),
         findings=assessment.findings,
         decision=assessment.decision,
         hang_deadline_seconds=watch.hang_deadline_seconds,
@@ -83,7 +83,7 @@ def snapshot_of(watch: JobMonitor, rising: RisingSeconds, now: float) -> Snapsho
 class FleetMetrics:
     def __init__(self, started_at: float) -> None:
         self._use = OwnUse(started_at)
-        self._lost_seconds: dict[str, RisingSeconds] = {}
+        self._spent = MonotonicCounters()
         self._loops: deque[tuple[float, float]] = deque()
         self._newest: tuple[Snapshot, ...] = ()
         self._values: tuple[Value, ...] = ()
@@ -91,11 +91,8 @@ class FleetMetrics:
 
     def update(self, jobs: Iterable[JobMonitor], stats: ControllerStats, now: float) -> None:
         listed = list(jobs)
-        known = self._lost_seconds
-        self._lost_seconds = {
-            each.kube.uid: known.get(each.kube.uid) or RisingSeconds() for each in listed
-        }
-        made = (snapshot_of(each, self._lost_seconds[each.kube.uid], now) for each in listed)
+        self._spent.keep(each.kube.uid for each in listed)
+        made = (snapshot_of(each, self._spent, now) for each in listed)
         self._newest = tuple(each for each in made if each is not None)
         self._values = tuple(self._own(listed, stats, now))
         self._ticked = time.monotonic()

@@ -33,17 +33,14 @@ from mwatch.kube.resources import (
     STORAGE_CLASSES,
     ApiResource,
 )
-from mwatch.model.checks import running as names
-from mwatch.model.checks.running import Claim, KeptFields
-from mwatch.model.checks.workload import OtherObject
-from mwatch.model.kube.event import KubeEvent, event_of
-from mwatch.model.kube.facts import KubeFacts
+from mwatch.model import checks as names
+from mwatch.model.checks import Claim, KeptFields, OtherObject
+from mwatch.model.kube.facts import KubeEvent, KubeFacts, KubeQuota, event_of
 from mwatch.model.kube.fields import items, text, text_map
 from mwatch.model.kube.job import JobKind, KubeJob
 from mwatch.model.kube.ledger import LedgerData, from_data
 from mwatch.model.kube.node import node_of
 from mwatch.model.kube.pod import KubePod, pod_of
-from mwatch.model.kube.queue import KubeQuota
 from mwatch.runtime.fanout import TimedOut, gather
 
 _MAX_NODES = 128

@@ -23,8 +23,7 @@ from mwatch.kube.jobs import complete, watched_jobs
 from mwatch.kube.pod_pages import service_page
 from mwatch.kube.resources import EVENTS
 from mwatch.model.finding import Cause, Finding, Severity
-from mwatch.model.kube.event import event_of
-from mwatch.model.kube.facts import KubeFacts
+from mwatch.model.kube.facts import KubeFacts, event_of
 from mwatch.model.kube.fields import mapping, moment
 from mwatch.model.kube.job import KubeJob
 from mwatch.runtime.fanout import TimedOut, gather

@@ -29,9 +29,8 @@ from mwatch.kube.jobs import find_whole, no_such_job, parse_job_name
 from mwatch.manifests import shell_text
 from mwatch.manifests.containers import environment_of, trainer_of
 from mwatch.manifests.facts import workload_of
-from mwatch.model.checks import running as names
-from mwatch.model.checks.running import JobProgress, Running
-from mwatch.model.checks.workload import Workload
+from mwatch.model import checks as names
+from mwatch.model.checks import JobProgress, Running, Workload
 from mwatch.model.decision import Action, Decision
 from mwatch.model.event import Arguments
 from mwatch.model.finding import Cause, Verdict

@@ -10,7 +10,7 @@ from mwatch.checks.every import ALL, look
 from mwatch.errors import InputError
 from mwatch.manifests.kinds import JOBS
 from mwatch.manifests.whole import workloads
-from mwatch.model.checks.check import CheckLevel, Problem
+from mwatch.model.checks import CheckLevel, Problem
 from mwatch.operate.inject import found_json, read
 
 

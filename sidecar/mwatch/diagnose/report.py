@@ -23,10 +23,10 @@ from mwatch.diagnose.cluster_facts import JobFacts
 from mwatch.diagnose.pod_reports import PodReport
 from mwatch.diagnose.timeline import JobHistory
 from mwatch.errors import InputError
-from mwatch.model.checks.check import CheckLevel, Outcome, Problem
+from mwatch.model.checks import CheckLevel, Outcome, Problem
 from mwatch.model.decision import Act, Action
 from mwatch.model.incident import IncidentRecord
-from mwatch.model.kube.pause import pause_of
+from mwatch.model.kube.job import pause_of
 from mwatch.model.kube.pod import KubePod
 from mwatch.model.phase import JobPhase
 from mwatch.report.files import check_target

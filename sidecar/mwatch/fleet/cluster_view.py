@@ -18,13 +18,11 @@ from mwatch.kube.access import Access
 from mwatch.kube.jobs import WATCHED
 from mwatch.kube.mirror import WATCH_SECONDS, Mirror, MirrorStatus
 from mwatch.kube.resources import EVENTS, NODES, OF_KIND, PODS, WORKLOADS
-from mwatch.model.kube.event import KubeEvent, event_of
-from mwatch.model.kube.facts import KubeFacts
+from mwatch.model.kube.facts import KubeEvent, KubeFacts, KubeWorkload, event_of, workload_of
 from mwatch.model.kube.fields import Object, items, number, text, text_map
 from mwatch.model.kube.job import JobKind, KubeJob, job_of, with_jobset
 from mwatch.model.kube.node import KubeNode, node_of
 from mwatch.model.kube.pod import KubePod, controller_uid, pod_of
-from mwatch.model.kube.queue import KubeWorkload, workload_of
 
 PORT_NAME = "mwatch"
 PORT_ANNOTATION = "mwatch.dev/port"

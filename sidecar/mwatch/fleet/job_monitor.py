@@ -49,8 +49,8 @@ from mwatch.model.observation import (
 )
 from mwatch.model.phase import JobPhase
 from mwatch.model.settings import Settings
+from mwatch.model.snapshot.pod import WrapperState
 from mwatch.model.snapshot.snapshot_wire import PodSnapshot
-from mwatch.model.snapshot.wrapper import WrapperState
 from mwatch.model.timeline import Rollback
 
 _LAST_EVENTS = (ProcessExit, Error, Fault)

@@ -18,14 +18,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from mwatch.model.kube.facts import KubeQuota, KubeWorkload, ScopeRule
+from mwatch.model.kube.fields import total
 from mwatch.model.kube.gang import GangPlan, GangRefusal, Method, Reason, Target
-from mwatch.model.kube.job import HYPERPOD_RESUME, INJECTED, JobKind, KubeJob, ReplicaGroup
+from mwatch.model.kube.job import (
+    HYPERPOD_RESUME,
+    INJECTED,
+    JobKind,
+    KubeJob,
+    ReplicaGroup,
+    pause_of,
+    wrappers_observe,
+)
 from mwatch.model.kube.node import KubeNode
-from mwatch.model.kube.pause import pause_of
 from mwatch.model.kube.pod import KubePod
-from mwatch.model.kube.queue import KubeQuota, KubeWorkload, ScopeRule
-from mwatch.model.kube.resources import total
-from mwatch.model.kube.wrapper import wrappers_observe
 
 _SLACK = 1e-6
 

@@ -17,9 +17,9 @@ from mwatch.kube.access import ACTING, Access, Answer, CallOutcome
 from mwatch.kube.errors import Rejected
 from mwatch.kube.events import Events
 from mwatch.kube.resources import OF_KIND, STATEFUL_SETS, WORKLOADS
+from mwatch.model.kube.facts import KubeWorkload
 from mwatch.model.kube.gang import GangStep
 from mwatch.model.kube.job import REPLICAS, JobKind, KubeJob
-from mwatch.model.kube.queue import KubeWorkload
 
 SUSPENDED_BY = "mwatch.dev/suspended-by"
 _RESTART = "restart/"

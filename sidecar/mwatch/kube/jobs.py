@@ -16,6 +16,7 @@ from mwatch.errors import InputError
 from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError, NoPermission
 from mwatch.kube.resources import JOB_SETS, JOBS, OF_KIND, PODS, QUOTAS, WORKLOADS
+from mwatch.model.kube.facts import KubeQuota, KubeWorkload, quota_of, workload_of
 from mwatch.model.kube.fields import text
 from mwatch.model.kube.job import WATCH, JobKind, KubeJob, job_of, with_jobset
 from mwatch.model.kube.pod import (
@@ -26,7 +27,6 @@ from mwatch.model.kube.pod import (
     controller_uid,
     pod_of,
 )
-from mwatch.model.kube.queue import KubeQuota, KubeWorkload, quota_of, workload_of
 
 WATCHED = f"{WATCH}=true"
 _LABELS = {

@@ -21,7 +21,7 @@ from mwatch.kube.resources import (
     STATEFUL_SETS,
     ApiResource,
 )
-from mwatch.model.checks.running import KeptFields
+from mwatch.model.checks import KeptFields
 from mwatch.model.kube.fields import items, part, text
 from mwatch.model.kube.job import JobKind
 

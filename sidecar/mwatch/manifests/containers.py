@@ -9,7 +9,7 @@ from typing import Any
 
 from mwatch.manifests.parts import PYZ, SIDECAR
 from mwatch.manifests.shell_text import LAUNCHERS
-from mwatch.model.checks.workload import Tree
+from mwatch.model.checks import Tree
 from mwatch.model.kube.fields import items, part, text
 
 _USUAL_NAMES = ("pytorch", "node", "trainer", "training", "megatron")

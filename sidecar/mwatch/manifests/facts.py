@@ -15,7 +15,7 @@ from typing import Any
 
 from mwatch.manifests import containers, kinds, shell_text
 from mwatch.manifests.kinds import Template
-from mwatch.model.checks.workload import OtherObject, Path, Replica, Tree, Workload
+from mwatch.model.checks import OtherObject, Path, Replica, Tree, Workload
 from mwatch.model.kube.fields import items, mapping, part
 
 NODE = "node"

@@ -22,7 +22,7 @@ from mwatch.manifests.kinds import Template
 from mwatch.manifests.parts import InjectRequest, PodRun
 from mwatch.manifests.shell_text import SHELLS, base_name
 from mwatch.manifests.stream import RENDER
-from mwatch.model.checks.workload import OtherObject, Path, Replica, Tree
+from mwatch.model.checks import OtherObject, Path, Replica, Tree
 from mwatch.model.kube.fields import items
 
 VERSION = 1

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mwatch.model.checks.workload import Path, Tree
+from mwatch.model.checks import Path, Tree
 from mwatch.model.kube.fields import mapping, part
 
 PYTORCHJOB, JOBSET, TRAINJOB, JOB, STATEFULSET = (

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from mwatch.manifests.stream import plain
-from mwatch.model.checks.workload import Tree
+from mwatch.model.checks import Tree
 from mwatch.model.kube.fields import items, mapping
 
 SIDECAR = "mwatch"

@@ -21,7 +21,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from mwatch.errors import InputError
 from mwatch.manifests.transplant import transplanted
-from mwatch.model.checks.workload import Path
+from mwatch.model.checks import Path
 
 MAX_CHARACTERS = 4_000_000
 _SEPARATOR = re.compile(r"---(?:\s.*)?")

@@ -38,7 +38,7 @@ from mwatch.manifests.inject import (
 )
 from mwatch.manifests.parts import InjectRequest, PodRun
 from mwatch.manifests.stream import Document, new_document, read
-from mwatch.model.checks.workload import OtherObject, Path, Replica, Tree, Workload
+from mwatch.model.checks import OtherObject, Path, Replica, Tree, Workload
 from mwatch.model.kube.fields import items, mapping, part
 
 _API = "trainer.kubeflow.org/v1alpha1"

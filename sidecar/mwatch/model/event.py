@@ -1,18 +1,19 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a trainer's output says, one value per fact.
+"""Events: the facts in a trainer's output, one value per fact.
 
 Events are named tuples, not dataclasses: the reader makes several hundred thousand iteration
 events a second, and a tuple costs a fifth of a frozen dataclass. `None` means "not printed".
 Numbers may be NaN or infinite; `mwatch.model.snapshot.event_wire` turns those into text for JSON.
 
-A line number counts physical lines of its file from 1. `rank` is the *global* rank where a
-prefix of the line gives one; torchrun's `[default7]:` is a local rank and therefore no rank.
+A line number counts physical lines of its file from 1. `rank` is the *global* rank if a prefix of
+the line has it; torchrun's `[default7]:` is a local rank and is ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 Flavour = Literal["megatron", "deepspeed", "bridge", "composer", "torchtitan"]
@@ -246,3 +247,39 @@ EVENT_TYPES: tuple[type[Event], ...] = (
 def event_name(kind: type[Event]) -> str:
     """The value of `event` in JSON."""
     return kind.__name__.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class StepLines:
+    events: Sequence[Iteration]
+    """The same lines, one by one; none is the first of its process."""
+    steady: Iteration
+    """What all lines share. Of the fields that have columns here it tells nothing."""
+    iterations: Sequence[int]
+    """Each larger than the one before by what the line covers."""
+    covers: Sequence[int]
+    numbers: Sequence[int]
+    """Of the lines in the file; there may be more than there are lines here."""
+    stamps: Sequence[str] | None
+    losses: Mapping[str, Sequence[float]]
+    varying: Mapping[str, Sequence[float]]
+    """By field of `Iteration`: the values that are not the same in all lines."""
+
+    def __len__(self) -> int:
+        return len(self.iterations)
+
+    def column(self, field: str) -> Sequence[float] | None:
+        """None: these lines do not print it."""
+        values = self.varying.get(field)
+        if values is not None:
+            return values
+        value = getattr(self.steady, field)
+        return None if value is None else [value] * len(self)
+
+
+class PlacedLines(NamedTuple):
+    """With the moment of each line; moments never step back."""
+
+    stream: str
+    ats: Sequence[float]
+    lines: StepLines

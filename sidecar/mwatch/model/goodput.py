@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from mwatch.model.phase import JobPhase
 from mwatch.model.settings import SlowSettings
+from mwatch.stats import MonotonicCounters
 
 
 class Spent(StrEnum):
@@ -68,20 +69,9 @@ class TimeSpent:
         wall = self.wall_seconds
         return self.seconds[Spent.TRAINING] / wall if wall > 0 else None
 
-
-class RisingSeconds:
-    """Seconds as a counter shows them. Open time may turn out to be something else than it looked,
-    and a counter that falls is read as one that started again at zero."""
-
-    __slots__ = ("_highest",)
-
-    def __init__(self) -> None:
-        self._highest = nothing()
-
-    def raise_to(self, seconds: Mapping[Spent, float]) -> Parts:
-        for spent, each in seconds.items():
-            self._highest[spent] = max(self._highest[spent], each)
-        return dict(self._highest)
+    def raised(self, highest: MonotonicCounters, job: str = "") -> Parts:
+        """The seconds as counters: time booked anew as something else does not make one fall."""
+        return {spent: highest.raised(job, spent, each) for spent, each in self.seconds.items()}
 
 
 class StepShares(NamedTuple):

@@ -21,8 +21,7 @@ from mwatch.manifests.parts import InjectRequest as InjectRequest  # the command
 from mwatch.manifests.parts import Sidecar
 from mwatch.manifests.stream import plain
 from mwatch.manifests.whole import ManifestResult, inject_text, uninject_text, workloads
-from mwatch.model.checks.check import Problem
-from mwatch.model.checks.workload import Workload
+from mwatch.model.checks import Problem, Workload
 from mwatch.runtime.files import replace_file
 
 STDIN = "-"

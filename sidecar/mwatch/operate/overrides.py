@@ -26,10 +26,16 @@ from mwatch.kube.jobs import find_job, no_such_job, parse_job_name, watched_jobs
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import OF_KIND
 from mwatch.model.kube.gang import Method
-from mwatch.model.kube.job import MODE, PAUSE, KubeJob
+from mwatch.model.kube.job import (
+    MODE,
+    PAUSE,
+    KubeJob,
+    Pause,
+    pause_of,
+    pause_text,
+    wrappers_observe,
+)
 from mwatch.model.kube.ledger import Halt, JobEntry, LedgerNote
-from mwatch.model.kube.pause import Pause, pause_of, pause_text
-from mwatch.model.kube.wrapper import wrappers_observe
 from mwatch_trainer.scrub.scrubber import scrub_text
 
 MAX_REASON = 300

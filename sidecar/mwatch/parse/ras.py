@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from mwatch.model.snapshot.hardware import Communicator, MissingRank, RasAnswer
+from mwatch.model.snapshot.pod import Communicator, MissingRank, RasAnswer
 
 MAX_COMMUNICATORS = 65_536
 _LOST_COMMA = re.compile(r'("nvml_dev":\s*-?\d{1,9})(\s*"status":)')

@@ -19,12 +19,11 @@ from mwatch.model.decision import Act, Action, Decision
 from mwatch.model.finding import Cause
 from mwatch.model.incident import IncidentRecord, SavedEvidence, describe, incident_id
 from mwatch.model.kube.gang import GangPlan, GangRefusal, GangStep, Method
-from mwatch.model.kube.job import KubeJob
+from mwatch.model.kube.job import KubeJob, wrappers_observe
 from mwatch.model.kube.ledger import JobEntry
 from mwatch.model.kube.next_start import NextStart, RestartRequest
 from mwatch.model.kube.node import KubeNode
 from mwatch.model.kube.restart_state import RULES, RestartEvent, RestartState, after
-from mwatch.model.kube.wrapper import wrappers_observe
 from mwatch.model.timeline import Rollback
 from mwatch.remediate.pod_client import PodAddress
 

@@ -32,10 +32,9 @@ from mwatch.kube.resources import CLAIMS
 from mwatch.model.finding import Cause, Severity
 from mwatch.model.incident import bundle_id
 from mwatch.model.kube.fields import items, text
-from mwatch.model.kube.job import KubeJob
+from mwatch.model.kube.job import KubeJob, pause_of
 from mwatch.model.kube.ledger import MAX_COMMON, CommonCause, Halt, LedgerData
 from mwatch.model.kube.node import ZONE, KubeNode
-from mwatch.model.kube.pause import pause_of
 from mwatch.model.kube.pod import KubePod
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from mwatch.kube.ledger import Ledger, same_job
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
 from mwatch.model.kube.gang import Reason
+from mwatch.model.kube.job import pause_of
 from mwatch.model.kube.ledger import Halt, JobEntry, LedgerData
-from mwatch.model.kube.pause import pause_of
 from mwatch.model.kube.restart_state import RULES, RestartState, WrapperAnswer, doing
 from mwatch.remediate.attempt_server import AttemptServer, JobStanding
 from mwatch.remediate.case import RestartCase, due

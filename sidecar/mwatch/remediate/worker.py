@@ -31,13 +31,13 @@ from mwatch.kube.ledger import Ledger, same_job
 from mwatch.kube.resources import OF_KIND
 from mwatch.model.decision import Action
 from mwatch.model.incident import SavedEvidence
+from mwatch.model.kube.facts import KubeQuota
 from mwatch.model.kube.gang import GangPlan, GangRefusal, GangStep, Method, Reason
 from mwatch.model.kube.job import ATTEMPT, RESUME_FROM, KubeJob
 from mwatch.model.kube.ledger import JobEntry, LedgerNote
 from mwatch.model.kube.next_start import NextStart
 from mwatch.model.kube.node import KubeNode
 from mwatch.model.kube.pod import KubePod
-from mwatch.model.kube.queue import KubeQuota
 from mwatch.model.kube.restart_state import RULES
 from mwatch.remediate.attempt_server import AttemptServer
 from mwatch.remediate.case import (

@@ -30,10 +30,11 @@ from mwatch.model.event import (
     Exit,
     Iteration,
     Phase,
+    PlacedLines,
+    StepLines,
     Validation,
 )
 from mwatch.model.observation import Observed
-from mwatch.model.step_lines import PlacedLines, StepLines
 from mwatch.replay.timestamps import (
     STEPPED,
     Stamp,

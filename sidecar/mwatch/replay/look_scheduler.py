@@ -15,10 +15,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 
-from mwatch.model.event import Event, Fault, Iteration, Overflow, Straggler, Timers
+from mwatch.model.event import Event, Fault, Iteration, Overflow, StepLines, Straggler, Timers
 from mwatch.model.fault import Role
 from mwatch.model.observation import Observation
-from mwatch.model.step_lines import StepLines
 from mwatch.stats import median
 
 MEMORY = 0.01  # how fast the usual value follows: slower than any detector decides

@@ -14,9 +14,8 @@ from collections.abc import Iterable, Sequence
 
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.model.decision import Action, Decision
-from mwatch.model.event import Arguments, Error, Iteration, Phase
+from mwatch.model.event import Arguments, Error, Iteration, Phase, PlacedLines
 from mwatch.model.observation import Observed
-from mwatch.model.step_lines import PlacedLines
 from mwatch.replay.look_scheduler import LOOK_SECONDS, EvaluationThrottle, UsualGaps
 from mwatch.report.recorder import ReportRecorder
 from mwatch.state.like_lines import fold_like, is_usual_ground

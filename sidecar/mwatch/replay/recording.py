@@ -28,9 +28,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from mwatch.errors import InputError
-from mwatch.model.event import Arguments, Checkpoint, Iteration, Phase
+from mwatch.model.event import Arguments, Checkpoint, Iteration, Phase, PlacedLines
 from mwatch.model.observation import Observed, StoredCheckpoint, StoredCheckpoints
-from mwatch.model.step_lines import PlacedLines
 from mwatch.model.timeline import Rollback
 from mwatch.parse.fast_path.run import in_pieces
 from mwatch.parse.grammar import Grammar

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import cast
 
-from mwatch.model.event import Event, Iteration
+from mwatch.model.event import Event, Iteration, StepLines
 from mwatch.model.observation import Observation
-from mwatch.model.step_lines import StepLines
 
 _GLOG = re.compile(
     r"(?:^|[\[\s:])[IWEF](?P<month>\d{1,2})(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d(?:\.\d{1,9})?)\b"

@@ -32,7 +32,7 @@ from mwatch.errors import InputError
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause
 from mwatch.model.job import Job
-from mwatch.model.snapshot.wrapper import TrainerEnd as WrapperEnd
+from mwatch.model.snapshot.pod import TrainerEnd as WrapperEnd
 from mwatch.model.timeline import Rollback
 from mwatch.run import process
 from mwatch.run.folder import RunFolder

@@ -24,10 +24,9 @@ from mwatch.model.finding import Finding
 from mwatch.model.job import SignSeen
 from mwatch.model.observation import Observed, StoredCheckpoints
 from mwatch.model.snapshot.observed_wire import described, to_wire
-from mwatch.model.snapshot.pod import PodFacts, PodId
+from mwatch.model.snapshot.pod import PodFacts, PodId, WrapperState
 from mwatch.model.snapshot.snapshot import Snapshot
 from mwatch.model.snapshot.snapshot_wire import EMPTY, VERSION, SidecarView
-from mwatch.model.snapshot.wrapper import WrapperState
 from mwatch.sidecar.event_buffer import NOWHERE, EventBuffer, LogPlace
 from mwatch.sources.probe import RankReading
 from mwatch_trainer.scrub.scrubber import Scrubber

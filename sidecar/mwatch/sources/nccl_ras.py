@@ -26,7 +26,7 @@ from typing import NamedTuple
 from mwatch import stats
 from mwatch.model.observation import Observed, Sign, SignSource, SignState
 from mwatch.model.reading import Absent, Failed, Ok, Reading
-from mwatch.model.snapshot.hardware import Communicator, Nccl, RasAnswer
+from mwatch.model.snapshot.pod import Communicator, Nccl, RasAnswer
 from mwatch.sources.background import BackgroundSource, Observations
 from mwatch.sources.nccl_client import Address, RasLink, RasProtocol
 

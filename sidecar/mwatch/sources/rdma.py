@@ -25,7 +25,7 @@ from mwatch.model.event import Fault
 from mwatch.model.fault import CatalogueEntry, Role
 from mwatch.model.observation import Observed
 from mwatch.model.reading import Absent, Ok, Reading
-from mwatch.model.snapshot.hardware import MAX_ERRORS, MAX_PORTS, FabricPort
+from mwatch.model.snapshot.pod import MAX_ERRORS, MAX_PORTS, FabricPort
 from mwatch.sources.background import BackgroundSource, Observations
 
 CLASS_FOLDER = "class/infiniband"

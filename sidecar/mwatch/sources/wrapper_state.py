@@ -15,7 +15,7 @@ from typing import Any
 
 from mwatch.model.observation import AttemptStart, Observed, ProcessExit
 from mwatch.model.reading import Absent, Failed, Ok, Reading
-from mwatch.model.snapshot.wrapper import TrainerEnd, WrapperState
+from mwatch.model.snapshot.pod import TrainerEnd, WrapperState
 from mwatch.sources.json_file import JsonFile, number, text, whole
 from mwatch_trainer.contract import ATTEMPT
 

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Attempts: who opens one, who joins it, and what is left of it when it is over.
+"""Open, join and close attempts, and move the current one from phase to phase.
 
 Pods restart at different moments, and most print nothing when they do. So a stream that starts
-anew opens an attempt only if it took part in the current one; otherwise it joins. What a
-stream says before it has joined belongs to the attempt it was in: it is late.
+again opens an attempt only if it took part in the current one; otherwise it joins it. What a stream
+prints before it has joined belongs to its earlier attempt: it is late.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from dataclasses import replace
 
 from mwatch.model.job import MAX_EARLIER_STEPS, Attempt, Job, Step, Stream
 from mwatch.model.observation import AttemptStart
-from mwatch.model.phase import JobPhase
+from mwatch.model.phase import DeadlineSlot, JobPhase, slot_of
+from mwatch.state import calibration
 from mwatch.state.goodput import ledger
 
 KEPT_STEPS = 256
@@ -144,3 +145,51 @@ def fold_start(job: Job, stream: Stream, at: float, started: AttemptStart) -> No
         job.attempt.resumed_from = started.resume_from
     if started.world_size is not None:
         job.layout = replace(job.layout, world_size=started.world_size)
+
+
+_FRESH_BEAT_SECONDS = 15.0
+"""Beats come once a second, by clocks that may differ."""
+_ASIDE = frozenset({JobPhase.SAVING, JobPhase.EVALUATING, JobPhase.ASYNC_FINALIZE})
+_BEFORE_STEPS = frozenset({JobPhase.QUEUED, JobPhase.SCHEDULING, JobPhase.STARTING})
+
+
+def enter_phase(job: Job, at: float, phase: JobPhase) -> None:
+    """Only a new attempt leaves ENDED."""
+    attempt = job.attempt
+    before = attempt.phase
+    if before is phase or before is JobPhase.ENDED:
+        return
+    at = max(at, attempt.phase_since)
+    slot = slot_of(before, attempt.saves_done)
+    if (
+        slot and slot is not DeadlineSlot.TRAINING and phase is not JobPhase.ENDED
+    ):  # lines tell of steps
+        calibration.phase_ended(job, slot, at - attempt.phase_since)
+    attempt.phase = phase
+    attempt.phase_since = at
+    attempt.saw_evaluating = attempt.saw_evaluating or phase is JobPhase.EVALUATING
+    if phase is not JobPhase.ENDED:
+        attempt.progress_at = max(attempt.progress_at, at)
+    ledger.phase_changed(job, at, before)
+
+
+def resting_phase(attempt: Attempt) -> JobPhase:
+    """Where an attempt is when a save, load or evaluation is over."""
+    if attempt.exit is not None or attempt.is_done:
+        return JobPhase.STOPPING
+    if attempt.iteration is not None and attempt.first_iteration is not None:
+        return JobPhase.TRAINING
+    return JobPhase.STARTING
+
+
+def is_before_steps(attempt: Attempt) -> bool:
+    return attempt.phase in _BEFORE_STEPS
+
+
+def is_seen_to_last(attempt: Attempt, at: float) -> bool:
+    """The probe sees rank 0 save or evaluate just now. A line of what was before is late, and the
+    end will be told by the probe too, by the same clock as the begin."""
+    lead = attempt.ranks.get(0)
+    if lead is None or lead.phase != attempt.phase.value:
+        return False
+    return attempt.phase in _ASIDE and abs(at - lead.at) < _FRESH_BEAT_SECONDS

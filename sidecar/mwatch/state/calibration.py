@@ -21,7 +21,7 @@ from typing import Any
 from mwatch.model.calibration import MAX_SHAPES, Calibration, Sample, is_duration
 from mwatch.model.job import Attempt, Job, Step
 from mwatch.model.phase import DeadlineSlot, JobPhase
-from mwatch.state.goodput.time_parts import own_seconds, seconds_aside
+from mwatch.state.goodput.step_time import own_seconds, seconds_aside
 
 STARVED = 8  # steps known; fewer, and a poor line is better than nothing
 _ALWAYS = 4  # lines in a row with a save inside: there are no others

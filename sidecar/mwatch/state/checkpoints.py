@@ -12,7 +12,7 @@ from mwatch.model.job import MAX_CHECKPOINTS, Attempt, Job, KnownCheckpoint, Sav
 from mwatch.model.observation import StoredCheckpoints
 from mwatch.model.phase import JobPhase
 from mwatch.model.timeline import Rollback
-from mwatch.state import attempts, phases
+from mwatch.state import attempts
 
 _FOLDER = re.compile(r"\biter_(\d{7,12})\b")
 _NOTHING_THERE = "could not find the metadata file"
@@ -24,7 +24,7 @@ def fold(job: Job, stream: Stream, at: float, said: Checkpoint) -> None:
     if not attempts.is_current(job, stream, at):
         return
     if said.op == "save":
-        if job.past and phases.is_before_steps(job.attempt):
+        if job.past and attempts.is_before_steps(job.attempt):
             _late_save(job, at, said)
         else:
             _save(job, at, said)
@@ -47,7 +47,7 @@ def _save(job: Job, at: float, said: Checkpoint) -> None:
         attempt.save = Save(
             said.iteration, at, bool(said.is_async), None, is_first, said.file, said.line
         )
-        phases.enter(job, at, JobPhase.SAVING)
+        attempts.enter_phase(job, at, JobPhase.SAVING)
     elif said.edge == "mark":
         if attempt.save is None:
             attempt.save = Save(said.iteration, at, True, file=said.file, line=said.line)
@@ -64,9 +64,9 @@ def _save(job: Job, at: float, said: Checkpoint) -> None:
 def _saved(job: Job, at: float, said: Checkpoint) -> None:
     attempt = job.attempt
     if attempt.phase is JobPhase.SAVING and not _is_queued(attempt):
-        phases.enter(job, at, phases.resting(attempt))
+        attempts.enter_phase(job, at, attempts.resting_phase(attempt))
     if attempt.phase is JobPhase.ASYNC_FINALIZE:
-        phases.enter(job, at, phases.resting(attempt))
+        attempts.enter_phase(job, at, attempts.resting_phase(attempt))
     if attempt.save is not None and attempt.save.iteration in (said.iteration, None):
         attempt.save = None
     attempt.saves_done += 1
@@ -89,7 +89,7 @@ def _is_queued(attempt: Attempt) -> bool:
 
 def _leave_saving(job: Job, at: float) -> None:
     if job.attempt.phase is JobPhase.SAVING:
-        phases.enter(job, at, phases.resting(job.attempt))
+        attempts.enter_phase(job, at, attempts.resting_phase(job.attempt))
 
 
 def _load(job: Job, at: float, said: Checkpoint) -> None:
@@ -98,7 +98,7 @@ def _load(job: Job, at: float, said: Checkpoint) -> None:
         attempt.load = "begun"
         attempt.load_iteration = said.iteration
         if attempt.first_iteration is None:
-            phases.enter(job, at, JobPhase.LOADING)
+            attempts.enter_phase(job, at, JobPhase.LOADING)
     elif said.edge == "end":
         attempt.load = "loaded"
         if said.iteration in job.checkpoints:
@@ -116,7 +116,7 @@ def _load(job: Job, at: float, said: Checkpoint) -> None:
 
 def _leave_loading(job: Job, at: float) -> None:
     if job.attempt.phase is JobPhase.LOADING:
-        phases.enter(job, at, JobPhase.STARTING)
+        attempts.enter_phase(job, at, JobPhase.STARTING)
 
 
 def _load_failed(job: Job, is_bad: bool = True) -> None:

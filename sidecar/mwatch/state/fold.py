@@ -62,7 +62,7 @@ from mwatch.model.observation import (
     Unreachable,
 )
 from mwatch.model.phase import JobPhase
-from mwatch.state import attempts, checkpoints, phases, steps
+from mwatch.state import attempts, checkpoints, steps
 
 _ASKED_NOTHING = "status"
 """Reason of an `exit` event that only tells the exit code 0."""
@@ -116,7 +116,7 @@ def fold_exit(job: Job, stream: Stream, at: float, bye: Exit) -> None:
         return
     if attempt.exit is None:
         attempt.exit = ExitSeen(at, stream.name, bye)
-    phases.enter(job, at, JobPhase.STOPPING)
+    attempts.enter_phase(job, at, JobPhase.STOPPING)
 
 
 def fold_process_exit(job: Job, stream: Stream, at: float, gone: ProcessExit) -> None:
@@ -134,7 +134,7 @@ def fold_process_exit(job: Job, stream: Stream, at: float, gone: ProcessExit) ->
 
 def _over(job: Job, at: float) -> None:
     """One dead rank is the end of a gang: the others can only wait for it."""
-    phases.enter(job, at, JobPhase.ENDED)
+    attempts.enter_phase(job, at, JobPhase.ENDED)
     attempts.end(job, at)
 
 
@@ -152,8 +152,8 @@ def fold_validation(job: Job, stream: Stream, at: float, result: Validation) -> 
             result.iteration if result.iteration is not None else attempt.iteration
         )
     if attempt.phase is JobPhase.EVALUATING:
-        if not phases.is_seen_to_last(attempt, at):
-            phases.enter(job, at, phases.resting(attempt))
+        if not attempts.is_seen_to_last(attempt, at):
+            attempts.enter_phase(job, at, attempts.resting_phase(attempt))
     elif attempt.phase is JobPhase.TRAINING and not attempt.saw_evaluating:
         _look_back(job, attempt.phase_since, at)
 
@@ -176,8 +176,8 @@ def _look_back(job: Job, since: float, until: float) -> None:
     """From the last line to the result the job was evaluating, though nobody had said so."""
     began = max(since, job.attempt.line_at or since)
     if until > began:
-        phases.enter(job, began, JobPhase.EVALUATING)
-        phases.enter(job, until, phases.resting(job.attempt))
+        attempts.enter_phase(job, began, JobPhase.EVALUATING)
+        attempts.enter_phase(job, until, attempts.resting_phase(job.attempt))
 
 
 def fold_marker(job: Job, stream: Stream, at: float, mark: Phase) -> None:
@@ -187,15 +187,15 @@ def fold_marker(job: Job, stream: Stream, at: float, mark: Phase) -> None:
         return
     attempt = job.attempt
     if mark.name == "first-step":
-        if phases.is_before_steps(attempt) or attempt.phase is JobPhase.LOADING:
-            phases.enter(job, at, JobPhase.FIRST_STEP)
+        if attempts.is_before_steps(attempt) or attempt.phase is JobPhase.LOADING:
+            attempts.enter_phase(job, at, JobPhase.FIRST_STEP)
     elif mark.name == "training" and mark.edge == "end":
         attempt.is_done = attempt.exit is None
-        phases.enter(job, at, JobPhase.STOPPING)
+        attempts.enter_phase(job, at, JobPhase.STOPPING)
     elif mark.name == "evaluating" and mark.edge == "begin":
-        phases.enter(job, at, JobPhase.EVALUATING)
+        attempts.enter_phase(job, at, JobPhase.EVALUATING)
     elif mark.name == "async-finalize":
-        phases.enter(job, at, JobPhase.ASYNC_FINALIZE)
+        attempts.enter_phase(job, at, JobPhase.ASYNC_FINALIZE)
 
 
 def is_new_process(job: Job, stream: Stream, at: float) -> bool:
@@ -205,7 +205,7 @@ def is_new_process(job: Job, stream: Stream, at: float) -> bool:
         return True
     if attempt.is_numbered and attempt.steps and at < attempt.steps[0].at:
         return False  # told late: it is how the process that made these steps has begun
-    has_begun = not phases.is_before_steps(attempt) or attempt.first_iteration is not None
+    has_begun = not attempts.is_before_steps(attempt) or attempt.first_iteration is not None
     return has_begun or attempt.ended_at is not None or bool(attempt.errors)
 
 

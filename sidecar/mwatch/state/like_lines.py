@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import repeat
 
+from mwatch.model.event import PlacedLines, StepLines
 from mwatch.model.goodput import Spent
 from mwatch.model.job import Job, Step, Stream
 from mwatch.model.observation import Source
 from mwatch.model.phase import DeadlineSlot, JobPhase
-from mwatch.model.step_lines import PlacedLines, StepLines
 from mwatch.state.calibration import CLOSE_SECONDS, EVERY, STARVED, happened
 from mwatch.state.goodput import ledger
 from mwatch.state.goodput.line_time import JITTER, MAX_OWED, is_fitting
-from mwatch.state.goodput.slow_time import SURELY_CHANCE, slow_part
+from mwatch.state.goodput.step_time import SURELY_CHANCE, slow_part
 
 _STEP: Callable[[Iterable[object]], Step] = partial(tuple.__new__, Step)
 

@@ -16,7 +16,7 @@ from mwatch.model.event import Iteration
 from mwatch.model.job import MAX_RANKS, Attempt, Job, RankState, Step, Stream
 from mwatch.model.observation import Beat
 from mwatch.model.phase import JobPhase
-from mwatch.state import attempts, calibration, phases
+from mwatch.state import attempts, calibration
 from mwatch.state.goodput import ledger
 
 _COPY_SECONDS = 5.0
@@ -108,15 +108,15 @@ def _count(job: Job, attempt: Attempt, step: Step) -> None:
 
 def _enter_training(job: Job, attempt: Attempt, step: Step) -> None:
     """A line proves that steps are done; where the steps began nobody may have said."""
-    if attempt.phase in _QUIET_PHASES or phases.is_seen_to_last(attempt, step.at):
+    if attempt.phase in _QUIET_PHASES or attempts.is_seen_to_last(attempt, step.at):
         return
-    if phases.is_before_steps(attempt) or attempt.phase is JobPhase.LOADING:
+    if attempts.is_before_steps(attempt) or attempt.phase is JobPhase.LOADING:
         known = (step.seconds or 0.0) * step.new
-        phases.enter(job, max(attempt.phase_since, step.at - known), JobPhase.FIRST_STEP)
+        attempts.enter_phase(job, max(attempt.phase_since, step.at - known), JobPhase.FIRST_STEP)
     save = attempt.save
     saved_at = save.iteration if save else None
     if attempt.phase is not JobPhase.SAVING or saved_at is None or step.iteration > saved_at:
-        phases.enter(job, step.at, JobPhase.TRAINING)
+        attempts.enter_phase(job, step.at, JobPhase.TRAINING)
 
 
 def _advance(job: Job, attempt: Attempt, step: Step) -> None:
@@ -222,7 +222,7 @@ def _progress(
             calibration.iteration_rose(job, at - max(before, attempt.progress_at))
         advance(job, at, iteration)
         if attempt.phase in (JobPhase.STARTING, JobPhase.LOADING, JobPhase.FIRST_STEP):
-            phases.enter(job, at, JobPhase.TRAINING)
+            attempts.enter_phase(job, at, JobPhase.TRAINING)
 
 
 def _follow(job: Job, attempt: Attempt, at: float, beat: Beat) -> None:
@@ -231,13 +231,13 @@ def _follow(job: Job, attempt: Attempt, at: float, beat: Beat) -> None:
         has_returned = attempt.phase in (JobPhase.ASYNC_FINALIZE, JobPhase.EVALUATING)
         is_saved = attempt.phase is JobPhase.SAVING and attempt.save is None
         if has_returned or is_saved:
-            phases.enter(job, at, phases.resting(attempt))
+            attempts.enter_phase(job, at, attempts.resting_phase(attempt))
         elif attempt.phase in (JobPhase.STARTING, JobPhase.LOADING):
-            phases.enter(job, at, JobPhase.FIRST_STEP)
+            attempts.enter_phase(job, at, JobPhase.FIRST_STEP)
         return
     phase = _PHASES.get(beat.phase)
     if phase in (None, JobPhase.ENDED, JobPhase.FIRST_STEP):
         return
     is_backwards = phase in (JobPhase.QUEUED, JobPhase.SCHEDULING, JobPhase.STARTING)
-    if not (is_backwards and not phases.is_before_steps(attempt)):
-        phases.enter(job, at, phase)
+    if not (is_backwards and not attempts.is_before_steps(attempt)):
+        attempts.enter_phase(job, at, phase)

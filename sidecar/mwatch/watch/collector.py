@@ -18,9 +18,8 @@ from mwatch.model.event import Event
 from mwatch.model.fault import CatalogueEntry
 from mwatch.model.observation import AttemptStart, Beat, Observed, Source
 from mwatch.model.reading import Absent, Failed, Ok, Reading
-from mwatch.model.snapshot.hardware import Gpu
+from mwatch.model.snapshot.pod import Gpu, WrapperState
 from mwatch.model.snapshot.snapshot import RankFacts, SourceState
-from mwatch.model.snapshot.wrapper import WrapperState
 from mwatch.parse.grammar import Grammar
 from mwatch.parse.reader import Reader, in_order
 from mwatch.runtime.clock import Clock

@@ -20,12 +20,12 @@ from mwatch.detect.shared.stall import Patience, patience
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.errors import InputError
 from mwatch.export.http.server import Server, standard_pages
-from mwatch.model.goodput import RisingSeconds
 from mwatch.model.incident import IncidentRecord
 from mwatch.model.phase import JobPhase
 from mwatch.model.snapshot.snapshot import Inputs, OwnUsage, Snapshot, take
 from mwatch.runtime.self_monitoring import OwnUse
 from mwatch.state.goodput.ledger import time_spent
+from mwatch.stats import MonotonicCounters
 from mwatch.watch.collector import VolumeCollector
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class RunMetrics:
         self._use = OwnUse(live.clock.now())
         self._newest: Snapshot | None = None
         self._ticked = time.monotonic()
-        self._spent = RisingSeconds()
+        self._spent = MonotonicCounters()
         self.where: str | None = None
         """The address; None if there is no server."""
         self.problem: str | None = None
@@ -64,7 +64,7 @@ class RunMetrics:
         spent = time_spent(engine.job, assessment.at)
         around = Inputs(
             goodput=spent.goodput,
-            spent_seconds=self._spent.raise_to(spent.seconds),
+            spent_seconds=spent.raised(self._spent),
             findings=assessment.findings,
             decision=assessment.decision,
             hang_deadline_seconds=None if limit is None else limit.seconds,

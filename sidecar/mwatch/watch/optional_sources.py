@@ -17,7 +17,7 @@ from mwatch.engine.engine import Engine
 from mwatch.model.finding import Cause
 from mwatch.model.observation import Source
 from mwatch.model.phase import JobPhase
-from mwatch.model.snapshot.hardware import FabricPort, Nccl
+from mwatch.model.snapshot.pod import FabricPort, Nccl
 from mwatch.parse.ras import read_answer
 from mwatch.sources.background import Read
 from mwatch.sources.nccl_client import address_of

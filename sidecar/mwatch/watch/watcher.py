@@ -30,7 +30,7 @@ from mwatch.model.observation import (
     SourceStatusChange,
     StoredCheckpoints,
 )
-from mwatch.model.snapshot.wrapper import TrainerEnd as WrapperEnd
+from mwatch.model.snapshot.pod import TrainerEnd as WrapperEnd
 from mwatch.model.timeline import Rollback
 from mwatch.runtime.self_monitoring import InternalErrors
 from mwatch.watch.collector import VolumeCollector

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from mwatch.model.kube.job import KubeJob
-from mwatch.model.kube.pause import Pause, pause_of, pause_text
+from mwatch.model.kube.job import KubeJob, Pause, pause_of, pause_text
 from support.builders.kube import pytorch_job
 
 

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from mwatch.model.kube.fields import moment, quantity
+from mwatch.model.kube.facts import quota_of, workload_of
+from mwatch.model.kube.fields import moment, quantity, requests_of
 from mwatch.model.kube.node import KubeNode, Taint, node_of
 from mwatch.model.kube.pod import pod_of
-from mwatch.model.kube.queue import quota_of, workload_of
-from mwatch.model.kube.resources import requests_of
 from support.builders.kube import pod
 
 RECORDED = Path(__file__).parents[2] / "data" / "kube"

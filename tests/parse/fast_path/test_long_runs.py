@@ -7,8 +7,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mwatch.model.event import Event
-from mwatch.model.step_lines import StepLines
+from mwatch.model.event import Event, StepLines
 from mwatch.parse.fast_path.run import LineRun, in_pieces
 from mwatch.parse.reader import Reader, in_order
 from support.builders.events import arguments_block, grammar, log, megatron_line

@@ -14,9 +14,8 @@ from mwatch.diagnose.pod_reports import PodReport
 from mwatch.kube.pod_pages import PodLog
 from mwatch.model.job import SignSeen
 from mwatch.model.observation import Beat, Observed
-from mwatch.model.snapshot.pod import PodFacts, PodId
+from mwatch.model.snapshot.pod import PodFacts, PodId, WrapperState
 from mwatch.model.snapshot.snapshot_wire import from_wire
-from mwatch.model.snapshot.wrapper import WrapperState
 from mwatch.parse.grammar import Grammar
 from mwatch.parse.reader import Reader, in_order
 from mwatch.sidecar.snapshot import Evaluated, SnapshotPage

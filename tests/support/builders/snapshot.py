@@ -12,7 +12,7 @@ from mwatch.model.decision import Action
 from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.goodput import Spent, nothing
 from mwatch.model.job import Job
-from mwatch.model.snapshot.hardware import FabricPort, Gpu, Nccl
+from mwatch.model.snapshot.pod import FabricPort, Gpu, Nccl
 from mwatch.model.snapshot.snapshot import (
     Inputs,
     OwnUsage,

@@ -12,9 +12,8 @@ from typing import Any
 
 from mwatch.export.http.server import Page, Request, Server
 from mwatch.model.observation import AttemptStart, Beat, Observed
-from mwatch.model.snapshot.pod import PodId
+from mwatch.model.snapshot.pod import PodId, WrapperState
 from mwatch.model.snapshot.snapshot import SourceState
-from mwatch.model.snapshot.wrapper import WrapperState
 from mwatch.sidecar.snapshot import Evaluated, SnapshotPage
 from mwatch.sources.probe import RankReading
 from support.builders.probe import RECORD

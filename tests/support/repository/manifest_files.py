@@ -12,7 +12,7 @@ import yaml
 from mwatch.manifests.kinds import templates
 from mwatch.manifests.parts import InjectRequest
 from mwatch.manifests.whole import ManifestResult, inject_text, workloads
-from mwatch.model.checks.workload import Workload
+from mwatch.model.checks import Workload
 
 FOLDER = Path(__file__).parents[2] / "manifests"
 FILES = sorted(path.name for path in FOLDER.glob("*.yaml"))

@@ -12,9 +12,8 @@ from msgspec import structs
 from mwatch import json_codec
 from mwatch.model.job import Job, SignSeen
 from mwatch.model.observation import AttemptStart, Beat, Observed, Sign, SignSource, SignState
-from mwatch.model.snapshot.pod import PodId
+from mwatch.model.snapshot.pod import PodId, WrapperState
 from mwatch.model.snapshot.snapshot import Inputs, Snapshot, take
-from mwatch.model.snapshot.wrapper import WrapperState
 from mwatch.sidecar.snapshot import Evaluated, SnapshotPage
 from mwatch.sources.probe import RankReading
 from support.builders import job as build

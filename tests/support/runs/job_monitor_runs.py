@@ -18,15 +18,13 @@ from mwatch.fleet.job_monitor import JobMonitor, PodPlace
 from mwatch.fleet.visibility import Polled
 from mwatch.model.decision import Decision
 from mwatch.model.event import Iteration
-from mwatch.model.kube.event import KubeEvent
-from mwatch.model.kube.facts import KubeFacts
+from mwatch.model.kube.facts import KubeEvent, KubeFacts
 from mwatch.model.kube.job import KubeJob
 from mwatch.model.kube.node import KubeNode
 from mwatch.model.kube.pod import Disruption, KubePod
 from mwatch.model.observation import AttemptStart, Beat, Observed, Sign, SignSource, SignState
-from mwatch.model.snapshot.pod import PodId
+from mwatch.model.snapshot.pod import PodId, TrainerEnd, WrapperState
 from mwatch.model.snapshot.snapshot_wire import PodSnapshot, SidecarView
-from mwatch.model.snapshot.wrapper import TrainerEnd, WrapperState
 from support.builders import kube
 from support.builders.events import megatron_line, one
 

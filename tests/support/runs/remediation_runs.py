@@ -33,9 +33,8 @@ from mwatch.model.incident import SavedEvidence
 from mwatch.model.kube.facts import KubeFacts
 from mwatch.model.kube.job import JobKind
 from mwatch.model.kube.ledger import LedgerData
-from mwatch.model.snapshot.pod import PodId
+from mwatch.model.snapshot.pod import PodId, WrapperState
 from mwatch.model.snapshot.snapshot_wire import PodSnapshot, SidecarView
-from mwatch.model.snapshot.wrapper import WrapperState
 from mwatch.remediate import background, evidence, manager, worker
 from mwatch.remediate.manager import RemediationManager
 from mwatch.remediate.pod_client import PodAddress, Reply

@@ -17,7 +17,7 @@ from mwatch.cli.terminal import Line, table, width, wrapped
 if TYPE_CHECKING:
     from mwatch.diagnose.manifest import ManifestReport
     from mwatch.diagnose.report import JobReport
-    from mwatch.model.checks.check import Problem
+    from mwatch.model.checks import Problem
     from mwatch.model.finding import Finding
     from mwatch.report.run_report import RunReport
 

@@ -8,7 +8,6 @@ is visible.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 
@@ -18,39 +17,20 @@ from mwatch.model.decision import Action
 from mwatch.model.finding import Cause, Severity
 from mwatch.model.goodput import Spent
 from mwatch.model.phase import JobPhase
-from mwatch.model.snapshot.hardware import FabricPort, Gpu, Nccl
+from mwatch.model.snapshot.pod import FabricPort, Gpu, Nccl
 from mwatch.model.snapshot.snapshot import RankSnapshot, Snapshot
+from mwatch.stats import MonotonicCounters
 from mwatch_trainer.scrub.scrubber import Scrubber
 
 HELD = frozenset({catalog.BADPUT.name})
 _MAX_NAMES = 8192
 
 
-class MonotonicCounters:
-    """Holds counters that may go back at their highest value; for several threads.
-
-    Goodput sometimes moves time from one kind to another. A counter that went back would look like
-    a restart of mwatch.
-    """
-
-    def __init__(self) -> None:
-        self._highest: dict[str, dict[tuple[str, tuple[str, ...]], float]] = {}
-        self._lock = threading.Lock()
-
-    def amount(self, run: str, value: Value) -> float:
-        if value.metric.name not in HELD:
-            return float(value.value)
-        key = (value.metric.name, value.labels)
-        with self._lock:
-            of_run = self._highest.setdefault(run, {})
-            of_run[key] = max(value.value, of_run.get(key, 0.0))
-            return of_run[key]
-
-    def keep(self, runs: Iterable[str]) -> None:
-        """Forget all other runs."""
-        with self._lock:
-            for gone in self._highest.keys() - set(runs):
-                del self._highest[gone]
+def counter_value(highest: MonotonicCounters, run: str, value: Value) -> float:
+    """Goodput sometimes moves time from one kind to another, and its counters must not fall."""
+    if value.metric.name not in HELD:
+        return float(value.value)
+    return highest.raised(run, (value.metric.name, value.labels), value.value)
 
 
 def cleaner(patterns: Sequence[str]) -> Callable[[str], str]:

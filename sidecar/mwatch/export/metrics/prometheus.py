@@ -17,8 +17,9 @@ from prometheus_client.utils import floatToGoString
 
 from mwatch.export.metrics import catalog
 from mwatch.export.metrics.catalog import Metric, Value
-from mwatch.export.metrics.measure import MonotonicCounters, cleaner, measure
+from mwatch.export.metrics.measure import cleaner, counter_value, measure
 from mwatch.model.snapshot.snapshot import Snapshot
+from mwatch.stats import MonotonicCounters
 
 _OPEN = "application/openmetrics-text"
 _TOTAL = "_total"
@@ -78,7 +79,7 @@ class Exporter:
             runs.add(run)
             for value in measure(snapshot):
                 key = self._labels(value.metric.labels, run, value.labels)
-                amount = _number(self._held.amount(run, value))
+                amount = _number(counter_value(self._held, run, value))
                 found.setdefault(value.metric.name, {}).setdefault(key, amount)
         self._held.keep(runs)
         for value in () if self._own is None else self._own():

@@ -44,10 +44,11 @@ from urllib3.exceptions import HTTPError
 
 from mwatch import __version__
 from mwatch.export.metrics import catalog
-from mwatch.export.metrics.measure import MonotonicCounters, measure
+from mwatch.export.metrics.measure import counter_value, measure
 from mwatch.export.otlp.exporter import SendOutcome
 from mwatch.export.otlp.names import otlp_name
 from mwatch.model.snapshot.snapshot import Snapshot
+from mwatch.stats import MonotonicCounters
 
 _SCOPE = InstrumentationScope("mwatch", __version__)
 _OF_ATTEMPT = frozenset(
@@ -96,7 +97,7 @@ class Points:
         families: dict[catalog.Metric, list[NumberDataPoint]] = {}
         before, now = self._starts.get(snapshot.run, {}), {}
         for value in measure(snapshot):
-            amount, begun = self._held.amount(snapshot.run, value), None
+            amount, begun = counter_value(self._held, snapshot.run, value), None
             if value.metric.kind == "counter":
                 series = (value.metric.name, value.labels)
                 begun = now[series] = _begun(snapshot, value.metric, amount, before.get(series))

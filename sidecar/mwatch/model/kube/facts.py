@@ -1,16 +1,29 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""All that the API server tells about one job, at one moment."""
+"""What the API server knows about one job at one moment: the job, its pods, Events, nodes, quotas
+and Kueue's Workload.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from mwatch.model.kube.event import KubeEvent
+from mwatch.model.kube.fields import (
+    Object,
+    condition,
+    is_true,
+    items,
+    moment,
+    number,
+    part,
+    quantities,
+    text,
+)
 from mwatch.model.kube.job import KubeJob
 from mwatch.model.kube.node import KubeNode
-from mwatch.model.kube.pod import KubePod
-from mwatch.model.kube.queue import KubeWorkload
+from mwatch.model.kube.pod import KubePod, controller_uid
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +48,94 @@ class KubeFacts:
         """The job is gone, on its way out, over or suspended: its controller takes its pods."""
         job = self.job
         return job is None or job.is_deleting or job.is_suspended or bool(job.finished)
+
+
+_MAX_TEXT = 500
+
+
+class KubeEvent(NamedTuple):
+    about_kind: str
+    about_name: str
+    about_uid: str
+    reason: str
+    text: str
+    is_warning: bool
+    at: float | None
+    """The newest time that it was seen."""
+    times: int
+
+
+def event_of(body: Object) -> KubeEvent:
+    times = [
+        moment(body, "series", "lastObservedTime"),
+        moment(body, "lastTimestamp"),
+        moment(body, "eventTime"),
+        moment(body, "firstTimestamp"),
+        moment(body, "metadata", "creationTimestamp"),
+    ]
+    return KubeEvent(
+        about_kind=text(body, "involvedObject", "kind"),
+        about_name=text(body, "involvedObject", "name"),
+        about_uid=text(body, "involvedObject", "uid"),
+        reason=text(body, "reason"),
+        text=text(body, "message")[:_MAX_TEXT],
+        is_warning=text(body, "type") == "Warning",
+        at=next((each for each in times if each is not None), None),
+        times=number(body, "series", "count") or number(body, "count") or 1,
+    )
+
+
+class ScopeRule(NamedTuple):
+    scope: str
+    operator: str
+    values: tuple[str, ...]
+
+
+class KubeQuota(NamedTuple):
+    name: str
+    hard: Mapping[str, float]
+    used: Mapping[str, float]
+    scopes: tuple[ScopeRule, ...]
+
+
+class KubeWorkload(NamedTuple):
+    """Kueue's own record of a job."""
+
+    name: str
+    uid: str
+    resource_version: str
+    owner: str
+    """UID of the job."""
+    is_active: bool
+    is_admitted: bool
+    evicted: str
+    """Reason, such as `Preempted` or `PodsReadyTimeout`; empty: it is not."""
+    evicted_text: str
+
+
+def quota_of(body: Object) -> KubeQuota:
+    plain = part(body, "spec", "scopes")
+    scopes = [ScopeRule(str(each), "Exists", ()) for each in (plain or ())]
+    for each in items(body, "spec", "scopeSelector", "matchExpressions"):
+        values = tuple(map(str, each.get("values") or ()))
+        scopes.append(ScopeRule(text(each, "scopeName"), text(each, "operator"), values))
+    return KubeQuota(
+        text(body, "metadata", "name"),
+        quantities(body, "status", "hard") or quantities(body, "spec", "hard"),
+        quantities(body, "status", "used"),
+        tuple(scopes),
+    )
+
+
+def workload_of(body: Object) -> KubeWorkload:
+    evicted = condition(body, "Evicted") if is_true(body, "Evicted") else None
+    return KubeWorkload(
+        text(body, "metadata", "name"),
+        text(body, "metadata", "uid"),
+        text(body, "metadata", "resourceVersion"),
+        controller_uid(body),
+        part(body, "spec", "active") is not False,
+        is_true(body, "Admitted"),
+        text(evicted, "reason"),
+        text(evicted, "message")[:500],
+    )

@@ -1,13 +1,15 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A training job as one shape, whatever its kind: PyTorchJob, JobSet, TrainJob, Job, StatefulSet.
+"""One shape for a training job of any kind: PyTorchJob, JobSet, TrainJob, Job, StatefulSet.
 
-Pure: from an object of the API to what mwatch needs of it. A TrainJob says little itself; its
-JobSet is joined to it (`with_jobset`).
+A TrainJob has few fields of its own; `with_jobset` joins the JobSet that was made for it. The mode
+of the wrappers is read from the pod template, and a pause from the annotation `mwatch.dev/pause`.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -21,10 +23,10 @@ from mwatch.model.kube.fields import (
     mapping,
     moment,
     number,
+    requests_of,
     text,
     text_map,
 )
-from mwatch.model.kube.resources import requests_of
 
 WATCH = "mwatch.dev/watch"
 MODE = "mwatch.dev/mode"
@@ -267,3 +269,63 @@ def _finished(body: Object, good: str) -> str:
     if is_true(body, good):
         return "Succeeded"
     return "Failed" if is_true(body, "Failed") else ""
+
+
+_VARIABLE = "MWATCH_MODE"
+
+
+def wrapper_modes(job: KubeJob) -> frozenset[str]:
+    """Empty: mwatch is not injected, or it cannot be told."""
+    return frozenset(
+        text(each, "value")
+        for group in job.groups
+        for container in items(group.template, "spec", "containers")
+        for each in items(container, "env")
+        if text(each, "name") == _VARIABLE
+    )
+
+
+def wrappers_observe(job: KubeJob) -> bool:
+    """Some of them: such a wrapper asks nobody for its attempt, and counts from 1 in a new pod."""
+    return "observe" in wrapper_modes(job)
+
+
+MAX_TEXT = 200
+
+
+class Pause(NamedTuple):
+    until: float | None
+    """None: until it is taken away."""
+    who: str
+    why: str
+
+    @property
+    def words(self) -> str:
+        return ": ".join(each for each in (self.who, self.why) if each)
+
+
+def pause_of(job: KubeJob, now: float) -> Pause | None:
+    """None: it is not paused, or no longer."""
+    text = job.annotations.get(PAUSE)
+    if text is None:
+        return None
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError):
+        body = None
+    if not isinstance(body, dict):
+        return Pause(None, "", text[:MAX_TEXT])
+    until = body.get("until")
+    end = None
+    if isinstance(until, int | float) and not isinstance(until, bool) and math.isfinite(until):
+        end = float(until)
+    if end is not None and end <= now:
+        return None
+    return Pause(end, str(body.get("who", ""))[:MAX_TEXT], str(body.get("why", ""))[:MAX_TEXT])
+
+
+def pause_text(pause: Pause) -> str:
+    """The annotation."""
+    words = {"who": pause.who[:MAX_TEXT], "why": pause.why[:MAX_TEXT]}
+    until = {} if pause.until is None else {"until": round(pause.until)}
+    return json.dumps({**until, **words}, sort_keys=True)

@@ -21,10 +21,10 @@ from mwatch.model.kube.fields import (
     moment,
     number,
     part,
+    requests_of,
     text,
     text_map,
 )
-from mwatch.model.kube.resources import requests_of
 
 JOB_NAME = "training.kubeflow.org/job-name"
 REPLICA_TYPE = "training.kubeflow.org/replica-type"

@@ -20,7 +20,7 @@ from mwatch.model.finding import Cause, Finding, Severity
 from mwatch.model.goodput import Spent
 from mwatch.model.job import Job, KnownCheckpoint, Step
 from mwatch.model.phase import JobPhase
-from mwatch.model.snapshot.hardware import FabricPort, Gpu, Nccl
+from mwatch.model.snapshot.pod import FabricPort, Gpu, Nccl
 
 MAX_RANKS = 1024
 MAX_LOSSES = 32

@@ -23,11 +23,9 @@ from msgspec import Struct
 from mwatch import json_codec
 from mwatch.model.finding import Finding
 from mwatch.model.observation import Beat, Observed, Sign, SignSource, SignState, StoredCheckpoints
-from mwatch.model.snapshot.hardware import FabricPort, Gpu, Nccl
 from mwatch.model.snapshot.observed_wire import from_wire as observed_from_wire
-from mwatch.model.snapshot.pod import PodFacts, PodId
+from mwatch.model.snapshot.pod import FabricPort, Gpu, Nccl, PodFacts, PodId, WrapperState
 from mwatch.model.snapshot.snapshot import Storage
-from mwatch.model.snapshot.wrapper import WrapperState
 
 VERSION = 1
 EMPTY = b'{"version":%d}' % VERSION

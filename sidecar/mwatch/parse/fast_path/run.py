@@ -14,8 +14,7 @@ from itertools import pairwise, repeat
 from operator import attrgetter, gt
 from typing import overload
 
-from mwatch.model.event import Event, Iteration
-from mwatch.model.step_lines import StepLines
+from mwatch.model.event import Event, Iteration, StepLines
 from mwatch.parse.fast_path.layout import (
     FIRST_SLOT,
     MAKE,

@@ -22,7 +22,7 @@ from msgspec import structs
 from mwatch.model.fault import CatalogueEntry
 from mwatch.model.observation import Observed, Sign, SignSource, SignState
 from mwatch.model.reading import Absent, Failed, Ok, Reading
-from mwatch.model.snapshot.hardware import Gpu
+from mwatch.model.snapshot.pod import Gpu
 from mwatch.sources.background import BackgroundCall, Observations
 from mwatch.sources.gpu.records import GpuFaults, GpuRecord, read_record
 from mwatch.sources.json_file import FileSample, NodeFile, objects, text, whole

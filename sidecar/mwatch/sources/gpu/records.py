@@ -20,7 +20,7 @@ from msgspec import structs
 from mwatch.model.event import Fault
 from mwatch.model.fault import CatalogueEntry, Role
 from mwatch.model.observation import Observed
-from mwatch.model.snapshot.hardware import Gpu
+from mwatch.model.snapshot.pod import Gpu
 from mwatch.sources.json_file import number, text, whole
 
 _MAX_PIDS = 256

@@ -25,15 +25,20 @@ from mwatch.model.job import Job, Step
 from mwatch.model.observation import Source
 from mwatch.model.phase import JobPhase
 from mwatch.state.goodput.line_time import RECLAIMED, book_late_line, book_line, book_usual_line
-from mwatch.state.goodput.slow_time import (
+from mwatch.state.goodput.step_time import (
+    SAME_MOMENT,
+    SKEW,
+    add,
+    fit,
     guess_by_first_line,
     judge,
     leave_unjudged,
     pace_by_save,
+    redone_share,
+    spans_within,
     usual_step,
 )
 from mwatch.state.goodput.tail_time import PHASES, Tail, read_tail, spent_in
-from mwatch.state.goodput.time_parts import SAME_MOMENT, SKEW, add, fit, redone_share, spans_within
 
 _BEFORE_STEPS = frozenset(
     {

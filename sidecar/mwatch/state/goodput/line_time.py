@@ -18,28 +18,26 @@ from typing import NamedTuple
 
 from mwatch.model.goodput import BookedSpan, GoodputLedger, Parts, Spent, StepPace, Unjudged
 from mwatch.model.job import Job, Step
-from mwatch.state.goodput.slow_time import (
+from mwatch.state.goodput.step_time import (
     FIRST_STEP_FACTOR,
-    SURELY_CHANCE,
-    is_gross,
-    judge,
-    leave_unjudged,
-    slow_part,
-    usual_step,
-)
-from mwatch.state.goodput.time_parts import (
     SAME_MOMENT,
     SKEW,
+    SURELY_CHANCE,
     add,
     add_steps,
     bad_share,
     fit,
+    is_gross,
+    judge,
+    leave_unjudged,
     own_seconds,
     seconds_aside,
     shares_of,
+    slow_part,
     spans_within,
     split_stall,
     split_untimed,
+    usual_step,
 )
 
 _HALF_BEAT = 0.5  # the probe sees the end of a step by so much too late, on average

@@ -17,8 +17,7 @@ from mwatch.model.goodput import GoodputLedger, Open, Parts, Spent, StepShares
 from mwatch.model.job import Attempt, Job
 from mwatch.model.observation import Source
 from mwatch.model.phase import JobPhase
-from mwatch.state.goodput.slow_time import usual_step
-from mwatch.state.goodput.time_parts import (
+from mwatch.state.goodput.step_time import (
     SAME_MOMENT,
     add,
     add_steps,
@@ -27,6 +26,7 @@ from mwatch.state.goodput.time_parts import (
     spans_within,
     split_stall,
     split_untimed,
+    usual_step,
 )
 
 _LATE = 1.3  # times the usual gap, and a little: a line may be late without a stall
