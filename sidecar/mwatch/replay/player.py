@@ -18,7 +18,7 @@ from mwatch.model.event import Arguments, Error, Iteration, Phase, PlacedLines
 from mwatch.model.observation import Observed
 from mwatch.replay.look_scheduler import LOOK_SECONDS, EvaluationThrottle, UsualGaps
 from mwatch.report.recorder import ReportRecorder
-from mwatch.state.like_lines import fold_like, is_usual_ground
+from mwatch.state.steps import fold_like, is_usual_ground
 
 _SHARE = 0.02
 _FEW_LINES = 8

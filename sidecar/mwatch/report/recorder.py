@@ -15,10 +15,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from mwatch.engine.advice import advise
+from mwatch.engine.advice import Entry, RunTimeline, advise
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.engine.incidents import MAX_INCIDENTS, Incident
-from mwatch.engine.run_timeline import Entry, RunTimeline
 from mwatch.model.decision import Decision
 from mwatch.model.event import Iteration, Validation
 from mwatch.model.goodput import TimeSpent

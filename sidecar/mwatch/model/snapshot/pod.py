@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the sidecar of one pod knows besides the log: identity, wrapper, data files and mounts, GPUs,
+"""What the sidecar of a pod knows besides the log: identity, wrapper, data files, mounts, GPUs,
 NCCL communicators and network ports. None: not available here.
 """
 
