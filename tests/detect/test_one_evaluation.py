@@ -20,7 +20,7 @@ def job() -> Job:
     return made
 
 
-def test_within_one_look_it_is_worked_out_once_for_each_job() -> None:
+def test_within_one_evaluation_it_is_computed_once_for_each_job() -> None:
     first, second = job(), job()
     with one_evaluation():
         assert probed_ranks(first, SETTINGS) is probed_ranks(first, SETTINGS)

@@ -104,7 +104,7 @@ def kube_phase(facts: KubeFacts) -> JobPhase | None:
 
 def deleted_by_user(facts: KubeFacts) -> Finding | None:
     if facts.job is None or facts.job.is_deleting:
-        return _found(Cause.DELETED_BY_USER, f"{facts.name} was deleted", facts)
+        return _found(Cause.DELETED_BY_USER, f"{facts.name} was deleted")
     pods = deleted_pods(facts)
     if not pods:
         return None
@@ -113,7 +113,7 @@ def deleted_by_user(facts: KubeFacts) -> Finding | None:
     names += f" and {len(pods) - _MAX_NAMES} more" if len(pods) > _MAX_NAMES else ""
     who = f"all {len(pods)} pods of {facts.name}" if is_all else names
     verb = "were" if len(pods) > 1 else "was"
-    return _found(Cause.DELETED_BY_USER, f"{who} {verb} deleted, and not by mwatch", facts, pods)
+    return _found(Cause.DELETED_BY_USER, f"{who} {verb} deleted, and not by mwatch", pods)
 
 
 def suspended(facts: KubeFacts) -> Finding | None:
@@ -122,22 +122,20 @@ def suspended(facts: KubeFacts) -> Finding | None:
         return None
     if job.queue and _is_waiting(facts.workload):
         return None  # it waits in its queue: a phase, not a cause
-    return _found(Cause.SUSPENDED, f"{facts.name} is suspended", facts)
+    return _found(Cause.SUSPENDED, f"{facts.name} is suspended")
 
 
 def preempted(facts: KubeFacts) -> Finding | None:
     work = facts.workload
     if work is not None and work.evicted:
         summary = f"Kueue took {facts.name} off its nodes ({work.evicted}): {work.evicted_text}"
-        return _found(Cause.PREEMPTED, summary, facts)
+        return _found(Cause.PREEMPTED, summary)
     pods = [pod for pod in _every(facts) if _disrupted(pod) == "PreemptionByScheduler"]
     reported = _events(facts, {"Preempted"}, "Pod")
     if not pods and not reported:
         return None
     who = pods[0].name if pods else reported[0].about_name
-    return _found(
-        Cause.PREEMPTED, f"{who} was preempted by pods that come first", facts, pods, reported
-    )
+    return _found(Cause.PREEMPTED, f"{who} was preempted by pods that come first", pods, reported)
 
 
 def drained(facts: KubeFacts) -> Finding | None:
@@ -149,19 +147,19 @@ def drained(facts: KubeFacts) -> Finding | None:
     first = pods[0]
     why = (first.disruption.text if first.disruption else "") or first.text or "evicted"
     summary = f"{first.name} was asked to leave {first.node or 'its node'}: {why}"
-    return _found(Cause.DRAINED, summary, facts, pods)
+    return _found(Cause.DRAINED, summary, pods)
 
 
 def volume(facts: KubeFacts) -> Finding | None:
     waits = {pod.name: pod for pod in facts.pods if pod.phase == "Pending" and not pod.is_deleting}
-    reported = [each for each in _events(facts, _VOLUME, None) if _is_about(each, waits, facts)]
+    reported = [each for each in _events(facts, _VOLUME, None) if _is_about(each, waits)]
     claims = [pod for pod in waits.values() if _is_claim(pod)]
     if not reported and not claims:
         return None
     pods = claims or [waits[each.about_name] for each in reported if each.about_name in waits]
     text = claims[0].unscheduled_text if claims else reported[0].text
     name = pods[0].name if pods else facts.name
-    return _found(Cause.VOLUME, f"{name} waits for a volume: {text}", facts, pods, reported)
+    return _found(Cause.VOLUME, f"{name} waits for a volume: {text}", pods, reported)
 
 
 def image(facts: KubeFacts) -> Finding | None:
@@ -169,7 +167,7 @@ def image(facts: KubeFacts) -> Finding | None:
     if not pods:
         return None
     summary = f"{pods[0].name} cannot get its image: {_image_trouble(pods[0])}"
-    return _found(Cause.IMAGE, summary, facts, pods)
+    return _found(Cause.IMAGE, summary, pods)
 
 
 def unschedulable(facts: KubeFacts) -> Finding | None:
@@ -182,10 +180,10 @@ def unschedulable(facts: KubeFacts) -> Finding | None:
     is_short = facts.job is not None and len(facts.pods) < facts.job.pods_wanted
     if pods:
         summary = f"{len(pods)} pods find no node: {pods[0].unscheduled_text}"
-        return _found(Cause.UNSCHEDULABLE, summary, facts, pods)
+        return _found(Cause.UNSCHEDULABLE, summary, pods)
     if reported and is_short:
         return _found(
-            Cause.UNSCHEDULABLE, f"no room in the quota: {reported[0].text}", facts, (), reported
+            Cause.UNSCHEDULABLE, f"no room in the quota: {reported[0].text}", (), reported
         )
     return None
 
@@ -196,11 +194,7 @@ ALL: tuple[Callable[[KubeFacts], Finding | None], ...] = (
 
 
 def _found(
-    cause: Cause,
-    summary: str,
-    facts: KubeFacts,
-    pods: Sequence[KubePod] = (),
-    events: Sequence[KubeEvent] = (),
+    cause: Cause, summary: str, pods: Sequence[KubePod] = (), events: Sequence[KubeEvent] = ()
 ) -> Finding:
     lines = [Evidence(f"pod/{pod.name}", None, "; ".join(_state_parts(pod))[:300]) for pod in pods]
     lines += [
@@ -233,7 +227,7 @@ def _events(facts: KubeFacts, reasons: Iterable[str], kind: str | None) -> list[
     return sorted(found, key=lambda each: -(each.at or 0.0))
 
 
-def _is_about(event: KubeEvent, waits: dict[str, KubePod], facts: KubeFacts) -> bool:
+def _is_about(event: KubeEvent, waits: dict[str, KubePod]) -> bool:
     """A mount that failed and then succeeded is history: only a waiting pod counts."""
     if event.about_kind == "Pod":
         pod = waits.get(event.about_name)

@@ -48,7 +48,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
         return []
     rules = settings.numbers
     difference = _exact(job, last) or _noisy(job, last, rules)
-    return [] if difference is None else [_finding(job, difference)]
+    return [] if difference is None else [_finding(difference)]
 
 
 def _was_reset(job: Job) -> bool:
@@ -202,7 +202,7 @@ class _Noisy:
         return float(spread(changes) / 2**0.5) if changes else math.inf
 
 
-def _finding(job: Job, difference: _Difference) -> Finding:
+def _finding(difference: _Difference) -> Finding:
     name, guess, old, new = difference
     since = new.first_covered
     return Finding(

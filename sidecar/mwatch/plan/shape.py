@@ -87,9 +87,9 @@ class ModelShape:
         every = self.experts.every
         return -(-(first + count) // every) - -(-first // every)
 
-    def padded_vocabulary(self, tensor: int, multiple: int = 128) -> int:
+    def padded_vocabulary(self, tensor: int) -> int:
         """Megatron rounds it up to a multiple of 128 x TP."""
-        step = multiple * tensor
+        step = 128 * tensor
         return -(-self.vocabulary // step) * step
 
 
