@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import json
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from mwatch import __version__
-from mwatch.cli.options import Context, ModeOption, flag, option
+from mwatch.cli.options import Context, flag, option
 from mwatch.cli.terminal import write
 from mwatch_trainer.scrub.scrubber import scrub_text
 
@@ -26,12 +25,6 @@ if TYPE_CHECKING:
     from mwatch.operate.inject import Changed
 
 _DIFF_STYLES = (("+++", "bold"), ("---", "bold"), ("@@", "cyan"), ("+", "green"), ("-", "red"))
-
-
-class SidecarOption(StrEnum):
-    AUTO = "auto"
-    NATIVE = "native"
-    CONTAINER = "container"
 
 
 File = Annotated[
@@ -47,14 +40,14 @@ AsJson = Annotated[bool, flag("--json", "Print objects, notes and problems as JS
 Only = Annotated[list[str] | None, option("NAME", "Change this job only; repeatable.")]
 Image = Annotated[str, option("IMAGE", "Use this image of mwatch.")]
 Sidecar = Annotated[
-    SidecarOption,
+    Literal["auto", "native", "container"],
     option(
         "auto|native|container",
         "Add the sidecar in this form; auto uses a native sidecar if the cluster supports it.",
     ),
 ]
 Mode = Annotated[
-    ModeOption | None,
+    Literal["observe", "act"] | None,
     option(
         "observe|act", "Set this mode; by default keep the annotation mwatch.dev/mode, or observe."
     ),
@@ -81,7 +74,7 @@ def inject(
     file: File = "-",
     *,
     image: Image = f"mwatch:{__version__}",
-    sidecar: Sidecar = SidecarOption.AUTO,
+    sidecar: Sidecar = "auto",
     mode: Mode = None,
     controller: Controller = "http://mwatch-controller:9402",
     container: Container = None,
@@ -110,7 +103,7 @@ def inject(
     request = app.InjectRequest(
         image,
         "native",
-        None if mode is None else mode.value,
+        mode,
         controller,
         container,
         checkpoints,
@@ -118,9 +111,9 @@ def inject(
         tuple(only or ()),
     )
     keeps = None
-    if sidecar is SidecarOption.AUTO:
+    if sidecar == "auto":
         keeps = app.cluster_keeps(kubeconfig, context, namespace)
-    changed = app.inject(file, request, sidecar.value, keeps)
+    changed = app.inject(file, request, sidecar, keeps)
     write_result(changed, place, diff=diff, as_json=as_json)
 
 

@@ -4,16 +4,10 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-
-
-class ModeOption(StrEnum):
-    OBSERVE = "observe"
-    ACT = "act"
 
 
 def option(metavar: str, text: str, *names: str, **more: Any) -> Any:

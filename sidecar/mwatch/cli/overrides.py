@@ -8,13 +8,13 @@ import json
 import sys
 from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
 from mwatch.cli import options
 from mwatch.cli.cluster import exit_if_unreachable
-from mwatch.cli.options import ModeOption, argument, flag, option
+from mwatch.cli.options import argument, flag, option
 from mwatch.cli.terminal import write
 
 if TYPE_CHECKING:
@@ -122,7 +122,8 @@ def resume(
 
 
 Mode = Annotated[
-    ModeOption, argument("observe|act", "Choose what mwatch may do.", show_default=False)
+    Literal["observe", "act"],
+    argument("observe|act", "Choose what mwatch may do.", show_default=False),
 ]
 
 
@@ -144,7 +145,7 @@ def mode(
     """
     carry_out(
         (namespace, kubeconfig, context),
-        lambda overrides: overrides.mode(job, wanted.value, reason),
+        lambda overrides: overrides.mode(job, wanted, reason),
         as_json=as_json,
     )
 

@@ -5,9 +5,8 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,15 +14,6 @@ from mwatch.cli.options import Catalogue, argument, flag, option
 
 if TYPE_CHECKING:
     from mwatch.model.event import Flavour
-
-
-class FlavourOption(StrEnum):
-    AUTO = "auto"
-    MEGATRON = "megatron"
-    DEEPSPEED = "deepspeed"
-    BRIDGE = "bridge"
-    COMPOSER = "composer"
-    TORCHTITAN = "torchtitan"
 
 
 def parse(
@@ -35,13 +25,13 @@ def parse(
         bool, flag("--follow", "Keep reading as the files grow or rotate.", "-f")
     ] = False,
     flavour: Annotated[
-        FlavourOption,
+        Literal["auto", "megatron", "deepspeed", "bridge", "composer", "torchtitan"],
         option(
             "NAME",
             "Assume that this trainer wrote the log: megatron, deepspeed, bridge, composer, "
             "torchtitan; auto finds out.",
         ),
-    ] = FlavourOption.AUTO,
+    ] = "auto",
     since_line: Annotated[
         int, option("N", "Print only the events of line N and later.", min=1)
     ] = 1,
@@ -57,18 +47,18 @@ def parse(
         raise typer.BadParameter(
             "give a log file, or pipe a log to standard input", param_hint="FILE"
         )
-    _run(files or ["-"], follow, flavour, since_line, catalogue or [])
+    forced = None if flavour == "auto" else flavour
+    _run(files or ["-"], follow, forced, since_line, catalogue or [])
 
 
 def _run(
-    files: list[str], follow: bool, flavour: FlavourOption, since_line: int, catalogues: list[Path]
+    files: list[str], follow: bool, flavour: Flavour | None, since_line: int, catalogues: list[Path]
 ) -> None:
     from mwatch.config.catalogue import load
     from mwatch.parse.grammar import Grammar
     from mwatch.replay import events as app
 
-    forced = None if flavour is FlavourOption.AUTO else cast("Flavour", flavour.value)
-    grammar = Grammar(load(catalogues), forced)
+    grammar = Grammar(load(catalogues), flavour)
     summary = app.Summary()
     writer = app.EventWriter(sys.stdout.buffer, summary, since_line)
     try:

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from enum import StrEnum
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import typer
 
@@ -51,12 +50,6 @@ def _flags(group: Any) -> list[Parameter]:
         )
         for name in group._fields
     ]
-
-
-class RecomputeOption(StrEnum):
-    NONE = "none"
-    SELECTIVE = "selective"
-    FULL = "full"
 
 
 def _count(text: str) -> Any:
@@ -121,7 +114,8 @@ class LayoutFlags(NamedTuple):
         int | None, _count("Set the samples per step; by default about 16 per GPU.")
     ] = None
     recompute: Annotated[
-        RecomputeOption | None, option("none|selective|full", "Recompute activations this way.")
+        Literal["none", "selective", "full"] | None,
+        option("none|selective|full", "Recompute activations this way."),
     ] = None
     sequence_parallel: Annotated[bool, typer.Option(help="Use sequence parallelism with TP.")] = (
         True
@@ -253,11 +247,10 @@ def _made(
 
     preset = None if model.model is None else request.preset(model.model)
     machines = request.cluster(cluster.instance, cluster.gpus, cluster.gpu_memory, cluster.nodes)
-    again = None if layout.recompute is None else layout.recompute.value
     given = {
         "tensor": layout.tp, "pipeline": layout.pp, "context": layout.cp, "expert": layout.ep,
         "virtual": layout.vpp, "micro_batch": layout.micro_batch,
-        "global_batch": layout.global_batch, "recompute": request.recompute(again),
+        "global_batch": layout.global_batch, "recompute": request.recompute(layout.recompute),
         "sequence_parallel": layout.sequence_parallel,
         "distributed_optimizer": layout.distributed_optimizer,
         "flash_attention": layout.flash_attention,

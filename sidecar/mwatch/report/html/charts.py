@@ -42,7 +42,7 @@ class Curve(NamedTuple):
 class Frame:
     """What all charts of a page share: the buckets and the two horizontal axes."""
 
-    story: RunReport
+    report: RunReport
     buckets: tuple[Bucket, ...]
     time: Across
     step: Across
@@ -60,20 +60,20 @@ class Frame:
         return self.step.place((bucket.first + bucket.last) / 2)
 
 
-def frame(story: RunReport) -> Frame:
-    buckets = thinned(spread(story.series), MAX_DRAWN)
-    moments = [story.started_at, story.ended_at]
-    moments += [each for span in story.phases for each in (span.began_at, span.ended_at)]
+def frame(report: RunReport) -> Frame:
+    buckets = thinned(spread(report.series), MAX_DRAWN)
+    moments = [report.started_at, report.ended_at]
+    moments += [each for span in report.phases for each in (span.began_at, span.ended_at)]
     moments += [each for one in buckets for each in (one.began_at, one.ended_at)]
     known = [each for each in moments if each is not None] or [0.0]
     steps = [each for one in buckets for each in (one.first, one.last)]
-    steps += [each.last_iteration for each in story.attempts if each.last_iteration is not None]
+    steps += [each.last_iteration for each in report.attempts if each.last_iteration is not None]
     return Frame(
-        story,
+        report,
         tuple(buckets),
         Across(min(known), max(known)),
         Across(float(min(steps, default=0)), float(max(steps, default=1))),
-        _forks(story),
+        _forks(report),
     )
 
 
@@ -113,11 +113,11 @@ def thinned(buckets: Sequence[Bucket], most: int) -> list[Bucket]:
     return kept
 
 
-def _forks(story: RunReport) -> dict[int, int]:
+def _forks(report: RunReport) -> dict[int, int]:
     """The iteration of each attempt that the final line of attempts branches off from."""
     found: dict[int, int] = {}
     lowest: int | None = None
-    for attempt in reversed(story.attempts):
+    for attempt in reversed(report.attempts):
         if lowest is not None:
             found[attempt.number] = lowest
         begun = attempt.resumed_from
@@ -220,7 +220,7 @@ def charts(frame: Frame, marks: str, below: str) -> Iterator[str]:
 
 
 def _axis(frame: Frame, chart: Chart, spans: list[ValueRange]) -> Up:
-    checks = [each.loss for each in frame.story.validations] if chart.id == "loss" else []
+    checks = [each.loss for each in frame.report.validations] if chart.id == "loss" else []
     lows, highs = [each.low for each in spans] + checks, [each.high for each in spans] + checks
     middle = median([each.mean for each in spans])
     if chart.id == "loss-scale":
@@ -281,7 +281,7 @@ def _paths(chart: Chart, drawn: Curve) -> str:
 
 def _evaluations(frame: Frame, up: Up) -> tuple[str, str]:
     """Dots, by time and by iteration."""
-    every = frame.story.validations
+    every = frame.report.validations
     by_time = "".join(f"M{frame.time.place(e.at):g} {up.place(e.loss):g}h.01" for e in every)
     by_step = "".join(
         f"M{frame.step.place(float(e.iteration)):g} {up.place(e.loss):g}h.01" for e in every

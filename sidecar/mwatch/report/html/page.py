@@ -34,44 +34,44 @@ _MOST = 256
 """Incidents, attempts and checkpoints: as many as a recorder keeps."""
 
 
-def render(story: RunReport, title: str = "") -> str:
-    drawn = frame(_bounded(story))
+def render(report: RunReport, title: str = "") -> str:
+    drawn = frame(_bounded(report))
     page = ""
     for detail in _LEVELS:
-        page = _page(drawn, (title or story.run)[:200], detail)
+        page = _page(drawn, (title or report.run)[:200], detail)
         if len(page.encode("utf-8", "replace")) <= MAX_BYTES:
             break
     return page
 
 
-def _bounded(story: RunReport) -> RunReport:
+def _bounded(report: RunReport) -> RunReport:
     """Cut what a file may hold beyond the limits of a recorder."""
-    left_out = max(0, len(story.incidents) - _MOST) + max(0, len(story.attempts) - _MOST)
+    left_out = max(0, len(report.incidents) - _MOST) + max(0, len(report.attempts) - _MOST)
     return replace(
-        story,
-        verdict=replace(story.verdict, summary=story.verdict.summary[:600]),
-        incidents=story.incidents[-_MOST:],
-        attempts=story.attempts[-_MOST:],
-        checkpoints=story.checkpoints[-_MOST:],
-        phases=story.phases[-4 * _MOST :],
-        spent=story.spent[:32],
-        sights=story.sights[:32],
-        left_out=story.left_out + left_out,
+        report,
+        verdict=replace(report.verdict, summary=report.verdict.summary[:600]),
+        incidents=report.incidents[-_MOST:],
+        attempts=report.attempts[-_MOST:],
+        checkpoints=report.checkpoints[-_MOST:],
+        phases=report.phases[-4 * _MOST :],
+        spent=report.spent[:32],
+        sights=report.sights[:32],
+        left_out=report.left_out + left_out,
     )
 
 
 def _page(drawn: Frame, title: str, detail: Detail) -> str:
-    story = drawn.story
+    report = drawn.report
     body = (
-        sections.header(story, title),
-        sections.figures(story),
+        sections.header(report, title),
+        sections.figures(report),
         _panel(drawn),
-        incidents(story, detail),
-        sections.attempts(story, detail),
-        sections.goodput(story),
-        sections.seen(story, detail),
-        sections.happened(story, detail),
-        _footer(story, is_cut=detail is not _LEVELS[0]),
+        incidents(report, detail),
+        sections.attempts(report, detail),
+        sections.goodput(report),
+        sections.seen(report, detail),
+        sections.happened(report, detail),
+        _footer(report, is_cut=detail is not _LEVELS[0]),
     )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -129,12 +129,12 @@ def _data(drawn: Frame) -> str:
         "names": [chart.short for chart in CHARTS],
         "phases": [
             [drawn.time.place(each.began_at), drawn.time.place(each.ended_at), each.phase]
-            for each in drawn.story.phases
+            for each in drawn.report.phases
         ],
         "time": [drawn.time.low, drawn.time.high],
         "step": [drawn.step.low, drawn.step.high],
-        "relative": drawn.story.clock.is_relative,
-        "offset": drawn.story.clock.offset_seconds,
+        "relative": drawn.report.clock.is_relative,
+        "offset": drawn.report.clock.offset_seconds,
     }
     text = json.dumps(body, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c")
@@ -148,9 +148,9 @@ def _row(drawn: Frame, each: Bucket) -> list[float | int | None]:
     return [*places, *head, *values, each.skipped, each.bad]
 
 
-def _footer(story: RunReport, *, is_cut: bool) -> str:
+def _footer(report: RunReport, *, is_cut: bool) -> str:
     cut = " Evidence is shortened, because there is too much for one page." if is_cut else ""
-    state = "" if story.is_over else " The run was still going on when this was written."
+    state = "" if report.is_over else " The run was still going on when this was written."
     return (
         f"<footer>Made by mwatch {esc(__version__)}. One file: nothing is loaded from "
         f"elsewhere.{cut}{state} Drag across a chart to zoom; double click for the whole run."

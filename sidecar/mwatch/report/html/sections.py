@@ -52,40 +52,40 @@ _MARK = (
 _ATTEMPTS = ("#", "Started", "Lasted", "Iterations", "Resumed from", "Done again", "Ended by")
 
 
-def header(story: RunReport, title: str) -> str:
-    cause, summary = story.verdict.cause, story.verdict.summary
+def header(report: RunReport, title: str) -> str:
+    cause, summary = report.verdict.cause, report.verdict.summary
     tone = cause_tone(cause)
-    name = "Running" if cause == "healthy" and not story.is_over else cause_name(cause)
-    clock = story.clock
+    name = "Running" if cause == "healthy" and not report.is_over else cause_name(cause)
+    clock = report.clock
     span = ""
-    if story.started_at is not None and story.ended_at is not None:
+    if report.started_at is not None and report.ended_at is not None:
         zone = f" {clock.zone}" if clock.zone else ""
-        begun = when(story.started_at, clock)
-        span = f"{begun}{zone}, {duration(story.ended_at - story.started_at)}"
-    command = f"<details><summary>Command</summary><code>{esc(story.command)}</code></details>"
-    command = command if story.command else ""
+        begun = when(report.started_at, clock)
+        span = f"{begun}{zone}, {duration(report.ended_at - report.started_at)}"
+    command = f"<details><summary>Command</summary><code>{esc(report.command)}</code></details>"
+    command = command if report.command else ""
     return (
         f'<header><p class="brand">{_MARK}mwatch</p><h1>{esc(title)}</h1>'
         f'<p class="state"><span class="pill {tone}">{esc(name)}</span> {esc(summary)}</p>'
-        f'<p class="dim">{esc(span)}</p>{_lede(story)}{command}</header>'
+        f'<p class="dim">{esc(span)}</p>{_lede(report)}{command}</header>'
     )
 
 
-def _lede(story: RunReport) -> str:
-    is_real = story.mode == "act"
+def _lede(report: RunReport) -> str:
+    is_real = report.mode == "act"
     acted = [
         each
-        for each in story.incidents
+        for each in report.incidents
         if each.acted_at is not None or (each.action != "none" and not is_real)
     ]
     if not acted:
         return ""
     times = "once" if len(acted) == 1 else f"{len(acted)} times"
     text = f"mwatch acted {times}" if is_real else f"mwatch would have acted {times}"
-    lost = sum(each.recomputed for each in story.attempts)
-    if lost and story.wall_seconds > 0:
-        spent = sum(each.seconds for each in story.spent if each.name == "recomputed")
-        share = percent(spent / story.wall_seconds)
+    lost = sum(each.recomputed for each in report.attempts)
+    if lost and report.wall_seconds > 0:
+        spent = sum(each.seconds for each in report.spent if each.name == "recomputed")
+        share = percent(spent / report.wall_seconds)
         text += f"; {many(lost, 'step')} were done again, {share} of the time"
     back = sum(each.recovered_at is not None for each in acted)
     them = "all" if back == len(acted) else f"{back} of them"
@@ -93,48 +93,48 @@ def _lede(story: RunReport) -> str:
     return f"<p>{esc(text)}.</p>"
 
 
-def figures(story: RunReport) -> str:
+def figures(report: RunReport) -> str:
     tiles = "".join(
         f'<div class="tile"><dt>{esc(name)}</dt><dd>{esc(big)}</dd><dd class="dim">{esc(small)}'
         "</dd></div>"
-        for name, big, small in _figures(story)
+        for name, big, small in _figures(report)
     )
     return f'<dl class="tiles">{tiles}</dl>'
 
 
-def _figures(story: RunReport) -> Iterator[tuple[str, str, str]]:
-    if story.goodput is not None:
-        yield "Goodput", percent(story.goodput), f"of {duration(story.wall_seconds)}"
-    total = "" if story.total_iterations is None else f"of {count(story.total_iterations)}"
-    yield "Iteration", count(story.iteration), total
-    done = sum(each.recovered_at is not None for each in story.incidents)
-    good = f"{done} recovered from" if done else "" if story.incidents else "nothing went wrong"
-    yield "Incidents", count(len(story.incidents)), good
+def _figures(report: RunReport) -> Iterator[tuple[str, str, str]]:
+    if report.goodput is not None:
+        yield "Goodput", percent(report.goodput), f"of {duration(report.wall_seconds)}"
+    total = "" if report.total_iterations is None else f"of {count(report.total_iterations)}"
+    yield "Iteration", count(report.iteration), total
+    done = sum(each.recovered_at is not None for each in report.incidents)
+    good = f"{done} recovered from" if done else "" if report.incidents else "nothing went wrong"
+    yield "Incidents", count(len(report.incidents)), good
     waits = [
         each.detected_at - each.since_at
-        for each in story.incidents
+        for each in report.incidents
         if each.since_at is not None and each.severity == "critical"
     ]
     if waits:
         yield "Detected after", wait(median(waits)), f"at the most {wait(max(waits))}"
-    again = sum(each.recomputed for each in story.attempts)
+    again = sum(each.recomputed for each in report.attempts)
     yield (
         "Attempts",
-        count(len(story.attempts)),
+        count(len(report.attempts)),
         f"{many(again, 'step')} done again" if again else "",
     )
-    if story.world_size:
-        hours = sum(each.gpu_seconds for each in story.spent) / 3600
-        yield "GPU-hours", f"{hours:,.2f}", f"on {many(story.world_size, 'rank')}"
+    if report.world_size:
+        hours = sum(each.gpu_seconds for each in report.spent) / 3600
+        yield "GPU-hours", f"{hours:,.2f}", f"on {many(report.world_size, 'rank')}"
 
 
-def attempts(story: RunReport, detail: Detail) -> str:
-    if not story.attempts:
+def attempts(report: RunReport, detail: Detail) -> str:
+    if not report.attempts:
         return ""
     head = "".join(f'<th scope="col">{each}</th>' for each in _ATTEMPTS)
-    least = min((each.first_iteration or 0 for each in story.attempts), default=0)
-    most = max((each.last_iteration or 0 for each in story.attempts), default=1)
-    rows = "".join(_attempt(story, each, (least, most), detail) for each in story.attempts)
+    least = min((each.first_iteration or 0 for each in report.attempts), default=0)
+    most = max((each.last_iteration or 0 for each in report.attempts), default=1)
+    rows = "".join(_attempt(report, each, (least, most), detail) for each in report.attempts)
     return (
         '<section id="attempts"><h2>Attempts</h2>'
         f'<table class="cards"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
@@ -142,12 +142,12 @@ def attempts(story: RunReport, detail: Detail) -> str:
     )
 
 
-def _attempt(story: RunReport, each: AttemptReport, reach: tuple[int, int], detail: Detail) -> str:
-    ended = story.ended_at if each.ended_at is None else each.ended_at
+def _attempt(report: RunReport, each: AttemptReport, reach: tuple[int, int], detail: Detail) -> str:
+    ended = report.ended_at if each.ended_at is None else each.ended_at
     lasted = "?" if ended is None else duration(ended - each.started_at)
     cells = (
         f"<b>{each.number}</b>",
-        esc(when(each.started_at, story.clock, with_date=False)),
+        esc(when(each.started_at, report.clock, with_date=False)),
         esc(lasted),
         _iterations(each, *reach),
         count(each.resumed_from),
@@ -175,8 +175,8 @@ def _iterations(each: AttemptReport, least: int, most: int) -> str:
     )
 
 
-def goodput(story: RunReport) -> str:
-    parts = sorted((each for each in story.spent if each.seconds > 0), key=lambda e: -e.seconds)
+def goodput(report: RunReport) -> str:
+    parts = sorted((each for each in report.spent if each.seconds > 0), key=lambda e: -e.seconds)
     whole = sum(each.seconds for each in parts)
     if not parts or whole <= 0:
         return ""
@@ -187,7 +187,7 @@ def goodput(story: RunReport) -> str:
         left += wide
     rows = "".join(_spent(each, whole, parts[0].seconds) for each in parts)
     return (
-        f'<section id="goodput"><h2>Goodput <b class="big">{percent(story.goodput)}</b></h2>'
+        f'<section id="goodput"><h2>Goodput <b class="big">{percent(report.goodput)}</b></h2>'
         '<p class="dim">The share of the wall time in which iterations were done for the first '
         "time, at the usual speed.</p>"
         '<svg class="stack" viewBox="0 0 1000 10" preserveAspectRatio="none" aria-hidden="true">'
@@ -209,39 +209,39 @@ def _spent(each: SpentStory, whole: float, most: float) -> str:
     )
 
 
-def seen(story: RunReport, detail: Detail) -> str:
+def seen(report: RunReport, detail: Detail) -> str:
     """The sources that mwatch had, and those that it lacked."""
     sources = []
-    for each in story.sights:
+    for each in report.sights:
         name = _SOURCES.get(each.name) or each.name[:60]
         if each.is_up:
             sources.append(f'<li class="good">{esc(name)}</li>')
         elif each.since is None:
             sources.append(f'<li class="dim">{esc(name)}: not available</li>')
         else:
-            since = when(each.since, story.clock, with_date=False)
+            since = when(each.since, report.clock, with_date=False)
             why = f", {each.reason}" * bool(each.reason)
             sources.append(f'<li class="warn">{esc(name)}: lost at {detail.cut(since + why)}</li>')
-    notes = "".join(f"<li>{detail.cut(note)}</li>" for note in story.notes[:64])
-    files = "".join(f"<li><code>{detail.cut(file)}</code></li>" for file in story.files[:64])
+    notes = "".join(f"<li>{detail.cut(note)}</li>" for note in report.notes[:64])
+    files = "".join(f"<li><code>{detail.cut(file)}</code></li>" for file in report.files[:64])
     return (
         '<section id="seen"><h2>What mwatch could see</h2>'
         f'<ul class="sights">{"".join(sources)}</ul>'
         + (f'<ul class="notes">{notes}</ul>' if notes else "")
-        + (f"<details><summary>{many(len(story.files), 'file')} read</summary>"
+        + (f"<details><summary>{many(len(report.files), 'file')} read</summary>"
            f"<ul>{files}</ul></details>" if files else "")
         + "</section>"
     )  # fmt: skip
 
 
-def happened(story: RunReport, detail: Detail) -> str:
+def happened(report: RunReport, detail: Detail) -> str:
     most = 10 * detail.entries
-    every = story.timeline
-    left_out = story.left_out + max(0, len(every) - most)
+    every = report.timeline
+    left_out = report.left_out + max(0, len(every) - most)
     kept = every if len(every) <= most else (*every[: most // 2], *every[-(most - most // 2) :])
     rows = "".join(
         f'<li class="h-{esc(each.kind[:20])}">'
-        f"<time>{esc(when(each.at, story.clock, with_date=False))}</time> {detail.cut(each.text)}"
+        f"<time>{esc(when(each.at, report.clock, with_date=False))}</time> {detail.cut(each.text)}"
         "</li>"
         for each in kept
     )
@@ -262,13 +262,13 @@ _HEAD = (
 )  # fmt: skip
 
 
-def incidents(story: RunReport, detail: Detail) -> str:
-    numbered = list(enumerate(story.incidents, 1))
+def incidents(report: RunReport, detail: Detail) -> str:
+    numbered = list(enumerate(report.incidents, 1))
     if not numbered:
         return '<section id="incidents"><h2>Incidents</h2><p class="calm">None.</p></section>'
     head = "".join(f'<th scope="col">{each}</th>' for each in _HEAD)
-    rows = "".join(_row(story, number, each, detail) for number, each in numbered)
-    cards = "".join(_card(story, number, each, detail) for number, each in numbered)
+    rows = "".join(_row(report, number, each, detail) for number, each in numbered)
+    cards = "".join(_card(report, number, each, detail) for number, each in numbered)
     return (
         '<section id="incidents"><h2>Incidents</h2>'
         f'<table class="cards"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
@@ -276,18 +276,18 @@ def incidents(story: RunReport, detail: Detail) -> str:
     )
 
 
-def _row(story: RunReport, number: int, each: IncidentStory, detail: Detail) -> str:
+def _row(report: RunReport, number: int, each: IncidentStory, detail: Detail) -> str:
     cells = (
         f'<a class="badge {_tone(each)}" href="#evidence-{number}">{number}</a>',
         f"<b>{esc(cause_name(each.cause))}</b>"
         + (f' <span class="dim">&times; {each.times}</span>' if each.times > 1 else ""),
-        _since(story, each),
+        _since(report, each),
         DASH if each.since_at is None else wait(each.detected_at - each.since_at),
         detail.cut(each.culprit or DASH),
-        esc(_action(story, each)),
-        _resumed(story, each),
+        esc(_action(report, each)),
+        _resumed(report, each),
         DASH if each.lost_steps is None else many(each.lost_steps, "step"),
-        _recovered(story, each),
+        _recovered(report, each),
     )
     return f'<tr id="incident-{number}" class="incident">{_filled(_HEAD, cells)}</tr>'
 
@@ -303,24 +303,24 @@ def _tone(each: IncidentStory) -> str:
     return "warn" if each.severity == "warning" else "bad"
 
 
-def _since(story: RunReport, each: IncidentStory) -> str:
+def _since(report: RunReport, each: IncidentStory) -> str:
     place = "" if each.since_iteration is None else f"iteration {each.since_iteration:,}"
     at = each.since_at if each.since_at is not None else each.detected_at
-    moment = f'<span class="dim">{esc(when(at, story.clock, with_date=False))}</span>'
+    moment = f'<span class="dim">{esc(when(at, report.clock, with_date=False))}</span>'
     return f"{place} {moment}" if place else moment
 
 
-def _action(story: RunReport, each: IncidentStory) -> str:
+def _action(report: RunReport, each: IncidentStory) -> str:
     if each.action == "none":
         return "watched"
-    if story.mode != "act":
+    if report.mode != "act":
         return f"would {'stop the job' if each.action == 'stop' else each.action}"
     if each.acted_at is None:
         return f"{each.action} decided on"
     return {"restart": "restarted", "stop": "stopped"}.get(each.action, each.action)
 
 
-def _resumed(story: RunReport, each: IncidentStory) -> str:
+def _resumed(report: RunReport, each: IncidentStory) -> str:
     chosen = each.resume_from
     if each.resumed_from is not None:
         text = count(each.resumed_from) if each.resumed_from > 0 else "the beginning"
@@ -332,20 +332,22 @@ def _resumed(story: RunReport, each: IncidentStory) -> str:
     return "the beginning" if chosen is None else count(chosen)
 
 
-def _recovered(story: RunReport, each: IncidentStory) -> str:
+def _recovered(report: RunReport, each: IncidentStory) -> str:
     if each.recovered_at is not None:
         return duration(each.recovered_at - (each.since_at or each.detected_at))
     if each.action == "none" and each.closed_at is not None:
-        own = next((one for one in story.attempts if one.number == each.attempt), None)
+        own = next((one for one in report.attempts if one.number == each.attempt), None)
         has_ended = own and own.ended_at is not None and each.closed_at >= own.ended_at
         return "ended with the attempt" if has_ended else "went away by itself"
-    is_last = bool(story.attempts) and each.attempt == story.attempts[-1].number
+    is_last = bool(report.attempts) and each.attempt == report.attempts[-1].number
     return "not yet" if each.action == "restart" and not is_last else DASH
 
 
-def _card(story: RunReport, number: int, each: IncidentStory, detail: Detail) -> str:
-    unfolded = " open" if len(story.incidents) <= _OPEN else ""
-    facts = "".join(f"<dt>{name}</dt><dd>{text}</dd>" for name, text in _facts(story, each, detail))
+def _card(report: RunReport, number: int, each: IncidentStory, detail: Detail) -> str:
+    unfolded = " open" if len(report.incidents) <= _OPEN else ""
+    facts = "".join(
+        f"<dt>{name}</dt><dd>{text}</dd>" for name, text in _facts(report, each, detail)
+    )
     voices = "".join(_voice(voice, detail) for voice in each.voices[: detail.entries])
     return (
         f'<details id="evidence-{number}" class="card {_tone(each)}"{unfolded}>'
@@ -355,13 +357,13 @@ def _card(story: RunReport, number: int, each: IncidentStory, detail: Detail) ->
     )
 
 
-def _facts(story: RunReport, each: IncidentStory, detail: Detail) -> Iterator[tuple[str, str]]:
-    clock = story.clock
+def _facts(report: RunReport, each: IncidentStory, detail: Detail) -> Iterator[tuple[str, str]]:
+    clock = report.clock
     moments = [
         ("began", each.since_at),
         ("detected", each.detected_at),
         ("decided", each.decided_at),
-        ("acted" if story.mode == "act" else "would have acted", each.acted_at),
+        ("acted" if report.mode == "act" else "would have acted", each.acted_at),
         ("recovered", each.recovered_at),
     ]
     shown = (f"{name} {when(at, clock, with_date=False)}" for name, at in moments if at is not None)

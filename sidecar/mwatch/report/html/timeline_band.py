@@ -23,7 +23,7 @@ PHASES = (
 
 def until(frame: Frame, incident: IncidentStory) -> float:
     """When an incident ended: closed, acted on (in mode act), or at the end of the report."""
-    ends = [incident.closed_at, incident.acted_at if frame.story.mode == "act" else None]
+    ends = [incident.closed_at, incident.acted_at if frame.report.mode == "act" else None]
     return min((each for each in ends if each is not None), default=frame.time.high)
 
 
@@ -35,7 +35,7 @@ def since(incident: IncidentStory) -> float:
 def marks(frame: Frame) -> str:
     """Marks behind every chart: when, or at which iteration, something was wrong."""
     by_time, by_step = [], []
-    for each in frame.story.incidents:
+    for each in frame.report.incidents:
         is_mild = each.severity == "warning"
         kind = "warn" if is_mild else "bad"
         left = frame.time.place(since(each))
@@ -50,7 +50,7 @@ def marks(frame: Frame) -> str:
             at = frame.step.place(float(each.since_iteration))
             by_step.append(f'<path class="at {kind}" d="M{at:g} 0v100"/>')
     starts = "".join(
-        f"M{frame.time.place(each.started_at):g} 0v100" for each in frame.story.attempts[1:]
+        f"M{frame.time.place(each.started_at):g} 0v100" for each in frame.report.attempts[1:]
     )
     by_time.append(f'<path class="start" d="{starts}"/>' if starts else "")
     return f'<g class="by-time">{"".join(by_time)}</g><g class="by-step">{"".join(by_step)}</g>'
@@ -58,7 +58,7 @@ def marks(frame: Frame) -> str:
 
 def pins(frame: Frame) -> str:
     """Numbers of the incidents, linked to their evidence."""
-    numbered = list(enumerate(frame.story.incidents, 1))
+    numbered = list(enumerate(frame.report.incidents, 1))
     if not numbered:
         return ""
     by_time = [(number, each, frame.time.place(since(each))) for number, each in numbered]
@@ -100,7 +100,7 @@ def _rows(places: Sequence[float]) -> list[int]:
 def _attempts(frame: Frame) -> str:
     """One bracket per attempt, with the checkpoint that it resumed from."""
     spans = []
-    for each in frame.story.attempts:
+    for each in frame.report.attempts:
         left = frame.time.place(each.started_at)
         right = frame.time.place(frame.time.high if each.ended_at is None else each.ended_at)
         source = "" if each.resumed_from is None else f" from {each.resumed_from:,}"
@@ -112,7 +112,7 @@ def _attempts(frame: Frame) -> str:
 
 
 def phase_band(frame: Frame) -> str:
-    spans = frame.story.phases
+    spans = frame.report.phases
     if not spans:
         return ""
     found = {each.phase for each in spans}
@@ -140,7 +140,7 @@ def _strips(frame: Frame) -> str:
     """Red strips under the phases in which incidents happened."""
     places = [
         (frame.time.place(since(each)), frame.time.place(until(frame, each)))
-        for each in frame.story.incidents
+        for each in frame.report.incidents
         if each.severity != "warning"
     ]
     boxes = "".join(
@@ -161,9 +161,9 @@ def _boxes(axis: Across, spans: Iterable[PhaseSpan], phase: str) -> str:
 
 def checkpoints(frame: Frame) -> str:
     """Small marks under the loss, by the state of each checkpoint."""
-    story = frame.story
+    report = frame.report
     shown = []
-    for each in story.checkpoints:
+    for each in report.checkpoints:
         places = [("by-step", frame.step.place(float(each.iteration)))]
         if each.saved_at is not None:
             places.append(("by-time", frame.time.place(each.saved_at)))
@@ -176,8 +176,8 @@ def checkpoints(frame: Frame) -> str:
         ]
     if not shown:
         return ""
-    number = count(len(story.checkpoints))
-    states = {each.state for each in story.checkpoints}
+    number = count(len(report.checkpoints))
+    states = {each.state for each in report.checkpoints}
     names = {"good": "saved", "abandoned": "rolled back", "broken": "broken", "unknown": "unsure"}
     legend = "".join(
         f'<li class="c-{state}">{name}</li>' for state, name in names.items() if state in states
@@ -191,7 +191,7 @@ def checkpoints(frame: Frame) -> str:
 
 
 def axis_labels(frame: Frame) -> str:
-    clock = frame.story.clock
+    clock = frame.report.clock
     zone = "since the first line" if clock.is_relative else clock.zone
     by_time, by_step = labels_by_time(frame.time, clock), labels_by_step(frame.step)
     return (
@@ -203,8 +203,11 @@ def axis_labels(frame: Frame) -> str:
 
 
 def _day(frame: Frame) -> str:
-    first, last = when(frame.time.low, frame.story.clock), when(frame.time.high, frame.story.clock)
-    if frame.story.clock.is_relative:
+    first, last = (
+        when(frame.time.low, frame.report.clock),
+        when(frame.time.high, frame.report.clock),
+    )
+    if frame.report.clock.is_relative:
         return "time"
     return first[:10] if first[:10] == last[:10] else f"{first[:10]} to {last[:10]}"
 
