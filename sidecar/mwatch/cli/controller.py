@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from mwatch.cli.options import Context, flag, option
+from mwatch.cli.render.run_lines import SidecarLines
 from mwatch.cli.terminal import write
 
 Namespace = Annotated[
@@ -73,7 +74,6 @@ def controller(
     """
     from json import dumps
 
-    from mwatch.cli.render.run_lines import SidecarLines
     from mwatch.config.controller import ControllerSettings
     from mwatch.controller import controller as controller_run
     from mwatch_trainer.scrub.scrubber import scrub_text

@@ -18,7 +18,7 @@ import typer
 from mwatch.cli.formats import duration
 from mwatch.cli.options import Plain, flag, option
 from mwatch.cli.run import is_screen, view_of
-from mwatch.cli.terminal import Line, table, write
+from mwatch.cli.terminal import Line, show, table, write
 
 if TYPE_CHECKING:
     from mwatch.run.demo import DemoResult, Row
@@ -55,8 +55,6 @@ def demo(
     if as_json:
         write(json.dumps(_record(result)))
     else:
-        from mwatch.cli.terminal import show
-
         show(_table(result))
     raise typer.Exit(result.interrupted_by or (0 if result.is_fine else 1))
 

@@ -14,7 +14,8 @@ from mwatch.cli import options
 from mwatch.cli.cluster import exit_if_unreachable, is_job
 from mwatch.cli.options import argument, option
 from mwatch.cli.recorded import make_report, write_json
-from mwatch.cli.terminal import write
+from mwatch.cli.render.report import render_diagnosis, render_job, render_manifest
+from mwatch.cli.terminal import show, write
 
 if TYPE_CHECKING:
     from mwatch.report.run_report import RunReport
@@ -88,9 +89,6 @@ def _recorded(report: RunReport, as_json: bool) -> NoReturn:
     if as_json:
         write_json(report)
     else:
-        from mwatch.cli.render.report import render_diagnosis
-        from mwatch.cli.terminal import show
-
         show(render_diagnosis(report))
     raise typer.Exit(report.exit_code)
 
@@ -104,9 +102,6 @@ def _manifest(file: str, names: list[str] | None, as_json: bool) -> NoReturn:
     if as_json:
         write(json.dumps(checked.as_json(), indent=2))
     else:
-        from mwatch.cli.render.report import render_manifest
-        from mwatch.cli.terminal import show
-
         show(render_manifest(checked))
     raise typer.Exit(checked.exit_code)
 
@@ -135,9 +130,6 @@ def _job(
     if as_json:
         write(json_text(report.to_json()))
     else:
-        from mwatch.cli.render.report import render_job
-        from mwatch.cli.terminal import show
-
         show(render_job(report))
     if bundle is not None:
         kept = write_bundle(report, bundle)

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_type_
 import typer
 
 from mwatch.cli.options import argument, flag, option
-from mwatch.cli.terminal import write
+from mwatch.cli.render.plan import render, render_names
+from mwatch.cli.terminal import show, write
 
 if TYPE_CHECKING:
     from mwatch.plan.report import CapacityPlan
@@ -207,8 +208,6 @@ def plan(
     Example: mwatch plan 13b --instance p4d.24xlarge --nodes 2 --tp 2 --pp 4
     """
     if out.names:
-        from mwatch.cli.render.plan import render_names
-
         write(render_names())
         return
     _refuse(unplanned)
@@ -218,9 +217,6 @@ def plan(
 
         write(json.dumps(plan_json(found), indent=2))
     elif out.values != Path("-"):
-        from mwatch.cli.render.plan import render
-        from mwatch.cli.terminal import show
-
         show(render(found))
     if out.values is not None:
         _write_values(found, out.values)

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mwatch.cli.options import AsJson, Catalogue, Checkpoints, Policy, Until, argument, option
-from mwatch.cli.terminal import write
+from mwatch.cli.render.report import render_replay
+from mwatch.cli.terminal import show, write
 
 if TYPE_CHECKING:
     from mwatch.report.run_report import RunReport
@@ -77,9 +78,6 @@ def replay(
     if as_json:
         write_json(made)
     else:
-        from mwatch.cli.render.report import render_replay
-        from mwatch.cli.terminal import show
-
         show(render_replay(made))
     raise typer.Exit(made.exit_code)
 

@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 import typer
 
 from mwatch.cli.options import Plain, Policy, TensorboardNotes, argument, flag, option
+from mwatch.cli.render.run_lines import RunLines
 
 if TYPE_CHECKING:
     from mwatch.run.folder import RunFolder
@@ -112,7 +113,6 @@ def view_of(
         from mwatch.cli.render.run_screen import RunScreen
 
         return RunScreen(folder.name, mode, where)
-    from mwatch.cli.render.run_lines import RunLines
 
     lines = RunLines(as_json=as_json)
     lines.noted(f"run {folder.name} ({mode}): {where}")

@@ -18,7 +18,8 @@ import typer
 
 from mwatch.cli.cluster import exit_if_unreachable
 from mwatch.cli.options import AsJson, Context, Kubeconfig, Namespace, flag, option
-from mwatch.cli.terminal import styled, write
+from mwatch.cli.render.fleet import render
+from mwatch.cli.terminal import show, styled, width, write
 from mwatch.errors import MwatchError
 
 if TYPE_CHECKING:
@@ -61,9 +62,6 @@ def status(
     if as_json:
         write(json.dumps(fleet.to_json(), indent=2))
     else:
-        from mwatch.cli.render.fleet import render
-        from mwatch.cli.terminal import show, width
-
         show(render(fleet, with_namespace=all_namespaces, columns=width()))
     raise typer.Exit(fleet.exit_code)
 
@@ -95,8 +93,8 @@ def top(
         with exit_if_unreachable():
             first = look(access, space, time.time())
         is_screen = sys.stdout.isatty() and not as_json
-        show = _Screen(all_namespaces) if is_screen else _Printed(all_namespaces, as_json)
-        _refresh(lambda: look(access, space, time.time()), first, show, every, count)
+        view = _Screen(all_namespaces) if is_screen else _Printed(all_namespaces, as_json)
+        _refresh(lambda: look(access, space, time.time()), first, view, every, count)
     except KeyboardInterrupt:
         pass
     finally:
@@ -106,15 +104,15 @@ def top(
 def _refresh(
     look: Callable[[], Fleet],
     fleet: Fleet,
-    show: _Screen | _Printed,
+    view: _Screen | _Printed,
     every: float,
     count: int | None,
 ) -> None:
-    with show:
+    with view:
         problem, looks = "", 1
         while True:
-            show.draw(fleet, problem)
-            if looks == count or show.wait(every):
+            view.draw(fleet, problem)
+            if looks == count or view.wait(every):
                 return
             looks += 1
             try:
@@ -134,8 +132,6 @@ class _Printed:
     def __exit__(self, *_: object) -> None: ...
 
     def draw(self, fleet: Fleet, problem: str) -> None:
-        from mwatch.cli.terminal import show
-
         if self._as_json:
             write(json.dumps({**fleet.to_json(), "problem": problem or None}))
         else:
@@ -200,9 +196,6 @@ class _Screen:
 
 
 def _lines(fleet: Fleet, problem: str, with_namespace: bool) -> list[Line]:
-    from mwatch.cli.render.fleet import render
-    from mwatch.cli.terminal import width
-
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(fleet.at))
     wrong = sum(each.cause not in ("healthy", "finished") for each in fleet.lines)
     head = f"mwatch top  {stamp}  {len(fleet.lines)} jobs, {wrong} with problems  (q: quit)"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from mwatch.cli.formats import duration
+from mwatch.cli.terminal import table
 
 if TYPE_CHECKING:
     from mwatch.cli.terminal import Line
@@ -135,7 +136,6 @@ def _table(rows: Sequence[tuple[str, ...]]) -> list[Line]:
 
 
 def render_names() -> str:
-    from mwatch.cli.terminal import table
     from mwatch.plan.request import instances, known_presets, tiers
 
     return "\n\n".join("\n".join(table(rows)) for rows in (known_presets(), instances(), tiers()))
