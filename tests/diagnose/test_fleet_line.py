@@ -128,5 +128,5 @@ def test_a_narrow_terminal_still_shows_job_and_verdict(columns: int, kept: int) 
 
 
 def test_what_was_missed_is_a_line_as_well() -> None:
-    line = FleetLine.unknown(JOB, "no answer within 4 s")
+    line = FleetLine.of(JOB, summary="no answer within 4 s")
     assert (line.cause, line.summary) == ("unknown", "no answer within 4 s")

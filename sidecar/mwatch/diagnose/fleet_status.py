@@ -42,22 +42,23 @@ class FleetLine(NamedTuple):
     name: str
     mode: str
     phase: str
-    pods_running: int | None
-    pods_wanted: int | None
-    answering: int
+    pods_running: int | None = None
+    pods_wanted: int | None = None
+    answering: int = 0
     """How many sidecars answered."""
-    iteration: int | None
-    total_iterations: int | None
-    attempt: int | None
-    cause: str
-    summary: str
-    since: float | None
-    source: str
+    iteration: int | None = None
+    total_iterations: int | None = None
+    attempt: int | None = None
+    cause: str = Cause.UNKNOWN.value
+    summary: str = ""
+    since: float | None = None
+    source: str = "kubernetes"
     """`controller`, `sidecars` or `kubernetes`."""
 
-    @staticmethod
-    def unknown(job: KubeJob, why: str) -> FleetLine:
-        return _line(job, cause=Cause.UNKNOWN.value, summary=why)
+    @classmethod
+    def of(cls, job: KubeJob, **known: Any) -> FleetLine:
+        known = {"phase": job.finished, "pods_wanted": job.pods_wanted, **known}
+        return cls(job.kind.value, job.namespace, job.name, job.mode, **known)
 
 
 def of_controller(job: KubeJob, body: Mapping[str, Any]) -> FleetLine:
@@ -65,7 +66,7 @@ def of_controller(job: KubeJob, body: Mapping[str, Any]) -> FleetLine:
     cause = str(verdict.get("cause") or Cause.UNKNOWN.value)
     if job.finished == "Succeeded" and cause in _UNKNOWN:
         cause = Cause.FINISHED.value  # it ended before the controller started
-    return _line(
+    return FleetLine.of(
         job,
         phase=job.finished or str(body.get("phase") or ""),
         pods_running=_whole(pods.get("running")),
@@ -87,7 +88,7 @@ def of_sidecars(job: KubeJob, facts: KubeFacts, reports: Sequence[PodReport]) ->
     newest = max(views, key=lambda each: each.iteration or -1, default=None)
     cause, summary, since = _judged(job, facts, reports)
     own = "" if newest is None else newest.phase or ""
-    return _line(
+    return FleetLine.of(
         job,
         phase=phase.value if phase is not None else job.finished or own,
         pods_running=sum(pod.phase == "Running" for pod in facts.pods),
@@ -142,21 +143,6 @@ def _worst(reports: Sequence[PodReport]) -> tuple[Finding, float] | None:
     )
 
 
-def _line(job: KubeJob, **known: Any) -> FleetLine:
-    base: dict[str, Any] = dict.fromkeys(FleetLine._fields)
-    base |= {
-        "kind": job.kind.value,
-        "namespace": job.namespace,
-        "name": job.name,
-        "mode": job.mode,
-        "phase": job.finished,
-        "pods_wanted": job.pods_wanted,
-        "answering": 0,
-        "source": "kubernetes",
-    }
-    return FleetLine(**{**base, **known})
-
-
 def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
@@ -204,7 +190,7 @@ def look(access: Access, namespace: str | None, now: float) -> Fleet:
     jobs = {job.key: job for job in found.jobs}
     for key, answer in gather(asks, seconds=_SECONDS).items():
         missed = isinstance(answer, TimedOut)
-        lines.append(FleetLine.unknown(jobs[key], answer.why) if missed else answer)
+        lines.append(FleetLine.of(jobs[key], summary=answer.why) if missed else answer)
     order = sorted(lines, key=lambda each: (each.namespace, each.name))
     return Fleet(now, tuple(order), tuple(found.problems), time.monotonic() - began)
 

@@ -20,7 +20,6 @@ from mwatch.engine.engine import Assessment, Engine
 from mwatch.engine.incidents import MAX_INCIDENTS, Incident
 from mwatch.model.decision import Decision
 from mwatch.model.event import Iteration, Validation
-from mwatch.model.goodput import TimeSpent
 from mwatch.model.job import Attempt, Job, KnownCheckpoint, Step
 from mwatch.model.observation import Observed, Source
 from mwatch.model.phase import JobPhase
@@ -44,13 +43,6 @@ from mwatch.state.goodput.ledger import time_spent
 
 _WHOLE = frozenset({"complete", "unverified"})
 _REPEATED = {"save": "saved {} checkpoints", "validation": "evaluated {} times"}
-
-
-def spent(ledger: TimeSpent) -> tuple[SpentStory, ...]:
-    return tuple(
-        SpentStory(part.value, seconds, ledger.gpu_seconds[part])
-        for part, seconds in ledger.seconds.items()
-    )
 
 
 def checkpoints(job: Job) -> tuple[CheckpointStory, ...]:
@@ -307,7 +299,10 @@ class ReportRecorder:
             command=short(self.command),
             goodput=ledger.goodput,
             wall_seconds=ledger.wall_seconds,
-            spent=spent(ledger),
+            spent=tuple(
+                SpentStory(part.value, seconds, ledger.gpu_seconds[part])
+                for part, seconds in ledger.seconds.items()
+            ),
             series=tuple(self._series.buckets),
             validations=tuple(self._validations),
             phases=self._band.spans(until) if self.has_curves else (),
