@@ -107,7 +107,7 @@ BAD_ENTRIES = [
     ({"patterns": "[7]"}, "patterns[0]: expected a list of 1 to 32 regular expressions"),
     ({"examples": "[]"}, "examples: expected a list of 1 to 32 examples"),
     ({"examples": f"['{'x' * 2001}']"}, "examples[0]: expected a list of 1 to 32 examples"),
-    ({"patterns": "['flux [capacitor']"}, "is no regular expression"),
+    ({"patterns": "['flux [capacitor']"}, "is not a valid regular expression"),
     ({"patterns": "['(?i)flux capacitor']"}, "a case-insensitive flag ((?i)"),
     ({"patterns": "['flux capacitor(?= drained)']"}, "a lookaround ((?=)"),
     ({"patterns": "['(?<!un)drained flux']"}, "a lookaround ((?<)"),

@@ -36,14 +36,8 @@ TEXTS = re.compile(
 KEYS = frozenset(["mend", "unseen", "said", "unknown/unseen-pods"])
 """Keys and values that programs read: they change with a deprecation, not here."""
 
-NAMES_LEFT = frozenset(
-    f"mwatch/{name}"
-    for name in (
-        "engine",
-        "remediate", "report", "runtime", "state",
-    )
-)  # fmt: skip
-TEXTS_LEFT = frozenset(f"mwatch/{name}" for name in ("config", "model", "report"))
+NAMES_LEFT = frozenset(f"mwatch/{name}" for name in ("remediate", "report"))
+TEXTS_LEFT = frozenset(f"mwatch/{name}" for name in ("report",))
 
 
 def place_of(path: Path) -> str:

@@ -97,7 +97,7 @@ def check_pattern(pattern: str) -> re.Pattern[str]:
             compiled = re.compile(pattern)
     except (re.error, OverflowError, RecursionError, Warning) as problem:
         raise InputError(
-            f"pattern {shortened(pattern)} is no regular expression ({problem}); correct it"
+            f"pattern {shortened(pattern)} is not a valid regular expression ({problem})"
         ) from None
     if compiled.search("") is not None:
         raise InputError(
@@ -205,9 +205,10 @@ def _add(entries: dict[str, CatalogueEntry], new: Iterable[CatalogueEntry]) -> N
 def _entry(table: Any, origin: str) -> CatalogueEntry:
     if not isinstance(table, dict):
         raise InputError("is not a table; write it as a [[fault]] table")
-    if "mend" in table and "fix" not in table:
-        warnings.warn(f"{origin}: key 'mend' is now called 'fix'", FutureWarning, stacklevel=2)
-        table["fix"] = table.pop("mend")  # until 0.3
+    old = "mend"  # until 0.3
+    if old in table and "fix" not in table:
+        warnings.warn(f"{origin}: key {old!r} is now called 'fix'", FutureWarning, stacklevel=2)
+        table["fix"] = table.pop(old)
     if ("xid" in table) == ("patterns" in table):
         raise InputError("needs one of 'xid' and 'patterns'; keep exactly one")
     try:

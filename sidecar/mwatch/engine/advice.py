@@ -162,7 +162,7 @@ class RunTimeline:
             self._add(entry)
 
     def enacted(self, decision: Decision, at: float) -> None:
-        self._add(Entry(at, "action", deed(decision), decision.attempt, decision.resume_from))
+        self._add(Entry(at, "action", described(decision), decision.attempt, decision.resume_from))
 
     def _step(self, at: float, line: Iteration) -> None:
         self._has_stepped = True
@@ -172,15 +172,15 @@ class RunTimeline:
         self._add(Entry(at, "first-step", text, self._attempt, line.iteration, line.file,
                         line.line))  # fmt: skip
 
-    def _checkpoint(self, at: float, said: Checkpoint) -> None:
-        entry = Entry(at, said.op, "", self._attempt, said.iteration, said.file, said.line)
-        if said.op == "save" and said.edge == "end":
+    def _checkpoint(self, at: float, line: Checkpoint) -> None:
+        entry = Entry(at, line.op, "", self._attempt, line.iteration, line.file, line.line)
+        if line.op == "save" and line.edge == "end":
             entry.text = "saved"
             self._repeated(entry)
-        elif said.op == "load" and said.edge in ("end", "failed"):
-            where = "" if said.iteration is None else f" checkpoint {said.iteration}"
-            is_done = said.edge == "end"
-            entry.text = f"loaded{where}" if is_done else said.text.strip()
+        elif line.op == "load" and line.edge in ("end", "failed"):
+            where = "" if line.iteration is None else f" checkpoint {line.iteration}"
+            is_done = line.edge == "end"
+            entry.text = f"loaded{where}" if is_done else line.text.strip()
             self._add(entry)
 
     def _repeated(self, entry: Entry) -> None:
@@ -202,7 +202,7 @@ class RunTimeline:
         self._last.append(entry)
 
 
-def deed(decision: Decision) -> str:
+def described(decision: Decision) -> str:
     """What would have been done, in words."""
     if decision.action is Action.RESTART:
         if decision.resume_from is None:

@@ -268,7 +268,7 @@ class LocalRun:
                 ended = self._end(assessment)
             self._failures = 0
         except Exception as error:
-            self._faults.tell(error)
+            self._faults.report(error)
             self._failures += 1
             return self._end_unjudged()
         return ended

@@ -85,14 +85,14 @@ def _open(file: str) -> BinaryIO:
     try:
         return open(file, "rb", buffering=0)
     except IsADirectoryError:
-        mend = "is a folder; name the log files in it"
+        problem = "is a folder; name the log files in it"
     except FileNotFoundError:
-        mend = "no such file; check the path, or use - for standard input"
+        problem = "no such file; check the path, or use - for standard input"
     except PermissionError:
-        mend = "may not be read; check its mode and owner"
+        problem = "may not be read; check its mode and owner"
     except (OSError, ValueError) as error:
-        mend = f"cannot be opened ({error}); check the path"
-    raise InputError(f"{file}: {mend}")
+        problem = f"cannot be opened ({error}); check the path"
+    raise InputError(f"{file}: {problem}")
 
 
 def _read(stream: BinaryIO, file: str) -> bytes:

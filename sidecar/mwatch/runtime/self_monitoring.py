@@ -31,9 +31,9 @@ class InternalErrors:
         try:
             yield
         except Exception as error:
-            self.tell(error)
+            self.report(error)
 
-    def tell(self, error: Exception) -> None:
+    def report(self, error: Exception) -> None:
         self.count += 1
         frames = traceback.extract_tb(error.__traceback__)
         place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"

@@ -113,8 +113,8 @@ def _replace(job: Job, number: int, at: float) -> None:
 
 def last_word(job: Job, attempt: Attempt) -> float:
     """When any of its streams last said something."""
-    said = [job.streams[name].last_at for name in attempt.streams]
-    return max((at for at in said if at is not None), default=attempt.started_at)
+    times = [job.streams[name].last_at for name in attempt.streams]
+    return max((at for at in times if at is not None), default=attempt.started_at)
 
 
 def _remember(job: Job, attempt: Attempt) -> None:

@@ -19,60 +19,60 @@ _NOTHING_THERE = "could not find the metadata file"
 _NOT_THE_CHECKPOINT = frozenset({Blame.GPU, Blame.NODE, Blame.FABRIC})
 
 
-def fold(job: Job, stream: Stream, at: float, said: Checkpoint) -> None:
+def fold(job: Job, stream: Stream, at: float, line: Checkpoint) -> None:
     stream.prints_checkpoints = True
     if not attempts.is_current(job, stream, at):
         return
-    if said.op == "save":
+    if line.op == "save":
         if job.past and attempts.is_before_steps(job.attempt):
-            _late_save(job, at, said)
+            _late_save(job, at, line)
         else:
-            _save(job, at, said)
-    elif said.op == "load":
-        _load(job, at, said)
-    elif said.edge == "end" and said.iteration in job.checkpoints:
-        job.checkpoints[said.iteration].stored = "missing"
+            _save(job, at, line)
+    elif line.op == "load":
+        _load(job, at, line)
+    elif line.edge == "end" and line.iteration in job.checkpoints:
+        job.checkpoints[line.iteration].stored = "missing"
 
 
-def _late_save(job: Job, at: float, said: Checkpoint) -> None:
+def _late_save(job: Job, at: float, line: Checkpoint) -> None:
     """Nobody saves before the first step: the pipe of the dead process is being emptied."""
-    if said.edge == "end" and said.iteration is not None:
-        _know_saved(job, at, said.iteration, job.past[-1].number)
+    if line.edge == "end" and line.iteration is not None:
+        _know_saved(job, at, line.iteration, job.past[-1].number)
 
 
-def _save(job: Job, at: float, said: Checkpoint) -> None:
+def _save(job: Job, at: float, line: Checkpoint) -> None:
     attempt = job.attempt
-    if said.edge == "begin":
+    if line.edge == "begin":
         is_first = attempt.saves_done == 0
         attempt.save = Save(
-            said.iteration, at, bool(said.is_async), None, is_first, said.file, said.line
+            line.iteration, at, bool(line.is_async), None, is_first, line.file, line.line
         )
         attempts.enter_phase(job, at, JobPhase.SAVING)
-    elif said.edge == "mark":
+    elif line.edge == "mark":
         if attempt.save is None:
-            attempt.save = Save(said.iteration, at, True, file=said.file, line=said.line)
+            attempt.save = Save(line.iteration, at, True, file=line.file, line=line.line)
         attempt.save.is_async = True
         attempt.save.queued_at = at
         _leave_saving(job, at)
-    elif said.edge == "end":
-        _saved(job, at, said)
+    elif line.edge == "end":
+        _saved(job, at, line)
     else:
         attempt.save = None
         _leave_saving(job, at)
 
 
-def _saved(job: Job, at: float, said: Checkpoint) -> None:
+def _saved(job: Job, at: float, line: Checkpoint) -> None:
     attempt = job.attempt
     if attempt.phase is JobPhase.SAVING and not _is_queued(attempt):
         attempts.enter_phase(job, at, attempts.resting_phase(attempt))
     if attempt.phase is JobPhase.ASYNC_FINALIZE:
         attempts.enter_phase(job, at, attempts.resting_phase(attempt))
-    if attempt.save is not None and attempt.save.iteration in (said.iteration, None):
+    if attempt.save is not None and attempt.save.iteration in (line.iteration, None):
         attempt.save = None
     attempt.saves_done += 1
     attempt.last_save_at = at
-    if said.iteration is not None:
-        _know_saved(job, at, said.iteration, attempt.number)
+    if line.iteration is not None:
+        _know_saved(job, at, line.iteration, attempt.number)
 
 
 def _know_saved(job: Job, at: float, iteration: int, attempt: int) -> None:
@@ -92,22 +92,22 @@ def _leave_saving(job: Job, at: float) -> None:
         attempts.enter_phase(job, at, attempts.resting_phase(job.attempt))
 
 
-def _load(job: Job, at: float, said: Checkpoint) -> None:
+def _load(job: Job, at: float, line: Checkpoint) -> None:
     attempt = job.attempt
-    if said.edge == "begin":
+    if line.edge == "begin":
         attempt.load = "begun"
-        attempt.load_iteration = said.iteration
+        attempt.load_iteration = line.iteration
         if attempt.first_iteration is None:
             attempts.enter_phase(job, at, JobPhase.LOADING)
-    elif said.edge == "end":
+    elif line.edge == "end":
         attempt.load = "loaded"
-        if said.iteration in job.checkpoints:
-            job.checkpoints[said.iteration].load_failed = False  # an error before was caught
-        if said.iteration is not None:
-            attempt.load_iteration = attempt.resumed_from = said.iteration
-            _continue_from(job, at, said.iteration)
+        if line.iteration in job.checkpoints:
+            job.checkpoints[line.iteration].load_failed = False  # an error before was caught
+        if line.iteration is not None:
+            attempt.load_iteration = attempt.resumed_from = line.iteration
+            _continue_from(job, at, line.iteration)
         _leave_loading(job, at)
-    elif _NOTHING_THERE in said.text:
+    elif _NOTHING_THERE in line.text:
         attempt.load = "random"
         _leave_loading(job, at)
     else:

@@ -214,38 +214,38 @@ def fold_straggler(job: Job, stream: Stream, at: float, report: Straggler) -> No
         job.attempt.straggler = report
 
 
-def fold_layout(job: Job, stream: Stream, at: float, said: Arguments) -> None:
+def fold_layout(job: Job, stream: Stream, at: float, printed: Arguments) -> None:
     if is_new_process(job, stream, at):
         attempts.start(job, stream, at)
     if not attempts.is_current(job, stream, at):
         return
     before = job.layout
-    length = said.extra.get("seq_length")
+    length = printed.extra.get("seq_length")
     job.layout = Layout(
-        world_size=said.world_size or before.world_size,
-        tensor=said.tensor_parallel,
-        pipeline=said.pipeline_parallel,
-        context=said.context_parallel,
-        expert=said.expert_parallel,
-        log_interval=said.log_interval,
-        save_interval=said.save_interval,
-        eval_interval=said.eval_interval,
-        exit_interval=said.exit_interval,
-        total_iterations=said.train_iters or before.total_iterations,
-        precision=said.precision,
-        is_dynamic_scale=_is_dynamic(said),
-        async_save=said.async_save,
-        save_folder=said.save,
-        load_folder=said.load,
+        world_size=printed.world_size or before.world_size,
+        tensor=printed.tensor_parallel,
+        pipeline=printed.pipeline_parallel,
+        context=printed.context_parallel,
+        expert=printed.expert_parallel,
+        log_interval=printed.log_interval,
+        save_interval=printed.save_interval,
+        eval_interval=printed.eval_interval,
+        exit_interval=printed.exit_interval,
+        total_iterations=printed.train_iters or before.total_iterations,
+        precision=printed.precision,
+        is_dynamic_scale=_is_dynamic(printed),
+        async_save=printed.async_save,
+        save_folder=printed.save,
+        load_folder=printed.load,
         sequence_length=length if isinstance(length, int) else before.sequence_length,
     )
     job.calibration = job.calibration.in_layout(job.layout.key)
 
 
-def _is_dynamic(said: Arguments) -> bool | None:
-    if said.precision is None:
+def _is_dynamic(printed: Arguments) -> bool | None:
+    if printed.precision is None:
         return None
-    return said.precision == "fp16" and said.extra.get("loss_scale") in (None, "None")
+    return printed.precision == "fp16" and printed.extra.get("loss_scale") in (None, "None")
 
 
 MAX_STREAMS = 8192

@@ -160,13 +160,13 @@ def _read_line(marks: _Marks, at: float, line: Iteration) -> None:
         marks.begins.setdefault(line.iteration - covers, began)
 
 
-def _read_save(marks: _Marks, at: float, said: Checkpoint) -> None:
-    if said.op != "save" or said.iteration is None or said.is_async:
+def _read_save(marks: _Marks, at: float, line: Checkpoint) -> None:
+    if line.op != "save" or line.iteration is None or line.is_async:
         return
-    known = marks.saves.get(said.iteration)
-    if known is None and said.edge == "begin" and len(marks.saves) < _MAX_SAVES:
-        marks.saves[said.iteration] = [at]
-    elif known is not None and len(known) == 1 and said.edge == "end":
+    known = marks.saves.get(line.iteration)
+    if known is None and line.edge == "begin" and len(marks.saves) < _MAX_SAVES:
+        marks.saves[line.iteration] = [at]
+    elif known is not None and len(known) == 1 and line.edge == "end":
         known.append(at)
 
 
@@ -193,8 +193,8 @@ def _all_bounds(reference: _Marks, other: _Marks) -> Iterator[Bounds]:
             apart = reference.lines[iteration] - at
             yield Bounds(apart - _STAMP, apart + _STAMP)
     if len(reference.starts) == len(other.announced):
-        for began, said in zip(reference.starts, other.announced, strict=True):
-            yield Bounds(began - said - _FIRST_STEP, began - said + _STAMP)
+        for began, announced in zip(reference.starts, other.announced, strict=True):
+            yield Bounds(began - announced - _FIRST_STEP, began - announced + _STAMP)
     for iteration, times in other.saves.items():
         line, next_begin = reference.lines.get(iteration), reference.begins.get(iteration)
         if line is not None and next_begin is not None:

@@ -355,23 +355,23 @@ def _book_lines(job: Job, placed: PlacedLines, begin: int, end: int) -> tuple[in
         if usual is None or pace.slow_lines or not 0.0 < seconds < math.inf:
             break
         done += 1
-        gap, told = at - before, seconds * new
+        gap, printed = at - before, seconds * new
         before = at
         is_telling = gap >= CLOSE_SECONDS or not number % EVERY or not is_full
         if is_telling:
             calibration.learn_step(seconds, new)
-            calibration.learn(DeadlineSlot.TRAINING, max(gap, told))
+            calibration.learn(DeadlineSlot.TRAINING, max(gap, printed))
             usual, is_full = calibration.best_step or usual, calibration.steps.is_full
         room = at - till if at > till else 0.0
-        debt = told + owed - room
+        debt = printed + owed - room
         is_odd = seconds > usual * limit
         if not -JITTER < debt < JITTER:
-            is_odd = is_odd or not is_fitting(pace, told, room, debt)
+            is_odd = is_odd or not is_fitting(pace, printed, room, debt)
         if is_odd:
             break
         owed = debt if debt < MAX_OWED else MAX_OWED
-        if told > new * usual * SURELY_CHANCE or pace.slow_seconds:
-            slow_part(job, new, told - new * usual, usual)
+        if printed > new * usual * SURELY_CHANCE or pace.slow_seconds:
+            slow_part(job, new, printed - new * usual, usual)
         spent += room
         weighed += room * weight
         till = at if at > till else till
@@ -407,8 +407,8 @@ def _seconds(lines: StepLines, begin: int, end: int) -> list[float]:
 
 def _keep_pace(job: Job, lines: StepLines, begin: int, end: int) -> None:
     books, pace = job.ledger, job.ledger.pace
-    told = [pace.newest_seconds, *_seconds(lines, max(begin, end - 2), end)]
-    newest, before = told[-1], told[-2]
+    printed = [pace.newest_seconds, *_seconds(lines, max(begin, end - 2), end)]
+    newest, before = printed[-1], printed[-2]
     pace.newest_seconds = newest
     pace.step_seconds = before if before and newest and before < newest else newest
     most = max(*lines.covers[begin:end], pace.interval or 1)

@@ -248,7 +248,7 @@ class RunWatcher:
                 if isinstance(observed.what, AttemptStart):
                     self._began(observed.what)
             except Exception as error:
-                self._faults.tell(error)
+                self._faults.report(error)
 
     def _began(self, start: AttemptStart) -> None:
         wrapper = self._live.wrapper
@@ -284,7 +284,7 @@ class RunWatcher:
     def _note_problems(self) -> None:
         for errors in (self._live.errors, self.evidence.errors):
             while errors:
-                self._faults.tell(errors.pop())
+                self._faults.report(errors.pop())
         out = () if self._out is None else self._out.problems()
         for text in (*self._record.problems(), *self.keeper.problems, *out):
             if text not in self._noted and len(self._noted) < _MAX_NOTED:

@@ -189,7 +189,7 @@ def _read(decoded: Callable[[type[Any]], Any]) -> PodSnapshot:
         version = head.version
         if version == VERSION:
             why = "the sidecar has not looked yet" if head.at is None else error
-            raise ValueError(f"this is no snapshot: {why}") from None
+            raise ValueError(f"not a snapshot: {why}") from None
     if version != VERSION:
         raise ValueError(f"snapshot version {version!r} cannot be read; this is {VERSION}")
     return _snapshot(document)

@@ -60,11 +60,11 @@ def book_first_line(job: Job, step: Step, at: float) -> None:
     parts, _ = spans_within(ledger.open, ledger.booked_at, at)
     room = span - sum(parts.values())
     own, usual = own_seconds(step, None), usual_step(job)
-    told = room if own is None else own * step.new
+    printed = room if own is None else own * step.new
     if pace.first_step_seconds > 0:
-        booked = _after_the_probe(pace, parts, step, room, told)
+        booked = _after_probe(pace, parts, step, room, printed)
     else:
-        booked = _alone(pace, parts, step, min(room, told))
+        booked = _alone(pace, parts, step, min(room, printed))
     rest = ledger.open.head.spent if ledger.open.head is not None else Spent.FIRST_STEP
     if rest is Spent.FIRST_STEP:
         add(pace.spare, rest, room - booked.seconds)
@@ -85,18 +85,18 @@ def _lost(job: Job, step: Step) -> int:
     return max(0, step.iteration - step.new - (attempt.resumed_from or 0))
 
 
-def _after_the_probe(pace: StepPace, parts: Parts, step: Step, room: float, told: float) -> _Booked:
+def _after_probe(pace: StepPace, parts: Parts, step: Step, room: float, printed: float) -> _Booked:
     """The probe has seen the first step end; the line counts it in."""
     shares, size = shares_of(pace, step, step.new), step.batch_size
     others, known = step.new - 1, pace.first_step_seconds
-    seconds = max(0.0, min(room, told - known + _HALF_BEAT)) if others else 0.0
+    seconds = max(0.0, min(room, printed - known + _HALF_BEAT)) if others else 0.0
     add_steps(parts, seconds, shares)
     first_step = known + room - seconds
     leave_unjudged(pace, Unjudged(1, Spent.FIRST_STEP, Spent.FIRST_STEP, first_step, shares, size))
     if not others or not seconds:
         return _Booked(seconds)
     leave_unjudged(pace, Unjudged(others, Spent.TRAINING, Spent.SLOW, seconds, shares, size))
-    return _Booked(seconds, min(max(0.0, told - known - room), SKEW), seconds / others)
+    return _Booked(seconds, min(max(0.0, printed - known - room), SKEW), seconds / others)
 
 
 def _alone(pace: StepPace, parts: Parts, step: Step, seconds: float) -> _Booked:
@@ -173,31 +173,31 @@ def book_usual_line(job: Job, step: Step, at: float) -> bool:
         return False
     if step.iteration - step.new != lines[-2].iteration:  # a line in between was lost
         return False
-    told, room = step.seconds * step.new, at - ledger.booked_at
-    owed = told + pace.owed - room
+    printed, room = step.seconds * step.new, at - ledger.booked_at
+    owed = printed + pace.owed - room
     if not 0 < step.seconds <= usual * ledger.slow_ratio:
         return False
-    if not -JITTER < owed < JITTER and not is_fitting(pace, told, room, owed):
+    if not -JITTER < owed < JITTER and not is_fitting(pace, printed, room, owed):
         return False
     pace.owed = min(owed, MAX_OWED)
     steps = step.new * usual
-    if told > steps * SURELY_CHANCE or pace.slow_seconds:
-        slow_part(job, step.new, told - steps, usual)
+    if printed > steps * SURELY_CHANCE or pace.slow_seconds:
+        slow_part(job, step.new, printed - steps, usual)
     pace.furthest = max(pace.furthest, step.iteration)
     _keep_pace(pace, step, step.seconds, job.layout.log_interval)
     ledger.book({Spent.TRAINING: room}, at)
     return True
 
 
-def is_fitting(pace: StepPace, told: float, room: float, owed: float) -> bool:
+def is_fitting(pace: StepPace, printed: float, room: float, owed: float) -> bool:
     """Whether a line whose steps do not just fill the time since the line before is still a usual
     one: what is owed stays owed."""
     if owed <= -JITTER:
         return False
-    if (pace.spare or owed >= MAX_OWED) and told > room + JITTER:
+    if (pace.spare or owed >= MAX_OWED) and printed > room + JITTER:
         return False
     if pace.spare:
-        if room < told / 2:
+        if room < printed / 2:
             return False
         _may_reclaim(pace, {})
     return True
@@ -222,32 +222,32 @@ def _next_line(job: Job, step: Step, at: float, own: float | None) -> float:
     if job.attempt.evaluations > ledger.open.evaluations and Spent.EVALUATING not in parts:
         untimed.add(Spent.EVALUATING)
     room = span - sum(parts.values())
-    told, count = room, float(step.new)
+    printed, count = room, float(step.new)
     if own is not None:
         count += min(max(room / own - count, 0.0), _unprinted(job))
-        told = own * count
+        printed = own * count
     elif usual and untimed:
-        told = usual * count
+        printed = usual * count
     expected = usual and count * max(usual, pace.step_seconds or 0.0)
-    if parts and own is not None and (told > room or not untimed):
-        known, parts = parts, _stretch(parts, span, told, expected)
+    if parts and own is not None and (printed > room or not untimed):
+        known, parts = parts, _stretch(parts, span, printed, expected)
         room = span - sum(parts.values())
-        is_late = told > span and not (expected and _is_above(told, expected))
-        told = told if is_late else min(told, room)
+        is_late = printed > span and not (expected and _is_above(printed, expected))
+        printed = printed if is_late else min(printed, room)
         _carry_over(ledger, known, parts, at)
-    if untimed and expected is not None and _ran_on(told, room, expected):
-        told = expected
-    trained = _trained(job, parts, untimed, room, told)
-    slow = _add_trained(job, parts, count, trained, min(told, trained + JITTER), usual)
+    if untimed and expected is not None and _ran_on(printed, room, expected):
+        printed = expected
+    trained = _trained(job, parts, untimed, room, printed)
+    slow = _add_trained(job, parts, count, trained, min(printed, trained + JITTER), usual)
     ledger.book(fit(parts, span, Spent.IDLE), at)
     if slow > 0:
         ledger.move(Spent.TRAINING, Spent.SLOW, slow)
-    is_late = room < told / 2
+    is_late = room < printed / 2
     if pace.spare and is_late and pace.owed > JITTER:
         _reclaim(ledger)
     if not is_late:
         _may_reclaim(pace, parts)
-    return told / count
+    return printed / count
 
 
 def _may_reclaim(pace: StepPace, parts: Parts) -> None:
@@ -284,34 +284,34 @@ def _carry_over(ledger: GoodputLedger, known: Parts, parts: Parts, at: float) ->
             ledger.open.spans.append(BookedSpan(spent, at + SAME_MOMENT, at + SAME_MOMENT))
 
 
-def _stretch(parts: Parts, span: float, told: float, expected: float | None) -> Parts:
+def _stretch(parts: Parts, span: float, printed: float, expected: float | None) -> Parts:
     """Whoever saw a save begin and end saw it late, and an evaluation may be known by its end
     only; the timer of the steps is exact, unless it ran on."""
     known = sum(parts.values())
     room = span - known
-    if told > room:
-        ran_on = expected is not None and _is_above(told, expected)
-        sure = expected if expected is not None and ran_on else told
+    if printed > room:
+        ran_on = expected is not None and _is_above(printed, expected)
+        sure = expected if expected is not None and ran_on else printed
         wanted = min(known, max(span - sure, 0.0))
     else:
-        wanted = known + min(room - told, max(SKEW, known * _EDGES))
+        wanted = known + min(room - printed, max(SKEW, known * _EDGES))
     share = wanted / known
     return {spent: seconds * share for spent, seconds in parts.items()}
 
 
-def _ran_on(told: float, room: float, expected: float) -> bool:
+def _ran_on(printed: float, room: float, expected: float) -> bool:
     """The steps took all of the time, and more than they should: a save is counted in."""
-    return told > room - JITTER and _is_above(told, expected)
+    return printed > room - JITTER and _is_above(printed, expected)
 
 
-def _is_above(told: float, expected: float) -> bool:
-    return told > expected * (1 + _COUNTED_IN) + JITTER
+def _is_above(printed: float, expected: float) -> bool:
+    return printed > expected * (1 + _COUNTED_IN) + JITTER
 
 
-def _trained(job: Job, parts: Parts, untimed: set[Spent], room: float, told: float) -> float:
+def _trained(job: Job, parts: Parts, untimed: set[Spent], room: float, printed: float) -> float:
     """How much of `room` was steps; what was not goes to `parts`."""
     pace = job.ledger.pace
-    claim = told + pace.owed
+    claim = printed + pace.owed
     trained = max(0.0, min(claim, room))
     if untimed:
         pace.owed = min(claim - trained, MAX_OWED)
@@ -338,13 +338,13 @@ def _unexplained(ledger: GoodputLedger, seconds: float) -> Parts:
 
 
 def _add_trained(
-    job: Job, parts: Parts, count: float, trained: float, told: float, usual: float | None
+    job: Job, parts: Parts, count: float, trained: float, printed: float, usual: float | None
 ) -> float:
     """`count` steps go to `parts`; the answer is how much of good time was slow, by what the line
     told. That may have had no room yet: the slow part of it is then in what is still owed."""
     ledger, step = job.ledger, job.attempt.steps[-1]
     shares = shares_of(ledger.pace, step, count)
-    above = told - count * usual if usual else 0.0
+    above = printed - count * usual if usual else 0.0
     if usual and ledger.open.stall is not None and is_gross(job, above, usual):
         lost = min(above, trained)
         for spent, seconds in _unexplained(ledger, lost).items():

@@ -198,7 +198,7 @@ def judge(job: Job, usual: float, *, is_guess: bool = False) -> None:
             ledger.move(target, source, seconds)
         pace.unjudged = [*pace.guess.steps, *pace.unjudged]
     waiting, pace.unjudged, pace.guess = pace.unjudged[-_MAX_UNJUDGED:], [], None
-    moves = [move for each in waiting for move in _told_apart(job, each, usual)]
+    moves = [move for each in waiting for move in _moves(job, each, usual)]
     for source, target, seconds in moves:
         ledger.move(source, target, seconds)
     if is_guess:
@@ -207,7 +207,7 @@ def judge(job: Job, usual: float, *, is_guess: bool = False) -> None:
         _judge_reach(job, usual)
 
 
-def _told_apart(job: Job, each: Unjudged, usual: float) -> Iterator[tuple[Spent, Spent, float]]:
+def _moves(job: Job, each: Unjudged, usual: float) -> Iterator[tuple[Spent, Spent, float]]:
     size = job.calibration.batch_size
     smaller = min(1.0, each.batch_size / size) if each.batch_size and size else 1.0
     steps = min(each.seconds, each.iterations * usual * smaller)

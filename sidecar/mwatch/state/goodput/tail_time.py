@@ -99,7 +99,7 @@ def read_tail(job: Job, at: float, *, goes_on: bool = False) -> Tail:
     _add_lost(job, parts, untimed, rest - trained, at - inside, goes_on=goes_on)
     reached = reported + iterations if reported or job.attempt.steps else 0.0
     parts = fit(parts, at - ledger.booked_at, Spent.IDLE)
-    return Tail(parts, reported, reached, trained, _unseen(job, rest))
+    return Tail(parts, reported, reached, trained, _unobserved(job, rest))
 
 
 def _is_on_time(job: Job, rest: float, at: float) -> bool:
@@ -302,7 +302,7 @@ def _add_lost(
         add(parts, Spent.HANG_UNDETECTED, hung)
 
 
-def _unseen(job: Job, rest: float) -> float:
+def _unobserved(job: Job, rest: float) -> float:
     """The next line would have come: on average half of the way to it was done."""
     attempt, gap = job.attempt, _gap(job.ledger)
     is_quiet = rest < SAME_MOMENT and job.ledger.open.phase is JobPhase.TRAINING
