@@ -17,10 +17,10 @@ from mwatch.config.catalogue import load
 from mwatch.detect import ALL as DETECTORS
 from mwatch.export.metrics import catalog
 from mwatch.export.metrics.catalog import ALL as METRICS
-from mwatch.export.metrics.catalog import LABELS
 from mwatch.model.finding import Severity
 from mwatch.model.phase import JobPhase
 from support.repository.alert_rules import FOLDER, Rule, alerts, read_rules, rule
+from support.repository.metric_labels import LABELS
 from support.repository.source_rules import ROOT
 
 RULES = read_rules()

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from mwatch.evidence.bundle import Content, Missing
-from mwatch.evidence.offload import OffloadResult
+from mwatch.evidence.bundle import Content, Missing, OffloadResult
 from mwatch_trainer.evidence.incidents import MANIFEST
 from support.builders.evidence import ID, SECRET, Wrapper, filled_volume, missing, refuse, save
 

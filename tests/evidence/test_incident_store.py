@@ -129,9 +129,12 @@ def test_the_oldest_go_when_they_are_too_large_but_never_the_new_one(tmp_path: P
     assert [each.id for each in files.read().records] == [record(AT + 2).id]
 
 
-def test_secrets_are_taken_out_and_it_is_still_json(tmp_path: Path) -> None:
+def test_secrets_are_taken_out_and_it_is_still_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     secret = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz012345678"
-    files = IncidentFiles(tmp_path, patterns=[r"ours-\d+"])
+    monkeypatch.setenv("MWATCH_SCRUB", r"ours-\d+")
+    files = IncidentFiles(tmp_path)
     path = files.write(record(summary=f"HF_TOKEN={secret}", reason='it said "ours-123"'))
     text = path.read_text()
     assert secret not in text

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from mwatch.evidence.offload import OffloadResult, OffPod
+from mwatch.evidence.bundle import OffloadResult
+from mwatch.evidence.collector import OffPod
 from mwatch_trainer.control.client import ask
 from mwatch_trainer.evidence.incidents import beside
 

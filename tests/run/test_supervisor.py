@@ -19,7 +19,7 @@ DRIVE = """
 import json, os, sys, threading
 from pathlib import Path
 from mwatch.run import assemble as app
-from mwatch.watch.observer import RunObserver
+from mwatch.watch.watcher import RunObserver
 from mwatch.watch import watcher
 
 class View(RunObserver):

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mwatch.evidence.collector import EvidenceCollector
+from mwatch.evidence.bundle import OffloadResult
+from mwatch.evidence.collector import EvidenceCollector, OffPod
 from mwatch.evidence.incident_store import IncidentFiles
-from mwatch.evidence.offload import OffloadResult, OffPod
 from mwatch.sidecar.server import EvidenceApi
 from mwatch_trainer.evidence.incidents import beside
 from support.waiting import until

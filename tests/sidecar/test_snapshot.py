@@ -29,7 +29,6 @@ from mwatch.model.snapshot.pod import DataFile, Mount, PodFacts, PodId, TrainerE
 from mwatch.model.snapshot.snapshot_wire import PodSnapshot, decode
 from mwatch.sidecar.snapshot import MAX_CHECKPOINTS, Evaluated, SnapshotPage
 from mwatch.sources.probe import RankReading
-from support.builders.probe import RECORD
 from support.builders.snapshot import busy_snapshot
 from support.builders.volume import ManualClock
 
@@ -55,7 +54,7 @@ class Page(SnapshotPage):
 
     def look(self, wrapper: WrapperState | None = WRAPPER, pod: PodFacts | None = POD) -> None:
         at = self.snapshot.at
-        reading = RankReading(BEAT, 2.0, True, RECORD)
+        reading = RankReading(BEAT, 2.0, True)
         signs = [SignSeen(at - 1, "gpt-worker-3", SIGN)]
         self.update(
             Evaluated(self.snapshot, self.time.now, 7.0, (reading,), at, signs), wrapper, pod
@@ -205,7 +204,7 @@ def test_before_the_first_look_it_is_no_snapshot() -> None:
 
 def test_when_an_iteration_rose_is_told_for_who_asks_rarely(page: Page) -> None:
     at = page.snapshot.at
-    reading = RankReading(BEAT, 2.0, True, RECORD)
+    reading = RankReading(BEAT, 2.0, True)
     page.update(
         Evaluated(page.snapshot, page.time.now, 0.0, (reading,), at, (), {5: at - 9}, 3.5),
         None,

@@ -134,7 +134,7 @@ def test_one_pod_of_many_asks_and_the_others_only_greet() -> None:
 
 def test_whoever_wants_it_has_older_ones_asked_as_well() -> None:
     with fake_ras(*HEALTHY, release=JSON) as server:
-        bench = Bench(server.address, asks_older=True)
+        bench = Bench(server.address, is_silent=lambda: True)
         bench.settle()
         assert isinstance(bench.ask(), Ok)
 
@@ -142,7 +142,7 @@ def test_whoever_wants_it_has_older_ones_asked_as_well() -> None:
 def test_nccl_before_2_29_is_not_asked_again_once_a_rank_was_missing() -> None:
     gone = as_json(Comm(0xA, {0: 5}, [Lost(1, is_dead=True)]), lost_comma=True)
     with fake_ras(gone, release=JSON) as server:
-        bench = Bench(server.address, asks_older=True)
+        bench = Bench(server.address, is_silent=lambda: True)
         bench.settle()
         bench.ask()
         assert bench.ask() == Ok(())
@@ -173,7 +173,7 @@ def test_json_is_asked_for_where_it_is_had_and_verbose_text_elsewhere() -> None:
         ]  # fmt: skip
     stuck = as_text([row(errors="MISMATCH")], warnings=apart(9, {4: 8}))
     with fake_ras(as_text([row()]), stuck, release=TEXT) as server:
-        bench = Bench(server.address, asks_older=True)
+        bench = Bench(server.address, is_silent=lambda: True)
         bench.settle()
         for _ in range(4):
             found = bench.states()

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from mwatch.engine.engine import Engine
 from mwatch.evidence.bundle import Content, Missing
-from mwatch.watch.collector import VolumeCollector
+from mwatch.watch.collector import PodSources, VolumeCollector
 from mwatch.watch.incidents import EvidenceExtras
-from mwatch.watch.optional_sources import PodSources
 from support.builders.events import grammar
 from support.builders.job import entries
 from support.builders.run import TestClock

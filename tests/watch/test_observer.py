@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from mwatch.watch.observer import RunEnd, SafeObserver
+from mwatch.watch.watcher import RunEnd, SafeObserver
 from support.builders.run import Heard
 
 ENDED = RunEnd(0, "done", True)

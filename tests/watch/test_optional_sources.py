@@ -11,8 +11,7 @@ from mwatch.model.finding import Cause
 from mwatch.model.observation import Source, SourceStatusChange
 from mwatch.model.phase import JobPhase
 from mwatch.model.reading import Ok
-from mwatch.watch.collector import VolumeCollector
-from mwatch.watch.optional_sources import PodSources
+from mwatch.watch.collector import PodSources, VolumeCollector
 from support.builders.events import grammar
 from support.builders.job import START, entries, rank
 from support.builders.run import Told, good

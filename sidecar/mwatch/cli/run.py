@@ -22,7 +22,7 @@ from mwatch.cli.render.run_lines import RunLines
 
 if TYPE_CHECKING:
     from mwatch.run.folder import RunFolder
-    from mwatch.watch.observer import RunObserver
+    from mwatch.watch.watcher import RunObserver
 
 Command = Annotated[list[str] | None, argument("-- CMD...", "Run this training command.")]
 Act = Annotated[

@@ -16,12 +16,11 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from mwatch.evidence.offload import Ask, OffloadResult
 from mwatch.runtime.files import VolumeReader, make_private_folder, write_private
 from mwatch_trainer.contract import (
     ATTEMPT,
@@ -238,8 +237,18 @@ class ExtraParts:
 VERSION = 1
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 
-Keep = Callable[[Path, str, float], OffloadResult]
+Ask = Callable[[Mapping[str, Any], float], Mapping[str, Any]]
+"""Sends a request to the wrapper's control socket, with a time limit in seconds. OSError or
+ValueError if there is no answer."""
+Keep = Callable[[Path, str, float], "OffloadResult"]
 """Copies the folder of a bundle off the pod, under a name and within so many seconds."""
+
+
+class OffloadResult(NamedTuple):
+    folder: str | None
+    """Where it outlives the pod; None if it was not copied."""
+    why: str = ""
+    """Why it was not copied, or what is still under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,21 +287,17 @@ def collect(
     reason: str = "",
     extra: Extra | None = None,
     keep: Keep | None = None,
-    patterns: Sequence[str] = (),
     limits: EvidenceLimits | None = None,
     clock: Callable[[], float] = time.monotonic,
     wall: Callable[[], float] = time.time,
 ) -> Bundle:
     """Save into `folder` what `volume` ($MWATCH_DIR) has; `id` names the dump. `extra` yields more,
-    in a thread. `patterns` are the user's own secrets. What goes wrong outside is listed in the
-    bundle and never raised. ValueError for an invalid id or pattern."""
+    in a thread. What goes wrong outside is listed in the
+    bundle and never raised. ValueError for an invalid id."""
     if not _ID.fullmatch(id):
         raise ValueError(f"{id!r} cannot be the name of a dump")
-    Scrubber(patterns)  # raises for an invalid pattern
     limits = limits or EvidenceLimits()
-    work = _Work(
-        VolumeReader(volume), folder, id, ask, reason, extra, keep, patterns, limits, clock, wall()
-    )
+    work = _Work(VolumeReader(volume), folder, id, ask, reason, extra, keep, limits, clock, wall())
     thread = threading.Thread(target=work.run, name="mwatch-evidence", daemon=True)
     thread.start()
     thread.join(limits.seconds)
@@ -308,7 +313,6 @@ class _Work:
     _reason: str
     _extra: Extra | None
     _keep: Keep | None
-    _patterns: Sequence[str]
     _limits: EvidenceLimits
     _clock: Callable[[], float]
     _at: float
@@ -409,7 +413,7 @@ class _Work:
 
     def _scrub(self, data: bytes) -> bytes:
         """Use a new scrubber for each file: a private key does not go on in the next one."""
-        return Scrubber(self._patterns).scrub(data)
+        return Scrubber().scrub(data)
 
     def _miss(self, what: str, why: str) -> None:
         with self._lock:

@@ -10,18 +10,21 @@ dump do not count for the next one.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mwatch.evidence.bundle import Bundle, Extra, collect
-from mwatch.evidence.offload import OffPod
+from mwatch.evidence.bundle import Ask, Bundle, Extra, OffloadResult, collect
 from mwatch.model.observation import Observed
 from mwatch_trainer.control.client import ask
+from mwatch_trainer.evidence.incidents import NotCopied, beside, copy
 
+_NO_WRAPPER = ("there is no wrapper", "the wrapper has ended")
 _WAIT_SECONDS = 25.0
 """A little more than the limit of a bundle."""
 _KEEP_SECONDS = 5.0
@@ -30,19 +33,74 @@ _MAX_WAITING = 16
 _MAX_SIGNS = 1 << 16
 
 
+class OffPod:
+    """Copies evidence to the storage of the checkpoints, before the pod can die.
+
+    A sidecar usually has that storage read-only or not at all, so it asks the wrapper, and copies
+    by itself only without one. In observe mode nothing is written beside the checkpoints; a
+    separate evidence folder is then the way off the pod.
+    """
+
+    def __init__(self, ask: Ask, save: Callable[[], Path | None], is_act: Callable[[], bool]):
+        self._ask = ask
+        self._save = save
+        self._is_act = is_act
+
+    def keep(self, folder: Path, id: str, seconds: float) -> OffloadResult:
+        """Copy the bundle in `folder` within that time; again if something has changed."""
+        if not self._is_act():
+            return OffloadResult(None, "observe mode does not write to the checkpoint folder")
+        try:
+            answer = self._ask({"op": "keep", "id": id, "seconds": max(0.0, seconds - 1)}, seconds)
+        except (OSError, ValueError) as error:
+            return _not(f"the wrapper did not answer: {error or type(error).__name__}")
+        if answer.get("ok") is True:
+            why = "" if answer.get("state") == "kept" else "still being copied"
+            return OffloadResult(str(answer.get("folder")), why)
+        why = str(answer.get("error"))[:300]
+        return self._from_here(folder, id, seconds) if why.startswith(_NO_WRAPPER) else _not(why)
+
+    def _from_here(self, folder: Path, id: str, seconds: float) -> OffloadResult:
+        """Copy in a thread, which goes on alone if the storage hangs."""
+        save = self._save()
+        if save is None:
+            return _not("the wrapper is gone, and the save folder is unknown")
+        found: list[OffloadResult] = []
+        work = threading.Thread(
+            target=lambda: found.append(_copied(folder, save, id)), name="mwatch-off-pod",
+            daemon=True,
+        )  # fmt: skip
+        work.start()
+        work.join(seconds)
+        return found[0] if found else _not(f"{save} did not respond within {seconds:.0f} s")
+
+
+def _copied(folder: Path, save: Path, id: str) -> OffloadResult:
+    if not save.is_dir() or not os.access(save, os.W_OK):
+        return _not(f"the wrapper is gone, and {save} cannot be written from here")
+    try:
+        return OffloadResult(str(copy(str(folder), beside(str(save)), id)["folder"]))
+    except (OSError, NotCopied) as error:
+        return _not(str(error))
+
+
+def _not(why: str) -> OffloadResult:
+    return OffloadResult(None, why)
+
+
+@dataclass(eq=False)
 class EvidenceCase:
     """The evidence of one incident: complete once `saved` is set, analysed once `done` is."""
 
-    def __init__(self, id: str, folder: Path, attempt: int, reason: str = "") -> None:
-        self.id = id
-        self.folder = folder
-        self.attempt = attempt
-        self.reason = reason
-        self.bundle: Bundle | None = None
-        self.asks = 0
-        """How often the copy off the pod was checked."""
-        self.saved = threading.Event()
-        self.done = threading.Event()
+    id: str
+    folder: Path
+    attempt: int
+    reason: str = ""
+    bundle: Bundle | None = None
+    asks: int = 0
+    """How often the copy off the pod was checked."""
+    saved: threading.Event = field(default_factory=threading.Event)
+    done: threading.Event = field(default_factory=threading.Event)
 
 
 class _AttemptSign(NamedTuple):

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mwatch.model.incident import IncidentRecord, from_json, is_incident_id, to_json
 from mwatch.runtime.files import make_private_folder, write_private
 from mwatch_trainer.evidence.incidents import MAX_BYTES, MAX_INCIDENTS, incident_names, prune
-from mwatch_trainer.scrub.scrubber import Scrubber
+from mwatch_trainer.scrub.scrubber import scrub_text
 
 FILE = "incident.json"
 _MAX_RECORD_BYTES = 1 << 20
@@ -35,13 +34,11 @@ class IncidentFiles:
         self,
         root: Path,
         *,
-        patterns: Sequence[str] = (),
         max_incidents: int = MAX_INCIDENTS,
         max_bytes: int = MAX_BYTES,
     ) -> None:
-        """`root`: such as `<save>/.mwatch/incidents`. `patterns`: the user's own secrets."""
+        """`root`: such as `<save>/.mwatch/incidents`."""
         self._root = root
-        self._patterns = patterns
         self._max_incidents = max_incidents
         self._max_bytes = max_bytes
 
@@ -59,7 +56,7 @@ class IncidentFiles:
         """Write or replace a record. Raises OSError."""
         folder = self.folder(record.id)
         make_private_folder(folder)
-        body = self._scrubbed(to_json(record))
+        body = _scrubbed(to_json(record))
         write_private(folder / FILE, json.dumps(body, indent=1).encode() + b"\n")
         self.prune(keep=record.id)
         return folder / FILE
@@ -82,13 +79,14 @@ class IncidentFiles:
         bounds = {"max_incidents": self._max_incidents, "max_bytes": self._max_bytes}
         prune(str(self._root), keep=keep, **bounds)
 
-    def _scrubbed(self, value: Any) -> Any:
-        """Scrub each text, so that it stays the same JSON."""
-        if isinstance(value, str):
-            return Scrubber(self._patterns).text(value)
-        if isinstance(value, dict):
-            return {key: self._scrubbed(inner) for key, inner in value.items()}
-        return [self._scrubbed(each) for each in value] if isinstance(value, list) else value
+
+def _scrubbed(value: Any) -> Any:
+    """Scrub each text, so that it stays the same JSON."""
+    if isinstance(value, str):
+        return scrub_text(value)
+    if isinstance(value, dict):
+        return {key: _scrubbed(inner) for key, inner in value.items()}
+    return [_scrubbed(each) for each in value] if isinstance(value, list) else value
 
 
 _MAX_WAITING = 256

@@ -31,12 +31,10 @@ from mwatch.run.folder import RunFolder
 from mwatch.run.supervisor import LocalRun, SupervisedCommand
 from mwatch.runtime.clock import Clock
 from mwatch.runtime.self_monitoring import InternalErrors
-from mwatch.watch.collector import VolumeCollector
+from mwatch.watch.collector import PodSources, VolumeCollector
 from mwatch.watch.incidents import EvidenceExtras
 from mwatch.watch.metrics import Exporters, RunMetrics, serve
-from mwatch.watch.observer import RunEnd, RunObserver, SafeObserver
-from mwatch.watch.optional_sources import PodSources
-from mwatch.watch.watcher import RunRecorder, RunWatcher
+from mwatch.watch.watcher import RunEnd, RunObserver, RunRecorder, RunWatcher, SafeObserver
 from mwatch_trainer.scrub.scrubber import scrub_text
 
 _STORY_SECONDS = 5.0

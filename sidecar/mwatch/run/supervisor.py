@@ -40,8 +40,7 @@ from mwatch.run.process import OutputBuffer
 from mwatch.runtime.clock import Clock
 from mwatch.runtime.self_monitoring import InternalErrors
 from mwatch.runtime.shutdown import Interrupted, Interrupts, interrupts
-from mwatch.watch.observer import RunEnd, RunObserver
-from mwatch.watch.watcher import RunWatcher
+from mwatch.watch.watcher import RunEnd, RunObserver, RunWatcher
 from mwatch_trainer import contract
 
 

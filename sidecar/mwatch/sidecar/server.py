@@ -16,9 +16,9 @@ from typing import Any
 from mwatch import __version__
 from mwatch.config.sidecar import DEFAULT_HOST, SidecarSettings
 from mwatch.errors import InputError
+from mwatch.evidence.bundle import Ask
 from mwatch.evidence.collector import EvidenceCase, EvidenceCollector
 from mwatch.evidence.incident_store import IncidentFiles
-from mwatch.evidence.offload import Ask
 from mwatch.export.http.server import Pages, Server, in_url
 from mwatch.model.incident import bundle_id, is_incident_id
 from mwatch.model.restart import RestartAnswer, RestartOrder, RestartOutcome

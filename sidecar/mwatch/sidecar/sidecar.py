@@ -21,8 +21,8 @@ from mwatch.config import catalogue
 from mwatch.config.loader import load_policy
 from mwatch.config.sidecar import SidecarSettings
 from mwatch.engine.engine import Engine
+from mwatch.evidence.collector import OffPod
 from mwatch.evidence.incident_store import AsyncIncidentStore
-from mwatch.evidence.offload import OffPod
 from mwatch.export.http.control import control_pages
 from mwatch.export.http.server import Pages, standard_pages
 from mwatch.model.event import Arguments
@@ -38,12 +38,10 @@ from mwatch.sidecar.server import EvidenceApi, SidecarServer, restart_with_evide
 from mwatch.sidecar.snapshot import Evaluated, SnapshotPage
 from mwatch.sources.background import MonitoredSource
 from mwatch.sources.pod_facts import PodFactsSource, data_prefixes, printed_prefixes
-from mwatch.watch.collector import VolumeCollector
+from mwatch.watch.collector import PodSources, VolumeCollector
 from mwatch.watch.incidents import EvidenceExtras
 from mwatch.watch.metrics import Exporters, RunMetrics
-from mwatch.watch.observer import RunObserver, SafeObserver
-from mwatch.watch.optional_sources import PodSources
-from mwatch.watch.watcher import RunRecorder, RunWatcher
+from mwatch.watch.watcher import RunObserver, RunRecorder, RunWatcher, SafeObserver
 from mwatch_trainer import contract
 from mwatch_trainer.control.client import ask
 

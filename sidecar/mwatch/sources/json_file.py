@@ -15,9 +15,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from mwatch import json_codec
 from mwatch.model.reading import Absent, Failed, Ok, Reading
-from mwatch_trainer.contract import MAX_JSON_BYTES
+from mwatch_trainer.contract import read_json
 
 
 class JsonFile:
@@ -46,17 +45,8 @@ class JsonFile:
         return self._last
 
     def _load(self) -> Reading[dict[str, Any]]:
-        try:
-            with open(self._path, "rb") as file:
-                data = file.read(MAX_JSON_BYTES + 1)
-            body = json_codec.decode(data)
-        except FileNotFoundError:
-            return Absent(f"there is no {self.name}")
-        except (OSError, ValueError):
-            return Failed(f"{self.name} cannot be read")
-        if not isinstance(body, dict) or len(data) > MAX_JSON_BYTES:
-            return Failed(f"{self.name} cannot be read")
-        return Ok(body)
+        body = read_json(self._path)
+        return Failed(f"{self.name} cannot be read") if body is None else Ok(body)
 
 
 STALE_SECONDS = 45.0

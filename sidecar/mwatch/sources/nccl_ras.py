@@ -274,14 +274,12 @@ class NcclRas(BackgroundSource):
         is_settled: Callable[[], bool] = lambda: True,
         is_silent: Callable[[], bool] = lambda: False,
         is_asker: Callable[[], bool] = lambda: True,
-        asks_older: bool = False,
         settle_seconds: float = SETTLE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         """`is_settled`: the attempt is past its first steps and creates no communicators.
-        `is_silent`: its progress is overdue. `is_asker`: this pod polls for the whole job.
-        `asks_older`: poll NCCL before 2.29.2 at all times."""
+        `is_silent`: its progress is overdue. `is_asker`: this pod polls for the whole job."""
         super().__init__(
             "mwatch-nccl-ras",
             self._poll,
@@ -296,7 +294,6 @@ class NcclRas(BackgroundSource):
         self._is_settled = is_settled
         self._is_silent = is_silent
         self._is_asker = is_asker
-        self._asks_older = asks_older
         self._settle = settle_seconds
         self._wall = wall
         self._greeted_at: float | None = None
@@ -372,7 +369,7 @@ class NcclRas(BackgroundSource):
         return tuple(Observed(wall, self._stream, sign) for sign in report.signs)
 
     def _is_asked(self, level: RasProtocol) -> bool:
-        may_be = level is RasProtocol.MONITOR or self._asks_older or self._is_silent()
+        may_be = level is RasProtocol.MONITOR or self._is_silent()
         return may_be and self._is_asker()
 
     def _has_settled(self) -> bool:

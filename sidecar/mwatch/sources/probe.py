@@ -67,7 +67,6 @@ class RankReading(NamedTuple):
     age_seconds: float
     is_new: bool
     """The last read returned another record."""
-    record: ProbeRecord
 
 
 class _Seen(NamedTuple):
@@ -76,19 +75,42 @@ class _Seen(NamedTuple):
     at: float
 
 
-class ProbeFolder:
-    def __init__(self, folder: str) -> None:
+class ProbeSource:
+    def __init__(
+        self,
+        folder: str,
+        stream: str,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         """`folder` is `$MWATCH_DIR`."""
         self._path = os.path.join(folder, PROBE_FOLDER)
+        self._stream = stream
+        self._clock = clock
+        self._wall = wall
         self._seen: dict[int, _Seen] = {}
         self._start: tuple[int, int] | None = None
-        self.gone: frozenset[int] = frozenset()
-        """Ranks that had a record since they were last started and have none now."""
+        self.ranks: tuple[RankReading, ...] = ()
+        """As last read, including silent ranks."""
+        self.seconds = RankSeconds()
 
-    def read(
-        self, now_monotonic: float, attempt: int | None = None
+    def read(self, attempt: int | None = None) -> Reading[tuple[Observed, ...]]:
+        """Return a Beat for each new record, of `attempt` or of the newest one found."""
+        match self.read_ranks(self._clock(), attempt):
+            case Ok(ranks):
+                self.ranks = ranks
+                now = self._wall()
+                new = [(each.beat, now - each.age_seconds) for each in ranks if each.is_new]
+                self.seconds.add(new)
+                return Ok(tuple(Observed(at, self._stream, beat) for beat, at in new))
+            case other:
+                self.ranks = ()
+                return other
+
+    def read_ranks(
+        self, now: float, attempt: int | None = None
     ) -> Reading[tuple[RankReading, ...]]:
-        """Return the readings by rank, of `attempt` or of the newest one found."""
+        """Return the records of all ranks, in order; `now` is monotonic."""
         try:
             records = list(read_records(self._path))
         except FileNotFoundError:
@@ -103,10 +125,7 @@ class ProbeFolder:
         if newest != self._start:
             self._start = newest
             self._seen.clear()
-        current = [record for record in records if _start(record) == newest]
-        found = [self._reading(record, now_monotonic) for record in current]
-        there = {each.beat.rank for each in found}
-        self.gone = frozenset(self._seen.keys() - there)
+        found = [self._reading(each, now) for each in records if _start(each) == newest]
         return Ok(tuple(sorted(found, key=lambda each: each.beat.rank)))
 
     def _reading(self, record: ProbeRecord, now: float) -> RankReading:
@@ -119,43 +138,7 @@ class ProbeFolder:
             seen = self._seen[record.rank] = _Seen(key, now)
         if is_ahead:
             age = now - seen.at
-        return RankReading(_beat(record), max(age, 0.0), is_new, record)
-
-
-class ProbeSource:
-    """The records as observations: a Beat for each new one."""
-
-    def __init__(
-        self,
-        folder: str,
-        stream: str,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        """`folder` is `$MWATCH_DIR`."""
-        self._folder = ProbeFolder(folder)
-        self._stream = stream
-        self._clock = clock
-        self._wall = wall
-        self.ranks: tuple[RankReading, ...] = ()
-        """As last read, including silent ranks."""
-        self.seconds = RankSeconds()
-
-    @property
-    def gone(self) -> frozenset[int]:
-        return self._folder.gone
-
-    def read(self, attempt: int | None = None) -> Reading[tuple[Observed, ...]]:
-        match self._folder.read(self._clock(), attempt):
-            case Ok(ranks):
-                self.ranks = ranks
-                now = self._wall()
-                new = [(each.beat, now - each.age_seconds) for each in ranks if each.is_new]
-                self.seconds.add(new)
-                return Ok(tuple(Observed(at, self._stream, beat) for beat, at in new))
-            case other:
-                self.ranks = ()
-                return other
+        return RankReading(_beat(record), max(age, 0.0), is_new)
 
 
 def read_records(path: str) -> Iterator[ProbeRecord]:

@@ -172,30 +172,21 @@ class _Step:
     def event(self) -> Iteration:
         """Line 0: it does not come from a log."""
         values = self.values
-        return Iteration(
-            iteration=self.number,
-            total_iterations=None,
-            timestamp=None,
-            consumed_samples=None,
-            elapsed_ms=None,
-            learning_rate=values.get("learning-rate"),
-            global_batch_size=None,
-            losses={tag: value for tag, value in values.items() if tag.endswith("loss")},
-            loss_scale=values.get("loss-scale"),
-            grad_norm=values.get("grad-norm"),
-            num_zeros=values.get("num-zeros"),
-            params_norm=values.get("params-norm"),
-            throughput_tflops=None,
-            skipped=None,
-            nan=None,
-            covers=None,
-            first_of_process=False,
-            extra={},
-            rank=None,
-            file=os.path.basename(self.path),
-            line=0,
-            flavour="megatron",
-        )
+        known = {
+            "iteration": self.number,
+            "learning_rate": values.get("learning-rate"),
+            "losses": {tag: value for tag, value in values.items() if tag.endswith("loss")},
+            "loss_scale": values.get("loss-scale"),
+            "grad_norm": values.get("grad-norm"),
+            "num_zeros": values.get("num-zeros"),
+            "params_norm": values.get("params-norm"),
+            "first_of_process": False,
+            "extra": {},
+            "file": os.path.basename(self.path),
+            "line": 0,
+            "flavour": "megatron",
+        }
+        return Iteration(**{**dict.fromkeys(Iteration._fields), **known})  # type: ignore[arg-type]
 
 
 class TensorboardEvents(BackgroundSource):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads everything that a wrapper and its trainer write to one volume, as observations.
+"""Reads everything that can be observed of a wrapper and its trainer.
 
 The order within one read matters: the start of an attempt comes before what it printed, and its end
 after its last line. Times that others wrote are brought to our own clock: setting the clock of the
@@ -9,18 +9,23 @@ machine must not look like an hour of silence.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from mwatch.engine.engine import Engine
 from mwatch.model.event import Event
 from mwatch.model.fault import CatalogueEntry
+from mwatch.model.finding import Cause
 from mwatch.model.observation import AttemptStart, Beat, Observed, Source
+from mwatch.model.phase import JobPhase
 from mwatch.model.reading import Absent, Failed, Ok, Reading
-from mwatch.model.snapshot.pod import Gpu, WrapperState
+from mwatch.model.snapshot.pod import FabricPort, Gpu, Nccl, WrapperState
 from mwatch.model.snapshot.snapshot import RankFacts, SourceState
 from mwatch.parse.grammar import Grammar
+from mwatch.parse.ras import read_answer
 from mwatch.parse.reader import Reader, in_order
 from mwatch.runtime.clock import Clock
 from mwatch.sources.background import BackgroundCall, MonitoredSource, Read
@@ -28,10 +33,13 @@ from mwatch.sources.checkpoint_dir import CheckpointDir
 from mwatch.sources.gpu.gpus import GpuSource, NvmlSource
 from mwatch.sources.json_file import STALE_SECONDS
 from mwatch.sources.log_tail import LogTail
+from mwatch.sources.nccl_client import address_of
+from mwatch.sources.nccl_ras import NcclRas
 from mwatch.sources.node_processes import NodeProcesses, ResourceUse
 from mwatch.sources.probe import ProbeSource, RankReading
+from mwatch.sources.rdma import Rdma
+from mwatch.sources.tensorboard import TensorboardEvents
 from mwatch.sources.wrapper_state import WrapperFile
-from mwatch.watch.optional_sources import PodSources
 from mwatch_trainer import contract
 from mwatch_trainer.control.client import ask
 
@@ -165,6 +173,85 @@ class WrapperCounts:
         return Ok(ask(self._volume, {"op": "status"}, _LIMIT_SECONDS))
 
 
+_NOT_SETTLED = frozenset({JobPhase.STARTING, JobPhase.LOADING, JobPhase.FIRST_STEP})
+
+
+class SourceSpec(NamedTuple):
+    name: str
+    read: Read
+    kind: Source | None
+
+
+class PodSources:
+    """Optional sources besides the volume: NCCL's RAS service, RDMA cards, TensorBoard files.
+
+    One that is not there is Absent, which is not a fault.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        engine: Engine,
+        *,
+        node: str | None = None,
+        tensorboard: Path | None = None,
+        sys_root: str = "/sys",
+        ras_address: tuple[str, int] | None = None,
+    ) -> None:
+        """`ras_address`: by default from NCCL_RAS_ADDR; containers of a pod share their network."""
+        self._engine = engine
+        self.ras = NcclRas(
+            address_of(os.environ) if ras_address is None else ras_address, stream, read_answer,
+            world_size=lambda: engine.job.layout.world_size,
+            is_settled=self._is_settled, is_silent=self._is_silent, is_asker=self._is_asker,
+        )  # fmt: skip
+        self._rdma = Rdma(sys_root, stream, engine.job.catalogue, node=node)
+        self._events = None
+        if tensorboard is not None:
+            self._events = TensorboardEvents(
+                str(tensorboard), stream, has_log=lambda: engine.job.sees(Source.LOG)
+            )
+
+    def sources(self) -> Iterator[SourceSpec]:
+        yield SourceSpec("nccl", self.ras.read, Source.NCCL)
+        yield SourceSpec("fabric", self._rdma.read, Source.FABRIC)
+        if self._events is not None:
+            yield SourceSpec("tensorboard", self._events.read, None)
+
+    @property
+    def nccl(self) -> Nccl | None:
+        return self.ras.nccl
+
+    @property
+    def ports(self) -> tuple[FabricPort, ...]:
+        return self._rdma.ports
+
+    @property
+    def tensorboard_iteration(self) -> int | None:
+        return None if self._events is None else self._events.iteration
+
+    def _is_settled(self) -> bool:
+        """The job is past its first steps, when communicators are created."""
+        attempt = self._engine.job.attempt
+        has_moved = attempt.iteration is not None and attempt.phase not in _NOT_SETTLED
+        return has_moved and attempt.ended_at is None
+
+    def _is_asker(self) -> bool:
+        """One answer covers the whole job: only the pod of rank 0 polls."""
+        return 0 in self._engine.job.attempt.ranks
+
+    def _is_silent(self) -> bool:
+        """Progress is overdue; called from the polling thread."""
+        known = list(self._engine.incidents)
+        attempt = self._engine.job.attempt.number
+        return any(
+            symptom.closed_at is None and symptom.finding.cause is Cause.HANG
+            for each in known
+            if each.attempt == attempt
+            for symptom in each.symptoms
+        )
+
+
 _POLL_NOW_SECONDS = 10.0
 
 
@@ -185,8 +272,8 @@ class VolumeCollector:
         self._volume = str(volume)
         self.stream = stream
         self._catalogue = catalogue
-        self._log = LogFollower(volume / contract.LOG, grammar, stream, clock)
-        self._sources = {"log": MonitoredSource("log", stream, self._log.read, Source.LOG)}
+        self.log = LogFollower(volume / contract.LOG, grammar, stream, clock)
+        self._sources = {"log": MonitoredSource("log", stream, self.log.read, Source.LOG)}
         self._wrapper = WrapperFile(self._volume, stream)
         self._wrapper_source = MonitoredSource("wrapper", stream, self._wrapper.read)
         self._read_at = clock.now()
@@ -213,10 +300,6 @@ class VolumeCollector:
     @property
     def gpus(self) -> tuple[Gpu, ...]:
         return self._gpus.gpus
-
-    @property
-    def log(self) -> LogFollower:
-        return self._log
 
     @property
     def read_at(self) -> float:
@@ -273,12 +356,12 @@ class VolumeCollector:
         seen = [each for source in self._sources.values() for each in self._poll(source, now)]
         self._counts.ask_when_due()
         if ends:
-            seen += self._log.rest()
+            seen += self.log.rest()
         return [*starts, *(_of_now(each, now) for each in seen), *ends]
 
     def rest(self) -> list[Observed]:
         """Read the rest after the command has ended, and its save folder."""
-        return [*self._log.rest(), *self.read(), *self.stored_now()]
+        return [*self.log.rest(), *self.read(), *self.stored_now()]
 
     def poll_save_soon(self) -> None:
         """Make the next poll of the save folder due; from any thread."""
@@ -293,7 +376,7 @@ class VolumeCollector:
         return found.value if isinstance(found, Ok) else ()
 
     def close(self) -> None:
-        self._log.close()
+        self.log.close()
         self._nvml.close()
 
     def _poll(self, source: MonitoredSource, now: float) -> list[Observed]:

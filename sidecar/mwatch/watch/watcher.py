@@ -9,18 +9,19 @@ fail without affecting the verdict.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.engine.incidents import Incident
 from mwatch.evidence.bundle import Extra
-from mwatch.evidence.collector import EvidenceCollector
+from mwatch.evidence.collector import EvidenceCollector, OffPod
 from mwatch.evidence.incident_store import IncidentFiles
-from mwatch.evidence.offload import OffPod
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause
+from mwatch.model.job import Job
 from mwatch.model.observation import (
     AttemptStart,
     Observed,
@@ -36,7 +37,6 @@ from mwatch.runtime.self_monitoring import InternalErrors
 from mwatch.watch.collector import VolumeCollector
 from mwatch.watch.incidents import IncidentTracker, TrackedIncident
 from mwatch.watch.metrics import Exporters, RunMetrics
-from mwatch.watch.observer import RunEnd, RunObserver
 from mwatch.watch.saved_state import SavedState
 
 if TYPE_CHECKING:
@@ -91,6 +91,71 @@ class Places(Protocol):
 
     @property
     def incidents(self) -> Path: ...
+
+
+class RunEnd(NamedTuple):
+    exit_code: int
+    summary: str
+    is_recovered: bool
+    """There was no problem at the end."""
+    is_interrupted: bool = False
+    """The user or the system ended it."""
+
+
+class RunObserver(Protocol):
+    """A view of a watched run: a terminal, plain lines, or nothing."""
+
+    def began(self, number: int, resume_from: int | None, reason: str) -> None:
+        """An attempt has started; `resume_from` if mwatch chose it."""
+
+    def looked(self, job: Job, assessment: Assessment) -> None:
+        """An evaluation ended, about twice a second."""
+
+    def found(self, incident: Incident) -> None:
+        """There is a new incident."""
+
+    def closed(self, incident: Incident) -> None:
+        """An incident ended without an action."""
+
+    def acted(self, decision: Decision, is_real: bool, evidence: str | None) -> None:
+        """`is_real`: it was carried out; else mwatch only observes."""
+
+    def noted(self, text: str) -> None:
+        """There is a message for the user."""
+
+    def printed(self, data: bytes) -> None:
+        """The trainer printed this, if mwatch shows its output."""
+
+    def ended(self, ended: RunEnd) -> None: ...
+
+
+_MOST_FAILURES = 8
+
+
+class SafeObserver:
+    """Wraps a view so that its failures are ignored.
+
+    The terminal may be closed, or the reader of a pipe exit: that ends the view and nothing else.
+    """
+
+    def __init__(self, view: RunObserver) -> None:
+        self._view = view
+        self._failures = 0
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return partial(self._show, name)
+
+    def _show(self, name: str, *arguments: Any, **named: Any) -> None:
+        if name == "ended":
+            self._failures = 0  # always shown: a terminal must be restored
+        if self._failures >= _MOST_FAILURES:
+            return
+        try:
+            getattr(self._view, name)(*arguments, **named)
+        except OSError:
+            self._failures = _MOST_FAILURES  # the reader is gone
+        except Exception:
+            self._failures += 1  # it could not be drawn
 
 
 class RunRecorder:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mwatch.cli.render.run_lines import RunLines
-from mwatch.watch.observer import RunEnd
+from mwatch.watch.watcher import RunEnd
 from support.builders.run import gone_bad
 
 

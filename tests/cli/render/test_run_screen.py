@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from mwatch.cli.render.run_screen import RunScreen
-from mwatch.watch.observer import RunEnd
+from mwatch.watch.watcher import RunEnd
 from support.builders.run import gone_bad
 from support.runs.live_runs import PATIENCE, command, environment, left_behind, trainer
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from mwatch.export.metrics import documentation
-from mwatch.export.metrics.catalog import ALL, LABELS, Metric
-from mwatch.export.otlp.names import otlp_name
+from mwatch.export.metrics.catalog import ALL, Metric
+from mwatch.export.otlp.send import otlp_name
+from support.repository.metric_labels import LABELS
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 PROMISED = (

@@ -225,7 +225,7 @@ def test_half_an_answer_is_none_though_who_cut_it_off_is_not_back_yet(
             time.sleep(0.5)
 
         monkeypatch.setattr(sender._session, "cut", and_rest)
-        assert sender.send(Points({}, str).data(busy_snapshot())) is SendOutcome.LATER
+        assert sender.send(Points({}).data(busy_snapshot())) is SendOutcome.LATER
         assert sender.problem == "no answer within 0.3 s"
 
 

@@ -63,9 +63,12 @@ def test_a_certificate_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch
         assert "No such file" in (otlp.problem or "")
 
 
-def test_a_secret_in_a_name_or_an_address_is_taken_out(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_secret_in_a_name_or_an_address_is_taken_out(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     odd = replace(busy_snapshot(), run="ours-7", numbers=Numbers(losses={f"x {SECRET}": 1.0}))
-    with receiver() as server, sending(server.endpoint, odd, patterns=[r"ours-\d"]):
+    monkeypatch.setenv("MWATCH_SCRUB", r"ours-\d")
+    with receiver() as server, sending(server.endpoint, odd):
         got = server.wait(1)[0]
     assert SECRET not in str(got)
     assert "ours-7" not in str(got)

@@ -12,9 +12,7 @@ from msgspec import structs
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 
 from mwatch.export.metrics.catalog import ALL, Metric
-from mwatch.export.metrics.measure import cleaner
-from mwatch.export.otlp.names import otlp_name
-from mwatch.export.otlp.send import Points
+from mwatch.export.otlp.send import Points, otlp_name
 from mwatch.model.goodput import Spent
 from mwatch.model.snapshot.snapshot import Numbers, OwnUsage, Snapshot
 from support.builders.snapshot import busy_snapshot
@@ -37,7 +35,7 @@ def sent(points: Points, snapshot: Snapshot) -> Received:
 
 
 def points() -> Points:
-    return Points({}, cleaner(()))
+    return Points({})
 
 
 def one(received: Received, metric: str, *labels: str) -> Point:

@@ -8,6 +8,8 @@ import stat
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from mwatch.export.tensorboard.notes import FINDING_SECONDS, MAX_TEXTS, TensorboardNotes
 from mwatch.model.finding import Severity
 from support.builders.notes import ACTED, HANG, STALLED, at, points, texts, written
@@ -147,8 +149,9 @@ def test_it_is_a_file_of_its_own_that_only_we_can_read(tmp_path: Path) -> None:
     assert stat.S_IMODE(own.stat().st_mode) == 0o600
 
 
-def test_a_secret_is_in_no_note(tmp_path: Path) -> None:
-    notes = TensorboardNotes(tmp_path, patterns=[r"ours-\d+"])
+def test_a_secret_is_in_no_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MWATCH_SCRUB", r"ours-\d+")
+    notes = TensorboardNotes(tmp_path)
     notes.update(at(1, findings=(replace(STALLED, summary=f"key {SECRET} | ours-77"),)))
     notes.incident(replace(HANG, summary=f"x | {SECRET}\n| y", reason="ours-77"))
     notes.close()

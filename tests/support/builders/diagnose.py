@@ -21,7 +21,6 @@ from mwatch.parse.reader import Reader, in_order
 from mwatch.sidecar.snapshot import Evaluated, SnapshotPage
 from mwatch.sources.probe import RankReading
 from support.builders.kube import pod as make_pod
-from support.builders.probe import RECORD
 from support.builders.snapshot import busy_snapshot
 
 BEGAN = 1_780_000_000.0
@@ -111,7 +110,7 @@ def answering(
     snapshot = busy_snapshot().__class__(
         **{**_fields(busy_snapshot()), "at": now, "findings": (), "decision": None}
     )
-    readings = tuple(RankReading(beat, at - wrote, True, RECORD) for beat, wrote, _ in beats)
+    readings = tuple(RankReading(beat, at - wrote, True) for beat, wrote, _ in beats)
     risen = {beat.rank: BEGAN + rose for beat, _, rose in beats}
     page.update(Evaluated(snapshot, 0.0, 0.0, readings, now, signs, risen), wrapper, pod)
     raw = json_codec.decode(page.body())

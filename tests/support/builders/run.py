@@ -15,7 +15,7 @@ from mwatch.model.observation import AttemptStart, Observation, Observed
 from mwatch.model.settings import Settings
 from mwatch.run.folder import RunFolder
 from mwatch.runtime.clock import Clock
-from mwatch.watch.observer import RunEnd
+from mwatch.watch.watcher import RunEnd
 from support.builders.events import events
 from support.builders.fold import READY, WORLD, line, saved, saving
 from support.builders.job import entries

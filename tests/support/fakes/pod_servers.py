@@ -16,7 +16,6 @@ from mwatch.model.snapshot.pod import PodId, WrapperState
 from mwatch.model.snapshot.snapshot import SourceState
 from mwatch.sidecar.snapshot import Evaluated, SnapshotPage
 from mwatch.sources.probe import RankReading
-from support.builders.probe import RECORD
 from support.builders.snapshot import busy_snapshot
 
 
@@ -69,7 +68,7 @@ class PodServer:
             None, False,
         )  # fmt: skip
         looked = Evaluated(
-            snapshot, time.monotonic(), 0.0, (RankReading(beat, 0.1, True, RECORD),), now, (),
+            snapshot, time.monotonic(), 0.0, (RankReading(beat, 0.1, True),), now, (),
             {self.rank: now - 0.2}, 1.0,
         )  # fmt: skip
         self.page.update(looked, wrapper, None)

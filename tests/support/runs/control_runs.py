@@ -13,9 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mwatch.evidence.collector import EvidenceCollector
+from mwatch.evidence.collector import EvidenceCollector, OffPod
 from mwatch.evidence.incident_store import IncidentFiles
-from mwatch.evidence.offload import OffPod
 from mwatch.export.http.control import control_pages
 from mwatch.export.http.server import Server
 from mwatch.sidecar.server import EvidenceApi, restart_with_evidence

@@ -18,7 +18,6 @@ from mwatch.sidecar.snapshot import Evaluated, SnapshotPage
 from mwatch.sources.probe import RankReading
 from support.builders import job as build
 from support.builders.events import events
-from support.builders.probe import RECORD
 from support.builders.snapshot import GPU
 
 BEGAN = 1_800_000_000.0
@@ -63,7 +62,7 @@ def _answer(kind: Kind) -> dict[str, object]:
 def _looked(kind: Kind) -> Evaluated:
     source, state = _SIGNS[kind]
     beats = (Beat(rank, RANKS, 1, "collective", "00c0ffee", 100 + rank, None) for rank in range(8))
-    probes = tuple(RankReading(beat, 0.5, True, RECORD) for beat in beats)
+    probes = tuple(RankReading(beat, 0.5, True) for beat in beats)
     signs = [
         SignSeen(build.START, "pod-0", Sign(source, state, rank, f"rank {rank} (pid {rank}) is so"))
         for rank in range(RANKS)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mwatch.model.decision import Decision
     from mwatch.model.finding import Cause
     from mwatch.model.job import Job
-    from mwatch.watch.observer import RunEnd
+    from mwatch.watch.watcher import RunEnd
 
 
 MAX_TEXT = 4000

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mwatch.engine.incidents import Incident
     from mwatch.model.decision import Decision
     from mwatch.model.job import Job
-    from mwatch.watch.observer import RunEnd
+    from mwatch.watch.watcher import RunEnd
 
 _EVENTS = 6
 _SEVERITY_STYLES = {"info": "cyan", "warning": "yellow", "critical": "bold red"}

@@ -11,13 +11,6 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 Kind = Literal["gauge", "counter"]
-LABELS = frozenset(
-    {
-        "run", "rank", "gpu", "UUID", "device", "loss", "phase", "finding", "severity", "cause",
-        "action", "reason", "kind", "source", "state", "resource",
-    }
-)  # fmt: skip
-"""All labels there are; a controller adds `run_namespace` and `run_pod`."""
 
 
 class Metric(NamedTuple):

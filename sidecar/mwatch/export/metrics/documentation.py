@@ -8,7 +8,7 @@ import sys
 
 from mwatch.export.metrics import catalog
 from mwatch.export.metrics.catalog import Metric
-from mwatch.export.otlp.names import otlp_name
+from mwatch.export.otlp.send import otlp_name
 
 _HEAD = """\
 # Metrics
@@ -41,26 +41,18 @@ are not sent over OTLP.
 
 
 def page() -> str:
-    rows = (
-        f"| `{each.name}` | {each.kind} | {each.unit} | {_labels(each)} | {each.help} "
-        f"| {_otlp(each)} |\n"
-        for each in catalog.ALL
-    )
-    return _HEAD + "".join(rows) + _FLEET + "".join(map(_of_controller, catalog.CONTROLLER))
+    rows = "".join(f"{_row(each)} {_otlp(each)} |\n" for each in catalog.ALL)
+    return _HEAD + rows + _FLEET + "".join(f"{_row(each)}\n" for each in catalog.CONTROLLER)
 
 
-def _of_controller(metric: Metric) -> str:
-    labels = _labels(metric)
-    return f"| `{metric.name}` | {metric.kind} | {metric.unit} | {labels} | {metric.help} |\n"
+def _row(metric: Metric) -> str:
+    labels = " ".join(f"`{label}`" for label in metric.labels)
+    return f"| `{metric.name}` | {metric.kind} | {metric.unit} | {labels} | {metric.help} |"
 
 
 def _otlp(metric: Metric) -> str:
     named = otlp_name(metric)
     return f"`{named.name}`" + f" ({named.unit})" * bool(named.unit)
-
-
-def _labels(metric: Metric) -> str:
-    return " ".join(f"`{label}`" for label in metric.labels)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ is visible.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 
 from mwatch.export.metrics import catalog
@@ -33,15 +33,10 @@ def counter_value(highest: MonotonicCounters, run: str, value: Value) -> float:
     return highest.raised(run, (value.metric.name, value.labels), value.value)
 
 
-def cleaner(patterns: Sequence[str]) -> Callable[[str], str]:
-    """Make a cached function that removes secrets and invalid UTF-8 from names, such as those of
-    losses and runs. `patterns` are the user's own secrets."""
-
-    @lru_cache(_MAX_NAMES)
-    def clean(name: str) -> str:
-        return Scrubber(patterns).text(name).encode("utf-8", "replace").decode()
-
-    return clean
+@lru_cache(_MAX_NAMES)
+def clean_name(name: str) -> str:
+    """Remove secrets and invalid UTF-8 from a name, such as that of a loss or a run."""
+    return Scrubber().text(name).encode("utf-8", "replace").decode()
 
 
 def _rank(each: RankSnapshot) -> Iterator[Value]:

@@ -8,7 +8,7 @@ text is written here because prometheus_client takes four times as long.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from prometheus_client.utils import floatToGoString
 
 from mwatch.export.metrics import catalog
 from mwatch.export.metrics.catalog import Metric, Value
-from mwatch.export.metrics.measure import cleaner, counter_value, measure
+from mwatch.export.metrics.measure import clean_name, counter_value, measure
 from mwatch.model.snapshot.snapshot import Snapshot
 from mwatch.stats import MonotonicCounters
 
@@ -41,17 +41,14 @@ class Exporter:
     def __init__(
         self,
         snapshots: Snapshots,
-        patterns: Sequence[str] = (),
         *,
         besides: Mapping[str, str] | None = None,
         own: Callable[[], Iterable[Value]] | None = None,
     ) -> None:
-        """`patterns` are the user's own secrets. `besides`: labels of all series of runs. `own`:
-        values that belong to no run."""
+        """`besides`: labels of all series of runs. `own`: values that belong to no run."""
         self._snapshots = snapshots
         self._besides = dict(besides or {})
         self._own = own
-        self._clean = cleaner(patterns)
         self._held = MonotonicCounters()
         self._labels = lru_cache(_MAX_SERIES)(self._written_labels)
 
@@ -93,9 +90,7 @@ class Exporter:
         return self._written((*pairs, *self._besides.items()))
 
     def _written(self, pairs: Iterable[tuple[str, str]]) -> str:
-        inner = ",".join(
-            f'{name}="{_escaped(self._clean(value))}"' for name, value in sorted(pairs)
-        )
+        inner = ",".join(f'{name}="{_escaped(clean_name(value))}"' for name, value in sorted(pairs))
         return f"{{{inner}}}"
 
 

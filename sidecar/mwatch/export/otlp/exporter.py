@@ -12,13 +12,12 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from mwatch.export.drop_queue import DropQueue
-from mwatch.export.metrics.measure import cleaner
 from mwatch.model.snapshot.snapshot import Snapshot
 from mwatch_trainer.scrub.scrubber import scrub_text
 
@@ -69,20 +68,17 @@ class Otlp:
         snapshots: Callable[[], Iterable[Snapshot]],
         *,
         attributes: Mapping[str, str] | None = None,
-        patterns: Sequence[str] = (),
         pace: SendSchedule | None = None,
     ) -> None:
         """`endpoint`: such as `http://collector:4318`; ValueError if it is not an http(s) address.
-        `attributes`: of the resource, such as `k8s.pod.name`. `patterns`: the user's own secrets.
-        """
+        `attributes`: of the resource, such as `k8s.pod.name`."""
         parts = urlsplit(endpoint)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{scrub_text(endpoint, patterns)!r} is not an http(s) address")
+            raise ValueError(f"{scrub_text(endpoint)!r} is not an http(s) address")
         self._endpoint = address(endpoint, os.environ)
         self._hint = _GRPC_HINT if parts.port == _GRPC_PORT else ""
         self._snapshots = snapshots
         self._attributes = dict(attributes or {})
-        self._patterns = tuple(patterns)
         self._pace = pace or SendSchedule()
         self._queue: DropQueue[Snapshot] = DropQueue(self._pace.max_queued)
         self._closing = threading.Event()
@@ -109,7 +105,7 @@ class Otlp:
             text = "an exporter thread ended with an internal error"
         if text is None:
             return None
-        return scrub_text(" ".join(text.split()), self._patterns) + self._hint
+        return scrub_text(" ".join(text.split())) + self._hint
 
     @property
     def _is_broken(self) -> bool:
@@ -173,7 +169,7 @@ class Otlp:
             from mwatch.export.otlp.send import Points, Sender
 
             self._sender = Sender(self._endpoint, self._pace.limit_seconds)
-            points = Points(self._attributes, cleaner(self._patterns))
+            points = Points(self._attributes)
         except ImportError as error:
             self._problem = f"{error}; {_INSTALL}"
             return None

@@ -16,8 +16,9 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import cache
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
@@ -44,11 +45,75 @@ from urllib3.exceptions import HTTPError
 
 from mwatch import __version__
 from mwatch.export.metrics import catalog
-from mwatch.export.metrics.measure import counter_value, measure
+from mwatch.export.metrics.measure import clean_name, counter_value, measure
 from mwatch.export.otlp.exporter import SendOutcome
-from mwatch.export.otlp.names import otlp_name
 from mwatch.model.snapshot.snapshot import Snapshot
 from mwatch.stats import MonotonicCounters
+
+
+class OtlpName(NamedTuple):
+    """Name and unit of a metric over OTLP.
+
+    Where Megatron itself sends a metric (`megatron.training.*`, 2026-08), the same quantity has its
+    name and unit, with two differences: Megatron's step duration is a histogram of every step, here
+    it is the newest printed value; and `megatron.training.loss` has the name of the loss as an
+    attribute. All others are `mwatch.*`, without the unit in the name, so that a collector that
+    converts them to Prometheus names arrives at those of our own scrape.
+    """
+
+    name: str
+    unit: str
+    """In UCUM; empty if there is none."""
+    factor: float = 1.0
+    """From the unit of the catalog to this one."""
+
+
+_UPSTREAM: dict[str, OtlpName] = {
+    catalog.LOSS.name: OtlpName("megatron.training.loss", "{nat}"),
+    catalog.GRAD_NORM.name: OtlpName("megatron.training.grad_norm", ""),
+    catalog.LEARNING_RATE.name: OtlpName("megatron.training.learning_rate", ""),
+    catalog.STEP_SECONDS.name: OtlpName("megatron.training.step_duration_ms", "ms", 1000.0),
+    catalog.THROUGHPUT.name: OtlpName("megatron.training.throughput_tflops", "{TFLOP}/s"),
+    catalog.TOKENS.name: OtlpName("megatron.training.tokens_per_sec", "{token}/s"),
+    catalog.SKIPPED.name: OtlpName("megatron.training.skipped_iters", "{iteration}"),
+}
+
+_SUFFIXES = {
+    "_seconds": "s",
+    "_bytes": "By",
+    "_watts": "W",
+    "_celsius": "Cel",
+    "_hertz": "Hz",
+    "_ratio": "1",
+}
+_COUNTED = frozenset(
+    {
+        "iterations", "ranks", "samples", "incidents", "restarts", "errors", "rows", "packets",
+        "threads", "communicators", "operations", "lines", "items",
+    }
+)  # fmt: skip
+_WITH_UNIT = frozenset({catalog.GPU_THROTTLED_SECONDS.name, catalog.RANK_SECONDS.name})
+"""Without the unit, the name would collide with another metric or a group."""
+_GROUPS = ("gpu_", "nccl_", "fabric_", "rank_")
+
+
+@cache
+def otlp_name(metric: catalog.Metric) -> OtlpName:
+    known = _UPSTREAM.get(metric.name)
+    if known is not None:
+        return known
+    stem = metric.name.removeprefix("mwatch_").removesuffix("_total")
+    unit = f"{{{metric.unit[:-1]}}}" if metric.unit in _COUNTED else ""
+    for suffix, its_unit in _SUFFIXES.items():
+        if stem.endswith(suffix):
+            unit = its_unit
+            stem = stem if metric.name in _WITH_UNIT else stem.removesuffix(suffix)
+            break
+    for group in _GROUPS:
+        if stem.startswith(group):
+            stem = f"{group[:-1]}.{stem.removeprefix(group)}"
+    return OtlpName(f"mwatch.{stem}", unit)
+
 
 _SCOPE = InstrumentationScope("mwatch", __version__)
 _OF_ATTEMPT = frozenset(
@@ -79,7 +144,7 @@ class Points:
     mwatch if it counts from there, else when it was first seen.
     """
 
-    def __init__(self, attributes: Mapping[str, str], clean: Callable[[str], str]) -> None:
+    def __init__(self, attributes: Mapping[str, str]) -> None:
         """`attributes` of the resource override those of OTEL_RESOURCE_ATTRIBUTES."""
         # The SDK would log a resource attribute that it cannot parse, with any secret in it.
         logger = logging.getLogger("opentelemetry")
@@ -87,13 +152,12 @@ class Points:
         logger.propagate = False
         own = {"service.name": "mwatch", "service.version": __version__}
         resource = Resource(own).merge(OTELResourceDetector().detect()).merge(Resource(attributes))
-        self._clean = clean
-        self._about = {key: clean(str(value)) for key, value in resource.attributes.items()}
+        self._about = {key: clean_name(str(value)) for key, value in resource.attributes.items()}
         self._held = MonotonicCounters()
         self._starts: dict[str, dict[_Series, _Start]] = {}
 
     def data(self, snapshot: Snapshot) -> MetricsData:
-        run = self._clean(snapshot.run)
+        run = clean_name(snapshot.run)
         families: dict[catalog.Metric, list[NumberDataPoint]] = {}
         before, now = self._starts.get(snapshot.run, {}), {}
         for value in measure(snapshot):
@@ -101,7 +165,7 @@ class Points:
             if value.metric.kind == "counter":
                 series = (value.metric.name, value.labels)
                 begun = now[series] = _begun(snapshot, value.metric, amount, before.get(series))
-            labels = zip(value.metric.labels, map(self._clean, value.labels), strict=True)
+            labels = zip(value.metric.labels, map(clean_name, value.labels), strict=True)
             point = NumberDataPoint(
                 attributes={"run": run, **dict(labels)},
                 start_time_unix_nano=0 if begun is None else _nanoseconds(begun.at),

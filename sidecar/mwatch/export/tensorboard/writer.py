@@ -17,7 +17,6 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -115,14 +114,15 @@ def _record(note: TextNote) -> bytes:
     """Encode a note; imports `tensorboard`, so only the writing thread may call it."""
     from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, types_pb2
 
-    tag = note.tag.encode("utf-8", "replace").decode()
+    tag = scrub_text(note.tag).encode("utf-8", "replace").decode()
     if isinstance(note.value, str):
         kind = summary_pb2.SummaryMetadata.PluginData(plugin_name="text")
         value = summary_pb2.Summary.Value(
             tag=tag,
             metadata=summary_pb2.SummaryMetadata(plugin_data=kind),
             tensor=tensor_pb2.TensorProto(
-                dtype=types_pb2.DT_STRING, string_val=[note.value.encode("utf-8", "replace")]
+                dtype=types_pb2.DT_STRING,
+                string_val=[scrub_text(note.value).encode("utf-8", "replace")],
             ),
         )
     else:
@@ -144,16 +144,14 @@ class NoteWriter:
         folder: Path,
         name: str = "mwatch",
         *,
-        patterns: Sequence[str] = (),
         room: Room | None = None,
         retry_seconds: float = RETRY_SECONDS,
         max_queued: int = MAX_QUEUED,
     ) -> None:
-        """The event file goes into `folder/name`. `patterns`: the user's own secrets."""
+        """The event file goes into `folder/name`."""
         self._folder = folder
         self._name = name
         self._room = room or Room()
-        self._patterns = tuple(patterns)
         self._retry = retry_seconds
         self._queue: DropQueue[TextNote] = DropQueue(max_queued)
         self._closing = threading.Event()
@@ -170,7 +168,7 @@ class NoteWriter:
     @property
     def problem(self) -> str | None:
         """Why nothing is written now, in one line and without secrets."""
-        return None if self._problem is None else scrub_text(self._problem, self._patterns)
+        return None if self._problem is None else scrub_text(self._problem)
 
     def put(self, note: TextNote) -> None:
         """Queue a note; never blocks."""
@@ -199,7 +197,7 @@ class NoteWriter:
             return
         while (note := self._queue.take()) is not None:
             try:
-                self._write(_file_head(note.at), _record(self._scrubbed(note)))
+                self._write(_file_head(note.at), _record(note))
             except OSError as error:
                 self._failed(error, note)
                 if self._closing.wait(self._retry):
@@ -226,9 +224,3 @@ class NoteWriter:
             self._file = None  # a new file may work
         self._problem = f"cannot write notes: {error.strerror or error}"
         self._queue.put_back(note)
-
-    def _scrubbed(self, note: TextNote) -> TextNote:
-        value = note.value
-        if isinstance(value, str):
-            value = scrub_text(value, self._patterns)
-        return note._replace(tag=scrub_text(note.tag, self._patterns), value=value)

@@ -211,6 +211,7 @@ def _pod_sign(found: list[Activity]) -> Sign:
     return Sign(SignSource.GPU_ACTIVITY, state, None, text)
 
 
+_NVML_SECONDS = 1.0
 _NVML_LIMIT_SECONDS = 10.0
 _NOT_YET = Absent("NVML has not answered yet")
 _TENSOR_SECONDS = 4.0
@@ -227,12 +228,11 @@ class NvmlSource:
         self,
         open_nvml: Callable[[], Nvml] = open_nvml,
         *,
-        every_seconds: float = 1.0,
         limit_seconds: float = _NVML_LIMIT_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sampler = GpuSampler(open_nvml, tensor_seconds=_TENSOR_SECONDS, clock=clock)
-        self._every, self._limit = every_seconds, limit_seconds
+        self._limit = limit_seconds
         self._clock = clock
         self._call: BackgroundCall[dict[str, Any]] = BackgroundCall(
             "mwatch-nvml", self._sample, limit_seconds=limit_seconds, clock=clock
@@ -258,7 +258,7 @@ class NvmlSource:
         if isinstance(self._reading, Ok) and now - self._reading.value.monotonic > 2 * self._limit:
             self._reading = _NOT_YET  # it has not been used for a while
         if now >= self._next and self._call.start():
-            self._next = now + self._every
+            self._next = now + _NVML_SECONDS
             self._is_open = True
         return self._reading
 

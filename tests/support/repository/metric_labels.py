@@ -1,0 +1,13 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The labels that metrics may have."""
+
+from __future__ import annotations
+
+LABELS = frozenset(
+    {
+        "run", "rank", "gpu", "UUID", "device", "loss", "phase", "finding", "severity", "cause",
+        "action", "reason", "kind", "source", "state", "resource",
+    }
+)  # fmt: skip
+"""All labels there are; a controller adds `run_namespace` and `run_pod`."""
