@@ -18,7 +18,7 @@ from cluster import kube_things as things
 from mwatch.config.fleet import FleetSettings
 from mwatch.export.http.control import control_pages
 from mwatch.export.http.server import Server
-from mwatch.fleet.job_monitor import JobMonitor, PodPlace
+from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.gang.restart import ledger_key
 from mwatch.kube.access import Access
 from mwatch.kube.events import Events
@@ -173,7 +173,7 @@ class Controller:
             return
         pods = pods_of(self.access, job)
         facts = KubeFacts(self.clock(), job, job.name, pods=pods)
-        places = {pod.uid: PodPlace("127.0.0.1", 0) for pod in pods}
+        places = {pod.uid: 0 for pod in pods}
         watch.see(facts, places, 0.0)
         for pod in pods:
             fake = self.fakes.get(pod.name)

@@ -23,8 +23,8 @@ from mwatch.remediate.attempt_server import (
     Highest,
     JobStanding,
 )
-from mwatch.remediate.case import next_start, wished
-from mwatch.remediate.restart_order import number_is_taken, reissue
+from mwatch.remediate.case import next_start, requested_decision
+from mwatch.remediate.status import number_is_taken, reissue
 from support.runs.job_monitor_runs import Fleet
 
 START = NextStart(4, 450, False, "the newest complete one", not_before=110.0)
@@ -209,7 +209,7 @@ def test_an_order_has_a_larger_number_than_any_that_the_volume_knows(server: Att
     server.post({"Job.gpt": standing()})
     server.answer("ns", "gpt", "secret", pod="gpt-0", after=7)
     server.answer("ns", "gpt", "secret", pod="gpt-1", after=0)
-    decision = wished(fleet.watch, RestartRequest("id", 0.0, "ann", "why"))
+    decision = requested_decision(fleet.watch, RestartRequest("id", 0.0, "ann", "why"))
     start = next_start(fleet.watch, decision, JobEntry(), server.highest("Job.gpt").attempt)
     assert start.attempt == 8
     server.post({"Job.gpt": standing(start=structs.replace(start, not_before=0.0))})

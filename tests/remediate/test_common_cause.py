@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from mwatch.config.fleet import FleetSettings
 from mwatch.model.kube.job import KubeJob, job_of
 from mwatch.model.kube.node import ZONE, KubeNode
-from mwatch.remediate.gates import CommonCauseRule, SharedPart, Stalled, common, things_of
+from mwatch.remediate.gates import CommonCauseRule, SharedPart, Stalled, common, parts_of
 from support.builders.kube import body, pod, template
 
 RULE = CommonCauseRule(seconds=120.0, least=2, share=0.3)
@@ -30,7 +30,7 @@ def test_what_a_job_stands_on_is_read_from_its_pods_nodes_and_volumes() -> None:
     nfs = {"name": "n", "nfs": {"server": "filer", "path": "/x"}}
     labels = {ZONE: "eu-1", "topology.kubernetes.io/rack": "r7"}
     nodes = (KubeNode("n1", labels=labels), KubeNode("elsewhere", labels={ZONE: "eu-2"}))
-    found = things_of(
+    found = parts_of(
         job_with(claim, nfs), [pod()], nodes, switch_labels=LABELS, classes={"data": "lustre"}
     )
     assert {str(each) for each in found} == {
@@ -42,7 +42,7 @@ def test_what_a_job_stands_on_is_read_from_its_pods_nodes_and_volumes() -> None:
 def test_two_of_three_that_share_a_volume_have_one_cause() -> None:
     things = {"a": frozenset({STORE}), "b": frozenset({STORE}), "c": frozenset({STORE})}
     (group,) = common([Stalled("a", 100.0), Stalled("b", 190.0)], things, RULE)
-    assert (group.thing, group.keys, group.since) == (STORE, ("a", "b"), 100.0)
+    assert (group.part, group.keys, group.since) == (STORE, ("a", "b"), 100.0)
 
 
 def test_two_of_fifty_on_one_volume_are_chance() -> None:
@@ -68,9 +68,9 @@ def test_the_narrowest_thing_is_named_and_each_job_is_in_one_group() -> None:
         "c": frozenset({zone}),
     }
     (group,) = common([Stalled(key, 5.0) for key in "ab"], things, RULE)
-    assert group.thing == NODE
+    assert group.part == NODE
     groups = common([Stalled(key, 5.0) for key in "abc"], things, RULE)
-    assert [(each.thing, each.keys) for each in groups] == [(zone, ("a", "b", "c"))]
+    assert [(each.part, each.keys) for each in groups] == [(zone, ("a", "b", "c"))]
 
 
 def test_the_most_that_fit_into_the_window_count() -> None:

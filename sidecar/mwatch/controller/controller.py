@@ -32,7 +32,7 @@ from mwatch.controller.server import ControllerPages, ControllerStats, FleetMetr
 from mwatch.errors import InputError, MwatchError
 from mwatch.export.http.server import Server, in_url
 from mwatch.fleet.cluster_view import FleetView, JobSeen
-from mwatch.fleet.job_monitor import JobMonitor, PodPlace
+from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.fleet.poller import PodPoll, PollTarget
 from mwatch.kube.access import Access
 from mwatch.kube.connect import connect
@@ -188,7 +188,6 @@ class Controller:
             self._publish(now, time.monotonic() - began)
 
     def close(self) -> None:
-        """Within seconds; restarts under way stay in the ledger."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         threads = self.lease, self.poll, self.policies, self.fleet
         for part in (self.remediation, *threads, self._server):
@@ -210,7 +209,8 @@ class Controller:
                     pending += 1
                     continue
                 watches[watch.kube.uid] = watch
-                watch.see(each.facts, _places(each), each.view_age_seconds)
+                ports = {pod.pod.uid: pod.port for pod in each.pods if pod.port is not None}
+                watch.see(each.facts, ports, each.view_age_seconds)
                 for pod in each.pods:
                     self._of_pod[pod.pod.uid] = watch
                 targets.update(_targets(each))
@@ -268,14 +268,6 @@ class Controller:
         pairs = zip(self.jobs, states, strict=True)
         self.pages.update([job_json(each, state, now) for each, state in pairs])
         self._changes.update(self.jobs, is_leader=stats.is_leader, problem=self.fleet.problem)
-
-
-def _places(seen: JobSeen) -> dict[str, PodPlace]:
-    return {
-        each.pod.uid: PodPlace(each.pod.ip, each.port)
-        for each in seen.pods
-        if each.port is not None
-    }
 
 
 def _targets(seen: JobSeen) -> dict[str, PollTarget]:
@@ -371,7 +363,6 @@ def _tune_interpreter() -> None:
 
 
 def _have_all_answered(controller: Controller) -> bool:
-    """Each running pod has answered or failed."""
     return controller.is_complete and all(
         each.snapshot is not None or each.problem or each.pod.phase != "Running"
         for watch in controller.jobs

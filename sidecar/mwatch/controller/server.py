@@ -50,7 +50,6 @@ class ControllerStats(NamedTuple):
     failures: Mapping[str, int]
     api_calls: int
     mirrors: Mapping[str, MirrorStatus]
-    """By plural of the kind."""
     relists: int
     errors: int
     loop_seconds: float
@@ -194,7 +193,7 @@ class ControllerPages:
         )
         return {
             **standard_pages(metrics.snapshots, metrics.since_tick, exporter),
-            "/v1/jobs": self._all,
+            "/v1/jobs": lambda request: _page(self.document()),
             f"{place}/{{}}": self._one,
             f"{place}/{{}}/attempt": self._attempt,
         }
@@ -208,9 +207,6 @@ class ControllerPages:
             "leader": self._is_leader(),
             "jobs": jobs,
         }
-
-    def _all(self, request: Request) -> Page:
-        return _page(self.document())
 
     def _one(self, request: Request) -> Page:
         kind = parse_qs(request.query).get("kind", [""])[0]

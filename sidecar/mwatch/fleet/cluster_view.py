@@ -45,19 +45,14 @@ class OwnedJob(NamedTuple):
 
     uid: str
     owner: str
-    """UID of its controller; empty: none."""
     job: KubeJob | None
     """None: not watched, so only the owner matters."""
 
 
 def owned_job(body: Object) -> OwnedJob | None:
-    is_needed = text(body, "kind") != "Job" or _is_watched(body)
-    job = job_of(body) if is_needed else None
+    is_watched = text_map(body, "metadata", "labels").get("mwatch.dev/watch") == "true"
+    job = job_of(body) if is_watched or text(body, "kind") != "Job" else None
     return OwnedJob(text(body, "metadata", "uid"), controller_uid(body), job)
-
-
-def _is_watched(body: Object) -> bool:
-    return text_map(body, "metadata", "labels").get("mwatch.dev/watch") == "true"
 
 
 def pod_seen(body: Object) -> PodSeen | None:
@@ -113,7 +108,6 @@ class EventIndex:
                 self._by_uid.setdefault(each.about_uid, []).append(each)
 
     def of(self, job: KubeJob, pods: Iterable[PodSeen]) -> tuple[KubeEvent, ...]:
-        """About the job, its current pods, their owners, and its volumes."""
         if not self._by_uid and not self._by_claim:
             return ()
         uids = {job.uid}
@@ -239,15 +233,13 @@ class FleetView:
 
     def start(self) -> None:
         for name, each in self._all.items():
+            # Workloads are few, and the right to list them need not include watching them.
+            args = (self._stop, _LIST_SECONDS if each is self._workloads else None)
             thread = threading.Thread(
-                target=self._follow, args=(each,), name=f"mwatch-see-{name}", daemon=True
+                target=each.follow, args=args, name=f"mwatch-see-{name}", daemon=True
             )
             thread.start()
             self._threads.append(thread)
-
-    def _follow(self, mirror: Mirror[Any]) -> None:
-        # Few, and a controller that may list them may lack the right to watch them.
-        mirror.follow(self._stop, _LIST_SECONDS if mirror is self._workloads else None)
 
     def close(self) -> None:
         """Does not wait for open watches, which end by themselves."""
@@ -257,7 +249,6 @@ class FleetView:
 
     @property
     def mirrors(self) -> dict[str, MirrorStatus]:
-        """By the plural of the kind."""
         return {name: each.status for name, each in self._all.items()}
 
     @property
@@ -300,7 +291,8 @@ class FleetView:
         found = []
         for job in _watched(every, tops):
             mine = tuple(pods.get(job.uid, ()))
-            whole = _whole(job, jobsets)
+            jobset = jobsets.get(job.uid) if job.kind is JobKind.TRAIN_JOB else None
+            whole = job if jobset is None else with_jobset(job, jobset)
             facts = KubeFacts(
                 now, whole, job.name,
                 pods=tuple(each.pod for each in mine),
@@ -327,8 +319,3 @@ def _watched(every: Iterable[OwnedJob], tops: Mapping[str, str]) -> list[KubeJob
         for each in every
         if each.job is not None and each.job.is_watched and tops.get(each.uid) == each.uid
     ]
-
-
-def _whole(job: KubeJob, jobsets: Mapping[str, KubeJob]) -> KubeJob:
-    made = jobsets.get(job.uid) if job.kind is JobKind.TRAIN_JOB else None
-    return job if made is None else with_jobset(job, made)

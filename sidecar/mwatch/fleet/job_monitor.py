@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple
 
 from mwatch.checks.kube_causes import kube_phase
 from mwatch.decide.decide import decide
@@ -32,7 +31,6 @@ from mwatch.fleet.kube_findings import (
 )
 from mwatch.fleet.visibility import PodsAnswering, PodView, Polled, readable_sources, split
 from mwatch.gang.restart import ledger_key
-from mwatch.model.decision import Decision
 from mwatch.model.event import Error, Fault
 from mwatch.model.fault import CatalogueEntry
 from mwatch.model.finding import Cause, Finding
@@ -76,11 +74,9 @@ class JobStreams:
 
     def __init__(self) -> None:
         self._attempt = 0
-        """The newest that any wrapper has begun."""
         self._of_pod: dict[str, int] = {}
         """By UID: the last attempt that its wrapper has begun."""
         self._stored: Observed | None = None
-        """The newest listing of the save folder."""
 
     def new_events(self, polled: Polled, view: PodView) -> Iterator[Observed]:
         """In order. `view`: before this poll."""
@@ -107,7 +103,6 @@ class JobStreams:
         return self._of_pod.get(uid) == attempt
 
     def keep(self, uids: set[str]) -> None:
-        """Forget all other pods."""
         self._of_pod = {uid: each for uid, each in self._of_pod.items() if uid in uids}
 
     def _with_folder(self, polled: Polled, view: PodView) -> PodSnapshot:
@@ -165,13 +160,6 @@ NO_SIDECAR = "it has no sidecar of mwatch"
 _BEAT_SECONDS = 3.0
 """Between a heartbeat and the snapshot that shows it: each comes once a second."""
 _STILL = frozenset({JobPhase.ENDED, JobPhase.QUEUED, JobPhase.SCHEDULING})
-
-
-class PodPlace(NamedTuple):
-    """Where a pod's sidecar answers."""
-
-    address: str
-    port: int
 
 
 class JobMonitor:
@@ -244,8 +232,8 @@ class JobMonitor:
     def seen(self, now: float) -> PodsAnswering:
         return split(self.pods, now, self._answer_seconds)
 
-    def see(self, facts: KubeFacts, places: Mapping[str, PodPlace], view_age: float | None) -> None:
-        """Take the API server's view; `places`: by pod UID, of pods with a sidecar."""
+    def see(self, facts: KubeFacts, ports: Mapping[str, int], view_age: float | None) -> None:
+        """Take the API server's view; `ports`: of the sidecars, by pod UID."""
         assert facts.job is not None
         self.kube = facts.job
         there = self.pods.keys() | {pod.uid for pod in facts.left}
@@ -254,13 +242,13 @@ class JobMonitor:
         self.view_age_seconds = view_age
         before, self.pods = self.pods, {}
         for pod in facts.pods:
-            place, known = places.get(pod.uid), before.get(pod.uid)
+            port, known = ports.get(pod.uid), before.get(pod.uid)
             if known is None:
                 known = PodView(pod, pod.ip, 0, asked_since=facts.now)
-            if place is None:
+            if port is None:
                 known = known._replace(problem=NO_SIDECAR)
             elif not known.port:
-                known = known._replace(port=place.port)
+                known = known._replace(port=port)
             self.pods[pod.uid] = known._replace(pod=pod, address=pod.ip)
         self._streams.keep(set(self.pods))
 
@@ -274,7 +262,9 @@ class JobMonitor:
         whole = merged(polled.snapshot, view.snapshot)
         for observed in self._streams.new_events(polled, view):
             self.engine.observe(observed)
-        self._learn(whole.view.step_seconds)
+        step, calibration = whole.view.step_seconds, self.engine.job.calibration
+        if step and calibration.step_p99() is None:  # until this engine has observed steps
+            calibration.rises.append(step)
         # Last: a pod whose events raise an error here is unreachable, not silent.
         self.pods[polled.uid] = view._replace(
             answered_at=polled.at, problem="", snapshot=whole, port=polled.port or view.port,
@@ -297,7 +287,9 @@ class JobMonitor:
                 self.hang_deadline_seconds = self._deadline()
         else:
             decision = decide(self.engine.job, found, self.engine.record, self.engine.settings)
-            assessment = Assessment(now, tuple(found), self._unless_finished(decision))
+            if decision.finding is None and self.kube.finished == "Succeeded":
+                decision = replace(decision, cause=Cause.FINISHED, reason="its job has succeeded")
+            assessment = Assessment(now, tuple(found), decision)
         self.assessment = placed(assessment, self.pods)
         self.phase = self._phase()
         return self.assessment
@@ -319,7 +311,9 @@ class JobMonitor:
         causes = self._held.look(self.facts, now, self.attempt)
         found = causes[:1]
         is_taken = any(each.cause in TAKEN_CAUSES for each in causes)
-        self.is_broken = is_taken and bool(self.facts.left) and self._has_survivors
+        left = {pod.uid for pod in self.facts.left}
+        survivors = (self._streams.runs(uid, self.attempt) for uid in self.pods.keys() - left)
+        self.is_broken = is_taken and bool(left) and any(survivors)
         gone_at = self._losses.gone_at
         if self.is_broken and gone_at is not None and is_whole(self.facts):
             found = [broken(each, gone_at) for each in found]
@@ -329,13 +323,7 @@ class JobMonitor:
             found.append(policy_refused(self.policy_problem))
         return found
 
-    @property
-    def _has_survivors(self) -> bool:
-        left = {pod.uid for pod in self.facts.left}
-        return any(self._streams.runs(uid, self.attempt) for uid in self.pods.keys() - left)
-
     def _observe_sources(self, seen: PodsAnswering, now: float) -> None:
-        """A job without running pods is not blind."""
         job = self.engine.job
         if not job.has_started or not (seen.answering or seen.silent):
             return
@@ -365,11 +353,6 @@ class JobMonitor:
         self._ran_since = now if self._ran_since is None else self._ran_since
         return now - self._ran_since >= self.engine.settings.hang.blind_after_seconds
 
-    def _unless_finished(self, decision: Decision) -> Decision:
-        if decision.finding is None and self.kube.finished == "Succeeded":
-            return replace(decision, cause=Cause.FINISHED, reason="its job has succeeded")
-        return decision
-
     def _deadline(self) -> float | None:
         job, settings = self.engine.job, self.engine.settings
         is_still = self._phase() in _STILL or job.attempt.phase in _STILL
@@ -383,12 +366,6 @@ class JobMonitor:
         if phase is None and self.engine.job.has_started:
             phase = self.engine.job.attempt.phase
         return phase
-
-    def _learn(self, step_seconds: float | None) -> None:
-        """From the sidecar, until this engine has observed steps."""
-        calibration = self.engine.job.calibration
-        if step_seconds and calibration.step_p99() is None:
-            calibration.rises.append(step_seconds)
 
     @property
     def is_acting(self) -> bool:

@@ -166,7 +166,6 @@ class ExternallyLostPods:
         return max(known) if known and len(known) == len(moments) else None
 
     def see(self, facts: KubeFacts, job: Job) -> KubeFacts:
-        """Keep only the lost pods that count."""
         here = {pod.uid for pod in facts.pods}
         self._excused &= {pod.uid for pod in facts.left}
         kept: dict[str, _Lost] = {}
@@ -203,7 +202,6 @@ class _Known(NamedTuple):
     started_at: float | None
     """Of the wrapper that the engine knows."""
     has_ended: bool
-    """Its end was reported."""
 
 
 class JobEnds:
@@ -218,21 +216,21 @@ class JobEnds:
         self._known: dict[str, _Known] = {}
 
     def look(self, facts: KubeFacts, views: Mapping[str, PodView], now: float) -> list[Observed]:
-        """Each end once."""
         found: list[Observed] = []
         here = {pod.uid: pod for pod in facts.pods}
         for uid in [uid for uid in self._known if uid not in here]:
             known = self._known.pop(uid)
             if not known.has_ended:
-                found.append(_ended(known.pod, now, _why_gone(known.pod, facts)))
+                end = ProcessExit(None, None, _why_gone(known.pod, facts))
+                found.append(Observed(now, known.pod.name, end))
         for uid, pod in here.items():
-            end = self._end(pod, views.get(uid), facts, now)
-            found += [] if end is None else [end]
+            if (exit := self._end(pod, views.get(uid), facts, now)) is not None:
+                found.append(Observed(now, pod.name, exit))
         return found
 
     def _end(
         self, pod: KubePod, view: PodView | None, facts: KubeFacts, now: float
-    ) -> Observed | None:
+    ) -> ProcessExit | None:
         snapshot = None if view is None else view.snapshot
         wrapper = None if snapshot is None else snapshot.wrapper
         started = None if wrapper is None else wrapper.started_at
@@ -249,7 +247,7 @@ class JobEnds:
             has_ended = True  # before this controller started
         has_ended = has_ended or end is not None
         self._known[pod.uid] = _Known(pod, restarts, started, has_ended)
-        return None if end is None else Observed(now, pod.name, end)
+        return end
 
 
 def _exit(
@@ -287,10 +285,6 @@ def _reason(pod: KubePod, trainer: Container | None) -> str | None:
     return pod.reason or (trainer.exit_reason if trainer is not None else "") or None
 
 
-def _ended(pod: KubePod, now: float, reason: str) -> Observed:
-    return Observed(now, pod.name, ProcessExit(None, None, reason))
-
-
 def _why_gone(pod: KubePod, facts: KubeFacts) -> str:
     job = facts.job
     if pod.uid in facts.ours:
@@ -305,7 +299,6 @@ def _why_gone(pod: KubePod, facts: KubeFacts) -> str:
 
 
 def _trainer(pod: KubePod) -> Container | None:
-    """The first container that is not the sidecar."""
     return next(
         (each for each in pod.containers if not each.is_init and each.name != SIDECAR), None
     )

@@ -34,7 +34,6 @@ _WHOLE_BYTES = 1 << 20
 
 class PollLimits(NamedTuple):
     seconds: float = 2.0
-    """From connecting to the last byte."""
     at_once: int = 256
     max_bytes: int = 8 << 20
     untaken: int = 8192
@@ -66,7 +65,6 @@ class PollRequest(asyncio.Protocol):
         self._limits = limits
         self._data = bytearray()
         self._wanted: int | None = None
-        """Bytes of head and body."""
         self._transport: asyncio.BaseTransport | None = None
         self._end: asyncio.Future[Answered] | None = None
 
@@ -202,7 +200,6 @@ class PodPoll:
         self._loop.call_soon_threadsafe(self._set, wanted)
 
     def take(self) -> list[Polled]:
-        """The answers since the last call."""
         return [self._answers.popleft() for _ in range(len(self._answers))]
 
     def _run(self) -> None:

@@ -54,8 +54,6 @@ class PodView(NamedTuple):
 
 
 class Polled(NamedTuple):
-    """The result of one poll of one pod."""
-
     uid: str
     at: float
     """When the poll ended, on the controller's clock."""
@@ -63,7 +61,6 @@ class Polled(NamedTuple):
     problem: str = ""
     is_whole: bool = True
     port: int = 0
-    """The port that answered."""
 
 
 OF_SOURCE = {
@@ -81,7 +78,6 @@ _MAX_NAMES = 3
 class PodsAnswering(NamedTuple):
     answering: Sequence[PodView]
     silent: Sequence[PodView]
-    """Running pods whose sidecars do not answer."""
 
     @property
     def reason(self) -> str:

@@ -40,7 +40,6 @@ class Connection:
     authorization: Callable[[], str | None]
     """The current value of the header: the official package renews tokens."""
     namespace: str
-    """The namespace in the configuration."""
 
     def close(self) -> None:
         self.pool.clear()

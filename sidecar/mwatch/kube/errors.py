@@ -1,14 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Failures between mwatch and an API server; each message is one line and names the fix.
-
-KubeError
-├── NoCluster       no configuration, or an unusable one
-├── NoCredentials   the API server rejects the credentials
-├── NoPermission    the user lacks a right
-├── Rejected        the request is invalid, or an admission rule refuses it
-└── Unavailable     no answer, or an unusable one: worth a retry
-"""
+"""Failures between mwatch and an API server; each message is one line and names the fix."""
 
 from __future__ import annotations
 
@@ -20,20 +12,20 @@ class KubeError(MwatchError):
 
 
 class NoCluster(KubeError):
-    pass
+    """No configuration, or an unusable one."""
 
 
 class NoCredentials(KubeError):
-    pass
+    """The API server rejects the credentials."""
 
 
 class NoPermission(KubeError):
-    pass
+    """The user lacks a right."""
 
 
 class Rejected(KubeError):
-    pass
+    """The request is invalid, or an admission rule refuses it."""
 
 
 class Unavailable(KubeError):
-    pass
+    """No answer, or an unusable one: worth a retry."""

@@ -117,7 +117,6 @@ def parse_job_name(text: str) -> tuple[JobKind | None, str]:
 
 
 def no_such_job(access: Access, namespace: str, name: str) -> InputError:
-    """An error with names that may have been meant."""
     known = _job_names(access, namespace)
     near = difflib.get_close_matches(name, known, _MAX_HINTS, 0.5)
     if near:
@@ -173,7 +172,6 @@ def owners_of_pods(access: Access, job: KubeJob) -> frozenset[str]:
 
 
 def workload_for(access: Access, job: KubeJob) -> KubeWorkload | None:
-    """Kueue's record of the job."""
     if not job.queue:
         return None
     found = map(workload_of, access.list(WORKLOADS, job.namespace).objects)

@@ -59,7 +59,6 @@ class Lease:
         self._seen_at = 0.0
         self._seen_length = float(times.length_seconds)
         self.holder: str | None = None
-        """At the last read."""
         self.problem = ""
 
     @property
@@ -68,7 +67,6 @@ class Lease:
         return self._seen
 
     def may_act(self) -> bool:
-        """Whether the next call may change something."""
         if self._held_from is None:
             return False
         end = self._held_from + self.times.length_seconds - self.times.margin_seconds
@@ -128,7 +126,6 @@ class Lease:
         return self._access.create(LEASES, self._namespace, body).is_ok
 
     def _write(self, seen: Answer, *, holder: str) -> bool:
-        """Replace only the version that was read."""
         body = {**seen.body, "spec": self._spec(holder, seen.body.get("spec") or {})}
         answer = self._access.replace(LEASES, self._namespace, self._name, body, limits=ONCE)
         return answer.is_ok

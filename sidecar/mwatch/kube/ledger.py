@@ -78,7 +78,6 @@ class Ledger:
         return same_job(self.change(changed).of(key), uid)
 
     def entry(self, key: str, uid: str) -> JobEntry:
-        """From the book at hand."""
         book = self.book
         return JobEntry(uid=uid) if book is None else same_job(book.of(key), uid)
 

@@ -74,7 +74,6 @@ def _lines_after(head: bytes, tail: bytes) -> bytes:
 def pod_page(
     access: Access, namespace: str, pod: str, port: int, path: str, *, seconds: float
 ) -> Mapping[str, Any]:
-    """Read a JSON object."""
     return _page(access, PODS, namespace, f"{pod}:{port}", path, seconds)
 
 

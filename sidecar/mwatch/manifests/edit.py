@@ -40,7 +40,6 @@ class Editor:
         return made
 
     def put(self, path: Sequence[Step], value: Any) -> None:
-        """Set the value of a key."""
         above = self.at(path[:-1]) if path[:-1] else self._content
         key = path[-1]
         if self._is_done(above, key):

@@ -150,7 +150,6 @@ def _joined(content: Tree, runtime: Tree | None) -> Template:
 
 
 def overrides(content: Tree) -> Iterator[tuple[tuple[str, ...], Tree]]:
-    """Each with its path."""
     for key, below in _OVERRIDES:
         for index, each in enumerate(items(content, "spec", key)):
             found = part(each, *below)
@@ -159,7 +158,6 @@ def overrides(content: Tree) -> Iterator[tuple[tuple[str, ...], Tree]]:
 
 
 def node_template(runtime: Tree) -> Template | None:
-    """The replicated job that trains."""
     found = kinds.templates(runtime)
     return next((each for each in found if each.name == NODE), found[0] if found else None)
 

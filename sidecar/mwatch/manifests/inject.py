@@ -28,6 +28,10 @@ from mwatch.model.kube.fields import items
 VERSION = 1
 SAVE_FLAGS = ("--save", "--save-dir", "--save_dir", "save_folder")
 _METADATA = ("metadata",)
+_TEMPLATE_PLACES = {
+    kinds.PYTORCHJOB: "spec.pytorchReplicaSpecs.Worker.template",
+    kinds.JOBSET: "spec.replicatedJobs[].template.spec.template",
+}
 _MODES = ("observe", "act")
 _POD_POLICIES = {name: name for name in ("Never", "OnFailure", "Always")} | {"ExitCode": "Never"}
 """An operator turns its ExitCode into Never in the pod."""
@@ -129,7 +133,8 @@ def pods_of(job: JobObject, kind: str, request: InjectRequest) -> list[Pod]:
     seen = workload_of(job.content, job.others, container=request.container)
     templates = kinds.templates(job.content)
     if not templates or seen is None:
-        raise job.refuse(("spec",), f"the {kind} has no pod template; {_fix(kind)}")
+        place = _TEMPLATE_PLACES.get(kind, "spec.template")
+        raise job.refuse(("spec",), f"the {kind} has no pod template; put one at {place}")
     pairs = list(zip(templates, seen.replicas, strict=True))
     if kind == kinds.JOBSET and len(pairs) > 1:
         pairs = [each for each in pairs if trains(each[0])] or pairs
@@ -157,16 +162,7 @@ def trains(template: Template) -> bool:
     return any(asks_for_gpus(each) or launches(each) for each in containers)
 
 
-def _fix(kind: str) -> str:
-    if kind == kinds.PYTORCHJOB:
-        return "put one at spec.pytorchReplicaSpecs.Worker.template"
-    if kind == kinds.JOBSET:
-        return "put one at spec.replicatedJobs[].template.spec.template"
-    return "put one at spec.template"
-
-
 def refusal_at(refuse: Refuse, above: tuple[str | int, ...]) -> Refuse:
-    """For an object inside another one."""
     return lambda path, problem: refuse((*above, *path), problem)
 
 

@@ -74,12 +74,9 @@ class InjectRequest(NamedTuple):
     python: str | None = None
     """In the training image; None: the first `python3` or `python` of its PATH."""
     only: tuple[str, ...] = ()
-    """Names of jobs; empty: all that train."""
 
 
 class PodRun(NamedTuple):
-    """The job of a pod."""
-
     name: str | None
     """None: the API server generates it."""
     label: str | None

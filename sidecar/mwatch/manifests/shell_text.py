@@ -39,7 +39,6 @@ def base_name(word: str) -> str:
 
 
 def shell_script(words: Sequence[str]) -> str | None:
-    """The TEXT of `bash -c TEXT`."""
     if not words or base_name(words[0]) not in SHELLS:
         return None
     for index, word in enumerate(words[1:], 1):
@@ -87,7 +86,6 @@ def has_branches(script: str) -> bool:
 
 
 def filled(text: str, known: Mapping[str, str]) -> str:
-    """Fill in the known variables."""
     for _ in range(_ROUNDS):
         done = _VARIABLE.sub(lambda found: _value(found, known), text)
         if done == text:

@@ -77,7 +77,6 @@ class Document:
         return {path: line + self.first_line for path, line in _lines(self.content, ())}
 
     def refusal(self, path: Path, problem: str) -> InputError:
-        """An error that names the line."""
         known = self.lines()
         nearest = (known[path[:end]] for end in range(len(path), -1, -1) if path[:end] in known)
         return InputError(f"{self.file}:{next(nearest, self.first_line)}: {problem}")
@@ -97,7 +96,6 @@ def _means(text: str, content: Any) -> bool:
 
 
 def _json(content: Any, body: str) -> str:
-    """On one line or with the indentation of the body."""
     lines = body.splitlines()
     indent = len(lines[1]) - len(lines[1].lstrip()) if len(lines) > 1 else None
     text = json.dumps(plain(content), indent=indent, ensure_ascii=False)
@@ -212,7 +210,6 @@ def _parsed(document: Document) -> Any:
 
 
 def _templated(document: Document) -> int | None:
-    """The first line with a placeholder of a template."""
     lines = enumerate(document.body.splitlines(), document.first_line)
     return next((number for number, line in lines if _TEMPLATED.search(line)), None)
 
@@ -247,7 +244,6 @@ def _indents(body: str) -> tuple[int, int, int]:
 
 
 def _lines(node: Any, path: Path) -> Iterator[tuple[Path, int]]:
-    """Zero-based, within the body."""
     if not isinstance(node, CommentedMap | CommentedSeq):
         return
     pairs = node.items() if isinstance(node, CommentedMap) else enumerate(node)

@@ -149,7 +149,6 @@ def _letters(lines: Sequence[str]) -> str:
 
 
 def _line_after(lines: Sequence[str], letters: int) -> int:
-    """How many lines contain that many letters."""
     for count, line in enumerate(_bare(lines)):
         if letters <= 0:
             return count
@@ -167,7 +166,6 @@ def _common(one: str, other: str) -> int:
 
 
 def _reached(text: str, letters: int) -> int:
-    """The index of a letter, counted without spaces."""
     for index, each in enumerate(text):
         if each.isspace():
             continue

@@ -57,7 +57,6 @@ class Changed:
 
 
 def inject(file: str, request: InjectRequest, form: Form, keeps: Keeps | None = None) -> Changed:
-    """InputError if the manifest cannot be used."""
     name, text = read(file)
     jobs = workloads(text, name, request.container)
     sidecar, notes = choose(form, dict.fromkeys(each.kind for each in jobs), keeps)
@@ -81,7 +80,6 @@ def uninject(file: str, only: tuple[str, ...] = ()) -> Changed:
 
 
 def choose(form: Form, kinds: Iterable[str], keeps: Keeps | None) -> tuple[Sidecar, list[str]]:
-    """The form of the sidecar, and notes about the choice."""
     if form != "auto":
         return form, []
     native = "the sidecar is a native one (Kubernetes 1.29, operator 1.8 and newer)"
@@ -139,7 +137,6 @@ def read(file: str) -> tuple[str, str]:
 
 
 def write(file: Path, text: str) -> None:
-    """Replace the file atomically."""
     try:
         mode = file.stat().st_mode & 0o777 if file.exists() else 0o644
         replace_file(file, text.encode(), mode=mode)

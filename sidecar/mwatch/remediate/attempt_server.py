@@ -1,12 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The answer to a wrapper that asks for its attempt: start this one, wait, or by your own rule.
+"""Answers a wrapper that asks for its next attempt: start this one, wait, or use your own rule.
 
-An open order is given to every pod that has begun none as high. A wrapper that asks for more than
-was ordered starts for the second time: it waits while its job is being judged or restarted, and is
-left to its own rule where nobody will act. A first start is left to the rule too: the wrapper of
-node 0 sees the checkpoints, and agrees with the others. Only the leader answers: two controllers
-would give two answers.
+An open order goes to every pod that has not begun an attempt that high. A wrapper that asks for
+more starts for the second time: it waits while its job is being evaluated or restarted, and uses
+its own rule if mwatch will not act. A first start uses the rule too: the wrapper of node 0 reads
+the checkpoints and agrees with the others. Only the leader answers, so there is one answer.
 """
 
 from __future__ import annotations
@@ -21,47 +20,45 @@ from mwatch.model.kube.next_start import NextStart
 from mwatch.model.kube.restart_state import WrapperAnswer
 
 PATIENCE_SECONDS = 45.0
-"""From the second start of a wrapper until what happened to its job is known and decided."""
+"""From the second start of a wrapper until its job must be evaluated and decided on."""
 PENDING_SECONDS = 300.0
-"""For something that is decided and kept back: what takes longer may never be done, and without
-mwatch the trainer would run by now."""
+"""For a decision that is held back: a longer one may never be carried out, and without mwatch the
+trainer would run by now."""
 WAITING_SECONDS = 20.0
-"""A wrapper that asked so lately is waiting: it asks every few seconds."""
+"""A wrapper that asked this recently is waiting: it asks every few seconds."""
 _PER_SECOND = 200
-"""Questions that are welcome, in all."""
+"""Requests of all wrappers that the controller can serve."""
 _MAX_PAUSE = 10.0
 _MAX_PODS = 10_000
 _NODE_0 = "0 "
 
 
 class JobStanding(NamedTuple):
-    """How one job stands."""
-
     namespace: str
     name: str
     token: str | None
-    """None: it could not be made, and nothing is asked for."""
+    """None: it could not be created, and none is required."""
     start: NextStart | None = None
-    """Of a restart that is RELEASED, and not fulfilled."""
+    """The order of a restart that is RELEASED and not fulfilled."""
     begun: int = 0
-    """The newest attempt that its present pods were seen to run."""
+    """The newest attempt that its current pods have run."""
     pods: int = 1
     answer: WrapperAnswer = WrapperAnswer.WAIT_UNDECIDED
-    """Where there is no order for the wrapper that asks."""
+    """If there is no order for the wrapper."""
 
 
 class Highest(NamedTuple):
     attempt: int = 0
     since: float = 0.0
-    """From when on that was reported."""
+    """When it was first reported."""
 
 
-class _Question(NamedTuple):
+class _Request(NamedTuple):
     at: float
     since: float
     after: int
     waits: bool
-    """The answer was to ask again."""
+    """The answer was to wait."""
     word: str = ""
 
 
@@ -71,11 +68,11 @@ class AttemptServer:
         self._is_leader = is_leader
         self._lock = threading.Lock()
         self._standings: Mapping[str, JobStanding] = {}
-        self._seen: dict[str, dict[str, _Question]] = defaultdict(dict)
+        self._seen: dict[str, dict[str, _Request]] = defaultdict(dict)
         self._second: dict[tuple[str, int], float] = {}
 
     def post(self, standings: Mapping[str, JobStanding]) -> None:
-        """How all jobs stand now; by their keys, in the order in which a name is looked up."""
+        """Set the standing of all jobs, by key, in the order in which a name is looked up."""
         with self._lock:
             self._standings = dict(standings)
             self._seen = defaultdict(
@@ -87,9 +84,8 @@ class AttemptServer:
     def answer(
         self, namespace: str, job: str, token: str, *, pod: str = "", after: int = 0, word: str = ""
     ) -> dict[str, Any] | None:
-        """None: there is no such job here, the token is another's, or others are to be asked.
-        `pod`, `after`, `word`: the headers Mwatch-Pod, Mwatch-After, Mwatch-Word of the question;
-        the last is a node's number and the word by which its claim can name it."""
+        """None: no such job, a wrong token, or not the leader. `pod`, `after`, `word`: the headers
+        Mwatch-Pod, Mwatch-After and Mwatch-Word, which is a node's number and its secret."""
         if not self._is_leader():
             return None
         now = self._clock()
@@ -98,46 +94,46 @@ class AttemptServer:
             if found is None:
                 return None
             key, standing = found
-            # Whoever can reach the port is answered; only the job's own pods are believed.
+            # Every client gets an answer; only requests with the token are trusted.
             is_known = bool(token) and standing.token is not None
             answer = self._answer(key, standing, after, now)
             if pod and is_known and len(self._seen[key]) < _MAX_PODS:
                 known = self._seen[key].get(pod)
                 since = known.since if known is not None and known.after == after else now
                 waits = answer.get("wait") is True
-                self._seen[key][pod] = _Question(now, since, after, waits, word)
+                self._seen[key][pod] = _Request(now, since, after, waits, word)
             if is_known and "not_before" in answer and word.startswith(_NODE_0):
-                answer["heard"] = self._heard(key, now)
+                answer["heard"] = self._other_nodes(key, now)
             return answer
 
     def waiting(self, key: str, attempt: int) -> frozenset[str]:
-        """Pods whose wrapper waits for an attempt after that one: its trainer has ended, or none
-        has ever begun there. A wrapper that has to wait starts nothing before it asks again."""
+        """Pods whose wrapper waits for a later attempt: its trainer has ended or never began. A
+        waiting wrapper starts nothing before it asks again."""
         return frozenset(
             pod for pod, each in self._lately(key) if each.after >= attempt or each.waits
         )
 
     def unused(self, key: str, attempt: int) -> frozenset[str]:
-        """Of those the pods that never began that attempt."""
+        """The waiting pods that never began that attempt."""
         return frozenset(
             pod for pod, each in self._lately(key) if each.after < attempt and each.waits
         )
 
-    def _heard(self, key: str, now: float) -> dict[str, str]:
-        """The words of the other nodes: should we die before they are answered too, they read in
-        the claim of node 0 that it is theirs."""
+    def _other_nodes(self, key: str, now: float) -> dict[str, str]:
+        """The words of the other nodes. If the controller dies before it answers them, they find
+        their word in the claim of node 0."""
         lately = [each for each in self._seen[key].values() if now - each.at <= WAITING_SECONDS]
         pairs = (each.word.split() for each in sorted(lately, key=lambda each: each.at))
         return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[0] != "0"}
 
-    def _lately(self, key: str) -> list[tuple[str, _Question]]:
+    def _lately(self, key: str) -> list[tuple[str, _Request]]:
         now = self._clock()
         with self._lock:
             seen = self._seen.get(key, {})
             return [(pod, each) for pod, each in seen.items() if now - each.at <= WAITING_SECONDS]
 
     def highest(self, key: str) -> Highest:
-        """The highest attempt that a wrapper of this job knows to have begun."""
+        """The highest attempt that a wrapper of this job has reported."""
         with self._lock:
             asked = list(self._seen.get(key, {}).values())
         most = max((each.after for each in asked), default=0)
@@ -168,9 +164,9 @@ class AttemptServer:
             return alone
         waited = now - self._second.setdefault((key, standing.begun), now)
         if start is not None and standing.begun < start.attempt and waited < PATIENCE_SECONDS:
-            return _wait(standing, after, "it was ordered by a number that is taken")
+            return _wait(standing, after, "its order has an attempt number that is taken")
         if answer is WrapperAnswer.WAIT_PENDING and waited < PENDING_SECONDS:
-            return _wait(standing, after, "what to do about it is decided, and not done yet")
+            return _wait(standing, after, "a decision about it is held back")
         if after < standing.begun or not standing.begun or waited >= PATIENCE_SECONDS:
             return alone
         return _wait(standing, after, "it is not known yet why the last attempt ended")

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Small slow work beside the restarts: ledger reads and notes, tokens, upkeep. Never in the way.
+"""Slow work besides restarts, in threads: ledger reads and notes, tokens, upkeep.
 
-What fails for the cluster's sake is tried again later; a bounded number of things wait.
+Work that fails because of the cluster is retried; the number of waiting jobs is bounded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mwatch.kube.errors import KubeError
 
 MAX_WAITING = 512
 KNOWN_SECONDS = 600.0
-"""For so long it is known that something failed that is not tried again."""
+"""How long the failure of work that is not retried stays known."""
 _FIRST_AGAIN = 2.0
 _LONGEST_AGAIN = 60.0
 _AT_ONCE = 2
@@ -33,16 +33,16 @@ class _BackgroundJob:
 
 
 class BackgroundJobs:
-    """Only the controller's loop calls it; the work itself runs in threads of its own."""
+    """Only the controller's loop may call it."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(_AT_ONCE, "mwatch-background")
         self._jobs: OrderedDict[str, _BackgroundJob] = OrderedDict()
         self._is_closed = threading.Event()
         self.problems: dict[str, str] = {}
-        """By name: why the last try failed."""
+        """By name: the last failure."""
         self._ended: dict[str, float] = {}
-        """When what is not tried again has failed."""
+        """When work that is not retried failed."""
         self.dropped = 0
 
     def every(self, name: str, seconds: float, work: Callable[[], object], now: float) -> None:
@@ -53,8 +53,7 @@ class BackgroundJobs:
             job.work = work
 
     def once(self, name: str, work: Callable[[], object], now: float) -> None:
-        """One of that name at a time; what is asked for again takes the place of one that has
-        not begun."""
+        """One of that name at a time; replaces one that has not begun."""
         known = self._jobs.get(name)
         if known is not None and known.future is None:
             known.work = work
@@ -67,7 +66,7 @@ class BackgroundJobs:
         return name in self._jobs
 
     def turn(self, now: float) -> None:
-        """Collects what is done and begins what is due."""
+        """Collect finished work and start due work."""
         for name, job in list(self._jobs.items()):
             if job.future is not None and job.future.done():
                 self._collect(name, job, now)
@@ -92,7 +91,7 @@ class BackgroundJobs:
             return
         self.problems[name] = str(error)[:300]
         if not isinstance(error, KubeError) and job.every is None:
-            del self._jobs[name]  # an error of ours does not go away by itself
+            del self._jobs[name]  # a bug does not go away by itself
             self._ended[name] = now
             return
         pause = min(_LONGEST_AGAIN, _FIRST_AGAIN * 2.0**job.failures)

@@ -1,14 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is recorded and reported about restarts: ledger, Events, tokens, and what ends by itself.
+"""Records of restarts: ledger, Events and tokens, and clean-up of what has expired.
 
-The engine's memory and the ledger are brought together here: what another controller has done is
-known to this one before it decides anything.
-
-Jobs that a restart left suspended and that the ledger does not know are resumed: somebody has
-deleted the ledger while a controller was killed. Which pods were to go is unknown then, so mwatch
-waits until none is left. On a node that is gone for good they never are; then a person resumes the
-job.
+The engine's record and the ledger are synchronised here, so that this controller knows the actions
+of others before it decides.
 """
 
 from __future__ import annotations
@@ -35,7 +30,7 @@ from mwatch.remediate.background import BackgroundJobs
 from mwatch.remediate.case import RestartCase, name_of, record_of
 from mwatch.remediate.gates import CommonCauses, Episode, storage_classes, written
 from mwatch.remediate.node_avoidance import let_in
-from mwatch.remediate.restart_order import (
+from mwatch.remediate.status import (
     first_new,
     is_fulfilled,
     number_is_taken,
@@ -57,19 +52,22 @@ def resume_orphans(
     jobs: Iterable[KubeJob],
     may_act: Callable[[], bool],
 ) -> None:
-    """KubeError where the cluster cannot be seen. `jobs`: as they were last seen."""
+    """Resume jobs that a restart left suspended and that are not in the ledger: a controller was
+    killed and the ledger deleted. Which pods had to go is unknown then, so none may be left. On a
+    lost node pods stay forever; then a person resumes the job. KubeError: the cluster cannot be
+    read."""
     for known in jobs:
         job = find_job(access, known.namespace, known.name, known.kind)
         if job is None or not (id := restart_of(job)) or pods_of(access, job):
             continue
-        # Read after the job: a restart is written down before it suspends anything.
+        # Read after the job: a restart is in the ledger before it suspends anything.
         if not _is_known(ledger.read(), job, id) and may_act() and resume_as_seen(access, job):
-            text = f"left suspended by restart {id}, of which the ledger knows nothing: resumed"
+            text = f"left suspended by restart {id}, which is not in the ledger: resumed"
             events.emit(job, RESUMED, text, is_warning=True)
 
 
 def _is_known(book: LedgerData, job: KubeJob, id: str) -> bool:
-    """Or may be: what a newer release wrote cannot be read."""
+    """True also for an entry of a newer release, which cannot be decoded."""
     key = ledger_key(job.kind, job.name)
     step = book.of(key).step
     return key in book.unread or (step is not None and step.id == id)
@@ -82,7 +80,7 @@ _LEDGER_SECONDS = 3.0
 _UPKEEP_SECONDS = 60.0
 LEFT_SECONDS = 15.0
 _CLASSES_SECONDS = 300.0
-_WISH_SECONDS = 600.0
+_REQUEST_SECONDS = 600.0
 _TOKEN_SECONDS = 20.0
 
 
@@ -106,14 +104,16 @@ class RestartBookkeeper:
         self._made: dict[str, str] = {}
         self._missed: dict[str, float] = {}
         self.tokens: dict[str, str] = {}
-        """By key of the job; missing while it could not be made."""
+        """By key of the job; missing until it is created."""
 
     def turn(
         self, jobs: Sequence[JobMonitor], now: float, *, is_leader: bool, common: CommonCauses
     ) -> None:
         self._background.every("ledger", _LEDGER_SECONDS, self._ledger.read, now)
         if common.wants_classes:
-            self._background.every("classes", _CLASSES_SECONDS, lambda: self._classes(common), now)
+            self._background.every(
+                "classes", _CLASSES_SECONDS, partial(self._read_classes, common), now
+            )
         if is_leader:
             held = [job.kube for job in jobs]
             nodes = next((job.facts.nodes for job in jobs if job.facts.nodes), None)
@@ -124,24 +124,26 @@ class RestartBookkeeper:
         self._background.every("left", LEFT_SECONDS, lambda: self._resume(left), now)
         there = {job.key for job in jobs}
         for known in (self.tokens, self._made, self._missed):
-            for key in set(tuple(known)) - there:  # one step: background jobs write here too
+            for key in set(tuple(known)) - there:  # a copy: background jobs write here too
                 known.pop(key, None)
         for job in jobs:
             self._token(job.kube, job.key, now, is_leader)
         self._background.turn(now)
 
     def has_token(self, key: str, now: float) -> bool:
-        """Or it cannot be made: after a while nobody waits for it."""
+        """True also if it could not be created for a while."""
         if key in self.tokens:
             self._missed.pop(key, None)
             return True
         return now - self._missed.setdefault(key, now) > _TOKEN_SECONDS
 
     def sync(self, job: JobMonitor, entry: JobEntry, reported: Highest, now: float) -> None:
-        """The engine learns what was done; the ledger learns that an order is fulfilled.
+        """Copy actions from the ledger to the engine, and write fulfilled orders to the ledger.
         `reported`: the highest attempt that a wrapper has reported."""
         record, is_acting = job.engine.record, job.kube.mode == "act"
-        if is_acting:  # somebody has let mwatch act since: what was never done spends no budget
+        if (
+            is_acting
+        ):  # since the mode changed to act: actions that were only observed spend no budget
             for act in [each for each in record.acts if only_observed(each, entry)]:
                 job.engine.revert_action(act)
         for act in entry.acts:
@@ -159,7 +161,7 @@ class RestartBookkeeper:
             self._change(name, job, lambda before: _with_record(before, after), now)
 
     def would(self, job: JobMonitor, decision: Decision, entry: JobEntry, now: float) -> None:
-        """Only observed: it is written down once, and nothing is done."""
+        """Mode observe: record the decision once, without acting."""
         job.engine.record_action(decision, now, is_carried_out=False)
         act = job.engine.record.of_attempt(decision.attempt)
         assert act is not None
@@ -181,27 +183,27 @@ class RestartBookkeeper:
         self._report(job.kube, WOULD, f"in act mwatch would {what}: {decision.reason}", now)
 
     def held(self, job: JobMonitor, case: RestartCase, now: float) -> None:
-        """Reported once for each reason, not each second."""
+        """Report each reason once."""
         if case.held_by and case.held_by not in case.reported:
             case.reported.add(case.held_by)
             what = _text(case.decision)
             self._report(job.kube, HELD, f"not done yet: {what}: {case.text} ({case.held_by})", now)
-        wish = case.wish
-        if wish is not None and now - wish.at > _WISH_SECONDS:
-            text = f"the restart that {wish.who} asked for was not done: {case.text}"
+        request = case.request
+        if request is not None and now - request.at > _REQUEST_SECONDS:
+            text = f"the restart that {request.who} asked for was not done: {case.text}"
             self._report(job.kube, HELD, text, now)
-            self._change(
-                f"wish {job.key}", job,
-                lambda entry: replace(entry, request=None) if entry.request == wish else entry, now,
-            )  # fmt: skip
+
+            def drop(entry: JobEntry) -> JobEntry:
+                return replace(entry, request=None) if entry.request == request else entry
+
+            self._change(f"request {job.key}", job, drop, now)
 
     def refresh(self, now: float) -> None:
-        """The book at hand is older than what the workers wrote."""
         self._background.once("ledger now", self._ledger.read, now)
 
     def undone(self, job: JobMonitor | None, case: RestartCase) -> None:
-        """It was decided, and then not done after all: it is due again, unless the ledger has it,
-        which is what counts then."""
+        """Remove an action that was not carried out from the engine: it is due again, unless it is
+        in the ledger."""
         if job is None or not case.is_enacted:
             return
         act = job.engine.record.of_attempt(case.decision.attempt)
@@ -227,11 +229,11 @@ class RestartBookkeeper:
         if self._may_act():
             resume_orphans(self._access, self._ledger, self._events, left, self._may_act)
 
-    def _classes(self, common: CommonCauses) -> None:
+    def _read_classes(self, common: CommonCauses) -> None:
         common.classes = storage_classes(self._access, self._namespace)
 
     def _token(self, job: KubeJob, key: str, now: float, is_leader: bool) -> None:
-        """Made by the leader, known to all."""
+        """The leader creates the Secret; every controller computes the token."""
         if self._made.get(key) == job.uid:
             return
         name = f"token {key}"

@@ -2,9 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One restart or stop of one job while this controller works on it, and the values made from it.
 
-Only the controller's loop touches a `RestartCase`. A worker gets values: the `RestartTask` to carry
-out and the `LedgerUpdate` to write with it. How far the restart is, is its state in
-`mwatch.model.kube.restart_state`.
+Only the controller's loop uses a `RestartCase`. A worker gets values: the `RestartTask` to carry
+out and the `LedgerUpdate` to write with it. The states are in `mwatch.model.kube.restart_state`.
 """
 
 from __future__ import annotations
@@ -37,19 +36,19 @@ class RestartTask:
     key: str
     job: KubeJob
     attempt: int
-    """The one that ends."""
+    """The attempt that ends."""
     action: Action
     reason: str
     is_asked: bool
     pods: tuple[PodAddress, ...]
-    """Whose sidecar can be asked, the most telling first."""
-    unseen: tuple[tuple[str, str], ...]
+    """With a reachable sidecar, the blamed one first."""
+    unreachable: tuple[tuple[str, str], ...]
     nodes: tuple[KubeNode, ...] | None
     can_in_place: bool
     avoid: str = ""
-    """The node that is sick."""
+    """The bad node."""
     blamed: str = ""
-    """UID of the pod to blame."""
+    """UID of the culprit's pod."""
     token: str = ""
 
 
@@ -59,36 +58,32 @@ class Prepared(NamedTuple):
 
 
 class LedgerUpdate(NamedTuple):
-    """What is written down with the act."""
-
     act: Act
     record: IncidentRecord
     start: NextStart | None
-    """None: nothing starts after it."""
+    """None: no attempt follows."""
 
 
 class TaskResult(NamedTuple):
     is_done: bool
-    """False: somebody else is the leader by now, and goes on with it."""
+    """False: another controller leads now and continues."""
     text: str
 
 
 class Halted(Exception):
-    """A person has stopped all acting meanwhile."""
+    """A person has paused all jobs meanwhile."""
 
 
 class DoneBefore(Exception):
-    """Somebody else has done it about this very attempt."""
+    """Another controller has acted on this attempt."""
 
 
 class Deferred(Exception):
-    """Begun in place, and neither to be ended so nor, for now, in another way. It is in the
-    ledger: to be gone on with later."""
+    """Begun in place, which failed, and another method is refused for now: continue later."""
 
     def __init__(self, tried: str, refusal: GangRefusal) -> None:
         super().__init__(f"not in place: {tried}; {refusal.text}")
         self.tried = tried
-        """Why not in place."""
         self.refusal = refusal
 
 
@@ -103,22 +98,22 @@ class RestartCase:
     decision: Decision
     due_at: float
     since: float
-    wish: RestartRequest | None = None
+    request: RestartRequest | None = None
     state: RestartState = RestartState.NONE
     """Changed by `move` alone."""
     held_by: str = ""
     text: str = ""
     is_gated: bool = False
-    """As of this look; a plan's refusal and a cluster that is away are tried again later."""
+    """By a gate in this tick; a plan's refusal and an unreachable cluster are retried later."""
     retry_at: float = 0.0
     future: Future[Any] | None = None
     again: Callable[[], TaskResult] | None = None
-    """Goes on with it, after a failure of the cluster."""
+    """Continues after a failure of the cluster."""
     way: str = ""
     tried: str = ""
-    """Why it cannot be ended in place, of one that was begun so and is kept back now."""
+    """Why a deferred restart cannot finish in place."""
     reported: set[str] = field(default_factory=set)
-    """Reasons that an Event has named: each is reported once."""
+    """Reasons of Events: each is reported once."""
 
     def move(self, event: RestartEvent) -> None:
         """IllegalTransition where the table has no such transition."""
@@ -130,7 +125,6 @@ class RestartCase:
 
     @property
     def is_running(self) -> bool:
-        """A worker has it."""
         return RULES[self.state].is_running
 
     @property
@@ -140,7 +134,7 @@ class RestartCase:
 
 
 def due(job: JobMonitor, now: float) -> Decision | None:
-    """What is to be done about it now; None: nothing, or not yet, or it was done."""
+    """The decision to carry out now; None: nothing, not yet, or done."""
     decision = None if job.assessment is None else job.assessment.decision
     if decision is None or decision.action is Action.NONE or job.is_catching_up(now):
         return None
@@ -150,8 +144,8 @@ def due(job: JobMonitor, now: float) -> Decision | None:
 
 
 def take_done(case: RestartCase, job: JobMonitor | None, now: float) -> Future[Any] | None:
-    """The worker's result, once; None: not yet. One pod reports what is wrong and another what was
-    saved: a checkpoint that is chosen before both have reported is too old."""
+    """The worker's result, once; None: not yet. One pod reports the fault and another the saved
+    checkpoint: a choice before both have reported would be too old."""
     future = case.future
     if future is None or not future.done():
         return None
@@ -162,32 +156,27 @@ def take_done(case: RestartCase, job: JobMonitor | None, now: float) -> Future[A
     return future
 
 
-def is_same(first: Decision, second: Decision | None) -> bool:
-    """Still to be done, about the same attempt and for the same reason."""
-    if second is None:
-        return False
-    return (first.action, first.cause, first.attempt) == (
-        second.action,
-        second.cause,
-        second.attempt,
-    )
+def is_same(first: Decision, second: Decision) -> bool:
+    """Whether both ask for the same action, for the same cause and attempt."""
+    keys = [(each.action, each.cause, each.attempt) for each in (first, second)]
+    return keys[0] == keys[1]
 
 
-def wished(job: JobMonitor, wish: RestartRequest) -> Decision:
-    """A person's restart: from where they say, else from the newest good checkpoint."""
-    reason = f"asked for by {wish.who}: {wish.why}"
-    chosen, words = wish.resume_from, f"checkpoint {wish.resume_from}: {reason}"
+def requested_decision(job: JobMonitor, request: RestartRequest) -> Decision:
+    """A person's restart: from their checkpoint, else from the newest good one."""
+    reason = f"asked for by {request.who}: {request.why}"
+    chosen, why = request.resume_from, f"checkpoint {request.resume_from}: {reason}"
     if chosen is None:
         found = choose(job.engine.job, before=None)
-        chosen, words = found.iteration, found.reason
+        chosen, why = found.iteration, found.reason
     return Decision(
         action=Action.RESTART,
         cause=Cause.UNKNOWN,
         attempt=job.attempt,
         reason=reason,
         resume_from=chosen,
-        resume_reason=words,
-        quarantine_from=None if wish.resume_from is None else wish.resume_from + 1,
+        resume_reason=why,
+        quarantine_from=None if request.resume_from is None else request.resume_from + 1,
         spends_budget=False,
     )
 
@@ -212,10 +201,9 @@ def record_of(case_id: str, job: JobMonitor, decision: Decision, *, is_act: bool
 def next_start(
     job: JobMonitor, decision: Decision, entry: JobEntry, reported: int = 0
 ) -> NextStart:
-    """After the decision was enacted: its rollback is in the timeline then. `reported`: the highest
-    attempt that a wrapper has reported. They see the volume, which remembers what a new ledger, or
-    a new job of the same name, does not; an order with an old number is one that node 0 cannot
-    follow and the others must not."""
+    """Call it after the decision is recorded: its rollback is in the timeline then. `reported`: the
+    highest attempt that a wrapper has reported. Wrappers read the volume, which outlives ledger
+    and job; an order with a used number cannot be followed."""
     timeline = job.engine.job.timeline
     number = max(job.attempt, timeline.attempt, entry.attempt, decision.attempt, reported) + 1
     is_forbidden = decision.quarantine_from is not None
@@ -231,9 +219,8 @@ def next_start(
 
 
 def _new(job: JobMonitor) -> tuple[Rollback, ...]:
-    """Of this attempt's own decision alone: older ones lie beside the checkpoints already. Told of
-    a rollback, node 0 condemns all that is newer and lies there; of an old one that would be what
-    was saved in good health since."""
+    """Of this attempt's decision only: older ones are stored with the checkpoints. Node 0 condemns
+    all newer checkpoints of a rollback; for an old rollback these would include good ones."""
     since = job.engine.job.attempt.started_at
     return tuple(each for each in job.engine.job.timeline.rollbacks if each.at > since)
 
@@ -258,57 +245,36 @@ def task_of(
     in_place: bool,
     waiting: frozenset[str],
 ) -> RestartTask:
-    """`in_place`: whether the fleet's settings allow it. `waiting`: pods whose wrapper waits for
-    its attempt."""
+    """`in_place`: allowed by the fleet's settings. `waiting`: pods whose wrapper waits."""
     culprit = None if decision.finding is None else decision.finding.culprit
     blamed = culprit.pod if culprit is not None else None
-    places, unseen = _places(job, blamed)
     can = in_place and bool(token) and not decision.avoid_node and _all_act(job, waiting)
-    return RestartTask(
-        id=id,
-        key=job.key,
-        job=job.kube,
-        attempt=decision.attempt,
-        action=decision.action,
-        reason=decision.reason,
-        is_asked=is_asked,
-        pods=places,
-        unseen=unseen,
-        nodes=job.facts.nodes,
-        can_in_place=can,
+    return _task(
+        job, id, token, blamed, attempt=decision.attempt, action=decision.action,
+        reason=decision.reason, is_asked=is_asked, can_in_place=can,
         avoid=(culprit.node or "") if culprit is not None and decision.avoid_node else "",
-        blamed=next((each.uid for each in places if each.pod == blamed), ""),
-        token=token,
-    )
+    )  # fmt: skip
 
 
 def taken_up(job: JobMonitor, entry: JobEntry, step: GangStep, token: str) -> RestartTask:
-    """Of a step that somebody has begun before."""
+    """For a step that was begun before."""
     record = next((each for each in entry.incidents if each.id == step.id), None)
-    places, unseen = _places(job, None)
-    return RestartTask(
-        id=step.id,
-        key=job.key,
-        job=job.kube,
-        attempt=step.attempt,
+    return _task(
+        job, step.id, token, None, attempt=step.attempt,
         action=Action.STOP if step.way is Method.STOP else Action.RESTART,
         reason="taken up again" if record is None else record.reason,
-        is_asked=True,  # what was begun is finished
-        pods=places,
-        unseen=unseen,
-        nodes=job.facts.nodes,
+        is_asked=True,  # a restart that was begun must be finished
         can_in_place=False,
-        token=token,
-    )
+    )  # fmt: skip
 
 
 def ledger_update(
     job: JobMonitor, decision: Decision, id: str, entry: JobEntry, reported: int, now: float
 ) -> LedgerUpdate:
-    """After it was enacted. `reported`: the highest attempt that a wrapper has reported."""
+    """See `next_start`."""
     act = job.engine.record.of_attempt(decision.attempt)
     assert act is not None
-    # Wrappers that only observe ask nobody, and count for themselves.
+    # Wrappers that only observe count attempts themselves.
     asks = job.kube.mode == _ACT and not wrappers_observe(job.kube)
     has_order = asks and decision.action is Action.RESTART
     start = next_start(job, decision, entry, reported) if has_order else None
@@ -318,8 +284,8 @@ def ledger_update(
 def case_again(
     job: JobMonitor, step: GangStep, reason: str, before: RestartCase | None, now: float
 ) -> RestartCase:
-    """Of such a step. `before`: the case of it that was deferred: its reasons were reported."""
-    decision = wished(job, RestartRequest(step.id, now, "mwatch", reason))
+    """For a step that was begun before. `before`: its deferred case."""
+    decision = requested_decision(job, RestartRequest(step.id, now, "mwatch", reason))
     case = RestartCase(job.key, job.kube.uid, step.id, decision, now, step.began_at)
     case.state, case.way = step.state, step.way.value
     if before is not None and before.state is RestartState.DEFERRED and before.id == step.id:
@@ -328,28 +294,30 @@ def case_again(
     return case
 
 
-def _places(
-    job: JobMonitor, blamed: str | None
-) -> tuple[tuple[PodAddress, ...], tuple[tuple[str, str], ...]]:
-    """Where the sidecars answer, the blamed pod's first; and who cannot be asked."""
-    places, unseen = [], []
+def _task(job: JobMonitor, id: str, token: str, blamed: str | None, **facts: Any) -> RestartTask:
+    """With the addresses of the sidecars, the blamed pod's first."""
+    places, unreachable = [], []
     for pod in job.facts.pods:
-        sight = job.pods.get(pod.uid)
-        if sight is None or not sight.address or not sight.port:
-            unseen.append((pod.name, "its sidecar has no address"))
+        view = job.pods.get(pod.uid)
+        if view is None or not view.address or not view.port:
+            unreachable.append((pod.name, "its sidecar has no address"))
             continue
-        places.append(PodAddress(pod.name, pod.uid, sight.address, sight.port))
+        places.append(PodAddress(pod.name, pod.uid, view.address, view.port))
     places.sort(key=lambda each: (each.pod != blamed, each.pod))
-    return tuple(places), tuple(unseen)
+    return RestartTask(
+        id=id, key=job.key, job=job.kube, token=token, pods=tuple(places),
+        unreachable=tuple(unreachable), nodes=job.facts.nodes,
+        blamed=next((each.uid for each in places if each.pod == blamed), ""), **facts,
+    )  # fmt: skip
 
 
 def _all_act(job: JobMonitor, waiting: frozenset[str]) -> bool:
-    """Every wrapper acts, and can be asked or waits already."""
+    """Every wrapper acts, and is reachable or waits already."""
     for pod in job.facts.pods:
         if pod.name in waiting:
-            continue  # who asks acts
-        sight = job.pods.get(pod.uid)
-        wrapper = None if sight is None or sight.snapshot is None else sight.snapshot.wrapper
-        if sight is None or sight.problem or wrapper is None or wrapper.mode != _ACT:
+            continue  # only wrappers that act ask for an attempt
+        view = job.pods.get(pod.uid)
+        wrapper = None if view is None or view.snapshot is None else view.snapshot.wrapper
+        if view is None or view.problem or wrapper is None or wrapper.mode != _ACT:
             return False
     return bool(job.facts.pods)

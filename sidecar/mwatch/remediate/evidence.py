@@ -52,7 +52,7 @@ class EvidenceStore:
             reason = f"before {task.action.value}: {task.reason}"
             return collect(
                 task.pods, task.token, reason, folder,
-                seconds=self._seconds, unreachable=task.unseen,
+                seconds=self._seconds, unreachable=task.unreachable,
             )  # fmt: skip
 
         seconds = self._seconds + _FOLDER_SECONDS
@@ -109,7 +109,9 @@ def collect(
             write_private(folder / MANIFEST, text.encode())
         except OSError as error:
             listed.append(f"{MANIFEST}: {error.strerror}")
-    return SavedEvidence("" if folder is None else str(folder), _files(states), _shortened(listed))
+    if len(listed) > _MAX_NAMED:
+        listed[_MAX_NAMED:] = [f"and {len(listed) - _MAX_NAMED} more"]
+    return SavedEvidence("" if folder is None else str(folder), _files(states), tuple(listed))
 
 
 class _Collector:
@@ -182,11 +184,6 @@ def _files(states: Mapping[str, str]) -> tuple[str, ...]:
     names = sorted(f"{pod}.tgz" for pod, state in states.items() if state == _DOWNLOADED)
     inside = sum(state == _IN_POD for state in states.values())
     return (*names[:_MAX_NAMED], *([f"{inside} bundles in their pods"] if inside else []))
-
-
-def _shortened(missing: list[str]) -> tuple[str, ...]:
-    more = len(missing) - _MAX_NAMED
-    return (*missing[:_MAX_NAMED], *([f"and {more} more"] if more > 0 else []))
 
 
 def evidence_folder(root: Path | None, job: str, id: str) -> Path | None:

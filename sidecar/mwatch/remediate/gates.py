@@ -1,17 +1,15 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What holds a due action back, whatever the plan would say: gates, common causes, the breaker.
+"""Reasons to hold back a due action: gates, common causes, and the limit of parallel restarts.
 
-A person's own restart passes all gates but the leader's and the one that wants a fresh view.
+A person's own restart needs only the leader and a fresh view.
 
 Common cause: jobs that stall together and share a node, a switch, a volume or a zone. Restarting
-all of them would cost each its way back, and the storage or the switch would still be ill. What
-they share is read from the cluster; that they stalled *because* of it is a guess, so it needs
-several of them, close in time, and a good part of all that share the thing: two of fifty jobs on
-one volume are chance. An episode is reported when it begins and when it ends.
+them costs each its startup, and the storage or the switch would still be broken. That the shared
+part is the cause is a guess, so it needs several jobs, close in time, and a good share of all jobs
+on that part: two of fifty jobs on one volume are chance.
 
-The breaker: so many gang restarts at a time, the others wait in a line. It counts what its caller
-passes; a restart that a person does by hand it cannot know.
+The breaker limits gang restarts at a time; other jobs wait in a queue.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
 
 STALLS = frozenset({Cause.HANG, Cause.FABRIC, Cause.STORAGE, Cause.LOST_POD, Cause.KILLED})
 _RANK = ("node", "switch", "volume", "storage class", "zone")
-"""From the narrowest: where several things are shared, that one is named."""
+"""From the narrowest, which is named if jobs share several parts."""
 
 
 class SharedPart(NamedTuple):
@@ -60,7 +58,7 @@ class Stalled(NamedTuple):
 
 
 class AffectedJobs(NamedTuple):
-    thing: SharedPart
+    part: SharedPart
     keys: tuple[str, ...]
     since: float
 
@@ -71,7 +69,7 @@ class CommonCauseRule(NamedTuple):
     share: float
 
 
-def things_of(
+def parts_of(
     job: KubeJob,
     pods: Iterable[KubePod],
     nodes: Iterable[KubeNode],
@@ -79,7 +77,7 @@ def things_of(
     switch_labels: Sequence[str],
     classes: Mapping[str, str],
 ) -> frozenset[SharedPart]:
-    """What the job stands on. `classes`: the storage class of each claim, where that is known."""
+    """What the job depends on. `classes`: the storage class of each claim, if known."""
     on = {pod.node for pod in pods if pod.node}
     found = {SharedPart("node", name) for name in on}
     for node in nodes:
@@ -111,26 +109,25 @@ def _volumes(job: KubeJob) -> set[SharedPart]:
 
 
 def common(
-    stalled: Iterable[Stalled], things: Mapping[str, frozenset[SharedPart]], rule: CommonCauseRule
+    stalled: Iterable[Stalled], parts: Mapping[str, frozenset[SharedPart]], rule: CommonCauseRule
 ) -> list[AffectedJobs]:
-    """`things`: of all watched jobs, by key, healthy ones too. A job is in one group at most."""
-    sharing = Counter(thing for each in things.values() for thing in each)
+    """`parts`: of all watched jobs, by key, also healthy ones. A job is in one group at most."""
+    sharing = Counter(part for each in parts.values() for part in each)
     on: dict[SharedPart, list[Stalled]] = defaultdict(list)
     for each in stalled:
-        for thing in things.get(each.key, ()):
-            on[thing].append(each)
+        for part in parts.get(each.key, ()):
+            on[part].append(each)
     found = []
-    for thing, jobs in on.items():
+    for part, jobs in on.items():
         together = _together(jobs, rule.seconds)
-        if len(together) >= max(rule.least, rule.share * sharing[thing]):
+        if len(together) >= max(rule.least, rule.share * sharing[part]):
             keys = tuple(sorted(each.key for each in together))
-            found.append(AffectedJobs(thing, keys, min(each.since for each in together)))
-    found.sort(key=lambda each: (-len(each.keys), _RANK.index(each.thing.kind), each.thing.name))
-    return _apart(found, rule.least)
+            found.append(AffectedJobs(part, keys, min(each.since for each in together)))
+    found.sort(key=lambda each: (-len(each.keys), _RANK.index(each.part.kind), each.part.name))
+    return _disjoint(found, rule.least)
 
 
 def _together(jobs: list[Stalled], seconds: float) -> list[Stalled]:
-    """The most that stalled within the window."""
     order = sorted(jobs, key=lambda each: each.since)
     best: list[Stalled] = []
     for index, first in enumerate(order):
@@ -139,7 +136,7 @@ def _together(jobs: list[Stalled], seconds: float) -> list[Stalled]:
     return best
 
 
-def _apart(groups: list[AffectedJobs], least: int) -> list[AffectedJobs]:
+def _disjoint(groups: list[AffectedJobs], least: int) -> list[AffectedJobs]:
     taken: set[str] = set()
     kept = []
     for group in groups:
@@ -160,6 +157,8 @@ class Episode(NamedTuple):
 
 
 class CommonCauses:
+    """The open episodes; each is reported when it begins and when it ends."""
+
     def __init__(self, settings: FleetSettings) -> None:
         self._settings = settings
         self._rule = CommonCauseRule(
@@ -177,20 +176,20 @@ class CommonCauses:
         self.wants_classes = len(stalled) >= self._rule.least
         groups = self._groups(jobs, stalled) if self.wants_classes else []
         for group in groups:
-            known = self._open.get(group.thing) or self._begin(group, now)
-            self._open[group.thing] = known._replace(group=group)
-        there = {each.thing for each in groups}
-        for thing in [each for each in self._open if each not in there]:
-            ended = self._open.pop(thing)
+            known = self._open.get(group.part) or self._begin(group, now)
+            self._open[group.part] = known._replace(group=group)
+        there = {each.part for each in groups}
+        for part in [each for each in self._open if each not in there]:
+            ended = self._open.pop(part)
             self._changed.append(ended._replace(cause=structs.replace(ended.cause, ended_at=now)))
 
     def changed(self) -> list[Episode]:
-        """Those that have begun or ended since this was asked."""
+        """Episodes that began or ended since the last call."""
         found, self._changed = list(self._changed), deque(maxlen=_MAX_CHANGED)
         return found
 
     def holding(self, key: str, now: float) -> Episode | None:
-        """The one that keeps this job from being restarted."""
+        """The episode that holds back this job."""
         for each in self._open.values():
             is_young = now - each.cause.at < self._settings.common_cause_hold_seconds
             if key in each.group.keys and is_young:
@@ -198,31 +197,30 @@ class CommonCauses:
         return None
 
     def _groups(self, jobs: Sequence[JobMonitor], stalled: list[Stalled]) -> list[AffectedJobs]:
-        things = {
-            job.key: things_of(
+        parts = {
+            job.key: parts_of(
                 job.kube, job.facts.pods, job.facts.nodes or (),
                 switch_labels=self._settings.switch_labels, classes=self.classes,
             )
             for job in jobs
         }  # fmt: skip
-        return common(stalled, things, self._rule)
+        return common(stalled, parts, self._rule)
 
     def _begin(self, group: AffectedJobs, now: float) -> Episode:
         self._number += 1
         id = bundle_id(now, self._number, WORD)
-        episode = Episode(CommonCause(id, now, str(group.thing), group.keys), group)
+        episode = Episode(CommonCause(id, now, str(group.part), group.keys), group)
         self._changed.append(episode)
         return episode
 
 
 def written(cause: CommonCause, book: LedgerData) -> LedgerData:
-    """With this one, once; the oldest give way."""
     others = tuple(each for each in book.common if each.id != cause.id)
     return replace(book, common=(*others, cause)[-MAX_COMMON:])
 
 
 def storage_classes(access: Access, namespace: str) -> dict[str, str]:
-    """By claim; empty where we may not see them."""
+    """By claim; empty if the controller may not list them."""
     try:
         claims = access.list(CLAIMS, namespace).objects
     except KubeError:
@@ -248,7 +246,7 @@ BACK_SECONDS = 60.0
 
 
 class HeldBy(StrEnum):
-    """What keeps a due action back; the refusals of a plan have reasons of their own (`Why`)."""
+    """Why a due action is held back; the refusal of a plan has its own `Reason`."""
 
     OBSERVE = "observe"
     PAUSE = "pause"
@@ -262,9 +260,9 @@ class HeldBy(StrEnum):
     LEDGER = "ledger"
     CLUSTER = "cluster"
     PODS = "pods"
-    """New pods take the place of lost ones, and have not asked for their attempt yet."""
+    """New pods have not asked for their attempt yet."""
     TOKEN = "token"
-    """The job's token is being made: without it there is no evidence."""
+    """Without the job's token there is no evidence."""
 
 
 class Gate(NamedTuple):
@@ -281,7 +279,6 @@ def gate(
     view_age: float | None,
     is_asked: bool,
 ) -> Gate | None:
-    """None: nothing does."""
     if view_age is None or view_age > settings.max_view_age_seconds:
         when = "never" if view_age is None else f"{view_age:.0f} s ago"
         return Gate(HeldBy.STALE_VIEW, f"the cluster was last seen {when}")
@@ -292,16 +289,15 @@ def _by_people(job: KubeJob, settings: FleetSettings, halt: Halt | None, now: fl
     if not settings.acting:
         return Gate(HeldBy.SWITCH, "acting is switched off in the fleet's settings")
     if halt is not None and halt.holds(now):
-        words = f"all acting is stopped{_until(halt.until)} by {halt.who}: {halt.why}"
-        return Gate(HeldBy.HALT, words)
+        text = f"all acting is stopped{_until(halt.until)} by {halt.who}: {halt.why}"
+        return Gate(HeldBy.HALT, text)
     pause = pause_of(job, now)
     if pause is not None:
         return Gate(HeldBy.PAUSE, f"paused{_until(pause.until)} by {pause.words}")
     window = settings.maintained(now)
     if window is not None:
-        return Gate(
-            HeldBy.MAINTENANCE, f"in a maintenance window: {window.why or 'no reason given'}"
-        )
+        why = window.why or "no reason given"
+        return Gate(HeldBy.MAINTENANCE, f"in a maintenance window: {why}")
     return None
 
 
@@ -314,14 +310,14 @@ def stalled_together(episode: Episode | None) -> Gate | None:
 
 
 def not_back(job: JobMonitor, since: float, waiting: Collection[str], now: float) -> Gate | None:
-    """A gang that lost pods is restarted when the wrappers of the new ones wait: then they need
-    not be replaced once more. `since`: from when on all pods run."""
+    """A gang that lost pods is restarted once the wrappers of the new pods wait, so that these need
+    not be replaced again. `since`: when all pods were running."""
     if not job.is_broken or now - since >= BACK_SECONDS:
         return None
     for each in job.pods.values():
         wrapper = None if each.snapshot is None else each.snapshot.wrapper
         if wrapper is None and each.pod.name not in waiting:
-            return Gate(HeldBy.PODS, f"{each.pod.name} runs, and has not asked for its attempt yet")
+            return Gate(HeldBy.PODS, f"{each.pod.name} has not asked for its attempt yet")
     return None
 
 
@@ -335,13 +331,12 @@ class Waiting(NamedTuple):
     key: str
     due_at: float
     is_asked: bool = False
-    """By a person, who does not wait in the line; but those after do wait for it."""
+    """By a person: it skips the queue, but counts as busy."""
 
 
 class Admitted(NamedTuple):
     now: tuple[str, ...]
     line: tuple[str, ...]
-    """The first of them is next."""
 
 
 def admit(waiting: Iterable[Waiting], busy: Collection[str], most: int) -> Admitted:

@@ -1,14 +1,13 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Carries out what was decided about jobs: each decision once, or held back with a reason.
+"""Carries out the decisions about jobs: each once, or held back with a reason.
 
-The loop that owns the engines calls `look`; what takes time is done by workers. A due action goes
-through the gates (leader, fresh view, people, maintenance, common cause, breaker), then fresh facts
-and evidence are taken, and only what is still due after that is written to the ledger and done. A
-controller that starts, or becomes the leader, goes on with what the ledger holds. How far a restart
-is, and what may happen next: `mwatch.model.kube.restart_state`.
-
-An error of ours about one job holds up no other job: errors are raised at the end of a look.
+The controller's loop calls `look`; slow work runs in threads. A due action passes gates: leader,
+fresh view, people, maintenance, common cause, breaker. Then fresh facts and evidence are gathered,
+and only an action that is still due is written to the ledger and carried out. A controller that
+starts or becomes the leader continues the restarts in the ledger. States and transitions are in
+`mwatch.model.kube.restart_state`. An exception about one job does not affect other jobs: it is
+raised at the end of `look`.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ from mwatch.remediate.case import (
     is_same,
     ledger_update,
     name_of,
+    requested_decision,
     take_done,
     taken_up,
     task_of,
-    wished,
 )
 from mwatch.remediate.evidence import EvidenceStore
 from mwatch.remediate.gates import (
@@ -78,7 +77,6 @@ class Remediation:
     """The interface to the controller's loop; this base class only observes."""
 
     ledger_errors: int = 0
-    """Reads and writes of the ledger that failed."""
 
     def look(self, jobs: Sequence[JobMonitor], now: float) -> None:
         """Called once a second by the loop that owns the engines; never waits."""
@@ -113,8 +111,8 @@ class RemediationManager(Remediation):
         settings: FleetSettings,
         evidence: Path | None = None,
     ) -> None:
-        """`clock`: `runtime.clock.Clock.now`, seconds since 1970 that never jump. `evidence`: the
-        folder for bundles that were fetched from the pods."""
+        """`clock`: seconds since 1970 that never jump (`runtime.clock`). `evidence`: the folder for
+        bundles of the pods."""
         self._lease = lease
         self._settings = settings
         self._ledger = Ledger(access, namespace, clock=clock)
@@ -124,7 +122,7 @@ class RemediationManager(Remediation):
             may_act=lease.may_act, clock=clock,
             evidence=EvidenceStore(evidence, settings.evidence_seconds),
         )  # fmt: skip
-        # Evidence and steps hold a place for a while; a stop must not wait for them.
+        # A stop must not wait for evidence and steps, which occupy threads for a while.
         places = 2 * settings.max_restarts_at_once + settings.workers
         self._pool = ThreadPoolExecutor(places, "mwatch-restart")
         self._background = BackgroundJobs()
@@ -172,7 +170,7 @@ class RemediationManager(Remediation):
 
     @property
     def line(self) -> tuple[str, ...]:
-        """Jobs that wait for the breaker, the next one first."""
+        """Jobs that the breaker holds back, the next one first."""
         return self._board.line
 
     @property
@@ -188,7 +186,6 @@ class RemediationManager(Remediation):
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _consider(self, job: JobMonitor, now: float) -> None:
-        """Whether something is due, and what keeps it back."""
         entry = self._ledger.entry(job.key, job.kube.uid)
         self._bookkeeper.sync(job, entry, self.server.highest(job.key), now)
         case = self._cases.get(job.key)
@@ -197,36 +194,41 @@ class RemediationManager(Remediation):
         if entry.step is not None and entry.must_finish:
             self._take_up(job, entry, entry.step, now)
             return
-        wish = entry.request
-        decision = due(job, now) if wish is None else wished(job, wish)
+        request = entry.request
+        decision = due(job, now) if request is None else requested_decision(job, request)
         if decision is None:
             self._withdraw(job.key)
             return
-        if wish is None and job.kube.mode != "act":
+        if request is None and job.kube.mode != "act":
             self._withdraw(job.key)
             self._bookkeeper.would(job, decision, entry, now)
             return
-        self._hold(job, decision, wish, entry, now)
+        self._hold(job, decision, request, entry, now)
 
     def _hold(
         self,
         job: JobMonitor,
         decision: Decision,
-        wish: RestartRequest | None,
+        request: RestartRequest | None,
         entry: JobEntry,
         now: float,
     ) -> None:
         case = self._cases.get(job.key)
         is_held = case is not None and case.state is RestartState.HELD
-        if case is None or not is_held or not is_same(case.decision, decision) or case.wish != wish:
-            id = name_of(decision, entry, now) if wish is None else wish.id
+        if (
+            case is None
+            or not is_held
+            or not is_same(case.decision, decision)
+            or case.request != request
+        ):
+            id = name_of(decision, entry, now) if request is None else request.id
             self._cases[job.key] = case = RestartCase(
-                job.key, job.kube.uid, id, decision, now, now, wish
+                job.key, job.kube.uid, id, decision, now, now, request
             )
             case.move(RestartEvent.DUE)
         case.decision = decision
         waiting = self.server.waiting(job.key, decision.attempt)
-        held = self._gated(job, wish, now) or not_back(job, case.due_at, waiting, now)
+        held = self._gated(job, request, now) or not_back(job, case.due_at, waiting, now)
         if held is not None:
             case.move(RestartEvent.REFUSED)
             case.held_by, case.text = held
@@ -235,27 +237,27 @@ class RemediationManager(Remediation):
             case.held_by = case.text = ""
         case.is_gated = held is not None
 
-    def _gated(self, job: JobMonitor, wish: RestartRequest | None, now: float) -> Gate | None:
+    def _gated(self, job: JobMonitor, request: RestartRequest | None, now: float) -> Gate | None:
         book = self._ledger.book
         found = gate(
             job.kube, self._settings, None if book is None else book.halt,
-            now=earlier(now), view_age=job.view_age_seconds, is_asked=wish is not None,
+            now=earlier(now), view_age=job.view_age_seconds, is_asked=request is not None,
         )  # fmt: skip
         if found is None and not self._bookkeeper.has_token(job.key, now):
             found = Gate(HeldBy.TOKEN, "the job's token is being made")
-        if found is not None or wish is not None:
+        if found is not None or request is not None:
             return found
         return stalled_together(self._common.holding(job.key, now))
 
     def _admit(self, now: float) -> None:
-        """Those that nothing else keeps back go, as many as the breaker lets."""
+        """Start the jobs that nothing else holds back, as many as the breaker allows."""
         free = [
             each
             for each in self._cases.values()
             if each.state is RestartState.HELD and not each.is_gated and each.retry_at <= now
         ]
         waiting = [
-            Waiting(each.key, each.due_at, bool(each.wish)) for each in free if each.is_restart
+            Waiting(each.key, each.due_at, bool(each.request)) for each in free if each.is_restart
         ]
         busy = {key for key, each in self._cases.items() if each.is_restart and each.is_running}
         busy |= self._board.recovering(self._jobs, self._ledger, now)
@@ -274,7 +276,7 @@ class RemediationManager(Remediation):
     def _prepare(self, case: RestartCase, now: float) -> None:
         job = self._jobs[case.key]
         task = task_of(
-            job, case.decision, case.id, is_asked=case.wish is not None,
+            job, case.decision, case.id, is_asked=case.request is not None,
             token=self._bookkeeper.tokens.get(job.key, ""), in_place=self._settings.in_place,
             waiting=self.server.waiting(job.key, case.decision.attempt),
         )  # fmt: skip
@@ -288,7 +290,7 @@ class RemediationManager(Remediation):
             return
         try:
             self._take(case, future.result(), now)
-        except Exception as error:  # one job's trouble must not stop the others
+        except Exception as error:  # a failure of one job must not stop the others
             self._failed(case, error, now)
 
     def _take(
@@ -301,7 +303,7 @@ class RemediationManager(Remediation):
             self._bookkeeper.refresh(now)
             if not result.is_done:
                 self._bookkeeper.undone(self._jobs.get(case.key), case)
-            del self._cases[case.key]  # the ledger has it
+            del self._cases[case.key]
             return
         task, found = result
         if isinstance(found, GangRefusal):
@@ -310,13 +312,13 @@ class RemediationManager(Remediation):
             self._enact(case, task, found, now)
 
     def _enact(self, case: RestartCase, task: RestartTask, ready: Prepared, now: float) -> None:
-        """It may have healed, or a person may have spoken, while evidence was saved."""
+        """Check everything again: much may have changed while evidence was saved."""
         job = self._jobs.get(case.key)
         if job is None or job.kube.uid != case.uid:
             self._withdraw(case.key)
             return
-        decision = due(job, now) if case.wish is None else wished(job, case.wish)
-        held = self._gated(job, case.wish, now)
+        decision = due(job, now) if case.request is None else requested_decision(job, case.request)
+        held = self._gated(job, case.request, now)
         if not self._lease.may_act():
             held = Gate(HeldBy.NOT_LEADER, "another controller leads")
         if held is not None:
@@ -336,13 +338,13 @@ class RemediationManager(Remediation):
         case.future = self._pool.submit(case.again)
 
     def _take_up(self, job: JobMonitor, entry: JobEntry, step: GangStep, now: float) -> None:
-        """Begun by another controller, by this one before it lost the Lease, or deferred."""
+        """Continue a deferred step, or one that was begun under an earlier Lease."""
         before = self._cases.get(job.key)
         is_deferred = before is not None and before.state is RestartState.DEFERRED
         if before is not None and is_deferred and now < before.retry_at:
             return
         if step.way is Method.IN_PLACE and not self._bookkeeper.has_token(job.key, now):
-            return  # without it every pod would refuse, and all would be replaced
+            return  # without a token every pod would refuse and be replaced
         task = taken_up(job, entry, step, self._bookkeeper.tokens.get(job.key, ""))
         case = case_again(job, step, task.reason, before, now)
         case.again = partial(self._worker.go_on, task, step, case.tried)
@@ -350,7 +352,7 @@ class RemediationManager(Remediation):
         self._cases[job.key] = case
 
     def _failed(self, case: RestartCase, error: Exception, now: float) -> None:
-        """Before it was written it is due again; what is in the ledger is gone on with."""
+        """A restart in the ledger will be continued; any other is due again."""
         if isinstance(error, DoneBefore):
             self._withdraw(case.key)
             return
@@ -371,7 +373,7 @@ class RemediationManager(Remediation):
         if not is_written:
             self._hold_back(case, RestartEvent.REFUSED, held_by, text, now)
             return
-        del self._cases[case.key]  # whoever leads takes it up, with fresh facts
+        del self._cases[case.key]  # the leader continues it with fresh facts
         if is_leader and (job := self._jobs.get(case.key)) is not None:
             case.held_by, case.text = held_by, text[:_MAX_TEXT]
             self._bookkeeper.held(job, case, now)
@@ -386,5 +388,5 @@ class RemediationManager(Remediation):
 
     def _withdraw(self, key: str) -> None:
         case = self._cases.pop(key, None)
-        if case is not None and case.state is not RestartState.DEFERRED:  # the ledger has that one
+        if case is not None and case.state is not RestartState.DEFERRED:  # it is in the ledger
             case.move(RestartEvent.WITHDRAWN)

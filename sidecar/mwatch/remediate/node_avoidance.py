@@ -1,16 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Sick nodes stay out of the next gang, where the fleet's settings ask for it, and for a while.
+"""Keeps a bad node out of the next gang for some hours: by the job's affinity, or by a cordon.
 
-What cannot be done is said and no reason not to restart. A StatefulSet replaces its pods when
-its template changes, so of it ended names are only dropped together with the next restart.
-
-Keep a sick node out of the next gang: by the job's own affinity, or by a cordon.
-
-Both are off unless asked for, capped, and end by themselves: until when is written beside them.
-Only a PyTorchJob outside of Kueue and a StatefulSet may have their template changed; Kueue,
-JobSet, Job and TrainJob do not take that, so there only a cordon helps, which needs rights to
-nodes. Neither moves a pod that is already there.
+Both are off by default, limited in number, and end at a time that is written next to them. Only the
+template of a StatefulSet or of a PyTorchJob outside Kueue can be changed; other jobs need a cordon,
+which needs rights to nodes. A StatefulSet replaces its pods when its template changes, so expired
+nodes are dropped from it only together with the next restart. Failures never prevent a restart.
 """
 
 from __future__ import annotations
@@ -38,7 +33,7 @@ class AvoidanceRefused(NamedTuple):
 
 
 def avoided(job: KubeJob, now: float) -> dict[str, float]:
-    """Nodes that the job keeps away from, each with the moment that this ends."""
+    """Nodes that the job avoids, each with the time that this ends."""
     try:
         kept = json.loads(job.annotations.get(AVOID, "{}"))
     except ValueError:
@@ -60,7 +55,7 @@ def can_avoid(job: KubeJob) -> bool:
 def avoid_patch(
     job: KubeJob, node: str | None, *, now: float, until: float, most: int = MAX_AVOIDED
 ) -> dict[str, Any] | AvoidanceRefused | None:
-    """The patch that adds `node` (None: only drops what has ended); None: nothing to change."""
+    """The patch that adds `node` and drops expired nodes; None: nothing to change."""
     if not can_avoid(job):
         return AvoidanceRefused(
             f"the template of this {job.kind.value} may not be changed: cordon the node"
@@ -73,11 +68,12 @@ def avoid_patch(
     before = job.annotations.get(AVOID)
     if not wanted and before is None:
         return None
-    words = json.dumps(wanted, sort_keys=True) if wanted else None
-    if words == before:
+    text = json.dumps(wanted, sort_keys=True) if wanted else None
+    if text == before:
         return None
-    about = {"uid": job.uid, "resourceVersion": job.resource_version, "annotations": {AVOID: words}}
-    return {"metadata": about, "spec": _spec(job, _ours(job), sorted(wanted))}
+    about = {"uid": job.uid, "resourceVersion": job.resource_version, "annotations": {AVOID: text}}
+    ours = set(avoided(job, float("-inf")))  # of earlier patches, expired or not
+    return {"metadata": about, "spec": _spec(job, ours, sorted(wanted))}
 
 
 def keep_off(access: Access, job: KubeJob, patch: Mapping[str, Any]) -> bool:
@@ -88,7 +84,7 @@ def keep_off(access: Access, job: KubeJob, patch: Mapping[str, Any]) -> bool:
 def cordon(
     access: Access, nodes: Iterable[KubeNode], name: str, *, until: float, why: str, most: int
 ) -> AvoidanceRefused | None:
-    """None: done. `most`: of all nodes that mwatch holds back at the same time."""
+    """None: done. `most`: nodes that mwatch may cordon at the same time."""
     known = {node.name: node for node in nodes}
     node = known.get(name)
     if node is None:
@@ -98,22 +94,19 @@ def cordon(
     held = sum(CORDONED_UNTIL in each.annotations for each in known.values())
     if held >= most:
         return AvoidanceRefused(f"mwatch holds {held} nodes back already, which is the limit")
-    words = {CORDONED_UNTIL: f"{until:.0f}", CORDONED_FOR: why[:200]}
-    return _node_patch(access, node, {"unschedulable": True}, words)
+    annotations = {CORDONED_UNTIL: f"{until:.0f}", CORDONED_FOR: why[:200]}
+    return _node_patch(access, node, {"unschedulable": True}, annotations)
 
 
 def expired(nodes: Iterable[KubeNode], now: float) -> list[KubeNode]:
-    """Nodes that mwatch has cordoned, and that may be used again."""
-    found = []
-    for node in nodes:
-        until = node.annotations.get(CORDONED_UNTIL)
-        if until is not None and (not until.isdigit() or float(until) <= now):
-            found.append(node)
-    return found
+    cordoned = [(node, node.annotations.get(CORDONED_UNTIL)) for node in nodes]
+    return [
+        node for node, until in cordoned
+        if until is not None and (not until.isdigit() or float(until) <= now)
+    ]  # fmt: skip
 
 
 def uncordon(access: Access, node: KubeNode) -> AvoidanceRefused | None:
-    """Only what mwatch has cordoned."""
     if CORDONED_UNTIL not in node.annotations:
         return AvoidanceRefused(f"{node.name} was not cordoned by mwatch")
     return _node_patch(
@@ -122,20 +115,13 @@ def uncordon(access: Access, node: KubeNode) -> AvoidanceRefused | None:
 
 
 def _node_patch(
-    access: Access, node: KubeNode, spec: Mapping[str, Any], words: Mapping[str, str | None]
+    access: Access, node: KubeNode, spec: Mapping[str, Any], annotations: Mapping[str, str | None]
 ) -> AvoidanceRefused | None:
-    about = {"resourceVersion": node.resource_version, "annotations": dict(words)}
-    answer = access.patch(NODES, None, node.name, {"metadata": about, "spec": dict(spec)})
-    return (
-        None
-        if answer.is_ok
-        else AvoidanceRefused(f"{node.name} has changed meanwhile: {answer.text}")
-    )
-
-
-def _ours(job: KubeJob) -> set[str]:
-    """What an earlier patch has put there, ended or not."""
-    return set(avoided(job, float("-inf")))
+    about = {"resourceVersion": node.resource_version, "annotations": annotations}
+    answer = access.patch(NODES, None, node.name, {"metadata": about, "spec": spec})
+    if answer.is_ok:
+        return None
+    return AvoidanceRefused(f"{node.name} has changed meanwhile: {answer.text}")
 
 
 def _spec(job: KubeJob, before: set[str], wanted: list[str]) -> dict[str, Any]:
@@ -149,12 +135,12 @@ def _spec(job: KubeJob, before: set[str], wanted: list[str]) -> dict[str, Any]:
 
 
 def _affinity(template: Object, before: set[str], wanted: list[str]) -> dict[str, Any]:
-    """Each term of the node affinity is one way to be placed: none of them may lead there."""
+    """A pod is placed by any term of the node affinity, so each term must exclude the nodes."""
     key = "requiredDuringSchedulingIgnoredDuringExecution"
     required = mapping(template, "spec", "affinity", "nodeAffinity", key)
     terms = [_term(each, before, wanted) for each in items(required, "nodeSelectorTerms") or [{}]]
     terms = [term for term in terms if term]
-    # A merge patch leaves the rest of the affinity as it is.
+    # A merge patch keeps the rest of the affinity.
     return {"nodeAffinity": {key: {"nodeSelectorTerms": terms} if terms else None}}
 
 
@@ -176,29 +162,29 @@ _TRIES = 5
 
 
 def keep_out(access: Access, task: RestartTask, settings: FleetSettings, now: float) -> list[str]:
-    """What was done, or why not, in words."""
+    """Return what was done, or why not, for the Event."""
     if not task.avoid or settings.keep_node_out == "off":
         return []
     until = now + settings.avoid_hours * _HOUR
     try:
         if settings.keep_node_out == "cordon":
-            said = cordon(
+            refused = cordon(
                 access, task.nodes or (), task.avoid, until=until,
                 why=task.reason, most=settings.max_avoided,
             )  # fmt: skip
         else:
-            said = _avoid(access, task, settings, now, until)
+            refused = _avoid(access, task, settings, now, until)
     except KubeError as error:
-        said = AvoidanceRefused(str(error))
-    if said is not None:
-        return [f"{task.avoid} is not kept out: {said.text}"]
+        refused = AvoidanceRefused(str(error))
+    if refused is not None:
+        return [f"{task.avoid} is not kept out: {refused.text}"]
     return [f"{task.avoid} is kept out for {settings.avoid_hours:g} h"]
 
 
 def _avoid(
     access: Access, task: RestartTask, settings: FleetSettings, now: float, until: float
 ) -> AvoidanceRefused | None:
-    for _ in range(_TRIES):  # its operator writes into it whenever a pod changes
+    for _ in range(_TRIES):  # its operator updates it whenever a pod changes
         job = find_job(access, task.job.namespace, task.job.name, task.job.kind)
         if job is None or job.uid != task.job.uid:
             return AvoidanceRefused("the job is gone")
@@ -207,21 +193,17 @@ def _avoid(
             return patch
         if keep_off(access, job, patch):
             return None
-    return AvoidanceRefused("others change the job all the time")
+    return AvoidanceRefused("the job changes all the time")
 
 
 def let_in(
     access: Access, jobs: Iterable[KubeJob], nodes: Iterable[KubeNode] | None, now: float
 ) -> list[str]:
-    """What has ended is taken away: affinities of PyTorchJobs, and our cordons."""
+    """Remove expired affinities of PyTorchJobs and expired cordons; return the changed objects."""
     done = []
     for job in jobs:
         if job.kind is JobKind.PYTORCH_JOB and AVOID in job.annotations:
             patch = avoid_patch(job, None, now=now, until=now)
             if isinstance(patch, dict) and keep_off(access, job, patch):
-                done.append(f"{job.name} keeps away from fewer nodes")
-    held = [each for each in nodes or () if CORDONED_UNTIL in each.annotations]
-    for node in expired(held, now):
-        if uncordon(access, node) is None:
-            done.append(f"{node.name} is no longer cordoned")
-    return done
+                done.append(job.name)
+    return done + [each.name for each in expired(nodes or (), now) if not uncordon(access, each)]

@@ -1,61 +1,74 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""How the remediation of each job stands: for `/v1/jobs` and the metrics, and for its wrappers.
+"""The status of remediation of each job, for `/v1/jobs`, the metrics and the wrappers.
 
-Both come from one state: the ledger's where a restart has to be finished, else the one of the case
-that this controller works on, else that of the last restart.
+There is one state: the ledger's while a restart must be finished, else that of the current case,
+else that of the last restart. The state of an order is read from job and ledger alone, so it is
+known after a restart of the controller too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec import structs
 
 from mwatch.config.fleet import FleetSettings
 from mwatch.kube.ledger import Ledger, same_job
-from mwatch.model.decision import Action
+from mwatch.model.decision import Act, Action
 from mwatch.model.finding import Cause
+from mwatch.model.incident import IncidentRecord
 from mwatch.model.kube.gang import Reason
 from mwatch.model.kube.job import pause_of
 from mwatch.model.kube.ledger import Halt, JobEntry, LedgerData
-from mwatch.model.kube.restart_state import RULES, RestartState, WrapperAnswer, doing
-from mwatch.remediate.attempt_server import AttemptServer, JobStanding
+from mwatch.model.kube.restart_state import (
+    RULES,
+    RestartEvent,
+    RestartState,
+    WrapperAnswer,
+    can,
+    doing,
+)
+from mwatch.remediate.attempt_server import AttemptServer, Highest, JobStanding
 from mwatch.remediate.case import RestartCase, due
 from mwatch.remediate.gates import CommonCauses, HeldBy
-from mwatch.remediate.restart_order import is_fulfilled, is_recovering
 
 if TYPE_CHECKING:
     from mwatch.fleet.job_monitor import JobMonitor
+
+
+_LATER_SECONDS = 3.0
+"""The age of a sidecar's report, which it takes once a second, and a little more."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemediationStatus:
     state: RestartState = RestartState.NONE
     text: str = ""
-    """One line for people."""
     since: float | None = None
     action: str = ""
-    """`restart` or `stop`: under way, or kept back."""
+    """`restart` or `stop`: under way, or held back."""
     held_by: str = ""
-    """A word of HeldBy, or of a plan's refusal."""
+    """A HeldBy, or the Reason of a plan's refusal."""
     incident: str = ""
     way: str = ""
     """How: in-place, delete-pods, suspend-resume, fail-one."""
     queue_place: int | None = None
-    """From 1 on, where the breaker keeps it back."""
+    """From 1, if the breaker holds it back."""
     shared: str = ""
-    """What the jobs of a common cause have in common."""
+    """The shared part of a common cause."""
     paused_until: float | None = None
     is_paused: bool = False
     pause_text: str = ""
-    """Who and why."""
+    """Person and reason."""
     next_attempt: int | None = None
-    """The number that wrappers are given."""
+    """The number in the order for the wrappers."""
     resume_from: int | None = None
     not_before: float | None = None
     last: str = ""
-    """What was done last, or would have been."""
+    """The last note in the ledger."""
 
     @property
     def doing(self) -> str:
@@ -81,7 +94,7 @@ _FOR_GOOD = frozenset(
         Reason.WRAPPERS_OBSERVE,
     }
 )  # fmt: skip
-"""Refusals that do not pass by themselves: a trainer does not wait for such a restart."""
+"""Refusals that do not pass by themselves: wrappers do not wait for such a restart."""
 
 
 class TickState(NamedTuple):
@@ -93,7 +106,7 @@ class TickState(NamedTuple):
 
 
 def current(entry: JobEntry, case: RestartCase | None) -> RestartState:
-    """What has to be finished is as far as the ledger says, whatever else is due."""
+    """The ledger's state for a restart that must be finished."""
     is_deferred = case is not None and case.state is RestartState.DEFERRED
     if entry.must_finish and not is_deferred:
         return entry.state
@@ -118,11 +131,11 @@ class StatusBoard:
             states[job.key] = state
             standings[job.key] = self._standing(job, entry, state, tokens.get(job.key))
         self.states = states
-        # Before the first look into the ledger nobody knows what was ordered.
+        # Before the first read of the ledger the orders are not known.
         self._server.post(standings if moment.book is not None else {})
 
     def recovering(self, jobs: Mapping[str, JobMonitor], ledger: Ledger, now: float) -> set[str]:
-        """Restarted, and not training again yet."""
+        """Jobs that were restarted and do not train yet."""
         found = set()
         for key, job in jobs.items():
             entry = ledger.entry(key, job.kube.uid)
@@ -145,7 +158,7 @@ class StatusBoard:
             state, text, held_by = RestartState.HELD, "another controller leads", HeldBy.NOT_LEADER
         elif entry.start is not None and self._is_recovering(job, entry, now):
             since = entry.start.not_before
-        elif state is RestartState.RELEASED:  # it takes too long, and holds up no other restart
+        elif state is RestartState.RELEASED:  # too long ago to hold up other restarts
             state = RestartState.NONE
         episode = moment.common.holding(job.key, now)
         last = entry.notes[-1] if entry.notes else None
@@ -170,7 +183,7 @@ class StatusBoard:
         self, job: JobMonitor, entry: JobEntry, status: RemediationStatus, token: str | None
     ) -> JobStanding:
         decision = None if job.assessment is None else job.assessment.decision
-        # A gang that somebody took pods of is restarted when its new ones are there.
+        # A gang that lost pods is restarted once its new pods are there.
         is_broken = job.is_broken and job.engine.record.of_attempt(job.attempt) is None
         wants = is_broken or (decision is not None and decision.action is not Action.NONE)
         is_alone = (
@@ -199,10 +212,91 @@ class StatusBoard:
 
 
 def _begun(job: JobMonitor) -> int:
-    """The newest attempt that a wrapper of these very pods has begun; 0: they are all new."""
+    """The newest attempt that a wrapper of the current pods has begun; 0: all are new."""
     wrappers = (each.snapshot.wrapper for each in job.pods.values() if each.snapshot is not None)
     return max((each.attempt for each in wrappers if each is not None), default=0)
 
 
 def _paused(text: str, halt: Halt | None) -> str:
     return text if halt is None else f"all jobs, by {halt.who}: {halt.why}"
+
+
+def is_fulfilled(job: JobMonitor, entry: JobEntry) -> bool:
+    """The ordered attempt trains: a wrapper that asks from now on does not belong to its gang."""
+    start = entry.start
+    if start is None or entry.state is not RestartState.RELEASED:
+        return False
+    attempt = job.engine.job.attempt
+    has_trained = attempt.number == start.attempt and attempt.iteration is not None
+    return has_trained or attempt.number > start.attempt
+
+
+def number_is_taken(job: JobMonitor, entry: JobEntry, reported: Highest, now: float) -> bool:
+    """The attempt number of the order was used before: node 0 cannot follow it. `reported`: the
+    highest attempt that a wrapper found on the volume. All pods must have reported since then that
+    they began nothing: otherwise the gang may have followed the order."""
+    start = entry.start
+    if start is None or entry.state is not RestartState.RELEASED:
+        return False
+    if reported.attempt < start.attempt:
+        return False
+    seen = job.seen(now)
+    if any((each.answered_at or 0.0) < reported.since + _LATER_SECONDS for each in seen.answering):
+        return False
+    wrappers = [each.snapshot.wrapper for each in seen.answering if each.snapshot is not None]
+    is_all = not seen.silent and len(wrappers) >= job.kube.pods_wanted
+    has_begun = any(each is not None and each.attempt >= start.attempt for each in wrappers)
+    return is_all and not has_begun and job.attempt < start.attempt
+
+
+def reissue(entry: JobEntry, reported: int) -> JobEntry:
+    """With a free number. An order that forbids no checkpoint is dropped instead: the wrappers' own
+    rule has the same effect."""
+    start = entry.start
+    if start is None or reported < start.attempt or not can(entry.state, RestartEvent.REISSUED):
+        return entry
+    if start.rollbacks or start.from_beginning or start.quarantine is not None:
+        number, entry = reported + 1, entry.moved(RestartEvent.REISSUED)
+        return replace(entry, start=structs.replace(start, attempt=number), attempt=number)
+    return replace(entry.fulfilled(), attempt=max(entry.attempt, reported))
+
+
+def only_observed(act: Act, entry: JobEntry) -> bool:
+    """Recorded in mode observe, and never carried out."""
+    about = [each for each in entry.incidents
+             if each.attempt == act.attempt and each.action is act.action]  # fmt: skip
+    return bool(about) and not any(each.is_carried_out for each in about)
+
+
+def was_done(entry: JobEntry, attempt: int, id: str) -> bool:
+    """That attempt was acted on by another step."""
+    if entry.step is not None and entry.step.id == id:
+        return False
+    return any(each.attempt == attempt and not only_observed(each, entry) for each in entry.acts)
+
+
+def is_recovering(entry: JobEntry, now: float, seconds: float) -> bool:
+    start = entry.start
+    if start is None or start.not_before is None or entry.state is not RestartState.RELEASED:
+        return False
+    return now - start.not_before < seconds
+
+
+def first_new(job: JobMonitor, entry: JobEntry, now: float) -> IncidentRecord | None:
+    """The record of the last restart, once training has passed its earlier iteration."""
+    record = entry.incidents[-1] if entry.incidents else None
+    if record is None or not record.is_carried_out or record.action is not Action.RESTART:
+        return None
+    if record.times.first_new_iteration is not None or job.attempt <= record.attempt:
+        return None
+    act = next((each for each in entry.acts if each.attempt == record.attempt), None)
+    reached = -1 if act is None or act.iteration is None else act.iteration
+    now_at = job.engine.job.attempt.iteration
+    if now_at is None or now_at <= reached:
+        return None
+    lost = None
+    if record.resume_from is not None and reached >= record.resume_from:
+        lost = reached - record.resume_from
+    times = replace(record.times, first_new_iteration=now, closed=now)
+    world = job.engine.job.layout.world_size
+    return record.with_outcome(times, world_size=world, lost_iterations=lost)

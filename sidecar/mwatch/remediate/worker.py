@@ -1,23 +1,23 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What takes time, in a worker's thread: fresh facts and evidence first, then the act itself.
+"""The slow parts of a restart, in worker threads: fresh facts, evidence, then the action.
 
-Before the first change of a pod the ledger holds what is meant and the order for the wrappers; so
-another controller can go on from any point, and repeats nothing. The Lease is asked before each
-change. When the old gang is gone the wrappers may start, after a wait for those that remember it.
-The plan for a job is made from facts that were read just now.
+The ledger holds the plan and the order for the wrappers before the first pod changes, so another
+controller can continue from any point and repeats nothing. Every change requires the Lease. Once
+the old gang is gone, the wrappers may start after a wait for those that still remember it.
 
-In place no pod is replaced: every wrapper ends its trainer and asks for its next attempt. It is
-done when all wrappers wait for the answer, so no process of the old attempt is left when the first
-of the new one starts. If one pod refuses, or does not ask in time, the pods are replaced. Safe to
-repeat: a wrapper ends the attempt that is named, and once.
+In place, no pod is replaced: every wrapper ends its trainer and asks for its next attempt. When all
+wrappers wait, no process of the old attempt is left. If a pod refuses or does not ask in time, the
+pods are replaced. Safe to repeat: a wrapper ends the named attempt only, and once.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from mwatch.config.fleet import FleetSettings
 from mwatch.gang.plan import GangFacts, may_stop, plan
@@ -52,7 +52,7 @@ from mwatch.remediate.case import (
 from mwatch.remediate.evidence import EvidenceStore
 from mwatch.remediate.node_avoidance import keep_out
 from mwatch.remediate.pod_client import PodAddress, post
-from mwatch.remediate.restart_order import was_done
+from mwatch.remediate.status import was_done
 from mwatch.runtime.clock import earlier
 from mwatch.runtime.fanout import TimedOut, gather
 
@@ -64,7 +64,7 @@ def planned(
     now: float,
     unused: Collection[str] = (),
 ) -> GangPlan | GangRefusal:
-    """KubeError where the cluster cannot be seen. `unused`: pods in which nothing has run yet."""
+    """From facts read now; KubeError if they cannot be read. `unused`: pods that ran nothing."""
     job = find_job(access, task.job.namespace, task.job.name, task.job.kind)
     if job is None or job.uid != task.job.uid:
         return GangRefusal(Reason.DELETING, "the job is gone, or is another one by now")
@@ -88,11 +88,14 @@ def _facts(
 ) -> GangFacts:
     is_kept_out = bool(task.avoid) and settings.keep_node_out != "off"
     known = {each.uid for each in task.pods}
+    limits: tuple[KubeQuota, ...] | None = None
+    with suppress(NoPermission):
+        limits = quotas(access, job.namespace)
     return GangFacts(
         pods,
         0.0,
         nodes=task.nodes,
-        quotas=_quotas(access, job),
+        quotas=limits,
         workload=workload_for(access, job),
         can_in_place=task.can_in_place and known >= {pod.uid for pod in pods},
         avoid=frozenset({task.avoid}) if is_kept_out else frozenset(),
@@ -102,16 +105,9 @@ def _facts(
     )
 
 
-def _quotas(access: Access, job: KubeJob) -> tuple[KubeQuota, ...] | None:
-    try:
-        return quotas(access, job.namespace)
-    except NoPermission:
-        return None
-
-
 GRACE_SECONDS = 10.0
 COME_SECONDS = 45.0
-"""Until the last wrapper is back: the grace, the kill, and a question every few seconds."""
+"""Until the last wrapper asks: grace period, kill, and the wrapper's polling interval."""
 _ASK_SECONDS = 8.0
 _LOOK_SECONDS = 0.25
 _WORKERS = 64
@@ -122,7 +118,6 @@ def restart_in_place(
     token: str,
     *,
     attempt: int,
-    who: str,
     reason: str,
     waiting: Callable[[], Collection[str]],
     may_act: Callable[[], bool],
@@ -130,34 +125,30 @@ def restart_in_place(
     wait: Callable[[float], object],
     seconds: float = COME_SECONDS,
 ) -> str:
-    """`attempt`: the one that ends. `waiting`: pods whose wrapper waits for its next attempt.
-    Empty: all do; else why it was given up."""
+    """Return why it failed; empty: all wrappers wait. `attempt`: the one that ends. `waiting`: pods
+    whose wrapper waits for its next attempt."""
     until, there = clock() + seconds, set(waiting())
-    asked = [each for each in pods if each.pod not in there]
     body = {
-        "attempt": attempt,
-        "who": who,
-        "reason": reason[:400],
-        "evidence": False,
+        "attempt": attempt, "who": WHO, "reason": reason[:400], "evidence": False,
         "grace_seconds": GRACE_SECONDS,
-    }
+    }  # fmt: skip
 
-    def ask(where: PodAddress) -> str:
+    def ask(pod: PodAddress) -> str:
         if not may_act():
             return "no longer the leader"
-        reply = post(where, "/v1/restart", token, body, _ASK_SECONDS)
+        reply = post(pod, "/v1/restart", token, body, _ASK_SECONDS)
         running = reply.body.get("attempt")
         is_past = isinstance(running, int) and running > attempt
         is_over = reply.body.get("outcome") == "not-running"
         return "" if reply.status == 202 or is_past or is_over else reply.error
 
-    asks = {each.pod: (lambda each=each: ask(each)) for each in asked}
+    asks = {each.pod: partial(ask, each) for each in pods if each.pod not in there}
     for pod, problem in gather(asks, seconds=_ASK_SECONDS + 2.0, workers=_WORKERS).items():
         if problem:
             return f"{pod}: {problem.why if isinstance(problem, TimedOut) else problem}"
     while away := sorted({each.pod for each in pods} - set(waiting())):
         if clock() >= until or not may_act():
-            return f"{', '.join(away[:3])}: asked to restart in place, and not back in time"
+            return f"{', '.join(away[:3])}: did not restart in place in time"
         wait(_LOOK_SECONDS)
     return ""
 
@@ -168,7 +159,6 @@ WHO = "mwatch"
 _SLICE_SECONDS = 5.0
 _OLD_STOP_SECONDS = 600.0
 _OVER = frozenset({Reason.DELETING, Reason.FINISHED, Reason.SUSPENDED})
-"""There is no gang left that could be restarted."""
 
 
 class RestartWorker:
@@ -194,24 +184,21 @@ class RestartWorker:
         self._evidence = evidence
         self._gang = GangRestart(access, ledger, may_act=self._may, clock=clock, wait=self._wait)
         self.nodes: tuple[KubeNode, ...] | None = None
-        """As the loop last saw them."""
         self.closing = threading.Event()
 
     def prepare(self, task: RestartTask) -> Prepared | GangRefusal:
-        """Nothing is changed. KubeError where the cluster cannot be seen."""
+        """Changes nothing. KubeError if the cluster cannot be read."""
         wanted = self._plan(task)
         if isinstance(wanted, GangRefusal):
             return wanted
         if not task.token:
-            return Prepared(
-                wanted, SavedEvidence("", (), ("no pod could be asked: the job has no token",))
-            )
+            return Prepared(wanted, SavedEvidence("", (), ("no evidence: the job has no token",)))
         kept = self._evidence.save(task)
         again = self._plan(task)  # pods may have come and gone meanwhile
         return again if isinstance(again, GangRefusal) else Prepared(again, kept)
 
     def carry_out(self, task: RestartTask, ready: Prepared, update: LedgerUpdate) -> TaskResult:
-        """Safe to repeat with the same update. KubeError: to be repeated."""
+        """Safe to repeat with the same update, which a KubeError requires."""
         book = self._ledger.read()
         if book.halt is not None and book.halt.holds(earlier(self._clock())) and not task.is_asked:
             raise Halted(book.halt.why)
@@ -241,9 +228,8 @@ class RestartWorker:
         return work()
 
     def go_on(self, task: RestartTask, step: GangStep, tried: str = "") -> TaskResult:
-        """From the state that the ledger has; also of a step that another controller has begun.
-        What is done already must not be begun again. Deferred: to be called again later, with what
-        was tried; nobody waits for it here."""
+        """Continue from the ledger's state, also for a step of another controller. Deferred: call
+        this again later, with `tried`."""
         known = self._ledger.read().of(task.key).step
         if known is not None and known.id != step.id:
             return TaskResult(True, f"{known.id} has taken its place")
@@ -279,27 +265,27 @@ class RestartWorker:
         if isinstance(wanted, GangRefusal):
             if wanted.why in _OVER:
                 return self._gang.done(step, wanted.text)
-            # Some trainers have ended already: there is no way back, only later.
+            # Some trainers have ended already, so the restart must be finished later.
             raise Deferred(why, wanted)
         self._events.emit(task.job, RESTARTING, f"not in place: {why}; {wanted.way.value} instead")
         return self._gang.instead(step, wanted)
 
     def _away(self, task: RestartTask, step: GangStep, tried: str) -> str:
-        """Why not all wrappers wait for their attempt, after they were asked; empty: they do."""
+        """Why not all wrappers wait for their attempt; empty: they do."""
         lost = len(set(step.uids) - {each.uid for each in task.pods})
         if lost:
-            return f"{lost} of its pods cannot be asked"
+            return f"{lost} of its pods are unreachable"
         if tried:
             waiting = self._server.waiting(task.key, step.attempt)
             return "" if waiting >= {each.pod for each in task.pods} else tried
         return restart_in_place(
-            task.pods, task.token, attempt=step.attempt, who=WHO, reason=task.reason,
+            task.pods, task.token, attempt=step.attempt, reason=task.reason,
             waiting=lambda: self._server.waiting(task.key, step.attempt), may_act=self._may,
             clock=self._clock, wait=self._wait,
         )  # fmt: skip
 
     def _check(self, entry: JobEntry, task: RestartTask) -> None:
-        """A person may ask twice; an attempt is acted on once."""
+        """DoneBefore if the attempt was acted on; a person may restart it twice."""
         if not task.is_asked and was_done(entry, task.attempt, task.id):
             raise DoneBefore
 
@@ -319,7 +305,7 @@ class RestartWorker:
         return TaskResult(True, self._gang.done(step, "suspended").outcome)
 
     def _let_go(self, task: RestartTask, outcome: str) -> TaskResult:
-        """The wrappers may start, once all that remember the old gang have forgotten it."""
+        """Let the wrappers start, after the wait for those that remember the old gang."""
         count = max(task.job.pods_wanted, len(task.pods))
         wait = self._settings.rendezvous_wait_seconds if count > 1 else 0.0
         moment = self._clock() + wait
@@ -339,17 +325,14 @@ class RestartWorker:
         return TaskResult(True, outcome)
 
     def _annotate(self, task: RestartTask, start: NextStart) -> None:
-        """For people; wrappers ask the attempt server. A failure to write is no reason to stop."""
+        """For people only: wrappers ask the attempt server. Failures are ignored."""
         chosen = None if start.resume_from is None else str(start.resume_from)
         annotations = {ATTEMPT: str(start.attempt), RESUME_FROM: chosen}
         body = {"metadata": {"uid": task.job.uid, "annotations": annotations}}
         if self._may():
-            try:
-                job = task.job
-                resource = OF_KIND[job.kind]
+            job, resource = task.job, OF_KIND[task.job.kind]
+            with suppress(KubeError):
                 self._access.patch(resource, job.namespace, job.name, body, limits=ACTING)
-            except KubeError:
-                return
 
     def _plan(self, task: RestartTask) -> GangPlan | GangRefusal:
         unused = () if task.is_asked else self._server.unused(task.key, task.attempt)
@@ -368,7 +351,6 @@ def _written(entry: JobEntry, update: LedgerUpdate, task: RestartTask, now: floa
     incidents = tuple(each for each in entry.incidents if each.id != update.record.id)
     start = update.start
     note = LedgerNote(now, WHO, task.action.value, task.reason[:300])
-    wish = entry.request
     return replace(
         entry,
         acts=(*acts, update.act),
@@ -376,5 +358,5 @@ def _written(entry: JobEntry, update: LedgerUpdate, task: RestartTask, now: floa
         notes=(*entry.notes, note),
         attempt=entry.attempt if start is None else max(entry.attempt, start.attempt),
         start=start,
-        request=None if wish is not None and task.is_asked else wish,
+        request=None if task.is_asked else entry.request,
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 from mwatch.config import catalogue
 from mwatch.fleet.cluster_view import DeletedPodTracker, PodSeen
-from mwatch.fleet.job_monitor import JobMonitor, PodPlace
+from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.fleet.visibility import Polled
 from mwatch.model.decision import Decision
 from mwatch.model.event import Iteration
@@ -141,7 +141,7 @@ class Fleet:
         left = self._left().get(self.job.uid, ())
         facts = KubeFacts(self.now, self.job, self.job.name, tuple(self.kube.values()),
                           nodes=self.nodes, events=self.events, left=left)  # fmt: skip
-        places = {pod.uid: PodPlace(pod.ip, 9401) for pod in self.kube.values()}
+        places = {pod.uid: 9401 for pod in self.kube.values()}
         self.watch.see(facts, places, 1.0)
 
     def _left(self) -> dict[str, tuple[KubePod, ...]]:

@@ -18,7 +18,7 @@ import pytest
 
 from mwatch.config.fleet import FleetSettings
 from mwatch.engine.engine import Assessment
-from mwatch.fleet.job_monitor import JobMonitor, PodPlace
+from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.gang import restart as gang_restart
 from mwatch.gang.restart import ledger_key
 from mwatch.kube.errors import KubeError
@@ -272,7 +272,7 @@ class SimulatedController:
             return None  # the loop of the controller comes again
         gang, now = self.world.gang, self.world.now
         facts = KubeFacts(now, job, job.name, pods=pods)
-        self.watch.see(facts, {pod.uid: PodPlace("127.0.0.1", 1) for pod in pods}, 0.0)
+        self.watch.see(facts, {pod.uid: 1 for pod in pods}, 0.0)
         for pod in pods:
             running = self.stale_attempt or gang.running.get(pod.uid)
             self.watch.pods[pod.uid] = self.watch.pods[pod.uid]._replace(
