@@ -245,7 +245,7 @@ def write_bundle(report: JobReport, file: Path) -> str:
         with replacing(file, mode=0o600) as out:
             return _write(report, out, name)
     except OSError as error:
-        raise InputError(f"cannot write {file}: {error.strerror}") from error
+        raise InputError(f"cannot write {file}: {error.strerror}; name another file") from error
 
 
 def _write(report: JobReport, out: Any, name: str) -> str:

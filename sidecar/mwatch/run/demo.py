@@ -147,8 +147,8 @@ def demo(*, quick: bool, parent: Path, port: int | None, shows: bool, view: Make
     """Raise InputError if the small trainer is not installed. `quick`: only one training."""
     missing = [name for name in _NEEDED if not _is_there(name)]
     if missing:
-        fix = "pip install 'mwatch[demo]' (several gigabytes), or `make demo` in a checkout"
-        raise InputError(f"the demo needs {' and '.join(missing)}, not installed: {fix}")
+        fix = "run pip install 'mwatch[demo]' (several gigabytes), or `make demo` in a checkout"
+        raise InputError(f"the demo needs {' and '.join(missing)}, not installed; {fix}")
     began = time.monotonic()
     folders: list[RunFolder] = []
     rows: list[Row] = []

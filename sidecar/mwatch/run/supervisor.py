@@ -307,7 +307,7 @@ class LocalRun:
             left = [] if self._wrapper is None else self._wrapper.clear()
             if left:  # two attempts would overwrite each other's checkpoints
                 pids = ", ".join(map(str, left[:8]))
-                raise InputError(f"processes of the last attempt do not end (pid {pids})")
+                raise InputError(f"processes of the last attempt do not end: kill {pids}")
             self._next.order(restart.decision)
             self._start()
         except InputError as error:

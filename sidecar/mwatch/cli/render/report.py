@@ -8,7 +8,7 @@ next.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mwatch.cli.formats import action_text, clock, culprit_text, duration, place, share
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mwatch.diagnose.manifest import ManifestReport
     from mwatch.diagnose.report import JobReport
     from mwatch.model.checks import Problem
-    from mwatch.model.finding import Finding
+    from mwatch.model.finding import Evidence, Finding
     from mwatch.report.run_report import RunReport
 
 
@@ -67,7 +67,7 @@ def _facts(report: RunReport, evidence: int, others: int) -> Iterator[Line]:
     culprit = culprit_text(report.verdict.culprit)
     if culprit:
         yield from _row("culprit", culprit, 1)
-    yield from _evidence(report, evidence)
+    yield from _evidence(report.finding, evidence)
     yield from _row("mwatch", _action(report), 2)
     if report.decision.resume_reason:
         yield from _row("", report.decision.resume_reason, 2)
@@ -103,13 +103,13 @@ def _run(report: RunReport) -> str:
     return ", ".join(parts)
 
 
-def _evidence(report: RunReport, most: int) -> Iterator[Line]:
-    finding = report.finding
-    seen = finding.evidence if finding else ()
-    for index, each in enumerate(seen[:most]):
+def _evidence(
+    finding: Finding | None, most: int, stamp: Callable[[Evidence], str] = lambda each: ""
+) -> Iterator[Line]:
+    for index, each in enumerate((finding.evidence if finding else ())[:most]):
         label = "evidence" if index == 0 else ""
-        text = " ".join(each.text.split())
-        yield [(label.ljust(_LABEL), "cyan"), (place(each), "dim"), (f"  {text}", "")]
+        text = f"  {' '.join(each.text.split())}"
+        yield [(label.ljust(_LABEL), "cyan"), (f"{stamp(each)}{place(each)}", "dim"), (text, "")]
 
 
 def _action(report: RunReport) -> str:
@@ -304,11 +304,15 @@ def _job_head(job: JobReport) -> Iterator[Line]:
 
 
 def _job_facts(job: JobReport, evidence: int, others: int, checks: int) -> Iterator[Line]:
+    def stamp(each: Evidence) -> str:
+        at = job.history.time_of(each)
+        return "" if at is None else f"{clock(job.report, at, with_date=False)} "
+
     yield from _row("job", _state(job), 1)
     culprit = culprit_text(job.report.verdict.culprit)
     if culprit:
         yield from _row("culprit", culprit, 1)
-    yield from _job_evidence(job, evidence)
+    yield from _evidence(_lead(job), evidence, stamp)
     yield from _mwatch(job)
     yield from _other_findings(job.report, others)
     yield from _checks(job, checks)
@@ -337,16 +341,6 @@ def _state(job: JobReport) -> str:
     sidecars = f"{job.answering} sidecars and " if job.answering else ""
     read = f"{sidecars}{job.logs_read} logs read" + ("" if job.answering else ", no sidecar")
     return f"{', '.join(parts)}; {read}"
-
-
-def _job_evidence(job: JobReport, most: int) -> Iterator[Line]:
-    finding = _lead(job)
-    for index, each in enumerate((finding.evidence if finding else ())[:most]):
-        label = "evidence" if index == 0 else ""
-        at = job.history.time_of(each)
-        stamp = "" if at is None else f"{clock(job.report, at, with_date=False)} "
-        text = " ".join(each.text.split())
-        yield [(label.ljust(_LABEL), "cyan"), (f"{stamp}{place(each)}", "dim"), (f"  {text}", "")]
 
 
 def _lead(job: JobReport) -> Finding | None:
