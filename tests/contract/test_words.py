@@ -36,7 +36,7 @@ TEXTS = re.compile(
 KEYS = frozenset(["mend", "unseen", "said", "unknown/unseen-pods"])
 """Keys and values that programs read: they change with a deprecation, not here."""
 
-NAMES_LEFT = frozenset(f"mwatch/{name}" for name in ("report"))
+NAMES_LEFT = frozenset(f"mwatch/{name}" for name in ("report",))
 TEXTS_LEFT = frozenset(f"mwatch/{name}" for name in ("report",))
 
 
