@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Recorded logs of real runs: each folder of `corpus` holds a log and what must be read in it.
+"""Recorded logs of real runs: each folder of `corpus` holds a log and the expected events.
 
-`expect.json` names every event in one short line, in the order of the log's lines. A folder of
-several pods names them by file. What must be concluded is checked in `test_corpus_verdicts`.
+`expect.json` has one short line per event, in the order of the log. A folder of several pods names
+them by file. The verdicts are checked in `test_corpus_verdicts`.
 """
 
 from __future__ import annotations

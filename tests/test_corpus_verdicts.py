@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Recorded incidents are judged rightly: by the same code as `mwatch diagnose FOLDER`.
+"""Recorded incidents get the right verdict, by the same code as `mwatch diagnose FOLDER`.
 
 `verdict` in each `expect.json` was written by a person who read the log. A key that it does not
-name has no one answer.
+name has no single answer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Causes of Kubernetes, on what a real cluster said (see `tests/cluster/test_kube_causes.py`)."""
+"""Causes of Kubernetes, from objects of a real cluster (see
+`tests/cluster/test_kube_causes.py`)."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def causes(seen: KubeFacts) -> list[Cause]:
         Cause.SUSPENDED, Cause.DELETED_BY_USER,
     ],
 )  # fmt: skip
-def test_each_cause_is_told_from_what_a_cluster_said(cause: Cause) -> None:
+def test_each_cause_is_reported_from_what_a_cluster_stated(cause: Cause) -> None:
     (found,) = kube_causes(recorded(cause.value))
     assert found.cause is cause and found.detector == cause.value
     assert found.summary and found.fingerprint == f"kubernetes/{cause.value}"
@@ -90,8 +91,8 @@ def test_a_crash_loop_an_oom_and_an_eviction_for_memory_are_left_to_the_others()
 
 
 def disrupted(by: str, **more: object) -> KubePod:
-    said = {"type": "DisruptionTarget", "status": "True", "reason": by, "message": "so it is"}
-    return pod("train-0", deleting=True, status={"conditions": [said], **more})
+    output = {"type": "DisruptionTarget", "status": "True", "reason": by, "message": "so it is"}
+    return pod("train-0", deleting=True, status={"conditions": [output], **more})
 
 
 def test_a_pod_that_a_taint_drives_off_is_drained_or_lost_as_its_node_is() -> None:
@@ -145,11 +146,11 @@ def test_what_the_jobs_own_controller_deletes_no_person_has_deleted() -> None:
     assert causes(facts(None, here, left=(crashed, one))) == []
     suspended = replace(pytorch_job(), is_suspended=True)
     assert causes(facts(suspended, left=(one,))) == [Cause.SUSPENDED]
-    said = KubeEvent("PyTorchJob", "train", "job-uid", "SuccessfulDeletePod",
+    output = KubeEvent("PyTorchJob", "train", "job-uid", "SuccessfulDeletePod",
                      "Deleted pod: train-0", False, NOW, 1)  # fmt: skip
-    assert causes(facts(None, one, here, events=(said,))) == []
-    other = said._replace(text="Deleted pod: train-01")
-    before = said._replace(at=1_767_225_500.0)
+    assert causes(facts(None, one, here, events=(output,))) == []
+    other = output._replace(text="Deleted pod: train-01")
+    before = output._replace(at=1_767_225_500.0)
     assert causes(facts(None, one, here, events=(other, before))) == [Cause.DELETED_BY_USER]
 
 
@@ -189,15 +190,15 @@ def event(
 
 
 def test_a_mount_that_failed_and_then_went_well_is_history() -> None:
-    said = event("FailedMount", "timed out")
+    output = event("FailedMount", "timed out")
     waits = pod(phase="Pending")
-    assert causes(facts(None, waits, pod("train-1"), events=(said,))) == [Cause.VOLUME]
-    assert causes(facts(None, pod(), pod("train-1"), events=(said,))) == []
+    assert causes(facts(None, waits, pod("train-1"), events=(output,))) == [Cause.VOLUME]
+    assert causes(facts(None, pod(), pod("train-1"), events=(output,))) == []
     old = event("FailedMount", "timed out", age=3600.0)
     assert causes(facts(None, waits, pod("train-1"), events=(old,))) == []
 
 
 def test_a_quota_that_lets_no_pod_in_is_no_room() -> None:
-    said = event("FailedCreate", "pods is forbidden: exceeded quota: team", "PyTorchJob", "train")
-    assert causes(facts(None, pod(), events=(said,))) == [Cause.UNSCHEDULABLE]
-    assert causes(facts(None, pod(), pod("train-1"), events=(said,))) == []
+    output = event("FailedCreate", "pods is forbidden: exceeded quota: team", "PyTorchJob", "train")
+    assert causes(facts(None, pod(), events=(output,))) == [Cause.UNSCHEDULABLE]
+    assert causes(facts(None, pod(), pod("train-1"), events=(output,))) == []

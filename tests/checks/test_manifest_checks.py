@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Each check of a manifest: what makes it speak, and what comes near and does not."""
+"""Each check of a manifest: what triggers it, and what comes near and does not."""
 
 from __future__ import annotations
 
@@ -198,9 +198,9 @@ OTHERS = {
 @pytest.mark.parametrize(("check", "content"), FIRES, ids=[each[0] for each in FIRES])
 def test_it_speaks(check: str, content: dict[str, Any]) -> None:
     others = OTHERS["fires"] if check == "selector" else []
-    said = [each for each in found(content, *others) if each.check == check]
-    assert said, ids(content, *others)
-    for each in said:
+    output = [each for each in found(content, *others) if each.check == check]
+    assert output, ids(content, *others)
+    for each in output:
         assert each.what and each.fix and each.line is not None
         assert each.job.endswith("/gpt")
 
@@ -228,9 +228,9 @@ def test_the_worst_comes_first_and_names_its_line() -> None:
     assert first.line is not None and "backoffLimit" in lines[first.line - 1]
 
 
-def test_the_numbers_are_told() -> None:
-    (said,) = [each for each in found(job(pipeline_model_parallel_size="8"))]
-    assert said.what == "the world size 16 does not divide by TP 4 x PP 8 x CP 1 = 32"
+def test_the_numbers_are_reported() -> None:
+    (output,) = [each for each in found(job(pipeline_model_parallel_size="8"))]
+    assert output.what == "the world size 16 does not divide by TP 4 x PP 8 x CP 1 = 32"
     (batch,) = found(job(global_batch_size="511"))
     assert batch.what == "the global batch 511 does not divide by micro batch 1 x DP 2"
 
@@ -242,19 +242,19 @@ def test_a_field_that_no_policy_has_is_not_to_be_put_into_one() -> None:
     assert fixes["worldSize"].startswith("take it away")
 
 
-def test_an_elastic_job_that_is_no_megatron_is_not_told_of_layouts() -> None:
+def test_an_elastic_job_that_is_no_megatron_is_not_warned_of_layouts() -> None:
     content = change(elastic(1, 3), lambda it: it["spec"]["pytorchReplicaSpecs"].pop("Master"))
     container(content).update(command=["torchrun", "imagenet.py"], args=[])
-    (said,) = [each.what for each in found(content) if each.check == "elastic"]
-    assert "Megatron" not in said and "the first worker that succeeds ends the job" in said
+    (output,) = [each.what for each in found(content) if each.check == "elastic"]
+    assert "Megatron" not in output and "the first worker that succeeds ends the job" in output
 
 
 def test_bash_that_may_give_way_is_not_accused() -> None:
-    (said, *_) = [each.what for each in found(script(job(), f"cd /x && {TRAIN}"))]
-    assert "may stay process 1 (bash before 5.1 does)" in said
+    (output, *_) = [each.what for each in found(script(job(), f"cd /x && {TRAIN}"))]
+    assert "may stay process 1 (bash before 5.1 does)" in output
 
 
-def test_a_store_of_the_same_file_is_told() -> None:
+def test_a_store_of_the_same_file_is_reported() -> None:
     store = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "etcd"}}
-    (said,) = [each for each in found(elastic(2, 2, "etcd"), store)]
-    assert "the etcd at etcd (a Deployment of this file)" in said.what
+    (output,) = [each for each in found(elastic(2, 2, "etcd"), store)]
+    assert "the etcd at etcd (a Deployment of this file)" in output.what

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The 24 checks of a live job: what makes each speak, what does not, and when it cannot see."""
+"""The 24 checks of a live job: what triggers each, what does not, and when it cannot be made."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ WHOLE = StoredCheckpoint(40, "complete", None, 100 * GB, NOW - 60.0)
 BROKEN = StoredCheckpoint(50, "incomplete", "a shard is missing", 1, NOW - 30.0)
 SHARED = Mount("/data/run", "/data", "lustre", False, 900 * GB, 1000 * GB)
 VOLUME = PodFacts((DataFile("/data/a", 10, 5),), (SHARED,), "40")
-TOLD = JobProgress(
+REPORTED = JobProgress(
     iteration=45, total_iterations=1000, line_at=NOW - 2.0, line_seconds=1.0,
     line_pods=("gpt-worker-0",), read_pods=2, step_seconds=1.0, save_interval=10, attempts=1,
 )  # fmt: skip
@@ -70,7 +70,7 @@ def running(content: dict[str, Any] | None = None, *others: dict[str, Any], **mo
         "facts": facts,
         "workload": workload,
         "applied": workload,
-        "progress": TOLD,
+        "progress": REPORTED,
         "pods": {"gpt-master-0": VOLUME},
         "stored": StoredCheckpoints("/data/run", (WHOLE,)),
         "arguments": {"--save": "/data/run", "--load": "/data/run"},
@@ -165,10 +165,10 @@ SPEAKS: list[Case] = [
     (20, "reclaim", lambda: running(claims=(Claim("data", "azurelustre", "Delete"),))),
     (21, "pod-rendezvous-id", lambda: running(
         rendezvous={"gpt-master-0": "gpt-aaa", "gpt-worker-0": "gpt-bbb"})),
-    (22, "last-rank", lambda: running(progress=TOLD._replace(line_at=NOW - 900.0))),
-    (22, "last-rank", lambda: running(progress=TOLD._replace(line_at=None, iteration=None))),
+    (22, "last-rank", lambda: running(progress=REPORTED._replace(line_at=NOW - 900.0))),
+    (22, "last-rank", lambda: running(progress=REPORTED._replace(line_at=None, iteration=None))),
     (23, "random-start", lambda: running(
-        progress=TOLD._replace(random_start="will start from random", attempts=2))),
+        progress=REPORTED._replace(random_start="will start from random", attempts=2))),
     (24, "early-success", lambda: with_job(finished="Succeeded")),
 ]  # fmt: skip
 FINE: list[tuple[str, Callable[[], Running]]] = [
@@ -185,14 +185,14 @@ FINE: list[tuple[str, Callable[[], Running]]] = [
     ("tensorboard", lambda: running(job(tensorboard_dir="/data/tb"))),
     ("pod-rendezvous-id", lambda: running(rendezvous={"a": "x", "b": "x"})),
     ("last-rank", running),
-    ("last-rank", lambda: running(progress=TOLD._replace(line_at=None))),
+    ("last-rank", lambda: running(progress=REPORTED._replace(line_at=None))),
     ("random-start", lambda: running(
         stored=StoredCheckpoints("/data/run", ()),
-        progress=TOLD._replace(random_start="will start from random"))),
+        progress=REPORTED._replace(random_start="will start from random"))),
     ("early-success", running),
-    ("early-success", lambda: running(progress=TOLD._replace(is_done=True))),
+    ("early-success", lambda: running(progress=REPORTED._replace(is_done=True))),
 ]  # fmt: skip
-UNSEEN: list[tuple[str, Callable[[], Running]]] = [
+UNCHECKED: list[tuple[str, Callable[[], Running]]] = [
     ("sidecar-kept", lambda: running(kept=None)),
     ("data-files", lambda: running(pods={})),
     ("data-prefix", lambda: running(pods={})),
@@ -209,7 +209,7 @@ UNSEEN: list[tuple[str, Callable[[], Running]]] = [
     ("pod-rendezvous-id", lambda: with_pods(())),
     ("last-rank", lambda: running(progress=JobProgress())),
     ("last-rank", lambda: running(
-        progress=TOLD._replace(line_at=None, iteration=None, read_pods=1))),
+        progress=REPORTED._replace(line_at=None, iteration=None, read_pods=1))),
     ("random-start", lambda: running(progress=JobProgress())),
     ("early-success", lambda: replace(with_job(finished="Succeeded"), progress=JobProgress())),
     ("misplaced-policy", lambda: running(applied=None)),
@@ -222,7 +222,7 @@ def test_each_of_the_24_checks_of_the_reference_is_made_and_tested() -> None:
     assert {check for _, check, _ in SPEAKS} <= {each.id for each in ALL} | of_running
     assert of_running == {check for _, check, _ in SPEAKS} & of_running
     assert of_running == {check for check, _ in FINE}
-    assert of_running == {check for check, _ in UNSEEN} - {"misplaced-policy"}
+    assert of_running == {check for check, _ in UNCHECKED} - {"misplaced-policy"}
 
 
 def test_a_job_that_is_well_has_nothing_to_find() -> None:
@@ -243,14 +243,14 @@ def test_it_stays_quiet(check: str, case: Callable[[], Running]) -> None:
     assert one(case(), check).state is CheckState.FINE
 
 
-@pytest.mark.parametrize(("check", "case"), UNSEEN)
+@pytest.mark.parametrize(("check", "case"), UNCHECKED)
 def test_what_cannot_be_seen_is_not_taken_for_well(check: str, case: Callable[[], Running]) -> None:
     found = one(case(), check)
     assert found.state is CheckState.NOT_OBSERVABLE
     assert found.why
 
 
-def test_why_it_was_not_seen_is_told() -> None:
+def test_why_it_was_not_seen_is_reported() -> None:
     refused = "storageclasses is forbidden"
     found = one(running(claims=None, unavailable={"claims": refused}), "reclaim")
     assert found.why == refused

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The budget of restarts: its window, the backoff, and the guard against loops."""
+"""The restart budget: its window, the backoff, and the guard against loops."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_a_crash_after_which_training_goes_on_was_none(cause: Cause) -> None:
     assert decision.witnesses[-1].agrees is False
 
 
-def test_the_probe_too_tells_that_training_went_on() -> None:
+def test_the_probe_too_shows_that_training_went_on() -> None:
     built = running()
     built.attempt.ranks[0] = rank(0, 120, at=built.now + 30)
     assert decided(built, finding(Cause.OOM)).action is Action.NONE
@@ -60,8 +60,8 @@ def test_a_step_that_was_under_way_does_not_refute_a_crash() -> None:
 
 def test_an_incomplete_checkpoint_beside_a_running_job_is_no_reason_to_restart() -> None:
     built = running()
-    told = finding(Cause.CHECKPOINT, detector="checkpoint_incomplete")
-    assert decided(built, told).action is Action.NONE
+    reported = finding(Cause.CHECKPOINT, detector="checkpoint_incomplete")
+    assert decided(built, reported).action is Action.NONE
 
 
 def lost(*, silent: float, reason: str | None = "NodeLost") -> Job:
@@ -84,13 +84,13 @@ def test_a_pod_that_went_before_the_last_progress_was_of_another_time() -> None:
     assert hang(built).action is Action.NONE
 
 
-def test_the_late_news_of_a_lost_pod_does_not_end_the_next_attempt() -> None:
+def test_the_late_report_of_a_lost_pod_does_not_end_the_next_attempt() -> None:
     built = lost(silent=0)
-    told = finding(Cause.LOST_POD, since_time=built.now)
-    decision = decided(built, told)
+    reported = finding(Cause.LOST_POD, since_time=built.now)
+    decision = decided(built, reported)
     assert decision.act_at == built.now + 10
     built.attempt.line_at = built.now = built.now + 8
-    assert decided(built, told).action is Action.NONE
+    assert decided(built, reported).action is Action.NONE
 
 
 def test_a_pod_that_ended_well_before_the_others_is_no_death() -> None:

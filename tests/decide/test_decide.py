@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""One decision at a time: idempotent, withdrawn, and silent where nothing is wrong."""
+"""One decision at a time: idempotent, withdrawn when refuted, and none if nothing is wrong."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_deciding_changes_neither_the_job_nor_the_record() -> None:
     assert not done.acts
 
 
-def test_what_is_written_down_tells_how_far_the_attempt_got() -> None:
+def test_what_is_written_down_shows_how_far_the_attempt_got() -> None:
     built, done = died(350, number=2), record(act(1, 100))
     decision = decide(built, [finding(Cause.OOM)], done, Settings())
     written = record_action(done, decision, built, at=built.now)
@@ -95,15 +95,15 @@ def test_a_job_that_is_done_is_finished() -> None:
 )
 def test_an_exit_that_was_asked_for_is_a_normal_end(reason: str, cause: Cause) -> None:
     built = running(phase=JobPhase.STOPPING)
-    said = Exit(reason, 100, "exiting", None, None, "trainer.log", 9)
-    built.attempt.exit = ExitSeen(built.now, "pod-0", said)
+    output = Exit(reason, 100, "exiting", None, None, "trainer.log", 9)
+    built.attempt.exit = ExitSeen(built.now, "pod-0", output)
     assert calm(built) is cause
 
 
 def test_nothing_seen_is_unknown_and_so_is_nothing_to_see_with() -> None:
-    unseen = running()
-    unseen.has_started = False
-    assert calm(unseen) is Cause.UNKNOWN
+    unread = running()
+    unread.has_started = False
+    assert calm(unread) is Cause.UNKNOWN
     assert calm(running(sights=())) is Cause.UNKNOWN
 
 
@@ -156,14 +156,14 @@ def test_a_run_that_ended_in_nan_is_fixed_all_the_same() -> None:
     assert (decision.action, decision.resume_from) == (Action.RESTART, 900)
 
 
-def test_an_end_before_time_is_early_whatever_was_said() -> None:
+def test_an_end_before_time_is_early_whatever_was_stated() -> None:
     built = died(100, code=0)
-    said = Exit("duration", 100, "exiting", None, None, "trainer.log", 9)
-    built.attempt.exit = ExitSeen(built.now, "pod-0", said)
+    output = Exit("duration", 100, "exiting", None, None, "trainer.log", 9)
+    built.attempt.exit = ExitSeen(built.now, "pod-0", output)
     assert decided(built, finding(Cause.FINISHED_EARLY)).action is Action.RESTART
 
 
-def test_the_exit_code_of_a_worker_tells_that_the_wrapper_gave_up() -> None:
+def test_the_exit_code_of_a_worker_shows_that_the_wrapper_gave_up() -> None:
     built = died()
     built.attempt.errors.append(error("elastic", exit_code=93))
     assert decided(built, finding(Cause.CRASH)).action is Action.STOP
@@ -186,7 +186,7 @@ def test_what_to_do_about_memory_depends_on_how_long_it_lasted(
     assert decision.proposal.endswith("then start again")
 
 
-def test_the_catalogue_tells_how_to_fix_what_keeps_coming_back() -> None:
+def test_the_catalogue_shows_how_to_fix_what_keeps_coming_back() -> None:
     known = finding(Cause.CRASH, fault="process-too-many-files")
     unknown = finding(Cause.CRASH)
     proposals = [decided(died(code=93), each).proposal for each in (known, unknown)]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The same thing again and again without progress: no restart fixes it."""
+"""The same failure again and again without progress is not restarted."""
 
 from __future__ import annotations
 

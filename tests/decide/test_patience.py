@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Detecting and acting have separate times: a stall that could heal must first cost a restart."""
+"""Detection and action have separate times: a stall that may recover must first cost a restart."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_bad_numbers_do_not_heal_and_wait_for_the_backoff_alone() -> None:
     assert decision.act_at == START + 220
 
 
-def test_a_crash_that_only_the_log_tells_of_waits_for_training_to_show_itself() -> None:
+def test_a_crash_that_only_the_log_shows_waits_for_training_to_show_itself() -> None:
     built = running()
     decision = decided(built, finding(Cause.OOM, since_time=built.now))
     assert decision.act_at == built.now + 10  # three slow steps are shorter than the backoff

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every row of the table of the design: what is done, and what to resume from."""
+"""Every row of the policy table: what is done, and what to resume from."""
 
 from __future__ import annotations
 
@@ -123,9 +123,9 @@ def test_what_is_only_watched_is_never_acted_on(cause: Cause) -> None:
 
 @pytest.mark.parametrize("cause", OUTSIDE)
 def test_what_somebody_outside_did_is_left_to_them_even_after_a_death(cause: Cause) -> None:
-    told = finding(cause, severity=Severity.INFO)
+    reported = finding(cause, severity=Severity.INFO)
     numbers = finding(Cause.NAN, since_iteration=90)
-    decision = decided(died(), finding(Cause.KILLED), numbers, told)
+    decision = decided(died(), finding(Cause.KILLED), numbers, reported)
     assert (decision.action, decision.cause) == (Action.NONE, cause)
     assert not decision.spends_budget
 
@@ -180,8 +180,8 @@ def test_unknown_signs_are_no_proof_of_a_hang() -> None:
 
 
 def asked_to_exit(built_at: float) -> ExitSeen:
-    said = Exit("interval", 100, "exiting program at iteration 100", None, None, "trainer.log", 9)
-    return ExitSeen(built_at, "pod-0", said)
+    output = Exit("interval", 100, "exiting program at iteration 100", None, None, "trainer.log", 9)
+    return ExitSeen(built_at, "pod-0", output)
 
 
 def test_a_crash_after_an_exit_that_was_asked_for_is_a_normal_end() -> None:
@@ -201,5 +201,5 @@ def test_what_is_left_of_a_gang_that_somebody_took_pods_of_is_restarted_without_
     decision = decided(built, broken, restarts_per_window=0)
     assert (decision.action, decision.resume_from) == (Action.RESTART, 300)
     assert decision.cause is cause and not decision.spends_budget
-    said = decided(built, finding(cause, detector="crashed", cannot_heal=True))
-    assert said.action is Action.NONE, "a last word alone: the pods may all be gone"
+    output = decided(built, finding(cause, detector="crashed", cannot_heal=True))
+    assert output.action is Action.NONE, "a last word alone: the pods may all be gone"

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What holds whatever the job: no bad checkpoint, no lone witness, no restart over the budget."""
+"""Invariants: no bad checkpoint, no action on one witness, no restart over the budget."""
 
 from __future__ import annotations
 

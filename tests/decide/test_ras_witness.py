@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""From answers of NCCL RAS to a decision: they may agree, object and name, and never act alone."""
+"""Answers of NCCL RAS may confirm, contradict and name a rank, but never act alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def answer(count: int, **late: int) -> str:
     return as_json(Comm(0xA, begun))
 
 
-def heard(built: Job, *texts: str) -> Job:
+def reports(built: Job, *texts: str) -> Job:
     """One answer every ten seconds, the last one now."""
     counts = RasCounts()
     for place, text in enumerate(texts, start=1 - len(texts)):
@@ -42,31 +42,31 @@ def decision(built: Job) -> Decision:
 
 
 def test_frozen_counts_are_the_second_witness_of_a_silent_job() -> None:
-    built = heard(silent(), answer(8), *[answer(9)] * 3)
+    built = reports(silent(), answer(8), *[answer(9)] * 3)
     made = decision(built)
     assert made.action is Action.RESTART
     assert "nccl_ras agrees" in made.reason
 
 
 def test_counts_that_move_speak_against_it() -> None:
-    built = heard(silent(), answer(8), answer(9), answer(10))
+    built = reports(silent(), answer(8), answer(9), answer(10))
     made = decision(built)
     assert made.action is Action.NONE
     assert "nccl_ras" in made.reason
 
 
 def test_counts_that_have_not_stood_for_long_say_nothing() -> None:
-    built = heard(silent(), answer(8), answer(9), answer(9))
+    built = reports(silent(), answer(8), answer(9), answer(9))
     assert decision(built).action is Action.NONE
 
 
 def test_frozen_counts_of_a_job_with_progress_do_nothing() -> None:
-    built = heard(running(silent=1.0, sights=(Source.LOG,)), answer(8), *[answer(9)] * 3)
+    built = reports(running(silent=1.0, sights=(Source.LOG,)), answer(8), *[answer(9)] * 3)
     assert decided(built, *found(DETECTOR, built)).action is Action.NONE
 
 
 def test_the_rank_that_is_behind_is_the_culprit() -> None:
-    built = heard(silent(), answer(8), *[answer(10, r5=9)] * 3)
+    built = reports(silent(), answer(8), *[answer(10, r5=9)] * 3)
     (finding,) = found(DETECTOR, built)
     assert finding.culprit is not None
     assert (finding.culprit.rank, finding.culprit.state) == (5, CulpritState.BEHIND)
@@ -74,10 +74,10 @@ def test_the_rank_that_is_behind_is_the_culprit() -> None:
 
 def test_a_dead_rank_is_the_culprit_and_cannot_heal_and_still_needs_a_witness() -> None:
     gone = as_json(Comm(0xA, dict.fromkeys(range(7), 9), [Lost(7, is_dead=True)]))
-    built = heard(silent(), answer(8), gone, gone)
+    built = reports(silent(), answer(8), gone, gone)
     (finding,) = found(DETECTOR, built)
     assert finding.culprit is not None
     assert finding.culprit.rank == 7
     assert finding.cannot_heal
     assert decided(built, finding).action is Action.NONE
-    assert decision(heard(silent(), answer(8), *[gone] * 3)).action is Action.RESTART
+    assert decision(reports(silent(), answer(8), *[gone] * 3)).action is Action.RESTART

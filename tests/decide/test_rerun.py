@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Exit 16: Megatron asks to be resumed, now and then more than once."""
+"""Exit 16: Megatron asks to be resumed, sometimes more than once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which checkpoint, and why, in words."""
+"""Which checkpoint is chosen, and the reason that is given."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def job_with(*iterations: int, **more: Any) -> Job:
     return built
 
 
-def test_the_newest_that_the_log_says_was_saved_where_the_folder_is_out_of_sight() -> None:
+def test_the_newest_that_the_log_says_was_saved_where_the_folder_is_out_of_reach() -> None:
     choice = choose(job_with(200, 400), before=None)
     why = "checkpoint 400: the newest one that was saved, according to the log"
     assert choice == (400, why, False)
@@ -73,7 +73,7 @@ def test_what_is_never_chosen(change: dict[str, Any], why: str) -> None:
     assert choice.reason.endswith(f"; 600 is {why}")
 
 
-def test_what_the_timeline_abandoned_is_told_by_when_it_was_written() -> None:
+def test_what_the_timeline_abandoned_is_known_by_when_it_was_written() -> None:
     built = job_with(400)
     built.timeline.rollbacks.append(Rollback(START + 800, 400, 550, "nan"))
     add_checkpoints(built, 500, written_at=START + 900, stored="complete")
@@ -159,13 +159,13 @@ def test_one_that_nobody_finished_or_saw_was_never_written() -> None:
     assert not choose(built, before=None).nothing_complete
 
 
-def test_the_failed_one_is_the_one_that_was_asked_for_where_the_log_does_not_tell() -> None:
+def test_the_failed_one_is_the_one_that_was_asked_for_where_the_log_does_not_show() -> None:
     built = died(650, load="unknown", resumed_from=400)
     add_checkpoints(built, 200, 400, 600)
     assert decided(built, finding(Cause.CHECKPOINT)).resume_from == 200
 
 
-def test_the_failed_one_is_the_newest_where_nobody_tells() -> None:
+def test_the_failed_one_is_the_newest_where_nothing_shows() -> None:
     built = job_with(200, 400, 600)
     assert decided(built, finding(Cause.CHECKPOINT)).resume_from == 400
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that went bad: how far back, how often, and what a person is told."""
+"""Bad numbers: how far to go back, how often, and what a person is advised."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_margin_counts_from_the_first_bad_iteration(
     assert decision.resume_from == expected
 
 
-def test_where_nobody_tells_the_first_bad_iteration_the_whole_attempt_is_suspect() -> None:
+def test_where_nothing_shows_the_first_bad_iteration_the_whole_attempt_is_suspect() -> None:
     nan = finding(Cause.NAN)
     assert first_bad(running(650, first_iteration=401), nan) == 401
     assert first_bad(running(650, first_iteration=None, resumed_from=300), nan) == 301
@@ -54,7 +54,7 @@ def test_before_the_first_checkpoint_it_goes_back_to_the_beginning() -> None:
     )
 
 
-def test_thousands_of_iterations_are_not_thrown_away_without_being_told_to() -> None:
+def test_thousands_of_iterations_are_not_thrown_away_without_being_asked_to() -> None:
     built = bad_since(8990, 9000, 9500, last=9600)
     decision = decided(built, finding(Cause.NAN, since_iteration=8990))
     assert decision.action is Action.STOP

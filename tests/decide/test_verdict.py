@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is the matter, in the fields of the verdict."""
+"""The fields of the verdict."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ def judged(built: Job, *findings: Finding) -> Verdict:
 def test_the_finding_that_leads_is_the_verdict() -> None:
     who = Culprit(3, CulpritState.SILENT)
     lead = finding(Cause.HANG, since_iteration=101, confidence=0.7, culprit=who)
-    said = judged(running(silent=400), lead)
-    assert said == Verdict(Cause.HANG, lead.summary, 101, lead.since_time, who, 0.7)
+    output = judged(running(silent=400), lead)
+    assert output == Verdict(Cause.HANG, lead.summary, 101, lead.since_time, who, 0.7)
 
 
 def test_where_it_names_nobody_another_critical_one_may() -> None:
     who = Culprit(3, CulpritState.SILENT)
     maybe = finding(Cause.SLOW, severity=Severity.WARNING, culprit=Culprit(5))
-    said = judged(died(), finding(Cause.OOM), maybe, finding(Cause.HANG, culprit=who))
-    assert (said.cause, said.culprit) == (Cause.OOM, who)
+    output = judged(died(), finding(Cause.OOM), maybe, finding(Cause.HANG, culprit=who))
+    assert (output.cause, output.culprit) == (Cause.OOM, who)
     assert judged(died(), finding(Cause.OOM), maybe).culprit is None
 
 
 def test_a_healthy_job_is_healthy_for_sure() -> None:
-    said = judged(running())
-    assert (said.cause, said.confidence) == (Cause.HEALTHY, 1.0)
-    assert said.summary == "nothing is wrong (training, iteration 100)"
+    output = judged(running())
+    assert (output.cause, output.confidence) == (Cause.HEALTHY, 1.0)
+    assert output.summary == "nothing is wrong (training, iteration 100)"
 
 
-def test_what_only_informs_is_said_beside_a_good_verdict() -> None:
+def test_what_only_informs_is_stated_beside_a_good_verdict() -> None:
     odd = finding(Cause.NAN, severity=Severity.INFO, summary="The validation loss is NaN.")
-    said = judged(running(), odd)
-    assert said.cause is Cause.HEALTHY
-    assert said.summary.endswith("(training, iteration 100). The validation loss is NaN")
+    output = judged(running(), odd)
+    assert output.cause is Cause.HEALTHY
+    assert output.summary.endswith("(training, iteration 100). The validation loss is NaN")
 
 
 def test_a_job_that_is_done_is_finished_whatever_came_after() -> None:
-    said = judged(died(is_done=True), finding(Cause.CRASH))
-    assert said.cause is Cause.FINISHED
-    assert said.summary.startswith("training is done, iteration 100")
+    output = judged(died(is_done=True), finding(Cause.CRASH))
+    assert output.cause is Cause.FINISHED
+    assert output.summary.startswith("training is done, iteration 100")
 
 
 def test_of_a_job_that_nobody_has_seen_nothing_is_sure() -> None:
@@ -56,7 +56,7 @@ def test_of_a_job_that_nobody_has_seen_nothing_is_sure() -> None:
     assert judged(built) == Verdict(Cause.UNKNOWN, "no data yet", confidence=0.0)
 
 
-def test_a_rerun_is_told_as_what_megatron_stumbled_over() -> None:
+def test_a_rerun_is_reported_as_what_megatron_stumbled_over() -> None:
     nan = "Unexpected result nan on rank 0 at iteration #13 invocation #1 (message='found NaN')"
     odd = "Unexpected result 97.1 on rank 0 at iteration #13 invocation #1 (message='Spiky loss')"
     for text, cause in ((nan, Cause.NAN), (odd, Cause.HARDWARE)):

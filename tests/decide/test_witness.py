@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Two witnesses before an action: who is believed, who is missing, who disagrees."""
+"""Two witnesses before an action: which are believed, missing, or disagree."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_word_from_before_the_last_progress_speaks_of_another_time() -> None:
 
 
 @pytest.mark.parametrize("state", [DEAD, SignState.NEVER_JOINED, SignState.OUT_OF_STEP])
-def test_what_is_told_once_counts_until_something_moves(state: SignState) -> None:
+def test_what_is_reported_once_counts_until_something_moves(state: SignState) -> None:
     source = PROCESS if state is DEAD else RECORDER
     built = running(silent=400)
     add_sign(built, source, state, rank=3, at=built.attempt.progress_at - 2)
@@ -255,7 +255,7 @@ def test_an_old_stall_is_no_silence_where_iterations_came_after_it() -> None:
     assert hang(built, since_time=START + 150).action is Action.NONE
 
 
-def test_without_sight_of_progress_its_silence_means_nothing() -> None:
+def test_without_data_on_progress_its_silence_means_nothing() -> None:
     built = running(silent=4000, sights=(Source.GPU,))
     add_sign(built, GPU, FLAT)
     decision = hang(built)

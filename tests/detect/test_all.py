@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The list of detectors: whole, named as its files, and each with a page for the on-call."""
+"""The list of detectors is complete, matches the files, and each has a runbook."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ def test_a_healthy_job_has_no_findings() -> None:
     assert detect.run(job(steps(losses)), Settings()) == []
 
 
-def test_nothing_is_said_of_a_job_that_nobody_sees() -> None:
+def test_a_job_without_data_gets_no_other_finding() -> None:
     findings = detect.run(job(steps([2.0, None, None]), sights=()), Settings())
     assert {finding.detector for finding in findings} <= {"blind"}

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A watcher that sees nothing says so, and says nothing else."""
+"""Without data mwatch reports `blind` and nothing else."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_sources_that_went_away_are_named_at_once() -> None:
     assert finding.since_time == built.now
 
 
-def test_one_source_that_tells_of_progress_is_enough() -> None:
+def test_one_source_that_shows_progress_is_enough() -> None:
     built = job(steps([2.0] * 3), sights=[Source.PROBE])
     built.sources[Source.LOG] = SourceStatus(False, built.now, "the file is gone")
     assert found(DETECTOR, built) == []

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints that cannot be loaded, or are not whole."""
+"""Checkpoints that cannot be loaded, or are incomplete."""
 
 from __future__ import annotations
 

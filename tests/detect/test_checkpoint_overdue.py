@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Training goes on without a finished checkpoint."""
+"""Training goes on without a completed checkpoint."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_newest_known_need_not_be_the_last_saved() -> None:
     assert not is_overdue(built)
 
 
-def test_a_run_that_was_never_told_to_save_is_left_alone() -> None:
+def test_a_run_that_was_never_asked_to_save_is_left_alone() -> None:
     assert not is_overdue(at(5000, Layout(save_interval=100)))
     assert not is_overdue(at(5000, Layout()))
     assert not is_overdue(at(5000, Layout(save_folder="/ckpt")))

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Attempts in a row that die of the same thing."""
+"""Several attempts in a row fail with the same cause."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_wanted_ends_do_not_count_and_do_not_break_the_row() -> None:
     assert len(found(DETECTOR, history(illegal(1), illegal(2), preempted, illegal(4)))) == 1
 
 
-def test_no_history_and_no_sight_give_no_verdict() -> None:
+def test_no_history_and_no_data_give_no_verdict() -> None:
     assert found(DETECTOR, job()) == []
     built = history(illegal(1), illegal(2), illegal(3))
     built.sources = {}

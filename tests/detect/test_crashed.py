@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The attempt died: when that is sure, since when, and who is named."""
+"""The attempt died: when that is certain, since when, and which rank is named."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def raised(name: str = "RuntimeError", message: str = "odd", **more: Any) -> Err
     return error(error=name, message=message, **({"at": LATE, "line": 500} | more))
 
 
-def said(id: str, **more: Any) -> FaultSeen:
+def output(id: str, **more: Any) -> FaultSeen:
     return fault(id, **({"at": LATE, "line": 510} | more))
 
 
@@ -48,8 +48,8 @@ def one(built: Job) -> Finding:
     return finding
 
 
-def test_out_of_memory_is_told_with_its_rank() -> None:
-    finding = one(dying(said("cuda-out-of-memory", rank=3), elastic(1, rank=0, host="node-7")))
+def test_out_of_memory_is_reported_with_its_rank() -> None:
+    finding = one(dying(output("cuda-out-of-memory", rank=3), elastic(1, rank=0, host="node-7")))
     assert (finding.cause, finding.severity) == (Cause.OOM, Severity.CRITICAL)
     assert finding.since_iteration == 11
     assert finding.since_time == LATE
@@ -61,10 +61,10 @@ def test_out_of_memory_is_told_with_its_rank() -> None:
 
 
 def test_training_that_goes_on_is_no_crash() -> None:
-    caught = said("storage-io-error", at=START + 105, line=6)
+    caught = output("storage-io-error", at=START + 105, line=6)
     assert crash(dying(raised(at=START + 105, line=5), caught)) == []
     assert crash(dying()) == []
-    assert crash(dying(said("checkpoint-none-found", line=2))) == []
+    assert crash(dying(output("checkpoint-none-found", line=2))) == []
 
 
 def test_a_log_that_ends_with_an_uncaught_exception_is_a_crash() -> None:
@@ -76,10 +76,10 @@ def test_a_log_that_ends_with_an_uncaught_exception_is_a_crash() -> None:
 
 def test_a_traceback_without_its_rank_may_have_been_caught() -> None:
     assert crash(dying(raised())) == [(Cause.CRASH, Severity.WARNING)]
-    assert crash(dying(raised(), said("storage-io-error"))) == [(Cause.CRASH, Severity.WARNING)]
-    deadly = said("cuda-illegal-address")
+    assert crash(dying(raised(), output("storage-io-error"))) == [(Cause.CRASH, Severity.WARNING)]
+    deadly = output("cuda-illegal-address")
     assert crash(dying(raised(), deadly)) == [(Cause.CRASH, Severity.WARNING)]
-    memory = said("cuda-out-of-memory", line=499)
+    memory = output("cuda-out-of-memory", line=499)
     assert crash(dying(raised(), memory)) == [(Cause.OOM, Severity.CRITICAL)]
 
 
@@ -94,7 +94,7 @@ def test_before_the_first_step_a_traceback_is_enough() -> None:
     assert "before its first step" in finding.summary
 
 
-def test_the_probe_tells_an_iteration_before_the_first_step() -> None:
+def test_the_probe_shows_an_iteration_before_the_first_step() -> None:
     built = dying(raised("TypeError", "no"), lines=[], iteration=504, resumed_from=504)
     assert crash(built) == [(Cause.USER_ERROR, Severity.CRITICAL)]
     built.attempt.first_iteration = 505
@@ -135,15 +135,15 @@ def test_the_word_of_kubernetes_is_proof() -> None:
 
 
 def test_a_fault_that_only_a_dying_process_prints_is_enough() -> None:
-    finding = one(dying(said("checkpoint-load-exit-zero"), lines=[], load="failed"))
+    finding = one(dying(output("checkpoint-load-exit-zero"), lines=[], load="failed"))
     assert (finding.cause, finding.severity) == (Cause.CHECKPOINT, Severity.CRITICAL)
     assert "while loading" in finding.summary
-    assert crash(dying(said("process-segfault"))) == [(Cause.CRASH, Severity.CRITICAL)]
+    assert crash(dying(output("process-segfault"))) == [(Cause.CRASH, Severity.CRITICAL)]
 
 
 def test_a_fault_that_need_not_kill_is_not() -> None:
-    assert crash(dying(said("ib-port-error"))) == []
-    assert crash(dying(said("xid-94"))) == []
+    assert crash(dying(output("ib-port-error"))) == []
+    assert crash(dying(output("xid-94"))) == []
 
 
 def test_finished_is_finished_whatever_dies_after_it() -> None:
@@ -175,7 +175,7 @@ NAN_GUARD = (
 
 def test_the_nan_guard_names_its_iteration() -> None:
     layout = Layout(world_size=8, log_interval=100)
-    named = said("nan-guard-raised", text=NAN_GUARD.format(57), rank=2, node="worker-0", gpu="2")
+    named = output("nan-guard-raised", text=NAN_GUARD.format(57), rank=2, node="worker-0", gpu="2")
     finding = one(dying(named, layout=layout))
     assert (finding.cause, finding.since_iteration) == (Cause.NAN, 57)
     assert finding.culprit is not None
@@ -183,20 +183,20 @@ def test_the_nan_guard_names_its_iteration() -> None:
 
 
 def test_a_guard_that_does_not_know_is_placed_by_the_lines() -> None:
-    unknown = said("nan-guard-raised", text=NAN_GUARD.format(-1))
+    unknown = output("nan-guard-raised", text=NAN_GUARD.format(-1))
     assert one(dying(unknown)).since_iteration == 11
     assert one(dying(unknown, lines=[])).since_iteration == 1
-    known = said("nan-guard-raised", text=NAN_GUARD.format(57))
+    known = output("nan-guard-raised", text=NAN_GUARD.format(57))
     assert one(dying(known, lines=[])).since_iteration == 57
 
 
 def test_a_guard_cannot_name_an_iteration_beyond_the_next_line() -> None:
-    off_by_one = said("nan-guard-raised", text=NAN_GUARD.format(12))
+    off_by_one = output("nan-guard-raised", text=NAN_GUARD.format(12))
     assert one(dying(off_by_one)).since_iteration == 11
 
 
 def test_what_the_guard_saved_is_the_last_good_iteration() -> None:
-    named = said("rerun-reproducible", text="Rank 0, iteration #52: First rerun", gpu="0")
+    named = output("rerun-reproducible", text="Rank 0, iteration #52: First rerun", gpu="0")
     built = dying(named, elastic(16), layout=Layout(log_interval=100))
     assert one(built).since_iteration == 52
     add_checkpoints(built, 50, saved_at=LATE + 3)
@@ -204,7 +204,7 @@ def test_what_the_guard_saved_is_the_last_good_iteration() -> None:
 
 
 def test_megatron_saves_before_it_asks_for_a_rerun() -> None:
-    asks = said("rerun-checkpoint-exit")
+    asks = output("rerun-checkpoint-exit")
     assert "Saving a checkpoint" in asks.fault.text
     built = dying(asks)
     assert crash(built) == []
@@ -225,12 +225,12 @@ def test_a_report_without_a_code_is_still_a_crash() -> None:
     assert (finding.cause, finding.fingerprint) == (Cause.CRASH, "crash")
 
 
-def test_torchelastics_line_about_a_worker_tells_its_exit_code() -> None:
+def test_torchelastics_line_about_a_worker_shows_its_exit_code() -> None:
     line = "failed (exitcode: -9) local_rank: 0 (pid: 17790) of binary: python3"
-    finding = one(dying(said("elastic-worker-failed", text=line)))
+    finding = one(dying(output("elastic-worker-failed", text=line)))
     assert (finding.cause, finding.severity) == (Cause.KILLED, Severity.CRITICAL)
     assert not finding.cannot_heal  # torchelastic may start it again itself
-    assert one(dying(said("elastic-worker-failed", text="failed"))).cause is Cause.CRASH
+    assert one(dying(output("elastic-worker-failed", text="failed"))).cause is Cause.CRASH
 
 
 def test_a_report_before_lines_that_were_flushed_late_still_names_the_rank() -> None:
@@ -241,14 +241,14 @@ def test_a_report_before_lines_that_were_flushed_late_still_names_the_rank() -> 
 
 
 def test_consequences_alone_are_a_crash_of_unknown_cause() -> None:
-    aborted = one(dying(said("process-aborted")))
+    aborted = one(dying(output("process-aborted")))
     assert (aborted.cause, aborted.fault) == (Cause.CRASH, "process-aborted")
     peer = one(dying(raised("torch.distributed.DistBackendError", "NCCL error", rank=1)))
     assert (peer.cause, peer.confidence) == (Cause.CRASH, 0.5)
 
 
 def test_who_complains_of_another_rank_is_not_blamed() -> None:
-    lost = said("nccl-remote-error", rank=5)
+    lost = output("nccl-remote-error", rank=5)
     assert lost.fault.role == "cascade"
     assert one(dying(lost, elastic(1))).culprit is None
     named = one(dying(lost, elastic(1, rank=2))).culprit
@@ -257,7 +257,7 @@ def test_who_complains_of_another_rank_is_not_blamed() -> None:
 
 
 def test_a_gpu_that_is_named_by_its_uuid_is_passed_on() -> None:
-    ecc = said("xid-48", gpu="GPU-1234", node="node-3", text="Xid 48")
+    ecc = output("xid-48", gpu="GPU-1234", node="node-3", text="Xid 48")
     finding = one(dying(ecc, elastic(-6)))
     assert finding.culprit is not None
     assert (finding.culprit.gpu_uuid, finding.culprit.xid) == ("GPU-1234", 48)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of the network: worth a page only when the job has stopped too."""
+"""Errors of the network are critical only if the job has stopped too."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_fatal_nvlink_event_cannot_heal_and_a_nonfatal_one_is_quiet() -> None:
     assert found(DETECTOR, struck(mild)) == []
 
 
-def test_no_fault_and_no_sight_give_no_verdict() -> None:
+def test_no_fault_and_no_data_give_no_verdict() -> None:
     assert found(DETECTOR, struck()) == []
     built = struck(fault("ib-port-error", at=LAST), silent=60.0)
     built.sources = {}

@@ -17,8 +17,8 @@ from support.builders.job import START, fault, found, job, steps
 
 
 def bye(reason: str) -> ExitSeen:
-    said = Exit(reason, None, f"exiting: {reason}", None, None, "trainer.log", 99)
-    return ExitSeen(START + 500, "pod-0", said)
+    output = Exit(reason, None, f"exiting: {reason}", None, None, "trainer.log", 99)
+    return ExitSeen(START + 500, "pod-0", output)
 
 
 def gone(stream: str = "pod-0", code: int | None = 0, **more: Any) -> ProcessGone:
@@ -75,7 +75,7 @@ def test_a_pod_that_failed_is_a_crash() -> None:
     assert found(DETECTOR, left(gone(code=None, signal="SIGKILL"))) == []
 
 
-def test_a_failure_that_ends_with_0_is_told_elsewhere() -> None:
+def test_a_failure_that_ends_with_0_is_reported_elsewhere() -> None:
     seen = [fault("checkpoint-load-exit-zero")]
     assert found(DETECTOR, left(gone(), lines=[], faults=seen, load="failed")) == []
 
@@ -85,7 +85,7 @@ def test_a_complaint_about_a_peer_does_not_hide_it() -> None:
     assert len(found(DETECTOR, left(gone(), faults=[peer]))) == 1
 
 
-def test_where_somebody_said_why_it_is_told_elsewhere() -> None:
+def test_where_the_reason_is_known_it_is_reported_elsewhere() -> None:
     assert found(DETECTOR, left(gone(reason="Preempted"), exit=bye("signal"))) == []
 
 

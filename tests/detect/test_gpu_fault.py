@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Broken GPUs and nodes: which line counts, whom it blames, and what the job outlived."""
+"""Broken GPUs and nodes: which line counts, what it blames, and what the job survived."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_after_the_last_line_the_next_iteration_is_the_bad_one() -> None:
     assert verdict(xid(79, at=LAST + 5)).since_iteration == 31
 
 
-def test_without_a_fault_or_without_sight_there_is_no_verdict() -> None:
+def test_without_a_fault_or_without_data_there_is_no_verdict() -> None:
     assert found(DETECTOR, struck()) == []
     built = struck(xid(79))
     built.sources = {}

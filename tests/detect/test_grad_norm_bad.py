@@ -102,7 +102,7 @@ def test_small_norms_do_not_run_away() -> None:
     assert found(DETECTOR, job(lines(*[0.001] * 100, *[0.9] * 10))) == []
 
 
-def test_a_runaway_that_lasts_is_told_until_it_is_the_usual() -> None:
+def test_a_runaway_that_lasts_is_reported_until_it_is_the_usual() -> None:
     short = job([*usual(60), *lines(*[200.0] * 150, first=61)])
     long = job([*usual(60), *lines(*[200.0] * 500, first=61)])
     assert [finding.since_iteration for finding in found(DETECTOR, short)] == [61]

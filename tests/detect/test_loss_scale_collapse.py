@@ -20,13 +20,13 @@ FP16 = Layout(precision="fp16", is_dynamic_scale=True)
 EVERYWHERE = pytest.mark.parametrize("interval", [1, 5, 10, 100])
 
 
-def first_told(
-    told: Iterable[Step], layout: Layout = FP16, *others: Detector, least: str = ""
+def first_reported(
+    reported: Iterable[Step], layout: Layout = FP16, *others: Detector, least: str = ""
 ) -> tuple[int, Finding] | None:
     """The iteration after whose line the first finding comes, line by line."""
     built = job([], layout=layout)
     attempt = built.attempt
-    for line in told:
+    for line in reported:
         attempt.steps.append(line)
         attempt.skipped += line.skipped
         if attempt.first_iteration is None:
@@ -38,16 +38,18 @@ def first_told(
     return None
 
 
-def collapsed(told: Iterable[Step], layout: Layout = FP16, **more: Any) -> list[Finding]:
-    return found(DETECTOR, job(list(told), layout=layout, **more))
+def collapsed(reported: Iterable[Step], layout: Layout = FP16, **more: Any) -> list[Finding]:
+    return found(DETECTOR, job(list(reported), layout=layout, **more))
 
 
 @EVERYWHERE
 @pytest.mark.parametrize("prints_first", [False, True])
-def test_a_run_that_diverges_is_told_from_its_first_skip(interval: int, prints_first: bool) -> None:
+def test_a_run_that_diverges_is_reported_from_its_first_skip(
+    interval: int, prints_first: bool
+) -> None:
     allowed = broken_from(701, noisy(16, 0.2, seed=4))
-    told = lines(allowed, 1500, interval=interval, prints_first=prints_first)
-    seen = first_told(told, least="critical")
+    reported = lines(allowed, 1500, interval=interval, prints_first=prints_first)
+    seen = first_reported(reported, least="critical")
     assert seen is not None
     iteration, finding = seen
     assert finding.cause is Cause.LOSS_SCALE_COLLAPSE
@@ -57,7 +59,7 @@ def test_a_run_that_diverges_is_told_from_its_first_skip(interval: int, prints_f
 
 @EVERYWHERE
 def test_a_warm_down_that_never_settles_is_a_collapse(interval: int) -> None:
-    seen = first_told(lines(lambda _: -50.0, 400, interval=interval))
+    seen = first_reported(lines(lambda _: -50.0, 400, interval=interval))
     assert seen is not None
     iteration, finding = seen
     assert (finding.severity, finding.since_iteration) == (Severity.CRITICAL, 1)
@@ -67,39 +69,39 @@ def test_a_warm_down_that_never_settles_is_a_collapse(interval: int) -> None:
 @EVERYWHERE
 def test_another_minimum_is_recognised(interval: int) -> None:
     scaler = Scaler(scale=2.0**12, minimum=1024.0)
-    told = lines(broken_from(301, lambda _: 13.0), 900, interval=interval, scaler=scaler)
-    seen = first_told(told, least="critical")
+    reported = lines(broken_from(301, lambda _: 13.0), 900, interval=interval, scaler=scaler)
+    seen = first_reported(reported, least="critical")
     assert seen is not None
     assert seen[1].since_iteration == 301
 
 
-def test_a_resume_of_a_collapsed_run_is_told_at_once() -> None:
+def test_a_resume_of_a_collapsed_run_is_reported_at_once() -> None:
     scaler = Scaler(scale=1.0, left=0)
-    seen = first_told(lines(lambda _: -9.0, 10, first=501, scaler=scaler))
+    seen = first_reported(lines(lambda _: -9.0, 10, first=501, scaler=scaler))
     assert seen is not None
     assert (seen[0], seen[1].since_iteration) == (502, 501)
 
 
 def test_a_few_halvings_in_a_row_are_a_warning_first() -> None:
     allowed = broken_from(301, lambda _: 15.5)
-    told = list(lines(allowed, 310, scaler=Scaler(scale=2.0**15)))
-    seen = first_told(told)
+    reported = list(lines(allowed, 310, scaler=Scaler(scale=2.0**15)))
+    seen = first_reported(reported)
     assert seen is not None
     assert (seen[1].severity, seen[1].since_iteration) == (Severity.WARNING, 301)
 
 
 def test_a_short_slide_that_stops_is_closed() -> None:
     deep = {n: 9.5 for n in range(301, 320)}
-    told = list(lines(lambda n: deep.get(n, 15.5), 400, scaler=Scaler(scale=2.0**15)))
-    assert collapsed(told) == []
+    reported = list(lines(lambda n: deep.get(n, 15.5), 400, scaler=Scaler(scale=2.0**15)))
+    assert collapsed(reported) == []
 
 
 @EVERYWHERE
 @pytest.mark.parametrize("exponent", [10, 15, 17, 20])
 def test_the_warm_down_is_normal(interval: int, exponent: int) -> None:
     for first in (1, 501):  # a resume with --no-load-optim begins at 2^32 again
-        told = lines(noisy(exponent, 0.3, 1), 300, interval=interval, first=first)
-        assert first_told(told) is None
+        reported = lines(noisy(exponent, 0.3, 1), 300, interval=interval, first=first)
+        assert first_reported(reported) is None
 
 
 @pytest.mark.parametrize("interval", [1, 10, 100, 1000])
@@ -109,10 +111,10 @@ def test_healthy_equilibria_never_fire(interval: int, seed: int) -> None:
     sigma = (0.05, 0.2, 0.5, 1.0, 1.5, 0.3)[seed]
     allowed = noisy(9 + 2.3 * seed, sigma, seed, drift=(seed % 3 - 1) * 1e-4)
     count = 1200 if interval == 1 else 6000
-    told = list(lines(allowed, count, interval=interval, prints_first=seed % 2 == 0))
+    reported = list(lines(allowed, count, interval=interval, prints_first=seed % 2 == 0))
     others = (skip_rate.DETECTOR, loss_missing.DETECTOR)
-    assert first_told(told, FP16, *others) is None
-    assert first_told(told, Layout(), *others) is None
+    assert first_reported(reported, FP16, *others) is None
+    assert first_reported(reported, Layout(), *others) is None
 
 
 def test_bf16_and_constant_scales_are_off() -> None:
@@ -124,8 +126,8 @@ def test_bf16_and_constant_scales_are_off() -> None:
 
 
 def test_without_arguments_a_scale_that_moved_is_dynamic() -> None:
-    told = list(lines(broken_from(51, lambda _: 9.0), 90, scaler=Scaler(scale=2.0**9)))
-    assert len(collapsed(told, Layout())) == 1
+    reported = list(lines(broken_from(51, lambda _: 9.0), 90, scaler=Scaler(scale=2.0**9)))
+    assert len(collapsed(reported, Layout())) == 1
 
 
 def test_an_earlier_attempt_shows_that_the_scale_moves() -> None:
@@ -146,9 +148,9 @@ def test_a_fork_whose_counters_stay_zero_is_read_by_its_scale() -> None:
 
 def test_one_skip_at_the_minimum_is_not_yet_a_collapse() -> None:
     scaler = Scaler(scale=2.0, left=0)
-    told = list(lines(lambda _: -9.0, 3, first=501, scaler=scaler))
-    assert collapsed([step(500, loss_scale=2.0), *told[:1]]) == []
-    assert len(collapsed([step(500, loss_scale=2.0), *told])) == 1
+    reported = list(lines(lambda _: -9.0, 3, first=501, scaler=scaler))
+    assert collapsed([step(500, loss_scale=2.0), *reported[:1]]) == []
+    assert len(collapsed([step(500, loss_scale=2.0), *reported])) == 1
 
 
 def test_a_step_that_counts_at_the_minimum_does_not_end_it() -> None:
@@ -165,14 +167,14 @@ def test_no_log_no_verdict() -> None:
 
 
 def test_lines_that_are_no_longer_kept_are_no_warm_down() -> None:
-    told = [step(n, loss_scale=2.0**16) for n in range(5001, 5003)]
-    told += [step(5003 + n, skipped=1, loss_scale=2.0 ** (16 - n)) for n in range(6)]
-    young: Job = job(told, layout=FP16)
+    reported = [step(n, loss_scale=2.0**16) for n in range(5001, 5003)]
+    reported += [step(5003 + n, skipped=1, loss_scale=2.0 ** (16 - n)) for n in range(6)]
+    young: Job = job(reported, layout=FP16)
     assert found(DETECTOR, young) == []
-    old = job(told, layout=FP16, first_iteration=1)
+    old = job(reported, layout=FP16, first_iteration=1)
     assert len(found(DETECTOR, old)) == 1
 
 
 def test_a_first_line_that_was_lost_does_not_end_the_warm_down() -> None:
-    told = [step(2 + n, skipped=1, loss_scale=2.0 ** (31 - n)) for n in range(12)]
-    assert found(DETECTOR, job(told, layout=FP16, first_iteration=1)) == []
+    reported = [step(2 + n, skipped=1, loss_scale=2.0 ** (31 - n)) for n in range(12)]
+    assert found(DETECTOR, job(reported, layout=FP16, first_iteration=1)) == []

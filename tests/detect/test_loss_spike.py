@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The loss jumps up and stays; what comes back, or was always so, is no spike."""
+"""The loss jumps up and stays; a loss that recovers, or was always high, is not a spike."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def first_seen(losses: Sequence[float]) -> int | None:
     return None
 
 
-def test_a_jump_that_stays_is_told_after_some_lines() -> None:
+def test_a_jump_that_stays_is_reported_after_some_lines() -> None:
     losses = flat(100) + flat(30, 3.5)
     assert first_seen(losses) == 120
     (finding,) = spike(losses)
@@ -78,7 +78,7 @@ def test_a_spike_out_of_a_fast_fall_is_seen() -> None:
 
 
 @pytest.mark.parametrize("after", range(21, 40))
-def test_an_early_spike_is_told_whenever_somebody_looks(after: int) -> None:
+def test_an_early_spike_is_reported_whenever_somebody_looks(after: int) -> None:
     """A fast job prints several lines between two looks."""
     begin = [4.0 + 6.5 * 0.97**n for n in range(88)]
     high = [7.2 * 0.997**n for n in range(after)]
@@ -118,7 +118,7 @@ def test_lines_without_a_loss_neither_count_nor_break_it() -> None:
     assert found(DETECTOR, built) == []
 
 
-def test_a_spike_that_has_become_usual_is_no_longer_told() -> None:
+def test_a_spike_that_has_become_usual_is_no_longer_reported() -> None:
     assert len(spike(flat(100) + flat(250, 3.5))) == 1
     assert spike(flat(100) + flat(450, 3.5)) == []
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Attempts in a row that do not get further: a loop, not a recovery."""
+"""Several attempts in a row that do not get further: a loop, not a recovery."""
 
 from __future__ import annotations
 

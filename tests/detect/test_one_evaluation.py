@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the probes of many thousand ranks show is worked out once a look, and anew at the next."""
+"""The state of the probes is computed once per evaluation, and again in the next one."""
 
 from __future__ import annotations
 

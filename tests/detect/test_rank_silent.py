@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A rank whose probe falls silent while others beat."""
+"""A rank whose probe stops writing while others go on."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_the_only_rank_of_a_pod_may_just_be_stopped() -> None:
     assert finding.cause is Cause.HANG
 
 
-def test_a_pod_that_was_never_heard_of_is_not_lost() -> None:
+def test_a_pod_that_was_never_seen_is_not_lost() -> None:
     built = silence(beating(), 10.0, 4, 5, 6, 7)
     built.streams.clear()
     (finding,) = found(DETECTOR, built)

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Faults made of RDMA counters: blamed when the job has stopped, and never fatal by themselves,
-for the card may be that of another pod of the node.
+"""Faults from RDMA counters: blamed if the job has stopped, never fatal by themselves, since the
+card may belong to another pod of the node.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def test_a_loss_inside_its_noise_is_quiet() -> None:
     assert diverged(old, new) == []
 
 
-def test_it_is_still_told_when_new_iterations_have_begun() -> None:
+def test_it_is_still_reported_when_new_iterations_have_begun() -> None:
     old = earlier()
     new = same(old, 150)
     jump = [line._replace(losses={"lm loss": 5.0}) for line in new]
@@ -163,7 +163,7 @@ def test_lines_that_cover_other_iterations_are_not_compared() -> None:
     assert finding.since_iteration == 151
 
 
-def test_the_gradient_norm_tells_too() -> None:
+def test_the_gradient_norm_shows_too() -> None:
     old = earlier()
     new = same(old, 150, grad_norm=40.0)
     (finding,) = diverged(old, new)
@@ -191,7 +191,7 @@ def test_lines_between_the_printed_ones_have_nothing_to_be_held_against() -> Non
     assert diverged(old, new) == []
 
 
-def test_a_count_that_began_at_0_again_after_a_load_is_told() -> None:
+def test_a_count_that_began_at_0_again_after_a_load_is_reported() -> None:
     old = earlier(20)
     built = resumed(old, same(old, 0), load="loaded", resumed_from=None)
     built.past[0].saves_done = 2

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Too many skipped steps: by a constant scale, by a limit of the norm, by a dynamic scaler."""
+"""Too many skipped steps: with a constant scale, a limit of the norm, or a dynamic scaler."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ BF16 = Layout(precision="bf16", is_dynamic_scale=False)
 DYNAMIC = Layout(precision="fp16", is_dynamic_scale=True)
 
 
-def built(told: Iterable[Step], layout: Layout = BF16, **more: Any) -> Job:
-    kept = list(told)
+def built(reported: Iterable[Step], layout: Layout = BF16, **more: Any) -> Job:
+    kept = list(reported)
     return job(kept, layout=layout, skipped=sum(line.skipped for line in kept), **more)
 
 
-def rate(told: Iterable[Step], layout: Layout = BF16) -> list[Finding]:
-    return found(DETECTOR, built(told, layout))
+def rate(reported: Iterable[Step], layout: Layout = BF16) -> list[Finding]:
+    return found(DETECTOR, built(reported, layout))
 
 
 def every(nth: int, count: int, first: int = 1, **more: Any) -> list[Step]:
@@ -93,25 +93,25 @@ def test_a_constant_scale_skips_without_moving(interval: int, layout: Layout) ->
 def test_a_constant_scale_that_never_worked_is_seen_too() -> None:
     scaler = Scaler(scale=2.0**40, is_constant=True)
     known = Layout(is_dynamic_scale=False)
-    told = list(lines(lambda _: 20.0, 120, scaler=scaler))
-    assert rate(told[:19], known) == []
-    (finding,) = rate(told, known)
+    reported = list(lines(lambda _: 20.0, 120, scaler=scaler))
+    assert rate(reported[:19], known) == []
+    (finding,) = rate(reported, known)
     assert (finding.since_iteration, finding.severity) == (1, Severity.CRITICAL)
-    assert len(rate(told, Layout())) == 1
+    assert len(rate(reported, Layout())) == 1
 
 
 @pytest.mark.parametrize("interval", [1, 5, 10, 50, 100])
 @pytest.mark.parametrize("prints_first", [False, True])
 def test_the_warm_down_is_left_out(interval: int, prints_first: bool) -> None:
-    told = list(lines(noisy(13, 0.3, 1), 400, interval=interval, prints_first=prints_first))
-    assert sum(line.skipped for line in told) >= 18
+    reported = list(lines(noisy(13, 0.3, 1), 400, interval=interval, prints_first=prints_first))
+    assert sum(line.skipped for line in reported) >= 18
     quiet: Sequence[list[Finding]] = [
-        rate(told[:count], DYNAMIC) for count in range(1, len(told) + 1)
+        rate(reported[:count], DYNAMIC) for count in range(1, len(reported) + 1)
     ]
     assert not any(quiet)
 
 
 def test_a_scale_that_grows_has_ended_the_warm_down() -> None:
     scales = [2.0**9, 2.0**8, *[2.0**9] * 40]
-    told = [step(n, skipped=1, loss_scale=scale) for n, scale in enumerate(scales, 1)]
-    assert len(rate(told, DYNAMIC)) == 1
+    reported = [step(n, skipped=1, loss_scale=scale) for n, scale in enumerate(scales, 1)]
+    assert len(rate(reported, DYNAMIC)) == 1

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Steps that take longer than this job's own usual, for many lines in a row."""
+"""Steps that take longer than is usual for this job, for many lines in a row."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every phase has a deadline of its own, and a hang in each of them is found."""
+"""Every phase has its own deadline, and a hang in each of them is found."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_without_log_and_probe_there_is_no_verdict() -> None:
     assert found(DETECTOR, built) == []
 
 
-def test_a_phase_that_only_a_lost_log_told_of_gets_no_verdict() -> None:
+def test_a_phase_that_only_a_lost_log_showed_gets_no_verdict() -> None:
     built = job(phase=JobPhase.SAVING, now=START + 1e5, sights=[Source.PROBE])
     assert found(DETECTOR, built) == []
 

@@ -141,7 +141,7 @@ def test_each_of_several_data_sets_gives_a_result() -> None:
     assert found(DETECTOR, silent_for(built, 1000.0)) == [], "six sets at 100"
 
 
-def test_the_first_lines_of_a_pod_that_tells_no_start_are_no_usual_ones() -> None:
+def test_the_first_lines_of_a_pod_that_shows_no_start_are_no_usual_ones() -> None:
     begun = [
         step(1, at=START + 2, seconds=17.0),
         step(10, at=START + 20, covers=9, seconds=3.5),
@@ -200,7 +200,7 @@ def test_lines_without_step_times_are_judged_by_their_gaps() -> None:
     assert len(found(DETECTOR, silent_for(built, 41.0))) == 1
 
 
-def test_lines_that_tell_neither_times_nor_gaps_are_judged_by_the_default() -> None:
+def test_lines_that_show_neither_times_nor_gaps_are_judged_by_the_default() -> None:
     once = [each._replace(seconds=None) for each in lines(1)]
     built = training(once, Layout(log_interval=10))
     assert found(DETECTOR, silent_for(built, 1700.0)) == []

@@ -65,7 +65,7 @@ def test_clocks_that_differ_do_not_delay_the_verdict(skew: float) -> None:
     assert len(found(DETECTOR, built)) == 1
 
 
-def test_after_a_save_time_counts_by_the_clock_that_told_its_end() -> None:
+def test_after_a_save_time_counts_by_the_clock_that_showed_its_end() -> None:
     built = training()
     tick(built, 60.0)
     built.attempt.phase_since = built.attempt.progress_at = built.now - 4.0
@@ -92,7 +92,7 @@ def test_one_rank_that_still_gets_further_is_progress() -> None:
     assert found(DETECTOR, built) == []
 
 
-def test_where_nothing_was_learnt_the_lines_themselves_tell() -> None:
+def test_where_nothing_was_learnt_the_lines_themselves_show() -> None:
     """Of a warm-down, in which every step is skipped, calibration learns nothing."""
     built = training(4.0)
     built.calibration.steps.clear()
@@ -148,7 +148,7 @@ def test_a_counter_that_does_not_count_is_not_believed() -> None:
     assert found(DETECTOR, built) == []
 
 
-def test_beats_that_tell_no_iteration_leave_it_to_the_log() -> None:
+def test_beats_that_show_no_iteration_leave_it_to_the_log() -> None:
     built = training(10.0)
     for each in built.attempt.ranks.values():
         each.iteration = None

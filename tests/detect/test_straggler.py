@@ -70,7 +70,7 @@ def test_absurd_values_are_not_believed(value: float) -> None:
     assert found(DETECTOR, reported(MnEtpt=(value, 3), MxEtpt=(297.0, 7))) == []
 
 
-def test_a_report_of_the_first_step_tells_of_compilation() -> None:
+def test_a_report_of_the_first_step_shows_compilation() -> None:
     built = job([step(1)], straggler=report(MnRtt=(100.0, 0), MxRtt=(900.0, 1)))
     assert found(DETECTOR, built) == []
 
@@ -99,7 +99,7 @@ def test_a_job_that_stands_still_has_no_straggler() -> None:
     assert found(DETECTOR, built) == []
 
 
-def test_without_sight_or_after_the_end_there_is_no_verdict() -> None:
+def test_without_data_or_after_the_end_there_is_no_verdict() -> None:
     built = reported(MnEtpt=(200.0, 3), MxEtpt=(297.0, 7))
     built.attempt.phase = JobPhase.ENDED
     assert found(DETECTOR, built) == []

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Who is to blame in played jobs, by NCCL's records and by gloo's."""
+"""Which rank is blamed in simulated jobs, with records of NCCL and of gloo."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_another_call_than_the_group_is_out_of_step(call: Call, is_small: bool) 
     assert "others all_reduce of 16 Float" in found.summary
 
 
-def test_in_a_lone_pair_the_own_past_tells_who_is_out_of_step() -> None:
+def test_in_a_lone_pair_the_own_past_shows_who_is_out_of_step() -> None:
     flight = Flight(layout(tp=2), instead={(0, 8): Call("tp", "all_reduce", (99,))})
     found = analyse(dumps(flight.play(steps(8, with_world=False))))
     assert (found.state, blamed(found)) == (SignState.OUT_OF_STEP, [0])
@@ -134,7 +134,9 @@ def test_several_dumps_may_be_missing_beside_the_culprits(library: str) -> None:
     assert found.missing == (2, 7)
 
 
-def test_ranks_without_dumps_that_cannot_be_told_apart_are_all_named_with_less_certainty() -> None:
+def test_ranks_without_dumps_that_cannot_be_distinguished_are_all_named_with_less_certainty() -> (
+    None
+):
     flight = Flight(layout(dp=4), stops={1: 5}).play(steps(8, with_world=False))
     found = analyse(dumps(flight, without=[1, 2]))
     assert sorted(blamed(found)) == [1, 2]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The two forms of a dump, the releases of torch, and files that are no dump."""
+"""The two forms of a dump, the releases of torch, and files that are not dumps."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_pipeline_is_read_alike_with_and_without_batches(is_batched: bool) -> 
     assert found[-2:] == [("all_reduce", True), ("recv", False)]
 
 
-def test_a_batch_without_its_parts_still_tells_that_something_is_open() -> None:
+def test_a_batch_without_its_parts_still_shows_that_something_is_open() -> None:
     flight = Flight(layout(tp=1, pp=2), batched=True, stops={0: 4})
     document = flight.play(pipeline(flight, 3)).dump(1)
     document["entries"] = document["entries"][-1:]

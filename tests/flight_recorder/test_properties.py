@@ -1,7 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for every job that is played and every file: nobody but the culprit is named, and
-nothing that is read can raise anything but the one error."""
+"""Invariants over simulated jobs and arbitrary files: only the culprit is named, and only the one
+documented error is raised.
+"""
 
 from __future__ import annotations
 

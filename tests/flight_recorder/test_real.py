@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Real dumps of jobs that were broken on purpose: the culprit is named, with and without its own.
+"""Real dumps of jobs that were broken on purpose: the culprit is named, with and without its dump.
 
-What happened is told in `tests/flight/README.md`.
+`tests/flight/README.md` describes what happened.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ def test_every_folder_of_real_dumps_is_tested() -> None:
     assert {each.name for each in FOLDER.iterdir() if each.is_dir()} == set(STATES)
 
 
-@pytest.mark.parametrize("is_told", [False, True], ids=["world-unknown", "world-told"])
+@pytest.mark.parametrize("is_given", [False, True], ids=["world-unknown", "world-given"])
 @pytest.mark.parametrize("name", STATES)
-def test_the_culprit_is_named(name: str, is_told: bool) -> None:
+def test_the_culprit_is_named(name: str, is_given: bool) -> None:
     rank, world, state = STATES[name]
-    found = analyse(dumps_of(name), world if is_told else None)
+    found = analyse(dumps_of(name), world if is_given else None)
     assert (found.blamed[0].rank, found.state) == (rank, state)
     assert found.confidence >= 0.6
     assert f"rank {rank}" in found.summary
 
 
-@pytest.mark.parametrize("is_told", [False, True], ids=["world-unknown", "world-told"])
+@pytest.mark.parametrize("is_given", [False, True], ids=["world-unknown", "world-given"])
 @pytest.mark.parametrize("name", STATES)
-def test_the_culprit_is_named_without_its_own_dump(name: str, is_told: bool) -> None:
+def test_the_culprit_is_named_without_its_own_dump(name: str, is_given: bool) -> None:
     rank, world, _ = STATES[name]
     dumps = dumps_of(name)
     dumps.pop(rank, None)
-    found = analyse(dumps, world if is_told else None)
+    found = analyse(dumps, world if is_given else None)
     if name == "wrong-size-rank-3":  # its partner left no dump either: one of the two
         assert rank in {each.rank for each in found.blamed}
         return

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Arbitrary and damaged input: no exception, one answer, whatever pieces it comes in."""
+"""Arbitrary and damaged input: no exception, and the same events however it is split."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""NCCL RAS's answer as JSON."""
+"""The answer of NCCL RAS as JSON."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""NCCL RAS's answer as text, which only tells of differences."""
+"""The answer of NCCL RAS as text, which only lists differences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mwatch.parse.ras import read_answer, read_text
 from support.fakes.ras_answers import apart, as_text, place, row
 
 
-def test_a_healthy_job_tells_its_size_and_no_counts() -> None:
+def test_a_healthy_job_shows_its_size_and_no_counts() -> None:
     answer = read_text(as_text([row(comms=8, size=4)]))
     assert answer.version == "2.27.7+cuda12.4"
     assert (answer.communicators, answer.gpus, answer.nodes) == (8, 32, 4)
@@ -44,7 +44,7 @@ def test_differences_of_several_kinds_are_added_up() -> None:
     assert (found.begun[0], found.begun[3], found.begun[4]) == (17, 14, 16)
 
 
-def test_two_groups_that_are_not_named_are_told_apart_from_no_rank() -> None:
+def test_two_groups_that_are_not_named_are_distinguished_from_no_rank() -> None:
     warnings = (
         "#0-0 (27a079b828ff1a75) MISMATCH\n"
         "  Communicator ranks have different AllReduce operation counts\n"
@@ -70,7 +70,7 @@ def test_ranks_that_enter_or_leave_are_no_difference_of_counts() -> None:
 
 
 @pytest.mark.parametrize("is_old", [False, True])
-def test_a_missing_rank_is_named_and_dead_only_where_that_is_said(is_old: bool) -> None:
+def test_a_missing_rank_is_named_and_dead_only_where_that_is_stated(is_old: bool) -> None:
     process = "  Process 4021 on node 10.0.0.3 managing GPU 5\n"
     dead = (
         f"DEAD\n  1 job process is considered dead (unreachable via the RAS network)\n{process}\n"

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes in the golden table besides the presets, each with one thing that GPT-3 has not."""
+"""Shapes in the golden table besides the presets, each with one feature that GPT-3 does not
+have."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes and wishes by chance: a plan never crashes, and what it returns Megatron accepts.
+"""Random shapes and options: a plan never crashes, and Megatron accepts what it returns.
 
-The conditions are written down here once more, from Megatron's `arguments.py` and
-`transformer_config.py` of core_v0.16.1: nothing of `mwatch.plan.check` is used for them.
+The conditions are repeated here from Megatron's `arguments.py` and `transformer_config.py` of
+core_v0.16.1, without using `mwatch.plan.check`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def some_cluster(chance: random.Random) -> Cluster:
     return Cluster(Machine(gpu, chance.choice([1, 2, 3, 4, 6, 8, 16])), nodes)
 
 
-def some_wish(chance: random.Random) -> Fixed:
+def some_request(chance: random.Random) -> Fixed:
     def maybe(*values: int) -> int | None:
         return chance.choice(values) if chance.random() < 0.25 else None
 
@@ -123,7 +123,7 @@ def layers_by_hand(shape: ModelShape, layout: ParallelLayout) -> list[int]:
 @cache
 def made(seed: int) -> CapacityPlan:
     chance = random.Random(seed)
-    shape, cluster, fixed = some_shape(chance), some_cluster(chance), some_wish(chance)
+    shape, cluster, fixed = some_shape(chance), some_cluster(chance), some_request(chance)
     return make(PlanRequest("custom", shape, cluster, fixed, storage.usual_stores("aws")))
 
 
@@ -155,8 +155,8 @@ def test_what_would_work_does(seed: int) -> None:
     cluster = cluster if plan.nodes is None else cluster._replace(nodes=plan.nodes)
     assert plan.other.world == cluster.world
     assert refused_by_megatron(plan.request.shape, plan.other) == []
-    said = check.problems(plan.request.shape, plan.other, cluster)
-    assert all(each.level == "warning" for each in said)
+    output = check.problems(plan.request.shape, plan.other, cluster)
+    assert all(each.level == "warning" for each in output)
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A layout that cannot work is refused with a reason and a fix that is true."""
+"""A layout that cannot work is refused with a reason and a fix that works."""
 
 from __future__ import annotations
 

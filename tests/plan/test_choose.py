@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A layout is found where there is one, and it is one that works."""
+"""A layout is found if there is one, and it works."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_small_model_needs_no_model_parallelism() -> None:
     assert found.recompute is not Recompute.FULL
 
 
-def test_175b_fits_on_no_two_machines_and_the_smallest_number_is_told() -> None:
+def test_175b_fits_on_no_two_machines_and_the_smallest_number_is_reported() -> None:
     shape, two = PRESETS["175b"].shape, Cluster(H100, 2)
     assert choose(shape, two, Fixed()) is None
     assert smallest(shape, two, Fixed()) == 6

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Our figures beside those of Megatron's own function, on every preset.
+"""Our figures against those of Megatron's own function, on every preset.
 
-golden_memory.json says which release made it, and make_golden.py how.
+golden_memory.json names the release that made it; make_golden.py shows how.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def test_every_preset_is_in_the_golden_table() -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=name_of)
 def test_we_say_what_megatron_would_print(row: dict[str, Any]) -> None:
-    said = footprint(ALL[row["preset"]].shape, layout_of(row))
-    assert said.weight_and_optimizer == pytest.approx(row["weight_and_optimizer"], rel=1e-4)
-    assert said.activation == pytest.approx(row["activation"], rel=1e-4)
-    assert said.total == pytest.approx(row["total"], rel=1e-4)
+    output = footprint(ALL[row["preset"]].shape, layout_of(row))
+    assert output.weight_and_optimizer == pytest.approx(row["weight_and_optimizer"], rel=1e-4)
+    assert output.activation == pytest.approx(row["activation"], rel=1e-4)
+    assert output.total == pytest.approx(row["total"], rel=1e-4)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=name_of)

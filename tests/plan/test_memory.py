@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Memory by part: what each switch of Megatron's does to it."""
+"""Memory by part: the effect of each option of Megatron."""
 
 from __future__ import annotations
 

@@ -154,8 +154,8 @@ def test_the_parameters_of_a_rank_are_megatrons_to_the_last_one(run: Run) -> Non
 
 @pytest.mark.parametrize("run", RUNS, ids=NAMES)
 def test_the_line_of_its_report_is_what_it_printed(run: Run) -> None:
-    said = footprint(run.shape, run.layout)
-    assert (round(said.weight_and_optimizer, 2), round(said.activation, 2)) == run.printed
+    output = footprint(run.shape, run.layout)
+    assert (round(output.weight_and_optimizer, 2), round(output.activation, 2)) == run.printed
 
 
 def planned(run: Run) -> list[float]:
@@ -176,8 +176,8 @@ def test_the_memory_of_the_later_runs_is_met_within_3_percent(run: Run) -> None:
 
 def test_a_small_model_with_many_logits_is_overcounted() -> None:
     """A quarter of it are logits, and at the peak they had less than 8 bytes each here."""
-    (said,) = planned(SMALL)
-    assert 1.05 < said / SMALL.allocated[0] < 1.07
+    (output,) = planned(SMALL)
+    assert 1.05 < output / SMALL.allocated[0] < 1.07
 
 
 STEPS = [(FIRST[3], 366.5), (LATER[0], 576.6), (LATER[1], 315.0)]
@@ -187,5 +187,5 @@ STEPS = [(FIRST[3], 366.5), (LATER[0], 576.6), (LATER[1], 315.0)]
 def test_a_step_of_one_gpu_with_flash_attention_is_met_within_a_sixth(
     run: Run, milliseconds: float
 ) -> None:
-    said = speed.step_seconds(run.shape, run.layout, Cluster(Machine(H200, 1), 1))
-    assert said == pytest.approx(milliseconds / 1000, rel=1 / 6)
+    output = speed.step_seconds(run.shape, run.layout, Cluster(Machine(H200, 1), 1))
+    assert output == pytest.approx(milliseconds / 1000, rel=1 / 6)

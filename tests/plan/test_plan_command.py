@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch plan` as a person calls it."""
+"""`mwatch plan` on the command line."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ def as_json(*argv: str) -> Any:
 
 
 def test_help_has_an_example() -> None:
-    code, said = run("--help")
+    code, output = run("--help")
     assert code == 0
-    assert "mwatch plan 175b --instance" in " ".join(said.split())
+    assert "mwatch plan 175b --instance" in " ".join(output.split())
 
 
 def test_the_plan_of_the_documents_largest_run() -> None:
-    code, said = run("175b", *AKS, "--nodes", "64")
+    code, output = run("175b", *AKS, "--nodes", "64")
     assert code == 0
     for words in ("174.61 B", "global batch 8192", "checkpoint 2.22 TiB, 14 bytes a parameter"):
-        assert words in said
-    assert "amlfs-40 480 TiB" in said
-    assert "Megatron would print: weight and optimizer=" in said
-    assert said.splitlines()[-1] == "it works"
+        assert words in output
+    assert "amlfs-40 480 TiB" in output
+    assert "Megatron would print: weight and optimizer=" in output
+    assert output.splitlines()[-1] == "it works"
 
 
-def test_the_defaults_of_the_document_cannot_work_and_it_is_said_what_would() -> None:
-    code, said = run("175b", *AKS, "--nodes", "2", "--tp", "8", "--pp", "16")
+def test_the_defaults_of_the_document_cannot_work_and_it_is_stated_what_would() -> None:
+    code, output = run("175b", *AKS, "--nodes", "2", "--tp", "8", "--pp", "16")
     assert code == 1
-    assert "16 GPUs do not divide by TP 8 x PP 16 x CP 1 = 128" in said
-    assert "would work: 6 such machines with TP" in said
+    assert "16 GPUs do not divide by TP 8 x PP 16 x CP 1 = 128" in output
+    assert "would work: 6 such machines with TP" in output
 
 
 def test_a_layout_that_works_is_named_where_the_given_one_does_not() -> None:
@@ -146,25 +146,25 @@ FLAGS += ["--failure-rate", "--global-batch", "--first-stage-layers"]
 def test_an_absurd_number_is_refused_in_one_line_that_names_the_flag(
     flag: str, number: str
 ) -> None:
-    code, said = run("13b", *AKS, flag, number)
+    code, output = run("13b", *AKS, flag, number)
     assert code == 2
-    assert said.splitlines()[-1].startswith(f"Error: Invalid value for '{flag}'")
+    assert output.splitlines()[-1].startswith(f"Error: Invalid value for '{flag}'")
 
 
 def test_a_shape_that_no_model_can_have_gets_no_figures_and_no_advice_about_gpus() -> None:
-    code, said = run("--layers", "4", "--hidden", "1000", "--heads", "7", "--seq", "128", *AKS)
+    code, output = run("--layers", "4", "--hidden", "1000", "--heads", "7", "--seq", "128", *AKS)
     assert code == 1
-    assert "hidden size 1000 does not divide by 7 heads" in said
-    assert said.splitlines()[-1] == "no layout can work for this shape"
-    assert "GiB, stage" not in said and "checkpoint" not in said
+    assert "hidden size 1000 does not divide by 7 heads" in output
+    assert output.splitlines()[-1] == "no layout can work for this shape"
+    assert "GiB, stage" not in output and "checkpoint" not in output
 
 
 def test_a_number_with_countless_divisors_takes_no_time() -> None:
     huge = str(10**9)
-    code, said = run("--layers", "4", "--hidden", huge, "--heads", huge, "--groups", "7",
+    code, output = run("--layers", "4", "--hidden", huge, "--heads", huge, "--groups", "7",
                      "--seq", "128", *AKS)  # fmt: skip
     assert code == 1
-    assert "groups that do: 1, 2, 4, 5, 8, 10, 16, 20" in said
+    assert "groups that do: 1, 2, 4, 5, 8, 10, 16, 20" in output
 
 
 def test_what_would_work_keeps_what_was_asked_for() -> None:
@@ -181,29 +181,29 @@ def test_uneven_stages_are_planned_where_the_layers_do_not_divide() -> None:
     found = as_json(*words, "--nodes", "4", "--pp", "4")
     assert found["works"] is True
     assert [each["layers"] for each in found["memory_bytes"]["stages"]] == [15, 16, 16, 14]
-    code, said = run(*words, "--pp", "4", "--first-stage-layers", "9", "--tp", "1")
+    code, output = run(*words, "--pp", "4", "--first-stage-layers", "9", "--tp", "1")
     assert code == 1
-    assert "fix: --first-stage-layers 15 --last-stage-layers 14" in said
+    assert "fix: --first-stage-layers 15 --last-stage-layers 14" in output
 
 
-def test_what_megatrons_report_leaves_out_is_said_beside_it() -> None:
-    _, said = run("13b", *AKS, "--tp", "4", "--pp", "1", "--recompute", "none")
-    assert "and not count: sequence parallelism" in said
-    _, said = run("13b", *AKS, "--tp", "4", "--pp", "1", "--recompute", "selective")
-    assert "and not count" not in said
+def test_what_megatrons_report_leaves_out_is_stated_beside_it() -> None:
+    _, output = run("13b", *AKS, "--tp", "4", "--pp", "1", "--recompute", "none")
+    assert "and not count: sequence parallelism" in output
+    _, output = run("13b", *AKS, "--tp", "4", "--pp", "1", "--recompute", "selective")
+    assert "and not count" not in output
 
 
 def test_the_list_names_all_presets_machines_and_tiers() -> None:
-    code, said = run("--list")
+    code, output = run("--list")
     assert code == 0
     for name in (*PRESETS, *MACHINES, "amlfs-500", "fsx-1000", "blob"):
-        assert name in said
+        assert name in output
 
 
 def test_values_are_keys_that_the_chart_has(tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
-    code, said = run("30b", *AKS, "--nodes", "4", "--tp", "4", "--pp", "4", "--values", str(path))
-    assert code == 0, said
+    code, output = run("30b", *AKS, "--nodes", "4", "--tp", "4", "--pp", "4", "--values", str(path))
+    assert code == 0, output
     made = yaml.safe_load(path.read_text("utf-8"))
     known = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
     for part, keys in made.items():
@@ -219,13 +219,13 @@ def test_values_are_keys_that_the_chart_has(tmp_path: Path) -> None:
 
 
 def test_values_of_a_shape_of_ones_own() -> None:
-    code, said = run(
+    code, output = run(
         "--layers", "32", "--hidden", "4096", "--heads", "32", "--seq", "4096", "--groups", "8",
         "--ffn", "14336", "--vocab", "128256", "--llama", "--experts", "8", "--vpp", "2",
         "--pp", "4", "--instance", "p5.48xlarge", "--nodes", "2", "--values", "-",
     )  # fmt: skip
-    assert code == 0, said
-    made = yaml.safe_load(said)
+    assert code == 0, output
+    made = yaml.safe_load(output)
     assert made["model"]["size"] == "custom"
     assert made["model"]["architecture"] == "llama"
     assert made["moe"]["experts"] == 8

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Pipeline stages of different sizes: `--decoder-first-pipeline-num-layers` and its twin."""
+"""Pipeline stages of different sizes: `--decoder-first-pipeline-num-layers` and its counterpart."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ RUNS = [
 def test_the_memory_of_each_run_is_met_within_4_percent(
     name: str, plan: ParallelLayout, seen: list[int]
 ) -> None:
-    said = [each.total / memory.MIB for each in memory.all_stages(LARGE, plan)]
-    assert said == pytest.approx(seen, rel=0.04), name
+    output = [each.total / memory.MIB for each in memory.all_stages(LARGE, plan)]
+    assert output == pytest.approx(seen, rel=0.04), name
 
 
 def test_the_last_of_two_stages_is_fuller_because_of_the_logits() -> None:
@@ -72,5 +72,5 @@ def test_one_micro_batch_in_two_stages_stands_idle_half_of_the_time() -> None:
 )
 def test_the_step_times_are_met_within_a_quarter(plan: ParallelLayout, milliseconds: float) -> None:
     """An estimate for ranking: it must not take a slow layout for a fast one."""
-    said = speed.step_seconds(LARGE, plan, BOX)
-    assert said == pytest.approx(milliseconds / 1000, rel=0.25)
+    output = speed.step_seconds(LARGE, plan, BOX)
+    assert output == pytest.approx(milliseconds / 1000, rel=0.25)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The values of a plan go through the real chart, and Megatron gets the layout of the plan."""
+"""The values of a plan render with the real chart, and Megatron gets the planned layout."""
 
 from __future__ import annotations
 
@@ -90,13 +90,13 @@ def test_the_chart_takes_the_values_as_they_were_meant(words: str, tmp_path: Pat
     layout, model = found["layout"], found["model"]
     argv = arguments(only(rendered(MEGATRON, "-f", str(path)), "PyTorchJob"))
 
-    def said(flag: str) -> str | None:
+    def output(flag: str) -> str | None:
         return argv[argv.index(flag) + 1] if flag in argv else None
 
     expected = {**of_the_model(model), **of_the_layout(layout, model["layers"])}
-    assert {flag: said(flag) for flag in expected} == expected
+    assert {flag: output(flag) for flag in expected} == expected
     known = {**layout, "top_k": (model["experts"] or {}).get("top_k")}
     for flag, is_on in SWITCHES.items():
         assert (flag in argv) == is_on(known), flag
     steps = found["saves"][0]["background"]["interval_steps"]
-    assert steps is None or said("--save-interval") == str(steps)
+    assert steps is None or output("--save-interval") == str(steps)

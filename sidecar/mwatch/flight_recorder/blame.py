@@ -144,7 +144,7 @@ def _is_unexplained(positions: RankPositions, each: BlamedRank, idle: list[int])
     if each.state is not SignState.STOPPED or not idle:
         return False
     last = [last_operation(positions.dumps[rank]) for rank in idle]
-    if not all(each is not None and each.may_have_failed for each in last):
+    if not all(call is not None and call.may_have_failed for call in last):
         return False
     return not any(
         each.rank in group.members and not set(idle).isdisjoint(group.members)

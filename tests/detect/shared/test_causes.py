@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Exit codes, words of Kubernetes, and exceptions that the catalogue does not know."""
+"""Causes of exit codes, Kubernetes reasons and exceptions that the catalogue does not know."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ def test_what_a_damaged_checkpoint_raises_is_not_the_users_fault() -> None:
     assert cause_of_load_error("RuntimeError", lost) is Cause.CHECKPOINT
     other = "Missing key in checkpoint state_dict: embedding.weight."
     assert cause_of_load_error("RuntimeError", other) is Cause.USER_ERROR
-    told = "class input value 960 and checkpointvalue 720 do not match"
-    assert cause_of_load_error("AssertionError", told) is Cause.USER_ERROR
+    reported = "class input value 960 and checkpointvalue 720 do not match"
+    assert cause_of_load_error("AssertionError", reported) is Cause.USER_ERROR
 
 
 def test_errors_of_a_peer_that_went_away() -> None:

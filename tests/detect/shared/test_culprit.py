@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The finding names who: by proof first, then by what the probes show, and nobody by guess."""
+"""The culprit of a stall: by proof first, then by the probes, and never by a guess."""
 
 from __future__ import annotations
 
@@ -140,10 +140,10 @@ SIGNS = [
 ]
 
 
-@pytest.mark.parametrize(("said", "state", "is_final"), SIGNS)
-def test_a_witness_names_the_rank(said: SignState, state: CulpritState, is_final: bool) -> None:
+@pytest.mark.parametrize(("output", "state", "is_final"), SIGNS)
+def test_a_witness_names_the_rank(output: SignState, state: CulpritState, is_final: bool) -> None:
     built = hung()
-    add_sign(built, SignSource.FLIGHT_RECORDER, said, rank=6)
+    add_sign(built, SignSource.FLIGHT_RECORDER, output, rank=6)
     assert named(built) == (6, state)
     assert verdict(built).cannot_heal is is_final
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a finding shows as its proof."""
+"""The evidence lines of a finding."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def test_good_byes_and_ends_of_processes() -> None:
     assert evidence.of_exit(bye).text == "exiting"
     assert evidence.of_exit(bye._replace(exit=bye.exit._replace(text=""))).text == "signal"
     gone = ProcessGone(START, "pod-0", ProcessExit(137, "SIGKILL", "OOMKilled"))
-    said = "pod-0: the command has ended (exit code 137, SIGKILL, OOMKilled)"
-    assert evidence.of_gone(gone).text == said
+    output = "pod-0: the command has ended (exit code 137, SIGKILL, OOMKilled)"
+    assert evidence.of_gone(gone).text == output
     silent = evidence.of_gone(ProcessGone(START, "pod-0", ProcessExit(None, None, None)))
     assert "no reason given" in silent.text
 

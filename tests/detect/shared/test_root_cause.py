@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which of the last words names the cause."""
+"""Which of the last errors is the root cause."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def cause(*seen: FaultSeen | ErrorSeen, gone: ProcessExit | None = None, **more:
         gone={"pod-0": ProcessGone(LATE + 50, "pod-0", gone)} if gone else {},
         **more,
     )
-    told = root_cause(built)
-    assert told is not None
-    return told
+    shown_events = root_cause(built)
+    assert shown_events is not None
+    return shown_events
 
 
 def elastic(code: int, **more: Any) -> ErrorSeen:
@@ -42,14 +42,14 @@ def test_the_earliest_root_fault_wins_over_louder_ones() -> None:
     ecc = fault("gpu-ecc-uncorrectable", at=LATE, line=100, rank=3)
     timeout = [fault("collective-timeout", at=LATE + 1, line=101 + n, rank=n) for n in range(8)]
     late = fault("storage-io-error", at=LATE + 2, line=200)
-    told = cause(late, *timeout, ecc, elastic(-6))
-    assert (told.cause, told.fault) == (Cause.HARDWARE, ecc)
+    shown_events = cause(late, *timeout, ecc, elastic(-6))
+    assert (shown_events.cause, shown_events.fault) == (Cause.HARDWARE, ecc)
 
 
 def test_a_cascade_alone_is_a_hang() -> None:
-    told = cause(fault("collective-timeout", at=LATE, line=100), elastic(-6))
-    assert told.cause is Cause.HANG
-    assert told.confidence < 0.8
+    shown_events = cause(fault("collective-timeout", at=LATE, line=100), elastic(-6))
+    assert shown_events.cause is Cause.HANG
+    assert shown_events.confidence < 0.8
 
 
 def test_a_launcher_that_tidies_up_says_nothing_itself() -> None:
@@ -57,7 +57,7 @@ def test_a_launcher_that_tidies_up_says_nothing_itself() -> None:
     assert cause(tidy, elastic(1)).cause is Cause.CRASH
 
 
-def test_a_launcher_that_was_told_to_stop_was_killed() -> None:
+def test_a_launcher_that_was_asked_to_stop_was_killed() -> None:
     assert cause(fault("elastic-death-signal", at=LATE, line=99)).cause is Cause.KILLED
 
 
@@ -68,8 +68,8 @@ def test_a_kill_is_no_memory_fault_unless_somebody_says_so() -> None:
 
 
 def test_what_other_ranks_raise_after_a_kill_is_not_the_cause() -> None:
-    told = cause(raised("RuntimeError", "something odd", rank=1), elastic(-9, rank=0))
-    assert told.cause is Cause.KILLED
+    shown_events = cause(raised("RuntimeError", "something odd", rank=1), elastic(-9, rank=0))
+    assert shown_events.cause is Cause.KILLED
 
 
 def test_of_several_pods_the_one_that_was_shot_is_believed() -> None:
@@ -78,8 +78,8 @@ def test_of_several_pods_the_one_that_was_shot_is_believed() -> None:
     stopped = elastic(-15, rank=4)
     raising = elastic(1, rank=2)
     for pods in ((abort, shot, stopped, raising), (raising, stopped, shot, abort)):
-        told = cause(*pods)
-        assert (told.cause, told.error) == (Cause.KILLED, shot)
+        shown_events = cause(*pods)
+        assert (shown_events.cause, shown_events.error) == (Cause.KILLED, shot)
     assert cause(stopped, abort).error == abort
     assert cause(abort, raising).error == raising
     asking = elastic(16, rank=1)
@@ -87,15 +87,15 @@ def test_of_several_pods_the_one_that_was_shot_is_believed() -> None:
 
 
 def test_kubernetes_knows_best() -> None:
-    told = cause(raised("RuntimeError"), gone=ProcessExit(143, "SIGTERM", "Preempted"))
-    assert told.cause is Cause.PREEMPTED
+    shown_events = cause(raised("RuntimeError"), gone=ProcessExit(143, "SIGTERM", "Preempted"))
+    assert shown_events.cause is Cause.PREEMPTED
     assert cause(gone=ProcessExit(None, None, "deleted")).cause is Cause.DELETED_BY_USER
 
 
 def test_exit_16_asks_for_another_run() -> None:
     named = fault("rerun-reproducible", at=LATE, line=100, rank=3, gpu="5")
-    told = cause(fault("rerun-unexpected-result", at=LATE, line=99), named, elastic(16))
-    assert (told.cause, told.fault) == (Cause.RERUN, named)
+    shown_events = cause(fault("rerun-unexpected-result", at=LATE, line=99), named, elastic(16))
+    assert (shown_events.cause, shown_events.fault) == (Cause.RERUN, named)
     assert cause(fault("rerun-checkpoint-exit", at=LATE, line=99)).cause is Cause.RERUN
     assert cause(gone=ProcessExit(16, None, None)).cause is Cause.RERUN
     assert cause(elastic(16)).at == LATE + 40
@@ -110,35 +110,37 @@ def test_exit_17_is_the_gpu_unless_both_agree() -> None:
 
 
 def test_an_exception_that_came_before_the_fault_is_the_cause() -> None:
-    told = cause(
+    shown_events = cause(
         raised("ValueError", "bad batch", at=LATE, line=100),
         fault("store-connect-timeout", at=LATE + 9, line=300),
         elastic(1),
     )
-    assert (told.cause, told.fault) == (Cause.USER_ERROR, None)
+    assert (shown_events.cause, shown_events.fault) == (Cause.USER_ERROR, None)
 
 
 def test_an_exception_is_explained_by_the_fault_in_its_text() -> None:
     memory = fault("cuda-out-of-memory", at=LATE, line=140, rank=2)
-    told = cause(raised("torch.OutOfMemoryError", memory.fault.text[-60:], line=100), memory)
-    assert told.cause is Cause.OOM
-    assert told.error is not None
+    shown_events = cause(
+        raised("torch.OutOfMemoryError", memory.fault.text[-60:], line=100), memory
+    )
+    assert shown_events.cause is Cause.OOM
+    assert shown_events.error is not None
     bare = fault("assertion-failed", at=LATE, line=140, text="AssertionError")
     assert cause(raised("AssertionError", line=100), bare).cause is Cause.USER_ERROR
 
 
 def test_a_peer_that_went_away_is_not_blamed_first() -> None:
-    told = cause(raised("torch.distributed.DistBackendError", "NCCL error"), elastic(1))
-    assert told.cause is Cause.CRASH
-    assert told.error is not None
-    assert told.error.error.kind == "elastic"
+    shown_events = cause(raised("torch.distributed.DistBackendError", "NCCL error"), elastic(1))
+    assert shown_events.cause is Cause.CRASH
+    assert shown_events.error is not None
+    assert shown_events.error.error.kind == "elastic"
 
 
 def test_an_assertion_says_what_its_text_says() -> None:
-    said = "Rank 0: found NaN in local forward loss calculation. Device: 0, node: vm"
-    generic = fault("assertion-failed", at=LATE, line=140, text=f"AssertionError: {said}")
+    output = "Rank 0: found NaN in local forward loss calculation. Device: 0, node: vm"
+    generic = fault("assertion-failed", at=LATE, line=140, text=f"AssertionError: {output}")
     assert cause(generic, elastic(1)).cause is Cause.NAN
-    assert cause(generic, raised("AssertionError", said)).cause is Cause.NAN
+    assert cause(generic, raised("AssertionError", output)).cause is Cause.NAN
     assert cause(fault("assertion-failed", at=LATE, line=1000)).cause is Cause.CRASH
     named = fault("data-no-samples", at=LATE + 1, line=150)
     assert cause(generic, named).cause is Cause.DATA
@@ -200,11 +202,13 @@ def test_after_means_further_down_the_same_file_or_later_in_another() -> None:
 
 def test_where_an_error_was_raised_says_more_than_a_file_that_is_not_there() -> None:
     missing = fault("data-file-not-found", at=LATE, line=100)
-    told = raised("CheckpointException", "ranks:dict_keys([0])", at=LATE, line=99, during="load")
-    assert cause(told, missing, elastic(1), lines=[]).cause is Cause.CHECKPOINT
+    shown_events = raised(
+        "CheckpointException", "ranks:dict_keys([0])", at=LATE, line=99, during="load"
+    )
+    assert cause(shown_events, missing, elastic(1), lines=[]).cause is Cause.CHECKPOINT
 
 
 def test_a_load_that_ran_out_of_memory_is_not_the_checkpoints_fault() -> None:
     memory = fault("cuda-out-of-memory", at=LATE, line=100)
-    told = raised("OutOfMemoryError", "CUDA", at=LATE, line=99, during="load")
-    assert cause(told, memory, elastic(1), lines=[]).cause is Cause.OOM
+    shown_events = raised("OutOfMemoryError", "CUDA", at=LATE, line=99, during="load")
+    assert cause(shown_events, memory, elastic(1), lines=[]).cause is Cause.OOM

@@ -59,5 +59,5 @@ def test_a_slide_does_not_reach_back_over_steps_that_went_well() -> None:
 
 
 def test_a_few_skips_in_a_row_are_no_slide() -> None:
-    for told in (lines(0, 1, 0, 1, 0), lines(0, 1, 0, 1, 1)):
-        assert slide_start(told, gap=5) == skips_start(told, gap=5)
+    for reported in (lines(0, 1, 0, 1, 0), lines(0, 1, 0, 1, 1)):
+        assert slide_start(reported, gap=5) == skips_start(reported, gap=5)

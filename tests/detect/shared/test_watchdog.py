@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Who is missing where everybody else has waited in vain."""
+"""The rank that did not join while every other rank waited until the timeout."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ SINCE = START + 200
 
 
 def hung(*waiting: int, world: int | None = 4) -> Job:
-    told = [fault("collective-timeout", at=SINCE + 600, rank=rank) for rank in waiting]
-    return job(steps([2.0] * 5), faults=told, layout=Layout(world_size=world))
+    reported = [fault("collective-timeout", at=SINCE + 600, rank=rank) for rank in waiting]
+    return job(steps([2.0] * 5), faults=reported, layout=Layout(world_size=world))
 
 
 def test_the_one_that_did_not_wait_is_missing() -> None:

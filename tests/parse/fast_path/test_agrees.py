@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Lines read many at a time say the same as each of them read alone."""
+"""Lines read in bulk give the same events as lines read one by one."""
 
 from __future__ import annotations
 

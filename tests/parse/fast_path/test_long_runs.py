@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs that go on over other events: the same events as one after the other, in their places."""
+"""Runs that continue across other events give the same events in the same places."""
 
 from __future__ import annotations
 

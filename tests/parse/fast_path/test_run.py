@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of like iteration lines: what is asked for is decoded, and it is what a reader would say."""
+"""Runs of like iteration lines decode what is asked for, as the reader would."""
 
 from __future__ import annotations
 

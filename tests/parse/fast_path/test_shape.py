@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Lines that differ only in their digits are read by place, and say what each says alone."""
+"""Lines that differ only in their digits are read by place, with the same result."""
 
 from __future__ import annotations
 

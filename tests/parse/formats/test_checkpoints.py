@@ -92,12 +92,12 @@ def test_the_warning_about_overlapping_saves_is_no_save() -> None:
     )
 
 
-def test_a_deleted_checkpoint_is_told() -> None:
+def test_a_deleted_checkpoint_is_reported() -> None:
     event = one("  successfully deleted checkpoint from iteration      10\n", Checkpoint)
     assert (event.op, event.edge, event.iteration) == ("delete", "end", 10)
 
 
-def test_a_deletion_that_failed_is_told() -> None:
+def test_a_deletion_that_failed_is_reported() -> None:
     event = one(
         '  encountered exception "[Errno 39] Directory not empty" when trying to delete checkpoint'
         " from iteration      10\n",
@@ -182,14 +182,14 @@ RATES = (
         ),
     ],
 )  # fmt: skip
-def test_progress_txt_tells_of_saves(text: str, op: str, edge: str, is_async: bool | None) -> None:
+def test_progress_txt_shows_saves(text: str, op: str, edge: str, is_async: bool | None) -> None:
     event = one(f"{JOB}{text}\n", Checkpoint)
     assert (event.op, event.edge, event.iteration) == (op, edge, 20)
     assert (event.is_async, event.timestamp) == (is_async, "2026-11-15T00:38:27")
 
 
 @pytest.mark.parametrize("job", ["", "1234567"])
-def test_progress_txt_tells_of_starts(job: str) -> None:
+def test_progress_txt_shows_starts(job: str) -> None:
     line = f"2026-11-15 00:38:27\tJob ID: {job}\t# GPUs: 8\tStarting job\n"
     event = one(line, Phase)
     assert (event.name, event.edge, event.timestamp) == ("starting", "begin", "2026-11-15T00:38:27")

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What launchers report: torchrun's root cause and restarts, Composer's crashes."""
+"""Reports of launchers: torchrun's root cause and restarts, Composer's crashes."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_report_behind_a_prefix_is_read() -> None:
     assert (event.rank, event.signal) == (8, "SIGKILL")
 
 
-def test_a_restart_tells_its_number_and_why() -> None:
+def test_a_restart_shows_its_number_and_why() -> None:
     text = log(
         "E1115 00:40:13.529000 871 torch/distributed/elastic/multiprocessing/api.py:986] failed"
         " (exitcode: -9) local_rank: 0 (pid: 962) of binary: /venv/bin/python3",

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Gotcha 28: what looks like a step line and is none."""
+"""Gotcha 28: lines that look like step lines and are not."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Fault lines: which entry of the catalogue a line gives, and which lines give none."""
+"""Fault lines: which entry of the catalogue a line matches, and which lines match none."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ def test_the_log_dist_step_line_of_deepspeed_is_no_iteration_line() -> None:
          None, None, None),
     ],
 )  # fmt: skip
-def test_an_overflow_line_tells_the_scales(
+def test_an_overflow_line_shows_the_scales(
     message: str, before: float | None, after: float | None, hysteresis: int | None
 ) -> None:
     event = one(f"[2022-01-19 13:09:13,305] {message}\n", Overflow)

@@ -20,7 +20,7 @@ VALUES = {
 }  # fmt: skip
 
 
-def test_the_block_tells_layout_and_intervals() -> None:
+def test_the_block_shows_layout_and_intervals() -> None:
     event = one(
         log("> Megatron-Core version ........ 0.20.0", arguments_block(**VALUES)), Arguments
     )

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Markers that bound the phases of a run, and exits."""
+"""Lines that mark the phases of a run, and exits."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_trainer_says_why_it_exits(text: str, reason: str, iteration: int | 
         ("Exiting during evaluation, timelimit reached", "evaluation-time-limit"),
     ],
 )
-def test_other_exits_are_told_too(line: str, reason: str) -> None:
+def test_other_exits_are_reported_too(line: str, reason: str) -> None:
     event = one(log(line), Exit)
     assert (event.reason, event.text) == (reason, line)
 

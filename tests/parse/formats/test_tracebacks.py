@@ -106,7 +106,7 @@ def test_a_traceback_quoted_inside_a_line_is_no_traceback() -> None:
     )
 
 
-def test_a_truncated_traceback_tells_where_it_was() -> None:
+def test_a_truncated_traceback_shows_where_it_was() -> None:
     event = one(log(*TRACE[:4]), Error)
     assert (event.error, event.where) == (None, WHERE)
 
@@ -150,7 +150,7 @@ def test_syntax_errors_are_read() -> None:
         (["main", "parse"], None),
     ],
 )
-def test_what_the_trainer_was_doing_is_told_by_the_frames(
+def test_what_the_trainer_was_doing_is_known_by_the_frames(
     functions: list[str], during: str | None
 ) -> None:
     frames = [f'  File "a.py", line 1, in {function}' for function in functions]

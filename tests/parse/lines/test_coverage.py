@@ -37,7 +37,7 @@ def test_a_fresh_start_of_a_new_release_prints_the_first_iteration_and_counts_it
     assert covers(text) == [(1, 1, True), (10, 10, False), (20, 10, False)]
 
 
-def test_without_any_start_marker_the_last_rank_tells_the_same() -> None:
+def test_without_any_start_marker_the_last_rank_shows_the_same() -> None:
     text = log(new(1, 4000.0), new(10, 760.0), new(20))
     assert covers(text) == [(1, 1, True), (10, 10, False), (20, 10, False)]
 
@@ -82,7 +82,7 @@ def test_an_old_release_with_interval_one_counts_nothing_twice() -> None:
 
 
 @pytest.mark.parametrize(("interval", "second", "expected"), [(1, 2, 1), (10, 10, 9)])
-def test_a_release_with_the_double_count_fixed_is_told_by_its_times(
+def test_a_release_with_the_double_count_fixed_is_known_by_its_times(
     interval: int, second: int, expected: int
 ) -> None:
     text = started(interval) + log(new(1, 60000.0), new(second, 120.0))

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the scanner looks for instead of a trigger stands in every text that the trigger fits."""
+"""Every text that a trigger matches contains one of its literals."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ GUARDED = finding(Cause.NAN, since_iteration=351)
         (finding(Cause.SLOW), finding(Cause.BLIND, severity=Severity.WARNING, since_time=START)),
     ],
 )
-def test_the_root_comes_first_in_whichever_order_they_are_told(
+def test_the_root_comes_first_in_whichever_order_they_are_reported(
     first: Finding, second: Finding
 ) -> None:
     built = died(350)

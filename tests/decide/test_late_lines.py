@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A process that is gone may have said more than was read: its log may be late."""
+"""The last log lines of a process that is gone may arrive late."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def vanished(last: int = 100, **change: float) -> Job:
 
 
 def hang(built: Job) -> Decision:
-    told = finding(Cause.HANG, since_time=built.attempt.progress_at, cannot_heal=True)
-    return decided(built, told)
+    reported = finding(Cause.HANG, since_time=built.attempt.progress_at, cannot_heal=True)
+    return decided(built, reported)
 
 
 def early(built: Job) -> Decision:
-    told = finding(Cause.FINISHED_EARLY, detector="finished_early", since_time=built.now)
-    return decided(built, told)
+    reported = finding(Cause.FINISHED_EARLY, detector="finished_early", since_time=built.now)
+    return decided(built, reported)
 
 
 def test_where_nobody_saw_how_it_ended_its_last_lines_are_waited_for() -> None:
@@ -36,7 +36,7 @@ def test_where_nobody_saw_how_it_ended_its_last_lines_are_waited_for() -> None:
     assert decision.act_at == built.now - 1 + 60
 
 
-def test_a_death_that_is_told_again_does_not_put_it_off() -> None:
+def test_a_death_that_is_reported_again_does_not_put_it_off() -> None:
     built = vanished()
     first = hang(built).act_at
     key, seen = next(iter(built.attempt.signs.items()))
@@ -46,9 +46,9 @@ def test_a_death_that_is_told_again_does_not_put_it_off() -> None:
 
 
 def test_an_exit_code_or_an_error_is_the_last_word() -> None:
-    for told in (ProcessExit(-9, None, None), ProcessExit(None, None, "NodeLost")):
+    for reported in (ProcessExit(-9, None, None), ProcessExit(None, None, "NodeLost")):
         built = vanished()
-        built.attempt.gone["pod-0"] = ProcessGone(built.now, "pod-0", told)
+        built.attempt.gone["pod-0"] = ProcessGone(built.now, "pod-0", reported)
         assert hang(built).act_at == built.attempt.progress_at + 10
     built = vanished()
     built.attempt.errors.append(error(at=built.now))
@@ -80,7 +80,7 @@ def test_a_crash_in_the_last_iterations_is_a_crash() -> None:
     assert decided(built, finding(Cause.CRASH)).action is Action.RESTART
 
 
-def test_what_the_log_tells_of_its_end_is_not_waited_for() -> None:
+def test_what_the_log_shows_its_end_is_not_waited_for() -> None:
     built = died(code=0)
-    told = finding(Cause.CHECKPOINT, detector="crashed", since_time=built.now)
-    assert decided(built, told).act_at == built.now + 10
+    reported = finding(Cause.CHECKPOINT, detector="crashed", since_time=built.now)
+    assert decided(built, reported).act_at == built.now + 10
